@@ -1,0 +1,1 @@
+"""How robust is a dynamic model, really? See README.md."""
