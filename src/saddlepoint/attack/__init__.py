@@ -1,0 +1,1 @@
+"""Attacks: optimisers over an oracle and a space."""

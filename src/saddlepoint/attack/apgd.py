@@ -1,0 +1,136 @@
+"""Auto-PGD: projected ascent with momentum whose step size looks after itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from saddlepoint.attack.best import Best, Found, block
+from saddlepoint.attack.oracle import Differentiates
+from saddlepoint.attack.space import Ball, per_example
+from saddlepoint.coins import Coins
+from saddlepoint.defense import Access
+
+
+@dataclass(frozen=True)
+class APGD:
+    """Algorithm 1 of Croce & Hein 2020; for p = 1 the sparse steps of Croce & Hein 2021 (Sec. 3) in balls of shrinking radius.
+
+    Costs `steps` slopes and one reading. Two departures from the released code: the first checkpoint compares with the value of the
+    starting point (there with an empty slot that holds zero), and a row sent back to its peak starts there without momentum.
+    """
+
+    steps: int = 100
+    rho: float = 0.75  # the share of steps that must have risen between two checkpoints
+    momentum: float = 0.75
+    needs: ClassVar[Access] = "gradient"
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"APGD needs at least one step, got steps={self.steps}.")
+
+    @property
+    def calls(self) -> int:
+        return self.steps + 1
+
+    def __call__(self, oracle: Differentiates, center: Tensor, space: Ball, coins: Coins) -> Found:
+        start = space.sample(center, coins)
+        for wide, calls in self._stages(space):
+            best = self._ascend(oracle, center, wide, wide.project(start, center), calls, final=wide == space)
+            start = best.peak
+        return best.found
+
+    def _stages(self, space: Ball) -> list[tuple[Ball, int]]:
+        """The ball at 3, 2 and 1 times its radius for p = 1 (Croce & Hein 2021, Sec. 3.3), else the ball itself."""
+        part = int(0.3 * self.calls)
+        if space.p != 1 or part < 2:
+            return [(space, self.calls)]
+        wider = [(replace(space, radius=scale * space.radius), part) for scale in (3, 2)]
+        return [*wider, (space, self.calls - 2 * part)]
+
+    def _ascend(self, oracle: Differentiates, center: Tensor, space: Ball, x: Tensor, calls: int, *, final: bool) -> Best:
+        best, x_old = Best(center, oracle.coupled), x
+        pace: _Halving | _Sparsening = (
+            _Sparsening(center, space.radius, calls - 1) if space.p == 1 else _Halving(center, space.radius, calls - 1, self.rho)
+        )
+        reading, grad = oracle.gradient(x)
+        best.offer(x, reading)
+        value, grad_peak = block(reading.value, oracle.coupled), grad
+        for k in range(1, calls):
+            z = space.project(x + pace.step(x) * space.ascent(grad, x, pace.density), center)
+            a = self.momentum if k > 1 and space.p != 1 else 1.0
+            x_new = space.project(x + a * (z - x) + (1 - a) * (x - x_old), center) if a < 1 else z
+            x_old, x = x, x_new
+            reading, grad = (oracle.score(x), grad) if final and k == calls - 1 else oracle.gradient(x)
+            grad_peak = torch.where(per_example(best.offer(x, reading), x), grad, grad_peak)
+            value_old, value = value, block(reading.value, oracle.coupled)
+            back = per_example(pace.look(k, value > value_old, block(best.peak_value, oracle.coupled), best.peak - center), x)
+            x, x_old, grad = (torch.where(back, a, b) for a, b in ((best.peak, x), (best.peak, x_old), (grad_peak, grad)))
+        return best
+
+
+def checkpoints(steps: int) -> Iterator[int]:
+    """Steps after which APGD looks back, counted from 1: 22 % of the steps, then 3 points less each time, at least 6 %."""
+    gap, at = max(int(0.22 * steps), 1), 0
+    while (at := at + gap) <= steps:
+        yield at
+        gap = max(gap - max(int(0.03 * steps), 1), max(int(0.06 * steps), 1))
+
+
+class _Halving:
+    """Step 2 radius, halved at a checkpoint when too few steps rose, or when the peak stood still since an unhalved checkpoint."""
+
+    density: Tensor | None = None
+
+    def __init__(self, center: Tensor, radius: float, steps: int, rho: float) -> None:
+        self._rho, self._checkpoints, self._since = rho, set(checkpoints(steps)), 0
+        self._eta = center.new_full((len(center),), 2 * radius)
+        self._rises = torch.zeros_like(self._eta)
+        self._peak = torch.full_like(self._eta, -torch.inf)
+        self._halved = torch.ones(len(center), dtype=torch.bool, device=center.device)
+
+    def step(self, x: Tensor) -> Tensor:
+        return per_example(self._eta, x)
+
+    def look(self, k: int, rose: Tensor, peak: Tensor, delta: Tensor) -> Tensor:  # noqa: ARG002
+        """[N] bool: which rows go back to their peak."""
+        self._rises, self._since = self._rises + rose, self._since + 1
+        if k not in self._checkpoints:
+            return torch.zeros_like(self._halved)
+        stalled = self._rises <= self._rho * self._since  # condition 1
+        stuck = ~self._halved & (peak <= self._peak)  # condition 2
+        self._halved, self._peak = stalled | stuck, peak
+        self._eta = torch.where(self._halved, self._eta / 2, self._eta)
+        self._rises, self._since = torch.zeros_like(self._rises), 0
+        return self._halved
+
+
+class _Sparsening:
+    """Steps on the strongest coordinates only, two thirds as many as the peak moved; long steps again whenever it got sparser."""
+
+    _SHRINK, _LEAST = 1.5, 0.1
+
+    def __init__(self, center: Tensor, radius: float, steps: int) -> None:
+        self._radius, self._period = radius, max(int(0.04 * steps), 1)
+        self._d = center[0].numel()
+        self._eta = center.new_full((len(center),), radius)
+        self._moved = center.new_full((len(center),), float(self._d))
+        self.density = center.new_full((len(center),), 0.2)
+
+    def step(self, x: Tensor) -> Tensor:
+        return per_example(self._eta, x)
+
+    def look(self, k: int, rose: Tensor, peak: Tensor, delta: Tensor) -> Tensor:  # noqa: ARG002
+        if k % self._period:
+            return torch.zeros(len(delta), dtype=torch.bool, device=delta.device)
+        moved = (delta.flatten(1) != 0).sum(1).to(self._eta)
+        sparser = moved / self._moved.clamp(min=1) < 0.95
+        self.density = moved / self._d / self._SHRINK
+        shorter = (self._eta / self._SHRINK).clamp(min=self._LEAST * self._radius)
+        self._eta = torch.where(sparser, self._radius, shorter)
+        self._moved = moved
+        return sparser

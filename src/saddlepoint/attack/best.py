@@ -1,0 +1,56 @@
+"""The best points so far, and what an attack returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from saddlepoint.attack.space import per_example
+from saddlepoint.gradients import Reading
+
+
+@dataclass(frozen=True)
+class Found:
+    """What an attack proposes. Neither point is a clean copy unless the attack could not move at all."""
+
+    point: Tensor  # fooled first, then by value: for the function that was attacked
+    peak: Tensor  # the highest value, whatever it fooled: for any other function the point is scored on
+
+
+def block(value: Tensor, coupled: bool) -> Tensor:
+    """[N]: each row's own value, or the batch's total at every row when rows answer only together."""
+    return value.sum().expand(len(value)) if coupled else value
+
+
+class Best:
+    """Keeps the two best points; per example, or as one block when rows are coupled.
+
+    A mosaic of rows from different batches was never answered by anybody, so coupled rows are compared and kept as whole batches.
+    """
+
+    def __init__(self, x: Tensor, coupled: bool) -> None:
+        self.coupled = coupled
+        self.point = self.peak = x
+        self.success = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        self.value = self.peak_value = x.new_full((len(x),), -torch.inf)
+
+    @property
+    def found(self) -> Found:
+        return Found(self.point, self.peak)
+
+    def offer(self, x: Tensor, reading: Reading) -> Tensor:
+        """[N] bool: where this is the new peak."""
+        value, success = reading.value.nan_to_num(nan=-torch.inf), reading.success
+        fooled, was_fooled = block(success.long(), self.coupled), block(self.success.long(), self.coupled)
+        higher = block(value, self.coupled) > block(self.value, self.coupled)
+        better = (fooled > was_fooled) | ((fooled == was_fooled) & higher)
+        peak = block(value, self.coupled) > block(self.peak_value, self.coupled)
+        self.point, self.peak = (
+            torch.where(per_example(better, x), x, self.point),
+            torch.where(per_example(peak, x), x, self.peak),
+        )
+        self.value, self.peak_value = torch.where(better, value, self.value), torch.where(peak, value, self.peak_value)
+        self.success = torch.where(better, success, self.success)
+        return peak

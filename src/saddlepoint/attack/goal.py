@@ -1,0 +1,55 @@
+"""From defences to an objective: what the attacker's value and success are, as a function of the input."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from saddlepoint.attack.aim import Aim, last
+from saddlepoint.attack.loss import Loss, fooled, margin, targeted_margin
+from saddlepoint.coins import Coins
+from saddlepoint.defense import Context, Defense, Trace
+from saddlepoint.gradients import Reading, Rule
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The attacker's per-example objective over all kept views of all given defences.
+
+    With several defences the views of all are aimed at together, and success means that every one of them errs. `respond` lets each
+    defence adapt to x first and differentiates through that.
+    """
+
+    defenses: Sequence[Defense]
+    y: Tensor  # [N]
+    loss: Loss = margin
+    aim: Aim = last
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    keep: frozenset[str] | None = None
+    respond: bool = False
+
+    def __call__(self, x: Tensor, coins: Coins) -> Reading:
+        logits, wrong = self._look(x, coins)
+        return Reading(self.aim(self.loss, logits, self.y), wrong)
+
+    def facets(self, x: Tensor, coins: Coins) -> Reading:
+        """Value [C-1, N]: the margin of each other class, class y + 1 first. Their maximum is the margin."""
+        logits, wrong = self._look(x, coins)
+        classes = logits.shape[-1]
+        targets = [(self.y + k) % classes for k in range(1, classes)]
+        return Reading(torch.stack([self.aim(targeted_margin(t), logits, self.y) for t in targets]), wrong)
+
+    def _look(self, x: Tensor, coins: Coins) -> tuple[Tensor, Tensor]:  # [V, N, C], [N]
+        shown, wrong = zip(*(self._ask(defense, x, coins) for defense in self.defenses), strict=True)
+        return torch.cat([trace.logits for trace in shown]), torch.stack(wrong).all(0)
+
+    def _ask(self, defense: Defense, x: Tensor, coins: Coins) -> tuple[Trace, Tensor]:
+        ctx = Context(coins, self.rules, self.keep)
+        answering = defense.adapt(x, ctx) if self.respond else defense
+        trace = answering.trace(x, ctx)
+        ctx.refuse_unknown_rules()
+        wrong = fooled(answering.answer(trace, ctx).detach(), self.y)
+        return (trace if self.keep is None else trace.select(self.keep)), wrong

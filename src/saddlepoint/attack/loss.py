@@ -1,0 +1,86 @@
+"""What an attacker maximises, per example: ([..., N, C] logits, [N] labels) -> [..., N], larger is worse for the defender."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+TargetedLoss = Callable[[Tensor], Loss]  # [N] target classes -> a loss
+
+
+def fooled(logits: Tensor, y: Tensor) -> Tensor:
+    """[..., N] bool: the answer is another class. An answer that is not a number is a wrong answer."""
+    return (logits.argmax(-1) != y) | logits.isnan().any(-1)
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """logsumexp(z) - z_y."""
+    return logits.logsumexp(-1) - _of(logits, y)
+
+
+def margin(logits: Tensor, y: Tensor) -> Tensor:
+    """max_{j != y} z_j - z_y, the CW loss: positive when the answer is wrong."""
+    return _strongest_other(logits, y) - _of(logits, y)
+
+
+def dlr(logits: Tensor, y: Tensor) -> Tensor:
+    """Difference of logits ratio, margin / (z_(1) - z_(3)): invariant to shift and scale (Croce & Hein 2020, Eq. 6)."""
+    _need_classes(logits, 3, "dlr")
+    top = logits.topk(3, dim=-1).values
+    return margin(logits, y) / (top[..., 0] - top[..., 2] + 1e-12)
+
+
+def probability_margin(logits: Tensor, y: Tensor) -> Tensor:
+    """max_{j != y} p_j - p_y, the margin of softmax probabilities (PMA)."""
+    return margin(logits.softmax(-1), y)
+
+
+def targeted_margin(target: Tensor) -> Loss:
+    """z_t - z_y."""
+    return lambda logits, y: _of(logits, target) - _of(logits, y)
+
+
+def targeted_cross_entropy(target: Tensor) -> Loss:
+    """z_t - logsumexp(z): the likelihood of the target."""
+    return lambda logits, y: -cross_entropy(logits, target)  # noqa: ARG005
+
+
+def targeted_dlr(target: Tensor) -> Loss:
+    """(z_t - z_y) / (z_(1) - (z_(3) + z_(4)) / 2), Croce & Hein 2020, Eq. 7."""
+
+    def loss(logits: Tensor, y: Tensor) -> Tensor:
+        _need_classes(logits, 4, "targeted_dlr")
+        top = logits.topk(4, dim=-1).values
+        spread = top[..., 0] - (top[..., 2] + top[..., 3]) / 2
+        return (_of(logits, target) - _of(logits, y)) / (spread + 1e-12)
+
+    return loss
+
+
+def saturated(loss: Loss, *, beyond: float = 0.0) -> Loss:
+    """`loss` without a gradient on rows whose margin is above `beyond`.
+
+    Under a defence that couples its batch, rows already fooled would go on pulling the shared adaptation their way.
+    """
+
+    def saturating(logits: Tensor, y: Tensor) -> Tensor:
+        value = loss(logits, y)
+        return torch.where(margin(logits, y) > beyond, value.detach(), value)
+
+    return saturating
+
+
+def _of(logits: Tensor, label: Tensor) -> Tensor:
+    return logits.gather(-1, label.expand(logits.shape[:-1]).unsqueeze(-1)).squeeze(-1)
+
+
+def _strongest_other(logits: Tensor, y: Tensor) -> Tensor:
+    return logits.scatter(-1, y.expand(logits.shape[:-1]).unsqueeze(-1), -torch.inf).amax(-1)
+
+
+def _need_classes(logits: Tensor, least: int, name: str) -> None:
+    if logits.shape[-1] < least:
+        raise ValueError(f"{name} needs at least {least} classes, the defence has {logits.shape[-1]}. Use `margin` instead.")

@@ -1,0 +1,144 @@
+"""What an attacker may ask, and what it cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from saddlepoint.attack.goal import Goal
+from saddlepoint.coins import Coins
+from saddlepoint.defense import Access
+from saddlepoint.gradients import Estimator, Reading, Slope
+
+_ORDER: tuple[Access, ...] = ("decision", "score", "gradient")
+
+
+def grants(access: Access, needed: Access) -> bool:
+    return _ORDER.index(access) >= _ORDER.index(needed)
+
+
+class BudgetExceeded(RuntimeError):  # noqa: N818
+    """An attack asked for more queries than the threat model allows."""
+
+
+@dataclass(frozen=True)
+class Meter:
+    """Passes spent per example. Its two counters are the only thing an attacker changes."""
+
+    forward: Tensor  # [N] int64
+    backward: Tensor  # [N] int64
+    limit: int | None = None
+
+    @classmethod
+    def of(cls, n: int, limit: int | None = None) -> Meter:
+        return cls(torch.zeros(n, dtype=torch.long), torch.zeros(n, dtype=torch.long), limit)
+
+    def charge(self, rows: Tensor, forward: int, backward: int) -> None:
+        if forward > self.left(rows):
+            asked = int(self.forward[rows].amax()) + forward
+            raise BudgetExceeded(
+                f"the threat model allows {self.limit} queries per example, the attack asked for {asked}. "
+                "Give the attack fewer steps or the threat model a larger budget."
+            )
+        self.forward[rows] += forward
+        self.backward[rows] += backward
+
+    def left(self, rows: Tensor) -> int:
+        """Forward passes that every one of these rows may still spend."""
+        if self.limit is None or not len(rows):
+            return 2**62
+        return self.limit - int(self.forward[rows].amax())
+
+
+class Decides(Protocol):
+    """An oracle that says right or wrong."""
+
+    @property
+    def coupled(self) -> bool: ...
+    def decide(self, x: Tensor) -> Tensor: ...
+    def left(self) -> int: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, rows: Tensor) -> Decides: ...
+
+
+class Scores(Decides, Protocol):
+    """An oracle that also says how wrong."""
+
+    def score(self, x: Tensor) -> Reading: ...
+    def __getitem__(self, rows: Tensor) -> Scores: ...
+
+
+class Differentiates(Scores, Protocol):
+    """An oracle that also says which way is worse."""
+
+    def gradient(self, x: Tensor) -> Slope: ...
+    def facets(self, x: Tensor) -> Slope: ...
+    def __getitem__(self, rows: Tensor) -> Differentiates: ...
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """A goal with a price tag. Attacks see this and nothing else: no model, no labels, no views."""
+
+    goal: Goal
+    estimator: Estimator
+    meter: Meter
+    rows: Tensor  # [N] which examples of the metered batch these are, on the meter's device
+    coins: Coins  # [N]
+    access: Access = "gradient"
+    coupled: bool = False  # does one example's value depend on the others?
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: Tensor) -> Oracle:
+        """The same seat for some of the rows. Rows of a coupled batch cannot be asked about alone."""
+        if self.coupled:
+            raise ValueError(
+                "rows of a coupled defence answer only together; an attack may restrict an oracle only when `coupled` is False."
+            )
+        goal = replace(self.goal, y=self.goal.y[rows])
+        return replace(self, goal=goal, rows=self.rows[rows.to(self.rows.device)], coins=self.coins[rows])
+
+    def left(self) -> int:
+        """Readings that can still be paid for."""
+        return self.meter.left(self.rows) // self.estimator.cost
+
+    def decide(self, x: Tensor) -> Tensor:  # [N] bool
+        return self._read(x).success
+
+    def score(self, x: Tensor) -> Reading:
+        self._require("score", "scores")
+        return self._read(x)
+
+    def gradient(self, x: Tensor) -> Slope:
+        self._require("gradient", "gradients")
+        forward, backward = self.estimator.slope_cost
+        coins = self._pay(forward, backward)
+        return self.estimator.slope(self.goal, x, coins)
+
+    def facets(self, x: Tensor) -> Slope:
+        """Margins of all other classes and their gradients: one forward pass, a backward pass per class."""
+        self._require("gradient", "gradients")
+        forward, backward = self.estimator.slope_cost
+        coins = self._pay(forward, 0)
+        slope = self.estimator.slope(self.goal.facets, x, coins)
+        self.meter.charge(self.rows, 0, backward * len(slope.grad))
+        return slope
+
+    def _read(self, x: Tensor) -> Reading:
+        coins = self._pay(self.estimator.cost, 0)
+        return self.estimator.read(self.goal, x, coins)
+
+    def _pay(self, forward: int, backward: int) -> Coins:
+        # Fresh coins at every query, numbered by the row's own count: a row's noise does not depend on who else is still playing.
+        count = self.meter.forward[self.rows].to(self.coins.keys)
+        self.meter.charge(self.rows, forward, backward)
+        return self.coins.fold(count)
+
+    def _require(self, needed: Access, what: str) -> None:
+        if not grants(self.access, needed):
+            raise PermissionError(f"this attack asks for {what}, but the threat model grants {self.access} access only.")

@@ -1,0 +1,62 @@
+"""Projected gradient ascent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from saddlepoint.attack.best import Best, Found
+from saddlepoint.attack.oracle import Differentiates
+from saddlepoint.attack.space import Ball, per_example
+from saddlepoint.coins import Coins
+from saddlepoint.defense import Access
+
+
+@dataclass(frozen=True)
+class PGD:
+    """x <- project(x + step ascent(g)), Madry et al. 2018; with momentum g <- momentum g + grad / ||grad||_1, Dong et al. 2018.
+
+    Costs `steps` slopes and one reading. The best visited point is kept, not the last.
+    """
+
+    steps: int = 40
+    step_size: float | None = None  # in units of the input, 2/255 for pixels in [0, 1]; None: 2.5 radius / steps
+    random_start: bool = True
+    momentum: float = 0.0
+    needs: ClassVar[Access] = "gradient"
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"PGD needs at least one step, got steps={self.steps}.")
+
+    @property
+    def calls(self) -> int:
+        return self.steps + 1
+
+    def __call__(self, oracle: Differentiates, center: Tensor, space: Ball, coins: Coins) -> Found:
+        step = 2.5 * space.radius / self.steps if self.step_size is None else self.step_size
+        x = space.sample(center, coins) if self.random_start else center
+        best, velocity = Best(center, oracle.coupled), torch.zeros_like(center)
+        for k in range(self.steps):
+            reading, grad = oracle.gradient(x)
+            if k or self.random_start:  # the center itself is no proposal
+                best.offer(x, reading)
+            if self.momentum:
+                velocity = self.momentum * velocity + normalised(grad)
+                grad = velocity
+            x = space.project(x + step * space.ascent(grad, x), center)
+        best.offer(x, oracle.score(x))
+        return best.found
+
+
+def FGSM() -> PGD:  # noqa: N802
+    """One step from the image itself to the edge of the set, Goodfellow et al. 2015; in any norm."""
+    return PGD(steps=1, random_start=False)
+
+
+def normalised(grad: Tensor) -> Tensor:
+    """The gradient divided by its mean absolute value, so that steps of different scale add up (Dong et al. 2018, Eq. 6)."""
+    return grad / per_example(grad.flatten(1).abs().mean(1).clamp(min=1e-30), grad)

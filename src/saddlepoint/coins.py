@@ -1,0 +1,98 @@
+"""Randomness that belongs to an example, not to the batch it happens to stand in.
+
+A coin is a function, not a stream: the k-th number that row i draws depends on the seed, on the id of row i and on k, and on
+nothing else. Dropping a neighbour, changing the order of rows or the batch size therefore cannot change a row's noise, a run can be
+resumed anywhere, and a step recomputed in a backward pass sees the very coins it saw going forward.
+
+The function is SplitMix64 (Steele, Lea & Flood 2014) in wrapping 64-bit integer arithmetic, so every device gives the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
+_MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
+_MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
+
+
+def _shift(z: Tensor, bits: int) -> Tensor:
+    """Logical right shift; torch's own is arithmetic."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix(z: Tensor) -> Tensor:
+    z = (z ^ _shift(z, 30)) * _MIX_1
+    z = (z ^ _shift(z, 27)) * _MIX_2
+    return z ^ _shift(z, 31)
+
+
+@dataclass(frozen=True)
+class Coins:
+    """One key per row; every draw is a pure function of the key and of the position in the drawn tensor."""
+
+    keys: Tensor  # [N] int64
+    origin: Tensor  # [N] int64: the keys before anything was folded in
+
+    @classmethod
+    def of(cls, seed: int, ids: Tensor) -> Coins:
+        keys = _mix(_mix(ids.long() + _GOLDEN) + _wrapped(seed))
+        return cls(keys, keys)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, rows: Tensor) -> Coins:
+        return Coins(self.keys[rows], self.origin[rows])
+
+    def fold(self, salt: int | Tensor) -> Coins:
+        """New coins for the same rows; `salt` may be one number or one per row."""
+        salt = salt.to(self.keys) if isinstance(salt, Tensor) else _wrapped(salt)
+        return Coins(_mix(self.keys ^ _mix(torch.as_tensor(salt, device=self.keys.device) + _GOLDEN)), self.origin)
+
+    def rooted(self) -> Coins:
+        """The same coins, to which `unfold` returns from now on."""
+        return Coins(self.keys, self.keys)
+
+    def unfold(self) -> Coins:
+        """The coins at their root: the same draw whenever it is asked for."""
+        return Coins(self.origin, self.origin)
+
+    def uniform(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
+        """[N, *shape] in [0, 1), with as many bits as the type can hold."""
+        bits = 53 if dtype == torch.float64 else 24
+        return (_shift(self._bits(math.prod(shape)), 64 - bits).to(dtype) * 2.0**-bits).view(-1, *shape)
+
+    def normal(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
+        """[N, *shape] standard normal, by Box and Muller."""
+        count = math.prod(shape)
+        half = (count + 1) // 2
+        u, v = self.uniform((2, half), dtype).unbind(1)
+        radius, angle = (-2 * (1 - u).log()).sqrt(), 2 * math.pi * v
+        return torch.cat([radius * angle.cos(), radius * angle.sin()], dim=1)[:, :count].reshape(-1, *shape)
+
+    def integers(self, high: int | Tensor, shape: tuple[int, ...] = ()) -> Tensor:
+        """[N, *shape] int64 in [0, high)."""
+        return (self.uniform(shape, torch.float64) * high).floor().long()
+
+    def signs(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
+        """[N, *shape] of -1 and +1."""
+        return (_shift(self._bits(math.prod(shape)), 63) * 2 - 1).to(dtype).view(-1, *shape)
+
+    def shared(self) -> int:
+        """One 63-bit seed for the whole batch: for randomness that a defence shares among its rows."""
+        total = _mix(_mix(self.keys).sum())
+        return int(total.item()) & (2**63 - 1)
+
+    def _bits(self, count: int) -> Tensor:  # [N, count]
+        steps = torch.arange(1, count + 1, device=self.keys.device) * _GOLDEN
+        return _mix(self.keys[:, None] + steps)
+
+
+def _wrapped(number: int) -> int:
+    """The number modulo 2^64, as a signed 64-bit integer."""
+    return (number + 2**63) % 2**64 - 2**63

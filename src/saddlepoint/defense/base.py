@@ -1,0 +1,88 @@
+"""What a user implements: one class and one method; a second one if the model learns from test data."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from saddlepoint.defense.context import Context
+from saddlepoint.defense.trace import Trace, View
+
+Memory = Literal["none", "batch", "stream"]
+Unit = Literal["example", "batch", "stream"]
+Access = Literal["decision", "score", "gradient"]
+
+
+class Defense(ABC):
+    """A classifier that may iterate, choose, purify or learn at test time.
+
+    The four facts below are declarations. An audit measures them before it attacks and refuses a defence that declares otherwise.
+    """
+
+    coupled: bool = False  # do rows of one `trace` call influence each other (batch statistics, a shared stopping rule)?
+    random: bool = False  # do two calls with other coins answer differently?
+    memory: Memory = "none"  # what `adapt` leaves behind: nothing, a model for this batch, a model for all that follow
+    grants: Access = "gradient"  # the most that can be asked of it, whatever the threat model allows
+    static: nn.Module | None = None  # the underlying static model, if there is one
+
+    @property
+    def unit(self) -> Unit:
+        """The smallest group of examples that must be answered, compared and resumed as one."""
+        if self.memory != "none":
+            return self.memory
+        return "batch" if self.coupled else "example"
+
+    def adapt(self, x: Tensor, ctx: Context) -> Defense:  # noqa: ARG002
+        """The defence that answers after seeing the unlabelled batch `x`: a new object, never self changed."""
+        return self
+
+    @abstractmethod
+    def trace(self, x: Tensor, ctx: Context) -> Trace:
+        """Every answer held on the way, the final one last."""
+
+    def answer(self, trace: Trace, ctx: Context) -> Tensor:  # noqa: ARG002
+        """[N, C]: what is answered, given the views. Override to vote, mix or exit early."""
+        return trace.last
+
+    def respond(self, x: Tensor, ctx: Context) -> Tensor:
+        """[N, C]: adapt, trace, answer."""
+        adapted = self.adapt(x, ctx)
+        return adapted.answer(adapted.trace(x, ctx), ctx)
+
+
+class Plain(Defense):
+    """A network as it is: one view.
+
+    Randomness hidden in the network (dropout left on, noise layers) is drawn from torch's global generator; it is seeded from the
+    context's coins inside a fork, so that a call is a function of its coins and nothing leaks out. Such noise depends on the batch.
+    """
+
+    def __init__(self, net: nn.Module, *, random: bool = False, coupled: bool = False) -> None:
+        self.net, self.random, self.coupled, self.static = net, random, coupled, net
+
+    def trace(self, x: Tensor, ctx: Context) -> Trace:
+        if not self.random:
+            return Trace((View("final", self.net(x)),))
+        devices = [x.device] if x.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(ctx.shared_seed())
+            return Trace((View("final", self.net(x)),))
+
+
+class BlackBox(Defense):
+    """Any callable from a batch of images to logits [N, C], or to labels [N]: only queries, no gradients."""
+
+    def __init__(self, fn: Callable[[Tensor], Tensor], *, classes: int | None = None, random: bool = False) -> None:
+        self.fn, self.classes, self.random = fn, classes, random
+        self.grants = "score" if classes is None else "decision"
+
+    def trace(self, x: Tensor, ctx: Context) -> Trace:  # noqa: ARG002
+        with torch.no_grad():
+            out = self.fn(x.detach())
+        if self.classes is not None:
+            out = nn.functional.one_hot(out.long(), self.classes).to(x.dtype)
+        return Trace((View("final", out),))

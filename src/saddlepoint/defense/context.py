@@ -1,0 +1,106 @@
+"""What a defence is handed on every call: its coins, its sites, and which views somebody will read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from saddlepoint.coins import Coins
+from saddlepoint.gradients.rule import Exact, Rule
+
+
+@dataclass
+class _Clock:
+    """Where in the trace we are: how many coins were drawn in each nested site so far."""
+
+    coins: list[Coins]
+    ticks: list[int]
+    sites: set[str] = field(default_factory=set)
+
+    def tick(self) -> Coins:
+        self.ticks[-1] += 1
+        return self.coins[-1].fold(self.ticks[-1])
+
+    @contextmanager
+    def inside(self, coins: Coins) -> Iterator[None]:
+        self.coins.append(coins)
+        self.ticks.append(0)
+        try:
+            yield
+        finally:
+            self.coins.pop()
+            self.ticks.pop()
+
+
+@dataclass(frozen=True)
+class Context:
+    """Coins per example, the attacker's rules per site, and the views that will be read (`None`: all)."""
+
+    coins: Coins
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    keep: frozenset[str] | None = None
+    _clock: _Clock = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_clock", _Clock([self.coins], [0]))
+
+    @classmethod
+    def seeded(cls, seed: int, n: int) -> Context:
+        """A context for `n` rows numbered from 0: for trying a defence by hand."""
+        return cls(Coins.of(seed, torch.arange(n)))
+
+    @property
+    def sites(self) -> frozenset[str]:
+        """Names of the sites met so far."""
+        return frozenset(self._clock.sites)
+
+    def keeps(self, name: str) -> bool:
+        """Will anybody read this view? A costly head need not be run for a view that is not kept."""
+        return self.keep is None or name in self.keep
+
+    def through(self, site: str, fn: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """fn(x); an attacker may replace its backward pass by naming `site`. Every run of `fn` sees the same coins."""
+        self._clock.sites.add(site)
+        coins = self._clock.tick()
+
+        def replayed(v: Tensor) -> Tensor:
+            with self._clock.inside(coins):
+                return fn(v)
+
+        return self.rules.get(site, Exact()).apply(replayed, x)
+
+    def rand(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """[N, *shape] uniform in [0, 1), drawn per example."""
+        return self._clock.tick().uniform(shape, dtype)
+
+    def randn(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """[N, *shape] standard normal, drawn per example."""
+        return self._clock.tick().normal(shape, dtype)
+
+    def rand_like(self, x: Tensor) -> Tensor:
+        return self.rand(*x.shape[1:], dtype=x.dtype)
+
+    def randn_like(self, x: Tensor) -> Tensor:
+        return self.randn(*x.shape[1:], dtype=x.dtype)
+
+    def randint(self, high: int, *shape: int) -> Tensor:
+        """[N, *shape] whole numbers in [0, high), drawn per example."""
+        return self._clock.tick().integers(high, shape)
+
+    def shared_seed(self) -> int:
+        """One seed for the whole batch, for randomness that rows share. A defence that uses it in the clear is `coupled`."""
+        return self._clock.tick().shared()
+
+    def refuse_unknown_rules(self) -> None:
+        """A rule for a site that does not exist would silently do nothing."""
+        unknown = set(self.rules) - self._clock.sites
+        if unknown:
+            known = sorted(self._clock.sites)
+            raise ValueError(
+                f"rules were given for {sorted(unknown)}, but this defence has "
+                + (f"the sites {known}." if known else "no named sites. Wrap the step in `ctx.through(name, fn, x)`.")
+            )

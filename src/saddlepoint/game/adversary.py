@@ -1,0 +1,264 @@
+"""Adversaries: what to aim at, how to differentiate, which optimiser; and combinations of them. Each is a row of the game."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from saddlepoint.attack.aim import Aim, last
+from saddlepoint.attack.base import Attack
+from saddlepoint.attack.best import Best, Found
+from saddlepoint.attack.goal import Goal
+from saddlepoint.attack.loss import Loss, TargetedLoss, fooled, margin, targeted_dlr
+from saddlepoint.attack.oracle import Meter, Oracle, grants
+from saddlepoint.coins import Coins
+from saddlepoint.defense import Access, Context, Defense
+from saddlepoint.game.threat import Threat
+from saddlepoint.gradients import Backprop, Estimator, Reading, Rule
+
+_ATTACKER, _DEFENDER, _REHEARSAL = 1, 2, 3  # each role tosses its own coins
+
+
+class Rehearsal(NamedTuple):
+    """What an adversary learns when it plays the defender in its head."""
+
+    reading: Reading  # mean margin over the draws; success where most of them err
+    fallen: Tensor  # [N] bool: every draw errs
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One batch under one threat: the seat from which an adversary moves."""
+
+    threat: Threat
+    meter: Meter
+    rows: Tensor  # [N] positions in the metered batch
+    ids: Tensor  # [N] example ids: what coins are drawn for
+    seed: int
+    attempt: int = 0  # restarts move from the same seat with other coins of their own
+
+    @classmethod
+    def open(cls, threat: Threat, ids: Tensor, seed: int) -> Turn:
+        return cls(threat, Meter.of(len(ids), threat.queries), torch.arange(len(ids)), ids, seed)
+
+    def restrict(self, rows: Tensor) -> Turn:
+        """A smaller seat on the same meter."""
+        return replace(self, rows=self.rows[rows.to(self.rows.device)], ids=self.ids[rows])
+
+    def attacker_coins(self) -> Coins:
+        return self._coins(_ATTACKER).fold(self.attempt)
+
+    def defender_coins(self, draw: int) -> Coins:
+        """What the defender tosses when it answers for the `draw`-th time."""
+        return self._coins(_DEFENDER).fold(draw).rooted()
+
+    def simulated_coins(self) -> Coins:
+        """What the attacker tosses when it plays the defender in its head."""
+        if self.threat.coins == "public":
+            return self.defender_coins(0)
+        return self._coins(_REHEARSAL).fold(self.attempt).rooted()
+
+    def _coins(self, role: int) -> Coins:
+        return Coins.of(self.seed, self.ids).fold(role)
+
+    def access(self, defense: Defense) -> Access:
+        """What may be asked of this defence: what the threat grants, if the defence can give it."""
+        return self.threat.access if grants(defense.grants, self.threat.access) else defense.grants
+
+    def rehearse(self, defense: Defense, x: Tensor, y: Tensor) -> Rehearsal:
+        """The defender's full response to x, over as many draws as it will be judged by."""
+        self.meter.charge(self.rows, self.threat.draws, 0)
+        coins = self.simulated_coins().fold(-1)
+        with torch.no_grad():
+            answers = [defense.respond(x, Context(coins.fold(draw))) for draw in range(self.threat.draws)]
+        wrong = torch.stack([fooled(z, y) for z in answers])
+        value = torch.stack([margin(z, y) for z in answers]).mean(0)
+        return Rehearsal(Reading(value, wrong.float().mean(0) > 0.5), wrong.all(0))
+
+
+class Adversary(Protocol):
+    """A strategy. The referee, not the adversary, says whether its move succeeded."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def needs(self) -> Access: ...
+    def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found: ...
+
+
+@dataclass(frozen=True)
+class Direct:
+    """One optimiser against one objective."""
+
+    name: str
+    attack: Attack[Any]
+    loss: Loss = margin
+    aim: Aim = last
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    estimator: Estimator = field(default_factory=Backprop)
+    keep: frozenset[str] | None = None  # names of the views that the aim reads; None: all
+    respond: bool = False  # differentiate through the defence's adaptation
+
+    @property
+    def needs(self) -> Access:
+        # An estimator that takes gradients from scores lets a gradient attack play without gradients.
+        score_only = self.attack.needs == "gradient" and self.estimator.slope_cost[1] == 0
+        return "score" if score_only else self.attack.needs
+
+    def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
+        return self.against([defense], turn, x, y)
+
+    def against(self, pool: Sequence[Defense], turn: Turn, x: Tensor, y: Tensor) -> Found:
+        """The move against several defences at once, such as the models a transductive defender has already turned into."""
+        for defense in pool:
+            if not grants(turn.access(defense), self.needs):
+                raise PermissionError(
+                    f"{self.name} asks for {self.needs} access, but {turn.access(defense)} access is all there is."
+                )
+        coupled = any(d.coupled or (self.respond and d.unit != "example") for d in pool)
+        goal = Goal(pool, y, self.loss, self.aim, self.rules, self.keep, self.respond)
+        # Access was checked above: the oracle grants what the estimator can give.
+        oracle = Oracle(goal, self.estimator, turn.meter, turn.rows, turn.simulated_coins(), self.attack.needs, coupled)
+        return self.attack(oracle, x, turn.threat.space, turn.attacker_coins())
+
+
+@dataclass(frozen=True)
+class Cascade:
+    """Adversaries in turn, the fallen dropped where rows are independent; else the worst whole batch is kept."""
+
+    name: str
+    adversaries: tuple[Adversary, ...]
+
+    @property
+    def needs(self) -> Access:
+        return max((a.needs for a in self.adversaries), key=("decision", "score", "gradient").index)
+
+    def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
+        coupled = defense.unit != "example"
+        best, peak, alive = Best(x, coupled), Best(x, coupled), torch.arange(len(x), device=x.device)
+        for adversary in self.adversaries:
+            seat = turn.restrict(alive)
+            found = adversary.move(seat, defense, x[alive], y[alive])
+            rehearsal = seat.rehearse(defense, found.point, y[alive])
+            _offer(best, alive, found.point, rehearsal.reading)
+            # Losses of different attacks have different scales: peaks compete by the margin that the defence shows on them.
+            same = torch.equal(found.peak, found.point)
+            _offer(peak, alive, found.peak, rehearsal.reading if same else seat.rehearse(defense, found.peak, y[alive]).reading)
+            if not coupled:
+                alive = alive[~rehearsal.fallen]
+            if not len(alive):
+                break
+        return Found(best.point, peak.peak)
+
+
+@dataclass(frozen=True)
+class Restarts:
+    """The same adversary `times` times, each with coins of its own."""
+
+    adversary: Adversary
+    times: int = 5
+
+    @property
+    def name(self) -> str:
+        return f"{self.adversary.name} x{self.times}"
+
+    @property
+    def needs(self) -> Access:
+        return self.adversary.needs
+
+    def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
+        return Cascade(self.name, tuple(_Again(self.adversary, k) for k in range(self.times))).move(turn, defense, x, y)
+
+
+@dataclass(frozen=True)
+class _Again:
+    adversary: Adversary
+    salt: int
+
+    @property
+    def name(self) -> str:
+        return self.adversary.name
+
+    @property
+    def needs(self) -> Access:
+        return self.adversary.needs
+
+    def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
+        return self.adversary.move(replace(turn, attempt=turn.attempt * 1009 + self.salt), defense, x, y)
+
+
+@dataclass(frozen=True)
+class MultiTarget:
+    """`direct` once per target class, the strongest wrong classes of the clean image first."""
+
+    direct: Direct
+    targets: int = 9
+    loss: TargetedLoss = targeted_dlr
+
+    @property
+    def name(self) -> str:
+        return self.direct.name
+
+    @property
+    def needs(self) -> Access:
+        return self.direct.needs
+
+    def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
+        turn.meter.charge(turn.rows, 1, 0)
+        with torch.no_grad():
+            logits = defense.respond(x, Context(turn.simulated_coins()))
+        order = logits.scatter(1, y[:, None], -torch.inf).argsort(1, descending=True)  # [N, C], y itself last
+        count = min(self.targets, logits.shape[1] - 1)
+        return Cascade(self.name, tuple(_Toward(self, order[:, k], turn.rows) for k in range(count))).move(turn, defense, x, y)
+
+
+@dataclass(frozen=True)
+class _Toward:
+    outer: MultiTarget
+    target: Tensor  # [M] a class per row of the outer seat
+    rows: Tensor  # [M] the outer seat's rows, increasing
+
+    @property
+    def name(self) -> str:
+        return self.outer.name
+
+    @property
+    def needs(self) -> Access:
+        return self.outer.needs
+
+    def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
+        at = torch.searchsorted(self.rows, turn.rows).to(self.target.device)
+        return replace(self.outer.direct, loss=self.outer.loss(self.target[at])).move(turn, defense, x, y)
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Attack `source`, hand the points to the defence: the max-value points, since a success elsewhere means nothing here."""
+
+    adversary: Adversary
+    source: Defense
+
+    @property
+    def name(self) -> str:
+        return f"transfer {self.adversary.name}"
+
+    @property
+    def needs(self) -> Access:
+        return "decision"  # of the defence that is finally asked; the source is the attacker's own
+
+    def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:  # noqa: ARG002
+        own = replace(turn, threat=replace(turn.threat, access="gradient"))
+        peak = self.adversary.move(own, self.source, x, y).peak
+        return Found(peak, peak)
+
+
+def _offer(best: Best, rows: Tensor, x: Tensor, reading: Reading) -> None:
+    """Offer some rows' points to the best of the whole batch; rows that were not asked about are worth nothing."""
+    n = len(best.point)
+    value = best.value.new_full((n,), -torch.inf).index_copy(0, rows, reading.value.to(best.value))
+    success = torch.zeros(n, dtype=torch.bool, device=rows.device).index_copy(0, rows, reading.success)
+    best.offer(best.point.index_copy(0, rows, x), Reading(value, success))

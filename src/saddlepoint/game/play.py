@@ -1,0 +1,127 @@
+"""The referee: checks every proposed point, lets the defence answer with its own coins, and keeps the record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from saddlepoint.attack.best import Found
+from saddlepoint.attack.loss import fooled
+from saddlepoint.attack.oracle import grants
+from saddlepoint.defense import Access, Answer, Context, Defense
+from saddlepoint.game.adversary import Adversary, Turn
+from saddlepoint.game.threat import Threat
+
+Progress = Callable[[int], None]  # told how many examples were just finished
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One adversary against one defence over all examples, as the referee saw it."""
+
+    adversary: str
+    points: Tensor  # [N, ...] what was proposed
+    correct: Tensor  # [D, N] share of draws answered rightly
+    chosen: Tensor  # [D, N] the same over other draws: what a choice among adversaries may look at
+    batch: Tensor  # [N] which examples were answered together
+    size: Tensor  # [N] length of the perturbation in the threat's norm
+    copies: Tensor  # [N] bool: proposed the clean image itself
+    forward: Tensor  # [N] passes spent by the adversary
+    backward: Tensor  # [N]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Stand:
+    """The adversary that proposes given points: the clean images by default, or points found elsewhere."""
+
+    name: str = "clean"
+    points: Tensor | None = None  # indexed by example id
+    needs: Access = "decision"
+
+    def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:  # noqa: ARG002
+        points = x if self.points is None else self.points[turn.ids]
+        return Found(points, points)
+
+
+def play(
+    defense: Defense,
+    adversary: Adversary,
+    x: Tensor,
+    y: Tensor,
+    threat: Threat,
+    *,
+    answers: Mapping[str, Answer] | None = None,
+    ids: Tensor | None = None,
+    seed: int = 0,
+    batch_size: int = 128,
+    progress: Progress | None = None,
+) -> Episode:
+    """One episode: batch by batch the attacker proposes, the referee checks, the defender adapts and answers."""
+    if not (grants(threat.access, adversary.needs) and grants(defense.grants, adversary.needs)):
+        raise PermissionError(
+            f"{adversary.name} asks for {adversary.needs} access; the threat model grants {threat.access} access and the defence "
+            f"gives {defense.grants} access."
+        )
+    ids = torch.arange(len(x), device=x.device) if ids is None else ids
+    started, parts = time.perf_counter(), []
+    for rows in torch.split(torch.arange(len(x), device=x.device), batch_size):
+        turn = Turn.open(threat, ids[rows], seed)
+        proposed = adversary.move(turn, defense, x[rows], y[rows]).point.detach()
+        _refuse_illegal(adversary.name, proposed, x[rows], threat)
+        verdict = list(_judge(turn, defense, proposed, y[rows], answers))
+        correct, chosen = (torch.stack([right for right, _ in part]).mean(0) for part in _halves(verdict))
+        parts.append((proposed, correct, chosen, turn.meter))
+        if defense.memory == "stream":
+            defense = verdict[0][1]
+        if progress:
+            progress(len(rows))
+    points = torch.cat([p[0] for p in parts]) if parts else x
+    return Episode(
+        adversary=adversary.name,
+        points=points,
+        correct=torch.cat([p[1] for p in parts], dim=1),
+        chosen=torch.cat([p[2] for p in parts], dim=1),
+        batch=torch.arange(len(x)) // batch_size,
+        size=threat.space.size(points - x),
+        copies=(points == x).flatten(1).all(1),
+        forward=torch.cat([p[3].forward for p in parts]),
+        backward=torch.cat([p[3].backward for p in parts]),
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _judge(
+    turn: Turn, defense: Defense, x: Tensor, y: Tensor, answers: Mapping[str, Answer] | None
+) -> Iterator[tuple[Tensor, Defense]]:  # [D, N] right, and what the defence became
+    """The defender's answers. A random defence is asked twice as often as the threat says: to choose an attack, and to judge it."""
+    for draw in range(2 * turn.threat.draws if defense.random else 1):
+        ctx = Context(turn.defender_coins(draw))
+        with torch.no_grad():
+            adapted = defense.adapt(x, ctx)
+            trace = adapted.trace(x, ctx)
+            logits = [adapted.answer(trace, ctx)] if answers is None else [answer(trace) for answer in answers.values()]
+        yield torch.stack([~fooled(z, y) for z in logits]).double(), adapted
+
+
+def _halves(verdict: list[tuple[Tensor, Defense]]) -> tuple[list[tuple[Tensor, Defense]], list[tuple[Tensor, Defense]]]:
+    half = max(len(verdict) // 2, 1)
+    return verdict[:half], verdict[-half:]
+
+
+def _refuse_illegal(name: str, proposed: Tensor, x: Tensor, threat: Threat) -> None:
+    if proposed.shape != x.shape:
+        raise ValueError(f"{name} proposed points of shape {tuple(proposed.shape)} for inputs of shape {tuple(x.shape)}.")
+    if not proposed.isfinite().all():
+        raise ValueError(f"{name} proposed points that are not finite numbers.")
+    outside = ~threat.space.contains(proposed, x)
+    if outside.any():
+        worst = threat.space.size(proposed - x).amax().item()
+        raise ValueError(
+            f"{name} left the perturbation set on {int(outside.sum())} of {len(x)} examples: "
+            f"size {worst:.6g}, allowed is {threat.space}."
+        )
