@@ -44,8 +44,8 @@ def missing(name: str, looked: Sequence[Path], any_of: Sequence[str]) -> DataErr
     places = "".join(f"\n  {place}{'' if place.is_dir() else ' (no such folder)'}" for place in looked)
     pull = f"Run `saddlepoint data pull {name}`, or say" if name in PULLABLE else "Say"
     return DataError(
-        f"{name}: looked for {' or '.join(any_of)} in{places}\nand found none. {pull} where the files are with `--root` "
-        "(root= in Python) or the environment variable SADDLEPOINT_DATA."
+        f"{name}: looked for {' or '.join(any_of)} in{places}\nand found none. {pull} where the files are with "
+        "`--root` (root= in Python) or the environment variable SADDLEPOINT_DATA."
     )
 
 
