@@ -63,14 +63,19 @@ def read_bytes(path: Path) -> bytes:
 
 
 def refuse_web_page(path: Path) -> None:
-    """Servers answer with a page (moved, log in, not found) in place of data; say so instead of misreading it."""
+    """An error if the file is a page that a server sent in place of data, before it is misread as damaged data."""
+    if is_web_page(path):
+        raise DataError(
+            f"{path}: expected data, found a web page. A server or proxy sent a page instead of the file: delete "
+            "it and get the file elsewhere."
+        )
+
+
+def is_web_page(path: Path) -> bool:
+    """Does the file begin as HTML or XML does? Servers send such pages for what moved, is missing or needs a login."""
     with path.open("rb") as file:
         head = file.read(512).lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    if head.startswith((b"<!doctype", b"<html", b"<?xml")):
-        raise DataError(
-            f"{path.name}: expected data, found a web page. The server or a proxy answered with a page instead of the "
-            "file: open the address in a browser, or get the file elsewhere."
-        )
+    return head.startswith((b"<!doctype", b"<html", b"<?xml"))
 
 
 def _places(root: Path, folders: Sequence[str]) -> list[Path]:

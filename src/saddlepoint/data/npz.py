@@ -40,7 +40,8 @@ def read_npz(path: Path, split: Split = "test") -> Arrays:
         raise DataError(f"There is no file {path}. Check the path; a relative one starts at {Path.cwd()}.")
     refuse_web_page(path)
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as file:  # ours to close: numpy leaves a damaged one open
+            stored = np.load(file, allow_pickle=False)
             if not isinstance(stored, np.lib.npyio.NpzFile):
                 raise DataError(f"{path} is a single array; store images and labels: np.savez(path, x=x, y=y).")
             entries = {key: stored[key] for key in stored.files if key in _read_keys(split)}

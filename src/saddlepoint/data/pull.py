@@ -9,17 +9,14 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
-
-from saddlepoint.data.files import data_roots, refuse_web_page
+from saddlepoint.data.files import data_roots, is_web_page
 from saddlepoint.data.load import SOURCES, unknown
+from saddlepoint.data.progress import ProgressRow, progress_rows
 from saddlepoint.data.record import DataError
 from saddlepoint.data.remote import PULLABLE, Remote
 
 __all__ = ["PULLABLE", "pull"]
-_RECEIPT = ".unpacked"  # checksums of the archives whose content is all in place
 
 
 def pull(name: str, *, root: str | Path | None = None, base_url: str | None = None, progress: bool = True) -> Path:
@@ -33,70 +30,24 @@ def pull(name: str, *, root: str | Path | None = None, base_url: str | None = No
     if name not in PULLABLE:
         raise unknown(name, PULLABLE)
     folder = data_roots(root)[0] / name
-    folder.mkdir(parents=True, exist_ok=True)
-    with _bar(progress) as bar:
+    _make(folder)
+    with progress_rows(progress) as row:
         for remote in PULLABLE[name]:
-            if not (remote.archive and remote.checksum in _receipts(folder)):
-                path = _download(remote, folder, base_url, bar.row(remote.name))
+            if not (remote.archive and _unpacked(remote, folder)):
+                path = _download(remote, folder, base_url, row(remote.name))
                 if remote.archive:
                     _unpack(path, remote, folder)
     return folder
 
 
-class _Row(Protocol):
-    """What pooch asks of a progress bar."""
-
-    total: int
-
-    def update(self, step: int) -> None: ...
-    def reset(self) -> None: ...
-    def close(self) -> None: ...
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"Cannot write to {folder} ({error}). Choose another folder with `--root`.") from error
 
 
-class _Bar:
-    """One row per file."""
-
-    def __init__(self, display: Progress) -> None:
-        self.display = display
-
-    def row(self, name: str) -> _Row:
-        return _RichRow(self.display, self.display.add_task(name, total=None))
-
-
-class _RichRow:
-    def __init__(self, display: Progress, task: TaskID) -> None:
-        self.display, self.task = display, task
-        self.done, self.size = 0, 0
-
-    @property
-    def total(self) -> int:
-        return self.size
-
-    @total.setter
-    def total(self, size: int) -> None:
-        self.size = size
-        self.display.update(self.task, total=size or None)  # 0: the server does not say
-
-    def update(self, step: int) -> None:
-        self.done += step
-        self.display.update(self.task, completed=self.done)
-
-    def reset(self) -> None:
-        self.done = 0
-        self.display.update(self.task, completed=0)
-
-    def close(self) -> None:
-        self.display.refresh()
-
-
-@contextmanager
-def _bar(shown: bool) -> Iterator[_Bar]:
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, disable=not shown) as display:
-        yield _Bar(display)
-
-
-def _download(remote: Remote, folder: Path, base_url: str | None, row: _Row) -> Path:
+def _download(remote: Remote, folder: Path, base_url: str | None, row: ProgressRow) -> Path:
     import pooch  # only here: importing it is slow
 
     url = f"{(base_url or remote.host).rstrip('/')}/{remote.name}"
@@ -104,14 +55,17 @@ def _download(remote: Remote, folder: Path, base_url: str | None, row: _Row) -> 
 
     def fetch_data(address: str, output_file: str, owner: object) -> None:
         fetch(address, output_file, owner)
-        refuse_web_page(Path(output_file))
+        if is_web_page(Path(output_file)):
+            raise DataError(
+                f"{url}: expected {remote.name}, found a web page. Open the address in a browser to see why."
+            )
 
     try:
         with _quiet(pooch.get_logger()):
             # pooch writes to a temporary name beside the target and renames it once the checksum is right.
             return Path(pooch.retrieve(url, remote.checksum, remote.name, folder, downloader=fetch_data))
-    except DataError as error:
-        raise DataError(f"{url}: {error}") from error
+    except DataError:
+        raise
     except OSError as error:  # also every error of requests: no network, no such host, 404, connection cut
         raise DataError(
             f"Could not download {url}: {error}. Check the network; or get the file elsewhere and put it into "
@@ -127,20 +81,44 @@ def _download(remote: Remote, folder: Path, base_url: str | None, row: _Row) -> 
 def _unpack(path: Path, remote: Remote, folder: Path) -> None:
     """Unpack beside the target, move into place, note it down, delete the archive: killed anywhere, it starts again."""
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        content, receipt = Path(temporary) / "content", Path(temporary) / "receipt"
         try:
-            if path.suffix == ".zip":
-                with zipfile.ZipFile(path) as zipped:
-                    zipped.extractall(temporary)  # keeps members inside, makes no links
-            else:
-                with tarfile.open(path) as tarred:
-                    tarred.extractall(temporary, filter="data")
+            _extract(path, content)
         except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
-            raise DataError(f"Could not unpack {path}: {error}. Is the disk full? Nothing was put in place.") from error
-        for member in Path(temporary).iterdir():
-            _move(member, folder / member.name)
-    with (folder / _RECEIPT).open("a") as receipts:
-        receipts.write(remote.checksum + "\n")
+            raise DataError(
+                f"Could not unpack {path}: {error}. Its content was not put in place. The archive is the published one "
+                "and is kept: free disk space and pull again."
+            ) from error
+        files = [file for file in sorted(content.rglob("*")) if file.is_file()]
+        listed = [f"{file.stat().st_size}\t{file.relative_to(content).as_posix()}" for file in files]
+        receipt.write_text("\n".join([remote.checksum, *listed]))
+        _move(content, folder)
+        receipt.replace(_receipt(remote, folder))
     path.unlink()
+
+
+def _extract(path: Path, target: Path) -> None:
+    """Files and folders below `target` only: zipfile strips paths that lead out, tarfile's filter refuses them."""
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path) as zipped:
+            zipped.extractall(target)
+    else:
+        with tarfile.open(path) as tarred:
+            tarred.extractall(target, filter="data")
+
+
+def _unpacked(remote: Remote, folder: Path) -> bool:
+    """Is every file of the archive in place, with its size? The receipt of an earlier pull lists them."""
+    receipt = _receipt(remote, folder)
+    if not receipt.exists():
+        return False
+    checksum, *listed = receipt.read_text().splitlines()
+    sizes = {folder / path: int(size) for size, _, path in (line.partition("\t") for line in listed)}
+    return checksum == remote.checksum and all(p.is_file() and p.stat().st_size == size for p, size in sizes.items())
+
+
+def _receipt(remote: Remote, folder: Path) -> Path:
+    return folder / f".{remote.name}.files"
 
 
 def _move(source: Path, target: Path) -> None:
@@ -150,11 +128,6 @@ def _move(source: Path, target: Path) -> None:
             _move(member, target / member.name)
     else:
         source.replace(target)
-
-
-def _receipts(folder: Path) -> list[str]:
-    path = folder / _RECEIPT
-    return path.read_text().split() if path.exists() else []
 
 
 @contextmanager
