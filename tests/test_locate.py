@@ -124,6 +124,13 @@ def test_an_import_that_raises_names_error_and_line(write, spec):
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
+def test_a_file_that_raised_is_not_remembered_as_imported(write):
+    write("model.py", "x = 1\n1 / 0")
+    for _ in range(2):
+        with pytest.raises(LocateError, match="ZeroDivisionError"):
+            locate("model.py:x")
+
+
 def test_a_script_that_exits_does_not_end_the_program(write):
     write("script.py", "import sys\nsys.exit(3)")
     with pytest.raises(LocateError, match="SystemExit"):

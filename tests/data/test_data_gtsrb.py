@@ -73,6 +73,16 @@ def test_resizing_a_linear_ramp_keeps_it_linear(tmp_path):
     assert row[1:-1].tolist() == pytest.approx(expected, abs=1e-3)
 
 
+def test_shrinking_averages_what_it_drops(tmp_path):
+    stripes = np.zeros((128, 128, 3), np.uint8)
+    stripes[:, ::4] = 200
+    write_test(tmp_path / "GTSRB/Final_Test/Images", tmp_path / "GTSRB/GT-final_test.csv")
+    (tmp_path / "GTSRB/Final_Test/Images/00000.ppm").write_bytes(ppm_bytes(stripes))
+    row = load_data("gtsrb", root=tmp_path, n=1).x[0, 0, 16] * 255
+    # One column in four is lit and four become one: without antialiasing the lit ones fall between the samples.
+    assert row[1:-1].tolist() == pytest.approx([50] * 30, abs=1e-3)
+
+
 @pytest.mark.parametrize(("name", "folder"), [("gtsrb", "gtsrb"), ("gtsrb10", "gtsrb10")])
 def test_arrays_in_a_folder(tmp_path, name, folder):
     (tmp_path / folder).mkdir()
