@@ -91,6 +91,7 @@ def audit(
         y=y,
         worst_points=campaign.points,
         correct=verdict.correct[0],
+        answered=verdict.answered[0],
         winner=tuple(campaign.winner),
         seconds=time.perf_counter() - started,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ class Episode:
     points: Tensor  # [N, ...] what was proposed
     correct: Tensor  # [D, N] share of draws answered rightly
     chosen: Tensor  # [D, N] the same over other draws: what a choice among adversaries may look at
+    answered: Tensor  # [D, N] the class answered most often over the draws that `correct` counts
     batch: Tensor  # [N] which examples were answered together
     size: Tensor  # [N] length of the perturbation in the threat's norm
     copies: Tensor  # [N] bool: proposed the clean image itself
@@ -73,11 +75,13 @@ def play(
         turn = Turn.open(threat, ids[rows], seed)
         proposed = adversary.move(turn, defense, x[rows], y[rows]).point.detach()
         _refuse_illegal(adversary.name, proposed, x[rows], threat)
-        verdict = list(_judge(turn, defense, proposed, y[rows], answers))
-        correct, chosen = (torch.stack([right for right, _ in part]).mean(0) for part in _halves(verdict))
-        parts.append((proposed, correct, chosen, turn.meter))
+        rulings = list(_judge(turn, defense, proposed, y[rows], answers))
+        judging, choosing = _halves(rulings)
+        correct, chosen = (torch.stack([ruling.right for ruling in part]).mean(0) for part in (judging, choosing))
+        answered = torch.stack([ruling.answered for ruling in judging]).mode(0).values
+        parts.append((proposed, correct, chosen, answered, turn.meter))
         if defense.memory == "stream":
-            defense = verdict[0][1]
+            defense = rulings[0].became
         if progress:
             progress(len(rows))
     points = torch.cat([p[0] for p in parts]) if parts else x
@@ -86,18 +90,23 @@ def play(
         points=points,
         correct=torch.cat([p[1] for p in parts], dim=1),
         chosen=torch.cat([p[2] for p in parts], dim=1),
+        answered=torch.cat([p[3] for p in parts], dim=1),
         batch=torch.arange(len(x)) // batch_size,
         size=threat.space.size(points - x),
         copies=(points == x).flatten(1).all(1),
-        forward=torch.cat([p[3].forward for p in parts]),
-        backward=torch.cat([p[3].backward for p in parts]),
+        forward=torch.cat([p[4].forward for p in parts]),
+        backward=torch.cat([p[4].backward for p in parts]),
         seconds=time.perf_counter() - started,
     )
 
 
-def _judge(
-    turn: Turn, defense: Defense, x: Tensor, y: Tensor, answers: Mapping[str, Answer] | None
-) -> Iterator[tuple[Tensor, Defense]]:  # [D, N] right, and what the defence became
+class _Ruling(NamedTuple):
+    right: Tensor  # [D, N] 0 or 1
+    answered: Tensor  # [D, N] classes
+    became: Defense
+
+
+def _judge(turn: Turn, defense: Defense, x: Tensor, y: Tensor, answers: Mapping[str, Answer] | None) -> Iterator[_Ruling]:
     """The defender's answers. A random defence is asked twice as often as the threat says: to choose an attack, and to judge it."""
     for draw in range(2 * turn.threat.draws if defense.random else 1):
         ctx = Context(turn.defender_coins(draw))
@@ -105,12 +114,13 @@ def _judge(
             adapted = defense.adapt(x, ctx)
             trace = adapted.trace(x, ctx)
             logits = [adapted.answer(trace, ctx)] if answers is None else [answer(trace) for answer in answers.values()]
-        yield torch.stack([~fooled(z, y) for z in logits]).double(), adapted
+        right = torch.stack([~fooled(z, y) for z in logits]).double()
+        yield _Ruling(right, torch.stack([z.argmax(-1) for z in logits]), adapted)
 
 
-def _halves(verdict: list[tuple[Tensor, Defense]]) -> tuple[list[tuple[Tensor, Defense]], list[tuple[Tensor, Defense]]]:
-    half = max(len(verdict) // 2, 1)
-    return verdict[:half], verdict[-half:]
+def _halves(rulings: list[_Ruling]) -> tuple[list[_Ruling], list[_Ruling]]:
+    half = max(len(rulings) // 2, 1)
+    return rulings[:half], rulings[-half:]
 
 
 def _refuse_illegal(name: str, proposed: Tensor, x: Tensor, threat: Threat) -> None:
