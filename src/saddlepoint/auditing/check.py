@@ -268,11 +268,11 @@ def _told(kind: str, x: Tensor) -> Iterator[None]:
 
 def _logits(out: object, n: int) -> Tensor:
     if not isinstance(out, Tensor):
-        raise TargetError(
-            f"the target must answer with a tensor of logits [N, C], got {type(out).__name__}. Return logits alone."
-        )
+        raise TargetError(f"the target must answer with a tensor of logits [N, C], got {type(out).__name__}. Return logits alone.")
     if out.ndim != 2 or len(out) != n or out.shape[1] < 2 or not out.is_floating_point():
-        raise TargetError(f"the target must answer with logits [{n}, C], floating point, C >= 2, got {out.dtype} {list(out.shape)}.")
+        raise TargetError(
+            f"the target must answer with logits [{n}, C], floating point, C >= 2, got {out.dtype} {list(out.shape)}."
+        )
     if not out.isfinite().all():
         raise TargetError(
             f"the target answers with NaN or infinite logits on {int((~out.isfinite()).any(1).sum())} of {n} clean images."
