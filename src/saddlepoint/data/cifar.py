@@ -1,0 +1,64 @@
+"""CIFAR-10, in its binary layout (`cifar-10-batches-bin`) or its Python layout (`cifar-10-batches-py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from saddlepoint.data.files import find_folder, read_bytes
+from saddlepoint.data.record import Array, Data, DataError, Split, from_arrays
+from saddlepoint.data.unpickle import unpickle_arrays
+
+_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py")
+_PIXELS = 3 * 32 * 32
+ROWS_PER_FILE = 10_000  # the layouts declare no size of their own, so a file cut at a row's end is known by this
+
+
+def load_cifar10(roots: Sequence[Path], split: Split, n: int | None) -> Data:
+    """50000 train and 10000 test images [3, 32, 32], in the order of the files."""
+    stems = [f"data_batch_{i}" for i in range(1, 6)] if split == "train" else ["test_batch"]
+    places = [*_FOLDERS, *(f"cifar10/{folder}" for folder in _FOLDERS)]
+    folder = find_folder("cifar10", roots, places, (f"{stems[0]}.bin", stems[0]))
+    binary = (folder / f"{stems[0]}.bin").exists()
+    read: Callable[[Path], tuple[Array, Array]] = _read_binary if binary else _read_pickle
+    files = [folder / (f"{stem}.bin" if binary else stem) for stem in stems]
+    needed = files if n is None else files[: -(-n // ROWS_PER_FILE)]
+    parts = [read(_present(path)) for path in needed]
+    x, y = (np.concatenate(column)[:n] for column in zip(*parts, strict=True))
+    return from_arrays("cifar10", x.reshape(-1, 3, 32, 32), y, _CLASSES)
+
+
+def _read_binary(path: Path) -> tuple[Array, Array]:
+    """Rows of one label byte and 3072 pixel bytes: red, green, blue planes, each row by row."""
+    content = read_bytes(path)
+    expected = ROWS_PER_FILE * (1 + _PIXELS)
+    if len(content) != expected:
+        raise DataError(
+            f"{path} should be {expected} bytes ({ROWS_PER_FILE} rows of {1 + _PIXELS}), found {len(content)}. It is "
+            "damaged or cut short: delete it and pull cifar10 again."
+        )
+    rows = np.frombuffer(content, np.uint8).reshape(ROWS_PER_FILE, 1 + _PIXELS)
+    return rows[:, 1:], rows[:, 0]
+
+
+def _read_pickle(path: Path) -> tuple[Array, Array]:
+    """A dictionary with `data` [rows, 3072] of bytes and a list of `labels`."""
+    batch = unpickle_arrays(read_bytes(path), str(path))
+    x, y = batch.get("data"), batch.get("labels")
+    if not isinstance(x, np.ndarray) or x.dtype != np.uint8 or x.shape != (ROWS_PER_FILE, _PIXELS):
+        found = f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else f"keys {sorted(batch)}"
+        raise DataError(
+            f"{path}: expected `data` of uint8 ({ROWS_PER_FILE}, {_PIXELS}), found {found}. Get the file again."
+        )
+    if not isinstance(y, list) or len(y) != ROWS_PER_FILE or not all(type(label) is int for label in y):
+        raise DataError(f"{path}: expected `labels`, a list of {ROWS_PER_FILE} whole numbers. Get the file again.")
+    return x, np.array(y, dtype=np.int64)
+
+
+def _present(path: Path) -> Path:
+    if not path.exists():
+        raise DataError(f"cifar10: {path} is missing beside the other files. Run `saddlepoint data pull cifar10`.")
+    return path

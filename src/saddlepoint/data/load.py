@@ -1,0 +1,73 @@
+"""`load_data`: every source of labelled images under one name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import get_args
+
+from saddlepoint.data.cifar import load_cifar10
+from saddlepoint.data.digits import load_digits
+from saddlepoint.data.factory import load_factory
+from saddlepoint.data.files import data_roots
+from saddlepoint.data.gtsrb import load_gtsrb, load_gtsrb10
+from saddlepoint.data.idx import load_fashion_mnist, load_mnist
+from saddlepoint.data.npz import load_npz
+from saddlepoint.data.record import Data, DataError, Split
+from saddlepoint.data.svhn import load_svhn
+from saddlepoint.data.tiny_imagenet import load_tiny_imagenet
+
+# Called with the folders to search, the split and n; returns the first n examples, or all if there are fewer.
+SOURCES: Mapping[str, Callable[[Sequence[Path], Split, int | None], Data]] = {
+    "digits": load_digits,
+    "mnist": load_mnist,
+    "fashion-mnist": load_fashion_mnist,
+    "cifar10": load_cifar10,
+    "svhn": load_svhn,
+    "gtsrb": load_gtsrb,
+    "gtsrb10": load_gtsrb10,
+    "tiny-imagenet": load_tiny_imagenet,
+}
+
+
+def load_data(name: str, *, split: Split = "test", n: int | None = None, root: str | Path | None = None) -> Data:
+    """Labelled images by name: `x, y = load_data("digits", n=100)`.
+
+    `name` is one of `SOURCES`, a path ending in `.npz`, a folder with `train.npz` and `test.npz`, or a function:
+    `package.module:function`, `file.py:function`. Only `digits` comes with the package; `pull` downloads the others.
+    `n` takes the first n examples; the order is fixed, and mixes the classes for every named source. `root` is the
+    folder that holds the data; without it, the environment variable SADDLEPOINT_DATA or the user's cache folder.
+    """
+    if split not in get_args(Split):
+        raise DataError(f"split must be 'train' or 'test', got {split!r}.")
+    if n is not None and n < 1:
+        raise DataError(f"n must be at least 1, got {n}. Leave it out to take all.")
+    data = _load(name, split, n, data_roots(root))
+    return data if n is None else data.take(n)
+
+
+def _load(name: str, split: Split, n: int | None, roots: Sequence[Path]) -> Data:
+    if name in SOURCES:
+        return SOURCES[name](roots, split, n)
+    if name.endswith(".npz"):
+        return load_npz(_here_or_below(Path(name).expanduser(), roots), split, n)
+    if ":" in name:
+        return load_factory(name, split, n)
+    if Path(name).expanduser().is_dir():
+        return load_npz(Path(name).expanduser(), split, n)
+    raise unknown(name, SOURCES)
+
+
+def unknown(name: str, known: Mapping[str, object]) -> DataError:
+    """The error for a name that is no source, with the nearest one that is."""
+    near = get_close_matches(name.lower().replace("_", "-"), known, n=1, cutoff=0.5)
+    advice = f" Did you mean {near[0]!r}?" if near else ""
+    return DataError(
+        f"No data is called {name!r}.{advice} Known: {', '.join(known)}; or a path ending in .npz, or "
+        "'file.py:function'."
+    )
+
+
+def _here_or_below(path: Path, roots: Sequence[Path]) -> Path:
+    return next((place for place in (path, *(root / path for root in roots)) if place.is_file()), path)
