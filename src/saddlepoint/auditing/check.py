@@ -259,7 +259,7 @@ def _logits(out: object, n: int) -> Tensor:
             f"the target must answer with a tensor of logits [N, C], got {type(out).__name__}. Return logits alone."
         )
     if out.ndim != 2 or len(out) != n or out.shape[1] < 2 or not out.is_floating_point():
-        raise TargetError(f"the target must answer with logits [{n}, C], floating point, C >= 2, got {out.dtype} {list(out.shape)}.")
+        raise TargetError(f"the target must answer with floating-point logits [{n}, C >= 2], got {out.dtype} {list(out.shape)}.")
     if not out.isfinite().all():
         raise TargetError(
             f"the target answers with NaN or infinite logits on {int((~out.isfinite()).any(1).sum())} of {n} clean images."
