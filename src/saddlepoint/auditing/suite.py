@@ -50,7 +50,7 @@ def compose(defense: Defense, classes: int, space: Ball, budget: Budget) -> tupl
     if spend.targets:
         suite.append(MultiTarget(replace(apgd, name="apgd-t"), spend.targets, targeted))
     if spend.boundary and not defense.random:
-        fab = Direct("fab-t", FAB(spend.boundary, one_facet=True), stop_at_success=stop)
+        fab = Direct("fab-t", FAB(spend.boundary, one_facet=True))  # walks outside the set: a success there is no reason to stop
         suite.append(MultiTarget(fab, spend.targets, targeted_margin))
     if defense.static is not None and not isinstance(defense, Plain):
         static = Plain(defense.static)
