@@ -117,11 +117,16 @@ def test_a_module_whose_own_import_is_missing_is_not_called_missing(write):
 @pytest.mark.parametrize("spec", ["broken_of_user.py:x", "broken_of_user:x"], ids=["file", "module"])
 def test_an_import_that_raises_names_error_and_line(write, spec):
     write("broken_of_user.py", "\n1 / 0")
-    with pytest.raises(
-        LocateError, match=r"ZeroDivisionError: division by zero \(broken_of_user\.py, line 2\)"
-    ) as caught:
+    with pytest.raises(LocateError, match=r"ZeroDivisionError: division by zero \(broken_of_user\.py, line 2\)") as caught:
         locate(spec)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_a_file_that_raised_is_not_remembered_as_imported(write):
+    write("model.py", "x = 1\n1 / 0")
+    for _ in range(2):
+        with pytest.raises(LocateError, match="ZeroDivisionError"):
+            locate("model.py:x")
 
 
 def test_a_script_that_exits_does_not_end_the_program(write):

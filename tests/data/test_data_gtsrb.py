@@ -25,9 +25,7 @@ def write_training(folder: Path, classes: int = 3, each: int = 4) -> Path:
         names = [f"00000_{i:05d}.ppm" for i in range(each)]
         for name in names:
             (place / name).write_bytes(ppm_bytes(flat(10 * label)))
-        (place / f"GT-{label:05d}.csv").write_text(
-            HEADER + "".join(f"{name};30;40;5;5;25;35;{label}\n" for name in names)
-        )
+        (place / f"GT-{label:05d}.csv").write_text(HEADER + "".join(f"{name};30;40;5;5;25;35;{label}\n" for name in names))
     return folder
 
 
@@ -40,9 +38,7 @@ def write_test(folder: Path, table: Path) -> None:
     table.write_text(HEADER + "".join(f"{name};30;40;5;5;25;35;{label}\n" for name, label in rows))
 
 
-@pytest.mark.parametrize(
-    "place", ["gtsrb/GTSRB/Final_Training/Images", "GTSRB/Training", "gtsrb/Final_Training/Images"]
-)
+@pytest.mark.parametrize("place", ["gtsrb/GTSRB/Final_Training/Images", "GTSRB/Training", "gtsrb/Final_Training/Images"])
 def test_training_images_follow_their_tables_in_a_mixed_order(tmp_path, place):
     write_training(tmp_path / place)
     data = load_data("gtsrb", root=tmp_path, split="train")
@@ -71,6 +67,16 @@ def test_resizing_a_linear_ramp_keeps_it_linear(tmp_path):
     # Output pixel i is centred on input 2 i + 1/2, where the ramp is 4 i + 1; borders lack half their neighbours.
     expected = [4 * i + 1 for i in range(1, 31)]
     assert row[1:-1].tolist() == pytest.approx(expected, abs=1e-3)
+
+
+def test_shrinking_averages_what_it_drops(tmp_path):
+    stripes = np.zeros((128, 128, 3), np.uint8)
+    stripes[:, ::4] = 200
+    write_test(tmp_path / "GTSRB/Final_Test/Images", tmp_path / "GTSRB/GT-final_test.csv")
+    (tmp_path / "GTSRB/Final_Test/Images/00000.ppm").write_bytes(ppm_bytes(stripes))
+    row = load_data("gtsrb", root=tmp_path, n=1).x[0, 0, 16] * 255
+    # One column in four is lit and four become one: without antialiasing the lit ones fall between the samples.
+    assert row[1:-1].tolist() == pytest.approx([50] * 30, abs=1e-3)
 
 
 @pytest.mark.parametrize(("name", "folder"), [("gtsrb", "gtsrb"), ("gtsrb10", "gtsrb10")])

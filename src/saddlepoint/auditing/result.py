@@ -1,0 +1,130 @@
+"""What an audit says, and how it is kept."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from saddlepoint.auditing.statistics import Interval
+
+SCHEMA = 1
+Verdict = Literal["upper bound", "cannot be told"]
+Level = Literal["note", "warning", "serious"]
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """One finding: what was seen and what to do. A serious one means that the robust accuracy may be far too high."""
+
+    name: str
+    level: Level
+    message: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One adversary of the audit."""
+
+    name: str
+    robust_accuracy: float  # against this adversary alone
+    running: float  # worst case over this adversary and all before it
+    gain: float  # what it took from the running worst case
+    attacked: int  # examples it was sent to; where rows are independent, only those answered rightly without it
+    forward: float  # passes per example of the whole set
+    backward: float
+    seconds: float
+    copies: int  # attacked examples for which it proposed the clean image itself
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The outcome of an audit. Robust accuracy is an upper bound: no attack proves that none is stronger."""
+
+    target: str
+    threat: str
+    budget: str
+    seed: int
+    n: int
+    clean_accuracy: float
+    robust_accuracy: float
+    interval: Interval  # Wilson; covers the draw of images, not the strength of the attack
+    rows: tuple[Row, ...]
+    symptoms: tuple[Symptom, ...]
+    versions: dict[str, str]
+    x: Tensor  # [N, ...] the clean images
+    y: Tensor  # [N]
+    worst_points: Tensor  # [N, ...] the adversarial inputs by which the accuracy was judged
+    correct: Tensor  # [N] share of draws answered rightly there
+    winner: tuple[str, ...]  # [N] the adversary whose point it is
+    seconds: float
+
+    @property
+    def verdict(self) -> Verdict:
+        return "cannot be told" if any(s.level == "serious" for s in self.symptoms) else "upper bound"
+
+    def summary(self) -> str:
+        """The verdict in words."""
+        bound = f"at most {100 * self.robust_accuracy:.1f} % robust accuracy ({self.interval}, {100 * self.interval.level:.0f} %)"
+        if self.verdict == "upper bound":
+            return f"{bound}. The interval covers which {self.n} images were drawn, not attacks that were not tried."
+        reasons = ", ".join(s.name for s in self.symptoms if s.level == "serious")
+        return f"cannot be told: {bound}, but the attacks met {reasons}; the truth may be far lower."
+
+    def record(self) -> dict[str, Any]:
+        """Everything but the images, as plain values."""
+        return {
+            "schema": SCHEMA,
+            "target": self.target,
+            "threat": self.threat,
+            "budget": self.budget,
+            "seed": self.seed,
+            "n": self.n,
+            "clean_accuracy": self.clean_accuracy,
+            "robust_accuracy": self.robust_accuracy,
+            "interval": self.interval._asdict(),
+            "verdict": self.verdict,
+            "rows": [asdict(row) for row in self.rows],
+            "symptoms": [asdict(symptom) for symptom in self.symptoms],
+            "versions": self.versions,
+            "winner": list(self.winner),
+            "seconds": self.seconds,
+        }
+
+    def save(self, path: str | Path) -> Path:
+        """Write `audit.json` and `points.safetensors` into the folder `path`."""
+        folder = Path(path)
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {"x": self.x, "y": self.y, "worst_points": self.worst_points, "correct": self.correct}
+        save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, folder / "points.safetensors")
+        (folder / "audit.json").write_text(json.dumps(self.record(), indent=1) + "\n")
+        return folder
+
+    @classmethod
+    def load(cls, path: str | Path) -> Audit:
+        """Read what `save` wrote."""
+        folder = Path(path)
+        if not (folder / "audit.json").is_file():
+            raise FileNotFoundError(f"no audit.json in {folder}. Give the folder that `Audit.save` or `--out` wrote.")
+        record = json.loads((folder / "audit.json").read_text())
+        if record.pop("schema") != SCHEMA:
+            raise ValueError(
+                f"{folder} holds a record of another schema than {SCHEMA}; use the version of saddlepoint that wrote it."
+            )
+        del record["verdict"]
+        record["interval"] = Interval(**record["interval"])
+        record["rows"] = tuple(Row(**row) for row in record["rows"])
+        record["symptoms"] = tuple(Symptom(**symptom) for symptom in record["symptoms"])
+        record["winner"] = tuple(record["winner"])
+        tensors: dict[str, Any] = load_file(folder / "points.safetensors")
+        return cls(**record, **tensors)
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write one self-contained HTML page."""
+        from saddlepoint.report.html import write
+
+        return write(self, Path(path))

@@ -1,0 +1,102 @@
+"""Which adversaries a budget buys, given what the target is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from saddlepoint.attack.apgd import APGD
+from saddlepoint.attack.fab import FAB, own_facet
+from saddlepoint.attack.loss import Loss, TargetedLoss, cross_entropy, dlr, margin, targeted_dlr, targeted_margin
+from saddlepoint.attack.rays import RayS
+from saddlepoint.attack.space import Ball
+from saddlepoint.attack.square import Square
+from saddlepoint.defense import Defense, Plain
+from saddlepoint.game import Adversary, Direct, MultiTarget, Transfer
+from saddlepoint.gradients import Backprop, EoT, Estimator
+
+Budget = Literal["quick", "standard", "thorough"]
+
+
+@dataclass(frozen=True)
+class Spending:
+    """How much of everything a budget buys."""
+
+    steps: int  # of each APGD run
+    targets: int  # classes that are targeted one by one
+    queries: int  # of score- and decision-based attacks
+    draws: int  # per EoT gradient, and per verdict, of a random defence
+    boundary: int  # steps of FAB per target; 0: no FAB
+
+
+SPENDING: dict[Budget, Spending] = {
+    "quick": Spending(steps=10, targets=0, queries=0, draws=8, boundary=0),
+    "standard": Spending(steps=30, targets=3, queries=300, draws=20, boundary=0),
+    "thorough": Spending(steps=100, targets=9, queries=5000, draws=50, boundary=100),
+}
+
+
+def compose(defense: Defense, classes: int, space: Ball, budget: Budget) -> tuple[Adversary, ...]:
+    """Cheap adversaries first; each later one sees only what is still standing."""
+    spend = SPENDING[budget]
+    if defense.grants != "gradient":
+        return _gradient_free(defense, space, replace(spend, queries=max(spend.queries, 200)))
+    estimator: Estimator = EoT(max(spend.draws // 2, 1)) if defense.random else Backprop()
+    stop = not defense.random and defense.unit == "example"
+    ratio, targeted = _ratios(classes)
+    apgd = Direct("apgd-ce", APGD(spend.steps), loss=cross_entropy, estimator=estimator, stop_at_success=stop)
+    suite: list[Adversary] = [apgd, replace(apgd, name="apgd-dlr", attack=APGD(2 * spend.steps), loss=ratio)]
+    if spend.targets:
+        suite.append(MultiTarget(replace(apgd, name="apgd-t"), spend.targets, targeted))
+    if spend.boundary and not defense.random:
+        fab = Direct("fab-t", FAB(spend.boundary, facet=own_facet))  # walks outside the set: a success there is no reason to stop
+        suite.append(MultiTarget(fab, spend.targets, targeted_margin))
+    if defense.static is not None and not isinstance(defense, Plain):
+        static = Plain(defense.static)
+        suite.append(Transfer(replace(apgd, estimator=Backprop(), stop_at_success=False), static))
+    if spend.queries and space.p != 1:
+        suite.extend(_gradient_free(defense, space, spend)[:1])
+    return tuple(suite)
+
+
+def autoattack(*, classes: int = 10, steps: int = 100, targets: int = 9, queries: int = 5000) -> tuple[Adversary, ...]:
+    """The composition of AutoAttack's `standard` version (Croce & Hein 2020): APGD-CE, targeted APGD, targeted FAB, Square.
+
+    Our parts, our referee: rows leave when they fall, points are max-value points, never clean copies.
+    """
+    targeted = _ratios(classes)[1]
+    apgd = Direct("apgd-ce", APGD(steps), loss=cross_entropy)
+    return (
+        apgd,
+        MultiTarget(replace(apgd, name="apgd-t"), targets, targeted),
+        MultiTarget(Direct("fab-t", FAB(steps, facet=own_facet)), targets, targeted_margin),
+        Direct("square", Square(queries)),
+    )
+
+
+def rand(*, classes: int = 10, steps: int = 100, draws: int = 20) -> tuple[Adversary, ...]:
+    """The composition of AutoAttack's `rand` version: APGD-CE and APGD-DLR on gradients averaged over draws.
+
+    Judge it with `Threat(draws=...)` well above one: a success on a single draw may be luck.
+    """
+    apgd = Direct("apgd-ce", APGD(steps), loss=cross_entropy, estimator=EoT(draws))
+    return apgd, replace(apgd, name="apgd-dlr", loss=_ratios(classes)[0])
+
+
+def _gradient_free(defense: Defense, space: Ball, spend: Spending) -> tuple[Adversary, ...]:
+    estimator: Estimator = EoT(max(spend.draws // 4, 1)) if defense.random else Backprop()
+    square = Direct("square", Square(spend.queries), estimator=estimator)
+    rays = Direct("rays", RayS(spend.queries), estimator=estimator)
+    if defense.grants == "decision" and space.p != math.inf:
+        raise ValueError(
+            f"a target that answers with labels only can be attacked in Linf (RayS), not in {space}. Return logits, or use Linf."
+        )
+    if space.p == 1:
+        raise ValueError("a target without gradients can be attacked in Linf and L2 (Square), not in L1.")
+    return (rays,) if defense.grants == "decision" else (square, rays) if space.p == math.inf else (square,)
+
+
+def _ratios(classes: int) -> tuple[Loss, TargetedLoss]:
+    """Difference-of-logits ratios where there are classes enough for them, else the margin itself."""
+    return (dlr if classes >= 3 else margin), (targeted_dlr if classes >= 4 else targeted_margin)
