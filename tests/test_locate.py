@@ -117,9 +117,7 @@ def test_a_module_whose_own_import_is_missing_is_not_called_missing(write):
 @pytest.mark.parametrize("spec", ["broken_of_user.py:x", "broken_of_user:x"], ids=["file", "module"])
 def test_an_import_that_raises_names_error_and_line(write, spec):
     write("broken_of_user.py", "\n1 / 0")
-    with pytest.raises(
-        LocateError, match=r"ZeroDivisionError: division by zero \(broken_of_user\.py, line 2\)"
-    ) as caught:
+    with pytest.raises(LocateError, match=r"ZeroDivisionError: division by zero \(broken_of_user\.py, line 2\)") as caught:
         locate(spec)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 

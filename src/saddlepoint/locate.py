@@ -66,8 +66,7 @@ def _import_module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
             raise LocateError(
-                f"There is no module {error.name!r}. Install it, start in the folder that holds it, or give a file: "
-                "'file.py:name'."
+                f"There is no module {error.name!r}. Install it, start in the folder that holds it, or give a file: 'file.py:name'."
             ) from error
         raise LocateError(f"Importing {name} raised {told(error)}. Install what it needs.") from error
     except (Exception, SystemExit) as error:

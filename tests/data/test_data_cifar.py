@@ -108,9 +108,7 @@ def test_a_pickle_that_asks_for_a_function_is_refused_and_nothing_runs(tmp_path,
     assert not trap.exists()
 
 
-@pytest.mark.parametrize(
-    "call", [eval, exec, getattr, np.load, np.ndarray], ids=lambda call: getattr(call, "__name__", "?")
-)
+@pytest.mark.parametrize("call", [eval, exec, getattr, np.load, np.ndarray], ids=lambda call: getattr(call, "__name__", "?"))
 def test_no_function_of_builtins_or_numpy_can_be_called(call):
     with pytest.raises(DataError):
         unpickle_arrays(pickle.dumps({"data": Malicious(call, "1")}, protocol=4), "file")

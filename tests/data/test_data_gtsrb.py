@@ -25,9 +25,7 @@ def write_training(folder: Path, classes: int = 3, each: int = 4) -> Path:
         names = [f"00000_{i:05d}.ppm" for i in range(each)]
         for name in names:
             (place / name).write_bytes(ppm_bytes(flat(10 * label)))
-        (place / f"GT-{label:05d}.csv").write_text(
-            HEADER + "".join(f"{name};30;40;5;5;25;35;{label}\n" for name in names)
-        )
+        (place / f"GT-{label:05d}.csv").write_text(HEADER + "".join(f"{name};30;40;5;5;25;35;{label}\n" for name in names))
     return folder
 
 
@@ -40,9 +38,7 @@ def write_test(folder: Path, table: Path) -> None:
     table.write_text(HEADER + "".join(f"{name};30;40;5;5;25;35;{label}\n" for name, label in rows))
 
 
-@pytest.mark.parametrize(
-    "place", ["gtsrb/GTSRB/Final_Training/Images", "GTSRB/Training", "gtsrb/Final_Training/Images"]
-)
+@pytest.mark.parametrize("place", ["gtsrb/GTSRB/Final_Training/Images", "GTSRB/Training", "gtsrb/Final_Training/Images"])
 def test_training_images_follow_their_tables_in_a_mixed_order(tmp_path, place):
     write_training(tmp_path / place)
     data = load_data("gtsrb", root=tmp_path, split="train")

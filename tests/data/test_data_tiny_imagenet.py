@@ -24,9 +24,7 @@ def folder(tmp_path: Path) -> Path:
         for i in range(3):
             (images / f"{name}_{i}.JPEG").write_text(str(level))
         (folder / "val" / "images" / f"val_{level}.JPEG").write_text(str(level))
-    (folder / "val" / "val_annotations.txt").write_text(
-        "val_20.JPEG\tn02\t0\t0\t62\t62\nval_10.JPEG\tn01\t0\t0\t62\t62\n"
-    )
+    (folder / "val" / "val_annotations.txt").write_text("val_20.JPEG\tn02\t0\t0\t62\t62\nval_10.JPEG\tn01\t0\t0\t62\t62\n")
     return folder
 
 
@@ -79,9 +77,7 @@ def test_jpeg_files_are_decoded(folder):
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     for level in (10, 20):  # one is stored in grey, as some of the published files are
         picture = image.fromarray(np.full((64, 64), level, np.uint8))
-        (picture if level == 10 else picture.convert("RGB")).save(
-            folder / "val" / "images" / f"val_{level}.JPEG", "JPEG"
-        )
+        (picture if level == 10 else picture.convert("RGB")).save(folder / "val" / "images" / f"val_{level}.JPEG", "JPEG")
     data = load_data("tiny-imagenet", root=folder)
     # A flat picture has no detail to lose: JPEG rounds its level by at most the quantisation of the mean.
     assert (data.x * 255).mean((1, 2, 3)).tolist() == pytest.approx([20, 10], abs=2)

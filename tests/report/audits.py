@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-from saddlepoint.auditing.result import Audit, Row
+from saddlepoint.auditing.result import Audit, Row, Symptom
 from saddlepoint.auditing.statistics import wilson
-from saddlepoint.auditing.symptoms import Symptom
 from saddlepoint.data import load_data
 
 _ATTACKS = (("apgd-ce", 0.31, 10.2, 10.0), ("apgd-dlr", 0.04, 13.5, 13.1), ("apgd-t", 0.02, 60.3, 59.4), ("square", 0.0, 170.0, 0.0))
@@ -22,7 +21,7 @@ def an_audit(n: int = 200, **changes: Any) -> Audit:
     for name, gain, forward, backward in _ATTACKS:
         attacked, left = round(left * n), left - gain
         owners += [name] * round(gain * n)
-        rows.append(Row(name, left, gain, attacked, forward, backward, 1.5, 0))
+        rows.append(Row(name, left + 0.02, left, gain, attacked, forward, backward, 1.5, 0))
     fallen = len(owners)
     owners += ["square"] * (n - fallen)
     correct = (torch.arange(n) >= fallen).double()

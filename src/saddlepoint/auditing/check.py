@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from saddlepoint.attack.goal import Goal
 from saddlepoint.attack.loss import cross_entropy
 from saddlepoint.attack.space import Ball
-from saddlepoint.auditing.symptoms import Symptom
+from saddlepoint.auditing.result import Symptom
 from saddlepoint.coins import Coins
 from saddlepoint.defense import BlackBox, Context, Defense, Plain, Trace, View
 from saddlepoint.gradients import Backprop
@@ -270,9 +270,7 @@ def _logits(out: object, n: int) -> Tensor:
     if not isinstance(out, Tensor):
         raise TargetError(f"the target must answer with a tensor of logits [N, C], got {type(out).__name__}. Return logits alone.")
     if out.ndim != 2 or len(out) != n or out.shape[1] < 2 or not out.is_floating_point():
-        raise TargetError(
-            f"the target must answer with logits [{n}, C], floating point, C >= 2, got {out.dtype} {list(out.shape)}."
-        )
+        raise TargetError(f"the target must answer with floating-point logits [{n}, C >= 2], got {out.dtype} {list(out.shape)}.")
     if not out.isfinite().all():
         raise TargetError(
             f"the target answers with NaN or infinite logits on {int((~out.isfinite()).any(1).sum())} of {n} clean images."

@@ -12,12 +12,21 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from saddlepoint.auditing.statistics import Interval
-from saddlepoint.auditing.symptoms import Symptom
 
 SCHEMA = 1
 _TENSORS = ("x", "y", "worst_points", "correct", "answered")
 _DAMAGE = (json.JSONDecodeError, UnicodeDecodeError, TypeError, KeyError, AttributeError, OSError, SafetensorError)
 Verdict = Literal["upper bound", "cannot be told"]
+Level = Literal["note", "warning", "serious"]
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """One finding: what was seen and what to do. A serious one means that the robust accuracy may be far too high."""
+
+    name: str
+    level: Level
+    message: str
 
 
 @dataclass(frozen=True)
@@ -25,13 +34,14 @@ class Row:
     """One adversary of the audit."""
 
     name: str
-    robust_accuracy: float  # after this adversary and all before it
-    gain: float  # what it took from the accuracy that was left
-    attacked: int  # examples it was sent to
+    robust_accuracy: float  # against this adversary alone
+    running: float  # worst case over this adversary and all before it
+    gain: float  # what it took from the running worst case
+    attacked: int  # examples it was sent to; where rows are independent, only those answered rightly without it
     forward: float  # passes per example of the whole set
     backward: float
     seconds: float
-    copies: int  # proposals that were the clean image itself
+    copies: int  # attacked examples for which it proposed the clean image itself
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
-"""The audit: check the target, send one adversary after the other, judge the worst points afresh."""
+"""The audit: check the target, send every adversary, judge the worst points afresh."""
 
 from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -13,29 +13,22 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.attack.apgd import APGD
-from saddlepoint.attack.loss import cross_entropy
 from saddlepoint.attack.space import Ball, Linf
-from saddlepoint.auditing.campaign import Campaign
+from saddlepoint.auditing.cell import Group, Job
 from saddlepoint.auditing.check import check
 from saddlepoint.auditing.result import Audit, Row
 from saddlepoint.auditing.statistics import wilson
 from saddlepoint.auditing.suite import SPENDING, Budget, compose
-from saddlepoint.auditing.symptoms import Symptom
+from saddlepoint.auditing.symptoms import signs, unbounded
 from saddlepoint.defense import Defense
-from saddlepoint.game import Adversary, Direct, Episode, Stand, Threat, play
-from saddlepoint.gradients import Backprop, EoT, Estimator
-
-_SANITY_ROWS, _SANITY_STEPS = 64, 20
+from saddlepoint.game import Adversary, Stand, Threat
 
 
 class Watch(Protocol):
     """Somebody who wants to know how far an audit is."""
 
-    def plan(self, adversaries: tuple[str, ...]) -> None: ...
-    def begin(self, adversary: str, examples: int) -> None: ...
-    def advance(self, examples: int) -> None: ...
-    def end(self, row: Row) -> None: ...
+    def plan(self, adversaries: tuple[str, ...], examples: int) -> None: ...
+    def advance(self, adversary: str, examples: int, standing: int) -> None: ...
 
 
 def audit(
@@ -65,34 +58,30 @@ def audit(
         x, y = x.to(device), y.to(device)
         target = target.to(device) if isinstance(target, nn.Module) else target
     checked = check(target, x, y, threat.space)
-    defense, y = checked.defense, y.long()
-    if defense.random and threat.draws == 1:
+    if checked.defense.random and threat.draws == 1:
         threat = replace(threat, draws=SPENDING[budget].draws)
-    campaign = Campaign(defense, x, y, threat, seed=seed, batch_size=batch_size)
-    clean = campaign.send(Stand()).robust_accuracy
-    for adversary in _announced(compose(defense, checked.classes, threat.space, budget), watch):
-        _send(campaign, adversary, watch)
-    # Fresh coins: a point that was worst by luck is not worst again.
-    verdict = play(defense, Stand("verdict", campaign.points), x, y, threat, seed=seed + 1, batch_size=batch_size)
-    robust = float(verdict.correct.mean())
+    job = Job(checked.defense, x, y.long(), threat, seed, batch_size)
+    groups = _play(job, compose(checked.defense, checked.classes, threat.space, budget), watch)
+    rows, correct = _rows(groups), torch.cat([g.verdict.correct[0] for g in groups])
+    robust = float(correct.mean())
     result = Audit(
         target=name or type(target).__name__,
         threat=str(threat),
         budget=budget,
         seed=seed,
         n=len(x),
-        clean_accuracy=clean,
+        clean_accuracy=float(torch.cat([g.outcomes.correct[0, 0] for g in groups]).mean()),
         robust_accuracy=robust,
         interval=wilson(robust, len(x)),
-        rows=tuple(campaign.rows[1:]),
-        symptoms=(*checked.findings, *_signs(campaign, verdict), *_unbounded(campaign)),
+        rows=rows,
+        symptoms=(*checked.findings, *signs(job, groups, rows), *unbounded(job)),
         versions={"saddlepoint": version("saddlepoint"), "torch": torch.__version__, "python": platform.python_version()},
         x=x,
-        y=y,
-        worst_points=campaign.points,
-        correct=verdict.correct[0],
-        answered=verdict.answered[0],
-        winner=tuple(campaign.winner),
+        y=job.y,
+        worst_points=torch.cat([g.points for g in groups]),
+        correct=correct,
+        answered=torch.cat([g.verdict.answered[0] for g in groups]),
+        winner=tuple(name for g in groups for name in g.winner),
         seconds=time.perf_counter() - started,
     )
     if out is not None:
@@ -100,70 +89,45 @@ def audit(
     return result
 
 
-def _announced(adversaries: tuple[Adversary, ...], watch: Watch | None) -> tuple[Adversary, ...]:
+def _play(job: Job, adversaries: tuple[Adversary, ...], watch: Watch | None) -> list[Group]:
     if watch:
-        watch.plan(tuple(a.name for a in adversaries))
-    return adversaries
+        watch.plan(tuple(a.name for a in adversaries), len(job.x))
+    groups = []
+    for rows in job.groups:
+        episodes = [job.play(Stand(), rows)]
+        for adversary in adversaries:
+            episodes.append(job.play(adversary, rows))
+            if watch:
+                standing = torch.stack([e.correct[0] for e in episodes]).amin(0)
+                watch.advance(adversary.name, len(rows), round(float(standing.sum())))
+        groups.append(Group.of(job, rows, episodes))
+    return groups
 
 
-def _send(campaign: Campaign, adversary: Adversary, watch: Watch | None) -> None:
-    standing = len(campaign.standing())
-    if not standing:
-        return
-    if watch is None:
-        campaign.send(adversary)
-        return
-    watch.begin(adversary.name, standing)
-    watch.end(campaign.send(adversary, watch.advance))
+def _rows(groups: list[Group]) -> tuple[Row, ...]:
+    """One row per adversary, in the order in which they were sent; the clean images are not a row."""
+    n = sum(len(g.points) for g in groups)
 
+    def running(upto: int) -> float:
+        parts = [replace(g.outcomes, correct=g.outcomes.correct[:upto], chosen=g.outcomes.chosen[:upto]) for g in groups]
+        return float(torch.cat([part.worst_case_per_example()[0] for part in parts]).mean())
 
-def _signs(campaign: Campaign, verdict: Episode) -> Iterator[Symptom]:
-    """What the attacks themselves give away."""
-    n, attacks = len(campaign.x), campaign.rows[1:]
-    blind = [row for row in attacks if row.name in ("square", "rays")]
-    seeing = [row for row in attacks if row not in blind]
-    taken = sum(row.gain for row in blind)
-    if seeing and taken * n >= 2 and taken >= 0.01:
-        yield Symptom(
-            "black box beats white box", "serious",
-            f"attacks without gradients took {100 * taken:.1f} points from what gradient attacks had left: gradients are masked.",
-        )  # fmt: skip
-    if seeing and not blind and seeing[-1].gain * n >= 2 and seeing[-1].gain >= 0.01:
-        yield Symptom(
-            "not converged", "warning",
-            f"the last attack, {seeing[-1].name}, still took {100 * seeing[-1].gain:.1f} points: a larger budget would take more.",
-        )  # fmt: skip
-    copies = sum(row.copies for row in attacks)
-    if copies:
-        yield Symptom(
-            "clean copies", "warning", f"{copies} proposals were the clean image itself: the attack could not move there."
+    rows, before = [], running(1)
+    for a, name in enumerate(groups[0].outcomes.adversaries[1:], start=1):
+        episodes, after = [g.outcomes.episodes[a] for g in groups], running(a + 1)
+        sent = [e.forward > 1 for e in episodes]  # one pass is the look that decided not to attack
+        rows.append(
+            Row(
+                name=name,
+                robust_accuracy=float(torch.cat([e.correct[0] for e in episodes]).mean()),
+                running=after,
+                gain=before - after,
+                attacked=sum(int(s.sum()) for s in sent),
+                forward=sum(float(e.forward.sum()) for e in episodes) / n,
+                backward=sum(float(e.backward.sum()) for e in episodes) / n,
+                seconds=sum(e.seconds for e in episodes),
+                copies=sum(int((e.copies.cpu() & s).sum()) for e, s in zip(episodes, sent, strict=True)),
+            )
         )
-    if not campaign.defense.random and not torch.equal(verdict.correct[0], campaign.correct):
-        moved = int((verdict.correct[0] != campaign.correct).sum())
-        yield Symptom(
-            "re-scoring disagrees", "serious",
-            f"{moved} of {n} answers changed when the same points were asked about again: the target keeps state or hides "
-            "randomness.",
-        )  # fmt: skip
-
-
-def _unbounded(campaign: Campaign) -> Iterator[Symptom]:
-    """With half the box as its radius an attack can turn any image grey: a defence that survives that hides its gradients."""
-    if campaign.defense.grants != "gradient":
-        return
-    space, d = campaign.threat.space, campaign.x[0].numel()
-    radius = (space.box[1] - space.box[0]) / 2 * d ** (1 / space.p)
-    rows = (campaign.correct > 0).nonzero()[:_SANITY_ROWS, 0]
-    if radius <= space.radius or not len(rows):
-        return
-    estimator: Estimator = EoT(8) if campaign.defense.random else Backprop()
-    attack = Direct("unbounded", APGD(_SANITY_STEPS), loss=cross_entropy, estimator=estimator)
-    wide = replace(campaign.threat, space=replace(space, radius=radius), queries=None)
-    left = play(campaign.defense, attack, campaign.x[rows], campaign.y[rows], wide, ids=rows, seed=campaign.seed)
-    accuracy = float(left.correct.mean())
-    if accuracy > 0.1:
-        yield Symptom(
-            "unbounded attack fails", "serious",
-            f"{100 * accuracy:.0f} % of {len(rows)} images survive {_SANITY_STEPS} steps with radius {radius:.3g}, which allows a "
-            "grey image: the gradients do not lead anywhere.",
-        )  # fmt: skip
+        before = after
+    return tuple(rows)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from saddlepoint.attack.apgd import APGD
-from saddlepoint.attack.fab import FAB
+from saddlepoint.attack.fab import FAB, own_facet
 from saddlepoint.attack.loss import Loss, TargetedLoss, cross_entropy, dlr, margin, targeted_dlr, targeted_margin
 from saddlepoint.attack.rays import RayS
 from saddlepoint.attack.space import Ball
@@ -50,7 +50,7 @@ def compose(defense: Defense, classes: int, space: Ball, budget: Budget) -> tupl
     if spend.targets:
         suite.append(MultiTarget(replace(apgd, name="apgd-t"), spend.targets, targeted))
     if spend.boundary and not defense.random:
-        fab = Direct("fab-t", FAB(spend.boundary, one_facet=True), stop_at_success=stop)
+        fab = Direct("fab-t", FAB(spend.boundary, facet=own_facet))  # walks outside the set: a success there is no reason to stop
         suite.append(MultiTarget(fab, spend.targets, targeted_margin))
     if defense.static is not None and not isinstance(defense, Plain):
         static = Plain(defense.static)
@@ -70,7 +70,7 @@ def autoattack(*, classes: int = 10, steps: int = 100, targets: int = 9, queries
     return (
         apgd,
         MultiTarget(replace(apgd, name="apgd-t"), targets, targeted),
-        MultiTarget(Direct("fab-t", FAB(steps, one_facet=True)), targets, targeted_margin),
+        MultiTarget(Direct("fab-t", FAB(steps, facet=own_facet)), targets, targeted_margin),
         Direct("square", Square(queries)),
     )
 

@@ -2,16 +2,68 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-Level = Literal["note", "warning", "serious"]
+import torch
+
+from saddlepoint.attack.apgd import APGD
+from saddlepoint.attack.loss import cross_entropy
+from saddlepoint.auditing.cell import Group, Job
+from saddlepoint.auditing.result import Row, Symptom
+from saddlepoint.game import Direct, play
+from saddlepoint.gradients import Backprop, EoT, Estimator
+
+_SANITY_ROWS, _SANITY_STEPS = 64, 20
 
 
-@dataclass(frozen=True)
-class Symptom:
-    """One finding: what was seen and what to do. A serious one means that the robust accuracy may be far too high."""
+def signs(job: Job, groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Symptom]:
+    """What the attacks themselves give away."""
+    n = len(job.x)
+    blind = [row for row in rows if row.name in ("square", "rays")]
+    seeing = [row for row in rows if row not in blind]
+    taken = sum(row.gain for row in blind)
+    if seeing and taken * n >= 2 and taken >= 0.01:
+        yield Symptom(
+            "black box beats white box", "serious",
+            f"attacks without gradients took {100 * taken:.1f} points from what gradient attacks had left: gradients are masked.",
+        )  # fmt: skip
+    if seeing and not blind and seeing[-1].gain * n >= 2 and seeing[-1].gain >= 0.01:
+        yield Symptom(
+            "not converged", "warning",
+            f"the last attack, {seeing[-1].name}, still took {100 * seeing[-1].gain:.1f} points: a larger budget would take more.",
+        )  # fmt: skip
+    copies = sum(row.copies for row in rows)
+    if copies:
+        yield Symptom(
+            "clean copies", "warning", f"{copies} proposals were the clean image itself: the attack could not move there."
+        )
+    claimed = torch.cat([g.outcomes.worst_case_per_example()[0] for g in groups])
+    changed = int((claimed != torch.cat([g.verdict.correct[0] for g in groups])).sum())
+    if changed and not job.defense.random:
+        yield Symptom(
+            "re-scoring disagrees", "serious",
+            f"{changed} of {n} answers changed when the same points were asked about again: the target keeps state or hides "
+            "randomness.",
+        )  # fmt: skip
 
-    name: str
-    level: Level
-    message: str
+
+def unbounded(job: Job) -> Iterator[Symptom]:
+    """With half the box as its radius an attack can turn any image grey: a defence that survives that hides its gradients."""
+    if job.defense.grants != "gradient":
+        return
+    space, d = job.threat.space, job.x[0].numel()
+    radius = (space.box[1] - space.box[0]) / 2 * d ** (1 / space.p)
+    if radius <= space.radius:
+        return
+    estimator: Estimator = EoT(8) if job.defense.random else Backprop()
+    attack = Direct("unbounded", APGD(_SANITY_STEPS), loss=cross_entropy, estimator=estimator)
+    wide = replace(job.threat, space=replace(space, radius=radius), queries=None)
+    left = play(job.defense, attack, job.x[:_SANITY_ROWS], job.y[:_SANITY_ROWS], wide, seed=job.seed, batch_size=job.batch_size)
+    accuracy = float(left.correct.mean())
+    if accuracy > 0.1:
+        yield Symptom(
+            "unbounded attack fails", "serious",
+            f"{100 * accuracy:.0f} % of {left.correct.shape[1]} images survive {_SANITY_STEPS} steps with radius {radius:.3g}, "
+            "which allows a grey image: the gradients do not lead anywhere.",
+        )  # fmt: skip

@@ -50,9 +50,7 @@ def _read_pickle(path: Path) -> tuple[Array, Array]:
     x, y = batch.get("data"), batch.get("labels")
     if not isinstance(x, np.ndarray) or x.dtype != np.uint8 or x.shape != (ROWS_PER_FILE, _PIXELS):
         found = f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else f"keys {sorted(batch)}"
-        raise DataError(
-            f"{path}: expected `data` of uint8 ({ROWS_PER_FILE}, {_PIXELS}), found {found}. Get the file again."
-        )
+        raise DataError(f"{path}: expected `data` of uint8 ({ROWS_PER_FILE}, {_PIXELS}), found {found}. Get the file again.")
     if not isinstance(y, list) or len(y) != ROWS_PER_FILE or not all(type(label) is int for label in y):
         raise DataError(f"{path}: expected `labels`, a list of {ROWS_PER_FILE} whole numbers. Get the file again.")
     return x, np.array(y, dtype=np.int64)

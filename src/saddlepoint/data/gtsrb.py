@@ -114,8 +114,6 @@ def _rows(table: Path, images: Path) -> Iterable[tuple[Path, int]]:
 
 def _image(path: Path) -> Tensor:
     if not path.exists():
-        raise DataError(
-            f"gtsrb: {path} is listed but missing. The folder is not whole: run `saddlepoint data pull gtsrb`."
-        )
+        raise DataError(f"gtsrb: {path} is listed but missing. The folder is not whole: run `saddlepoint data pull gtsrb`.")
     pixels = torch.tensor(read_ppm(path), dtype=torch.float32).permute(2, 0, 1)[None] / 255  # [1, 3, H, W]
     return interpolate(pixels, size=(_SIDE, _SIDE), mode="bilinear", antialias=True)[0].clamp(0, 1)

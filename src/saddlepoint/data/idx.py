@@ -50,9 +50,7 @@ def read_idx(path: Path) -> Array:
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
-def _load(
-    name: str, folders: Sequence[str], classes: Sequence[str], roots: Sequence[Path], split: Split, n: int | None
-) -> Data:
+def _load(name: str, folders: Sequence[str], classes: Sequence[str], roots: Sequence[Path], split: Split, n: int | None) -> Data:
     stem = "train" if split == "train" else "t10k"
     images, labels = f"{stem}-images-idx3-ubyte", f"{stem}-labels-idx1-ubyte"
     folder = find_folder(name, roots, folders, (images, f"{images}.gz"))
@@ -68,6 +66,4 @@ def _plain_or_gz(name: str, folder: Path, stem: str) -> Path:
     for path in (folder / stem, folder / f"{stem}.gz"):
         if path.exists():
             return path
-    raise DataError(
-        f"{name}: {folder} has no {stem} or {stem}.gz beside the other files. Run `saddlepoint data pull {name}`."
-    )
+    raise DataError(f"{name}: {folder} has no {stem} or {stem}.gz beside the other files. Run `saddlepoint data pull {name}`.")

@@ -64,8 +64,7 @@ def unknown(name: str, known: Mapping[str, object]) -> DataError:
     near = get_close_matches(name.lower().replace("_", "-"), known, n=1, cutoff=0.5)
     advice = f" Did you mean {near[0]!r}?" if near else ""
     return DataError(
-        f"No data is called {name!r}.{advice} Known: {', '.join(known)}; or a path ending in .npz, or "
-        "'file.py:function'."
+        f"No data is called {name!r}.{advice} Known: {', '.join(known)}; or a path ending in .npz, or 'file.py:function'."
     )
 
 

@@ -56,9 +56,7 @@ def _download(remote: Remote, folder: Path, base_url: str | None, row: ProgressR
     def fetch_data(address: str, output_file: str, owner: object) -> None:
         fetch(address, output_file, owner)
         if is_web_page(Path(output_file)):
-            raise DataError(
-                f"{url}: expected {remote.name}, found a web page. Open the address in a browser to see why."
-            )
+            raise DataError(f"{url}: expected {remote.name}, found a web page. Open the address in a browser to see why.")
 
     try:
         with _quiet(pooch.get_logger()):

@@ -38,9 +38,7 @@ class Data:
         if self.y.dtype != torch.int64 or self.y.ndim != 1:
             raise DataError(f"{self.name}: y must be int64 [N], got {_described(self.y)}.")
         if len(self.x) != len(self.y):
-            raise DataError(
-                f"{self.name}: x has {len(self.x)} images and y has {len(self.y)} labels; give one label per image."
-            )
+            raise DataError(f"{self.name}: x has {len(self.x)} images and y has {len(self.y)} labels; give one label per image.")
         if self.x.numel() == 0:
             raise DataError(f"{self.name}: expected at least one image, got x of shape {list(self.x.shape)}.")
         self._check_pixels()
@@ -67,9 +65,7 @@ class Data:
         More than there are is an error, so that no table reports a size it did not use.
         """
         if not 1 <= n <= len(self):
-            raise DataError(
-                f"{self.name}: n must be between 1 and {len(self)}, the number of examples there are; got {n}."
-            )
+            raise DataError(f"{self.name}: n must be between 1 and {len(self)}, the number of examples there are; got {n}.")
         return replace(self, x=self.x[:n], y=self.y[:n])
 
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:

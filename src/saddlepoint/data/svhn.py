@@ -32,9 +32,7 @@ def _read(path: Path) -> tuple[Array, Array]:
         raise DataError(f"{path}: expected the variables X and y, found {sorted(k for k in content if k[0] != '_')}.")
     x, y = content["X"], content["y"].reshape(-1)
     if x.dtype != np.uint8 or x.ndim != 4 or x.shape[2] != 3 or x.shape[3] != len(y):
-        raise DataError(
-            f"{path}: expected X uint8 [32, 32, 3, N] and y [N, 1], found {x.dtype} {x.shape} and {y.shape}."
-        )
+        raise DataError(f"{path}: expected X uint8 [32, 32, 3, N] and y [N, 1], found {x.dtype} {x.shape} and {y.shape}.")
     if y.min() < 1 or y.max() > 10:
         raise DataError(f"{path}: expected labels 1..10 (10 is the digit 0), found {y.min()}..{y.max()}.")
     return x, y

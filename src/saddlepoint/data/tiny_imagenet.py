@@ -32,9 +32,7 @@ def load_tiny_imagenet(roots: Sequence[Path], split: Split, n: int | None) -> Da
         raise DataError(f"{_NAME}: {folder} lists no images for {split}. Run `saddlepoint data pull {_NAME}`.")
     unknown = {wordnet_id for _, wordnet_id in listed} - set(ids)
     if unknown:
-        raise DataError(
-            f"{_NAME}: {min(unknown)} labels an image but is not in {folder / 'wnids.txt'}. Get the data again."
-        )
+        raise DataError(f"{_NAME}: {min(unknown)} labels an image but is not in {folder / 'wnids.txt'}. Get the data again.")
     x = np.stack([_decode(path) for path, _ in listed[:n]])  # [N, H, W, C]
     y = np.array([number[wordnet_id] for _, wordnet_id in listed[:n]])
     return from_arrays(_NAME, np.moveaxis(x, 3, 1), y, _words(folder, ids))

@@ -25,9 +25,7 @@ def unpickle_arrays(content: bytes, source: str) -> dict[str, Any]:
     except DataError as error:
         raise DataError(f"{source}: {error}") from None
     except Exception as error:  # a damaged pickle can raise anything
-        raise DataError(
-            f"{source} is not a whole pickle ({type(error).__name__}: {error}). Get the file again."
-        ) from error
+        raise DataError(f"{source} is not a whole pickle ({type(error).__name__}: {error}). Get the file again.") from error
     if not isinstance(loaded, dict):
         raise DataError(f"{source}: expected a pickled dictionary, found {type(loaded).__name__}.")
     return {_text(key): value.values if isinstance(value, _Array) else value for key, value in loaded.items()}

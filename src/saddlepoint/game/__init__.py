@@ -1,6 +1,6 @@
 """The game: threats, adversaries, the referee, and the record of who was right."""
 
-from saddlepoint.game.adversary import Adversary, Cascade, Direct, MultiTarget, Restarts, Transfer, Turn
+from saddlepoint.game.adversary import Adversary, Cascade, Direct, MultiTarget, Restarts, Standing, Transfer, Turn
 from saddlepoint.game.outcomes import Outcomes, evaluate
 from saddlepoint.game.play import Episode, Stand, play
 from saddlepoint.game.threat import Threat
@@ -14,6 +14,7 @@ __all__ = [
     "Outcomes",
     "Restarts",
     "Stand",
+    "Standing",
     "Threat",
     "Transfer",
     "Turn",

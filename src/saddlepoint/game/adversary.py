@@ -156,6 +156,33 @@ class Cascade:
 
 
 @dataclass(frozen=True)
+class Standing:
+    """The adversary sent only to rows that the defence answers rightly without it; elsewhere the clean image is proposed.
+
+    Only for a deterministic defence with independent rows: elsewhere a row's clean answer settles nothing.
+    """
+
+    adversary: Adversary
+
+    @property
+    def name(self) -> str:
+        return self.adversary.name
+
+    @property
+    def needs(self) -> Access:
+        return self.adversary.needs
+
+    def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
+        if defense.random or defense.unit != "example":
+            raise ValueError("Standing needs a deterministic defence with independent rows; send the adversary itself.")
+        alive = (~turn.rehearse(defense, x, y).fallen).nonzero()[:, 0]
+        if not len(alive):
+            return Found(x, x)
+        found = self.adversary.move(turn.restrict(alive), defense, x[alive], y[alive])
+        return Found(x.index_copy(0, alive, found.point), x.index_copy(0, alive, found.peak))
+
+
+@dataclass(frozen=True)
 class Restarts:
     """The same adversary `times` times, each with coins of its own."""
 

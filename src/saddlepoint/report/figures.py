@@ -19,6 +19,7 @@ class Bar:
     kept: float  # in [0, 1]
     lost: float
     words: str
+    alone: float | None = None  # a tick: what this row would keep by itself
     interval: tuple[float, float] | None = None
 
 
@@ -50,6 +51,9 @@ def _bar(row: Bar, top: int) -> Iterator[Markup]:
     if row.lost > 0:
         yield tag("rect", x=_across(row.kept), y=y, width=_across(row.lost) - _LEFT, height=thick, class_="lost")
     yield tag("rect", x=_LEFT, y=y, width=_across(row.kept) - _LEFT, height=thick, rx=3 if row.lost <= 0 else 0, class_="kept")
+    if row.alone is not None:
+        x = _across(row.alone)
+        yield tag("line", x1=x, x2=x, y1=y - 3, y2=y + thick + 3, class_="alone")
     if row.interval:
         low, high = (_across(end) for end in row.interval)
         yield tag(

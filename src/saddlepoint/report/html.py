@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from saddlepoint.auditing.result import Audit, Row
-from saddlepoint.auditing.symptoms import Level, Symptom
+from saddlepoint.auditing.result import Audit, Level, Row, Symptom
 from saddlepoint.report.figures import Bar, bars
 from saddlepoint.report.gallery import gallery, named
 from saddlepoint.report.markup import Markup, tag
@@ -112,23 +111,23 @@ def _numbers(audit: Audit) -> Iterator[Markup]:
 
 def _attacks(audit: Audit) -> Iterator[Markup]:
     steps = [Bar("clean", audit.clean_accuracy, 0.0, percent(audit.clean_accuracy))]
-    steps += [Bar(row.name, row.robust_accuracy, max(row.gain, 0.0), percent(row.robust_accuracy)) for row in audit.rows]
-    final = Bar("judged afresh", audit.robust_accuracy, 0.0, percent(audit.robust_accuracy), audit.interval[:2])
+    steps += [Bar(row.name, row.running, max(row.gain, 0.0), percent(row.running), alone=row.robust_accuracy) for row in audit.rows]
+    final = Bar("judged afresh", audit.robust_accuracy, 0.0, percent(audit.robust_accuracy), interval=audit.interval[:2])
     figure = bars([*steps, final], title="Accuracy that is left after each attack")
-    yield tag("div", _key("accuracy left", "taken by this attack"), figure, class_="card")
-    yield _quiet("Attacks run in this order, each on what the ones before it left standing. Passes are per image of the whole set.")
+    yield tag("div", _key("accuracy left", "taken by this attack", "left by this attack alone"), figure, class_="card")
+    yield _quiet("Worst case over the attacks so far, from top to bottom. Passes are per image of the whole set.")
     yield tag("div", _table(audit.rows), class_="card scroll")
 
 
-def _key(kept: str, lost: str) -> Markup:
-    swatches = ((kept, "--swatch:var(--kept)"), (lost, "--swatch:var(--lost)"))
-    return tag("div", *(tag("span", text, style=style) for text, style in swatches), class_="key quiet")
+def _key(kept: str, lost: str, alone: str) -> Markup:
+    swatches = ((kept, "kept"), (lost, "lost"), (alone, "alone"))
+    return tag("div", *(tag("span", text, class_=f"swatch-{colour}") for text, colour in swatches), class_="key quiet")
 
 
 def _table(rows: Sequence[Row]) -> Markup:
-    head = ("attack", "robust accuracy after it", "taken", "images attacked", "forward passes", "backward passes", "seconds")
+    head = ("attack", "accuracy against it", "worst case so far", "taken", "images attacked", "forward passes", "backward passes", "seconds")
     body = (
-        (percent(row.robust_accuracy), f"{100 * row.gain:.1f}", str(row.attacked), f"{row.forward:.1f}", f"{row.backward:.1f}",
+        (percent(row.robust_accuracy), percent(row.running), f"{100 * row.gain:.1f}", str(row.attacked), f"{row.forward:.1f}", f"{row.backward:.1f}",
          f"{row.seconds:.1f}")
         for row in rows
     )  # fmt: skip

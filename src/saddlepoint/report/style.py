@@ -53,7 +53,7 @@ border-radius:.6rem;padding:1rem 1.3rem}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-size:.92rem;font-variant-numeric:tabular-nums}
 th,td{text-align:right;padding:.4rem .7rem;border-bottom:1px solid var(--line);vertical-align:top}
-th:first-child,td:first-child{text-align:left;overflow-wrap:anywhere}
+th:first-child,td:first-child{text-align:left;overflow-wrap:anywhere;min-width:7rem}
 thead th{color:var(--quiet);font-weight:600;vertical-align:bottom;border-bottom:2px solid var(--line)}
 tbody tr:last-child>*{border-bottom:0}
 tbody th{font-weight:600}
@@ -66,10 +66,13 @@ svg .grid{stroke:var(--line)}
 svg .track{fill:var(--track)}
 svg .kept{fill:var(--kept)}
 svg .lost{fill:var(--lost)}
+svg .alone{stroke:var(--ink);stroke-width:2.5}
 svg .whisker{stroke:var(--ink);stroke-width:2;fill:none}
 .key{display:flex;gap:1.2rem;flex-wrap:wrap;margin:0 0 .5rem}
-.key span::before{content:"";
-display:inline-block;width:.8em;height:.8em;border-radius:.2em;margin-right:.45em;background:var(--swatch)}
+.key span::before{content:"";display:inline-block;width:.8em;height:.8em;border-radius:.2em;margin-right:.45em}
+.swatch-kept::before{background:var(--kept)}
+.swatch-lost::before{background:var(--lost)}
+.key .swatch-alone::before{background:var(--ink);width:.2em;margin-left:.3em}
 .gallery{display:grid;grid-template-columns:repeat(auto-fill,minmax(16rem,1fr));gap:.8rem;margin-top:.8rem}
 figure{margin:0;background:var(--card);border:1px solid var(--line);border-radius:.6rem;padding:.8rem;
 display:grid;grid-template-columns:repeat(3,1fr);gap:.2rem .6rem}

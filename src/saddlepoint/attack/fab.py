@@ -1,0 +1,89 @@
+"""FAB: walk along the decision boundary towards the clean image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from saddlepoint.attack.best import Found
+from saddlepoint.attack.nearest import Nearest
+from saddlepoint.attack.oracle import Differentiates
+from saddlepoint.attack.plane import distance, step_to_plane
+from saddlepoint.attack.space import Ball, per_example
+from saddlepoint.coins import Coins
+from saddlepoint.defense import Access
+from saddlepoint.gradients import Reading, Slope
+
+Facet = Callable[[Differentiates, Tensor, Ball], Slope]  # one function per example that is zero on the boundary
+
+
+def nearest_facet(oracle: Differentiates, x: Tensor, space: Ball) -> Slope:
+    """The other class that is nearest where margins are linear, argmin_k |f_k| / ||grad f_k||_q: a backward pass per class."""
+    (values, success), grads = oracle.facets(x)  # [C-1, N], [C-1, N, ...]
+    nearest = torch.stack([distance(value, grad, space) for value, grad in zip(values, grads, strict=True)]).argmin(0)
+    rows = torch.arange(len(x), device=x.device)
+    return Slope(Reading(values[nearest, rows], success), grads[nearest, rows])
+
+
+def own_facet(oracle: Differentiates, x: Tensor, space: Ball) -> Slope:  # noqa: ARG001
+    """The oracle's own value, which must be a margin: with `targeted_margin` the boundary to one class, at one backward pass."""
+    return oracle.gradient(x)
+
+
+@dataclass(frozen=True)
+class FAB:
+    """x <- (1 - a)(x + eta d(x)) + a (c + eta d(c)), d the shortest step onto the linearised boundary; Croce & Hein 2020, Alg. 1.
+
+    a = min(|d(x)| / (|d(x)| + |d(c)|), bias) draws x towards the clean image c; a success is recorded and taken back,
+    x <- c + beta (x - c). FAB-T is `MultiTarget(Direct("fab-t", FAB(facet=own_facet)), loss=targeted_margin)`. Costs a slope and a
+    reading per step, `search` readings and one. The paper ends with three steps of an interpolating line search on the margin; we
+    bisect on success, which needs no margin. Restarts are drawn in half the ball that is still of interest, not on its sphere.
+    """
+
+    steps: int = 100
+    restarts: int = 1  # runs in all; the first starts from the clean image
+    facet: Facet = nearest_facet
+    bias: float = 0.1  # alpha_max of the paper
+    eta: float = 1.05  # how far beyond the linearised boundary
+    beta: float = 0.9  # how much of a success is kept
+    search: int = 10  # bisections at the end
+    needs: ClassVar[Access] = "gradient"
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.restarts < 1 or self.search < 0:
+            raise ValueError(
+                "FAB needs at least one step, one restart and no negative search, "
+                f"got steps={self.steps}, restarts={self.restarts}, search={self.search}."
+            )
+
+    @property
+    def calls(self) -> int:
+        return 2 * self.steps * self.restarts + self.search + 1
+
+    def __call__(self, oracle: Differentiates, center: Tensor, space: Ball, coins: Coins) -> Found:
+        nearest = Nearest(center, space, coins, oracle.coupled)
+        for run in range(self.restarts):
+            x = self._start(center, space, nearest.size, coins.fold(run)) if run else center
+            for _ in range(self.steps):
+                (value, _), grad = self.facet(oracle, x, space)
+                x = nearest.legal(self._step(x, center, value, grad, space))
+                reading = oracle.score(x)
+                nearest.offer(x, reading)
+                x = torch.where(per_example(reading.success, x), center + self.beta * (x - center), x)
+        nearest.search(oracle, self.search)
+        return nearest.found(oracle)
+
+    def _start(self, center: Tensor, space: Ball, size: Tensor, coins: Coins) -> Tensor:
+        share = size.clamp(max=space.radius) / (2 * max(space.radius, 1e-30))
+        return center + per_example(share, center) * (space.sample(center, coins) - center)
+
+    def _step(self, x: Tensor, center: Tensor, value: Tensor, grad: Tensor, space: Ball) -> Tensor:
+        value_center = value + (grad * (center - x)).flatten(1).sum(1)  # of the linearised function
+        d_x, d_center = step_to_plane(x, grad, -value, space), step_to_plane(center, grad, -value_center, space)
+        size_x, size_center = (space.size(d).clamp(min=1e-8) for d in (d_x, d_center))
+        a = per_example((size_x / (size_x + size_center)).clamp(max=self.bias), x)
+        return ((1 - a) * (x + self.eta * d_x) + a * (center + self.eta * d_center)).clamp(*space.box)

@@ -1,0 +1,65 @@
+"""The work of an audit in independent pieces: one adversary on one group of examples is one cell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from saddlepoint.attack.space import per_example
+from saddlepoint.defense import Defense
+from saddlepoint.game import Adversary, Episode, Outcomes, Stand, Standing, Threat, play
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all cells of an audit share."""
+
+    defense: Defense
+    x: Tensor
+    y: Tensor
+    threat: Threat
+    seed: int
+    batch_size: int
+
+    @property
+    def groups(self) -> list[Tensor]:
+        """Row numbers that make a cell: a batch, or the whole stream where later batches depend on earlier ones."""
+        rows = torch.arange(len(self.x), device=self.x.device)
+        return [rows] if self.defense.unit == "stream" else list(torch.split(rows, self.batch_size))
+
+    def play(self, adversary: Adversary, rows: Tensor) -> Episode:
+        """One cell. It depends on nothing but the job, the adversary and the rows."""
+        if not isinstance(adversary, Stand) and not self.defense.random and self.defense.unit == "example":
+            adversary = Standing(adversary)
+        return self._play(adversary, rows, self.seed)
+
+    def judge(self, points: Tensor, rows: Tensor) -> Episode:
+        """The verdict on given points, with fresh coins: a point that was worst by luck is not worst again."""
+        return self._play(Stand("verdict", points), rows, self.seed + 1)
+
+    def _play(self, adversary: Adversary, rows: Tensor, seed: int) -> Episode:
+        x, y = self.x[rows], self.y[rows]
+        return play(self.defense, adversary, x, y, self.threat, ids=rows, seed=seed, batch_size=self.batch_size)
+
+
+@dataclass(frozen=True)
+class Group:
+    """All cells of one group of examples, and the verdict on the worst of their points."""
+
+    outcomes: Outcomes  # [A, 1, M]; the clean images are the first adversary
+    points: Tensor  # [M, ...]
+    winner: tuple[str, ...]  # [M]
+    verdict: Episode
+
+    @classmethod
+    def of(cls, job: Job, rows: Tensor, episodes: list[Episode]) -> Group:
+        outcomes = Outcomes.of(episodes, ("final",), job.defense.unit)
+        strongest = outcomes.strongest()[0]  # [M]
+        points = job.x[rows]
+        for a, episode in enumerate(episodes):
+            points = torch.where(per_example(strongest == a, points), episode.points, points)
+        whole = job.x.index_copy(0, rows, points)
+        winner = tuple(outcomes.adversaries[a] for a in strongest.tolist())
+        return cls(outcomes, points, winner, job.judge(whole, rows))
