@@ -11,7 +11,12 @@ from saddlepoint.auditing.result import Audit, Row, Symptom
 from saddlepoint.auditing.statistics import wilson
 from saddlepoint.data import load_data
 
-_ATTACKS = (("apgd-ce", 0.31, 10.2, 10.0), ("apgd-dlr", 0.04, 13.5, 13.1), ("apgd-t", 0.02, 60.3, 59.4), ("square", 0.0, 170.0, 0.0))
+_ATTACKS = (
+    ("apgd-ce", 0.31, 10.2, 10.0),
+    ("apgd-dlr", 0.04, 13.5, 13.1),
+    ("apgd-t", 0.02, 60.3, 59.4),
+    ("square", 0.0, 170.0, 0.0),
+)
 
 
 def an_audit(n: int = 200, **changes: Any) -> Audit:

@@ -23,20 +23,25 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 def write(audit: Audit, path: Path) -> Path:
     """Write the page to the file `path` and return it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("<!doctype html>\n" + page(audit), encoding="utf-8")
+    path.write_text(page(audit), encoding="utf-8")
     return path
 
 
-def page(audit: Audit) -> Markup:
-    """The whole document."""
+def document(title: str, body: Markup) -> str:
+    """A page that runs nothing and fetches nothing."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
         tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", f"{audit.target}: {audit.verdict}"),
+        tag("title", title),
         tag("style", Markup(CSS)),
     )
+    return "<!doctype html>\n" + tag("html", head, tag("body", body), lang="en")
+
+
+def page(audit: Audit) -> str:
+    """The whole document."""
     body = tag(
         "main",
         tag("p", "saddlepoint audit", class_="brand"),
@@ -53,7 +58,7 @@ def page(audit: Audit) -> Markup:
         _section("Check it without this library", check_again(audit)),
         tag("footer", tag("p", f"Written by saddlepoint {audit.versions.get('saddlepoint', '')}.", class_="quiet")),
     )  # fmt: skip
-    return tag("html", head, tag("body", body), lang="en")
+    return document(f"{audit.target}: {audit.verdict}", body)
 
 
 def _section(title: str, parts: Iterator[Markup] | Sequence[Markup]) -> Markup:
@@ -114,21 +119,32 @@ def _attacks(audit: Audit) -> Iterator[Markup]:
     steps += [Bar(row.name, row.running, max(row.gain, 0.0), percent(row.running), alone=row.robust_accuracy) for row in audit.rows]
     final = Bar("judged afresh", audit.robust_accuracy, 0.0, percent(audit.robust_accuracy), interval=audit.interval[:2])
     figure = bars([*steps, final], title="Accuracy that is left after each attack")
-    yield tag("div", _key("accuracy left", "taken by this attack", "left by this attack alone"), figure, class_="card")
+    yield tag(
+        "div", key(kept="accuracy left", lost="taken by this attack", alone="left by this attack alone"), figure, class_="card"
+    )
     yield _quiet("Worst case over the attacks so far, from top to bottom. Passes are per image of the whole set.")
     yield tag("div", _table(audit.rows), class_="card scroll")
 
 
-def _key(kept: str, lost: str, alone: str) -> Markup:
-    swatches = ((kept, "kept"), (lost, "lost"), (alone, "alone"))
-    return tag("div", *(tag("span", text, class_=f"swatch-{colour}") for text, colour in swatches), class_="key quiet")
+def key(**meanings: str) -> Markup:
+    """What colours mean: `key(kept="accuracy left")`; the colours are those of `figures.bars`."""
+    return tag("div", *(tag("span", text, class_=f"swatch-{colour}") for colour, text in meanings.items()), class_="key quiet")
 
 
 def _table(rows: Sequence[Row]) -> Markup:
-    head = ("attack", "accuracy against it", "worst case so far", "taken", "images attacked", "forward passes", "backward passes", "seconds")
+    head = (
+        "attack",
+        "accuracy against it",
+        "worst case so far",
+        "taken",
+        "images attacked",
+        "forward passes",
+        "backward passes",
+        "seconds",
+    )
     body = (
-        (percent(row.robust_accuracy), percent(row.running), f"{100 * row.gain:.1f}", str(row.attacked), f"{row.forward:.1f}", f"{row.backward:.1f}",
-         f"{row.seconds:.1f}")
+        (percent(row.robust_accuracy), percent(row.running), f"{100 * row.gain:.1f}", str(row.attacked),
+         f"{row.forward:.1f}", f"{row.backward:.1f}", f"{row.seconds:.1f}")
         for row in rows
     )  # fmt: skip
     lines = (

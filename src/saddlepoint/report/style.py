@@ -82,6 +82,7 @@ figure img{width:100%;aspect-ratio:1;object-fit:contain;image-rendering:pixelate
 figure .kind{color:var(--quiet);font-size:.75rem}
 figure .wrong{color:var(--serious)}
 figcaption{grid-column:1/-1;color:var(--quiet);font-size:.8rem;overflow-wrap:anywhere}
+a{color:var(--accent)}
 pre{background:var(--code);border-radius:.5rem;padding:.8rem 1rem;overflow-x:auto;font:.85rem/1.5 ui-monospace,SFMono-Regular,Menlo,
 Consolas,monospace;margin:.3rem 0}
 footer{margin-top:3rem;border-top:1px solid var(--line);padding-top:.8rem}

@@ -1,0 +1,59 @@
+"""The command line. Commands import torch when they run, not before: `--help` answers at once."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from saddlepoint.cli import audit, data, demo, report, train, zoo
+from saddlepoint.cli.errors import Shielded
+from saddlepoint.cli.text import examples
+
+app = typer.Typer(
+    name="saddlepoint",
+    cls=Shielded,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,  # a bug shows Python's own traceback, which can be pasted into a report
+    add_completion=False,
+    rich_markup_mode="rich",
+    epilog=examples(
+        "saddlepoint demo",
+        "saddlepoint audit net.py:make --data digits --eps 8/255",
+        "saddlepoint audit zoo:digits-pgd --eps 0.15 --json > audit.json",
+        "saddlepoint data pull cifar10",
+    ),
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    traceback: Annotated[bool, typer.Option("--traceback", help="Show where an error came from.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """How robust is a dynamic model, really? Attacks it as an informed attacker would and says what can be concluded."""
+
+
+@app.command("version")
+def version() -> None:
+    """Print the version."""
+    from importlib.metadata import version as installed
+
+    typer.echo(f"saddlepoint {installed('saddlepoint')}")
+
+
+for command in (audit, demo, zoo, train, data, report):  # a new command is a module with `add`
+    command.add(app)
+
+
+def main() -> None:
+    """The entry point of the `saddlepoint` script."""
+    app(prog_name="saddlepoint")

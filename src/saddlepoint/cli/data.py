@@ -1,0 +1,59 @@
+"""`saddlepoint data`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from saddlepoint.cli.text import examples, output, say, table
+
+_Root = Annotated[
+    Path | None,
+    typer.Option(help="The folder that holds the data.", metavar="FOLDER", show_default="$SADDLEPOINT_DATA, or the user's cache"),
+]
+
+
+def add(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True, help="List and download data.", rich_markup_mode="rich")
+    group.command("list", epilog=examples("saddlepoint data list", "saddlepoint data list --root ~/data"))(listed)
+    group.command(
+        "pull",
+        epilog=examples(
+            "saddlepoint data pull mnist", "saddlepoint data pull cifar10 --root ~/data --base-url https://mirror.example/cifar"
+        ),
+    )(pulled)
+    app.add_typer(group, name="data")
+
+
+def listed(root: _Root = None) -> None:
+    """List the data that `--data` knows by name, and whether it is here."""
+    from saddlepoint.data import PULLABLE, SOURCES
+
+    rows = [[name, _state(name, root), "yes" if name in PULLABLE else "–"] for name in SOURCES]
+    output().print(table(("name", "here", "can be pulled"), rows))
+    say("Also: a .npz file with arrays x and y, a folder with train.npz and test.npz, or file.py:function.")
+
+
+def _state(name: str, root: Path | None) -> str:
+    """Read one image: a folder that exists may still hold half a download."""
+    from saddlepoint.data import DataError, load_data
+
+    try:
+        shape = list(load_data(name, n=1, root=root).x.shape[1:])
+    except DataError:
+        return "no"
+    return f"yes, images {shape}"
+
+
+def pulled(
+    name: Annotated[str, typer.Argument(help="mnist, fashion-mnist, cifar10, svhn, gtsrb or tiny-imagenet.", metavar="NAME")],
+    root: _Root = None,
+    base_url: Annotated[str | None, typer.Option(help="A mirror that serves the same files.", metavar="URL")] = None,
+) -> None:
+    """Download data, check it and unpack it; what is in place is kept."""
+    from saddlepoint.data import pull
+
+    say(f"{name} is in {pull(name, root=root, base_url=base_url, progress=sys.stdout.isatty())}")

@@ -1,0 +1,46 @@
+"""`saddlepoint demo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from saddlepoint.cli.radius import Radius
+from saddlepoint.cli.request import Request
+from saddlepoint.cli.text import errors, examples, output, percent, say, table
+
+_MODELS = ("digits-standard", "digits-pgd", "digits-trades")
+
+
+def add(app: typer.Typer) -> None:
+    app.command("demo", epilog=examples("saddlepoint demo", "saddlepoint demo --out /tmp/demo --n 100"))(demo)
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Where to write.", metavar="FOLDER")] = Path("runs/demo"),
+    n: Annotated[int, typer.Option("--n", min=1, max=500, help="How many digits.")] = 500,
+) -> None:
+    """Audit small trained nets on the embedded digits: what training against attacks buys. Takes about a minute."""
+    from saddlepoint.cli.progress import Watching
+    from saddlepoint.report.comparison import write
+    from saddlepoint.zoo import entry, names
+
+    chosen = [name for name in _MODELS if name in names()]
+    if not chosen:
+        raise ValueError(f"none of {', '.join(_MODELS)} is installed. Install the package again.")
+    audits = []
+    for name in chosen:
+        radius = entry(name).measured.radius
+        request = Request(f"zoo:{name}", n=n, eps=Radius(f"{radius:g}", radius), out=out / name)
+        with Watching(errors(), title=name) as watch:
+            audits.append(request.run(watch))
+    rows = [
+        [a.target, percent(a.clean_accuracy), percent(a.robust_accuracy), str(a.interval), a.verdict, f"{a.seconds:.0f}"]
+        for a in audits
+    ]
+    output().print(table(("model", "clean", "robust, at most", "95 % interval", "verdict", "seconds"), rows))
+    say(f"{audits[0].n} digits, {audits[0].threat.partition(',')[0]}. Robust accuracy is an upper bound.")
+    page = write([(audit, f"{name}/report.html") for audit, name in zip(audits, chosen, strict=True)], out / "index.html")
+    say(f"Report: {page}")

@@ -1,0 +1,56 @@
+"""What is printed, and where: results on standard output, everything else on standard error. Colours only on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+
+def examples(*commands: str, note: str = "") -> str:
+    """The end of a help page: commands to try, and what must be known to try them."""
+    return "\n".join(["[bold]Examples[/bold]", *(f"  $ {command}" for command in commands), *(["", note] if note else [])])
+
+
+def output() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def errors() -> Console:
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def warn(message: str) -> None:
+    """A message on standard error, never wrapped: it may be searched for."""
+    errors().print(message, style="red", markup=False, soft_wrap=True)
+
+
+def say(message: str, style: str = "") -> None:
+    """A line on standard output; names in it are never read as markup."""
+    output().print(message, style=style or None, markup=False, soft_wrap=True)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Words left, numbers right."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=box.SIMPLE, pad_edge=False)
+    for k, title in enumerate(head):
+        numeric = bool(rows) and all(row[k][:1].isdigit() or row[k] in ("", "–") for row in rows)
+        drawn.add_column(Text(title), justify="right" if numeric else "left", vertical="bottom")
+    for row in rows:
+        drawn.add_row(*(Text(cell) for cell in row))
+    return drawn
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

@@ -1,0 +1,54 @@
+"""`saddlepoint train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from saddlepoint.cli.text import errors, examples, output, say
+
+
+def add(app: typer.Typer) -> None:
+    app.command(
+        "train",
+        epilog=examples(
+            "saddlepoint train digits-pgd",
+            "saddlepoint train digits-trades --seed 1 --out runs/trades-1",
+            "saddlepoint audit zoo:runs/train-digits-pgd/digits-pgd --eps 0.15",
+        ),
+    )(train)
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help="A recipe of the package, such as digits-pgd.", metavar="RECIPE")],
+    seed: Annotated[int, typer.Option(help="Initial weights, order and adversaries follow from it.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Where to write.", metavar="FOLDER", show_default="runs/train-RECIPE")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew where an interrupted run could go on.")] = False,
+) -> None:
+    """Train a model of the zoo again, measure it, and write weights and record. An interrupted run goes on where it was."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from saddlepoint.cli.zoo import scores as scored
+    from saddlepoint.train import Epoch, rebuild
+    from saddlepoint.train import recipe as find
+
+    chosen = find(recipe)
+    folder = out or Path("runs") / f"train-{recipe}"
+    console = errors()
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(recipe, total=chosen.epochs)
+
+        def tell(epoch: Epoch) -> None:
+            scores = f"loss {epoch.loss:.3f}, dev {epoch.clean:.3f} clean, {epoch.selected:.3f} attacked"
+            told = f"epoch {epoch.number} of {chosen.epochs}: {scores}"
+            bar.update(task, completed=epoch.number, description=told)
+            if not console.is_terminal:
+                console.print(told, markup=False, soft_wrap=True)
+
+        done = rebuild(chosen, folder, seed=seed, out=folder, resume=not fresh, progress=tell)
+    output().print(scored([done]))
+    say(f"Weights and record: {folder / recipe}.safetensors, {folder / recipe}.json")
+    say(f"Audit it with: saddlepoint audit zoo:{folder / recipe} --eps {done.measured.radius:g}")
