@@ -15,6 +15,7 @@ from saddlepoint.auditing.statistics import Interval
 SCHEMA = 1
 Verdict = Literal["upper bound", "cannot be told"]
 Level = Literal["note", "warning", "serious"]
+_LEDGER = ("margin", "size", "forward", "backward", "verified")  # tensors of `Examples`
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,19 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Examples:
+    """One line per example: how it fell, or what it withstood."""
+
+    winner: tuple[str, ...]  # [N] the adversary whose point is the worst; "clean" where none did worse than the image itself
+    margin: Tensor  # [N] of the wrong classes at that point: positive where the answer is wrong
+    size: Tensor  # [N] of the perturbation, in the threat's norm
+    forward: Tensor  # [N] passes spent on it by all adversaries
+    backward: Tensor  # [N]
+    draws: int  # answers by which each was judged
+    verified: Tensor  # [N] bool: asked again, the defence answered as the attack had claimed
+
+
+@dataclass(frozen=True)
 class Audit:
     """The outcome of an audit. Robust accuracy is an upper bound: no attack proves that none is stronger."""
 
@@ -60,7 +74,7 @@ class Audit:
     y: Tensor  # [N]
     worst_points: Tensor  # [N, ...] the adversarial inputs by which the accuracy was judged
     correct: Tensor  # [N] share of draws answered rightly there
-    winner: tuple[str, ...]  # [N] the adversary whose point it is
+    examples: Examples
     seconds: float
 
     @property
@@ -91,7 +105,8 @@ class Audit:
             "rows": [asdict(row) for row in self.rows],
             "symptoms": [asdict(symptom) for symptom in self.symptoms],
             "versions": self.versions,
-            "winner": list(self.winner),
+            "winner": list(self.examples.winner),
+            "draws": self.examples.draws,
             "seconds": self.seconds,
         }
 
@@ -99,8 +114,10 @@ class Audit:
         """Write `audit.json` and `points.safetensors` into the folder `path`."""
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
-        tensors = {"x": self.x, "y": self.y, "worst_points": self.worst_points, "correct": self.correct}
-        save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, folder / "points.safetensors")
+        points = {"x": self.x, "y": self.y, "worst_points": self.worst_points, "correct": self.correct}
+        ledger = {name: getattr(self.examples, name) for name in _LEDGER}
+        tensors = {name: t.detach().cpu().contiguous() for name, t in {**points, **ledger}.items()}
+        save_file(tensors, folder / "points.safetensors")
         (folder / "audit.json").write_text(json.dumps(self.record(), indent=1) + "\n")
         return folder
 
@@ -119,9 +136,10 @@ class Audit:
         record["interval"] = Interval(**record["interval"])
         record["rows"] = tuple(Row(**row) for row in record["rows"])
         record["symptoms"] = tuple(Symptom(**symptom) for symptom in record["symptoms"])
-        record["winner"] = tuple(record["winner"])
         tensors: dict[str, Any] = load_file(folder / "points.safetensors")
-        return cls(**record, **tensors)
+        ledger = {name: tensors.pop(name) for name in _LEDGER}
+        examples = Examples(winner=tuple(record.pop("winner")), draws=record.pop("draws"), **ledger)
+        return cls(**record, **tensors, examples=examples)
 
     def to_html(self, path: str | Path) -> Path:
         """Write one self-contained HTML page."""

@@ -39,6 +39,18 @@ class Outcomes:
             episodes=tuple(episodes),
         )
 
+    def first(self, count: int) -> Outcomes:
+        """The game as it stood after the first `count` adversaries."""
+        return Outcomes(
+            self.adversaries[:count],
+            self.answers,
+            self.correct[:count],
+            self.chosen[:count],
+            self.batch,
+            self.unit,
+            self.episodes[:count],
+        )
+
     def accuracy(self) -> Tensor:  # [A, D]
         return self.correct.mean(-1)
 
