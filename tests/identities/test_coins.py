@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import torch
-from problems import coins
 
+from problems import coins
 from saddlepoint.coins import Coins
 
 N, D = 2000, 50

@@ -10,10 +10,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import coins, normal, support, uniform
 from scipy.optimize import minimize
 from torch import Tensor
 
+from problems import coins, normal, support, uniform
 from saddlepoint.attack.space import L1, L2, Ball, Linf
 
 NORMS = (1, 2, math.inf)
@@ -67,26 +67,27 @@ def test_projection_brings_no_two_points_further_apart(problem: tuple[Ball, Tens
 
 
 @pytest.mark.parametrize("p", [1, 2])
-def test_projection_agrees_with_a_general_purpose_solver(p: float) -> None:
+@pytest.mark.parametrize("seed", range(8))
+def test_projection_agrees_with_a_general_purpose_solver(p: float, seed: int) -> None:
     """SLSQP on the same problem; its own tolerance of 1e-12 on the objective is 1e-6 on the point."""
-    for seed in range(12):
-        center, u = uniform(seed, 1, 4), 0.5 + 1.5 * normal(seed + 50, 1, 4)
-        space = Ball(p, 0.2 + 0.1 * seed)
-        c, target = center[0].numpy(), u[0].numpy()
-        # |delta| = plus + minus turns the L1 ball into a linear constraint.
-        split = p == 1
-        size = (lambda v: space.radius - v.sum()) if split else (lambda v, c=c: space.radius**2 - ((v - c) ** 2).sum())
-        point = (lambda v, c=c: c + v[:4] - v[4:]) if split else (lambda v: v)
-        bounds = [(0, 1 - k) for k in c] + [(0, k) for k in c] if split else [(0, 1)] * 4
-        found = minimize(
-            lambda v, point=point, target=target: ((point(v) - target) ** 2).sum(),
-            np.zeros(8) if split else c,
-            bounds=bounds,
-            constraints={"type": "ineq", "fun": size},
-            method="SLSQP",
-            options={"ftol": 1e-14, "maxiter": 500},
-        )
-        np.testing.assert_allclose(space.project(u, center)[0].numpy(), point(found.x), atol=2e-6)
+    center, u, space = uniform(seed, 1, 4), 0.5 + 1.5 * normal(seed + 50, 1, 4), Ball(p, 0.2 + 0.1 * seed)
+    c, target = center[0].numpy(), u[0].numpy()
+
+    def point(v: np.ndarray) -> np.ndarray:  # |delta| = plus + minus turns the L1 ball into a linear constraint
+        return c + v[:4] - v[4:]
+
+    def room(v: np.ndarray) -> float:
+        return float(space.radius - v.sum() if p == 1 else space.radius**2 - ((point(v) - c) ** 2).sum())
+
+    found = minimize(
+        lambda v: ((point(v) - target) ** 2).sum(),
+        np.zeros(8),
+        bounds=[(0, 1 - k) for k in c] + [(0, k) for k in c],
+        constraints={"type": "ineq", "fun": room},
+        method="SLSQP",
+        options={"ftol": 1e-14, "maxiter": 500},
+    )
+    np.testing.assert_allclose(space.project(u, center)[0].numpy(), point(found.x), atol=2e-6)
 
 
 def test_a_radius_per_example_is_that_many_sets() -> None:
