@@ -93,7 +93,7 @@ class Ball:
         return grad.sign() * share.view_as(grad)
 
     def contains(self, x: Tensor, center: Tensor) -> Tensor:  # [N] bool
-        """Inside, up to rounding: each of the d coordinates is off by at most eps times its size, their norm by d^(1/p) times that."""
+        """Inside, up to rounding: each of the d coordinates is off by eps times its size, their norm by d^(1/p) times that."""
         scale = center.flatten(1).abs().amax(1).clamp(min=1)  # [N] pixels may also be counted to 255
         slack: Tensor = 2 * torch.finfo(x.dtype).eps * (scale * x.shape[1:].numel() ** (1 / self.p) + self.radius)
         low, high = self.box[0] - per_example(slack, x), self.box[1] + per_example(slack, x)
