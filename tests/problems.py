@@ -188,7 +188,8 @@ class Purifier(Defense):
         views = []
         for t in range(self.steps):
             x = ctx.through("purify", step, x)
-            views.append(View(f"purify/{t + 1}", self.net(x)))
+            if ctx.keeps(f"purify/{t + 1}"):
+                views.append(View(f"purify/{t + 1}", self.net(x)))
         return Trace(tuple(views))
 
 
