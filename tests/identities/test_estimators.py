@@ -181,7 +181,7 @@ def test_a_gradient_that_cannot_reach_the_input_is_an_error_that_says_so() -> No
     net = torch.nn.Linear(6, 4, dtype=torch.float64)
     for learning in (True, False):
         net.requires_grad_(learning)
-        with pytest.raises(ValueError, match="no gradient reaches the input. Give the site that cuts it a rule such as BPDA"):
+        with pytest.raises(ValueError, match=r"no gradient reaches the input. Give the site that cuts it a rule such as BPDA"):
             Backprop().slope(goal(Static(lambda x: net(x.detach()))), X, coins(5))
 
 

@@ -110,9 +110,9 @@ def test_an_answer_that_is_not_a_number_is_wrong() -> None:
 def test_ratios_need_enough_classes() -> None:
     two, three = torch.zeros(1, 2), torch.zeros(1, 3)
     y = torch.zeros(1, dtype=torch.long)
-    with pytest.raises(ValueError, match="dlr needs at least 3 classes, the defence has 2. Use `margin` instead"):
+    with pytest.raises(ValueError, match=r"dlr needs at least 3 classes, the defence has 2. Use `margin` instead"):
         dlr(two, y)
-    with pytest.raises(ValueError, match="targeted_dlr needs at least 4 classes, the defence has 3. Use `targeted_margin` instead"):
+    with pytest.raises(ValueError, match=r"targeted_dlr needs at least 4 classes, the defence has 3. Use `targeted_margin`"):
         targeted_dlr(y)(three, y)
 
 

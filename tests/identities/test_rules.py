@@ -105,7 +105,7 @@ def test_checkpointed_replays_randomness_hidden_in_a_module() -> None:
 
 
 def test_checkpointed_holds_the_ends_of_steps_and_not_their_insides() -> None:
-    """Tensors the graph holds at its peak, over 40 steps of 6 layers: exact 240 and more, checkpointed one per step and one step."""
+    """Tensors the graph holds at its peak, 40 steps of 6 layers: exact 240 and more, checkpointed one per step and one step."""
 
     def peak(rule: Rule, steps: int) -> int:
         held = most = 0
