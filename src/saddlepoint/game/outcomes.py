@@ -22,7 +22,7 @@ class Outcomes:
     adversaries: tuple[str, ...]
     answers: tuple[str, ...]
     correct: Tensor  # [A, D, N] in [0, 1]
-    chosen: Tensor  # [A, D, N]; equal to `correct` for a deterministic defence
+    chosen: Tensor  # [A, D, N]; equal to `correct` for a deterministic defence and for public coins
     batch: Tensor  # [N] which examples were answered together
     unit: Unit
     episodes: tuple[Episode, ...] = ()

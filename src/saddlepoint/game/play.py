@@ -26,7 +26,7 @@ class Episode:
     adversary: str
     points: Tensor  # [N, ...] what was proposed
     correct: Tensor  # [D, N] share of draws answered rightly
-    chosen: Tensor  # [D, N] the same over other draws: what a choice among adversaries may look at
+    chosen: Tensor  # [D, N] the same over the draws that a choice among adversaries may look at: others, unless coins are public
     batch: Tensor  # [N] which examples were answered together
     size: Tensor  # [N] length of the perturbation in the threat's norm
     copies: Tensor  # [N] bool: proposed the clean image itself
@@ -74,7 +74,8 @@ def play(
         proposed = adversary.move(turn, defense, x[rows], y[rows]).point.detach()
         _refuse_illegal(adversary.name, proposed, x[rows], threat)
         verdict = list(_judge(turn, defense, proposed, y[rows], answers))
-        correct, chosen = (torch.stack([right for right, _ in part]).mean(0) for part in _halves(verdict))
+        draws = turn.draws(defense)
+        correct, chosen = (torch.stack([right for right, _ in part]).mean(0) for part in (verdict[:draws], verdict[-draws:]))
         parts.append((proposed, correct, chosen, turn.meter))
         if defense.memory == "stream":
             defense = verdict[0][1]
@@ -98,19 +99,18 @@ def play(
 def _judge(
     turn: Turn, defense: Defense, x: Tensor, y: Tensor, answers: Mapping[str, Answer] | None
 ) -> Iterator[tuple[Tensor, Defense]]:  # [D, N] right, and what the defence became
-    """The defender's answers. A random defence is asked twice as often as the threat says: to choose an attack, and to judge it."""
-    for draw in range(2 * turn.threat.draws if defense.random else 1):
+    """The defender's answers. A random defence is asked twice as often as the threat says: to choose an attack, and to judge it.
+
+    An attacker who knows the coins chooses by them.
+    """
+    twice = defense.random and turn.threat.coins == "private"
+    for draw in range(turn.draws(defense) * (2 if twice else 1)):
         ctx = Context(turn.defender_coins(draw))
         with torch.no_grad():
             adapted = defense.adapt(x, ctx)
             trace = adapted.trace(x, ctx)
             logits = [adapted.answer(trace, ctx)] if answers is None else [answer(trace) for answer in answers.values()]
         yield torch.stack([~fooled(z, y) for z in logits]).double(), adapted
-
-
-def _halves(verdict: list[tuple[Tensor, Defense]]) -> tuple[list[tuple[Tensor, Defense]], list[tuple[Tensor, Defense]]]:
-    half = max(len(verdict) // 2, 1)
-    return verdict[:half], verdict[-half:]
 
 
 def _refuse_illegal(name: str, proposed: Tensor, x: Tensor, threat: Threat) -> None:
