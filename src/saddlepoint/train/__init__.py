@@ -1,0 +1,32 @@
+"""Training: one loop, interchangeable losses, recipes."""
+
+from saddlepoint.train.fit import Epoch, Split, Trained, fit, split
+from saddlepoint.train.method import FAT, MART, TRADES, FastTraining, Method, PGDTraining, Standard
+from saddlepoint.train.rebuild import measure, rebuild
+from saddlepoint.train.recipe import SGD, Adam, Cosine, Piecewise, Recipe, Shift
+from saddlepoint.train.recipes import RECIPES, recipe
+
+__all__ = [
+    "FAT",
+    "MART",
+    "RECIPES",
+    "SGD",
+    "TRADES",
+    "Adam",
+    "Cosine",
+    "Epoch",
+    "FastTraining",
+    "Method",
+    "PGDTraining",
+    "Piecewise",
+    "Recipe",
+    "Shift",
+    "Split",
+    "Standard",
+    "Trained",
+    "fit",
+    "measure",
+    "rebuild",
+    "recipe",
+    "split",
+]

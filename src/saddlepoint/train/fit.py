@@ -1,0 +1,245 @@
+"""The training loop, written once for every method."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from saddlepoint.coins import Coins
+from saddlepoint.defense import Plain
+from saddlepoint.game import Adversary, Stand, Threat, play
+from saddlepoint.train import checkpoint
+from saddlepoint.train.craft import evaluating
+from saddlepoint.train.describe import describe
+from saddlepoint.train.recipe import Recipe
+
+_SPLIT, _ORDER, _AUGMENT, _CRAFT, _HIDDEN, _JUDGE = range(1, 7)  # each use of randomness tosses its own coins
+
+
+class Epoch(NamedTuple):
+    """One pass over the training set, and what the dev set says after it."""
+
+    number: int  # from 1
+    loss: float  # mean over the training examples, as they were met
+    clean: float  # accuracy on the dev set
+    selected: float  # accuracy on the dev set against the recipe's `select`
+
+
+Progress = Callable[[Epoch], None]
+
+
+class Split(NamedTuple):
+    """Rows of the training set: those that are trained on, and those that choose the epoch."""
+
+    train: Tensor
+    dev: Tensor
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The network of the best epoch, in eval mode, and how it came about."""
+
+    net: nn.Module
+    best: Epoch
+    history: tuple[Epoch, ...]
+    split: Split
+
+
+def fit(
+    net: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    recipe: Recipe,
+    *,
+    seed: int = 0,
+    out: str | Path | None = None,
+    resume: bool = True,
+    progress: Progress | None = None,
+    device: str | torch.device | None = None,
+) -> Trained:
+    """A trained copy of `net`: theta <- theta - rate(t) grad mean_i loss_i(theta), the epoch chosen on a part of x set aside.
+
+    The result is a function of the weights given, the data, the recipe and the seed. With a folder `out` the state is kept after
+    every epoch, and a run that was killed goes on from there to the bits it would have had. Without `device` it is that of `net`.
+    """
+    _refuse_bad(x, y, recipe)
+    net = copy.deepcopy(net)
+    device = torch.device(device) if device is not None else next((p.device for p in net.parameters()), x.device)
+    net, x, y = net.to(device), x.to(device), y.to(device)
+    _refuse_unfit(net, x, y)
+    run = _Run.begin(net, x, y, recipe, seed)
+    path = Path(out) / "checkpoint.pt" if out is not None else None
+    identity = _identity(net, x, y, recipe, seed)
+    if path and resume and (state := checkpoint.load(path, identity, device)):
+        run.restore(state)
+    while not run.over:
+        run.advance()
+        if path:
+            checkpoint.save(path, identity, run.state())
+        if progress:
+            progress(run.history[-1])
+    return run.result()
+
+
+def split(count: int, share: float, seed: int) -> Split:
+    """A share of the rows 0..count-1, at least one, set aside by the seed; both parts in increasing order."""
+    order = _permutation(Coins.of(seed, torch.arange(count)).fold(_SPLIT))
+    size = max(round(share * count), 1)
+    return Split(order[size:].sort().values, order[:size].sort().values)
+
+
+@dataclass
+class _Run:
+    """The one thing that changes while training: weights, the optimiser's memory, the best epoch so far."""
+
+    net: nn.Module
+    x: Tensor
+    y: Tensor
+    recipe: Recipe
+    seed: int
+    split: Split
+    optimizer: torch.optim.Optimizer
+    best_weights: checkpoint.Weights
+    best: Epoch | None
+    history: list[Epoch]
+
+    @classmethod
+    def begin(cls, net: nn.Module, x: Tensor, y: Tensor, recipe: Recipe, seed: int) -> _Run:
+        parts = split(len(x), recipe.dev_share, seed)
+        if not len(parts.train):
+            raise ValueError(
+                f"{len(x)} examples leave none to train on beside a dev share of {recipe.dev_share}. Give more examples."
+            )
+        return cls(net, x, y, recipe, seed, parts, recipe.optimizer.over(net.parameters()), {}, None, [])
+
+    @property
+    def over(self) -> bool:
+        stale = len(self.history) - (self.best.number if self.best else 0)
+        return len(self.history) >= self.recipe.epochs or stale >= self.recipe.patience
+
+    def advance(self) -> None:
+        """One epoch: every training example once, then the dev set."""
+        number = len(self.history) + 1
+        with _hidden_randomness(self._coins(self.split.train, _HIDDEN, number).shared(), self.x.device):
+            loss = self._train(number)
+        clean, selected = (self._accuracy(adversary) for adversary in (Stand(), self.recipe.select))
+        epoch = Epoch(number, loss, clean, selected)
+        # On a small dev set robust accuracies often tie: the clean one decides, then the earlier epoch.
+        if self.best is None or (selected, clean) > (self.best.selected, self.best.clean):
+            self.best, self.best_weights = epoch, checkpoint.copied(self.net.state_dict())
+        self.history.append(epoch)
+
+    def _train(self, number: int) -> float:
+        order = self.split.train[_permutation(self._coins(self.split.train, _ORDER, number))]
+        batches = torch.tensor_split(order, math.ceil(len(order) / self.recipe.batch_size))
+        self.net.train()
+        total = 0.0
+        for k, rows in enumerate(batches):
+            done = (number - 1 + k / len(batches)) / self.recipe.epochs
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.recipe.optimizer.rate * self.recipe.schedule.factor(done)
+            losses = self._losses(rows, number)
+            if not losses.isfinite().all():
+                raise FloatingPointError(
+                    f"{self.recipe.name}: the loss is not a finite number in epoch {number}, batch {k + 1}. "
+                    f"Lower the learning rate, now {self.recipe.optimizer.rate}."
+                )
+            self.optimizer.zero_grad()
+            losses.mean().backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+            total += float(losses.detach().double().sum())
+        return total / len(order)
+
+    def _losses(self, rows: Tensor, number: int) -> Tensor:  # [B]
+        here = rows.to(self.x.device)
+        x = self.recipe.augment(self.x[here], self._coins(rows, _AUGMENT, number))
+        return self.recipe.method.loss(self.net, x, self.y[here], self.recipe.space, self._coins(rows, _CRAFT, number))
+
+    def _accuracy(self, adversary: Adversary) -> float:
+        rows = self.split.dev.to(self.x.device)
+        with evaluating(self.net):
+            seed = self._coins(self.split.dev[:1], _JUDGE, 0).shared()
+            episode = play(Plain(self.net), adversary, self.x[rows], self.y[rows], Threat(self.recipe.space), ids=rows, seed=seed)
+        return float(episode.correct.mean())
+
+    def _coins(self, rows: Tensor, use: int, epoch: int) -> Coins:
+        """An example's coins depend on its place in the data, not on its batch."""
+        return Coins.of(self.seed, rows.to(self.x.device)).fold(use).fold(epoch)
+
+    def state(self) -> checkpoint.State:
+        return {
+            "net": self.net.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "best_weights": self.best_weights,
+            "history": [list(epoch) for epoch in self.history],
+            "best": self.best.number if self.best else 0,
+        }
+
+    def restore(self, state: checkpoint.State) -> None:
+        self.net.load_state_dict(state["net"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.best_weights = state["best_weights"]
+        self.history = [Epoch(*row) for row in state["history"]]
+        self.best = self.history[state["best"] - 1]
+
+    def result(self) -> Trained:
+        assert self.best is not None
+        self.net.load_state_dict(self.best_weights)
+        return Trained(self.net.eval(), self.best, tuple(self.history), self.split)
+
+
+def _permutation(coins: Coins) -> Tensor:
+    """[N] int64 on the CPU: rows sorted by a coin each."""
+    return coins.uniform((), torch.float64).argsort(stable=True).cpu()
+
+
+@contextmanager
+def _hidden_randomness(seed: int, device: torch.device) -> Iterator[None]:
+    """Dropout and its like draw from torch's global generator: seeded here, and given back as it was."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def _identity(net: nn.Module, x: Tensor, y: Tensor, recipe: Recipe, seed: int) -> checkpoint.Identity:
+    return {
+        "recipe": json.dumps(describe(recipe), sort_keys=True),
+        "seed": str(seed),
+        "data": checkpoint.digest(x, y),
+        "initial network": checkpoint.digest(*net.state_dict().values()),
+    }
+
+
+def _refuse_bad(x: Tensor, y: Tensor, recipe: Recipe) -> None:
+    low, high = recipe.space.box
+    if not x.is_floating_point() or x.ndim < 2 or y.dtype != torch.int64 or y.shape != x.shape[:1]:
+        raise ValueError(
+            f"fit needs floating-point x [N, ...] and int64 labels y [N], got x {x.dtype} {list(x.shape)} and "
+            f"y {y.dtype} {list(y.shape)}."
+        )
+    if len(x) < 2:
+        raise ValueError(f"fit needs at least two examples, one to train on and one to choose the epoch by, got {len(x)}.")
+    if not ((x >= low) & (x <= high)).all():
+        raise ValueError(
+            f"inputs must lie in the box [{low:g}, {high:g}] of the perturbation set, found {x.min():g}..{x.max():g}. "
+            "Scale them, and put normalisation into the network."
+        )
+
+
+def _refuse_unfit(net: nn.Module, x: Tensor, y: Tensor) -> None:
+    with evaluating(net), torch.no_grad():
+        logits = net(x[:2])
+    if logits.ndim != 2 or len(logits) != 2 or not 0 <= int(y.min()) <= int(y.max()) < logits.shape[1]:
+        raise ValueError(
+            f"the network answers {list(logits.shape)} to two examples and labels are {int(y.min())}..{int(y.max())}: "
+            "expected logits [2, C] with C above every label. Check the network's last layer and the labels."
+        )

@@ -1,0 +1,94 @@
+"""From a recipe to a model of the zoo: train, measure, write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import nn
+
+from saddlepoint.attack.apgd import APGD
+from saddlepoint.attack.loss import cross_entropy, dlr
+from saddlepoint.attack.pgd import PGD
+from saddlepoint.data import load_data
+from saddlepoint.defense import Plain
+from saddlepoint.game import Adversary, Direct, Stand, evaluate
+from saddlepoint.train.describe import describe
+from saddlepoint.train.fit import Progress, fit
+from saddlepoint.train.method import Standard
+from saddlepoint.train.recipe import Recipe
+from saddlepoint.zoo.models import Entry, Measured, store
+
+ADVERSARIES: tuple[Adversary, ...] = (
+    Stand(),
+    Direct("pgd-40", PGD(steps=40), loss=cross_entropy),
+    Direct("apgd-100-dlr", APGD(steps=100), loss=dlr),
+)
+
+
+def rebuild(
+    recipe: Recipe,
+    folder: str | Path,
+    *,
+    seed: int = 0,
+    out: str | Path | None = None,
+    resume: bool = True,
+    progress: Progress | None = None,
+) -> Entry:
+    """The recipe trained and measured on the test set; weights and record are written into `folder`.
+
+    The same recipe, seed and machine give the same weights to the last bit. `out` keeps checkpoints to resume from.
+    """
+    with _one_thread():
+        data = load_data(recipe.data, split="train")
+        trained = fit(initial(recipe, seed), data.x, data.y, recipe, seed=seed, out=out, resume=resume, progress=progress)
+        measured = measure(trained.net, recipe, seed=seed)
+    record = Entry(
+        name=recipe.name,
+        net=recipe.net.__name__,
+        parameters=sum(p.numel() for p in trained.net.parameters()),
+        training_radius=0.0 if isinstance(recipe.method, Standard) else recipe.space.radius,
+        seed=seed,
+        epoch=trained.best.number,
+        sha256="",
+        measured=measured,
+        recipe=cast(dict[str, object], describe(recipe)),
+    )
+    return store(trained.net, record, folder)
+
+
+def initial(recipe: Recipe, seed: int) -> nn.Module:
+    """The recipe's network with the weights it starts from, a function of the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return recipe.net()
+
+
+def measure(net: nn.Module, recipe: Recipe, *, seed: int = 0, adversaries: tuple[Adversary, ...] = ADVERSARIES) -> Measured:
+    """Accuracy on the whole test set in the recipe's perturbation set, by adversary."""
+    data = load_data(recipe.data, split="test")
+    outcomes = evaluate(Plain(net), adversaries, data.x, data.y, threat=recipe.space, seed=seed, batch_size=500)
+    accuracy = dict(zip(outcomes.adversaries, outcomes.accuracy()[:, 0].tolist(), strict=True))
+    return Measured(
+        data=f"{recipe.data}, test",
+        n=len(data),
+        p=f"{recipe.space.p:g}",
+        radius=recipe.space.radius,
+        seed=seed,
+        accuracy={**accuracy, "worst case": float(outcomes.worst_case()[0])},
+        command=f"python -c \"from saddlepoint.train import rebuild, recipe; rebuild(recipe('{recipe.name}'), '.', seed={seed})\"",
+    )
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Sums that are split over threads round differently: the weights must not depend on how many cores there are."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,102 @@
+"""Trained networks by name: weights that are checked before they are used, beside the record of how they came about."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load as read_tensors
+from safetensors.torch import save as write_tensors
+from torch import nn
+
+from saddlepoint.zoo.nets import DigitsCNN
+
+WEIGHTS = Path(__file__).parent / "weights"
+NETS: Mapping[str, Callable[[], nn.Module]] = {net.__name__: net for net in (DigitsCNN,)}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a model scored, on what, and the command that measured it."""
+
+    data: str
+    n: int
+    p: str  # the norm: "2", "inf"
+    radius: float  # in units of the input
+    seed: int
+    accuracy: Mapping[str, float]  # by adversary; "clean" is none, "worst case" sends the strongest to every example
+    command: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A trained network's record: one JSON file beside its weights."""
+
+    name: str
+    net: str  # one of NETS
+    parameters: int
+    training_radius: float  # 0 where no adversary took part
+    seed: int
+    epoch: int  # the one that was kept
+    sha256: str  # of the weights file
+    measured: Measured
+    recipe: Mapping[str, Any]
+
+
+def names(folder: str | Path = WEIGHTS) -> tuple[str, ...]:
+    """What `load` can load."""
+    return tuple(sorted(path.stem for path in Path(folder).glob("*.json")))
+
+
+def entry(name: str, folder: str | Path = WEIGHTS) -> Entry:
+    """The record of a model: how it was trained, and what it scored."""
+    known = names(folder)
+    if name not in known:
+        near = get_close_matches(name.lower().replace("_", "-"), known, n=1, cutoff=0.4)
+        advice = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"no model is called {name!r}.{advice} Known: {', '.join(known) or 'none'}.")
+    path = Path(folder) / f"{name}.json"
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        return Entry(**{**record, "measured": Measured(**record["measured"])})
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(
+            f"{path} is no record of a model ({error}). Install the package again, or train the model again."
+        ) from error
+
+
+def load(name: str, folder: str | Path = WEIGHTS) -> nn.Module:
+    """The network with its weights, in eval mode: `load("digits-pgd")`. Weights that are not the recorded ones are refused."""
+    record, path = entry(name, folder), Path(folder) / f"{name}.safetensors"
+    if record.net not in NETS:
+        raise ValueError(f"{name} is recorded as a {record.net}, but the networks here are {', '.join(NETS)}. Update the package.")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing. Install the package again, or train the model again.")
+    content = path.read_bytes()
+    found = hashlib.sha256(content).hexdigest()
+    if found != record.sha256:
+        raise ValueError(
+            f"{path} is not the file that was measured: expected SHA-256 {record.sha256}, found {found}. "
+            "Install the package again, or train the model again."
+        )
+    net = NETS[record.net]()
+    net.load_state_dict(read_tensors(content))
+    return net.eval()
+
+
+def store(net: nn.Module, record: Entry, folder: str | Path) -> Entry:
+    """Weights and record written into `folder`; the record returned carries their digest."""
+    if record.net not in NETS:
+        raise ValueError(f"{record.name} is a {record.net}; only {', '.join(NETS)} can be loaded by name. Add it to NETS.")
+    content = write_tensors({key: value.detach().cpu().contiguous() for key, value in net.state_dict().items()})
+    record = replace(record, sha256=hashlib.sha256(content).hexdigest())
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{record.name}.safetensors").write_bytes(content)
+    (folder / f"{record.name}.json").write_text(json.dumps(asdict(record), indent=2) + "\n", encoding="utf-8")
+    return record
