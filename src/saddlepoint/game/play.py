@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,6 +33,24 @@ class Episode:
     forward: Tensor  # [N] passes spent by the adversary
     backward: Tensor  # [N]
     seconds: float
+
+    @classmethod
+    def joined(cls, parts: Sequence[Episode]) -> Episode:
+        """Episodes of one adversary over several batches as one."""
+        counts = [int(p.batch.amax()) + 1 for p in parts]
+        before = [sum(counts[:k]) for k in range(len(parts))]
+        return cls(
+            adversary=parts[0].adversary,
+            points=torch.cat([p.points for p in parts]),
+            correct=torch.cat([p.correct for p in parts], dim=1),
+            chosen=torch.cat([p.chosen for p in parts], dim=1),
+            batch=torch.cat([p.batch + offset for p, offset in zip(parts, before, strict=True)]),
+            size=torch.cat([p.size for p in parts]),
+            copies=torch.cat([p.copies for p in parts]),
+            forward=torch.cat([p.forward for p in parts]),
+            backward=torch.cat([p.backward for p in parts]),
+            seconds=sum(p.seconds for p in parts),
+        )
 
 
 @dataclass(frozen=True)
@@ -68,32 +86,33 @@ def play(
             f"gives {defense.grants} access."
         )
     ids = torch.arange(len(x), device=x.device) if ids is None else ids
-    started, parts = time.perf_counter(), []
+    parts = []
     for rows in torch.split(torch.arange(len(x), device=x.device), batch_size):
-        turn = Turn.open(threat, ids[rows], seed)
+        started, turn = time.perf_counter(), Turn.open(threat, ids[rows], seed)
         proposed = adversary.move(turn, defense, x[rows], y[rows]).point.detach()
         _refuse_illegal(adversary.name, proposed, x[rows], threat)
         verdict = list(_judge(turn, defense, proposed, y[rows], answers))
         draws = turn.draws(defense)
         correct, chosen = (torch.stack([right for right, _ in part]).mean(0) for part in (verdict[:draws], verdict[-draws:]))
-        parts.append((proposed, correct, chosen, turn.meter))
+        parts.append(
+            Episode(
+                adversary=adversary.name,
+                points=proposed,
+                correct=correct,
+                chosen=chosen,
+                batch=torch.zeros(len(rows), dtype=torch.long),
+                size=threat.space.size(proposed - x[rows]),
+                copies=(proposed == x[rows]).flatten(1).all(1),
+                forward=turn.meter.forward,
+                backward=turn.meter.backward,
+                seconds=time.perf_counter() - started,
+            )
+        )
         if defense.memory == "stream":
             defense = verdict[0][1]
         if progress:
             progress(len(rows))
-    points = torch.cat([p[0] for p in parts]) if parts else x
-    return Episode(
-        adversary=adversary.name,
-        points=points,
-        correct=torch.cat([p[1] for p in parts], dim=1),
-        chosen=torch.cat([p[2] for p in parts], dim=1),
-        batch=torch.arange(len(x)) // batch_size,
-        size=threat.space.size(points - x),
-        copies=(points == x).flatten(1).all(1),
-        forward=torch.cat([p[3].forward for p in parts]),
-        backward=torch.cat([p[3].backward for p in parts]),
-        seconds=time.perf_counter() - started,
-    )
+    return Episode.joined(parts)
 
 
 def _judge(
