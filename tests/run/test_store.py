@@ -176,8 +176,8 @@ def test_a_model_in_memory_resumes_too_and_another_model_is_not_mistaken_for_it(
 
 
 def test_memory_that_runs_out_halves_the_batch_and_is_said(tmp_path):
-    result = run_spec(spec("hungry"), tmp_path, executor=Serial())
-    assert result.n == 40
+    result = run_spec(spec("hungry", n=80), tmp_path, executor=Serial())
+    assert result.n == 80
     assert any(s.name == "memory" and "parts" in s.message for s in result.symptoms)
 
 

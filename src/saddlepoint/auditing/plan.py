@@ -32,6 +32,9 @@ class Plan:
     job: Job
     adversaries: tuple[Adversary, ...]  # the clean images first
     findings: tuple[Symptom, ...]
+    data: str = ""  # the name of the images, if they have one
+    classes: tuple[str, ...] = ()  # and of their classes
+    command: str = ""  # by which the audit was asked for, if by one
 
     @property
     def cells(self) -> list[tuple[int, int]]:
@@ -86,8 +89,12 @@ def conclude(plan: Plan, groups: Sequence[Group], seconds: float) -> Audit:
         y=job.y,
         worst_points=torch.cat([g.points for g in groups]),
         correct=correct,
+        answered=torch.cat([g.verdict.answered[0] for g in groups]),
         examples=_examples(job, groups),
         seconds=seconds,
+        data=plan.data,
+        classes=plan.classes,
+        command=plan.command,
     )
 
 

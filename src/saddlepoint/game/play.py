@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ class Episode:
     points: Tensor  # [N, ...] what was proposed
     correct: Tensor  # [D, N] share of draws answered rightly
     chosen: Tensor  # [D, N] the same over the draws that a choice among adversaries may look at: others, unless coins are public
+    answered: Tensor  # [D, N] the class answered most often over the draws that `correct` counts
     batch: Tensor  # [N] which examples were answered together
     size: Tensor  # [N] length of the perturbation in the threat's norm
     copies: Tensor  # [N] bool: proposed the clean image itself
@@ -44,6 +46,7 @@ class Episode:
             points=torch.cat([p.points for p in parts]),
             correct=torch.cat([p.correct for p in parts], dim=1),
             chosen=torch.cat([p.chosen for p in parts], dim=1),
+            answered=torch.cat([p.answered for p in parts], dim=1),
             batch=torch.cat([p.batch + offset for p, offset in zip(parts, before, strict=True)]),
             size=torch.cat([p.size for p in parts]),
             copies=torch.cat([p.copies for p in parts]),
@@ -91,15 +94,16 @@ def play(
         started, turn = time.perf_counter(), Turn.open(threat, ids[rows], seed)
         proposed = adversary.move(turn, defense, x[rows], y[rows]).point.detach()
         _refuse_illegal(adversary.name, proposed, x[rows], threat)
-        verdict = list(_judge(turn, defense, proposed, y[rows], answers))
+        rulings = list(_judge(turn, defense, proposed, y[rows], answers))
         draws = turn.draws(defense)
-        correct, chosen = (torch.stack([right for right, _ in part]).mean(0) for part in (verdict[:draws], verdict[-draws:]))
+        judging, choosing = rulings[:draws], rulings[-draws:]
         parts.append(
             Episode(
                 adversary=adversary.name,
                 points=proposed,
-                correct=correct,
-                chosen=chosen,
+                correct=torch.stack([ruling.right for ruling in judging]).mean(0),
+                chosen=torch.stack([ruling.right for ruling in choosing]).mean(0),
+                answered=torch.stack([ruling.answered for ruling in judging]).mode(0).values,
                 batch=torch.zeros(len(rows), dtype=torch.long),
                 size=threat.space.size(proposed - x[rows]),
                 copies=(proposed == x[rows]).flatten(1).all(1),
@@ -109,15 +113,19 @@ def play(
             )
         )
         if defense.memory == "stream":
-            defense = verdict[0][1]
+            defense = rulings[0].became
         if progress:
             progress(len(rows))
     return Episode.joined(parts)
 
 
-def _judge(
-    turn: Turn, defense: Defense, x: Tensor, y: Tensor, answers: Mapping[str, Answer] | None
-) -> Iterator[tuple[Tensor, Defense]]:  # [D, N] right, and what the defence became
+class _Ruling(NamedTuple):
+    right: Tensor  # [D, N] 0 or 1
+    answered: Tensor  # [D, N] classes
+    became: Defense
+
+
+def _judge(turn: Turn, defense: Defense, x: Tensor, y: Tensor, answers: Mapping[str, Answer] | None) -> Iterator[_Ruling]:
     """The defender's answers. A random defence is asked twice as often as the threat says: to choose an attack, and to judge it.
 
     An attacker who knows the coins chooses by them.
@@ -129,7 +137,8 @@ def _judge(
             adapted = defense.adapt(x, ctx)
             trace = adapted.trace(x, ctx)
             logits = [adapted.answer(trace, ctx)] if answers is None else [answer(trace) for answer in answers.values()]
-        yield torch.stack([~fooled(z, y) for z in logits]).double(), adapted
+        right = torch.stack([~fooled(z, y) for z in logits]).double()
+        yield _Ruling(right, torch.stack([z.argmax(-1) for z in logits]), adapted)
 
 
 def _refuse_illegal(name: str, proposed: Tensor, x: Tensor, threat: Threat) -> None:

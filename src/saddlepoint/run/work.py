@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from inspect import getsourcefile, isroutine
 from pathlib import Path
@@ -75,7 +76,17 @@ def load(spec: RunSpec) -> Work:
         batch_size=spec.batch_size,
         name=spec.target,
     )
-    return Work.of(planned, source=source, threads=spec.threads)
+    named = replace(planned, data=data.name, classes=data.classes, command=command(spec))
+    return Work.of(named, source=source, threads=spec.threads)
+
+
+def command(spec: RunSpec) -> str:
+    """The command line that asks for the same run."""
+    words = ["saddlepoint", "audit", spec.target, "--data", spec.data.name, "--norm", spec.threat.norm, "--eps", spec.threat.eps]
+    if spec.data.n is not None:
+        words += ["--n", str(spec.data.n)]
+    words += ["--budget", spec.budget, "--seed", str(spec.seed), "--batch-size", str(spec.batch_size)]
+    return shlex.join(words)
 
 
 def compute(spec: str, cell: Cell) -> Packed:
