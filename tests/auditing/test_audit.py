@@ -90,9 +90,9 @@ class Noisy(nn.Module):
 
 
 def test_noise_at_a_vanishing_radius_takes_nothing_from_the_clean_accuracy():
-    # sigma = 1 against a score of scale ||w||: many draws err. Judged by single lucky draws, an attack that can do nothing would
-    # seem to win; judged afresh, clean and robust accuracy are means over the same distribution. 200 images x 8 draws: standard error
-    # below 0.0125, the interval has half-width 0.06.
+    # sigma = 1 against a score of scale ||w||: many draws err. Judged by single draws, an attack that can do nothing would seem to
+    # win; judged afresh, clean and robust accuracy are means over the same distribution. 200 images x 8 draws: standard error below
+    # 0.0125, the interval has half-width 0.06.
     noisy = Noisy(NET, 1.0).eval()
     result = sp.audit(noisy, X, Y, threat=sp.Linf(1e-6), budget="quick")
     assert 0.55 < result.clean_accuracy < 0.95

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from saddlepoint.auditing.result import Audit, Row, Symptom
+from saddlepoint.auditing.result import Audit, Examples, Row, Symptom
 from saddlepoint.auditing.statistics import wilson
 from saddlepoint.data import load_data
 
@@ -51,7 +51,15 @@ def an_audit(n: int = 200, **changes: Any) -> Audit:
         worst_points=points,
         correct=correct,
         answered=torch.where(correct > 0, data.y, (data.y * 3 + 1) % 10),
-        winner=tuple(owners),
+        examples=Examples(
+            winner=tuple(owners),
+            margin=torch.where(correct > 0, -1.0, 1.0),
+            size=(points - data.x).flatten(1).abs().amax(1),
+            forward=torch.full((n,), 254),
+            backward=torch.full((n,), 82),
+            draws=1,
+            verified=torch.ones(n, dtype=torch.bool),
+        ),
         seconds=12.5,
         data="digits",
         classes=data.classes,

@@ -28,7 +28,7 @@ def margin(logits: Tensor, y: Tensor) -> Tensor:
 
 def dlr(logits: Tensor, y: Tensor) -> Tensor:
     """Difference of logits ratio, margin / (z_(1) - z_(3)): invariant to shift and scale (Croce & Hein 2020, Eq. 6)."""
-    _need_classes(logits, 3, "dlr")
+    _need_classes(logits, 3, "dlr", instead="margin")
     top = logits.topk(3, dim=-1).values
     return margin(logits, y) / (top[..., 0] - top[..., 2] + 1e-12)
 
@@ -52,7 +52,7 @@ def targeted_dlr(target: Tensor) -> Loss:
     """(z_t - z_y) / (z_(1) - (z_(3) + z_(4)) / 2), Croce & Hein 2020, Eq. 7."""
 
     def loss(logits: Tensor, y: Tensor) -> Tensor:
-        _need_classes(logits, 4, "targeted_dlr")
+        _need_classes(logits, 4, "targeted_dlr", instead="targeted_margin")
         top = logits.topk(4, dim=-1).values
         spread = top[..., 0] - (top[..., 2] + top[..., 3]) / 2
         return (_of(logits, target) - _of(logits, y)) / (spread + 1e-12)
@@ -81,6 +81,6 @@ def _strongest_other(logits: Tensor, y: Tensor) -> Tensor:
     return logits.scatter(-1, y.expand(logits.shape[:-1]).unsqueeze(-1), -torch.inf).amax(-1)
 
 
-def _need_classes(logits: Tensor, least: int, name: str) -> None:
+def _need_classes(logits: Tensor, least: int, name: str, *, instead: str) -> None:
     if logits.shape[-1] < least:
-        raise ValueError(f"{name} needs at least {least} classes, the defence has {logits.shape[-1]}. Use `margin` instead.")
+        raise ValueError(f"{name} needs at least {least} classes, the defence has {logits.shape[-1]}. Use `{instead}` instead.")

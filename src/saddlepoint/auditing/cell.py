@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from saddlepoint.attack.loss import margin
 from saddlepoint.attack.space import per_example
-from saddlepoint.defense import Defense
+from saddlepoint.coins import Coins
+from saddlepoint.defense import Context, Defense
 from saddlepoint.game import Adversary, Episode, Outcomes, Stand, Standing, Threat, play
 
 
@@ -36,12 +38,38 @@ class Job:
         return self._play(adversary, rows, self.seed)
 
     def judge(self, points: Tensor, rows: Tensor) -> Episode:
-        """The verdict on given points, with fresh coins: a point that was worst by luck is not worst again."""
-        return self._play(Stand("verdict", points), rows, self.seed + 1)
+        """The verdict on given points, with fresh coins: a point that was worst by luck is not worst again.
 
-    def _play(self, adversary: Adversary, rows: Tensor, seed: int) -> Episode:
-        x, y = self.x[rows], self.y[rows]
-        return play(self.defense, adversary, x, y, self.threat, ids=rows, seed=seed, batch_size=self.batch_size)
+        Public coins are the coins that count, so they stay.
+        """
+        return self._play(Stand("verdict", points), rows, self.seed if self.threat.coins == "public" else self.seed + 1)
+
+    def margin(self, points: Tensor, rows: Tensor) -> Tensor:
+        """[M] the margin of the wrong classes in one answer to the points."""
+        parts = torch.split(torch.arange(len(rows), device=rows.device), self.batch_size)
+        with torch.no_grad():
+            answers = [self.defense.respond(points[p], Context(Coins.of(self.seed, rows[p]))) for p in parts]
+        return torch.cat([margin(z, self.y[rows[p]]) for z, p in zip(answers, parts, strict=True)])
+
+    def _play(self, adversary: Adversary, rows: Tensor, seed: int, at_once: int | None = None) -> Episode:
+        """Where rows are independent, memory that runs out is no reason to stop: half as many are attacked at a time."""
+        at_once = at_once or self.batch_size
+        try:
+            x, y = self.x[rows], self.y[rows]
+            return play(self.defense, adversary, x, y, self.threat, ids=rows, seed=seed, batch_size=at_once)
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            if not _out_of_memory(error):
+                raise
+            if self.defense.unit != "example" or min(at_once, len(rows)) == 1:
+                raise MemoryError(
+                    f"{adversary.name} ran out of memory on {len(rows)} examples; use a smaller batch size."
+                ) from error
+        return self._play(adversary, rows, seed, max(min(at_once, len(rows)) // 2, 1))
+
+
+def _out_of_memory(error: Exception) -> bool:
+    # On the CPU torch says it with a plain RuntimeError.
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
 
 
 @dataclass(frozen=True)
@@ -51,6 +79,7 @@ class Group:
     outcomes: Outcomes  # [A, 1, M]; the clean images are the first adversary
     points: Tensor  # [M, ...]
     winner: tuple[str, ...]  # [M]
+    margin: Tensor  # [M] how far beyond the boundary those points are, by the defence's answer
     verdict: Episode
 
     @classmethod
@@ -62,4 +91,4 @@ class Group:
             points = torch.where(per_example(strongest == a, points), episode.points, points)
         whole = job.x.index_copy(0, rows, points)
         winner = tuple(outcomes.adversaries[a] for a in strongest.tolist())
-        return cls(outcomes, points, winner, job.judge(whole, rows))
+        return cls(outcomes, points, winner, job.margin(points, rows), job.judge(whole, rows))

@@ -38,6 +38,9 @@ def signs(job: Job, groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Sy
         yield Symptom(
             "clean copies", "warning", f"{copies} proposals were the clean image itself: the attack could not move there."
         )
+    split = max(int(e.batch.amax()) + 1 for g in groups for e in g.outcomes.episodes) if job.defense.unit == "example" else 1
+    if split > 1:
+        yield Symptom("memory", "note", f"memory ran out: batches of {job.batch_size} were attacked in up to {split} parts.")
     claimed = torch.cat([g.outcomes.worst_case_per_example()[0] for g in groups])
     changed = int((claimed != torch.cat([g.verdict.correct[0] for g in groups])).sum())
     if changed and not job.defense.random:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from saddlepoint.attack.aim import Aim, last
 from saddlepoint.attack.base import Attack
-from saddlepoint.attack.best import Best, Found
+from saddlepoint.attack.best import Best, Found, block
 from saddlepoint.attack.goal import Goal
 from saddlepoint.attack.loss import Loss, TargetedLoss, fooled, margin, targeted_dlr
 from saddlepoint.attack.oracle import Meter, Oracle, grants
@@ -62,6 +62,10 @@ class Turn:
             return self.defender_coins(0)
         return self._coins(_REHEARSAL).fold(self.attempt).rooted()
 
+    def draws(self, defense: Defense) -> int:
+        """Answers by which this defence is judged: one, if it tosses no coins."""
+        return self.threat.draws if defense.random else 1
+
     def _coins(self, role: int) -> Coins:
         return Coins.of(self.seed, self.ids).fold(role)
 
@@ -70,11 +74,14 @@ class Turn:
         return self.threat.access if grants(defense.grants, self.threat.access) else defense.grants
 
     def rehearse(self, defense: Defense, x: Tensor, y: Tensor) -> Rehearsal:
-        """The defender's full response to x, over as many draws as it will be judged by."""
-        self.meter.charge(self.rows, self.threat.draws, 0)
-        coins = self.simulated_coins().fold(-1)
+        """The defender's full response to x, over the draws it will be judged by if coins are public, else over as many others."""
+        self.meter.charge(self.rows, self.draws(defense), 0)
+        private = self.simulated_coins().fold(-1)
         with torch.no_grad():
-            answers = [defense.respond(x, Context(coins.fold(draw))) for draw in range(self.threat.draws)]
+            answers = [
+                defense.respond(x, Context(self.defender_coins(draw) if self.threat.coins == "public" else private.fold(draw)))
+                for draw in range(self.draws(defense))
+            ]
         wrong = torch.stack([fooled(z, y) for z in answers])
         value = torch.stack([margin(z, y) for z in answers]).mean(0)
         return Rehearsal(Reading(value, wrong.float().mean(0) > 0.5), wrong.all(0))
@@ -139,20 +146,23 @@ class Cascade:
 
     def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
         coupled = defense.unit != "example"
-        best, peak, alive = Best(x, coupled), Best(x, coupled), torch.arange(len(x), device=x.device)
+        best, alive = Best(x, coupled), torch.arange(len(x), device=x.device)
         for adversary in self.adversaries:
-            seat = turn.restrict(alive)
-            found = adversary.move(seat, defense, x[alive], y[alive])
-            rehearsal = seat.rehearse(defense, found.point, y[alive])
+            seat, labels = turn.restrict(alive), y[alive]
+            found = adversary.move(seat, defense, x[alive], labels)
+            rehearsal = seat.rehearse(defense, found.point, labels)
             _offer(best, alive, found.point, rehearsal.reading)
-            # Losses of different attacks have different scales: peaks compete by the margin that the defence shows on them.
-            same = torch.equal(found.peak, found.point)
-            _offer(peak, alive, found.peak, rehearsal.reading if same else seat.rehearse(defense, found.peak, y[alive]).reading)
+            # Losses of different attacks have different scales: peaks compete by the margin that the defence shows on them. Only
+            # rows whose peak is another point pay for it: coins are numbered by what a row has spent, whatever its neighbours do.
+            apart = block((found.peak != found.point).flatten(1).any(1).long(), coupled).nonzero()[:, 0]
+            if len(apart):
+                peak = found.peak[apart]
+                _offer(best, alive[apart], peak, seat.restrict(apart).rehearse(defense, peak, labels[apart]).reading)
             if not coupled:
                 alive = alive[~rehearsal.fallen]
             if not len(alive):
                 break
-        return Found(best.point, peak.peak)
+        return best.found
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ class Episode:
     adversary: str
     points: Tensor  # [N, ...] what was proposed
     correct: Tensor  # [D, N] share of draws answered rightly
-    chosen: Tensor  # [D, N] the same over other draws: what a choice among adversaries may look at
+    chosen: Tensor  # [D, N] the same over the draws that a choice among adversaries may look at: others, unless coins are public
     answered: Tensor  # [D, N] the class answered most often over the draws that `correct` counts
     batch: Tensor  # [N] which examples were answered together
     size: Tensor  # [N] length of the perturbation in the threat's norm
@@ -35,6 +35,25 @@ class Episode:
     forward: Tensor  # [N] passes spent by the adversary
     backward: Tensor  # [N]
     seconds: float
+
+    @classmethod
+    def joined(cls, parts: Sequence[Episode]) -> Episode:
+        """Episodes of one adversary over several batches as one."""
+        counts = [int(p.batch.amax()) + 1 for p in parts]
+        before = [sum(counts[:k]) for k in range(len(parts))]
+        return cls(
+            adversary=parts[0].adversary,
+            points=torch.cat([p.points for p in parts]),
+            correct=torch.cat([p.correct for p in parts], dim=1),
+            chosen=torch.cat([p.chosen for p in parts], dim=1),
+            answered=torch.cat([p.answered for p in parts], dim=1),
+            batch=torch.cat([p.batch + offset for p, offset in zip(parts, before, strict=True)]),
+            size=torch.cat([p.size for p in parts]),
+            copies=torch.cat([p.copies for p in parts]),
+            forward=torch.cat([p.forward for p in parts]),
+            backward=torch.cat([p.backward for p in parts]),
+            seconds=sum(p.seconds for p in parts),
+        )
 
 
 @dataclass(frozen=True)
@@ -70,34 +89,34 @@ def play(
             f"gives {defense.grants} access."
         )
     ids = torch.arange(len(x), device=x.device) if ids is None else ids
-    started, parts = time.perf_counter(), []
+    parts = []
     for rows in torch.split(torch.arange(len(x), device=x.device), batch_size):
-        turn = Turn.open(threat, ids[rows], seed)
+        started, turn = time.perf_counter(), Turn.open(threat, ids[rows], seed)
         proposed = adversary.move(turn, defense, x[rows], y[rows]).point.detach()
         _refuse_illegal(adversary.name, proposed, x[rows], threat)
         rulings = list(_judge(turn, defense, proposed, y[rows], answers))
-        judging, choosing = _halves(rulings)
-        correct, chosen = (torch.stack([ruling.right for ruling in part]).mean(0) for part in (judging, choosing))
-        answered = torch.stack([ruling.answered for ruling in judging]).mode(0).values
-        parts.append((proposed, correct, chosen, answered, turn.meter))
+        draws = turn.draws(defense)
+        judging, choosing = rulings[:draws], rulings[-draws:]
+        parts.append(
+            Episode(
+                adversary=adversary.name,
+                points=proposed,
+                correct=torch.stack([ruling.right for ruling in judging]).mean(0),
+                chosen=torch.stack([ruling.right for ruling in choosing]).mean(0),
+                answered=torch.stack([ruling.answered for ruling in judging]).mode(0).values,
+                batch=torch.zeros(len(rows), dtype=torch.long),
+                size=threat.space.size(proposed - x[rows]),
+                copies=(proposed == x[rows]).flatten(1).all(1),
+                forward=turn.meter.forward,
+                backward=turn.meter.backward,
+                seconds=time.perf_counter() - started,
+            )
+        )
         if defense.memory == "stream":
             defense = rulings[0].became
         if progress:
             progress(len(rows))
-    points = torch.cat([p[0] for p in parts]) if parts else x
-    return Episode(
-        adversary=adversary.name,
-        points=points,
-        correct=torch.cat([p[1] for p in parts], dim=1),
-        chosen=torch.cat([p[2] for p in parts], dim=1),
-        answered=torch.cat([p[3] for p in parts], dim=1),
-        batch=torch.arange(len(x)) // batch_size,
-        size=threat.space.size(points - x),
-        copies=(points == x).flatten(1).all(1),
-        forward=torch.cat([p[4].forward for p in parts]),
-        backward=torch.cat([p[4].backward for p in parts]),
-        seconds=time.perf_counter() - started,
-    )
+    return Episode.joined(parts)
 
 
 class _Ruling(NamedTuple):
@@ -107,8 +126,12 @@ class _Ruling(NamedTuple):
 
 
 def _judge(turn: Turn, defense: Defense, x: Tensor, y: Tensor, answers: Mapping[str, Answer] | None) -> Iterator[_Ruling]:
-    """The defender's answers. A random defence is asked twice as often as the threat says: to choose an attack, and to judge it."""
-    for draw in range(2 * turn.threat.draws if defense.random else 1):
+    """The defender's answers. A random defence is asked twice as often as the threat says: to choose an attack, and to judge it.
+
+    An attacker who knows the coins chooses by them.
+    """
+    twice = defense.random and turn.threat.coins == "private"
+    for draw in range(turn.draws(defense) * (2 if twice else 1)):
         ctx = Context(turn.defender_coins(draw))
         with torch.no_grad():
             adapted = defense.adapt(x, ctx)
@@ -116,11 +139,6 @@ def _judge(turn: Turn, defense: Defense, x: Tensor, y: Tensor, answers: Mapping[
             logits = [adapted.answer(trace, ctx)] if answers is None else [answer(trace) for answer in answers.values()]
         right = torch.stack([~fooled(z, y) for z in logits]).double()
         yield _Ruling(right, torch.stack([z.argmax(-1) for z in logits]), adapted)
-
-
-def _halves(rulings: list[_Ruling]) -> tuple[list[_Ruling], list[_Ruling]]:
-    half = max(len(rulings) // 2, 1)
-    return rulings[:half], rulings[-half:]
 
 
 def _refuse_illegal(name: str, proposed: Tensor, x: Tensor, threat: Threat) -> None:

@@ -70,7 +70,7 @@ def _example(audit: Audit, i: int) -> Example:
     low, high = min(float(audit.x.amin()), 0.0), max(float(audit.x.amax()), 1.0)
     clean, adversarial = ((t[i].detach().cpu().float() - low) / (high - low) for t in (audit.x, audit.worst_points))
     label, answer = named(audit, int(audit.y[i])), named(audit, int(audit.answered[i]))
-    return Example(i, clean, adversarial, label, answer, audit.winner[i], float(audit.correct[i]))
+    return Example(i, clean, adversarial, label, answer, audit.examples.winner[i], float(audit.correct[i]))
 
 
 def _figure(example: Example, zoom: float) -> Markup:
