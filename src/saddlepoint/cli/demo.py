@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from saddlepoint.cli.radius import Radius
-from saddlepoint.cli.request import Request
+from saddlepoint.cli.request import run
 from saddlepoint.cli.text import errors, examples, output, percent, say, table
 
 _MODELS = ("digits-standard", "digits-pgd", "digits-trades")
@@ -25,6 +24,7 @@ def demo(
     """Audit small trained nets on the embedded digits: what training against attacks buys. Takes about a minute."""
     from saddlepoint.cli.progress import Watching
     from saddlepoint.report.comparison import write
+    from saddlepoint.run.spec import parse
     from saddlepoint.zoo import entry, names
 
     chosen = [name for name in _MODELS if name in names()]
@@ -32,10 +32,9 @@ def demo(
         raise ValueError(f"none of {', '.join(_MODELS)} is installed. Install the package again.")
     audits = []
     for name in chosen:
-        radius = entry(name).measured.radius
-        request = Request(f"zoo:{name}", n=n, eps=Radius(f"{radius:g}", radius), out=out / name)
+        asked = {"target": f"zoo:{name}", "data": {"n": n}, "threat": {"eps": f"{entry(name).measured.radius:g}"}}
         with Watching(errors(), title=name) as watch:
-            audits.append(request.run(watch))
+            audits.append(run(parse(asked), out / name, workers=1, watch=watch))
     rows = [
         [a.target, percent(a.clean_accuracy), percent(a.robust_accuracy), str(a.interval), a.verdict, f"{a.seconds:.0f}"]
         for a in audits

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from types import TracebackType
+import dis
 from typing import Any
 
 import typer
@@ -12,6 +11,7 @@ from typer.core import TyperGroup
 from saddlepoint.cli.text import warn
 
 _MISTAKE, _INTERRUPTED = 2, 130  # exit codes; 128 + SIGINT
+_RAISE = dis.opmap["RAISE_VARARGS"]
 
 
 class Shielded(TyperGroup):
@@ -21,11 +21,14 @@ class Shielded(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
-            warn("Interrupted. What was not finished is not written.")
+            warn("Interrupted.")
             raise typer.Exit(_INTERRUPTED) from error
         except BrokenPipeError:
             raise  # the reader of a pipe went away: typer ends quietly
         except Exception as error:
+            if type(error).__name__ == "Interrupted":  # by name: its module imports torch, and may not have been needed
+                warn(str(error))
+                raise typer.Exit(_INTERRUPTED) from error
             if ctx.params.get("traceback") or not is_mistake(error):
                 raise
             warn(f"Error: {error}")
@@ -33,27 +36,16 @@ class Shielded(TyperGroup):
 
 
 def is_mistake(error: BaseException) -> bool:
-    """Was this raised for the user to read? Then our own code raised it, or the system refused a file.
+    """Was this raised for the user to read? Then a `raise` of our own code did it, or the system refused a file.
 
-    A ValueError from within torch, say, is a bug: of ours, or of the user's model; either way its traceback is what is needed.
+    Anything else, a ValueError from within torch say, is a bug of ours or of the user's model: its traceback is what is needed.
     """
     if isinstance(error, OSError):
         return True
-    return isinstance(error, ValueError | FloatingPointError) and _module(error.__traceback__).startswith("saddlepoint.")
-
-
-def _module(trace: TracebackType | None) -> str:
-    """The module of the innermost frame."""
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return str(trace.tb_frame.f_globals.get("__name__", "")) if trace is not None else ""
-
-
-def refuse(message: str) -> typer.BadParameter:
-    """The error for an option or argument that cannot be understood."""
-    return typer.BadParameter(message)
-
-
-def interactive() -> bool:
-    """Is somebody watching? Then there are bars; a log gets lines."""
-    return sys.stderr.isatty()
+    if isinstance(error, AssertionError | typer.Exit | typer.Abort) or error.__traceback__ is None:
+        return False
+    innermost = error.__traceback__
+    while innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    ours = str(innermost.tb_frame.f_globals.get("__name__", "")).startswith("saddlepoint.")
+    return ours and innermost.tb_frame.f_code.co_code[innermost.tb_lasti] == _RAISE

@@ -1,48 +1,61 @@
-"""How far an audit is, and how long it will take."""
+"""How far a run is, and how long it will take."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from saddlepoint.game import Episode
+    from saddlepoint.run.work import Cell, Work
 
 Clock = Callable[[], float]
 
 
 class Pace:
-    """Seconds left: each adversary goes on at the pace it has shown; one not yet seen is taken for the average of the others."""
+    """How long the rest takes, if each adversary goes on as it began; one not yet seen is taken for the average of the others.
 
-    def __init__(self, adversaries: tuple[str, ...], examples: int) -> None:
-        self._examples = examples
-        self._done = dict.fromkeys(adversaries, 0)
-        self._seconds = dict.fromkeys(adversaries, 0.0)
+    left = elapsed * (work left) / (work done), work in seconds of one worker: it holds for any number of workers.
+    """
 
-    def add(self, adversary: str, examples: int, seconds: float) -> None:
-        self._done[adversary] += examples
-        self._seconds[adversary] += seconds
+    def __init__(self, examples: Sequence[tuple[int, int]]) -> None:
+        """`examples`: the adversary and the number of images of every cell that is to come."""
+        self._left: dict[int, int] = {}
+        for adversary, count in examples:
+            self._left[adversary] = self._left.get(adversary, 0) + count
+        self._done: dict[int, int] = {}
+        self._spent: dict[int, float] = {}
 
-    def left(self) -> float:
-        rates = {name: self._seconds[name] / done for name, done in self._done.items() if done}
+    def add(self, adversary: int, count: int, seconds: float) -> None:
+        self._left[adversary] = self._left.get(adversary, 0) - count
+        self._done[adversary] = self._done.get(adversary, 0) + count
+        self._spent[adversary] = self._spent.get(adversary, 0.0) + seconds
+
+    def left(self, elapsed: float) -> float:
+        rates = {a: self._spent[a] / done for a, done in self._done.items()}
         average = sum(rates.values()) / max(len(rates), 1)
-        return sum(rates.get(name, average) * (self._examples - done) for name, done in self._done.items())
+        rest = sum(rates.get(a, average) * count for a, count in self._left.items())
+        spent = sum(self._spent.values())
+        return elapsed * rest / spent if spent > 0 else 0.0
 
 
 class Watching:
-    """A bar on a terminal, a line per finished group of images in a log; nothing if not `shown`. Use it as a context."""
+    """A bar on a terminal, a line per cell in a log; nothing if not `shown`. Use it as a context."""
 
     def __init__(self, console: Console, *, title: str = "", shown: bool = True, clock: Clock = time.monotonic) -> None:
         self._console, self._title, self._shown, self._clock = console, title, shown, clock
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[left]}"))
         self._bar = Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal))
-        self._last = ""
-        self._pace = Pace((), 0)
-        self._examples = self._group = self._standing = 0
-        self._finished = self._survived = 0
-        self._task = TaskID(0)
-        self._then = clock()
+        self._names: tuple[str, ...] = ()
+        self._pace, self._task, self._started = Pace(()), TaskID(0), clock()
+        self._standing: dict[int, Tensor] = {}
 
     def __enter__(self) -> Watching:
         self._bar.start()
@@ -51,23 +64,30 @@ class Watching:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._bar.stop()
 
-    def plan(self, adversaries: tuple[str, ...], examples: int) -> None:
-        self._pace, self._examples, self._last, self._then = Pace(adversaries, examples), examples, adversaries[-1], self._clock()
-        self._task = self._bar.add_task(self._title, total=len(adversaries) * examples, left="")
+    def begin(self, work: Work, missing: Sequence[Cell]) -> None:
+        sizes = [len(rows) for rows in work.plan.job.groups]
+        self._names, self._started = tuple(a.name for a in work.plan.adversaries), self._clock()
+        self._pace = Pace([(adversary, sizes[group]) for group, adversary in missing])
+        self._task = self._bar.add_task(self._title, total=sum(sizes[group] for group, _ in missing), left="")
+        if len(missing) < len(work.keys):
+            self.say(f"{len(work.keys) - len(missing)} of {len(work.keys)} cells are finished already.")
 
-    def advance(self, adversary: str, examples: int, standing: int) -> None:
-        now = self._clock()
-        self._pace.add(adversary, examples, now - self._then)
-        self._then = now
-        seen, survived = self._finished + examples, self._survived + standing
-        told = f"{self._title} {adversary}: {survived} of {seen} stand".strip()
-        left = f"about {duration(self._pace.left())} left"
-        self._bar.update(self._task, advance=examples, description=told, left=left)
-        if adversary == self._last:
-            self._finished, self._survived = seen, survived
-            if self._shown and not self._console.is_terminal:
-                line = f"{self._title} {seen} of {self._examples} images attacked, {survived} stand, {left}".strip()
-                self._console.print(line, markup=False, soft_wrap=True)
+    def cell(self, cell: Cell, episode: Episode) -> None:
+        group, adversary = cell
+        right = episode.correct[0]
+        self._pace.add(adversary, len(right), episode.seconds)
+        before = self._standing.get(group)
+        self._standing[group] = right if before is None else right.minimum(before)
+        standing, seen = sum(float(t.sum()) for t in self._standing.values()), sum(len(t) for t in self._standing.values())
+        told = f"{self._title} {self._names[adversary]}: {standing:.0f} of {seen} images stand".strip()
+        left = f"about {duration(self._pace.left(self._clock() - self._started))} left"
+        self._bar.update(self._task, advance=len(right), description=told, left=left)
+        if not self._console.is_terminal:
+            self.say(f"{told}, {left}")
+
+    def say(self, message: str) -> None:
+        if self._shown:
+            self._console.print(message, markup=False, soft_wrap=True)
 
 
 def duration(seconds: float) -> str:

@@ -1,95 +1,69 @@
-"""One audit as it was asked for on the command line."""
+"""What was asked for on the command line, as a specification and a place to write."""
 
 from __future__ import annotations
 
 import re
-import shlex
 import tempfile
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from saddlepoint.cli.radius import USUAL, Norm, Radius
-from saddlepoint.cli.target import find_target
-
 if TYPE_CHECKING:
-    import torch
-
-    from saddlepoint.auditing import Audit, Watch
-    from saddlepoint.data import Data
-
-_USUAL_COUNT = 500
+    from saddlepoint.auditing import Audit
+    from saddlepoint.run.runner import Watch
+    from saddlepoint.run.spec import RunSpec
 
 
-class Effort(StrEnum):
-    """How much an audit may cost."""
+class Norm(StrEnum):
+    """How the size of a perturbation is measured."""
+
+    linf = "linf"
+    l2 = "l2"
+    l1 = "l1"
+
+
+class Budget(StrEnum):
+    """How much the attacks may cost."""
 
     quick = "quick"
     standard = "standard"
     thorough = "thorough"
 
 
-@dataclass(frozen=True)
-class Request:
-    """Everything that determines an audit's numbers, and where it is written."""
-
-    target: str
-    data: str = "digits"
-    n: int | None = None  # None: the first 500, or all if there are fewer
-    norm: Norm = Norm.linf
-    eps: Radius = USUAL[Norm.linf]
-    budget: Effort = Effort.standard
-    seed: int = 0
-    batch_size: int = 128
-    device: str = "cpu"
-    root: Path | None = None
-    out: Path | None = None  # None: a folder below runs/
-
-    @property
-    def folder(self) -> Path:
-        return self.out or Path("runs") / f"{_plain(self.target)}-{self.norm}-{_plain(self.eps.text)}"
-
-    def command(self, n: int) -> str:
-        """The command line that asks for this audit of `n` images, with every default written out."""
-        words = ["saddlepoint", "audit", self.target, "--data", self.data, "--n", n, "--norm", self.norm, "--eps", self.eps.text]
-        words += ["--budget", self.budget, "--seed", self.seed, "--batch-size", self.batch_size, "--device", self.device]
-        words += ["--root", self.root] if self.root else []
-        return shlex.join(str(word) for word in [*words, "--out", self.folder])
-
-    def run(self, watch: Watch | None = None) -> Audit:
-        """The audit, written into `folder`. What the user can have got wrong is found before the attacks begin."""
-        from saddlepoint.attack.space import L1, L2, Linf
-        from saddlepoint.auditing import audit
-
-        space = {Norm.linf: Linf, Norm.l2: L2, Norm.l1: L1}[self.norm](self.eps.value)
-        device = _device(self.device)
-        data = self._images()
-        target = find_target(self.target)
-        _refuse_unwritable(self.folder)
-        done = audit(
-            target, data.x, data.y, threat=space, budget=self.budget.value, seed=self.seed, device=device,
-            batch_size=self.batch_size, name=self.target, watch=watch,
-        )  # fmt: skip
-        named = replace(done, data=self.data, classes=data.classes, command=self.command(len(data)))
-        named.to_html(named.save(self.folder) / "report.html")
-        return named
-
-    def _images(self) -> Data:
-        from saddlepoint.data import SOURCES, load_data
-
-        if self.n is not None:
-            return load_data(self.data, n=self.n, root=self.root)
-        # Every named source has more; a user's own may have fewer, and then all are taken.
-        data = load_data(self.data, n=_USUAL_COUNT if self.data in SOURCES else None, root=self.root)
-        return data.take(min(len(data), _USUAL_COUNT))
+USUAL_RADIUS = {Norm.linf: "8/255", Norm.l2: "0.5", Norm.l1: "12"}  # of the literature on 32 x 32 colour images
+USUAL_COUNT = 500
 
 
-def _device(name: str) -> torch.device:
+def images(name: str, n: int | None, root: Path | None) -> dict[str, object]:
+    """The data section. Without a number: the first 500 of a named source, all of the user's own."""
+    from saddlepoint.data import SOURCES
+
+    count = n if n is not None or name not in SOURCES else USUAL_COUNT
+    return {"name": name, "n": count, "root": str(root) if root else None}
+
+
+def default_folder(target: str, norm: str, eps: str) -> Path:
+    """`runs/net-make-linf-8-255`: the end of a path, without what file systems or shells read."""
+    place, _, name = target.removeprefix("zoo:").rpartition(":")
+    words = (Path(place).name.removesuffix(".py"), name.rpartition("/")[2], norm, eps)
+    return Path("runs") / "-".join(re.sub(r"[^A-Za-z0-9.]+", "-", word).strip("-.") for word in words if word)
+
+
+def run(spec: RunSpec, out: Path, *, workers: int, watch: Watch) -> Audit:
+    """Run the specification, on this process or on several. What the user can have got wrong is found before the attacks begin."""
+    from saddlepoint.run import run_spec
+    from saddlepoint.run.executor import Processes, Serial
+
+    _refuse_missing_device(spec.device)
+    _refuse_unwritable(out)
+    return run_spec(spec, out, executor=Processes(workers) if workers > 1 else Serial(), watch=watch)
+
+
+def _refuse_missing_device(name: str) -> None:
     import torch
 
     try:
-        return torch.zeros(1, device=torch.device(name)).device
+        torch.zeros(1, device=torch.device(name))
     except (RuntimeError, AssertionError) as error:
         first = str(error).splitlines()[0]
         raise ValueError(f"the device {name!r} cannot be used ({first}). Try --device cpu.") from error
@@ -103,9 +77,3 @@ def _refuse_unwritable(folder: Path) -> None:
             pass
     except OSError as error:
         raise ValueError(f"cannot write to {folder} ({error}). Choose another folder with --out.") from error
-
-
-def _plain(text: str) -> str:
-    """A part of a folder's name: the end of a path, without what file systems or shells read."""
-    short = text.removeprefix("zoo:") if "/" not in text or ":" not in text else text.rpartition("/")[2]
-    return re.sub(r"[^A-Za-z0-9.]+", "-", short.replace(".py:", "-")).strip("-.") or "target"

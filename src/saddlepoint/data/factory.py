@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from saddlepoint.data.record import Array, Data, DataError, Split, from_arrays, numbered
-from saddlepoint.locate import LocateError, locate
+from saddlepoint.locate import LocateError, locate, told
 
 
 def load_factory(spec: str, split: Split, n: int | None) -> Data:
@@ -25,7 +25,11 @@ def load_factory(spec: str, split: Split, n: int | None) -> Data:
         raise DataError(str(error)) from error
     if not callable(factory):
         raise DataError(f"{spec} is {type(factory).__name__}, expected a function that returns (x, y) or Data.")
-    made = factory(**_accepted(factory, {"split": split, "n": n}))
+    accepted = _accepted(factory, {"split": split, "n": n})
+    try:
+        made = factory(**accepted)
+    except Exception as error:
+        raise DataError(f"Calling {spec} raised {told(error)}.") from error
     name = spec.rpartition(":")[2]
     if isinstance(made, Data):
         return made if n is None else made.take(min(n, len(made)))

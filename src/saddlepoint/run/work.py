@@ -8,24 +8,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from inspect import getsourcefile, isroutine
-from pathlib import Path
 
 import torch
 from torch import nn
 
 from saddlepoint.attack.space import Ball
-from saddlepoint.auditing.plan import Plan, Target, plan
+from saddlepoint.auditing.plan import Plan, plan
 from saddlepoint.data import load_data
-from saddlepoint.defense import Defense
 from saddlepoint.describe import describe
 from saddlepoint.game import Threat
-from saddlepoint.locate import locate
 from saddlepoint.run.attacks import build
 from saddlepoint.run.identity import cell_keys, target_digest
-from saddlepoint.run.spec import NORMS, RunSpec, SpecError, radius
+from saddlepoint.run.spec import NORMS, RunSpec, radius
 from saddlepoint.run.store import Packed
-from saddlepoint.zoo import load as load_zoo
+from saddlepoint.run.target import resolve
 
 Cell = tuple[int, int]  # (group of examples, adversary)
 
@@ -86,39 +82,13 @@ def command(spec: RunSpec) -> str:
     if spec.data.n is not None:
         words += ["--n", str(spec.data.n)]
     words += ["--budget", spec.budget, "--seed", str(spec.seed), "--batch-size", str(spec.batch_size)]
+    words += [*(["--device", spec.device] if spec.device != "cpu" else []), *(["--root", spec.data.root] if spec.data.root else [])]
     return shlex.join(words)
 
 
 def compute(spec: str, cell: Cell) -> Packed:
     """What a worker process runs: the spec as JSON, so that nothing but text travels to it."""
     return load(RunSpec.model_validate_json(spec)).compute(cell)
-
-
-def resolve(text: str) -> tuple[Target, str]:
-    """The target that a text names, and its source text. A factory is called without arguments."""
-    if text.startswith("zoo:"):
-        return load_zoo(text.removeprefix("zoo:")), text
-    found = locate(text)
-    if isinstance(found, nn.Module | Defense):
-        return found, _source(found)
-    if not callable(found):
-        raise SpecError(f"{text} is a {type(found).__name__}; a target is an nn.Module, a Defense, or a factory that returns one.")
-    try:
-        made = found()
-    except Exception as error:
-        raise SpecError(
-            f"calling {text}() failed: {type(error).__name__}: {error}. A factory takes no arguments and returns the model."
-        ) from error
-    return made, _source(found)
-
-
-def _source(thing: object) -> str:
-    """The text of the file in which the target is defined: editing it makes another target."""
-    try:
-        path = getsourcefile(thing if isroutine(thing) or isinstance(thing, type) else type(thing))
-    except TypeError:
-        return ""
-    return Path(path).read_text() if path else ""
 
 
 @contextmanager
