@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from saddlepoint.run.work import Cell, Work
 
 Clock = Callable[[], float]
+_CLEAN = 0  # the clean images are the first adversary of every plan
 
 
 class Pace:
@@ -39,11 +41,13 @@ class Pace:
         self._spent[adversary] = self._spent.get(adversary, 0.0) + seconds
 
     def left(self, elapsed: float) -> float:
-        rates = {a: self._spent[a] / done for a, done in self._done.items()}
-        average = sum(rates.values()) / max(len(rates), 1)
-        rest = sum(rates.get(a, average) * count for a, count in self._left.items())
-        spent = sum(self._spent.values())
-        return elapsed * rest / spent if spent > 0 else 0.0
+        """In seconds; infinite as long as nothing but the clean images, which tell nothing about attacks, has been seen."""
+        rates = {a: self._spent[a] / done for a, done in self._done.items() if a != _CLEAN}
+        if not rates or not sum(self._spent.values()):
+            return math.inf if any(self._left.values()) else 0.0
+        average = sum(rates.values()) / len(rates)
+        rest = sum(rates.get(a, average) * count for a, count in self._left.items() if a != _CLEAN)
+        return elapsed * rest / sum(self._spent.values())
 
 
 class Watching:
@@ -80,7 +84,7 @@ class Watching:
         self._standing[group] = right if before is None else right.minimum(before)
         standing, seen = sum(float(t.sum()) for t in self._standing.values()), sum(len(t) for t in self._standing.values())
         told = f"{self._title} {self._names[adversary]}: {standing:.0f} of {seen} images stand".strip()
-        left = f"about {duration(self._pace.left(self._clock() - self._started))} left"
+        left = remaining(self._pace.left(self._clock() - self._started))
         self._bar.update(self._task, advance=len(right), description=told, left=left)
         if not self._console.is_terminal:
             self.say(f"{told}, {left}")
@@ -88,6 +92,10 @@ class Watching:
     def say(self, message: str) -> None:
         if self._shown:
             self._console.print(message, markup=False, soft_wrap=True)
+
+
+def remaining(seconds: float) -> str:
+    return f"about {duration(seconds)} left" if math.isfinite(seconds) else "time left unknown"
 
 
 def duration(seconds: float) -> str:

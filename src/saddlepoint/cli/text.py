@@ -46,7 +46,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     drawn = Table(box=box.SIMPLE, pad_edge=False)
     for k, title in enumerate(head):
         numeric = bool(rows) and all(row[k][:1].isdigit() or row[k] in ("", "–") for row in rows)
-        drawn.add_column(Text(title), justify="right" if numeric else "left", vertical="bottom")
+        drawn.add_column(Text(title), justify="right" if numeric else "left", vertical="bottom", no_wrap=k == 0)
     for row in rows:
         drawn.add_row(*(Text(cell) for cell in row))
     return drawn

@@ -40,13 +40,13 @@ def scores(entries: list[Entry]) -> Table:
     rows = [
         [
             one.name,
-            one.measured.data,
+            one.measured.data.partition(",")[0],
             str(one.parameters),
-            f"{one.training_radius:g}",
+            f"{one.training_radius:g}" if one.training_radius else "–",
             f"L{one.measured.p} {one.measured.radius:g}",
             percent(one.measured.accuracy["clean"]),
             percent(one.measured.accuracy["worst case"]),
         ]
         for one in entries
     ]
-    return table(("name", "measured on", "parameters", "trained radius", "measured at", "clean", "worst case"), rows)
+    return table(("name", "data", "weights", "trained at", "measured at", "clean", "worst case"), rows)

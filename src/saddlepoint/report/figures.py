@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -64,3 +65,30 @@ def _bar(row: Bar, top: int) -> Iterator[Markup]:
 
 def _across(share: float) -> float:
     return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
+
+
+def histogram(values: Sequence[float], *, title: str, below: str, above: str, bins: int = 60) -> Markup:
+    """Counts on a scale with zero in its middle, in one colour below and in another above.
+
+    The scale ends at the 98th percentile of the sizes; what lies beyond is counted in the outermost bins.
+    """
+    sizes = sorted(abs(value) for value in values)
+    reach = sizes[int(0.98 * (len(sizes) - 1))] or 1.0
+    counts = Counter(min(max(int((value / reach + 1) * bins / 2), 0), bins - 1) for value in values)
+    base, wide, tallest = 150, _WIDTH / bins, max(counts.values())
+    negative = sum(value < 0 for value in values)
+    parts = [tag("title", title), tag("desc", f"{below}: {negative} images; {above}: {len(values) - negative}")]
+    for k, count in sorted(counts.items()):
+        up, colour = 130 * count / tallest, "kept" if k < bins / 2 else "lost"
+        parts.append(tag("rect", x=k * wide + 0.5, y=base - up, width=wide - 1, height=up, class_=colour))
+    parts.append(tag("line", x1=0, x2=_WIDTH, y1=base, y2=base, class_="grid"))
+    parts.append(tag("line", x1=_WIDTH / 2, x2=_WIDTH / 2, y1=4, y2=base + 6, class_="alone"))
+    words = (
+        (0, base + 22, f"{-reach:.3g}", "start"),
+        (_WIDTH / 2, base + 22, "0", "middle"),
+        (_WIDTH, base + 22, f"{reach:.3g}", "end"),
+        (_WIDTH / 2 - 14, 14, f"← {below}", "end"),
+        (_WIDTH / 2 + 14, 14, f"{above} →", "start"),
+    )
+    parts += [tag("text", text, x=x, y=y, text_anchor=anchor, class_="axis") for x, y, text, anchor in words]
+    return tag("svg", *parts, viewBox=f"0 0 {_WIDTH} {base + 30}", role="img", xmlns="http://www.w3.org/2000/svg")

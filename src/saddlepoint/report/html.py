@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from saddlepoint.auditing.result import Audit, Level, Row, Symptom
-from saddlepoint.report.figures import Bar, bars
+from saddlepoint.report.figures import Bar, bars, histogram
 from saddlepoint.report.gallery import gallery, named
 from saddlepoint.report.markup import Markup, tag
 from saddlepoint.report.recipe import check_again, run_again, sha256
@@ -51,6 +51,7 @@ def page(audit: Audit) -> str:
         _section("What speaks against the number", _symptoms(audit.symptoms)),
         _section("The number", _numbers(audit)),
         _section("What each attack took", _attacks(audit)),
+        _section("How far from the boundary", _margins(audit)),
         _section("Which classes fall", _classes(audit)),
         _section("Examples", gallery(audit)),
         _section("What was run", [tag("div", _facts(audit), class_="card scroll")]),
@@ -152,6 +153,19 @@ def _table(rows: Sequence[Row]) -> Markup:
         for row, cells in zip(rows, body, strict=True)
     )
     return tag("table", tag("thead", tag("tr", *(tag("th", cell, scope="col") for cell in head))), tag("tbody", *lines))
+
+
+def _margins(audit: Audit) -> Iterator[Markup]:
+    margins = audit.examples.margin.detach().cpu().double()
+    if not margins.isfinite().all():
+        yield _quiet("Some answers are not finite numbers, so margins cannot be drawn.")
+        return
+    yield _quiet(
+        "The strongest wrong class against the true one, in units of the answers, at the worst point found for each image: images "
+        "near zero on the left stand, but not by much."
+    )
+    figure = histogram(margins.tolist(), title="Margins at the worst points", below="answered rightly", above="answered wrongly")
+    yield tag("div", figure, class_="card")
 
 
 def _classes(audit: Audit) -> Iterator[Markup]:
