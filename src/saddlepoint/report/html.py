@@ -161,8 +161,8 @@ def _margins(audit: Audit) -> Iterator[Markup]:
         yield _quiet("Some answers are not finite numbers, so margins cannot be drawn.")
         return
     yield _quiet(
-        "The strongest wrong class against the true one, in units of the answers, at the worst point found for each image: images "
-        "near zero on the left stand, but not by much."
+        "The strongest wrong class against the true one, in units of the answers, at the point kept for each image: the worst one "
+        "where an attack did harm, the image itself where none did."
     )
     figure = histogram(margins.tolist(), title="Margins at the worst points", below="answered rightly", above="answered wrongly")
     yield tag("div", figure, class_="card")

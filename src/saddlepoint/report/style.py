@@ -83,15 +83,14 @@ figure .kind{color:var(--quiet);font-size:.75rem}
 figure .wrong{color:var(--serious)}
 figcaption{grid-column:1/-1;color:var(--quiet);font-size:.8rem;overflow-wrap:anywhere}
 a{color:var(--accent)}
-pre{background:var(--code);border-radius:.5rem;padding:.8rem 1rem;overflow-x:auto;font:.85rem/1.5 ui-monospace,SFMono-Regular,Menlo,
-Consolas,monospace;margin:.3rem 0}
+pre{background:var(--code);border-radius:.5rem;padding:.8rem 1rem;margin:.3rem 0;white-space:pre-wrap;overflow-wrap:anywhere;
+font:.85rem/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
 footer{margin-top:3rem;border-top:1px solid var(--line);padding-top:.8rem}
 @media print{
 body{font-size:10.5pt;background:#fff}
 main{max-width:none;padding:0}
 .card,figure,.symptoms li,tr,svg{break-inside:avoid}
 h2{break-after:avoid}
-pre{white-space:pre-wrap;overflow-wrap:anywhere}
 .verdict,.symptoms li,svg,.key span::before{print-color-adjust:exact;-webkit-print-color-adjust:exact}
 }
 """
