@@ -22,7 +22,7 @@ def describe(value: object) -> Plain:
     if isinstance(value, tuple | list):
         return [describe(item) for item in value]
     if isinstance(value, frozenset | set):
-        return sorted(str(item) for item in value)
+        return [str(item) for item in sorted(value)]
     if isinstance(value, Mapping):
         return {str(key): describe(item) for key, item in value.items()}
     return str(getattr(value, "__qualname__", type(value).__qualname__))

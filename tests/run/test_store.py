@@ -6,6 +6,7 @@ import errno
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import threading
 import time
@@ -81,7 +82,8 @@ def test_a_finished_run_is_not_computed_again(whole):
     assert computed(spec(), whole) == 0
 
 
-def test_changing_one_attack_computes_its_cells_and_no_others(whole):
+def test_changing_one_attack_computes_its_cells_and_no_others(whole, tmp_path):
+    whole = shutil.copytree(whole, tmp_path / "run")
     changed = (*ATTACKS[:4], ATTACKS[4].model_copy(update={"steps": 11}), *ATTACKS[5:])
     assert computed(spec(attacks=changed), whole) == 4
     assert computed(spec(), whole) == 0  # what the other attack left is still there

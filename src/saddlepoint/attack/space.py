@@ -133,9 +133,10 @@ def _project_l2(u: Tensor, low: Tensor, high: Tensor, radius: Tensor) -> Tensor:
         free = d == t * u
         rest = (radius**2 - torch.where(free, 0.0, d).square().sum(1)).clamp(min=0)
         wanted = (rest / torch.where(free, u, 0.0).square().sum(1).clamp(min=1e-30)).sqrt().clamp(max=1)[:, None]
-        if not (wanted > t * (1 + 4 * torch.finfo(u.dtype).eps)).any():
+        grows = wanted > t * (1 + 4 * torch.finfo(u.dtype).eps)
+        if not grows.any():
             return d
-        t = torch.maximum(wanted, t)
+        t = torch.where(grows, wanted, t)  # a row at its end stays there to the last bit, however long its neighbours take
 
 
 def _project_l1(u: Tensor, low: Tensor, high: Tensor, radius: Tensor) -> Tensor:

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from saddlepoint.attack.loss import margin
 from saddlepoint.attack.space import per_example
-from saddlepoint.coins import Coins
-from saddlepoint.defense import Context, Defense
+from saddlepoint.defense import Defense
 from saddlepoint.game import Adversary, Episode, Outcomes, Stand, Standing, Threat, play
 
 
@@ -44,13 +42,6 @@ class Job:
         """
         return self._play(Stand("verdict", points), rows, self.seed if self.threat.coins == "public" else self.seed + 1)
 
-    def margin(self, points: Tensor, rows: Tensor) -> Tensor:
-        """[M] the margin of the wrong classes in one answer to the points."""
-        parts = torch.split(torch.arange(len(rows), device=rows.device), self.batch_size)
-        with torch.no_grad():
-            answers = [self.defense.respond(points[p], Context(Coins.of(self.seed, rows[p]))) for p in parts]
-        return torch.cat([margin(z, self.y[rows[p]]) for z, p in zip(answers, parts, strict=True)])
-
     def _play(self, adversary: Adversary, rows: Tensor, seed: int, at_once: int | None = None) -> Episode:
         """Where rows are independent, memory that runs out is no reason to stop: half as many are attacked at a time."""
         at_once = at_once or self.batch_size
@@ -79,7 +70,6 @@ class Group:
     outcomes: Outcomes  # [A, 1, M]; the clean images are the first adversary
     points: Tensor  # [M, ...]
     winner: tuple[str, ...]  # [M]
-    margin: Tensor  # [M] how far beyond the boundary those points are, by the defence's answer
     verdict: Episode
 
     @classmethod
@@ -91,4 +81,4 @@ class Group:
             points = torch.where(per_example(strongest == a, points), episode.points, points)
         whole = job.x.index_copy(0, rows, points)
         winner = tuple(outcomes.adversaries[a] for a in strongest.tolist())
-        return cls(outcomes, points, winner, job.margin(points, rows), job.judge(whole, rows))
+        return cls(outcomes, points, winner, job.judge(whole, rows))

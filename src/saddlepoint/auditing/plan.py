@@ -105,7 +105,7 @@ def _examples(job: Job, groups: Sequence[Group]) -> Examples:
     verdict = torch.cat([g.verdict.correct[0] for g in groups])
     return Examples(
         winner=tuple(name for g in groups for name in g.winner),
-        margin=torch.cat([g.margin for g in groups]),
+        margin=torch.cat([g.verdict.margin[0] for g in groups]),
         size=torch.cat([g.verdict.size for g in groups]),
         forward=torch.cat([torch.stack([e.forward for e in group]).sum(0) for group in episodes]),
         backward=torch.cat([torch.stack([e.backward for e in group]).sum(0) for group in episodes]),

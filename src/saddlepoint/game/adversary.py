@@ -12,6 +12,7 @@ from torch import Tensor
 from saddlepoint.attack.aim import Aim, last
 from saddlepoint.attack.base import Attack
 from saddlepoint.attack.best import Best, Found, block
+from saddlepoint.attack.early import UntilFooled
 from saddlepoint.attack.goal import Goal
 from saddlepoint.attack.loss import Loss, TargetedLoss, fooled, margin, targeted_dlr
 from saddlepoint.attack.oracle import Meter, Oracle, grants
@@ -109,6 +110,7 @@ class Direct:
     estimator: Estimator = field(default_factory=Backprop)
     keep: frozenset[str] | None = None  # names of the views that the aim reads; None: all
     respond: bool = False  # differentiate through the defence's adaptation
+    stop_at_success: bool = False  # ask no more about a row once it is fooled; for deterministic defences that answer row by row
 
     @property
     def needs(self) -> Access:
@@ -130,7 +132,13 @@ class Direct:
         goal = Goal(pool, y, self.loss, self.aim, self.rules, self.keep, self.respond)
         # Access was checked above: the oracle grants what the estimator can give.
         oracle = Oracle(goal, self.estimator, turn.meter, turn.rows, turn.simulated_coins(), self.attack.needs, coupled)
-        return self.attack(oracle, x, turn.threat.space, turn.attacker_coins())
+        if not self.stop_at_success:
+            return self.attack(oracle, x, turn.threat.space, turn.attacker_coins())
+        if coupled or any(d.random for d in pool):
+            reason = "rows of this defence answer only together" if coupled else "a random defence may err once by luck"
+            raise ValueError(f"{self.name} stops at the first success, but {reason}. Use stop_at_success=False.")
+        early = UntilFooled.of(oracle, x, turn.threat.space)
+        return early.settled(self.attack(early, x, turn.threat.space, turn.attacker_coins()))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.attack.best import Found
-from saddlepoint.attack.loss import fooled
+from saddlepoint.attack.loss import fooled, margin
 from saddlepoint.attack.oracle import grants
 from saddlepoint.defense import Access, Answer, Context, Defense
 from saddlepoint.game.adversary import Adversary, Turn
@@ -29,6 +29,7 @@ class Episode:
     correct: Tensor  # [D, N] share of draws answered rightly
     chosen: Tensor  # [D, N] the same over the draws that a choice among adversaries may look at: others, unless coins are public
     answered: Tensor  # [D, N] the class answered most often over the draws that `correct` counts
+    margin: Tensor  # [D, N] of the wrong classes, mean over the same draws: positive where the answer is wrong
     batch: Tensor  # [N] which examples were answered together
     size: Tensor  # [N] length of the perturbation in the threat's norm
     copies: Tensor  # [N] bool: proposed the clean image itself
@@ -47,6 +48,7 @@ class Episode:
             correct=torch.cat([p.correct for p in parts], dim=1),
             chosen=torch.cat([p.chosen for p in parts], dim=1),
             answered=torch.cat([p.answered for p in parts], dim=1),
+            margin=torch.cat([p.margin for p in parts], dim=1),
             batch=torch.cat([p.batch + offset for p, offset in zip(parts, before, strict=True)]),
             size=torch.cat([p.size for p in parts]),
             copies=torch.cat([p.copies for p in parts]),
@@ -104,6 +106,7 @@ def play(
                 correct=torch.stack([ruling.right for ruling in judging]).mean(0),
                 chosen=torch.stack([ruling.right for ruling in choosing]).mean(0),
                 answered=torch.stack([ruling.answered for ruling in judging]).mode(0).values,
+                margin=torch.stack([ruling.margin for ruling in judging]).mean(0),
                 batch=torch.zeros(len(rows), dtype=torch.long),
                 size=threat.space.size(proposed - x[rows]),
                 copies=(proposed == x[rows]).flatten(1).all(1),
@@ -122,6 +125,7 @@ def play(
 class _Ruling(NamedTuple):
     right: Tensor  # [D, N] 0 or 1
     answered: Tensor  # [D, N] classes
+    margin: Tensor  # [D, N]
     became: Defense
 
 
@@ -138,7 +142,8 @@ def _judge(turn: Turn, defense: Defense, x: Tensor, y: Tensor, answers: Mapping[
             trace = adapted.trace(x, ctx)
             logits = [adapted.answer(trace, ctx)] if answers is None else [answer(trace) for answer in answers.values()]
         right = torch.stack([~fooled(z, y) for z in logits]).double()
-        yield _Ruling(right, torch.stack([z.argmax(-1) for z in logits]), adapted)
+        answered, margins = torch.stack([z.argmax(-1) for z in logits]), torch.stack([margin(z, y) for z in logits])
+        yield _Ruling(right, answered, margins, adapted)
 
 
 def _refuse_illegal(name: str, proposed: Tensor, x: Tensor, threat: Threat) -> None:
