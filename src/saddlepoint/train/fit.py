@@ -22,7 +22,7 @@ from saddlepoint.train.craft import evaluating
 from saddlepoint.train.describe import describe
 from saddlepoint.train.recipe import Recipe
 
-_SPLIT, _ORDER, _AUGMENT, _CRAFT, _HIDDEN, _JUDGE = range(1, 7)  # each use of randomness tosses its own coins
+_SPLIT, _ORDER, _AUGMENT, _CRAFT, _HIDDEN = range(1, 6)  # each use of randomness tosses its own coins
 
 
 class Epoch(NamedTuple):
@@ -167,8 +167,8 @@ class _Run:
     def _accuracy(self, adversary: Adversary) -> float:
         rows = self.split.dev.to(self.x.device)
         with evaluating(self.net):
-            seed = self._coins(self.split.dev[:1], _JUDGE, 0).shared()
-            episode = play(Plain(self.net), adversary, self.x[rows], self.y[rows], Threat(self.recipe.space), ids=rows, seed=seed)
+            threat = Threat(self.recipe.space)
+            episode = play(Plain(self.net), adversary, self.x[rows], self.y[rows], threat, ids=rows, seed=self.seed)
         return float(episode.correct.mean())
 
     def _coins(self, rows: Tensor, use: int, epoch: int) -> Coins:

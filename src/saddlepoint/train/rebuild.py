@@ -37,6 +37,7 @@ def rebuild(
     out: str | Path | None = None,
     resume: bool = True,
     progress: Progress | None = None,
+    adversaries: tuple[Adversary, ...] = ADVERSARIES,
 ) -> Entry:
     """The recipe trained and measured on the test set; weights and record are written into `folder`.
 
@@ -45,7 +46,7 @@ def rebuild(
     with _one_thread():
         data = load_data(recipe.data, split="train")
         trained = fit(initial(recipe, seed), data.x, data.y, recipe, seed=seed, out=out, resume=resume, progress=progress)
-        measured = measure(trained.net, recipe, seed=seed)
+        measured = measure(trained.net, recipe, seed=seed, adversaries=adversaries)
     record = Entry(
         name=recipe.name,
         net=recipe.net.__name__,

@@ -1,0 +1,104 @@
+"""The embedded models score what their records say, and weights that were not measured are refused."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from saddlepoint import zoo
+from saddlepoint.data import load_data
+from saddlepoint.train import RECIPES, measure
+from saddlepoint.train.describe import describe
+from saddlepoint.train.rebuild import ADVERSARIES
+from saddlepoint.zoo.models import WEIGHTS, store
+
+NAMES = ("digits-pgd", "digits-standard", "digits-trades")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for suffix in ("json", "safetensors"):
+        shutil.copy(WEIGHTS / f"digits-standard.{suffix}", tmp_path)
+    return tmp_path
+
+
+def test_the_embedded_models_are_known_by_name():
+    assert zoo.names() == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_scores_its_recorded_accuracies(name):
+    """PGD-40 is replayed with the recorded coins; only rounding on another machine can move it, by at most 5 images of 500."""
+    record = zoo.entry(name)
+    clean, pgd = ADVERSARIES[:2]
+    measured = measure(zoo.load(name), RECIPES[name], seed=record.measured.seed, adversaries=(clean, pgd))
+    assert measured.n == record.measured.n == 500
+    assert measured.radius == record.measured.radius
+    assert measured.accuracy["clean"] == record.measured.accuracy["clean"]
+    assert abs(measured.accuracy["pgd-40"] - record.measured.accuracy["pgd-40"]) <= 0.01
+
+
+def test_adversarial_training_withstands_what_standard_training_does_not():
+    worst = {name: zoo.entry(name).measured.accuracy["worst case"] for name in NAMES}
+    assert worst["digits-standard"] < 0.15
+    assert min(worst["digits-pgd"], worst["digits-trades"]) > 0.6
+
+
+def agrees(recorded, described):
+    """Every recorded choice still holds; an option that did not exist when the model was trained may have come since."""
+    if isinstance(recorded, dict):
+        return all(key in described and agrees(value, described[key]) for key, value in recorded.items())
+    return recorded == described
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_record_is_of_its_recipe_and_of_its_network(name):
+    record, net = zoo.entry(name), zoo.load(name)
+    assert agrees(record.recipe, json.loads(json.dumps(describe(RECIPES[name]))))
+    assert record.parameters == sum(p.numel() for p in net.parameters())
+    assert record.training_radius == (0.0 if name == "digits-standard" else RECIPES[name].space.radius)
+    assert (WEIGHTS / f"{name}.safetensors").stat().st_size < 300_000
+    assert not net.training
+
+
+def test_weights_with_one_bit_changed_are_refused(folder):
+    path = folder / "digits-standard.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"is not the file that was measured: expected SHA-256 [0-9a-f]{64}, found [0-9a-f]{64}"):
+        zoo.load("digits-standard", folder)
+
+
+def test_missing_weights_are_said_to_be_missing(folder):
+    (folder / "digits-standard.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match="is missing"):
+        zoo.load("digits-standard", folder)
+
+
+def test_a_damaged_record_is_refused(folder):
+    (folder / "digits-standard.json").write_text('{"name": "digits-standard"}')
+    with pytest.raises(ValueError, match="is no record of a model"):
+        zoo.load("digits-standard", folder)
+
+
+def test_a_record_cannot_name_code_to_run(folder):
+    path = folder / "digits-standard.json"
+    path.write_text(path.read_text().replace('"net": "DigitsCNN"', '"net": "os.system"'))
+    with pytest.raises(ValueError, match=r"recorded as a os\.system, but the networks here are DigitsCNN"):
+        zoo.load("digits-standard", folder)
+
+
+def test_an_unknown_name_is_answered_with_the_nearest():
+    with pytest.raises(ValueError, match=r"no model is called 'digits_pdg'\. Did you mean 'digits-pgd'\? Known: digits-pgd, "):
+        zoo.load("digits_pdg")
+    with pytest.raises(ValueError, match=r"no model is called 'x'\. Known"):
+        zoo.load("x")
+
+
+def test_what_is_stored_is_what_is_loaded(tmp_path):
+    net, record = zoo.load("digits-pgd"), zoo.entry("digits-pgd")
+    assert store(net, record, tmp_path) == record  # the digest too: the same weights are the same bytes
+    x = load_data("digits", n=5).x
+    assert torch.equal(zoo.load("digits-pgd", tmp_path)(x), net(x))
