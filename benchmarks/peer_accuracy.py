@@ -114,14 +114,19 @@ def main() -> None:
     arguments.add_argument("--data", type=Path, required=True, help="directory with cifar-10-batches-bin and mnist")
     arguments.add_argument("--n", type=int, default=200, help="how many test images, from the first")
     arguments.add_argument("--out", type=Path, required=True, help="the record to write, or to go on with")
-    arguments.add_argument("--only", nargs="*", default=[], help="names of plans; all if not given")
+    arguments.add_argument(
+        "--only", nargs="+", default=[], choices=[plan.name for plan in PLANS], help="these plans only"
+    )
+    arguments.add_argument("--nets", nargs="+", default=[], choices=[net.name for net in NETS], help="these nets only")
     chosen = arguments.parse_args()
 
     torch.set_num_threads(1)
     sys.path.insert(0, str(chosen.models))
     loaders = importlib.import_module("loaders")
     record = opened(chosen.out, chosen.n)
-    for plan, net, peer in cells(chosen.only):
+    for reason in filter(None, map(peers.why_missing, peers.MODULES)):
+        print(f"skipped: {reason}")
+    for plan, net, peer in cells(chosen.only, chosen.nets):
         key = f"{net.name} {plan.name} {peer}"
         if key in record["cells"]:
             continue
@@ -131,17 +136,15 @@ def main() -> None:
         print(key, record["cells"][key].get("robust_accuracy"), record["cells"][key]["seconds"], flush=True)
 
 
-def cells(only: list[str]) -> Iterator[tuple[Plan, Net, str]]:
+def cells(only: list[str], nets: list[str]) -> Iterator[tuple[Plan, Net, str]]:
+    """What to measure, in order, without the peers that are not installed."""
+    present = [peer for peer in peers.MODULES if peers.why_missing(peer) is None]
     for plan in PLANS:
-        if only and plan.name not in only:
-            continue
         for net in NETS:
-            for peer in plan.peers or peers.ATTACKS[plan.kind]:
-                reason = peers.why_missing(peer)
-                if reason is None:
-                    yield plan, net, peer
-                else:
-                    print(f"skipped: {reason}")
+            if (plan.name in only or not only) and (net.name in nets or not nets):
+                for peer in plan.peers or peers.ATTACKS[plan.kind]:
+                    if peer in present:
+                        yield plan, net, peer
 
 
 def measured(net: nn.Module, plan: Plan, where: Net, peer: str, x: Tensor, y: Tensor) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from . import adapters_art as art
 from . import adapters_foolbox as foolbox
 from . import adapters_pyautoattack as pyautoattack
 from . import adapters_torchattacks as torchattacks
-from .hosting import Adapter, Norm, versions, why_missing
+from .hosting import MODULES, Adapter, Norm, versions, why_missing
 
-__all__ = ["ATTACKS", "versions", "why_missing"]
+__all__ = ["ATTACKS", "MODULES", "versions", "why_missing"]
 
 
 def attacks(norm: Norm) -> dict[str, dict[str, Adapter]]:
