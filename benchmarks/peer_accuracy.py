@@ -114,9 +114,7 @@ def main() -> None:
     arguments.add_argument("--data", type=Path, required=True, help="directory with cifar-10-batches-bin and mnist")
     arguments.add_argument("--n", type=int, default=200, help="how many test images, from the first")
     arguments.add_argument("--out", type=Path, required=True, help="the record to write, or to go on with")
-    arguments.add_argument(
-        "--only", nargs="+", default=[], choices=[plan.name for plan in PLANS], help="these plans only"
-    )
+    arguments.add_argument("--only", nargs="+", default=[], choices=[plan.name for plan in PLANS], help="these plans only")
     arguments.add_argument("--nets", nargs="+", default=[], choices=[net.name for net in NETS], help="these nets only")
     chosen = arguments.parse_args()
 
@@ -237,8 +235,7 @@ def about() -> dict[str, Any]:
         "robust": "one bit per image, the first image is the highest bit of the first hex digit; 1 means not broken",
         "outside": "clean-correct images whose returned point is outside the ball or the box; not counted as broken",
         "repaired": "images classified wrong when clean and right at the returned point",
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
-        | peers.versions(),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__} | peers.versions(),
     }
 
 

@@ -20,9 +20,7 @@ def apgd(norm: Norm, loss: Literal["ce", "dlr"]) -> Adapter:
 
     def run(net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, restarts: int) -> Tensor:
         with peer("adv-lib", seed) as al:
-            return points(
-                al.apgd(anchored(net), x, y, radius, ORDER[norm], n_iter=steps, n_restarts=restarts, loss_function=loss)
-            )
+            return points(al.apgd(anchored(net), x, y, radius, ORDER[norm], n_iter=steps, n_restarts=restarts, loss_function=loss))
 
     return run
 
@@ -68,15 +66,11 @@ def fab_t(norm: Norm) -> Adapter:
     return run
 
 
-def cw_l2(
-    net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, searches: int, steps: int, rate: float
-) -> Tensor:
+def cw_l2(net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, searches: int, steps: int, rate: float) -> Tensor:
     """CW in L2; the radius is not used, it minimises the norm."""
     with peer("adv-lib", seed) as al:
         return points(
-            al.carlini_wagner_l2(
-                anchored(net), x, y, binary_search_steps=searches, max_iterations=steps, learning_rate=rate
-            )
+            al.carlini_wagner_l2(anchored(net), x, y, binary_search_steps=searches, max_iterations=steps, learning_rate=rate)
         )
 
 

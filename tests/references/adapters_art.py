@@ -52,9 +52,7 @@ def apgd(norm: Norm, loss: Literal["cross_entropy", "difference_logits_ratio"]) 
     return run
 
 
-def square_linf(
-    net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, queries: int, rescaled: bool
-) -> Tensor:
+def square_linf(net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, queries: int, rescaled: bool) -> Tensor:
     """Square; this peer always fits the schedule of square sizes to the number of queries, whatever `rescaled` says."""
     with peer("adversarial-robustness-toolbox", seed):
         attack = evasion().SquareAttack(
@@ -68,9 +66,7 @@ def square_linf(
         return points(attack.generate(x.numpy().copy(), y.numpy()))
 
 
-def cw_l2(
-    net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, searches: int, steps: int, rate: float
-) -> Tensor:
+def cw_l2(net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, searches: int, steps: int, rate: float) -> Tensor:
     """CW in L2 with this peer's own line search in every step; the radius is not used, it minimises the norm."""
     with peer("adversarial-robustness-toolbox", seed):
         attack = evasion().CarliniL2Method(

@@ -20,9 +20,7 @@ def pgd(norm: Norm) -> Adapter:
     return run
 
 
-def cw_l2(
-    net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, searches: int, steps: int, rate: float
-) -> Tensor:
+def cw_l2(net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, searches: int, steps: int, rate: float) -> Tensor:
     """CW in L2; the radius is not used, it minimises the norm."""
     with peer("foolbox", seed) as fb:
         attack = fb.attacks.L2CarliniWagnerAttack(binary_search_steps=searches, steps=steps, stepsize=rate)

@@ -40,9 +40,7 @@ def fab(norm: Norm) -> Adapter:
 
     def run(net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, restarts: int) -> Tensor:
         with peer("pyautoattack", seed) as aa:
-            attack = aa.fab_pt.FABAttack_PT(
-                anchored(net), norm=norm, n_restarts=restarts, n_iter=steps, eps=radius, seed=seed
-            )
+            attack = aa.fab_pt.FABAttack_PT(anchored(net), norm=norm, n_restarts=restarts, n_iter=steps, eps=radius, seed=seed)
             return points(attack.perturb(x, y))
 
     return run

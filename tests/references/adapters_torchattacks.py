@@ -25,9 +25,7 @@ def apgd(norm: Norm, loss: Literal["ce", "dlr"]) -> Adapter:
 
     def run(net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, restarts: int) -> Tensor:
         with peer("torchattacks", seed) as ta:
-            attack = ta.APGD(
-                anchored(net), norm=norm, eps=radius, steps=steps, n_restarts=restarts, seed=seed, loss=loss
-            )
+            attack = ta.APGD(anchored(net), norm=norm, eps=radius, steps=steps, n_restarts=restarts, seed=seed, loss=loss)
             return points(attack(x, y))
 
     return run
@@ -79,9 +77,7 @@ def square(norm: Norm) -> Adapter:
 
     def run(net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, queries: int, rescaled: bool) -> Tensor:
         with peer("torchattacks", seed) as ta:
-            attack = ta.Square(
-                anchored(net), norm=norm, eps=radius, n_queries=queries, seed=seed, resc_schedule=rescaled
-            )
+            attack = ta.Square(anchored(net), norm=norm, eps=radius, n_queries=queries, seed=seed, resc_schedule=rescaled)
             return points(attack(x, y))
 
     return run
@@ -97,9 +93,7 @@ def standard(norm: Norm) -> Adapter:
     return run
 
 
-def cw_l2(
-    net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, searches: int, steps: int, rate: float
-) -> Tensor:
+def cw_l2(net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, searches: int, steps: int, rate: float) -> Tensor:
     """CW in L2 with the constant fixed at 1: no search in this peer, so it gets `searches * steps` steps in one run."""
     with peer("torchattacks", seed) as ta:
         return points(ta.CW(anchored(net), c=1, steps=searches * steps, lr=rate)(x, y))

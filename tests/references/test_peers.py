@@ -90,9 +90,7 @@ def slack(problem: Problem, kind: str) -> Tensor:
 def broken(problem: Problem, kind: str, peer: str) -> Tensor:
     skip_missing(peer)
     attack, norm = kind.rsplit("-", 1)
-    found = peers.ATTACKS[kind][peer](
-        problem.net, problem.x.clone(), problem.y.clone(), RADIUS[norm], seed=0, **BUDGETS[attack]
-    )
+    found = peers.ATTACKS[kind][peer](problem.net, problem.x.clone(), problem.y.clone(), RADIUS[norm], seed=0, **BUDGETS[attack])
     length = torch.linalg.vector_norm((found - problem.x).flatten(1), ord=math.inf if norm == "linf" else 2, dim=1)
     return (problem.net(found).argmax(dim=1) != problem.y) & (length <= RADIUS[norm] * (1 + 1e-4))
 
