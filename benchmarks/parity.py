@@ -3,8 +3,8 @@
     python -m benchmarks.parity --models DIR --data DIR --n 200 --out benchmarks/records/ours.json
     python -m benchmarks.parity --table benchmarks/records/ours.json benchmarks/records/peers.json > docs/parity.md
 
-Points are scored by the same function as the peers' points. Passes are the mean over all images of what the meter counted; rows that
-are wrong from the start are not attacked, and rows that have fallen stop asking.
+Points are scored by the same function as the peers' points. Passes are the mean over all images of what the meter counted; rows
+that are wrong from the start are not attacked, and rows that have fallen stop asking.
 """
 
 from __future__ import annotations
