@@ -27,7 +27,7 @@ class CW:
     whose loss stands still; we take every step, so that a row's result does not depend on its batch, and bisect at the end.
     """
 
-    steps: int = 200
+    steps: int = 1000  # a pixel on the edge of the box starts at |w| = 7: steps * learning_rate must exceed that, or it cannot move
     rounds: int = 9
     constant: float = 1e-3  # the first k
     learning_rate: float = 0.01

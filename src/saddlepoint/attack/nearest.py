@@ -17,25 +17,25 @@ _HAIR = 1e-5  # of the box, per pixel: no distance to speak of, yet no copy of t
 
 
 class Nearest:
-    """The nearest success visited, else the visited point of highest value; per example, or as one block when rows are coupled.
+    """The nearest success visited, else the visited point of highest value.
 
-    A copy of the clean image is no proposal. Until something better is visited the point is a hair away from it, which is all that
+    Each row keeps its own. Where rows are coupled only whole batches can be proposed; more successes are better, then shorter ones.
+    A copy of the clean image is no proposal: until something better is visited the point is a hair away from it, which is all that
     a row needs whose clean image is already misclassified.
     """
 
     def __init__(self, center: Tensor, space: Ball, coins: Coins, coupled: bool) -> None:
         self._center, self._space, self._coupled = center, space, coupled
-        self._inside = Best(center, coupled)
         hair = _HAIR * (space.box[1] - space.box[0]) * center.flatten(1).shape[1] ** (1 / space.p)
-        self.point = replace(space, radius=min(hair, space.radius)).sample(center, coins)
-        self.success = torch.zeros(len(center), dtype=torch.bool, device=center.device)
-        self._fooled = torch.zeros(len(center), dtype=torch.long, device=center.device)
-        self._merit = center.new_full((len(center),), -torch.inf)
+        start = replace(space, radius=min(hair, space.radius)).sample(center, coins)
+        self._rows = _Keep(start, coupled=False)
+        self._whole = _Keep(start, coupled=True) if coupled else self._rows
+        self._inside = Best(center, coupled)
 
     @property
     def size(self) -> Tensor:
-        """[N] the length of the nearest success, infinite where there is none."""
-        return torch.where(self.success, self._space.size(self.point - self._center), torch.inf)
+        """[N] the length of the nearest success of each row, infinite where there is none."""
+        return torch.where(self._rows.fooled > 0, self._space.size(self._rows.point - self._center), torch.inf)
 
     def legal(self, x: Tensor) -> Tensor:
         """x itself; its projection when rows answer together, since then the batch must be a legal proposal as a whole."""
@@ -46,29 +46,51 @@ class Nearest:
         moved = block((size > 0).long(), self._coupled) > 0  # false for copies, and for what is not a number
         value = torch.where(moved, reading.value.nan_to_num(nan=-torch.inf), -torch.inf)
         success = reading.success & moved
-        fooled = block(success.long(), self._coupled)
-        merit = torch.where(fooled > 0, -block(torch.where(success, size, 0.0), self._coupled), block(value, self._coupled))
-        better = (fooled > self._fooled) | ((fooled == self._fooled) & (merit > self._merit))
-        self.point = torch.where(per_example(better, x), x, self.point)
-        self.success = torch.where(better, success, self.success)
-        self._fooled, self._merit = torch.where(better, fooled, self._fooled), torch.where(better, merit, self._merit)
+        for keep in {self._rows, self._whole}:
+            keep.offer(x, size, value, success)
         inside = self._space.contains(x, self._center)
         self._inside.offer(x, Reading(torch.where(inside, value, -torch.inf), success & inside))
 
     def search(self, oracle: Scores, steps: int) -> None:
-        """Bisect the segment from the clean image to the point, `steps` readings: where it crosses the boundary is nearer still."""
-        end, low = self.point - self._center, torch.zeros_like(self._merit)
-        high = torch.ones_like(low)
+        """`steps` readings on the segments from the clean image through each row's point.
+
+        Independent rows are bisected: where the segment crosses the boundary is nearer still. Coupled rows found their points in
+        different batches, which nobody answered together: ask, and lengthen those that fail in this company.
+        """
+        end = self._rows.point - self._center
+        low, high = torch.zeros_like(self._rows.merit), torch.ones_like(self._rows.merit)
         for _ in range(steps):
-            middle = (low + high) / 2
-            x = self._center + per_example(middle, end) * end
+            at = high if self._coupled else (low + high) / 2
+            x = self.legal(self._center + per_example(at, end) * end)
             reading = oracle.score(x)
             self.offer(x, reading)
-            low, high = torch.where(reading.success, low, middle), torch.where(reading.success, middle, high)
+            low = torch.where(reading.success, low, at)
+            high = torch.where(reading.success, at, 1.1 * high if self._coupled else high)
 
     def found(self, oracle: Scores) -> Found:
-        """One more reading, of the point projected into the set; a row whose point lies outside proposes the best seen inside."""
-        x = self._space.project(self.point, self._center)
-        self.offer(x, oracle.score(x))
-        legal = self._space.contains(self.point, self._center)
-        return Found(torch.where(per_example(legal, x), self.point, self._inside.point), self._inside.peak)
+        """One more reading, of the point projected into the set: where it succeeds it is proposed, else the best seen inside.
+
+        On the boundary itself rounding decides who is right, so the point is first lengthened by the root of the rounding unit.
+        """
+        beyond = 1 + torch.finfo(self._center.dtype).eps ** 0.5
+        x = self._space.project(self._center + beyond * (self._whole.point - self._center), self._center)
+        reading, claimed = oracle.score(x), self._whole.fooled
+        self.offer(x, reading)
+        holds = block(reading.success.long(), self._coupled) >= claimed.clamp(min=1)
+        return Found(torch.where(per_example(holds, x), x, self._inside.point), self._inside.peak)
+
+
+class _Keep:
+    """More successes first, then shorter ones; without any, the higher value."""
+
+    def __init__(self, x: Tensor, coupled: bool) -> None:
+        self.coupled, self.point = coupled, x
+        self.fooled = torch.zeros(len(x), dtype=torch.long, device=x.device)
+        self.merit = x.new_full((len(x),), -torch.inf)
+
+    def offer(self, x: Tensor, size: Tensor, value: Tensor, success: Tensor) -> None:
+        fooled = block(success.long(), self.coupled)
+        merit = torch.where(fooled > 0, -block(torch.where(success, size, 0.0), self.coupled), block(value, self.coupled))
+        better = (fooled > self.fooled) | ((fooled == self.fooled) & (merit > self.merit))
+        self.point = torch.where(per_example(better, x), x, self.point)
+        self.fooled, self.merit = torch.where(better, fooled, self.fooled), torch.where(better, merit, self.merit)
