@@ -38,6 +38,8 @@ def test_first_tuned_step_follows_the_mean_gradient_of_the_neighbourhood() -> No
     VMI(steps=3, samples=4, neighbourhood=1.0)(seat(Bowl(), torch.zeros(3).long()), x, space, coins(3))
     x0, near, x1, x2 = asked[0], torch.stack(asked[1:5]), asked[5], asked[10]
     assert ((near - x0).abs() <= 0.1 + 1e-12).all()
+    later = torch.stack(asked[6:10]) - x1
+    assert len(torch.cat([near - x0, later]).flatten().unique()) > 150  # 2 steps, 4 neighbours, 3 rows, 8 pixels: all drawn apart
 
     def slope(v: torch.Tensor) -> torch.Tensor:
         return 2 * (v - 0.5)

@@ -59,8 +59,8 @@ class RayS:
                 if not len(rows):
                     break
                 oracle = oracle[playing]
-            sign, radius = rays.probe(space)
-            rays = rays.told(oracle.decide(rays.at(sign, radius, space)), sign, radius, tolerance)
+            up, radius = rays.probe(space)
+            rays = rays.told(oracle.decide(rays.at(up, radius, space)), up, radius, tolerance)
         return reunited([*parts, (rows, rays.found(space))])
 
 
@@ -69,7 +69,7 @@ class _Rays:
     """Where every example is in its search."""
 
     center: Tensor  # [N, ...]
-    sign: Tensor  # [N, ...] the best ray
+    up: Tensor  # [N, ...] bool: where the best ray has the sign +1, else -1
     radius: Tensor  # [N] at which it fools; infinite before anything did
     low: Tensor  # [N] at which it does not, while it is searched
     searching: Tensor  # [N] bool: else the next flip is to be checked
@@ -80,44 +80,44 @@ class _Rays:
     def of(cls, center: Tensor) -> _Rays:
         none = torch.zeros(len(center), dtype=torch.long, device=center.device)
         zero = center.new_zeros(len(center))
-        return cls(center, torch.ones_like(center), zero + torch.inf, zero, none.bool(), none, none - 1)
+        return cls(center, torch.ones_like(center, dtype=torch.bool), zero + torch.inf, zero, none.bool(), none, none - 1)
 
     def __getitem__(self, rows: Tensor) -> _Rays:
         return _Rays(*(getattr(self, field.name)[rows] for field in fields(self)))
 
-    def at(self, sign: Tensor, radius: Tensor, space: Ball) -> Tensor:
-        return (self.center + per_example(radius, sign) * sign).clamp(*space.box)
+    def at(self, up: Tensor, radius: Tensor, space: Ball) -> Tensor:
+        radius = per_example(radius, up)
+        return (self.center + torch.where(up, radius, -radius)).clamp(*space.box)
 
     def probe(self, space: Ball) -> tuple[Tensor, Tensor]:
         """The ray and the radius to ask about: the middle of what is searched, or a flip at the best radius."""
-        size = self._size()
-        place = torch.arange(self.sign[:1].numel(), device=self.sign.device)
-        begin = (self.block * size)[:, None]
-        flip = (place >= begin) & (place < begin + size[:, None]) & ~self.searching[:, None]
+        size, d = self._size(), self.up[:1].numel()
+        begin = torch.where(self.searching, d, self.block * size)[:, None]  # past the end: nothing is flipped
+        place = torch.arange(d, device=self.up.device)
+        flip = (place >= begin) & (place < begin + size[:, None])
         width = space.box[1] - space.box[0]
         radius = torch.where(self.searching, (self.low + self.radius) / 2, self.radius.clamp(max=width))
-        return torch.where(flip.view_as(self.sign), -self.sign, self.sign), radius
+        return self.up ^ flip.view_as(self.up), radius
 
-    def told(self, hit: Tensor, sign: Tensor, radius: Tensor, tolerance: float) -> _Rays:
-        """The rays after the answer about `sign` at `radius`."""
+    def told(self, hit: Tensor, up: Tensor, radius: Tensor, tolerance: float) -> _Rays:
+        """The rays after the answer about the ray `up` at `radius`."""
         low = torch.where(self.searching, torch.where(hit, self.low, radius), 0.0)
         best = torch.where(hit, radius, self.radius)
         searching = (self.searching | hit) & (best - low > tolerance)
-        size, d = self._size(), self.sign[:1].numel()
-        last = (self.block + 1) * size >= d
+        last = (self.block + 1) * self._size() >= self.up[:1].numel()
         level = torch.where(last & ~searching, self.level + 1, self.level)
         block = torch.where(searching, self.block, torch.where(last, 0, self.block + 1))
-        return _Rays(self.center, torch.where(per_example(hit, sign), sign, self.sign), best, low, searching, level, block)
+        return _Rays(self.center, torch.where(per_example(hit, up), up, self.up), best, low, searching, level, block)
 
     def found(self, space: Ball) -> Found:
         """The points at the radii found or at the ball's; on the opposite ray where the box leaves this one no room at all."""
         radius = self.radius.clamp(max=space.radius)
-        point = self.at(self.sign, radius, space)
+        point = self.at(self.up, radius, space)
         stuck = (point == self.center).flatten(1).all(1)
-        point = torch.where(per_example(stuck, point), self.at(-self.sign, radius, space), point)
+        point = torch.where(per_example(stuck, point), self.at(~self.up, radius, space), point)
         return Found(point, point)
 
     def _size(self) -> Tensor:
         """[N] pixels in a block: d / 2^level, rounded up."""
         parts = 2 ** self.level.clamp(max=40)
-        return (self.sign[:1].numel() + parts - 1) // parts
+        return (self.up[:1].numel() + parts - 1) // parts
