@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from saddlepoint.attack.space import L1, L2, Ball, Linf
     from saddlepoint.attack.square import Square
     from saddlepoint.attack.vmi import VMI
-    from saddlepoint.auditing import Audit, audit, autoattack, rand
+    from saddlepoint.auditing import Audit, autoattack, rand
     from saddlepoint.data import load_data
     from saddlepoint.defense import BlackBox, Context, Defense, Plain, Trace, View
     from saddlepoint.game import Cascade, Direct, MultiTarget, Outcomes, Restarts, Threat, Transfer, evaluate, play
     from saddlepoint.gradients import BPDA, SPSA, Backprop, Checkpointed, EoT, Exact, FixedCoins
+    from saddlepoint.run import audit
 
 _HOME = {
     "attack.aim": ("expected", "hardest", "last", "loss_of_mean", "mean_of_losses"),
@@ -48,11 +49,12 @@ _HOME = {
     "attack.space": ("L1", "L2", "Ball", "Linf"),
     "attack.square": ("Square",),
     "attack.vmi": ("VMI",),
-    "auditing": ("Audit", "audit", "autoattack", "rand"),
+    "auditing": ("Audit", "autoattack", "rand"),
     "data": ("load_data",),
     "defense": ("BlackBox", "Context", "Defense", "Plain", "Trace", "View"),
     "game": ("Cascade", "Direct", "MultiTarget", "Outcomes", "Restarts", "Threat", "Transfer", "evaluate", "play"),
     "gradients": ("BPDA", "SPSA", "Backprop", "Checkpointed", "EoT", "Exact", "FixedCoins"),
+    "run": ("audit",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

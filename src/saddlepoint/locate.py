@@ -55,7 +55,7 @@ def _run_file(path: Path) -> ModuleType:
             module_spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise LocateError(f"Running {path} raised {_told(error)}.") from error
+        raise LocateError(f"Running {path} raised {told(error)}.") from error
     return module
 
 
@@ -68,9 +68,9 @@ def _import_module(name: str) -> ModuleType:
             raise LocateError(
                 f"There is no module {error.name!r}. Install it, start in the folder that holds it, or give a file: 'file.py:name'."
             ) from error
-        raise LocateError(f"Importing {name} raised {_told(error)}. Install what it needs.") from error
+        raise LocateError(f"Importing {name} raised {told(error)}. Install what it needs.") from error
     except (Exception, SystemExit) as error:
-        raise LocateError(f"Importing {name} raised {_told(error)}.") from error
+        raise LocateError(f"Importing {name} raised {told(error)}.") from error
 
 
 def _attribute(holder: object, name: str, spec: str) -> object:
@@ -94,7 +94,14 @@ def _first_on_path(folder: Path) -> Iterator[None]:
             sys.path.remove(entry)
 
 
-def _told(error: BaseException) -> str:
+def told(error: BaseException) -> str:
     """The error and the line that raised it: the reader may see this sentence without the traceback."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"
+    frames = traceback.extract_tb(error.__traceback__)
+    # The line that can be changed: what it called into, torch say, is not the reader's.
+    own = [frame for frame in frames if not _installed(Path(frame.filename))] or frames
+    message = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {message} ({Path(own[-1].filename).name}, line {own[-1].lineno})"
+
+
+def _installed(path: Path) -> bool:
+    return "site-packages" in path.parts or path.is_relative_to(Path(__file__).parent) or str(path).startswith("<frozen")

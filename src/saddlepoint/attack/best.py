@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +19,15 @@ class Found:
 
     point: Tensor  # fooled first, then by value: for the function that was attacked
     peak: Tensor  # the highest value, whatever it fooled: for any other function the point is scored on
+
+    def __getitem__(self, rows: Tensor) -> Found:
+        return Found(self.point[rows], self.peak[rows])
+
+
+def reunited(parts: Sequence[tuple[Tensor, Found]]) -> Found:
+    """One batch again from parts (rows, found) that were finished at different times."""
+    order = torch.cat([rows for rows, _ in parts]).argsort()
+    return Found(torch.cat([found.point for _, found in parts]), torch.cat([found.peak for _, found in parts]))[order]
 
 
 def block(value: Tensor, coupled: bool) -> Tensor:
@@ -39,6 +50,13 @@ class Best:
     @property
     def found(self) -> Found:
         return Found(self.point, self.peak)
+
+    def __getitem__(self, rows: Tensor) -> Best:
+        """What these rows hold, to be bettered by them alone."""
+        part = copy(self)
+        part.point, part.peak, part.success = self.point[rows], self.peak[rows], self.success[rows]
+        part.value, part.peak_value = self.value[rows], self.peak_value[rows]
+        return part
 
     def offer(self, x: Tensor, reading: Reading) -> Tensor:
         """[N] bool: where this is the new peak."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -28,7 +30,7 @@ def margin(logits: Tensor, y: Tensor) -> Tensor:
 
 def dlr(logits: Tensor, y: Tensor) -> Tensor:
     """Difference of logits ratio, margin / (z_(1) - z_(3)): invariant to shift and scale (Croce & Hein 2020, Eq. 6)."""
-    _need_classes(logits, 3, "dlr")
+    _need_classes(logits, 3, "dlr", instead="margin")
     top = logits.topk(3, dim=-1).values
     return margin(logits, y) / (top[..., 0] - top[..., 2] + 1e-12)
 
@@ -38,39 +40,70 @@ def probability_margin(logits: Tensor, y: Tensor) -> Tensor:
     return margin(logits.softmax(-1), y)
 
 
+@runtime_checkable
+class PerRow(Protocol):
+    """A loss that holds something for each row, and can be had for some of them."""
+
+    def restrict(self, rows: Tensor) -> Loss: ...
+
+
+def restrict(loss: Loss, rows: Tensor) -> Loss:
+    """The same loss for some of the rows."""
+    return loss.restrict(rows) if isinstance(loss, PerRow) else loss
+
+
+@dataclass(frozen=True)
+class Toward:
+    """A loss that draws each row towards a class of its own."""
+
+    form: Callable[[Tensor, Tensor, Tensor], Tensor]  # (logits, y, target) -> [..., N]
+    target: Tensor  # [N]
+
+    def __call__(self, logits: Tensor, y: Tensor) -> Tensor:
+        return self.form(logits, y, self.target)
+
+    def restrict(self, rows: Tensor) -> Loss:
+        return Toward(self.form, self.target[rows])
+
+
 def targeted_margin(target: Tensor) -> Loss:
     """z_t - z_y."""
-    return lambda logits, y: _of(logits, target) - _of(logits, y)
+    return Toward(lambda logits, y, t: _of(logits, t) - _of(logits, y), target)
 
 
 def targeted_cross_entropy(target: Tensor) -> Loss:
     """z_t - logsumexp(z): the likelihood of the target."""
-    return lambda logits, y: -cross_entropy(logits, target)  # noqa: ARG005
+    return Toward(lambda logits, y, t: -cross_entropy(logits, t), target)  # noqa: ARG005
 
 
 def targeted_dlr(target: Tensor) -> Loss:
     """(z_t - z_y) / (z_(1) - (z_(3) + z_(4)) / 2), Croce & Hein 2020, Eq. 7."""
 
-    def loss(logits: Tensor, y: Tensor) -> Tensor:
-        _need_classes(logits, 4, "targeted_dlr")
+    def ratio(logits: Tensor, y: Tensor, t: Tensor) -> Tensor:
+        _need_classes(logits, 4, "targeted_dlr", instead="targeted_margin")
         top = logits.topk(4, dim=-1).values
         spread = top[..., 0] - (top[..., 2] + top[..., 3]) / 2
-        return (_of(logits, target) - _of(logits, y)) / (spread + 1e-12)
+        return (_of(logits, t) - _of(logits, y)) / (spread + 1e-12)
 
-    return loss
+    return Toward(ratio, target)
 
 
-def saturated(loss: Loss, *, beyond: float = 0.0) -> Loss:
+@dataclass(frozen=True)
+class saturated:  # noqa: N801
     """`loss` without a gradient on rows whose margin is above `beyond`.
 
     Under a defence that couples its batch, rows already fooled would go on pulling the shared adaptation their way.
     """
 
-    def saturating(logits: Tensor, y: Tensor) -> Tensor:
-        value = loss(logits, y)
-        return torch.where(margin(logits, y) > beyond, value.detach(), value)
+    loss: Loss
+    beyond: float = 0.0
 
-    return saturating
+    def __call__(self, logits: Tensor, y: Tensor) -> Tensor:
+        value = self.loss(logits, y)
+        return torch.where(margin(logits, y) > self.beyond, value.detach(), value)
+
+    def restrict(self, rows: Tensor) -> Loss:
+        return saturated(restrict(self.loss, rows), self.beyond)
 
 
 def _of(logits: Tensor, label: Tensor) -> Tensor:
@@ -81,6 +114,6 @@ def _strongest_other(logits: Tensor, y: Tensor) -> Tensor:
     return logits.scatter(-1, y.expand(logits.shape[:-1]).unsqueeze(-1), -torch.inf).amax(-1)
 
 
-def _need_classes(logits: Tensor, least: int, name: str) -> None:
+def _need_classes(logits: Tensor, least: int, name: str, *, instead: str) -> None:
     if logits.shape[-1] < least:
-        raise ValueError(f"{name} needs at least {least} classes, the defence has {logits.shape[-1]}. Use `margin` instead.")
+        raise ValueError(f"{name} needs at least {least} classes, the defence has {logits.shape[-1]}. Use `{instead}` instead.")

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from saddlepoint.attack.goal import Goal
+from saddlepoint.attack.loss import restrict
 from saddlepoint.coins import Coins
 from saddlepoint.defense import Access
 from saddlepoint.gradients import Estimator, Reading, Slope
 
 _ORDER: tuple[Access, ...] = ("decision", "score", "gradient")
+_UNLIMITED = 2**62
 
 
 def grants(access: Access, needed: Access) -> bool:
@@ -48,9 +50,13 @@ class Meter:
 
     def left(self, rows: Tensor) -> int:
         """Forward passes that every one of these rows may still spend."""
-        if self.limit is None or not len(rows):
-            return 2**62
-        return self.limit - int(self.forward[rows].amax())
+        return _UNLIMITED if self.limit is None or not len(rows) else int(self.allowance(rows).amin())
+
+    def allowance(self, rows: Tensor) -> Tensor:
+        """[N] forward passes that each of these rows may still spend."""
+        if self.limit is None:
+            return torch.full_like(rows, _UNLIMITED)
+        return self.limit - self.forward[rows]
 
 
 class Decides(Protocol):
@@ -60,6 +66,7 @@ class Decides(Protocol):
     def coupled(self) -> bool: ...
     def decide(self, x: Tensor) -> Tensor: ...
     def left(self) -> int: ...
+    def allowance(self) -> Tensor: ...
     def __len__(self) -> int: ...
     def __getitem__(self, rows: Tensor) -> Decides: ...
 
@@ -100,12 +107,16 @@ class Oracle:
             raise ValueError(
                 "rows of a coupled defence answer only together; an attack may restrict an oracle only when `coupled` is False."
             )
-        goal = replace(self.goal, y=self.goal.y[rows])
+        goal = replace(self.goal, y=self.goal.y[rows], loss=restrict(self.goal.loss, rows))
         return replace(self, goal=goal, rows=self.rows[rows.to(self.rows.device)], coins=self.coins[rows])
 
     def left(self) -> int:
         """Readings that can still be paid for."""
         return self.meter.left(self.rows) // self.estimator.cost
+
+    def allowance(self) -> Tensor:
+        """[N] readings that each row can still pay for; rows of one batch may have spent differently."""
+        return self.meter.allowance(self.rows) // self.estimator.cost
 
     def decide(self, x: Tensor) -> Tensor:  # [N] bool
         return self._read(x).success

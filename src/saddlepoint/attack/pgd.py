@@ -59,4 +59,4 @@ def FGSM() -> PGD:  # noqa: N802
 
 def normalised(grad: Tensor) -> Tensor:
     """The gradient divided by its mean absolute value, so that steps of different scale add up (Dong et al. 2018, Eq. 6)."""
-    return grad / per_example(grad.flatten(1).abs().mean(1).clamp(min=1e-30), grad)
+    return grad / per_example(grad.flatten(1).abs().mean(1).clamp(min=torch.finfo(grad.dtype).tiny), grad)

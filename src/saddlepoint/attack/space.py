@@ -79,6 +79,8 @@ class Ball:
         if self.p == math.inf:
             return grad.sign()
         if self.p == 2:
+            # The largest entry first: in float32 squares below 1e-38 vanish, and saturated losses have such gradients.
+            grad = grad / per_example(grad.flatten(1).abs().amax(1).clamp(min=torch.finfo(grad.dtype).tiny), grad)
             return grad / per_example(self.size(grad).clamp(min=1e-30), grad)
         low, high = self.box
         blocked = ((grad > 0) & (x >= high)) | ((grad < 0) & (x <= low))
@@ -87,13 +89,15 @@ class Ball:
         count = torch.ones_like(strength[:, 0]) if density is None else (density * d).floor().clamp(1, d)
         rank = strength.argsort(dim=1, descending=True, stable=True).argsort(dim=1)  # ties fall to one coordinate each
         chosen = (rank < count[:, None]) & (strength > 0)
-        return grad.sign() * (chosen / chosen.sum(1, keepdim=True).clamp(min=1)).view_as(grad)
+        share = chosen.to(grad) / chosen.sum(1, keepdim=True).clamp(min=1)
+        return grad.sign() * share.view_as(grad)
 
     def contains(self, x: Tensor, center: Tensor) -> Tensor:  # [N] bool
-        """Inside, up to rounding: each of the d coordinates of x is off by at most eps, their norm by eps d^(1/p)."""
-        slack = 2 * torch.finfo(x.dtype).eps * (x[0].numel() ** (1 / self.p) + self.radius) if len(x) else 0.0
-        low, high = self.box
-        inside = ((x >= low - slack) & (x <= high + slack)).flatten(1).all(1)
+        """Inside, up to rounding: each of the d coordinates is off by eps times its size, their norm by d^(1/p) times that."""
+        scale = center.flatten(1).abs().amax(1).clamp(min=1)  # [N] pixels may also be counted to 255
+        slack: Tensor = 2 * torch.finfo(x.dtype).eps * (scale * x.shape[1:].numel() ** (1 / self.p) + self.radius)
+        low, high = self.box[0] - per_example(slack, x), self.box[1] + per_example(slack, x)
+        inside = ((x >= low) & (x <= high)).flatten(1).all(1)
         return inside & (self.size(x - center) <= self.radius + slack)
 
 
@@ -129,9 +133,10 @@ def _project_l2(u: Tensor, low: Tensor, high: Tensor, radius: Tensor) -> Tensor:
         free = d == t * u
         rest = (radius**2 - torch.where(free, 0.0, d).square().sum(1)).clamp(min=0)
         wanted = (rest / torch.where(free, u, 0.0).square().sum(1).clamp(min=1e-30)).sqrt().clamp(max=1)[:, None]
-        if not (wanted > t * (1 + 4 * torch.finfo(u.dtype).eps)).any():
+        grows = wanted > t * (1 + 4 * torch.finfo(u.dtype).eps)
+        if not grows.any():
             return d
-        t = torch.maximum(wanted, t)
+        t = torch.where(grows, wanted, t)  # a row at its end stays there to the last bit, however long its neighbours take
 
 
 def _project_l1(u: Tensor, low: Tensor, high: Tensor, radius: Tensor) -> Tensor:

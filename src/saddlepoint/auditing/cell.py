@@ -36,12 +36,31 @@ class Job:
         return self._play(adversary, rows, self.seed)
 
     def judge(self, points: Tensor, rows: Tensor) -> Episode:
-        """The verdict on given points, with fresh coins: a point that was worst by luck is not worst again."""
-        return self._play(Stand("verdict", points), rows, self.seed + 1)
+        """The verdict on given points, with fresh coins: a point that was worst by luck is not worst again.
 
-    def _play(self, adversary: Adversary, rows: Tensor, seed: int) -> Episode:
-        x, y = self.x[rows], self.y[rows]
-        return play(self.defense, adversary, x, y, self.threat, ids=rows, seed=seed, batch_size=self.batch_size)
+        Public coins are the coins that count, so they stay.
+        """
+        return self._play(Stand("verdict", points), rows, self.seed if self.threat.coins == "public" else self.seed + 1)
+
+    def _play(self, adversary: Adversary, rows: Tensor, seed: int, at_once: int | None = None) -> Episode:
+        """Where rows are independent, memory that runs out is no reason to stop: half as many are attacked at a time."""
+        at_once = at_once or self.batch_size
+        try:
+            x, y = self.x[rows], self.y[rows]
+            return play(self.defense, adversary, x, y, self.threat, ids=rows, seed=seed, batch_size=at_once)
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            if not _out_of_memory(error):
+                raise
+            if self.defense.unit != "example" or min(at_once, len(rows)) == 1:
+                raise MemoryError(
+                    f"{adversary.name} ran out of memory on {len(rows)} examples; use a smaller batch size."
+                ) from error
+        return self._play(adversary, rows, seed, max(min(at_once, len(rows)) // 2, 1))
+
+
+def _out_of_memory(error: Exception) -> bool:
+    # On the CPU torch says it with a plain RuntimeError.
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
 
 
 @dataclass(frozen=True)

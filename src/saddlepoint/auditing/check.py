@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
@@ -16,6 +17,7 @@ from saddlepoint.auditing.result import Symptom
 from saddlepoint.coins import Coins
 from saddlepoint.defense import BlackBox, Context, Defense, Plain, Trace, View
 from saddlepoint.gradients import Backprop
+from saddlepoint.locate import told
 
 _PROBE_ROWS = 16  # enough to see a rule broken, cheap for any model
 
@@ -185,7 +187,7 @@ def _declared(defense: Defense, x: Tensor) -> Iterator[Symptom]:
 
 def _black_box(fn: Callable[[Tensor], Tensor], x: Tensor, labels: int) -> tuple[Defense, list[Symptom]]:
     given = x.clone()
-    with torch.no_grad():
+    with torch.no_grad(), _told("callable", x):
         out, again = fn(given), fn(x.clone())
     if not torch.equal(given, x):
         raise TargetError("the callable changes its input in place. Copy it first: x = x.clone().")
@@ -244,13 +246,24 @@ class Ungraded(Defense):
 
 
 def _call(net: nn.Module, x: Tensor) -> Tensor:
-    with torch.no_grad():
+    with torch.no_grad(), _told("model", x):
         return cast(Tensor, net(x))
 
 
 def _respond(defense: Defense, x: Tensor, seed: int = 0) -> Tensor:
-    with torch.no_grad():
+    with torch.no_grad(), _told("defence", x):
         return defense.respond(x, Context(Coins.of(seed, torch.arange(len(x), device=x.device))))
+
+
+@contextmanager
+def _told(kind: str, x: Tensor) -> Iterator[None]:
+    """A target that fails on clean images most often was made for images of another shape: say so."""
+    try:
+        yield
+    except Exception as error:
+        raise TargetError(
+            f"the {kind} raised {told(error)} when asked about images of shape {list(x.shape)}. Does it fit the data?"
+        ) from error
 
 
 def _logits(out: object, n: int) -> Tensor:

@@ -7,14 +7,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from saddlepoint.auditing.statistics import Interval
 
 SCHEMA = 1
+_TENSORS = ("x", "y", "worst_points", "correct", "answered")
+_DAMAGE = (json.JSONDecodeError, UnicodeDecodeError, TypeError, KeyError, AttributeError, OSError, SafetensorError)
 Verdict = Literal["upper bound", "cannot be told"]
 Level = Literal["note", "warning", "serious"]
+_LEDGER = ("margin", "size", "forward", "backward", "verified")  # tensors of `Examples`
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,19 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Examples:
+    """One line per example: how it fell, or what it withstood."""
+
+    winner: tuple[str, ...]  # [N] the adversary whose point is the worst; "clean" where none did worse than the image itself
+    margin: Tensor  # [N] of the wrong classes at that point: positive where the answer is wrong
+    size: Tensor  # [N] of the perturbation, in the threat's norm
+    forward: Tensor  # [N] passes spent on it by all adversaries
+    backward: Tensor  # [N]
+    draws: int  # answers by which each was judged
+    verified: Tensor  # [N] bool: asked again, the defence answered as the attack had claimed
+
+
+@dataclass(frozen=True)
 class Audit:
     """The outcome of an audit. Robust accuracy is an upper bound: no attack proves that none is stronger."""
 
@@ -60,8 +77,12 @@ class Audit:
     y: Tensor  # [N]
     worst_points: Tensor  # [N, ...] the adversarial inputs by which the accuracy was judged
     correct: Tensor  # [N] share of draws answered rightly there
-    winner: tuple[str, ...]  # [N] the adversary whose point it is
+    answered: Tensor  # [N] the class answered there most often
+    examples: Examples
     seconds: float
+    data: str = ""  # the name `load_data` knows the images by, if they came that way
+    classes: tuple[str, ...] = ()  # their names; without them, classes are called by number
+    command: str = ""  # the command line that made this audit, if one did
 
     @property
     def verdict(self) -> Verdict:
@@ -91,17 +112,22 @@ class Audit:
             "rows": [asdict(row) for row in self.rows],
             "symptoms": [asdict(symptom) for symptom in self.symptoms],
             "versions": self.versions,
-            "winner": list(self.winner),
+            "winner": list(self.examples.winner),
+            "draws": self.examples.draws,
             "seconds": self.seconds,
+            "data": self.data,
+            "classes": list(self.classes),
+            "command": self.command,
         }
 
     def save(self, path: str | Path) -> Path:
         """Write `audit.json` and `points.safetensors` into the folder `path`."""
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
-        tensors = {"x": self.x, "y": self.y, "worst_points": self.worst_points, "correct": self.correct}
+        ledger = {name: getattr(self.examples, name) for name in _LEDGER}
+        tensors = {**{name: getattr(self, name) for name in _TENSORS}, **ledger}
         save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, folder / "points.safetensors")
-        (folder / "audit.json").write_text(json.dumps(self.record(), indent=1) + "\n")
+        (folder / "audit.json").write_text(json.dumps(self.record(), indent=1) + "\n", encoding="utf-8")
         return folder
 
     @classmethod
@@ -110,18 +136,27 @@ class Audit:
         folder = Path(path)
         if not (folder / "audit.json").is_file():
             raise FileNotFoundError(f"no audit.json in {folder}. Give the folder that `Audit.save` or `--out` wrote.")
-        record = json.loads((folder / "audit.json").read_text())
-        if record.pop("schema") != SCHEMA:
+        try:
+            return cls._read(folder)
+        except _DAMAGE as error:
+            raise ValueError(f"{folder} holds no whole audit ({type(error).__name__}: {error}). Run the audit again.") from error
+
+    @classmethod
+    def _read(cls, folder: Path) -> Audit:
+        record = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
+        if (schema := record.pop("schema")) != SCHEMA:
             raise ValueError(
-                f"{folder} holds a record of another schema than {SCHEMA}; use the version of saddlepoint that wrote it."
+                f"{folder} holds a record of schema {schema!r}, expected {SCHEMA}; use the version of saddlepoint that wrote it."
             )
         del record["verdict"]
         record["interval"] = Interval(**record["interval"])
         record["rows"] = tuple(Row(**row) for row in record["rows"])
         record["symptoms"] = tuple(Symptom(**symptom) for symptom in record["symptoms"])
-        record["winner"] = tuple(record["winner"])
+        record["classes"] = tuple(record["classes"])
         tensors: dict[str, Any] = load_file(folder / "points.safetensors")
-        return cls(**record, **tensors)
+        ledger = {name: tensors[name] for name in _LEDGER}
+        examples = Examples(winner=tuple(record.pop("winner")), draws=record.pop("draws"), **ledger)
+        return cls(**record, **{name: tensors[name] for name in _TENSORS}, examples=examples)
 
     def to_html(self, path: str | Path) -> Path:
         """Write one self-contained HTML page."""

@@ -9,11 +9,12 @@ from typing import Literal
 from saddlepoint.attack.apgd import APGD
 from saddlepoint.attack.fab import FAB, own_facet
 from saddlepoint.attack.loss import Loss, TargetedLoss, cross_entropy, dlr, margin, targeted_dlr, targeted_margin
+from saddlepoint.attack.oracle import grants
 from saddlepoint.attack.rays import RayS
 from saddlepoint.attack.space import Ball
 from saddlepoint.attack.square import Square
-from saddlepoint.defense import Defense, Plain
-from saddlepoint.game import Adversary, Direct, MultiTarget, Transfer
+from saddlepoint.defense import Access, Defense, Plain
+from saddlepoint.game import Adversary, Direct, MultiTarget, Threat, Transfer
 from saddlepoint.gradients import Backprop, EoT, Estimator
 
 Budget = Literal["quick", "standard", "thorough"]
@@ -37,11 +38,12 @@ SPENDING: dict[Budget, Spending] = {
 }
 
 
-def compose(defense: Defense, classes: int, space: Ball, budget: Budget) -> tuple[Adversary, ...]:
-    """Cheap adversaries first; each later one sees only what is still standing."""
-    spend = SPENDING[budget]
-    if defense.grants != "gradient":
-        return _gradient_free(defense, space, replace(spend, queries=max(spend.queries, 200)))
+def compose(defense: Defense, classes: int, threat: Threat, budget: Budget) -> tuple[Adversary, ...]:
+    """The adversaries, cheap ones first."""
+    spend, space = SPENDING[budget], threat.space
+    access = threat.access if grants(defense.grants, threat.access) else defense.grants
+    if access != "gradient":
+        return _gradient_free(defense, access, space, replace(spend, queries=max(spend.queries, 200)))
     estimator: Estimator = EoT(max(spend.draws // 2, 1)) if defense.random else Backprop()
     stop = not defense.random and defense.unit == "example"
     ratio, targeted = _ratios(classes)
@@ -50,13 +52,13 @@ def compose(defense: Defense, classes: int, space: Ball, budget: Budget) -> tupl
     if spend.targets:
         suite.append(MultiTarget(replace(apgd, name="apgd-t"), spend.targets, targeted))
     if spend.boundary and not defense.random:
-        fab = Direct("fab-t", FAB(spend.boundary, facet=own_facet))  # walks outside the set: a success there is no reason to stop
+        fab = Direct("fab-t", FAB(spend.boundary, facet=own_facet), stop_at_success=stop)
         suite.append(MultiTarget(fab, spend.targets, targeted_margin))
     if defense.static is not None and not isinstance(defense, Plain):
         static = Plain(defense.static)
         suite.append(Transfer(replace(apgd, estimator=Backprop(), stop_at_success=False), static))
     if spend.queries and space.p != 1:
-        suite.extend(_gradient_free(defense, space, spend)[:1])
+        suite.extend(_gradient_free(defense, "score", space, spend)[:1])
     return tuple(suite)
 
 
@@ -84,17 +86,17 @@ def rand(*, classes: int = 10, steps: int = 100, draws: int = 20) -> tuple[Adver
     return apgd, replace(apgd, name="apgd-dlr", loss=_ratios(classes)[0])
 
 
-def _gradient_free(defense: Defense, space: Ball, spend: Spending) -> tuple[Adversary, ...]:
+def _gradient_free(defense: Defense, access: Access, space: Ball, spend: Spending) -> tuple[Adversary, ...]:
     estimator: Estimator = EoT(max(spend.draws // 4, 1)) if defense.random else Backprop()
     square = Direct("square", Square(spend.queries), estimator=estimator)
     rays = Direct("rays", RayS(spend.queries), estimator=estimator)
-    if defense.grants == "decision" and space.p != math.inf:
+    if access == "decision" and space.p != math.inf:
         raise ValueError(
-            f"a target that answers with labels only can be attacked in Linf (RayS), not in {space}. Return logits, or use Linf."
+            f"with labels only, a target can be attacked in Linf (RayS), not in {space}. Give score access, or use Linf."
         )
     if space.p == 1:
-        raise ValueError("a target without gradients can be attacked in Linf and L2 (Square), not in L1.")
-    return (rays,) if defense.grants == "decision" else (square, rays) if space.p == math.inf else (square,)
+        raise ValueError("without gradients, a target can be attacked in Linf and L2 (Square), not in L1.")
+    return (rays,) if access == "decision" else (square, rays) if space.p == math.inf else (square,)
 
 
 def _ratios(classes: int) -> tuple[Loss, TargetedLoss]:

@@ -11,7 +11,7 @@ from saddlepoint.attack.apgd import APGD
 from saddlepoint.attack.loss import cross_entropy
 from saddlepoint.auditing.cell import Group, Job
 from saddlepoint.auditing.result import Row, Symptom
-from saddlepoint.game import Direct, play
+from saddlepoint.game import Direct
 from saddlepoint.gradients import Backprop, EoT, Estimator
 
 _SANITY_ROWS, _SANITY_STEPS = 64, 20
@@ -38,6 +38,9 @@ def signs(job: Job, groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Sy
         yield Symptom(
             "clean copies", "warning", f"{copies} proposals were the clean image itself: the attack could not move there."
         )
+    split = max(int(e.batch.amax()) + 1 for g in groups for e in g.outcomes.episodes) if job.defense.unit == "example" else 1
+    if split > 1:
+        yield Symptom("memory", "note", f"memory ran out: batches of {job.batch_size} were attacked in up to {split} parts.")
     claimed = torch.cat([g.outcomes.worst_case_per_example()[0] for g in groups])
     changed = int((claimed != torch.cat([g.verdict.correct[0] for g in groups])).sum())
     if changed and not job.defense.random:
@@ -58,8 +61,8 @@ def unbounded(job: Job) -> Iterator[Symptom]:
         return
     estimator: Estimator = EoT(8) if job.defense.random else Backprop()
     attack = Direct("unbounded", APGD(_SANITY_STEPS), loss=cross_entropy, estimator=estimator)
-    wide = replace(job.threat, space=replace(space, radius=radius), queries=None)
-    left = play(job.defense, attack, job.x[:_SANITY_ROWS], job.y[:_SANITY_ROWS], wide, seed=job.seed, batch_size=job.batch_size)
+    wide = replace(job, threat=replace(job.threat, space=replace(space, radius=radius), queries=None))
+    left = wide.play(attack, torch.arange(min(_SANITY_ROWS, len(job.x)), device=job.x.device))
     accuracy = float(left.correct.mean())
     if accuracy > 0.1:
         yield Symptom(

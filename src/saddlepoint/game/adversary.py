@@ -11,7 +11,8 @@ from torch import Tensor
 
 from saddlepoint.attack.aim import Aim, last
 from saddlepoint.attack.base import Attack
-from saddlepoint.attack.best import Best, Found
+from saddlepoint.attack.best import Best, Found, block
+from saddlepoint.attack.early import UntilFooled
 from saddlepoint.attack.goal import Goal
 from saddlepoint.attack.loss import Loss, TargetedLoss, fooled, margin, targeted_dlr
 from saddlepoint.attack.oracle import Meter, Oracle, grants
@@ -62,6 +63,10 @@ class Turn:
             return self.defender_coins(0)
         return self._coins(_REHEARSAL).fold(self.attempt).rooted()
 
+    def draws(self, defense: Defense) -> int:
+        """Answers by which this defence is judged: one, if it tosses no coins."""
+        return self.threat.draws if defense.random else 1
+
     def _coins(self, role: int) -> Coins:
         return Coins.of(self.seed, self.ids).fold(role)
 
@@ -70,11 +75,14 @@ class Turn:
         return self.threat.access if grants(defense.grants, self.threat.access) else defense.grants
 
     def rehearse(self, defense: Defense, x: Tensor, y: Tensor) -> Rehearsal:
-        """The defender's full response to x, over as many draws as it will be judged by."""
-        self.meter.charge(self.rows, self.threat.draws, 0)
-        coins = self.simulated_coins().fold(-1)
+        """The defender's full response to x, over the draws it will be judged by if coins are public, else over as many others."""
+        self.meter.charge(self.rows, self.draws(defense), 0)
+        private = self.simulated_coins().fold(-1)
         with torch.no_grad():
-            answers = [defense.respond(x, Context(coins.fold(draw))) for draw in range(self.threat.draws)]
+            answers = [
+                defense.respond(x, Context(self.defender_coins(draw) if self.threat.coins == "public" else private.fold(draw)))
+                for draw in range(self.draws(defense))
+            ]
         wrong = torch.stack([fooled(z, y) for z in answers])
         value = torch.stack([margin(z, y) for z in answers]).mean(0)
         return Rehearsal(Reading(value, wrong.float().mean(0) > 0.5), wrong.all(0))
@@ -102,6 +110,7 @@ class Direct:
     estimator: Estimator = field(default_factory=Backprop)
     keep: frozenset[str] | None = None  # names of the views that the aim reads; None: all
     respond: bool = False  # differentiate through the defence's adaptation
+    stop_at_success: bool = False  # ask no more about a row once it is fooled; for deterministic defences that answer row by row
 
     @property
     def needs(self) -> Access:
@@ -123,7 +132,13 @@ class Direct:
         goal = Goal(pool, y, self.loss, self.aim, self.rules, self.keep, self.respond)
         # Access was checked above: the oracle grants what the estimator can give.
         oracle = Oracle(goal, self.estimator, turn.meter, turn.rows, turn.simulated_coins(), self.attack.needs, coupled)
-        return self.attack(oracle, x, turn.threat.space, turn.attacker_coins())
+        if not self.stop_at_success:
+            return self.attack(oracle, x, turn.threat.space, turn.attacker_coins())
+        if coupled or any(d.random for d in pool):
+            reason = "rows of this defence answer only together" if coupled else "a random defence may err once by luck"
+            raise ValueError(f"{self.name} stops at the first success, but {reason}. Use stop_at_success=False.")
+        early = UntilFooled.of(oracle, x, turn.threat.space)
+        return early.settled(self.attack(early, x, turn.threat.space, turn.attacker_coins()))
 
 
 @dataclass(frozen=True)
@@ -139,20 +154,23 @@ class Cascade:
 
     def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
         coupled = defense.unit != "example"
-        best, peak, alive = Best(x, coupled), Best(x, coupled), torch.arange(len(x), device=x.device)
+        best, alive = Best(x, coupled), torch.arange(len(x), device=x.device)
         for adversary in self.adversaries:
-            seat = turn.restrict(alive)
-            found = adversary.move(seat, defense, x[alive], y[alive])
-            rehearsal = seat.rehearse(defense, found.point, y[alive])
+            seat, labels = turn.restrict(alive), y[alive]
+            found = adversary.move(seat, defense, x[alive], labels)
+            rehearsal = seat.rehearse(defense, found.point, labels)
             _offer(best, alive, found.point, rehearsal.reading)
-            # Losses of different attacks have different scales: peaks compete by the margin that the defence shows on them.
-            same = torch.equal(found.peak, found.point)
-            _offer(peak, alive, found.peak, rehearsal.reading if same else seat.rehearse(defense, found.peak, y[alive]).reading)
+            # Losses of different attacks have different scales: peaks compete by the margin that the defence shows on them. Only
+            # rows whose peak is another point pay for it: coins are numbered by what a row has spent, whatever its neighbours do.
+            apart = block((found.peak != found.point).flatten(1).any(1).long(), coupled).nonzero()[:, 0]
+            if len(apart):
+                peak = found.peak[apart]
+                _offer(best, alive[apart], peak, seat.restrict(apart).rehearse(defense, peak, labels[apart]).reading)
             if not coupled:
                 alive = alive[~rehearsal.fallen]
             if not len(alive):
                 break
-        return Found(best.point, peak.peak)
+        return best.found
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ class Outcomes:
     adversaries: tuple[str, ...]
     answers: tuple[str, ...]
     correct: Tensor  # [A, D, N] in [0, 1]
-    chosen: Tensor  # [A, D, N]; equal to `correct` for a deterministic defence
+    chosen: Tensor  # [A, D, N]; equal to `correct` for a deterministic defence and for public coins
     batch: Tensor  # [N] which examples were answered together
     unit: Unit
     episodes: tuple[Episode, ...] = ()
@@ -37,6 +37,18 @@ class Outcomes:
             batch=episodes[0].batch,
             unit=unit,
             episodes=tuple(episodes),
+        )
+
+    def first(self, count: int) -> Outcomes:
+        """The game as it stood after the first `count` adversaries."""
+        return Outcomes(
+            self.adversaries[:count],
+            self.answers,
+            self.correct[:count],
+            self.chosen[:count],
+            self.batch,
+            self.unit,
+            self.episodes[:count],
         )
 
     def accuracy(self) -> Tensor:  # [A, D]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from saddlepoint.attack.best import Found
-from saddlepoint.attack.loss import fooled
+from saddlepoint.attack.loss import fooled, margin
 from saddlepoint.attack.oracle import grants
 from saddlepoint.defense import Access, Answer, Context, Defense
 from saddlepoint.game.adversary import Adversary, Turn
@@ -26,13 +27,35 @@ class Episode:
     adversary: str
     points: Tensor  # [N, ...] what was proposed
     correct: Tensor  # [D, N] share of draws answered rightly
-    chosen: Tensor  # [D, N] the same over other draws: what a choice among adversaries may look at
+    chosen: Tensor  # [D, N] the same over the draws that a choice among adversaries may look at: others, unless coins are public
+    answered: Tensor  # [D, N] the class answered most often over the draws that `correct` counts
+    margin: Tensor  # [D, N] of the wrong classes, mean over the same draws: positive where the answer is wrong
     batch: Tensor  # [N] which examples were answered together
     size: Tensor  # [N] length of the perturbation in the threat's norm
     copies: Tensor  # [N] bool: proposed the clean image itself
     forward: Tensor  # [N] passes spent by the adversary
     backward: Tensor  # [N]
     seconds: float
+
+    @classmethod
+    def joined(cls, parts: Sequence[Episode]) -> Episode:
+        """Episodes of one adversary over several batches as one."""
+        counts = [int(p.batch.amax()) + 1 for p in parts]
+        before = [sum(counts[:k]) for k in range(len(parts))]
+        return cls(
+            adversary=parts[0].adversary,
+            points=torch.cat([p.points for p in parts]),
+            correct=torch.cat([p.correct for p in parts], dim=1),
+            chosen=torch.cat([p.chosen for p in parts], dim=1),
+            answered=torch.cat([p.answered for p in parts], dim=1),
+            margin=torch.cat([p.margin for p in parts], dim=1),
+            batch=torch.cat([p.batch + offset for p, offset in zip(parts, before, strict=True)]),
+            size=torch.cat([p.size for p in parts]),
+            copies=torch.cat([p.copies for p in parts]),
+            forward=torch.cat([p.forward for p in parts]),
+            backward=torch.cat([p.backward for p in parts]),
+            seconds=sum(p.seconds for p in parts),
+        )
 
 
 @dataclass(frozen=True)
@@ -68,49 +91,59 @@ def play(
             f"gives {defense.grants} access."
         )
     ids = torch.arange(len(x), device=x.device) if ids is None else ids
-    started, parts = time.perf_counter(), []
+    parts = []
     for rows in torch.split(torch.arange(len(x), device=x.device), batch_size):
-        turn = Turn.open(threat, ids[rows], seed)
+        started, turn = time.perf_counter(), Turn.open(threat, ids[rows], seed)
         proposed = adversary.move(turn, defense, x[rows], y[rows]).point.detach()
         _refuse_illegal(adversary.name, proposed, x[rows], threat)
-        verdict = list(_judge(turn, defense, proposed, y[rows], answers))
-        correct, chosen = (torch.stack([right for right, _ in part]).mean(0) for part in _halves(verdict))
-        parts.append((proposed, correct, chosen, turn.meter))
+        rulings = list(_judge(turn, defense, proposed, y[rows], answers))
+        draws = turn.draws(defense)
+        judging, choosing = rulings[:draws], rulings[-draws:]
+        parts.append(
+            Episode(
+                adversary=adversary.name,
+                points=proposed,
+                correct=torch.stack([ruling.right for ruling in judging]).mean(0),
+                chosen=torch.stack([ruling.right for ruling in choosing]).mean(0),
+                answered=torch.stack([ruling.answered for ruling in judging]).mode(0).values,
+                margin=torch.stack([ruling.margin for ruling in judging]).mean(0),
+                batch=torch.zeros(len(rows), dtype=torch.long),
+                size=threat.space.size(proposed - x[rows]),
+                copies=(proposed == x[rows]).flatten(1).all(1),
+                forward=turn.meter.forward,
+                backward=turn.meter.backward,
+                seconds=time.perf_counter() - started,
+            )
+        )
         if defense.memory == "stream":
-            defense = verdict[0][1]
+            defense = rulings[0].became
         if progress:
             progress(len(rows))
-    points = torch.cat([p[0] for p in parts]) if parts else x
-    return Episode(
-        adversary=adversary.name,
-        points=points,
-        correct=torch.cat([p[1] for p in parts], dim=1),
-        chosen=torch.cat([p[2] for p in parts], dim=1),
-        batch=torch.arange(len(x)) // batch_size,
-        size=threat.space.size(points - x),
-        copies=(points == x).flatten(1).all(1),
-        forward=torch.cat([p[3].forward for p in parts]),
-        backward=torch.cat([p[3].backward for p in parts]),
-        seconds=time.perf_counter() - started,
-    )
+    return Episode.joined(parts)
 
 
-def _judge(
-    turn: Turn, defense: Defense, x: Tensor, y: Tensor, answers: Mapping[str, Answer] | None
-) -> Iterator[tuple[Tensor, Defense]]:  # [D, N] right, and what the defence became
-    """The defender's answers. A random defence is asked twice as often as the threat says: to choose an attack, and to judge it."""
-    for draw in range(2 * turn.threat.draws if defense.random else 1):
+class _Ruling(NamedTuple):
+    right: Tensor  # [D, N] 0 or 1
+    answered: Tensor  # [D, N] classes
+    margin: Tensor  # [D, N]
+    became: Defense
+
+
+def _judge(turn: Turn, defense: Defense, x: Tensor, y: Tensor, answers: Mapping[str, Answer] | None) -> Iterator[_Ruling]:
+    """The defender's answers. A random defence is asked twice as often as the threat says: to choose an attack, and to judge it.
+
+    An attacker who knows the coins chooses by them.
+    """
+    twice = defense.random and turn.threat.coins == "private"
+    for draw in range(turn.draws(defense) * (2 if twice else 1)):
         ctx = Context(turn.defender_coins(draw))
         with torch.no_grad():
             adapted = defense.adapt(x, ctx)
             trace = adapted.trace(x, ctx)
             logits = [adapted.answer(trace, ctx)] if answers is None else [answer(trace) for answer in answers.values()]
-        yield torch.stack([~fooled(z, y) for z in logits]).double(), adapted
-
-
-def _halves(verdict: list[tuple[Tensor, Defense]]) -> tuple[list[tuple[Tensor, Defense]], list[tuple[Tensor, Defense]]]:
-    half = max(len(verdict) // 2, 1)
-    return verdict[:half], verdict[-half:]
+        right = torch.stack([~fooled(z, y) for z in logits]).double()
+        answered, margins = torch.stack([z.argmax(-1) for z in logits]), torch.stack([margin(z, y) for z in logits])
+        yield _Ruling(right, answered, margins, adapted)
 
 
 def _refuse_illegal(name: str, proposed: Tensor, x: Tensor, threat: Threat) -> None:

@@ -60,13 +60,8 @@ class Backprop:
         x = x.detach().requires_grad_()
         with torch.enable_grad():
             value, success = objective(x, coins)
-        if not value.requires_grad:
-            raise ValueError(
-                "no gradient reaches the input. Give the site that cuts it a rule such as BPDA, or use an attack that asks for "
-                "scores only (Square, RayS)."
-            )
         parts = value.sum(-1).reshape(-1)  # rows are independent, or the defence is coupled and means it
-        grads = [torch.autograd.grad(part, x, retain_graph=k + 1 < len(parts))[0] for k, part in enumerate(parts)]
+        grads = [_gradient(part, x, retain=k + 1 < len(parts)) for k, part in enumerate(parts)]
         return Slope(Reading(value.detach(), success), torch.stack(grads).view(*value.shape[:-1], *x.shape))
 
 
@@ -163,6 +158,17 @@ class SPSA:
             rise = (up - down) / (2 * self.sigma)
             grad = grad + u * rise.view(*rise.shape, *[1] * (x.ndim - 1))
         return Slope(self.read(objective, x, coins), grad / self.samples)
+
+
+def _gradient(value: Tensor, x: Tensor, *, retain: bool) -> Tensor:
+    # A value may ask for gradients on behalf of the net's parameters while the input is cut off.
+    grad = torch.autograd.grad(value, x, retain_graph=retain, allow_unused=True)[0] if value.requires_grad else None
+    if grad is None:
+        raise ValueError(
+            "no gradient reaches the input. Give the site that cuts it a rule such as BPDA, or use an attack that asks for "
+            "scores only (Square, RayS)."
+        )
+    return grad
 
 
 def _mean(readings: list[Reading]) -> Reading:

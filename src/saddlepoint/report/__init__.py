@@ -1,0 +1,1 @@
+"""What an audit looks like on paper."""

@@ -1,0 +1,142 @@
+"""From a target to a plan, and from finished cells to a verdict; what lies between may run anywhere."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+
+import torch
+from torch import Tensor, nn
+
+from saddlepoint.attack.space import Ball
+from saddlepoint.auditing.cell import Group, Job
+from saddlepoint.auditing.check import check
+from saddlepoint.auditing.result import Audit, Examples, Row, Symptom
+from saddlepoint.auditing.statistics import wilson
+from saddlepoint.auditing.suite import SPENDING, Budget, compose
+from saddlepoint.auditing.symptoms import signs, unbounded
+from saddlepoint.defense import Defense
+from saddlepoint.game import Adversary, Stand, Threat
+
+Target = nn.Module | Defense | Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A checked target and the adversaries that will be sent against it."""
+
+    name: str
+    budget: Budget
+    job: Job
+    adversaries: tuple[Adversary, ...]  # the clean images first
+    findings: tuple[Symptom, ...]
+    data: str = ""  # the name of the images, if they have one
+    classes: tuple[str, ...] = ()  # and of their classes
+    command: str = ""  # by which the audit was asked for, if by one
+
+    @property
+    def cells(self) -> list[tuple[int, int]]:
+        """(group, adversary): all pieces of work, each independent of the others."""
+        return [(g, a) for g in range(len(self.job.groups)) for a in range(len(self.adversaries))]
+
+
+def plan(
+    target: Target,
+    x: Tensor,
+    y: Tensor,
+    *,
+    threat: Threat | Ball,
+    budget: Budget = "standard",
+    adversaries: Sequence[Adversary] = (),
+    seed: int = 0,
+    batch_size: int = 128,
+    name: str | None = None,
+) -> Plan:
+    """Check the target and choose the adversaries, unless they are given."""
+    if budget not in SPENDING:
+        raise ValueError(f"the budget is one of {', '.join(SPENDING)}, got {budget!r}.")
+    if batch_size < 1:
+        raise ValueError(f"the batch size must be at least 1, got {batch_size}.")
+    threat = threat if isinstance(threat, Threat) else Threat(threat)
+    checked = check(target, x, y, threat.space)
+    if checked.defense.random and threat.draws == 1:
+        threat = replace(threat, draws=SPENDING[budget].draws)
+    job = Job(checked.defense, x, y.long(), threat, seed, batch_size)
+    sent = tuple(adversaries) or compose(checked.defense, checked.classes, threat, budget)
+    return Plan(name or type(target).__name__, budget, job, (Stand(), *sent), checked.findings)
+
+
+def conclude(plan: Plan, groups: Sequence[Group], seconds: float) -> Audit:
+    """The verdict on all groups together."""
+    job, rows = plan.job, _rows(groups)
+    correct = torch.cat([g.verdict.correct[0] for g in groups])
+    robust = float(correct.mean())
+    return Audit(
+        target=plan.name,
+        threat=str(job.threat),
+        budget=plan.budget,
+        seed=job.seed,
+        n=len(job.x),
+        clean_accuracy=float(torch.cat([g.outcomes.correct[0, 0] for g in groups]).mean()),
+        robust_accuracy=robust,
+        interval=wilson(robust, len(job.x)),
+        rows=rows,
+        symptoms=(*plan.findings, *signs(job, groups, rows), *unbounded(job)),
+        versions={"saddlepoint": version("saddlepoint"), "torch": torch.__version__, "python": platform.python_version()},
+        x=job.x,
+        y=job.y,
+        worst_points=torch.cat([g.points for g in groups]),
+        correct=correct,
+        answered=torch.cat([g.verdict.answered[0] for g in groups]),
+        examples=_examples(job, groups),
+        seconds=seconds,
+        data=plan.data,
+        classes=plan.classes,
+        command=plan.command,
+    )
+
+
+def _examples(job: Job, groups: Sequence[Group]) -> Examples:
+    """The ledger: by which adversary each example fell, at what price, and whether that was seen again."""
+    episodes = [g.outcomes.episodes for g in groups]
+    claimed = torch.cat([g.outcomes.worst_case_per_example()[0] for g in groups])
+    verdict = torch.cat([g.verdict.correct[0] for g in groups])
+    return Examples(
+        winner=tuple(name for g in groups for name in g.winner),
+        margin=torch.cat([g.verdict.margin[0] for g in groups]),
+        size=torch.cat([g.verdict.size for g in groups]),
+        forward=torch.cat([torch.stack([e.forward for e in group]).sum(0) for group in episodes]),
+        backward=torch.cat([torch.stack([e.backward for e in group]).sum(0) for group in episodes]),
+        draws=job.threat.draws if job.defense.random else 1,
+        verified=(claimed == verdict) if not job.defense.random else torch.ones_like(verdict, dtype=torch.bool),
+    )
+
+
+def _rows(groups: Sequence[Group]) -> tuple[Row, ...]:
+    """One row per adversary, in the order in which they were sent; the clean images are not a row."""
+    n = sum(len(g.points) for g in groups)
+
+    def running(upto: int) -> float:
+        return float(torch.cat([g.outcomes.first(upto).worst_case_per_example()[0] for g in groups]).mean())
+
+    rows, before = [], running(1)
+    for a, name in enumerate(groups[0].outcomes.adversaries[1:], start=1):
+        episodes, after = [g.outcomes.episodes[a] for g in groups], running(a + 1)
+        sent = [e.forward > 1 for e in episodes]  # one pass is the look that decided not to attack
+        rows.append(
+            Row(
+                name=name,
+                robust_accuracy=float(torch.cat([e.correct[0] for e in episodes]).mean()),
+                running=after,
+                gain=before - after,
+                attacked=sum(int(s.sum()) for s in sent),
+                forward=sum(float(e.forward.sum()) for e in episodes) / n,
+                backward=sum(float(e.backward.sum()) for e in episodes) / n,
+                seconds=sum(e.seconds for e in episodes),
+                copies=sum(int((e.copies.cpu() & s).sum()) for e, s in zip(episodes, sent, strict=True)),
+            )
+        )
+        before = after
+    return tuple(rows)

@@ -1,0 +1,33 @@
+"""Any value made of frozen dataclasses, functions and numbers as plain data: what a record keeps, and what tells two runs apart."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+
+Plain = str | int | float | bool | None | list["Plain"] | dict[str, "Plain"]
+
+
+def describe(value: object) -> Plain:
+    """JSON values; a dataclass is its class and all its fields, a function its name."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no infinity
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"kind": type(value).__name__, **{f.name: describe(getattr(value, f.name)) for f in fields(value)}}
+    if isinstance(value, tuple | list):
+        return [describe(item) for item in value]
+    if isinstance(value, frozenset | set):
+        return [str(item) for item in sorted(value)]
+    if isinstance(value, Mapping):
+        return {str(key): describe(item) for key, item in value.items()}
+    return str(getattr(value, "__qualname__", type(value).__qualname__))
+
+
+def digest(value: object) -> str:
+    """SHA-256 of a value's description, in hexadecimal."""
+    return hashlib.sha256(json.dumps(describe(value), sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,102 @@
+"""Colours and layout of a report. Every pair of text and ground is tested to reach a contrast of 4.5 to 1 (WCAG 2.2, AA)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+Palette = Mapping[str, str]
+
+LIGHT: Palette = {
+    "ground": "#f7f7f5", "card": "#ffffff", "ink": "#1c2024", "quiet": "#5c6470", "line": "#dfe1e4", "code": "#f1f2f4",
+    "accent": "#24569e", "kept": "#3b74c4", "lost": "#f2b48c", "track": "#e9ebee",
+    "serious": "#a3201c", "serious-ground": "#fdeceb",
+    "warning": "#7a4d00", "warning-ground": "#fff3d9",
+    "note": "#24569e", "note-ground": "#e9f1fc",
+}  # fmt: skip
+DARK: Palette = {
+    "ground": "#14171b", "card": "#1c2026", "ink": "#e8eaed", "quiet": "#a2abb8", "line": "#333a44", "code": "#252a32",
+    "accent": "#8ab4f8", "kept": "#6ea1ee", "lost": "#a8643a", "track": "#2b313a",
+    "serious": "#ff9d96", "serious-ground": "#3a1e1e",
+    "warning": "#f4c467", "warning-ground": "#372c15",
+    "note": "#9cc2fb", "note-ground": "#1c2b42",
+}  # fmt: skip
+
+
+def _variables(palette: Palette) -> str:
+    return "".join(f"--{name}:{colour};" for name, colour in palette.items())
+
+
+_RULES = """
+*{box-sizing:border-box}
+body{margin:0;background:var(--ground);color:var(--ink);font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
+main{max-width:60rem;margin:0 auto;padding:2.5rem 1.25rem 4rem}
+.brand{color:var(--quiet);font-size:.85rem;letter-spacing:.04em;margin:0}
+h1{font-size:1.9rem;line-height:1.2;margin:.15rem 0 .25rem;overflow-wrap:anywhere}
+h2{font-size:1.2rem;margin:2.6rem 0 .8rem}
+h3{font-size:.95rem;margin:1.2rem 0 .4rem}
+p{margin:.4rem 0;overflow-wrap:anywhere}
+.quiet{color:var(--quiet);font-size:.9rem}
+.card{background:var(--card);border:1px solid var(--line);border-radius:.6rem;padding:1.1rem 1.3rem}
+.verdict{margin:1.4rem 0 0;border-left:.4rem solid var(--tone);background:var(--tone-ground);
+border-radius:.6rem;padding:1rem 1.3rem}
+.verdict p{font-size:1.15rem;margin:.15rem 0}
+.label{color:var(--tone);font-size:.8rem;font-weight:700;letter-spacing:.06em;text-transform:uppercase}
+.serious{--tone:var(--serious);--tone-ground:var(--serious-ground)}
+.warning{--tone:var(--warning);--tone-ground:var(--warning-ground)}
+.note{--tone:var(--note);--tone-ground:var(--note-ground)}
+.symptoms{list-style:none;margin:0;padding:0;display:grid;gap:.6rem}
+.symptoms li{background:var(--tone-ground);border-left:.4rem solid var(--tone);border-radius:.4rem;padding:.6rem 1rem}
+.symptoms p{margin:.1rem 0 0}
+.numbers{display:grid;grid-template-columns:repeat(auto-fit,minmax(13rem,1fr));gap:.8rem}
+.numbers .card{padding:.9rem 1.2rem}
+.numbers b{display:block;font-size:2rem;line-height:1.25;font-variant-numeric:tabular-nums}
+.scroll{overflow-x:auto}
+table{border-collapse:collapse;width:100%;font-size:.92rem;font-variant-numeric:tabular-nums}
+th,td{text-align:right;padding:.4rem .7rem;border-bottom:1px solid var(--line);vertical-align:top}
+th:first-child,td:first-child{text-align:left;overflow-wrap:anywhere;min-width:7rem}
+thead th{color:var(--quiet);font-weight:600;vertical-align:bottom;border-bottom:2px solid var(--line)}
+tbody tr:last-child>*{border-bottom:0}
+tbody th{font-weight:600}
+.facts th{color:var(--quiet);font-weight:600;width:11rem;white-space:nowrap}
+.facts td{text-align:left;overflow-wrap:anywhere}
+svg{display:block;width:100%;height:auto;font:13px system-ui,sans-serif}
+svg text{fill:var(--ink)}
+svg .axis{fill:var(--quiet);font-size:12px}
+svg .grid{stroke:var(--line)}
+svg .track{fill:var(--track)}
+svg .kept{fill:var(--kept)}
+svg .lost{fill:var(--lost)}
+svg .alone{stroke:var(--ink);stroke-width:2.5}
+svg .whisker{stroke:var(--ink);stroke-width:2;fill:none}
+.key{display:flex;gap:1.2rem;flex-wrap:wrap;margin:0 0 .5rem}
+.key span::before{content:"";display:inline-block;width:.8em;height:.8em;border-radius:.2em;margin-right:.45em}
+.swatch-kept::before{background:var(--kept)}
+.swatch-lost::before{background:var(--lost)}
+.key .swatch-alone::before{background:var(--ink);width:.2em;margin-left:.3em}
+.gallery{display:grid;grid-template-columns:repeat(auto-fill,minmax(16rem,1fr));gap:.8rem;margin-top:.8rem}
+figure{margin:0;background:var(--card);border:1px solid var(--line);border-radius:.6rem;padding:.8rem;
+display:grid;grid-template-columns:repeat(3,1fr);gap:.2rem .6rem}
+figure>div{display:flex;flex-direction:column;align-items:center;text-align:center;font-size:.9rem;line-height:1.3;min-width:0;
+overflow-wrap:anywhere}
+figure img{width:100%;aspect-ratio:1;object-fit:contain;image-rendering:pixelated;border-radius:.25rem;margin-bottom:.3rem}
+figure .kind{color:var(--quiet);font-size:.75rem}
+figure .wrong{color:var(--serious)}
+figcaption{grid-column:1/-1;color:var(--quiet);font-size:.8rem;overflow-wrap:anywhere}
+pre{background:var(--code);border-radius:.5rem;padding:.8rem 1rem;overflow-x:auto;font:.85rem/1.5 ui-monospace,SFMono-Regular,Menlo,
+Consolas,monospace;margin:.3rem 0}
+footer{margin-top:3rem;border-top:1px solid var(--line);padding-top:.8rem}
+@media print{
+body{font-size:10.5pt;background:#fff}
+main{max-width:none;padding:0}
+.card,figure,.symptoms li,tr,svg{break-inside:avoid}
+h2{break-after:avoid}
+pre{white-space:pre-wrap;overflow-wrap:anywhere}
+.verdict,.symptoms li,svg,.key span::before{print-color-adjust:exact;-webkit-print-color-adjust:exact}
+}
+"""
+
+# Paper is white whatever the screen is.
+CSS = (
+    f":root{{color-scheme:light dark;{_variables(LIGHT)}}}"
+    f"@media screen and (prefers-color-scheme:dark){{:root{{{_variables(DARK)}}}}}{_RULES}"
+)

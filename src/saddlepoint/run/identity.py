@@ -1,0 +1,82 @@
+"""What makes two pieces of work the same: hashes of target, data and adversary."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from saddlepoint.auditing.plan import Plan
+from saddlepoint.coins import Coins
+from saddlepoint.defense import Context, Defense
+from saddlepoint.describe import describe, digest
+
+_PROBE_ROWS, _DEPTH = 16, 8
+
+
+def tensor_digest(*tensors: Tensor) -> str:
+    """SHA-256 of types, shapes and bytes."""
+    state = hashlib.sha256()
+    for t in tensors:
+        state.update(f"{t.dtype} {tuple(t.shape)} ".encode())
+        state.update(t.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return state.hexdigest()
+
+
+def target_digest(plan: Plan, source: str = "") -> str:
+    """SHA-256 of all that can be seen of a target: its parameters and settings, its source text, and how it answers.
+
+    Some nets hide their tensors where nothing finds them, so the answers to a few images count too, to half precision.
+    """
+    rows = slice(0, _PROBE_ROWS)
+    x = plan.job.x[rows]
+    with torch.no_grad():
+        logits = plan.job.defense.respond(x, Context(Coins.of(0, torch.arange(len(x), device=x.device))))
+    return digest({"value": _fingerprint(plan.job.defense, 0), "source": source, "answers": tensor_digest(logits.half())})
+
+
+def cell_keys(plan: Plan, target: str, threads: int) -> dict[tuple[int, int], str]:
+    """The name of every cell: a hash of everything its content depends on."""
+    job, groups = plan.job, plan.job.groups
+    data = [tensor_digest(job.x[rows], job.y[rows], rows) for rows in groups]
+    adversaries = [_fingerprint(a, 0) for a in plan.adversaries]
+    shared = {"target": target, "threat": describe(job.threat), "seed": job.seed, "batch": job.batch_size, "threads": threads}
+    return {(g, a): digest({**shared, "data": data[g], "adversary": adversaries[a]}) for g, a in plan.cells}
+
+
+def _fingerprint(value: Any, depth: int) -> Any:
+    """Plain data that changes when the value does: tensors by their bytes, objects by their class and fields."""
+    if isinstance(value, Tensor):
+        return tensor_digest(value)
+    if isinstance(value, nn.Module):
+        state = {name: tensor_digest(t) for name, t in value.state_dict().items()}
+        return {"class": type(value).__qualname__, "text": repr(value), "state": state}
+    if depth > _DEPTH:
+        return describe(value)
+    if isinstance(value, Mapping):
+        return {str(k): _fingerprint(v, depth + 1) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_fingerprint(v, depth + 1) for v in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return {
+            "class": type(value).__qualname__,
+            **{f.name: _fingerprint(getattr(value, f.name), depth + 1) for f in fields(value)},
+        }
+    if isinstance(value, Defense):
+        own = {k: _fingerprint(v, depth + 1) for k, v in sorted(vars(value).items())}
+        return {"class": type(value).__qualname__, "source": _source(type(value)), "fields": own}
+    if callable(value) and not isinstance(value, type):
+        return {"name": getattr(value, "__qualname__", type(value).__qualname__), "source": _source(value)}
+    return describe(value)
+
+
+def _source(thing: Any) -> str:
+    try:
+        return inspect.getsource(thing)
+    except (OSError, TypeError):
+        return ""

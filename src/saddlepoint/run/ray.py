@@ -1,0 +1,60 @@
+"""Cells on a Ray cluster. Ray is imported here and nowhere else."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from saddlepoint.run.executor import needs_spec
+from saddlepoint.run.store import Packed
+from saddlepoint.run.work import Cell, Work, compute
+
+
+@dataclass(frozen=True)
+class Ray:
+    """A task per cell. Each worker loads the target once; cells of a node that is lost are computed elsewhere.
+
+    Without an address a local cluster is started, which listens on 127.0.0.1 only.
+    """
+
+    address: str | None = None
+    cpus: float = 1  # per cell
+    gpus: float = 0
+    retries: int = 5  # of a cell whose node or worker was lost
+
+    def run(self, work: Work, spec: str | None, cells: Iterable[Cell]) -> Iterator[Packed]:  # noqa: ARG002
+        spec, ray = needs_spec(spec), self._connect()
+        task = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=self.retries)(_compute)
+        queue, running, folder = iter(cells), set[Any](), str(Path.cwd())
+        while True:
+            room = 2 * max(int(ray.cluster_resources().get("CPU", 1) // max(self.cpus, 1e-9)), 1)
+            while len(running) < room and (cell := next(queue, None)) is not None:
+                running.add(task.remote(spec, cell, folder))
+            if not running:
+                return
+            done, rest = ray.wait(list(running), num_returns=1)
+            running = set(rest)
+            try:
+                yield from ray.get(done)
+            except ray.exceptions.RayTaskError as error:
+                raise error.cause if isinstance(error.cause, Exception) else error from None
+
+    def _connect(self) -> Any:
+        try:
+            import ray
+        except ImportError:
+            raise ValueError("the ray executor needs Ray: pip install 'saddlepoint[ray]'.") from None
+        if not ray.is_initialized():
+            local: dict[str, Any] = {} if self.address else {"_node_ip_address": "127.0.0.1"}
+            ray.init(address=self.address, include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING, **local)
+        return ray
+
+
+def _compute(spec: str, cell: Cell, folder: str) -> Packed:
+    if Path(folder).is_dir():
+        os.chdir(folder)  # a target named by a relative path is where it was for the one who asked
+    return compute(spec, cell)

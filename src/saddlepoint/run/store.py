@@ -1,0 +1,189 @@
+"""A folder of finished cells that survives anything: written whole or not at all, checked when read.
+
+    RUN/run.json            what was asked for: spec, versions, hashes, device
+    RUN/cells/KEY.json      a cell: adversary, rows, the hash of its tensors, its own seal
+    RUN/cells/KEY.safetensors
+    RUN/ledger.jsonl        what happened when, one line per event; the only place with time stamps
+
+A cell is named by the hash of everything it depends on: the same work is never done twice, and changed work never mistaken for it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from saddlepoint.game import Episode
+
+SCHEMA = 1
+_TENSORS = tuple(f.name for f in fields(Episode) if f.name not in ("adversary", "seconds"))
+
+
+class StoreError(RuntimeError):
+    """The store cannot be read or written; what is finished is safe."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A cell as the bytes that are kept: the same work gives the same bytes, wherever it was done."""
+
+    key: str
+    record: bytes
+    tensors: bytes
+    seconds: float
+
+    def episode(self) -> Episode:
+        return Episode(adversary=json.loads(self.record)["adversary"], seconds=self.seconds, **load(self.tensors))
+
+    @classmethod
+    def of(cls, key: str, episode: Episode, about: dict[str, Any], seconds: float) -> Packed:
+        tensors = save({name: getattr(episode, name).detach().cpu().contiguous() for name in _TENSORS})
+        record = {"schema": SCHEMA, "key": key, "adversary": episode.adversary, **about, "tensors": _sha(tensors)}
+        return cls(key, _sealed(record), tensors, seconds)
+
+
+@dataclass(frozen=True)
+class Store:
+    """The cells of one run."""
+
+    folder: Path
+
+    @property
+    def cells(self) -> Path:
+        return self.folder / "cells"
+
+    def create(self, run: dict[str, Any]) -> None:
+        """Make the folder; an existing run of another schema is refused."""
+        self.cells.mkdir(parents=True, exist_ok=True)
+        if (self.folder / "run.json").is_file() and self.run().get("schema", SCHEMA) > SCHEMA:
+            raise StoreError(f"{self.folder} was written by a newer saddlepoint. Update, or use another --out.")
+        self._write(self.folder / "run.json", (json.dumps({"schema": SCHEMA, **run}, indent=1, sort_keys=True) + "\n").encode())
+
+    def run(self) -> dict[str, Any]:
+        path = self.folder / "run.json"
+        if not path.is_file():
+            raise StoreError(f"there is no run in {self.folder}: no run.json. Give the folder that --out named.")
+        record: dict[str, Any] = json.loads(path.read_text())
+        return record
+
+    def has(self, key: str) -> bool:
+        return (self.cells / f"{key}.json").is_file()
+
+    def keys(self) -> list[str]:
+        return sorted(path.stem for path in self.cells.glob("*.json"))
+
+    def put(self, packed: Packed) -> None:
+        """Tensors first: a cell exists once its record does."""
+        self._write(self.cells / f"{packed.key}.safetensors", packed.tensors)
+        self._write(self.cells / f"{packed.key}.json", packed.record)
+
+    def get(self, key: str) -> Episode:
+        """The cell, or a `StoreError` that says how it is damaged."""
+        record = self.record(key)
+        try:
+            tensors = (self.cells / f"{key}.safetensors").read_bytes()
+        except OSError as error:
+            raise StoreError(f"cell {key[:12]} has lost its tensors ({error.strerror}).") from None
+        if _sha(tensors) != record["tensors"]:
+            raise StoreError(f"cell {key[:12]} is damaged: its tensors do not have the hash that was recorded.")
+        try:
+            return Episode(adversary=record["adversary"], seconds=0.0, **load(tensors))
+        except (SafetensorError, TypeError) as error:
+            raise StoreError(f"cell {key[:12]} cannot be read: {error}.") from None
+
+    def record(self, key: str) -> dict[str, Any]:
+        try:
+            text = (self.cells / f"{key}.json").read_bytes()
+            record: dict[str, Any] = json.loads(text)
+        except (OSError, ValueError) as error:
+            raise StoreError(f"cell {key[:12]} cannot be read: {error}.") from None
+        if _sealed({name: value for name, value in record.items() if name != "seal"}) != text:
+            raise StoreError(f"cell {key[:12]} is damaged: its record does not fit its seal.")
+        return record
+
+    def discard(self, key: str) -> None:
+        """Take a damaged cell out of the way; the record goes first, so that it never stands without tensors."""
+        for path in (self.cells / f"{key}.json", self.cells / f"{key}.safetensors"):
+            path.unlink(missing_ok=True)
+
+    def log(self, event: str, **about: Any) -> None:
+        """One line, appended in one write."""
+        line = json.dumps({"time": time.time(), "pid": os.getpid(), "event": event, **about}) + "\n"
+        with _disk_errors(self.folder), (self.folder / "ledger.jsonl").open("ab") as file:
+            file.write(line.encode())
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """All complete lines; a process that was killed may have left a torn one."""
+        path = self.folder / "ledger.jsonl"
+        for line in path.read_text(errors="replace").splitlines() if path.is_file() else ():
+            try:
+                yield json.loads(line)
+            except ValueError:
+                continue
+
+    @contextmanager
+    def claim(self, key: str) -> Iterator[bool]:
+        """Is this cell ours to compute? The lock falls with the process that holds it, however it dies."""
+        locks = self.folder / "locks"
+        locks.mkdir(parents=True, exist_ok=True)
+        with (locks / key).open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            yield True
+
+    def _write(self, path: Path, content: bytes) -> None:
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        with _disk_errors(self.folder):
+            try:
+                with temporary.open("wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                temporary.rename(path)
+                _sync(path.parent)
+            finally:
+                temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _disk_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise StoreError(
+            f"the disk that holds {folder} is full. All finished cells are safe: free some space and run again."
+        ) from None
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sealed(record: dict[str, Any]) -> bytes:
+    seal = _sha(json.dumps(record, sort_keys=True).encode())
+    return (json.dumps({**record, "seal": seal}, sort_keys=True, indent=1) + "\n").encode()
+
+
+def _sha(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,132 @@
+"""From a specification to cells, on whichever machine they are computed."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from inspect import getsourcefile, isroutine
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from saddlepoint.attack.space import Ball
+from saddlepoint.auditing.plan import Plan, Target, plan
+from saddlepoint.data import load_data
+from saddlepoint.defense import Defense
+from saddlepoint.describe import describe
+from saddlepoint.game import Threat
+from saddlepoint.locate import locate
+from saddlepoint.run.attacks import build
+from saddlepoint.run.identity import cell_keys, target_digest
+from saddlepoint.run.spec import NORMS, RunSpec, SpecError, radius
+from saddlepoint.run.store import Packed
+from saddlepoint.zoo import load as load_zoo
+
+Cell = tuple[int, int]  # (group of examples, adversary)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A plan whose cells have names."""
+
+    plan: Plan
+    target: str  # hash
+    threads: int | None  # None: as many as torch uses
+    keys: dict[Cell, str]
+
+    @classmethod
+    def of(cls, plan: Plan, *, source: str = "", threads: int | None = None) -> Work:
+        with _threads(threads):
+            target = target_digest(plan, source)
+        return cls(plan, target, threads, cell_keys(plan, target, threads or torch.get_num_threads()))
+
+    def compute(self, cell: Cell) -> Packed:
+        """One cell as bytes. Time is not part of them."""
+        group, adversary = cell
+        rows, sent = self.plan.job.groups[group], self.plan.adversaries[adversary]
+        started = time.perf_counter()
+        with _threads(self.threads):
+            episode = self.plan.job.play(sent, rows)
+        about = {"group": group, "rows": [int(rows[0]), int(rows[-1])], "description": describe(sent)}
+        return Packed.of(self.keys[cell], episode, about, time.perf_counter() - started)
+
+
+@lru_cache(maxsize=1)
+def load(spec: RunSpec) -> Work:
+    """The work that a specification describes; kept, since a worker is asked for many cells of it."""
+    data = load_data(spec.data.name, split=spec.data.split, n=spec.data.n, root=spec.data.root)
+    target, source = resolve(spec.target)
+    if isinstance(target, nn.Module):
+        target = target.to(spec.device)
+    space = Ball(NORMS[spec.threat.norm], radius(spec.threat.eps))
+    threat = Threat(space, spec.threat.access, spec.threat.queries, spec.threat.coins, spec.threat.draws or 1)
+    planned = plan(
+        target,
+        data.x.to(spec.device),
+        data.y.to(spec.device),
+        threat=threat,
+        budget=spec.budget,
+        adversaries=[build(attack) for attack in spec.attacks],
+        seed=spec.seed,
+        batch_size=spec.batch_size,
+        name=spec.target,
+    )
+    named = replace(planned, data=data.name, classes=data.classes, command=command(spec))
+    return Work.of(named, source=source, threads=spec.threads)
+
+
+def command(spec: RunSpec) -> str:
+    """The command line that asks for the same run."""
+    words = ["saddlepoint", "audit", spec.target, "--data", spec.data.name, "--norm", spec.threat.norm, "--eps", spec.threat.eps]
+    if spec.data.n is not None:
+        words += ["--n", str(spec.data.n)]
+    words += ["--budget", spec.budget, "--seed", str(spec.seed), "--batch-size", str(spec.batch_size)]
+    return shlex.join(words)
+
+
+def compute(spec: str, cell: Cell) -> Packed:
+    """What a worker process runs: the spec as JSON, so that nothing but text travels to it."""
+    return load(RunSpec.model_validate_json(spec)).compute(cell)
+
+
+def resolve(text: str) -> tuple[Target, str]:
+    """The target that a text names, and its source text. A factory is called without arguments."""
+    if text.startswith("zoo:"):
+        return load_zoo(text.removeprefix("zoo:")), text
+    found = locate(text)
+    if isinstance(found, nn.Module | Defense):
+        return found, _source(found)
+    if not callable(found):
+        raise SpecError(f"{text} is a {type(found).__name__}; a target is an nn.Module, a Defense, or a factory that returns one.")
+    try:
+        made = found()
+    except Exception as error:
+        raise SpecError(
+            f"calling {text}() failed: {type(error).__name__}: {error}. A factory takes no arguments and returns the model."
+        ) from error
+    return made, _source(found)
+
+
+def _source(thing: object) -> str:
+    """The text of the file in which the target is defined: editing it makes another target."""
+    try:
+        path = getsourcefile(thing if isroutine(thing) or isinstance(thing, type) else type(thing))
+    except TypeError:
+        return ""
+    return Path(path).read_text() if path else ""
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    if count is not None:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

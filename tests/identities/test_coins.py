@@ -1,0 +1,108 @@
+"""Coins: randomness as a function of seed, example, draw and position."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from problems import coins
+from saddlepoint.coins import Coins
+
+N, D = 2000, 50
+SIGMAS = 5.0  # each statistical bound below is five standard deviations of the statistic over N D = 100000 numbers
+F64 = torch.float64
+
+
+def test_uniform_has_the_moments_of_the_uniform() -> None:
+    u = coins(N).uniform((D,), F64)
+    assert u.shape == (N, D)
+    assert (u >= 0).all()
+    assert (u < 1).all()
+    assert abs(u.mean() - 1 / 2) < SIGMAS * math.sqrt(1 / 12 / (N * D))
+    assert abs(u.var() - 1 / 12) < SIGMAS * math.sqrt(1 / 180 / (N * D))
+
+
+def test_normal_has_the_moments_of_the_normal() -> None:
+    for count in (D, D - 1):  # Box and Muller make pairs: an odd count is cut
+        z = coins(N).normal((count,), F64)
+        total = N * count
+        assert z.shape == (N, count)
+        for k, (moment, variance) in enumerate([(0, 1), (1, 2), (0, 15), (3, 96)], start=1):
+            assert abs((z**k).mean() - moment) < SIGMAS * math.sqrt(variance / total)
+
+
+def test_signs_and_integers_are_fair() -> None:
+    assert abs(coins(N).signs((D,), F64).mean()) < SIGMAS / math.sqrt(N * D)
+    count = torch.bincount(coins(N).integers(7, (D,)).flatten(), minlength=7)
+    assert len(count) == 7
+    assert ((count - N * D / 7).abs() < SIGMAS * math.sqrt(N * D / 7)).all()
+
+
+def test_float32_draws_stay_below_one() -> None:
+    u = coins(N).uniform((500,))
+    assert u.dtype == torch.float32
+    assert (u < 1).all()
+    assert coins(N).normal((500,)).isfinite().all()
+
+
+def test_rows_positions_draws_and_seeds_are_independent() -> None:
+    """Correlations of 100000 pairs are normal with sigma 1 / sqrt(100000)."""
+
+    def correlation(a: torch.Tensor, b: torch.Tensor) -> float:
+        return abs(float((a * b).mean())) / math.sqrt(a.numel() / (N * D)) * math.sqrt(a.numel())
+
+    z = coins(N).normal((D,), F64)
+    others = [
+        (z[1:], z[:-1]),
+        (z[:, 1:], z[:, :-1]),
+        (z, coins(N).fold(0).normal((D,), F64)),
+        (coins(N).fold(0).normal((D,), F64), coins(N).fold(1).normal((D,), F64)),
+        (z, coins(N, seed=1).normal((D,), F64)),
+        (z[:, : D // 2], z[:, D // 2 :]),  # the cosine and the sine of Box and Muller
+    ]
+    for a, b in others:
+        assert correlation(a, b) < SIGMAS
+    assert len(torch.unique(torch.cat([coins(N).fold(k).keys for k in range(20)]))) == 20 * N
+
+
+def test_a_row_draws_the_same_whatever_its_neighbours() -> None:
+    ids = torch.tensor([7, 3, 99, 0])
+    together, order = Coins.of(5, ids), torch.tensor([2, 0, 3, 1])
+    for draw in (lambda c: c.uniform((3, 2), F64), lambda c: c.normal((5,), F64), lambda c: c.signs((4,)), lambda c: c.integers(9)):
+        assert torch.equal(draw(together[order]), draw(together)[order])
+        assert torch.equal(draw(Coins.of(5, ids[1:2])), draw(together)[1:2])
+
+
+def test_a_longer_draw_begins_with_the_shorter_one() -> None:
+    assert torch.equal(coins(3).uniform((10,), F64)[:, :4], coins(3).uniform((4,), F64))
+
+
+def test_fold_takes_a_salt_for_all_or_one_each() -> None:
+    c, salt = coins(4), torch.tensor([3, 1, -4, 2**40])
+    each = torch.stack([c.fold(int(s)).keys[i] for i, s in enumerate(salt)])
+    assert torch.equal(c.fold(salt).keys, each)
+    assert not torch.equal(c.fold(1).fold(2).keys, c.fold(2).fold(1).keys)
+    assert torch.equal(c.fold(2**64 + 5).keys, c.fold(5).keys)  # salts are taken modulo 2^64
+
+
+def test_unfold_returns_to_the_root() -> None:
+    c = coins(4)
+    assert torch.equal(c.fold(1).fold(2).unfold().keys, c.keys)
+    rooted = c.fold(1).rooted()
+    assert torch.equal(rooted.keys, c.fold(1).keys)
+    assert torch.equal(rooted.fold(2).unfold().keys, c.fold(1).keys)
+    assert torch.equal(rooted.fold(2)[torch.tensor([2])].unfold().keys, c.fold(1).keys[2:3])
+
+
+def test_the_shared_seed_is_that_of_the_set_of_rows() -> None:
+    c = coins(5)
+    assert c.shared() == c[torch.tensor([4, 2, 0, 1, 3])].shared() != c[torch.arange(4)].shared()
+    assert 0 <= c.shared() < 2**63
+
+
+def test_the_first_numbers_are_those_of_splitmix64() -> None:
+    """Published outputs of SplitMix64 from state 1234567 (Vigna's reference generator, also in the Rosetta collection)."""
+    state = Coins(torch.tensor([1234567]), torch.tensor([1234567]))
+    want = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
+    assert [int(b) % 2**64 for b in state._bits(5)[0]] == want

@@ -1,0 +1,202 @@
+"""Estimators: value, gradient and success around the forward pass."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from problems import Affine, Exits, Noisy, Purifier, Static, coins, normal, oracle, smooth, uniform
+from saddlepoint.attack.goal import Goal
+from saddlepoint.attack.loss import cross_entropy, margin
+from saddlepoint.coins import Coins
+from saddlepoint.defense import Defense, Plain
+from saddlepoint.gradients import SPSA, Backprop, EoT, Estimator, FixedCoins, Reading, Slope
+
+Y = torch.tensor([0, 1, 2, 3, 0])
+X = uniform(0, 5, 6)
+
+
+def goal(defense: Defense) -> Goal:
+    return Goal([defense], Y, cross_entropy)
+
+
+def assert_same(a: Slope, b: Slope, atol: float) -> None:
+    torch.testing.assert_close(a.grad, b.grad, rtol=0, atol=atol)
+    torch.testing.assert_close(a.reading.value, b.reading.value, rtol=0, atol=atol)
+    assert torch.equal(a.reading.success, b.reading.success)
+
+
+def test_backprop_is_the_finite_difference() -> None:
+    """Central differences of step h err by h^2 from the third derivative and by eps / h from rounding: 1e-8 at h = 1e-5."""
+    f, h = goal(Purifier(smooth(1))), 1e-5
+    slope = Backprop().slope(f, X, coins(5))
+    for j in range(6):
+        e = h * torch.eye(6, dtype=torch.float64)[j]
+        rise = (f(X + e, coins(5)).value - f(X - e, coins(5)).value) / (2 * h)
+        torch.testing.assert_close(slope.grad[:, j], rise, rtol=0, atol=1e-8)
+
+
+def test_eot_of_one_draw_is_its_inner_estimator() -> None:
+    f = goal(Noisy(smooth(1)))
+    assert_same(EoT(1).slope(f, X, coins(5)), Backprop().slope(f, X, coins(5)), atol=0)
+    assert torch.equal(EoT(1).read(f, X, coins(5)).value, Backprop().read(f, X, coins(5)).value)
+
+
+@pytest.mark.parametrize("draws", [1, 2, 3, 7, 20])
+def test_eot_on_a_deterministic_defence_is_backprop_whatever_the_draws(draws: int) -> None:
+    f = goal(Static(smooth(1)))
+    assert_same(EoT(draws).slope(f, X, coins(5)), Backprop().slope(f, X, coins(5)), atol=1e-14)  # a mean of equal numbers rounds
+
+
+def test_eot_is_the_mean_over_draws_and_its_success_their_majority() -> None:
+    """One row, success by a scripted coin: the last draw says the opposite of the majority."""
+    says = iter([True, True, True, False, False])
+
+    def scripted(x: Tensor, _: Coins) -> Reading:
+        return Reading(x.sum(1), torch.tensor([next(says)]))
+
+    assert EoT(5).read(scripted, torch.ones(1, 3), coins(1)).success.item()
+    says = iter([False, False, True, True])  # half is not a majority
+    assert not EoT(4).read(scripted, torch.ones(1, 3), coins(1)).success.item()
+
+    f, seen = goal(Noisy(smooth(1), 0.5)), []
+
+    def recorded(x: Tensor, c: Coins) -> Reading:
+        seen.append(Backprop().slope(f, x.detach(), c))
+        return f(x, c)
+
+    slope = EoT(9).slope(recorded, X, coins(5))
+    torch.testing.assert_close(slope.grad, torch.stack([s.grad for s in seen]).mean(0), rtol=0, atol=1e-15)
+    torch.testing.assert_close(slope.reading.value, torch.stack([s.reading.value for s in seen]).mean(0), rtol=0, atol=1e-15)
+    assert torch.equal(slope.reading.success, torch.stack([s.reading.success for s in seen]).sum(0) >= 5)
+    assert len(torch.unique(torch.stack([s.reading.value for s in seen])[:, 0])) == 9  # fresh draws
+
+
+def test_eot_converges_to_the_expected_gradient() -> None:
+    """E d/dx (w (x + n))^2 = 2 w (w x). Sigma of one draw is 2 |w|^2 scale, of n draws 1 / sqrt(n) of it; five sigma."""
+    w, x, scale, draws = normal(1, 6), uniform(2, 5, 6), 0.3, 2000
+
+    def square(v: Tensor, c: Coins) -> Reading:
+        value = (v + scale * c.normal((6,), v.dtype)) @ w
+        return Reading(value**2, value > 0)
+
+    want = 2 * (x @ w)[:, None] * w
+    bound = 5 * 2 * float(w.square().sum()) * scale / math.sqrt(draws)
+    assert (EoT(draws).slope(square, x, coins(5)).grad - want).abs().amax() < bound
+
+
+def test_eot_without_draws_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one draw, got draws=0"):
+        EoT(0)
+
+
+def test_fixed_coins_is_one_function_and_backprop_is_not() -> None:
+    f, c = goal(Noisy(smooth(1))), coins(5).rooted()
+    fixed = [FixedCoins().slope(f, X, c.fold(k)) for k in range(3)]
+    assert_same(fixed[0], fixed[1], atol=0)
+    assert_same(fixed[0], fixed[2], atol=0)
+    assert torch.equal(FixedCoins().read(f, X, c.fold(9)).value, fixed[0].reading.value)
+    free = [Backprop().read(f, X, c.fold(k)).value for k in range(2)]
+    assert (free[0] != free[1]).all()
+
+
+def test_fixed_coins_of_eot_fixes_all_draws() -> None:
+    f, c = goal(Noisy(smooth(1))), coins(5).rooted()
+    estimator = FixedCoins(EoT(4))
+    assert_same(estimator.slope(f, X, c.fold(1)), estimator.slope(f, X, c.fold(2)), atol=0)
+    assert_same(estimator.slope(f, X, c.fold(1)), EoT(4).slope(f, X, c), atol=0)
+
+
+def test_spsa_converges_to_the_gradient_of_a_linear_function() -> None:
+    """g_i = w_i + sum_{j != i} w_j u_i u_j: unbiased, variance |w|^2 - w_i^2 per sample; five sigma of 4000 samples."""
+    net, samples = Affine.binary(normal(1, 6)), 4000
+    y = torch.zeros(3, dtype=torch.long)
+    slope = SPSA(samples).slope(Goal([Static(net)], y), uniform(0, 3, 6), coins(3))
+    want = net.weight[1] - net.weight[0]
+    bound = 5 * ((want.square().sum() - want.square()) / samples).sqrt()
+    assert ((slope.grad - want).abs() < bound).all()
+
+
+def test_spsa_rows_do_not_see_each_other() -> None:
+    """Each row's estimate is that of the row alone, to the last rounding of a matrix product."""
+    f = goal(Purifier(smooth(1)))
+    together = SPSA(16).slope(f, X, coins(5))
+    for i in range(5):
+        alone = SPSA(16).slope(Goal([Purifier(smooth(1))], Y[i : i + 1], cross_entropy), X[i : i + 1], coins(5)[torch.tensor([i])])
+        torch.testing.assert_close(alone.grad[0], together.grad[i], rtol=0, atol=1e-10)  # eps / sigma = 1e-13, times sums
+    other = X.clone()
+    other[1:] = 0.5
+    assert torch.equal(SPSA(16).slope(f, other, coins(5)).grad[0], together.grad[0])
+
+
+@pytest.mark.parametrize(
+    ("estimator", "read", "slope"),
+    [
+        (Backprop(), 1, (1, 1)),
+        (EoT(7), 7, (7, 7)),
+        (EoT(3, SPSA(5)), 3, (33, 0)),
+        (FixedCoins(EoT(2)), 2, (2, 2)),
+        (SPSA(10), 1, (21, 0)),
+    ],
+    ids=repr,
+)
+def test_an_estimator_costs_what_it_says(estimator: Estimator, read: int, slope: tuple[int, int]) -> None:
+    counted = 0
+
+    class Counting(Static):
+        def trace(self, x, ctx):
+            nonlocal counted
+            counted += 1
+            return super().trace(x, ctx)
+
+    seat = oracle(Counting(smooth(1)), Y, estimator=estimator)
+    seat.score(X)
+    assert counted == estimator.cost == read
+    assert seat.meter.forward.tolist() == [read] * 5
+    counted = 0
+    seat.gradient(X)
+    assert counted == estimator.slope_cost[0] == slope[0]
+    assert seat.meter.forward.tolist() == [read + slope[0]] * 5
+    assert seat.meter.backward.tolist() == [slope[1]] * 5
+
+
+@pytest.mark.parametrize("estimator", [Backprop(), EoT(3), SPSA(2000, 1e-4)], ids=repr)
+def test_facets_are_the_margins_of_all_other_classes_and_their_gradients(estimator: Estimator) -> None:
+    net = Affine.random(1, 4, 6)
+    seat = oracle(Static(net), Y, estimator=estimator)
+    slope = seat.facets(X)
+    targets = torch.stack([(Y + k) % 4 for k in range(1, 4)])  # [C-1, N]
+    rows = net.weight[targets] - net.weight[Y]
+    exact = not isinstance(estimator, SPSA)
+    torch.testing.assert_close(slope.grad, rows, rtol=0, atol=1e-13 if exact else 5 * 1.5 / math.sqrt(2000))
+    torch.testing.assert_close(slope.reading.value.amax(0), margin(net(X), Y), rtol=0, atol=1e-13)
+    assert seat.meter.backward.tolist() == [3 * estimator.slope_cost[1]] * 5
+
+
+def test_a_gradient_that_cannot_reach_the_input_is_an_error_that_says_so() -> None:
+    """Also where the net's own parameters still ask for gradients, as in every freshly built module."""
+    net = torch.nn.Linear(6, 4, dtype=torch.float64)
+    for learning in (True, False):
+        net.requires_grad_(learning)
+        with pytest.raises(ValueError, match=r"no gradient reaches the input. Give the site that cuts it a rule such as BPDA"):
+            Backprop().slope(goal(Static(lambda x: net(x.detach()))), X, coins(5))
+
+
+def test_a_net_with_hidden_noise_is_a_function_of_its_coins_and_leaves_no_trace() -> None:
+    net = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(6, 4, dtype=torch.float64)).train()
+    f, before = goal(Plain(net, random=True)), torch.random.get_rng_state()
+    first, again, other = (Backprop().read(f, X, coins(5, seed)).value for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_success_is_about_the_answer_and_not_about_the_aim() -> None:
+    """Exits answer with the mean of the last two views; the aim looks at the last alone."""
+    up, down = Affine.random(1, 4, 6), Affine.random(5, 4, 6)
+    reading = goal(Exits((up, up, down)))(X, coins(5))
+    torch.testing.assert_close(reading.value, cross_entropy(down(X), Y))
+    assert torch.equal(reading.success, ((up(X) + down(X)) / 2).argmax(1) != Y)

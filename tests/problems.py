@@ -1,0 +1,246 @@
+"""Models with known answers. Everything is float64, and nothing relies on torch's default type: a quiet float32 would show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from saddlepoint.attack.goal import Goal
+from saddlepoint.attack.loss import Loss, margin
+from saddlepoint.attack.oracle import Meter, Oracle
+from saddlepoint.attack.space import Ball
+from saddlepoint.coins import Coins
+from saddlepoint.defense import Access, Context, Defense, Trace, View
+from saddlepoint.gradients import Backprop, Estimator
+
+Net = Callable[[Tensor], Tensor]
+
+
+def normal(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def uniform(seed: int, *shape: int) -> Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def coins(n: int, seed: int = 0) -> Coins:
+    return Coins.of(seed, torch.arange(n))
+
+
+def oracle(
+    defense: Defense,
+    y: Tensor,
+    *,
+    loss: Loss = margin,
+    estimator: Estimator | None = None,
+    access: Access = "gradient",
+    limit: int | None = None,
+    seed: int = 3,
+    ids: Tensor | None = None,
+) -> Oracle:
+    """A seat before the defence, as `Direct` would open it."""
+    n = len(y)
+    ids = torch.arange(n) if ids is None else ids
+    meter, rows = Meter.of(n, limit), torch.arange(n)
+    goal = Goal([defense], y, loss)
+    return Oracle(goal, estimator or Backprop(), meter, rows, Coins.of(seed, ids).rooted(), access, defense.coupled)
+
+
+# ---- linear: the worst case is a support function -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Affine:
+    """z = W x + b, whatever the shape of x."""
+
+    weight: Tensor  # [C, d]
+    bias: Tensor  # [C]
+
+    @classmethod
+    def random(cls, seed: int, classes: int, d: int) -> Affine:
+        return cls(normal(seed, classes, d) / math.sqrt(d), 0.1 * normal(seed + 1, classes))
+
+    @classmethod
+    def binary(cls, w: Tensor) -> Affine:
+        """Two classes; the margin of label 0 is -w x, that of label 1 is w x."""
+        return cls(torch.stack([w / 2, -w / 2]), w.new_zeros(2))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x.flatten(1) @ self.weight.T + self.bias
+
+    def worst_margin(self, x: Tensor, y: Tensor, space: Ball) -> Tensor:
+        """[N] max over the set of max_{j != y} z_j - z_y, exactly: the maximum of a convex function is taken class by class."""
+        values = []
+        for j in range(len(self.weight)):
+            w, b = self.weight[j] - self.weight[y], self.bias[j] - self.bias[y]  # [N, d], [N]
+            value = (w * x.flatten(1)).sum(1) + b + support(w, x.flatten(1), space)
+            values.append(torch.where(y == j, -torch.inf, value))
+        return torch.stack(values).amax(0)
+
+
+def support(w: Tensor, x: Tensor, space: Ball) -> Tensor:
+    """[N] max <w, delta> over ||delta||_p <= radius and x + delta in the box; radius x dual norm where the box does not bind.
+
+    Each |delta_i| is at most room_i, the distance to the wall on w's side or the radius. p = inf: room_i. p = 1: a fractional
+    knapsack, strongest coordinates first. p = 2: |delta_i| = min(t |w_i|, room_i), t such that the length is the radius.
+    """
+    low, high = space.box
+    room = torch.where(w > 0, high - x, x - low).clamp(max=space.radius)
+    if space.p == math.inf:
+        return (w.abs() * room).sum(1)
+    if space.p == 1:
+        strength, order = w.abs().sort(dim=1, descending=True)
+        room = room.gather(1, order)
+        spent = room.cumsum(1) - room
+        return (strength * torch.minimum((space.radius - spent).clamp(min=0), room)).sum(1)
+    below, above = torch.zeros(len(x), 1, dtype=x.dtype), torch.full((len(x), 1), 1e6, dtype=x.dtype)
+    for _ in range(200):  # halving 1e6 two hundred times is below the last bit
+        t = (below + above) / 2
+        inside = torch.minimum(t * w.abs(), room).norm(dim=1, keepdim=True) <= space.radius
+        below, above = torch.where(inside, t, below), torch.where(inside, above, t)
+    return (w.abs() * torch.minimum(below * w.abs(), room)).sum(1)
+
+
+class Static(Defense):
+    """One view of a function."""
+
+    def __init__(self, net: Net) -> None:
+        self.net = net
+
+    def trace(self, x: Tensor, ctx: Context) -> Trace:
+        return Trace((View("final", self.net(x)),))
+
+
+# ---- nets --------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Relu:
+    """z = V max(U x + a, 0) + b."""
+
+    inner: Tensor  # [H, d]
+    inner_bias: Tensor
+    outer: Tensor  # [C, H]
+    outer_bias: Tensor
+
+    @classmethod
+    def random(cls, seed: int, inputs: int = 5, hidden: int = 10, classes: int = 3) -> Relu:
+        inner, outer = normal(seed, hidden, inputs), normal(seed + 1, classes, hidden)
+        return cls(inner, 0.3 * normal(seed + 2, hidden), outer / math.sqrt(hidden), 0.1 * normal(seed + 3, classes))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return (x.flatten(1) @ self.inner.T + self.inner_bias).relu() @ self.outer.T + self.outer_bias
+
+
+def smooth(seed: int, inputs: int = 6, classes: int = 4) -> Net:
+    """A net without kinks, for gradients that are compared with finite differences."""
+    inner, outer = normal(seed, 8, inputs), normal(seed + 1, classes, 8)
+    return lambda x: (x.flatten(1) @ inner.T).tanh() @ outer.T
+
+
+# ---- dynamic -----------------------------------------------------------------------------------------------------------------
+
+
+class Quantised(Defense):
+    """Rounds its input at a named site: the true gradient is zero."""
+
+    def __init__(self, net: Net, levels: int = 16) -> None:
+        self.net, self.levels = net, levels
+
+    def quantise(self, x: Tensor) -> Tensor:
+        return (x * self.levels).round() / self.levels
+
+    def trace(self, x: Tensor, ctx: Context) -> Trace:
+        return Trace((View("final", self.net(ctx.through("quantise", self.quantise, x))),))
+
+
+class Noisy(Defense):
+    """net(x + scale n), n standard normal per example."""
+
+    random = True
+
+    def __init__(self, net: Net, scale: float = 0.1) -> None:
+        self.net, self.scale = net, scale
+
+    def trace(self, x: Tensor, ctx: Context) -> Trace:
+        return Trace((View("final", self.net(x + self.scale * ctx.randn_like(x))),))
+
+
+class Purifier(Defense):
+    """`steps` noisy contractions at one named site, a view after each."""
+
+    random = True
+
+    def __init__(self, net: Net, steps: int = 3, noise: float = 0.05, layers: int = 1) -> None:
+        self.net, self.steps, self.noise, self.layers = net, steps, noise, layers
+
+    def trace(self, x: Tensor, ctx: Context) -> Trace:
+        def step(v: Tensor) -> Tensor:
+            for _ in range(self.layers):
+                v = (v + self.noise * ctx.randn_like(v)).sin()
+            return v
+
+        views = []
+        for t in range(self.steps):
+            x = ctx.through("purify", step, x)
+            if ctx.keeps(f"purify/{t + 1}"):
+                views.append(View(f"purify/{t + 1}", self.net(x)))
+        return Trace(tuple(views))
+
+
+class Centring(Defense):
+    """Subtracts the mean of its batch: rows influence each other."""
+
+    coupled = True
+
+    def __init__(self, net: Net) -> None:
+        self.net = net
+
+    def trace(self, x: Tensor, ctx: Context) -> Trace:
+        return Trace((View("final", self.net(x - x.mean(0))),))
+
+
+class Shifted(Defense):
+    """net(x - mu), with mu learned from somebody."""
+
+    def __init__(self, net: Net, mu: Tensor) -> None:
+        self.net, self.mu = net, mu
+
+    def trace(self, x: Tensor, ctx: Context) -> Trace:
+        return Trace((View("final", self.net(x - self.mu)),))
+
+
+class Transductive(Shifted):
+    """Learns mu from the batch it is asked about and forgets it."""
+
+    memory = "batch"
+
+    def adapt(self, x: Tensor, ctx: Context) -> Defense:
+        return Shifted(self.net, x.mean(0))
+
+
+class Online(Shifted):
+    """Learns mu from all it has seen: mu <- (mu + mean x) / 2."""
+
+    memory = "stream"
+
+    def adapt(self, x: Tensor, ctx: Context) -> Defense:
+        return Online(self.net, (self.mu + x.mean(0)) / 2)
+
+
+class Exits(Defense):
+    """Three heads on one body; answers with the mean of the last two."""
+
+    def __init__(self, nets: tuple[Net, ...]) -> None:
+        self.nets = nets
+
+    def trace(self, x: Tensor, ctx: Context) -> Trace:
+        return Trace(tuple(View(f"exit/{k}", net(x)) for k, net in enumerate(self.nets)))
+
+    def answer(self, trace: Trace, ctx: Context) -> Tensor:
+        return trace.logits[-2:].mean(0)

@@ -1,0 +1,75 @@
+"""Audits made by hand: real digits, invented outcomes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from saddlepoint.auditing.result import Audit, Examples, Row, Symptom
+from saddlepoint.auditing.statistics import wilson
+from saddlepoint.data import load_data
+
+_ATTACKS = (
+    ("apgd-ce", 0.31, 10.2, 10.0),
+    ("apgd-dlr", 0.04, 13.5, 13.1),
+    ("apgd-t", 0.02, 60.3, 59.4),
+    ("square", 0.0, 170.0, 0.0),
+)
+
+
+def an_audit(n: int = 200, **changes: Any) -> Audit:
+    """Every tenth image wrong from the start; others fall to the attacks in turn, the change being +-0.1 per pixel."""
+    data = load_data("digits", n=n)
+    rows, left, owners = [], 0.9, ["clean"] * (n // 10)
+    for name, gain, forward, backward in _ATTACKS:
+        attacked, left = round(left * n), left - gain
+        owners += [name] * round(gain * n)
+        rows.append(Row(name, left + 0.02, left, gain, attacked, forward, backward, 1.5, 0))
+    fallen = len(owners)
+    owners += ["square"] * (n - fallen)
+    correct = (torch.arange(n) >= fallen).double()
+    signs = torch.where(torch.arange(data.x.numel()).view_as(data.x) % 3 == 0, 0.1, -0.1)
+    changed = torch.tensor([owner != "clean" for owner in owners]).view(-1, 1, 1, 1)
+    points = torch.where(changed, (data.x + signs).clamp(0, 1), data.x)
+    robust = float(correct.mean())
+    audit = Audit(
+        target="net.py:make",
+        threat="Linf radius 0.1, gradient access, unlimited queries, private coins, judged over one draw",
+        budget="standard",
+        seed=0,
+        n=n,
+        clean_accuracy=0.9,
+        robust_accuracy=robust,
+        interval=wilson(robust, n),
+        rows=tuple(rows),
+        symptoms=(),
+        versions={"saddlepoint": "0.1.0", "torch": "2.4", "python": "3.11"},
+        x=data.x,
+        y=data.y,
+        worst_points=points,
+        correct=correct,
+        answered=torch.where(correct > 0, data.y, (data.y * 3 + 1) % 10),
+        examples=Examples(
+            winner=tuple(owners),
+            margin=torch.where(correct > 0, -1.0, 1.0),
+            size=(points - data.x).flatten(1).abs().amax(1),
+            forward=torch.full((n,), 254),
+            backward=torch.full((n,), 82),
+            draws=1,
+            verified=torch.ones(n, dtype=torch.bool),
+        ),
+        seconds=12.5,
+        data="digits",
+        classes=data.classes,
+        command="saddlepoint audit net.py:make --data digits --n 200 --norm linf --eps 0.1 --budget standard --seed 0",
+    )
+    return replace(audit, **changes)
+
+
+SYMPTOMS = (
+    Symptom("labels only", "note", "the callable answers with labels: only decision-based attacks are possible."),
+    Symptom("random answers", "warning", "two calls on the same images differ by up to 0.2: the model is treated as random."),
+    Symptom("vanishing gradients", "serious", "the gradient is exactly zero on 16 of 16 images. Name the step with ctx.through."),
+)

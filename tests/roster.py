@@ -1,0 +1,53 @@
+"""Every attack, once. Contracts and exactness tests run over this table; a new attack adds one line here."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from saddlepoint.attack.apgd import APGD
+from saddlepoint.attack.base import Attack
+from saddlepoint.attack.loss import Loss, cross_entropy, dlr, margin, probability_margin
+from saddlepoint.attack.pgd import FGSM, PGD
+
+INF = math.inf
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An attack at a small budget for contracts, and how much may be asked of it."""
+
+    name: str
+    attack: Attack[Any]
+    norms: tuple[float, ...] = (INF, 2, 1)
+    loss: Loss = margin
+    images: bool = False  # only [N, C, H, W] inputs
+    coupled: bool = True  # works on a defence whose rows answer together
+    deterministic: bool = False  # the attacker tosses no coins: another seed gives the same points
+    passes: bool = True  # spends exactly `calls` forward passes; else at most
+    exact: Attack[Any] | None = None  # the budget at which it solves a linear problem; None: a heuristic that need not
+
+
+PGD_LONG, APGD_LONG = PGD(steps=100, step_size=0.3), APGD(steps=100)
+
+ROSTER = (
+    Entry("pgd", PGD(steps=5), exact=PGD_LONG),
+    Entry("pgd without random start", PGD(steps=5, random_start=False), deterministic=True, exact=PGD_LONG),
+    Entry("pgd with momentum", PGD(steps=5, momentum=0.9), exact=PGD(steps=200, step_size=0.3, momentum=0.9)),
+    Entry("fgsm", FGSM(), deterministic=True),
+    Entry("apgd, margin", APGD(steps=10), exact=APGD_LONG),
+    Entry("apgd, cross-entropy", APGD(steps=10), loss=cross_entropy, exact=APGD_LONG),
+    Entry("apgd, dlr", APGD(steps=10), loss=dlr),
+    Entry("apgd, probability margin", APGD(steps=10), loss=probability_margin, exact=APGD_LONG),
+)
+
+NORMS = {INF: "Linf", 2: "L2", 1: "L1"}
+
+
+def each(entries: tuple[Entry, ...] = ROSTER) -> pytest.MarkDecorator:
+    """Parametrise a test over (entry, p)."""
+    cases = [pytest.param(entry, p, id=f"{entry.name}-{NORMS[p]}") for entry in entries for p in entry.norms]
+    return pytest.mark.parametrize(("entry", "p"), cases)
