@@ -84,7 +84,7 @@ def test_many_classes_fall_target_by_target(entry: Entry, p: float) -> None:
 
 @each(SOLVERS)
 def test_fools_just_beyond_the_distance_and_not_just_before(entry: Entry, p: float) -> None:
-    """The distance to the plane is |w x| / ||w||_dual, for attacks that maximise and for attacks that look for the nearest point."""
+    """The distance to the plane is |w x| / ||w||_dual, whether an attack maximises or looks for the nearest point."""
     w, dual = normal(3, D), {INF: 1, 2: 2, 1: INF}[p]
     net = Affine(Affine.binary(w).weight, Affine.binary(w).weight @ torch.full((D,), -0.5, dtype=torch.float64))
     along = 0.05 * (uniform(1, N, D) - 0.5)

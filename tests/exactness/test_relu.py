@@ -76,9 +76,9 @@ def test_the_program_finds_a_maximum_that_no_sample_exceeds() -> None:
 @pytest.fixture(scope="module")
 def exact() -> Tensor:
     """[NETS, POINTS] worst margins; a point on the boundary to within the program's tolerance would be no test."""
-    worst = torch.tensor(
-        [[exact_margin(net, *xy) for xy in zip(x, y.tolist(), strict=True)] for net, x, y in map(points, range(NETS))]
-    )
+    problems = [points(k) for k in range(NETS)]
+    margins = [[exact_margin(net, x[i], int(y[i])) for i in range(POINTS)] for net, x, y in problems]
+    worst = torch.tensor(margins, dtype=torch.float64)
     assert (worst.abs() > UNDECIDED).all()
     assert 60 < (worst > 0).sum() < 140  # of 200: neither hopeless nor trivial
     return worst
