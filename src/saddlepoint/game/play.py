@@ -67,6 +67,7 @@ def play(
             f"{adversary.name} asks for {adversary.needs} access; the threat model grants {threat.access} access and the defence "
             f"gives {defense.grants} access."
         )
+    _refuse_inputs(x, y, threat)
     ids = torch.arange(len(x), device=x.device) if ids is None else ids
     started, parts = time.perf_counter(), []
     for rows in torch.split(torch.arange(len(x), device=x.device), batch_size):
@@ -81,7 +82,7 @@ def play(
             defense = verdict[0][1]
         if progress:
             progress(len(rows))
-    points = torch.cat([p[0] for p in parts]) if parts else x
+    points = torch.cat([p[0] for p in parts])
     return Episode(
         adversary=adversary.name,
         points=points,
@@ -111,6 +112,17 @@ def _judge(
             trace = adapted.trace(x, ctx)
             logits = [adapted.answer(trace, ctx)] if answers is None else [answer(trace) for answer in answers.values()]
         yield torch.stack([~fooled(z, y) for z in logits]).double(), adapted
+
+
+def _refuse_inputs(x: Tensor, y: Tensor, threat: Threat) -> None:
+    if not len(x) or len(x) != len(y):
+        raise ValueError(f"expected at least one input and a label for each, got {len(x)} inputs and {len(y)} labels.")
+    if not threat.space.contains(x, x).all():
+        low, high = threat.space.box
+        raise ValueError(
+            f"inputs must lie in the box [{low:g}, {high:g}] of the perturbation set, found values from {x.amin().item():.4g} to "
+            f"{x.amax().item():.4g}. Pass pixels and normalise inside the defence, or give the set another `box`."
+        )
 
 
 def _refuse_illegal(name: str, proposed: Tensor, x: Tensor, threat: Threat) -> None:
