@@ -66,8 +66,8 @@ def algorithm_1(f: Loss, x: Tensor, y: Tensor, center: Tensor, space: Ball, step
 @pytest.mark.parametrize("p", [math.inf, 2])
 @pytest.mark.parametrize("loss", [cross_entropy, margin])
 def test_every_query_is_that_of_algorithm_1(p: float, loss: Loss) -> None:
-    """100 steps, so that 0.22 N, 0.03 N and 0.06 N are whole. At a flat maximum two points whose values agree to the last bit, 1e-16,
-    may be 1e-8 apart, and either may be kept as the best: hence the tolerance."""
+    """100 steps, so that 0.22 N, 0.03 N and 0.06 N are whole. At a flat maximum two points whose values agree to the last bit,
+    1e-16, may be 1e-8 apart, and either may be kept as the best: hence the tolerance."""
     net, center, space = smooth(7), uniform(3, 6, 6), Ball(p, {math.inf: 0.3, 2: 0.8}[p])
     y, asked = net(center).argmax(1), []
 
