@@ -29,19 +29,25 @@ class Entry:
     deterministic: bool = False  # the attacker tosses no coins: another seed gives the same points
     passes: bool = True  # spends exactly `calls` forward passes; else at most
     exact: Attack[Any] | None = None  # the budget at which it solves a linear problem; None: a heuristic that need not
+    knapsack: float | None = None  # p = 1 with walls that bind: its gap in units of radius x max |w|; None: nothing is claimed
 
 
+# L2: a step adds 0.3 towards the gradient and the projection scales the rest down by r / (r + 0.3), or more where walls bind.
+# L1: every step feeds one coordinate and thresholds the others. Linf: any step of two radii ends in a corner.
 PGD_LONG, APGD_LONG = PGD(steps=100, step_size=0.3), APGD(steps=100)
+# The shortest step of APGD for p = 1 is a tenth of the radius, taken from the filled coordinates and given to the next:
+# measured gaps are below 0.012 over 40 problems.
+KNAPSACK = 0.02
 
 ROSTER = (
     Entry("pgd", PGD(steps=5), exact=PGD_LONG),
     Entry("pgd without random start", PGD(steps=5, random_start=False), deterministic=True, exact=PGD_LONG),
     Entry("pgd with momentum", PGD(steps=5, momentum=0.9), exact=PGD(steps=200, step_size=0.3, momentum=0.9)),
     Entry("fgsm", FGSM(), deterministic=True),
-    Entry("apgd, margin", APGD(steps=10), exact=APGD_LONG),
-    Entry("apgd, cross-entropy", APGD(steps=10), loss=cross_entropy, exact=APGD_LONG),
+    Entry("apgd, margin", APGD(steps=10), exact=APGD_LONG, knapsack=KNAPSACK),
+    Entry("apgd, cross-entropy", APGD(steps=10), loss=cross_entropy, exact=APGD_LONG, knapsack=KNAPSACK),
     Entry("apgd, dlr", APGD(steps=10), loss=dlr),
-    Entry("apgd, probability margin", APGD(steps=10), loss=probability_margin, exact=APGD_LONG),
+    Entry("apgd, probability margin", APGD(steps=10), loss=probability_margin, exact=APGD_LONG, knapsack=KNAPSACK),
 )
 
 NORMS = {INF: "Linf", 2: "L2", 1: "L1"}

@@ -146,6 +146,12 @@ def test_a_row_costs_and_meets_the_same_in_a_cascade_whatever_its_neighbours() -
     torch.testing.assert_close(together.points, alone.points, rtol=0, atol=1e-12)
 
 
+def test_nobody_is_no_adversary() -> None:
+    for nobody in (lambda: Cascade("none", ()), lambda: Restarts(PGD5, 0).move(turn(), Static(NET), X, Y)):
+        with pytest.raises(ValueError, match="combines no adversaries: it would propose the clean images"):
+            nobody()
+
+
 def test_the_first_restart_is_the_plain_adversary_and_the_others_toss_other_coins() -> None:
     defense = Static(lambda x: torch.stack([x.sum(1) * 0 + 1, x.sum(1) * 1e-9], 1))  # never fooled: nobody is dropped
     y = torch.zeros(24, dtype=torch.long)

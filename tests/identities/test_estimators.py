@@ -88,9 +88,11 @@ def test_eot_converges_to_the_expected_gradient() -> None:
     assert (EoT(draws).slope(square, x, coins(5)).grad - want).abs().amax() < bound
 
 
-def test_eot_without_draws_is_refused() -> None:
+def test_an_estimate_from_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one draw, got draws=0"):
         EoT(0)
+    with pytest.raises(ValueError, match="samples >= 1 and sigma > 0, got samples=0"):
+        SPSA(0)
 
 
 def test_fixed_coins_is_one_function_and_backprop_is_not() -> None:

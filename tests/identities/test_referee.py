@@ -74,6 +74,19 @@ def test_evaluate_needs_somebody_to_play() -> None:
         evaluate(Static(NET), [], X, Y, threat=SPACE)
 
 
+def test_inputs_that_cannot_be_played_are_refused_before_anybody_moves() -> None:
+    with pytest.raises(ValueError, match=r"at least one input and a label for each, got 0 inputs and 0 labels"):
+        play(Static(NET), PGD5, X[:0], Y[:0], Threat(SPACE))
+    with pytest.raises(ValueError, match=r"got 30 inputs and 29 labels"):
+        play(Static(NET), PGD5, X, Y[:29], Threat(SPACE))
+    normalised = (X - 0.5) / 0.25
+    with pytest.raises(ValueError, match=r"must lie in the box \[0, 1\] of the perturbation set, found values from -1.9.* to 1.9"):
+        play(Static(NET), PGD5, normalised, Y, Threat(SPACE))
+    play(Static(NET), PGD5, normalised, Y, Threat(Linf(0.1, box=(-2, 2))))
+    with pytest.raises(ValueError, match="must lie in the box"):
+        play(Static(NET), PGD5, X * math.nan, Y, Threat(SPACE))
+
+
 def test_a_threat_that_makes_no_sense_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one draw, got draws=0"):
         Threat(SPACE, draws=0)

@@ -127,7 +127,7 @@ class _Sparsening:
     def look(self, k: int, rose: Tensor, peak: Tensor, delta: Tensor) -> Tensor:  # noqa: ARG002
         if k % self._period:
             return torch.zeros(len(delta), dtype=torch.bool, device=delta.device)
-        moved = (delta.flatten(1) != 0).sum(1).to(self._eta)
+        moved = (delta.flatten(1).abs() > 1e-6 * self._radius).sum(1).to(self._eta)  # rounding is no move
         sparser = moved / self._moved.clamp(min=1) < 0.95
         self.density = moved / self._d / self._SHRINK
         shorter = (self._eta / self._SHRINK).clamp(min=self._LEAST * self._radius)

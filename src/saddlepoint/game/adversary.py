@@ -148,6 +148,10 @@ class Cascade:
     name: str
     adversaries: tuple[Adversary, ...]
 
+    def __post_init__(self) -> None:
+        if not self.adversaries:
+            raise ValueError(f"{self.name} combines no adversaries: it would propose the clean images. Give it at least one.")
+
     @property
     def needs(self) -> Access:
         return max((a.needs for a in self.adversaries), key=("decision", "score", "gradient").index)

@@ -90,6 +90,7 @@ def play(
             f"{adversary.name} asks for {adversary.needs} access; the threat model grants {threat.access} access and the defence "
             f"gives {defense.grants} access."
         )
+    _refuse_inputs(x, y, threat)
     ids = torch.arange(len(x), device=x.device) if ids is None else ids
     parts = []
     for rows in torch.split(torch.arange(len(x), device=x.device), batch_size):
@@ -144,6 +145,17 @@ def _judge(turn: Turn, defense: Defense, x: Tensor, y: Tensor, answers: Mapping[
         right = torch.stack([~fooled(z, y) for z in logits]).double()
         answered, margins = torch.stack([z.argmax(-1) for z in logits]), torch.stack([margin(z, y) for z in logits])
         yield _Ruling(right, answered, margins, adapted)
+
+
+def _refuse_inputs(x: Tensor, y: Tensor, threat: Threat) -> None:
+    if not len(x) or len(x) != len(y):
+        raise ValueError(f"expected at least one input and a label for each, got {len(x)} inputs and {len(y)} labels.")
+    if not threat.space.contains(x, x).all():
+        low, high = threat.space.box
+        raise ValueError(
+            f"inputs must lie in the box [{low:g}, {high:g}] of the perturbation set, found values from {x.amin().item():.4g} to "
+            f"{x.amax().item():.4g}. Pass pixels and normalise inside the defence, or give the set another `box`."
+        )
 
 
 def _refuse_illegal(name: str, proposed: Tensor, x: Tensor, threat: Threat) -> None:

@@ -137,6 +137,10 @@ class SPSA:
     samples: int = 64
     sigma: float = 1e-3  # in units of the input
 
+    def __post_init__(self) -> None:
+        if self.samples < 1 or self.sigma <= 0:
+            raise ValueError(f"SPSA needs samples >= 1 and sigma > 0, got samples={self.samples} and sigma={self.sigma}.")
+
     @property
     def cost(self) -> int:
         return 1

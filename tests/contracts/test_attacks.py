@@ -1,0 +1,165 @@
+"""What every attack promises, whoever wrote it: one table of attacks, one list of promises."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from problems import Centring, Noisy, Static, smooth, uniform
+from roster import INF, Entry, each
+from saddlepoint.attack.best import Found
+from saddlepoint.attack.oracle import BudgetExceeded
+from saddlepoint.attack.space import Ball
+from saddlepoint.defense import Context, Defense, Trace
+from saddlepoint.game import Direct, Threat, Turn, play
+from saddlepoint.gradients import EoT
+
+N, SHAPE = 64, (3, 4, 4)
+RADIUS = {INF: 0.1, 2: 0.4, 1: 1.5}
+NET = smooth(1, inputs=48)
+X = (uniform(0, N, *SHAPE) * 1.2 - 0.1).clamp(0, 1)  # one coordinate in six stands at a wall
+Y = NET(X).argmax(1)
+
+
+def move(entry: Entry, p: float, defense: Defense, n: int = 8, x: Tensor = X, y: Tensor = Y, seed: int = 0) -> tuple[Found, Turn]:
+    turn = Turn.open(Threat(Ball(p, RADIUS[p])), torch.arange(n), seed)
+    return Direct(entry.name, entry.attack, loss=entry.loss).move(turn, defense, x[:n], y[:n]), turn
+
+
+@each()
+def test_stays_in_the_set(entry: Entry, p: float) -> None:
+    found, turn = move(entry, p, Static(NET), N)
+    for x in found.point, found.peak:
+        assert x.shape == X.shape
+        assert x.dtype == X.dtype
+        assert not x.requires_grad
+        assert turn.threat.space.contains(x, X).all()
+
+
+@each()
+def test_leaves_its_input_alone(entry: Entry, p: float) -> None:
+    x, state = X[:8].clone(), torch.random.get_rng_state()
+    move(entry, p, Static(NET), x=x)
+    assert torch.equal(x, X[:8])
+    assert torch.equal(torch.random.get_rng_state(), state)  # nor does it toss anybody else's coins
+
+
+@each()
+def test_costs_what_it_says(entry: Entry, p: float) -> None:
+    """`calls` readings and slopes, each as many passes as the estimator takes."""
+    for estimator in (EoT(1), EoT(3)):
+        turn = Turn.open(Threat(Ball(p, RADIUS[p])), torch.arange(8), 0)
+        Direct(entry.name, entry.attack, loss=entry.loss, estimator=estimator).move(turn, Noisy(NET), X[:8], Y[:8])
+        most = entry.attack.calls * estimator.draws
+        assert (turn.meter.forward == most).all() if entry.passes else (turn.meter.forward <= most).all()
+
+
+@each()
+@pytest.mark.parametrize("queries", [1, 2, 4])
+def test_never_spends_more_than_the_threat_allows(entry: Entry, p: float, queries: int) -> None:
+    turn = Turn.open(Threat(Ball(p, RADIUS[p]), queries=queries), torch.arange(8), 0)
+    spent = 0
+
+    class Counting(Static):
+        def trace(self, x: Tensor, ctx: Context) -> Trace:
+            nonlocal spent
+            spent += len(x)
+            return super().trace(x, ctx)
+
+    try:
+        Direct(entry.name, entry.attack, loss=entry.loss).move(turn, Counting(NET), X[:8], Y[:8])
+    except BudgetExceeded:
+        assert entry.attack.calls > queries
+    assert (turn.meter.forward <= queries).all()
+    assert spent == turn.meter.forward.sum()
+
+
+@each()
+def test_is_a_function_of_its_seed(entry: Entry, p: float) -> None:
+    first, again, other = (move(entry, p, Noisy(NET), seed=seed)[0] for seed in (0, 0, 1))
+    assert torch.equal(first.point, again.point)
+    assert torch.equal(first.peak, again.peak)
+    if not entry.deterministic:
+        assert (first.peak != other.peak).flatten(1).any(1).all()
+
+
+@each()
+def test_does_not_see_the_order_of_rows(entry: Entry, p: float) -> None:
+    """Coins belong to examples. Sums of 48 products round at 1e-15 with the place of a row; ten steps of a net with slope below 10
+    carry that to 1e-12 at most."""
+    order = torch.arange(16).flip(0)
+    threat, adversary = Threat(Ball(p, RADIUS[p])), Direct(entry.name, entry.attack, loss=entry.loss)
+    plain = play(Noisy(NET), adversary, X[:16], Y[:16], threat)
+    turned = play(Noisy(NET), adversary, X[order], Y[order], threat, ids=order)
+    torch.testing.assert_close(turned.points, plain.points[order], rtol=0, atol=1e-11)
+    assert torch.equal(turned.correct, plain.correct[:, order])
+
+
+@each()
+def test_does_to_a_row_alone_what_it_does_to_it_among_others(entry: Entry, p: float) -> None:
+    """On a defence that tosses coins: a batch of 64 and sixteen batches of one; tolerance as above."""
+    threat, adversary = Threat(Ball(p, RADIUS[p])), Direct(entry.name, entry.attack, loss=entry.loss)
+    together, alone = (play(Noisy(NET), adversary, X[:n], Y[:n], threat, batch_size=size) for n, size in ((N, N), (16, 1)))
+    torch.testing.assert_close(alone.points, together.points[:16], rtol=0, atol=1e-11)
+    assert torch.equal(alone.correct, together.correct[:, :16])
+    assert torch.equal(alone.forward, together.forward[:16])
+
+
+@each()
+def test_never_returns_a_clean_copy(entry: Entry, p: float) -> None:
+    """Neither where the attack fails nor where the point was wrong from the start: it may be scored on another function."""
+    wrong_from_the_start = torch.where(torch.arange(N) % 2 == 0, Y, (Y + 1) % 4)
+    found, _ = move(entry, p, Static(NET), N, y=wrong_from_the_start)
+    for x in found.point, found.peak:
+        assert (x != X).flatten(1).any(1).all()
+
+
+@each()
+def test_returns_the_best_it_saw(entry: Entry, p: float) -> None:
+    """The peak has the highest value of all points asked about inside the set, the center apart; the point fools if any did."""
+    seen: list[tuple[Tensor, Tensor, Tensor]] = []
+    space = Ball(p, RADIUS[p])
+
+    class Recording(Static):
+        def trace(self, x: Tensor, ctx: Context) -> Trace:
+            trace = super().trace(x, ctx)
+            if len(x) == 8:
+                counts = space.contains(x, X[:8]) & (x != X[:8]).flatten(1).any(1)
+                z = trace.last.detach()
+                seen.append((torch.where(counts, entry.loss(z, Y[:8]), -torch.inf), counts & (z.argmax(1) != Y[:8]), x.detach()))
+            return trace
+
+    found, _ = move(entry, p, Recording(NET))
+    highest, fooled = torch.stack([v for v, _, _ in seen]).amax(0), torch.stack([f for _, f, _ in seen]).any(0)
+    torch.testing.assert_close(entry.loss(NET(found.peak), Y[:8]), highest, rtol=0, atol=1e-12)
+    assert torch.equal(NET(found.point).argmax(1) != Y[:8], fooled)
+
+
+@each()
+def test_answers_for_whole_batches_where_rows_are_coupled(entry: Entry, p: float) -> None:
+    if not entry.coupled:
+        pytest.skip("declared not to work on coupled defences")
+    asked: list[Tensor] = []
+
+    class Recording(Centring):
+        def trace(self, x: Tensor, ctx: Context) -> Trace:
+            asked.append(x.detach())
+            return super().trace(x, ctx)
+
+    found, turn = move(entry, p, Recording(NET))
+    for x in found.point, found.peak:
+        assert turn.threat.space.contains(x, X[:8]).all()
+        assert any(torch.equal(x, whole) for whole in asked)
+
+
+@each()
+def test_takes_vectors_as_well_as_images(entry: Entry, p: float) -> None:
+    if entry.images:
+        pytest.skip("declared to need images")
+    images, _ = move(entry, p, Static(NET))
+    vectors, turn = move(entry, p, Static(NET), x=X.flatten(1))
+    assert vectors.point.shape == (8, 48)
+    assert turn.threat.space.contains(vectors.point, X[:8].flatten(1)).all()
+    if entry.attack.needs == "gradient":  # others may use the layout
+        torch.testing.assert_close(vectors.point, images.point.flatten(1), rtol=0, atol=1e-11)

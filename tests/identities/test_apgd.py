@@ -1,0 +1,123 @@
+"""Auto-PGD: its checkpoints, and every point it asks about, against Algorithm 1 written out for one row."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from problems import Static, coins, oracle, smooth, uniform
+from saddlepoint.attack.apgd import APGD, checkpoints
+from saddlepoint.attack.loss import Loss, cross_entropy, margin
+from saddlepoint.attack.pgd import FGSM, PGD
+from saddlepoint.attack.space import Ball
+from saddlepoint.defense import Context, Trace
+
+
+@pytest.mark.parametrize(
+    ("steps", "after"),
+    [
+        (100, [21, 40, 56, 69, 79, 86, 92, 98]),  # counted from 0, as in the published schedule
+        (50, [10, 20, 29, 37, 44]),
+        (10, [1, 2, 3, 4, 5, 6, 7, 8, 9]),
+    ],
+)
+def test_checkpoints_are_those_of_the_paper(steps: int, after: list[int]) -> None:
+    assert [k - 1 for k in checkpoints(steps)] == after
+
+
+def algorithm_1(f: Loss, x: Tensor, y: Tensor, center: Tensor, space: Ball, steps: int) -> list[Tensor]:
+    """Croce & Hein 2020, Algorithm 1, for one row; after going back to the best point it starts there without momentum."""
+    w, p = [], [0.0, 0.22]
+    while math.floor(p[-1] * steps + 1e-9) <= steps:  # p_{j+1} = p_j + max(p_j - p_{j-1} - 0.03, 0.06)
+        w.append(math.floor(p[-1] * steps + 1e-9))
+        p.append(p[-1] + max(p[-1] - p[-2] - 0.03, 0.06))
+
+    def look(v: Tensor) -> tuple[float, Tensor]:
+        v = v.detach().requires_grad_()
+        value = f(v, y).sum()
+        return value.item(), torch.autograd.grad(value, v)[0]
+
+    asked, eta = [x], 2 * space.radius
+    value, grad = look(x)
+    best, best_value, best_grad, before = x, value, grad, x
+    rises, last, eta_then, best_then = 0, 0, math.nan, math.nan
+    for k in range(1, steps + 1):
+        direction = grad.sign() if space.p == math.inf else grad / grad.norm()
+        z = space.project(x + eta * direction, center)
+        new = z if k == 1 else space.project(x + 0.75 * (z - x) + 0.25 * (x - before), center)
+        before, x, value_before = x, new, value
+        asked.append(x)
+        value, grad = look(x)
+        rises += value > value_before
+        if value > best_value:
+            best, best_value, best_grad = x, value, grad
+        if k in w:
+            stalled = rises <= 0.75 * (k - last)
+            stuck = eta_then == eta and best_then == best_value
+            rises, last, eta_then, best_then = 0, k, eta, best_value
+            if stalled or stuck:
+                eta, x, before, grad = eta / 2, best, best, best_grad
+    return asked
+
+
+@pytest.mark.parametrize("p", [math.inf, 2])
+@pytest.mark.parametrize("loss", [cross_entropy, margin])
+def test_every_query_is_that_of_algorithm_1(p: float, loss: Loss) -> None:
+    """100 steps, so that 0.22 N, 0.03 N and 0.06 N are whole. At a flat maximum two points whose values agree to the last bit,
+    1e-16, may be 1e-8 apart, and either may be kept as the best: hence the tolerance."""
+    net, center, space = smooth(7), uniform(3, 6, 6), Ball(p, {math.inf: 0.3, 2: 0.8}[p])
+    y, asked = net(center).argmax(1), []
+
+    class Recording(Static):
+        def trace(self, x: Tensor, ctx: Context) -> Trace:
+            asked.append(x.detach())
+            return super().trace(x, ctx)
+
+    found = APGD(100)(oracle(Recording(net), y, loss=loss), center, space, coins(6))
+    queries = torch.stack(asked)
+    for i in range(6):
+        row = slice(i, i + 1)
+        want = torch.cat(algorithm_1(lambda v, y: loss(net(v), y), queries[0][row], y[row], center[row], space, 100))
+        torch.testing.assert_close(queries[:, i], want, rtol=0, atol=1e-7)
+    values = torch.stack([loss(net(x), y) for x in asked])
+    torch.testing.assert_close(loss(net(found.peak), y), values.amax(0), rtol=0, atol=1e-12)
+
+
+def test_pgd_is_its_recursion() -> None:
+    """x <- P(x + step ascent(v)), v <- momentum v + g / mean |g|, from the center."""
+    net, center, space = smooth(7), uniform(3, 4, 6), Ball(2, 0.5)
+    y, asked = net(center).argmax(1), []
+
+    class Recording(Static):
+        def trace(self, x: Tensor, ctx: Context) -> Trace:
+            asked.append(x.detach())
+            return super().trace(x, ctx)
+
+    attack = PGD(steps=6, step_size=0.1, random_start=False, momentum=0.8)
+    attack(oracle(Recording(net), y), center, space, coins(4))
+    x, velocity = center, torch.zeros_like(center)
+    for query in asked:
+        torch.testing.assert_close(query, x, rtol=0, atol=1e-13)
+        v = x.detach().requires_grad_()
+        (g,) = torch.autograd.grad(margin(net(v), y).sum(), v)
+        velocity = 0.8 * velocity + g / g.abs().mean(1, keepdim=True)
+        x = space.project(x + 0.1 * velocity / velocity.norm(dim=1, keepdim=True), center)
+    assert len(asked) == 7
+
+
+def test_fgsm_is_one_step_to_the_edge() -> None:
+    net, center, space = smooth(7), 0.5 + 0.1 * uniform(3, 4, 6), Ball(math.inf, 0.1)
+    y = net(center).argmax(1)
+    v = center.clone().requires_grad_()
+    (g,) = torch.autograd.grad(margin(net(v), y).sum(), v)
+    point = FGSM()(oracle(Static(net), y), center, space, coins(4)).point
+    torch.testing.assert_close(point, center + 0.1 * g.sign(), rtol=0, atol=1e-16)
+
+
+@pytest.mark.parametrize("attack", [PGD, APGD])
+def test_an_attack_without_steps_is_refused(attack: type[PGD | APGD]) -> None:
+    with pytest.raises(ValueError, match="needs at least one step, got steps=0"):
+        attack(steps=0)
