@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 
 import pytest
@@ -11,6 +12,7 @@ from saddlepoint.run.executor import Serial
 from saddlepoint.run.ray import Ray
 from saddlepoint.run.runner import run_spec
 
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # or Ray would look for 127.0.0.1 at the outer address of this machine
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'saddlepoint[ray]'")
 
 

@@ -44,6 +44,9 @@ class Ray:
                 raise error.cause if isinstance(error.cause, Exception) else error from None
 
     def _connect(self) -> Any:
+        if self.address is None:
+            # Ray takes 127.0.0.1 for a mistake and asks for the outer address instead, unless it is told that there is no cluster.
+            os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         try:
             import ray
         except ImportError:
