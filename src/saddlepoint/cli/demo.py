@@ -36,9 +36,10 @@ def demo(
         with Watching(errors(), title=name) as watch:
             audits.append(run(parse(asked), out / name, workers=1, watch=watch))
     rows = [
-        [a.target, percent(a.clean_accuracy), percent(a.robust_accuracy), str(a.interval), a.verdict, f"{a.seconds:.0f}"]
-        for a in audits
-    ]
+        [name, percent(a.clean_accuracy), percent(a.robust_accuracy), f"{100 * a.interval.low:.0f}–{100 * a.interval.high:.0f} %",
+         a.verdict, f"{a.seconds:.0f}"]
+        for name, a in zip(chosen, audits, strict=True)
+    ]  # fmt: skip
     output().print(table(("model", "clean", "robust, at most", "95 % interval", "verdict", "seconds"), rows))
     say(f"{audits[0].n} digits, {audits[0].threat.partition(',')[0]}. Robust accuracy is an upper bound.")
     page = write([(audit, f"{name}/report.html") for audit, name in zip(audits, chosen, strict=True)], out / "index.html")
