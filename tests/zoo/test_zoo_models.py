@@ -8,8 +8,8 @@ import torch
 
 from saddlepoint import zoo
 from saddlepoint.data import load_data
+from saddlepoint.describe import describe
 from saddlepoint.train import RECIPES, measure
-from saddlepoint.train.describe import describe
 from saddlepoint.train.rebuild import ADVERSARIES
 from saddlepoint.zoo.models import WEIGHTS, store
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 from typing import Any
 
 import typer
@@ -11,7 +10,6 @@ from typer.core import TyperGroup
 from saddlepoint.cli.text import warn
 
 _MISTAKE, _INTERRUPTED = 2, 130  # exit codes; 128 + SIGINT
-_RAISE = dis.opmap["RAISE_VARARGS"]
 
 
 class Shielded(TyperGroup):
@@ -36,16 +34,14 @@ class Shielded(TyperGroup):
 
 
 def is_mistake(error: BaseException) -> bool:
-    """Was this raised for the user to read? Then a `raise` of our own code did it, or the system refused a file.
+    """Was this raised for the user to read? Then the system refused a file, or it is an error of our own making.
 
     Anything else, a ValueError from within torch say, is a bug of ours or of the user's model: its traceback is what is needed.
     """
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) or type(error).__module__.startswith("saddlepoint."):
         return True
-    if isinstance(error, AssertionError | typer.Exit | typer.Abort) or error.__traceback__ is None:
-        return False
     innermost = error.__traceback__
-    while innermost.tb_next is not None:
+    while innermost is not None and innermost.tb_next is not None:
         innermost = innermost.tb_next
-    ours = str(innermost.tb_frame.f_globals.get("__name__", "")).startswith("saddlepoint.")
-    return ours and innermost.tb_frame.f_code.co_code[innermost.tb_lasti] == _RAISE
+    ours = innermost is not None and str(innermost.tb_frame.f_globals.get("__name__", "")).startswith("saddlepoint.")
+    return ours and isinstance(error, ValueError | MemoryError)

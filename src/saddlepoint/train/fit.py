@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from saddlepoint.coins import Coins
 from saddlepoint.defense import Plain
+from saddlepoint.describe import describe
 from saddlepoint.game import Adversary, Stand, Threat, play
 from saddlepoint.train import checkpoint
 from saddlepoint.train.craft import evaluating
-from saddlepoint.train.describe import describe
 from saddlepoint.train.recipe import Recipe
 
 _SPLIT, _ORDER, _AUGMENT, _CRAFT, _HIDDEN = range(1, 6)  # each use of randomness tosses its own coins

@@ -15,8 +15,8 @@ from saddlepoint.attack.loss import cross_entropy, dlr
 from saddlepoint.attack.pgd import PGD
 from saddlepoint.data import load_data
 from saddlepoint.defense import Plain
+from saddlepoint.describe import describe
 from saddlepoint.game import Adversary, Direct, Stand, evaluate
-from saddlepoint.train.describe import describe
 from saddlepoint.train.fit import Progress, fit
 from saddlepoint.train.method import Standard
 from saddlepoint.train.recipe import Recipe

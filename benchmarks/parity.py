@@ -1,0 +1,128 @@
+"""Our attacks at the budgets at which peers were measured, on the same nets and images.
+
+    python -m benchmarks.parity --models DIR --data DIR --n 200 --out benchmarks/records/ours.json
+    python -m benchmarks.parity --table benchmarks/records/ours.json benchmarks/records/peers.json > docs/parity.md
+
+Points are scored by the same function as the peers' points. Passes are the mean over all images of what the meter counted; rows
+that are wrong from the start are not attacked, and rows that have fallen stop asking.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from benchmarks.peer_accuracy import NETS, PLANS, Net, Plan, bits, first_images, scored, since, write
+
+from saddlepoint.attack.apgd import APGD
+from saddlepoint.attack.cw import CW
+from saddlepoint.attack.fab import FAB, own_facet
+from saddlepoint.attack.fmn import FMN
+from saddlepoint.attack.loss import cross_entropy, dlr, targeted_dlr, targeted_margin
+from saddlepoint.attack.pgd import PGD
+from saddlepoint.attack.space import Ball
+from saddlepoint.attack.square import Square
+from saddlepoint.defense import Plain
+from saddlepoint.game import Adversary, Direct, MultiTarget, Standing, Threat, play
+
+Budget = dict[str, Any]
+OURS: dict[str, Callable[[Budget, float], Adversary]] = {
+    "pgd": lambda b, r: _direct(PGD(b["steps"], b["step"] * r), cross_entropy),
+    "apgd-ce": lambda b, r: _direct(APGD(b["steps"]), cross_entropy),
+    "apgd-dlr": lambda b, r: _direct(APGD(b["steps"]), dlr),
+    "apgd-t": lambda b, r: MultiTarget(_direct(APGD(b["steps"])), b["targets"], targeted_dlr),
+    "fab": lambda b, r: _direct(FAB(b["steps"])),
+    "fab-t": lambda b, r: MultiTarget(_direct(FAB(b["steps"], facet=own_facet)), b["targets"], targeted_margin),
+    "square": lambda b, r: _direct(Square(b["queries"], rescale=b["rescaled"])),
+    "cw": lambda b, r: _direct(CW(b["steps"], b["searches"], learning_rate=b["rate"])),
+    "fmn": lambda b, r: _direct(FMN(b["steps"])),
+}  # fmt: skip
+
+
+def _direct(attack: Any, loss: Any = None) -> Direct:
+    direct = Direct("ours", attack, stop_at_success=True)
+    return direct if loss is None else Direct("ours", attack, loss, stop_at_success=True)
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    arguments.add_argument("--models", type=Path, help="directory with loaders.py and the checkpoints")
+    arguments.add_argument("--data", type=Path, help="directory with cifar-10-batches-bin and mnist")
+    arguments.add_argument("--n", type=int, default=200)
+    arguments.add_argument("--out", type=Path, help="the record to write, or to go on with")
+    arguments.add_argument("--only", nargs="+", default=[], choices=[plan.name for plan in PLANS])
+    arguments.add_argument("--nets", nargs="+", default=[], choices=[net.name for net in NETS])
+    arguments.add_argument("--table", nargs=2, type=Path, metavar=("OURS", "PEERS"), help="print the comparison as a page")
+    chosen = arguments.parse_args()
+    if chosen.table:
+        print(page(*(json.loads(path.read_text()) for path in chosen.table)))
+        return
+    if not (chosen.models and chosen.data and chosen.out):
+        arguments.error("give --models, --data and --out, or --table")
+    torch.set_num_threads(1)
+    sys.path.insert(0, str(chosen.models))
+    loaders = importlib.import_module("loaders")
+    record = json.loads(chosen.out.read_text()) if chosen.out.exists() else {"command": "python -m benchmarks.parity", "cells": {}}
+    for plan in PLANS:
+        for where in NETS:
+            key = f"{where.name} {plan.name}"
+            wanted = (not chosen.only or plan.name in chosen.only) and (not chosen.nets or where.name in chosen.nets)
+            if wanted and key not in record["cells"] and _kind(plan) in OURS:
+                record["cells"][key] = measured(loaders.load(where.name), plan, where, chosen.data, chosen.n)
+                write(chosen.out, record)
+                print(key, record["cells"][key]["robust_accuracy"], record["cells"][key]["seconds"], flush=True)
+
+
+def _kind(plan: Plan) -> str:
+    return plan.kind.rpartition("-")[0]
+
+
+def measured(net: torch.nn.Module, plan: Plan, where: Net, data: Path, n: int) -> dict[str, Any]:
+    x, y = first_images(data, where.name.split("/")[0], n)
+    radius = where.l2 if plan.norm == 2 else where.linf
+    adversary, start = OURS[_kind(plan)](plan.budget, radius), time.perf_counter()
+    episode = play(Plain(net), Standing(adversary), x, y, Threat(Ball(plan.norm, radius)), batch_size=n)
+    seconds, score = since(start), scored(net, x, y, episode.points, plan.norm, radius)
+    return {
+        "net": where.name,
+        "attack": plan.name,
+        "radius": radius,
+        "budget": plan.budget,
+        "n": n,
+        "seconds": seconds,
+        "robust_accuracy": score.robust.double().mean().item(),
+        "robust": bits(score.robust),
+        "outside": int((score.outside & score.clean).sum()),
+        "forward": episode.forward.double().mean().item(),
+        "backward": episode.backward.double().mean().item(),
+    }
+
+
+def page(ours: dict[str, Any], peers: dict[str, Any]) -> str:
+    """The comparison as Markdown: a row per attack and net, ours beside every peer's."""
+    names = sorted({cell["peer"] for cell in peers["cells"].values()})
+    lines = ["| attack | net | ours | best peer | " + " | ".join(names) + " | passes, ours |", "|---" * (len(names) + 5) + "|"]
+    for cell in ours["cells"].values():
+        theirs = {c["peer"]: c.get("robust_accuracy") for c in peers["cells"].values() if _same(c, cell)}
+        found = [value for value in theirs.values() if value is not None]
+        best = f"{100 * min(found):.1f}" if found else "–"
+        columns = [f"{100 * theirs[name]:.1f}" if theirs.get(name) is not None else "–" for name in names]
+        passes = f"{cell['forward']:.0f} / {cell['backward']:.0f}"
+        shown = [cell["attack"], cell["net"], f"{100 * cell['robust_accuracy']:.1f}", best, *columns, passes]
+        lines.append("| " + " | ".join(shown) + " |")
+    return "\n".join(lines)
+
+
+def _same(theirs: dict[str, Any], ours: dict[str, Any]) -> bool:
+    return all(theirs[name] == ours[name] for name in ("net", "attack"))
+
+
+if __name__ == "__main__":
+    main()

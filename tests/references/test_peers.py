@@ -1,0 +1,101 @@
+"""The adapters, on a linear net where the worst case is known in closed form."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from references import peers
+
+BUDGETS: dict[str, dict[str, Any]] = {
+    "pgd": {"steps": 20, "step": 0.1},
+    "apgd-ce": {"steps": 20, "restarts": 1},
+    "apgd-dlr": {"steps": 20, "restarts": 1},
+    "apgd-t": {"steps": 20, "targets": 9},
+    "fab": {"steps": 10, "restarts": 1},
+    "fab-t": {"steps": 10, "targets": 9},
+    "fmn": {"steps": 100},
+    "cw": {"searches": 5, "steps": 50, "rate": 0.01},
+    "square": {"queries": 20, "rescaled": True},
+}
+RADIUS = {"linf": 0.008, "l2": 0.04}
+CELLS = [
+    (kind, peer)
+    for kind, by_peer in peers.ATTACKS.items()
+    if not kind.startswith("autoattack")  # its parts are here
+    for peer in by_peer
+]
+
+
+class Problem(NamedTuple):
+    net: nn.Module
+    x: Tensor
+    y: Tensor
+
+
+@pytest.mark.parametrize(("kind", "peer"), CELLS)
+def test_no_peer_breaks_what_a_linear_net_certifies(kind: str, peer: str) -> None:
+    problem = linear()
+    certified = slack(problem, kind) > 1
+    assert certified.sum() >= 5
+    assert not broken(problem, kind, peer)[certified].any()
+
+
+@pytest.mark.parametrize(("kind", "peer"), [cell for cell in CELLS if cell[0].startswith(("apgd", "fab", "pgd"))])
+def test_every_gradient_peer_breaks_what_a_linear_net_leaves_open(kind: str, peer: str) -> None:
+    # Half the radius would be enough for these images; the rest is room for a short run and for losses that climb
+    # towards no class in particular. FMN is not here: its first step has length 1, far more than these images need.
+    problem = linear()
+    open_ = slack(problem, kind) < 0.5
+    assert open_.sum() >= 5
+    assert broken(problem, kind, peer)[open_].all()
+
+
+def test_an_adapter_leaves_the_global_generators_alone() -> None:
+    skip_missing("torchattacks")
+    problem = linear()
+    before = torch.get_rng_state()
+    broken(problem, "pgd-linf", "torchattacks")
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def linear() -> Problem:
+    """Ten classes on 8x8 images near grey, so that the unit box never binds; labels are the net's own."""
+    generator = torch.Generator().manual_seed(0)
+    layer = nn.Linear(64, 10)
+    with torch.no_grad():
+        layer.weight.copy_(torch.randn(10, 64, generator=generator))
+        layer.bias.copy_(-0.5 * layer.weight.sum(dim=1))
+    net = nn.Sequential(nn.Flatten(), layer)
+    x = 0.5 + 0.08 * torch.randn(40, 1, 8, 8, generator=generator)
+    return Problem(net, x, net(x).argmax(dim=1).detach())
+
+
+@torch.no_grad()
+def slack(problem: Problem, kind: str) -> Tensor:
+    """min over classes j of (z_y - z_j) / (radius * dual norm of w_y - w_j): below 1 an adversarial point exists."""
+    weight = problem.net[1].weight  # type: ignore[index]
+    logits = problem.net(problem.x)
+    dual = 1 if kind.endswith("linf") else 2
+    gap = logits.gather(1, problem.y[:, None]) - logits  # [N, C]
+    steepest = torch.linalg.vector_norm(weight[problem.y][:, None] - weight[None], ord=dual, dim=2)  # [N, C]
+    ratio = gap / (RADIUS[kind.rsplit("-", 1)[1]] * steepest)
+    return ratio.scatter(1, problem.y[:, None], math.inf).amin(dim=1)
+
+
+def broken(problem: Problem, kind: str, peer: str) -> Tensor:
+    skip_missing(peer)
+    attack, norm = kind.rsplit("-", 1)
+    found = peers.ATTACKS[kind][peer](problem.net, problem.x.clone(), problem.y.clone(), RADIUS[norm], seed=0, **BUDGETS[attack])
+    length = torch.linalg.vector_norm((found - problem.x).flatten(1), ord=math.inf if norm == "linf" else 2, dim=1)
+    return (problem.net(found).argmax(dim=1) != problem.y) & (length <= RADIUS[norm] * (1 + 1e-4))
+
+
+def skip_missing(peer: str) -> None:
+    reason = peers.why_missing(peer)
+    if reason is not None:
+        pytest.skip(reason)
