@@ -62,16 +62,3 @@ def nothing():
 
 def wrong_shape():
     return nn.Sequential(nn.Flatten(), nn.Linear(99, 10)).eval()
-
-
-class Buggy(nn.Module):
-    """Answers sixteen images at a time and fails on any other number: a bug that the first look does not see."""
-
-    def forward(self, x):
-        if x.requires_grad:
-            return x.view(-1, 7)
-        return x.flatten(1)[:, :10]
-
-
-def buggy():
-    return Buggy().eval()
