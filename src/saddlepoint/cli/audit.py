@@ -7,16 +7,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saddlepoint.cli.request import USUAL_RADIUS, Budget, Norm, default_folder, images, run
+from saddlepoint.cli.request import USUAL_RADIUS, Budget, Means, Norm, default_folder, images, run
+from saddlepoint.cli.request import executor as chosen
 from saddlepoint.cli.text import errors, examples, output, percent, say, table
 
 if TYPE_CHECKING:
     from saddlepoint.auditing import Audit
+    from saddlepoint.run.executor import Executor
     from saddlepoint.run.spec import RunSpec
 
 _Json = Annotated[bool, typer.Option("--json", help="Print the record as JSON, and nothing else.")]
 _Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no table: the verdict alone.")]
-_Workers = Annotated[int, typer.Option(min=1, help="Processes that attack at the same time.")]
+_Executor = Annotated[
+    Means | None,
+    typer.Option(help="Who computes: this process, several, or a Ray cluster.", show_default="serial", case_sensitive=False),
+]
+_Workers = Annotated[int | None, typer.Option(min=1, help="How many processes.", show_default="one per core")]
+_Address = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The Ray cluster to join.", show_default="one of its own")]
 _STYLES = {"serious": "red", "warning": "yellow", "note": ""}
 
 
@@ -56,7 +63,9 @@ def audit(
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images attacked together.")] = 128,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps.")] = "cpu",
-    workers: _Workers = 1,
+    executor: _Executor = None,
+    workers: _Workers = None,
+    address: _Address = None,
     root: Annotated[Path | None, typer.Option(help="The folder that holds the data.", metavar="FOLDER")] = None,
     json: _Json = False,
     quiet: _Quiet = False,
@@ -70,27 +79,35 @@ def audit(
         "target": target, "data": images(data, n, root), "threat": {"norm": norm.value, "eps": eps}, "budget": budget.value,
         "seed": seed, "batch_size": batch_size, "device": device,
     }  # fmt: skip
-    _run(parse(asked, "what was asked for"), out or default_folder(target, norm, eps), workers, json=json, quiet=quiet)
+    _run(
+        parse(asked, "what was asked for"),
+        out or default_folder(target, norm, eps),
+        chosen(executor, workers, address),
+        json=json,
+        quiet=quiet,
+    )
 
 
 def run_file(
     spec: Annotated[Path, typer.Argument(help="A specification: target, data, threat, attacks (TOML).", metavar="SPEC")],
     out: Annotated[Path | None, typer.Option(help="Where to write.", metavar="FOLDER", show_default="runs/SPEC")] = None,
-    workers: _Workers = 1,
+    executor: _Executor = None,
+    workers: _Workers = None,
+    address: _Address = None,
     json: _Json = False,
     quiet: _Quiet = False,
 ) -> None:
     """Run the audit that a file specifies."""
     from saddlepoint.run.spec import read
 
-    _run(read(spec), out or Path("runs") / spec.stem, workers, json=json, quiet=quiet)
+    _run(read(spec), out or Path("runs") / spec.stem, chosen(executor, workers, address), json=json, quiet=quiet)
 
 
-def _run(spec: RunSpec, out: Path, workers: int, *, json: bool, quiet: bool) -> None:
+def _run(spec: RunSpec, out: Path, by: Executor, *, json: bool, quiet: bool) -> None:
     from saddlepoint.cli.progress import Watching
 
     with Watching(errors(), shown=not (json or quiet)) as watch:
-        done = run(spec, out, workers=workers, watch=watch)
+        done = run(spec, out, by=by, watch=watch)
     if json:
         import json as notation
 

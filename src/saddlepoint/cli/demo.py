@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from saddlepoint.cli.request import run
+from saddlepoint.cli.request import Budget, executor, run
 from saddlepoint.cli.text import errors, examples, output, percent, say, table
 
 _MODELS = ("digits-standard", "digits-pgd", "digits-trades")
@@ -20,6 +20,7 @@ def add(app: typer.Typer) -> None:
 def demo(
     out: Annotated[Path, typer.Option(help="Where to write.", metavar="FOLDER")] = Path("runs/demo"),
     n: Annotated[int, typer.Option("--n", min=1, max=500, help="How many digits.")] = 500,
+    budget: Annotated[Budget, typer.Option(help="How much the attacks may cost.", case_sensitive=False)] = Budget.standard,
 ) -> None:
     """Audit small trained nets on the embedded digits: what training against attacks buys. Takes about a minute."""
     from saddlepoint.cli.progress import Watching
@@ -32,13 +33,19 @@ def demo(
         raise ValueError(f"none of {', '.join(_MODELS)} is installed. Install the package again.")
     audits = []
     for name in chosen:
-        asked = {"target": f"zoo:{name}", "data": {"n": n}, "threat": {"eps": f"{entry(name).measured.radius:g}"}}
+        asked = {
+            "target": f"zoo:{name}",
+            "data": {"n": n},
+            "threat": {"eps": f"{entry(name).measured.radius:g}"},
+            "budget": budget.value,
+        }
         with Watching(errors(), title=name) as watch:
-            audits.append(run(parse(asked), out / name, workers=1, watch=watch))
+            audits.append(run(parse(asked), out / name, by=executor(None, None, None), watch=watch))
     rows = [
-        [a.target, percent(a.clean_accuracy), percent(a.robust_accuracy), str(a.interval), a.verdict, f"{a.seconds:.0f}"]
-        for a in audits
-    ]
+        [name, percent(a.clean_accuracy), percent(a.robust_accuracy), f"{100 * a.interval.low:.0f}–{100 * a.interval.high:.0f} %",
+         a.verdict, f"{a.seconds:.0f}"]
+        for name, a in zip(chosen, audits, strict=True)
+    ]  # fmt: skip
     output().print(table(("model", "clean", "robust, at most", "95 % interval", "verdict", "seconds"), rows))
     say(f"{audits[0].n} digits, {audits[0].threat.partition(',')[0]}. Robust accuracy is an upper bound.")
     page = write([(audit, f"{name}/report.html") for audit, name in zip(audits, chosen, strict=True)], out / "index.html")

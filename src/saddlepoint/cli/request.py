@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from saddlepoint.auditing import Audit
+    from saddlepoint.run.executor import Executor
     from saddlepoint.run.runner import Watch
     from saddlepoint.run.spec import RunSpec
 
@@ -28,6 +29,14 @@ class Budget(StrEnum):
     quick = "quick"
     standard = "standard"
     thorough = "thorough"
+
+
+class Means(StrEnum):
+    """Who computes."""
+
+    serial = "serial"
+    processes = "processes"
+    ray = "ray"
 
 
 USUAL_RADIUS = {Norm.linf: "8/255", Norm.l2: "0.5", Norm.l1: "12"}  # of the literature on 32 x 32 colour images
@@ -49,14 +58,29 @@ def default_folder(target: str, norm: str, eps: str) -> Path:
     return Path("runs") / "-".join(re.sub(r"[^A-Za-z0-9.]+", "-", word).strip("-.") for word in words if word)
 
 
-def run(spec: RunSpec, out: Path, *, workers: int, watch: Watch) -> Audit:
-    """Run the specification, on this process or on several. What the user can have got wrong is found before the attacks begin."""
-    from saddlepoint.run import run_spec
+def executor(means: Means | None, workers: int | None, address: str | None) -> Executor:
+    """The executor that was asked for; to name workers or an address is to ask for one that has them."""
     from saddlepoint.run.executor import Processes, Serial
+
+    means = means or (Means.ray if address else Means.processes if workers else Means.serial)
+    if workers and means is not Means.processes:
+        raise ValueError(f"--workers is for --executor processes, not {means}.")
+    if address and means is not Means.ray:
+        raise ValueError(f"--address is for --executor ray, not {means}.")
+    if means is Means.ray:
+        from saddlepoint.run.ray import Ray
+
+        return Ray(address)
+    return Processes(workers) if means is Means.processes else Serial()
+
+
+def run(spec: RunSpec, out: Path, *, by: Executor, watch: Watch) -> Audit:
+    """Run the specification. What the user can have got wrong is found before the attacks begin."""
+    from saddlepoint.run import run_spec
 
     _refuse_missing_device(spec.device)
     _refuse_unwritable(out)
-    return run_spec(spec, out, executor=Processes(workers) if workers > 1 else Serial(), watch=watch)
+    return run_spec(spec, out, executor=by, watch=watch)
 
 
 def _refuse_missing_device(name: str) -> None:

@@ -1,0 +1,177 @@
+"""`saddlepoint audit` from a string to a report, and every way to get it wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from saddlepoint.auditing import Audit
+from saddlepoint.cli import app
+from saddlepoint.cli.request import default_folder
+
+TARGETS = Path(__file__).with_name("cli_targets.py")
+QUICK = ("--budget", "quick", "--n", "20", "--eps", "0.05")
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def call(*words: str):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def told(*words: str) -> str:
+    """What standard error says when the user made a mistake: exit code 2, no traceback, nothing on standard output."""
+    result = call(*words)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    return " ".join(result.stderr.split())
+
+
+def test_an_audit_prints_its_table_the_verdict_and_where_the_report_is():
+    result = call("audit", f"{TARGETS}:make", *QUICK, "--out", "here")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert [line.split()[0] for line in lines if line[:2].strip() and "%" in line][:3] == ["clean", "apgd-ce", "apgd-dlr"]
+    assert lines[-1] == "Report: here/report.html"
+    assert "at most" in lines[-2]
+    assert "images stand" in result.stderr
+    assert Path("here/report.html").stat().st_size > 1000
+
+
+def test_the_saved_record_names_data_classes_and_a_command_that_gives_the_same_again():
+    assert call("audit", f"{TARGETS}:make", *QUICK, "--out", "here").exit_code == 0
+    saved = Audit.load("here")
+    assert saved.data == "digits"
+    assert saved.classes == tuple("0123456789")
+    again = call(*saved.command.split()[1:], "--out", "there", "--json")
+    first, second = json.loads(Path("here/audit.json").read_text()), json.loads(again.stdout)
+    for record in (first, second):
+        record.pop("seconds")
+        for row in record["rows"]:
+            row.pop("seconds")
+    assert first == second
+
+
+def test_json_prints_the_record_and_nothing_else():
+    result = call("audit", f"{TARGETS}:make", *QUICK, "--json")
+    assert result.stderr == ""
+    record = json.loads(result.stdout)
+    assert record["n"] == 20
+    assert record["rows"][0]["name"] == "apgd-ce"
+
+
+def test_quiet_prints_the_verdict_alone():
+    result = call("audit", f"{TARGETS}:make", *QUICK, "--quiet")
+    assert result.stderr == ""
+    assert len(result.stdout.splitlines()) == 2
+
+
+@pytest.mark.parametrize("name", ["instance", "defense", "scores"])
+def test_models_defences_and_callables_are_audited(name):
+    result = call("audit", f"{TARGETS}:{name}", *QUICK, "--quiet")
+    assert result.exit_code == 0, result.output
+
+
+def test_a_model_of_the_zoo_and_a_file_of_images():
+    images = np.random.default_rng(0).random((12, 1, 8, 8), dtype=np.float32)
+    np.savez("mine.npz", x=images, y=np.arange(12) % 10)
+    result = call("audit", "zoo:digits-standard", "--data", "mine.npz", "--norm", "L2", "--budget", "quick", "--json")
+    assert result.exit_code == 0, result.output
+    record = json.loads(result.stdout)
+    assert record["n"] == 12  # all there are
+    assert record["threat"].startswith("L2 radius 0.5")
+
+
+def test_default_folders_are_plain_names():
+    assert default_folder("zoo:digits-pgd", "linf", "0.15") == Path("runs/digits-pgd-linf-0.15")
+    assert default_folder("some/where/net.py:make", "linf", "8/255") == Path("runs/net-make-linf-8-255")
+    assert default_folder("my.models:Net.small", "l2", "0.5") == Path("runs/my.models-Net.small-l2-0.5")
+    assert default_folder("zoo:runs/mine/digits-pgd", "l1", "12") == Path("runs/digits-pgd-l1-12")
+
+
+@pytest.mark.parametrize("eps", ["8/0", "abc", "-1", "nan", "1/2/3"])
+def test_a_radius_that_is_none(eps):
+    assert f"got {eps!r}" in told("audit", f"{TARGETS}:make", f"--eps={eps}")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--norm", "l3"], "l3"),
+        (["--budget", "huge"], "huge"),
+        (["--n", "0"], "--n"),
+        (["--executor", "serial", "--workers", "2"], "--workers is for --executor processes, not serial"),
+        (["--workers", "2", "--address", "here:1"], "--workers is for --executor processes, not ray"),
+        (["--executor", "processes", "--address", "here:1"], "--address is for --executor ray, not processes"),
+        (["--batch-size", "0"], "--batch-size"),
+        (["--seed", "x"], "--seed"),
+        (["--n", "501"], "n must be between 1 and 500"),
+        (["--device", "abacus"], "the device 'abacus' cannot be used"),
+        (["--data", "digit"], "Did you mean 'digits'?"),
+        (["--data", "mnist", "--root", "empty"], "saddlepoint data pull mnist"),
+        (["--data", "cli_missing.npz"], "cli_missing.npz"),
+        (["--data", f"{TARGETS}:raises"], "KeyError: 'weights' (cli_targets.py, line"),
+    ],
+)
+def test_options_that_cannot_be_met(options, message):
+    assert message in told("audit", f"{TARGETS}:make", *options)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("net", "a target is 'file.py:factory', 'package.module:factory' or 'zoo:NAME', got 'net'"),
+        ("missing.py:make", "There is no file"),
+        ("no_such_module:make", "There is no module 'no_such_module'"),
+        (f"{TARGETS}:mke", "Did you mean 'make'?"),
+        (f"{TARGETS}:number", "is a int; a target is an nn.Module"),
+        (f"{TARGETS}:needs_arguments", "missing a required argument: 'x'"),
+        (f"{TARGETS}:raises", "raises() failed: KeyError: 'weights' (cli_targets.py, line"),
+        (f"{TARGETS}:nothing", "returned None"),
+        (f"{TARGETS}:training", "Call net.eval() first"),
+        (f"{TARGETS}:wrong_shape", "Does it fit the data?"),
+        ("zoo:digits-pdg", "Did you mean 'digits-pgd'?"),
+        ("zoo:nowhere/digits-pgd", "no model is called 'digits-pgd'"),
+    ],
+)
+def test_targets_that_cannot_be_had(target, message):
+    assert message in told("audit", target, *QUICK)
+
+
+def test_a_place_that_cannot_be_written_to_is_found_before_the_attacks():
+    Path("file").write_text("")
+    assert "Choose another folder with --out" in told("audit", f"{TARGETS}:make", *QUICK, "--out", "file/below")
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch):
+    def trip(*_, **__):
+        raise TypeError("a bug")
+
+    monkeypatch.setattr("saddlepoint.cli.audit.run", trip)
+    result = call("audit", f"{TARGETS}:make", *QUICK)
+    assert result.exit_code == 1
+    assert isinstance(result.exception, TypeError)
+
+
+def test_a_mistake_shows_its_traceback_when_asked_to():
+    result = call("--traceback", "audit", "missing.py:make")
+    assert result.exit_code == 1
+    assert type(result.exception).__name__ == "LocateError"
+
+
+def test_a_specification_is_run_from_its_file():
+    Path("spec.toml").write_text(f'target = "{TARGETS}:make"\nbudget = "quick"\n[data]\nn = 20\n[threat]\neps = "0.05"\n')
+    result = call("run", "spec.toml")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1] == "Report: runs/spec/report.html"
+    Path("spec.toml").write_text('target = "x"\nbugdet = "quick"\n')
+    assert "Did you mean 'budget'?" in told("run", "spec.toml")
+    assert "there is no specification" in told("run", "missing.toml")

@@ -1,0 +1,190 @@
+"""Every command but `audit`, and the shell around them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from saddlepoint import train, zoo
+from saddlepoint.cli import app, errors
+from saddlepoint.game import Stand
+from saddlepoint.train import recipes
+
+COMMANDS = ((), ("audit",), ("run",), ("demo",), ("zoo",), ("train",), ("data",), ("data", "list"), ("data", "pull"), ("report",))
+TARGETS = Path(__file__).with_name("cli_targets.py")
+START = "from saddlepoint.cli import main; main()"
+
+
+rebuilding = import_module("saddlepoint.train.rebuild")  # the package's attribute of this name is the function
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def call(*words: str):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def told(*words: str) -> str:
+    result = call(*words)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    return " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: "-".join(words) or "none")
+def test_every_help_page_teaches_by_example(words):
+    result = call(*words, "--help")
+    assert result.exit_code == 0
+    assert "$ saddlepoint" in result.stdout or words == ("data",)
+
+
+def test_help_does_not_wait_for_torch():
+    heavy = ("torch", "numpy", "scipy", "sklearn", "plotly", "pooch", "saddlepoint.run")
+    code = (
+        "import sys\nfrom saddlepoint.cli import app\n"
+        f"for words in {[[*words, '--help'] for words in COMMANDS]!r}:\n"
+        "    app(words, standalone_mode=False)\n"
+        f"print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+def test_version_is_printed_both_ways():
+    assert call("--version").stdout == call("version").stdout == "saddlepoint 0.1.0\n"
+
+
+def test_an_unknown_command_is_a_mistake():
+    assert call("audti").exit_code == 2
+
+
+def test_zoo_lists_every_model_with_its_scores():
+    result = call("zoo")
+    assert all(name in result.stdout for name in zoo.names())
+    records = json.loads(call("zoo", "--json").stdout)
+    assert [record["name"] for record in records] == list(zoo.names())
+    assert f"{100 * records[0]['measured']['accuracy']['clean']:.1f} %" in result.stdout
+
+
+def test_train_writes_a_model_that_can_be_audited(monkeypatch):
+    short = replace(train.RECIPES["digits-fast"], epochs=1)
+    monkeypatch.setattr(recipes, "RECIPES", {"digits-fast": short})
+    monkeypatch.setattr(rebuilding, "measure", partial(train.measure, adversaries=(Stand(),)))
+    result = call("train", "digits-fast", "--out", "mine")
+    assert result.exit_code == 0, result.output
+    assert "epoch 1 of 1" in result.stderr
+    assert "saddlepoint audit zoo:mine/digits-fast --eps 0.15" in result.stdout
+    audited = call("audit", "zoo:mine/digits-fast", "--eps", "0.15", "--n", "10", "--budget", "quick", "--quiet")
+    assert audited.exit_code == 0, audited.output
+
+
+def test_an_unknown_recipe_is_told_with_the_nearest():
+    assert "Did you mean 'digits-pgd'?" in told("train", "digits-pdg")
+
+
+def test_data_list_tells_what_is_here():
+    lines = call("data", "list", "--root", "empty").stdout.splitlines()
+    here = {line.split()[0]: line.split()[1] for line in lines if len(line.split()) > 2}
+    assert here["digits"] == "yes,"
+    assert here["cifar10"] == "no"
+
+
+def test_data_pull_refuses_what_it_cannot_get():
+    assert "nothing to pull" in told("data", "pull", "digits", "--root", "here")
+    assert "Did you mean 'mnist'?" in told("data", "pull", "mnits", "--root", "here")
+    nowhere = "http://127.0.0.1:9"  # the discard port: nobody listens
+    assert "Could not download" in told("data", "pull", "mnist", "--root", "here", "--base-url", nowhere)
+    Path("file").write_text("")
+    assert "Cannot write" in told("data", "pull", "mnist", "--root", "file")
+
+
+def test_report_is_written_again():
+    assert call("audit", f"{TARGETS}:make", "--n", "10", "--budget", "quick", "--out", "run", "--quiet").exit_code == 0
+    before = Path("run/report.html").read_bytes()
+    Path("run/report.html").unlink()
+    assert call("report", "run").stdout == "run/report.html\n"
+    assert Path("run/report.html").read_bytes() == before
+    assert call("report", "run", "--out", "elsewhere.html").exit_code == 0
+    assert Path("elsewhere.html").read_bytes() == before
+
+
+def test_a_run_that_is_missing_or_damaged_is_told():
+    assert "no audit.json in nowhere" in told("report", "nowhere")
+    assert call("audit", f"{TARGETS}:make", "--n", "10", "--budget", "quick", "--out", "run", "--quiet").exit_code == 0
+    good = Path("run/audit.json").read_text()
+    for damaged in ("{", "[]", "{}", good.replace('"schema": 1', '"schema": 99'), good.replace('"seed"', '"sede"')):
+        Path("run/audit.json").write_text(damaged)
+        assert "run holds" in told("report", "run")
+    Path("run/audit.json").write_text(good)
+    Path("run/points.safetensors").write_bytes(b"\0" * 64)
+    assert "run holds no whole audit" in told("report", "run")
+
+
+def test_demo_compares_models_and_ends_with_the_report():
+    result = call("demo", "--n", "10", "--budget", "quick", "--out", "shown")
+    assert result.exit_code == 0, result.output
+    assert all(name in result.stdout for name in ("digits-standard", "digits-pgd", "digits-trades"))
+    assert result.stdout.splitlines()[-1] == "Report: shown/index.html"
+    page = Path("shown/index.html").read_text()
+    assert all(
+        Path("shown", name, "report.html").is_file() and f"{name}/report.html" in page for name in ("digits-pgd", "digits-trades")
+    )
+
+
+def test_an_interrupt_ends_with_130_and_one_line_and_the_run_can_go_on():
+    words = ["audit", "zoo:digits-pgd", "--n", "500", "--batch-size", "4", "--out", "run"]
+    alone = {**os.environ, "OMP_NUM_THREADS": "1"}
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-c", START, *words], stdout=pipe, stderr=pipe, text=True, env=alone)
+    ledger, deadline = Path("run/ledger.jsonl"), time.monotonic() + 60
+    while not (ledger.is_file() and ledger.read_text().count('"cell"') >= 2):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    output, complaints = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert output == ""
+    assert "Traceback" not in complaints
+    assert "Run the same command to go on" in complaints.splitlines()[-1]
+
+
+def test_no_colours_where_nobody_sees_them():
+    done = subprocess.run([sys.executable, "-c", START, "--help"], capture_output=True, text=True, check=True)
+    assert "\x1b[" not in done.stdout
+
+
+def test_what_we_raise_for_the_user_is_a_mistake_and_what_a_library_raises_is_a_bug():
+    refuse = "def refuse():\n    raise {}('say what to do')"
+    for module, error, answer in (
+        ("saddlepoint.somewhere", "ValueError", True),
+        ("saddlepoint.somewhere", "AssertionError", False),
+        ("saddlepoint.somewhere", "KeyError", False),
+        ("torch.somewhere", "ValueError", False),
+        ("torch.somewhere", "FileNotFoundError", True),
+    ):
+        exec(refuse.format(error), scope := {"__name__": module})
+        assert errors.is_mistake(caught(scope["refuse"])) is answer, (module, error)
+
+
+def caught(act) -> BaseException:
+    try:
+        act()
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
