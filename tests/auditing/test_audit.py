@@ -143,3 +143,15 @@ def test_wilson_solves_its_equation(share, n):
 def test_an_unknown_budget_is_named():
     with pytest.raises(ValueError, match="quick, standard, thorough"):
         sp.audit(NET, X, Y, budget="huge")
+
+
+def test_what_survives_is_kept_with_the_point_that_tried_it_hardest_not_with_a_clean_copy():
+    result = sp.audit(NET, X, Y, threat=sp.Linf(0.01), budget="quick")
+    copies = (result.worst_points == X).flatten(1).all(1)
+    stands = result.correct == 1
+    assert stands.any()
+    assert not copies.any()
+    # On a linear net the hardest try moves every score by the whole radius times ||w||_1; margins are twice the score.
+    score = ((X - 0.5) @ NET.w.detach()) * (1 - 2 * Y)
+    worst = -2 * (score - 0.01 * NET.w.detach().abs().sum())
+    torch.testing.assert_close(result.examples.margin[stands], worst[stands], rtol=1e-3, atol=1e-4)

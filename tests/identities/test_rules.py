@@ -20,7 +20,7 @@ def gradient(defense: Defense, site: str, rule: Rule, x: Tensor) -> Tensor:
     return Backprop().slope(Goal([defense], Y, cross_entropy, rules={site: rule}), x, coins(len(x))).grad
 
 
-@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.parametrize("rule", RULES, ids=["exact", "checkpointed", "bpda", "bpda through sin"])
 @pytest.mark.parametrize(
     ("defense", "site"), [(Quantised(smooth(0)), "quantise"), (Purifier(smooth(0)), "purify")], ids=["rounding", "random"]
 )

@@ -61,13 +61,21 @@ class Outcomes:
     def strongest(self) -> Tensor:
         """[D, N] which adversary the attacker sends: one per unit, since rows of a batch or stream stand or fall together.
 
-        Picked on draws that do not count: the least of several noisy numbers is too low.
+        Picked on draws that do not count: the least of several noisy numbers is too low. Among equals the one that came nearest to
+        the boundary, or went furthest beyond it: what survives is kept with the point that tried it hardest, not with a clean copy.
         """
-        if self.unit == "example":
-            return self.chosen.argmin(0)
-        group = self.batch if self.unit == "batch" else torch.zeros_like(self.batch)
-        totals = torch.zeros(*self.chosen.shape[:2], int(group.amax()) + 1, dtype=self.chosen.dtype)
-        return totals.index_add(2, group, self.chosen.cpu()).argmin(0)[:, group].to(self.chosen.device)
+        positions = torch.arange(len(self.batch), device=self.batch.device)
+        groups = {"example": positions, "batch": self.batch, "stream": torch.zeros_like(self.batch)}
+        group = groups[self.unit].to(self.chosen.device)  # [N]
+        empty = self.chosen.new_zeros(*self.chosen.shape[:2], int(group.amax()) + 1)  # [A, D, G]
+        right, beyond = empty.index_add(2, group, self.chosen), empty.index_add(2, group, self._margins())
+        return torch.where(right == right.amin(0), beyond, -torch.inf).argmax(0)[:, group]
+
+    def _margins(self) -> Tensor:  # [A, D, N]
+        if not self.episodes:
+            return torch.zeros_like(self.chosen)
+        margins = torch.stack([episode.margin for episode in self.episodes]).to(self.chosen)
+        return margins.nan_to_num(nan=torch.finfo(margins.dtype).max / len(self.batch))  # an answer that is no number is worst
 
     def worst_case_per_example(self) -> Tensor:  # [D, N]
         return self.correct.gather(0, self.strongest()[None])[0]
