@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -11,6 +10,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from saddlepoint.run.pace import Pace, remaining
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -18,36 +19,6 @@ if TYPE_CHECKING:
     from saddlepoint.run.work import Cell, Work
 
 Clock = Callable[[], float]
-_CLEAN = 0  # the clean images are the first adversary of every plan
-
-
-class Pace:
-    """How long the rest takes, if each adversary goes on as it began; one not yet seen is taken for the average of the others.
-
-    left = elapsed * (work left) / (work done), work in seconds of one worker: it holds for any number of workers.
-    """
-
-    def __init__(self, examples: Sequence[tuple[int, int]]) -> None:
-        """`examples`: the adversary and the number of images of every cell that is to come."""
-        self._left: dict[int, int] = {}
-        for adversary, count in examples:
-            self._left[adversary] = self._left.get(adversary, 0) + count
-        self._done: dict[int, int] = {}
-        self._spent: dict[int, float] = {}
-
-    def add(self, adversary: int, count: int, seconds: float) -> None:
-        self._left[adversary] = self._left.get(adversary, 0) - count
-        self._done[adversary] = self._done.get(adversary, 0) + count
-        self._spent[adversary] = self._spent.get(adversary, 0.0) + seconds
-
-    def left(self, elapsed: float) -> float:
-        """In seconds; infinite as long as nothing but the clean images, which tell nothing about attacks, has been seen."""
-        rates = {a: self._spent[a] / done for a, done in self._done.items() if a != _CLEAN}
-        if not rates or not sum(self._spent.values()):
-            return math.inf if any(self._left.values()) else 0.0
-        average = sum(rates.values()) / len(rates)
-        rest = sum(rates.get(a, average) * count for a, count in self._left.items() if a != _CLEAN)
-        return elapsed * rest / sum(self._spent.values())
 
 
 class Watching:
@@ -92,16 +63,3 @@ class Watching:
     def say(self, message: str) -> None:
         if self._shown:
             self._console.print(message, markup=False, soft_wrap=True)
-
-
-def remaining(seconds: float) -> str:
-    return f"about {duration(seconds)} left" if math.isfinite(seconds) else "time left unknown"
-
-
-def duration(seconds: float) -> str:
-    """`42 s`, `3 min 20 s`, `2 h 5 min`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -136,6 +136,8 @@ def _about(work: Work, spec: RunSpec | None) -> dict[str, Any]:
         "seed": work.plan.job.seed,
         "batch_size": work.plan.job.batch_size,
         "device": str(work.plan.job.x.device),
+        "unit": work.plan.job.defense.unit,
+        "random": work.plan.job.defense.random,
         "examples": len(work.plan.job.x),
         "cells": sorted(work.keys.values()),
     }
