@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from saddlepoint.cli import audit, data, demo, report, train, zoo
+from saddlepoint.cli import audit, data, demo, report, runs, train, zoo
 from saddlepoint.cli.errors import Shielded
 from saddlepoint.cli.text import examples
 
@@ -50,7 +50,7 @@ def version() -> None:
     typer.echo(f"saddlepoint {installed('saddlepoint')}")
 
 
-for command in (audit, demo, zoo, train, data, report):  # a new command is a module with `add`
+for command in (audit, runs, report, demo, zoo, train, data):  # a new command is a module with `add`
     command.add(app)
 
 
