@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saddlepoint.cli.request import USUAL_RADIUS, Budget, Means, Norm, default_folder, images, run
+from saddlepoint.cli.request import USUAL_RADIUS, Budget, Means, Norm, by_name, default_folder, images, refuse_missing_device, run
 from saddlepoint.cli.request import executor as chosen
-from saddlepoint.cli.text import errors, examples, output, percent, say, table
+from saddlepoint.cli.text import errors, examples, output, percent, say, table, tell
 
 if TYPE_CHECKING:
     from saddlepoint.auditing import Audit
@@ -24,6 +24,9 @@ _Executor = Annotated[
 ]
 _Workers = Annotated[int | None, typer.Option(min=1, help="How many processes.", show_default="one per core")]
 _Address = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The Ray cluster to join.", show_default="one of its own")]
+_DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the specification, say how many cells it has, and stop before the attacks.")
+]
 _STYLES = {"serious": "red", "warning": "yellow", "note": ""}
 
 
@@ -34,6 +37,8 @@ def add(app: typer.Typer) -> None:
             "saddlepoint audit zoo:digits-pgd --eps 0.15",
             "saddlepoint audit net.py:make --data cifar10 --n 1000 --budget thorough",
             "saddlepoint audit my.package.models:robust --data images.npz --norm l2",
+            "saddlepoint audit net.py:make --attacks apgd-ce,apgd-t,fab-t,square",
+            "saddlepoint audit net.py:make --dry-run > spec.toml",
             "saddlepoint audit net.py:make --json | jq .robust_accuracy",
             note="net.py holds a function without arguments that returns the model in eval mode. Its inputs are pixels from 0 to "
             "1, its outputs logits: put normalisation inside. A run that was stopped goes on when the command is given again.",
@@ -57,6 +62,10 @@ def audit(
         typer.Option(metavar="RADIUS", help="As 8/255 or 0.031, for pixels from 0 to 1.", show_default="linf 8/255, l2 0.5, l1 12"),
     ] = None,
     budget: Annotated[Budget, typer.Option(help="How much the attacks may cost.", case_sensitive=False)] = Budget.standard,
+    attacks: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Such as apgd-ce,apgd-t,square; replaces the budget's.", show_default="by the budget"),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Every random number follows from it.")] = 0,
     out: Annotated[
         Path | None, typer.Option(help="Where to write.", metavar="FOLDER", show_default="runs/TARGET-NORM-RADIUS")
@@ -67,6 +76,7 @@ def audit(
     workers: _Workers = None,
     address: _Address = None,
     root: Annotated[Path | None, typer.Option(help="The folder that holds the data.", metavar="FOLDER")] = None,
+    dry_run: _DryRun = False,
     json: _Json = False,
     quiet: _Quiet = False,
 ) -> None:
@@ -77,15 +87,13 @@ def audit(
     radius(eps)
     asked: dict[str, Any] = {
         "target": target, "data": images(data, n, root), "threat": {"norm": norm.value, "eps": eps}, "budget": budget.value,
-        "seed": seed, "batch_size": batch_size, "device": device,
+        "seed": seed, "batch_size": batch_size, "device": device, "attacks": by_name(attacks),
     }  # fmt: skip
-    _run(
-        parse(asked, "what was asked for"),
-        out or default_folder(target, norm, eps),
-        chosen(executor, workers, address),
-        json=json,
-        quiet=quiet,
-    )
+    spec, place = parse(asked, "what was asked for"), out or default_folder(target, norm, eps)
+    if dry_run:
+        _plan(spec, place, json=json)
+        return
+    _run(spec, place, chosen(executor, workers, address), json=json, quiet=quiet)
 
 
 def run_file(
@@ -94,19 +102,45 @@ def run_file(
     executor: _Executor = None,
     workers: _Workers = None,
     address: _Address = None,
+    dry_run: _DryRun = False,
     json: _Json = False,
     quiet: _Quiet = False,
 ) -> None:
     """Run the audit that a file specifies."""
     from saddlepoint.run.spec import read
 
-    _run(read(spec), out or Path("runs") / spec.stem, chosen(executor, workers, address), json=json, quiet=quiet)
+    asked, place = read(spec), out or Path("runs") / spec.stem
+    if dry_run:
+        _plan(asked, place, json=json)
+        return
+    _run(asked, place, chosen(executor, workers, address), json=json, quiet=quiet)
+
+
+def _plan(spec: RunSpec, out: Path, *, json: bool) -> None:
+    """The specification on standard output, where it can be kept as a file; what it costs on standard error."""
+    from saddlepoint.run.spec import write
+    from saddlepoint.run.store import Store
+    from saddlepoint.run.work import load
+
+    refuse_missing_device(spec.device)
+    work, store = load(spec), Store(out)
+    names = [adversary.name for adversary in work.plan.adversaries]
+    done = sum(store.has(key) for key in work.keys.values())
+    if json:
+        import json as notation
+
+        found = {"spec": spec.model_dump(mode="json"), "out": str(out), "adversaries": names, "cells": len(work.keys), "done": done}
+        typer.echo(notation.dumps(found, indent=1))
+        return
+    typer.echo(write(spec), nl=False)
+    tell(f"{len(work.keys)} cells: {len(work.plan.job.groups)} groups of images x {', '.join(names)}.")
+    tell(f"{done} are finished in {out}." if done else f"None is finished in {out} yet.")
 
 
 def _run(spec: RunSpec, out: Path, by: Executor, *, json: bool, quiet: bool) -> None:
     from saddlepoint.cli.progress import Watching
 
-    with Watching(errors(), shown=not (json or quiet)) as watch:
+    with Watching(errors(), folder=out, shown=not (json or quiet)) as watch:
         done = run(spec, out, by=by, watch=watch)
     if json:
         import json as notation

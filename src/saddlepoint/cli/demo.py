@@ -39,7 +39,7 @@ def demo(
             "threat": {"eps": f"{entry(name).measured.radius:g}"},
             "budget": budget.value,
         }
-        with Watching(errors(), title=name) as watch:
+        with Watching(errors(), title=name, folder=out / name) as watch:
             audits.append(run(parse(asked), out / name, by=executor(None, None, None), watch=watch))
     rows = [
         [name, percent(a.clean_accuracy), percent(a.robust_accuracy), f"{100 * a.interval.low:.0f}–{100 * a.interval.high:.0f} %",

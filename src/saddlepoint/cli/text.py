@@ -36,6 +36,11 @@ def warn(message: str) -> None:
     errors().print(message, style="red", markup=False, soft_wrap=True)
 
 
+def tell(message: str) -> None:
+    """A line on standard error beside a result that somebody reads by program."""
+    errors().print(message, markup=False, soft_wrap=True)
+
+
 def say(message: str, style: str = "") -> None:
     """A line on standard output; names in it are never read as markup."""
     output().print(message, style=style or None, markup=False, soft_wrap=True)

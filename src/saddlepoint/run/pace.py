@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 _CLEAN = 0  # the clean images are the first adversary of every plan
 
@@ -21,20 +21,36 @@ class Pace:
             self._left[adversary] = self._left.get(adversary, 0) + count
         self._done: dict[int, int] = {}
         self._spent: dict[int, float] = {}
+        self._passes: dict[int, float] = {}
 
-    def add(self, adversary: int, count: int, seconds: float) -> None:
+    def add(self, adversary: int, count: int, seconds: float, passes: float = 0.0) -> None:
         self._left[adversary] = self._left.get(adversary, 0) - count
         self._done[adversary] = self._done.get(adversary, 0) + count
         self._spent[adversary] = self._spent.get(adversary, 0.0) + seconds
+        self._passes[adversary] = self._passes.get(adversary, 0.0) + passes
 
     def left(self, elapsed: float) -> float:
         """In seconds; infinite as long as nothing but the clean images, which tell nothing about attacks, has been seen."""
-        rates = {a: self._spent[a] / done for a, done in self._done.items() if a != _CLEAN}
-        if not rates or not sum(self._spent.values()):
+        rest, spent = self._rest(self._spent), sum(self._spent.values())
+        if not math.isfinite(rest) or not spent:
+            return math.inf if any(self._left.values()) else 0.0
+        return elapsed * rest / spent
+
+    @property
+    def passes(self) -> float:
+        """Forward and backward passes spent."""
+        return sum(self._passes.values())
+
+    def passes_left(self) -> float:
+        return self._rest(self._passes)
+
+    def _rest(self, spent: Mapping[int, float]) -> float:
+        """What the images that are left will take of a quantity, at each adversary's own rate so far."""
+        rates = {a: spent[a] / done for a, done in self._done.items() if a != _CLEAN}
+        if not rates:
             return math.inf if any(self._left.values()) else 0.0
         average = sum(rates.values()) / len(rates)
-        rest = sum(rates.get(a, average) * count for a, count in self._left.items() if a != _CLEAN)
-        return elapsed * rest / sum(self._spent.values())
+        return sum(rates.get(a, average) * count for a, count in self._left.items() if a != _CLEAN)
 
 
 def remaining(seconds: float) -> str:
