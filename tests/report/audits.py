@@ -10,6 +10,8 @@ import torch
 from saddlepoint.auditing.result import Audit, Examples, Row, Symptom
 from saddlepoint.auditing.statistics import wilson
 from saddlepoint.data import load_data
+from saddlepoint.report.html import page as render
+from saddlepoint.report.subject import Subject
 
 _ATTACKS = (
     ("apgd-ce", 0.31, 10.2, 10.0),
@@ -73,3 +75,8 @@ SYMPTOMS = (
     Symptom("random answers", "warning", "two calls on the same images differ by up to 0.2: the model is treated as random."),
     Symptom("vanishing gradients", "serious", "the gradient is exactly zero on 16 of 16 images. Name the step with ctx.through."),
 )
+
+
+def page(audit: Audit) -> str:
+    """The report of an audit that was not kept as a run."""
+    return render(Subject(audit))

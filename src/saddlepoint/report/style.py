@@ -33,6 +33,29 @@ main{max-width:60rem;margin:0 auto;padding:2.5rem 1.25rem 4rem}
 .brand{color:var(--quiet);font-size:.85rem;letter-spacing:.04em;margin:0}
 h1{font-size:1.9rem;line-height:1.2;margin:.15rem 0 .25rem;overflow-wrap:anywhere}
 h2{font-size:1.2rem;margin:2.6rem 0 .8rem}
+section{scroll-margin-top:3.2rem}
+.contents{position:sticky;top:0;z-index:1;display:flex;gap:.2rem;overflow-x:auto;margin:1.4rem -1.25rem 0;padding:.5rem 1.25rem;
+background:var(--ground);border-bottom:1px solid var(--line);font-size:.85rem;white-space:nowrap;scrollbar-width:thin}
+.contents a{padding:.25rem .6rem;border-radius:1rem;text-decoration:none}
+.contents a:hover{background:var(--note-ground)}
+a:focus-visible,button:focus-visible,summary:focus-visible,.scroll:focus-visible{outline:2px solid var(--accent);outline-offset:2px}
+details{margin:.8rem 0}
+summary{cursor:pointer;color:var(--accent);font-weight:600;font-size:.92rem;padding:.2rem 0}
+details>.card{margin-top:.4rem}
+table button{all:unset;cursor:pointer;box-sizing:border-box;font-weight:600}
+table button:focus-visible{outline:2px solid var(--accent);outline-offset:2px}
+table button::after{content:"↕";opacity:.45;margin-left:.35em;font-weight:400}
+[aria-sort=ascending] button::after{content:"↑";opacity:1;color:var(--accent)}
+[aria-sort=descending] button::after{content:"↓";opacity:1;color:var(--accent)}
+[aria-sort=ascending],[aria-sort=descending]{color:var(--ink)}
+.leaders td small,.leaders th small{display:block;color:var(--quiet);font-weight:400;font-size:.8rem}
+.leaders td{white-space:nowrap}
+.leaders .words{text-align:left;white-space:normal}
+.badge{color:var(--tone);background:var(--tone-ground);border-radius:1rem;padding:.1rem .6rem;font-size:.82rem;font-weight:600;
+white-space:nowrap}
+.wide main{max-width:78rem}
+.meter{height:.9rem;background:var(--track);border-radius:.45rem;overflow:hidden}
+.meter svg{height:100%;width:100%}
 h3{font-size:.95rem;margin:1.2rem 0 .4rem}
 p{margin:.4rem 0;overflow-wrap:anywhere}
 .quiet{color:var(--quiet);font-size:.9rem}
@@ -67,12 +90,17 @@ svg .track{fill:var(--track)}
 svg .kept{fill:var(--kept)}
 svg .lost{fill:var(--lost)}
 svg .alone{stroke:var(--ink);stroke-width:2.5}
+svg .line{stroke:var(--kept);stroke-width:2.5;fill:none;stroke-linejoin:round}
+svg .band{fill:var(--kept);opacity:.18}
 svg .whisker{stroke:var(--ink);stroke-width:2;fill:none}
 .key{display:flex;gap:1.2rem;flex-wrap:wrap;margin:0 0 .5rem}
 .key span::before{content:"";display:inline-block;width:.8em;height:.8em;border-radius:.2em;margin-right:.45em}
 .swatch-kept::before{background:var(--kept)}
 .swatch-lost::before{background:var(--lost)}
 .key .swatch-alone::before{background:var(--ink);width:.2em;margin-left:.3em}
+.key .swatch-whisker::before{background:linear-gradient(var(--ink),var(--ink)) center/100% 2px no-repeat;
+border:solid var(--ink);border-width:0 2px;border-radius:0}
+.key .swatch-band::before{background:var(--kept);opacity:.3}
 .gallery{display:grid;grid-template-columns:repeat(auto-fill,minmax(16rem,1fr));gap:.8rem;margin-top:.8rem}
 figure{margin:0;background:var(--card);border:1px solid var(--line);border-radius:.6rem;padding:.8rem;
 display:grid;grid-template-columns:repeat(3,1fr);gap:.2rem .6rem}
@@ -91,6 +119,10 @@ body{font-size:10.5pt;background:#fff}
 main{max-width:none;padding:0}
 .card,figure,.symptoms li,tr,svg{break-inside:avoid}
 h2{break-after:avoid}
+.contents{display:none}
+details::details-content{content-visibility:visible;height:auto}
+table button::after{content:none}
+.scroll{overflow:visible}
 .verdict,.symptoms li,svg,.key span::before{print-color-adjust:exact;-webkit-print-color-adjust:exact}
 }
 """
