@@ -99,7 +99,7 @@ def checks(store: Store) -> Iterator[Check]:
     except (ValueError, OSError) as error:
         yield Check("record", False, str(error))
         return
-    yield from _points(work, audit, episodes if not missing else {})
+    yield from _points(work, audit, episodes if set(work.keys.values()) <= episodes.keys() else {})
 
 
 def _work(run: dict[str, Any]) -> Work:
