@@ -18,6 +18,7 @@ from saddlepoint.report.published import NOTHING, Published
 class Line:
     """What the leaderboard says about an audit: numbers only, so that many fit into memory."""
 
+    name: str  # of the run
     target: str
     address: str  # of its report, relative to the leaderboard
     threat: str
@@ -36,7 +37,8 @@ class Line:
         passes = float((audit.examples.forward + audit.examples.backward).double().mean())
         threat, data = audit.threat.partition(",")[0], audit.data or "given images"
         numbers = audit.n, audit.clean_accuracy, audit.robust_accuracy, audit.interval, audit.verdict, passes, audit.seconds
-        return cls(audit.target, address, threat, data, *numbers, published)
+        name = address.removesuffix("/report.html")
+        return cls(name, audit.target, address, threat, data, *numbers, published)
 
 
 def write(audits: Sequence[tuple[Audit, str]], path: Path) -> Path:
@@ -93,7 +95,7 @@ def _share(title: str, value: Callable[[Line], float | None]) -> _Column:
 
 
 def _target(line: Line) -> Markup:
-    return join(tag("a", line.target, href=line.address), tag("small", f"{line.threat}, {line.data}"))
+    return join(tag("a", line.target, href=line.address), tag("small", f"{line.name}: {line.threat}, {line.data}"))
 
 
 def _ours(line: Line) -> Markup:

@@ -30,13 +30,17 @@ _RULES = """
 *{box-sizing:border-box}
 body{margin:0;background:var(--ground);color:var(--ink);font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
 main{max-width:60rem;margin:0 auto;padding:2.5rem 1.25rem 4rem}
+.brand a{display:inline-block;margin-bottom:.6rem}
 .brand{color:var(--quiet);font-size:.85rem;letter-spacing:.04em;margin:0}
 h1{font-size:1.9rem;line-height:1.2;margin:.15rem 0 .25rem;overflow-wrap:anywhere}
 h2{font-size:1.2rem;margin:2.6rem 0 .8rem}
-section{scroll-margin-top:3.2rem}
-.contents{position:sticky;top:0;z-index:1;display:flex;gap:.2rem;overflow-x:auto;margin:1.4rem -1.25rem 0;padding:.5rem 1.25rem;
-background:var(--ground);border-bottom:1px solid var(--line);font-size:.85rem;white-space:nowrap;scrollbar-width:thin}
+section{scroll-margin-top:.5rem}
+.contents{display:flex;flex-wrap:wrap;gap:.1rem;margin:1.2rem -.6rem 0;font-size:.85rem}
 .contents a{padding:.25rem .6rem;border-radius:1rem;text-decoration:none}
+@media screen and (min-width:88rem){
+.contents{position:fixed;top:2.5rem;left:calc(50% - 43.5rem);width:12.5rem;flex-direction:column;margin:0;
+border-right:1px solid var(--line);padding-right:.6rem}
+}
 .contents a:hover{background:var(--note-ground)}
 a:focus-visible,button:focus-visible,summary:focus-visible,.scroll:focus-visible{outline:2px solid var(--accent);outline-offset:2px}
 details{margin:.8rem 0}
@@ -49,11 +53,12 @@ table button::after{content:"↕";opacity:.45;margin-left:.35em;font-weight:400}
 [aria-sort=descending] button::after{content:"↓";opacity:1;color:var(--accent)}
 [aria-sort=ascending],[aria-sort=descending]{color:var(--ink)}
 .leaders td small,.leaders th small{display:block;color:var(--quiet);font-weight:400;font-size:.8rem}
-.leaders td{white-space:nowrap}
+.leaders td,.leaders button{white-space:nowrap}
+.leaders tbody th{min-width:13rem}
 .leaders .words{text-align:left;white-space:normal}
 .badge{color:var(--tone);background:var(--tone-ground);border-radius:1rem;padding:.1rem .6rem;font-size:.82rem;font-weight:600;
 white-space:nowrap}
-.wide main{max-width:78rem}
+main.wide{max-width:76rem}
 .meter{height:.9rem;background:var(--track);border-radius:.45rem;overflow:hidden}
 .meter svg{height:100%;width:100%}
 h3{font-size:.95rem;margin:1.2rem 0 .4rem}
@@ -70,9 +75,9 @@ border-radius:.6rem;padding:1rem 1.3rem}
 .symptoms{list-style:none;margin:0;padding:0;display:grid;gap:.6rem}
 .symptoms li{background:var(--tone-ground);border-left:.4rem solid var(--tone);border-radius:.4rem;padding:.6rem 1rem}
 .symptoms p{margin:.1rem 0 0}
-.numbers{display:grid;grid-template-columns:repeat(auto-fit,minmax(13rem,1fr));gap:.8rem}
+.numbers{display:grid;grid-template-columns:repeat(auto-fit,minmax(12.5rem,1fr));gap:.8rem}
 .numbers .card{padding:.9rem 1.2rem}
-.numbers b{display:block;font-size:2rem;line-height:1.25;font-variant-numeric:tabular-nums}
+.numbers b{display:block;font-size:1.65rem;line-height:1.35;font-variant-numeric:tabular-nums;white-space:nowrap}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-size:.92rem;font-variant-numeric:tabular-nums}
 th,td{text-align:right;padding:.4rem .7rem;border-bottom:1px solid var(--line);vertical-align:top}
@@ -80,8 +85,9 @@ th:first-child,td:first-child{text-align:left;overflow-wrap:anywhere;min-width:7
 thead th{color:var(--quiet);font-weight:600;vertical-align:bottom;border-bottom:2px solid var(--line)}
 tbody tr:last-child>*{border-bottom:0}
 tbody th{font-weight:600}
+td{white-space:nowrap}
 .facts th{color:var(--quiet);font-weight:600;width:11rem;white-space:nowrap}
-.facts td{text-align:left;overflow-wrap:anywhere}
+.facts td{text-align:left;overflow-wrap:anywhere;white-space:normal}
 svg{display:block;width:100%;height:auto;font:13px system-ui,sans-serif}
 svg text{fill:var(--ink)}
 svg .axis{fill:var(--quiet);font-size:12px}

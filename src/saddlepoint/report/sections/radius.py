@@ -30,6 +30,7 @@ def radius(subject: Subject) -> Part | None:
     except SpecError:
         return None
     sizes, lost = _fallen(subject)
+    sizes = sizes.clamp(max=most)  # the referee lets rounding pass, and so does the curve
     attacked = lost.bool() & (sizes > 0)
     inside = attacked & (sizes < _INSIDE * most)
     if most <= 0 or not attacked.any() or int(inside.sum()) < _SHARE * int(attacked.sum()):
