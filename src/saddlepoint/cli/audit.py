@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +17,7 @@ from saddlepoint.cli.text import errors, examples, output, percent, say, table, 
 if TYPE_CHECKING:
     from saddlepoint.auditing import Audit
     from saddlepoint.run.executor import Executor
+    from saddlepoint.run.runner import Watch
     from saddlepoint.run.spec import RunSpec
 
 _Json = Annotated[bool, typer.Option("--json", help="Print the record as JSON, and nothing else.")]
@@ -26,6 +30,9 @@ _Workers = Annotated[int | None, typer.Option(min=1, help="How many processes.",
 _Address = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The Ray cluster to join.", show_default="one of its own")]
 _DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the specification, say how many cells it has, and stop before the attacks.")
+]
+_Watched = Annotated[
+    bool, typer.Option("--watch", help="Write FOLDER/live.html while the run goes on: a page that loads itself again.")
 ]
 _STYLES = {"serious": "red", "warning": "yellow", "note": ""}
 
@@ -76,6 +83,7 @@ def audit(
     workers: _Workers = None,
     address: _Address = None,
     root: Annotated[Path | None, typer.Option(help="The folder that holds the data.", metavar="FOLDER")] = None,
+    watch: _Watched = False,
     dry_run: _DryRun = False,
     json: _Json = False,
     quiet: _Quiet = False,
@@ -93,7 +101,7 @@ def audit(
     if dry_run:
         _plan(spec, place, json=json)
         return
-    _run(spec, place, chosen(executor, workers, address), json=json, quiet=quiet)
+    _run(spec, place, chosen(executor, workers, address), page=watch, json=json, quiet=quiet)
 
 
 def run_file(
@@ -102,6 +110,7 @@ def run_file(
     executor: _Executor = None,
     workers: _Workers = None,
     address: _Address = None,
+    watch: _Watched = False,
     dry_run: _DryRun = False,
     json: _Json = False,
     quiet: _Quiet = False,
@@ -113,7 +122,7 @@ def run_file(
     if dry_run:
         _plan(asked, place, json=json)
         return
-    _run(asked, place, chosen(executor, workers, address), json=json, quiet=quiet)
+    _run(asked, place, chosen(executor, workers, address), page=watch, json=json, quiet=quiet)
 
 
 def _plan(spec: RunSpec, out: Path, *, json: bool) -> None:
@@ -137,10 +146,8 @@ def _plan(spec: RunSpec, out: Path, *, json: bool) -> None:
     tell(f"{done} are finished in {out}." if done else f"None is finished in {out} yet.")
 
 
-def _run(spec: RunSpec, out: Path, by: Executor, *, json: bool, quiet: bool) -> None:
-    from saddlepoint.cli.progress import Watching
-
-    with Watching(errors(), folder=out, shown=not (json or quiet)) as watch:
+def _run(spec: RunSpec, out: Path, by: Executor, *, page: bool, json: bool, quiet: bool) -> None:
+    with _watching(out, page=page, shown=not (json or quiet)) as watch:
         done = run(spec, out, by=by, watch=watch)
     if json:
         import json as notation
@@ -151,6 +158,22 @@ def _run(spec: RunSpec, out: Path, by: Executor, *, json: bool, quiet: bool) -> 
         show(done)
     say(f"{done.target}, {done.threat.partition(',')[0]}: {done.summary()}", style="bold")
     say(f"Report: {out / 'report.html'}")
+
+
+@contextmanager
+def _watching(out: Path, *, page: bool, shown: bool) -> Iterator[Watch]:
+    """A bar on the terminal, and a page if one was asked for."""
+    from saddlepoint.cli.progress import Watching
+
+    with Watching(errors(), folder=out, shown=shown) as bar:
+        if not page:
+            yield bar
+            return
+        from saddlepoint.report.live import PAGE, Both, LivePage
+
+        bar.say(f"Watch it in a browser: {out / PAGE}, or `saddlepoint view {shlex.quote(str(out))}`.")
+        with LivePage(out) as live:
+            yield Both(bar, live)
 
 
 def show(audit: Audit) -> None:
