@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-_CLEAN = 0  # the clean images are the first adversary of every plan
+CLEAN = 0  # the clean images are the first adversary of every plan
 
 
 class Pace:
@@ -29,11 +29,11 @@ class Pace:
 
     def left(self, elapsed: float) -> float:
         """In seconds; infinite as long as nothing but the clean images, which tell nothing about attacks, has been seen."""
-        rates = {a: self._spent[a] / done for a, done in self._done.items() if a != _CLEAN}
+        rates = {a: self._spent[a] / done for a, done in self._done.items() if a != CLEAN}
         if not rates or not sum(self._spent.values()):
             return math.inf if any(self._left.values()) else 0.0
         average = sum(rates.values()) / len(rates)
-        rest = sum(rates.get(a, average) * count for a, count in self._left.items() if a != _CLEAN)
+        rest = sum(rates.get(a, average) * count for a, count in self._left.items() if a != CLEAN)
         return elapsed * rest / sum(self._spent.values())
 
 
