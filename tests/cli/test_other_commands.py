@@ -131,6 +131,8 @@ def test_data_list_tells_what_is_here():
     here = {line.split()[0]: line.split()[1] for line in lines if len(line.split()) > 2}
     assert here["digits"] == "yes,"
     assert here["cifar10"] == "no"
+    found = json.loads(call("data", "list", "--root", "empty", "--json").stdout)
+    assert {one["name"]: one["shape"] for one in found if one["shape"]} == {"digits": [1, 8, 8]}
 
 
 def test_data_pull_refuses_what_it_cannot_get():
@@ -173,6 +175,13 @@ def test_demo_compares_models_and_ends_with_the_report():
     assert all(
         Path("shown", name, "report.html").is_file() and f"{name}/report.html" in page for name in ("digits-pgd", "digits-trades")
     )
+    again = call("demo", "--n", "10", "--budget", "quick", "--out", "shown", "--json")
+    assert again.stderr == ""
+    assert [record["target"] for record in json.loads(again.stdout)] == [
+        "zoo:digits-standard",
+        "zoo:digits-pgd",
+        "zoo:digits-trades",
+    ]
 
 
 def test_no_colours_where_nobody_sees_them():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from dataclasses import replace
@@ -11,12 +12,15 @@ import pytest
 from audits import SYMPTOMS, a_large_audit, an_audit
 
 from saddlepoint.report.html import write
+from saddlepoint.report.live import LivePage
 from saddlepoint.report.site import write as write_site
 from saddlepoint.run import run_spec
 from saddlepoint.run.executor import Serial
 from saddlepoint.run.spec import AttackSpec, DataSpec, RunSpec, ThreatSpec
+from saddlepoint.run.work import load
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="skipped: the browser tests need selenium (pip install '.[dev]').")
+wait = pytest.importorskip("selenium.webdriver.support.wait")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(
     not (CHROMIUM and DRIVER), reason="skipped: no chromium or chromedriver here (apt-get install chromium chromium-driver)."
@@ -176,6 +180,31 @@ def test_ten_thousand_images_under_thirty_attacks_open_at_once(visit, tmp_path):
     assert 0 < seconds < 3
     assert len(texts(browser, "#what-each-attack-took tbody tr")) == 30
     assert len(browser.find_elements("css selector", "figure")) == 12
+
+
+def test_a_live_page_loads_itself_again_and_ends_at_the_report(visit, runs, tmp_path):
+    folder = shutil.copytree(runs[0] / "real", tmp_path / "real")
+    work = load(RunSpec.model_validate_json(json.dumps(json.loads((folder / "run.json").read_text())["spec"])))
+    with LivePage(folder) as page:
+        page.begin(work, [])
+        browser = visit(folder / "live.html")
+        assert browser.title == "zoo:digits-pgd: running"
+        assert "cells done\n8\nof 8; 0 left" in texts(browser, ".numbers .card")
+    wait.WebDriverWait(browser, 10).until(lambda driver: driver.current_url.endswith("report.html"))
+    assert browser.title == "zoo:digits-pgd: upper bound"
+
+
+def test_on_paper_everything_is_light_and_unfolded(visit, runs):
+    browser = visit(runs[0] / "real" / "report.html")
+    dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": dark})
+    try:
+        assert browser.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert browser.execute_script("return getComputedStyle(document.body).color") == "rgb(28, 32, 36)"
+        assert not browser.find_element("tag name", "nav").is_displayed()
+        assert browser.execute_script("return [...document.querySelectorAll('details pre')].every((p) => p.offsetHeight > 20)")
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
 
 
 @pytest.mark.parametrize("width", [390, 1280])

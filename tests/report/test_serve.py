@@ -97,8 +97,10 @@ def test_only_this_machine_under_its_own_name_is_answered(ask):
     assert ask.address == "127.0.0.1"
     for host in ("127.0.0.1", f"localhost:{port}", "LOCALHOST"):
         assert ask("/", host=[host])[0] == 200, host
-    strangers = ([], ["evil.example"], [f"evil.example:{port}"], ["127.0.0.1.evil.example"], ["localhost.evil.example"],
-                 ["0.0.0.0"], [f"127.0.0.1:{port + 1}"], ["127.0.0.1@evil.example"], ["127.0.0.1", "evil.example"], [""])  # fmt: skip
+    strangers = (
+        [], [""], ["evil.example"], [f"evil.example:{port}"], ["127.0.0.1.evil.example"], ["localhost.evil.example"],
+        [f"127.0.0.1:{port + 1}"], ["0.0.0.0"], ["127.0.0.1@evil.example"], ["127.0.0.1", "evil.example"],
+    )  # fmt: skip
     for host in strangers:
         status, body, _ = ask("/", host=host)
         assert status == 403, host

@@ -56,9 +56,11 @@ def _body(lines: Sequence[Line]) -> Markup:
     ranked = sorted(lines, key=lambda line: (line.verdict != "upper bound", -line.ours, line.target))
     settings = sorted({f"{line.threat}, {line.data}" for line in lines})
     mixed = "" if len(settings) == 1 else " Lines with another threat or other data are not comparable."
+    twice = {line.target for line in lines if sum(other.target == line.target for other in lines) > 1}
+    labels = [line.name if line.target in twice else line.target for line in ranked]
     rows = [
-        Bar(line.target, line.ours, max(line.clean - line.ours, 0.0), percent(line.ours), line.published.claimed, line.interval[:2])
-        for line in ranked
+        Bar(label, line.ours, max(line.clean - line.ours, 0.0), percent(line.ours), line.published.claimed, line.interval[:2])
+        for label, line in zip(labels, ranked, strict=True)
     ]
     claimed = {"alone": "claimed"} if any(line.published.claimed is not None for line in lines) else {}
     legend = key(kept="left after every attack", lost="taken by the attacks", **claimed, whisker="95 % interval over images")
@@ -68,7 +70,7 @@ def _body(lines: Sequence[Line]) -> Markup:
         tag("h1", "Audits side by side"),
         tag("p", "; ".join(settings), class_="quiet"),
         tag("h2", "Leaderboard"),
-        _table(ranked),
+        _table(ranked, bool(mixed)),
         tag("p", "What can be told comes first, then the higher number. Click a title to sort.", class_="quiet", role="status"),
         quiet(
             "Every number is an upper bound: no attack proves that none is stronger. Intervals cover which images were drawn, not "
@@ -94,8 +96,12 @@ def _share(title: str, value: Callable[[Line], float | None]) -> _Column:
     return _Column(title, lambda line: join("–" if (share := value(line)) is None else percent(share)), value)
 
 
-def _target(line: Line) -> Markup:
-    return join(tag("a", line.target, href=line.address), tag("small", f"{line.name}: {line.threat}, {line.data}"))
+def _target(mixed: bool) -> _Column:
+    def shown(line: Line) -> Markup:
+        settings = [tag("small", f"{line.threat}, {line.data}")] if mixed else []
+        return join(tag("a", line.target, href=line.address), tag("small", line.name), *settings)
+
+    return _Column("target", shown, lambda line: line.target, words=True)
 
 
 def _ours(line: Line) -> Markup:
@@ -108,10 +114,9 @@ def _verdict(line: Line) -> Markup:
 
 
 _COLUMNS = (
-    _Column("target", _target, lambda line: line.target, words=True),
     _share("clean", lambda line: line.clean),
     _share("claimed", lambda line: line.published.claimed),
-    _share("static net", lambda line: line.published.static),
+    _share("static", lambda line: line.published.static),
     _share("AutoAttack", lambda line: line.published.autoattack),
     _Column("ours, at most", _ours, lambda line: line.ours),
     _Column("verdict", _verdict, lambda line: line.verdict, words=True),
@@ -121,8 +126,8 @@ _COLUMNS = (
 )
 
 
-def _table(lines: Sequence[Line]) -> Markup:
-    columns = [column for column in _COLUMNS if any(column.value(line) is not None for line in lines)]
+def _table(lines: Sequence[Line], mixed: bool) -> Markup:
+    columns = [column for column in (_target(mixed), *_COLUMNS) if any(column.value(line) is not None for line in lines)]
     head = (
         tag("th", tag("button", column.title, type="button"), scope="col", class_="words" if column.words else "number")
         for column in columns

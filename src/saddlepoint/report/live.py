@@ -16,7 +16,7 @@ from saddlepoint.game import Episode
 from saddlepoint.report.document import between, document, key, percent, put, quiet, table
 from saddlepoint.report.figures import Bar, bars
 from saddlepoint.report.markup import Markup, tag
-from saddlepoint.run.pace import Pace, duration
+from saddlepoint.run.pace import CLEAN, Pace, duration
 from saddlepoint.run.runner import Watch
 from saddlepoint.run.store import Store, StoreError
 from saddlepoint.run.work import Cell, Work
@@ -97,7 +97,7 @@ class LivePage:
     def _write(self, tally: Tally, state: str, stopped: str = "") -> None:
         now = self._clock()
         report = state == "finished" and (self._store.folder / "report.html").is_file()
-        refresh = f"{self._interval:g}" if state == "running" else "0; url=report.html" if report else ""
+        refresh = f"{max(math.ceil(self._interval), 1)}" if state == "running" else "0; url=report.html" if report else ""
         elapsed, since = now - self._started, tally.passes - self._before
         rest = elapsed * tally.left() / since if since else math.inf
         body = _body(tally, state, stopped, elapsed, rest, self._told[-5:])
@@ -142,16 +142,17 @@ class Tally:
         return [cell for cell in self.work.plan.cells if cell not in self.right]
 
     def standing(self) -> tuple[float, int]:
-        """Images that stand against the strongest adversary so far, of how many that were tried by any.
+        """Images that stand against the strongest adversary so far, of how many that were attacked.
 
         Where images are answered together the strongest is chosen for a whole group, as the verdict does.
         """
         groups: dict[int, list[Tensor]] = {}
+        attacked = {group for group, adversary in self.right if adversary != CLEAN}
         for (group, _), right in self.right.items():
             groups.setdefault(group, []).append(right)
         alone = self.work.plan.job.defense.unit == "example"
-        left = sum(_least(tried, alone) for tried in groups.values())
-        return left, sum(len(tried[0]) for tried in groups.values())
+        left = sum(_least(groups[group], alone) for group in attacked)
+        return left, sum(len(groups[group][0]) for group in attacked)
 
     def against(self, adversary: int) -> tuple[float, int, int]:
         """Images that stand against one adversary, of how many it met, in how many cells."""
@@ -185,7 +186,7 @@ def _body(tally: Tally, state: str, stopped: str, elapsed: float, rest: float, t
         tag("p", str(plan.job.threat), class_="quiet"),
         tag("div", tag("span", heading, class_="label"), tag("p", words), *link, class_=f"verdict {level}"),
         tag("h2", "So far"),
-        tag("div", *_cards(tally, state, elapsed, rest), class_="numbers"),
+        tag("div", *_cards(tally, state, elapsed, rest), class_="numbers five"),
         *_progress(tally),
         *([tag("h2", "Messages"), tag("pre", "\n".join(told))] if told else []),
         quiet(f"Written {time.strftime('%Y-%m-%d %H:%M:%S')}, {duration(elapsed)} after the run went on."),
@@ -196,11 +197,11 @@ def _cards(tally: Tally, state: str, elapsed: float, rest: float) -> Iterator[Ma
     (standing, seen), done, total = tally.standing(), len(tally.right), len(tally.work.keys)
     spent, n, ahead = tally.passes, len(tally.work.plan.job.x), tally.left()
     told = f"about {ahead:,.0f} to go" if math.isfinite(ahead) else "how many are to go is not known yet"
-    span = f"95 % interval {between(*wilson(standing / seen, seen)[:2])}" if seen else "nothing was tried yet"
+    span = f"95 % interval {between(*wilson(standing / seen, seen)[:2])}" if seen else "nothing was attacked yet"
     left = "none" if state == "finished" else duration(rest) if math.isfinite(rest) else "unknown"
     cards = (
         ("worst case so far", percent(standing / seen) if seen else "–", span),
-        ("images that stand", f"{standing:,.0f}", f"of {seen:,} tried, {n:,} in all"),
+        ("images that stand", f"{standing:,.0f}", f"of {seen:,} attacked, {n:,} in all"),
         ("cells done", f"{done:,}", f"of {total:,}; {total - done:,} left"),
         ("passes spent", f"{spent:,}", told),
         ("time left", left, f"{duration(elapsed)} since the run went on"),

@@ -54,13 +54,13 @@ table button::after{content:"↕";opacity:.45;margin-left:.35em;font-weight:400}
 [aria-sort=ascending],[aria-sort=descending]{color:var(--ink)}
 .leaders td small,.leaders th small{display:block;color:var(--quiet);font-weight:400;font-size:.8rem}
 .leaders td,.leaders button{white-space:nowrap}
-.leaders tbody th{min-width:13rem}
+.leaders tbody th{min-width:12rem}
+.leaders{font-size:.88rem}
+.leaders th,.leaders td{padding:.45rem .5rem}
 .leaders .words{text-align:left;white-space:normal}
 .badge{color:var(--tone);background:var(--tone-ground);border-radius:1rem;padding:.1rem .6rem;font-size:.82rem;font-weight:600;
 white-space:nowrap}
 main.wide{max-width:76rem}
-.meter{height:.9rem;background:var(--track);border-radius:.45rem;overflow:hidden}
-.meter svg{height:100%;width:100%}
 h3{font-size:.95rem;margin:1.2rem 0 .4rem}
 p{margin:.4rem 0;overflow-wrap:anywhere}
 .quiet{color:var(--quiet);font-size:.9rem}
@@ -76,8 +76,10 @@ border-radius:.6rem;padding:1rem 1.3rem}
 .symptoms li{background:var(--tone-ground);border-left:.4rem solid var(--tone);border-radius:.4rem;padding:.6rem 1rem}
 .symptoms p{margin:.1rem 0 0}
 .numbers{display:grid;grid-template-columns:repeat(auto-fit,minmax(12.5rem,1fr));gap:.8rem}
-.numbers .card{padding:.9rem 1.2rem}
-.numbers b{display:block;font-size:1.65rem;line-height:1.35;font-variant-numeric:tabular-nums;white-space:nowrap}
+.numbers .card{padding:.9rem 1.1rem}
+.numbers span:first-child{font-size:.9rem}
+.numbers b{display:block;font-size:1.5rem;line-height:1.35;font-variant-numeric:tabular-nums;white-space:nowrap}
+.numbers.five{grid-template-columns:repeat(auto-fit,minmax(10.2rem,1fr))}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-size:.92rem;font-variant-numeric:tabular-nums}
 th,td{text-align:right;padding:.4rem .7rem;border-bottom:1px solid var(--line);vertical-align:top}
@@ -88,7 +90,7 @@ tbody th{font-weight:600}
 td{white-space:nowrap}
 .facts th{color:var(--quiet);font-weight:600;width:11rem;white-space:nowrap}
 .facts td{text-align:left;overflow-wrap:anywhere;white-space:normal}
-svg{display:block;width:100%;height:auto;font:13px system-ui,sans-serif}
+svg{display:block;width:100%;max-width:58rem;height:auto;font:13px system-ui,sans-serif}
 svg text{fill:var(--ink)}
 svg .axis{fill:var(--quiet);font-size:12px}
 svg .grid{stroke:var(--line)}
@@ -99,6 +101,10 @@ svg .alone{stroke:var(--ink);stroke-width:2.5}
 svg .line{stroke:var(--kept);stroke-width:2.5;fill:none;stroke-linejoin:round}
 svg .band{fill:var(--kept);opacity:.18}
 svg .whisker{stroke:var(--ink);stroke-width:2;fill:none}
+@media screen and (max-width:48rem){
+.card{overflow-x:auto;padding:.9rem 1rem}
+.card>svg{min-width:34rem}
+}
 .key{display:flex;gap:1.2rem;flex-wrap:wrap;margin:0 0 .5rem}
 .key span::before{content:"";display:inline-block;width:.8em;height:.8em;border-radius:.2em;margin-right:.45em}
 .swatch-kept::before{background:var(--kept)}

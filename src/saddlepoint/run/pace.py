@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-_CLEAN = 0  # the clean images are the first adversary of every plan
+CLEAN = 0  # the clean images are the first adversary of every plan
 
 
 class Pace:
@@ -46,11 +46,11 @@ class Pace:
 
     def _rest(self, spent: Mapping[int, float]) -> float:
         """What the images that are left will take of a quantity, at each adversary's own rate so far."""
-        rates = {a: spent[a] / done for a, done in self._done.items() if a != _CLEAN}
+        rates = {a: spent[a] / done for a, done in self._done.items() if a != CLEAN}
         if not rates:
             return math.inf if any(self._left.values()) else 0.0
         average = sum(rates.values()) / len(rates)
-        return sum(rates.get(a, average) * count for a, count in self._left.items() if a != _CLEAN)
+        return sum(rates.get(a, average) * count for a, count in self._left.items() if a != CLEAN)
 
 
 def remaining(seconds: float) -> str:

@@ -75,14 +75,15 @@ def run_again(subject: Subject) -> Part:
 
 def _recipes(subject: Subject) -> Iterator[Markup]:
     audit, spec = subject.audit, subject.record.get("spec") or {}
-    if spec.get("attacks"):  # the command line composes by budget and could not ask for these
+    if spec.get("attacks"):  # a budget composes others, so neither the command line nor `audit` would ask for these
         yield tag("h3", "On the command line, with the specification above saved as spec.toml")
         yield tag("pre", "saddlepoint run spec.toml")
-    elif audit.command:
-        yield tag("h3", "On the command line")
-        yield tag("pre", audit.command)
-    yield tag("h3", "In Python")
-    yield tag("pre", python(audit))
+    else:
+        if audit.command:
+            yield tag("h3", "On the command line")
+            yield tag("pre", audit.command)
+        yield tag("h3", "In Python")
+        yield tag("pre", python(audit))
     yield quiet(
         "Same target, data, seed and versions give the same points: every random number belongs to one image, whatever the batch. "
         "Defences whose images influence each other also need the same batch size."
