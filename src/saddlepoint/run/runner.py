@@ -105,8 +105,8 @@ def run(
         for packed in executor.run(work, text, shelf.claimed(work, missing, stopping)):
             if packed.key not in of_key:
                 raise StrangeCellError(
-                    f"a worker computed a cell that nobody asked for ({packed.key[:12]}): the file of the target was changed during "
-                    "the run, or is another on another machine. Finished cells are kept: run the same command again."
+                    f"a worker computed a cell nobody asked for ({packed.key[:12]}): the file of the target was changed while it "
+                    "ran, or is another on another machine. Finished cells are kept: run the same command again."
                 )
             shelf.put(packed)
             if watch:
