@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/records/executors.json"))
     asked = parser.parse_args()
     started = time.perf_counter()
-    os.environ["RAY_worker_niceness"] = str(asked.niceness)
+    os.environ["RAY_worker_niceness"] = str(asked.niceness)  # noqa: SIM112
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # as our executor does: 127.0.0.1 alone
     ray.init(num_cpus=asked.workers, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
     starting = time.perf_counter() - started
