@@ -11,8 +11,8 @@ Two numbers, because machines are shared. `ratio`: wall time of Ray over wall ti
 running. `outside`: the seconds of a run that are not its cells, wall - sum(cell seconds) / workers: starting workers, loading the
 target in each, moving cells, the verdict. They hardly depend on the length of the cells.
 
-Ray gives its workers a lower priority than others (niceness 15), so that on a busy machine their cells take longer; that is a choice,
-not a cost, and RAY_worker_niceness=0 takes it back. Here both run at the same priority unless `--niceness` says otherwise.
+Ray gives its workers a lower priority than others (niceness 15), so that on a busy machine their cells take longer; that is a
+choice, not a cost, and RAY_worker_niceness=0 takes it back. Here both run at the same priority unless `--niceness` says otherwise.
 """
 
 from __future__ import annotations
