@@ -116,6 +116,18 @@ def test_never_returns_a_clean_copy(entry: Entry, p: float) -> None:
 
 
 @each()
+def test_never_returns_a_clean_copy_even_where_every_move_is_for_the_worse(entry: Entry, p: float) -> None:
+    def hill(x: Tensor) -> Tensor:  # four logits; the margin of class 0 is highest at X, but for a slope of 1e-3
+        off = (x - X[:8]).flatten(1)
+        wrong = 1e-3 * off.sum(1) - off.square().sum(1) - 1
+        return torch.stack([torch.zeros_like(wrong), wrong, wrong - 1, wrong - 2], 1)
+
+    found, _ = move(entry, p, Static(hill), y=torch.zeros(N, dtype=torch.long))
+    for x in found.point, found.peak:
+        assert (x != X[:8]).flatten(1).any(1).all()
+
+
+@each()
 def test_returns_the_best_it_saw(entry: Entry, p: float) -> None:
     """The peak has the highest value of all points asked about inside the set, the center apart; the point fools if any did."""
     seen: list[tuple[Tensor, Tensor, Tensor]] = []

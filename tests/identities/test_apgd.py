@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from problems import Static, coins, oracle, smooth, uniform
-from saddlepoint.attack.apgd import APGD, checkpoints
+from saddlepoint.attack.apgd import APGD, _Halving, checkpoints
 from saddlepoint.attack.loss import Loss, cross_entropy, margin
 from saddlepoint.attack.pgd import FGSM, PGD
 from saddlepoint.attack.space import Ball
@@ -26,6 +26,25 @@ from saddlepoint.defense import Context, Trace
 )
 def test_checkpoints_are_those_of_the_paper(steps: int, after: list[int]) -> None:
     assert [k - 1 for k in checkpoints(steps)] == after
+
+
+def test_the_step_is_halved_when_too_few_steps_rose_or_the_peak_stood_still_since_an_unhalved_checkpoint() -> None:
+    """Four rows told what happened to them; 100 steps, so the gaps between checkpoints are 22, 19, 16, 13, ..."""
+    pace = _Halving(torch.zeros(4, 2), 0.5, 100, 0.75)
+    halved: dict[int, list[bool]] = {}
+    for k in range(1, 81):
+        rising = torch.tensor([True, not 41 < k <= 45, not 41 < k <= 44, True])  # 12 of 16 and 13 of 16 steps between 41 and 57
+        peak = torch.tensor([k, k, k, 0], dtype=torch.float32)
+        back = pace.look(k, rising, peak, torch.zeros(4, 2))
+        if k in set(checkpoints(100)):
+            halved[k] = back.tolist()
+        else:
+            assert not back.any()
+    none = [False] * 4
+    # The fourth row stands still: noticed at every second checkpoint, since a halved step deserves a try.
+    still = [False, False, False, True]
+    assert halved == {22: none, 41: still, 57: [False, True, False, False], 70: still, 80: none}
+    assert pace.step(torch.zeros(4, 2)).flatten().tolist() == [1.0, 0.5, 1.0, 0.25]
 
 
 def algorithm_1(f: Loss, x: Tensor, y: Tensor, center: Tensor, space: Ball, steps: int) -> list[Tensor]:
