@@ -162,3 +162,10 @@ def test_what_survives_is_kept_with_the_point_that_tried_it_hardest_not_with_a_c
     score = ((X - 0.5) @ NET.w.detach()) * (1 - 2 * Y)
     worst = -2 * (score - 0.01 * NET.w.detach().abs().sum())
     torch.testing.assert_close(result.examples.margin[stands], worst[stands], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("access", ["score", "decision"])
+def test_a_net_behind_an_interface_is_audited_without_its_gradients(access):
+    result = sp.audit(NET, X[:20], Y[:20], threat=sp.Threat(sp.Linf(0.01), access=access), budget="quick")
+    assert all(row.backward == 0 for row in result.rows)
+    assert result.robust_accuracy < result.clean_accuracy

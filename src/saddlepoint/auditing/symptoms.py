@@ -9,6 +9,7 @@ import torch
 
 from saddlepoint.attack.apgd import APGD
 from saddlepoint.attack.loss import cross_entropy
+from saddlepoint.attack.oracle import grants
 from saddlepoint.auditing.cell import Group, Job
 from saddlepoint.auditing.result import Row, Symptom
 from saddlepoint.game import Direct
@@ -53,7 +54,7 @@ def signs(job: Job, groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Sy
 
 def unbounded(job: Job) -> Iterator[Symptom]:
     """With half the box as its radius an attack can turn any image grey: a defence that survives that hides its gradients."""
-    if job.defense.grants != "gradient":
+    if not (grants(job.defense.grants, "gradient") and grants(job.threat.access, "gradient")):
         return
     space, d = job.threat.space, job.x[0].numel()
     radius = (space.box[1] - space.box[0]) / 2 * d ** (1 / space.p)
