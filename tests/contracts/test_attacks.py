@@ -188,3 +188,16 @@ def test_a_gradient_that_is_no_number_stops_its_own_row_and_no_other(entry: Entr
     found, turn = move(entry, p, Sick(NET))
     assert turn.threat.space.contains(found.point, X[:8]).all()
     torch.testing.assert_close(found.point[1:], move(entry, p, Static(NET))[0].point[1:], rtol=0, atol=0)
+
+
+@each()
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_answers_in_another_type_do_not_change_that_of_the_points(entry: Entry, p: float, dtype: torch.dtype) -> None:
+    class Retyped(Static):
+        def trace(self, x: Tensor, ctx: Context) -> Trace:
+            assert x.dtype == torch.float32
+            return Trace((View("final", super().trace(x.double(), ctx).last.to(dtype)),))
+
+    found, turn = move(entry, p, Retyped(NET), x=X.float())
+    assert found.point.dtype == found.peak.dtype == torch.float32
+    assert turn.threat.space.contains(found.point, X[:8].float()).all()
