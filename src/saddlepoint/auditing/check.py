@@ -48,8 +48,10 @@ class Logarithm(Defense):
 
 def check(target: nn.Module | Defense | Callable[[Tensor], Tensor], x: Tensor, y: Tensor, space: Ball) -> Checked:
     """The target as a defence that keeps the rules, or a `TargetError` that says which rule is broken and what to do."""
+    if torch.is_inference_mode_enabled():
+        raise TargetError("inside torch.inference_mode() no gradient can be taken. Audit outside of it; torch.no_grad() is fine.")
     check_data(x, y, space)
-    rows = x[:_PROBE_ROWS]
+    rows, y = x[:_PROBE_ROWS].detach().clone(), y.long()  # a copy can be differentiated even if x was made in inference mode
     if isinstance(target, Defense):
         defense, findings = target, list(_declared(target, rows))
     elif isinstance(target, nn.Module):
