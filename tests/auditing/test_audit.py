@@ -169,3 +169,31 @@ def test_a_net_behind_an_interface_is_audited_without_its_gradients(access):
     result = sp.audit(NET, X[:20], Y[:20], threat=sp.Threat(sp.Linf(0.01), access=access), budget="quick")
     assert all(row.backward == 0 for row in result.rows)
     assert result.robust_accuracy < result.clean_accuracy
+
+
+class Centred(nn.Module):
+    def forward(self, x):
+        return NET(x - x.mean(0) + 0.5)
+
+
+def test_coupled_rows_are_attacked_by_scores_together_and_refused_where_only_labels_are_given():
+    net, y = Centred().eval(), Centred()(X).argmax(1)
+    result = sp.audit(net, X, y, threat=sp.Threat(sp.Linf(0.02), access="score"), budget="quick")
+    assert [row.name for row in result.rows] == ["square"]
+    with pytest.raises(ValueError, match="Give score access"):
+        sp.audit(net, X, y, threat=sp.Threat(sp.Linf(0.02), access="decision"))
+
+
+def test_a_callable_may_answer_with_a_label_that_no_clean_image_has():
+    def three(x):
+        return torch.where(x.mean(1) > 0.6, 2, NET(x).argmax(1))
+
+    x, y = X[:20] - 0.15, three(X[:20] - 0.15)
+    assert y.amax() == 1
+    assert sp.audit(three, x, y, threat=sp.Linf(0.5), budget="quick").robust_accuracy < 1
+
+
+def test_inputs_need_not_be_images():
+    result = sp.audit(NET, X.view(len(X), 2, 8), Y, threat=sp.Linf(0.01), budget="standard")
+    assert result.rows[-1].name == "square"
+    assert result.robust_accuracy == pytest.approx(true_robust_accuracy(NET, X, Y, 0.01), abs=1e-12)

@@ -158,3 +158,17 @@ def test_labels_of_any_whole_type_and_images_made_in_inference_mode_are_no_reaso
 def test_inference_mode_is_refused_where_it_would_hide_every_gradient():
     with torch.inference_mode(), pytest.raises(TargetError, match=r"no_grad\(\) is fine"):
         check(net(), X, Y, LINF)
+
+
+def test_batch_statistics_are_found_behind_a_callable_too():
+    centred = net(before=lambda x: x - x.mean(0))
+    checked = check(lambda x: centred(x), X, Y, LINF)
+    assert [f.name for f in checked.findings] == ["coupled rows", "no gradient access"]
+    assert checked.defense.unit == "batch"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_noise_is_found_behind_the_rounding_of_half_precision(dtype):
+    noisy = net(after=lambda z: (z + 0.5 * torch.randn_like(z)).to(dtype))
+    assert check(noisy, X, Y, LINF).defense.random
+    assert not check(net(after=lambda z: z.to(dtype)), X, Y, LINF).defense.random

@@ -94,9 +94,11 @@ def _gradient_free(defense: Defense, access: Access, space: Ball, spend: Spendin
         raise ValueError(
             f"with labels only, a target can be attacked in Linf (RayS), not in {space}. Give score access, or use Linf."
         )
+    if access == "decision" and defense.coupled:
+        raise ValueError("with labels only, rows must answer independently (RayS); these answer together. Give score access.")
     if space.p == 1:
         raise ValueError("without gradients, a target can be attacked in Linf and L2 (Square), not in L1.")
-    return (rays,) if access == "decision" else (square, rays) if space.p == math.inf else (square,)
+    return (rays,) if access == "decision" else (square, rays) if space.p == math.inf and not defense.coupled else (square,)
 
 
 def _ratios(classes: int) -> tuple[Loss, TargetedLoss]:
