@@ -90,10 +90,10 @@ class Noisy(nn.Module):
 
 
 def test_noise_at_a_vanishing_radius_takes_nothing_from_the_clean_accuracy():
-    # 100 pixels of +-amplitude under noise of sigma = 1: the mean score has noise 0.1, and amplitudes from 0 to 0.4 make about every
-    # eighth draw err. Judged by single draws, an attack that can do nothing would seem to win (AutoAttack's `rand` loses 10 points on
-    # such a net); judged afresh, clean and robust accuracy are means over the same distribution. 200 images x 8 draws: the standard
-    # error is below 0.0125 for each, the interval has a half-width of 0.05.
+    # 100 pixels of +-amplitude under noise of sigma = 1: the mean score has noise 0.1, and amplitudes from 0 to 0.4 make about
+    # every eighth draw err. Judged by single draws, an attack that can do nothing would seem to win (AutoAttack's `rand` loses 10
+    # points on such a net); judged afresh, clean and robust accuracy are means over the same distribution. 200 images x 8 draws:
+    # the standard error is below 0.0125 for each, the interval has a half-width of 0.05.
     class Mean(nn.Module):
         def forward(self, x):
             score = (x - 0.5).mean(1)

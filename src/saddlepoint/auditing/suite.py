@@ -10,11 +10,12 @@ from saddlepoint.attack.apgd import APGD
 from saddlepoint.attack.fab import FAB, own_facet
 from saddlepoint.attack.loss import Loss, TargetedLoss, cross_entropy, dlr, margin, targeted_dlr, targeted_margin
 from saddlepoint.attack.oracle import grants
+from saddlepoint.attack.pgd import PGD
 from saddlepoint.attack.rays import RayS
 from saddlepoint.attack.space import Ball
 from saddlepoint.attack.square import Square
 from saddlepoint.defense import Access, Defense, Plain
-from saddlepoint.game import Adversary, Direct, MultiTarget, Threat, Transfer
+from saddlepoint.game import Adversary, Direct, MultiTarget, Restarts, Threat, Transfer
 from saddlepoint.gradients import Backprop, EoT, Estimator
 
 Budget = Literal["quick", "standard", "thorough"]
@@ -29,12 +30,13 @@ class Spending:
     queries: int  # of score- and decision-based attacks
     draws: int  # per EoT gradient, and per verdict, of a random defence
     boundary: int  # steps of FAB per target; 0: no FAB
+    starts: int  # of a short PGD; 0: none
 
 
 SPENDING: dict[Budget, Spending] = {
-    "quick": Spending(steps=10, targets=0, queries=0, draws=8, boundary=0),
-    "standard": Spending(steps=30, targets=3, queries=300, draws=20, boundary=0),
-    "thorough": Spending(steps=100, targets=9, queries=5000, draws=50, boundary=100),
+    "quick": Spending(steps=10, targets=0, queries=0, draws=8, boundary=0, starts=0),
+    "standard": Spending(steps=30, targets=3, queries=300, draws=20, boundary=0, starts=0),
+    "thorough": Spending(steps=100, targets=9, queries=5000, draws=50, boundary=100, starts=40),
 }
 
 
@@ -54,6 +56,9 @@ def compose(defense: Defense, classes: int, threat: Threat, budget: Budget) -> t
     if spend.boundary and not defense.random:
         fab = Direct("fab-t", FAB(spend.boundary, facet=own_facet), stop_at_success=stop)
         suite.append(MultiTarget(fab, spend.targets, targeted_margin))
+    if spend.starts:
+        # APGD's first step is two radii long and forgets where it started; short steps from many starts find corners it misses.
+        suite.append(Restarts(replace(apgd, name="pgd", attack=PGD(20), loss=margin), spend.starts))
     if defense.static is not None and not isinstance(defense, Plain):
         static = Plain(defense.static)
         suite.append(Transfer(replace(apgd, estimator=Backprop(), stop_at_success=False), static))
