@@ -172,3 +172,8 @@ def test_noise_is_found_behind_the_rounding_of_half_precision(dtype):
     noisy = net(after=lambda z: (z + 0.5 * torch.randn_like(z)).to(dtype))
     assert check(noisy, X, Y, LINF).defense.random
     assert not check(net(after=lambda z: z.to(dtype)), X, Y, LINF).defense.random
+
+
+def test_a_net_declared_random_is_not_told_to_declare_its_rows_coupled():
+    noisy = sp.Plain(net(before=lambda x: x + 0.1 * torch.randn_like(x)), random=True)
+    assert check(noisy, X, Y, LINF).findings == ()
