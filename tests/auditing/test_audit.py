@@ -197,3 +197,9 @@ def test_inputs_need_not_be_images():
     result = sp.audit(NET, X.view(len(X), 2, 8), Y, threat=sp.Linf(0.01), budget="standard")
     assert result.rows[-1].name == "square"
     assert result.robust_accuracy == pytest.approx(true_robust_accuracy(NET, X, Y, 0.01), abs=1e-12)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_an_audit_on_a_gpu_ends_at_the_closed_form():
+    result = sp.audit(Linear().eval(), X, Y_NOISY, threat=sp.Linf(0.01), budget="standard", device="cuda")
+    assert result.robust_accuracy == pytest.approx(true_robust_accuracy(NET, X, Y_NOISY, 0.01), abs=1e-12)
