@@ -203,3 +203,12 @@ def test_inputs_need_not_be_images():
 def test_an_audit_on_a_gpu_ends_at_the_closed_form():
     result = sp.audit(Linear().eval(), X, Y_NOISY, threat=sp.Linf(0.01), budget="standard", device="cuda")
     assert result.robust_accuracy == pytest.approx(true_robust_accuracy(NET, X, Y_NOISY, 0.01), abs=1e-12)
+
+
+def test_an_attack_without_gradients_is_not_accused_of_winning_because_it_came_first():
+    square, apgd = sp.Direct("my square", sp.Square(300)), sp.Direct("my apgd", sp.APGD(20))
+    for order in ([square, apgd], [apgd, square]):
+        result = sp.audit(NET, X, Y, threat=sp.Linf(0.01), adversaries=order)
+        assert "black box beats white box" not in {s.name for s in result.symptoms}
+        masked = sp.audit(Rounded().eval(), X, Y, threat=sp.Linf(0.01), adversaries=order)
+        assert "black box beats white box" in {s.name for s in masked.symptoms}

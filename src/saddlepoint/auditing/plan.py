@@ -83,7 +83,7 @@ def conclude(plan: Plan, groups: Sequence[Group], seconds: float) -> Audit:
         robust_accuracy=robust,
         interval=wilson(robust, len(job.x)),
         rows=rows,
-        symptoms=(*plan.findings, *signs(job, groups, rows), *unbounded(job)),
+        symptoms=(*plan.findings, *signs(job, plan.adversaries, groups, rows), *unbounded(job)),
         versions={"saddlepoint": version("saddlepoint"), "torch": torch.__version__, "python": platform.python_version()},
         x=job.x.cpu(),
         y=job.y.cpu(),
@@ -119,7 +119,7 @@ def _rows(groups: Sequence[Group]) -> tuple[Row, ...]:
     n = sum(len(g.points) for g in groups)
 
     def running(upto: int) -> float:
-        return float(torch.cat([g.outcomes.first(upto).worst_case_per_example()[0] for g in groups]).mean())
+        return float(torch.cat([g.outcomes.only(range(upto)).worst_case_per_example()[0] for g in groups]).mean())
 
     rows, before = [], running(1)
     for a, name in enumerate(groups[0].outcomes.adversaries[1:], start=1):
