@@ -212,3 +212,29 @@ def test_an_attack_without_gradients_is_not_accused_of_winning_because_it_came_f
         assert "black box beats white box" not in {s.name for s in result.symptoms}
         masked = sp.audit(Rounded().eval(), X, Y, threat=sp.Linf(0.01), adversaries=order)
         assert "black box beats white box" in {s.name for s in masked.symptoms}
+
+
+class Exits(sp.Defense):
+    """Answers with its first view, or votes; the last view is another net altogether."""
+
+    def __init__(self, answering):
+        self.answering = answering
+
+    def trace(self, x, ctx):
+        return sp.Trace((sp.View("exit/0", NET(x)), sp.View("exit/1", Linear(seed=9)(x))))
+
+    def answer(self, trace, ctx):
+        return self.answering(trace.views[0].logits)
+
+
+def test_attacks_aim_at_the_answer_where_it_is_not_the_last_view():
+    result = sp.audit(Exits(lambda z: z), X, Y, threat=sp.Linf(0.01), budget="quick")
+    assert result.robust_accuracy == pytest.approx(true_robust_accuracy(NET, X, Y, 0.01), abs=1e-12)
+    assert result.symptoms == ()
+
+
+def test_a_vote_is_attacked_through_the_mean_of_its_views():
+    """The gradient of the mean of two nets is not that of the one which answers: it must find more than nothing, not all."""
+    result = sp.audit(Exits(lambda z: nn.functional.one_hot(z.argmax(1), 2).to(z)), X, Y, threat=sp.Linf(0.01), budget="quick")
+    assert {"apgd-ce", "apgd-dlr", "apgd-views"} == {row.name for row in result.rows}
+    assert result.robust_accuracy < 0.9

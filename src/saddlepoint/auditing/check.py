@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from saddlepoint.attack.goal import Goal
 from saddlepoint.attack.loss import cross_entropy
 from saddlepoint.attack.space import Ball
+from saddlepoint.auditing.answering import Answering, answers_otherwise
 from saddlepoint.auditing.result import Symptom
 from saddlepoint.coins import Coins
 from saddlepoint.defense import BlackBox, Context, Defense, Plain, Trace, View
@@ -207,8 +208,9 @@ def _black_box(fn: Callable[[Tensor], Tensor], x: Tensor, labels: int) -> tuple[
 def _gradient(defense: Defense, x: Tensor, y: Tensor) -> Iterator[Symptom]:
     """Does a usable gradient reach the input?"""
     coins = Coins.of(0, torch.arange(len(x), device=x.device))
+    aimed_at = Answering(defense) if answers_otherwise(defense) else defense
     try:
-        grad = Backprop().slope(Goal([defense], y, cross_entropy), x, coins).grad
+        grad = Backprop().slope(Goal([aimed_at], y, cross_entropy), x, coins).grad
     except (ValueError, RuntimeError) as error:
         first = str(error).splitlines()[0]
         yield Symptom("no gradient", "serious", f"no gradient reaches the input ({first}): only gradient-free attacks are run.")

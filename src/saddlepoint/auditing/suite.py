@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from saddlepoint.attack.aim import mean_of_losses
 from saddlepoint.attack.apgd import APGD
 from saddlepoint.attack.fab import FAB, own_facet
 from saddlepoint.attack.loss import Loss, TargetedLoss, cross_entropy, dlr, margin, targeted_dlr, targeted_margin
@@ -14,6 +15,7 @@ from saddlepoint.attack.pgd import PGD
 from saddlepoint.attack.rays import RayS
 from saddlepoint.attack.space import Ball
 from saddlepoint.attack.square import Square
+from saddlepoint.auditing.answering import AtAnswer, answers_otherwise
 from saddlepoint.defense import Access, Defense, Plain
 from saddlepoint.game import Adversary, Direct, MultiTarget, Restarts, Threat, Transfer
 from saddlepoint.gradients import Backprop, EoT, Estimator
@@ -45,7 +47,8 @@ def compose(defense: Defense, classes: int, threat: Threat, budget: Budget) -> t
     spend, space = SPENDING[budget], threat.space
     access = threat.access if grants(defense.grants, threat.access) else defense.grants
     if access != "gradient":
-        return _gradient_free(defense, access, space, replace(spend, queries=max(spend.queries, 200)))
+        free = _gradient_free(defense, access, space, replace(spend, queries=max(spend.queries, 200)))
+        return tuple(AtAnswer(sent) for sent in free) if answers_otherwise(defense) else free
     estimator: Estimator = EoT(max(spend.draws // 2, 1)) if defense.random else Backprop()
     stop = not defense.random and defense.unit == "example"
     ratio, targeted = _ratios(classes)
@@ -59,11 +62,14 @@ def compose(defense: Defense, classes: int, threat: Threat, budget: Budget) -> t
     if spend.starts:
         # APGD's first step is two radii long and forgets where it started; short steps from many starts find corners it misses.
         suite.append(Restarts(replace(apgd, name="pgd", attack=PGD(20), loss=margin), spend.starts))
+    if answers_otherwise(defense):
+        suite = [*(AtAnswer(sent) for sent in suite), replace(apgd, name="apgd-views", aim=mean_of_losses)]
     if defense.static is not None and not isinstance(defense, Plain):
         static = Plain(defense.static)
         suite.append(Transfer(replace(apgd, estimator=Backprop(), stop_at_success=False), static))
     if spend.queries and space.p != 1:
-        suite.extend(_gradient_free(defense, "score", space, spend)[:1])
+        square = _gradient_free(defense, "score", space, spend)[0]
+        suite.append(AtAnswer(square) if answers_otherwise(defense) else square)
     return tuple(suite)
 
 

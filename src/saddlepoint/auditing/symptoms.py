@@ -10,6 +10,7 @@ import torch
 from saddlepoint.attack.apgd import APGD
 from saddlepoint.attack.loss import cross_entropy
 from saddlepoint.attack.oracle import grants
+from saddlepoint.auditing.answering import AtAnswer, answers_otherwise
 from saddlepoint.auditing.cell import Group, Job
 from saddlepoint.auditing.result import Row, Symptom
 from saddlepoint.game import Adversary, Direct, Stand, Transfer
@@ -67,7 +68,8 @@ def unbounded(job: Job) -> Iterator[Symptom]:
     if radius <= space.radius:
         return
     estimator: Estimator = EoT(8) if job.defense.random else Backprop()
-    attack = Direct("unbounded", APGD(_SANITY_STEPS), loss=cross_entropy, estimator=estimator)
+    attack: Adversary = Direct("unbounded", APGD(_SANITY_STEPS), loss=cross_entropy, estimator=estimator)
+    attack = AtAnswer(attack) if answers_otherwise(job.defense) else attack
     wide = replace(job, threat=replace(job.threat, space=replace(space, radius=radius), queries=None))
     left = wide.play(attack, torch.arange(min(_SANITY_ROWS, len(job.x)), device=job.x.device))
     accuracy = float(left.correct.mean())
