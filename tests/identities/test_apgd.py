@@ -10,10 +10,12 @@ from torch import Tensor
 
 from problems import Static, coins, oracle, smooth, uniform
 from saddlepoint.attack.apgd import APGD, _Halving, checkpoints
+from saddlepoint.attack.best import Best
 from saddlepoint.attack.loss import Loss, cross_entropy, margin
 from saddlepoint.attack.pgd import FGSM, PGD
 from saddlepoint.attack.space import Ball
 from saddlepoint.defense import Context, Trace
+from saddlepoint.gradients import Reading
 
 
 @pytest.mark.parametrize(
@@ -34,8 +36,9 @@ def test_the_step_is_halved_when_too_few_steps_rose_or_the_peak_stood_still_sinc
     halved: dict[int, list[bool]] = {}
     for k in range(1, 81):
         rising = torch.tensor([True, not 41 < k <= 45, not 41 < k <= 44, True])  # 12 of 16 and 13 of 16 steps between 41 and 57
-        peak = torch.tensor([k, k, k, 0], dtype=torch.float32)
-        back = pace.look(k, rising, peak, torch.zeros(4, 2))
+        best = Best(torch.zeros(4, 2), coupled=False)
+        best.offer(torch.ones(4, 2), Reading(torch.tensor([k, k, k, 0], dtype=torch.float32), torch.zeros(4, dtype=torch.bool)))
+        back = pace.look(k, rising, best)
         if k in set(checkpoints(100)):
             halved[k] = back.tolist()
         else:

@@ -67,10 +67,9 @@ class Best:
         higher = block(value, self.coupled) > block(self.value, self.coupled)
         better = (fooled > was_fooled) | ((fooled == was_fooled) & higher)
         peak = block(value, self.coupled) > block(self.peak_value, self.coupled)
-        self.point, self.peak = (
-            torch.where(per_example(better, x), x, self.point),
-            torch.where(per_example(peak, x), x, self.peak),
-        )
+        alike = self.point is self.peak and torch.equal(better, peak)  # until something fools, the two are one
+        self.point, before = torch.where(per_example(better, x), x, self.point), self.peak
+        self.peak = self.point if alike else torch.where(per_example(peak, x), x, before)
         self.value, self.peak_value = torch.where(better, value, self.value), torch.where(peak, value, self.peak_value)
         self.success = torch.where(better, success, self.success)
         return peak
