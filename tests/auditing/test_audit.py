@@ -238,3 +238,17 @@ def test_a_vote_is_attacked_through_the_mean_of_its_views():
     result = sp.audit(Exits(lambda z: nn.functional.one_hot(z.argmax(1), 2).to(z)), X, Y, threat=sp.Linf(0.01), budget="quick")
     assert {"apgd-ce", "apgd-dlr", "apgd-views"} == {row.name for row in result.rows}
     assert result.robust_accuracy < 0.9
+
+
+@pytest.mark.parametrize("queries", [4, 20, 60, 150])
+def test_a_composed_audit_stays_within_the_queries_of_the_threat_model(queries):
+    result = sp.audit(NET, X, Y, threat=sp.Threat(sp.Linf(0.01), queries=queries))
+    assert {"apgd-ce", "apgd-dlr", "square"} <= {row.name for row in result.rows}
+    assert all(row.forward <= queries for row in result.rows)
+    noisy = sp.audit(Noisy(NET, 0.05).eval(), X[:20], Y[:20], threat=sp.Threat(sp.Linf(0.01), queries=10 * queries))
+    assert all(row.forward <= 10 * queries for row in noisy.rows)
+
+
+def test_queries_that_pay_for_no_step_are_refused_before_anything_runs():
+    with pytest.raises(ValueError, match="which takes 4"):
+        sp.audit(NET, X, Y, threat=sp.Threat(sp.Linf(0.01), queries=3))
