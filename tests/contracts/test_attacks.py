@@ -11,7 +11,7 @@ from roster import INF, Entry, each
 from saddlepoint.attack.best import Found
 from saddlepoint.attack.oracle import BudgetExceeded
 from saddlepoint.attack.space import Ball
-from saddlepoint.defense import Context, Defense, Trace
+from saddlepoint.defense import Context, Defense, Trace, View
 from saddlepoint.game import Direct, Threat, Turn, play
 from saddlepoint.gradients import EoT
 
@@ -180,3 +180,29 @@ def test_takes_vectors_as_well_as_images(entry: Entry, p: float) -> None:
     assert turn.threat.space.contains(vectors.point, X[:8].flatten(1)).all()
     if entry.attack.needs == "gradient":  # others may use the layout
         torch.testing.assert_close(vectors.point, images.point.flatten(1), rtol=0, atol=1e-11)
+
+
+@each()
+def test_a_gradient_that_is_no_number_stops_its_own_row_and_no_other(entry: Entry, p: float) -> None:
+    class Sick(Static):
+        def trace(self, x: Tensor, ctx: Context) -> Trace:
+            z, zero = super().trace(x, ctx).last, (x[:1] - x[:1].detach()).flatten(1).sum(1)
+            # The root has an infinite slope at zero, and 0 times that is no number.
+            return Trace((View("final", torch.cat([z[:1] + 0 * zero.sqrt(), z[1:]])),))
+
+    found, turn = move(entry, p, Sick(NET))
+    assert turn.threat.space.contains(found.point, X[:8]).all()
+    torch.testing.assert_close(found.point[1:], move(entry, p, Static(NET))[0].point[1:], rtol=0, atol=0)
+
+
+@each()
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_answers_in_another_type_do_not_change_that_of_the_points(entry: Entry, p: float, dtype: torch.dtype) -> None:
+    class Retyped(Static):
+        def trace(self, x: Tensor, ctx: Context) -> Trace:
+            assert x.dtype == torch.float32
+            return Trace((View("final", super().trace(x.double(), ctx).last.to(dtype)),))
+
+    found, turn = move(entry, p, Retyped(NET), x=X.float())
+    assert found.point.dtype == found.peak.dtype == torch.float32
+    assert turn.threat.space.contains(found.point, X[:8].float()).all()

@@ -25,6 +25,7 @@ class Ball:
     box: tuple[float, float] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "radius", float(self.radius))  # a number of numpy or torch would be kept under its type's name
         if self.p not in (1, 2, math.inf):
             raise ValueError(f"Ball supports p=1, p=2 and p=inf, got p={self.p}.")
         if not (math.isfinite(self.radius) and self.radius >= 0):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import torch
@@ -36,6 +36,10 @@ class Episode:
     forward: Tensor  # [N] passes spent by the adversary
     backward: Tensor  # [N]
     seconds: float
+
+    def to(self, device: str | torch.device) -> Episode:
+        tensors = {f.name: getattr(self, f.name).to(device) for f in fields(self) if f.name not in ("adversary", "seconds")}
+        return replace(self, **tensors)
 
     @classmethod
     def joined(cls, parts: Sequence[Episode]) -> Episode:

@@ -6,6 +6,8 @@ import hashlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from functools import partial
+from types import CellType
 from typing import Any
 
 import torch
@@ -55,7 +57,9 @@ def _fingerprint(value: Any, depth: int) -> Any:
         return tensor_digest(value)
     if isinstance(value, nn.Module):
         state = {name: tensor_digest(t) for name, t in value.state_dict().items()}
-        return {"class": type(value).__qualname__, "text": repr(value), "state": state}
+        # The forward pass may be written anew and answer as before: with another gradient it is another target.
+        sources = {kind.__qualname__: _source(kind) for kind in {type(module) for module in value.modules()}}
+        return {"class": type(value).__qualname__, "text": repr(value), "state": state, "sources": sources}
     if depth > _DEPTH:
         return describe(value)
     if isinstance(value, Mapping):
@@ -70,9 +74,18 @@ def _fingerprint(value: Any, depth: int) -> Any:
     if isinstance(value, Defense):
         own = {k: _fingerprint(v, depth + 1) for k, v in sorted(vars(value).items())}
         return {"class": type(value).__qualname__, "source": _source(type(value)), "fields": own}
+    if isinstance(value, partial):
+        return {"partial": [_fingerprint(part, depth + 1) for part in (value.func, value.args, value.keywords)]}
     if callable(value) and not isinstance(value, type):
-        return {"name": getattr(value, "__qualname__", type(value).__qualname__), "source": _source(value)}
+        name = getattr(value, "__qualname__", type(value).__qualname__)
+        return {"name": name, "source": _source(value), "holds": [_fingerprint(held, depth + 1) for held in _held(value)]}
     return describe(value)
+
+
+def _held(function: Any) -> list[Any]:
+    """What a function carries along beside its text: the variables it was made with, defaults, fields, the object it belongs to."""
+    filled = [cell.cell_contents for cell in getattr(function, "__closure__", None) or () if cell != CellType()]
+    return [*filled, *(getattr(function, name, None) for name in ("__defaults__", "__kwdefaults__", "__dict__", "__self__"))]
 
 
 def _source(thing: Any) -> str:
