@@ -130,7 +130,7 @@ def page(ours: dict[str, Any], peers: dict[str, Any]) -> str:
     lines = [
         "# Parity with other libraries",
         "",
-        "Robust accuracy in percent, on nets that others trained, at the same radius and budget; lower is a stronger attack. Written",
+        "Robust accuracy in percent, on nets that others trained, at the same radius and budget; lower is stronger. Written",
         "by `python -m benchmarks.parity --table benchmarks/records/ours.json benchmarks/records/peers.json` from records of",
         f"`benchmarks.parity` and `benchmarks.peer_accuracy`: the first {n} test images, seed 0, one run each, so differences of a",
         f"point ({n // 100} images) are within what another seed does. {versions}.",
