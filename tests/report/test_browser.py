@@ -202,7 +202,7 @@ def test_on_paper_everything_is_light_and_unfolded(visit, runs):
         assert browser.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
         assert browser.execute_script("return getComputedStyle(document.body).color") == "rgb(28, 32, 36)"
         assert not browser.find_element("tag name", "nav").is_displayed()
-        assert browser.execute_script("return [...document.querySelectorAll('details pre')].every((p) => p.offsetHeight > 20)")
+        assert browser.execute_script("return [...document.querySelectorAll('details pre')].every((p) => p.checkVisibility())")
     finally:
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
 

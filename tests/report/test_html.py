@@ -12,11 +12,12 @@ from audits import SYMPTOMS, an_audit, page
 
 from saddlepoint.auditing.statistics import wilson
 from saddlepoint.report.comparison import write as write_comparison
+from saddlepoint.report.document import put
 from saddlepoint.report.html import write
 from saddlepoint.report.recipe import python, verification
 from saddlepoint.report.style import DARK, LIGHT
 
-_VOID = {"meta", "img", "br", "hr"}
+_VOID = {"link", "meta", "img", "br", "hr"}
 _HOSTILE = '<script>alert("x")</script>&\'"'
 
 
@@ -115,11 +116,19 @@ def test_nothing_is_fetched():
     text = page(an_audit(symptoms=SYMPTOMS))
     sources = [value for tag, attrs in Page(text).tags for name, value in attrs.items() if name in ("src", "href")]
     assert sources
-    assert all(source.startswith(("data:image/png;base64,", "#")) for source in sources)
+    assert all(source.startswith(("data:image/png;base64,", "data:,", "#")) for source in sources)
     assert "@import" not in text
     assert "url(" not in text
     addresses = set(re.findall(r"https?://[^\"' ]+", text))
     assert addresses <= {"http://www.w3.org/2000/svg"}  # a name, not an address
+
+
+def test_whoever_has_a_page_open_sees_the_old_one_whole(tmp_path):
+    put(tmp_path / "page.html", "old")
+    with (tmp_path / "page.html").open() as reader:
+        put(tmp_path / "page.html", "new")
+        assert reader.read() == "old"
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["new"]
 
 
 def test_500_digits_make_less_than_a_megabyte(tmp_path):

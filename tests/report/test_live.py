@@ -51,6 +51,7 @@ def test_every_cell_is_counted_and_the_worst_case_only_comes_down(tmp_path):
     audit, pages, last = watched(tmp_path)
     cells = [int(re.search(r"cells done (\d+) of 12", Page(page).words)[1]) for page in pages]
     assert cells == list(range(13))
+    assert "worst case so far – nothing was attacked yet" in Page(pages[1]).words  # the clean images alone
     standing = float(re.search(r"images that stand (\d+)", Page(last).words)[1])
     assert standing == pytest.approx(40 * audit.rows[-1].running)
     assert f"worst case so far {100 * audit.rows[-1].running:.1f} %" in Page(last).words

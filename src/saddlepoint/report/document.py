@@ -25,6 +25,7 @@ def document(title: str, body: Markup, *, script: Markup | None = None, refresh:
         tag("meta", http_equiv="Content-Security-Policy", content=policy),
         *([tag("meta", http_equiv="refresh", content=refresh)] if refresh else []),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("link", rel="icon", href="data:,"),  # or a browser asks the server for one
         tag("title", title),
         tag("style", Markup(CSS)),
     )

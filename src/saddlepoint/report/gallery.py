@@ -42,7 +42,9 @@ def telling(audit: Audit, count: int = _SHOWN) -> tuple[Example, ...]:
         mistake = (int(audit.y[i]), int(audit.answered[i]))
         seen[mistake] = seen.get(mistake, 0) + 1
         ranked.append((seen[mistake], float(lengths[i]), i))
-    return tuple(_example(audit, i) for _, _, i in sorted(ranked)[:count])
+    # The box may be another than [0, 1]: draw with the range of the whole set, widened to [0, 1].
+    low, high = min(float(audit.x.amin()), 0.0), max(float(audit.x.amax()), 1.0)
+    return tuple(_example(audit, i, low, high) for _, _, i in sorted(ranked)[:count])
 
 
 def gallery(audit: Audit) -> Iterator[Markup]:
@@ -65,9 +67,7 @@ def gallery(audit: Audit) -> Iterator[Markup]:
     yield tag("div", *(_figure(example, zoom) for example in examples), class_="gallery")
 
 
-def _example(audit: Audit, i: int) -> Example:
-    # The box may be another than [0, 1]: draw with the range of the whole set, widened to [0, 1].
-    low, high = min(float(audit.x.amin()), 0.0), max(float(audit.x.amax()), 1.0)
+def _example(audit: Audit, i: int, low: float, high: float) -> Example:
     clean, adversarial = ((t[i].detach().cpu().float() - low) / (high - low) for t in (audit.x, audit.worst_points))
     label, answer = named(audit, int(audit.y[i])), named(audit, int(audit.answered[i]))
     return Example(i, clean, adversarial, label, answer, audit.examples.winner[i], float(audit.correct[i]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-_VOID = frozenset({"meta", "img", "br", "hr"})
+_VOID = frozenset({"link", "meta", "img", "br", "hr"})
 
 
 class Markup(str):

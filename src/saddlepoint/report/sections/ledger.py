@@ -13,8 +13,8 @@ def ledger(subject: Subject) -> Part:
     audit, known = subject.audit, subject.audit.examples
     fallen, size = audit.correct.cpu().double() < 0.5, known.size.cpu().double()
     order = ["clean", *(row.name for row in audit.rows)]
-    seen = dict.fromkeys(name for name in [*order, *known.winner] if name in set(known.winner))
-    number = {name: k for k, name in enumerate(seen)}
+    winners = set(known.winner)
+    number = {name: k for k, name in enumerate(dict.fromkeys([*(name for name in order if name in winners), *known.winner]))}
     owner = torch.tensor([number[name] for name in known.winner])
     lines = []
     for name, k in number.items():
