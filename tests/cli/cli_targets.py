@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 from torch import nn
 
@@ -62,3 +64,41 @@ def nothing():
 
 def wrong_shape():
     return nn.Sequential(nn.Flatten(), nn.Linear(99, 10)).eval()
+
+
+class Hungry(Linear):
+    """Holds no more than sixteen images at a time."""
+
+    def forward(self, x):
+        if len(x) > 16:
+            raise MemoryError
+        return super().forward(x)
+
+
+class Slow(Linear):
+    """Takes its time, so that there is a moment at which to interrupt it."""
+
+    def forward(self, x):
+        time.sleep(0.01)
+        return super().forward(x)
+
+
+class Starving(Linear):
+    """Has memory for answers, and for no gradient."""
+
+    def forward(self, x):
+        if x.requires_grad:
+            raise MemoryError
+        return super().forward(x)
+
+
+def hungry():
+    return Hungry().eval()
+
+
+def slow():
+    return Slow().eval()
+
+
+def starving():
+    return Starving().eval()

@@ -51,7 +51,7 @@ def test_the_step_is_halved_when_too_few_steps_rose_or_the_peak_stood_still_sinc
 
 
 def algorithm_1(f: Loss, x: Tensor, y: Tensor, center: Tensor, space: Ball, steps: int) -> list[Tensor]:
-    """Croce & Hein 2020, Algorithm 1, for one row; after going back to the best point it starts there without momentum."""
+    """Croce & Hein 2020, Algorithm 1, for one row."""
     w, p = [], [0.0, 0.22]
     while math.floor(p[-1] * steps + 1e-9) <= steps:  # p_{j+1} = p_j + max(p_j - p_{j-1} - 0.03, 0.06)
         w.append(math.floor(p[-1] * steps + 1e-9))
@@ -81,7 +81,7 @@ def algorithm_1(f: Loss, x: Tensor, y: Tensor, center: Tensor, space: Ball, step
             stuck = eta_then == eta and best_then == best_value
             rises, last, eta_then, best_then = 0, k, eta, best_value
             if stalled or stuck:
-                eta, x, before, grad = eta / 2, best, best, best_grad
+                eta, x, grad = eta / 2, best, best_grad
     return asked
 
 

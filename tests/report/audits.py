@@ -10,6 +10,8 @@ import torch
 from saddlepoint.auditing.result import Audit, Examples, Row, Symptom
 from saddlepoint.auditing.statistics import wilson
 from saddlepoint.data import load_data
+from saddlepoint.report.html import page as render
+from saddlepoint.report.subject import Subject
 
 _ATTACKS = (
     ("apgd-ce", 0.31, 10.2, 10.0),
@@ -73,3 +75,38 @@ SYMPTOMS = (
     Symptom("random answers", "warning", "two calls on the same images differ by up to 0.2: the model is treated as random."),
     Symptom("vanishing gradients", "serious", "the gradient is exactly zero on 16 of 16 images. Name the step with ctx.through."),
 )
+
+
+def page(audit: Audit) -> str:
+    """The report of an audit that was not kept as a run."""
+    return render(Subject(audit))
+
+
+def a_large_audit(n: int = 10_000, attacks: int = 30) -> Audit:
+    """Colour images of noise under many attacks, each of which takes its share."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.rand(n, 3, 32, 32, generator=draw)
+    y = torch.arange(n) % 100
+    names = [f"attack-{k:02d}" for k in range(attacks)]
+    taken = n // (2 * attacks)
+    owner = torch.arange(n) // taken  # the first images fall to the first attack; half of them stand
+    correct = (owner >= attacks).double()
+    left = [1 - (k + 1) * taken / n for k in range(attacks)]
+    rows = tuple(
+        Row(name, 0.5 + 0.5 * kept, kept, taken / n, n - k * taken, 100.0 + k, 99.0, 12.5, 0)
+        for k, (name, kept) in enumerate(zip(names, left, strict=True))
+    )
+    points = (x + 8 / 255 * torch.randn(x.shape, generator=draw).sign()).clamp(0, 1)
+    robust = float(correct.mean())
+    small = an_audit(10)
+    return replace(
+        small, n=n, x=x, y=y, worst_points=points, correct=correct, answered=torch.where(correct > 0, y, (y + 1 + owner) % 100),
+        clean_accuracy=1.0, robust_accuracy=robust, interval=wilson(robust, n), rows=rows, seconds=375.0,
+        threat="Linf radius 8/255, gradient access, unlimited queries, private coins, judged over one draw",
+        classes=tuple(f"class {k}" for k in range(100)),
+        examples=Examples(
+            winner=tuple(names[min(k, attacks - 1)] for k in owner.tolist()), margin=torch.randn(n, generator=draw),
+            size=torch.rand(n, generator=draw) * 8 / 255, forward=torch.full((n,), 3435), backward=torch.full((n,), 2970), draws=1,
+            verified=torch.ones(n, dtype=torch.bool),
+        ),
+    )  # fmt: skip

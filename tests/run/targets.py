@@ -39,3 +39,11 @@ def hungry():
             return super().forward(x)
 
     return Hungry().eval()
+
+
+def flipped():
+    """Another model of the same shape."""
+    net = Linear().eval()
+    with torch.no_grad():
+        net.layer.weight.mul_(-1)
+    return net

@@ -20,8 +20,8 @@ from saddlepoint.defense import Access
 class APGD:
     """Algorithm 1 of Croce & Hein 2020; for p = 1 the sparse steps of Croce & Hein 2021 (Sec. 3) in balls of shrinking radius.
 
-    Costs `steps` slopes and one reading. Two departures from the released code: the first checkpoint compares with the value of the
-    starting point (there with an empty slot that holds zero), and a row sent back to its peak starts there without momentum.
+    Costs `steps` slopes and one reading. One departure from the released code: the first checkpoint compares with the value of the
+    starting point, there with an empty slot that holds zero.
     """
 
     steps: int = 100
@@ -70,7 +70,7 @@ class APGD:
             value_old, value = value, block(reading.value, oracle.coupled)
             back = per_example(pace.look(k, value > value_old, best), x)
             if back.any():
-                x, x_old, grad = (torch.where(back, a, b) for a, b in ((best.peak, x), (best.peak, x_old), (grad_peak, grad)))
+                x, grad = torch.where(back, best.peak, x), torch.where(back, grad_peak, grad)
         return best
 
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from saddlepoint.auditing.statistics import Interval
+from saddlepoint.schema import Migrations, migrated
 
 SCHEMA = 1
+MIGRATIONS: Migrations = {
+    0: lambda record: {"data": "", "classes": [], "command": "", **record},  # before audits said where their images are from
+}
 _TENSORS = ("x", "y", "worst_points", "correct", "answered")
 _DAMAGE = (json.JSONDecodeError, UnicodeDecodeError, TypeError, KeyError, AttributeError, OSError, SafetensorError)
 Verdict = Literal["upper bound", "cannot be told"]
@@ -126,8 +131,8 @@ class Audit:
         folder.mkdir(parents=True, exist_ok=True)
         ledger = {name: getattr(self.examples, name) for name in _LEDGER}
         tensors = {**{name: getattr(self, name) for name in _TENSORS}, **ledger}
-        save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, folder / "points.safetensors")
-        (folder / "audit.json").write_text(json.dumps(self.record(), indent=1) + "\n", encoding="utf-8")
+        _replace(folder / "points.safetensors", save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}))
+        _replace(folder / "audit.json", (json.dumps(self.record(), indent=1) + "\n").encode())
         return folder
 
     @classmethod
@@ -143,12 +148,8 @@ class Audit:
 
     @classmethod
     def _read(cls, folder: Path) -> Audit:
-        record = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
-        if (schema := record.pop("schema")) != SCHEMA:
-            raise ValueError(
-                f"{folder} holds a record of schema {schema!r}, expected {SCHEMA}; use the version of saddlepoint that wrote it."
-            )
-        del record["verdict"]
+        record = migrated(json.loads((folder / "audit.json").read_text(encoding="utf-8")), MIGRATIONS, SCHEMA, str(folder))
+        del record["schema"], record["verdict"]
         record["interval"] = Interval(**record["interval"])
         record["rows"] = tuple(Row(**row) for row in record["rows"])
         record["symptoms"] = tuple(Symptom(**symptom) for symptom in record["symptoms"])
@@ -163,3 +164,13 @@ class Audit:
         from saddlepoint.report.html import write
 
         return write(self, Path(path))
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Whole or not at all: another process may read, or write, at the same time."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(content)
+        temporary.rename(path)
+    finally:
+        temporary.unlink(missing_ok=True)

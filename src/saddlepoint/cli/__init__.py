@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from saddlepoint.cli import audit, data, demo, report, train, zoo
+from saddlepoint.cli import audit, data, demo, doctor, report, runs, train, view, zoo
 from saddlepoint.cli.errors import Shielded
 from saddlepoint.cli.text import examples
 
@@ -15,7 +15,6 @@ app = typer.Typer(
     cls=Shielded,
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # a bug shows Python's own traceback, which can be pasted into a report
-    add_completion=False,
     rich_markup_mode="rich",
     epilog=examples(
         "saddlepoint demo",
@@ -50,7 +49,7 @@ def version() -> None:
     typer.echo(f"saddlepoint {installed('saddlepoint')}")
 
 
-for command in (audit, demo, zoo, train, data, report):  # a new command is a module with `add`
+for command in (audit, runs, report, view, demo, zoo, train, data, doctor):  # a new command is a module with `add`
     command.add(app)
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saddlepoint.cli.request import USUAL_RADIUS, Budget, Means, Norm, default_folder, images, run
+from saddlepoint.cli.request import USUAL_RADIUS, Budget, Means, Norm, by_name, default_folder, images, refuse_missing_device, run
 from saddlepoint.cli.request import executor as chosen
-from saddlepoint.cli.text import errors, examples, output, percent, say, table
+from saddlepoint.cli.text import errors, examples, output, percent, say, table, tell
 
 if TYPE_CHECKING:
     from saddlepoint.auditing import Audit
     from saddlepoint.run.executor import Executor
+    from saddlepoint.run.runner import Watch
     from saddlepoint.run.spec import RunSpec
 
 _Json = Annotated[bool, typer.Option("--json", help="Print the record as JSON, and nothing else.")]
@@ -24,6 +28,12 @@ _Executor = Annotated[
 ]
 _Workers = Annotated[int | None, typer.Option(min=1, help="How many processes.", show_default="one per core")]
 _Address = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The Ray cluster to join.", show_default="one of its own")]
+_DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the specification, say how many cells it has, and stop before the attacks.")
+]
+_Watched = Annotated[
+    bool, typer.Option("--watch", help="Write FOLDER/live.html while the run goes on: a page that loads itself again.")
+]
 _STYLES = {"serious": "red", "warning": "yellow", "note": ""}
 
 
@@ -34,6 +44,8 @@ def add(app: typer.Typer) -> None:
             "saddlepoint audit zoo:digits-pgd --eps 0.15",
             "saddlepoint audit net.py:make --data cifar10 --n 1000 --budget thorough",
             "saddlepoint audit my.package.models:robust --data images.npz --norm l2",
+            "saddlepoint audit net.py:make --attacks apgd-ce,apgd-t,fab-t,square",
+            "saddlepoint audit net.py:make --dry-run > spec.toml",
             "saddlepoint audit net.py:make --json | jq .robust_accuracy",
             note="net.py holds a function without arguments that returns the model in eval mode. Its inputs are pixels from 0 to "
             "1, its outputs logits: put normalisation inside. A run that was stopped goes on when the command is given again.",
@@ -57,6 +69,10 @@ def audit(
         typer.Option(metavar="RADIUS", help="As 8/255 or 0.031, for pixels from 0 to 1.", show_default="linf 8/255, l2 0.5, l1 12"),
     ] = None,
     budget: Annotated[Budget, typer.Option(help="How much the attacks may cost.", case_sensitive=False)] = Budget.standard,
+    attacks: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Such as apgd-ce,apgd-t,square; replaces the budget's.", show_default="by the budget"),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Every random number follows from it.")] = 0,
     out: Annotated[
         Path | None, typer.Option(help="Where to write.", metavar="FOLDER", show_default="runs/TARGET-NORM-RADIUS")
@@ -67,6 +83,8 @@ def audit(
     workers: _Workers = None,
     address: _Address = None,
     root: Annotated[Path | None, typer.Option(help="The folder that holds the data.", metavar="FOLDER")] = None,
+    watch: _Watched = False,
+    dry_run: _DryRun = False,
     json: _Json = False,
     quiet: _Quiet = False,
 ) -> None:
@@ -77,15 +95,13 @@ def audit(
     radius(eps)
     asked: dict[str, Any] = {
         "target": target, "data": images(data, n, root), "threat": {"norm": norm.value, "eps": eps}, "budget": budget.value,
-        "seed": seed, "batch_size": batch_size, "device": device,
+        "seed": seed, "batch_size": batch_size, "device": device, "attacks": by_name(attacks),
     }  # fmt: skip
-    _run(
-        parse(asked, "what was asked for"),
-        out or default_folder(target, norm, eps),
-        chosen(executor, workers, address),
-        json=json,
-        quiet=quiet,
-    )
+    spec, place = parse(asked, "what was asked for"), out or default_folder(target, norm, eps)
+    if dry_run:
+        _plan(spec, place, json=json)
+        return
+    _run(spec, place, chosen(executor, workers, address), page=watch, json=json, quiet=quiet)
 
 
 def run_file(
@@ -94,19 +110,44 @@ def run_file(
     executor: _Executor = None,
     workers: _Workers = None,
     address: _Address = None,
+    watch: _Watched = False,
+    dry_run: _DryRun = False,
     json: _Json = False,
     quiet: _Quiet = False,
 ) -> None:
     """Run the audit that a file specifies."""
     from saddlepoint.run.spec import read
 
-    _run(read(spec), out or Path("runs") / spec.stem, chosen(executor, workers, address), json=json, quiet=quiet)
+    asked, place = read(spec), out or Path("runs") / spec.stem
+    if dry_run:
+        _plan(asked, place, json=json)
+        return
+    _run(asked, place, chosen(executor, workers, address), page=watch, json=json, quiet=quiet)
 
 
-def _run(spec: RunSpec, out: Path, by: Executor, *, json: bool, quiet: bool) -> None:
-    from saddlepoint.cli.progress import Watching
+def _plan(spec: RunSpec, out: Path, *, json: bool) -> None:
+    """The specification on standard output, where it can be kept as a file; what it costs on standard error."""
+    from saddlepoint.run.spec import write
+    from saddlepoint.run.store import Store
+    from saddlepoint.run.work import load
 
-    with Watching(errors(), shown=not (json or quiet)) as watch:
+    refuse_missing_device(spec.device)
+    work, store = load(spec), Store(out)
+    names = [adversary.name for adversary in work.plan.adversaries]
+    done = sum(store.has(key) for key in work.keys.values())
+    if json:
+        import json as notation
+
+        found = {"spec": spec.model_dump(mode="json"), "out": str(out), "adversaries": names, "cells": len(work.keys), "done": done}
+        typer.echo(notation.dumps(found, indent=1))
+        return
+    typer.echo(write(spec), nl=False)
+    tell(f"{len(work.keys)} cells: {len(work.plan.job.groups)} groups of images x {', '.join(names)}.")
+    tell(f"{done} are finished in {out}." if done else f"None is finished in {out} yet.")
+
+
+def _run(spec: RunSpec, out: Path, by: Executor, *, page: bool, json: bool, quiet: bool) -> None:
+    with _watching(out, page=page, shown=not (json or quiet)) as watch:
         done = run(spec, out, by=by, watch=watch)
     if json:
         import json as notation
@@ -117,6 +158,22 @@ def _run(spec: RunSpec, out: Path, by: Executor, *, json: bool, quiet: bool) -> 
         show(done)
     say(f"{done.target}, {done.threat.partition(',')[0]}: {done.summary()}", style="bold")
     say(f"Report: {out / 'report.html'}")
+
+
+@contextmanager
+def _watching(out: Path, *, page: bool, shown: bool) -> Iterator[Watch]:
+    """A bar on the terminal, and a page if one was asked for."""
+    from saddlepoint.cli.progress import Watching
+
+    with Watching(errors(), folder=out, shown=shown) as bar:
+        if not page:
+            yield bar
+            return
+        from saddlepoint.report.live import PAGE, Both, LivePage
+
+        bar.say(f"Watch it in a browser: {out / PAGE}, or `saddlepoint view {shlex.quote(str(out))}`.")
+        with LivePage(out) as live:
+            yield Both(bar, live)
 
 
 def show(audit: Audit) -> None:

@@ -28,24 +28,31 @@ def add(app: typer.Typer) -> None:
     app.add_typer(group, name="data")
 
 
-def listed(root: _Root = None) -> None:
+def listed(
+    root: _Root = None, json: Annotated[bool, typer.Option("--json", help="Print the list as JSON, and nothing else.")] = False
+) -> None:
     """List the data that `--data` knows by name, and whether it is here."""
     from saddlepoint.data import PULLABLE, SOURCES
 
-    rows = [[name, _state(name, root), "yes" if name in PULLABLE else "–"] for name in SOURCES]
+    found = [(name, _shape(name, root), name in PULLABLE) for name in SOURCES]
+    if json:
+        import json as notation
+
+        typer.echo(notation.dumps([{"name": name, "shape": shape, "pullable": pull} for name, shape, pull in found], indent=1))
+        return
+    rows = [[name, f"yes, images {shape}" if shape else "no", "yes" if pull else "–"] for name, shape, pull in found]
     output().print(table(("name", "here", "can be pulled"), rows))
     say("Also: a .npz file with arrays x and y, a folder with train.npz and test.npz, or file.py:function.")
 
 
-def _state(name: str, root: Path | None) -> str:
-    """Read one image: a folder that exists may still hold half a download."""
+def _shape(name: str, root: Path | None) -> list[int] | None:
+    """Of one image, which is read: a folder that exists may still hold half a download."""
     from saddlepoint.data import DataError, load_data
 
     try:
-        shape = list(load_data(name, n=1, root=root).x.shape[1:])
+        return list(load_data(name, n=1, root=root).x.shape[1:])
     except DataError:
-        return "no"
-    return f"yes, images {shape}"
+        return None
 
 
 def pulled(

@@ -21,6 +21,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where to write.", metavar="FOLDER")] = Path("runs/demo"),
     n: Annotated[int, typer.Option("--n", min=1, max=500, help="How many digits.")] = 500,
     budget: Annotated[Budget, typer.Option(help="How much the attacks may cost.", case_sensitive=False)] = Budget.standard,
+    json: Annotated[bool, typer.Option("--json", help="Print the records as JSON, and nothing else.")] = False,
 ) -> None:
     """Audit small trained nets on the embedded digits: what training against attacks buys. Takes about a minute."""
     from saddlepoint.cli.progress import Watching
@@ -39,8 +40,14 @@ def demo(
             "threat": {"eps": f"{entry(name).measured.radius:g}"},
             "budget": budget.value,
         }
-        with Watching(errors(), title=name) as watch:
+        with Watching(errors(), title=name, folder=out / name, shown=not json) as watch:
             audits.append(run(parse(asked), out / name, by=executor(None, None, None), watch=watch))
+    page = write([(audit, f"{name}/report.html") for audit, name in zip(audits, chosen, strict=True)], out / "index.html")
+    if json:
+        import json as notation
+
+        typer.echo(notation.dumps([audit.record() for audit in audits], indent=1))
+        return
     rows = [
         [name, percent(a.clean_accuracy), percent(a.robust_accuracy), f"{100 * a.interval.low:.0f}–{100 * a.interval.high:.0f} %",
          a.verdict, f"{a.seconds:.0f}"]
@@ -48,5 +55,4 @@ def demo(
     ]  # fmt: skip
     output().print(table(("model", "clean", "robust, at most", "95 % interval", "verdict", "seconds"), rows))
     say(f"{audits[0].n} digits, {audits[0].threat.partition(',')[0]}. Robust accuracy is an upper bound.")
-    page = write([(audit, f"{name}/report.html") for audit, name in zip(audits, chosen, strict=True)], out / "index.html")
     say(f"Report: {page}")

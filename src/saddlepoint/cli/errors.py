@@ -29,7 +29,9 @@ class Shielded(TyperGroup):
                 raise typer.Exit(_INTERRUPTED) from error
             if ctx.params.get("traceback") or not is_mistake(error):
                 raise
-            warn(f"Error: {error}")
+            warn(f"Error: {error if str(error) or not _of_memory(error) else 'memory ran out.'}")
+            if _of_memory(error):
+                warn("Smaller batches were tried where they can help. Close other programs, or use a machine with more memory.")
             raise typer.Exit(_MISTAKE) from error
 
 
@@ -38,10 +40,14 @@ def is_mistake(error: BaseException) -> bool:
 
     Anything else, a ValueError from within torch say, is a bug of ours or of the user's model: its traceback is what is needed.
     """
-    if isinstance(error, OSError) or type(error).__module__.startswith("saddlepoint."):
+    if isinstance(error, OSError) or _of_memory(error) or type(error).__module__.startswith("saddlepoint."):
         return True
     innermost = error.__traceback__
     while innermost is not None and innermost.tb_next is not None:
         innermost = innermost.tb_next
     ours = innermost is not None and str(innermost.tb_frame.f_globals.get("__name__", "")).startswith("saddlepoint.")
-    return ours and isinstance(error, ValueError | MemoryError)
+    return ours and isinstance(error, ValueError)
+
+
+def _of_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's, which may not be imported

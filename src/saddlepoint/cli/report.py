@@ -13,15 +13,33 @@ from saddlepoint.cli.text import examples, say
 def add(app: typer.Typer) -> None:
     app.command(
         "report",
-        epilog=examples("saddlepoint report runs/digits-pgd-linf-0.15", "saddlepoint report runs/mine --out for-the-paper.html"),
+        epilog=examples(
+            "saddlepoint report runs/digits-pgd-linf-0.15",
+            "saddlepoint report runs/mine --out for-the-paper.html",
+            "saddlepoint report runs/* -o site/",
+            note="What others report for the same target goes into RUNDIR/published.toml, as shares: claimed, static, autoattack; "
+            "and source, a text. The leaderboard shows it beside ours.",
+        ),
     )(report)
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="The folder that an audit wrote.", metavar="RUNDIR")],
-    out: Annotated[Path | None, typer.Option(help="The file to write.", metavar="FILE", show_default="RUNDIR/report.html")] = None,
-) -> None:
-    """Write the HTML report of a saved audit again."""
+    runs: Annotated[list[Path], typer.Argument(help="Folders that audits wrote.", metavar="RUNDIR...")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="A file for one run, a folder for a site.", metavar="PATH",
+            show_default="RUNDIR/report.html for one run, site for several",
+        ),
+    ] = None,
+) -> None:  # fmt: skip
+    """Write the HTML report of a saved audit again, or a site with a leaderboard of several."""
     from saddlepoint.auditing import Audit
+    from saddlepoint.report.html import write as write_page
+    from saddlepoint.report.site import write as write_site
 
-    say(str(Audit.load(run).to_html(out or run / "report.html")))
+    out = out or (runs[0] / "report.html" if len(runs) == 1 else Path("site"))
+    page = out.suffix.lower() in (".html", ".htm")
+    if page and len(runs) > 1:
+        raise ValueError(f"{len(runs)} runs do not fit into one file, {out}. Name a folder: --out site/.")
+    say(str(write_page(Audit.load(runs[0]), out, folder=runs[0]) if page else write_site(runs, out)))

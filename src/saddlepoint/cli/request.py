@@ -51,6 +51,14 @@ def images(name: str, n: int | None, root: Path | None) -> dict[str, object]:
     return {"name": name, "n": count, "root": str(root) if root else None}
 
 
+def by_name(names: str | None) -> list[dict[str, object]]:
+    """The attack sections that a list of names stands for."""
+    from saddlepoint.run.attacks import named
+
+    words = [word.strip() for word in names.split(",")] if names is not None else []
+    return [named(word).model_dump() for word in words]
+
+
 def default_folder(target: str, norm: str, eps: str) -> Path:
     """`runs/net-make-linf-8-255`: the end of a path, without what file systems or shells read."""
     place, _, name = target.removeprefix("zoo:").rpartition(":")
@@ -78,12 +86,12 @@ def run(spec: RunSpec, out: Path, *, by: Executor, watch: Watch) -> Audit:
     """Run the specification. What the user can have got wrong is found before the attacks begin."""
     from saddlepoint.run import run_spec
 
-    _refuse_missing_device(spec.device)
+    refuse_missing_device(spec.device)
     _refuse_unwritable(out)
     return run_spec(spec, out, executor=by, watch=watch)
 
 
-def _refuse_missing_device(name: str) -> None:
+def refuse_missing_device(name: str) -> None:
     import torch
 
     try:

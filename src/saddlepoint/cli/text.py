@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+_WIDE = 240
 
 
 def examples(*commands: str, note: str = "") -> str:
@@ -16,9 +19,10 @@ def examples(*commands: str, note: str = "") -> str:
 
 
 def output() -> Console:
+    """Standard output; a file or pipe has no width, and nothing in it need be cut short."""
     from rich.console import Console
 
-    return Console(highlight=False)
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
 
 
 def errors() -> Console:
@@ -30,6 +34,11 @@ def errors() -> Console:
 def warn(message: str) -> None:
     """A message on standard error, never wrapped: it may be searched for."""
     errors().print(message, style="red", markup=False, soft_wrap=True)
+
+
+def tell(message: str) -> None:
+    """A line on standard error beside a result that somebody reads by program."""
+    errors().print(message, markup=False, soft_wrap=True)
 
 
 def say(message: str, style: str = "") -> None:

@@ -20,24 +20,9 @@ def sha256(values: Tensor) -> str:
     return hashlib.sha256(values.detach().cpu().contiguous().numpy().tobytes()).hexdigest()
 
 
-def run_again(audit: Audit) -> Iterator[Markup]:
-    """The command line, if one made this audit, and the same in Python."""
-    if audit.command:
-        yield tag("h3", "On the command line")
-        yield tag("pre", audit.command)
-    yield tag("h3", "In Python")
-    yield tag("pre", python(audit))
-    yield tag(
-        "p",
-        "Same target, data, seed and versions give the same points: every random number belongs to one image, whatever the batch. "
-        "Defences whose images influence each other also need the same batch size.",
-        class_="quiet",
-    )
-
-
 def python(audit: Audit) -> str:
     """The call that makes this audit; the reader fills in the target."""
-    norm, radius = _ball(audit)
+    norm, radius = ball(audit)
     data = f"x, y = load_data({audit.data!r}, n={audit.n})" if audit.data else f"x, y = ...  # the {audit.n} images and labels"
     names = ["audit", *(["load_data"] if audit.data else [])]
     return "\n".join(
@@ -62,7 +47,7 @@ def check_again(audit: Audit) -> Iterator[Markup]:
     yield tag("pre", verification(audit))
     yield tag(
         "p",
-        f"Expected: at most {_ball(audit)[1]} but for rounding, and {audit.robust_accuracy:.6g}. A random defence answers to "
+        f"Expected: at most {ball(audit)[1]} but for rounding, and {audit.robust_accuracy:.6g}. A random defence answers to "
         "within its own noise; one that adapts must see the points in the same batches.",
         class_="quiet",
     )
@@ -70,7 +55,7 @@ def check_again(audit: Audit) -> Iterator[Markup]:
 
 def verification(audit: Audit) -> str:
     """Python that needs torch and safetensors only."""
-    norm, _ = _ball(audit)
+    norm, _ = ball(audit)
     return "\n".join(
         [
             "import torch",
@@ -88,7 +73,8 @@ def verification(audit: Audit) -> str:
     )
 
 
-def _ball(audit: Audit) -> tuple[str, str]:
+def ball(audit: Audit) -> tuple[str, str]:
+    """The norm and the radius as they stand in the threat: `("Linf", "8 / 255")`."""
     found = _BALL.match(audit.threat)
     return (found[1], found[2].replace("/", " / ")) if found else ("Linf", "...")
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,8 +23,8 @@ from saddlepoint.auditing.suite import Budget
 from saddlepoint.describe import describe
 from saddlepoint.game import Adversary, Episode, Threat
 from saddlepoint.run.executor import Executor, Serial
-from saddlepoint.run.spec import RunSpec
-from saddlepoint.run.store import Packed, Store, StoreError
+from saddlepoint.run.spec import RunSpec, write
+from saddlepoint.run.store import Packed, Store, StoreError, identity
 from saddlepoint.run.work import Cell, Work, load
 
 _POLL = 0.2  # seconds between two looks at a cell that another process computes
@@ -73,7 +74,7 @@ def audit(
 
 
 def run_spec(spec: RunSpec, out: Path, *, executor: Executor, watch: Watch | None = None) -> Audit:
-    """The audit that a specification describes, kept in the folder `out`."""
+    """The audit that a specification describes, kept in the folder `out`; a copy of the specification is kept with it."""
     return run(load(spec), store=Store(out), executor=executor, spec=spec, watch=watch)
 
 
@@ -87,9 +88,11 @@ def run(
 ) -> Audit:
     """Compute what is missing, conclude, and write record and report where there is a store."""
     started, executor = time.perf_counter(), executor or Serial()
-    shelf = _Memory() if store is None else _Disk(store, watch)
+    shelf, about = _Memory() if store is None else _Disk(store, watch), _about(work, spec)
     if store is not None:
-        store.create(_about(work, spec))
+        _ask(store, about, watch)
+        if spec is not None:
+            store.keep("spec.toml", write(spec).encode())
     missing = [cell for cell in work.plan.cells if not shelf.has(work.keys[cell])]
     if watch:
         watch.begin(work, missing)
@@ -105,8 +108,21 @@ def run(
     result = conclude(work.plan, _groups(work, shelf), time.perf_counter() - started)
     if store is not None:
         result.to_html(result.save(store.folder) / "report.html")
-        store.log("concluded", robust_accuracy=result.robust_accuracy, seconds=result.seconds)
+        store.log("concluded", run=identity(about), robust_accuracy=result.robust_accuracy, seconds=result.seconds)
     return result
+
+
+def _ask(store: Store, about: dict[str, Any], watch: Watch | None) -> None:
+    """Write down what is asked for. Cells of another request stay, and are found again when it is made again; its record goes."""
+    held = store.run() if (store.folder / "run.json").is_file() else None
+    store.create(about)
+    store.log("asked", run=identity(about), target=about["target"]["name"], threat=about["threat"], folder=str(Path.cwd()))
+    if held and watch and (held["target"], held["threat"]) != (about["target"], about["threat"]):
+        name, space = held["target"]["name"], held["threat"]["space"]
+        watch.say(
+            f"{store.folder} held an audit of {name} (p={space['p']}, radius {space['radius']:g}). Its cells stay, its record and "
+            "report are replaced by this one's. Use another --out to keep both."
+        )
 
 
 def _about(work: Work, spec: RunSpec | None) -> dict[str, Any]:
@@ -120,6 +136,8 @@ def _about(work: Work, spec: RunSpec | None) -> dict[str, Any]:
         "seed": work.plan.job.seed,
         "batch_size": work.plan.job.batch_size,
         "device": str(work.plan.job.x.device),
+        "unit": work.plan.job.defense.unit,
+        "random": work.plan.job.defense.random,
         "examples": len(work.plan.job.x),
         "cells": sorted(work.keys.values()),
     }
@@ -178,8 +196,12 @@ class _Disk:
         return True
 
     def get(self, key: str) -> Episode:
-        seconds = {event["key"]: event["seconds"] for event in self.store.events() if event["event"] == "cell"}
-        return replace(self.store.get(key), seconds=seconds.get(key, 0.0))
+        return replace(self.store.get(key), seconds=self.seconds.get(key, 0.0))
+
+    @cached_property
+    def seconds(self) -> dict[str, float]:
+        """Of every cell. Read once, when all are finished."""
+        return {event["key"]: event["seconds"] for event in self.store.events() if event["event"] == "cell"}
 
     def put(self, packed: Packed) -> None:
         self.store.put(packed)

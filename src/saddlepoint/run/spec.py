@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, field_validator
 
 SCHEMA = 1
 NORMS = {"linf": math.inf, "l2": 2.0, "l1": 1.0}
@@ -29,7 +29,14 @@ class DataSpec(_Section):
 
     name: Annotated[str, Field(description="a source, a path ending in .npz, or 'file.py:function'")] = "digits"
     split: Literal["test", "train"] = "test"
-    n: Annotated[int | None, Field(ge=1, description="the first n images; leave out for all")] = 500
+    n: Annotated[
+        int | None,
+        Field(ge=1),
+        BeforeValidator(lambda n: None if n == "all" else n),  # TOML has no null
+        WithJsonSchema(
+            {"anyOf": [{"type": "integer", "minimum": 1}, {"const": "all"}], "description": "the first n images, or all"}
+        ),
+    ] = 500
     root: Annotated[str | None, Field(description="the folder that holds the data")] = None
 
 
@@ -112,7 +119,9 @@ def read(path: Path) -> RunSpec:
 
 def write(spec: RunSpec) -> str:
     """The spec as TOML, defaults included, so that the file says everything."""
-    return tomli_w.dumps(spec.model_dump(mode="json", exclude_none=True))
+    values = spec.model_dump(mode="json", exclude_none=True)
+    values["data"].setdefault("n", "all")
+    return tomli_w.dumps(values)
 
 
 def schema() -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """A folder of finished cells that survives anything: written whole or not at all, checked when read.
 
-    RUN/run.json            what was asked for: spec, versions, hashes, device
+    RUN/run.json            what was asked for: spec, hashes, device, the names of its cells
+    RUN/spec.toml           the same as a file that can be run again, if it was asked for by one or on the command line
     RUN/cells/KEY.json      a cell: adversary, rows, the hash of its tensors, its own seal
     RUN/cells/KEY.safetensors
     RUN/ledger.jsonl        what happened when, one line per event; the only place with time stamps
@@ -16,7 +17,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -25,9 +26,13 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
+from saddlepoint.describe import digest
 from saddlepoint.game import Episode
+from saddlepoint.schema import Migrations, SchemaError, migrated
 
 SCHEMA = 1
+MIGRATIONS: Migrations = {0: lambda run: run}  # of run.json: at first it did not say its schema, and said all else as it does now
+CELL_MIGRATIONS: Migrations = {}  # of cells, which always said theirs
 _TENSORS = tuple(f.name for f in fields(Episode) if f.name not in ("adversary", "seconds"))
 
 
@@ -65,18 +70,45 @@ class Store:
         return self.folder / "cells"
 
     def create(self, run: dict[str, Any]) -> None:
-        """Make the folder; an existing run of another schema is refused."""
-        self.cells.mkdir(parents=True, exist_ok=True)
-        if (self.folder / "run.json").is_file() and self.run().get("schema", SCHEMA) > SCHEMA:
-            raise StoreError(f"{self.folder} was written by a newer saddlepoint. Update, or use another --out.")
-        self._write(self.folder / "run.json", (json.dumps({"schema": SCHEMA, **run}, indent=1, sort_keys=True) + "\n").encode())
+        """Make the folder and say what is asked for; a run of a newer schema is refused. What a killed process left is swept up."""
+        with _disk_errors(self.folder):
+            self.cells.mkdir(parents=True, exist_ok=True)
+        if (self.folder / "run.json").is_file():
+            self.run()
+        self.keep("run.json", (json.dumps({"schema": SCHEMA, **run}, indent=1, sort_keys=True) + "\n").encode())
+        self.remove(self.torn())
 
     def run(self) -> dict[str, Any]:
+        """What was asked for, in the current schema."""
         path = self.folder / "run.json"
         if not path.is_file():
             raise StoreError(f"there is no run in {self.folder}: no run.json. Give the folder that --out named.")
-        record: dict[str, Any] = json.loads(path.read_text())
-        return record
+        try:
+            record = json.loads(path.read_text())
+            return migrated(record, MIGRATIONS, SCHEMA, str(self.folder))
+        except SchemaError as error:
+            raise StoreError(str(error)) from None
+        except (OSError, ValueError, AttributeError) as error:
+            raise StoreError(f"{path} cannot be read ({error}). Run the audit again: finished cells are kept.") from None
+
+    def keep(self, name: str, content: bytes) -> None:
+        """A file of the run beside its cells, written whole or not at all."""
+        self._write(self.folder / name, content)
+
+    def torn(self) -> list[Path]:
+        """Temporary files of cells that nobody is writing: a writer holds the lock of its cell, and is dead if it does not."""
+        return [path for path in sorted(self.cells.glob(".*")) if not self.busy(path.name.split(".")[1])]
+
+    def busy(self, key: str) -> bool:
+        """Is a living process at work on this cell?"""
+        try:
+            with (self.folder / "locks" / key).open() as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
 
     def has(self, key: str) -> bool:
         return (self.cells / f"{key}.json").is_file()
@@ -111,12 +143,21 @@ class Store:
             raise StoreError(f"cell {key[:12]} cannot be read: {error}.") from None
         if _sealed({name: value for name, value in record.items() if name != "seal"}) != text:
             raise StoreError(f"cell {key[:12]} is damaged: its record does not fit its seal.")
-        return record
+        if record.get("key") != key:
+            raise StoreError(f"cell {key[:12]} is damaged: it holds the record of cell {str(record.get('key'))[:12]}.")
+        try:
+            return migrated(record, CELL_MIGRATIONS, SCHEMA, f"cell {key[:12]}")
+        except SchemaError as error:
+            raise StoreError(str(error)) from None
 
     def discard(self, key: str) -> None:
         """Take a damaged cell out of the way; the record goes first, so that it never stands without tensors."""
-        for path in (self.cells / f"{key}.json", self.cells / f"{key}.safetensors"):
-            path.unlink(missing_ok=True)
+        self.remove([self.cells / f"{key}.json", self.cells / f"{key}.safetensors"])
+
+    def remove(self, paths: Iterable[Path]) -> None:
+        with _disk_errors(self.folder):
+            for path in paths:
+                path.unlink(missing_ok=True)
 
     def log(self, event: str, **about: Any) -> None:
         """One line, appended in one write."""
@@ -136,15 +177,18 @@ class Store:
     @contextmanager
     def claim(self, key: str) -> Iterator[bool]:
         """Is this cell ours to compute? The lock falls with the process that holds it, however it dies."""
-        locks = self.folder / "locks"
-        locks.mkdir(parents=True, exist_ok=True)
-        with (locks / key).open("w") as file:
+        lock = self.folder / "locks" / key
+        with _disk_errors(self.folder):
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            file = lock.open("w")
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 yield False
                 return
-            yield True
+            # Between opening and locking, somebody may have thrown the file away and another locked its successor.
+            yield _same(file.fileno(), lock)
 
     def _write(self, path: Path, content: bytes) -> None:
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -160,16 +204,33 @@ class Store:
                 temporary.unlink(missing_ok=True)
 
 
+def identity(run: dict[str, Any]) -> str:
+    """What tells one request from another: its cells, whose names follow from target, data, threat, adversaries and seed."""
+    return digest(run["cells"])
+
+
 @contextmanager
 def _disk_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise StoreError(
-            f"the disk that holds {folder} is full. All finished cells are safe: free some space and run again."
-        ) from None
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreError(
+                f"the disk that holds {folder} is full. All finished cells are safe: free some space and run again."
+            ) from None
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise StoreError(
+                f"{folder} cannot be written to ({error.strerror}). All finished cells are safe: make it writable, or copy it and "
+                "go on there with --out."
+            ) from None
+        raise
+
+
+def _same(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _sync(folder: Path) -> None:

@@ -8,18 +8,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import nn
 
 from saddlepoint.attack.space import Ball
 from saddlepoint.auditing.plan import Plan, plan
-from saddlepoint.data import load_data
+from saddlepoint.data import SOURCES, load_data
 from saddlepoint.describe import describe
 from saddlepoint.game import Threat
-from saddlepoint.run.attacks import build
+from saddlepoint.run.attacks import NAMED, build, named
 from saddlepoint.run.identity import cell_keys, target_digest
-from saddlepoint.run.spec import NORMS, RunSpec, radius
+from saddlepoint.run.spec import NORMS, DataSpec, RunSpec, parse, radius
 from saddlepoint.run.store import Packed
 from saddlepoint.run.target import resolve
 
@@ -37,7 +38,7 @@ class Work:
 
     @classmethod
     def of(cls, plan: Plan, *, source: str = "", threads: int | None = None) -> Work:
-        with _threads(threads):
+        with torch_threads(threads):
             target = target_digest(plan, source)
         return cls(plan, target, threads, cell_keys(plan, target, threads or torch.get_num_threads()))
 
@@ -46,7 +47,7 @@ class Work:
         group, adversary = cell
         rows, sent = self.plan.job.groups[group], self.plan.adversaries[adversary]
         started = time.perf_counter()
-        with _threads(self.threads):
+        with torch_threads(self.threads):
             episode = self.plan.job.play(sent, rows)
         about = {"group": group, "rows": [int(rows[0]), int(rows[-1])], "description": describe(sent)}
         return Packed.of(self.keys[cell], episode, about, time.perf_counter() - started)
@@ -77,13 +78,20 @@ def load(spec: RunSpec) -> Work:
 
 
 def command(spec: RunSpec) -> str:
-    """The command line that asks for the same run."""
+    """The command line that asks for the same run; what no option can say is in the copy of the specification beside the run."""
     words = ["saddlepoint", "audit", spec.target, "--data", spec.data.name, "--norm", spec.threat.norm, "--eps", spec.threat.eps]
+    said: dict[str, Any] = {"target": spec.target, "budget": spec.budget, "seed": spec.seed, "batch_size": spec.batch_size}
+    count = DataSpec().n if spec.data.n is None and spec.data.name in SOURCES else spec.data.n  # what is taken if --n is left out
+    said |= {"data": {"name": spec.data.name, "n": count, "root": spec.data.root}, "device": spec.device}
+    said |= {"threat": {"norm": spec.threat.norm, "eps": spec.threat.eps}}
     if spec.data.n is not None:
         words += ["--n", str(spec.data.n)]
     words += ["--budget", spec.budget, "--seed", str(spec.seed), "--batch-size", str(spec.batch_size)]
     words += [*(["--device", spec.device] if spec.device != "cpu" else []), *(["--root", spec.data.root] if spec.data.root else [])]
-    return shlex.join(words)
+    if spec.attacks and all(attack.name in NAMED for attack in spec.attacks):
+        words += ["--attacks", ",".join(str(attack.name) for attack in spec.attacks)]
+        said["attacks"] = [named(str(attack.name)).model_dump() for attack in spec.attacks]
+    return shlex.join(words if parse(said) == spec else ["saddlepoint", "run", "spec.toml"])
 
 
 def compute(spec: str, cell: Cell) -> Packed:
@@ -92,7 +100,8 @@ def compute(spec: str, cell: Cell) -> Packed:
 
 
 @contextmanager
-def _threads(count: int | None) -> Iterator[None]:
+def torch_threads(count: int | None) -> Iterator[None]:
+    """Torch with that many threads, here and for now."""
     before = torch.get_num_threads()
     if count is not None:
         torch.set_num_threads(count)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from saddlepoint.cli.progress import Pace, duration, remaining
+from saddlepoint.run.pace import Pace, duration, remaining
 
 
 def test_after_the_first_group_the_rest_is_known():

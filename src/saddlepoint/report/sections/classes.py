@@ -1,0 +1,32 @@
+"""Which classes fall, and to what."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from saddlepoint.report.document import percent, quiet
+from saddlepoint.report.figures import Bar, bars
+from saddlepoint.report.gallery import named
+from saddlepoint.report.markup import tag
+from saddlepoint.report.subject import Part, Subject
+
+_SHOWN = 20
+
+
+def classes(subject: Subject) -> Part:
+    """Robust accuracy by true class, the weakest first."""
+    audit = subject.audit
+    y, answered, correct = audit.y.cpu(), audit.answered.cpu(), audit.correct.cpu().double()
+    rows = []
+    for label in sorted(set(y.tolist())):
+        here = y == label
+        kept = float(correct[here].mean())
+        wrong = Counter(answered[here & (answered != y)].tolist()).most_common(1)
+        mistaken = f" → {named(audit, int(wrong[0][0]))}" if wrong else ""
+        rows.append((kept, Bar(f"{named(audit, label)}{mistaken}", kept, 0.0, f"{percent(kept)} of {int(here.sum())}")))
+    weakest = [bar for _, bar in sorted(rows, key=lambda row: row[0])]
+    hidden = len(weakest) - _SHOWN
+    more = f" {hidden} stronger classes are left out." if hidden > 0 else ""
+    remark = f"Robust accuracy by true class, weakest first; the arrow leads to the most frequent wrong answer.{more}"
+    figure = bars(weakest[:_SHOWN], title="Robust accuracy by true class")
+    return Part("Which classes fall", (quiet(remark), tag("div", figure, class_="card")))

@@ -1,0 +1,211 @@
+"""Does a run hold what it claims? Every cell is read, and every worst point is put to the target again.
+
+The target is loaded anew, in a process that has seen nothing of the run, from the specification in run.json: its code is run.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from saddlepoint.auditing.cell import Group
+from saddlepoint.auditing.plan import conclude
+from saddlepoint.auditing.result import Audit
+from saddlepoint.describe import describe
+from saddlepoint.game import Episode
+from saddlepoint.locate import told
+from saddlepoint.run.spec import RunSpec
+from saddlepoint.run.store import Store, StoreError, identity
+from saddlepoint.run.work import Work, load, torch_threads
+
+_TIMED = ("seconds", "versions", "verdict", "schema")  # of a record: not determined by the cells, or derived from the rest
+_MARGIN = 1e-4  # logits of another machine's arithmetic; answers and accuracies must agree exactly
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at, and what was found."""
+
+    name: str
+    passed: bool
+    message: str
+
+
+@dataclass(frozen=True)
+class Verification:
+    """All that was looked at. One disagreement is enough to fail."""
+
+    folder: str
+    checks: tuple[Check, ...]
+
+    @property
+    def passed(self) -> bool:
+        return all(check.passed for check in self.checks)
+
+
+def verify(folder: Path) -> Verification:
+    """Look at every cell, then score every worst point again in a fresh process, started where the audit was asked for."""
+    store = Store(folder)
+    store.run()
+    asked = [event["folder"] for event in store.events() if event["event"] == "asked" and Path(event["folder"]).is_dir()]
+    start = Path(asked[-1]) if asked else Path.cwd()  # a target or data may have been named by a relative path
+    try:
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            checks = pool.submit(_verify, folder.resolve(), start).result()
+    except BrokenProcessPool:
+        checks = (Check("process", False, "the process that scored the points died, perhaps for want of memory."),)
+    return Verification(str(folder), checks)
+
+
+def _verify(folder: Path, start: Path) -> tuple[Check, ...]:
+    os.chdir(start)
+    return tuple(checks(Store(folder)))
+
+
+def checks(store: Store) -> Iterator[Check]:
+    """One check after the other; those that rest on one that failed are left out."""
+    run = store.run()
+    episodes, damage = _episodes(store)
+    missing = [key for key in run["cells"] if key not in episodes]
+    told_damage = f": {' '.join(damage[:5])}" if damage else "."
+    yield Check(
+        "cells", not (damage or missing),
+        f"{len(episodes)} cells have the hash and the seal they should have"
+        + (f", {len(damage)} have not{told_damage}" if damage else "")
+        + (f" {len(missing)} of {len(run['cells'])} cells of this run are missing or damaged." if missing else "."),
+    )  # fmt: skip
+    try:
+        work = _work(run)
+    except (Exception, SystemExit) as error:  # the target's code can raise anything
+        yield Check("target", False, f"it cannot be loaded again: {error if isinstance(error, ValueError) else told(error)}")
+        return
+    yield _same_target(run, work)
+    last = [event for event in store.events() if event["event"] == "concluded"][-1:]
+    if last and last[0].get("run", identity(run)) != identity(run):
+        yield Check("record", False, "audit.json belongs to an earlier request in this folder. Run the audit to its end.")
+        return
+    try:
+        audit = Audit.load(store.folder)
+    except (ValueError, OSError) as error:
+        yield Check("record", False, str(error))
+        return
+    yield from _points(work, audit, episodes if set(work.keys.values()) <= episodes.keys() else {})
+
+
+def _work(run: dict[str, Any]) -> Work:
+    if run["spec"] is None:
+        raise ValueError(
+            "the audit was of a model in memory, which no specification leads to. Give it a factory and audit 'file.py:factory'."
+        )
+    return load(RunSpec.model_validate_json(json.dumps(run["spec"])))
+
+
+def _same_target(run: dict[str, Any], work: Work) -> Check:
+    if work.target != run["target"]["sha256"]:
+        expected, found = run["target"]["sha256"][:16], work.target[:16]
+        message = f"{run['target']['name']} is not the model that was audited: expected hash {expected}…, found {found}…."
+        return Check("target", False, message)
+    if json.loads(json.dumps(describe(work.plan.job.threat))) != run["threat"]:
+        return Check("target", False, "the threat in run.json is not the one that its specification describes.")
+    if set(work.keys.values()) != set(run["cells"]):
+        return Check("target", False, "data, threat, attacks or seed are not those that were audited: the cells have other names.")
+    return Check(
+        "target", True, f"{run['target']['name']} is the model that was audited, and data, threat, attacks and seed agree."
+    )
+
+
+def _points(work: Work, audit: Audit, episodes: Mapping[str, Episode]) -> Iterator[Check]:
+    """What the record says of each example, against the data, the cells and the target's own answers."""
+    job = work.plan.job
+    if audit.x.shape != job.x.shape or audit.worst_points.shape != job.x.shape:
+        yield Check("images", False, f"the record holds {list(audit.x.shape)} images, the data {list(job.x.shape)}.")
+        return
+    x, y, points = job.x, job.y, audit.worst_points.to(job.x)
+    yield _rows("images", ~(audit.x.to(x) == x).flatten(1).all(1), "are those of the data", "differ from the data")
+    yield _rows("labels", audit.y.to(y) != y, "are those of the data", "differ from the data")
+    outside = ~(points.isfinite().flatten(1).all(1) & job.threat.space.contains(points, x))
+    yield _rows("inside", outside, f"lie within {job.threat.space}", f"lie outside {job.threat.space}", "worst points")
+    if not outside.any():
+        yield from _scores(work, audit, points)
+    if not episodes:
+        return
+    with torch_threads(work.threads):
+        derived = conclude(work.plan, _groups(work, episodes), audit.seconds)
+    moved = ~(derived.worst_points == points).flatten(1).all(1)
+    yield _rows("points", moved, "are those of the cells", "are not those that the cells hold", "worst points")
+    yield _same_record(audit, derived)
+
+
+def _scores(work: Work, audit: Audit, points: Tensor) -> Iterator[Check]:
+    """Every worst point answered again."""
+    job = work.plan.job
+    with torch_threads(work.threads):
+        judged = Episode.joined([job.judge(points, rows) for rows in job.groups])
+    correct, answered = judged.correct[0].cpu(), judged.answered[0].cpu()
+    yield _rows("answers", (correct != audit.correct) | (answered != audit.answered), "are answered as recorded",
+                "are answered otherwise than recorded", "worst points")  # fmt: skip
+    margin, size = judged.margin[0].cpu(), judged.size.cpu()
+    apart = ~torch.isclose(margin, audit.examples.margin, rtol=_MARGIN, atol=_MARGIN, equal_nan=True)
+    apart |= ~torch.isclose(size, audit.examples.size, rtol=_MARGIN, atol=1e-7)
+    yield _rows("margins", apart, "have the margin and size that was recorded", "have another margin or size", "worst points")
+    found = float(correct.mean())
+    same = found == audit.robust_accuracy
+    yield Check(
+        "accuracy", same,
+        f"{100 * found:.2f} % of {len(correct)} worst points are answered rightly, "
+        + ("as recorded." if same else f"but {100 * audit.robust_accuracy:.2f} % are recorded."),
+    )  # fmt: skip
+
+
+def _same_record(audit: Audit, derived: Audit) -> Check:
+    """audit.json follows from the cells, all but times and versions."""
+    claimed, due = _untimed(audit.record()), _untimed(derived.record())
+    differ = [name for name in due if claimed.get(name) != due[name]]
+    if differ:
+        return Check("record", False, f"audit.json says otherwise than the cells: {', '.join(differ)}.")
+    return Check("record", True, "audit.json is what the cells lead to.")
+
+
+def _untimed(record: dict[str, Any]) -> dict[str, Any]:
+    rows = [{name: value for name, value in row.items() if name != "seconds"} for row in record["rows"]]
+    symptoms = [(symptom["name"], symptom["level"]) for symptom in record["symptoms"]]  # the words may tell of measured noise
+    return {**{name: value for name, value in record.items() if name not in _TIMED}, "rows": rows, "symptoms": symptoms}
+
+
+def _groups(work: Work, episodes: Mapping[str, Episode]) -> list[Group]:
+    count = len(work.plan.adversaries)
+    return [
+        Group.of(work.plan.job, rows, [episodes[work.keys[g, a]] for a in range(count)])
+        for g, rows in enumerate(work.plan.job.groups)
+    ]
+
+
+def _episodes(store: Store) -> tuple[dict[str, Episode], list[str]]:
+    """All sound cells, and what is wrong with the others."""
+    sound, damage = {}, []
+    for key in store.keys():  # noqa: SIM118
+        try:
+            sound[key] = store.get(key)
+        except StoreError as error:
+            damage.append(str(error))
+    return sound, damage
+
+
+def _rows(name: str, wrong: Tensor, good: str, bad: str, what: str = "") -> Check:
+    what = what or name
+    if not wrong.any():
+        return Check(name, True, f"{len(wrong)} {what} {good}.")
+    first = ", ".join(str(row) for row in wrong.nonzero().flatten()[:5].tolist())
+    return Check(
+        name, False, f"{int(wrong.sum())} of {len(wrong)} {what} {bad}: examples {first}{', …' if wrong.sum() > 5 else ''}."
+    )

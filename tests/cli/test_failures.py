@@ -1,0 +1,203 @@
+"""What can go wrong around an audit: what is said, which code it ends with, and that nothing finished is lost."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from saddlepoint.cli import app
+from saddlepoint.run.inspect import summary
+from saddlepoint.run.spec import read
+from saddlepoint.run.store import Store
+
+TARGETS = Path(__file__).with_name("cli_targets.py")
+QUICK = ("--budget", "quick", "--n", "20", "--eps", "0.05")
+START = "from saddlepoint.cli import main; main()"
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def call(*words: str):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def told(*words: str) -> str:
+    result = call(*words)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    return " ".join(result.stderr.split())
+
+
+def start(*words: str) -> subprocess.Popen:
+    alone, pipe = {**os.environ, "OMP_NUM_THREADS": "1"}, subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", START, *words], stdout=pipe, stderr=pipe, text=True, env=alone)
+
+
+def test_attacks_are_sent_by_name_and_the_command_says_so_again():
+    result = call("audit", f"{TARGETS}:make", *QUICK, "--attacks", "fgsm, pgd", "--out", "here", "--json")
+    assert result.exit_code == 0, result.output
+    record = json.loads(result.stdout)
+    assert [row["name"] for row in record["rows"]] == ["fgsm", "pgd"]
+    again = call(*record["command"].split()[1:], "--out", "here")
+    assert "3 of 3 cells are finished already" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("names", "message"), [("apgd-c", "Did you mean 'apgd-ce'?"), ("pgd,", "no attack is called ''"), ("zzz", "Known:")]
+)
+def test_an_unknown_attack_is_answered_with_the_nearest(names, message):
+    assert message in told("audit", f"{TARGETS}:make", "--attacks", names)
+
+
+def test_what_no_option_can_say_is_asked_for_again_by_its_specification():
+    Path("mine.toml").write_text(
+        f'target = "{TARGETS}:make"\n[data]\nn = 8\n[threat]\neps = "0.05"\n[[attacks]]\nkind = "pgd"\nsteps = 3\n'
+    )
+    result = call("run", "mine.toml", "--out", "here", "--json")
+    assert json.loads(result.stdout)["command"] == "saddlepoint run spec.toml"
+    assert read(Path("here/spec.toml")) == read(Path("mine.toml"))
+
+
+def test_a_dry_run_prints_a_specification_that_runs_and_attacks_nothing():
+    result = call("audit", f"{TARGETS}:make", *QUICK, "--batch-size", "10", "--out", "here", "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert "6 cells: 2 groups of images x clean, apgd-ce, apgd-dlr." in result.stderr
+    assert not Path("here").exists()
+    Path("spec.toml").write_text(result.stdout)
+    assert call("run", "spec.toml", "--out", "here", "--quiet").exit_code == 0
+    planned = json.loads(call("run", "spec.toml", "--out", "here", "--dry-run", "--json").stdout)
+    assert (planned["cells"], planned["done"]) == (6, 6)
+
+
+def test_all_of_ones_own_images_are_still_all_when_read_from_the_specification():
+    np.savez("mine.npz", x=np.zeros((600, 1, 8, 8), np.float32), y=np.arange(600) % 10)
+    Path("spec.toml").write_text(call("audit", f"{TARGETS}:make", "--data", "mine.npz", "--dry-run").stdout)
+    assert read(Path("spec.toml")).data.n is None
+
+
+def test_a_page_can_be_watched_while_the_run_goes_on():
+    result = call("audit", f"{TARGETS}:make", *QUICK, "--out", "here", "--watch")
+    assert result.exit_code == 0, result.output
+    assert "saddlepoint view here" in result.stderr
+    assert "<html" in Path("here/live.html").read_text()
+
+
+def test_progress_tells_worst_case_survivors_cells_passes_and_time():
+    lines = call("audit", f"{TARGETS}:make", *QUICK, "--out", "here").stderr.splitlines()
+    assert len(lines) == 3
+    assert lines[-1].startswith("apgd-dlr: at most ")
+    assert "of 20 images stand; 3 of 3 cells, " in lines[-1]
+    assert lines[-1].endswith("passes, about 0 to come, about 0 s left")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"", "mine.npz"), (b"<!doctype html>", "a web page"), (b"PK\3\4 half a file", "mine.npz")],
+)
+def test_data_that_cannot_be_read(content, message):
+    Path("mine.npz").write_bytes(content)
+    assert message in told("audit", f"{TARGETS}:make", "--data", "mine.npz")
+
+
+def test_memory_that_runs_out_is_met_with_smaller_batches_and_said():
+    result = call("audit", f"{TARGETS}:hungry", *QUICK)
+    assert result.exit_code == 0, result.output
+    assert "memory ran out: batches of 128 were attacked in up to 2 parts" in result.stdout
+    assert call("audit", f"{TARGETS}:hungry", *QUICK, "--batch-size", "10", "--out", "small").stdout.count("memory") == 0
+
+
+def test_memory_that_does_not_suffice_for_anything_is_one_clear_error():
+    assert "memory ran out." in told("audit", f"{TARGETS}:starving", *QUICK)
+
+
+def test_another_target_in_the_same_folder_is_said_and_does_no_harm():
+    assert call("audit", f"{TARGETS}:make", *QUICK, "--out", "here", "--quiet").exit_code == 0
+    result = call("audit", f"{TARGETS}:defense", *QUICK, "--out", "here")
+    assert result.exit_code == 0, result.output
+    assert f"here held an audit of {TARGETS}:make" in result.stderr
+    assert summary(Path("here")).target == f"{TARGETS}:defense"
+    assert "3 of 3 cells are finished already" in call("audit", f"{TARGETS}:make", *QUICK, "--out", "here").stderr
+
+
+def test_a_folder_of_a_newer_version_is_refused():
+    Path("here").mkdir()
+    Path("here/run.json").write_text('{"schema": 99}')
+    assert "Update saddlepoint" in told("audit", f"{TARGETS}:make", *QUICK, "--out", "here")
+
+
+def test_a_place_where_no_folder_can_be_made():
+    assert "Choose another folder with --out" in told("audit", f"{TARGETS}:make", *QUICK, "--out", "/proc/here")
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
+def test_a_store_that_turns_read_only_keeps_what_is_finished(code, monkeypatch):
+    real, renamed = Path.rename, []
+
+    def refuse(path, target):
+        renamed.append(target)
+        if len(renamed) > 5:
+            raise OSError(code, os.strerror(code))
+        return real(path, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", refuse)
+        message = told("audit", f"{TARGETS}:make", *QUICK, "--out", "here", "--quiet")
+    assert f"here cannot be written to ({os.strerror(code)}). All finished cells are safe" in message
+    assert len(Store(Path("here")).keys()) >= 1
+    assert not list(Path("here/cells").glob(".*"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_permission_is_found_before_the_attacks():
+    Path("here").mkdir(mode=0o500)
+    assert "Choose another folder with --out" in told("audit", f"{TARGETS}:make", *QUICK, "--out", "here")
+
+
+def test_an_interrupt_ends_with_130_and_one_line_and_the_same_command_goes_on():
+    words = ["audit", f"{TARGETS}:slow", *QUICK, "--batch-size", "2", "--out", "run"]
+    process = start(*words)
+    ledger, deadline = Path("run/ledger.jsonl"), time.monotonic() + 60
+    while not (ledger.is_file() and ledger.read_text().count('"cell"') >= 2):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    output, complaints = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert output == ""
+    assert "Traceback" not in complaints
+    assert "of 30 cells are finished and kept. Run the same command to go on" in complaints.splitlines()[-1]
+    kept = Store(Path("run")).keys()
+    assert 2 <= len(kept) < 30
+    assert not summary(Path("run")).finished
+    again = call(*words)
+    assert again.exit_code == 0, again.output
+    assert f"{len(kept)} of 30 cells are finished already" in again.stderr
+    assert summary(Path("run")).finished
+
+
+def test_two_commands_at_once_share_the_work_and_both_end_well():
+    words = ["audit", f"{TARGETS}:slow", *QUICK, "--batch-size", "4", "--out", "run", "--json"]
+    pair = [start(*words), start(*words)]
+    outputs = [process.communicate(timeout=120) for process in pair]
+    assert [process.returncode for process in pair] == [0, 0], outputs
+    first, second = (json.loads(output) for output, _ in outputs)
+    assert first["robust_accuracy"] == second["robust_accuracy"]
+    store = Store(Path("run"))
+    computed = [event["key"] for event in store.events() if event["event"] == "cell"]
+    assert sorted(computed) == store.keys()  # each cell once
+    assert summary(Path("run")).finished

@@ -1,0 +1,184 @@
+"""`saddlepoint runs` and `saddlepoint doctor`: what they print, and the codes they end with."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from saddlepoint.auditing import Audit
+from saddlepoint.cli import app
+from saddlepoint.run import doctor
+from saddlepoint.zoo import models
+
+TARGETS = Path(__file__).with_name("cli_targets.py")
+ASKED = ("audit", f"{TARGETS}:make", "--budget", "quick", "--n", "20", "--eps", "0.05", "--batch-size", "10")
+
+
+def call(*words: str):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def told(*words: str) -> str:
+    result = call(*words)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    return " ".join(result.stderr.split())
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    out = tmp_path_factory.mktemp("made") / "mine"
+    assert call(*ASKED, "--out", out, "--quiet").exit_code == 0
+    return out
+
+
+@pytest.fixture
+def run(made, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return shutil.copytree(made, tmp_path / "runs" / "mine").relative_to(tmp_path)
+
+
+def test_list_shows_every_run_with_what_came_out(run):
+    (Path("runs") / "torn").mkdir()
+    (Path("runs") / "torn" / "run.json").write_text("{")
+    lines = call("runs", "list").stdout.splitlines()
+    [line] = [line.split() for line in lines if line.split()[:1] == ["mine"]]
+    assert line[1:4] == [f"{TARGETS}:make", "Linf", "0.05"]
+    assert line[-2:] == ["finished", "6/6"]
+    assert any("torn" in line and "cannot be read" in line for line in lines)
+    found = json.loads(call("runs", "list", "--json").stdout)
+    assert [one["finished"] for one in found] == [True, False]
+    assert found[0]["robust_accuracy"] == Audit.load(run).robust_accuracy
+
+
+def test_list_says_where_there_is_nothing(tmp_path):
+    assert "There are no runs below" in call("runs", "list", tmp_path).stdout
+    assert json.loads(call("runs", "list", tmp_path, "--json").stdout) == []
+    assert "there is no folder" in told("runs", "list", tmp_path / "nowhere")
+
+
+def test_show_says_what_was_asked_for_what_happened_and_how_long_it_took(run):
+    result = call("runs", "show", run, "--cells")
+    assert result.exit_code == 0, result.output
+    assert "finished, 6 of 6 cells; upper bound: at most" in result.stdout
+    assert result.stdout.count(" done ") == 6
+    assert "asked" in result.stdout
+    assert "concluded" in result.stdout
+    assert 'eps = "0.05"' in result.stdout
+    found = json.loads(call("runs", "show", run, "--json").stdout)
+    assert [cell["state"] for cell in found["cells"]] == ["done"] * 6
+    assert "no run.json" in told("runs", "show", "nowhere")
+
+
+def test_verify_ends_with_0_for_a_sound_run_and_with_1_for_another(run):
+    good = call("runs", "verify", run)
+    assert good.exit_code == 0, good.output
+    assert good.stdout.splitlines()[-1] == "The run is what it claims to be."
+    record = json.loads((run / "audit.json").read_text())
+    (run / "audit.json").write_text(json.dumps({**record, "robust_accuracy": 0.99}))
+    bad = call("runs", "verify", run, "--json")
+    assert bad.exit_code == 1
+    found = json.loads(bad.stdout)
+    assert not found["passed"]
+    assert [check["name"] for check in found["checks"] if not check["passed"]] == ["accuracy", "record"]
+    assert "no run.json" in told("runs", "verify", "nowhere")
+
+
+def test_export_writes_what_report_export_writes(run):
+    rows = list(csv.DictReader(io.StringIO(call("runs", "export", run).stdout)))
+    assert [row["name"] for row in rows] == ["apgd-ce", "apgd-dlr"]
+    assert call("runs", "export", run, "--per", "example", "-o", "examples.csv").stdout == "examples.csv\n"
+    assert Path("examples.csv").read_bytes().count(b"\r\n") == 21
+    assert json.loads(call("runs", "export", run, "--json").stdout)["n"] == 20
+    assert r"\begin{tabular}" in call("runs", "export", run, "--format", "latex").stdout
+    assert "## Adversarial robustness" in call("runs", "export", run, "--format", "card").stdout
+    assert "--per is 'attack' or 'example'" in told("runs", "export", run, "--per", "image")
+    assert call("runs", "export", run, "--format", "xml").exit_code == 2
+    assert "No such file or directory" in told("runs", "export", run, "-o", "no/such/folder.csv")
+
+
+def test_a_run_that_is_not_finished_is_not_exported(run):
+    next((run / "cells").glob("*.json")).unlink()
+    assert "is not finished: 5 of 6 cells" in told("runs", "export", run)
+
+
+def test_gc_says_what_it_frees_and_frees_it(run):
+    assert call(*ASKED, "--seed", "1", "--out", run, "--quiet").exit_code == 0
+    assert "Would remove 6 cells of other requests" in call("runs", "gc", run, "--dry-run").stdout
+    assert len(list((run / "cells").glob("*.json"))) == 12
+    found = json.loads(call("runs", "gc", run, "--json").stdout)
+    assert (found["cells"], found["removed"]) == (6, True)
+    assert len(list((run / "cells").glob("*.json"))) == 6
+    assert "Removed 0 cells" in call("runs", "gc", run).stdout
+    assert "no run.json" in told("runs", "gc", "nowhere")
+
+
+def test_a_doctor_that_finds_nothing_wrong_ends_with_0(tmp_path):
+    result = call("doctor", "--root", tmp_path, "--runs", tmp_path / "runs")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1] == "Everything that is needed works."
+    found = {one["name"]: one for one in json.loads(call("doctor", "--root", tmp_path, "--json").stdout)}
+    assert found["data digits"]["state"] == "ok"
+    assert found["data cifar10"] == {"name": "data cifar10", "state": "note", "message": "not here: saddlepoint data pull cifar10"}
+
+
+def findings(runs: Path = Path("runs"), root: Path = Path("nowhere")) -> dict[str, doctor.Finding]:
+    return {finding.name: finding for finding in doctor.examine(runs, root)}
+
+
+def test_a_package_that_cannot_be_imported_is_a_problem_and_an_optional_one_a_note(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    found = findings()
+    assert found["scikit-learn"].state == "problem"
+    assert "pip install" in found["scikit-learn"].message
+    assert found["ray"].state == "note"
+    assert "saddlepoint[ray]" in found["ray"].message
+    assert "zoo" not in found  # rests on what is broken
+    assert call("doctor").exit_code == 1
+
+
+def test_weights_that_are_not_the_recorded_ones_are_a_problem(monkeypatch, tmp_path):
+    shutil.copytree(models.WEIGHTS, tmp_path / "weights")
+    victim = tmp_path / "weights" / "digits-pgd.safetensors"
+    victim.write_bytes(victim.read_bytes()[:-1] + b"\1")
+    monkeypatch.setattr("saddlepoint.zoo.load", lambda name: models.load(name, tmp_path / "weights"))
+    found = findings()
+    assert found["zoo:digits-pgd"].state == "problem"
+    assert hashlib.sha256(victim.read_bytes()).hexdigest() in found["zoo:digits-pgd"].message
+
+
+def test_data_that_is_damaged_is_told_apart_from_data_that_is_not_there(tmp_path):
+    (tmp_path / "mnist").mkdir()
+    for name in ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"):
+        (tmp_path / "mnist" / name).write_bytes(b"half a download")
+    found = findings(root=tmp_path)
+    assert "not a whole gzip file" in found["data mnist"].message
+    assert found["data svhn"].message == "not here: saddlepoint data pull svhn"
+
+
+def test_a_runs_folder_that_cannot_be_written_to_is_a_problem(monkeypatch, tmp_path):
+    def refuse(*_, **__):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(doctor.tempfile, "TemporaryFile", refuse)
+    found = findings(runs=tmp_path)
+    assert found["runs folder"].state == "problem"
+    assert "Read-only file system" in found["runs folder"].message
+
+
+def test_more_threads_than_cores_are_remarked_on(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 0)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 7)
+    assert "OMP_NUM_THREADS=1" in findings()["threads"].message

@@ -1,0 +1,112 @@
+"""Records of earlier versions are brought up to date; records of later ones are refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from runs import ATTACKS, spec
+
+from saddlepoint.auditing import Audit
+from saddlepoint.run import store as store_module
+from saddlepoint.run.executor import Serial
+from saddlepoint.run.runner import run_spec
+from saddlepoint.run.store import Store, StoreError
+from saddlepoint.schema import SchemaError, migrated
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    out = tmp_path_factory.mktemp("made") / "run"
+    run_spec(spec(n=8, attacks=ATTACKS[:1]), out, executor=Serial())
+    return out
+
+
+@pytest.fixture
+def run(made, tmp_path):
+    return shutil.copytree(made, tmp_path / "run")
+
+
+def edit(path, **changes):
+    record = {name: value for name, value in {**json.loads(path.read_text()), **changes}.items() if value is not None}
+    path.write_text(json.dumps(record))
+
+
+def test_migrations_are_applied_one_after_the_other():
+    table = {
+        0: lambda r: {**r, "path": "a"},
+        1: lambda r: {**r, "path": r["path"] + "b"},
+        2: lambda r: {**r, "path": r["path"] + "c"},
+    }
+    assert migrated({}, table, 3, "here") == {"schema": 3, "path": "abc"}
+    assert migrated({"schema": 2, "path": "x"}, table, 3, "here") == {"schema": 3, "path": "xc"}
+    assert migrated({"schema": 3}, table, 3, "here") == {"schema": 3}
+
+
+def test_a_gap_in_the_migrations_is_said():
+    with pytest.raises(SchemaError, match="schema 1, which cannot be brought to 2"):
+        migrated({"schema": 1}, {0: dict}, 2, "here")
+
+
+@pytest.mark.parametrize("schema", ["1", 1.0, True, [1]])
+def test_a_schema_is_a_whole_number(schema):
+    with pytest.raises(SchemaError, match="expected a whole number"):
+        migrated({"schema": schema}, {}, 1, "here")
+
+
+def test_a_run_from_before_there_were_schemas_is_read_and_goes_on(run):
+    now = Store(run).run()
+    edit(run / "run.json", schema=None)
+    assert "schema" not in json.loads((run / "run.json").read_text())
+    assert Store(run).run() == now
+    run_spec(spec(n=8, attacks=ATTACKS[:1]), run, executor=Serial())
+    assert json.loads((run / "run.json").read_text())["schema"] == 1
+
+
+def test_a_run_of_a_newer_version_is_refused_and_left_alone(run):
+    edit(run / "run.json", schema=99)
+    before = (run / "run.json").read_bytes()
+    with pytest.raises(StoreError, match=r"schema 99.*up to 1.*Update saddlepoint"):
+        run_spec(spec(n=8, attacks=ATTACKS[:1]), run, executor=Serial())
+    assert (run / "run.json").read_bytes() == before
+
+
+def test_a_run_json_that_is_none_is_said(run):
+    for text in ("{", "[]"):
+        (run / "run.json").write_text(text)
+        with pytest.raises(StoreError, match=r"cannot be read .* finished cells are kept"):
+            Store(run).run()
+
+
+@pytest.mark.parametrize(("schema", "says"), [(99, "Update saddlepoint"), (0, "cannot be brought to 1")])
+def test_a_cell_of_another_schema_is_not_taken_for_one_of_ours(run, schema, says):
+    store = Store(run)
+    key = store.keys()[0]
+    record = {name: value for name, value in store.record(key).items() if name != "seal"}
+    (run / "cells" / f"{key}.json").write_bytes(store_module._sealed({**record, "schema": schema}))
+    with pytest.raises(StoreError, match=says):
+        store.get(key)
+
+
+def test_a_cell_under_the_name_of_another_is_found_out(run):
+    store = Store(run)
+    first, second, *_ = store.keys()
+    for end in ("json", "safetensors"):
+        shutil.copy(run / "cells" / f"{first}.{end}", run / "cells" / f"{second}.{end}")
+    with pytest.raises(StoreError, match=f"{second[:12]} is damaged: it holds the record of cell {first[:12]}"):
+        store.get(second)
+
+
+def test_an_audit_from_before_there_were_schemas_is_read(run):
+    now = Audit.load(run)
+    edit(run / "audit.json", schema=None, data=None, classes=None, command=None)
+    old = Audit.load(run)
+    assert old.robust_accuracy == now.robust_accuracy
+    assert (old.data, old.classes, old.command) == ("", (), "")
+
+
+def test_an_audit_of_a_newer_version_is_refused(run):
+    edit(run / "audit.json", schema=99)
+    with pytest.raises(SchemaError, match="schema 99"):
+        Audit.load(run)
