@@ -62,7 +62,7 @@ class Best:
     def offer(self, x: Tensor, reading: Reading) -> Tensor:
         """[N] bool: where this is the new peak."""
         moved = block((x != self._start).flatten(1).any(1).long(), self.coupled) > 0
-        value, success = torch.where(moved, reading.value.nan_to_num(nan=-torch.inf), -torch.inf), reading.success & moved
+        value, success = torch.where(moved & ~reading.value.isnan(), reading.value, -torch.inf), reading.success & moved
         fooled, was_fooled = block(success.long(), self.coupled), block(self.success.long(), self.coupled)
         higher = block(value, self.coupled) > block(self.value, self.coupled)
         better = (fooled > was_fooled) | ((fooled == was_fooled) & higher)
