@@ -133,6 +133,14 @@ def test_another_target_in_the_same_folder_is_said_and_does_no_harm():
     assert "3 of 3 cells are finished already" in call("audit", f"{TARGETS}:make", *QUICK, "--out", "here").stderr
 
 
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [("127.0.0.1:9", "nothing answers at 127.0.0.1:9"), ("here", "HOST:PORT"), ("127.0.0.1:99999", "nothing")],
+)
+def test_a_cluster_that_is_not_there_is_told_at_once(address, message):
+    assert message in told("audit", f"{TARGETS}:make", *QUICK, "--quiet", "--address", address)
+
+
 def test_a_folder_of_a_newer_version_is_refused():
     Path("here").mkdir()
     Path("here/run.json").write_text('{"schema": 99}')

@@ -55,7 +55,7 @@ def test_list_shows_every_run_with_what_came_out(run):
     [line] = [line.split() for line in lines if line.split()[:1] == ["mine"]]
     assert line[1:4] == [f"{TARGETS}:make", "Linf", "0.05"]
     assert line[-2:] == ["finished", "6/6"]
-    assert any("torn" in line and "cannot be read" in line for line in lines)
+    assert any("torn" in line and "is damaged" in line for line in lines)
     found = json.loads(call("runs", "list", "--json").stdout)
     assert [one["finished"] for one in found] == [True, False]
     assert found[0]["robust_accuracy"] == Audit.load(run).robust_accuracy

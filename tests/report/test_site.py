@@ -21,7 +21,7 @@ from saddlepoint.report.subject import Subject
 from saddlepoint.run import run_spec
 from saddlepoint.run.executor import Serial
 from saddlepoint.run.spec import AttackSpec, DataSpec, RunSpec, ThreatSpec
-from saddlepoint.run.store import Store
+from saddlepoint.run.store import Store, StoreError
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_the_record_of_another_audit_is_not_told(run):
 
 def test_a_damaged_run_record_is_told(tmp_path):
     (tmp_path / "run.json").write_text("{")
-    with pytest.raises(ValueError, match=r"run\.json is damaged"):
+    with pytest.raises(StoreError, match=r"run\.json is damaged"):
         Subject.of(an_audit(), tmp_path)
 
 

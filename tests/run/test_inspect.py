@@ -104,7 +104,7 @@ def test_runs_are_found_below_a_folder_and_unreadable_ones_say_why(run, tmp_path
     (tmp_path / "bad" / "run.json").write_text("{")
     found = {one.folder.rpartition("/")[2]: one for one in runs(tmp_path)}
     assert set(found) == {"run", "two", "bad"}
-    assert "cannot be read" in found["bad"].problem
+    assert "is damaged" in found["bad"].problem
     with pytest.raises(StoreError, match="there is no folder"):
         runs(tmp_path / "nowhere")
 

@@ -75,8 +75,10 @@ def test_a_run_of_a_newer_version_is_refused_and_left_alone(run):
 def test_a_run_json_that_is_none_is_said(run):
     for text in ("{", "[]"):
         (run / "run.json").write_text(text)
-        with pytest.raises(StoreError, match=r"cannot be read .* finished cells are kept"):
+        with pytest.raises(StoreError, match=r"is damaged .* finished cells are kept"):
             Store(run).run()
+    run_spec(spec(n=8, attacks=ATTACKS[:1]), run, executor=Serial())  # which mends it
+    assert Store(run).run()["schema"] == 1
 
 
 @pytest.mark.parametrize(("schema", "says"), [(99, "Update saddlepoint"), (0, "cannot be brought to 1")])

@@ -10,6 +10,7 @@ import shutil
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from runs import ATTACKS, content, spec
 import saddlepoint as sp
 from saddlepoint.run import store as store_module
 from saddlepoint.run.executor import Processes, Serial
-from saddlepoint.run.runner import Interrupted, run_spec
+from saddlepoint.run.runner import Interrupted, StrangeCellError, run_spec
 from saddlepoint.run.store import Store, StoreError
 from saddlepoint.run.work import load
 
@@ -142,6 +143,19 @@ def test_two_processes_in_one_folder_share_the_work_and_agree(whole, tmp_path):
     assert content(tmp_path) == content(whole)
     events = [event["key"] for event in Store(tmp_path).events() if event["event"] == "cell"]
     assert sorted(events) == sorted(Store(tmp_path).keys())  # no cell was computed twice
+
+
+def test_a_target_that_changes_under_a_run_is_found_out_before_its_cells_are_mixed(tmp_path):
+    class Elsewhere(Serial):
+        """Sees another target, as a machine with another version of the file would."""
+
+        def run(self, work, spec, cells):
+            for cell in cells:
+                yield replace(work.compute(cell), key="0" * 64)
+
+    with pytest.raises(StrangeCellError, match="the file of the target was changed"):
+        run_spec(spec(), tmp_path, executor=Elsewhere())
+    assert Store(tmp_path).keys() == []
 
 
 def test_processes_give_the_same_bytes_as_serial(whole, tmp_path):

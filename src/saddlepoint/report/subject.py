@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,13 +51,7 @@ Section = Callable[[Subject], Part | None]  # nothing, where there is nothing to
 
 
 def _record(folder: Path) -> dict[str, Any]:
-    if not (folder / "run.json").is_file():
-        return {}
-    try:
-        record = Store(folder).run()
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{folder / 'run.json'} is damaged ({error}). Run the audit again: it takes no time.") from None
-    return record if isinstance(record, dict) else {}
+    return Store(folder).run() if (folder / "run.json").is_file() else {}
 
 
 def _nearest(folder: Path, record: Mapping[str, Any], n: int) -> Tensor | None:

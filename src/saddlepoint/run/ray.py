@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 from saddlepoint.run.executor import needs_spec
 from saddlepoint.run.store import Packed
 from saddlepoint.run.work import Cell, Work, compute
+
+_PATIENCE = 10  # seconds for a cluster to answer
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,11 @@ class Ray:
                 raise error.cause if isinstance(error.cause, Exception) else error from None
 
     def _connect(self) -> Any:
-        if self.address is None:
+        if self.address is None or self.address.startswith(("127.", "localhost")):
             # Ray takes 127.0.0.1 for a mistake and asks for the outer address instead, unless it is told that there is no cluster.
             os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        if self.address is not None:
+            _refuse_silence(self.address)
         try:
             import ray
         except ImportError:
@@ -55,6 +60,21 @@ class Ray:
             local: dict[str, Any] = {} if self.address else {"_node_ip_address": "127.0.0.1"}
             ray.init(address=self.address, include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING, **local)
         return ray
+
+
+def _refuse_silence(address: str) -> None:
+    """Ray itself keeps trying for minutes."""
+    if address == "auto":
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError(f"the address of a Ray cluster is HOST:PORT, or 'auto' for the one on this machine, got {address!r}.")
+    try:
+        socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
+    except (OSError, OverflowError) as error:
+        raise ValueError(
+            f"nothing answers at {address} ({error}). Start Ray there (`ray start --head --port={port}`), or leave --address out."
+        ) from None
 
 
 def _compute(spec: str, cell: Cell, folder: str) -> Packed:

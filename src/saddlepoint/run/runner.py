@@ -42,6 +42,10 @@ class Interrupted(RuntimeError):  # noqa: N818
     """Stopped on request, between two cells."""
 
 
+class StrangeCellError(RuntimeError):
+    """A worker does not see the target that the run was asked for."""
+
+
 def audit(
     target: Target,
     x: Tensor,
@@ -99,6 +103,11 @@ def run(
     with _stop_between_cells() as stopping:
         of_key, text = {key: cell for cell, key in work.keys.items()}, spec.model_dump_json() if spec else None
         for packed in executor.run(work, text, shelf.claimed(work, missing, stopping)):
+            if packed.key not in of_key:
+                raise StrangeCellError(
+                    f"a worker computed a cell nobody asked for ({packed.key[:12]}): the file of the target was changed while it "
+                    "ran, or is another on another machine. Finished cells are kept: run the same command again."
+                )
             shelf.put(packed)
             if watch:
                 watch.cell(of_key[packed.key], packed.episode())
@@ -114,8 +123,7 @@ def run(
 
 def _ask(store: Store, about: dict[str, Any], watch: Watch | None) -> None:
     """Write down what is asked for. Cells of another request stay, and are found again when it is made again; its record goes."""
-    held = store.run() if (store.folder / "run.json").is_file() else None
-    store.create(about)
+    held = store.create(about)
     store.log("asked", run=identity(about), target=about["target"]["name"], threat=about["threat"], folder=str(Path.cwd()))
     if held and watch and (held["target"], held["threat"]) != (about["target"], about["threat"]):
         name, space = held["target"]["name"], held["threat"]["space"]

@@ -40,6 +40,10 @@ class StoreError(RuntimeError):
     """The store cannot be read or written; what is finished is safe."""
 
 
+class DamagedError(StoreError):
+    """What is there was not written by us, or not whole."""
+
+
 @dataclass(frozen=True)
 class Packed:
     """A cell as the bytes that are kept: the same work gives the same bytes, wherever it was done."""
@@ -69,14 +73,20 @@ class Store:
     def cells(self) -> Path:
         return self.folder / "cells"
 
-    def create(self, run: dict[str, Any]) -> None:
-        """Make the folder and say what is asked for; a run of a newer schema is refused. What a killed process left is swept up."""
+    def create(self, run: dict[str, Any]) -> dict[str, Any] | None:
+        """Make the folder and say what is asked for. Returns what was asked for before, if it can be read.
+
+        A run of a newer schema is refused. What a killed process left is swept up.
+        """
         with _disk_errors(self.folder):
             self.cells.mkdir(parents=True, exist_ok=True)
-        if (self.folder / "run.json").is_file():
-            self.run()
+        try:
+            before = self.run() if (self.folder / "run.json").is_file() else None
+        except DamagedError:
+            before = None
         self.keep("run.json", (json.dumps({"schema": SCHEMA, **run}, indent=1, sort_keys=True) + "\n").encode())
         self.remove(self.torn())
+        return before
 
     def run(self) -> dict[str, Any]:
         """What was asked for, in the current schema."""
@@ -89,7 +99,7 @@ class Store:
         except SchemaError as error:
             raise StoreError(str(error)) from None
         except (OSError, ValueError, AttributeError) as error:
-            raise StoreError(f"{path} cannot be read ({error}). Run the audit again: finished cells are kept.") from None
+            raise DamagedError(f"{path} is damaged ({error}). Run the audit again: finished cells are kept.") from None
 
     def keep(self, name: str, content: bytes) -> None:
         """A file of the run beside its cells, written whole or not at all."""
