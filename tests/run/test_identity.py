@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from functools import partial
 
 import numpy as np
@@ -66,3 +68,20 @@ def test_a_net_that_answers_as_before_with_another_gradient_is_another_target(tm
     first, second = (locate(f"{tmp_path / name}.py:Net")() for name in ("before", "after"))
     assert torch.equal(first(X), second(X))
     assert key(first) != key(second)
+
+
+def test_layers_that_share_a_name_have_the_same_key_in_every_process(tmp_path):
+    """A set of classes is ordered by their addresses, which differ from process to process: eight of them rarely agree by luck."""
+    (tmp_path / "ours.py").write_text(
+        "from torch import nn\n"
+        "from saddlepoint.run.identity import _fingerprint\n"
+        "from saddlepoint.describe import digest\n"
+        "class Linear(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.layer = nn.Linear(1, 1).requires_grad_(False)\n"
+        "        self.layer.weight.fill_(1.0), self.layer.bias.fill_(0.0)\n"
+        "print(digest(_fingerprint(Linear(), 0)))\n"
+    )
+    started = [subprocess.Popen([sys.executable, tmp_path / "ours.py"], stdout=subprocess.PIPE) for _ in range(8)]
+    assert len({process.communicate()[0] for process in started}) == 1
