@@ -41,6 +41,11 @@ def signs(job: Job, adversaries: Sequence[Adversary], groups: Sequence[Group], r
         yield Symptom(
             "clean copies", "warning", f"{copies} proposals were the clean image itself: the attack could not move there."
         )
+    if job.defense.unit != "example":
+        yield Symptom(
+            "dependent images", "note",
+            f"images of one {job.defense.unit} are answered together; the interval takes them for independent and is too narrow.",
+        )  # fmt: skip
     split = max(int(e.batch.amax()) + 1 for g in groups for e in g.outcomes.episodes) if job.defense.unit == "example" else 1
     if split > 1:
         yield Symptom("memory", "note", f"memory ran out: batches of {job.batch_size} were attacked in up to {split} parts.")

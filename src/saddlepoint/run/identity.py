@@ -6,6 +6,7 @@ import hashlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from importlib.metadata import version
 from functools import partial
 from types import CellType
 from typing import Any
@@ -48,6 +49,7 @@ def cell_keys(plan: Plan, target: str, threads: int) -> dict[tuple[int, int], st
     data = [tensor_digest(job.x[rows], job.y[rows], rows) for rows in groups]
     adversaries = [_fingerprint(a, 0) for a in plan.adversaries]
     shared = {"target": target, "threat": describe(job.threat), "seed": job.seed, "batch": job.batch_size, "threads": threads}
+    shared["versions"] = [version("saddlepoint"), torch.__version__]  # another version may attack, or round, in another way
     return {(g, a): digest({**shared, "data": data[g], "adversary": adversaries[a]}) for g, a in plan.cells}
 
 
