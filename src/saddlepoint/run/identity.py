@@ -6,8 +6,8 @@ import hashlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from importlib.metadata import version
 from functools import partial
+from importlib.metadata import version
 from types import CellType
 from typing import Any
 
