@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from saddlepoint.attack.best import Found
-from saddlepoint.defense import Access, Context, Defense, Trace, View
-from saddlepoint.game import Adversary, Turn
+from saddlepoint.defense import Context, Defense, Trace, View
+from saddlepoint.game.adversary import Around, Turn
 
 
 def answers_otherwise(defense: Defense) -> bool:
@@ -40,18 +40,8 @@ class Answering(Defense):
 
 
 @dataclass(frozen=True)
-class AtAnswer:
+class AtAnswer(Around):
     """The adversary aimed at the answer instead of at views."""
-
-    adversary: Adversary
-
-    @property
-    def name(self) -> str:
-        return self.adversary.name
-
-    @property
-    def needs(self) -> Access:
-        return self.adversary.needs
 
     def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
         return self.adversary.move(turn, Answering(defense), x, y)
