@@ -49,7 +49,7 @@ NOTES = (
     "apgd-dlr-linf on mnist/cora_trades depends on the seed: over seeds 0 to 3 ours leaves 88.0, 87.5, 88.5, 87.5, pyautoattack "
     "87.0, 87.0, 89.0, 87.5 and ART 86.5, 88.0, 87.0, 88.0.",
     "cw-l2 on mnist/cora_trades: ours leaves what adv-lib and foolbox leave, 89.5; torchattacks, which does not search for the "
-    "constant, 87.0. At 9 x 200 steps the attack is far from converged there: pixels at the edge of the box need hundreds of steps.",
+    "constant, 87.0. At 9 x 200 steps the attack is far from converged there: pixels at the edge of the box need hundreds.",
     "fmn-l2, ours: the projection is onto ball and box at once, and the nearest success is bisected at the end.",
 )
 
