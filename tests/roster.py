@@ -10,8 +10,14 @@ import pytest
 
 from saddlepoint.attack.apgd import APGD
 from saddlepoint.attack.base import Attack
+from saddlepoint.attack.cw import CW
+from saddlepoint.attack.fab import FAB, own_facet
+from saddlepoint.attack.fmn import FMN
 from saddlepoint.attack.loss import Loss, cross_entropy, dlr, margin, probability_margin
 from saddlepoint.attack.pgd import FGSM, PGD
+from saddlepoint.attack.rays import RayS
+from saddlepoint.attack.square import Square
+from saddlepoint.attack.vmi import VMI
 
 INF = math.inf
 
@@ -48,6 +54,14 @@ ROSTER = (
     Entry("apgd, cross-entropy", APGD(steps=10), loss=cross_entropy, exact=APGD_LONG, knapsack=KNAPSACK),
     Entry("apgd, dlr", APGD(steps=10), loss=dlr),
     Entry("apgd, probability margin", APGD(steps=10), loss=probability_margin, exact=APGD_LONG, knapsack=KNAPSACK),
+    Entry("vmi", VMI(steps=3, samples=2), norms=(INF, 2)),
+    Entry("vmi, a coordinate at a time", VMI(steps=3, samples=2), norms=(1,), deterministic=True),  # coins seldom change which
+    Entry("fab", FAB(steps=4, restarts=2)),
+    Entry("fab towards one class", FAB(steps=4, facet=own_facet)),
+    Entry("fmn", FMN(steps=6)),
+    Entry("cw", CW(steps=6, rounds=2), norms=(2,)),
+    Entry("square", Square(queries=20), norms=(INF, 2), passes=False),
+    Entry("rays", RayS(queries=30), norms=(INF,), coupled=False, deterministic=True, passes=False),
 )
 
 NORMS = {INF: "Linf", 2: "L2", 1: "L1"}

@@ -64,7 +64,7 @@ class Coins:
 
     def uniform(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
         """[N, *shape] in [0, 1), with as many bits as the type can hold."""
-        bits = 53 if dtype == torch.float64 else 24
+        bits = 1 - round(math.log2(torch.finfo(dtype).eps))
         return (_shift(self._bits(math.prod(shape)), 64 - bits).to(dtype) * 2.0**-bits).view(-1, *shape)
 
     def normal(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:

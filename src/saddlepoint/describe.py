@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from numbers import Real
 
 Plain = str | int | float | bool | None | list["Plain"] | dict[str, "Plain"]
 
@@ -17,6 +18,8 @@ def describe(value: object) -> Plain:
         return str(value)  # JSON has no infinity
     if value is None or isinstance(value, str | int | float):
         return value
+    if isinstance(value, Real):  # numpy's numbers are none of Python's
+        return describe(float(value))
     if is_dataclass(value) and not isinstance(value, type):
         return {"kind": type(value).__name__, **{f.name: describe(getattr(value, f.name)) for f in fields(value)}}
     if isinstance(value, tuple | list):

@@ -99,3 +99,19 @@ def test_without_any_success_the_highest_value_is_kept():
         nearest.offer(x, oracle.score(x))
     assert nearest.size.isinf().all()
     assert (nearest.found(oracle).point - first).abs().max() < 1e-7
+
+
+def test_a_point_outside_the_set_is_never_proposed_for_want_of_another():
+    """Nothing inside was worth anything, and the clean image is no proposal: that is no reason to go outside."""
+    center = images(n=1, d=3)
+    nearest = fresh(center)
+    outside = raised(center, 0.6)
+    nearest.offer(outside, Reading(torch.tensor([1.0], dtype=center.dtype), torch.tensor([False])))
+
+    class Silent(Threshold):
+        def score(self, x: Tensor) -> Reading:
+            return Reading(torch.full((len(x),), torch.nan, dtype=x.dtype), torch.zeros(len(x), dtype=torch.bool))
+
+    found = nearest.found(Silent(center, 0.1))
+    for point in (found.point, found.peak):
+        assert SPACE.contains(point, center).all()

@@ -146,3 +146,34 @@ def test_a_defence_that_declares_the_truth_passes_and_a_liar_is_refused(fn, trut
 def test_a_defence_must_draw_its_randomness_from_the_context():
     with pytest.raises(TargetError, match="same coins"):
         check(Declared(lambda x, ctx: PLAIN(x + 0.1 * torch.randn_like(x)), random=True), X, Y, LINF)
+
+
+def test_labels_of_any_whole_type_and_images_made_in_inference_mode_are_no_reason_to_see_no_gradient():
+    with torch.inference_mode():
+        x = X.clone()
+    for y in (Y.to(torch.uint8), Y.to(torch.int16), Y.int()):
+        assert check(net(), x, y, LINF).findings == ()
+
+
+def test_inference_mode_is_refused_where_it_would_hide_every_gradient():
+    with torch.inference_mode(), pytest.raises(TargetError, match=r"no_grad\(\) is fine"):
+        check(net(), X, Y, LINF)
+
+
+def test_batch_statistics_are_found_behind_a_callable_too():
+    centred = net(before=lambda x: x - x.mean(0))
+    checked = check(lambda x: centred(x), X, Y, LINF)
+    assert [f.name for f in checked.findings] == ["coupled rows", "no gradient access"]
+    assert checked.defense.unit == "batch"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_noise_is_found_behind_the_rounding_of_half_precision(dtype):
+    noisy = net(after=lambda z: (z + 0.5 * torch.randn_like(z)).to(dtype))
+    assert check(noisy, X, Y, LINF).defense.random
+    assert not check(net(after=lambda z: z.to(dtype)), X, Y, LINF).defense.random
+
+
+def test_a_net_declared_random_is_not_told_to_declare_its_rows_coupled():
+    noisy = sp.Plain(net(before=lambda x: x + 0.1 * torch.randn_like(x)), random=True)
+    assert check(noisy, X, Y, LINF).findings == ()

@@ -7,32 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from commands import QUICK, TARGETS, call, told
 
 from saddlepoint.auditing import Audit
-from saddlepoint.cli import app
 from saddlepoint.cli.request import default_folder
-
-TARGETS = Path(__file__).with_name("cli_targets.py")
-QUICK = ("--budget", "quick", "--n", "20", "--eps", "0.05")
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
-def call(*words: str):
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
-def told(*words: str) -> str:
-    """What standard error says when the user made a mistake: exit code 2, no traceback, nothing on standard output."""
-    result = call(*words)
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    assert "Traceback" not in result.stderr
-    return " ".join(result.stderr.split())
 
 
 def test_an_audit_prints_its_table_the_verdict_and_where_the_report_is():

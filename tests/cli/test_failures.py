@@ -13,33 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from commands import QUICK, START, TARGETS, call, told
 
-from saddlepoint.cli import app
 from saddlepoint.run.inspect import summary
 from saddlepoint.run.spec import read
 from saddlepoint.run.store import Store
-
-TARGETS = Path(__file__).with_name("cli_targets.py")
-QUICK = ("--budget", "quick", "--n", "20", "--eps", "0.05")
-START = "from saddlepoint.cli import main; main()"
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
-def call(*words: str):
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
-def told(*words: str) -> str:
-    result = call(*words)
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    assert "Traceback" not in result.stderr
-    return " ".join(result.stderr.split())
 
 
 def start(*words: str) -> subprocess.Popen:

@@ -12,10 +12,10 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from commands import START, TARGETS, call, told
 
 from saddlepoint import train, zoo
-from saddlepoint.cli import app, errors
+from saddlepoint.cli import errors
 from saddlepoint.game import Stand
 from saddlepoint.train import recipes
 
@@ -23,28 +23,9 @@ COMMANDS = (
     (), ("audit",), ("run",), ("demo",), ("zoo",), ("train",), ("data",), ("data", "list"), ("data", "pull"), ("report",),
     ("view",), ("doctor",), ("runs",), ("runs", "list"), ("runs", "show"), ("runs", "verify"), ("runs", "export"), ("runs", "gc"),
 )  # fmt: skip
-TARGETS = Path(__file__).with_name("cli_targets.py")
-START = "from saddlepoint.cli import main; main()"
 
 
 rebuilding = import_module("saddlepoint.train.rebuild")  # the package's attribute of this name is the function
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
-def call(*words: str):
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
-def told(*words: str) -> str:
-    result = call(*words)
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    assert "Traceback" not in result.stderr
-    return " ".join(result.stderr.split())
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: "-".join(words) or "none")

@@ -12,27 +12,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from commands import TARGETS, call, told
 
 from saddlepoint.auditing import Audit
-from saddlepoint.cli import app
 from saddlepoint.run import doctor
 from saddlepoint.zoo import models
 
-TARGETS = Path(__file__).with_name("cli_targets.py")
 ASKED = ("audit", f"{TARGETS}:make", "--budget", "quick", "--n", "20", "--eps", "0.05", "--batch-size", "10")
-
-
-def call(*words: str):
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
-def told(*words: str) -> str:
-    result = call(*words)
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    assert "Traceback" not in result.stderr
-    return " ".join(result.stderr.split())
 
 
 @pytest.fixture(scope="module")

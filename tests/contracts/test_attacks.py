@@ -11,7 +11,7 @@ from roster import INF, Entry, each
 from saddlepoint.attack.best import Found
 from saddlepoint.attack.oracle import BudgetExceeded
 from saddlepoint.attack.space import Ball
-from saddlepoint.defense import Context, Defense, Trace
+from saddlepoint.defense import Context, Defense, Trace, View
 from saddlepoint.game import Direct, Threat, Turn, play
 from saddlepoint.gradients import EoT
 
@@ -116,24 +116,41 @@ def test_never_returns_a_clean_copy(entry: Entry, p: float) -> None:
 
 
 @each()
+def test_never_returns_a_clean_copy_even_where_every_move_is_for_the_worse(entry: Entry, p: float) -> None:
+    def hill(x: Tensor) -> Tensor:  # four logits; the margin of class 0 is highest at X, but for a slope of 1e-3
+        off = (x - X[:8]).flatten(1)
+        wrong = 1e-3 * off.sum(1) - off.square().sum(1) - 1
+        return torch.stack([torch.zeros_like(wrong), wrong, wrong - 1, wrong - 2], 1)
+
+    found, _ = move(entry, p, Static(hill), y=torch.zeros(N, dtype=torch.long))
+    for x in found.point, found.peak:
+        assert (x != X[:8]).flatten(1).any(1).all()
+
+
+@each()
 def test_returns_the_best_it_saw(entry: Entry, p: float) -> None:
-    """The peak has the highest value of all points asked about inside the set, the center apart; the point fools if any did."""
-    seen: list[tuple[Tensor, Tensor, Tensor]] = []
+    """The peak has the highest value of all points asked about inside the set, the center apart; the point fools if any did.
+
+    Row by row, so that a row which has left is not missed.
+    """
     space = Ball(p, RADIUS[p])
+    for i in range(8):
+        x, y = X[i : i + 1], Y[i : i + 1]
+        seen: list[tuple[float, bool]] = []
 
-    class Recording(Static):
-        def trace(self, x: Tensor, ctx: Context) -> Trace:
-            trace = super().trace(x, ctx)
-            if len(x) == 8:
-                counts = space.contains(x, X[:8]) & (x != X[:8]).flatten(1).any(1)
-                z = trace.last.detach()
-                seen.append((torch.where(counts, entry.loss(z, Y[:8]), -torch.inf), counts & (z.argmax(1) != Y[:8]), x.detach()))
-            return trace
+        class Recording(Static):
+            def trace(self, v: Tensor, ctx: Context) -> Trace:
+                trace = super().trace(v, ctx)
+                if space.contains(v, x).all() and (v != x).any():  # noqa: B023
+                    z = trace.last.detach()
+                    seen.append((entry.loss(z, y).item(), bool(z.argmax(1) != y)))  # noqa: B023
+                return trace
 
-    found, _ = move(entry, p, Recording(NET))
-    highest, fooled = torch.stack([v for v, _, _ in seen]).amax(0), torch.stack([f for _, f, _ in seen]).any(0)
-    torch.testing.assert_close(entry.loss(NET(found.peak), Y[:8]), highest, rtol=0, atol=1e-12)
-    assert torch.equal(NET(found.point).argmax(1) != Y[:8], fooled)
+        found, _ = move(entry, p, Recording(NET), n=1, x=x, y=y)
+        assert bool(NET(found.point).argmax(1) != y) == any(fooled for _, fooled in seen)
+        if entry.attack.needs != "decision":
+            highest = max(value for value, _ in seen)
+            assert entry.loss(NET(found.peak), y).item() == pytest.approx(highest, rel=0, abs=1e-12)
 
 
 @each()
@@ -163,3 +180,29 @@ def test_takes_vectors_as_well_as_images(entry: Entry, p: float) -> None:
     assert turn.threat.space.contains(vectors.point, X[:8].flatten(1)).all()
     if entry.attack.needs == "gradient":  # others may use the layout
         torch.testing.assert_close(vectors.point, images.point.flatten(1), rtol=0, atol=1e-11)
+
+
+@each()
+def test_a_gradient_that_is_no_number_stops_its_own_row_and_no_other(entry: Entry, p: float) -> None:
+    class Sick(Static):
+        def trace(self, x: Tensor, ctx: Context) -> Trace:
+            z, zero = super().trace(x, ctx).last, (x[:1] - x[:1].detach()).flatten(1).sum(1)
+            # The root has an infinite slope at zero, and 0 times that is no number.
+            return Trace((View("final", torch.cat([z[:1] + 0 * zero.sqrt(), z[1:]])),))
+
+    found, turn = move(entry, p, Sick(NET))
+    assert turn.threat.space.contains(found.point, X[:8]).all()
+    torch.testing.assert_close(found.point[1:], move(entry, p, Static(NET))[0].point[1:], rtol=0, atol=0)
+
+
+@each()
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_answers_in_another_type_do_not_change_that_of_the_points(entry: Entry, p: float, dtype: torch.dtype) -> None:
+    class Retyped(Static):
+        def trace(self, x: Tensor, ctx: Context) -> Trace:
+            assert x.dtype == torch.float32
+            return Trace((View("final", super().trace(x.double(), ctx).last.to(dtype)),))
+
+    found, turn = move(entry, p, Retyped(NET), x=X.float())
+    assert found.point.dtype == found.peak.dtype == torch.float32
+    assert turn.threat.space.contains(found.point, X[:8].float()).all()

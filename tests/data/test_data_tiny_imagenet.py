@@ -69,6 +69,7 @@ def test_annotations_that_do_not_fit_are_refused(folder, table, message):
 
 def test_without_pillow_the_error_says_how_to_get_it(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.raises(DataError, match="pip install pillow"):
         load_data("tiny-imagenet", root=folder)
 

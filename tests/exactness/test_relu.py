@@ -11,9 +11,9 @@ from torch import Tensor
 from problems import Relu, Static, uniform
 from saddlepoint.attack.apgd import APGD
 from saddlepoint.attack.loss import cross_entropy, dlr, margin, targeted_margin
-from saddlepoint.attack.pgd import PGD
 from saddlepoint.attack.space import Linf
-from saddlepoint.game import Cascade, Direct, MultiTarget, Restarts, Threat, play
+from saddlepoint.auditing.suite import compose
+from saddlepoint.game import Cascade, Direct, MultiTarget, Threat, play
 
 NETS, POINTS, INPUTS, HIDDEN, CLASSES = 10, 20, 5, 10, 3
 SPACE = Linf(0.12)
@@ -24,9 +24,6 @@ APGDS = (
     Direct("apgd-dlr", APGD(40), loss=dlr),
     MultiTarget(Direct("apgd-t", APGD(40)), CLASSES - 1, targeted_margin),
 )
-# The first step of APGD is two radii long: it forgets where it started, and restarts of it see little of a small net. Short steps
-# from many starts find a corner that one start in eight leads to with probability 1 - (7/8)^40 = 0.995.
-SUITE = Cascade("all", (*APGDS, Restarts(Direct("pgd", PGD(20)), 40)))
 
 
 def exact_margin(net: Relu, x: Tensor, y: int) -> float:
@@ -84,10 +81,13 @@ def exact() -> Tensor:
     return worst
 
 
-def test_the_suite_finds_every_vulnerable_point_and_no_other(exact: Tensor) -> None:
+def test_the_thorough_suite_finds_every_vulnerable_point_and_no_other(exact: Tensor) -> None:
+    """AutoAttack's composition misses two of the 78; a corner to which one start in eight leads is found by 40 short PGDs with
+    probability 1 - (7/8)^40 = 0.995."""
     for k in range(NETS):
         net, x, y = points(k)
-        episode = play(Static(net), SUITE, x, y, Threat(SPACE))
+        suite = Cascade("thorough", compose(Static(net), CLASSES, Threat(SPACE), "thorough"))
+        episode = play(Static(net), suite, x, y, Threat(SPACE))
         assert torch.equal(episode.correct[0] == 0, exact[k] > 0)
         assert (margin(net(episode.points), y) <= exact[k] + UNDECIDED).all()
 

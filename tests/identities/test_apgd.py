@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from problems import Static, coins, oracle, smooth, uniform
-from saddlepoint.attack.apgd import APGD, checkpoints
+from saddlepoint.attack.apgd import APGD, _Halving, checkpoints
+from saddlepoint.attack.best import Best
 from saddlepoint.attack.loss import Loss, cross_entropy, margin
 from saddlepoint.attack.pgd import FGSM, PGD
 from saddlepoint.attack.space import Ball
 from saddlepoint.defense import Context, Trace
+from saddlepoint.gradients import Reading
 
 
 @pytest.mark.parametrize(
@@ -28,8 +30,28 @@ def test_checkpoints_are_those_of_the_paper(steps: int, after: list[int]) -> Non
     assert [k - 1 for k in checkpoints(steps)] == after
 
 
+def test_the_step_is_halved_when_too_few_steps_rose_or_the_peak_stood_still_since_an_unhalved_checkpoint() -> None:
+    """Four rows told what happened to them; 100 steps, so the gaps between checkpoints are 22, 19, 16, 13, ..."""
+    pace = _Halving(torch.zeros(4, 2), 0.5, 100, 0.75)
+    halved: dict[int, list[bool]] = {}
+    for k in range(1, 81):
+        rising = torch.tensor([True, not 41 < k <= 45, not 41 < k <= 44, True])  # 12 of 16 and 13 of 16 steps between 41 and 57
+        best = Best(torch.zeros(4, 2), coupled=False)
+        best.offer(torch.ones(4, 2), Reading(torch.tensor([k, k, k, 0], dtype=torch.float32), torch.zeros(4, dtype=torch.bool)))
+        back = pace.look(k, rising, best)
+        if k in set(checkpoints(100)):
+            halved[k] = back.tolist()
+        else:
+            assert not back.any()
+    none = [False] * 4
+    # The fourth row stands still: noticed at every second checkpoint, since a halved step deserves a try.
+    still = [False, False, False, True]
+    assert halved == {22: none, 41: still, 57: [False, True, False, False], 70: still, 80: none}
+    assert pace.step(torch.zeros(4, 2)).flatten().tolist() == [1.0, 0.5, 1.0, 0.25]
+
+
 def algorithm_1(f: Loss, x: Tensor, y: Tensor, center: Tensor, space: Ball, steps: int) -> list[Tensor]:
-    """Croce & Hein 2020, Algorithm 1, for one row; after going back to the best point it starts there without momentum."""
+    """Croce & Hein 2020, Algorithm 1, for one row."""
     w, p = [], [0.0, 0.22]
     while math.floor(p[-1] * steps + 1e-9) <= steps:  # p_{j+1} = p_j + max(p_j - p_{j-1} - 0.03, 0.06)
         w.append(math.floor(p[-1] * steps + 1e-9))
@@ -59,7 +81,7 @@ def algorithm_1(f: Loss, x: Tensor, y: Tensor, center: Tensor, space: Ball, step
             stuck = eta_then == eta and best_then == best_value
             rises, last, eta_then, best_then = 0, k, eta, best_value
             if stalled or stuck:
-                eta, x, before, grad = eta / 2, best, best, best_grad
+                eta, x, grad = eta / 2, best, best_grad
     return asked
 
 

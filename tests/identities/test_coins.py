@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 
 from problems import coins
@@ -106,3 +107,14 @@ def test_the_first_numbers_are_those_of_splitmix64() -> None:
     state = Coins(torch.tensor([1234567]), torch.tensor([1234567]))
     want = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
     assert [int(b) % 2**64 for b in state._bits(5)[0]] == want
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_uniform_numbers_lie_below_one_and_use_every_bit_of_their_type(dtype: torch.dtype) -> None:
+    """100 000 draws of 2^-bits steps: the last bit is set in about half of them."""
+    u = Coins.of(0, torch.arange(100)).uniform((1000,), dtype)
+    assert u.dtype == dtype
+    assert ((u >= 0) & (u < 1)).all()
+    steps = u.double() * 2 / torch.finfo(dtype).eps
+    assert 0.45 < (steps % 2 == 1).double().mean() < 0.55
+    assert Coins.of(0, torch.arange(100)).normal((1000,), dtype).isfinite().all()

@@ -202,3 +202,10 @@ def test_success_is_about_the_answer_and_not_about_the_aim() -> None:
     reading = goal(Exits((up, up, down)))(X, coins(5))
     torch.testing.assert_close(reading.value, cross_entropy(down(X), Y))
     assert torch.equal(reading.success, ((up(X) + down(X)) / 2).argmax(1) != Y)
+
+
+def test_a_slope_is_the_same_inside_no_grad() -> None:
+    f = goal(Static(smooth(1)))
+    outside = Backprop().slope(f, X, coins(5))
+    with torch.no_grad():
+        assert_same(Backprop().slope(f, X, coins(5)), outside, atol=0)

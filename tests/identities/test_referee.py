@@ -293,6 +293,20 @@ def test_a_random_defence_is_not_made_weaker_by_asking_more_often() -> None:
     assert abs(out.worst_case().item() - p) < 5 * math.sqrt(p * (1 - p) / 400)
 
 
+def test_a_bare_net_and_labels_that_are_no_whole_numbers_are_refused_and_the_message_names_the_fix() -> None:
+    net, x = smooth(1), uniform(0, 4, 6)
+    with pytest.raises(TypeError, match=r"Plain\(net\)"):
+        play(net, Stand(), x, torch.zeros(4).long(), Threat(SPACE))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="one whole number per input"):
+        play(Static(net), Stand(), x, torch.zeros(4), Threat(SPACE))
+
+
+def test_labels_may_be_whole_numbers_of_any_type() -> None:
+    net, x = smooth(1), uniform(0, 4, 6)
+    y = net(x).argmax(1)
+    assert play(Static(net), Direct("pgd", PGD(2)), x, y.to(torch.uint8), Threat(Linf(0.0))).correct.all()
+
+
 # ---- traces ------------------------------------------------------------------------------------------------------------------
 
 

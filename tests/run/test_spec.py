@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from saddlepoint import APGD, CW, FAB, FMN, PGD, VMI, RayS, Square
 from saddlepoint.run.attacks import NAMED, build, named
 from saddlepoint.run.spec import RunSpec, SpecError, parse, radius, read, schema, write
 
@@ -73,3 +74,20 @@ def test_a_file_that_is_not_toml_or_not_there_is_said_so(tmp_path):
     (tmp_path / "spec.toml").write_text("target = ")
     with pytest.raises(SpecError, match="not valid TOML"):
         read(tmp_path / "spec.toml")
+
+
+@pytest.mark.parametrize(
+    ("name", "attack"),
+    [
+        ("pgd", PGD()),
+        ("apgd-ce", APGD()),
+        ("vmi", VMI()),
+        ("fab", FAB()),
+        ("square", Square()),
+        ("rays", RayS()),
+        ("cw", CW()),
+        ("fmn", FMN()),
+    ],
+)
+def test_an_attack_called_by_name_has_the_settings_of_its_class(name, attack):
+    assert build(named(name)).attack == attack

@@ -20,8 +20,8 @@ from saddlepoint.defense import Access
 class APGD:
     """Algorithm 1 of Croce & Hein 2020; for p = 1 the sparse steps of Croce & Hein 2021 (Sec. 3) in balls of shrinking radius.
 
-    Costs `steps` slopes and one reading. Two departures from the released code: the first checkpoint compares with the value of the
-    starting point (there with an empty slot that holds zero), and a row sent back to its peak starts there without momentum.
+    Costs `steps` slopes and one reading. One departure from the released code: the first checkpoint compares with the value of the
+    starting point, there with an empty slot that holds zero.
     """
 
     steps: int = 100
@@ -68,8 +68,9 @@ class APGD:
             reading, grad = (oracle.score(x), grad) if final and k == calls - 1 else oracle.gradient(x)
             grad_peak = torch.where(per_example(best.offer(x, reading), x), grad, grad_peak)
             value_old, value = value, block(reading.value, oracle.coupled)
-            back = per_example(pace.look(k, value > value_old, block(best.peak_value, oracle.coupled), best.peak - center), x)
-            x, x_old, grad = (torch.where(back, a, b) for a, b in ((best.peak, x), (best.peak, x_old), (grad_peak, grad)))
+            back = per_example(pace.look(k, value > value_old, best), x)
+            if back.any():
+                x, grad = torch.where(back, best.peak, x), torch.where(back, grad_peak, grad)
         return best
 
 
@@ -96,11 +97,12 @@ class _Halving:
     def step(self, x: Tensor) -> Tensor:
         return per_example(self._eta, x)
 
-    def look(self, k: int, rose: Tensor, peak: Tensor, delta: Tensor) -> Tensor:  # noqa: ARG002
+    def look(self, k: int, rose: Tensor, best: Best) -> Tensor:
         """[N] bool: which rows go back to their peak."""
         self._rises, self._since = self._rises + rose, self._since + 1
         if k not in self._checkpoints:
             return torch.zeros_like(self._halved)
+        peak = block(best.peak_value, best.coupled)
         stalled = self._rises <= self._rho * self._since  # condition 1
         stuck = ~self._halved & (peak <= self._peak)  # condition 2
         self._halved, self._peak = stalled | stuck, peak
@@ -116,7 +118,7 @@ class _Sparsening:
 
     def __init__(self, center: Tensor, radius: float, steps: int) -> None:
         self._radius, self._period = radius, max(int(0.04 * steps), 1)
-        self._d = center[0].numel()
+        self._center, self._d = center, center[0].numel()
         self._eta = center.new_full((len(center),), radius)
         self._moved = center.new_full((len(center),), float(self._d))
         self.density = center.new_full((len(center),), 0.2)
@@ -124,10 +126,10 @@ class _Sparsening:
     def step(self, x: Tensor) -> Tensor:
         return per_example(self._eta, x)
 
-    def look(self, k: int, rose: Tensor, peak: Tensor, delta: Tensor) -> Tensor:  # noqa: ARG002
+    def look(self, k: int, rose: Tensor, best: Best) -> Tensor:  # noqa: ARG002
         if k % self._period:
-            return torch.zeros(len(delta), dtype=torch.bool, device=delta.device)
-        moved = (delta.flatten(1).abs() > 1e-6 * self._radius).sum(1).to(self._eta)  # rounding is no move
+            return torch.zeros_like(self._eta, dtype=torch.bool)
+        moved = ((best.peak - self._center).flatten(1).abs() > 1e-6 * self._radius).sum(1).to(self._eta)  # rounding is no move
         sparser = moved / self._moved.clamp(min=1) < 0.95
         self.density = moved / self._d / self._SHRINK
         shorter = (self._eta / self._SHRINK).clamp(min=self._LEAST * self._radius)

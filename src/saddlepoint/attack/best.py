@@ -39,11 +39,12 @@ class Best:
     """Keeps the two best points; per example, or as one block when rows are coupled.
 
     A mosaic of rows from different batches was never answered by anybody, so coupled rows are compared and kept as whole batches.
+    The point it starts from, usually the clean image, is no proposal: coming back to it betters nothing.
     """
 
     def __init__(self, x: Tensor, coupled: bool) -> None:
         self.coupled = coupled
-        self.point = self.peak = x
+        self._start = self.point = self.peak = x
         self.success = torch.zeros(len(x), dtype=torch.bool, device=x.device)
         self.value = self.peak_value = x.new_full((len(x),), -torch.inf)
 
@@ -55,20 +56,20 @@ class Best:
         """What these rows hold, to be bettered by them alone."""
         part = copy(self)
         part.point, part.peak, part.success = self.point[rows], self.peak[rows], self.success[rows]
-        part.value, part.peak_value = self.value[rows], self.peak_value[rows]
+        part._start, part.value, part.peak_value = self._start[rows], self.value[rows], self.peak_value[rows]
         return part
 
     def offer(self, x: Tensor, reading: Reading) -> Tensor:
         """[N] bool: where this is the new peak."""
-        value, success = reading.value.nan_to_num(nan=-torch.inf), reading.success
+        moved = block((x != self._start).flatten(1).any(1).long(), self.coupled) > 0
+        value, success = torch.where(moved & ~reading.value.isnan(), reading.value, -torch.inf), reading.success & moved
         fooled, was_fooled = block(success.long(), self.coupled), block(self.success.long(), self.coupled)
         higher = block(value, self.coupled) > block(self.value, self.coupled)
         better = (fooled > was_fooled) | ((fooled == was_fooled) & higher)
         peak = block(value, self.coupled) > block(self.peak_value, self.coupled)
-        self.point, self.peak = (
-            torch.where(per_example(better, x), x, self.point),
-            torch.where(per_example(peak, x), x, self.peak),
-        )
+        alike = self.point is self.peak and torch.equal(better, peak)  # until something fools, the two are one
+        self.point, before = torch.where(per_example(better, x), x, self.point), self.peak
+        self.peak = self.point if alike else torch.where(per_example(peak, x), x, before)
         self.value, self.peak_value = torch.where(better, value, self.value), torch.where(peak, value, self.peak_value)
         self.success = torch.where(better, success, self.success)
         return peak

@@ -18,20 +18,21 @@ from saddlepoint.coins import Coins
 from saddlepoint.defense import Access
 from saddlepoint.gradients import Reading, Slope
 
-Facet = Callable[[Differentiates, Tensor, Ball], Slope]  # one function per example that is zero on the boundary
+Facet = Callable[[Differentiates, Tensor, Ball], tuple[Reading, Slope]]  # the margin, and one facet of it, zero on the boundary
 
 
-def nearest_facet(oracle: Differentiates, x: Tensor, space: Ball) -> Slope:
+def nearest_facet(oracle: Differentiates, x: Tensor, space: Ball) -> tuple[Reading, Slope]:
     """The other class that is nearest where margins are linear, argmin_k |f_k| / ||grad f_k||_q: a backward pass per class."""
     (values, success), grads = oracle.facets(x)  # [C-1, N], [C-1, N, ...]
     nearest = torch.stack([distance(value, grad, space) for value, grad in zip(values, grads, strict=True)]).argmin(0)
     rows = torch.arange(len(x), device=x.device)
-    return Slope(Reading(values[nearest, rows], success), grads[nearest, rows])
+    return Reading(values.amax(0), success), Slope(Reading(values[nearest, rows], success), grads[nearest, rows])
 
 
-def own_facet(oracle: Differentiates, x: Tensor, space: Ball) -> Slope:  # noqa: ARG001
+def own_facet(oracle: Differentiates, x: Tensor, space: Ball) -> tuple[Reading, Slope]:  # noqa: ARG001
     """The oracle's own value, which must be a margin: with `targeted_margin` the boundary to one class, at one backward pass."""
-    return oracle.gradient(x)
+    slope = oracle.gradient(x)
+    return slope.reading, slope
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,8 @@ class FAB:
         for run in range(self.restarts):
             x = self._start(center, space, nearest.size, coins.fold(run)) if run else center
             for _ in range(self.steps):
-                (value, _), grad = self.facet(oracle, x, space)
+                reading, ((value, _), grad) = self.facet(oracle, x, space)
+                nearest.offer(x, reading)
                 x = nearest.legal(self._step(x, center, value, grad, space))
                 reading = oracle.score(x)
                 nearest.offer(x, reading)

@@ -44,7 +44,9 @@ class Goal:
 
     def _look(self, x: Tensor, coins: Coins) -> tuple[Tensor, Tensor]:  # [V, N, C], [N]
         shown, wrong = zip(*(self._ask(defense, x, coins) for defense in self.defenses), strict=True)
-        return torch.cat([trace.logits for trace in shown]), torch.stack(wrong).all(0)
+        # In the type of x, at least single: a half has no room for losses, and a double would turn the next point into one.
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        return torch.cat([trace.logits.to(dtype) for trace in shown]), torch.stack(wrong).all(0)
 
     def _ask(self, defense: Defense, x: Tensor, coins: Coins) -> tuple[Trace, Tensor]:
         ctx = Context(coins, self.rules, self.keep)

@@ -44,7 +44,7 @@ class Nearest:
     def offer(self, x: Tensor, reading: Reading) -> None:
         size = self._space.size(x - self._center)
         moved = block((size > 0).long(), self._coupled) > 0  # false for copies, and for what is not a number
-        value = torch.where(moved, reading.value.nan_to_num(nan=-torch.inf), -torch.inf)
+        value = torch.where(moved & ~reading.value.isnan(), reading.value, -torch.inf)
         success = reading.success & moved
         for keep in {self._rows, self._whole}:
             keep.offer(x, size, value, success)

@@ -129,14 +129,14 @@ class Oracle:
         self._require("gradient", "gradients")
         forward, backward = self.estimator.slope_cost
         coins = self._pay(forward, backward)
-        return self.estimator.slope(self.goal, x, coins)
+        return _finite(self.estimator.slope(self.goal, x, coins))
 
     def facets(self, x: Tensor) -> Slope:
         """Margins of all other classes and their gradients: one forward pass, a backward pass per class."""
         self._require("gradient", "gradients")
         forward, backward = self.estimator.slope_cost
         coins = self._pay(forward, 0)
-        slope = self.estimator.slope(self.goal.facets, x, coins)
+        slope = _finite(self.estimator.slope(self.goal.facets, x, coins))
         self.meter.charge(self.rows, 0, backward * len(slope.grad))
         return slope
 
@@ -153,3 +153,8 @@ class Oracle:
     def _require(self, needed: Access, what: str) -> None:
         if not grants(self.access, needed):
             raise PermissionError(f"this attack asks for {what}, but the threat model grants {self.access} access only.")
+
+
+def _finite(slope: Slope) -> Slope:
+    """A gradient that is not a number points nowhere: zero there, or the next point would not be a number either."""
+    return slope._replace(grad=slope.grad.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0))

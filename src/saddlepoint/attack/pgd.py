@@ -40,10 +40,9 @@ class PGD:
         step = 2.5 * space.radius / self.steps if self.step_size is None else self.step_size
         x = space.sample(center, coins) if self.random_start else center
         best, velocity = Best(center, oracle.coupled), torch.zeros_like(center)
-        for k in range(self.steps):
+        for _ in range(self.steps):
             reading, grad = oracle.gradient(x)
-            if k or self.random_start:  # the center itself is no proposal
-                best.offer(x, reading)
+            best.offer(x, reading)
             if self.momentum:
                 velocity = self.momentum * velocity + normalised(grad)
                 grad = velocity

@@ -26,8 +26,8 @@ class Square:
 
     Linf: the window is set to center +- radius, one sign per channel; the start is vertical stripes. L2: the window takes over the
     budget of another one and of what is unused. The share p of the image that a window covers is halved after 10, 50, 200, 500,
-    1000, 2000, 4000, 6000 and 8000 iterations, which with `rescale` are counted in ten-thousandths of `queries`. Flat inputs [N, d]
-    are strips of one pixel's height.
+    1000, 2000, 4000, 6000 and 8000 iterations, which with `rescale` are counted in ten-thousandths of `queries`. Inputs other
+    than images [N, C, H, W] are strips of one pixel's height.
 
     Every example has a window of its own (the code in AutoAttack draws one for the batch), and stops asking once fooled where rows
     are independent. Rows of a coupled defence follow their own values, and the best whole batch is kept. A window that would change
@@ -72,7 +72,7 @@ class Square:
             else:
                 fooled = reading.success
         found = best.found if oracle.coupled else reunited([*parts, (rows, _found(fooled, y, x))])
-        point, peak = (_unless_copy(p, center.view_as(p), start).view_as(center) for p in (found.point, found.peak))
+        point, peak = (_unless_copy(p, center.reshape(p.shape), start).view_as(center) for p in (found.point, found.peak))
         return Found(point, peak)
 
     def share_at(self, iteration: int) -> float:
@@ -90,9 +90,7 @@ class _Windows(Protocol):
 
 
 def _windows(center: Tensor, space: Ball) -> _Windows:
-    if center.ndim not in (2, 4):
-        raise ValueError(f"Square attacks images [N, C, H, W] or flat inputs [N, d], got shape {tuple(center.shape)}.")
-    images = center if center.ndim == 4 else center[:, None, None, :]
+    images = center if center.ndim == 4 else center.flatten(1)[:, None, None, :]
     if space.p == math.inf:
         low, high = space.box
         return _LinfWindows((images - space.radius).clamp(min=low), (images + space.radius).clamp(max=high), images)

@@ -22,9 +22,9 @@ class VMI:
 
     g <- momentum g + (grad f(x) + v) / ||grad f(x) + v||_1   and then   v <- mean_i grad f(x + r_i) - grad f(x),
 
-    with r_i uniform in a ball of `neighbourhood` times the radius. Costs `steps` (1 + `samples`) slopes and one reading. Neighbours
-    are clipped into the box, which the released code does not do: a defence need not answer for anything outside. The best visited
-    point is kept, not the last; neighbours are no proposals.
+    with r_i uniform in a ball of `neighbourhood` times the radius. Costs `steps` + (`steps` - 1) `samples` slopes and one reading.
+    Neighbours are clipped into the box, which the released code does not do: a defence need not answer for anything outside. The
+    best visited point is kept, not the last; neighbours are no proposals.
     """
 
     steps: int = 10
@@ -40,7 +40,7 @@ class VMI:
 
     @property
     def calls(self) -> int:
-        return self.steps * (1 + self.samples) + 1
+        return self.steps + (self.steps - 1) * self.samples + 1
 
     def __call__(self, oracle: Differentiates, center: Tensor, space: Ball, coins: Coins) -> Found:
         step = space.radius / self.steps if self.step_size is None else self.step_size
@@ -48,10 +48,9 @@ class VMI:
         velocity = variance = torch.zeros_like(center)
         for k in range(self.steps):
             reading, grad = oracle.gradient(x)
-            if k:  # the center itself is no proposal
-                best.offer(x, reading)
+            best.offer(x, reading)
             velocity = self.momentum * velocity + normalised(grad + variance)
-            if self.samples:
+            if self.samples and k + 1 < self.steps:
                 variance = self._around(oracle, x, space, coins.fold(k)) - grad
             x = space.project(x + step * space.ascent(velocity, x), center)
         best.offer(x, oracle.score(x))

@@ -65,7 +65,7 @@ def _out_of_memory(error: Exception) -> bool:
 
 @dataclass(frozen=True)
 class Group:
-    """All cells of one group of examples, and the verdict on the worst of their points."""
+    """All cells of one group of examples, and the verdict on the worst of their points; on the CPU, where kept cells are."""
 
     outcomes: Outcomes  # [A, 1, M]; the clean images are the first adversary
     points: Tensor  # [M, ...]
@@ -74,11 +74,12 @@ class Group:
 
     @classmethod
     def of(cls, job: Job, rows: Tensor, episodes: list[Episode]) -> Group:
+        episodes = [episode.to("cpu") for episode in episodes]
         outcomes = Outcomes.of(episodes, ("final",), job.defense.unit)
         strongest = outcomes.strongest()[0]  # [M]
-        points = job.x[rows]
+        points = episodes[0].points
         for a, episode in enumerate(episodes):
             points = torch.where(per_example(strongest == a, points), episode.points, points)
-        whole = job.x.index_copy(0, rows, points)
+        whole = job.x.index_copy(0, rows, points.to(job.x.device))
         winner = tuple(outcomes.adversaries[a] for a in strongest.tolist())
-        return cls(outcomes, points, winner, job.judge(whole, rows))
+        return cls(outcomes, points, winner, job.judge(whole, rows).to("cpu"))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from saddlepoint.attack.goal import Goal
 from saddlepoint.attack.loss import cross_entropy
 from saddlepoint.attack.space import Ball
+from saddlepoint.auditing.answering import Answering, answers_otherwise
 from saddlepoint.auditing.result import Symptom
 from saddlepoint.coins import Coins
 from saddlepoint.defense import BlackBox, Context, Defense, Plain, Trace, View
@@ -20,6 +21,10 @@ from saddlepoint.gradients import Backprop
 from saddlepoint.locate import told
 
 _PROBE_ROWS = 16  # enough to see a rule broken, cheap for any model
+_COUPLED = Symptom(
+    "coupled rows", "warning",
+    "an image's answer changes when its batch mates leave (batch statistics?): whole batches are attacked and judged together.",
+)  # fmt: skip
 
 
 class TargetError(ValueError):
@@ -48,8 +53,10 @@ class Logarithm(Defense):
 
 def check(target: nn.Module | Defense | Callable[[Tensor], Tensor], x: Tensor, y: Tensor, space: Ball) -> Checked:
     """The target as a defence that keeps the rules, or a `TargetError` that says which rule is broken and what to do."""
+    if torch.is_inference_mode_enabled():
+        raise TargetError("inside torch.inference_mode() no gradient can be taken. Audit outside of it; torch.no_grad() is fine.")
     check_data(x, y, space)
-    rows = x[:_PROBE_ROWS]
+    rows, y = x[:_PROBE_ROWS].detach().clone(), y.long()  # a copy can be differentiated even if x was made in inference mode
     if isinstance(target, Defense):
         defense, findings = target, list(_declared(target, rows))
     elif isinstance(target, nn.Module):
@@ -132,13 +139,7 @@ def _measured(net: nn.Module, x: Tensor) -> tuple[Defense, list[Symptom]]:
         )  # fmt: skip
     coupled = not random and len(x) > 1 and not _close(first[:1], _call(net, x[:1]))
     if coupled:
-        findings.append(
-            Symptom(
-                "coupled rows", "warning",
-                "an image's answer changes when its batch mates leave (batch statistics?): whole batches are attacked and judged "
-                "together.",
-            )
-        )  # fmt: skip
+        findings.append(_COUPLED)
     plain = Plain(net, random=random, coupled=coupled)
     training = [name for name, module in net.named_modules() if module.training]
     if training:
@@ -169,7 +170,8 @@ def _declared(defense: Defense, x: Tensor) -> Iterator[Symptom]:
     if not defense.random and not _close(first, _respond(defense, x, seed=1)):
         raise TargetError("the defence declares random=False, but other coins give other answers. Set random = True.")
     alone = _respond(defense, x[:1])
-    if defense.unit == "example" and len(x) > 1 and not _close(first[:1], alone):
+    hidden = isinstance(defense, Plain) and defense.random  # noise inside a net is drawn for the batch, and says so
+    if defense.unit == "example" and not hidden and len(x) > 1 and not _close(first[:1], alone):
         gap = (first[:1] - alone).abs().amax().item()
         raise TargetError(
             f"the defence declares that rows are independent, but row 0 moves by {gap:.2g} when its batch mates leave. "
@@ -188,24 +190,27 @@ def _declared(defense: Defense, x: Tensor) -> Iterator[Symptom]:
 def _black_box(fn: Callable[[Tensor], Tensor], x: Tensor, labels: int) -> tuple[Defense, list[Symptom]]:
     given = x.clone()
     with torch.no_grad(), _told("callable", x):
-        out, again = fn(given), fn(x.clone())
+        out, again, alone = fn(given), fn(x.clone()), fn(x[:1].clone())
     if not torch.equal(given, x):
         raise TargetError("the callable changes its input in place. Copy it first: x = x.clone().")
-    random = not (isinstance(out, Tensor) and isinstance(again, Tensor) and _close(out.double(), again.double()))
+    random = not (isinstance(out, Tensor) and isinstance(again, Tensor) and _close(out, again))
+    coupled = not random and out.ndim > 0 and len(x) > 1 and not _close(out[:1], alone)
+    findings = [_COUPLED] if coupled else []
     if isinstance(out, Tensor) and out.ndim == 1 and len(out) == len(x) and not out.is_floating_point():
         classes = max(labels, int(out.amax()) + 1)
         note = Symptom("labels only", "note", "the callable answers with labels: only decision-based attacks are possible.")
-        return BlackBox(fn, classes=classes, random=random), [note]
+        return BlackBox(fn, classes=classes, random=random, coupled=coupled), [*findings, note]
     _logits(out, len(x))
     note = Symptom("no gradient access", "note", "the target is a callable: only attacks that need no gradients are possible.")
-    return BlackBox(fn, random=random), [note]
+    return BlackBox(fn, random=random, coupled=coupled), [*findings, note]
 
 
 def _gradient(defense: Defense, x: Tensor, y: Tensor) -> Iterator[Symptom]:
     """Does a usable gradient reach the input?"""
     coins = Coins.of(0, torch.arange(len(x), device=x.device))
+    aimed_at = Answering(defense) if answers_otherwise(defense) else defense
     try:
-        grad = Backprop().slope(Goal([defense], y, cross_entropy), x, coins).grad
+        grad = Backprop().slope(Goal([aimed_at], y, cross_entropy), x, coins).grad
     except (ValueError, RuntimeError) as error:
         first = str(error).splitlines()[0]
         yield Symptom("no gradient", "serious", f"no gradient reaches the input ({first}): only gradient-free attacks are run.")
@@ -283,6 +288,9 @@ def _probabilities(logits: Tensor) -> bool:
 
 
 def _close(a: Tensor, b: Tensor) -> bool:
-    # Kernels add up in another order for another batch size: a few hundred roundings at the scale of the logits.
-    scale = float(a.abs().amax().clamp(min=1.0))
-    return a.shape == b.shape and bool((a - b).abs().amax() <= 2e3 * torch.finfo(a.dtype).eps * scale)
+    # Kernels add up in another order for another batch size: a few hundred roundings at the scale of the logits. Nets in half
+    # precision add up in single, so that only the results of layers are rounded.
+    if not a.is_floating_point() or a.shape != b.shape:
+        return torch.equal(a, b)
+    eps, scale = torch.finfo(a.dtype).eps, float(a.abs().amax().clamp(min=1.0))
+    return bool((a.double() - b.double()).abs().amax() <= (2e3 if eps < 1e-6 else 32) * eps * scale)

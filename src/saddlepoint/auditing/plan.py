@@ -63,7 +63,7 @@ def plan(
     checked = check(target, x, y, threat.space)
     if checked.defense.random and threat.draws == 1:
         threat = replace(threat, draws=SPENDING[budget].draws)
-    job = Job(checked.defense, x, y.long(), threat, seed, batch_size)
+    job = Job(checked.defense, x.detach(), y.long(), threat, seed, batch_size)
     sent = tuple(adversaries) or compose(checked.defense, checked.classes, threat, budget)
     return Plan(name or type(target).__name__, budget, job, (Stand(), *sent), checked.findings)
 
@@ -83,10 +83,10 @@ def conclude(plan: Plan, groups: Sequence[Group], seconds: float) -> Audit:
         robust_accuracy=robust,
         interval=wilson(robust, len(job.x)),
         rows=rows,
-        symptoms=(*plan.findings, *signs(job, groups, rows), *unbounded(job)),
+        symptoms=(*plan.findings, *signs(job, plan.adversaries, groups, rows), *unbounded(job)),
         versions={"saddlepoint": version("saddlepoint"), "torch": torch.__version__, "python": platform.python_version()},
-        x=job.x,
-        y=job.y,
+        x=job.x.cpu(),
+        y=job.y.cpu(),
         worst_points=torch.cat([g.points for g in groups]),
         correct=correct,
         answered=torch.cat([g.verdict.answered[0] for g in groups]),
@@ -119,7 +119,7 @@ def _rows(groups: Sequence[Group]) -> tuple[Row, ...]:
     n = sum(len(g.points) for g in groups)
 
     def running(upto: int) -> float:
-        return float(torch.cat([g.outcomes.first(upto).worst_case_per_example()[0] for g in groups]).mean())
+        return float(torch.cat([g.outcomes.only(range(upto)).worst_case_per_example()[0] for g in groups]).mean())
 
     rows, before = [], running(1)
     for a, name in enumerate(groups[0].outcomes.adversaries[1:], start=1):

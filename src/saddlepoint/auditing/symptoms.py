@@ -9,35 +9,43 @@ import torch
 
 from saddlepoint.attack.apgd import APGD
 from saddlepoint.attack.loss import cross_entropy
+from saddlepoint.attack.oracle import grants
+from saddlepoint.auditing.answering import AtAnswer, answers_otherwise
 from saddlepoint.auditing.cell import Group, Job
 from saddlepoint.auditing.result import Row, Symptom
-from saddlepoint.game import Direct
+from saddlepoint.game import Adversary, Direct, Stand, Transfer
 from saddlepoint.gradients import Backprop, EoT, Estimator
 
 _SANITY_ROWS, _SANITY_STEPS = 64, 20
 
 
-def signs(job: Job, groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Symptom]:
-    """What the attacks themselves give away."""
+def signs(job: Job, adversaries: Sequence[Adversary], groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Symptom]:
+    """What the attacks themselves give away. There is a row for every adversary but the first, the clean images."""
     n = len(job.x)
-    blind = [row for row in rows if row.name in ("square", "rays")]
-    seeing = [row for row in rows if row not in blind]
-    taken = sum(row.gain for row in blind)
+    seeing = [a for a, sent in enumerate(adversaries) if sent.needs == "gradient" or isinstance(sent, Transfer)]
+    blind = [a for a, sent in enumerate(adversaries) if a not in seeing and not isinstance(sent, Stand)]
+    taken = _left(groups, [0, *seeing]) - _left(groups, [0, *seeing, *blind])  # in whatever order they were sent
     if seeing and taken * n >= 2 and taken >= 0.01:
         yield Symptom(
             "black box beats white box", "serious",
             f"attacks without gradients took {100 * taken:.1f} points from what gradient attacks had left: gradients are masked.",
         )  # fmt: skip
-    if seeing and not blind and seeing[-1].gain * n >= 2 and seeing[-1].gain >= 0.01:
+    last = rows[-1]
+    if seeing and not blind and last.gain * n >= 2 and last.gain >= 0.01:
         yield Symptom(
             "not converged", "warning",
-            f"the last attack, {seeing[-1].name}, still took {100 * seeing[-1].gain:.1f} points: a larger budget would take more.",
+            f"the last attack, {last.name}, still took {100 * last.gain:.1f} points: a larger budget would take more.",
         )  # fmt: skip
     copies = sum(row.copies for row in rows)
     if copies:
         yield Symptom(
             "clean copies", "warning", f"{copies} proposals were the clean image itself: the attack could not move there."
         )
+    if job.defense.unit != "example":
+        yield Symptom(
+            "dependent images", "note",
+            f"images of one {job.defense.unit} are answered together; the interval takes them for independent and is too narrow.",
+        )  # fmt: skip
     split = max(int(e.batch.amax()) + 1 for g in groups for e in g.outcomes.episodes) if job.defense.unit == "example" else 1
     if split > 1:
         yield Symptom("memory", "note", f"memory ran out: batches of {job.batch_size} were attacked in up to {split} parts.")
@@ -51,16 +59,22 @@ def signs(job: Job, groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Sy
         )  # fmt: skip
 
 
+def _left(groups: Sequence[Group], adversaries: Sequence[int]) -> float:
+    """The accuracy that is left when these alone are sent."""
+    return float(torch.cat([g.outcomes.only(adversaries).worst_case_per_example()[0] for g in groups]).mean())
+
+
 def unbounded(job: Job) -> Iterator[Symptom]:
     """With half the box as its radius an attack can turn any image grey: a defence that survives that hides its gradients."""
-    if job.defense.grants != "gradient":
+    if not (grants(job.defense.grants, "gradient") and grants(job.threat.access, "gradient")):
         return
     space, d = job.threat.space, job.x[0].numel()
     radius = (space.box[1] - space.box[0]) / 2 * d ** (1 / space.p)
     if radius <= space.radius:
         return
     estimator: Estimator = EoT(8) if job.defense.random else Backprop()
-    attack = Direct("unbounded", APGD(_SANITY_STEPS), loss=cross_entropy, estimator=estimator)
+    attack: Adversary = Direct("unbounded", APGD(_SANITY_STEPS), loss=cross_entropy, estimator=estimator)
+    attack = AtAnswer(attack) if answers_otherwise(job.defense) else attack
     wide = replace(job, threat=replace(job.threat, space=replace(space, radius=radius), queries=None))
     left = wide.play(attack, torch.arange(min(_SANITY_ROWS, len(job.x)), device=job.x.device))
     accuracy = float(left.correct.mean())

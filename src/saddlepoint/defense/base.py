@@ -76,13 +76,16 @@ class Plain(Defense):
 class BlackBox(Defense):
     """Any callable from a batch of images to logits [N, C], or to labels [N]: only queries, no gradients."""
 
-    def __init__(self, fn: Callable[[Tensor], Tensor], *, classes: int | None = None, random: bool = False) -> None:
-        self.fn, self.classes, self.random = fn, classes, random
+    def __init__(
+        self, fn: Callable[[Tensor], Tensor], *, classes: int | None = None, random: bool = False, coupled: bool = False
+    ) -> None:
+        self.fn, self.classes, self.random, self.coupled = fn, classes, random, coupled
         self.grants = "score" if classes is None else "decision"
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:  # noqa: ARG002
         with torch.no_grad():
             out = self.fn(x.detach())
         if self.classes is not None:
-            out = nn.functional.one_hot(out.long(), self.classes).to(x.dtype)
+            # Attacked, it may answer with a class that nobody had seen when classes were counted.
+            out = nn.functional.one_hot(out.long(), max(self.classes, int(out.amax()) + 1)).to(x.dtype)
         return Trace((View("final", out),))

@@ -178,11 +178,8 @@ class Cascade:
 
 
 @dataclass(frozen=True)
-class Standing:
-    """The adversary sent only to rows that the defence answers rightly without it; elsewhere the clean image is proposed.
-
-    Only for a deterministic defence with independent rows: elsewhere a row's clean answer settles nothing.
-    """
+class Around:
+    """Another adversary, sent in another way: under its name, with its needs."""
 
     adversary: Adversary
 
@@ -193,6 +190,14 @@ class Standing:
     @property
     def needs(self) -> Access:
         return self.adversary.needs
+
+
+@dataclass(frozen=True)
+class Standing(Around):
+    """The adversary sent only to rows that the defence answers rightly without it; elsewhere the clean image is proposed.
+
+    Only for a deterministic defence with independent rows: elsewhere a row's clean answer settles nothing.
+    """
 
     def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
         if defense.random or defense.unit != "example":
@@ -205,36 +210,22 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Restarts:
+class Restarts(Around):
     """The same adversary `times` times, each with coins of its own."""
 
-    adversary: Adversary
     times: int = 5
 
     @property
     def name(self) -> str:
         return f"{self.adversary.name} x{self.times}"
 
-    @property
-    def needs(self) -> Access:
-        return self.adversary.needs
-
     def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
         return Cascade(self.name, tuple(_Again(self.adversary, k) for k in range(self.times))).move(turn, defense, x, y)
 
 
 @dataclass(frozen=True)
-class _Again:
-    adversary: Adversary
+class _Again(Around):
     salt: int
-
-    @property
-    def name(self) -> str:
-        return self.adversary.name
-
-    @property
-    def needs(self) -> Access:
-        return self.adversary.needs
 
     def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
         return self.adversary.move(replace(turn, attempt=turn.attempt * 1009 + self.salt), defense, x, y)

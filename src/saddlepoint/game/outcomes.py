@@ -39,16 +39,16 @@ class Outcomes:
             episodes=tuple(episodes),
         )
 
-    def first(self, count: int) -> Outcomes:
-        """The game as it stood after the first `count` adversaries."""
+    def only(self, which: Sequence[int]) -> Outcomes:
+        """The game with some of the adversaries alone."""
         return Outcomes(
-            self.adversaries[:count],
+            tuple(self.adversaries[a] for a in which),
             self.answers,
-            self.correct[:count],
-            self.chosen[:count],
+            self.correct[list(which)],
+            self.chosen[list(which)],
             self.batch,
             self.unit,
-            self.episodes[:count],
+            tuple(self.episodes[a] for a in which) if self.episodes else (),
         )
 
     def accuracy(self) -> Tensor:  # [A, D]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import torch
@@ -36,6 +36,10 @@ class Episode:
     forward: Tensor  # [N] passes spent by the adversary
     backward: Tensor  # [N]
     seconds: float
+
+    def to(self, device: str | torch.device) -> Episode:
+        tensors = {f.name: getattr(self, f.name).to(device) for f in fields(self) if f.name not in ("adversary", "seconds")}
+        return replace(self, **tensors)
 
     @classmethod
     def joined(cls, parts: Sequence[Episode]) -> Episode:
@@ -85,12 +89,17 @@ def play(
     progress: Progress | None = None,
 ) -> Episode:
     """One episode: batch by batch the attacker proposes, the referee checks, the defender adapts and answers."""
+    if not isinstance(defense, Defense):
+        raise TypeError(
+            f"play needs a Defense, got {type(defense).__name__}. Wrap a network in `Plain(net)`, any callable in `BlackBox(fn)`."
+        )
     if not (grants(threat.access, adversary.needs) and grants(defense.grants, adversary.needs)):
         raise PermissionError(
             f"{adversary.name} asks for {adversary.needs} access; the threat model grants {threat.access} access and the defence "
             f"gives {defense.grants} access."
         )
     _refuse_inputs(x, y, threat)
+    y = y.long()
     ids = torch.arange(len(x), device=x.device) if ids is None else ids
     parts = []
     for rows in torch.split(torch.arange(len(x), device=x.device), batch_size):
@@ -150,6 +159,8 @@ def _judge(turn: Turn, defense: Defense, x: Tensor, y: Tensor, answers: Mapping[
 def _refuse_inputs(x: Tensor, y: Tensor, threat: Threat) -> None:
     if not len(x) or len(x) != len(y):
         raise ValueError(f"expected at least one input and a label for each, got {len(x)} inputs and {len(y)} labels.")
+    if y.ndim != 1 or y.is_floating_point():
+        raise ValueError(f"labels must be one whole number per input, got {y.dtype} of shape {list(y.shape)}.")
     if not threat.space.contains(x, x).all():
         low, high = threat.space.box
         raise ValueError(

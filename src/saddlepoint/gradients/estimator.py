@@ -60,7 +60,7 @@ class Backprop:
         x = x.detach().requires_grad_()
         with torch.enable_grad():
             value, success = objective(x, coins)
-        parts = value.sum(-1).reshape(-1)  # rows are independent, or the defence is coupled and means it
+            parts = value.sum(-1).reshape(-1).unbind()  # rows are independent, or the defence is coupled and means it
         grads = [_gradient(part, x, retain=k + 1 < len(parts)) for k, part in enumerate(parts)]
         return Slope(Reading(value.detach(), success), torch.stack(grads).view(*value.shape[:-1], *x.shape))
 

@@ -39,7 +39,7 @@ KINDS: dict[str, Callable[[AttackSpec], Attack[Any]]] = {
     "fab": lambda spec: FAB(spec.steps or 100, facet=own_facet if spec.targets else nearest_facet),
     "square": lambda spec: Square(spec.queries or 5000),
     "rays": lambda spec: RayS(spec.queries or 10_000),
-    "cw": lambda spec: CW(spec.steps or 200),
+    "cw": lambda spec: CW(spec.steps or 1000),  # with fewer, pixels on the edge of the box cannot leave it
     "fmn": lambda spec: FMN(spec.steps or 100),
 }
 NAMED = {

@@ -6,6 +6,9 @@ import hashlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from functools import partial
+from importlib.metadata import version
+from types import CellType
 from typing import Any
 
 import torch
@@ -46,6 +49,7 @@ def cell_keys(plan: Plan, target: str, threads: int) -> dict[tuple[int, int], st
     data = [tensor_digest(job.x[rows], job.y[rows], rows) for rows in groups]
     adversaries = [_fingerprint(a, 0) for a in plan.adversaries]
     shared = {"target": target, "threat": describe(job.threat), "seed": job.seed, "batch": job.batch_size, "threads": threads}
+    shared["versions"] = [version("saddlepoint"), torch.__version__]  # another version may attack, or round, in another way
     return {(g, a): digest({**shared, "data": data[g], "adversary": adversaries[a]}) for g, a in plan.cells}
 
 
@@ -55,7 +59,9 @@ def _fingerprint(value: Any, depth: int) -> Any:
         return tensor_digest(value)
     if isinstance(value, nn.Module):
         state = {name: tensor_digest(t) for name, t in value.state_dict().items()}
-        return {"class": type(value).__qualname__, "text": repr(value), "state": state}
+        # The forward pass may be written anew and answer as before: with another gradient it is another target.
+        sources = sorted({_source(type(module)) for module in value.modules()})  # sorted: classes may share a name
+        return {"class": type(value).__qualname__, "text": repr(value), "state": state, "sources": sources}
     if depth > _DEPTH:
         return describe(value)
     if isinstance(value, Mapping):
@@ -70,9 +76,18 @@ def _fingerprint(value: Any, depth: int) -> Any:
     if isinstance(value, Defense):
         own = {k: _fingerprint(v, depth + 1) for k, v in sorted(vars(value).items())}
         return {"class": type(value).__qualname__, "source": _source(type(value)), "fields": own}
+    if isinstance(value, partial):
+        return {"partial": [_fingerprint(part, depth + 1) for part in (value.func, value.args, value.keywords)]}
     if callable(value) and not isinstance(value, type):
-        return {"name": getattr(value, "__qualname__", type(value).__qualname__), "source": _source(value)}
+        name = getattr(value, "__qualname__", type(value).__qualname__)
+        return {"name": name, "source": _source(value), "holds": [_fingerprint(held, depth + 1) for held in _held(value)]}
     return describe(value)
+
+
+def _held(function: Any) -> list[Any]:
+    """What a function carries along beside its text: the variables it was made with, defaults, fields, the object it belongs to."""
+    filled = [cell.cell_contents for cell in getattr(function, "__closure__", None) or () if cell != CellType()]
+    return [*filled, *(getattr(function, name, None) for name in ("__defaults__", "__kwdefaults__", "__dict__", "__self__"))]
 
 
 def _source(thing: Any) -> str:

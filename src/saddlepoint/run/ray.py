@@ -25,16 +25,18 @@ class Ray:
     """
 
     address: str | None = None
-    cpus: float = 1  # per cell
-    gpus: float = 0
+    cpus: float | None = None  # per cell; None: as many as it has threads
+    gpus: float | None = None  # per cell; None: one if it runs on a GPU
     retries: int = 5  # of a cell whose node or worker was lost
 
-    def run(self, work: Work, spec: str | None, cells: Iterable[Cell]) -> Iterator[Packed]:  # noqa: ARG002
+    def run(self, work: Work, spec: str | None, cells: Iterable[Cell]) -> Iterator[Packed]:
         spec, ray = needs_spec(spec), self._connect()
-        task = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=self.retries)(_compute)
+        cpus = self.cpus if self.cpus is not None else work.threads or 1
+        gpus = self.gpus if self.gpus is not None else float(work.plan.job.x.is_cuda)
+        task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=self.retries)(_compute)
         queue, running, folder = iter(cells), set[Any](), str(Path.cwd())
         while True:
-            room = 2 * max(int(ray.cluster_resources().get("CPU", 1) // max(self.cpus, 1e-9)), 1)
+            room = 2 * max(int(ray.cluster_resources().get("CPU", 1) // max(cpus, 1e-9)), 1)
             while len(running) < room and (cell := next(queue, None)) is not None:
                 running.add(task.remote(spec, cell, folder))
             if not running:
