@@ -11,6 +11,7 @@ from roster import INF, NORMS, ROSTER, Entry, each
 from saddlepoint.attack.loss import margin, targeted_margin
 from saddlepoint.attack.pgd import FGSM
 from saddlepoint.attack.space import Ball
+from saddlepoint.attack.vmi import VMI
 from saddlepoint.game import Direct, MultiTarget, Threat, play
 
 N, D = 10, 20
@@ -61,6 +62,12 @@ def test_binary_worst_case_where_the_box_binds(entry: Entry, p: float) -> None:
 def test_one_step_solves_a_linear_problem_where_no_wall_binds(p: float) -> None:
     """From the center the steepest direction is the answer: FGSM in each norm."""
     assert gap(Entry("fgsm", FGSM(), exact=FGSM()), Ball(p, RADIUS[p]), INSIDE, 0).amax() < 1e-14
+
+
+@pytest.mark.parametrize("p", NORMS)
+def test_vmi_walks_straight_to_the_answer_where_no_wall_binds(p: float) -> None:
+    """A linear net has one gradient: no variance to tune, and ten steps of a tenth of the radius end at its edge."""
+    assert gap(Entry("vmi", VMI(samples=2), exact=VMI(samples=2)), Ball(p, RADIUS[p]), INSIDE, 0).amax() < 1e-12
 
 
 @each(tuple(entry for entry in SOLVERS if entry.loss is margin))
