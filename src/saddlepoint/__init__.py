@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from saddlepoint.attack.vmi import VMI
     from saddlepoint.auditing import Audit, autoattack, rand
     from saddlepoint.data import load_data
-    from saddlepoint.defense import BlackBox, Context, Defense, Plain, Trace, View
+    from saddlepoint.defense import BlackBox, Context, Defense, MultiExit, Plain, Trace, View
     from saddlepoint.game import Cascade, Direct, MultiTarget, Outcomes, Restarts, Threat, Transfer, evaluate, play
     from saddlepoint.gradients import BPDA, SPSA, Backprop, Checkpointed, EoT, Exact, FixedCoins
     from saddlepoint.run import audit
@@ -51,7 +51,7 @@ _HOME = {
     "attack.vmi": ("VMI",),
     "auditing": ("Audit", "autoattack", "rand"),
     "data": ("load_data",),
-    "defense": ("BlackBox", "Context", "Defense", "Plain", "Trace", "View"),
+    "defense": ("BlackBox", "Context", "Defense", "MultiExit", "Plain", "Trace", "View"),
     "game": ("Cascade", "Direct", "MultiTarget", "Outcomes", "Restarts", "Threat", "Transfer", "evaluate", "play"),
     "gradients": ("BPDA", "SPSA", "Backprop", "Checkpointed", "EoT", "Exact", "FixedCoins"),
     "run": ("audit",),
@@ -83,6 +83,7 @@ __all__ = [
     "Exact",
     "FixedCoins",
     "Linf",
+    "MultiExit",
     "MultiTarget",
     "Outcomes",
     "Plain",
