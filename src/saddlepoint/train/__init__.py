@@ -1,5 +1,6 @@
 """Training: one loop, interchangeable losses, recipes."""
 
+from saddlepoint.train.exits import MaxAverageTraining, OverExits
 from saddlepoint.train.fit import Epoch, Split, Trained, fit, split
 from saddlepoint.train.method import FAT, MART, TRADES, FastTraining, Method, PGDTraining, Standard
 from saddlepoint.train.rebuild import measure, rebuild
@@ -16,7 +17,9 @@ __all__ = [
     "Cosine",
     "Epoch",
     "FastTraining",
+    "MaxAverageTraining",
     "Method",
+    "OverExits",
     "PGDTraining",
     "Piecewise",
     "Recipe",

@@ -8,14 +8,15 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from saddlepoint.attack.aim import mean_of_losses
 from saddlepoint.attack.goal import Goal
 from saddlepoint.attack.loss import Loss, cross_entropy
 from saddlepoint.attack.oracle import Meter, Oracle
 from saddlepoint.attack.pgd import PGD
 from saddlepoint.attack.space import Ball, per_example
 from saddlepoint.coins import Coins
-from saddlepoint.defense import Plain
 from saddlepoint.gradients import Backprop, Objective, Reading, Slope
+from saddlepoint.train.shown import Shown
 
 
 def craft(
@@ -32,12 +33,14 @@ def craft(
     """The last point of PGD; a row stops early, `tau` steps after it is first answered wrongly, if `tau` is given.
 
     An evaluation keeps the best point visited; training uses the last one, as Madry et al. 2018 do: no pass is needed to judge it.
+    Of a network with several exits the mean of the losses is attacked: the average attack.
     The network answers in eval mode, so that its running statistics see no half-made adversaries; every module returns to the mode
     it was in, and no parameter's gradient is touched.
     """
     with evaluating(net):
         estimator = _Latest(len(x), attack.steps if tau is None else tau, x.device)
-        oracle = Oracle(Goal([Plain(net)], y, loss), estimator, Meter.of(len(x)), torch.arange(len(x)), coins.fold(1))
+        goal = Goal([Shown(net)], y, loss, mean_of_losses)
+        oracle = Oracle(goal, estimator, Meter.of(len(x)), torch.arange(len(x)), coins.fold(1))
         return attack(oracle, x, space, coins.fold(2)).peak
 
 

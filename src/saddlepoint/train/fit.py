@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.coins import Coins
-from saddlepoint.defense import Plain
 from saddlepoint.describe import describe
 from saddlepoint.game import Adversary, Stand, Threat, play
 from saddlepoint.train import checkpoint
 from saddlepoint.train.craft import evaluating
 from saddlepoint.train.recipe import Recipe
+from saddlepoint.train.shown import Shown, Stacked, exits_of
 
 _SPLIT, _ORDER, _AUGMENT, _CRAFT, _HIDDEN = range(1, 6)  # each use of randomness tosses its own coins
 
@@ -75,7 +75,6 @@ def fit(
     net = copy.deepcopy(net)
     device = torch.device(device) if device is not None else next((p.device for p in net.parameters()), x.device)
     net, x, y = net.to(device), x.to(device), y.to(device)
-    _refuse_unfit(net, x, y)
     run = _Run.begin(net, x, y, recipe, seed)
     path = Path(out) / "checkpoint.pt" if out is not None else None
     identity = _identity(net, x, y, recipe, seed)
@@ -111,15 +110,17 @@ class _Run:
     best_weights: checkpoint.Weights
     best: Epoch | None
     history: list[Epoch]
+    exits: int
 
     @classmethod
     def begin(cls, net: nn.Module, x: Tensor, y: Tensor, recipe: Recipe, seed: int) -> _Run:
+        exits = _exits(net, x, y)
         parts = split(len(x), recipe.dev_share, seed)
         if not len(parts.train):
             raise ValueError(
                 f"{len(x)} examples leave none to train on beside a dev share of {recipe.dev_share}. Give more examples."
             )
-        return cls(net, x, y, recipe, seed, parts, recipe.optimizer.over(net.parameters()), {}, None, [])
+        return cls(net, x, y, recipe, seed, parts, recipe.optimizer.over(net.parameters()), {}, None, [], exits)
 
     @property
     def over(self) -> bool:
@@ -162,13 +163,21 @@ class _Run:
     def _losses(self, rows: Tensor, number: int) -> Tensor:  # [B]
         here = rows.to(self.x.device)
         x = self.recipe.augment(self.x[here], self._coins(rows, _AUGMENT, number))
-        return self.recipe.method.loss(self.net, x, self.y[here], self.recipe.space, self._coins(rows, _CRAFT, number))
+        # A list of logits has no arithmetic; stacked, methods written for one exit give losses [L, B], to be reduced by another.
+        net = Stacked(self.net) if self.exits > 1 else self.net
+        losses = self.recipe.method.loss(net, x, self.y[here], self.recipe.space, self._coins(rows, _CRAFT, number))
+        if losses.shape != rows.shape:
+            raise ValueError(
+                f"{self.recipe.name}: the method gives losses {list(losses.shape)} for {len(rows)} examples, expected "
+                f"[{len(rows)}]. The network has {self.exits} exits: train several with OverExits(method)."
+            )
+        return losses
 
     def _accuracy(self, adversary: Adversary) -> float:
         rows = self.split.dev.to(self.x.device)
         with evaluating(self.net):
             threat = Threat(self.recipe.space)
-            episode = play(Plain(self.net), adversary, self.x[rows], self.y[rows], threat, ids=rows, seed=self.seed)
+            episode = play(Shown(self.net), adversary, self.x[rows], self.y[rows], threat, ids=rows, seed=self.seed)
         return float(episode.correct.mean())
 
     def _coins(self, rows: Tensor, use: int, epoch: int) -> Coins:
@@ -235,11 +244,16 @@ def _refuse_bad(x: Tensor, y: Tensor, recipe: Recipe) -> None:
         )
 
 
-def _refuse_unfit(net: nn.Module, x: Tensor, y: Tensor) -> None:
+def _exits(net: nn.Module, x: Tensor, y: Tensor) -> int:
+    """How many exits the network has; one that cannot be trained on this data is refused."""
     with evaluating(net), torch.no_grad():
-        logits = net(x[:2])
-    if logits.ndim != 2 or len(logits) != 2 or not 0 <= int(y.min()) <= int(y.max()) < logits.shape[1]:
+        exits = exits_of(net, x[:2])
+    shapes = sorted({tuple(logits.shape) for logits in exits})
+    fit_for_use = len(shapes) == 1 and len(shapes[0]) == 2 and shapes[0][0] == 2
+    if not fit_for_use or not 0 <= int(y.min()) <= int(y.max()) < shapes[0][1]:
+        found = " and ".join(str(list(shape)) for shape in shapes)
         raise ValueError(
-            f"the network answers {list(logits.shape)} to two examples and labels are {int(y.min())}..{int(y.max())}: "
+            f"the network answers {found} to two examples and labels are {int(y.min())}..{int(y.max())}: "
             "expected logits [2, C] with C above every label. Check the network's last layer and the labels."
         )
+    return len(exits)

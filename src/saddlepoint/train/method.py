@@ -16,7 +16,10 @@ from saddlepoint.train.craft import craft, evaluating
 
 
 class Method(Protocol):
-    """A per-example loss of the network in the mode it is in; the loop takes its mean."""
+    """A per-example loss of the network in the mode it is in; the loop takes its mean.
+
+    Of a network that answers [L, N, C], the losses here are [L, N]: see `OverExits`.
+    """
 
     def loss(self, net: nn.Module, x: Tensor, y: Tensor, space: Ball, coins: Coins) -> Tensor: ...  # [N]
 
@@ -122,7 +125,7 @@ def boosted_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
 
     1 - p_k is summed over the classes other than k, so it never rounds to 0; the released code adds 0.0001 to it instead.
     """
-    strongest = logits.scatter(-1, y[:, None], -torch.inf).argmax(-1, keepdim=True)
+    strongest = logits.scatter(-1, y.expand(logits.shape[:-1]).unsqueeze(-1), -torch.inf).argmax(-1, keepdim=True)
     rest = logits.scatter(-1, strongest, -torch.inf).logsumexp(-1)
     return cross_entropy(logits, y) + logits.logsumexp(-1) - rest
 

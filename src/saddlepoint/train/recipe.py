@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from saddlepoint.attack.aim import Aim, last
 from saddlepoint.attack.loss import cross_entropy
 from saddlepoint.attack.pgd import PGD
 from saddlepoint.attack.space import Ball
@@ -104,9 +105,12 @@ class Shift:
         return padded[example, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
-def judge() -> Direct:
-    """PGD-10 on the cross-entropy: what an epoch is judged by unless the recipe says otherwise."""
-    return Direct("pgd-10", PGD(steps=10), loss=cross_entropy)
+def judge(aim: Aim = last) -> Direct:
+    """PGD-10 on the cross-entropy: what an epoch is judged by unless the recipe says otherwise.
+
+    A network with several exits is judged by the mean of their logits: aim at all of them, `judge(mean_of_losses)`.
+    """
+    return Direct("pgd-10", PGD(steps=10), loss=cross_entropy, aim=aim)
 
 
 @dataclass(frozen=True)
