@@ -10,22 +10,23 @@ from typing import cast
 import torch
 from torch import nn
 
+from saddlepoint.attack.aim import loss_of_mean
 from saddlepoint.attack.apgd import APGD
 from saddlepoint.attack.loss import cross_entropy, dlr
 from saddlepoint.attack.pgd import PGD
 from saddlepoint.data import load_data
-from saddlepoint.defense import Plain
 from saddlepoint.describe import describe
 from saddlepoint.game import Adversary, Direct, Stand, evaluate
 from saddlepoint.train.fit import Progress, fit
 from saddlepoint.train.method import Standard
 from saddlepoint.train.recipe import Recipe
+from saddlepoint.train.shown import Shown
 from saddlepoint.zoo.models import Entry, Measured, store
 
 ADVERSARIES: tuple[Adversary, ...] = (
     Stand(),
-    Direct("pgd-40", PGD(steps=40), loss=cross_entropy),
-    Direct("apgd-100-dlr", APGD(steps=100), loss=dlr),
+    Direct("pgd-40", PGD(steps=40), loss=cross_entropy, aim=loss_of_mean),
+    Direct("apgd-100-dlr", APGD(steps=100), loss=dlr, aim=loss_of_mean),
 )
 
 
@@ -44,7 +45,7 @@ def rebuild(
     The same recipe, seed and machine give the same weights to the last bit. `out` keeps checkpoints to resume from.
     """
     with _one_thread():
-        data = load_data(recipe.data, split="train")
+        data = load_data(recipe.data, split="train", n=recipe.n)
         trained = fit(initial(recipe, seed), data.x, data.y, recipe, seed=seed, out=out, resume=resume, progress=progress)
         measured = measure(trained.net, recipe, seed=seed, adversaries=adversaries)
     record = Entry(
@@ -69,9 +70,9 @@ def initial(recipe: Recipe, seed: int) -> nn.Module:
 
 
 def measure(net: nn.Module, recipe: Recipe, *, seed: int = 0, adversaries: tuple[Adversary, ...] = ADVERSARIES) -> Measured:
-    """Accuracy on the whole test set in the recipe's perturbation set, by adversary."""
-    data = load_data(recipe.data, split="test")
-    outcomes = evaluate(Plain(net), adversaries, data.x, data.y, threat=recipe.space, seed=seed, batch_size=500)
+    """Accuracy on the test set in the recipe's perturbation set, by adversary."""
+    data = load_data(recipe.data, split="test", n=recipe.measured_on)
+    outcomes = evaluate(Shown(net), adversaries, data.x, data.y, threat=recipe.space, seed=seed, batch_size=500)
     accuracy = dict(zip(outcomes.adversaries, outcomes.accuracy()[:, 0].tolist(), strict=True))
     return Measured(
         data=f"{recipe.data}, test",

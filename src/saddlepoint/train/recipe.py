@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.attack.aim import Aim, last
+from saddlepoint.attack.aim import loss_of_mean
 from saddlepoint.attack.loss import cross_entropy
 from saddlepoint.attack.pgd import PGD
 from saddlepoint.attack.space import Ball
@@ -123,6 +124,8 @@ class Recipe:
     method: Method
     space: Ball  # the perturbation set: of the method's adversaries, and of the judge's
     epochs: int
+    n: int | None = None  # training examples taken, the first ones; None: all
+    measured_on: int | None = None  # test examples by which the trained network is measured; None: all
     batch_size: int = 128  # at most; batches of an epoch are of equal size to within one
     optimizer: Optimizer = field(default_factory=SGD)
     schedule: Schedule = field(default_factory=Cosine)
@@ -135,6 +138,9 @@ class Recipe:
         for name, least in (("epochs", 1), ("batch_size", 1), ("patience", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"recipe {self.name}: {name} must be at least {least}, got {getattr(self, name)}.")
+        for name, count in (("n", self.n), ("measured_on", self.measured_on)):
+            if count is not None and count < 2:
+                raise ValueError(f"recipe {self.name}: {name} must be at least 2 or None, got {count}.")
         if not 0 < self.dev_share < 1:
             raise ValueError(
                 f"recipe {self.name}: dev_share must lie between 0 and 1, got {self.dev_share}. "

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 
+from saddlepoint.attack.pgd import PGD
 from saddlepoint.attack.space import Linf
 from saddlepoint.game import Stand
+from saddlepoint.train.exits import OverExits
 from saddlepoint.train.method import FAT, MART, TRADES, FastTraining, PGDTraining, Standard
-from saddlepoint.train.recipe import SGD, Cosine, Recipe
+from saddlepoint.train.recipe import SGD, Cosine, Recipe, Shift
 from saddlepoint.zoo.nets import DigitsCNN
+from saddlepoint.zoo.nets.resnet import cifar_exits, digits_exits
 
 _DIGITS = Recipe(
     name="digits-pgd",
@@ -25,6 +28,21 @@ _DIGITS = Recipe(
     dev_share=0.2,
 )
 
+_CIFAR_EXITS = Recipe(
+    name="cifar-exits",
+    data="cifar10",
+    net=cifar_exits,
+    method=OverExits(PGDTraining(PGD(steps=5))),
+    space=Linf(8 / 255),
+    epochs=10,
+    n=10_000,
+    measured_on=500,
+    optimizer=SGD(rate=0.1),
+    schedule=Cosine(warmup=0.05),
+    augment=Shift(pixels=4, mirror=True),
+    dev_share=0.05,
+)
+
 RECIPES: Mapping[str, Recipe] = {
     recipe.name: recipe
     for recipe in (
@@ -34,6 +52,8 @@ RECIPES: Mapping[str, Recipe] = {
         replace(_DIGITS, name="digits-mart", method=MART()),
         replace(_DIGITS, name="digits-fat", method=FAT()),
         replace(_DIGITS, name="digits-fast", method=FastTraining()),
+        replace(_DIGITS, name="digits-exits", net=digits_exits, method=OverExits(PGDTraining())),
+        _CIFAR_EXITS,
     )
 }
 

@@ -15,9 +15,10 @@ from safetensors.torch import save as write_tensors
 from torch import nn
 
 from saddlepoint.zoo.nets import DigitsCNN
+from saddlepoint.zoo.nets.resnet import cifar_exits, digits_exits
 
 WEIGHTS = Path(__file__).parent / "weights"
-NETS: Mapping[str, Callable[[], nn.Module]] = {net.__name__: net for net in (DigitsCNN,)}
+NETS: Mapping[str, Callable[[], nn.Module]] = {net.__name__: net for net in (DigitsCNN, digits_exits, cifar_exits)}
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,24 @@ def resnet18(
     return Staged(stem, stages, [pooled_head(channels, classes) for channels in widths])
 
 
+def seven_exit_resnet(width: int = 12, *, in_channels: int = 3, classes: int = 10) -> Staged:
+    """Seven basic blocks with an exit after each: 127 subsets of exits on a network that two cores can train."""
+    widths = [width * 2 ** (k // 2) for k in range(7)]
+    blocks = [_block(before, out, stride=1 if before == out else 2) for before, out in zip([width, *widths], widths, strict=False)]
+    stem = normalised_stem(conv_bn_relu(in_channels, width), MEAN, STD)
+    return Staged(stem, blocks, [pooled_head(channels, classes) for channels in widths])
+
+
+def digits_exits() -> Staged:
+    """The four-exit ResNet-18 at an eighth of its width, for 8x8 digits."""
+    return resnet18(8, in_channels=1)
+
+
+def cifar_exits() -> Staged:
+    """The seven-exit network for CIFAR-10."""
+    return seven_exit_resnet()
+
+
 def _stage(channels: int, out: int, depth: int, stride: int) -> nn.Sequential:
     return nn.Sequential(*(_block(channels if k == 0 else out, out, stride if k == 0 else 1) for k in range(depth)))
 
