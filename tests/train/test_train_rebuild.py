@@ -42,7 +42,8 @@ def test_the_initial_network_is_a_function_of_the_seed():
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_runs(name):
     coarse = replace(RECIPES[name], epochs=1, select=Stand(), batch_size=40)
-    x, y = torch.rand(50, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(50) % 10
+    shape = (50, 3, 32, 32) if coarse.data == "cifar10" else (50, 1, 8, 8)
+    x, y = torch.rand(shape, generator=torch.Generator().manual_seed(0)), torch.arange(50) % 10
     assert len(fit(initial(coarse, 0), x, y, coarse).history) == 1
 
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.attack.aim import Aim, last
-from saddlepoint.attack.aim import loss_of_mean
 from saddlepoint.attack.loss import cross_entropy
 from saddlepoint.attack.pgd import PGD
 from saddlepoint.attack.space import Ball

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 
+from saddlepoint.attack.aim import loss_of_mean
 from saddlepoint.attack.pgd import PGD
 from saddlepoint.attack.space import Linf
 from saddlepoint.game import Stand
 from saddlepoint.train.exits import OverExits
 from saddlepoint.train.method import FAT, MART, TRADES, FastTraining, PGDTraining, Standard
-from saddlepoint.train.recipe import SGD, Cosine, Recipe, Shift
+from saddlepoint.train.recipe import SGD, Cosine, Recipe, Shift, judge
 from saddlepoint.zoo.nets import DigitsCNN
 from saddlepoint.zoo.nets.resnet import cifar_exits, digits_exits
 
@@ -40,6 +41,7 @@ _CIFAR_EXITS = Recipe(
     optimizer=SGD(rate=0.1),
     schedule=Cosine(warmup=0.05),
     augment=Shift(pixels=4, mirror=True),
+    select=judge(loss_of_mean),
     dev_share=0.05,
 )
 
@@ -52,7 +54,7 @@ RECIPES: Mapping[str, Recipe] = {
         replace(_DIGITS, name="digits-mart", method=MART()),
         replace(_DIGITS, name="digits-fat", method=FAT()),
         replace(_DIGITS, name="digits-fast", method=FastTraining()),
-        replace(_DIGITS, name="digits-exits", net=digits_exits, method=OverExits(PGDTraining())),
+        replace(_DIGITS, name="digits-exits", net=digits_exits, method=OverExits(PGDTraining()), select=judge(loss_of_mean)),
         _CIFAR_EXITS,
     )
 }
