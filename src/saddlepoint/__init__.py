@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from saddlepoint.attack.aim import expected, hardest, last, loss_of_mean, mean_of_losses
+    from saddlepoint.attack.aim import expected, hardest, last, loss_of_mean, mean_of_losses, mixture
     from saddlepoint.attack.apgd import APGD
     from saddlepoint.attack.cw import CW
     from saddlepoint.attack.fab import FAB
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from saddlepoint.run import audit
 
 _HOME = {
-    "attack.aim": ("expected", "hardest", "last", "loss_of_mean", "mean_of_losses"),
+    "attack.aim": ("expected", "hardest", "last", "loss_of_mean", "mean_of_losses", "mixture"),
     "attack.apgd": ("APGD",),
     "attack.cw": ("CW",),
     "attack.fab": ("FAB",),
@@ -106,6 +106,7 @@ __all__ = [
     "loss_of_mean",
     "margin",
     "mean_of_losses",
+    "mixture",
     "play",
     "probability_margin",
     "rand",

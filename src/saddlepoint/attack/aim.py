@@ -6,6 +6,7 @@ The views are those that the adversary keeps (`Direct(keep=...)`), all by defaul
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -44,3 +45,39 @@ def expected(weights: Tensor) -> Aim:
         return torch.einsum("v,vn->n", weights.to(logits), loss(logits, y))
 
     return aim
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """sum_j s_j loss(mean_{v in E_j} z_v): the expected loss against a defender that answers with the mean of E_j with chance s_j.
+
+    Exact: no draws, so no variance. It is what EoT over the defender's choice estimates. The subsets are those of positive chance.
+    """
+
+    shares: tuple[tuple[float, ...], ...]  # [S, V] 1 / |E_j| where the view belongs to E_j, else 0
+    probabilities: tuple[float, ...]  # [S]
+
+    def __call__(self, loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
+        if len(self.shares[0]) != len(logits):
+            raise ValueError(f"mixture() was given subsets of {len(self.shares[0])} views, but {len(logits)} views are kept.")
+        answers = torch.einsum("sv,vnc->snc", logits.new_tensor(self.shares), logits)
+        return torch.einsum("s,sn->n", logits.new_tensor(self.probabilities), loss(answers, y))
+
+
+def mixture(members: Tensor, probabilities: Tensor) -> Mixture:
+    """The expected loss against a defender that draws a subset: `members` [S, V] says which views are in it, 0 or 1."""
+    members, chances = members.double(), probabilities.double()
+    if members.ndim != 2 or chances.shape != members.shape[:1] or not ((members == 0) | (members == 1)).all():
+        raise ValueError(
+            f"mixture() needs members [S, V] of 0 and 1 and probabilities [S], got {list(members.shape)} and {list(chances.shape)}."
+        )
+    if not (members.sum(1) > 0).all():
+        raise ValueError("mixture() was given a subset without views: somebody has to answer. Drop its row and its probability.")
+    if (chances < 0).any() or abs(float(chances.sum()) - 1) > 1e-6:
+        raise ValueError(
+            f"the probabilities of a mixture must be at least 0 and sum to one, got a sum of {float(chances.sum()):.6g} with "
+            f"{int((chances < 0).sum())} below zero. Divide them by their sum."
+        )
+    used = chances > 0
+    shares = members / members.sum(1, keepdim=True)
+    return Mixture(tuple(map(tuple, shares[used].tolist())), tuple(chances[used].tolist()))

@@ -17,14 +17,17 @@ from saddlepoint.defense.exits import (
     refuse_subset,
     subset_name,
 )
+from saddlepoint.defense.gates import Confident, LowEntropy, average_cost, exit_logits, frequencies, ratio_for
 from saddlepoint.defense.trace import Answer, Trace, View, mean, view
 
 __all__ = [
     "Access",
     "Answer",
     "BlackBox",
+    "Confident",
     "Context",
     "Defense",
+    "LowEntropy",
     "Memory",
     "Mix",
     "MultiExit",
@@ -36,12 +39,16 @@ __all__ = [
     "Unit",
     "View",
     "all_subsets",
+    "average_cost",
+    "exit_logits",
     "exit_name",
     "exits_mean",
+    "frequencies",
     "intervals",
     "mean",
     "mean_logits",
     "membership",
+    "ratio_for",
     "refuse_subset",
     "subset_name",
     "view",

@@ -1,6 +1,6 @@
 """The game: threats, adversaries, the referee, and the record of who was right."""
 
-from saddlepoint.game.adversary import Adversary, Cascade, Direct, MultiTarget, Restarts, Standing, Transfer, Turn
+from saddlepoint.game.adversary import Adversary, Cascade, Direct, MultiTarget, Peak, Restarts, Standing, Transfer, Turn
 from saddlepoint.game.outcomes import Outcomes, evaluate
 from saddlepoint.game.play import Episode, Stand, play
 from saddlepoint.game.threat import Threat
@@ -12,6 +12,7 @@ __all__ = [
     "Episode",
     "MultiTarget",
     "Outcomes",
+    "Peak",
     "Restarts",
     "Stand",
     "Standing",

@@ -193,6 +193,15 @@ class Around:
 
 
 @dataclass(frozen=True)
+class Peak(Around):
+    """The adversary's max-value points: what it fooled means nothing where points are scored on another function."""
+
+    def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
+        peak = self.adversary.move(turn, defense, x, y).peak
+        return Found(peak, peak)
+
+
+@dataclass(frozen=True)
 class Standing(Around):
     """The adversary sent only to rows that the defence answers rightly without it; elsewhere the clean image is proposed.
 
@@ -292,8 +301,7 @@ class Transfer:
 
     def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:  # noqa: ARG002
         own = replace(turn, threat=replace(turn.threat, access="gradient"))
-        peak = self.adversary.move(own, self.source, x, y).peak
-        return Found(peak, peak)
+        return Peak(self.adversary).move(own, self.source, x, y)
 
 
 def _offer(best: Best, rows: Tensor, x: Tensor, reading: Reading) -> None:
