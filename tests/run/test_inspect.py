@@ -14,7 +14,8 @@ from runs import ATTACKS, spec
 
 from saddlepoint.run.executor import Serial
 from saddlepoint.run.inspect import details, runs, summary
-from saddlepoint.run.runner import Interrupted, run_spec
+from saddlepoint.run.runner import run_spec
+from saddlepoint.run.shelf import Interrupted
 from saddlepoint.run.spec import read
 from saddlepoint.run.store import Store, StoreError
 from saddlepoint.run.tidy import tidy

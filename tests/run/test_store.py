@@ -21,7 +21,8 @@ from runs import ATTACKS, content, spec
 import saddlepoint as sp
 from saddlepoint.run import store as store_module
 from saddlepoint.run.executor import Processes, Serial
-from saddlepoint.run.runner import Interrupted, StrangeCellError, run_spec
+from saddlepoint.run.runner import run_spec
+from saddlepoint.run.shelf import Interrupted, StrangeCellError
 from saddlepoint.run.store import Store, StoreError
 from saddlepoint.run.work import load
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from saddlepoint.attack.space import per_example
-from saddlepoint.defense import Defense
+from saddlepoint.defense import Answer, Defense
 from saddlepoint.game import Adversary, Episode, Outcomes, Stand, Standing, Threat, play
 
 
@@ -22,6 +23,7 @@ class Job:
     threat: Threat
     seed: int
     batch_size: int
+    answers: Mapping[str, Answer] | None = None  # columns that answer instead of the defence itself
 
     @property
     def groups(self) -> list[Tensor]:
@@ -30,8 +32,12 @@ class Job:
         return [rows] if self.defense.unit == "stream" else list(torch.split(rows, self.batch_size))
 
     def play(self, adversary: Adversary, rows: Tensor) -> Episode:
-        """One cell. It depends on nothing but the job, the adversary and the rows."""
-        if not isinstance(adversary, Stand) and not self.defense.random and self.defense.unit == "example":
+        """One cell. It depends on nothing but the job, the adversary and the rows.
+
+        A row that is wrong without an attack needs none, unless its points are scored on other answers than the defence's own.
+        """
+        skips = self.answers is None and not self.defense.random and self.defense.unit == "example"
+        if skips and not isinstance(adversary, Stand):
             adversary = Standing(adversary)
         return self._play(adversary, rows, self.seed)
 
@@ -47,7 +53,7 @@ class Job:
         at_once = at_once or self.batch_size
         try:
             x, y = self.x[rows], self.y[rows]
-            return play(self.defense, adversary, x, y, self.threat, ids=rows, seed=seed, batch_size=at_once)
+            return play(self.defense, adversary, x, y, self.threat, answers=self.answers, ids=rows, seed=seed, batch_size=at_once)
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             if not _out_of_memory(error):
                 raise

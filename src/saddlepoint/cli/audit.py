@@ -17,7 +17,7 @@ from saddlepoint.cli.text import errors, examples, output, percent, say, table, 
 if TYPE_CHECKING:
     from saddlepoint.auditing import Audit
     from saddlepoint.run.executor import Executor
-    from saddlepoint.run.runner import Watch
+    from saddlepoint.run.shelf import Watch
     from saddlepoint.run.spec import RunSpec
 
 _Json = Annotated[bool, typer.Option("--json", help="Print the record as JSON, and nothing else.")]

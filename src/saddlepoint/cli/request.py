@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from saddlepoint.auditing import Audit
     from saddlepoint.run.executor import Executor
-    from saddlepoint.run.runner import Watch
+    from saddlepoint.run.shelf import Watch
     from saddlepoint.run.spec import RunSpec
 
 

@@ -17,7 +17,7 @@ from saddlepoint.report.document import between, document, key, percent, put, qu
 from saddlepoint.report.figures import Bar, bars
 from saddlepoint.report.markup import Markup, tag
 from saddlepoint.run.pace import CLEAN, Pace, duration
-from saddlepoint.run.runner import Watch
+from saddlepoint.run.shelf import Watch
 from saddlepoint.run.store import Store, StoreError
 from saddlepoint.run.work import Cell, Work
 

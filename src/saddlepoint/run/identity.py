@@ -49,6 +49,8 @@ def cell_keys(plan: Plan, target: str, threads: int) -> dict[tuple[int, int], st
     data = [tensor_digest(job.x[rows], job.y[rows], rows) for rows in groups]
     adversaries = [_fingerprint(a, 0) for a in plan.adversaries]
     shared = {"target": target, "threat": describe(job.threat), "seed": job.seed, "batch": job.batch_size, "threads": threads}
+    if job.answers is not None:
+        shared["answers"] = _fingerprint(job.answers, 0)
     shared["versions"] = [version("saddlepoint"), torch.__version__]  # another version may attack, or round, in another way
     return {(g, a): digest({**shared, "data": data[g], "adversary": adversaries[a]}) for g, a in plan.cells}
 

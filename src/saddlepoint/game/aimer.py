@@ -1,0 +1,218 @@
+"""What a strategy over exits is worth: against the game's best row, against its own expected loss, and image by image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from saddlepoint.attack.aim import Aim, Gate, mean_of_losses
+from saddlepoint.attack.base import Attack
+from saddlepoint.attack.loss import Loss, cross_entropy, fooled
+from saddlepoint.attack.pgd import PGD
+from saddlepoint.attack.space import Ball
+from saddlepoint.defense import (
+    Context,
+    Defense,
+    Mix,
+    MultiExit,
+    Static,
+    Strategy,
+    Subset,
+    Trace,
+    exits_mean,
+    mean_logits,
+    refuse_subset,
+)
+from saddlepoint.defense.gates import frequencies
+from saddlepoint.game.adversary import Adversary, Direct, Peak
+from saddlepoint.game.bootstrap import Estimate, mean_of
+from saddlepoint.game.exits import Actions, ExitGame, Offence, columns_of, exit_game, game_base
+from saddlepoint.game.matrix import mix
+from saddlepoint.game.play import Progress, Stand, play
+from saddlepoint.game.threat import Threat
+
+
+class NEED(MultiExit):
+    """Nash-equilibrium-enhanced defence: a subset of exits drawn per example from the equilibrium of the exit game.
+
+    s* = argmax_s min_a (M s)_a (Xu et al., Sec. 3.4). What it scores is known without drawing: `expected`.
+    """
+
+    strategy: Mix
+
+    def __init__(self, net: nn.Module, mixed: Mix) -> None:
+        super().__init__(net, mixed)
+
+    @classmethod
+    def of(cls, net: nn.Module, game: ExitGame) -> NEED:
+        """The equilibrium mix of a game that was played on images of its own."""
+        return cls(net, mixed(game, game.equilibrium().defender))
+
+    @classmethod
+    def fit(cls, net: nn.Module, x: Tensor, y: Tensor, *, threat: Threat | Ball, **played: Any) -> NEED:
+        """The mix from a game played on these images (see `exit_game`); score it on others."""
+        return cls.of(net, exit_game(MultiExit(net), x, y, threat=threat, **played))
+
+    def expected(self, trace: Trace, y: Tensor) -> Tensor:
+        """[N] the probability of a right answer, over the draw: sum_j s_j 1[mean logits of E_j are right]."""
+        right = torch.stack([~fooled(exits_mean(subset)(trace), y) for subset in self.strategy.subsets]).double()  # [S, N]
+        return torch.tensor(self.strategy.probabilities, dtype=torch.float64, device=right.device) @ right
+
+
+def mixed(game: ExitGame, probabilities: Tensor) -> Mix:
+    """The columns that are played with a probability above rounding."""
+    p = mix(probabilities, len(game.subsets))
+    played = p > 1e-9
+    kept = p[played] / p[played].sum()
+    return Mix(tuple(s for s, k in zip(game.subsets, played.tolist(), strict=True) if k), tuple(kept.tolist()))
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """A strategy's accuracy under attackers that know more and more, on images that did not build the game.
+
+    `restricted` is what the game promised: its worst row, on its own images. An attacker may do better than any row of the game.
+    """
+
+    strategy: Tensor  # [D] over the game's columns; for a dynamic strategy, how often each was used under the all-exits attack
+    clean: Estimate
+    restricted: float
+    aimer: Estimate  # the game's best response, mean over its ties (Xu et al., Eq. 6-7)
+    expected_loss: Estimate  # ascends the expected loss of the strategy, or through its gate
+    per_image: Estimate  # the worst of all attacks played here, image by image
+    rows: tuple[str, ...]  # of `correct`
+    correct: Tensor  # [A, N] probability of a right answer, exact over the strategy's draw
+
+    def __str__(self) -> str:
+        lines = [
+            ("clean", str(self.clean)),
+            ("worst row, as the game promised", f"{100 * self.restricted:.1f} % (on the game's own images)"),
+            ("AIMER: the game's best response", str(self.aimer)),
+            ("expected loss of the strategy", str(self.expected_loss)),
+            ("worst of all, image by image", str(self.per_image)),
+        ]
+        return "\n".join(f"{name:<34}{figure}" for name, figure in lines)
+
+
+def aimer(
+    defense: Defense | nn.Module,
+    strategy: Strategy | Subset | Tensor,
+    x: Tensor,
+    y: Tensor,
+    *,
+    threat: Threat | Ball,
+    game: ExitGame | None = None,
+    attack: Attack[Any] | None = None,
+    loss: Loss = cross_entropy,
+    aim: Aim = mean_of_losses,
+    subsets: Actions = "all",
+    all_rows: bool = True,
+    seed: int = 0,
+    batch_size: int = 128,
+    progress: Progress | None = None,
+) -> Exposure:
+    """Adaptive evaluation of a strategy: attack the exits it uses, as often as it uses them (Xu et al., Sec. 3.3), and more.
+
+    Without `game`, the first half of the images builds one and the other half is scored; with it, hand in images that it has not
+    seen. `strategy`: a `Static`, `Mix` or gate, a subset such as (3,), or probabilities [D] over the game's columns.
+    `all_rows=False` sends only AIMER's rows and the expected-loss attack; `per_image` then covers only these.
+    """
+    threat = threat if isinstance(threat, Threat) else Threat(threat)
+    settings: dict[str, Any] = {"attack": attack, "loss": loss, "aim": aim, "seed": seed, "batch_size": batch_size}
+    if game is None:
+        half = len(x) // 2
+        if half < 1:
+            raise ValueError(f"aimer needs images for the game and others to score, got {len(x)}. Give at least 2, or a `game`.")
+        game = exit_game(defense, x[:half], y[:half], threat=threat, subsets=subsets, progress=progress, **settings)
+        x, y = x[half:], y[half:]
+    base = game_base(defense)
+    names = base.trace(x[:1], Context.seeded(0, 1)).names
+    offence = Offence(names, attack or PGD(20, threat.space.radius / 4), loss, aim)
+    chosen = _strategy(strategy, game)
+    known = distribution(game, base, chosen)
+    response = game.best_response(known).tolist()
+    sent = [(target, p) for target, p in zip(game.targets, response, strict=True) if target and (p > 0 or all_rows)]
+    rows: list[Adversary] = [Stand(), *(offence.partial(target) for target, _ in sent), _adaptive(offence, game, chosen, known)]
+    scored = _Scored(base, chosen, threat, seed, batch_size, progress)
+    correct = torch.stack([scored(row, x, y) for row in rows])  # [A, N]
+    # A row of the game that ascended the expected loss of some mix is answered here by the row that ascends this strategy's.
+    weights = [0.0, *(p for _, p in sent), sum(p for target, p in zip(game.targets, response, strict=True) if target is None)]
+    return Exposure(
+        strategy=known,
+        clean=mean_of(correct[0]),
+        restricted=float(game.accuracy(known).amin()),
+        aimer=mean_of(torch.tensor(weights, dtype=torch.float64) @ correct.cpu()),
+        expected_loss=mean_of(correct[-1]),
+        per_image=mean_of(correct.amin(0)),
+        rows=tuple(row.name for row in rows),
+        correct=correct,
+    )
+
+
+def distribution(game: ExitGame, base: Defense, strategy: Strategy) -> Tensor:
+    """[D] the strategy as probabilities over the game's columns.
+
+    A choice that depends on the input has none; how often each exit answers under the all-exits attack stands in for them (Xu et
+    al., Sec. 3.3). The game's own points of that attack are used, so it must have been a row of it.
+    """
+    if isinstance(strategy, Static):
+        return game.one_hot(strategy.subset or (game.exits,))
+    if isinstance(strategy, Mix):
+        return sum(
+            (p * game.one_hot(subset) for subset, p in zip(strategy.subsets, strategy.probabilities, strict=True)),
+            torch.zeros(len(game.subsets), dtype=torch.float64),
+        )
+    everything = tuple(range(1, game.exits + 1))
+    if not isinstance(base, MultiExit) or everything not in game.targets or not game.outcomes.episodes:
+        raise ValueError(
+            "how often a gate uses each exit is measured under the attack on all exits of a multi-exit network: play the game with "
+            "subsets='all' or 'intervals' on a MultiExit."
+        )
+    points = game.outcomes.episodes[game.targets.index(everything)].points
+    return frequencies(MultiExit(base.net, strategy), points, game.subsets, Context.seeded(0, len(points)))
+
+
+def _strategy(strategy: Strategy | Subset | Tensor, game: ExitGame) -> Strategy:
+    if isinstance(strategy, Tensor):
+        return mixed(game, strategy)
+    if isinstance(strategy, tuple):
+        refuse_subset(strategy, game.exits)
+        return Static(strategy)
+    return strategy
+
+
+def _adaptive(offence: Offence, game: ExitGame, strategy: Strategy, known: Tensor) -> Adversary:
+    """The attack on what the strategy answers: through its gate, or on its expected loss."""
+    if isinstance(strategy, Static | Mix):
+        return offence.expected(game.subsets, known)
+    return Peak(Direct("through the gate", offence.attack, offence.loss, Gate(strategy)))
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """How probable a right answer of the strategy is, exactly: every set that it may draw answers, weighted by its probability."""
+
+    base: Defense
+    strategy: Strategy
+    threat: Threat
+    seed: int
+    batch_size: int
+    progress: Progress | None
+
+    def __call__(self, row: Adversary, x: Tensor, y: Tensor) -> Tensor:  # [N]
+        s = self.strategy
+        if isinstance(s, Mix):
+            answers, weights = columns_of(s.subsets), list(s.probabilities)
+        else:
+            answers, weights = {"strategy": self._picked}, [1.0]
+        episode = play(
+            self.base, row, x, y, self.threat, answers=answers, seed=self.seed, batch_size=self.batch_size, progress=self.progress
+        )
+        return torch.tensor(weights, dtype=torch.float64, device=x.device) @ episode.correct.to(x.device)
+
+    def _picked(self, trace: Trace) -> Tensor:
+        logits = trace.logits
+        return mean_logits(logits, self.strategy.pick(logits, Context.seeded(0, logits.shape[1])))
