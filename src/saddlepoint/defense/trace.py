@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -31,7 +32,7 @@ class Trace:
     def names(self) -> tuple[str, ...]:
         return tuple(view.name for view in self.views)
 
-    @property
+    @cached_property
     def logits(self) -> Tensor:  # [V, N, C]
         return torch.stack([view.logits for view in self.views])
 

@@ -150,10 +150,9 @@ def _judge(turn: Turn, defense: Defense, x: Tensor, y: Tensor, answers: Mapping[
         with torch.no_grad():
             adapted = defense.adapt(x, ctx)
             trace = adapted.trace(x, ctx)
-            logits = [adapted.answer(trace, ctx)] if answers is None else [answer(trace) for answer in answers.values()]
-        right = torch.stack([~fooled(z, y) for z in logits]).double()
-        answered, margins = torch.stack([z.argmax(-1) for z in logits]), torch.stack([margin(z, y) for z in logits])
-        yield _Ruling(right, answered, margins, adapted)
+            columns = [adapted.answer(trace, ctx)] if answers is None else [answer(trace) for answer in answers.values()]
+        logits = torch.stack(columns)  # [D, N, C]
+        yield _Ruling((~fooled(logits, y)).double(), logits.argmax(-1), margin(logits, y), adapted)
 
 
 def _refuse_inputs(x: Tensor, y: Tensor, threat: Threat) -> None:
