@@ -2,7 +2,7 @@
 
 from saddlepoint.zoo.multi_exit.attach import Attached, attach_exits
 from saddlepoint.zoo.multi_exit.cost import multiply_adds
-from saddlepoint.zoo.nets.msdnet import msdnet
+from saddlepoint.zoo.nets.msdnet import l2w_den, msdnet
 from saddlepoint.zoo.nets.ranet import RANet, ranet
 from saddlepoint.zoo.nets.resnet import resnet18
 from saddlepoint.zoo.nets.staged import Staged
@@ -15,6 +15,7 @@ __all__ = [
     "RANet",
     "Staged",
     "attach_exits",
+    "l2w_den",
     "msdnet",
     "multiply_adds",
     "ranet",

@@ -1,7 +1,7 @@
 """Networks that the zoo's models and defences stand on."""
 
 from saddlepoint.zoo.nets.digits import DigitsCNN
-from saddlepoint.zoo.nets.msdnet import msdnet
+from saddlepoint.zoo.nets.msdnet import l2w_den, msdnet
 from saddlepoint.zoo.nets.normalize import Normalize
 from saddlepoint.zoo.nets.ranet import RANet, ranet
 from saddlepoint.zoo.nets.resnet import resnet18
@@ -15,6 +15,7 @@ __all__ = [
     "Normalize",
     "RANet",
     "Staged",
+    "l2w_den",
     "msdnet",
     "ranet",
     "resnet18",

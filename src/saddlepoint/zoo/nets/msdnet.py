@@ -55,6 +55,30 @@ def msdnet(
     return Staged(normalised_stem(_Scales(in_channels, channels, factors), mean, std), stages, heads)
 
 
+def l2w_den(
+    exits: int = 5,
+    *,
+    channels: int = 16,
+    growth: int = 6,
+    head_width: int = 128,
+    in_channels: int = 3,
+    classes: int = 10,
+    mean: Sequence[float] = MEAN,
+    std: Sequence[float] = STD,
+) -> Staged:
+    """The MSDNet that Han et al. 2022 train: what makes it an L2W-DEN is the training method, `LearnedWeights`."""
+    return msdnet(
+        exits,
+        channels=channels,
+        growth=growth,
+        head_width=head_width,
+        in_channels=in_channels,
+        classes=classes,
+        mean=mean,
+        std=std,
+    )
+
+
 class _Scales(nn.Module):
     """[N, C, H, W] -> one tensor per scale, the finest first, each made of the one before."""
 
