@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from saddlepoint.game import Cascade, Direct, MultiTarget, Outcomes, Restarts, Threat, Transfer, evaluate, play
     from saddlepoint.gradients import BPDA, SPSA, Backprop, Checkpointed, EoT, Exact, FixedCoins
     from saddlepoint.run import audit
+    from saddlepoint.zoo.multi_exit import attach_exits
 
 _HOME = {
     "attack.aim": ("expected", "hardest", "last", "loss_of_mean", "mean_of_losses", "mixture"),
@@ -55,6 +56,7 @@ _HOME = {
     "game": ("Cascade", "Direct", "MultiTarget", "Outcomes", "Restarts", "Threat", "Transfer", "evaluate", "play"),
     "gradients": ("BPDA", "SPSA", "Backprop", "Checkpointed", "EoT", "Exact", "FixedCoins"),
     "run": ("audit",),
+    "zoo.multi_exit": ("attach_exits",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -94,6 +96,7 @@ __all__ = [
     "Trace",
     "Transfer",
     "View",
+    "attach_exits",
     "audit",
     "autoattack",
     "cross_entropy",

@@ -2,6 +2,7 @@
 
 from saddlepoint.train.exits import MaxAverageTraining, OverExits
 from saddlepoint.train.fit import Epoch, Split, Trained, fit, split
+from saddlepoint.train.learned import LearnedWeights
 from saddlepoint.train.method import FAT, MART, TRADES, FastTraining, Method, PGDTraining, Standard
 from saddlepoint.train.rebuild import measure, rebuild
 from saddlepoint.train.recipe import SGD, Adam, Cosine, Piecewise, Recipe, Shift
@@ -17,6 +18,7 @@ __all__ = [
     "Cosine",
     "Epoch",
     "FastTraining",
+    "LearnedWeights",
     "MaxAverageTraining",
     "Method",
     "OverExits",

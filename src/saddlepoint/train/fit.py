@@ -19,10 +19,11 @@ from saddlepoint.describe import describe
 from saddlepoint.game import Adversary, Stand, Threat, play
 from saddlepoint.train import checkpoint
 from saddlepoint.train.craft import evaluating
+from saddlepoint.train.method import Learner, Learning, Method
 from saddlepoint.train.recipe import Recipe
 from saddlepoint.train.shown import Shown, Stacked, exits_of
 
-_SPLIT, _ORDER, _AUGMENT, _CRAFT, _HIDDEN = range(1, 6)  # each use of randomness tosses its own coins
+_SPLIT, _ORDER, _AUGMENT, _CRAFT, _HIDDEN, _METHOD = range(1, 7)  # each use of randomness tosses its own coins
 
 
 class Epoch(NamedTuple):
@@ -111,6 +112,7 @@ class _Run:
     best: Epoch | None
     history: list[Epoch]
     exits: int
+    method: Method
 
     @classmethod
     def begin(cls, net: nn.Module, x: Tensor, y: Tensor, recipe: Recipe, seed: int) -> _Run:
@@ -120,7 +122,10 @@ class _Run:
             raise ValueError(
                 f"{len(x)} examples leave none to train on beside a dev share of {recipe.dev_share}. Give more examples."
             )
-        return cls(net, x, y, recipe, seed, parts, recipe.optimizer.over(net.parameters()), {}, None, [], exits)
+        optimizer, method = recipe.optimizer.over(net.parameters()), recipe.method
+        if isinstance(method, Learning):
+            method = method.begin(exits, optimizer, Coins.of(seed, torch.arange(1)).fold(_METHOD).shared())
+        return cls(net, x, y, recipe, seed, parts, optimizer, {}, None, [], exits, method)
 
     @property
     def over(self) -> bool:
@@ -165,7 +170,7 @@ class _Run:
         x = self.recipe.augment(self.x[here], self._coins(rows, _AUGMENT, number))
         # A list of logits has no arithmetic; stacked, methods written for one exit give losses [L, B], to be reduced by another.
         net = Stacked(self.net) if self.exits > 1 else self.net
-        losses = self.recipe.method.loss(net, x, self.y[here], self.recipe.space, self._coins(rows, _CRAFT, number))
+        losses = self.method.loss(net, x, self.y[here], self.recipe.space, self._coins(rows, _CRAFT, number))
         if losses.shape != rows.shape:
             raise ValueError(
                 f"{self.recipe.name}: the method gives losses {list(losses.shape)} for {len(rows)} examples, expected "
@@ -191,6 +196,7 @@ class _Run:
             "best_weights": self.best_weights,
             "history": [list(epoch) for epoch in self.history],
             "best": self.best.number if self.best else 0,
+            "method": self.method.state() if isinstance(self.method, Learner) else {},
         }
 
     def restore(self, state: checkpoint.State) -> None:
@@ -199,6 +205,8 @@ class _Run:
         self.best_weights = state["best_weights"]
         self.history = [Epoch(*row) for row in state["history"]]
         self.best = self.history[state["best"] - 1]
+        if isinstance(self.method, Learner):
+            self.method.restore(state["method"])
 
     def result(self) -> Trained:
         assert self.best is not None

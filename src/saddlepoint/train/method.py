@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from saddlepoint.attack.loss import Loss, cross_entropy
 from saddlepoint.attack.pgd import PGD
 from saddlepoint.attack.space import Ball
 from saddlepoint.coins import Coins
+from saddlepoint.train.checkpoint import State
 from saddlepoint.train.craft import craft, evaluating
 
 
@@ -22,6 +23,21 @@ class Method(Protocol):
     """
 
     def loss(self, net: nn.Module, x: Tensor, y: Tensor, space: Ball, coins: Coins) -> Tensor: ...  # [N]
+
+
+@runtime_checkable
+class Learner(Method, Protocol):
+    """A method in the course of one run, with what it learns beside the network's weights."""
+
+    def state(self) -> State: ...
+    def restore(self, state: State) -> None: ...
+
+
+@runtime_checkable
+class Learning(Protocol):
+    """A method that learns: each run begins one of its own, for a network of so many exits."""
+
+    def begin(self, exits: int, optimizer: torch.optim.Optimizer, seed: int) -> Learner: ...
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from saddlepoint.attack.pgd import PGD
 from saddlepoint.attack.space import Ball
 from saddlepoint.coins import Coins
 from saddlepoint.game import Adversary, Direct
-from saddlepoint.train.method import Method
+from saddlepoint.train.method import Learning, Method
 
 Augment = Callable[[Tensor, Coins], Tensor]  # [N, C, H, W] -> the same shape; randomness only from the coins
 
@@ -120,7 +120,7 @@ class Recipe:
     name: str
     data: str  # a name for `load_data`
     net: Callable[[], nn.Module]
-    method: Method
+    method: Method | Learning
     space: Ball  # the perturbation set: of the method's adversaries, and of the judge's
     epochs: int
     n: int | None = None  # training examples taken, the first ones; None: all

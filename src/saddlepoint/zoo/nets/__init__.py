@@ -1,8 +1,26 @@
 """Networks that the zoo's models and defences stand on."""
 
 from saddlepoint.zoo.nets.digits import DigitsCNN
+from saddlepoint.zoo.nets.msdnet import l2w_den, msdnet
 from saddlepoint.zoo.nets.normalize import Normalize
+from saddlepoint.zoo.nets.ranet import RANet, ranet
 from saddlepoint.zoo.nets.resnet import resnet18
 from saddlepoint.zoo.nets.staged import Staged
+from saddlepoint.zoo.nets.vgg import vgg16
+from saddlepoint.zoo.nets.vit import vit_b16, vit_small
+from saddlepoint.zoo.nets.wide_resnet import wrn34_10
 
-__all__ = ["DigitsCNN", "Normalize", "Staged", "resnet18"]
+__all__ = [
+    "DigitsCNN",
+    "Normalize",
+    "RANet",
+    "Staged",
+    "l2w_den",
+    "msdnet",
+    "ranet",
+    "resnet18",
+    "vgg16",
+    "vit_b16",
+    "vit_small",
+    "wrn34_10",
+]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from saddlepoint.zoo.nets.staged import MEAN, STD, Residual, Staged, conv_bn, conv_bn_relu, normalised_stem, pooled_head
+from saddlepoint.zoo.nets.staged import MEAN, STD, Staged, conv_bn, conv_bn_relu, normalised_stem, pooled_head
 
 
 def resnet18(
@@ -54,7 +56,18 @@ def _stage(channels: int, out: int, depth: int, stride: int) -> nn.Sequential:
     return nn.Sequential(*(_block(channels if k == 0 else out, out, stride if k == 0 else 1) for k in range(depth)))
 
 
-def _block(channels: int, out: int, stride: int) -> Residual:
+def _block(channels: int, out: int, stride: int) -> _Residual:
     body = nn.Sequential(*conv_bn_relu(channels, out, stride=stride), *conv_bn(out, out))
     same = stride == 1 and channels == out
-    return Residual(body, nn.Identity() if same else conv_bn(channels, out, kernel=1, stride=stride))
+    return _Residual(body, nn.Identity() if same else conv_bn(channels, out, kernel=1, stride=stride))
+
+
+class _Residual(nn.Module):
+    """relu(shortcut(x) + body(x))."""
+
+    def __init__(self, body: nn.Module, shortcut: nn.Module) -> None:
+        super().__init__()
+        self.body, self.shortcut = body, shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(cast(Tensor, self.shortcut(x) + self.body(x)))

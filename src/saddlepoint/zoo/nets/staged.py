@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import cast
 
-import torch
 from torch import Tensor, nn
 
 from saddlepoint.zoo.nets.normalize import Normalize
@@ -34,10 +32,15 @@ class Staged(nn.Module):
         return exits
 
 
-def conv_bn(channels: int, out: int, kernel: int = 3, stride: int = 1) -> nn.Sequential:
-    """A convolution that keeps the size but for its stride, and batch norm, which makes a bias idle."""
+def convolution(channels: int, out: int, kernel: int = 3, stride: int = 1) -> nn.Conv2d:
+    """Keeps the size but for its stride. No bias: batch norm follows sooner or later. Drawn as He et al. 2015 do for rectifiers."""
     conv = nn.Conv2d(channels, out, kernel, stride, padding=kernel // 2, bias=False)
-    return initialised(nn.Sequential(conv, nn.BatchNorm2d(out)))
+    nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+    return conv
+
+
+def conv_bn(channels: int, out: int, kernel: int = 3, stride: int = 1) -> nn.Sequential:
+    return nn.Sequential(convolution(channels, out, kernel, stride), nn.BatchNorm2d(out))
 
 
 def conv_bn_relu(channels: int, out: int, kernel: int = 3, stride: int = 1) -> nn.Sequential:
@@ -54,20 +57,13 @@ def pooled_head(channels: int, classes: int) -> nn.Sequential:
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
 
 
-def initialised(net: nn.Sequential) -> nn.Sequential:
-    """Convolutions drawn as He et al. 2015 do for rectifiers, by the channels that go out."""
-    for module in net.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-    return net
+def strided_head(channels: int, classes: int, width: int) -> nn.Sequential:
+    """Two strided convolutions before the mean: the classifier of MSDNet and RANet, `width` 128 there."""
+    first, second = conv_bn_relu(channels, width, stride=2), conv_bn_relu(width, width, stride=2)
+    return nn.Sequential(*first, *second, *pooled_head(width, classes))
 
 
-class Residual(nn.Module):
-    """rectify(shortcut(x) + body(x))."""
-
-    def __init__(self, body: nn.Module, shortcut: nn.Module) -> None:
-        super().__init__()
-        self.body, self.shortcut = body, shortcut
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(cast(Tensor, self.shortcut(x) + self.body(x)))
+def bottlenecked(channels: int, out: int, factor: int, stride: int = 1) -> nn.Sequential:
+    """A 1x1 convolution to at most factor x out channels, then a 3x3 one: the layer of MSDNet and RANet."""
+    inner = min(channels, factor * out)
+    return nn.Sequential(*conv_bn_relu(channels, inner, kernel=1), *conv_bn_relu(inner, out, stride=stride))
