@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.attack.loss import Loss
+from saddlepoint.defense import Context, Strategy, mean_logits
 
 Aim = Callable[[Loss, Tensor, Tensor], Tensor]
 
@@ -45,6 +46,27 @@ def expected(weights: Tensor) -> Aim:
         return torch.einsum("v,vn->n", weights.to(logits), loss(logits, y))
 
     return aim
+
+
+@dataclass(frozen=True)
+class Gate:
+    """loss(mean of the views that the strategy picks at this very point): the attack follows the defender from exit to exit.
+
+    The choice itself has no gradient; the exits chosen are looked up anew at every iterate. Needs all views.
+    """
+
+    strategy: Strategy
+
+    def __post_init__(self) -> None:
+        if self.strategy.random:
+            raise ValueError(
+                f"Gate follows a choice that the input decides, but {type(self.strategy).__name__} draws. Ascend the expected loss "
+                "instead: mixture(members, probabilities)."
+            )
+
+    def __call__(self, loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
+        picked = self.strategy.pick(logits.detach(), Context.seeded(0, len(y)))  # no coins are tossed
+        return loss(mean_logits(logits, picked), y)
 
 
 @dataclass(frozen=True)
