@@ -13,6 +13,7 @@ from saddlepoint.attack.base import Attack
 from saddlepoint.attack.cw import CW
 from saddlepoint.attack.fab import FAB, own_facet
 from saddlepoint.attack.fmn import FMN
+from saddlepoint.attack.lafeat import CosineAscent
 from saddlepoint.attack.loss import Loss, cross_entropy, dlr, margin, probability_margin
 from saddlepoint.attack.pgd import FGSM, PGD
 from saddlepoint.attack.rays import RayS
@@ -54,6 +55,7 @@ ROSTER = (
     Entry("apgd, cross-entropy", APGD(steps=10), loss=cross_entropy, exact=APGD_LONG, knapsack=KNAPSACK),
     Entry("apgd, dlr", APGD(steps=10), loss=dlr),
     Entry("apgd, probability margin", APGD(steps=10), loss=probability_margin, exact=APGD_LONG, knapsack=KNAPSACK),
+    Entry("cosine ascent", CosineAscent(steps=5), deterministic=True, exact=CosineAscent(steps=60)),
     Entry("vmi", VMI(steps=3, samples=2), norms=(INF, 2)),
     Entry("vmi, a coordinate at a time", VMI(steps=3, samples=2), norms=(1,), deterministic=True),  # coins seldom change which
     Entry("fab", FAB(steps=4, restarts=2)),

@@ -9,11 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from saddlepoint.attack.aim import expected, hardest, last, loss_of_mean, mean_of_losses, mixture
+    from saddlepoint.attack.aim import Gate, expected, hardest, last, loss_of_mean, mean_of_losses, mixture
     from saddlepoint.attack.apgd import APGD
     from saddlepoint.attack.cw import CW
     from saddlepoint.attack.fab import FAB
     from saddlepoint.attack.fmn import FMN
+    from saddlepoint.attack.lafeat import CosineAscent
     from saddlepoint.attack.loss import (
         cross_entropy,
         dlr,
@@ -25,35 +26,54 @@ if TYPE_CHECKING:
     )
     from saddlepoint.attack.pgd import FGSM, PGD
     from saddlepoint.attack.rays import RayS
-    from saddlepoint.attack.space import L1, L2, Ball, Linf
+    from saddlepoint.attack.space import L1, L2, Ball, Linf, Radii
     from saddlepoint.attack.square import Square
     from saddlepoint.attack.vmi import VMI
-    from saddlepoint.auditing import Audit, autoattack, rand
+    from saddlepoint.auditing import Audit
     from saddlepoint.data import load_data
-    from saddlepoint.defense import BlackBox, Context, Defense, MultiExit, Plain, Trace, View
-    from saddlepoint.game import Cascade, Direct, MultiTarget, Outcomes, Restarts, Threat, Transfer, evaluate, play
+    from saddlepoint.defense import BlackBox, Confident, Context, Defense, LowEntropy, MultiExit, Plain, Trace, View
+    from saddlepoint.game import (
+        Cascade,
+        Direct,
+        MultiTarget,
+        Outcomes,
+        Peak,
+        Restarts,
+        Threat,
+        Transfer,
+        autoattack,
+        evaluate,
+        play,
+        rand,
+    )
+    from saddlepoint.game.partial import MaxAverage, lafeat, max_average, partial
     from saddlepoint.gradients import BPDA, SPSA, Backprop, Checkpointed, EoT, Exact, FixedCoins
     from saddlepoint.run import audit
     from saddlepoint.zoo.multi_exit import attach_exits
 
 _HOME = {
-    "attack.aim": ("expected", "hardest", "last", "loss_of_mean", "mean_of_losses", "mixture"),
+    "attack.aim": ("Gate", "expected", "hardest", "last", "loss_of_mean", "mean_of_losses", "mixture"),
     "attack.apgd": ("APGD",),
     "attack.cw": ("CW",),
     "attack.fab": ("FAB",),
     "attack.fmn": ("FMN",),
+    "attack.lafeat": ("CosineAscent",),
     "attack.loss": (
         "cross_entropy", "dlr", "margin", "probability_margin", "saturated", "targeted_dlr", "targeted_margin",
     ),
     "attack.pgd": ("FGSM", "PGD"),
     "attack.rays": ("RayS",),
-    "attack.space": ("L1", "L2", "Ball", "Linf"),
+    "attack.space": ("L1", "L2", "Ball", "Linf", "Radii"),
     "attack.square": ("Square",),
     "attack.vmi": ("VMI",),
-    "auditing": ("Audit", "autoattack", "rand"),
+    "auditing": ("Audit",),
     "data": ("load_data",),
-    "defense": ("BlackBox", "Context", "Defense", "MultiExit", "Plain", "Trace", "View"),
-    "game": ("Cascade", "Direct", "MultiTarget", "Outcomes", "Restarts", "Threat", "Transfer", "evaluate", "play"),
+    "defense": ("BlackBox", "Confident", "Context", "Defense", "LowEntropy", "MultiExit", "Plain", "Trace", "View"),
+    "game": (
+        "Cascade", "Direct", "MultiTarget", "Outcomes", "Peak", "Restarts", "Threat", "Transfer", "autoattack", "evaluate", "play",
+        "rand",
+    ),
+    "game.partial": ("MaxAverage", "lafeat", "max_average", "partial"),
     "gradients": ("BPDA", "SPSA", "Backprop", "Checkpointed", "EoT", "Exact", "FixedCoins"),
     "run": ("audit",),
     "zoo.multi_exit": ("attach_exits",),
@@ -78,17 +98,24 @@ __all__ = [
     "BlackBox",
     "Cascade",
     "Checkpointed",
+    "Confident",
     "Context",
+    "CosineAscent",
     "Defense",
     "Direct",
     "EoT",
     "Exact",
     "FixedCoins",
+    "Gate",
     "Linf",
+    "LowEntropy",
+    "MaxAverage",
     "MultiExit",
     "MultiTarget",
     "Outcomes",
+    "Peak",
     "Plain",
+    "Radii",
     "RayS",
     "Restarts",
     "Square",
@@ -104,12 +131,15 @@ __all__ = [
     "evaluate",
     "expected",
     "hardest",
+    "lafeat",
     "last",
     "load_data",
     "loss_of_mean",
     "margin",
+    "max_average",
     "mean_of_losses",
     "mixture",
+    "partial",
     "play",
     "probability_margin",
     "rand",

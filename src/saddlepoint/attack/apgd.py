@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -40,7 +40,9 @@ class APGD:
     def __call__(self, oracle: Differentiates, center: Tensor, space: Ball, coins: Coins) -> Found:
         start = space.sample(center, coins)
         for wide, calls in self._stages(space):
-            best = self._ascend(oracle, center, wide, wide.project(start, center), calls, final=wide == space)
+            pace, x = self._pace(center, wide, calls - 1), wide.project(start, center)
+            momentum = 1.0 if space.p == 1 else self.momentum
+            best = ascend(oracle, center, wide, x, calls, pace, momentum, final=wide == space)
             start = best.peak
         return best.found
 
@@ -52,26 +54,43 @@ class APGD:
         wider = [(replace(space, radius=scale * space.radius), part) for scale in (3, 2)]
         return [*wider, (space, self.calls - 2 * part)]
 
-    def _ascend(self, oracle: Differentiates, center: Tensor, space: Ball, x: Tensor, calls: int, *, final: bool) -> Best:
-        best, x_old = Best(center, oracle.coupled), x
-        pace: _Halving | _Sparsening = (
-            _Sparsening(center, space.radius, calls - 1) if space.p == 1 else _Halving(center, space.radius, calls - 1, self.rho)
-        )
-        reading, grad = oracle.gradient(x)
-        best.offer(x, reading)
-        value, grad_peak = block(reading.value, oracle.coupled), grad
-        for k in range(1, calls):
-            z = space.project(x + pace.step(x) * space.ascent(grad, x, pace.density), center)
-            a = self.momentum if k > 1 and space.p != 1 else 1.0
-            x_new = space.project(x + a * (z - x) + (1 - a) * (x - x_old), center) if a < 1 else z
-            x_old, x = x, x_new
-            reading, grad = (oracle.score(x), grad) if final and k == calls - 1 else oracle.gradient(x)
-            grad_peak = torch.where(per_example(best.offer(x, reading), x), grad, grad_peak)
-            value_old, value = value, block(reading.value, oracle.coupled)
-            back = per_example(pace.look(k, value > value_old, best), x)
-            if back.any():
-                x, grad = torch.where(back, best.peak, x), torch.where(back, grad_peak, grad)
-        return best
+    def _pace(self, center: Tensor, space: Ball, steps: int) -> Pace:
+        return _Sparsening(center, space.radius, steps) if space.p == 1 else _Halving(center, space.radius, steps, self.rho)
+
+
+class Pace(Protocol):
+    """How far each row steps, on which share of its coordinates, and whether it goes back."""
+
+    @property
+    def density(self) -> Tensor | None: ...  # [N]; None: all coordinates
+    def step(self, x: Tensor) -> Tensor: ...  # [N, 1, ...]
+    def look(self, k: int, rose: Tensor, best: Best) -> Tensor:  # [N] bool: which rows go back to their peak
+        ...
+
+
+def ascend(
+    oracle: Differentiates, center: Tensor, space: Ball, x: Tensor, calls: int, pace: Pace, momentum: float, *, final: bool = True
+) -> Best:
+    """Ascent with a heavy ball, from x: `calls` looks, the last a reading only if no ascent follows.
+
+    z = project(x + step ascent(grad)),   x <- project(x + momentum (z - x) + (1 - momentum) (x - x_old)); the first step ends at z.
+    """
+    best, x_old = Best(center, oracle.coupled), x
+    reading, grad = oracle.gradient(x)
+    best.offer(x, reading)
+    value, grad_peak = block(reading.value, oracle.coupled), grad
+    for k in range(1, calls):
+        z = space.project(x + pace.step(x) * space.ascent(grad, x, pace.density), center)
+        a = momentum if k > 1 else 1.0
+        x_new = space.project(x + a * (z - x) + (1 - a) * (x - x_old), center) if a < 1 else z
+        x_old, x = x, x_new
+        reading, grad = (oracle.score(x), grad) if final and k == calls - 1 else oracle.gradient(x)
+        grad_peak = torch.where(per_example(best.offer(x, reading), x), grad, grad_peak)
+        value_old, value = value, block(reading.value, oracle.coupled)
+        back = per_example(pace.look(k, value > value_old, best), x)
+        if back.any():
+            x, grad = torch.where(back, best.peak, x), torch.where(back, grad_peak, grad)
+    return best
 
 
 def checkpoints(steps: int) -> Iterator[int]:

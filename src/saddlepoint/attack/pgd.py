@@ -10,7 +10,7 @@ from torch import Tensor
 
 from saddlepoint.attack.best import Best, Found
 from saddlepoint.attack.oracle import Differentiates
-from saddlepoint.attack.space import Ball, per_example
+from saddlepoint.attack.space import Ball, Radii, per_example
 from saddlepoint.coins import Coins
 from saddlepoint.defense import Access
 
@@ -23,7 +23,7 @@ class PGD:
     """
 
     steps: int = 40
-    step_size: float | None = None  # in units of the input, 2/255 for pixels in [0, 1]; None: 2.5 radius / steps
+    step_size: float | Radii | None = None  # in units of the input, 2/255 for pixels in [0, 1]; None: 2.5 radius / steps
     random_start: bool = True
     momentum: float = 0.0
     needs: ClassVar[Access] = "gradient"
@@ -37,7 +37,7 @@ class PGD:
         return self.steps + 1
 
     def __call__(self, oracle: Differentiates, center: Tensor, space: Ball, coins: Coins) -> Found:
-        step = 2.5 * space.radius / self.steps if self.step_size is None else self.step_size
+        step = 2.5 * space.radius / self.steps if self.step_size is None else space.length(self.step_size)
         x = space.sample(center, coins) if self.random_start else center
         best, velocity = Best(center, oracle.coupled), torch.zeros_like(center)
         for _ in range(self.steps):

@@ -17,6 +17,13 @@ def per_example(values: Tensor, x: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Radii:
+    """A length in radii of the set: `Radii(1 / 4)` is 2/255 where the radius is 8/255."""
+
+    times: float
+
+
+@dataclass(frozen=True)
 class Ball:
     """{x : ||x - center||_p <= radius} intersected with the box, p in {1, 2, inf}. The center lies in the box."""
 
@@ -40,6 +47,10 @@ class Ball:
         in_255 = self.radius * 255
         pretty = f"{round(in_255)}/255" if self.p == math.inf and abs(in_255 - round(in_255)) < 1e-9 else f"{self.radius:g}"
         return f"{norm} radius {pretty}"
+
+    def length(self, step: float | Radii) -> float:
+        """A step in units of the input."""
+        return step.times * self.radius if isinstance(step, Radii) else step
 
     def size(self, delta: Tensor) -> Tensor:  # [N, ...] -> [N]
         length: Tensor = torch.linalg.vector_norm(delta.flatten(1), self.p, dim=1)

@@ -11,7 +11,7 @@ from torch import Tensor
 from saddlepoint.attack.best import Best, Found
 from saddlepoint.attack.oracle import Differentiates
 from saddlepoint.attack.pgd import normalised
-from saddlepoint.attack.space import Ball
+from saddlepoint.attack.space import Ball, Radii
 from saddlepoint.coins import Coins
 from saddlepoint.defense import Access
 
@@ -28,7 +28,7 @@ class VMI:
     """
 
     steps: int = 10
-    step_size: float | None = None  # in units of the input; None: radius / steps
+    step_size: float | Radii | None = None  # in units of the input; None: radius / steps
     momentum: float = 1.0
     samples: int = 20
     neighbourhood: float = 1.5  # in radii: beta of the paper
@@ -43,7 +43,7 @@ class VMI:
         return self.steps + (self.steps - 1) * self.samples + 1
 
     def __call__(self, oracle: Differentiates, center: Tensor, space: Ball, coins: Coins) -> Found:
-        step = space.radius / self.steps if self.step_size is None else self.step_size
+        step = space.radius / self.steps if self.step_size is None else space.length(self.step_size)
         x, best = center, Best(center, oracle.coupled)
         velocity = variance = torch.zeros_like(center)
         for k in range(self.steps):

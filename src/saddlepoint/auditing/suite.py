@@ -9,7 +9,7 @@ from typing import Literal
 from saddlepoint.attack.aim import mean_of_losses
 from saddlepoint.attack.apgd import APGD
 from saddlepoint.attack.fab import FAB, own_facet
-from saddlepoint.attack.loss import Loss, TargetedLoss, cross_entropy, dlr, margin, targeted_dlr, targeted_margin
+from saddlepoint.attack.loss import cross_entropy, margin, targeted_margin
 from saddlepoint.attack.oracle import grants
 from saddlepoint.attack.pgd import PGD
 from saddlepoint.attack.rays import RayS
@@ -18,6 +18,7 @@ from saddlepoint.attack.square import Square
 from saddlepoint.auditing.answering import AtAnswer, answers_otherwise
 from saddlepoint.defense import Access, Defense, Plain
 from saddlepoint.game import Adversary, Direct, MultiTarget, Restarts, Threat, Transfer
+from saddlepoint.game.standard import ratios
 from saddlepoint.gradients import Backprop, EoT, Estimator
 
 Budget = Literal["quick", "standard", "thorough"]
@@ -51,7 +52,7 @@ def compose(defense: Defense, classes: int, threat: Threat, budget: Budget) -> t
         return tuple(AtAnswer(sent) for sent in free) if answers_otherwise(defense) else free
     estimator: Estimator = EoT(max(spend.draws // 2, 1)) if defense.random else Backprop()
     stop = not defense.random and defense.unit == "example"
-    ratio, targeted = _ratios(classes)
+    ratio, targeted = ratios(classes)
     purse = _Purse.of(defense, threat, estimator)
     apgd = Direct("apgd-ce", APGD(min(spend.steps, purse.steps)), loss=cross_entropy, estimator=estimator, stop_at_success=stop)
     longer = replace(apgd, name="apgd-dlr", attack=APGD(min(2 * spend.steps, purse.steps)), loss=ratio)
@@ -105,30 +106,6 @@ class _Purse:
         return min(self.passes // (self.slope * direct.attack.calls + 2 * self.verdict), most)
 
 
-def autoattack(*, classes: int = 10, steps: int = 100, targets: int = 9, queries: int = 5000) -> tuple[Adversary, ...]:
-    """The composition of AutoAttack's `standard` version (Croce & Hein 2020): APGD-CE, targeted APGD, targeted FAB, Square.
-
-    Our parts, our referee: rows leave when they fall, points are max-value points, never clean copies.
-    """
-    targeted = _ratios(classes)[1]
-    apgd = Direct("apgd-ce", APGD(steps), loss=cross_entropy)
-    return (
-        apgd,
-        MultiTarget(replace(apgd, name="apgd-t"), targets, targeted),
-        MultiTarget(Direct("fab-t", FAB(steps, facet=own_facet)), targets, targeted_margin),
-        Direct("square", Square(queries)),
-    )
-
-
-def rand(*, classes: int = 10, steps: int = 100, draws: int = 20) -> tuple[Adversary, ...]:
-    """The composition of AutoAttack's `rand` version: APGD-CE and APGD-DLR on gradients averaged over draws.
-
-    Judge it with `Threat(draws=...)` well above one: a success on a single draw may be luck.
-    """
-    apgd = Direct("apgd-ce", APGD(steps), loss=cross_entropy, estimator=EoT(draws))
-    return apgd, replace(apgd, name="apgd-dlr", loss=_ratios(classes)[0])
-
-
 def _gradient_free(defense: Defense, access: Access, space: Ball, spend: Spending) -> tuple[Adversary, ...]:
     estimator: Estimator = EoT(max(spend.draws // 4, 1)) if defense.random else Backprop()
     square = Direct("square", Square(spend.queries), estimator=estimator)
@@ -142,8 +119,3 @@ def _gradient_free(defense: Defense, access: Access, space: Ball, spend: Spendin
     if space.p == 1:
         raise ValueError("without gradients, a target can be attacked in Linf and L2 (Square), not in L1.")
     return (rays,) if access == "decision" else (square, rays) if space.p == math.inf and not defense.coupled else (square,)
-
-
-def _ratios(classes: int) -> tuple[Loss, TargetedLoss]:
-    """Difference-of-logits ratios where there are classes enough for them, else the margin itself."""
-    return (dlr if classes >= 3 else margin), (targeted_dlr if classes >= 4 else targeted_margin)

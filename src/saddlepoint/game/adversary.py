@@ -16,6 +16,7 @@ from saddlepoint.attack.early import UntilFooled
 from saddlepoint.attack.goal import Goal
 from saddlepoint.attack.loss import Loss, TargetedLoss, fooled, margin, targeted_dlr
 from saddlepoint.attack.oracle import Meter, Oracle, grants
+from saddlepoint.attack.space import per_example
 from saddlepoint.coins import Coins
 from saddlepoint.defense import Access, Context, Defense
 from saddlepoint.game.threat import Threat
@@ -216,6 +217,25 @@ class Standing(Around):
             return Found(x, x)
         found = self.adversary.move(turn.restrict(alive), defense, x[alive], y[alive])
         return Found(x.index_copy(0, alive, found.point), x.index_copy(0, alive, found.peak))
+
+
+@dataclass(frozen=True)
+class CleanCopies(Standing):
+    """What the stock AutoAttack returns: the clean image where the attacked function was wrong without it, or was not fooled.
+
+    Fair to the function that was attacked, far too kind to any other on which such points are scored. For comparisons with figures
+    that were found in this way, and labelled for it.
+    """
+
+    @property
+    def name(self) -> str:
+        return f"{self.adversary.name} (clean copies)"
+
+    def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
+        point = super().move(turn, defense, x, y).point
+        fallen = turn.rehearse(defense, point, y).fallen
+        returned = torch.where(per_example(fallen, x), point, x)
+        return Found(returned, returned)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,204 @@
+"""Attacks on some of the exits of a network. Their points are judged on other exits than those attacked: max-value points only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from saddlepoint.attack.aim import Aim, Gate, mean_of_losses, mixture
+from saddlepoint.attack.base import Attack
+from saddlepoint.attack.best import Best, Found
+from saddlepoint.attack.goal import Goal
+from saddlepoint.attack.lafeat import CosineAscent, Latent, outwards
+from saddlepoint.attack.loss import Loss, cross_entropy, targeted_cross_entropy
+from saddlepoint.attack.pgd import FGSM, PGD
+from saddlepoint.attack.space import Radii
+from saddlepoint.attack.vmi import VMI
+from saddlepoint.defense import (
+    Access,
+    Context,
+    Defense,
+    Mix,
+    MultiExit,
+    Strategy,
+    Subset,
+    Trace,
+    View,
+    exit_name,
+    membership,
+    refuse_subset,
+    subset_name,
+)
+from saddlepoint.game.adversary import Adversary, Around, Cascade, CleanCopies, Direct, MultiTarget, Peak, Turn
+from saddlepoint.game.standard import autoattack
+from saddlepoint.gradients import Backprop, EoT, Estimator
+
+_ANSWER = "answer"
+
+
+def partial(
+    subset: Subset,
+    attack: Attack[Any],
+    *,
+    loss: Loss = cross_entropy,
+    aim: Aim = mean_of_losses,
+    estimator: Estimator | None = None,
+    name: str = "partial",
+) -> Adversary:
+    """max_x' 1/|E| sum_{i in E} loss(f_i(x')), the partial attack on the exits E (Xu et al., Eq. 4); one exit: Eq. 1.
+
+    With `aim=loss_of_mean` it climbs the loss of the mean logits instead, which is what a defender who picks E answers.
+    """
+    direct = Direct(labelled(name, subset), attack, loss, aim, estimator=estimator or Backprop(), keep=views(subset))
+    return Peak(direct)
+
+
+def average(attack: Attack[Any], *, loss: Loss = cross_entropy, name: str = "average") -> Adversary:
+    """The attack on all exits, however many there are (Xu et al., Eq. 2)."""
+    return Peak(Direct(name, attack, loss, mean_of_losses))
+
+
+def expectation(mix: Mix, exits: int, attack: Attack[Any], *, loss: Loss = cross_entropy, name: str = "expectation") -> Adversary:
+    """max_x' sum_j s_j loss(mean_{E_j} f(x')): the exact expectation that EoT estimates, against a defender who draws E_j."""
+    aim = mixture(membership(mix.subsets, exits), torch.tensor(mix.probabilities, dtype=torch.float64))
+    return Peak(Direct(name, attack, loss, aim))
+
+
+def through(strategy: Strategy, attack: Attack[Any], *, loss: Loss = cross_entropy, name: str = "gate") -> Adversary:
+    """The attack on the exits that a dynamic defender uses at each iterate; it keeps what fools that defender."""
+    return Direct(name, attack, loss, Gate(strategy))
+
+
+@dataclass(frozen=True)
+class MaxAverage:
+    """For each example the candidate with the largest loss averaged over all exits (Xu et al., Eq. 3; Hu et al. 2020).
+
+    As Hu et al. mean it the candidates are attacks on the single exits. The best by this measure need not be the best against
+    anybody in particular.
+    """
+
+    name: str
+    candidates: tuple[Adversary, ...]
+    loss: Loss = cross_entropy
+
+    def __post_init__(self) -> None:
+        if not self.candidates:
+            raise ValueError(f"{self.name} chooses among no candidates. Give it at least one, such as `partial((1,), PGD())`.")
+
+    @property
+    def needs(self) -> Access:
+        return Cascade(self.name, self.candidates).needs
+
+    def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
+        goal, best = Goal([defense], y, self.loss, mean_of_losses), Best(x, defense.unit != "example")
+        for candidate in self.candidates:
+            peak = candidate.move(turn, defense, x, y).peak
+            turn.meter.charge(turn.rows, 1, 0)
+            with torch.no_grad():
+                best.offer(peak, goal(peak, turn.simulated_coins()))
+        return Found(best.peak, best.peak)
+
+
+class Alone(Defense):
+    """A network as if it answered with the mean logits of these exits: its last view, after those of the `latent` exits."""
+
+    def __init__(self, inner: MultiExit, subset: Subset, latent: Subset = ()) -> None:
+        self.inner, self.subset, self.latent = inner, subset, latent
+        self.coupled, self.static = inner.coupled, inner.static
+
+    def trace(self, x: Tensor, ctx: Context) -> Trace:
+        exits = self.inner.trace(x, ctx)
+        latent = exits.select(views(self.latent)).views if self.latent else ()
+        return Trace((*latent, View(_ANSWER, exits.select(views(self.subset)).logits.mean(0))))
+
+
+@dataclass(frozen=True)
+class AtExits(Around):
+    """An adversary for ordinary networks sent against the mean logits of some exits, for losses that need one vector of logits.
+
+    Its max-value points are handed over, and no others.
+    """
+
+    subset: Subset
+    latent: Subset = ()  # exits that the adversary sees besides
+
+    @property
+    def name(self) -> str:
+        return labelled(self.adversary.name, self.subset)
+
+    def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
+        if not isinstance(defense, MultiExit):
+            raise TypeError(f"{self.name} attacks exits, so it needs a MultiExit; got {type(defense).__name__}.")
+        return Peak(self.adversary).move(turn, Alone(defense, self.subset, self.latent), x, y)
+
+
+def views(subset: Subset) -> frozenset[str]:
+    """The names of these exits' views."""
+    refuse_subset(subset, max(subset, default=0))
+    return frozenset(exit_name(number) for number in subset)
+
+
+def labelled(name: str, subset: Subset) -> str:
+    """'pgd-20 at 1+3'."""
+    return f"{name} at {subset_name(subset)}"
+
+
+Craft = Callable[[Subset], Adversary]  # how a subset of exits is attacked: a row of the exit game
+
+_QUARTER = Radii(1 / 4)  # 2/255 at the paper's 8/255, and as much of any other radius
+
+# The six attacks of Xu et al. (Sec. 4.1) on any exits; where the paper is silent, with the settings of torchattacks. PGD starts at
+# a uniform point and keeps its best iterate. The two draws of EoT-PGD find one and the same gradient, since nothing in a partial
+# attack is random: for a defender who draws, `expectation` is exact. AutoAttack needs one vector of logits: the mean of the exits.
+ATTACKS: Mapping[str, Craft] = {
+    "fgsm": lambda subset: partial(subset, FGSM(), name="fgsm"),
+    "pgd-20": lambda subset: partial(subset, PGD(20, _QUARTER), name="pgd-20"),
+    "pgd-100": lambda subset: partial(subset, PGD(100, _QUARTER), name="pgd-100"),
+    "eot-pgd-20": lambda subset: partial(subset, PGD(20, _QUARTER), estimator=EoT(2), name="eot-pgd-20"),
+    "vmi-fgsm": lambda subset: partial(subset, VMI(20, _QUARTER, samples=5), name="vmi-fgsm"),
+    "autoattack": lambda subset: AtExits(Cascade("autoattack", autoattack()), subset),
+}
+
+
+def stock_autoattack(subset: Subset) -> Adversary:
+    """AutoAttack on the mean logits of these exits as its stock code returns it, clean copies included: for comparison only."""
+    return AtExits(CleanCopies(Cascade("autoattack", autoattack())), subset)
+
+
+def max_average(craft: Craft, exits: int, *, loss: Loss = cross_entropy, name: str = "max-average") -> MaxAverage:
+    """The max-average attack made of one attack on each exit: `max_average(ATTACKS['pgd-20'], exits=4)`."""
+    return MaxAverage(name, tuple(craft((number,)) for number in range(1, exits + 1)), loss)
+
+
+def lafeat(
+    subset: Subset,
+    exits: int,
+    *,
+    steps: int = 100,
+    betas: Sequence[float] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
+    targets: int = 9,
+) -> Adversary:
+    """LAFEAT (Yu, Gao & Xu 2021) on the mean logits of these exits, with the network's other exits as the latent heads.
+
+    Every head and every beta, from the middle outwards, first away from the label and then towards each of `targets` classes. Heads
+    need not be trained for the purpose, as they must be for a network with one exit. A row that is fooled moves on, where the
+    released code holds it: its points are judged on other exits too.
+    """
+    heads = tuple(number for number in range(1, exits + 1) if (number,) != subset)
+    pairs = [(beta, (head,)) for beta in outwards(betas) for head in (heads if beta else heads[:1])] if heads else [(0.0, ())]
+    runs = [
+        Direct(
+            f"lafeat {beta:g} of {subset_name(head)}" if head else "lafeat",
+            CosineAscent(steps),
+            cross_entropy,
+            Latent(beta),
+            keep=frozenset([*(exit_name(number) for number in head), _ANSWER]),
+        )
+        for beta, head in pairs
+    ]
+    aimed = [MultiTarget(run, targets, targeted_cross_entropy) for run in runs] if targets else []
+    return AtExits(Cascade("lafeat", (*runs, *aimed)), subset, heads)
