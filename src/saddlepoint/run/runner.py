@@ -116,8 +116,9 @@ def run(
             raise Interrupted(f"stopped: {done} of {len(work.keys)} cells are finished and kept. Run the same command to go on.")
     result = conclude(work.plan, _groups(work, shelf), time.perf_counter() - started)
     if store is not None:
+        result = replace(result, run=identity(about))
         result.to_html(result.save(store.folder) / "report.html")
-        store.log("concluded", run=identity(about), robust_accuracy=result.robust_accuracy, seconds=result.seconds)
+        store.log("concluded", run=result.run, robust_accuracy=result.robust_accuracy, seconds=result.seconds)
     return result
 
 
