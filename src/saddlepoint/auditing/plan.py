@@ -66,7 +66,7 @@ def plan(
     if checked.defense.random and threat.draws == 1:
         threat = replace(threat, draws=SPENDING[budget].draws)
     job = Job(checked.defense, x.detach(), y.long(), threat, seed, batch_size)
-    sent = tuple(adversaries) or compose(checked.defense, checked.classes, threat, budget)
+    sent = tuple(adversaries) or compose(checked.defense, threat, budget)
     return Plan(name or type(target).__name__, budget, job, (Stand(), *sent), checked.findings)
 
 

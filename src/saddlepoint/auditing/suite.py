@@ -6,10 +6,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from torch import Tensor
+
 from saddlepoint.attack.aim import mean_of_losses
 from saddlepoint.attack.apgd import APGD
 from saddlepoint.attack.fab import FAB, own_facet
-from saddlepoint.attack.loss import Loss, TargetedLoss, cross_entropy, dlr, margin, targeted_dlr, targeted_margin
+from saddlepoint.attack.loss import Loss, Toward, cross_entropy, dlr, margin, targeted_dlr, targeted_margin
 from saddlepoint.attack.oracle import grants
 from saddlepoint.attack.pgd import PGD
 from saddlepoint.attack.rays import RayS
@@ -42,7 +44,7 @@ SPENDING: dict[Budget, Spending] = {
 }
 
 
-def compose(defense: Defense, classes: int, threat: Threat, budget: Budget) -> tuple[Adversary, ...]:
+def compose(defense: Defense, threat: Threat, budget: Budget) -> tuple[Adversary, ...]:
     """The adversaries, cheap ones first."""
     spend, space = SPENDING[budget], threat.space
     access = threat.access if grants(defense.grants, threat.access) else defense.grants
@@ -51,13 +53,12 @@ def compose(defense: Defense, classes: int, threat: Threat, budget: Budget) -> t
         return tuple(AtAnswer(sent) for sent in free) if answers_otherwise(defense) else free
     estimator: Estimator = EoT(max(spend.draws // 2, 1)) if defense.random else Backprop()
     stop = not defense.random and defense.unit == "example"
-    ratio, targeted = _ratios(classes)
     purse = _Purse.of(defense, threat, estimator)
     apgd = Direct("apgd-ce", APGD(min(spend.steps, purse.steps)), loss=cross_entropy, estimator=estimator, stop_at_success=stop)
-    longer = replace(apgd, name="apgd-dlr", attack=APGD(min(2 * spend.steps, purse.steps)), loss=ratio)
+    longer = replace(apgd, name="apgd-dlr", attack=APGD(min(2 * spend.steps, purse.steps)), loss=dlr_or_margin)
     suite: list[Adversary] = [apgd, longer]
     if targets := purse.times(apgd, spend.targets):
-        suite.append(MultiTarget(replace(apgd, name="apgd-t"), targets, targeted))
+        suite.append(MultiTarget(replace(apgd, name="apgd-t"), targets, targeted_dlr_or_margin))
     fab = Direct("fab-t", FAB(max(spend.boundary, 1), facet=own_facet), stop_at_success=stop)
     if not defense.random and spend.boundary and (targets := purse.times(fab, spend.targets)):
         suite.append(MultiTarget(fab, targets, targeted_margin))
@@ -105,28 +106,28 @@ class _Purse:
         return min(self.passes // (self.slope * direct.attack.calls + 2 * self.verdict), most)
 
 
-def autoattack(*, classes: int = 10, steps: int = 100, targets: int = 9, queries: int = 5000) -> tuple[Adversary, ...]:
+def autoattack(*, steps: int = 100, targets: int = 9, queries: int = 5000) -> tuple[Adversary, ...]:
     """The composition of AutoAttack's `standard` version (Croce & Hein 2020): APGD-CE, targeted APGD, targeted FAB, Square.
 
-    Our parts, our referee: rows leave when they fall, points are max-value points, never clean copies.
+    Our parts, our referee: rows leave when they fall, points are max-value points, never clean copies. A target that answers with
+    too few classes for a ratio of logits is attacked by margins, and no class is targeted twice.
     """
-    targeted = _ratios(classes)[1]
     apgd = Direct("apgd-ce", APGD(steps), loss=cross_entropy)
     return (
         apgd,
-        MultiTarget(replace(apgd, name="apgd-t"), targets, targeted),
+        MultiTarget(replace(apgd, name="apgd-t"), targets, targeted_dlr_or_margin),
         MultiTarget(Direct("fab-t", FAB(steps, facet=own_facet)), targets, targeted_margin),
         Direct("square", Square(queries)),
     )
 
 
-def rand(*, classes: int = 10, steps: int = 100, draws: int = 20) -> tuple[Adversary, ...]:
+def rand(*, steps: int = 100, draws: int = 20) -> tuple[Adversary, ...]:
     """The composition of AutoAttack's `rand` version: APGD-CE and APGD-DLR on gradients averaged over draws.
 
     Judge it with `Threat(draws=...)` well above one: a success on a single draw may be luck.
     """
     apgd = Direct("apgd-ce", APGD(steps), loss=cross_entropy, estimator=EoT(draws))
-    return apgd, replace(apgd, name="apgd-dlr", loss=_ratios(classes)[0])
+    return apgd, replace(apgd, name="apgd-dlr", loss=dlr_or_margin)
 
 
 def _gradient_free(defense: Defense, access: Access, space: Ball, spend: Spending) -> tuple[Adversary, ...]:
@@ -144,6 +145,11 @@ def _gradient_free(defense: Defense, access: Access, space: Ball, spend: Spendin
     return (rays,) if access == "decision" else (square, rays) if space.p == math.inf and not defense.coupled else (square,)
 
 
-def _ratios(classes: int) -> tuple[Loss, TargetedLoss]:
-    """Difference-of-logits ratios where there are classes enough for them, else the margin itself."""
-    return (dlr if classes >= 3 else margin), (targeted_dlr if classes >= 4 else targeted_margin)
+def dlr_or_margin(logits: Tensor, y: Tensor) -> Tensor:
+    """`dlr` where the answer has the three classes it needs, else the margin."""
+    return (dlr if logits.shape[-1] >= 3 else margin)(logits, y)
+
+
+def targeted_dlr_or_margin(target: Tensor) -> Loss:
+    """`targeted_dlr` where the answer has the four classes it needs, else the targeted margin."""
+    return Toward(lambda logits, y, t: (targeted_dlr if logits.shape[-1] >= 4 else targeted_margin)(t)(logits, y), target)
