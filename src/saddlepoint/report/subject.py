@@ -52,8 +52,8 @@ def kept(folder: Path) -> Audit:
     if record and not _belongs(audit, record, folder):
         asked = record.get("target", {}).get("name", "something else")
         raise ValueError(
-            f"{folder} holds the audit of {audit.target}, but its run.json asks for another one, of {asked}, that has not finished. "
-            "Give the command of that run again, or copy audit.json and points.safetensors into a folder of their own."
+            f"{folder} holds the audit of {audit.target}, but its run.json asks for another one, of {asked}, that has not "
+            "finished. Give the command of that run again, or copy audit.json and points.safetensors into a folder of their own."
         )
     return audit
 
