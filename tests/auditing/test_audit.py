@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 import saddlepoint as sp
+from saddlepoint.attack import loss
 from saddlepoint.auditing.statistics import wilson
+from saddlepoint.auditing.suite import dlr_or_margin, targeted_dlr_or_margin
 
 
 class Linear(nn.Module):
@@ -252,3 +254,28 @@ def test_a_composed_audit_stays_within_the_queries_of_the_threat_model(queries):
 def test_queries_that_pay_for_no_step_are_refused_before_anything_runs():
     with pytest.raises(ValueError, match="which takes 4"):
         sp.audit(NET, X, Y, threat=sp.Threat(sp.Linf(0.01), queries=3))
+
+
+@pytest.mark.parametrize("classes", [2, 3, 4])
+@pytest.mark.parametrize("suite", [sp.autoattack(steps=5, queries=20), sp.rand(steps=5, draws=2)], ids=["standard", "rand"])
+def test_the_suites_of_autoattack_need_not_be_told_how_many_classes_there_are(classes, suite):
+    weight = torch.randn(16, classes, generator=torch.Generator().manual_seed(3))
+
+    class Net(nn.Module):
+        def forward(self, x):
+            return (x - 0.5) @ weight
+
+    y = Net()(X[:40]).argmax(1)
+    result = sp.audit(Net().eval(), X[:40], y, threat=sp.Linf(0.05), adversaries=suite)
+    assert [row.name for row in result.rows] == [adversary.name for adversary in suite]
+    assert result.robust_accuracy < 0.9
+
+
+def test_the_loss_of_a_composed_suite_is_the_ratio_where_there_are_classes_enough_for_it():
+    y, target = torch.tensor([0, 1]), torch.tensor([1, 0])
+    for classes in (2, 3, 4, 5):
+        logits = torch.randn(2, classes, generator=torch.Generator().manual_seed(classes), dtype=torch.float64)
+        ratio, toward = dlr_or_margin(logits, y), targeted_dlr_or_margin(target)(logits, y)
+        assert torch.equal(ratio, (loss.dlr if classes >= 3 else loss.margin)(logits, y))
+        assert torch.equal(toward, (loss.targeted_dlr if classes >= 4 else loss.targeted_margin)(target)(logits, y))
+    assert isinstance(targeted_dlr_or_margin(target), loss.PerRow)  # rows that fall can leave

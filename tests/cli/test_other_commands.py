@@ -16,6 +16,7 @@ from commands import START, TARGETS, call, told
 
 from saddlepoint import train, zoo
 from saddlepoint.cli import errors
+from saddlepoint.data import PULLABLE
 from saddlepoint.game import Stand
 from saddlepoint.train import recipes
 
@@ -103,6 +104,17 @@ def test_train_writes_a_model_that_can_be_audited(monkeypatch):
     assert audited.exit_code == 0, audited.output
 
 
+def test_train_tells_programs_the_record_and_nothing_else(monkeypatch):
+    monkeypatch.setattr(recipes, "RECIPES", {"digits-fast": replace(train.RECIPES["digits-fast"], epochs=1)})
+    monkeypatch.setattr(rebuilding, "measure", partial(train.measure, adversaries=(Stand(),)))
+    result = call("train", "digits-fast", "--out", "mine", "--json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    told = json.loads(result.stdout)
+    assert Path(told["weights"]).is_file()
+    written = json.loads(Path(told["record"]).read_text())
+    assert {name: told[name] for name in written} == written
+
+
 def test_an_unknown_recipe_is_told_with_the_nearest():
     assert "Did you mean 'digits-pgd'?" in told("train", "digits-pdg")
 
@@ -125,6 +137,36 @@ def test_data_pull_refuses_what_it_cannot_get():
     assert "Cannot write" in told("data", "pull", "mnist", "--root", "file")
 
 
+def test_data_pull_tells_programs_where_it_is(monkeypatch):
+    monkeypatch.setitem(PULLABLE, "mnist", ())  # nothing to download: the folder alone
+    result = call("data", "pull", "mnist", "--root", "here", "--json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert json.loads(result.stdout) == {"name": "mnist", "folder": "here/mnist"}
+    assert Path("here/mnist").is_dir()
+
+
+def test_report_tells_programs_what_it_wrote():
+    for name in ("a", "b"):
+        assert call("audit", f"{TARGETS}:make", "--n", "10", "--budget", "quick", "--out", name, "--quiet").exit_code == 0
+    for words, page in ((("a",), "a/report.html"), (("a", "b"), "site/index.html")):
+        result = call("report", *words, "--json")
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert json.loads(result.stdout) == {"page": page, "runs": list(words)}
+        assert Path(page).is_file()
+
+
+def test_a_report_of_an_earlier_request_is_refused():
+    assert call("audit", f"{TARGETS}:make", "--n", "10", "--budget", "quick", "--out", "run", "--quiet").exit_code == 0
+    asked = json.loads(Path("run/run.json").read_text())
+    for changes in ({"cells": asked["cells"][1:]}, {"seed": 7}, {"target": {**asked["target"], "name": "other"}}):
+        Path("run/run.json").write_text(json.dumps({**asked, **changes}))
+        for words in (("report", "run"), ("report", "run", "-o", "site/")):
+            assert "its run.json asks for another one" in told(*words)
+        assert not Path("site").exists()
+    Path("run/run.json").write_text(json.dumps(asked))
+    assert call("report", "run").exit_code == 0
+
+
 def test_report_is_written_again():
     assert call("audit", f"{TARGETS}:make", "--n", "10", "--budget", "quick", "--out", "run", "--quiet").exit_code == 0
     before = Path("run/report.html").read_bytes()
@@ -139,7 +181,7 @@ def test_a_run_that_is_missing_or_damaged_is_told():
     assert "no audit.json in nowhere" in told("report", "nowhere")
     assert call("audit", f"{TARGETS}:make", "--n", "10", "--budget", "quick", "--out", "run", "--quiet").exit_code == 0
     good = Path("run/audit.json").read_text()
-    for damaged in ("{", "[]", "{}", good.replace('"schema": 1', '"schema": 99'), good.replace('"seed"', '"sede"')):
+    for damaged in ("{", "[]", "{}", good.replace('"schema": 2', '"schema": 99'), good.replace('"seed"', '"sede"')):
         Path("run/audit.json").write_text(damaged)
         assert "run holds" in told("report", "run")
     Path("run/audit.json").write_text(good)

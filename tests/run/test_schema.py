@@ -6,9 +6,11 @@ import json
 import shutil
 
 import pytest
-from runs import ATTACKS, spec
+from runs import ATTACKS, content, spec
+from safetensors.torch import load, save
 
 from saddlepoint.auditing import Audit
+from saddlepoint.auditing.ascent import Ascent
 from saddlepoint.run import store as store_module
 from saddlepoint.run.executor import Serial
 from saddlepoint.run.runner import run_spec
@@ -91,6 +93,32 @@ def test_a_cell_of_another_schema_is_not_taken_for_one_of_ours(run, schema, says
         store.get(key)
 
 
+def test_cells_from_before_ascents_were_kept_are_read_and_the_run_goes_on_with_them(run):
+    store = Store(run)
+    for key in store.keys():  # noqa: SIM118
+        tensors = load((run / "cells" / f"{key}.safetensors").read_bytes())
+        del tensors["ascent"]
+        record = {name: value for name, value in store.record(key).items() if name != "seal"}
+        (run / "cells" / f"{key}.safetensors").write_bytes(save(tensors))
+        old = {**record, "schema": 1, "tensors": store_module._sha(save(tensors))}
+        (run / "cells" / f"{key}.json").write_bytes(store_module._sealed(old))
+    before, now = content(run), Audit.load(run)
+    again = run_spec(spec(n=8, attacks=ATTACKS[:1]), run, executor=Serial())
+    assert content(run) == before  # no cell was computed again
+    assert now.rows[0].ascent != again.rows[0].ascent == Ascent()
+    assert again.robust_accuracy == now.robust_accuracy
+
+
+def test_an_audit_from_before_ascents_were_kept_is_what_cells_of_that_time_lead_to(run):
+    record = json.loads((run / "audit.json").read_text())
+    for row in record["rows"]:
+        del row["ascent"]
+    edit(run / "audit.json", schema=1, rows=record["rows"], run=None)
+    old = Audit.load(run)
+    assert old.record()["rows"][0]["ascent"] == {"passes": [], "images": [], "fooled": [], "value": []}
+    assert old.run == ""
+
+
 def test_a_cell_under_the_name_of_another_is_found_out(run):
     store = Store(run)
     first, second, *_ = store.keys()
@@ -102,7 +130,7 @@ def test_a_cell_under_the_name_of_another_is_found_out(run):
 
 def test_an_audit_from_before_there_were_schemas_is_read(run):
     now = Audit.load(run)
-    edit(run / "audit.json", schema=None, data=None, classes=None, command=None)
+    edit(run / "audit.json", schema=None, data=None, classes=None, command=None, run=None)
     old = Audit.load(run)
     assert old.robust_accuracy == now.robust_accuracy
     assert (old.data, old.classes, old.command) == ("", (), "")

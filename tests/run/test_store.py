@@ -10,6 +10,8 @@ import shutil
 import signal
 import threading
 import time
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +21,7 @@ import torch
 from runs import ATTACKS, content, spec
 
 import saddlepoint as sp
+from saddlepoint.run import executor as executor_module
 from saddlepoint.run import store as store_module
 from saddlepoint.run.executor import Processes, Serial
 from saddlepoint.run.runner import run_spec
@@ -162,6 +165,49 @@ def test_a_target_that_changes_under_a_run_is_found_out_before_its_cells_are_mix
 def test_processes_give_the_same_bytes_as_serial(whole, tmp_path):
     run_spec(spec(), tmp_path, executor=Processes(workers=2))
     assert content(tmp_path) == content(whole)
+
+
+class Brittle:
+    """A pool that computes here and now, and breaks at the given submissions, or in the middle of a cell."""
+
+    def __init__(self, when, dying):
+        self.calls, self.when, self.dying = 0, when, dying
+
+    def __call__(self, *args, **kwargs):
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        return False
+
+    def submit(self, compute, spec, cell):
+        self.calls += 1
+        if self.calls in self.when:
+            raise BrokenProcessPool
+        future = Future()
+        if self.calls in self.dying:
+            future.set_exception(BrokenProcessPool())
+        else:
+            future.set_result(cell)
+        return future
+
+
+@pytest.mark.parametrize(
+    ("when", "dying"), [((2,), ()), ((1,), ()), ((4, 5), ()), ((5, 6), (2, 3)), ((3, 4), (2,))],
+    ids=["second", "first", "twice", "again while handing out again", "with others at work"],
+)  # fmt: skip
+def test_no_cell_is_lost_when_the_pool_breaks_while_it_is_handed_one(monkeypatch, when, dying):
+    monkeypatch.setattr(executor_module, "ProcessPoolExecutor", Brittle(set(when), set(dying)))
+    cells = [(0, k) for k in range(9)]
+    assert sorted(Processes(workers=3, retries=4).run(None, "spec", cells)) == cells
+
+
+def test_a_pool_that_keeps_breaking_is_given_up(monkeypatch):
+    monkeypatch.setattr(executor_module, "ProcessPoolExecutor", Brittle(set(range(2, 99)), set()))
+    with pytest.raises(RuntimeError, match="died 3 times"):
+        list(Processes(workers=1).run(None, "spec", [(0, k) for k in range(9)]))
 
 
 def test_an_interrupt_stops_after_the_current_cell_and_says_how_to_go_on(tmp_path):

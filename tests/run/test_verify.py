@@ -159,7 +159,13 @@ def test_an_unfinished_run_and_a_model_in_memory_do_not_pass(run, tmp_path):
     assert "a model in memory" in failed(tmp_path / "memory")["target"]
 
 
-def test_a_record_of_an_earlier_request_does_not_pass_for_the_present_one(run):
-    store = Store(run)
-    store.log("concluded", run="another", robust_accuracy=1.0, seconds=0.0)
-    assert "belongs to an earlier request" in failed(run)["record"]
+def test_a_record_of_another_request_does_not_pass_for_the_present_one(run):
+    edit(run / "audit.json", run="another")
+    assert "belongs to another request" in failed(run)["record"]
+
+
+def test_an_older_record_that_does_not_name_its_request_is_told_by_the_ledger(run):
+    edit(run / "audit.json", run="")
+    assert failed(run) == {}
+    Store(run).log("concluded", run="another", robust_accuracy=1.0, seconds=0.0)
+    assert "belongs to another request" in failed(run)["record"]

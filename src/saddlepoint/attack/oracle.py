@@ -28,7 +28,7 @@ class BudgetExceeded(RuntimeError):  # noqa: N818
 
 @dataclass(frozen=True)
 class Meter:
-    """Passes spent per example. Its two counters are the only thing an attacker changes."""
+    """Passes spent per example. Its two counters, and the tape of what was read, are all that an attacker changes."""
 
     forward: Tensor  # [N] int64
     backward: Tensor  # [N] int64

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.attack.space import Ball
+from saddlepoint.attack.tape import together
+from saddlepoint.auditing.ascent import Ascent
 from saddlepoint.auditing.cell import Group, Job
 from saddlepoint.auditing.check import check
 from saddlepoint.auditing.result import Audit, Examples, Row, Symptom
@@ -64,7 +66,7 @@ def plan(
     if checked.defense.random and threat.draws == 1:
         threat = replace(threat, draws=SPENDING[budget].draws)
     job = Job(checked.defense, x.detach(), y.long(), threat, seed, batch_size)
-    sent = tuple(adversaries) or compose(checked.defense, checked.classes, threat, budget)
+    sent = tuple(adversaries) or compose(checked.defense, threat, budget)
     return Plan(name or type(target).__name__, budget, job, (Stand(), *sent), checked.findings)
 
 
@@ -136,6 +138,7 @@ def _rows(groups: Sequence[Group]) -> tuple[Row, ...]:
                 backward=sum(float(e.backward.sum()) for e in episodes) / n,
                 seconds=sum(e.seconds for e in episodes),
                 copies=sum(int((e.copies.cpu() & s).sum()) for e, s in zip(episodes, sent, strict=True)),
+                ascent=Ascent.of(together([e.ascent for e in episodes])),
             )
         )
         before = after

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,12 +12,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from saddlepoint.auditing.ascent import Ascent
 from saddlepoint.auditing.statistics import Interval
 from saddlepoint.schema import Migrations, migrated
 
-SCHEMA = 1
+SCHEMA = 2
 MIGRATIONS: Migrations = {
     0: lambda record: {"data": "", "classes": [], "command": "", **record},  # before audits said where their images are from
+    # before they said how objectives rose, and which request they answer
+    1: lambda record: {**record, "run": "", "rows": [{**row, "ascent": {}} for row in record["rows"]]},
 }
 _TENSORS = ("x", "y", "worst_points", "correct", "answered")
 _DAMAGE = (json.JSONDecodeError, UnicodeDecodeError, TypeError, KeyError, AttributeError, OSError, SafetensorError)
@@ -48,6 +51,11 @@ class Row:
     backward: float
     seconds: float
     copies: int  # attacked examples for which it proposed the clean image itself
+    ascent: Ascent = field(default_factory=Ascent)  # how its objective rose
+
+    def record(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**asdict(self), "ascent": {name: list(column) for name, column in asdict(self.ascent).items()}}
 
 
 @dataclass(frozen=True)
@@ -88,6 +96,7 @@ class Audit:
     data: str = ""  # the name `load_data` knows the images by, if they came that way
     classes: tuple[str, ...] = ()  # their names; without them, classes are called by number
     command: str = ""  # the command line that made this audit, if one did
+    run: str = ""  # the identity of the request it answers, if it was kept as a run
 
     @property
     def verdict(self) -> Verdict:
@@ -114,7 +123,7 @@ class Audit:
             "robust_accuracy": self.robust_accuracy,
             "interval": self.interval._asdict(),
             "verdict": self.verdict,
-            "rows": [asdict(row) for row in self.rows],
+            "rows": [row.record() for row in self.rows],
             "symptoms": [asdict(symptom) for symptom in self.symptoms],
             "versions": self.versions,
             "winner": list(self.examples.winner),
@@ -123,6 +132,7 @@ class Audit:
             "data": self.data,
             "classes": list(self.classes),
             "command": self.command,
+            "run": self.run,
         }
 
     def save(self, path: str | Path) -> Path:
@@ -151,7 +161,7 @@ class Audit:
         record = migrated(json.loads((folder / "audit.json").read_text(encoding="utf-8")), MIGRATIONS, SCHEMA, str(folder))
         del record["schema"], record["verdict"]
         record["interval"] = Interval(**record["interval"])
-        record["rows"] = tuple(Row(**row) for row in record["rows"])
+        record["rows"] = tuple(Row(**{**row, "ascent": Ascent.read(row["ascent"])}) for row in record["rows"])
         record["symptoms"] = tuple(Symptom(**symptom) for symptom in record["symptoms"])
         record["classes"] = tuple(record["classes"])
         tensors: dict[str, Any] = load_file(folder / "points.safetensors")

@@ -18,7 +18,7 @@ from saddlepoint.attack.square import Square
 from saddlepoint.auditing.answering import AtAnswer, answers_otherwise
 from saddlepoint.defense import Access, Defense, Plain
 from saddlepoint.game import Adversary, Direct, MultiTarget, Restarts, Threat, Transfer
-from saddlepoint.game.standard import ratios
+from saddlepoint.game.standard import dlr_or_margin, targeted_dlr_or_margin
 from saddlepoint.gradients import Backprop, EoT, Estimator
 
 Budget = Literal["quick", "standard", "thorough"]
@@ -43,7 +43,7 @@ SPENDING: dict[Budget, Spending] = {
 }
 
 
-def compose(defense: Defense, classes: int, threat: Threat, budget: Budget) -> tuple[Adversary, ...]:
+def compose(defense: Defense, threat: Threat, budget: Budget) -> tuple[Adversary, ...]:
     """The adversaries, cheap ones first."""
     spend, space = SPENDING[budget], threat.space
     access = threat.access if grants(defense.grants, threat.access) else defense.grants
@@ -52,13 +52,12 @@ def compose(defense: Defense, classes: int, threat: Threat, budget: Budget) -> t
         return tuple(AtAnswer(sent) for sent in free) if answers_otherwise(defense) else free
     estimator: Estimator = EoT(max(spend.draws // 2, 1)) if defense.random else Backprop()
     stop = not defense.random and defense.unit == "example"
-    ratio, targeted = ratios(classes)
     purse = _Purse.of(defense, threat, estimator)
     apgd = Direct("apgd-ce", APGD(min(spend.steps, purse.steps)), loss=cross_entropy, estimator=estimator, stop_at_success=stop)
-    longer = replace(apgd, name="apgd-dlr", attack=APGD(min(2 * spend.steps, purse.steps)), loss=ratio)
+    longer = replace(apgd, name="apgd-dlr", attack=APGD(min(2 * spend.steps, purse.steps)), loss=dlr_or_margin)
     suite: list[Adversary] = [apgd, longer]
     if targets := purse.times(apgd, spend.targets):
-        suite.append(MultiTarget(replace(apgd, name="apgd-t"), targets, targeted))
+        suite.append(MultiTarget(replace(apgd, name="apgd-t"), targets, targeted_dlr_or_margin))
     fab = Direct("fab-t", FAB(max(spend.boundary, 1), facet=own_facet), stop_at_success=stop)
     if not defense.random and spend.boundary and (targets := purse.times(fab, spend.targets)):
         suite.append(MultiTarget(fab, targets, targeted_margin))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from saddlepoint.cli.text import examples, output, say, table
+from saddlepoint.cli.text import dump, examples, output, say, table
 
 _Root = Annotated[
     Path | None,
@@ -36,9 +36,7 @@ def listed(
 
     found = [(name, _shape(name, root), name in PULLABLE) for name in SOURCES]
     if json:
-        import json as notation
-
-        typer.echo(notation.dumps([{"name": name, "shape": shape, "pullable": pull} for name, shape, pull in found], indent=1))
+        dump([{"name": name, "shape": shape, "pullable": pull} for name, shape, pull in found])
         return
     rows = [[name, f"yes, images {shape}" if shape else "no", "yes" if pull else "–"] for name, shape, pull in found]
     output().print(table(("name", "here", "can be pulled"), rows))
@@ -59,8 +57,13 @@ def pulled(
     name: Annotated[str, typer.Argument(help="mnist, fashion-mnist, cifar10, svhn, gtsrb or tiny-imagenet.", metavar="NAME")],
     root: _Root = None,
     base_url: Annotated[str | None, typer.Option(help="A mirror that serves the same files.", metavar="URL")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print where it is as JSON, and nothing else.")] = False,
 ) -> None:
     """Download data, check it and unpack it; what is in place is kept."""
     from saddlepoint.data import pull
 
-    say(f"{name} is in {pull(name, root=root, base_url=base_url, progress=sys.stdout.isatty())}")
+    folder = pull(name, root=root, base_url=base_url, progress=sys.stdout.isatty() and not json)
+    if json:
+        dump({"name": name, "folder": str(folder)})
+        return
+    say(f"{name} is in {folder}")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from saddlepoint.cli.text import examples, say
+from saddlepoint.cli.text import dump, examples, say
 
 
 def add(app: typer.Typer) -> None:
@@ -32,14 +32,19 @@ def report(
             show_default="RUNDIR/report.html for one run, site for several",
         ),
     ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON, and nothing else.")] = False,
 ) -> None:  # fmt: skip
     """Write the HTML report of a saved audit again, or a site with a leaderboard of several."""
-    from saddlepoint.auditing import Audit
     from saddlepoint.report.html import write as write_page
     from saddlepoint.report.site import write as write_site
+    from saddlepoint.report.subject import kept
 
     out = out or (runs[0] / "report.html" if len(runs) == 1 else Path("site"))
     page = out.suffix.lower() in (".html", ".htm")
     if page and len(runs) > 1:
         raise ValueError(f"{len(runs)} runs do not fit into one file, {out}. Name a folder: --out site/.")
-    say(str(write_page(Audit.load(runs[0]), out, folder=runs[0]) if page else write_site(runs, out)))
+    written = write_page(kept(runs[0]), out, folder=runs[0]) if page else write_site(runs, out)
+    if json:
+        dump({"page": str(written), "runs": [str(run) for run in runs]})
+        return
+    say(str(written))

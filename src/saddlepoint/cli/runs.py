@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saddlepoint.cli.text import examples, output, percent, say, table
+from saddlepoint.cli.text import dump, examples, output, percent, say, table
 
 if TYPE_CHECKING:
     from saddlepoint.auditing import Audit
@@ -62,7 +62,7 @@ def listed(
 
     found = runs(folder)
     if json:
-        _print([asdict(one) for one in found])
+        dump([asdict(one) for one in found])
         return
     if not found:
         say(f"There are no runs below {folder}. `saddlepoint audit` makes one.")
@@ -84,7 +84,7 @@ def shown(
 
     found = details(run)
     if json:
-        _print(asdict(found))
+        dump(asdict(found))
         return
     _describe(found)
     if cells:
@@ -105,7 +105,7 @@ def verified(run: _Run, json: _Json = False) -> None:
 
     found = verify(run)
     if json:
-        _print({**asdict(found), "passed": found.passed})
+        dump({**asdict(found), "passed": found.passed})
     else:
         for check in found.checks:
             word = "ok" if check.passed else "DISAGREES"
@@ -143,7 +143,7 @@ def tidied(
 
     freed = tidy(run, dry_run=dry_run)
     if json:
-        _print(asdict(freed))
+        dump(asdict(freed))
         return
     verb = "Removed" if freed.removed else "Would remove"
     say(f"{verb} {freed.cells} cells of other requests, {freed.torn} torn files and {freed.locks} locks: {_size(freed.bytes)}.")
@@ -215,9 +215,3 @@ def _size(count: int) -> str:
             break
         size, unit = size / 1000, larger
     return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-
-
-def _print(value: object) -> None:
-    import json as notation
-
-    typer.echo(notation.dumps(value, indent=1))

@@ -46,6 +46,15 @@ def say(message: str, style: str = "") -> None:
     output().print(message, style=style or None, markup=False, soft_wrap=True)
 
 
+def dump(value: object) -> None:
+    """JSON on standard output, for programs."""
+    import json
+
+    import typer
+
+    typer.echo(json.dumps(value, indent=1))
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """Words left, numbers right."""
     from rich import box

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from saddlepoint.cli.text import errors, examples, output, say
+from saddlepoint.cli.text import dump, errors, examples, output, say
 
 
 def add(app: typer.Typer) -> None:
@@ -26,6 +27,7 @@ def train(
     seed: Annotated[int, typer.Option(help="Initial weights, order and adversaries follow from it.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Where to write.", metavar="FOLDER", show_default="runs/train-RECIPE")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew where an interrupted run could go on.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the record as JSON, and nothing else.")] = False,
 ) -> None:
     """Train a model of the zoo again, measure it, and write weights and record. An interrupted run goes on where it was."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -38,17 +40,20 @@ def train(
     folder = out or Path("runs") / f"train-{recipe}"
     console = errors()
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console, transient=True, disable=json or not console.is_terminal) as bar:
         task = bar.add_task(recipe, total=chosen.epochs)
 
         def tell(epoch: Epoch) -> None:
             scores = f"loss {epoch.loss:.3f}, dev {epoch.clean:.3f} clean, {epoch.selected:.3f} attacked"
             told = f"epoch {epoch.number} of {chosen.epochs}: {scores}"
             bar.update(task, completed=epoch.number, description=told)
-            if not console.is_terminal:
+            if not (json or console.is_terminal):
                 console.print(told, markup=False, soft_wrap=True)
 
         done = rebuild(chosen, folder, seed=seed, out=folder, resume=not fresh, progress=tell)
+    if json:
+        dump({**asdict(done), "weights": str(folder / f"{recipe}.safetensors"), "record": str(folder / f"{recipe}.json")})
+        return
     output().print(scored([done]))
     say(f"Weights and record: {folder / recipe}.safetensors, {folder / recipe}.json")
     say(f"Audit it with: saddlepoint audit zoo:{folder / recipe} --eps {done.measured.radius:g}")

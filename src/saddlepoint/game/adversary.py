@@ -17,8 +17,10 @@ from saddlepoint.attack.goal import Goal
 from saddlepoint.attack.loss import Loss, TargetedLoss, fooled, margin, targeted_dlr
 from saddlepoint.attack.oracle import Meter, Oracle, grants
 from saddlepoint.attack.space import per_example
+from saddlepoint.attack.tape import Tape, Taped
 from saddlepoint.coins import Coins
 from saddlepoint.defense import Access, Context, Defense
+from saddlepoint.describe import describe
 from saddlepoint.game.threat import Threat
 from saddlepoint.gradients import Backprop, Estimator, Reading, Rule
 
@@ -41,11 +43,12 @@ class Turn:
     rows: Tensor  # [N] positions in the metered batch
     ids: Tensor  # [N] example ids: what coins are drawn for
     seed: int
+    tape: Tape  # what the oracles of this seat said
     attempt: int = 0  # restarts move from the same seat with other coins of their own
 
     @classmethod
     def open(cls, threat: Threat, ids: Tensor, seed: int) -> Turn:
-        return cls(threat, Meter.of(len(ids), threat.queries), torch.arange(len(ids)), ids, seed)
+        return cls(threat, Meter.of(len(ids), threat.queries), torch.arange(len(ids)), ids, seed, Tape(len(ids)))
 
     def restrict(self, rows: Tensor) -> Turn:
         """A smaller seat on the same meter."""
@@ -132,7 +135,8 @@ class Direct:
         coupled = any(d.coupled or (self.respond and d.unit != "example") for d in pool)
         goal = Goal(pool, y, self.loss, self.aim, self.rules, self.keep, self.respond)
         # Access was checked above: the oracle grants what the estimator can give.
-        oracle = Oracle(goal, self.estimator, turn.meter, turn.rows, turn.simulated_coins(), self.attack.needs, coupled)
+        asked = Oracle(goal, self.estimator, turn.meter, turn.rows, turn.simulated_coins(), self.attack.needs, coupled)
+        oracle = Taped(asked, turn.tape, describe((self.loss, self.aim)), x, turn.threat.space)
         if not self.stop_at_success:
             return self.attack(oracle, x, turn.threat.space, turn.attacker_coins())
         if coupled or any(d.random for d in pool):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from saddlepoint.attack.best import Found
 from saddlepoint.attack.loss import fooled, margin
 from saddlepoint.attack.oracle import grants
+from saddlepoint.attack.tape import nothing, together
 from saddlepoint.defense import Access, Answer, Context, Defense
 from saddlepoint.game.adversary import Adversary, Turn
 from saddlepoint.game.threat import Threat
@@ -36,6 +37,7 @@ class Episode:
     forward: Tensor  # [N] passes spent by the adversary
     backward: Tensor  # [N]
     seconds: float
+    ascent: Tensor = field(default_factory=nothing)  # [5, K] how its objective rose, summed over examples: `Tape.ascent`
 
     def to(self, device: str | torch.device) -> Episode:
         tensors = {f.name: getattr(self, f.name).to(device) for f in fields(self) if f.name not in ("adversary", "seconds")}
@@ -59,6 +61,7 @@ class Episode:
             forward=torch.cat([p.forward for p in parts]),
             backward=torch.cat([p.backward for p in parts]),
             seconds=sum(p.seconds for p in parts),
+            ascent=together([p.ascent for p in parts]),
         )
 
 
@@ -123,6 +126,7 @@ def play(
                 forward=turn.meter.forward,
                 backward=turn.meter.backward,
                 seconds=time.perf_counter() - started,
+                ascent=turn.tape.ascent(),
             )
         )
         if defense.memory == "stream":

@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from saddlepoint.auditing.result import Audit
 from saddlepoint.report.comparison import Line, write_lines
 from saddlepoint.report.html import write as write_page
 from saddlepoint.report.published import Published
+from saddlepoint.report.subject import kept
 
 
 def write(runs: Sequence[Path], out: Path) -> Path:
@@ -18,7 +18,7 @@ def write(runs: Sequence[Path], out: Path) -> Path:
         raise ValueError("a site needs at least one run: give the folders that audits wrote.")
     lines = []
     for run, name in zip(runs, _names(runs), strict=True):
-        audit = Audit.load(run)
+        audit = kept(run)
         write_page(audit, out / name / "report.html", folder=run, home="../index.html")
         lines.append(Line.of(audit, f"{name}/report.html", Published.read(run)))
     return write_lines(lines, out / "index.html")

@@ -14,6 +14,7 @@ from torch import Tensor
 from saddlepoint.auditing.result import Audit
 from saddlepoint.report.markup import Markup
 from saddlepoint.report.published import NOTHING, Published
+from saddlepoint.run.inspect import answers
 from saddlepoint.run.store import Store, StoreError
 
 
@@ -31,13 +32,8 @@ class Subject:
     def of(cls, audit: Audit, folder: Path, home: str = "") -> Subject:
         """With what the folder says about this audit; a record of another one is none."""
         record = _record(folder)
-        if (record.get("target", {}).get("name"), record.get("seed"), record.get("examples")) != (
-            audit.target,
-            audit.seed,
-            audit.n,
-        ):
-            record = {}
-        return cls(audit, record, _nearest(folder, record, audit.n), Published.read(folder), home)
+        told = record if _belongs(audit, record, folder) else {}
+        return cls(audit, told, _nearest(folder, told, audit.n), Published.read(folder), home)
 
 
 class Part(NamedTuple):
@@ -48,6 +44,23 @@ class Part(NamedTuple):
 
 
 Section = Callable[[Subject], Part | None]  # nothing, where there is nothing to say
+
+
+def kept(folder: Path) -> Audit:
+    """The audit of a run. What an earlier request left in the folder is refused: it is not what run.json asks for."""
+    audit, record = Audit.load(folder), _record(folder)
+    if record and not _belongs(audit, record, folder):
+        asked = record.get("target", {}).get("name", "something else")
+        raise ValueError(
+            f"{folder} holds the audit of {audit.target}, but its run.json asks for another one, of {asked}, that has not "
+            "finished. Give the command of that run again, or copy audit.json and points.safetensors into a folder of their own."
+        )
+    return audit
+
+
+def _belongs(audit: Audit, record: dict[str, Any], folder: Path) -> bool:
+    asked = record.get("target", {}).get("name"), record.get("seed"), record.get("examples")
+    return asked == (audit.target, audit.seed, audit.n) and answers(audit.run, Store(folder), record)
 
 
 def _record(folder: Path) -> dict[str, Any]:

@@ -47,7 +47,9 @@ class Processes:
                 with ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_ignore_interrupts) as pool:
                     while True:
                         while len(running) < count and (cell := again.pop() if again else next(queue, None)) is not None:
-                            running[pool.submit(compute, spec, cell)] = cell
+                            again.append(cell)  # until somebody has it: a pool may also break while it is handed a cell
+                            future = pool.submit(compute, spec, cell)
+                            running[future] = again.pop()
                         if not running:
                             return
                         for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -60,7 +62,7 @@ class Processes:
                     raise RuntimeError(
                         f"worker processes died {lost} times, perhaps for want of memory. Use fewer workers or a smaller batch."
                     ) from None
-                again = list(running.values())
+                again += running.values()
 
 
 def needs_spec(spec: str | None) -> str:

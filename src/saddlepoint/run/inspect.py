@@ -91,14 +91,19 @@ def summary(folder: Path) -> Summary:
 
 def concluded(store: Store, run: dict[str, Any]) -> dict[str, Any] | None:
     """The record of this very request. What an earlier request left in the folder is none: its number is another target's."""
-    last = [event for event in store.events() if event["event"] == "concluded"][-1:]
-    if not last or last[0].get("run", identity(run)) != identity(run):
-        return None
     try:
         record: dict[str, Any] = json.loads((store.folder / "audit.json").read_text())
-    except (OSError, ValueError):
+        return record if answers(record.get("run", ""), store, run) else None
+    except (OSError, ValueError, AttributeError):
         return None
-    return record
+
+
+def answers(claimed: str, store: Store, run: dict[str, Any]) -> bool:
+    """Is a record the answer to this request? It says so itself; of older ones, which do not, the ledger says who was last."""
+    if claimed:
+        return claimed == identity(run)
+    last = [event for event in store.events() if event["event"] == "concluded"][-1:]
+    return bool(last) and last[0].get("run", identity(run)) == identity(run)
 
 
 def details(folder: Path) -> Details:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,9 @@ def run(
     fill(work, shelf, missing, executor, spec.model_dump_json() if spec else None, watch)
     result = conclude(work.plan, _groups(work, shelf), time.perf_counter() - started)
     if store is not None:
+        result = replace(result, run=identity(about))
         result.to_html(result.save(store.folder) / "report.html")
-        store.log("concluded", run=identity(about), robust_accuracy=result.robust_accuracy, seconds=result.seconds)
+        store.log("concluded", run=result.run, robust_accuracy=result.robust_accuracy, seconds=result.seconds)
     return result
 
 

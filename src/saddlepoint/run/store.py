@@ -30,9 +30,10 @@ from saddlepoint.describe import digest
 from saddlepoint.game import Episode
 from saddlepoint.schema import Migrations, SchemaError, migrated
 
-SCHEMA = 1
-MIGRATIONS: Migrations = {0: lambda run: run}  # of run.json: at first it did not say its schema, and said all else as it does now
-CELL_MIGRATIONS: Migrations = {}  # of cells, which always said theirs
+SCHEMA = 1  # of run.json
+MIGRATIONS: Migrations = {0: lambda run: run}  # at first it did not say its schema, and said all else as it does now
+CELL_SCHEMA = 2  # of a cell, which always said its own
+CELL_MIGRATIONS: Migrations = {1: lambda cell: cell}  # before ascents were kept: the episode of such a cell has none
 _TENSORS = tuple(f.name for f in fields(Episode) if f.name not in ("adversary", "seconds"))
 
 
@@ -59,7 +60,7 @@ class Packed:
     @classmethod
     def of(cls, key: str, episode: Episode, about: dict[str, Any], seconds: float) -> Packed:
         tensors = save({name: getattr(episode, name).detach().cpu().contiguous() for name in _TENSORS})
-        record = {"schema": SCHEMA, "key": key, "adversary": episode.adversary, **about, "tensors": _sha(tensors)}
+        record = {"schema": CELL_SCHEMA, "key": key, "adversary": episode.adversary, **about, "tensors": _sha(tensors)}
         return cls(key, _sealed(record), tensors, seconds)
 
 
@@ -156,7 +157,7 @@ class Store:
         if record.get("key") != key:
             raise StoreError(f"cell {key[:12]} is damaged: it holds the record of cell {str(record.get('key'))[:12]}.")
         try:
-            return migrated(record, CELL_MIGRATIONS, SCHEMA, f"cell {key[:12]}")
+            return migrated(record, CELL_MIGRATIONS, CELL_SCHEMA, f"cell {key[:12]}")
         except SchemaError as error:
             raise StoreError(str(error)) from None
 

@@ -24,11 +24,12 @@ from saddlepoint.auditing.result import Audit
 from saddlepoint.describe import describe
 from saddlepoint.game import Episode
 from saddlepoint.locate import told
+from saddlepoint.run.inspect import answers
 from saddlepoint.run.spec import RunSpec
-from saddlepoint.run.store import Store, StoreError, identity
+from saddlepoint.run.store import Store, StoreError
 from saddlepoint.run.work import Work, load, torch_threads
 
-_TIMED = ("seconds", "versions", "verdict", "schema")  # of a record: not determined by the cells, or derived from the rest
+_TIMED = ("seconds", "versions", "verdict", "schema", "run")  # of a record: not determined by the cells, or looked at elsewhere
 _MARGIN = 1e-4  # logits of another machine's arithmetic; answers and accuracies must agree exactly
 
 
@@ -90,14 +91,13 @@ def checks(store: Store) -> Iterator[Check]:
         yield Check("target", False, f"it cannot be loaded again: {error if isinstance(error, ValueError) else told(error)}")
         return
     yield _same_target(run, work)
-    last = [event for event in store.events() if event["event"] == "concluded"][-1:]
-    if last and last[0].get("run", identity(run)) != identity(run):
-        yield Check("record", False, "audit.json belongs to an earlier request in this folder. Run the audit to its end.")
-        return
     try:
         audit = Audit.load(store.folder)
     except (ValueError, OSError) as error:
         yield Check("record", False, str(error))
+        return
+    if not answers(audit.run, store, run):
+        yield Check("record", False, "audit.json belongs to another request than run.json. Run the audit to its end.")
         return
     yield from _points(work, audit, episodes if set(work.keys.values()) <= episodes.keys() else {})
 
