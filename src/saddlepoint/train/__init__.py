@@ -1,5 +1,6 @@
 """Training: one loop, interchangeable losses, recipes."""
 
+from saddlepoint.train.equilibrium import JacobianPenalty, Stack, mean_square_jacobian
 from saddlepoint.train.fit import Epoch, Split, Trained, fit, split
 from saddlepoint.train.method import FAT, MART, TRADES, FastTraining, Method, PGDTraining, Standard
 from saddlepoint.train.rebuild import measure, rebuild
@@ -16,15 +17,18 @@ __all__ = [
     "Cosine",
     "Epoch",
     "FastTraining",
+    "JacobianPenalty",
     "Method",
     "PGDTraining",
     "Piecewise",
     "Recipe",
     "Shift",
     "Split",
+    "Stack",
     "Standard",
     "Trained",
     "fit",
+    "mean_square_jacobian",
     "measure",
     "rebuild",
     "recipe",
