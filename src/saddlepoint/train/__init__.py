@@ -1,5 +1,6 @@
 """Training: one loop, interchangeable losses, recipes."""
 
+from saddlepoint.train.equilibrium import JacobianPenalty, Stack, mean_square_jacobian
 from saddlepoint.train.exits import MaxAverageTraining, OverExits
 from saddlepoint.train.fit import Epoch, Split, Trained, fit, split
 from saddlepoint.train.learned import LearnedWeights
@@ -18,6 +19,7 @@ __all__ = [
     "Cosine",
     "Epoch",
     "FastTraining",
+    "JacobianPenalty",
     "LearnedWeights",
     "MaxAverageTraining",
     "Method",
@@ -27,9 +29,11 @@ __all__ = [
     "Recipe",
     "Shift",
     "Split",
+    "Stack",
     "Standard",
     "Trained",
     "fit",
+    "mean_square_jacobian",
     "measure",
     "rebuild",
     "recipe",

@@ -1,6 +1,10 @@
 """Networks that the zoo's models and defences stand on."""
 
+from saddlepoint.zoo.nets.deq import ConvDEQNet, DenseDEQNet
 from saddlepoint.zoo.nets.digits import DigitsCNN
+from saddlepoint.zoo.nets.equilibrium import Equilibrium
+from saddlepoint.zoo.nets.mdeq import MDEQNet, mdeq_cifar, mdeq_digits, mdeq_large, mdeq_mnist, mdeq_xl
+from saddlepoint.zoo.nets.monotone import MonotoneNet
 from saddlepoint.zoo.nets.msdnet import l2w_den, msdnet
 from saddlepoint.zoo.nets.normalize import Normalize
 from saddlepoint.zoo.nets.ranet import RANet, ranet
@@ -11,11 +15,21 @@ from saddlepoint.zoo.nets.vit import vit_b16, vit_small
 from saddlepoint.zoo.nets.wide_resnet import wrn34_10
 
 __all__ = [
+    "ConvDEQNet",
+    "DenseDEQNet",
     "DigitsCNN",
+    "Equilibrium",
+    "MDEQNet",
+    "MonotoneNet",
     "Normalize",
     "RANet",
     "Staged",
     "l2w_den",
+    "mdeq_cifar",
+    "mdeq_digits",
+    "mdeq_large",
+    "mdeq_mnist",
+    "mdeq_xl",
     "msdnet",
     "ranet",
     "resnet18",
