@@ -279,3 +279,54 @@ def test_the_loss_of_a_composed_suite_is_the_ratio_where_there_are_classes_enoug
         assert torch.equal(ratio, (loss.dlr if classes >= 3 else loss.margin)(logits, y))
         assert torch.equal(toward, (loss.targeted_dlr if classes >= 4 else loss.targeted_margin)(target)(logits, y))
     assert isinstance(targeted_dlr_or_margin(target), loss.PerRow)  # rows that fall can leave
+
+
+class Curved(nn.Module):
+    """Two classes told apart by a sum whose slope turns as the image moves: short steps climb on and on."""
+
+    def forward(self, x):
+        score = (x.flatten(1) - 0.5) @ NET.w + 0.05 * torch.sin(40 * x).flatten(1).sum(1)
+        return torch.stack([score, -score], 1)
+
+
+def test_an_attack_that_was_stopped_on_its_way_is_told_and_one_that_arrived_is_not():
+    net, names = Curved().eval(), {}
+    y = net(X).argmax(1)
+    for steps in (8, 200):
+        attack = sp.Direct("pgd", sp.PGD(steps, step_size=0.0005, random_start=False))
+        result = sp.audit(net, X, y, threat=sp.Linf(0.02), adversaries=[attack])
+        names[steps] = {s.name for s in result.symptoms}
+        (row,) = result.rows
+        assert row.ascent.images[-1] == row.attacked
+        assert row.ascent.passes[-1] == steps + 2  # a look at the clean image, the steps, and the last reading
+    assert "still rising" in names[8]
+    assert "still rising" not in names[200]
+
+
+def test_an_attack_that_looks_for_the_nearest_mistake_does_not_climb_and_is_not_accused_of_it():
+    result = sp.audit(Curved().eval(), X, Curved()(X).argmax(1), threat=sp.Linf(0.01), adversaries=[sp.Direct("fmn", sp.FMN(20))])
+    assert result.rows[0].ascent.pace > 0.5  # its last point is projected into the set
+    assert "still rising" not in {s.name for s in result.symptoms}
+
+
+def test_only_the_strongest_attack_must_have_arrived():
+    short = sp.Direct("short", sp.PGD(3, step_size=0.0005, random_start=False))
+    long = sp.Direct("long", sp.APGD(50))
+    net, names = Curved().eval(), []
+    for order in ([short, long], [long, short], [short]):
+        result = sp.audit(net, X, net(X).argmax(1), threat=sp.Linf(0.02), adversaries=order)
+        names.append("still rising" in {s.name for s in result.symptoms})
+    assert names == [False, False, True]
+
+
+def test_the_trace_of_a_linear_net_ends_at_the_closed_form():
+    """The margin is -2 s, the best point of the ball adds 2 r ||w||_1, and APGD's first step, two radii long, ends there."""
+    result = sp.audit(NET, X, Y, threat=sp.Linf(0.01), adversaries=[sp.Direct("apgd", sp.APGD(10))])
+    ascent = result.rows[0].ascent
+    score = (((X - 0.5) @ NET.w.detach()) * (1 - 2 * Y)).double()
+    best = -2 * score.mean() + 2 * 0.01 * NET.w.detach().abs().sum()
+    assert ascent.passes == tuple(range(1, 13))
+    assert ascent.value[0] is None  # the look at the clean image is no reading of the attack's
+    assert ascent.value[-1] == pytest.approx(float(best), abs=1e-5)  # float32 sums of 16 terms
+    assert ascent.value[2] == pytest.approx(ascent.value[-1], abs=1e-5)
+    assert ascent.fooled[-1] == pytest.approx(1 - result.robust_accuracy, abs=1e-12)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from saddlepoint.auditing.ascent import Ascent
 from saddlepoint.auditing.result import Audit, Examples, Row, Symptom
 from saddlepoint.auditing.statistics import wilson
 from saddlepoint.data import load_data
@@ -21,6 +23,14 @@ _ATTACKS = (
 )
 
 
+def an_ascent(images: int, end: int, points: int = 64) -> Ascent:
+    """1 - exp(-5 t) on the way from 0 to `end` passes, a fifth of the images fooled at its end; no value at the first place."""
+    stride = max(end // points, 1)
+    passes = tuple(range(stride, end + 1, stride))[:points]
+    value = [1 - math.exp(-5 * p / end) for p in passes]
+    return Ascent(passes, (images,) * len(passes), tuple(0.2 * v for v in value), (None, *value[1:]))
+
+
 def an_audit(n: int = 200, **changes: Any) -> Audit:
     """Every tenth image wrong from the start; others fall to the attacks in turn, the change being +-0.1 per pixel."""
     data = load_data("digits", n=n)
@@ -28,7 +38,7 @@ def an_audit(n: int = 200, **changes: Any) -> Audit:
     for name, gain, forward, backward in _ATTACKS:
         attacked, left = round(left * n), left - gain
         owners += [name] * round(gain * n)
-        rows.append(Row(name, left + 0.02, left, gain, attacked, forward, backward, 1.5, 0))
+        rows.append(Row(name, left + 0.02, left, gain, attacked, forward, backward, 1.5, 0, an_ascent(attacked, int(forward))))
     fallen = len(owners)
     owners += ["square"] * (n - fallen)
     correct = (torch.arange(n) >= fallen).double()
@@ -93,7 +103,7 @@ def a_large_audit(n: int = 10_000, attacks: int = 30) -> Audit:
     correct = (owner >= attacks).double()
     left = [1 - (k + 1) * taken / n for k in range(attacks)]
     rows = tuple(
-        Row(name, 0.5 + 0.5 * kept, kept, taken / n, n - k * taken, 100.0 + k, 99.0, 12.5, 0)
+        Row(name, 0.5 + 0.5 * kept, kept, taken / n, n - k * taken, 100.0 + k, 99.0, 12.5, 0, an_ascent(n, 64 * (k + 1)))
         for k, (name, kept) in enumerate(zip(names, left, strict=True))
     )
     points = (x + 8 / 255 * torch.randn(x.shape, generator=draw).sign()).clamp(0, 1)

@@ -14,6 +14,7 @@ from audits import SYMPTOMS, a_large_audit, an_audit
 from saddlepoint.report.html import write
 from saddlepoint.report.live import LivePage
 from saddlepoint.report.site import write as write_site
+from saddlepoint.report.style import DARK, LIGHT
 from saddlepoint.run import run_spec
 from saddlepoint.run.executor import Serial
 from saddlepoint.run.spec import AttackSpec, DataSpec, RunSpec, ThreatSpec
@@ -84,7 +85,9 @@ def test_every_section_is_one_click_away_and_unfolds(visit, runs):
     links = browser.find_elements("css selector", "nav a")
     sections = browser.find_elements("css selector", "section")
     assert [link.text for link in links] == [section.find_element("tag name", "h2").text for section in sections]
-    assert {"Accuracy by radius", "What each attack took", "Who won", "What it cost", "Examples"} <= {link.text for link in links}
+    assert {"Accuracy by radius", "What each attack took", "Who won", "What it cost", "Examples", "Loss traces"} <= {
+        link.text for link in links
+    }
     for link, section in zip(links, sections, strict=True):
         link.click()
         place = browser.execute_script("return arguments[0].getBoundingClientRect().top", section)
@@ -111,9 +114,36 @@ def test_figures_on_the_page_are_those_of_the_record(visit, runs):
         assert f" {100 * row.running:.1f} % " in line
     fell = [int(line.split()[1]) for line in texts(browser, "#who-won tbody tr")]
     assert sum(fell) == int((audit.correct < 0.5).sum())
+    traced = texts(browser, "#loss-traces tbody tr")
+    for row, line in zip(audit.rows, traced, strict=True):
+        known = row.ascent.known
+        assert line.startswith(f"{row.name} {row.ascent.images[-1]} {row.ascent.passes[-1]} {known[0][1]:.4g} {known[-1][1]:.4g} ")
     # The curve ends, at the full radius, where the attacks one by one ended: it counts every success of every attack.
     told = browser.find_element("css selector", "#accuracy-by-radius desc").get_attribute("textContent")
     assert float(re.findall(r": ([\d.]+) %", told)[-1]) == pytest.approx(100 * audit.rows[-1].running, abs=0.051)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_loss_traces_are_drawn_inside_their_figure_in_the_colours_of_the_page(visit, runs, scheme):
+    browser = visit(runs[0] / "real" / "report.html")
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": features})
+    try:
+        frame, *parts = browser.execute_script(
+            "const svg = document.querySelector('#loss-traces svg');"
+            "return [svg, ...svg.querySelectorAll('path, circle, text')].map((e) => e.getBoundingClientRect().toJSON())"
+        )
+        assert len(parts) > 10
+        for part in parts:
+            assert frame["left"] - 1 <= part["left"] <= part["right"] <= frame["right"] + 1
+            assert frame["top"] - 1 <= part["top"] <= part["bottom"] <= frame["bottom"] + 1
+        stroke = browser.execute_script("return getComputedStyle(document.querySelector('#loss-traces .line')).stroke")
+        kept = (LIGHT if scheme == "light" else DARK)["kept"]
+        assert stroke == f"rgb({', '.join(str(int(kept[k : k + 2], 16)) for k in (1, 3, 5))})"
+        title = browser.find_element("css selector", "#loss-traces svg[role=img] title").get_attribute("textContent")
+        assert title == "What each attack had reached, by passes spent"
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
 
 
 def test_the_leaderboard_sorts_by_any_column_with_mouse_and_keys(visit, runs, tmp_path):
@@ -179,6 +209,7 @@ def test_ten_thousand_images_under_thirty_attacks_open_at_once(visit, tmp_path):
     seconds = browser.execute_script("return performance.getEntriesByType('navigation')[0].loadEventEnd / 1000")
     assert 0 < seconds < 3
     assert len(texts(browser, "#what-each-attack-took tbody tr")) == 30
+    assert len(browser.find_elements("css selector", "#loss-traces path.line")) == 60
     assert len(browser.find_elements("css selector", "figure")) == 12
 
 

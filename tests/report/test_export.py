@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -52,6 +52,14 @@ def test_json_is_strict_json_even_where_a_margin_is_no_number():
     read = json.loads(as_json(nan), parse_constant=refuse)
     assert read["examples"]["margin"] == [None] * 20
     assert (read["robust_accuracy"], read["target"], len(read["rows"])) == (audit.robust_accuracy, audit.target, len(audit.rows))
+
+
+def test_json_holds_every_number_of_the_loss_traces():
+    audit = an_audit(n=20)
+    read = json.loads(as_json(audit))
+    for row, line in zip(audit.rows, read["rows"], strict=True):
+        assert {name: tuple(column) for name, column in line["ascent"].items()} == asdict(row.ascent)
+        assert len(line["ascent"]["passes"]) == len(row.ascent.value) > 5
 
 
 def test_a_latex_table_has_as_many_cells_in_every_line_whatever_names_hold():

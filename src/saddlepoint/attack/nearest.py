@@ -13,6 +13,7 @@ from saddlepoint.attack.space import Ball, per_example
 from saddlepoint.coins import Coins
 from saddlepoint.gradients import Reading
 
+MINIMUM_NORM = frozenset({"CW", "FAB", "FMN", "RayS"})  # attacks that look for the nearest mistake, as records call them
 _HAIR = 1e-5  # of the box, per pixel: no distance to speak of, yet no copy of the clean image in single precision either
 
 

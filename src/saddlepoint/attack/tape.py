@@ -26,21 +26,19 @@ class Tape:
     """
 
     def __init__(self, rows: int) -> None:
-        self._rows, self._stride, self._used = rows, 1, 0
+        self._rows, self._stride, self._longest = rows, 1, 0
         self._best: Tensor | None = None  # [2, N, POINTS] value and success, -inf where nothing was read
         self._objective: Plain = None
 
     def note(self, objective: Plain, rows: Tensor, spent: Tensor, value: Tensor, success: Tensor) -> None:
-        """Readings [N] of these rows, with what each has spent; a value or a success of -inf is none."""
+        """Readings [N] of these rows, with what each has spent; a value of -inf is none, a success lies in [0, 1]."""
         self._objective = self._objective or objective
         value = value if objective == self._objective else torch.full_like(value, -torch.inf)
         best = value.new_full((2, self._rows, POINTS), -torch.inf) if self._best is None else self._best
-        last = int(spent.amax())
-        while last > POINTS * self._stride:
+        self._longest = max(self._longest, int(spent.amax()))
+        while self._longest > POINTS * self._stride:
             pairs = best.view(2, self._rows, POINTS // 2, 2).amax(3)
             best, self._stride = torch.cat([pairs, torch.full_like(pairs, -torch.inf)], dim=2), 2 * self._stride
-            self._used = (self._used + 1) // 2
-        self._used = max(self._used, (last - 1) // self._stride + 1)
         at = (rows * POINTS + (spent - 1) // self._stride).to(best.device)
         new = torch.stack([value, success.to(value)]).to(best)
         self._best = best.flatten(1).scatter_reduce(1, at.expand(2, -1), new, "amax").view_as(best)
@@ -52,9 +50,9 @@ class Tape:
         """
         if self._best is None:
             return nothing()
-        value, success = self._best[:, :, : self._used].cpu().double().cummax(2).values
+        passes = _places(self._stride, self._longest)
+        value, success = self._best[:, :, : len(passes)].cpu().double().cummax(2).values
         known = value.isfinite()
-        passes = self._stride * torch.arange(1, self._used + 1)
         counts = (success > -torch.inf).sum(0), success.clamp(min=0).sum(0), known.sum(0)
         total = torch.where(known, value, 0.0).T.contiguous().sum(1)  # every place in the same order of rows, so that none is less
         return torch.stack([row.double() for row in (passes, *counts, total)])
@@ -70,20 +68,24 @@ def together(ascents: Sequence[Tensor]) -> Tensor:
     parts = [part for part in ascents if part.shape[1]]
     if not parts:
         return nothing()
-    stride, end = (max(int(part[0, at]) for part in parts) for at in (0, -1))
-    passes = torch.arange(stride, end + stride, stride, dtype=torch.float64)
+    passes = _places(*(max(int(part[0, at]) for part in parts) for at in (0, -1)))
     # The place of each part that holds what was known after that many passes.
-    sums = [part[1:, (passes / part[0, 0]).long().clamp(max=part.shape[1]) - 1] for part in parts]
+    sums = [part[1:, (passes / part[0, 0]).ceil().long().clamp(max=part.shape[1]) - 1] for part in parts]
     return torch.cat([passes[None], reduce(torch.add, sums)])
+
+
+def _places(stride: int, longest: int) -> Tensor:
+    """[K] the passes at which places end; the first is the stride, the last is as long as any row took."""
+    return torch.arange(stride, longest + stride, stride, dtype=torch.float64).clamp(max=longest)
 
 
 @dataclass(frozen=True)
 class Taped:
     """An oracle whose readings are written down; it answers as the one inside does.
 
-    Only points of the set count: attacks also look at others, which they could not propose. Rows that answer together have the mean
-    value of their batch and the share of it that is fooled, since none of them could be had alone. Decisions and facets have no
-    value: they tell whether a row was fooled.
+    Points outside the set have no value and fool nobody: attacks look at them, but could not propose them. Rows that answer
+    together have the mean value of their batch and the share of it that is fooled, since none of them could be had alone. Decisions
+    and facets have no value: they tell whether a row was fooled.
     """
 
     inner: Oracle
@@ -135,7 +137,7 @@ class Taped:
         if self.coupled:
             legal, value, success = legal.all().expand(len(self)), value.mean().expand(len(self)), success.mean().expand(len(self))
         value = torch.where(legal & ~value.isnan(), value, -torch.inf)
-        success = torch.where(legal, success, -torch.inf)
+        success = torch.where(legal, success, 0.0)
         rows = self.inner.rows
         self.tape.note(self.objective, rows, self.inner.meter.forward[rows], value, success)
 

@@ -47,10 +47,13 @@ class Ascent:
         return tuple((passes, value) for passes, value in zip(self.passes, self.value, strict=True) if value is not None)
 
     @property
-    def late(self) -> float | None:
-        """The share of the whole rise that came in the last quarter of the passes; None where nothing rose."""
+    def pace(self) -> float | None:
+        """How steep the last quarter was, in units of the whole climb's mean; None where nothing rose.
+
+        On the way to a limit, 1 - exp(-t / tau), half as steep means that a fifth of the way is still ahead.
+        """
         if not self.known or self.known[0][1] == self.known[-1][1]:
             return None
         (begin, first), (end, last) = self.known[0], self.known[-1]
-        before = [value for passes, value in self.known if passes <= end - _LATE * (end - begin)]
-        return (last - before[-1]) / (last - first)
+        late, before = [point for point in self.known if point[0] <= end - _LATE * (end - begin)][-1]
+        return (last - before) / (end - late) * (end - begin) / (last - first)

@@ -9,14 +9,17 @@ import torch
 
 from saddlepoint.attack.apgd import APGD
 from saddlepoint.attack.loss import cross_entropy
+from saddlepoint.attack.nearest import MINIMUM_NORM
 from saddlepoint.attack.oracle import grants
 from saddlepoint.auditing.answering import AtAnswer, answers_otherwise
 from saddlepoint.auditing.cell import Group, Job
 from saddlepoint.auditing.result import Row, Symptom
+from saddlepoint.describe import Plain, describe
 from saddlepoint.game import Adversary, Direct, Stand, Transfer
 from saddlepoint.gradients import Backprop, EoT, Estimator
 
 _SANITY_ROWS, _SANITY_STEPS = 64, 20
+_STEEP = 0.5  # of the mean: on the way to a limit a fifth of it is still ahead, see `Ascent.pace`
 
 
 def signs(job: Job, adversaries: Sequence[Adversary], groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Symptom]:
@@ -36,6 +39,7 @@ def signs(job: Job, adversaries: Sequence[Adversary], groups: Sequence[Group], r
             "not converged", "warning",
             f"the last attack, {last.name}, still took {100 * last.gain:.1f} points: a larger budget would take more.",
         )  # fmt: skip
+    yield from _rising(adversaries, rows)
     copies = sum(row.copies for row in rows)
     if copies:
         yield Symptom(
@@ -57,6 +61,31 @@ def signs(job: Job, adversaries: Sequence[Adversary], groups: Sequence[Group], r
             f"{changed} of {n} answers changed when the same points were asked about again: the target keeps state or hides "
             "randomness.",
         )  # fmt: skip
+
+
+def _rising(adversaries: Sequence[Adversary], rows: Sequence[Row]) -> Iterator[Symptom]:
+    """Was the attack that did most harm still climbing when it ended? Of several that did, one that was not is enough.
+
+    An attack that looks for the nearest mistake does not climb, and its last point may be its only one in the set.
+    """
+    most = min(row.robust_accuracy for row in rows)
+    sent = [(row, adversary) for row, adversary in zip(rows, adversaries[1:], strict=True) if row.robust_accuracy == most]
+    paces = [row.ascent.pace or 0.0 for row, adversary in sent if not _kinds(describe(adversary)) & MINIMUM_NORM]
+    if len(paces) == len(sent) and min(paces) >= _STEEP:
+        yield Symptom(
+            "still rising", "warning",
+            f"the strongest attack, {sent[0][0].name}, was still climbing when it ended: the last quarter of its passes was "
+            f"{100 * paces[0]:.0f} % as steep as its whole climb. Give it more steps or queries, or the audit a larger budget.",
+        )  # fmt: skip
+
+
+def _kinds(described: Plain) -> frozenset[str]:
+    """The names of all classes inside."""
+    if isinstance(described, list):
+        return frozenset[str]().union(*(_kinds(item) for item in described))
+    if isinstance(described, dict):
+        return frozenset({str(described.get("kind", ""))}).union(*(_kinds(item) for item in described.values()))
+    return frozenset()
 
 
 def _left(groups: Sequence[Group], adversaries: Sequence[int]) -> float:

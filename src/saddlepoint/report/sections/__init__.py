@@ -2,6 +2,7 @@
 
 from saddlepoint.report.sections.attacks import attacks
 from saddlepoint.report.sections.classes import classes
+from saddlepoint.report.sections.climbs import climbs
 from saddlepoint.report.sections.cost import cost
 from saddlepoint.report.sections.findings import numbers, others, symptoms
 from saddlepoint.report.sections.ledger import ledger
@@ -16,6 +17,7 @@ SECTIONS: tuple[Section, ...] = (
     numbers,
     others,
     attacks,
+    climbs,
     radius,
     margins,
     classes,

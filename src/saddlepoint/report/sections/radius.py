@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from saddlepoint.attack.nearest import MINIMUM_NORM
 from saddlepoint.auditing.statistics import wilson
 from saddlepoint.report.curves import Point, curve
 from saddlepoint.report.document import key, quiet
@@ -17,7 +18,6 @@ from saddlepoint.report.subject import Part, Subject
 from saddlepoint.run.spec import SpecError
 from saddlepoint.run.spec import radius as number
 
-_MINIMUM_NORM = {"CW", "FAB", "FMN", "RayS"}  # attacks that look for the nearest mistake
 _GRID = 160
 _INSIDE = 0.98  # of the radius; a point beyond used all that was allowed
 _SHARE = 0.1  # of the images that fell; with fewer inside, the curve is a step at the radius and says nothing
@@ -67,7 +67,7 @@ def _point(n: int, at: float, sizes: Tensor, lost: Tensor) -> Point:
 
 def _near(adversary: Mapping[str, Any]) -> Iterator[str]:
     """Names of adversaries that hold, at any depth, an attack which minimises the norm."""
-    if adversary.get("kind") in _MINIMUM_NORM:
+    if adversary.get("kind") in MINIMUM_NORM:
         yield str(adversary["kind"])
     for inner in adversary.values():
         if isinstance(inner, Mapping):
