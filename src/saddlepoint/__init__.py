@@ -32,7 +32,19 @@ if TYPE_CHECKING:
     from saddlepoint.data import load_data
     from saddlepoint.defense import BlackBox, Context, Defense, Plain, Trace, View
     from saddlepoint.game import Cascade, Direct, MultiTarget, Outcomes, Restarts, Threat, Transfer, evaluate, play
-    from saddlepoint.gradients import BPDA, SPSA, Backprop, Checkpointed, EoT, Exact, FixedCoins
+    from saddlepoint.gradients import (
+        BPDA,
+        SPSA,
+        Backprop,
+        Checkpointed,
+        EoT,
+        Exact,
+        FixedCoins,
+        Implicit,
+        Phantom,
+        SharedInverse,
+        SimultaneousAdjoint,
+    )
     from saddlepoint.run import audit
 
 _HOME = {
@@ -53,7 +65,10 @@ _HOME = {
     "data": ("load_data",),
     "defense": ("BlackBox", "Context", "Defense", "Plain", "Trace", "View"),
     "game": ("Cascade", "Direct", "MultiTarget", "Outcomes", "Restarts", "Threat", "Transfer", "evaluate", "play"),
-    "gradients": ("BPDA", "SPSA", "Backprop", "Checkpointed", "EoT", "Exact", "FixedCoins"),
+    "gradients": (
+        "BPDA", "SPSA", "Backprop", "Checkpointed", "EoT", "Exact", "FixedCoins",
+        "Implicit", "Phantom", "SharedInverse", "SimultaneousAdjoint",
+    ),
     "run": ("audit",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -82,12 +97,16 @@ __all__ = [
     "EoT",
     "Exact",
     "FixedCoins",
+    "Implicit",
     "Linf",
     "MultiTarget",
     "Outcomes",
+    "Phantom",
     "Plain",
     "RayS",
     "Restarts",
+    "SharedInverse",
+    "SimultaneousAdjoint",
     "Square",
     "Threat",
     "Trace",

@@ -3,15 +3,22 @@
 from saddlepoint.defense.base import Access, BlackBox, Defense, Memory, Plain, Unit
 from saddlepoint.defense.context import Context
 from saddlepoint.defense.trace import Answer, Trace, View, mean, view
+from saddlepoint.solving import Anderson, Broyden, Picard, Solution, Solver, Status
 
 __all__ = [
     "Access",
+    "Anderson",
     "Answer",
     "BlackBox",
+    "Broyden",
     "Context",
     "Defense",
     "Memory",
+    "Picard",
     "Plain",
+    "Solution",
+    "Solver",
+    "Status",
     "Trace",
     "Unit",
     "View",

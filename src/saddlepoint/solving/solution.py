@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -18,6 +19,14 @@ class Status(IntEnum):
     OUT_OF_STEPS = 1
     DIVERGED = 2  # the residual grew far beyond the scale of f(z_0)
     NON_FINITE = 3  # a state or f of it was not a number
+
+
+class Ending(NamedTuple):
+    """How a solve went, without its states."""
+
+    residual: Tensor  # [N] of the best state
+    evaluations: Tensor  # [N]
+    status: Tensor  # [N] int8, see Status
 
 
 @dataclass(frozen=True)
