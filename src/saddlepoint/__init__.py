@@ -46,8 +46,22 @@ if TYPE_CHECKING:
         play,
         rand,
     )
+    from saddlepoint.game.aimer import NEED, aimer
+    from saddlepoint.game.exits import exit_game
     from saddlepoint.game.partial import MaxAverage, lafeat, max_average, partial
-    from saddlepoint.gradients import BPDA, SPSA, Backprop, Checkpointed, EoT, Exact, FixedCoins
+    from saddlepoint.gradients import (
+        BPDA,
+        SPSA,
+        Backprop,
+        Checkpointed,
+        EoT,
+        Exact,
+        FixedCoins,
+        Implicit,
+        Phantom,
+        SharedInverse,
+        SimultaneousAdjoint,
+    )
     from saddlepoint.run import audit
     from saddlepoint.zoo.multi_exit import attach_exits
 
@@ -73,8 +87,13 @@ _HOME = {
         "Cascade", "Direct", "MultiTarget", "Outcomes", "Peak", "Restarts", "Threat", "Transfer", "autoattack", "evaluate", "play",
         "rand",
     ),
+    "game.aimer": ("NEED", "aimer"),
+    "game.exits": ("exit_game",),
     "game.partial": ("MaxAverage", "lafeat", "max_average", "partial"),
-    "gradients": ("BPDA", "SPSA", "Backprop", "Checkpointed", "EoT", "Exact", "FixedCoins"),
+    "gradients": (
+        "BPDA", "SPSA", "Backprop", "Checkpointed", "EoT", "Exact", "FixedCoins",
+        "Implicit", "Phantom", "SharedInverse", "SimultaneousAdjoint",
+    ),
     "run": ("audit",),
     "zoo.multi_exit": ("attach_exits",),
 }  # fmt: skip
@@ -89,6 +108,7 @@ __all__ = [
     "FMN",
     "L1",
     "L2",
+    "NEED",
     "PGD",
     "SPSA",
     "VMI",
@@ -107,6 +127,7 @@ __all__ = [
     "Exact",
     "FixedCoins",
     "Gate",
+    "Implicit",
     "Linf",
     "LowEntropy",
     "MaxAverage",
@@ -114,21 +135,26 @@ __all__ = [
     "MultiTarget",
     "Outcomes",
     "Peak",
+    "Phantom",
     "Plain",
     "Radii",
     "RayS",
     "Restarts",
+    "SharedInverse",
+    "SimultaneousAdjoint",
     "Square",
     "Threat",
     "Trace",
     "Transfer",
     "View",
+    "aimer",
     "attach_exits",
     "audit",
     "autoattack",
     "cross_entropy",
     "dlr",
     "evaluate",
+    "exit_game",
     "expected",
     "hardest",
     "lafeat",

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from saddlepoint.attack.aim import Aim, last
-from saddlepoint.attack.loss import Loss, fooled, margin, targeted_margin
+from saddlepoint.attack.loss import Loss, fooled, margin, restrict, targeted_margin
 from saddlepoint.coins import Coins
 from saddlepoint.defense import Context, Defense, Trace
 from saddlepoint.gradients import Reading, Rule
+from saddlepoint.solving import Notes
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,16 @@ class Goal:
     rules: Mapping[str, Rule] = field(default_factory=dict)
     keep: frozenset[str] | None = None
     respond: bool = False
+    notes: Notes | None = None  # on the solves inside the defences; None: none are taken
 
     def __call__(self, x: Tensor, coins: Coins) -> Reading:
         logits, wrong = self._look(x, coins)
         return Reading(self.aim(self.loss, logits, self.y), wrong)
+
+    def __getitem__(self, rows: Tensor) -> Goal:
+        """The same objective for some of the rows."""
+        notes = None if self.notes is None else self.notes[rows]
+        return replace(self, y=self.y[rows], loss=restrict(self.loss, rows), notes=notes)
 
     def facets(self, x: Tensor, coins: Coins) -> Reading:
         """Value [C-1, N]: the margin of each other class, class y + 1 first. Their maximum is the margin."""
@@ -43,13 +50,13 @@ class Goal:
         return Reading(torch.stack([self.aim(targeted_margin(t), logits, self.y) for t in targets]), wrong)
 
     def _look(self, x: Tensor, coins: Coins) -> tuple[Tensor, Tensor]:  # [V, N, C], [N]
-        shown, wrong = zip(*(self._ask(defense, x, coins) for defense in self.defenses), strict=True)
+        shown, wrong = zip(*(self._ask(k, defense, x, coins) for k, defense in enumerate(self.defenses)), strict=True)
         # In the type of x, at least single: a half has no room for losses, and a double would turn the next point into one.
         dtype = torch.promote_types(x.dtype, torch.float32)
         return torch.cat([trace.logits.to(dtype) for trace in shown]), torch.stack(wrong).all(0)
 
-    def _ask(self, defense: Defense, x: Tensor, coins: Coins) -> tuple[Trace, Tensor]:
-        ctx = Context(coins, self.rules, self.keep)
+    def _ask(self, k: int, defense: Defense, x: Tensor, coins: Coins) -> tuple[Trace, Tensor]:
+        ctx = Context(coins, self.rules, self.keep, self.notes and self.notes.under(str(k)))
         answering = defense.adapt(x, ctx) if self.respond else defense
         trace = answering.trace(x, ctx)
         ctx.refuse_unknown_rules()

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from saddlepoint.attack.goal import Goal
-from saddlepoint.attack.loss import restrict
 from saddlepoint.coins import Coins
 from saddlepoint.defense import Access
 from saddlepoint.gradients import Estimator, Reading, Slope
@@ -28,15 +27,17 @@ class BudgetExceeded(RuntimeError):  # noqa: N818
 
 @dataclass(frozen=True)
 class Meter:
-    """Passes spent per example. Its two counters, and the tape of what was read, are all that an attacker changes."""
+    """Passes spent per example. Its counters, and the tape of what was read, are all that an attacker changes."""
 
     forward: Tensor  # [N] int64
     backward: Tensor  # [N] int64
+    inner: Tensor  # [N] int64: evaluations of f, and products with its Jacobian, in solves inside the passes of a defence
     limit: int | None = None
 
     @classmethod
     def of(cls, n: int, limit: int | None = None) -> Meter:
-        return cls(torch.zeros(n, dtype=torch.long), torch.zeros(n, dtype=torch.long), limit)
+        forward, backward, inner = torch.zeros(3, n, dtype=torch.long).unbind()
+        return cls(forward, backward, inner, limit)
 
     def charge(self, rows: Tensor, forward: int, backward: int) -> None:
         if forward > self.left(rows):
@@ -47,6 +48,9 @@ class Meter:
             )
         self.forward[rows] += forward
         self.backward[rows] += backward
+
+    def note(self, rows: Tensor, inner: Tensor) -> None:
+        self.inner[rows] += inner.to(self.inner)
 
     def left(self, rows: Tensor) -> int:
         """Forward passes that every one of these rows may still spend."""
@@ -107,8 +111,7 @@ class Oracle:
             raise ValueError(
                 "rows of a coupled defence answer only together; an attack may restrict an oracle only when `coupled` is False."
             )
-        goal = replace(self.goal, y=self.goal.y[rows], loss=restrict(self.goal.loss, rows))
-        return replace(self, goal=goal, rows=self.rows[rows.to(self.rows.device)], coins=self.coins[rows])
+        return replace(self, goal=self.goal[rows], rows=self.rows[rows.to(self.rows.device)], coins=self.coins[rows])
 
     def left(self) -> int:
         """Readings that can still be paid for."""

@@ -19,11 +19,14 @@ from saddlepoint.defense.exits import (
 )
 from saddlepoint.defense.gates import Confident, LowEntropy, average_cost, exit_logits, frequencies, ratio_for
 from saddlepoint.defense.trace import Answer, Trace, View, mean, view
+from saddlepoint.solving import Anderson, Broyden, Picard, Solution, Solver, Status
 
 __all__ = [
     "Access",
+    "Anderson",
     "Answer",
     "BlackBox",
+    "Broyden",
     "Confident",
     "Context",
     "Defense",
@@ -31,8 +34,12 @@ __all__ = [
     "Memory",
     "Mix",
     "MultiExit",
+    "Picard",
     "Plain",
+    "Solution",
+    "Solver",
     "Static",
+    "Status",
     "Strategy",
     "Subset",
     "Trace",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 
 from saddlepoint.coins import Coins
+from saddlepoint.gradients.implicit import Implicit
 from saddlepoint.gradients.rule import Exact, Rule
+from saddlepoint.gradients.solve import Solve
+from saddlepoint.solving import Ending, Notes, Solution, Solver
 
 
 @dataclass
@@ -19,7 +22,9 @@ class _Clock:
 
     coins: list[Coins]
     ticks: list[int]
+    notes: Notes
     sites: set[str] = field(default_factory=set)
+    endings: dict[str, list[Ending]] = field(default_factory=dict)
 
     def tick(self) -> Coins:
         self.ticks[-1] += 1
@@ -38,15 +43,17 @@ class _Clock:
 
 @dataclass(frozen=True)
 class Context:
-    """Coins per example, the attacker's rules per site, and the views that will be read (`None`: all)."""
+    """Coins per example, the attacker's rules per site, the views that will be read (`None`: all), and its notes on solves."""
 
     coins: Coins
     rules: Mapping[str, Rule] = field(default_factory=dict)
     keep: frozenset[str] | None = None
+    notebook: Notes | None = None  # None: a new one
     _clock: _Clock = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_clock", _Clock([self.coins], [0]))
+        notes = self.notebook or Notes.of(len(self.coins), self.coins.keys.device)
+        object.__setattr__(self, "_clock", _Clock([self.coins], [0], notes))
 
     @classmethod
     def seeded(cls, seed: int, n: int) -> Context:
@@ -57,6 +64,16 @@ class Context:
     def sites(self) -> frozenset[str]:
         """Names of the sites met so far."""
         return frozenset(self._clock.sites)
+
+    @property
+    def notes(self) -> Notes:
+        """What solves have cost so far."""
+        return self._clock.notes
+
+    @property
+    def endings(self) -> Mapping[str, Sequence[Ending]]:
+        """How the solves at each site ended: a fixed point that was not reached is a symptom."""
+        return self._clock.endings
 
     def keeps(self, name: str) -> bool:
         """Will anybody read this view? A costly head need not be run for a view that is not kept."""
@@ -72,6 +89,45 @@ class Context:
                 return fn(v)
 
         return self.rules.get(site, Exact()).apply(replayed, x)
+
+    def solve(
+        self,
+        site: str,
+        cell: Callable[[Tensor, Tensor], Tensor],
+        z0: Tensor,
+        x: Tensor,
+        *,
+        method: Solver,
+        keep: Iterable[int] = (),
+        weights: Sequence[float] = (),
+    ) -> Solution:
+        """The solution of z = cell(z, x) from z0, all of them [N, ...]. Every evaluation of the cell sees the same coins.
+
+        An attacker may choose by `site` how gradients cross; else `Implicit` does. `keep` names the steps n, from 0 to
+        `method.steps`, whose states z_n will be read; `weights` of z_1..z_T ask for their weighted sum, the `blend`. Where no
+        gradient is asked for, the sum is taken on the way and keeps no state.
+        """
+        if not len(z0) == len(x) == len(self.coins):
+            raise ValueError(
+                f"a solve needs a state and an input for each of {len(self.coins)} rows, got {len(z0)} states and {len(x)} inputs."
+            )
+        self._clock.sites.add(site)
+        coins, endings = self._clock.tick(), self._clock.endings.setdefault(site, [])
+
+        def replayed(z: Tensor, x: Tensor, rows: Tensor) -> Tensor:
+            with self._clock.inside(coins if len(rows) == len(coins) else coins[rows]):
+                return cell(z, x)
+
+        notes = self.notes.under(f"{site}/{len(endings)}")
+        solve = Solve(replayed, notes.state("z", z0), x, method, frozenset(keep), tuple(weights), notes, notes.inverse("z", z0))
+        if notes.warm and solve.read:
+            raise ValueError(
+                f"the attacker starts the solve {site!r} where its last one ended, which changes all states on the way, but the "
+                "defence shows some. Name the views to aim at with `Direct(keep=...)`, or start cold with `warm=False`."
+            )
+        solution = self.rules.get(site, Implicit()).attach(solve)
+        endings.append(Ending(solution.residual, solution.evaluations, solution.status))
+        return solution
 
     def rand(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """[N, *shape] uniform in [0, 1), drawn per example."""

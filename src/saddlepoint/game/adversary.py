@@ -23,6 +23,7 @@ from saddlepoint.defense import Access, Context, Defense
 from saddlepoint.describe import describe
 from saddlepoint.game.threat import Threat
 from saddlepoint.gradients import Backprop, Estimator, Reading, Rule
+from saddlepoint.solving import Notes
 
 _ATTACKER, _DEFENDER, _REHEARSAL = 1, 2, 3  # each role tosses its own coins
 
@@ -114,6 +115,7 @@ class Direct:
     estimator: Estimator = field(default_factory=Backprop)
     keep: frozenset[str] | None = None  # names of the views that the aim reads; None: all
     respond: bool = False  # differentiate through the defence's adaptation
+    warm: bool = False  # start the solves inside the defence where this row's last ones ended: only their fixed points are the same
     stop_at_success: bool = False  # ask no more about a row once it is fooled; for deterministic defences that answer row by row
 
     @property
@@ -133,14 +135,20 @@ class Direct:
                     f"{self.name} asks for {self.needs} access, but {turn.access(defense)} access is all there is."
                 )
         coupled = any(d.coupled or (self.respond and d.unit != "example") for d in pool)
-        goal = Goal(pool, y, self.loss, self.aim, self.rules, self.keep, self.respond)
+        notes = Notes.of(len(x), x.device, warm=self.warm)
+        goal = Goal(pool, y, self.loss, self.aim, self.rules, self.keep, self.respond, notes)
         # Access was checked above: the oracle grants what the estimator can give.
         asked = Oracle(goal, self.estimator, turn.meter, turn.rows, turn.simulated_coins(), self.attack.needs, coupled)
         oracle = Taped(asked, turn.tape, describe((self.loss, self.aim)), x, turn.threat.space)
+        found = self._sent(oracle, x, turn, random=any(d.random for d in pool))
+        turn.meter.note(turn.rows, notes.evaluations + notes.products)
+        return found
+
+    def _sent(self, oracle: Taped, x: Tensor, turn: Turn, *, random: bool) -> Found:
         if not self.stop_at_success:
             return self.attack(oracle, x, turn.threat.space, turn.attacker_coins())
-        if coupled or any(d.random for d in pool):
-            reason = "rows of this defence answer only together" if coupled else "a random defence may err once by luck"
+        if oracle.coupled or random:
+            reason = "rows of this defence answer only together" if oracle.coupled else "a random defence may err once by luck"
             raise ValueError(f"{self.name} stops at the first success, but {reason}. Use stop_at_success=False.")
         early = UntilFooled.of(oracle, x, turn.threat.space)
         return early.settled(self.attack(early, x, turn.threat.space, turn.attacker_coins()))

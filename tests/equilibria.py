@@ -1,0 +1,87 @@
+"""Equilibrium models whose fixed points and gradients are known in closed form. Everything is float64."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from problems import coins, normal
+from saddlepoint.defense import Broyden, Context, Defense, Solution, Solver, Trace, View
+from saddlepoint.gradients import Rule
+
+
+@dataclass(frozen=True)
+class Affine:
+    """f(z; x) = A z + U x + b, with L(z) = c z."""
+
+    a: Tensor  # [D, D]
+    u: Tensor  # [D, d]
+    b: Tensor  # [D]
+
+    @classmethod
+    def contractive(cls, seed: int, states: int = 12, inputs: int = 7, norm: float = 0.6) -> Affine:
+        a = normal(seed, states, states)
+        return cls(norm * a / torch.linalg.matrix_norm(a, 2), normal(seed + 1, states, inputs), normal(seed + 2, states))
+
+    @classmethod
+    def lopsided(cls, seed: int, states: int = 12, inputs: int = 7, radius: float = 0.5, beyond: float = 0.6) -> Affine:
+        """Far from normal: upper triangular, with eigenvalues below `radius` and entries of size `beyond` above them."""
+        eigenvalues = radius * (2 * torch.sigmoid(normal(seed, states)) - 1)
+        a = torch.diag(eigenvalues) + beyond * torch.triu(normal(seed + 3, states, states), 1)
+        return cls(a, normal(seed + 1, states, inputs), normal(seed + 2, states))
+
+    def inject(self, x: Tensor) -> Tensor:
+        return x @ self.u.T + self.b
+
+    def cell(self, z: Tensor, injected: Tensor) -> Tensor:
+        return z @ self.a.T + injected
+
+    def start(self, n: int) -> Tensor:
+        return torch.zeros(n, len(self.a), dtype=torch.float64)
+
+    @property
+    def eye(self) -> Tensor:
+        return torch.eye(len(self.a), dtype=torch.float64)
+
+    def fixed_point(self, x: Tensor) -> Tensor:
+        return torch.linalg.solve(self.eye - self.a, self.inject(x).T).T
+
+    def adjoint(self, c: Tensor) -> Tensor:
+        """u* = (I - A^T)^-1 c."""
+        return torch.linalg.solve(self.eye - self.a.T, c.T).T
+
+    def gradient(self, c: Tensor) -> Tensor:
+        """U^T (I - A^T)^-1 c: how c z*(x) depends on x."""
+        return self.adjoint(c) @ self.u
+
+
+@dataclass(frozen=True)
+class Curved(Affine):
+    """f(z; x) = tanh(A z + U x + b)."""
+
+    def cell(self, z: Tensor, injected: Tensor) -> Tensor:
+        return (z @ self.a.T + injected).tanh()
+
+
+def solved(model: Affine, rule: Rule, x: Tensor, *, method: Solver, ctx: Context | None = None, **options: object) -> Solution:
+    """One solve at a site called "solve" under a rule."""
+    ctx = ctx or Context(coins(len(x)), {"solve": rule})
+    return ctx.solve("solve", model.cell, model.start(len(x)), model.inject(x), method=method, **options)  # type: ignore[arg-type]
+
+
+class Equilibrium(Defense):
+    """A view of every state of the solve, and one of its best state."""
+
+    def __init__(self, model: Affine, classes: int = 4, method: Solver | None = None, seed: int = 9) -> None:
+        self.model, self.head = model, normal(seed, classes, len(model.a))
+        self.method = method or Broyden(steps=8, tolerance=1e-8)
+
+    def trace(self, x: Tensor, ctx: Context) -> Trace:
+        keep = [n for n in range(self.method.steps + 1) if ctx.keeps(f"solve/{n}")]
+        model = self.model
+        solution = ctx.solve("solve", model.cell, model.start(len(x)), model.inject(x), method=self.method, keep=keep)
+        states: Mapping[str, Tensor] = {f"solve/{n}": z for n, z in solution.states.items()}
+        return Trace(tuple(View(name, z @ self.head.T) for name, z in {**states, "final": solution.best}.items()))

@@ -1,0 +1,484 @@
+"""How a cotangent crosses a solve: closed forms on affine equilibria, finite differences on curved ones. Everything is float64."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import Tensor
+
+from equilibria import Affine, Curved, Equilibrium, solved
+from problems import Static, coins, normal, smooth, uniform
+from saddlepoint.attack.aim import mean_of_losses
+from saddlepoint.attack.goal import Goal
+from saddlepoint.attack.loss import cross_entropy
+from saddlepoint.defense import Anderson, Broyden, Context, Defense, Picard, Solver, Status, Trace
+from saddlepoint.gradients import (
+    BPDA,
+    Backprop,
+    Checkpointed,
+    Exact,
+    Implicit,
+    Phantom,
+    Rule,
+    SharedInverse,
+    SimultaneousAdjoint,
+)
+
+TIGHT = Broyden(steps=60, tolerance=1e-13)
+STATES, INPUTS, N = 12, 7, 5
+X, C = normal(100, N, INPUTS), normal(101, N, STATES)
+KEEPING: tuple[Rule, ...] = (
+    Exact(),
+    Checkpointed(),
+    Implicit(),
+    Phantom(3, 0.5),
+    SharedInverse(),
+    SharedInverse(refine=3),
+    SimultaneousAdjoint(),
+    SimultaneousAdjoint(emit="all"),
+    SimultaneousAdjoint(emit=2),
+    BPDA(surrogate=torch.sin),
+)
+
+
+def name(value: object) -> str:
+    return type(value).__name__
+
+
+def gradient(model: Affine, rule: Rule, *, method: Solver = TIGHT, state: int | None = None) -> Tensor:
+    """Of c z, at the best state or at one of the states, with respect to x."""
+    x = X.clone().requires_grad_()
+    solution = solved(model, rule, x, method=method, keep=() if state is None else [state])
+    z = solution.best if state is None else solution.states[state]
+    return torch.autograd.grad((C * z).sum(), x)[0]
+
+
+# ---- the exact gradient ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backward", [TIGHT, Anderson(steps=200, tolerance=1e-13), Picard(steps=300, tolerance=1e-13)], ids=name)
+@pytest.mark.parametrize("forward", [TIGHT, Anderson(steps=200, tolerance=1e-13), Picard(steps=300, tolerance=1e-13)], ids=name)
+def test_the_implicit_gradient_is_that_of_the_fixed_point(forward: Solver, backward: Solver) -> None:
+    """||u - u*|| <= ||v|| / (1 - 0.6), with ||f(u)|| < 20 and ||U|| < 10: 200 * 1e-13 / 0.4."""
+    model = Affine.contractive(0)
+    torch.testing.assert_close(gradient(model, Implicit(backward), method=forward), model.gradient(C), rtol=0, atol=5e-11)
+
+
+@pytest.mark.parametrize("forward", [TIGHT, Anderson(steps=200, tolerance=1e-13), Picard(steps=300, tolerance=1e-13)], ids=name)
+@pytest.mark.parametrize("rule", [Exact(), Checkpointed()], ids=name)
+def test_the_steps_of_a_converged_solver_have_the_same_gradient(forward: Solver, rule: Rule) -> None:
+    """The derivative of the iterates converges behind the iterates themselves: two digits later here."""
+    model = Affine.contractive(0)
+    torch.testing.assert_close(gradient(model, rule, method=forward), model.gradient(C), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("rule", [Exact(), Implicit(TIGHT), SimultaneousAdjoint(1.0)], ids=name)
+def test_on_a_curved_map_gradients_are_finite_differences(rule: Rule) -> None:
+    """Central differences at 1e-5: truncation 1e-10 and rounding 1e-16 / 1e-5, times curvatures of order ten."""
+    model, direction = Curved.contractive(3, norm=0.9), normal(5, N, INPUTS)
+    method = Broyden(steps=100, tolerance=1e-14)
+
+    def loss(x: Tensor) -> Tensor:
+        return (C * solved(model, Exact(), x, method=method).best).sum()
+
+    with torch.no_grad():
+        slope = (loss(X + 1e-5 * direction) - loss(X - 1e-5 * direction)) / 2e-5
+    got = (gradient(model, rule, method=method) * direction).sum()
+    torch.testing.assert_close(got, slope, rtol=1e-8, atol=1e-8)
+
+
+def test_the_gradient_reaches_the_parameters_of_the_cell() -> None:
+    """dL/dA = u* z*^T and dL/dx = U^T u*, in the training of an equilibrium model."""
+    model = Affine.contractive(0)
+    weight = model.a.clone().requires_grad_()
+    for rule in (Exact(), Implicit(TIGHT), Phantom(200), SharedInverse(refine=60), SimultaneousAdjoint(1.0)):
+        ctx = Context(coins(N), {"solve": rule})
+        solution = ctx.solve("solve", lambda z, u: z @ weight.T + u, model.start(N), model.inject(X), method=TIGHT)
+        (got,) = torch.autograd.grad((C * solution.best).sum(), weight)
+        torch.testing.assert_close(got, model.adjoint(C).T @ model.fixed_point(X), rtol=0, atol=2e-5)
+
+
+def test_a_site_without_a_rule_is_implicit() -> None:
+    x = X.clone().requires_grad_()
+    model = Affine.contractive(0)
+    solution = Context(coins(N)).solve("solve", model.cell, model.start(N), model.inject(x), method=Broyden(steps=8))
+    (got,) = torch.autograd.grad((C * solution.best).sum(), x)
+    assert torch.equal(got, gradient(model, Implicit(), method=Broyden(steps=8)))
+
+
+def test_of_a_linear_map_the_implicit_gradient_does_not_depend_on_where_the_solve_ended_but_the_exact_one_does() -> None:
+    """After one step z_1 = f(0), and the gradient of what was run is U^T c."""
+    model, once = Affine.contractive(0), Broyden(steps=1)
+    torch.testing.assert_close(gradient(model, Exact(), method=once), C @ model.u, rtol=1e-14, atol=1e-14)
+    torch.testing.assert_close(gradient(model, Implicit(TIGHT), method=once), model.gradient(C), rtol=0, atol=5e-11)
+
+
+def test_rows_finish_their_backward_solves_alone() -> None:
+    """A row's gradient is the same alone, though f is linearised anew for the rows that take long."""
+    model = Curved.contractive(3, norm=0.95)
+    scale = torch.tensor([0.01, 0.1, 1, 3, 10], dtype=torch.float64)[:, None]
+    x, method = scale * X, Broyden(steps=200, tolerance=1e-8)
+    ctx = Context(coins(N), {"solve": Implicit(method)})
+    together = x.clone().requires_grad_()
+    (grad,) = torch.autograd.grad((C * solved(model, Implicit(), together, method=method, ctx=ctx).best).sum(), together)
+    assert ctx.notes.products.unique().numel() > 1
+    for row in range(N):
+        alone = x[row : row + 1].clone().requires_grad_()
+        solution = solved(model, Implicit(method), alone, method=method)
+        (got,) = torch.autograd.grad((C[row] * solution.best).sum(), alone)
+        torch.testing.assert_close(got[0], grad[row], rtol=1e-11, atol=1e-12)
+
+
+# ---- the phantom gradient -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damping", [1.0, 0.5])
+@pytest.mark.parametrize("steps", [1, 2, 5])
+@pytest.mark.parametrize("state", [None, 1, 3])
+@pytest.mark.parametrize("at", ["state", "unrolled"])
+def test_k_damped_steps_have_their_closed_form_at_every_state(damping: float, steps: int, state: int | None, at: str) -> None:
+    """U^T (I - (M^T)^k) (I - A^T)^-1 c,  M = damping A + (1 - damping) I, from any state of an affine map."""
+    model = Affine.contractive(0)
+    m = damping * model.a + (1 - damping) * model.eye
+    factor = model.eye - torch.linalg.matrix_power(m.T, steps)
+    rule = Phantom(steps, damping, at=at)  # type: ignore[arg-type]
+    got = gradient(model, rule, state=state)
+    torch.testing.assert_close(got, model.adjoint(C) @ factor.T @ model.u, rtol=1e-13, atol=1e-13)
+
+
+def test_one_undamped_step_is_the_jacobian_free_gradient() -> None:
+    model = Affine.contractive(0)
+    torch.testing.assert_close(gradient(model, Phantom(1)), C @ model.u, rtol=1e-14, atol=1e-14)
+
+
+def test_the_released_variant_makes_its_first_step_undamped() -> None:
+    """1 + m steps: U^T [damping sum_{s<m} (M^T)^s + (M^T)^m] c."""
+    model, damping, m = Affine.contractive(0), 0.5, 5
+    mt = (damping * model.a + (1 - damping) * model.eye).T
+    power = [torch.linalg.matrix_power(mt, s) for s in range(m + 1)]
+    expected = C @ (damping * sum(power[:m]) + power[m]).T @ model.u
+    got = gradient(model, Phantom(1 + m, damping, undamped_first=True))
+    torch.testing.assert_close(got, expected, rtol=1e-13, atol=1e-13)
+
+
+def test_many_steps_are_the_implicit_gradient() -> None:
+    """0.6^100 < 1e-22."""
+    model = Affine.contractive(0)
+    torch.testing.assert_close(gradient(model, Phantom(100)), model.gradient(C), rtol=1e-13, atol=1e-13)
+
+
+def test_the_loss_at_the_unrolled_state_is_a_change_of_what_is_shown_and_costs_its_steps() -> None:
+    model, method = Curved.contractive(3), Broyden(steps=4, tolerance=0)
+    plain = solved(model, Exact(), X, method=method, keep=[2])
+    for mode in (torch.no_grad(), torch.enable_grad()):
+        ctx = Context(coins(N), {"solve": Phantom(2, 0.5, at="unrolled")})
+        with mode:
+            shown = solved(model, Exact(), X, method=method, keep=[2], ctx=ctx)
+        z = plain.states[2]
+        for _ in range(2):
+            z = 0.5 * z + 0.5 * model.cell(z, model.inject(X))
+        torch.testing.assert_close(shown.states[2], z, rtol=0, atol=1e-15)
+        assert torch.equal(ctx.notes.evaluations, plain.evaluations + 2 * 2)  # k steps from z_2, k steps from the best
+
+
+# ---- the simultaneous adjoint ---------------------------------------------------------------------------------------------------
+
+
+def test_with_the_transposed_inverse_the_adjoint_reaches_its_fixed_point_and_without_it_lags() -> None:
+    """d = 12: Broyden knows the map after 2 d steps (Gay 1979), and then a full adjoint step is Newton's."""
+    model, method = Affine.contractive(0), Broyden(steps=24, tolerance=1e-13)
+    exact = model.gradient(C)
+    transposed = (gradient(model, SimultaneousAdjoint(1.0), method=method) - exact).abs().amax()
+    as_written = (gradient(model, SimultaneousAdjoint(1.0, transpose=False), method=method) - exact).abs().amax()
+    assert transposed < 1e-10
+    assert as_written > 1e-8
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_far_from_normal_only_the_transposed_inverse_works(seed: int) -> None:
+    model = Affine.lopsided(10 * seed)
+    method = Broyden(steps=60, tolerance=1e-12)
+    with torch.no_grad():
+        assert solved(model, Exact(), X, method=method).ended(Status.CONVERGED).all()
+    exact = model.gradient(C)
+    scale = exact.abs().amax()
+    transposed = (gradient(model, SimultaneousAdjoint(0.5), method=method) - exact).abs().amax()
+    as_written = (gradient(model, SimultaneousAdjoint(0.5, transpose=False), method=method) - exact).abs().amax()
+    assert transposed < 1e-10 * scale
+    assert as_written > 1e-2 * scale
+
+
+def test_on_a_symmetric_map_both_reach_the_fixed_point() -> None:
+    """Broyden's inverse does not stay symmetric, so the two walks differ; their ends do not."""
+    model = Affine.contractive(0)
+    model = Affine((model.a + model.a.T) / 2, model.u, model.b)
+    for transpose in (True, False):
+        got = gradient(model, SimultaneousAdjoint(0.9, transpose=transpose), method=Broyden(steps=60, tolerance=1e-13))
+        torch.testing.assert_close(got, model.gradient(C), rtol=0, atol=1e-9)
+
+
+def test_the_first_adjoint_is_beta_times_the_loss_gradient_at_zero() -> None:
+    """u_1 = beta dL/dz(0): the surrogate gradient at z_1 is U^T u_1 for L(z_0) = c z_0."""
+    model, x = Affine.contractive(0), X.clone().requires_grad_()
+    solution = solved(model, SimultaneousAdjoint(0.7, emit=1), x, method=Broyden(steps=3), keep=[0, 1])
+    assert torch.equal(solution.states[1], model.inject(x))
+    (got,) = torch.autograd.grad((C * solution.states[0]).sum(), x)
+    torch.testing.assert_close(got, 0.7 * C @ model.u, rtol=1e-14, atol=1e-14)
+
+
+def test_at_the_start_the_surrogate_gradient_is_zero() -> None:
+    x = X.clone().requires_grad_()
+    solution = solved(Affine.contractive(0), SimultaneousAdjoint(emit="all"), x, method=Broyden(steps=3), keep=[0])
+    assert (torch.autograd.grad((C * solution.states[0]).sum(), x)[0] == 0).all()
+
+
+def dense_adjoint(model: Affine, cotangents: list[Tensor], steps: int, beta: float) -> list[Tensor]:
+    """Eq. 7-10 of Yang et al. 2022 written out with dense matrices for one row; u_0..u_steps."""
+    z, u, b = model.start(1)[0], model.start(1)[0], -model.eye
+    out = [u]
+    for n in range(steps):
+        g = model.cell(z, model.inject(X[0])) - z
+        v = model.a.T @ u + cotangents[n] - u
+        u = u - beta * b.T @ v
+        new = z - b @ g
+        dz, dg = new - z, model.cell(new, model.inject(X[0])) - new - g
+        b = b + torch.outer((dz - b @ dg) / (dz @ b @ dg), dz @ b)
+        z = new
+        out.append(u)
+    return out
+
+
+@pytest.mark.parametrize("emit", [1, 3, 5, "last", "all"])
+def test_the_walk_is_that_of_the_paper(emit: int) -> None:
+    """With a loss at every state 0..5, against dense matrices; the best state takes no part."""
+    model, x = Affine.contractive(0), X[:1].clone().requires_grad_()
+    c = [normal(50 + n, STATES) for n in range(6)]
+    solution = solved(model, SimultaneousAdjoint(0.8, emit=emit), x, method=Broyden(steps=5, tolerance=0), keep=range(6))
+    loss = sum((v * z[0]).sum() for v, z in zip(c, solution.states.values(), strict=True))
+    (got,) = torch.autograd.grad(loss, x)
+    u = dense_adjoint(model, c, 5, 0.8)
+    expected = sum(u) if emit == "all" else u[-1] if emit == "last" else u[emit]
+    torch.testing.assert_close(got[0], expected @ model.u, rtol=1e-10, atol=1e-10)
+
+
+def test_a_state_without_a_loss_borrows_the_next_cotangent() -> None:
+    model, x = Affine.contractive(0), X[:1].clone().requires_grad_()
+    solution = solved(model, SimultaneousAdjoint(0.8), x, method=Broyden(steps=5, tolerance=0), keep=range(6))
+    c = [C[0], C[0], C[0], C[1], C[1], C[1]]
+    (got,) = torch.autograd.grad((C[0] * solution.states[2]).sum() + (C[1] * solution.states[5]).sum(), x)
+    torch.testing.assert_close(got[0], dense_adjoint(model, c, 5, 0.8)[-1] @ model.u, rtol=1e-10, atol=1e-10)
+
+
+def test_without_an_inverse_the_adjoint_walks_like_picard() -> None:
+    """u_n = sum of the first n terms of Neumann's series: U^T (I - (A^T)^n) u*."""
+    model = Affine.contractive(0)
+    got = gradient(model, SimultaneousAdjoint(1.0), method=Picard(steps=6, tolerance=0), state=6)
+    factor = model.eye - torch.linalg.matrix_power(model.a.T, 6)
+    torch.testing.assert_close(got, model.adjoint(C) @ factor.T @ model.u, rtol=1e-12, atol=1e-12)
+
+
+# ---- the shared inverse ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_shared_inverse_is_minus_b_transposed() -> None:
+    model = Affine.contractive(0)
+    method = Broyden(steps=6, tolerance=0)
+    with torch.no_grad():
+        known = method(lambda z, rows: model.cell(z, model.inject(X)[rows]), model.start(N), learned=True).inverse
+    assert known is not None
+    for state, inverse in ((None, known), (3, known.first(3))):
+        expected = -torch.einsum("nji,nj->ni", inverse.dense(), C) @ model.u
+        torch.testing.assert_close(
+            gradient(model, SharedInverse(1e9), method=method, state=state), expected, rtol=1e-11, atol=1e-11
+        )
+
+
+def test_rows_whose_shared_inverse_is_too_long_fall_back_to_the_cotangent() -> None:
+    model = Affine.contractive(0)
+    shared, one_step = gradient(model, SharedInverse(1e9), method=Broyden(steps=6)), C @ model.u
+    length = {limit: gradient(model, SharedInverse(limit), method=Broyden(steps=6)) for limit in (1e-9, 1.0, 1e9)}
+    torch.testing.assert_close(length[1e-9], one_step, rtol=1e-13, atol=1e-13)
+    fell_back = torch.isclose(length[1.0], one_step, rtol=1e-12).all(1)
+    assert torch.equal(length[1.0][~fell_back], shared[~fell_back])
+
+
+def test_refined_it_is_the_implicit_gradient_for_fewer_products() -> None:
+    """Both backward solves stop at a relative residual of 1e-6; ||U|| < 10 and ||u*|| < 20."""
+    model, products = Affine.contractive(0), {}
+    for rule in (Implicit(), SharedInverse(refine=50)):
+        x, ctx = X.clone().requires_grad_(), Context(coins(N), {"solve": rule})
+        (got,) = torch.autograd.grad((C * solved(model, rule, x, method=TIGHT, ctx=ctx).best).sum(), x)
+        torch.testing.assert_close(got, model.gradient(C), rtol=0, atol=10 * 20 * 1e-6 / 0.4)
+        products[type(rule)] = int(ctx.notes.products.amax())
+    assert products[SharedInverse] < 0.7 * products[Implicit]
+
+
+def test_a_solver_that_learns_no_inverse_cannot_share_one() -> None:
+    with pytest.raises(ValueError, match=r"this site is solved by Anderson. Use Implicit"):
+        gradient(Affine.contractive(0), SharedInverse(), method=Anderson())
+
+
+# ---- all rules ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", KEEPING, ids=repr)
+@pytest.mark.parametrize("tolerance", [0.0, 1e-2], ids=["all steps", "rows stop"])
+def test_every_rule_keeps_every_state_bit_for_bit(rule: Rule, tolerance: float) -> None:
+    model, method = Curved.contractive(3, inputs=STATES), Broyden(steps=6, tolerance=tolerance)
+    x, weights = normal(7, N, STATES), [0.5, 0.0, 0.1, 0.1, 0.1, 0.2]
+    with torch.no_grad():
+        plain = solved(model, Exact(), x, method=method, keep=range(7), weights=weights)
+        quiet = solved(model, rule, x, method=method, keep=range(7), weights=weights)
+    ruled = solved(model, rule, x.clone().requires_grad_(), method=method, keep=range(7), weights=weights)
+    for got in (quiet, ruled):
+        assert torch.equal(got.best, plain.best)
+        assert torch.equal(got.blend, plain.blend)
+        assert list(got.states) == list(range(7))
+        assert all(torch.equal(got.states[n], plain.states[n]) for n in range(7))
+        assert torch.equal(got.status, plain.status)
+    assert ruled.best.requires_grad
+    assert ruled.blend.requires_grad
+
+
+@pytest.mark.parametrize("rule", [r for r in KEEPING if not isinstance(r, SimultaneousAdjoint)], ids=repr)
+def test_the_gradient_of_the_blend_is_the_blend_of_gradients(rule: Rule) -> None:
+    model, method, weights = Curved.contractive(3, inputs=STATES), Broyden(steps=4, tolerance=1e-2), [0.5, 0.0, 0.2, 0.3]
+
+    def grad(weigh: bool) -> Tensor:
+        x = normal(7, N, STATES).requires_grad_()
+        solution = solved(model, rule, x, method=method, keep=range(1, 5), weights=weights if weigh else ())
+        states = sum(w * z for w, z in zip(weights, solution.states.values(), strict=True))
+        return torch.autograd.grad((C * (solution.blend if weigh else states)).sum(), x)[0]
+
+    torch.testing.assert_close(grad(True), grad(False), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("rule", [Implicit(), Phantom(1), Phantom(2, 0.5), SharedInverse()], ids=repr)
+def test_the_mean_of_losses_over_states_is_the_mean_of_their_gradients(rule: Rule) -> None:
+    """Eq. 17: every state counts once. Left to add up without being cleared, gradients would count 8, 7, .., 1 times."""
+    defense, y, steps = Equilibrium(Curved.contractive(3)), torch.tensor([0, 1, 2, 3, 0]), range(1, 9)
+
+    def grad(*steps: int) -> Tensor:
+        keep = frozenset(f"solve/{n}" for n in steps)
+        goal = Goal([defense], y, cross_entropy, mean_of_losses, {"solve": rule}, keep)
+        return Backprop().slope(goal, X, coins(N)).grad
+
+    each = torch.stack([grad(n) for n in steps])
+    torch.testing.assert_close(grad(*steps), each.mean(0), rtol=1e-9, atol=1e-11)
+    piled_up = (each * torch.arange(8, 0, -1)[:, None, None]).sum(0) / 36
+    assert (grad(*steps) - piled_up).abs().amax() > 1e-3
+
+
+def test_the_memory_of_the_implicit_gradient_does_not_grow_with_the_steps() -> None:
+    """Numbers saved for the backward pass: the exact gradient holds every step, the implicit one a single evaluation of f."""
+    model, saved = Curved.contractive(3, norm=0.95), 0
+
+    def pack(tensor: Tensor) -> Tensor:
+        nonlocal saved
+        saved += tensor.numel()
+        return tensor
+
+    def held(rule: Rule, steps: int) -> int:
+        nonlocal saved
+        saved = 0
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            solution = solved(model, rule, X.clone().requires_grad_(), method=Picard(steps=steps, tolerance=0))
+            (C * solution.best).sum()
+        return saved
+
+    assert held(Implicit(), 10) == held(Implicit(), 80)
+    assert held(Exact(), 80) > 6 * held(Exact(), 10)
+    assert held(Checkpointed(), 80) < held(Exact(), 80)
+
+
+@pytest.mark.parametrize("rule", KEEPING, ids=repr)
+def test_nothing_outlives_its_graph(rule: Rule) -> None:
+    """A cycle through the graph would hold every state of every attack step until somebody collects garbage."""
+    model, x = Curved.contractive(3, inputs=STATES), normal(7, N, STATES).requires_grad_()
+    gc.collect()
+    gc.disable()
+    try:
+        ctx = Context(coins(N), {"solve": rule})
+        solution = solved(model, rule, x, method=Broyden(steps=5, tolerance=0), ctx=ctx, keep=[2])
+        torch.autograd.grad((C * (solution.best + solution.states[2])).sum(), x)
+        watched = weakref.ref(ctx)  # every evaluation of f tosses its coins
+        del solution, ctx
+        assert watched() is None
+    finally:
+        gc.enable()
+
+
+def test_coins_inside_the_cell_are_tossed_once_and_belong_to_their_row() -> None:
+    """A random shift drawn inside f: all evaluations see the same one, also for rows that are left alone, also going backward."""
+    model, method = Curved.contractive(3, norm=0.95), Broyden(steps=100, tolerance=1e-10)
+
+    def solve(ids: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
+        ctx = Context(coins(N)[ids], {"solve": rule})
+        x = (X * torch.tensor([0.01, 0.1, 1, 3, 10], dtype=torch.float64)[:, None])[ids].requires_grad_()
+
+        def cell(z: Tensor, u: Tensor) -> Tensor:
+            return model.cell(z, u) + 0.1 * ctx.randn_like(z)
+
+        solution = ctx.solve("solve", cell, model.start(len(ids)), model.inject(x), method=method)
+        return solution.best.detach(), torch.autograd.grad((C[ids] * solution.best).sum(), x)[0]
+
+    for rule in (Exact(), Implicit(TIGHT), Checkpointed()):
+        together, grads = solve(torch.arange(N), rule)
+        for row in range(N):
+            alone, grad = solve(torch.tensor([row]), rule)
+            torch.testing.assert_close(alone[0], together[row], rtol=1e-11, atol=1e-12)
+            torch.testing.assert_close(grad[0], grads[row], rtol=1e-7, atol=1e-9)
+
+
+# ---- misuse ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", [Implicit(), Phantom(), SharedInverse(), SimultaneousAdjoint()], ids=name)
+def test_a_rule_for_solves_refuses_a_plain_site(rule: Rule) -> None:
+    class Site(Defense):
+        def trace(self, x: Tensor, ctx: Context) -> Trace:
+            return Static(smooth(0)).trace(ctx.through("site", torch.sin, x), ctx)
+
+    with pytest.raises(TypeError, match=f"{type(rule).__name__} differentiates a solve"):
+        Site().trace(uniform(0, 3, 6), Context(coins(3), {"site": rule}))
+
+
+def test_a_rule_that_knows_nothing_of_solves_says_so() -> None:
+    class Own(Rule):
+        def apply(self, fn, x):  # type: ignore[no-untyped-def]
+            return fn(x)
+
+    with pytest.raises(TypeError, match=r"Own does not say how a cotangent crosses a solve. Use Implicit"):
+        gradient(Affine.contractive(0), Own())
+
+
+def test_rules_refuse_what_they_cannot_mean() -> None:
+    for wrong in (lambda: Phantom(0), lambda: Phantom(1, 0.0), lambda: Phantom(1, at="loss"), lambda: SharedInverse(0)):  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"Phantom|SharedInverse"):
+            wrong()
+    for wrong in (lambda: SimultaneousAdjoint(0), lambda: SimultaneousAdjoint(emit=0), lambda: SimultaneousAdjoint(emit="best")):  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"beta|emit"):
+            wrong()
+    with pytest.raises(ValueError, match="emits state 9, but the solve has 4 steps"):
+        gradient(Affine.contractive(0), SimultaneousAdjoint(emit=9), method=Broyden(steps=4))
+
+
+def test_a_solve_refuses_states_and_inputs_of_other_batches() -> None:
+    model = Affine.contractive(0)
+    with pytest.raises(ValueError, match="each of 5 rows, got 4 states and 5 inputs"):
+        Context(coins(N)).solve("solve", model.cell, model.start(4), model.inject(X), method=TIGHT)
+
+
+def test_how_solves_ended_can_be_read_from_the_context() -> None:
+    model, ctx = Affine.contractive(0), Context(coins(N))
+    with torch.no_grad():
+        for steps in (2, 60):
+            ctx.solve("solve", model.cell, model.start(N), model.inject(X), method=Broyden(steps=steps, tolerance=1e-9))
+    early, late = ctx.endings["solve"]
+    assert (early.status == Status.OUT_OF_STEPS).all()
+    assert (late.status == Status.CONVERGED).all()
+    assert torch.equal(ctx.notes.evaluations, early.evaluations + late.evaluations)
+    assert ctx.sites == {"solve"}
