@@ -29,7 +29,7 @@ from saddlepoint.defense import (
 from saddlepoint.defense.gates import frequencies
 from saddlepoint.game.adversary import Adversary, Direct, Peak
 from saddlepoint.game.bootstrap import Estimate, mean_of
-from saddlepoint.game.exits import Actions, ExitGame, Offence, columns_of, exit_game, game_base
+from saddlepoint.game.exits import Actions, Craft, ExitGame, Offence, columns_of, exit_game, game_base
 from saddlepoint.game.matrix import mix
 from saddlepoint.game.play import Progress, Stand, play
 from saddlepoint.game.threat import Threat
@@ -108,6 +108,7 @@ def aimer(
     attack: Attack[Any] | None = None,
     loss: Loss = cross_entropy,
     aim: Aim = mean_of_losses,
+    craft: Craft | None = None,
     subsets: Actions = "all",
     all_rows: bool = True,
     seed: int = 0,
@@ -121,7 +122,7 @@ def aimer(
     `all_rows=False` sends only AIMER's rows and the expected-loss attack; `per_image` then covers only these.
     """
     threat = threat if isinstance(threat, Threat) else Threat(threat)
-    settings: dict[str, Any] = {"attack": attack, "loss": loss, "aim": aim, "seed": seed, "batch_size": batch_size}
+    settings: dict[str, Any] = {"attack": attack, "loss": loss, "aim": aim, "craft": craft, "seed": seed, "batch_size": batch_size}
     if game is None:
         half = len(x) // 2
         if half < 1:
@@ -130,7 +131,7 @@ def aimer(
         x, y = x[half:], y[half:]
     base = game_base(defense)
     names = base.trace(x[:1], Context.seeded(0, 1)).names
-    offence = Offence(names, attack or PGD(20, threat.space.radius / 4), loss, aim)
+    offence = Offence(names, attack or PGD(20, threat.space.radius / 4), loss, aim, craft)
     chosen = _strategy(strategy, game)
     known = distribution(game, base, chosen)
     response = game.best_response(known).tolist()

@@ -35,6 +35,7 @@ from saddlepoint.game.play import Episode, Progress, play
 from saddlepoint.game.threat import Threat
 
 Actions = Literal["all", "intervals"] | Sequence[Subset]
+Craft = Callable[[Subset], Adversary]  # the attack on some exits
 Send = Callable[[Sequence[Adversary]], list[Episode]]  # plays adversaries against all columns, here or elsewhere
 
 
@@ -46,10 +47,13 @@ class Offence:
     attack: Attack[Any]
     loss: Loss = cross_entropy
     aim: Aim = mean_of_losses
+    craft: Craft | None = None  # makes the rows instead, such as `ATTACKS["autoattack"]`
 
-    def partial(self, subset: Subset) -> Peak:
+    def partial(self, subset: Subset) -> Adversary:
         """max mean_{i in E} loss(f_i(x'), y), the max-value point, since it will be scored on other exits (Xu et al., Eq. 4)."""
         refuse_subset(subset, len(self.views))
+        if self.craft is not None:
+            return self.craft(subset)
         keep = frozenset(self.views[number - 1] for number in subset)
         return Peak(Direct(subset_name(subset), self.attack, self.loss, self.aim, keep=keep))
 
@@ -147,6 +151,7 @@ def exit_game(
     attack: Attack[Any] | None = None,
     loss: Loss = cross_entropy,
     aim: Aim = mean_of_losses,
+    craft: Craft | None = None,
     subsets: Actions = "all",
     rows: Literal["all", "double-oracle"] = "all",
     tolerance: float = 0.003,
@@ -157,14 +162,15 @@ def exit_game(
 ) -> ExitGame:
     """Every set of exits attacked, every set answering: one attack per row, one forward pass of its points for all columns.
 
-    Without `attack` it is PGD-20 with steps of a quarter of the radius. `rows="double-oracle"` attacks only the sets that matter:
+    Without `attack` it is PGD-20 with steps of a quarter of the radius; `craft` makes other rows, such as
+    `game.partial.ATTACKS["autoattack"]`. `rows="double-oracle"` attacks only the sets that matter:
     it starts with all exits and adds rows against the current equilibrium until they lower it by less than `tolerance`.
     """
     threat = threat if isinstance(threat, Threat) else Threat(threat)
     base = game_base(defense)
     names = base.trace(x[:1], Context.seeded(0, 1)).names
     columns = actions(subsets, len(names))
-    offence = Offence(names, attack or PGD(20, threat.space.radius / 4), loss, aim)
+    offence = Offence(names, attack or PGD(20, threat.space.radius / 4), loss, aim, craft)
     answers = columns_of(columns)
 
     def here(adversaries: Sequence[Adversary]) -> list[Episode]:
