@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         SimultaneousAdjoint,
     )
     from saddlepoint.run import audit
+    from saddlepoint.zoo.adaptive import SOAP, AdaptiveDenoising, AIDPurifier, AntiAdversary, HedgeDefense
     from saddlepoint.zoo.multi_exit import attach_exits
 
 _HOME = {
@@ -95,6 +96,7 @@ _HOME = {
         "Implicit", "Phantom", "SharedInverse", "SimultaneousAdjoint",
     ),
     "run": ("audit",),
+    "zoo.adaptive": ("SOAP", "AIDPurifier", "AdaptiveDenoising", "AntiAdversary", "HedgeDefense"),
     "zoo.multi_exit": ("attach_exits",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -110,8 +112,12 @@ __all__ = [
     "L2",
     "NEED",
     "PGD",
+    "SOAP",
     "SPSA",
     "VMI",
+    "AIDPurifier",
+    "AdaptiveDenoising",
+    "AntiAdversary",
     "Audit",
     "Backprop",
     "Ball",
@@ -127,6 +133,7 @@ __all__ = [
     "Exact",
     "FixedCoins",
     "Gate",
+    "HedgeDefense",
     "Implicit",
     "Linf",
     "LowEntropy",

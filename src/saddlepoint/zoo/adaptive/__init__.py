@@ -2,7 +2,7 @@
 
 from saddlepoint.zoo.adaptive.aid import AIDPurifier, Discriminator
 from saddlepoint.zoo.adaptive.anti_adversary import AntiAdversary
-from saddlepoint.zoo.adaptive.denoising import AdaptiveDenoising
+from saddlepoint.zoo.adaptive.denoising import AdaptiveDenoising, constant
 from saddlepoint.zoo.adaptive.hedge import HedgeDefense
 from saddlepoint.zoo.adaptive.soap import SOAP
 from saddlepoint.zoo.adaptive.tasks import LabelConsistency, Reconstruction, Rotation
@@ -22,4 +22,5 @@ __all__ = [
     "Rotation",
     "ScoreNet",
     "Surveyed",
+    "constant",
 ]
