@@ -31,7 +31,18 @@ if TYPE_CHECKING:
     from saddlepoint.auditing import Audit, autoattack, rand
     from saddlepoint.data import load_data
     from saddlepoint.defense import BlackBox, Context, Defense, Plain, Trace, View
-    from saddlepoint.game import Cascade, Direct, MultiTarget, Outcomes, Restarts, Threat, Transfer, evaluate, play
+    from saddlepoint.game import (
+        Cascade,
+        Direct,
+        JointEquilibrium,
+        MultiTarget,
+        Outcomes,
+        Restarts,
+        Threat,
+        Transfer,
+        evaluate,
+        play,
+    )
     from saddlepoint.gradients import (
         BPDA,
         SPSA,
@@ -64,7 +75,9 @@ _HOME = {
     "auditing": ("Audit", "autoattack", "rand"),
     "data": ("load_data",),
     "defense": ("BlackBox", "Context", "Defense", "Plain", "Trace", "View"),
-    "game": ("Cascade", "Direct", "MultiTarget", "Outcomes", "Restarts", "Threat", "Transfer", "evaluate", "play"),
+    "game": (
+        "Cascade", "Direct", "JointEquilibrium", "MultiTarget", "Outcomes", "Restarts", "Threat", "Transfer", "evaluate", "play",
+    ),
     "gradients": (
         "BPDA", "SPSA", "Backprop", "Checkpointed", "EoT", "Exact", "FixedCoins",
         "Implicit", "Phantom", "SharedInverse", "SimultaneousAdjoint",
@@ -98,6 +111,7 @@ __all__ = [
     "Exact",
     "FixedCoins",
     "Implicit",
+    "JointEquilibrium",
     "Linf",
     "MultiTarget",
     "Outcomes",

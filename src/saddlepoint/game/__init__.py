@@ -1,6 +1,7 @@
 """The game: threats, adversaries, the referee, and the record of who was right."""
 
 from saddlepoint.game.adversary import Adversary, Cascade, Direct, MultiTarget, Restarts, Standing, Transfer, Turn
+from saddlepoint.game.joint import JointEquilibrium
 from saddlepoint.game.outcomes import Outcomes, evaluate
 from saddlepoint.game.play import Episode, Stand, play
 from saddlepoint.game.threat import Threat
@@ -10,6 +11,7 @@ __all__ = [
     "Cascade",
     "Direct",
     "Episode",
+    "JointEquilibrium",
     "MultiTarget",
     "Outcomes",
     "Restarts",
