@@ -91,7 +91,9 @@ def test_a_record_cannot_name_code_to_run(folder):
 
 
 def test_an_unknown_name_is_answered_with_the_nearest():
-    with pytest.raises(ValueError, match=r"no model is called 'digits_pdg'\. Did you mean 'digits-pgd'\? Known: digits-exits, digits-pgd, "):
+    with pytest.raises(
+        ValueError, match=r"no model is called 'digits_pdg'\. Did you mean 'digits-pgd'\? Known: digits-exits, digits-pgd, "
+    ):
         zoo.load("digits_pdg")
     with pytest.raises(ValueError, match=r"no model is called 'x'\. Known"):
         zoo.load("x")
