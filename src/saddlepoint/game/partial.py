@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.attack.aim import Aim, Gate, mean_of_losses, mixture
+from saddlepoint.attack.apgd import APGD
 from saddlepoint.attack.base import Attack
 from saddlepoint.attack.best import Best, Found
 from saddlepoint.attack.goal import Goal
@@ -24,6 +25,7 @@ from saddlepoint.defense import (
     Defense,
     Mix,
     MultiExit,
+    Numbered,
     Strategy,
     Subset,
     Trace,
@@ -106,7 +108,7 @@ class MaxAverage:
 class Alone(Defense):
     """A network as if it answered with the mean logits of these exits: its last view, after those of the `latent` exits."""
 
-    def __init__(self, inner: MultiExit, subset: Subset, latent: Subset = ()) -> None:
+    def __init__(self, inner: MultiExit | Numbered, subset: Subset, latent: Subset = ()) -> None:
         self.inner, self.subset, self.latent = inner, subset, latent
         self.coupled, self.static = inner.coupled, inner.static
 
@@ -131,7 +133,7 @@ class AtExits(Around):
         return labelled(self.adversary.name, self.subset)
 
     def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
-        if not isinstance(defense, MultiExit):
+        if not isinstance(defense, MultiExit | Numbered):
             raise TypeError(f"{self.name} attacks exits, so it needs a MultiExit; got {type(defense).__name__}.")
         return Peak(self.adversary).move(turn, Alone(defense, self.subset, self.latent), x, y)
 
@@ -161,6 +163,17 @@ ATTACKS: Mapping[str, Craft] = {
     "eot-pgd-20": lambda subset: partial(subset, PGD(20, _QUARTER), estimator=EoT(2), name="eot-pgd-20"),
     "vmi-fgsm": lambda subset: partial(subset, VMI(20, _QUARTER, samples=5), name="vmi-fgsm"),
     "autoattack": lambda subset: AtExits(Cascade("autoattack", autoattack()), subset),
+}
+
+# How the expected loss of a mix is ascended by an attacker who makes the rows by the attack of that name. AutoAttack has no form of
+# its own for an expectation: the optimiser that it is made of.
+ASCENTS: Mapping[str, Attack[Any]] = {
+    "fgsm": FGSM(),
+    "pgd-20": PGD(20, _QUARTER),
+    "pgd-100": PGD(100, _QUARTER),
+    "eot-pgd-20": PGD(20, _QUARTER),
+    "vmi-fgsm": VMI(20, _QUARTER, samples=5),
+    "autoattack": APGD(100),
 }
 
 
