@@ -115,7 +115,7 @@ class Direct:
     estimator: Estimator = field(default_factory=Backprop)
     keep: frozenset[str] | None = None  # names of the views that the aim reads; None: all
     respond: bool = False  # differentiate through the defence's adaptation
-    warm: bool = False  # start the solves inside the defence where this row's last ones ended: only their fixed points are the same
+    warm: int = 0  # steps of solves inside the defence that go on where this row's last ones ended; 0: all start cold
     stop_at_success: bool = False  # ask no more about a row once it is fooled; for deterministic defences that answer row by row
 
     @property
