@@ -169,6 +169,11 @@ def _declared(defense: Defense, x: Tensor) -> Iterator[Symptom]:
         )
     if not defense.random and not _close(first, _respond(defense, x, seed=1)):
         raise TargetError("the defence declares random=False, but other coins give other answers. Set random = True.")
+    if defense.reads is not None and not _close(first, _respond(defense, x, keep=defense.reads)):
+        raise TargetError(
+            f"the defence declares that its answer reads {sorted(defense.reads)} alone, but it answers differently when nobody "
+            "asks for other views. Set reads = None on the class."
+        )
     alone = _respond(defense, x[:1])
     hidden = isinstance(defense, Plain) and defense.random  # noise inside a net is drawn for the batch, and says so
     if defense.unit == "example" and not hidden and len(x) > 1 and not _close(first[:1], alone):
@@ -255,9 +260,9 @@ def _call(net: nn.Module, x: Tensor) -> Tensor:
         return cast(Tensor, net(x))
 
 
-def _respond(defense: Defense, x: Tensor, seed: int = 0) -> Tensor:
+def _respond(defense: Defense, x: Tensor, seed: int = 0, keep: frozenset[str] | None = None) -> Tensor:
     with torch.no_grad(), _told("defence", x):
-        return defense.respond(x, Context(Coins.of(seed, torch.arange(len(x), device=x.device))))
+        return defense.respond(x, Context(Coins.of(seed, torch.arange(len(x), device=x.device)), keep=keep))
 
 
 @contextmanager
