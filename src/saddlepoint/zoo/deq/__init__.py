@@ -4,6 +4,7 @@ from saddlepoint.zoo.deq.early import Choice, early_state
 from saddlepoint.zoo.deq.mdeq import MDEQ
 from saddlepoint.zoo.deq.model import DEQ, EarlyState, FinalState, MeanState, State, Unrolled
 from saddlepoint.zoo.deq.monotone import MonotoneDEQ
+from saddlepoint.zoo.deq.solved import Solved, digits_deq_exact, digits_deq_unrolled
 from saddlepoint.zoo.deq.splitting import ForwardBackward, Iterate, PeacemanRachford, Splitting, adjoint, equilibrium, settle
 from saddlepoint.zoo.nets import ConvDEQNet, DenseDEQNet, MDEQNet, MonotoneNet
 
@@ -22,10 +23,13 @@ __all__ = [
     "MonotoneDEQ",
     "MonotoneNet",
     "PeacemanRachford",
+    "Solved",
     "Splitting",
     "State",
     "Unrolled",
     "adjoint",
+    "digits_deq_exact",
+    "digits_deq_unrolled",
     "early_state",
     "equilibrium",
     "settle",
