@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from saddlepoint.game import (
         Cascade,
         Direct,
+        JointEquilibrium,
         MultiTarget,
         Outcomes,
         Peak,
@@ -84,8 +85,8 @@ _HOME = {
     "data": ("load_data",),
     "defense": ("BlackBox", "Confident", "Context", "Defense", "LowEntropy", "MultiExit", "Plain", "Trace", "View"),
     "game": (
-        "Cascade", "Direct", "MultiTarget", "Outcomes", "Peak", "Restarts", "Threat", "Transfer", "autoattack", "evaluate", "play",
-        "rand",
+        "Cascade", "Direct", "JointEquilibrium", "MultiTarget", "Outcomes", "Peak", "Restarts", "Threat", "Transfer", "autoattack",
+        "evaluate", "play", "rand",
     ),
     "game.aimer": ("NEED", "aimer"),
     "game.exits": ("exit_game",),
@@ -128,6 +129,7 @@ __all__ = [
     "FixedCoins",
     "Gate",
     "Implicit",
+    "JointEquilibrium",
     "Linf",
     "LowEntropy",
     "MaxAverage",

@@ -29,8 +29,9 @@ from saddlepoint.defense import (
 from saddlepoint.defense.gates import frequencies
 from saddlepoint.game.adversary import Adversary, Direct, Peak
 from saddlepoint.game.bootstrap import Estimate, mean_of
-from saddlepoint.game.exits import Actions, Craft, ExitGame, Offence, columns_of, exit_game, game_base
+from saddlepoint.game.exits import Actions, ExitGame, Offence, columns_of, exit_game, game_base
 from saddlepoint.game.matrix import mix
+from saddlepoint.game.partial import Craft
 from saddlepoint.game.play import Progress, Stand, play
 from saddlepoint.game.threat import Threat
 

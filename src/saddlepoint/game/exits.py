@@ -31,11 +31,11 @@ from saddlepoint.game.adversary import Adversary, Direct, Peak
 from saddlepoint.game.bootstrap import Estimate, bootstrap
 from saddlepoint.game.matrix import Equilibrium, PerExample, best_response, mix, solve, solve_per_example
 from saddlepoint.game.outcomes import Outcomes
+from saddlepoint.game.partial import Craft
 from saddlepoint.game.play import Episode, Progress, play
 from saddlepoint.game.threat import Threat
 
 Actions = Literal["all", "intervals"] | Sequence[Subset]
-Craft = Callable[[Subset], Adversary]  # the attack on some exits
 Send = Callable[[Sequence[Adversary]], list[Episode]]  # plays adversaries against all columns, here or elsewhere
 
 

@@ -31,11 +31,7 @@ def attach_exits(
     """
     if not heads:
         raise ValueError("attach_exits was given no layer. Name at least one, such as {'layer3': None}.")
-    layers = [name for name, _ in net.named_modules() if name]
-    for name in heads:
-        if name not in layers:
-            near = get_close_matches(name, layers, n=3, cutoff=0.3) or [known for known, _ in net.named_children()]
-            raise ValueError(f"the network has no layer called {name!r}. Nearest: {', '.join(map(repr, near))}.")
+    refuse_unknown_layers(net, heads)
     missing = [name for name, head in heads.items() if head is None]
     if missing and example is None:
         raise ValueError(f"no head was given for {missing}: pass example=x[:1], an input by which to size them, or give the heads.")
@@ -76,14 +72,22 @@ class Attached(nn.Module):
                 raise ValueError(f"layer {name!r} is reached more than once in one forward pass. Choose one that is reached once.")
             exits[name] = heads[name](features)
 
-        with _reaching(self.net, self.names, answer):
+        with reaching(self.net, self.names, answer):
             last = self.net(x)
-        _refuse_unreached(self.names, exits)
+        refuse_unreached(self.names, exits)
         return _of_equal_classes({**exits, "the network itself": last})
 
 
+def refuse_unknown_layers(net: nn.Module, names: Iterable[str]) -> None:
+    layers = [name for name, _ in net.named_modules() if name]
+    for name in names:
+        if name not in layers:
+            near = get_close_matches(name, layers, n=3, cutoff=0.3) or [known for known, _ in net.named_children()]
+            raise ValueError(f"the network has no layer called {name!r}. Nearest: {', '.join(map(repr, near))}.")
+
+
 @contextmanager
-def _reaching(net: nn.Module, names: tuple[str, ...], reached: Callable[[str, Tensor], None]) -> Iterator[None]:
+def reaching(net: nn.Module, names: tuple[str, ...], reached: Callable[[str, Tensor], None]) -> Iterator[None]:
     """`reached(name, output)` when a named layer has answered, for passes of this thread only; no hook stays behind.
 
     Hooks that live as long as a pass leave a network that can be copied, saved and used without its exits.
@@ -105,7 +109,7 @@ def _reaching(net: nn.Module, names: tuple[str, ...], reached: Callable[[str, Te
             handle.remove()
 
 
-def _refuse_unreached(names: Iterable[str], reached: Mapping[str, Tensor]) -> None:
+def refuse_unreached(names: Iterable[str], reached: Mapping[str, Tensor]) -> None:
     unreached = [name for name in names if name not in reached]
     if unreached:
         raise ValueError(f"the forward pass never calls {unreached}. Choose layers that it calls as modules.")
@@ -125,14 +129,15 @@ def _of_equal_classes(exits: Mapping[str, Tensor]) -> list[Tensor]:
 def _default_heads(net: nn.Module, names: list[str], example: Tensor) -> dict[str, nn.Module]:
     """Sized by one pass, in eval mode, of a copy."""
     probe, features = copy.deepcopy(net).eval(), dict[str, Tensor]()
-    with torch.no_grad(), _reaching(probe, tuple(names), features.__setitem__):
+    with torch.no_grad(), reaching(probe, tuple(names), features.__setitem__):
         logits = probe(example)
-    _refuse_unreached(names, features)
+    refuse_unreached(names, features)
     classes = _of_equal_classes({"the network itself": logits})[0].shape[1]
-    return {name: _default_head(name, features[name], classes) for name in names}
+    return {name: linear_head(name, features[name], classes) for name in names}
 
 
-def _default_head(name: str, features: Tensor, classes: int) -> nn.Module:
+def linear_head(name: str, features: Tensor, classes: int) -> nn.Module:
+    """The mean of what a layer gives, and one linear layer."""
     if not isinstance(features, Tensor) or features.ndim not in (2, 3, 4):
         found = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise ValueError(
@@ -140,10 +145,10 @@ def _default_head(name: str, features: Tensor, classes: int) -> nn.Module:
             "Give it a head."
         )
     width = features.shape[1] if features.ndim == 4 else features.shape[-1]
-    return nn.Sequential(_Mean(), nn.Linear(width, classes, device=features.device, dtype=features.dtype))
+    return nn.Sequential(Pooled(), nn.Linear(width, classes, device=features.device, dtype=features.dtype))
 
 
-class _Mean(nn.Module):
+class Pooled(nn.Module):
     """[N, D, H, W] or tokens [N, T, D] -> [N, D]."""
 
     def forward(self, x: Tensor) -> Tensor:

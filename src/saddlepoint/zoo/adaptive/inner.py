@@ -1,0 +1,86 @@
+"""Optimisation of an input inside a defence, such that an attacker may differentiate it or replace its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from saddlepoint.attack.space import Ball
+from saddlepoint.defense import Context, Defense, Trace, View
+
+PerExample = Callable[[Tensor], Tensor]  # [N, ...] -> [N]: an objective of each row
+Direction = Callable[[Tensor], Tensor]  # a gradient [N, ...] -> where to go, of the same shape
+State = TypeVar("State")
+
+
+class Purifier(Defense):
+    """A static net whose input is moved by `steps` steps before it answers.
+
+    x_0 = x, x_{t+1} = step(x_t) at the site `purify`; the views are `purify/0`, what the net itself answers, to `purify/steps`. A
+    random start belongs to the first step. Without steps this is the net.
+    """
+
+    def __init__(self, net: nn.Module, steps: int) -> None:
+        if steps < 0:
+            raise ValueError(f"{type(self).__name__} needs steps >= 0, got steps={steps}.")
+        if net.training:
+            raise ValueError(
+                f"{type(self).__name__} was given a net in training mode, where batch statistics and dropout change its answers. "
+                "Call net.eval() first."
+            )
+        self.net, self.steps, self.static = net, steps, net
+
+
+def walk(step: Callable[[int, Tensor], Tensor], x: Tensor, steps: int, ctx: Context) -> Iterator[Tensor]:
+    """x itself, then x_{t+1} = step(t, x_t), each step through the site `purify`."""
+    yield x
+    for t in range(steps):
+        x = ctx.through("purify", partial(step, t), x)
+        yield x
+
+
+def shown(states: Iterable[State], answer: Callable[[State], Tensor], steps: int, ctx: Context) -> Trace:
+    """A view `purify/t` of every state that somebody will read, and of the last one."""
+    named = ((f"purify/{t}", t, state) for t, state in enumerate(states))
+    return Trace(tuple(View(name, answer(state)) for name, t, state in named if t == steps or ctx.keeps(name)))
+
+
+@dataclass(frozen=True)
+class Ascent:
+    """x <- project(x + step d(grad_x objective(x))), with d the sign unless said otherwise.
+
+    The sign's derivative is zero wherever it has one, so no second derivatives are taken for it; through any other direction the
+    attacker's gradient flows.
+    """
+
+    step_size: float  # in units of the input
+    space: Ball | None = None  # around the point where x started; None: x may go anywhere
+    direction: Direction = torch.sign
+
+    def __call__(self, objective: PerExample, x: Tensor, start: Tensor, radius: Tensor | None = None) -> Tensor:
+        """One step; `radius` [N] gives every row a set of its own."""
+        grad = slope(objective, x, recorded=self.direction is not torch.sign)
+        moved = x + self.step_size * self.direction(grad)
+        return moved if self.space is None else self.space.project(moved, start, radius)
+
+
+def slope(objective: PerExample, x: Tensor, *, recorded: bool = True) -> Tensor:
+    """grad_x sum_i objective_i(x), also under `no_grad`; where a graph is being recorded and `recorded`, part of that graph."""
+    graph = recorded and torch.is_grad_enabled()
+    # A gradient that nobody differentiates is used up at once: an outer checkpoint must not drop what it needs, and run it twice.
+    at_hand = nullcontext() if graph else saved_tensors_hooks(Tensor.detach, _unchanged)
+    with torch.enable_grad(), at_hand:
+        at = x if graph and x.requires_grad else x.detach().requires_grad_()
+        (grad,) = torch.autograd.grad(objective(at).sum(), at, create_graph=graph)
+    return grad
+
+
+def _unchanged(saved: Tensor) -> Tensor:
+    return saved
