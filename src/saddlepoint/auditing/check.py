@@ -38,6 +38,7 @@ class Checked:
     defense: Defense
     classes: int
     findings: tuple[Symptom, ...]
+    solves: frozenset[str] = frozenset()  # sites at which it solves for a fixed point
 
 
 class Logarithm(Defense):
@@ -76,7 +77,7 @@ def check(target: nn.Module | Defense | Callable[[Tensor], Tensor], x: Tensor, y
         findings.extend(_gradient(defense, rows, y[:_PROBE_ROWS]))
         if any(f.name == "no gradient" for f in findings):
             defense = Ungraded(defense)
-    return Checked(defense, classes, tuple(findings))
+    return Checked(defense, classes, tuple(findings), _solves(defense, rows))
 
 
 def check_data(x: Tensor, y: Tensor, space: Ball) -> None:
@@ -263,6 +264,13 @@ def _call(net: nn.Module, x: Tensor) -> Tensor:
 def _respond(defense: Defense, x: Tensor, seed: int = 0, keep: frozenset[str] | None = None) -> Tensor:
     with torch.no_grad(), _told("defence", x):
         return defense.respond(x, Context(Coins.of(seed, torch.arange(len(x), device=x.device)), keep=keep))
+
+
+def _solves(defense: Defense, x: Tensor) -> frozenset[str]:
+    ctx = Context(Coins.of(0, torch.arange(len(x), device=x.device)), keep=defense.reads)
+    with torch.no_grad():
+        defense.respond(x, ctx)
+    return frozenset(ctx.endings)
 
 
 @contextmanager
