@@ -38,6 +38,7 @@ class Checked:
     defense: Defense
     classes: int
     findings: tuple[Symptom, ...]
+    solves: frozenset[str] = frozenset()  # sites at which it solves for a fixed point
 
 
 class Logarithm(Defense):
@@ -76,7 +77,7 @@ def check(target: nn.Module | Defense | Callable[[Tensor], Tensor], x: Tensor, y
         findings.extend(_gradient(defense, rows, y[:_PROBE_ROWS]))
         if any(f.name == "no gradient" for f in findings):
             defense = Ungraded(defense)
-    return Checked(defense, classes, tuple(findings))
+    return Checked(defense, classes, tuple(findings), _solves(defense, rows))
 
 
 def check_data(x: Tensor, y: Tensor, space: Ball) -> None:
@@ -184,6 +185,11 @@ def _declared(defense: Defense, x: Tensor) -> Iterator[Symptom]:
         )
     if not defense.random and not _close(first, _respond(defense, x, seed=1)):
         raise TargetError("the defence declares random=False, but other coins give other answers. Set random = True.")
+    if defense.reads is not None and not _close(first, _respond(defense, x, keep=defense.reads)):
+        raise TargetError(
+            f"the defence declares that its answer reads {sorted(defense.reads)} alone, but it answers differently when nobody "
+            "asks for other views. Set reads = None on the class."
+        )
     alone = _respond(defense, x[:1])
     hidden = isinstance(defense, Plain) and defense.random  # noise inside a net is drawn for the batch, and says so
     if defense.unit == "example" and not hidden and len(x) > 1 and not _close(first[:1], alone):
@@ -270,9 +276,16 @@ def _call(net: nn.Module, x: Tensor) -> Tensor:
         return cast(Tensor, net(x))
 
 
-def _respond(defense: Defense, x: Tensor, seed: int = 0) -> Tensor:
+def _respond(defense: Defense, x: Tensor, seed: int = 0, keep: frozenset[str] | None = None) -> Tensor:
     with torch.no_grad(), _told("defence", x):
-        return defense.respond(x, Context(Coins.of(seed, torch.arange(len(x), device=x.device))))
+        return defense.respond(x, Context(Coins.of(seed, torch.arange(len(x), device=x.device)), keep=keep))
+
+
+def _solves(defense: Defense, x: Tensor) -> frozenset[str]:
+    ctx = Context(Coins.of(0, torch.arange(len(x), device=x.device)), keep=defense.reads)
+    with torch.no_grad():
+        defense.respond(x, ctx)
+    return frozenset(ctx.endings)
 
 
 @contextmanager

@@ -84,10 +84,11 @@ class Turn:
         self.meter.charge(self.rows, self.draws(defense), 0)
         private = self.simulated_coins().fold(-1)
         with torch.no_grad():
-            answers = [
-                defense.respond(x, Context(self.defender_coins(draw) if self.threat.coins == "public" else private.fold(draw)))
+            coins = [
+                self.defender_coins(draw) if self.threat.coins == "public" else private.fold(draw)
                 for draw in range(self.draws(defense))
             ]
+            answers = [defense.respond(x, Context(tossed, keep=defense.reads)) for tossed in coins]
         wrong = torch.stack([fooled(z, y) for z in answers])
         value = torch.stack([margin(z, y) for z in answers]).mean(0)
         return Rehearsal(Reading(value, wrong.float().mean(0) > 0.5), wrong.all(0))
@@ -291,7 +292,7 @@ class MultiTarget:
     def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
         turn.meter.charge(turn.rows, 1, 0)
         with torch.no_grad():
-            logits = defense.respond(x, Context(turn.simulated_coins()))
+            logits = defense.respond(x, Context(turn.simulated_coins(), keep=defense.reads))
         order = logits.scatter(1, y[:, None], -torch.inf).argsort(1, descending=True)  # [N, C], y itself last
         count = min(self.targets, logits.shape[1] - 1)
         return Cascade(self.name, tuple(_Toward(self, order[:, k], turn.rows) for k in range(count))).move(turn, defense, x, y)

@@ -109,7 +109,7 @@ class Point:
             return c[rows] + (product if len(rows) == len(linear.rows) else product[at])
 
         solution = method(step, start.state, inverse=inverse, limits=start.limits)
-        self.solve.notes.judge(solution)
+        self.solve.notes.judge_adjoint(solution)
         return solution
 
 

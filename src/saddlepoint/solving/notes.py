@@ -16,6 +16,7 @@ class _Book:
     evaluations: Tensor  # [N] int64
     products: Tensor  # [N] int64
     failures: Tensor  # [N] int64
+    adjoint: Tensor  # [N] double
     known: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)  # key -> values [N, ...], [N] bool: is there one?
 
 
@@ -43,7 +44,8 @@ class Notes:
     @classmethod
     def of(cls, n: int, device: torch.device | None = None, *, warm: int = 0) -> Notes:
         zeros = torch.zeros(n, dtype=torch.long, device=device)
-        return cls(_Book(zeros, zeros, zeros), torch.arange(n, device=device), warm)
+        nothing = torch.zeros(n, dtype=torch.float64, device=device)
+        return cls(_Book(zeros, zeros, zeros, nothing), torch.arange(n, device=device), warm)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -70,12 +72,22 @@ class Notes:
         """[N] solves so far, forward or backward, that did not converge."""
         return self.book.failures[self.rows]
 
+    @property
+    def adjoint_residual(self) -> Tensor:
+        """[N] the largest residual with which a backward solve ended: where it is large, the gradient is not what it says it is."""
+        return self.book.adjoint[self.rows]
+
     def spend(self, evaluations: int | Tensor = 0, products: int | Tensor = 0) -> None:
         self.book.evaluations = self._added(self.book.evaluations, evaluations)
         self.book.products = self._added(self.book.products, products)
 
     def judge(self, solution: Solution) -> None:
         self.book.failures = self._added(self.book.failures, (~solution.ended(Status.CONVERGED)).long())
+
+    def judge_adjoint(self, solution: Solution) -> None:
+        self.judge(solution)
+        worst = torch.maximum(self.adjoint_residual, solution.residual.detach().to(self.book.adjoint))
+        self.book.adjoint = self.book.adjoint.index_copy(0, self.rows, worst)
 
     def start(self, key: str, cold: Tensor, steps: int) -> Start:
         """Where the last solve of this name ended, row by row, and `warm` steps; where there was none, `cold` and all steps."""
