@@ -40,6 +40,7 @@ from saddlepoint.game.standard import autoattack
 from saddlepoint.gradients import Backprop, EoT, Estimator
 
 _ANSWER = "answer"
+_DRAW = 7  # which adversary is drawn must not follow from the coins with which it starts
 
 
 def partial(
@@ -103,6 +104,41 @@ class MaxAverage:
             with torch.no_grad():
                 best.offer(peak, goal(peak, turn.simulated_coins()))
         return Found(best.peak, best.peak)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One of several adversaries, drawn for every example by the attacker's coins: a mixed strategy (Xu et al., Eq. 7).
+
+    Costs what one of them costs. Rows must be independent: a batch would be attacked by several adversaries at once.
+    """
+
+    name: str
+    adversaries: tuple[Adversary, ...]
+    probabilities: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.adversaries) != len(self.probabilities) or not self.adversaries:
+            raise ValueError(f"{self.name} needs one probability for each adversary, got {len(self.probabilities)}.")
+        if any(p < 0 for p in self.probabilities) or abs(sum(self.probabilities) - 1) > 1e-6:
+            raise ValueError(f"{self.name}: probabilities must not be negative and must sum to one, got {self.probabilities}.")
+
+    @property
+    def needs(self) -> Access:
+        return Cascade(self.name, self.adversaries).needs
+
+    def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
+        if defense.unit != "example":
+            raise ValueError(f"{self.name} draws an attack for each example, but this defence answers whole batches.")
+        levels = torch.tensor(self.probabilities[:-1], dtype=torch.float64).cumsum(0).to(x.device)
+        drawn = (turn.attacker_coins().fold(_DRAW).uniform((1,), torch.float64).to(x.device) >= levels).sum(1)  # [N]
+        point = peak = x
+        for k, adversary in enumerate(self.adversaries):
+            rows = (drawn == k).nonzero()[:, 0]
+            if len(rows):
+                found = adversary.move(turn.restrict(rows), defense, x[rows], y[rows])
+                point, peak = point.index_copy(0, rows, found.point), peak.index_copy(0, rows, found.peak)
+        return Found(point, peak)
 
 
 class Alone(Defense):

@@ -6,9 +6,9 @@ import hashlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from functools import partial
+from functools import lru_cache, partial
 from importlib.metadata import version
-from types import CellType
+from types import CellType, CodeType
 from typing import Any
 
 import torch
@@ -93,6 +93,13 @@ def _held(function: Any) -> list[Any]:
 
 
 def _source(thing: Any) -> str:
+    text = getattr(inspect.unwrap(thing), "__code__", thing) if callable(thing) else thing
+    return _text(text) if isinstance(text, type | CodeType) else ""
+
+
+@lru_cache(maxsize=1024)
+def _text(thing: type | CodeType) -> str:
+    """Kept: finding a class means parsing its whole file, and a network has many layers of few classes."""
     try:
         return inspect.getsource(thing)
     except (OSError, TypeError):

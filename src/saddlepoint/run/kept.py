@@ -46,7 +46,7 @@ def kept(
     memory = Memory()
 
     def send(adversaries: Sequence[Adversary]) -> list[Episode]:
-        shelf = memory if store is None else Disk(store, watch)  # a shelf reads the times of its cells once
+        shelf = memory if store is None else Disk(store, watch)  # a new one each time: it reads once how long cells took
         work = Work.of(Plan(name or type(defense).__name__, "standard", job, tuple(adversaries), ()), threads=threads)
         missing = [cell for cell in work.plan.cells if not shelf.has(work.keys[cell])]
         if watch:
