@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from saddlepoint.game import (
         Cascade,
         Direct,
+        JointEquilibrium,
         MultiTarget,
         Outcomes,
         Peak,
@@ -63,7 +64,17 @@ if TYPE_CHECKING:
         SimultaneousAdjoint,
     )
     from saddlepoint.run import audit
-    from saddlepoint.zoo.adaptive import SOAP, AdaptiveDenoising, AIDPurifier, AntiAdversary, HedgeDefense
+    from saddlepoint.zoo.adaptive import (
+        ATLD,
+        SOAP,
+        SODEF,
+        AdaptiveDenoising,
+        AIDPurifier,
+        AntiAdversary,
+        ClosedLoopControl,
+        ContrastiveReversal,
+        HedgeDefense,
+    )
     from saddlepoint.zoo.multi_exit import attach_exits
 
 _HOME = {
@@ -85,8 +96,8 @@ _HOME = {
     "data": ("load_data",),
     "defense": ("BlackBox", "Confident", "Context", "Defense", "LowEntropy", "MultiExit", "Plain", "Trace", "View"),
     "game": (
-        "Cascade", "Direct", "MultiTarget", "Outcomes", "Peak", "Restarts", "Threat", "Transfer", "autoattack", "evaluate", "play",
-        "rand",
+        "Cascade", "Direct", "JointEquilibrium", "MultiTarget", "Outcomes", "Peak", "Restarts", "Threat", "Transfer", "autoattack",
+        "evaluate", "play", "rand",
     ),
     "game.aimer": ("NEED", "aimer"),
     "game.exits": ("exit_game",),
@@ -96,13 +107,17 @@ _HOME = {
         "Implicit", "Phantom", "SharedInverse", "SimultaneousAdjoint",
     ),
     "run": ("audit",),
-    "zoo.adaptive": ("SOAP", "AIDPurifier", "AdaptiveDenoising", "AntiAdversary", "HedgeDefense"),
+    "zoo.adaptive": (
+        "ATLD", "SOAP", "SODEF", "AIDPurifier", "AdaptiveDenoising", "AntiAdversary", "ClosedLoopControl", "ContrastiveReversal",
+        "HedgeDefense",
+    ),
     "zoo.multi_exit": ("attach_exits",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "APGD",
+    "ATLD",
     "BPDA",
     "CW",
     "FAB",
@@ -113,6 +128,7 @@ __all__ = [
     "NEED",
     "PGD",
     "SOAP",
+    "SODEF",
     "SPSA",
     "VMI",
     "AIDPurifier",
@@ -124,8 +140,10 @@ __all__ = [
     "BlackBox",
     "Cascade",
     "Checkpointed",
+    "ClosedLoopControl",
     "Confident",
     "Context",
+    "ContrastiveReversal",
     "CosineAscent",
     "Defense",
     "Direct",
@@ -135,6 +153,7 @@ __all__ = [
     "Gate",
     "HedgeDefense",
     "Implicit",
+    "JointEquilibrium",
     "Linf",
     "LowEntropy",
     "MaxAverage",

@@ -309,6 +309,14 @@ def test_an_attack_that_looks_for_the_nearest_mistake_does_not_climb_and_is_not_
     assert "still rising" not in {s.name for s in result.symptoms}
 
 
+def test_an_attack_that_ended_because_it_had_won_is_not_accused_of_climbing():
+    attack = sp.Direct("apgd", sp.APGD(10), stop_at_success=True)
+    result = sp.audit(NET, X, Y, threat=sp.Linf(0.2), adversaries=[attack])
+    assert result.rows[0].robust_accuracy == 0
+    assert result.rows[0].ascent.pace > 0.5
+    assert "still rising" not in {s.name for s in result.symptoms}
+
+
 def test_only_the_strongest_attack_must_have_arrived():
     short = sp.Direct("short", sp.PGD(3, step_size=0.0005, random_start=False))
     long = sp.Direct("long", sp.APGD(50))

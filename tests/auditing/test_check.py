@@ -78,6 +78,16 @@ def test_bad_models_are_refused_and_the_message_names_the_fix(target, says):
         check(target, X.clone(), Y, LINF)
 
 
+def test_a_list_of_logits_is_taken_for_exits_and_said_to_be():
+    checked = check(net(after=lambda z: [2 * z, z - z.flip(1)]), X, Y, LINF)
+    assert isinstance(checked.defense, sp.MultiExit)
+    assert [(f.name, f.level) for f in checked.findings] == [("several exits", "note")]
+    torch.testing.assert_close(checked.defense.respond(X, sp.Context.seeded(0, len(X))), net(after=lambda z: z - z.flip(1))(X))
+    for wrong in ([], [None], [X[:, 0]]):
+        with pytest.raises(TargetError, match="logits"):
+            check(net(after=lambda _, wrong=wrong: wrong), X, Y, LINF)
+
+
 def test_probabilities_are_found_and_attacked_through_their_logarithm():
     raw, soft = net(), net(after=lambda z: z.softmax(1))
     checked = check(soft, X, Y, LINF)

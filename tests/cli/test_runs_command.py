@@ -39,7 +39,7 @@ def test_list_shows_every_run_with_what_came_out(run):
     (Path("runs") / "torn" / "run.json").write_text("{")
     lines = call("runs", "list").stdout.splitlines()
     [line] = [line.split() for line in lines if line.split()[:1] == ["mine"]]
-    assert line[1:4] == [f"{TARGETS}:make", "Linf", "0.05"]
+    assert line[1:5] == ["audit", f"{TARGETS}:make", "Linf", "0.05"]
     assert line[-2:] == ["finished", "6/6"]
     assert any("torn" in line and "is damaged" in line for line in lines)
     found = json.loads(call("runs", "list", "--json").stdout)

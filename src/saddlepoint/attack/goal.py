@@ -56,7 +56,9 @@ class Goal:
         return torch.cat([trace.logits.to(dtype) for trace in shown]), torch.stack(wrong).all(0)
 
     def _ask(self, k: int, defense: Defense, x: Tensor, coins: Coins) -> tuple[Trace, Tensor]:
-        ctx = Context(coins, self.rules, self.keep, self.notes and self.notes.under(str(k)))
+        # The last view is the answer's: where nothing else is aimed at, nothing else need be computed.
+        keep = defense.reads if self.keep is None and self.aim is last else self.keep
+        ctx = Context(coins, self.rules, keep, self.notes and self.notes.under(str(k)))
         answering = defense.adapt(x, ctx) if self.respond else defense
         trace = answering.trace(x, ctx)
         ctx.refuse_unknown_rules()

@@ -1,11 +1,12 @@
 """The audit: from any model to a verdict."""
 
+from saddlepoint.auditing.ascent import Ascent
 from saddlepoint.auditing.check import TargetError
 from saddlepoint.auditing.plan import Plan, Target, conclude, plan
 from saddlepoint.auditing.result import Audit, Examples, Row, Symptom
 from saddlepoint.auditing.statistics import Interval, wilson
 
 __all__ = [
-    "Audit", "Examples", "Interval", "Plan", "Row", "Symptom", "Target", "TargetError",
+    "Ascent", "Audit", "Examples", "Interval", "Plan", "Row", "Symptom", "Target", "TargetError",
     "conclude", "plan", "wilson",
 ]  # fmt: skip

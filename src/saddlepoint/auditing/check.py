@@ -16,7 +16,7 @@ from saddlepoint.attack.space import Ball
 from saddlepoint.auditing.answering import Answering, answers_otherwise
 from saddlepoint.auditing.result import Symptom
 from saddlepoint.coins import Coins
-from saddlepoint.defense import BlackBox, Context, Defense, Plain, Trace, View
+from saddlepoint.defense import BlackBox, Context, Defense, MultiExit, Plain, Trace, View
 from saddlepoint.gradients import Backprop
 from saddlepoint.locate import told
 
@@ -38,6 +38,7 @@ class Checked:
     defense: Defense
     classes: int
     findings: tuple[Symptom, ...]
+    solves: frozenset[str] = frozenset()  # sites at which it solves for a fixed point
 
 
 class Logarithm(Defense):
@@ -61,8 +62,8 @@ def check(target: nn.Module | Defense | Callable[[Tensor], Tensor], x: Tensor, y
         defense, findings = target, list(_declared(target, rows))
     elif isinstance(target, nn.Module):
         _refuse_training(target)
-        _refuse_mutation(target, rows)
-        defense, findings = _measured(target, rows)
+        answered = _unmutated(target, rows)
+        defense, findings = _several(target, answered, rows) if isinstance(answered, list) else _measured(target, rows)
     elif callable(target):
         defense, findings = _black_box(target, rows, int(y.amax()) + 1)
     else:
@@ -76,7 +77,7 @@ def check(target: nn.Module | Defense | Callable[[Tensor], Tensor], x: Tensor, y
         findings.extend(_gradient(defense, rows, y[:_PROBE_ROWS]))
         if any(f.name == "no gradient" for f in findings):
             defense = Ungraded(defense)
-    return Checked(defense, classes, tuple(findings))
+    return Checked(defense, classes, tuple(findings), _solves(defense, rows))
 
 
 def check_data(x: Tensor, y: Tensor, space: Ball) -> None:
@@ -112,14 +113,16 @@ def _refuse_training(net: nn.Module) -> None:
         )
 
 
-def _refuse_mutation(net: nn.Module, x: Tensor) -> None:
+def _unmutated(net: nn.Module, x: Tensor) -> object:
+    """What the model answers; one that changes its input is refused."""
     given = x.clone()
-    _call(net, given)
+    answered: object = _call(net, given)
     if not torch.equal(given, x):
         raise TargetError(
             "the model changes its input in place, so an attack would perturb something else than it measures. "
             "Copy it first: x = x.clone()."
         )
+    return answered
 
 
 def _measured(net: nn.Module, x: Tensor) -> tuple[Defense, list[Symptom]]:
@@ -156,6 +159,19 @@ def _measured(net: nn.Module, x: Tensor) -> tuple[Defense, list[Symptom]]:
     return Logarithm(plain), findings
 
 
+def _several(net: nn.Module, exits: list[object], x: Tensor) -> tuple[Defense, list[Symptom]]:
+    """A list is what a network with several exits returns; a tuple may be logits and something else, and is refused."""
+    for logits in exits or [None]:
+        _logits(logits, len(x))
+    defense = MultiExit(net)
+    note = Symptom(
+        "several exits", "note",
+        f"the model returns a list of {len(exits)} logits: it is taken for MultiExit(net), which answers with the last of its "
+        "exits. Hand over MultiExit(net, strategy) to audit another answer.",
+    )  # fmt: skip
+    return defense, [note, *_declared(defense, x)]
+
+
 def _declared(defense: Defense, x: Tensor) -> Iterator[Symptom]:
     """A Defense declares what it is: refuse one that is measured to be something else."""
     given = x.clone()
@@ -169,6 +185,11 @@ def _declared(defense: Defense, x: Tensor) -> Iterator[Symptom]:
         )
     if not defense.random and not _close(first, _respond(defense, x, seed=1)):
         raise TargetError("the defence declares random=False, but other coins give other answers. Set random = True.")
+    if defense.reads is not None and not _close(first, _respond(defense, x, keep=defense.reads)):
+        raise TargetError(
+            f"the defence declares that its answer reads {sorted(defense.reads)} alone, but it answers differently when nobody "
+            "asks for other views. Set reads = None on the class."
+        )
     alone = _respond(defense, x[:1])
     hidden = isinstance(defense, Plain) and defense.random  # noise inside a net is drawn for the batch, and says so
     if defense.unit == "example" and not hidden and len(x) > 1 and not _close(first[:1], alone):
@@ -255,9 +276,16 @@ def _call(net: nn.Module, x: Tensor) -> Tensor:
         return cast(Tensor, net(x))
 
 
-def _respond(defense: Defense, x: Tensor, seed: int = 0) -> Tensor:
+def _respond(defense: Defense, x: Tensor, seed: int = 0, keep: frozenset[str] | None = None) -> Tensor:
     with torch.no_grad(), _told("defence", x):
-        return defense.respond(x, Context(Coins.of(seed, torch.arange(len(x), device=x.device))))
+        return defense.respond(x, Context(Coins.of(seed, torch.arange(len(x), device=x.device)), keep=keep))
+
+
+def _solves(defense: Defense, x: Tensor) -> frozenset[str]:
+    ctx = Context(Coins.of(0, torch.arange(len(x), device=x.device)), keep=defense.reads)
+    with torch.no_grad():
+        defense.respond(x, ctx)
+    return frozenset(ctx.endings)
 
 
 @contextmanager
@@ -273,7 +301,10 @@ def _told(kind: str, x: Tensor) -> Iterator[None]:
 
 def _logits(out: object, n: int) -> Tensor:
     if not isinstance(out, Tensor):
-        raise TargetError(f"the target must answer with a tensor of logits [N, C], got {type(out).__name__}. Return logits alone.")
+        raise TargetError(
+            f"the target must answer with a tensor of logits [N, C], got {type(out).__name__}. Return logits alone, "
+            "or a list of them, one per exit."
+        )
     if out.ndim != 2 or len(out) != n or out.shape[1] < 2 or not out.is_floating_point():
         raise TargetError(f"the target must answer with floating-point logits [{n}, C >= 2], got {out.dtype} {list(out.shape)}.")
     if not out.isfinite().all():

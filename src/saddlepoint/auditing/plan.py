@@ -16,6 +16,7 @@ from saddlepoint.auditing.ascent import Ascent
 from saddlepoint.auditing.cell import Group, Job
 from saddlepoint.auditing.check import check
 from saddlepoint.auditing.result import Audit, Examples, Row, Symptom
+from saddlepoint.auditing.settling import unsettled
 from saddlepoint.auditing.statistics import wilson
 from saddlepoint.auditing.suite import SPENDING, Budget, compose
 from saddlepoint.auditing.symptoms import signs, unbounded
@@ -66,14 +67,14 @@ def plan(
     if checked.defense.random and threat.draws == 1:
         threat = replace(threat, draws=SPENDING[budget].draws)
     job = Job(checked.defense, x.detach(), y.long(), threat, seed, batch_size)
-    sent = tuple(adversaries) or compose(checked.defense, threat, budget)
+    sent = tuple(adversaries) or compose(checked.defense, threat, budget, checked.solves)
     return Plan(name or type(target).__name__, budget, job, (Stand(), *sent), checked.findings)
 
 
 def conclude(plan: Plan, groups: Sequence[Group], seconds: float) -> Audit:
     """The verdict on all groups together."""
     job, rows = plan.job, _rows(groups)
-    correct = torch.cat([g.verdict.correct[0] for g in groups])
+    correct, points = (torch.cat(parts) for parts in ([g.verdict.correct[0] for g in groups], [g.points for g in groups]))
     robust = float(correct.mean())
     return Audit(
         target=plan.name,
@@ -85,11 +86,11 @@ def conclude(plan: Plan, groups: Sequence[Group], seconds: float) -> Audit:
         robust_accuracy=robust,
         interval=wilson(robust, len(job.x)),
         rows=rows,
-        symptoms=(*plan.findings, *signs(job, plan.adversaries, groups, rows), *unbounded(job)),
+        symptoms=(*plan.findings, *unsettled(job, points), *signs(job, plan.adversaries, groups, rows), *unbounded(job)),
         versions={"saddlepoint": version("saddlepoint"), "torch": torch.__version__, "python": platform.python_version()},
         x=job.x.cpu(),
         y=job.y.cpu(),
-        worst_points=torch.cat([g.points for g in groups]),
+        worst_points=points,
         correct=correct,
         answered=torch.cat([g.verdict.answered[0] for g in groups]),
         examples=_examples(job, groups),

@@ -19,7 +19,7 @@ from saddlepoint.auditing.answering import AtAnswer, answers_otherwise
 from saddlepoint.defense import Access, Defense, Plain
 from saddlepoint.game import Adversary, Direct, MultiTarget, Restarts, Threat, Transfer
 from saddlepoint.game.standard import dlr_or_margin, targeted_dlr_or_margin
-from saddlepoint.gradients import Backprop, EoT, Estimator
+from saddlepoint.gradients import Backprop, Checkpointed, EoT, Estimator, Phantom, Rule
 
 Budget = Literal["quick", "standard", "thorough"]
 
@@ -43,8 +43,8 @@ SPENDING: dict[Budget, Spending] = {
 }
 
 
-def compose(defense: Defense, threat: Threat, budget: Budget) -> tuple[Adversary, ...]:
-    """The adversaries, cheap ones first."""
+def compose(defense: Defense, threat: Threat, budget: Budget, solves: frozenset[str] = frozenset()) -> tuple[Adversary, ...]:
+    """The adversaries, cheap ones first, against a defence that solves for fixed points at the sites `solves`."""
     spend, space = SPENDING[budget], threat.space
     access = threat.access if grants(defense.grants, threat.access) else defense.grants
     if access != "gradient":
@@ -56,6 +56,10 @@ def compose(defense: Defense, threat: Threat, budget: Budget) -> tuple[Adversary
     apgd = Direct("apgd-ce", APGD(min(spend.steps, purse.steps)), loss=cross_entropy, estimator=estimator, stop_at_success=stop)
     longer = replace(apgd, name="apgd-dlr", attack=APGD(min(2 * spend.steps, purse.steps)), loss=dlr_or_margin)
     suite: list[Adversary] = [apgd, longer]
+    # The implicit gradient, which all others use, is the slope of a fixed point. Where the solver has not reached one, the slope of
+    # its own steps is right, and that of a few steps from where it stopped often leads further.
+    ways: dict[str, Rule] = {"through": Checkpointed(), "unrolled": Phantom(steps=5, damping=0.5)} if solves else {}
+    suite += [replace(apgd, name=f"apgd-{way}", rules=dict.fromkeys(solves, rule)) for way, rule in ways.items()]
     if targets := purse.times(apgd, spend.targets):
         suite.append(MultiTarget(replace(apgd, name="apgd-t"), targets, targeted_dlr_or_margin))
     fab = Direct("fab-t", FAB(max(spend.boundary, 1), facet=own_facet), stop_at_success=stop)

@@ -66,12 +66,13 @@ def signs(job: Job, adversaries: Sequence[Adversary], groups: Sequence[Group], r
 def _rising(adversaries: Sequence[Adversary], rows: Sequence[Row]) -> Iterator[Symptom]:
     """Was the attack that did most harm still climbing when it ended? Of several that did, one that was not is enough.
 
-    An attack that looks for the nearest mistake does not climb, and its last point may be its only one in the set.
+    An attack that looks for the nearest mistake does not climb, and its last point may be its only one in the set. One that left
+    nothing standing ended because it had won.
     """
     most = min(row.robust_accuracy for row in rows)
     sent = [(row, adversary) for row, adversary in zip(rows, adversaries[1:], strict=True) if row.robust_accuracy == most]
     paces = [row.ascent.pace or 0.0 for row, adversary in sent if not _kinds(describe(adversary)) & MINIMUM_NORM]
-    if len(paces) == len(sent) and min(paces) >= _STEEP:
+    if most > 0 and len(paces) == len(sent) and min(paces) >= _STEEP:
         yield Symptom(
             "still rising", "warning",
             f"the strongest attack, {sent[0][0].name}, was still climbing when it ended: the last quarter of its passes was "

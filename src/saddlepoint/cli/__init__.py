@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from saddlepoint.cli import audit, data, demo, doctor, report, runs, train, view, zoo
+from saddlepoint.cli import audit, data, demo, doctor, game, report, runs, train, view, zoo
 from saddlepoint.cli.errors import Shielded
 from saddlepoint.cli.text import examples
 
@@ -20,6 +20,7 @@ app = typer.Typer(
         "saddlepoint demo",
         "saddlepoint audit net.py:make --data digits --eps 8/255",
         "saddlepoint audit zoo:digits-pgd --eps 0.15 --json > audit.json",
+        "saddlepoint game zoo:digits-exits --eps 0.15",
         "saddlepoint data pull cifar10",
     ),
 )
@@ -49,7 +50,7 @@ def version() -> None:
     typer.echo(f"saddlepoint {installed('saddlepoint')}")
 
 
-for command in (audit, runs, report, view, demo, zoo, train, data, doctor):  # a new command is a module with `add`
+for command in (audit, game, runs, report, view, demo, zoo, train, data, doctor):  # a new command is a module with `add`
     command.add(app)
 
 

@@ -12,7 +12,7 @@ import typer
 
 from saddlepoint.cli.request import USUAL_RADIUS, Budget, Means, Norm, by_name, default_folder, images, refuse_missing_device, run
 from saddlepoint.cli.request import executor as chosen
-from saddlepoint.cli.text import errors, examples, output, percent, say, table, tell
+from saddlepoint.cli.text import STYLES, errors, examples, output, percent, say, table, tell
 
 if TYPE_CHECKING:
     from saddlepoint.auditing import Audit
@@ -34,7 +34,6 @@ _DryRun = Annotated[
 _Watched = Annotated[
     bool, typer.Option("--watch", help="Write FOLDER/live.html while the run goes on: a page that loads itself again.")
 ]
-_STYLES = {"serious": "red", "warning": "yellow", "note": ""}
 
 
 def add(app: typer.Typer) -> None:
@@ -179,7 +178,7 @@ def _watching(out: Path, *, page: bool, shown: bool) -> Iterator[Watch]:
 def show(audit: Audit) -> None:
     """What speaks against the number, then the numbers."""
     for symptom in audit.symptoms:
-        say(f"{symptom.level}: {symptom.name}. {symptom.message}", style=_STYLES[symptom.level])
+        say(f"{symptom.level}: {symptom.name}. {symptom.message}", style=STYLES[symptom.level])
     rows = [["clean", percent(audit.clean_accuracy), percent(audit.clean_accuracy), *["–"] * 4]]
     for row in audit.rows:
         passes = f"{row.forward:.1f} / {row.backward:.1f}"

@@ -63,7 +63,7 @@ class Watching:
         self._pace.add(adversary, len(right), episode.seconds, passes)
         self._finished += 1
         self._stand(group, right)
-        told, left = f"{self._title} {self._names[adversary]}: {self._worst()}".strip(), self._left()
+        told, left = f"{self._title} {self._names[adversary]}: {self._standing_of(episode)}".strip(), self._left()
         self._bar.update(self._task, advance=len(right), description=told, left=left)
         if not self._console.is_terminal:
             self.say(f"{told}; {left}")
@@ -92,7 +92,8 @@ class Watching:
         else:
             self._standing[group] = right.minimum(before)
 
-    def _worst(self) -> str:
+    def _standing_of(self, episode: Episode) -> str:  # noqa: ARG002
+        """Where the images stand after one more cell."""
         standing, seen = sum(float(t.sum()) for t in self._standing.values()), sum(len(t) for t in self._standing.values())
         return f"at most {percent(standing / seen)}, {standing:.0f} of {seen} images stand"
 
@@ -101,6 +102,19 @@ class Watching:
         coming = f", about {count(rest)} to come" if math.isfinite(rest) else ""
         time_left = remaining(self._pace.left(self._clock() - self._started))
         return f"{self._finished} of {self._total} cells, {passes} passes{coming}, {time_left}"
+
+
+class Rounds(Watching):
+    """How far a game is: rounds of attacks, each told of when it begins. Accuracies are of the column that did best and worst."""
+
+    def begin(self, work: Work, missing: Sequence[Cell]) -> None:
+        for task in self._bar.task_ids:
+            self._bar.remove_task(task)  # of the round before
+        super().begin(work, missing)
+
+    def _standing_of(self, episode: Episode) -> str:
+        accuracy = episode.correct.mean(1)
+        return f"columns keep {percent(float(accuracy.amin()))} to {percent(float(accuracy.amax()))}"
 
 
 def count(number: float) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from saddlepoint.cli.request import is_game
 from saddlepoint.cli.text import dump, examples, say
 
 
@@ -24,7 +25,7 @@ def add(app: typer.Typer) -> None:
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Folders that audits wrote.", metavar="RUNDIR...")],
+    runs: Annotated[list[Path], typer.Argument(help="Folders that audits or a game wrote.", metavar="RUNDIR...")],
     out: Annotated[
         Path | None,
         typer.Option(
@@ -34,16 +35,26 @@ def report(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON, and nothing else.")] = False,
 ) -> None:  # fmt: skip
-    """Write the HTML report of a saved audit again, or a site with a leaderboard of several."""
+    """Write the HTML report of a saved audit or game again, or a site with a leaderboard of several audits."""
+    from saddlepoint.report.games.page import write as write_game
     from saddlepoint.report.html import write as write_page
     from saddlepoint.report.site import write as write_site
     from saddlepoint.report.subject import kept
+    from saddlepoint.run.games.record import GameRecord
 
     out = out or (runs[0] / "report.html" if len(runs) == 1 else Path("site"))
     page = out.suffix.lower() in (".html", ".htm")
     if page and len(runs) > 1:
         raise ValueError(f"{len(runs)} runs do not fit into one file, {out}. Name a folder: --out site/.")
-    written = write_page(kept(runs[0]), out, folder=runs[0]) if page else write_site(runs, out)
+    games = [run for run in runs if is_game(run)]
+    if games and not page:
+        raise ValueError(
+            f"{games[0]} holds a game, and a site compares audits. Write its report alone: saddlepoint report {games[0]}."
+        )
+    if games:
+        written = write_game(GameRecord.load(games[0]), out)
+    else:
+        written = write_page(kept(runs[0]), out, folder=runs[0]) if page else write_site(runs, out)
     if json:
         dump({"page": str(written), "runs": [str(run) for run in runs]})
         return

@@ -31,6 +31,31 @@ class Budget(StrEnum):
     thorough = "thorough"
 
 
+class Attack(StrEnum):
+    """How the exits of a network are attacked in a game."""
+
+    fgsm = "fgsm"
+    pgd_20 = "pgd-20"
+    pgd_100 = "pgd-100"
+    eot_pgd_20 = "eot-pgd-20"
+    vmi_fgsm = "vmi-fgsm"
+    autoattack = "autoattack"
+
+
+class Subsets(StrEnum):
+    """Which sets of exits may be attacked or answer."""
+
+    all = "all"
+    intervals = "intervals"
+
+
+class Rows(StrEnum):
+    """Which sets of exits are attacked."""
+
+    all = "all"
+    double_oracle = "double-oracle"
+
+
 class Means(StrEnum):
     """Who computes."""
 
@@ -87,8 +112,18 @@ def run(spec: RunSpec, out: Path, *, by: Executor, watch: Watch) -> Audit:
     from saddlepoint.run import run_spec
 
     refuse_missing_device(spec.device)
-    _refuse_unwritable(out)
+    refuse_unwritable(out)
     return run_spec(spec, out, executor=by, watch=watch)
+
+
+def is_game(run: Path) -> bool:
+    """Was the folder last used for a game? One without a readable run.json was not."""
+    from saddlepoint.run.store import Store, StoreError
+
+    try:
+        return Store(run).run().get("kind") == "game"
+    except StoreError:
+        return False
 
 
 def refuse_missing_device(name: str) -> None:
@@ -101,7 +136,7 @@ def refuse_missing_device(name: str) -> None:
         raise ValueError(f"the device {name!r} cannot be used ({first}). Try --device cpu.") from error
 
 
-def _refuse_unwritable(folder: Path) -> None:
+def refuse_unwritable(folder: Path) -> None:
     """Nobody wants to hear after an hour that the result has no place."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

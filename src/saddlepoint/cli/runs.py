@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from saddlepoint.cli.request import is_game
 from saddlepoint.cli.text import dump, examples, output, percent, say, table
 
 if TYPE_CHECKING:
@@ -67,8 +68,8 @@ def listed(
     if not found:
         say(f"There are no runs below {folder}. `saddlepoint audit` makes one.")
         return
-    rows = [[_below(one, folder), one.target, one.threat, *_state(one), f"{one.done}/{one.total}"] for one in found]
-    output().print(table(("run", "target", "threat", "verdict", "robust, at most", "finished", "cells"), rows))
+    rows = [[_below(one, folder), one.kind, one.target, one.threat, *_state(one), f"{one.done}/{one.total}"] for one in found]
+    output().print(table(("run", "kind", "target", "threat", "verdict", "robust, at most", "finished", "cells"), rows))
     for one in found:
         if one.problem:
             say(f"{one.folder}: {one.problem}", style="red")
@@ -122,10 +123,11 @@ def exported(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The file.", metavar="FILE", show_default="printed")] = None,
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Write a finished run as CSV, JSON, a LaTeX table or a section of a model card."""
+    """Write a finished run as CSV, JSON, a LaTeX table or a section of a model card; of a game, the matrix as CSV or JSON."""
     if per not in ("attack", "example"):
         raise ValueError(f"--per is 'attack' or 'example', got {per!r}.")
-    text = _written(_finished(run), Format.json if json else format, per)
+    chosen = Format.json if json else format
+    text = _written_game(run, chosen, per) if is_game(run) else _written(_finished(run), chosen, per)
     if out is None:
         typer.echo(text, nl=False)
         return
@@ -152,14 +154,31 @@ def tidied(
 def _finished(run: Path) -> Audit:
     """The record of the run; that of an earlier request in the same folder is not passed off as it."""
     from saddlepoint.auditing import Audit
+
+    _refuse_unfinished(run)
+    return Audit.load(run)
+
+
+def _written_game(run: Path, format: Format, per: str) -> str:  # noqa: A002
+    from saddlepoint.report.games.export import as_json, payoff_csv
+    from saddlepoint.run.games.record import GameRecord
+
+    if per != "attack" or format not in (Format.csv, Format.json):
+        raise ValueError(f"{run} holds a game, which is exported with --format csv or json, a line per attack.")
+    record = GameRecord.load(run)
+    _refuse_unfinished(run)
+    return payoff_csv(record) if format is Format.csv else as_json(record)
+
+
+def _refuse_unfinished(run: Path) -> None:
     from saddlepoint.run.inspect import summary
 
     if (run / "run.json").is_file() and not (found := summary(run)).finished:
         raise ValueError(
             found.problem
-            or f"{run} is not finished: {found.done} of {found.total} cells of the audit of {found.target}. Give its command again."
+            or f"{run} is not finished: {found.done} of {found.total} cells of the {found.kind} of {found.target}. "
+            "Give its command again."
         )
-    return Audit.load(run)
 
 
 def _written(audit: Audit, format: Format, per: str) -> str:  # noqa: A002
@@ -172,7 +191,7 @@ def _written(audit: Audit, format: Format, per: str) -> str:  # noqa: A002
 
 def _describe(found: Details) -> None:
     one = found.summary
-    say(f"{one.target}, {one.threat}, {one.examples} images", style="bold")
+    say(f"{one.kind}: {one.target}, {one.threat}, {one.examples} images", style="bold")
     say(f"model hash {found.target_sha256[:16]}…")
     verdict, robust, finished = _state(one)
     say(f"{finished}, {one.done} of {one.total} cells" + (f"; {verdict}: at most {robust}" if one.finished else ""))

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+STYLES = {"serious": "red", "warning": "yellow", "note": ""}  # of symptoms
 _WIDE = 240
 
 

@@ -45,6 +45,7 @@ def train(
 
         def tell(epoch: Epoch) -> None:
             scores = f"loss {epoch.loss:.3f}, dev {epoch.clean:.3f} clean, {epoch.selected:.3f} attacked"
+            scores += f", residual {epoch.residual:.2g}" if epoch.residual is not None else ""
             told = f"epoch {epoch.number} of {chosen.epochs}: {scores}"
             bar.update(task, completed=epoch.number, description=told)
             if not (json or console.is_terminal):

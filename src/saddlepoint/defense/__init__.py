@@ -5,6 +5,7 @@ from saddlepoint.defense.context import Context
 from saddlepoint.defense.exits import (
     Mix,
     MultiExit,
+    Numbered,
     Static,
     Strategy,
     Subset,
@@ -34,6 +35,7 @@ __all__ = [
     "Memory",
     "Mix",
     "MultiExit",
+    "Numbered",
     "Picard",
     "Plain",
     "Solution",

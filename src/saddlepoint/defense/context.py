@@ -119,11 +119,11 @@ class Context:
                 return cell(z, x)
 
         notes = self.notes.under(f"{site}/{len(endings)}")
-        solve = Solve(replayed, notes.state("z", z0), x, method, frozenset(keep), tuple(weights), notes, notes.inverse("z", z0))
+        solve = Solve(replayed, notes.start("z", z0, method.steps), x, method, frozenset(keep), tuple(weights), notes)
         if notes.warm and solve.read:
             raise ValueError(
                 f"the attacker starts the solve {site!r} where its last one ended, which changes all states on the way, but the "
-                "defence shows some. Name the views to aim at with `Direct(keep=...)`, or start cold with `warm=False`."
+                "defence shows some. Name the views to aim at with `Direct(keep=...)`, or start cold with `warm=0`."
             )
         solution = self.rules.get(site, Implicit()).attach(solve)
         endings.append(Ending(solution.residual, solution.evaluations, solution.status))

@@ -140,6 +140,21 @@ class MultiExit(Defense):
             return len(checked(self.net(x[:1]), 1))
 
 
+class Numbered(Defense):
+    """Any defence with several views, which are taken for its exits: the first is `exit/1`."""
+
+    def __init__(self, inner: Defense) -> None:
+        self.inner, self.coupled, self.random, self.memory = inner, inner.coupled, inner.random, inner.memory
+        self.grants, self.static = inner.grants, inner.static
+
+    def adapt(self, x: Tensor, ctx: Context) -> Defense:
+        return Numbered(self.inner.adapt(x, ctx))
+
+    def trace(self, x: Tensor, ctx: Context) -> Trace:
+        views = self.inner.trace(x, ctx).views
+        return Trace(tuple(View(exit_name(k), view.logits) for k, view in enumerate(views, start=1)))
+
+
 class LastExit(nn.Module):
     """The static network under a multi-exit one: its last exit alone."""
 

@@ -12,6 +12,7 @@ from saddlepoint.game.adversary import (
     Transfer,
     Turn,
 )
+from saddlepoint.game.joint import JointEquilibrium
 from saddlepoint.game.outcomes import Outcomes, evaluate
 from saddlepoint.game.play import Episode, Stand, play
 from saddlepoint.game.standard import autoattack, rand
@@ -23,6 +24,7 @@ __all__ = [
     "CleanCopies",
     "Direct",
     "Episode",
+    "JointEquilibrium",
     "MultiTarget",
     "Outcomes",
     "Peak",

@@ -84,10 +84,11 @@ class Turn:
         self.meter.charge(self.rows, self.draws(defense), 0)
         private = self.simulated_coins().fold(-1)
         with torch.no_grad():
-            answers = [
-                defense.respond(x, Context(self.defender_coins(draw) if self.threat.coins == "public" else private.fold(draw)))
+            coins = [
+                self.defender_coins(draw) if self.threat.coins == "public" else private.fold(draw)
                 for draw in range(self.draws(defense))
             ]
+            answers = [defense.respond(x, Context(tossed, keep=defense.reads)) for tossed in coins]
         wrong = torch.stack([fooled(z, y) for z in answers])
         value = torch.stack([margin(z, y) for z in answers]).mean(0)
         return Rehearsal(Reading(value, wrong.float().mean(0) > 0.5), wrong.all(0))
@@ -115,7 +116,7 @@ class Direct:
     estimator: Estimator = field(default_factory=Backprop)
     keep: frozenset[str] | None = None  # names of the views that the aim reads; None: all
     respond: bool = False  # differentiate through the defence's adaptation
-    warm: bool = False  # start the solves inside the defence where this row's last ones ended: only their fixed points are the same
+    warm: int = 0  # steps of solves inside the defence that go on where this row's last ones ended; 0: all start cold
     stop_at_success: bool = False  # ask no more about a row once it is fooled; for deterministic defences that answer row by row
 
     @property
@@ -291,7 +292,7 @@ class MultiTarget:
     def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
         turn.meter.charge(turn.rows, 1, 0)
         with torch.no_grad():
-            logits = defense.respond(x, Context(turn.simulated_coins()))
+            logits = defense.respond(x, Context(turn.simulated_coins(), keep=defense.reads))
         order = logits.scatter(1, y[:, None], -torch.inf).argsort(1, descending=True)  # [N, C], y itself last
         count = min(self.targets, logits.shape[1] - 1)
         return Cascade(self.name, tuple(_Toward(self, order[:, k], turn.rows) for k in range(count))).move(turn, defense, x, y)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,10 +30,10 @@ from saddlepoint.defense import (
 from saddlepoint.defense.gates import frequencies
 from saddlepoint.game.adversary import Adversary, Direct, Peak
 from saddlepoint.game.bootstrap import Estimate, mean_of
-from saddlepoint.game.exits import Actions, ExitGame, Offence, columns_of, exit_game, game_base
+from saddlepoint.game.exits import Actions, ExitGame, Offence, Send, columns_of, exit_game, game_base
 from saddlepoint.game.matrix import mix
 from saddlepoint.game.partial import Craft
-from saddlepoint.game.play import Progress, Stand, play
+from saddlepoint.game.play import Episode, Progress, Stand, play
 from saddlepoint.game.threat import Threat
 
 
@@ -86,6 +87,8 @@ class Exposure:
     per_image: Estimate  # the worst of all attacks played here, image by image
     rows: tuple[str, ...]  # of `correct`
     correct: Tensor  # [A, N] probability of a right answer, exact over the strategy's draw
+    response: Tensor  # [A] how often AIMER sends each row
+    own: int  # the row that ascends the strategy's own expected loss
 
     def __str__(self) -> str:
         lines = [
@@ -142,15 +145,49 @@ def aimer(
     correct = torch.stack([scored(row, x, y) for row in rows])  # [A, N]
     # A row of the game that ascended the expected loss of some mix is answered here by the row that ascends this strategy's.
     weights = [0.0, *(p for _, p in sent), sum(p for target, p in zip(game.targets, response, strict=True) if target is None)]
+    return _exposure(game, known, [row.name for row in rows], correct, weights, len(rows) - 1)
+
+
+class Scored(NamedTuple):
+    """Several mixes of a game's columns on the same images."""
+
+    episodes: tuple[Episode, ...]  # the clean images, the game's rows, and the attack on the expected loss of each mix
+    exposures: Mapping[str, Exposure]
+
+
+def exposures(game: ExitGame, strategies: Mapping[str, Tensor], offence: Offence, send: Send) -> Scored:
+    """`aimer` for several mixes [D] of columns at once: rows are played once, and every mix adds the attack on its expected loss.
+
+    `per_image` is over all of them, since the attack on one mix may hurt another. `send` plays on images the game has not seen.
+    """
+    known = {name: mix(strategy, len(game.subsets)) for name, strategy in strategies.items()}
+    targets = [target for target in game.targets if target]
+    adaptive = [offence.expected(game.subsets, strategy, f"expected loss of {name}") for name, strategy in known.items()]
+    episodes = send([Stand(), *(offence.partial(target) for target in targets), *adaptive])
+    names, found = [episode.adversary for episode in episodes], {}
+    right = torch.stack([episode.correct for episode in episodes]).cpu().double()  # [A, D, N]
+    for own, (name, strategy) in enumerate(known.items(), start=1 + len(targets)):
+        weights = [0.0] * len(names)
+        for target, p in zip(game.targets, game.best_response(strategy).tolist(), strict=True):
+            weights[1 + targets.index(target) if target else own] += p
+        found[name] = _exposure(game, strategy, names, torch.einsum("d,adn->an", strategy, right), weights, own)
+    return Scored(tuple(episodes), found)
+
+
+def _exposure(game: ExitGame, known: Tensor, rows: list[str], correct: Tensor, weights: list[float], own: int) -> Exposure:
+    """`weights` [A] are AIMER's; the first row is clean."""
+    response = torch.tensor(weights, dtype=torch.float64)
     return Exposure(
         strategy=known,
         clean=mean_of(correct[0]),
         restricted=float(game.accuracy(known).amin()),
-        aimer=mean_of(torch.tensor(weights, dtype=torch.float64) @ correct.cpu()),
-        expected_loss=mean_of(correct[-1]),
+        aimer=mean_of(response @ correct.cpu()),
+        expected_loss=mean_of(correct[own]),
         per_image=mean_of(correct.amin(0)),
-        rows=tuple(row.name for row in rows),
+        rows=tuple(rows),
         correct=correct,
+        response=response,
+        own=own,
     )
 
 

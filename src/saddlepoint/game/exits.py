@@ -19,6 +19,7 @@ from saddlepoint.defense import (
     Context,
     Defense,
     MultiExit,
+    Numbered,
     Subset,
     all_subsets,
     exits_mean,
@@ -189,7 +190,7 @@ def game_base(defense: Defense | nn.Module) -> Defense:
     """The defence without its strategy: columns, not the defence, say who answers."""
     if isinstance(defense, MultiExit):
         return MultiExit(defense.net)
-    base = defense if isinstance(defense, Defense) else MultiExit(defense)
+    base = Numbered(defense) if isinstance(defense, Defense) else MultiExit(defense)
     if base.random or base.unit != "example":
         raise ValueError("an exit game needs a deterministic defence that answers row by row: else a column is no fixed answer.")
     return base

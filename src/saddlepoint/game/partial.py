@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.attack.aim import Aim, Gate, mean_of_losses, mixture
+from saddlepoint.attack.apgd import APGD
 from saddlepoint.attack.base import Attack
 from saddlepoint.attack.best import Best, Found
 from saddlepoint.attack.goal import Goal
@@ -24,6 +25,7 @@ from saddlepoint.defense import (
     Defense,
     Mix,
     MultiExit,
+    Numbered,
     Strategy,
     Subset,
     Trace,
@@ -38,6 +40,7 @@ from saddlepoint.game.standard import autoattack
 from saddlepoint.gradients import Backprop, EoT, Estimator
 
 _ANSWER = "answer"
+_DRAW = 7  # which adversary is drawn must not follow from the coins with which it starts
 
 
 def partial(
@@ -103,10 +106,45 @@ class MaxAverage:
         return Found(best.peak, best.peak)
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """One of several adversaries, drawn for every example by the attacker's coins: a mixed strategy (Xu et al., Eq. 7).
+
+    Costs what one of them costs. Rows must be independent: a batch would be attacked by several adversaries at once.
+    """
+
+    name: str
+    adversaries: tuple[Adversary, ...]
+    probabilities: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.adversaries) != len(self.probabilities) or not self.adversaries:
+            raise ValueError(f"{self.name} needs one probability for each adversary, got {len(self.probabilities)}.")
+        if any(p < 0 for p in self.probabilities) or abs(sum(self.probabilities) - 1) > 1e-6:
+            raise ValueError(f"{self.name}: probabilities must not be negative and must sum to one, got {self.probabilities}.")
+
+    @property
+    def needs(self) -> Access:
+        return Cascade(self.name, self.adversaries).needs
+
+    def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
+        if defense.unit != "example":
+            raise ValueError(f"{self.name} draws an attack for each example, but this defence answers whole batches.")
+        levels = torch.tensor(self.probabilities[:-1], dtype=torch.float64).cumsum(0).to(x.device)
+        drawn = (turn.attacker_coins().fold(_DRAW).uniform((1,), torch.float64).to(x.device) >= levels).sum(1)  # [N]
+        point = peak = x
+        for k, adversary in enumerate(self.adversaries):
+            rows = (drawn == k).nonzero()[:, 0]
+            if len(rows):
+                found = adversary.move(turn.restrict(rows), defense, x[rows], y[rows])
+                point, peak = point.index_copy(0, rows, found.point), peak.index_copy(0, rows, found.peak)
+        return Found(point, peak)
+
+
 class Alone(Defense):
     """A network as if it answered with the mean logits of these exits: its last view, after those of the `latent` exits."""
 
-    def __init__(self, inner: MultiExit, subset: Subset, latent: Subset = ()) -> None:
+    def __init__(self, inner: MultiExit | Numbered, subset: Subset, latent: Subset = ()) -> None:
         self.inner, self.subset, self.latent = inner, subset, latent
         self.coupled, self.static = inner.coupled, inner.static
 
@@ -131,7 +169,7 @@ class AtExits(Around):
         return labelled(self.adversary.name, self.subset)
 
     def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
-        if not isinstance(defense, MultiExit):
+        if not isinstance(defense, MultiExit | Numbered):
             raise TypeError(f"{self.name} attacks exits, so it needs a MultiExit; got {type(defense).__name__}.")
         return Peak(self.adversary).move(turn, Alone(defense, self.subset, self.latent), x, y)
 
@@ -161,6 +199,17 @@ ATTACKS: Mapping[str, Craft] = {
     "eot-pgd-20": lambda subset: partial(subset, PGD(20, _QUARTER), estimator=EoT(2), name="eot-pgd-20"),
     "vmi-fgsm": lambda subset: partial(subset, VMI(20, _QUARTER, samples=5), name="vmi-fgsm"),
     "autoattack": lambda subset: AtExits(Cascade("autoattack", autoattack()), subset),
+}
+
+# How the expected loss of a mix is ascended by an attacker who makes the rows by the attack of that name. AutoAttack has no form of
+# its own for an expectation: the optimiser that it is made of.
+ASCENTS: Mapping[str, Attack[Any]] = {
+    "fgsm": FGSM(),
+    "pgd-20": PGD(20, _QUARTER),
+    "pgd-100": PGD(100, _QUARTER),
+    "eot-pgd-20": PGD(20, _QUARTER),
+    "vmi-fgsm": VMI(20, _QUARTER, samples=5),
+    "autoattack": APGD(100),
 }
 
 

@@ -150,7 +150,7 @@ def _judge(turn: Turn, defense: Defense, x: Tensor, y: Tensor, answers: Mapping[
     """
     twice = defense.random and turn.threat.coins == "private"
     for draw in range(turn.draws(defense) * (2 if twice else 1)):
-        ctx = Context(turn.defender_coins(draw))
+        ctx = Context(turn.defender_coins(draw), keep=defense.reads if answers is None else None)
         with torch.no_grad():
             adapted = defense.adapt(x, ctx)
             trace = adapted.trace(x, ctx)

@@ -1,6 +1,7 @@
 """Gradients: rules inside a forward pass, estimators around it."""
 
 from saddlepoint.gradients.adjoint import SimultaneousAdjoint
+from saddlepoint.gradients.detached import Detached
 from saddlepoint.gradients.estimator import SPSA, Backprop, EoT, Estimator, FixedCoins, Objective, Reading, Slope
 from saddlepoint.gradients.implicit import Implicit, SharedInverse
 from saddlepoint.gradients.phantom import Phantom
@@ -12,6 +13,7 @@ __all__ = [
     "SPSA",
     "Backprop",
     "Checkpointed",
+    "Detached",
     "EoT",
     "Estimator",
     "Exact",

@@ -48,10 +48,8 @@ class SimultaneousAdjoint(SolveRule):
             return solution
         chain = [*(solution.states[n] for n in range(last + 1)), solution.best]
         crossing = sorted(solve.read | ({self.emit} if isinstance(self.emit, int) else set()) | {last + 1})
-        everybody = torch.arange(len(solve.start), device=solve.start.device)
-        points = {n: Point.at(solve, str(n), chain[n], everybody) for n in crossing}
-        known = solution.inverse or Inverse.start(solve.start.flatten(1))
-        before = 0 if solve.inverse is None else solve.inverse.rank
+        points = {n: Point.at(solve, str(n), chain[n], solve.rows) for n in crossing}
+        known = solution.inverse or Inverse.start(solve.start.state.flatten(1))
 
         def pull(cotangents: list[Tensor | None]) -> list[Tensor | None]:
             given = dict(zip(crossing, cotangents, strict=True))
@@ -63,8 +61,8 @@ class SimultaneousAdjoint(SolveRule):
                 out[n] = torch.where(_like(emitted[n], u), u, 0.0)
                 if not bool(emitted[n + 1 :].any()):
                     break
-                point = points[n] if n in points else Point.at(solve, str(n), chain[n], everybody)
-                u = u - self.beta * self._turned(known.first(before + n), point.vjp(u) + v - u)
+                point = points[n] if n in points else Point.at(solve, str(n), chain[n], solve.rows)
+                u = u - self.beta * self._turned(known.first(n), point.vjp(u) + v - u)
             return [out.get(n) for n in crossing]
 
         out = dict(zip(crossing, crossed(list(points.values()), pull), strict=True))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from saddlepoint.gradients.rule import Map, Rule
 from saddlepoint.gradients.solve import Point, Solve, crossed
-from saddlepoint.solving import Broyden, Inverse, Solution, Solver
+from saddlepoint.solving import Broyden, Inverse, Solution, Solver, Start
 
 
 class SolveRule(Rule):
@@ -38,15 +38,14 @@ class StateRule(SolveRule):
             solution = solve.run(states=solve.read if recording else (), learned=self.inverted and recording)
         if not recording:
             return solution
-        everybody = torch.arange(len(solve.start), device=solve.start.device)
         points: dict[int, Point] = {}  # by address: once all rows have finished, the states are one tensor
         for name, z in [*((str(n), z) for n, z in solution.states.items()), ("best", solution.best)]:
             if z.data_ptr() not in points:
-                points[z.data_ptr()] = Point.at(solve, name, z, everybody)
+                points[z.data_ptr()] = Point.at(solve, name, z, solve.rows)
         unique = list(points.values())
 
         def pull(cotangents: list[Tensor | None]) -> list[Tensor | None]:
-            known = [_known(solution, solve, point.name) for point in unique]
+            known = [_known(solution.inverse, point.name) for point in unique]
             return [
                 None if c is None else self.adjoint(point, c, inverse)
                 for point, c, inverse in zip(unique, cotangents, known, strict=True)
@@ -69,7 +68,7 @@ class Implicit(StateRule):
 
     def adjoint(self, point: Point, c: Tensor, inverse: Inverse | None) -> Tensor:  # noqa: ARG002
         notes, name = point.solve.notes, f"u/{point.name}"
-        solution = point.adjoint(c, self.method, notes.state(name, torch.zeros_like(c)))
+        solution = point.adjoint(c, self.method, notes.start(name, torch.zeros_like(c), self.method.steps))
         notes.remember(name, solution)
         return solution.best
 
@@ -102,12 +101,10 @@ class SharedInverse(StateRule):
         u = torch.where(u.norm(dim=1, keepdim=True) > self.limit * flat.norm(dim=1, keepdim=True), flat, u).view_as(c)
         if not self.refine:
             return u
-        return point.adjoint(c, Broyden(steps=self.refine, tolerance=1e-6), u, inverse.transposed).best
+        start = Start(u, torch.full((len(u),), self.refine, device=u.device))
+        return point.adjoint(c, Broyden(steps=self.refine, tolerance=1e-6), start, inverse.transposed).best
 
 
-def _known(solution: Solution, solve: Solve, name: str) -> Inverse | None:
+def _known(inverse: Inverse | None, name: str) -> Inverse | None:
     """The inverse as it was at that state; for the best one, all that was learned."""
-    if solution.inverse is None or name == "best":
-        return solution.inverse
-    before = 0 if solve.inverse is None else solve.inverse.rank
-    return solution.inverse.first(before + int(name))
+    return inverse if inverse is None or name == "best" else inverse.first(int(name))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from saddlepoint.solving import Inverse, Notes, Solution, Solver
+from saddlepoint.solving import Inverse, Notes, Solution, Solver, Start
 
 Cell = Callable[[Tensor, Tensor, Tensor], Tensor]  # (z, x, rows): f(z; x) for these rows of the batch, with their coins
 
@@ -20,20 +20,23 @@ class Solve:
     """z = f(z; x), the method that solves it, and what of its path somebody will read."""
 
     cell: Cell
-    start: Tensor  # [N, ...]
+    start: Start
     x: Tensor  # [N, ...]
     method: Solver
     keep: frozenset[int]
     weights: tuple[float, ...]
     notes: Notes
-    inverse: Inverse | None = None  # known beforehand
 
     def f(self, z: Tensor, rows: Tensor) -> Tensor:
         return self.cell(z, self.x if len(rows) == len(self.x) else self.x[rows], rows)
 
+    @property
+    def rows(self) -> Tensor:
+        return torch.arange(len(self.x), device=self.x.device)
+
     def everywhere(self, z: Tensor) -> Tensor:
         """f(z; x) on the whole batch."""
-        return self.f(z, torch.arange(len(z), device=z.device))
+        return self.f(z, self.rows)
 
     @property
     def read(self) -> frozenset[int]:
@@ -44,11 +47,11 @@ class Solve:
         """What the method does; with a graph, if one is being recorded."""
         solution = self.method(
             self.f,
-            self.start,
+            self.start.state,
             keep=self.keep | frozenset(states),
             weights=self.weights,
-            inverse=self.inverse,
-            learned=learned or self.notes.warm,
+            learned=learned,
+            limits=self.start.limits,
         )
         self.notes.spend(evaluations=solution.evaluations)
         self.notes.judge(solution)
@@ -91,8 +94,8 @@ class Point:
         (product,) = torch.autograd.grad(self.f, self.z, u, retain_graph=True, allow_unused=True)
         return torch.zeros_like(u) if product is None else product
 
-    def adjoint(self, c: Tensor, method: Solver, u: Tensor, inverse: Inverse | None = None) -> Solution:
-        """u = (df/dz)^T u + c by a solve from u; when half of the rows have finished, f is linearised anew for the others."""
+    def adjoint(self, c: Tensor, method: Solver, start: Start, inverse: Inverse | None = None) -> Solution:
+        """u = (df/dz)^T u + c by a solve; when half of the rows have finished, f is linearised anew for the others."""
         method = replace(method, batch_coupled=method.batch_coupled or self.solve.method.batch_coupled)
         linear = self
 
@@ -105,8 +108,8 @@ class Point:
             product = linear.vjp(whole)
             return c[rows] + (product if len(rows) == len(linear.rows) else product[at])
 
-        solution = method(step, u, inverse=inverse)
-        self.solve.notes.judge(solution)
+        solution = method(step, start.state, inverse=inverse, limits=start.limits)
+        self.solve.notes.judge_adjoint(solution)
         return solution
 
 

@@ -26,14 +26,14 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+!|~&$-])")
 def examples_csv(audit: Audit) -> str:
     """One line per example: who won, the size of the perturbation, how it was answered, what it cost."""
     columns = ledger(audit)
-    return _csv(list(columns), zip(*columns.values(), strict=True))
+    return as_csv(list(columns), zip(*columns.values(), strict=True))
 
 
 def rows_csv(audit: Audit) -> str:
     """One line per attack, in the order in which they were sent, with Wilson's interval for the accuracy against it."""
     lines = attack_lines(audit)
     head = ["name", "robust_accuracy", "low", "high", "running", "gain", "attacked", "forward", "backward", "seconds", "copies"]
-    return _csv(head, ([line[name] for name in head] for line in lines))
+    return as_csv(head, ([line[name] for name in head] for line in lines))
 
 
 def as_json(audit: Audit) -> str:
@@ -126,7 +126,7 @@ def attack_lines(audit: Audit) -> list[dict[str, Any]]:
     return found
 
 
-def _csv(head: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
+def as_csv(head: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
     """RFC 4180; text that a spreadsheet would compute is led by an apostrophe."""
     text = io.StringIO()
     writer = csv.writer(text)

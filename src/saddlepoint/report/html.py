@@ -20,7 +20,7 @@ def write(audit: Audit, path: Path, *, folder: Path | None = None, home: str = "
 def page(subject: Subject) -> str:
     """The whole document."""
     audit = subject.audit
-    parts = [part for section in SECTIONS if (part := section(subject)) is not None]
+    parts = [part for make in SECTIONS if (part := make(subject)) is not None]
     body = tag(
         "main",
         tag("p", tag("a", "← All runs", href=subject.home), class_="brand") if subject.home else Markup(""),
@@ -28,14 +28,20 @@ def page(subject: Subject) -> str:
         tag("h1", audit.target),
         tag("p", audit.threat, class_="quiet"),
         _verdict(audit),
-        _contents(parts),
-        *(tag("section", tag("h2", part.title), *part.body, id=_anchor(part.title)) for part in parts),
+        contents(parts),
+        *(section(part) for part in parts),
         tag("footer", tag("p", f"Written by saddlepoint {audit.versions.get('saddlepoint', '')}.", class_="quiet")),
     )
     return document(f"{audit.target}: {audit.verdict}", body)
 
 
-def _contents(parts: list[Part]) -> Markup:
+def section(part: Part) -> Markup:
+    """A part with its title, to which `contents` leads."""
+    return tag("section", tag("h2", part.title), *part.body, id=_anchor(part.title))
+
+
+def contents(parts: list[Part]) -> Markup:
+    """A link to every section."""
     links = (tag("a", part.title, href=f"#{_anchor(part.title)}") for part in parts)
     return tag("nav", *links, class_="contents", aria_label="Sections")
 

@@ -100,6 +100,9 @@ svg .lost{fill:var(--lost)}
 svg .alone{stroke:var(--ink);stroke-width:2.5}
 svg .line{stroke:var(--kept);stroke-width:2.5;fill:none;stroke-linejoin:round}
 svg .band{fill:var(--kept);opacity:.18}
+.matrix .cell,.matrix .matched{fill:var(--kept)}
+.matrix .matched{stroke:var(--ink);stroke-width:1.6}
+.matrix .value{font-size:11.5px;pointer-events:none}
 svg .whisker{stroke:var(--ink);stroke-width:2;fill:none}
 @media screen and (max-width:48rem){
 .card{overflow-x:auto;padding:.9rem 1rem}

@@ -6,9 +6,9 @@ import hashlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from functools import partial
+from functools import lru_cache, partial
 from importlib.metadata import version
-from types import CellType
+from types import CellType, CodeType
 from typing import Any
 
 import torch
@@ -62,7 +62,8 @@ def _fingerprint(value: Any, depth: int) -> Any:
     if isinstance(value, nn.Module):
         state = {name: tensor_digest(t) for name, t in value.state_dict().items()}
         # The forward pass may be written anew and answer as before: with another gradient it is another target.
-        sources = sorted({_source(type(module)) for module in value.modules()})  # sorted: classes may share a name
+        kinds = {type(module) for module in value.modules()}
+        sources = sorted({_source(kind) for kind in kinds})  # sorted: classes may share a name
         return {"class": type(value).__qualname__, "text": repr(value), "state": state, "sources": sources}
     if depth > _DEPTH:
         return describe(value)
@@ -93,6 +94,13 @@ def _held(function: Any) -> list[Any]:
 
 
 def _source(thing: Any) -> str:
+    text = getattr(inspect.unwrap(thing), "__code__", thing) if callable(thing) else thing
+    return _text(text) if isinstance(text, type | CodeType) else ""
+
+
+@lru_cache(maxsize=1024)
+def _text(thing: type | CodeType) -> str:
+    """Kept: finding a class means parsing its whole file, and a network has many layers of few classes."""
     try:
         return inspect.getsource(thing)
     except (OSError, TypeError):

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from saddlepoint.run.games.record import JSON, read
+from saddlepoint.run.games.spec import GameSpec
+from saddlepoint.run.games.spec import write as write_game
 from saddlepoint.run.spec import RunSpec, write
 from saddlepoint.run.store import Store, StoreError, identity
 
@@ -32,6 +35,7 @@ class Summary:
     interval: tuple[float, float] | None = None
     at_work: int = 0  # cells that living processes on this machine are computing
     problem: str = ""  # why nothing else could be read
+    kind: str = "audit"  # or "game": then the accuracies are NEED's, under an attacker who chooses per image
 
 
 @dataclass(frozen=True)
@@ -74,25 +78,35 @@ def summary(folder: Path) -> Summary:
         run = store.run()
         total, done = len(run["cells"]), sum(store.has(key) for key in run["cells"])
         about: dict[str, Any] = {"target": run["target"]["name"], "threat": threat(run), "examples": run["examples"]}
+        about["kind"] = run.get("kind", "audit")
     except (StoreError, KeyError, TypeError) as error:
         return Summary(str(folder), "", "", 0, 0, 0, False, problem=str(error))
     at_work = sum(store.busy(key) for key in run["cells"] if not store.has(key))
-    audit = concluded(store, run) if done == total else None
-    if audit is None:
-        return Summary(str(folder), **about, done=done, total=total, finished=False, at_work=at_work)
-    return Summary(
-        str(folder), **about, done=done, total=total, finished=True, at_work=at_work,
-        verdict=audit["verdict"],
-        clean_accuracy=audit["clean_accuracy"],
-        robust_accuracy=audit["robust_accuracy"],
-        interval=(audit["interval"]["low"], audit["interval"]["high"]),
-    )  # fmt: skip
+    record = concluded(store, run) if done == total else None
+    told = _conclusion(record, about["kind"]) if record else {"finished": False}
+    return Summary(str(folder), **about, done=done, total=total, at_work=at_work, **told)
+
+
+def _conclusion(record: dict[str, Any], kind: str) -> dict[str, Any]:
+    """What came out, in the words that audits and games share."""
+    if kind == "game":
+        need = record["strategies"][0]
+        robust, clean, verdict = need["per_image"], need["clean"]["value"], f"value {100 * record['value']['value']:.1f} %"
+        return {
+            "finished": True, "verdict": verdict, "clean_accuracy": clean, "robust_accuracy": robust["value"],
+            "interval": (robust["low"], robust["high"]),
+        }  # fmt: skip
+    return {
+        "finished": True, "verdict": record["verdict"], "clean_accuracy": record["clean_accuracy"],
+        "robust_accuracy": record["robust_accuracy"], "interval": (record["interval"]["low"], record["interval"]["high"]),
+    }  # fmt: skip
 
 
 def concluded(store: Store, run: dict[str, Any]) -> dict[str, Any] | None:
     """The record of this very request. What an earlier request left in the folder is none: its number is another target's."""
     try:
-        record: dict[str, Any] = json.loads((store.folder / "audit.json").read_text())
+        game = run.get("kind") == "game"
+        record = read(store.folder / JSON) if game else json.loads((store.folder / "audit.json").read_text())
         return record if answers(record.get("run", ""), store, run) else None
     except (OSError, ValueError, AttributeError):
         return None
@@ -119,12 +133,21 @@ def details(folder: Path) -> Details:
     return Details(
         summary=summary(folder),
         target_sha256=run["target"]["sha256"],
-        spec=write(RunSpec.model_validate_json(json.dumps(run["spec"]))) if run["spec"] else "",
+        spec=_specification(run),
         cells=tuple(sorted(cells, key=lambda cell: (cell.state == "done", cell.rows or (-1, -1), cell.adversary))),
         foreign=len(set(store.keys()) - set(run["cells"])),
         events=events,
         timing=timing,
     )
+
+
+def _specification(run: dict[str, Any]) -> str:
+    if not run["spec"]:
+        return ""
+    text = json.dumps(run["spec"])
+    if run.get("kind") == "game":
+        return write_game(GameSpec.model_validate_json(text))
+    return write(RunSpec.model_validate_json(text))
 
 
 def threat(run: dict[str, Any]) -> str:

@@ -43,9 +43,10 @@ def kept(
     store = None if out is None else Store(Path(out))
     if store is not None:
         store.cells.mkdir(parents=True, exist_ok=True)
-    shelf = Memory() if store is None else Disk(store, watch)
+    memory = Memory()
 
     def send(adversaries: Sequence[Adversary]) -> list[Episode]:
+        shelf = memory if store is None else Disk(store, watch)  # a new one each time: it reads once how long cells took
         work = Work.of(Plan(name or type(defense).__name__, "standard", job, tuple(adversaries), ()), threads=threads)
         missing = [cell for cell in work.plan.cells if not shelf.has(work.keys[cell])]
         if watch:

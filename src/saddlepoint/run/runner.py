@@ -73,7 +73,7 @@ def run(
     started, executor = time.perf_counter(), executor or Serial()
     shelf, about = Memory() if store is None else Disk(store, watch), _about(work, spec)
     if store is not None:
-        _ask(store, about, watch)
+        ask(store, about, watch)
         if spec is not None:
             store.keep("spec.toml", write(spec).encode())
     missing = [cell for cell in work.plan.cells if not shelf.has(work.keys[cell])]
@@ -88,16 +88,20 @@ def run(
     return result
 
 
-def _ask(store: Store, about: dict[str, Any], watch: Watch | None) -> None:
-    """Write down what is asked for. Cells of another request stay, and are found again when it is made again; its record goes."""
+def ask(store: Store, about: dict[str, Any], watch: Watch | None) -> dict[str, Any] | None:
+    """Write down what is asked for, and return what was asked for before.
+
+    Cells of another request stay, and are found again when it is made again; its record goes.
+    """
     held = store.create(about)
     store.log("asked", run=identity(about), target=about["target"]["name"], threat=about["threat"], folder=str(Path.cwd()))
-    if held and watch and (held["target"], held["threat"]) != (about["target"], about["threat"]):
-        name, space = held["target"]["name"], held["threat"]["space"]
+    if held and watch and any(held.get(name) != about.get(name) for name in ("kind", "target", "threat")):
+        what, space = "a game" if held.get("kind") == "game" else "an audit", held["threat"]["space"]
         watch.say(
-            f"{store.folder} held an audit of {name} (p={space['p']}, radius {space['radius']:g}). Its cells stay, its record and "
-            "report are replaced by this one's. Use another --out to keep both."
+            f"{store.folder} held {what} of {held['target']['name']} (p={space['p']}, radius {space['radius']:g}). Its cells stay, "
+            "its record and report are replaced by this one's. Use another --out to keep both."
         )
+    return held
 
 
 def _about(work: Work, spec: RunSpec | None) -> dict[str, Any]:

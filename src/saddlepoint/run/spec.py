@@ -7,7 +7,7 @@ import math
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, field_validator
@@ -20,11 +20,16 @@ class SpecError(ValueError):
     """A specification that cannot be run: which key, what was found, what is possible."""
 
 
-class _Section(BaseModel):
+Spec = TypeVar("Spec", bound="Section")
+
+
+class Section(BaseModel):
+    """A part of a specification: frozen, without conversions, and refusing what it does not know."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class DataSpec(_Section):
+class DataSpec(Section):
     """Which images."""
 
     name: Annotated[str, Field(description="a source, a path ending in .npz, or 'file.py:function'")] = "digits"
@@ -40,7 +45,7 @@ class DataSpec(_Section):
     root: Annotated[str | None, Field(description="the folder that holds the data")] = None
 
 
-class ThreatSpec(_Section):
+class ThreatSpec(Section):
     """What the attacker may do."""
 
     norm: Literal["linf", "l2", "l1"] = "linf"
@@ -59,7 +64,7 @@ class ThreatSpec(_Section):
         return text
 
 
-class AttackSpec(_Section):
+class AttackSpec(Section):
     """One adversary. Only `kind` is needed; the rest are its usual settings."""
 
     kind: Literal["fgsm", "pgd", "apgd", "vmi", "fab", "square", "rays", "cw", "fmn"]
@@ -73,7 +78,7 @@ class AttackSpec(_Section):
     restarts: Annotated[int, Field(ge=1)] = 1
 
 
-class RunSpec(_Section):
+class RunSpec(Section):
     """An audit, completely: the same spec gives the same numbers."""
 
     schema_version: Literal[1] = 1
@@ -102,10 +107,15 @@ def radius(text: str) -> float:
 
 def parse(values: dict[str, Any], source: str = "the specification") -> RunSpec:
     """A checked spec, or a `SpecError` that names every key that is wrong."""
+    return checked(RunSpec, values, source)
+
+
+def checked(model: type[Spec], values: dict[str, Any], source: str = "the specification") -> Spec:
+    """A specification of that kind."""
     try:
-        return RunSpec.model_validate(_tuples(values))
+        return model.model_validate(_tuples(values))
     except ValidationError as error:
-        raise SpecError("\n".join([f"{source} cannot be run:", *(_explain(e) for e in error.errors())])) from None
+        raise SpecError("\n".join([f"{source} cannot be run:", *(_explain(e, model) for e in error.errors())])) from None
 
 
 def read(path: Path) -> RunSpec:
@@ -142,8 +152,8 @@ def _tuples(values: Any) -> Any:
     return tuple(_tuples(v) for v in values) if isinstance(values, list) else values
 
 
-def _explain(error: Any) -> str:
-    place, model = ".".join(str(part) for part in error["loc"]), _model_at(error["loc"][:-1])
+def _explain(error: Any, whole: type[BaseModel]) -> str:
+    place, model = ".".join(str(part) for part in error["loc"]), _model_at(whole, error["loc"][:-1])
     if error["type"] == "extra_forbidden":
         known = list(model.model_fields)
         return f"  {place}: unknown key.{nearest(str(error['loc'][-1]), known)} Known here: {', '.join(known)}."
@@ -153,6 +163,9 @@ def _explain(error: Any) -> str:
     return f"  {place}: {error['msg']}, got {error['input']!r}."
 
 
-def _model_at(place: Sequence[str | int]) -> type[BaseModel]:
-    sections: dict[str, type[BaseModel]] = {"data": DataSpec, "threat": ThreatSpec, "attacks": AttackSpec}
-    return sections[str(place[0])] if place else RunSpec
+def _model_at(whole: type[BaseModel], place: Sequence[str | int]) -> type[BaseModel]:
+    if not place:
+        return whole
+    section: Any = whole.model_fields[str(place[0])].annotation
+    found: type[BaseModel] = next(iter(get_args(section)), section)  # of a section, or of each of several
+    return found

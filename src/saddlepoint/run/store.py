@@ -34,6 +34,7 @@ SCHEMA = 1  # of run.json
 MIGRATIONS: Migrations = {0: lambda run: run}  # at first it did not say its schema, and said all else as it does now
 CELL_SCHEMA = 2  # of a cell, which always said its own
 CELL_MIGRATIONS: Migrations = {1: lambda cell: cell}  # before ascents were kept: the episode of such a cell has none
+GAME = ("kind", "spec", "target", "threat", "data")  # of run.json: what a game depends on
 _TENSORS = tuple(f.name for f in fields(Episode) if f.name not in ("adversary", "seconds"))
 
 
@@ -60,8 +61,8 @@ class Packed:
     @classmethod
     def of(cls, key: str, episode: Episode, about: dict[str, Any], seconds: float) -> Packed:
         tensors = save({name: getattr(episode, name).detach().cpu().contiguous() for name in _TENSORS})
-        record = {"schema": CELL_SCHEMA, "key": key, "adversary": episode.adversary, **about, "tensors": _sha(tensors)}
-        return cls(key, _sealed(record), tensors, seconds)
+        record = {"schema": CELL_SCHEMA, "key": key, "adversary": episode.adversary, **about, "tensors": sha(tensors)}
+        return cls(key, sealed(record), tensors, seconds)
 
 
 @dataclass(frozen=True)
@@ -85,9 +86,13 @@ class Store:
             before = self.run() if (self.folder / "run.json").is_file() else None
         except DamagedError:
             before = None
-        self.keep("run.json", (json.dumps({"schema": SCHEMA, **run}, indent=1, sort_keys=True) + "\n").encode())
+        self.state(run)
         self.remove(self.torn())
         return before
+
+    def state(self, run: dict[str, Any]) -> None:
+        """Say what is asked for."""
+        self.keep("run.json", (json.dumps({"schema": SCHEMA, **run}, indent=1, sort_keys=True) + "\n").encode())
 
     def run(self) -> dict[str, Any]:
         """What was asked for, in the current schema."""
@@ -139,7 +144,7 @@ class Store:
             tensors = (self.cells / f"{key}.safetensors").read_bytes()
         except OSError as error:
             raise StoreError(f"cell {key[:12]} has lost its tensors ({error.strerror}).") from None
-        if _sha(tensors) != record["tensors"]:
+        if sha(tensors) != record["tensors"]:
             raise StoreError(f"cell {key[:12]} is damaged: its tensors do not have the hash that was recorded.")
         try:
             return Episode(adversary=record["adversary"], seconds=0.0, **load(tensors))
@@ -152,7 +157,7 @@ class Store:
             record: dict[str, Any] = json.loads(text)
         except (OSError, ValueError) as error:
             raise StoreError(f"cell {key[:12]} cannot be read: {error}.") from None
-        if _sealed({name: value for name, value in record.items() if name != "seal"}) != text:
+        if sealed({name: value for name, value in record.items() if name != "seal"}) != text:
             raise StoreError(f"cell {key[:12]} is damaged: its record does not fit its seal.")
         if record.get("key") != key:
             raise StoreError(f"cell {key[:12]} is damaged: it holds the record of cell {str(record.get('key'))[:12]}.")
@@ -216,8 +221,11 @@ class Store:
 
 
 def identity(run: dict[str, Any]) -> str:
-    """What tells one request from another: its cells, whose names follow from target, data, threat, adversaries and seed."""
-    return digest(run["cells"])
+    """What tells one request from another: its cells, whose names follow from target, data, threat, adversaries and seed.
+
+    The cells of a game are found while it is played: there it is all the rest.
+    """
+    return digest({name: run[name] for name in GAME}) if run.get("kind") == "game" else digest(run["cells"])
 
 
 @contextmanager
@@ -252,10 +260,12 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _sealed(record: dict[str, Any]) -> bytes:
-    seal = _sha(json.dumps(record, sort_keys=True).encode())
+def sealed(record: dict[str, Any]) -> bytes:
+    """The record as JSON with a hash of itself: whoever changes it must change that too."""
+    seal = sha(json.dumps(record, sort_keys=True).encode())
     return (json.dumps({**record, "seal": seal}, sort_keys=True, indent=1) + "\n").encode()
 
 
-def _sha(content: bytes) -> str:
+def sha(content: bytes) -> str:
+    """SHA-256, in hexadecimal."""
     return hashlib.sha256(content).hexdigest()

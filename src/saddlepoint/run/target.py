@@ -11,7 +11,7 @@ from saddlepoint.auditing.plan import Target
 from saddlepoint.defense import Defense
 from saddlepoint.locate import locate, told
 from saddlepoint.run.spec import SpecError
-from saddlepoint.zoo import load as load_zoo
+from saddlepoint.zoo import target as of_zoo
 
 
 def resolve(text: str) -> tuple[Target, str]:
@@ -22,7 +22,7 @@ def resolve(text: str) -> tuple[Target, str]:
     """
     if text.startswith("zoo:"):
         folder, slash, name = text.removeprefix("zoo:").rpartition("/")
-        return (load_zoo(name, folder) if slash else load_zoo(name)), text
+        return (of_zoo(name, folder) if slash else of_zoo(name)), text
     if ":" not in text:
         raise SpecError(f"a target is 'file.py:factory', 'package.module:factory' or 'zoo:NAME', got {text!r}.")
     found = locate(text)

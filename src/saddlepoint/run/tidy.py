@@ -8,7 +8,7 @@ from pathlib import Path
 
 from saddlepoint.run.store import Store, StoreError
 
-_TORN = re.compile(r"\.(run\.json|spec\.toml|audit\.json|points\.safetensors)\.\d+")
+_TORN = re.compile(r"\.(run\.json|spec\.toml|audit\.json|points\.safetensors|game\.json|game\.safetensors)\.\d+")
 
 
 @dataclass(frozen=True)

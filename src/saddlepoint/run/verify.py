@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -70,21 +70,19 @@ def verify(folder: Path) -> Verification:
 
 def _verify(folder: Path, start: Path) -> tuple[Check, ...]:
     os.chdir(start)
-    return tuple(checks(Store(folder)))
+    store = Store(folder)
+    if store.run().get("kind") == "game":
+        from saddlepoint.run.games.verify import checks as game_checks
+
+        return tuple(game_checks(store))
+    return tuple(checks(store))
 
 
 def checks(store: Store) -> Iterator[Check]:
     """One check after the other; those that rest on one that failed are left out."""
     run = store.run()
-    episodes, damage = _episodes(store)
-    missing = [key for key in run["cells"] if key not in episodes]
-    told_damage = f": {' '.join(damage[:5])}" if damage else "."
-    yield Check(
-        "cells", not (damage or missing),
-        f"{len(episodes)} cells have the hash and the seal they should have"
-        + (f", {len(damage)} have not{told_damage}" if damage else "")
-        + (f" {len(missing)} of {len(run['cells'])} cells of this run are missing or damaged." if missing else "."),
-    )  # fmt: skip
+    episodes, damage = sound_cells(store)
+    yield cell_check(run, episodes, damage)
     try:
         work = _work(run)
     except (Exception, SystemExit) as error:  # the target's code can raise anything
@@ -100,6 +98,18 @@ def checks(store: Store) -> Iterator[Check]:
         yield Check("record", False, "audit.json belongs to another request than run.json. Run the audit to its end.")
         return
     yield from _points(work, audit, episodes if set(work.keys.values()) <= episodes.keys() else {})
+
+
+def cell_check(run: dict[str, Any], sound: Mapping[str, Episode], damage: Sequence[str]) -> Check:
+    """Is every cell of the run there, and sound?"""
+    missing = [key for key in run["cells"] if key not in sound]
+    told_damage = f": {' '.join(damage[:5])}" if damage else "."
+    return Check(
+        "cells", not (damage or missing),
+        f"{len(sound)} cells have the hash and the seal they should have"
+        + (f", {len(damage)} have not{told_damage}" if damage else "")
+        + (f" {len(missing)} of {len(run['cells'])} cells of this run are missing or damaged." if missing else "."),
+    )  # fmt: skip
 
 
 def _work(run: dict[str, Any]) -> Work:
@@ -190,7 +200,7 @@ def _groups(work: Work, episodes: Mapping[str, Episode]) -> list[Group]:
     ]
 
 
-def _episodes(store: Store) -> tuple[dict[str, Episode], list[str]]:
+def sound_cells(store: Store) -> tuple[dict[str, Episode], list[str]]:
     """All sound cells, and what is wrong with the others."""
     sound, damage = {}, []
     for key in store.keys():  # noqa: SIM118

@@ -66,10 +66,15 @@ class Solver(ABC):
         weights: Sequence[float] = (),
         inverse: Inverse | None = None,
         learned: bool = False,
+        limits: Tensor | None = None,
     ) -> Solution:
-        """Solve from `start`, and from an inverse known beforehand. States are kept, summed with weights, and the inverse handed
-        back only where asked for: else the memory of a solve does not grow with its steps."""
-        record = _Record(self, start, frozenset(keep), tuple(weights))
+        """Solve from `start`, and from an inverse known beforehand; row i takes at most limits[i] steps, [N] from 1.
+
+        States are kept, summed with weights, and the inverse is handed back only where asked for: else the memory of a solve does
+        not grow with its steps, save what the method itself needs.
+        """
+        limits = torch.full((len(start),), self.steps, device=start.device) if limits is None else limits
+        record = _Record(self, start, frozenset(keep), tuple(weights), limits)
         rows, z = torch.arange(len(start), device=start.device), start.flatten(1)
         value = self._evaluate(f, z, rows, start)
         walk, gone = self.begin(z, value, inverse), []
@@ -105,9 +110,9 @@ class Solver(ABC):
 class _Record:
     """What a Solution reports, kept for the whole batch while rows leave the walk."""
 
-    def __init__(self, solver: Solver, start: Tensor, keep: frozenset[int], weights: tuple[float, ...]) -> None:
+    def __init__(self, solver: Solver, start: Tensor, keep: frozenset[int], weights: tuple[float, ...], limits: Tensor) -> None:
         _refuse(solver, start, keep, weights)
-        self.solver, self.shape, self.keep, self.weights = solver, start.shape, keep, weights
+        self.solver, self.shape, self.keep, self.weights, self.limits = solver, start.shape, keep, weights, limits
         self.now = self.best = start.flatten(1)
         self.blend = torch.zeros_like(self.now)
         self.residual = self.lowest = self.scale = self.now.new_full((len(start),), torch.inf)
@@ -142,7 +147,7 @@ class _Record:
             self.now, self.residual = _put(self.now, failed, self.best[failed]), _put(self.residual, failed, self.lowest[failed])
         self.status = _put(self.status, rows, self._verdict(self.status[rows], converged, lost, ~finite))
         self._note()
-        return converged | ~sound | self._stalled()
+        return converged | ~sound | self._stalled() | (len(self.trail) >= self.limits[rows])
 
     def closed(self, inverse: Inverse | None) -> Solution:
         while len(self.trail) < self.solver.steps:  # everybody has finished: the number of states is the same for every batch

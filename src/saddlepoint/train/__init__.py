@@ -1,6 +1,7 @@
 """Training: one loop, interchangeable losses, recipes."""
 
 from saddlepoint.train.equilibrium import JacobianPenalty, Stack, mean_square_jacobian
+from saddlepoint.train.equilibrium_training import EquilibriumTraining
 from saddlepoint.train.exits import MaxAverageTraining, OverExits
 from saddlepoint.train.fit import Epoch, Split, Trained, fit, split
 from saddlepoint.train.learned import LearnedWeights
@@ -18,6 +19,7 @@ __all__ = [
     "Adam",
     "Cosine",
     "Epoch",
+    "EquilibriumTraining",
     "FastTraining",
     "JacobianPenalty",
     "LearnedWeights",

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from saddlepoint.coins import Coins
 from saddlepoint.describe import describe
 from saddlepoint.game import Adversary, Stand, Threat, play
+from saddlepoint.solving import Settles
 from saddlepoint.train import checkpoint
 from saddlepoint.train.craft import evaluating
 from saddlepoint.train.method import Learner, Learning, Method
@@ -33,6 +34,7 @@ class Epoch(NamedTuple):
     loss: float  # mean over the training examples, as they were met
     clean: float  # accuracy on the dev set
     selected: float  # accuracy on the dev set against the recipe's `select`
+    residual: float | None = None  # of a network that solves for a fixed point: mean relative residual on the dev set
 
 
 Progress = Callable[[Epoch], None]
@@ -138,7 +140,7 @@ class _Run:
         with _hidden_randomness(self._coins(self.split.train, _HIDDEN, number).shared(), self.x.device):
             loss = self._train(number)
         clean, selected = (self._accuracy(adversary) for adversary in (Stand(), self.recipe.select))
-        epoch = Epoch(number, loss, clean, selected)
+        epoch = Epoch(number, loss, clean, selected, self._residual())
         # On a small dev set robust accuracies often tie: the clean one decides, then the earlier epoch.
         if self.best is None or (selected, clean) > (self.best.selected, self.best.clean):
             self.best, self.best_weights = epoch, checkpoint.copied(self.net.state_dict())
@@ -184,6 +186,14 @@ class _Run:
             threat = Threat(self.recipe.space)
             episode = play(Shown(self.net), adversary, self.x[rows], self.y[rows], threat, ids=rows, seed=self.seed)
         return float(episode.correct.mean())
+
+    def _residual(self) -> float | None:
+        if not isinstance(self.net, Settles):
+            return None
+        with evaluating(self.net):
+            rows = self.split.dev.to(self.x.device)
+            parts = torch.split(self.x[rows], self.recipe.batch_size)
+            return float(torch.cat([self.net.settled(part).residual for part in parts]).mean())
 
     def _coins(self, rows: Tensor, use: int, epoch: int) -> Coins:
         """An example's coins depend on its place in the data, not on its batch."""

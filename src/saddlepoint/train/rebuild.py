@@ -52,12 +52,13 @@ def rebuild(
         name=recipe.name,
         net=recipe.net.__name__,
         parameters=sum(p.numel() for p in trained.net.parameters()),
-        training_radius=0.0 if isinstance(recipe.method, Standard) else recipe.space.radius,
+        training_radius=recipe.space.radius if _adversarial(recipe) else 0.0,
         seed=seed,
         epoch=trained.best.number,
         sha256="",
         measured=measured,
         recipe=cast(dict[str, object], describe(recipe)),
+        residuals=tuple(epoch.residual for epoch in trained.history if epoch.residual is not None),
     )
     return store(trained.net, record, folder)
 
@@ -83,6 +84,11 @@ def measure(net: nn.Module, recipe: Recipe, *, seed: int = 0, adversaries: tuple
         accuracy={**accuracy, "worst case": float(outcomes.worst_case()[0])},
         command=f"python -c \"from saddlepoint.train import rebuild, recipe; rebuild(recipe('{recipe.name}'), '.', seed={seed})\"",
     )
+
+
+def _adversarial(recipe: Recipe) -> bool:
+    """Does an adversary take part? Methods that can do without one have no `attack` then."""
+    return not isinstance(recipe.method, Standard) and getattr(recipe.method, "attack", recipe.method) is not None
 
 
 @contextmanager

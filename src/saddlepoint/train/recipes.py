@@ -10,9 +10,12 @@ from saddlepoint.attack.aim import loss_of_mean
 from saddlepoint.attack.pgd import PGD
 from saddlepoint.attack.space import Linf
 from saddlepoint.game import Stand
+from saddlepoint.train.equilibrium import JacobianPenalty
+from saddlepoint.train.equilibrium_training import EquilibriumTraining
 from saddlepoint.train.exits import OverExits
 from saddlepoint.train.method import FAT, MART, TRADES, FastTraining, PGDTraining, Standard
-from saddlepoint.train.recipe import SGD, Cosine, Recipe, Shift, judge
+from saddlepoint.train.recipe import SGD, Adam, Cosine, Recipe, Shift, judge
+from saddlepoint.zoo.deq import digits_deq_exact, digits_deq_unrolled
 from saddlepoint.zoo.nets import DigitsCNN
 from saddlepoint.zoo.nets.resnet import cifar_exits, digits_exits
 
@@ -45,6 +48,15 @@ _CIFAR_EXITS = Recipe(
     dev_share=0.05,
 )
 
+_DIGITS_DEQ = replace(
+    _DIGITS,
+    name="digits-deq-exact",
+    net=digits_deq_exact,
+    # 17 steps are an epoch. A tenth of the steps pays the penalty, five times the share of the released code: runs are far shorter.
+    method=EquilibriumTraining(PGD(steps=5), warmup=8 * 17, penalty=JacobianPenalty(probability=0.1)),
+    optimizer=Adam(rate=3e-3),
+)
+
 RECIPES: Mapping[str, Recipe] = {
     recipe.name: recipe
     for recipe in (
@@ -56,6 +68,14 @@ RECIPES: Mapping[str, Recipe] = {
         replace(_DIGITS, name="digits-fast", method=FastTraining()),
         replace(_DIGITS, name="digits-exits", net=digits_exits, method=OverExits(PGDTraining()), select=judge(loss_of_mean)),
         _CIFAR_EXITS,
+        replace(
+            _DIGITS_DEQ,
+            name="digits-deq-standard",
+            method=EquilibriumTraining(None, warmup=8 * 17, penalty=JacobianPenalty(probability=0.1)),
+            select=Stand(),
+        ),
+        replace(_DIGITS_DEQ, name="digits-deq-unrolled", net=digits_deq_unrolled),
+        _DIGITS_DEQ,
     )
 }
 

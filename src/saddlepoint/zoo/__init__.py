@@ -1,5 +1,5 @@
 """Trained networks and concrete defences."""
 
-from saddlepoint.zoo.models import Entry, Measured, entry, load, names
+from saddlepoint.zoo.models import Defended, Entry, Measured, entry, load, names, target
 
-__all__ = ["Entry", "Measured", "entry", "load", "names"]
+__all__ = ["Defended", "Entry", "Measured", "entry", "load", "names", "target"]

@@ -8,17 +8,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from safetensors.torch import load as read_tensors
 from safetensors.torch import save as write_tensors
 from torch import nn
 
+from saddlepoint.defense import Defense
+from saddlepoint.zoo.deq import digits_deq_exact, digits_deq_unrolled
 from saddlepoint.zoo.nets import DigitsCNN
 from saddlepoint.zoo.nets.resnet import cifar_exits, digits_exits
 
 WEIGHTS = Path(__file__).parent / "weights"
-NETS: Mapping[str, Callable[[], nn.Module]] = {net.__name__: net for net in (DigitsCNN, digits_exits, cifar_exits)}
+NETS: Mapping[str, Callable[[], nn.Module]] = {
+    net.__name__: net for net in (DigitsCNN, digits_exits, cifar_exits, digits_deq_exact, digits_deq_unrolled)
+}
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,15 @@ class Entry:
     sha256: str  # of the weights file
     measured: Measured
     recipe: Mapping[str, Any]
+    residuals: tuple[float, ...] = ()  # of a network that solves for a fixed point: mean on the dev set, epoch by epoch
+
+
+@runtime_checkable
+class Defended(Protocol):
+    """A network that comes with a defence of its own: a solver, a strategy over exits."""
+
+    @property
+    def defense(self) -> Defense: ...
 
 
 def names(folder: str | Path = WEIGHTS) -> tuple[str, ...]:
@@ -64,7 +77,8 @@ def entry(name: str, folder: str | Path = WEIGHTS) -> Entry:
     path = Path(folder) / f"{name}.json"
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        return Entry(**{**record, "measured": Measured(**record["measured"])})
+        lists = {"measured": Measured(**record["measured"]), "residuals": tuple(record.get("residuals", ()))}
+        return Entry(**{**record, **lists})
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(
             f"{path} is no record of a model ({error}). Install the package again, or train the model again."
@@ -88,6 +102,12 @@ def load(name: str, folder: str | Path = WEIGHTS) -> nn.Module:
     net = NETS[record.net]()
     net.load_state_dict(read_tensors(content))
     return net.eval()
+
+
+def target(name: str, folder: str | Path = WEIGHTS) -> nn.Module | Defense:
+    """What an audit of that name attacks: the network's own defence if it has one, else the network."""
+    net = load(name, folder)
+    return net.defense if isinstance(net, Defended) else net
 
 
 def store(net: nn.Module, record: Entry, folder: str | Path) -> Entry:

@@ -19,7 +19,7 @@ from saddlepoint.coins import Coins
 from saddlepoint.defense import Context, Defense
 from saddlepoint.gradients import BPDA, Backprop, Checkpointed, Exact
 from saddlepoint.zoo.adaptive import SOAP, HedgeDefense
-from saddlepoint.zoo.adaptive.inner import slope
+from saddlepoint.zoo.adaptive.descent import slope
 
 EXACT = {"rtol": 0.0, "atol": 0.0}
 N = 5

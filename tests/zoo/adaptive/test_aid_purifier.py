@@ -106,9 +106,9 @@ def test_the_learned_label_is_the_share_of_the_natural_picture():
     given, logit = seen[0]
     # The vertex is x + 2 (x' - x) = x + 0.2: mixtures lie between, and a first layer that is linear shows where.
     low, high = net[0](x), net[0](x + 0.2)
-    order = Coins.of(0, torch.arange(8)).fold(0).fold(1).uniform((), torch.float64).argsort(stable=True)
+    order = Coins.of(0, torch.arange(8)).fold(0).uniform((), torch.float64).argsort(stable=True)
     w = ((high[order] - given) / (high[order] - low[order])).flatten(1).mean(1)
-    drawn = Coins.of(0, torch.arange(8)).fold(0)[order].fold(2).fold(1).uniform((), torch.float64)
+    drawn = Coins.of(0, torch.arange(8)).fold(0)[order].fold(1).fold(1).uniform((), torch.float64)
     assert_close(w, drawn, rtol=0, atol=1e-10)
     assert_close(slopes[0], (logit.sigmoid() - w) / 8, rtol=0, atol=1e-10)  # of the mean cross-entropy to the label w
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from saddlepoint.auditing.result import Level
+from collections.abc import Sequence
+
+from saddlepoint.auditing.result import Level, Symptom
 from saddlepoint.report.document import between, percent, quiet, table
-from saddlepoint.report.markup import tag
+from saddlepoint.report.markup import Markup, tag
 from saddlepoint.report.subject import Part, Subject
 
 LEVELS: tuple[Level, ...] = ("serious", "warning", "note")
@@ -13,13 +15,17 @@ SHAPES: dict[Level, str] = {"serious": "■", "warning": "▲", "note": "●"}  
 
 def symptoms(subject: Subject) -> Part:
     """Every symptom, the serious ones first."""
-    title, found = "What speaks against the number", subject.audit.symptoms
+    none = (
+        "No symptom was met: neither the checks before the attacks nor what the attacks gave away raises a doubt. They cannot "
+        "rule out an attack that was not tried."
+    )
+    return Part("What speaks against the number", symptom_list(subject.audit.symptoms, none))
+
+
+def symptom_list(found: Sequence[Symptom], none: str) -> tuple[Markup]:
+    """The list, or the remark that there is nothing on it."""
     if not found:
-        none = (
-            "No symptom was met: neither the checks before the attacks nor what the attacks gave away raises a doubt. They cannot "
-            "rule out an attack that was not tried."
-        )
-        return Part(title, (quiet(none),))
+        return (quiet(none),)
     items = (
         tag(
             "li",
@@ -29,7 +35,7 @@ def symptoms(subject: Subject) -> Part:
         )
         for s in sorted(found, key=lambda symptom: LEVELS.index(symptom.level))
     )
-    return Part(title, (tag("ul", *items, class_="symptoms"),))
+    return (tag("ul", *items, class_="symptoms"),)
 
 
 def numbers(subject: Subject) -> Part:

@@ -14,12 +14,11 @@ from torch.nn import functional
 from saddlepoint.attack.loss import cross_entropy
 from saddlepoint.attack.pgd import PGD
 from saddlepoint.attack.space import Ball, Linf, per_example
-from saddlepoint.coins import Coins
 from saddlepoint.defense import Context, Plain, Trace
 from saddlepoint.game import Adversary, Direct, Threat, Turn
 from saddlepoint.zoo.adaptive.features import features, probed
 from saddlepoint.zoo.adaptive.inner import Ascent, Direction, Purifier, shown, walk
-from saddlepoint.zoo.adaptive.learn import learn, seeded
+from saddlepoint.zoo.adaptive.learning import Batch, Phase, minimise, seeded
 from saddlepoint.zoo.multi_exit.attach import Pooled
 
 _MIX = 1
@@ -126,16 +125,17 @@ class AIDPurifier(Purifier):
         threat = Threat(space or Linf(0.031, box=self.space.box))
         optimizer = torch.optim.SGD(discriminator.parameters(), lr=learning_rate, momentum=0.9, weight_decay=2e-4)
 
-        def losses(rows: Tensor, coins: Coins) -> Tensor:
-            here = x[rows.to(x.device)]
-            attacked = adversary.move(Turn.open(threat, rows, seed), Plain(net), here, y[rows.to(y.device)]).peak
-            natural = coins.fold(_MIX).uniform((), x.dtype).to(x.device)  # [B]
+        def losses(batch: Batch) -> Tensor:
+            here = x[batch.rows]
+            attacked = adversary.move(Turn.open(threat, batch.rows, seed), Plain(net), here, y[batch.rows]).peak
+            natural = batch.coins.fold(_MIX).uniform((), x.dtype)  # [B]
             vertex = (here + beyond * (attacked - here)).clamp(*threat.space.box)
             with torch.no_grad():
                 given = features(net, discriminator.layers, torch.lerp(vertex, here, per_example(natural, here)))
             return functional.binary_cross_entropy_with_logits(discriminator(given), natural, reduction="none")
 
-        learn(optimizer, losses, len(x), epochs=epochs, batch_size=batch_size, seed=seed)
+        with seeded(seed):
+            minimise(losses, optimizer, len(x), Phase(epochs, batch_size, learning_rate), seed, x.device)
         return AIDPurifier(
             net, discriminator.eval(), radius=self.space.radius, steps=self.steps, step_size=self.ascent.step_size,
             box=self.space.box, direction=self.ascent.direction,

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.attack.space import per_example
-from saddlepoint.coins import Coins
 from saddlepoint.defense import Context, Trace
 from saddlepoint.zoo.adaptive.inner import Purifier, shown
-from saddlepoint.zoo.adaptive.learn import learn
+from saddlepoint.zoo.adaptive.learning import Batch, Phase, minimise, seeded
 
 _LEVEL, _NOISE = 1, 2
 
@@ -123,14 +122,15 @@ class AdaptiveDenoising(Purifier):
         score = copy.deepcopy(self.score).train()
         optimizer = torch.optim.Adam(score.parameters(), lr=learning_rate)
 
-        def losses(rows: Tensor, coins: Coins) -> Tensor:
-            here = x[rows.to(x.device)]
-            sigma = low * (high / low) ** coins.fold(_LEVEL).uniform((), x.dtype).to(x.device)
-            n = coins.fold(_NOISE).normal(tuple(x.shape[1:]), x.dtype).to(x.device)
+        def losses(batch: Batch) -> Tensor:
+            here = x[batch.rows]
+            sigma = low * (high / low) ** batch.coins.fold(_LEVEL).uniform((), x.dtype)
+            n = batch.coins.fold(_NOISE).normal(tuple(x.shape[1:]), x.dtype)
             missed: Tensor = score(here + per_example(sigma, here) * n) + n
             return missed.square().flatten(1).mean(1) / 2
 
-        learn(optimizer, losses, len(x), epochs=epochs, batch_size=batch_size, seed=seed)
+        with seeded(seed):
+            minimise(losses, optimizer, len(x), Phase(epochs, batch_size, learning_rate), seed, x.device)
         return AdaptiveDenoising(
             self.net, score.eval(), steps=self.steps, runs=self.runs, noise=self.noise, share=self.share, probe=self.probe,
             limits=self.limits, stop=self.stop, coupled=self.coupled,

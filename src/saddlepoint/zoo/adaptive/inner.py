@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 
 from saddlepoint.attack.space import Ball
 from saddlepoint.defense import Context, Defense, Trace, View
+from saddlepoint.zoo.adaptive.descent import Objective, slope
 
-PerExample = Callable[[Tensor], Tensor]  # [N, ...] -> [N]: an objective of each row
 Direction = Callable[[Tensor], Tensor]  # a gradient [N, ...] -> where to go, of the same shape
 State = TypeVar("State")
 
@@ -64,23 +62,8 @@ class Ascent:
     space: Ball | None = None  # around the point where x started; None: x may go anywhere
     direction: Direction = torch.sign
 
-    def __call__(self, objective: PerExample, x: Tensor, start: Tensor, radius: Tensor | None = None) -> Tensor:
+    def __call__(self, objective: Objective, x: Tensor, start: Tensor, radius: Tensor | None = None) -> Tensor:
         """One step; `radius` [N] gives every row a set of its own."""
         grad = slope(objective, x, recorded=self.direction is not torch.sign)
         moved = x + self.step_size * self.direction(grad)
         return moved if self.space is None else self.space.project(moved, start, radius)
-
-
-def slope(objective: PerExample, x: Tensor, *, recorded: bool = True) -> Tensor:
-    """grad_x sum_i objective_i(x), also under `no_grad`; where a graph is being recorded and `recorded`, part of that graph."""
-    graph = recorded and torch.is_grad_enabled()
-    # A gradient that nobody differentiates is used up at once: an outer checkpoint must not drop what it needs, and run it twice.
-    at_hand = nullcontext() if graph else saved_tensors_hooks(Tensor.detach, _unchanged)
-    with torch.enable_grad(), at_hand:
-        at = x if graph and x.requires_grad else x.detach().requires_grad_()
-        (grad,) = torch.autograd.grad(objective(at).sum(), at, create_graph=graph)
-    return grad
-
-
-def _unchanged(saved: Tensor) -> Tensor:
-    return saved

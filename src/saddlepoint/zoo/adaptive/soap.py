@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from saddlepoint.attack.loss import cross_entropy
 from saddlepoint.attack.space import Linf
-from saddlepoint.coins import Coins
 from saddlepoint.defense import Context, Trace
 from saddlepoint.zoo.adaptive.inner import Ascent, Direction, Purifier, shown, walk
-from saddlepoint.zoo.adaptive.learn import learn
+from saddlepoint.zoo.adaptive.learning import Batch, Phase, minimise, seeded
 from saddlepoint.zoo.adaptive.tasks import Headed, LabelConsistency, Task
 
 RADII = tuple(number * 4 / 255 for number in range(11))
@@ -88,10 +87,11 @@ class SOAP(Purifier):
         task, net = self.task.beginning(), self.net
         optimizer = torch.optim.Adam(task.head.parameters(), lr=learning_rate)
 
-        def losses(rows: Tensor, coins: Coins) -> Tensor:
-            return task.practise_alone(net, x[rows.to(x.device)], coins)
+        def losses(batch: Batch) -> Tensor:
+            return task.practise_alone(net, x[batch.rows], batch.coins)
 
-        learn(optimizer, losses, len(x), epochs=epochs, batch_size=batch_size, seed=seed)
+        with seeded(seed):
+            minimise(losses, optimizer, len(x), Phase(epochs, batch_size, learning_rate), seed, x.device)
         task.head.eval()
         return self._with(net, task)
 
@@ -112,12 +112,12 @@ class SOAP(Purifier):
         heads = [task.head] if isinstance(task, Headed) else []
         optimizer = torch.optim.Adam(chain(net.parameters(), *(head.parameters() for head in heads)), lr=learning_rate)
 
-        def losses(rows: Tensor, coins: Coins) -> Tensor:
-            here = rows.to(x.device)
-            loss, logits = task.practise(net, x[here], coins)
-            return cross_entropy(logits, y[here]).mean(0) + weight * loss
+        def losses(batch: Batch) -> Tensor:
+            loss, logits = task.practise(net, x[batch.rows], batch.coins)
+            return cross_entropy(logits, y[batch.rows]).mean(0) + weight * loss
 
-        learn(optimizer, losses, len(x), epochs=epochs, batch_size=batch_size, seed=seed)
+        with seeded(seed):
+            minimise(losses, optimizer, len(x), Phase(epochs, batch_size, learning_rate), seed, x.device)
         for module in (net, *heads):
             module.eval()
         return self._with(net, task)

@@ -15,7 +15,7 @@ from torch.nn import functional
 from saddlepoint.attack.loss import cross_entropy
 from saddlepoint.coins import Coins
 from saddlepoint.zoo.adaptive.features import features, looked, probed
-from saddlepoint.zoo.adaptive.learn import seeded
+from saddlepoint.zoo.adaptive.learning import seeded
 from saddlepoint.zoo.multi_exit.attach import linear_head
 
 _NOISE, _FLIP, _HEIGHT, _WIDTH = 1, 2, 3, 4  # each use of randomness tosses its own coins
@@ -100,7 +100,7 @@ class Headed(ABC):
     def _noisy(self, x: Tensor, coins: Coins) -> Tensor:
         seen = self.copies(x)
         rows = [coins.fold(_NOISE).fold(k).normal(tuple(x.shape[1:]), x.dtype) for k in range(len(seen) // len(x))]
-        return (seen + self.noise * torch.cat(rows).to(x.device)).clamp(0, 1)
+        return (seen + self.noise * torch.cat(rows)).clamp(0, 1)
 
 
 @dataclass(frozen=True)
@@ -155,12 +155,12 @@ def _disagreement(a: Tensor, b: Tensor) -> Tensor:
 def _random_view(x: Tensor, coins: Coins) -> Tensor:
     """Noise, a mirror and a crop, drawn per example; what is stretched back reads the nearest pixels of the crop."""
     n, _, height, width = x.shape
-    noise = coins.fold(_NOISE).normal(tuple(x.shape[1:]), x.dtype).to(x.device)
+    noise = coins.fold(_NOISE).normal(tuple(x.shape[1:]), x.dtype)
     x = x + (0.1 * noise).clamp(0, 1)
-    mirrored = (coins.fold(_FLIP).uniform(()) > 0.5).to(x.device)
+    mirrored = coins.fold(_FLIP).uniform(()) > 0.5
     x = torch.where(mirrored.view(n, 1, 1, 1), x.flip(3), x)
-    rows = _crop(height, coins.fold(_HEIGHT)).to(x.device)  # [N, H]
-    columns = _crop(width, coins.fold(_WIDTH)).to(x.device)  # [N, W]
+    rows = _crop(height, coins.fold(_HEIGHT))  # [N, H]
+    columns = _crop(width, coins.fold(_WIDTH))  # [N, W]
     example = torch.arange(n, device=x.device)[:, None, None]
     return x[example, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 

@@ -26,7 +26,7 @@ class MonotoneDEQ(Defense):
     def __init__(self, net: MonotoneNet, *, method: Splitting = _METHOD, shown: int = 8) -> None:
         if shown < 0:
             raise ValueError(f"MonotoneDEQ shows the first `shown` states of its solver, got shown={shown}. Use 0 for none.")
-        self.net, self.method, self.shown = net, method, shown
+        self.net, self.method, self.shown, self.reads = net, method, shown, frozenset({"final"})
 
     @classmethod
     def from_tensors(

@@ -1,0 +1,83 @@
+"""Did the defence reach the fixed point that it is said to answer with, and did its gradient?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from saddlepoint.attack.goal import Goal
+from saddlepoint.attack.loss import cross_entropy
+from saddlepoint.attack.oracle import grants
+from saddlepoint.auditing.answering import Answering, answers_otherwise
+from saddlepoint.auditing.cell import Job
+from saddlepoint.auditing.result import Level, Symptom
+from saddlepoint.coins import Coins
+from saddlepoint.defense import Context, Defense
+from saddlepoint.gradients import Backprop
+from saddlepoint.solving import Notes, Settles
+
+_FAR = 0.1  # a relative residual that no tolerance explains
+_FEW = 0.1  # of the images: more are not a few odd ones
+_PROBE_ROWS = 32
+
+
+def unsettled(job: Job, points: Tensor) -> Iterator[Symptom]:
+    """Where solves, forward or backward, end far from a fixed point: on the images, or on the points that they were moved to."""
+    if _residual(job.defense, job.x[:1], Coins.of(job.seed, torch.arange(1, device=job.x.device))) is None:
+        return
+    found = {name: _residuals(job, x) for name, x in (("clean", job.x), ("attacked", points.to(job.x.device)))}
+    far = {name: residual for name, residual in found.items() if _share(residual)}
+    if far:
+        told = [f"{100 * _share(r):.0f} % of the {name} images (median residual {r.median():.2g})" for name, r in far.items()]
+        yield Symptom(
+            "no fixed point", _level(max(map(_share, far.values()))),
+            f"the solver stops with a relative residual above {_FAR:g} on {' and '.join(told)}: what is answered there is no "
+            "equilibrium, and the implicit gradient is not its slope. Give the solver more steps, and judge by attacks through "
+            "them (rules Checkpointed and Phantom).",
+        )  # fmt: skip
+    residual = _adjoint_residuals(job)
+    if _share(residual):
+        yield Symptom(
+            "gradient not solved for", _level(_share(residual)),
+            f"the backward solve stops with a relative residual above {_FAR:g} on {100 * _share(residual):.0f} % of "
+            f"{len(residual)} images: the implicit gradient is not what it says. Give its method more steps, or use another rule.",
+        )  # fmt: skip
+
+
+def _residuals(job: Job, x: Tensor) -> Tensor:  # [N]
+    rows = torch.split(torch.arange(len(x), device=x.device), job.batch_size)
+    parts = [_residual(job.defense, x[ids], Coins.of(job.seed, ids)) for ids in rows]
+    return torch.cat([part for part in parts if part is not None]).double().cpu()
+
+
+def _residual(defense: Defense, x: Tensor, coins: Coins) -> Tensor | None:
+    """[N] how near to a fixed point the answers are made; None of a defence that looks for none."""
+    with torch.no_grad():
+        if isinstance(defense, Settles):
+            return defense.settled(x).residual
+        ctx = Context(coins, keep=defense.reads)
+        defense.respond(x, ctx)
+    endings = [ending.residual for site in ctx.endings.values() for ending in site]
+    return torch.stack(endings).amax(0) if endings else None
+
+
+def _adjoint_residuals(job: Job) -> Tensor:
+    """[n] of the backward solves behind one gradient of the first images; 0 where there are none."""
+    count = min(_PROBE_ROWS, job.batch_size)
+    x, y = job.x[:count], job.y[:count]
+    notes = Notes.of(len(x), x.device)
+    if grants(job.defense.grants, "gradient"):
+        aimed_at = Answering(job.defense) if answers_otherwise(job.defense) else job.defense
+        goal = Goal([aimed_at], y, cross_entropy, notes=notes)
+        Backprop().slope(goal, x, Coins.of(job.seed, torch.arange(len(x), device=x.device)))
+    return notes.adjoint_residual.cpu()
+
+
+def _share(residual: Tensor) -> float:
+    return float((residual > _FAR).double().mean())
+
+
+def _level(share: float) -> Level:
+    return "serious" if share > _FEW else "warning"

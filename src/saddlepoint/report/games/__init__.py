@@ -1,0 +1,1 @@
+"""A game on exits as a page, and for other programs."""

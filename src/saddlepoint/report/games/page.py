@@ -1,0 +1,38 @@
+"""A game as one HTML page that needs no network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from saddlepoint.report.document import document, put
+from saddlepoint.report.games.sections import SECTIONS
+from saddlepoint.report.html import contents, section
+from saddlepoint.report.markup import tag
+from saddlepoint.run.games.record import GameRecord
+
+
+def write(record: GameRecord, path: Path) -> Path:
+    """Write the page to the file `path` and return it."""
+    return put(path, page(record))
+
+
+def page(record: GameRecord) -> str:
+    """The whole document."""
+    parts = [part for make in SECTIONS if (part := make(record)) is not None]
+    told = record.summary()
+    body = tag(
+        "main",
+        tag("p", "saddlepoint game", class_="brand"),
+        tag("h1", record.target),
+        tag("p", f"{record.threat}; {record.exits} exits", class_="quiet"),
+        tag(
+            "div",
+            tag("span", f"Value of the game: {100 * record.value.value:.1f} %", class_="label"),
+            tag("p", told[:1].upper() + told[1:]),
+            class_=f"verdict {'serious' if any(s.level == 'serious' for s in record.symptoms) else 'note'}",
+        ),
+        contents(parts),
+        *(section(part) for part in parts),
+        tag("footer", tag("p", f"Written by saddlepoint {record.versions.get('saddlepoint', '')}.", class_="quiet")),
+    )
+    return document(f"{record.target}: game on exits", body)
