@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from saddlepoint.cli import audit, data, demo, doctor, report, runs, train, view, zoo
+from saddlepoint.cli import audit, data, demo, doctor, report, reproduce, runs, train, view, zoo
 from saddlepoint.cli.errors import Shielded
 from saddlepoint.cli.text import examples
 
@@ -49,7 +49,7 @@ def version() -> None:
     typer.echo(f"saddlepoint {installed('saddlepoint')}")
 
 
-for command in (audit, runs, report, view, demo, zoo, train, data, doctor):  # a new command is a module with `add`
+for command in (audit, runs, report, view, demo, zoo, train, reproduce, data, doctor):  # a new command is a module with `add`
     command.add(app)
 
 
