@@ -64,7 +64,6 @@ if TYPE_CHECKING:
         SimultaneousAdjoint,
     )
     from saddlepoint.run import audit
-    from saddlepoint.zoo.adaptive import ATLD, SODEF, ClosedLoopControl, ContrastiveReversal
     from saddlepoint.zoo.multi_exit import attach_exits
 
 _HOME = {
@@ -97,14 +96,12 @@ _HOME = {
         "Implicit", "Phantom", "SharedInverse", "SimultaneousAdjoint",
     ),
     "run": ("audit",),
-    "zoo.adaptive": ("ATLD", "SODEF", "ClosedLoopControl", "ContrastiveReversal"),
     "zoo.multi_exit": ("attach_exits",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "APGD",
-    "ATLD",
     "BPDA",
     "CW",
     "FAB",
@@ -114,7 +111,6 @@ __all__ = [
     "L2",
     "NEED",
     "PGD",
-    "SODEF",
     "SPSA",
     "VMI",
     "Audit",
@@ -123,10 +119,8 @@ __all__ = [
     "BlackBox",
     "Cascade",
     "Checkpointed",
-    "ClosedLoopControl",
     "Confident",
     "Context",
-    "ContrastiveReversal",
     "CosineAscent",
     "Defense",
     "Direct",

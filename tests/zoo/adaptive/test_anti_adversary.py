@@ -1,0 +1,91 @@
+"""Anti-adversary: surer of the same answer, and no more robust to an attacker who only hears answers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from purifiers import context, pictures, smooth_net
+from torch import nn
+from torch.nn import functional
+from torch.testing import assert_close
+
+from saddlepoint.attack.rays import RayS
+from saddlepoint.attack.space import Linf
+from saddlepoint.coins import Coins
+from saddlepoint.defense import Plain
+from saddlepoint.game import Direct, Threat, play
+from saddlepoint.zoo.adaptive import AntiAdversary
+
+N = 64
+
+
+def test_the_answer_is_that_of_two_unprojected_steps():
+    net, x = smooth_net(), pictures(5)
+    label, v = net(x).argmax(1), x
+    for _ in range(2):
+        v = v.detach().requires_grad_()
+        (grad,) = torch.autograd.grad(functional.cross_entropy(net(v), label, reduction="sum"), v)
+        v = v - 0.15 * grad.sign()
+    assert v.min() < 0.05  # 0.3 - 2 x 0.15: no ball holds it back
+    assert_close(AntiAdversary(net).respond(x, context(5)), net(v), rtol=0, atol=1e-13)
+
+
+def test_the_net_becomes_surer_of_its_own_answer():
+    trace = AntiAdversary(smooth_net(), steps=5, step_size=0.01).trace(pictures(N), context(N))
+    label = trace.views[0].logits.argmax(1)
+    sure = trace.logits.softmax(2).gather(2, label.expand(6, N)[..., None])[..., 0]  # [V, N]
+    assert (sure[1:] > sure[:-1]).all()
+
+
+def two_linear_classes() -> nn.Module:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(16, 2)).double().eval()
+    with torch.no_grad():
+        net[1].weight.copy_(Coins.of(2, torch.arange(2)).normal((16,), torch.float64))
+        net[1].bias.copy_(-net[1].weight.sum(1) / 2)  # the boundary passes through the middle of the box
+    return net
+
+
+def test_between_two_linear_classes_no_step_changes_a_label():
+    """z_1 - z_0 = w x + b moves by step ||w||_1 away from zero."""
+    net = two_linear_classes()
+    x = Coins.of(3, torch.arange(N)).uniform((1, 4, 4), torch.float64)
+    answered = AntiAdversary(net).respond(x, context(N))
+    w, before = net[1].weight[1] - net[1].weight[0], (net(x)[:, 1] - net(x)[:, 0])
+    assert_close(answered[:, 1] - answered[:, 0], before + 2 * 0.15 * w.abs().sum() * before.sign(), rtol=1e-12, atol=0)
+
+
+def rough_net() -> nn.Module:
+    """Boundaries so near and so bent that long steps fall over them."""
+    net = smooth_net()
+    with torch.no_grad():
+        for layer in (net[0], net[2]):
+            layer.weight.mul_(12)
+        net[5].bias.copy_(-net[:5](pictures(N)).mean(0) @ net[5].weight.T)  # classes of similar size
+    return net
+
+
+def test_the_share_of_changed_labels_goes_to_zero_with_the_step():
+    net, x = rough_net(), pictures(N)
+    label = net(x).argmax(1)
+    changed = [int((AntiAdversary(net, step_size=a).respond(x, context(N)).argmax(1) != label).sum()) for a in (0.15, 1e-2, 1e-5)]
+    assert changed[0] >= changed[1] >= changed[2] == 0
+    assert changed[0] > 0
+
+
+@pytest.mark.parametrize(
+    ("net", "step", "radius"),
+    [(two_linear_classes(), 0.15, 0.03), (rough_net(), 1e-9, 0.01)],
+    ids=["two linear classes", "small steps"],
+)
+def test_rays_finds_the_same_points_with_and_without_the_defence(net, step, radius):
+    """Croce et al. 2022, Sec. 3.8: labels are the net's, so an attack on labels does not see the defence.
+
+    Between more than two classes a signed step may lose to one of them what it gains on the others: bisection ends so near to
+    boundaries, 1e-3 / 4, that steps must be shorter than that by far.
+    """
+    x, threat = pictures(N), Threat(Linf(radius), access="decision")
+    y, rays = net(x).argmax(1), Direct("rays", RayS(150))
+    plain, defended = (play(d, rays, x, y, threat) for d in (Plain(net), AntiAdversary(net, step_size=step)))
+    assert_close(defended.points, plain.points, rtol=0, atol=0)
+    assert_close(defended.correct, plain.correct, rtol=0, atol=0)
+    assert 0 < plain.correct.mean() < 1
