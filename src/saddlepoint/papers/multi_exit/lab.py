@@ -18,8 +18,8 @@ from saddlepoint.defense import Answer, Confident, Context, LowEntropy, MultiExi
 from saddlepoint.defense.gates import exit_logits
 from saddlepoint.game import Adversary, Episode
 from saddlepoint.game.aimer import distribution
-from saddlepoint.game.exits import Craft, ExitGame, columns_of, exit_game
-from saddlepoint.game.partial import Drawn, max_average
+from saddlepoint.game.exits import ExitGame, columns_of, exit_game
+from saddlepoint.game.partial import Craft, Drawn, max_average
 from saddlepoint.papers.multi_exit.nets import Listed, recipes
 from saddlepoint.papers.multi_exit.scales import SETTINGS, Rows, Setting
 from saddlepoint.papers.registry import Experiment, Request

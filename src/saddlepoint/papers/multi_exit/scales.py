@@ -10,8 +10,7 @@ from saddlepoint.attack.space import Radii
 from saddlepoint.attack.vmi import VMI
 from saddlepoint.defense import Subset
 from saddlepoint.game import Adversary, Cascade, CleanCopies, autoattack
-from saddlepoint.game.exits import Craft
-from saddlepoint.game.partial import ATTACKS, AtExits, partial
+from saddlepoint.game.partial import ATTACKS, AtExits, Craft, partial
 from saddlepoint.gradients import EoT
 from saddlepoint.papers.registry import Scale
 
