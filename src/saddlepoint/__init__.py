@@ -64,17 +64,6 @@ if TYPE_CHECKING:
         SimultaneousAdjoint,
     )
     from saddlepoint.run import audit
-    from saddlepoint.zoo.adaptive import (
-        ATLD,
-        SOAP,
-        SODEF,
-        AdaptiveDenoising,
-        AIDPurifier,
-        AntiAdversary,
-        ClosedLoopControl,
-        ContrastiveReversal,
-        HedgeDefense,
-    )
     from saddlepoint.zoo.multi_exit import attach_exits
 
 _HOME = {
@@ -107,17 +96,12 @@ _HOME = {
         "Implicit", "Phantom", "SharedInverse", "SimultaneousAdjoint",
     ),
     "run": ("audit",),
-    "zoo.adaptive": (
-        "ATLD", "SOAP", "SODEF", "AIDPurifier", "AdaptiveDenoising", "AntiAdversary", "ClosedLoopControl", "ContrastiveReversal",
-        "HedgeDefense",
-    ),
     "zoo.multi_exit": ("attach_exits",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "APGD",
-    "ATLD",
     "BPDA",
     "CW",
     "FAB",
@@ -127,23 +111,16 @@ __all__ = [
     "L2",
     "NEED",
     "PGD",
-    "SOAP",
-    "SODEF",
     "SPSA",
     "VMI",
-    "AIDPurifier",
-    "AdaptiveDenoising",
-    "AntiAdversary",
     "Audit",
     "Backprop",
     "Ball",
     "BlackBox",
     "Cascade",
     "Checkpointed",
-    "ClosedLoopControl",
     "Confident",
     "Context",
-    "ContrastiveReversal",
     "CosineAscent",
     "Defense",
     "Direct",
@@ -151,7 +128,6 @@ __all__ = [
     "Exact",
     "FixedCoins",
     "Gate",
-    "HedgeDefense",
     "Implicit",
     "JointEquilibrium",
     "Linf",

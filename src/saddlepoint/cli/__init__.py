@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from saddlepoint.cli import audit, data, demo, doctor, game, report, runs, train, view, zoo
+from saddlepoint.cli import audit, data, demo, doctor, game, report, reproduce, runs, train, view, zoo
 from saddlepoint.cli.errors import Shielded
 from saddlepoint.cli.text import examples
 
@@ -50,7 +50,8 @@ def version() -> None:
     typer.echo(f"saddlepoint {installed('saddlepoint')}")
 
 
-for command in (audit, game, runs, report, view, demo, zoo, train, data, doctor):  # a new command is a module with `add`
+# A new command is a module with `add`.
+for command in (audit, game, runs, report, view, demo, zoo, train, reproduce, data, doctor):
     command.add(app)
 
 

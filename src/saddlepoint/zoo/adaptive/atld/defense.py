@@ -78,9 +78,9 @@ class ATLD(Defense):
     def _step(self, center: Tensor, x: Tensor) -> Tensor:
         with torch.no_grad():
             sure = self.natural(x).sigmoid()
-        size = torch.where((sure > _UNSURE[0]) & (sure < _UNSURE[1]), self.step_size / 2, self.step_size)
+        share = torch.where((sure > _UNSURE[0]) & (sure < _UNSURE[1]), 0.5, 1.0).to(x)
         uphill = direction(lambda v: softplus(-self.natural(v)), x)
-        return signed_step(x, -uphill, size.to(x), center, self.radius)
+        return signed_step(x, -uphill, self.step_size * share, center, self.radius)
 
     def _new(self, x: Tensor, seed: int) -> nn.Module:
         with torch.no_grad():

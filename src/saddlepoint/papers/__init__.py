@@ -1,0 +1,12 @@
+"""Tables and figures of papers, made again. A further paper is a package with `EXPERIMENTS`, added to the list below."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from saddlepoint.papers import multi_exit
+from saddlepoint.papers.registry import SCALES, Experiment, Request, Scale, chosen
+
+EXPERIMENTS: Mapping[str, Experiment] = {one.name: one for paper in (multi_exit,) for one in paper.EXPERIMENTS}
+
+__all__ = ["EXPERIMENTS", "SCALES", "Experiment", "Request", "Scale", "chosen"]

@@ -1,0 +1,287 @@
+"""The bench of all experiments: networks that are trained once, images of two kinds, and episodes that are kept."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from saddlepoint.attack.pgd import PGD
+from saddlepoint.attack.space import Ball
+from saddlepoint.data import load_data
+from saddlepoint.defense import Answer, Confident, Context, LowEntropy, MultiExit, Strategy, Subset, Trace, all_subsets, mean_logits
+from saddlepoint.defense.gates import exit_logits
+from saddlepoint.game import Adversary, Episode
+from saddlepoint.game.aimer import distribution
+from saddlepoint.game.exits import ExitGame, columns_of, exit_game
+from saddlepoint.game.partial import Craft, Drawn, max_average
+from saddlepoint.papers.multi_exit.nets import Listed, recipes
+from saddlepoint.papers.multi_exit.scales import SETTINGS, Rows, Setting
+from saddlepoint.papers.registry import Experiment, Request
+from saddlepoint.papers.result import Cloud, Heat, Result, Table
+from saddlepoint.run.kept import kept
+from saddlepoint.run.work import Work, torch_threads
+from saddlepoint.train import Epoch, Recipe, fit, split
+from saddlepoint.train.rebuild import initial
+from saddlepoint.zoo.models import WEIGHTS, entry, load, names
+
+
+class Images(NamedTuple):
+    x: Tensor
+    y: Tensor
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A trained network, images that may build its game, and test images that only score.
+
+    The first are those of the training set that were held out to choose the epoch; thresholds of gates come from them too.
+    """
+
+    name: str
+    base: MultiExit
+    exits: int
+    space: Ball
+    data: str
+    game: Images
+    test: Images
+    gates: dict[str, Strategy]
+
+    @property
+    def subsets(self) -> tuple[Subset, ...]:
+        return all_subsets(self.exits)
+
+    @property
+    def everything(self) -> Subset:
+        return tuple(range(1, self.exits + 1))
+
+    @property
+    def answers(self) -> dict[str, Answer]:
+        """Columns that are scored: every set of exits, then the gates."""
+        return {**columns_of(self.subsets), **{name: _gated(gate) for name, gate in self.gates.items()}}
+
+
+@dataclass(frozen=True)
+class Defender:
+    """A way to answer: weights over the scored columns, and what the attacker takes for its strategy."""
+
+    weights: Tensor  # [D + gates]
+    known: Tensor  # [D] over sets of exits; of a gate, how often each exit answers under the average attack (Sec. 3.3)
+
+    def right(self, episode: Episode) -> Tensor:
+        """[N] how probable a right answer is, exact over the defender's draw."""
+        return self.weights[: len(episode.correct)] @ episode.correct.double()
+
+
+@dataclass
+class Tally:
+    """What the attacks behind an experiment cost."""
+
+    seconds: float = 0.0
+    forward: float = 0.0
+    backward: float = 0.0
+
+    def add(self, episodes: Sequence[Episode]) -> None:
+        self.seconds += sum(e.seconds for e in episodes)
+        self.forward += sum(float(e.forward.sum()) for e in episodes)
+        self.backward += sum(float(e.backward.sum()) for e in episodes)
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Where an experiment works. What is found in the request's folder is not done again."""
+
+    request: Request
+    setting: Setting
+    tally: Tally = field(default_factory=Tally)
+
+    @classmethod
+    def open(cls, request: Request) -> Lab:
+        return cls(request, SETTINGS[request.scale])
+
+    @property
+    def seeds(self) -> range:
+        """One per repeat."""
+        return range(self.request.seed, self.request.seed + self.setting.repeats)
+
+    def subject(self, name: str) -> Subject:
+        """The network of that name: the zoo's if it holds it, else trained by its recipe, or as far as it was, in the folder."""
+        recipe, setting = recipes(self.request.scale)[name], self.setting
+        data = load_data(recipe.data, split="train", n=recipe.n)
+        place = next((place for place in (self.request.out / "nets", WEIGHTS) if recipe.name in names(place)), None)
+        with torch_threads(setting.threads):
+            net = self._trained(recipe, Images(data.x, data.y)) if place is None else load(recipe.name, place)
+        seed = self.request.seed if place is None else entry(recipe.name, place).seed
+        dev, test = split(len(data), recipe.dev_share, seed).dev, load_data(recipe.data, split="test", n=setting.scored)
+        device = next(net.parameters()).device
+        held = Images(data.x[dev].to(device), data.y[dev].to(device))
+        base = MultiExit(net if isinstance(net(held.x[:1]), list) else Listed(net))
+        logits = exit_logits(base, held.x)
+        gates: dict[str, Strategy] = {"entropy": LowEntropy.calibrated(logits), "confidence": Confident.calibrated(logits)}
+        return Subject(
+            name=name,
+            base=base,
+            exits=len(logits),
+            space=recipe.space,
+            data=recipe.data,
+            game=Images(held.x[: setting.played], held.y[: setting.played]),
+            test=Images(test.x.to(device), test.y.to(device)),
+            gates=gates,
+        )
+
+    def _trained(self, recipe: Recipe, images: Images) -> nn.Module:
+        def tell(epoch: Epoch) -> None:
+            scores = f"dev {100 * epoch.clean:.1f} % clean, {100 * epoch.selected:.1f} % attacked"
+            self.request.say(f"training {recipe.name}: epoch {epoch.number} of {recipe.epochs}, {scores}")
+
+        out = self.request.out / "nets" / recipe.name.lower().replace(" ", "-")
+        net, seed = initial(recipe, self.request.seed), self.request.seed
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        return fit(net, images.x, images.y, recipe, seed=seed, out=out, progress=tell, device=device).net
+
+    def play(
+        self,
+        subject: Subject,
+        adversaries: Sequence[Adversary],
+        images: Images,
+        *,
+        seed: int,
+        answers: dict[str, Answer] | None = None,
+    ) -> list[Episode]:
+        """Every adversary on these images, against all scored columns; those that were played before are found again."""
+        send = kept(
+            subject.base,
+            images.x,
+            images.y,
+            threat=subject.space,
+            answers=answers or subject.answers,
+            out=self.request.out / "episodes",
+            name=subject.name,
+            seed=seed,
+            batch_size=self.setting.batch,
+            threads=self.setting.threads,
+            watch=_Telling(self.request, f"{subject.name}, seed {seed}"),
+        )
+        episodes = send(adversaries)
+        self.tally.add(episodes)
+        return episodes
+
+    def game(
+        self, subject: Subject, images: Images | None = None, *, attack: PGD | None = None, double_oracle: bool = False
+    ) -> ExitGame:
+        """The exit game on the images held out for it, or on others."""
+        x, y = images or subject.game
+        attack = attack or self.setting.payoff
+        return exit_game(
+            subject.base,
+            x,
+            y,
+            threat=subject.space,
+            attack=attack,
+            craft=Rows(attack),
+            rows="double-oracle" if double_oracle else "all",
+            send=lambda sent: self.play(subject, sent, Images(x, y), seed=self.request.seed, answers=columns_of(subject.subsets)),
+        )
+
+    def defender(self, subject: Subject, game: ExitGame, strategy: Tensor | Subset | str) -> Defender:
+        """A mix of the game's columns, one set of exits, or a gate by its name."""
+        none = torch.zeros(len(subject.gates), dtype=torch.float64)
+        if isinstance(strategy, str):
+            weights = torch.cat([torch.zeros(len(subject.subsets), dtype=torch.float64), none])
+            place = len(subject.subsets) + list(subject.gates).index(strategy)
+            return Defender(
+                weights.index_fill(0, torch.tensor([place]), 1.0), distribution(game, subject.base, subject.gates[strategy])
+            )
+        known = game.one_hot(strategy) if isinstance(strategy, tuple) else strategy
+        return Defender(torch.cat([known, none]), known)
+
+    def swept(self, subject: Subject) -> Images:
+        """The test images that are attacked in six ways."""
+        return Images(subject.test.x[: self.setting.swept], subject.test.y[: self.setting.swept])
+
+    def result(
+        self,
+        experiment: Experiment,
+        tables: Sequence[Table],
+        *,
+        subjects: Sequence[Subject],
+        notes: Sequence[str] = (),
+        findings: Sequence[str] = (),
+        charts: Sequence[Heat | Cloud] = (),
+        repeats: int | None = None,  # where nothing was repeated: 1
+    ) -> Result:
+        request = self.request
+        return Result(
+            experiment=experiment.name,
+            title=experiment.title,
+            reports=experiment.reports,
+            scale=request.scale,
+            seed=request.seed,
+            repeats=repeats or self.setting.repeats,
+            command=f"saddlepoint reproduce {experiment.name} --scale {request.scale} --seed {request.seed}",
+            tables=tuple(tables),
+            notes=(*(self._about(subject) for subject in subjects), *notes),
+            findings=tuple(findings),
+            seconds=self.tally.seconds,
+            forward=self.tally.forward,
+            backward=self.tally.backward,
+            versions={"saddlepoint": version("saddlepoint"), "torch": torch.__version__, "python": platform.python_version()},
+            charts=tuple(charts),
+        )
+
+    def _about(self, subject: Subject) -> str:
+        weights = sum(p.numel() for p in subject.base.net.parameters())
+        return (
+            f"{subject.name}: {subject.data}, {subject.exits} exits, {weights} weights, {subject.space}; game on "
+            f"{len(subject.game.x)} held-out training images with PGD-{self.setting.payoff.steps}"
+        )
+
+
+def attackers(subject: Subject, game: ExitGame, defender: Defender, craft: Craft) -> dict[str, Adversary]:
+    """The four evaluations of Table 1, by the paper's names."""
+    return {
+        "Single attack": craft((subject.exits,)),
+        "Average attack": craft(subject.everything),
+        "Max-average attack": max_average(craft, subject.exits),
+        "AIMER": aimed(game, defender.known, craft),
+    }
+
+
+def aimed(game: ExitGame, known: Tensor, craft: Craft) -> Adversary:
+    """AIMER: the partial attack on the exits of the game's best response, drawn for every example where several tie (Eq. 6-7)."""
+    response = game.best_response(known).tolist()
+    tied = [(target, p) for target, p in zip(game.targets, response, strict=True) if p > 0 and target is not None]
+    if len(tied) == 1:
+        return craft(tied[0][0])
+    return Drawn("aimer", tuple(craft(target) for target, _ in tied), tuple(p for _, p in tied))
+
+
+def _gated(strategy: Strategy) -> Answer:
+    def answer(trace: Trace) -> Tensor:
+        logits = trace.logits
+        return mean_logits(logits, strategy.pick(logits, Context.seeded(0, logits.shape[1])))
+
+    return answer
+
+
+@dataclass(frozen=True)
+class _Telling:
+    """Says which adversary has been played, as it goes."""
+
+    request: Request
+    title: str
+
+    def begin(self, work: Work, missing: Sequence[tuple[int, int]]) -> None:
+        if missing:
+            self.request.say(f"{self.title}: {len(missing)} of {len(work.keys)} cells to play")
+
+    def cell(self, cell: tuple[int, int], episode: Episode) -> None:
+        self.request.say(f"{self.title}: {episode.adversary}, batch {cell[0] + 1}, {episode.seconds:.1f} s")
+
+    def say(self, message: str) -> None:
+        self.request.say(message)

@@ -1,0 +1,105 @@
+"""How much of everything an experiment gets at each scale."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from saddlepoint.attack.pgd import FGSM, PGD
+from saddlepoint.attack.space import Radii
+from saddlepoint.attack.vmi import VMI
+from saddlepoint.defense import Subset
+from saddlepoint.game import Adversary, Cascade, CleanCopies, autoattack
+from saddlepoint.game.partial import ATTACKS, AtExits, Craft, partial
+from saddlepoint.gradients import EoT
+from saddlepoint.papers.registry import Scale
+
+_QUARTER = Radii(1 / 4)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Images, repeats and budgets."""
+
+    played: int  # images that build a game, of the part of the training set on which the epoch was chosen
+    scored: int  # test images
+    swept: int  # the first of these: attacked in six ways
+    repeats: int
+    strategies: int  # of Fig. 6
+    payoff: PGD  # fills the games' matrices
+    attacks: Mapping[str, Craft]  # by the paper's names
+    stock: Craft  # AutoAttack as its own code returns it
+    budgets: str  # in words
+    batch: int
+    threads: int | None  # None: torch's own choice, and cells then belong to machines with as many cores
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A game's rows: partial attacks by this PGD."""
+
+    attack: PGD
+
+    def __call__(self, subset: Subset) -> Adversary:
+        return partial(subset, self.attack, name=f"pgd-{self.attack.steps}")
+
+
+@dataclass(frozen=True)
+class AutoAttack:
+    """AutoAttack on the mean logits of some exits, at a budget of its own."""
+
+    steps: int = 100
+    targets: int = 9
+    queries: int = 5000
+    copies: bool = False  # the clean image where the attack does not succeed, as the stock code returns it
+
+    def __call__(self, subset: Subset) -> Adversary:
+        sent = Cascade("autoattack", autoattack(steps=self.steps, targets=self.targets, queries=self.queries))
+        return AtExits(CleanCopies(sent) if self.copies else sent, subset)
+
+    def __str__(self) -> str:
+        targets = "target" if self.targets == 1 else "targets"
+        return f"AutoAttack with {self.steps} steps, {self.targets} {targets} and {self.queries} queries"
+
+
+def _tiny() -> Setting:
+    auto = AutoAttack(2, 1, 2)
+    attacks: dict[str, Craft] = {
+        "FGSM": lambda subset: partial(subset, FGSM(), name="fgsm"),
+        "PGD-20": Rows(PGD(2, _QUARTER)),
+        "PGD-100": Rows(PGD(3, _QUARTER)),
+        "EoT-PGD-20": lambda subset: partial(subset, PGD(2, _QUARTER), estimator=EoT(2), name="eot-pgd-2"),
+        "VMI-FGSM": lambda subset: partial(subset, VMI(2, _QUARTER, samples=1), name="vmi-fgsm"),
+        "AutoAttack": auto,
+    }
+    budgets = f"PGD-20 and EoT-PGD-20 with 2 steps, PGD-100 with 3, VMI-FGSM with 2 steps and 1 neighbour, {auto}"
+    return Setting(16, 16, 16, 2, 20, PGD(2, _QUARTER), attacks, AutoAttack(2, 1, 2, copies=True), budgets, 16, 1)
+
+
+def _full() -> dict[str, Craft]:
+    return {
+        "FGSM": ATTACKS["fgsm"],
+        "PGD-20": ATTACKS["pgd-20"],
+        "PGD-100": ATTACKS["pgd-100"],
+        "EoT-PGD-20": ATTACKS["eot-pgd-20"],
+        "VMI-FGSM": ATTACKS["vmi-fgsm"],
+        "AutoAttack": AutoAttack(),
+    }
+
+
+def _small() -> Setting:
+    auto = AutoAttack(20, 3, 100)
+    attacks: dict[str, Craft] = {**_full(), "AutoAttack": auto}
+    return Setting(
+        200, 200, 100, 2, 200, PGD(20, _QUARTER), attacks, AutoAttack(20, 3, 100, copies=True),
+        f"{auto}; the other attacks at full length", 100, 1,
+    )  # fmt: skip
+
+
+def _paper() -> Setting:
+    return Setting(
+        2000, 10_000, 10_000, 5, 200, PGD(20, _QUARTER), _full(), AutoAttack(copies=True), "all attacks at full length", 500, None
+    )
+
+
+SETTINGS: Mapping[Scale, Setting] = {"tiny": _tiny(), "small": _small(), "paper": _paper()}
