@@ -62,7 +62,9 @@ def _fingerprint(value: Any, depth: int) -> Any:
     if isinstance(value, nn.Module):
         state = {name: tensor_digest(t) for name, t in value.state_dict().items()}
         # The forward pass may be written anew and answer as before: with another gradient it is another target.
-        sources = sorted({_source(kind) for kind in {type(module) for module in value.modules()}})  # sorted: classes may share a name
+        sources = sorted(
+            {_source(kind) for kind in {type(module) for module in value.modules()}}
+        )  # sorted: classes may share a name
         return {"class": type(value).__qualname__, "text": repr(value), "state": state, "sources": sources}
     if depth > _DEPTH:
         return describe(value)
