@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         SimultaneousAdjoint,
     )
     from saddlepoint.run import audit
+    from saddlepoint.run.games.record import GameRecord
     from saddlepoint.zoo.multi_exit import attach_exits
 
 _HOME = {
@@ -96,6 +97,7 @@ _HOME = {
         "Implicit", "Phantom", "SharedInverse", "SimultaneousAdjoint",
     ),
     "run": ("audit",),
+    "run.games.record": ("GameRecord",),
     "zoo.multi_exit": ("attach_exits",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -127,6 +129,7 @@ __all__ = [
     "EoT",
     "Exact",
     "FixedCoins",
+    "GameRecord",
     "Gate",
     "Implicit",
     "JointEquilibrium",

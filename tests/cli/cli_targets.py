@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import saddlepoint as sp
+from saddlepoint.defense import Mix
 
 
 class Linear(nn.Module):
@@ -28,6 +29,62 @@ class Rounding(sp.Defense):
     def trace(self, x, ctx):
         rounded = ctx.through("round", lambda v: (v * 8).round() / 8, x)
         return sp.Trace((sp.View("rounded", self.static(rounded)),))
+
+
+class Halves(nn.Module):
+    """Exits that know the class means of parts of the digits: the upper half, the lower half, the whole, and so on in turn."""
+
+    def __init__(self, exits: int = 3) -> None:
+        super().__init__()
+        x, y = sp.load_data("digits", split="train")
+        means = torch.stack([x[y == label].mean(0).flatten() for label in range(10)])
+        rows = torch.arange(64) // 8
+        parts = [rows < 4, rows >= 4, rows >= 0]
+        self.register_buffer("means", torch.stack([means * parts[k % 3] for k in range(exits)]))  # [L, 10, 64]
+
+    def forward(self, x):
+        return [4 * (x.flatten(1) @ m.T - (m * m).sum(1) / 2) for m in self.means]
+
+
+class Slowly(Halves):
+    def forward(self, x):
+        time.sleep(0.01)
+        return super().forward(x)
+
+
+class Stages(sp.Defense):
+    """A defence with two views that are called otherwise than exits."""
+
+    def __init__(self) -> None:
+        self.net = Halves()
+
+    def trace(self, x, ctx):
+        early, _, late = self.net(x)
+        return sp.Trace((sp.View("early", early), sp.View("late", late)))
+
+
+def exits():
+    return Halves().eval()
+
+
+def five():
+    return Halves(5).eval()
+
+
+def twenty():
+    return Halves(20).eval()
+
+
+def slowly():
+    return Slowly().eval()
+
+
+def strategic():
+    return sp.NEED(Halves().eval(), Mix(((1,), (2, 3)), (0.5, 0.5)))
+
+
+def stages():
+    return Stages()
 
 
 def make():

@@ -21,8 +21,9 @@ from saddlepoint.game import Stand
 from saddlepoint.train import recipes
 
 COMMANDS = (
-    (), ("audit",), ("run",), ("demo",), ("zoo",), ("train",), ("data",), ("data", "list"), ("data", "pull"), ("report",),
-    ("view",), ("doctor",), ("runs",), ("runs", "list"), ("runs", "show"), ("runs", "verify"), ("runs", "export"), ("runs", "gc"),
+    (), ("audit",), ("run",), ("game",), ("demo",), ("zoo",), ("train",), ("data",), ("data", "list"), ("data", "pull"),
+    ("report",), ("view",), ("doctor",), ("runs",), ("runs", "list"), ("runs", "show"), ("runs", "verify"), ("runs", "export"),
+    ("runs", "gc"),
 )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ def heatmap(matrix: Matrix, *, title: str) -> Markup:
     told = f"{len(matrix.rows)} rows by {len(matrix.columns)} columns, from {100 * low:.1f} % to {100 * high:.1f} %."
     return tag(
         "svg", tag("title", title), tag("desc", told),
-        *_names(matrix, grid), *_mixes(matrix, grid), *_cells(matrix, grid, low, high),
+        *_names(matrix, grid), *_mixes(matrix, grid), *_cells(matrix, grid),
         viewBox=f"0 0 {_WIDTH} {grid.bottom + 4:.1f}", role="img", xmlns="http://www.w3.org/2000/svg", class_="matrix",
     )  # fmt: skip
 
@@ -99,12 +99,14 @@ def _mixes(matrix: Matrix, grid: _Grid) -> Iterator[Markup]:
                 yield tag("text", f"{100 * p:.0f} %", x=x + long + 3, y=y + grid.high / 2 + 4, class_="axis")
 
 
-def _cells(matrix: Matrix, grid: _Grid, low: float, high: float) -> Iterator[Markup]:
+def _cells(matrix: Matrix, grid: _Grid) -> Iterator[Markup]:
+    """Shaded by rank: one hopeless column would else make all others look alike."""
     written = len(matrix.rows) <= _WRITTEN and len(matrix.columns) <= _WRITTEN
+    ranks = {share: k for k, share in enumerate(sorted({share for shares in matrix.shares for share in shares}))}
     for a, shares in enumerate(matrix.shares):
         for d, share in enumerate(shares):
             x, y = grid.x(d), grid.y(a)
-            strength = FAINT + (STRONG - FAINT) * ((share - low) / (high - low) if high > low else 1.0)
+            strength = FAINT + (STRONG - FAINT) * (ranks[share] / (len(ranks) - 1) if len(ranks) > 1 else 1.0)
             matched = (a, d) in matrix.marked
             note = ", matched" if matched else ""
             title = tag("title", f"{matrix.rows[a]} against {matrix.columns[d]}: {100 * share:.1f} %{note}")

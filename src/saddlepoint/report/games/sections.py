@@ -62,9 +62,9 @@ def payoff(record: GameRecord) -> Part:
     )  # fmt: skip
     told = (
         f"Accuracy on the {record.built_on} images of the game when the attacker aims at the exits of a row and the defender "
-        "answers with the mean logits of the exits of a column; the darker, the more accurate. A frame marks the cell whose row "
-        f"attacks exactly the exits that answer. In {record.beaten} of {record.matched} such columns another row does more harm "
-        "than the matched one, against Assumption 3.5 of Xu et al."
+        "answers with the mean logits of the exits of a column; the darker, the more accurate, by rank. A frame marks the cell "
+        f"whose row attacks exactly the exits that answer. In {record.beaten} of {record.matched} such columns another row does "
+        "more harm than the matched one, against Assumption 3.5 of Xu et al."
     )
     more = [quiet(f"{left_out} columns that nobody should play are left out; game.json has all.")] if left_out else []
     legend = key(kept="how often the defender plays a column", lost="how often the attacker plays a row")
@@ -128,7 +128,7 @@ def _line(s: Exposed) -> tuple[str, ...]:
 
 def _gains(record: GameRecord) -> dict[str, Estimate]:
     names = {"clean": "none", "aimer": "AIMER", "expected_loss": "expected loss", "per_image": "per image"}
-    return {names[name]: gain for name, gain in record.gains.items()}
+    return {title: record.gains[name] for name, title in names.items()}
 
 
 def exits(record: GameRecord) -> Part:

@@ -122,7 +122,7 @@ def run_game(spec: GameSpec, out: Path, *, watch: Watch | None = None) -> GameRe
     found = derive(setting, *sends, run=identity(about), started=started)
     found.save(out)
     store.log("concluded", run=found.run, value=found.value.value, seconds=found.seconds)
-    return found
+    return GameRecord.load(out)  # what is shown is what is kept
 
 
 def _kept(setting: Setting, watch: Watch, out: Path, *, building: bool) -> Send:

@@ -141,23 +141,21 @@ class GameRecord:
         )
 
     def record(self) -> dict[str, Any]:
-        """Everything but the tensors, as plain values; the matrix is among them."""
-        plain = {name: getattr(self, name) for name in _PLAIN}
-        return {
+        """Everything but the tensors, as JSON has it; the matrix is among it."""
+        plain = {
             "schema": SCHEMA,
             "kind": "game",
-            **plain,
-            **{name: list(getattr(self, name)) for name in ("attacker", "response", "pure")},
-            "subsets": [list(subset) for subset in self.subsets],
-            "targets": [list(target) if target else None for target in self.targets],
+            **{name: getattr(self, name) for name in (*_PLAIN, *_LISTS)},
             "value": self.value._asdict(),
             **{name: asdict(getattr(self, name)) for name in ("equilibrium", "per_example")},
             "strategies": [_exposed(strategy) for strategy in self.strategies],
             "gains": {name: gain._asdict() for name, gain in self.gains.items()},
             **{name: [asdict(row) for row in getattr(self, name)] for name in ("rows", "scored_rows", "symptoms")},
-            **{name: dict(getattr(self, name)) for name in ("spec", "passed", "hashes", "versions")},
+            **{name: dict(getattr(self, name)) for name in _MAPPINGS},
             "payoff": self.payoff.tolist(),
         }
+        told: dict[str, Any] = json.loads(json.dumps(plain, allow_nan=False))
+        return told
 
     def save(self, folder: Path) -> Path:
         """Write both files, the tensors first: a record stands for tensors that are there."""
@@ -187,7 +185,7 @@ class GameRecord:
     def _of(cls, record: dict[str, Any], tensors: Mapping[str, Tensor]) -> GameRecord:
         if not torch.equal(torch.tensor(record["payoff"], dtype=torch.float64), tensors["correct"].double().mean(-1)):
             raise GameError("the payoff of the record is not the mean of its outcomes. Play the game again.")
-        fields: dict[str, Any] = {name: record[name] for name in (*_PLAIN, "spec", "passed", "hashes", "versions")}
+        fields: dict[str, Any] = {name: record[name] for name in (*_PLAIN, *_MAPPINGS)}
         fields |= {name: tuple(record[name]) for name in ("attacker", "response", "pure")}
         fields |= {name: Solved(**{**record[name], "mix": tuple(record[name]["mix"])}) for name in ("equilibrium", "per_example")}
         fields |= {name: _read_rows(record[name]) for name in ("rows", "scored_rows")}
@@ -208,6 +206,8 @@ _PLAIN = (
     "target", "threat", "data", "n", "built_on", "exits", "mismatch", "matched", "beaten", "exploitability", "pure_value", "seed",
     "command", "seconds", "run",
 )  # fmt: skip
+_LISTS = ("subsets", "targets", "attacker", "response", "pure")
+_MAPPINGS = ("spec", "passed", "hashes", "versions")
 _ESTIMATES = ("clean", "aimer", "expected_loss", "per_image")
 
 
@@ -245,7 +245,7 @@ def shown(mix: Sequence[float], names: Sequence[str]) -> str:
 
 def _exposed(strategy: Exposed) -> dict[str, Any]:
     estimates = {name: getattr(strategy, name)._asdict() for name in _ESTIMATES}
-    return {"name": strategy.name, "mix": list(strategy.mix), "restricted": strategy.restricted, **estimates}
+    return {"name": strategy.name, "mix": strategy.mix, "restricted": strategy.restricted, **estimates}
 
 
 def _read_exposed(record: dict[str, Any]) -> Exposed:

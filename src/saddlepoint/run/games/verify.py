@@ -21,7 +21,7 @@ from saddlepoint.run.store import Store, identity
 from saddlepoint.run.verify import Check, cell_check, sound_cells
 from saddlepoint.run.work import Work, torch_threads
 
-_TIMED = ("seconds", "versions", "symptoms")  # symptoms follow from the numbers, and their words tell them
+_TIMED = ("seconds", "versions")
 
 
 class _MissingError(Exception):
@@ -42,12 +42,16 @@ def checks(store: Store) -> Iterator[Check]:
         yield Check("record", False, "game.json belongs to another request than run.json. Play the game to its end.")
         return
     try:
-        setting = prepare(GameSpec.model_validate_json(json.dumps(run["spec"])))
+        setting = prepare(GameSpec.model_validate_json(json.dumps(run["passed"])))
     except (Exception, SystemExit) as error:  # the target's code can raise anything
         yield Check("target", False, f"it cannot be loaded again: {error if isinstance(error, ValueError) else told(error)}")
         return
     found = setting.target_digest()
-    if found != run["target"]["sha256"]:
+    if setting.spec.model_dump(mode="json") != run["spec"]:
+        yield Check(
+            "target", False, "the specification in run.json is not the one that was passed, with the defaults of this version."
+        )
+    elif found != run["target"]["sha256"]:
         expected = run["target"]["sha256"][:16]
         yield Check("target", False, f"{run['target']['name']} is another model: expected hash {expected}…, found {found[:16]}….")
     else:
@@ -57,15 +61,18 @@ def checks(store: Store) -> Iterator[Check]:
 
 def _played(setting: Setting, record: GameRecord, episodes: Mapping[str, Episode]) -> Iterator[Check]:
     scores = [_Scores(setting, episodes, building=building) for building in (True, False)]
+    derived, missing = None, ""
     try:
         derived = derive(setting, *(score.send for score in scores), run=record.run, started=time.perf_counter())
     except _MissingError as error:
-        yield Check("points", False, str(error))
-        return
+        missing = str(error)
     points, wrong = sum(score.points for score in scores), sum(score.wrong for score in scores)
     outside = sum(score.outside for score in scores)
     yield Check("inside", not outside, f"{points - outside} of {points} points lie within {setting.threat.space}.")
     yield Check("answers", not wrong, f"{points - wrong} of {points} points are answered by every column as recorded.")
+    if derived is None:
+        yield Check("record", False, missing)
+        return
     claimed, due = (_untimed(one.record()) for one in (record, derived))
     differ = [name for name in due if claimed.get(name) != due[name]]
     same = torch.equal(record.correct, derived.correct) and torch.equal(record.scored, derived.scored)
@@ -87,8 +94,8 @@ class _Scores:
         missing = sum(key not in self._kept for key in work.keys.values())
         if missing:
             raise _MissingError(
-                f"{missing} of {len(work.keys)} cells that this target, data, threat and attack lead to are not here: something "
-                "differs from what was played."
+                f"{missing} of {len(work.keys)} cells that target, data, threat, attack and what was found so far lead to are not "
+                "here: something differs from what was played."
             )
         found = []
         for a, adversary in enumerate(adversaries):
@@ -115,4 +122,5 @@ def _untimed(record: dict[str, Any]) -> dict[str, Any]:
         name: [{key: value for key, value in row.items() if key != "seconds"} for row in record[name]]
         for name in ("rows", "scored_rows")
     }
-    return {**{name: value for name, value in record.items() if name not in _TIMED}, **rows}
+    symptoms = [(symptom["name"], symptom["level"]) for symptom in record["symptoms"]]  # the words may tell of measured noise
+    return {**{name: value for name, value in record.items() if name not in _TIMED}, **rows, "symptoms": symptoms}
