@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 import saddlepoint as sp
 from problems import normal, uniform
+from saddlepoint.zoo.adaptive import ATLD
 from saddlepoint.zoo.adaptive.atld import Judgement, LatentTraining, LogitDiscriminator
 from saddlepoint.zoo.adaptive.atld.training import smoothed
 from saddlepoint.zoo.adaptive.learning import Phase
@@ -45,13 +46,13 @@ def test_rows_about_which_the_discriminator_is_unsure_take_half_a_step():
     logits = net(x).detach()
     weight = torch.linalg.lstsq(logits, torch.tensor([-2.0, 0.0, 0.8, 2.0], dtype=torch.float64)).solution
     with torch.no_grad():
-        answer(sp.ATLD(net, Odds(weight)), x, imt=record)  # probabilities 0.12, 0.5, 0.69, 0.88
+        answer(ATLD(net, Odds(weight)), x, imt=record)  # probabilities 0.12, 0.5, 0.69, 0.88
     lengths = (record.states[0] - x).abs().amax((1, 2, 3))
     assert_close(lengths, torch.tensor([8.0, 4.0, 4.0, 8.0], dtype=torch.float64) / 255, rtol=0, atol=1e-12)
 
 
 def test_the_step_raises_the_odds_of_being_natural():
-    defense, x, record = sp.ATLD(network(), Odds(normal(100, CLASSES)), step_size=1 / 255), images(), Recording()
+    defense, x, record = ATLD(network(), Odds(normal(100, CLASSES)), step_size=1 / 255), images(), Recording()
     with torch.no_grad():
         answer(defense, x, imt=record)
         assert (defense.natural(record.states[0]) > defense.natural(x)).all()
@@ -60,7 +61,7 @@ def test_the_step_raises_the_odds_of_being_natural():
 def test_odds_that_a_sigmoid_cannot_tell_from_certainty_still_have_a_direction():
     """At log-odds of 50 the released sigmoid is 1 in single precision, and its gradient 0."""
     net, x, record = network().float(), images().float(), Recording()
-    defense = sp.ATLD(net, Odds(normal(101, CLASSES).float(), 50.0))
+    defense = ATLD(net, Odds(normal(101, CLASSES).float(), 50.0))
     with torch.no_grad():
         answer(defense, x, imt=record)
     assert ((record.states[0] - x).abs() > 0).all()
@@ -92,7 +93,7 @@ def test_the_default_is_the_released_one():
     d = LogitDiscriminator(10)
     assert sum(isinstance(m, nn.Linear) for m in d.modules()) == 1 + 3 * 4 * 2 + 3 + 2  # stem, blocks, shortcuts, two heads
     assert d.natural.in_features == 320
-    defense = sp.ATLD(network())
+    defense = ATLD(network())
     assert (defense.steps, defense.step_size, defense.radius) == (1, 8 / 255, 8 / 255)
 
 
@@ -119,7 +120,7 @@ def small():
 
 def test_with_rate_zero_only_the_discriminator_learns():
     x, y = data(16)
-    start = sp.ATLD(network(), small())
+    start = ATLD(network(), small())
     fitted = start.fit(x, y, training=LatentTraining(Phase(1, 8, 0.0), discriminator_rate=0.1))
     assert_close(dict(fitted.net.state_dict()), dict(network().state_dict()), **EXACT)
     assert not torch.equal(fitted.discriminator.natural.weight, small().natural.weight)
@@ -128,7 +129,7 @@ def test_with_rate_zero_only_the_discriminator_learns():
 
 def test_training_learns_the_classes_at_perturbed_images_and_leaves_eval_mode():
     x, y = data()
-    start = sp.ATLD(network(), small())
+    start = ATLD(network(), small())
     fitted = start.fit(x, y, training=LatentTraining(Phase(40, 16, 0.1)), seed=1)
     away = (x + 8 / 255 * normal(104, *x.shape).sign()).clamp(0, 1)
     accuracy = lambda d: (d.static(away).argmax(1) == y).double().mean()  # noqa: E731
@@ -141,7 +142,7 @@ def test_the_discriminator_learns_to_tell_adversarial_logits():
     """On the network as it is, images against their perturbations by the network's gradient: the odds part."""
     x, y = data()
     training = LatentTraining(Phase(40, 16, 0.0), discriminator_rate=0.05, radius=0.2)
-    fitted = sp.ATLD(network(), small()).fit(x, y, training=training, seed=2)
+    fitted = ATLD(network(), small()).fit(x, y, training=training, seed=2)
     leaf = (x + 0.2 * (2 * uniform(105, *x.shape) - 1)).requires_grad_()
     step = torch.autograd.grad(nn.functional.softplus(fitted.natural(leaf)).sum(), leaf)[0].sign()
     adversarial = (leaf - 0.2 * step).clamp(x - 0.2, x + 0.2).clamp(0, 1).detach()
@@ -153,7 +154,7 @@ def test_the_discriminator_learns_to_tell_adversarial_logits():
 def test_training_is_a_function_of_its_seed():
     x, y = data(16)
     training = LatentTraining(Phase(1, 8, 0.05))
-    one, two, other = (sp.ATLD(network(), small()).fit(x, y, training=training, seed=s).net.state_dict() for s in (1, 1, 2))
+    one, two, other = (ATLD(network(), small()).fit(x, y, training=training, seed=s).net.state_dict() for s in (1, 1, 2))
     assert_close(dict(one), dict(two), **EXACT)
     assert not torch.equal(one["0.weight"], other["0.weight"])
 

@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 import saddlepoint as sp
 from problems import normal, uniform
+from saddlepoint.zoo.adaptive import ClosedLoopControl
 from saddlepoint.zoo.adaptive.closed_loop import AutoEncoders, Linear, PrincipalComponents, auto_encoder
 from saddlepoint.zoo.adaptive.learning import Phase
 
@@ -91,7 +92,7 @@ def test_with_projections_on_everything_the_static_net_answers(per_example):
     eye = {name: torch.eye(torch.Size(shape).numel(), dtype=torch.float64) for name, shape in WIDTHS.items() if name != "5"}
     embeddings = {name: Linear(basis, torch.zeros(WIDTHS[name], dtype=torch.float64)) for name, basis in eye.items()}
     defense, x, record = (
-        sp.ClosedLoopControl(net, ["input", "1"], embeddings=embeddings, per_example=per_example),
+        ClosedLoopControl(net, ["input", "1"], embeddings=embeddings, per_example=per_example),
         images(),
         Recording(),
     )
@@ -127,8 +128,8 @@ def test_embeddings_are_learnt_from_what_is_answered_rightly():
     y = net(x).argmax(1)
     wrong = torch.arange(40) % 4 == 0
     labels = torch.where(wrong, (y + 1) % 4, y)
-    one = sp.ClosedLoopControl(net, LAYERS).fit(x, labels).embeddings
-    two = sp.ClosedLoopControl(net, LAYERS).fit(x[~wrong], y[~wrong]).embeddings
+    one = ClosedLoopControl(net, LAYERS).fit(x, labels).embeddings
+    two = ClosedLoopControl(net, LAYERS).fit(x[~wrong], y[~wrong]).embeddings
     for name, given in zip(LAYERS, (x[~wrong], net[:2](x[~wrong]), net[:6](x[~wrong])), strict=True):
         assert_close(one[name].mean, given.mean(0), rtol=0, atol=1e-14)
         assert_close(one[name].basis, two[name].basis, **EXACT)
@@ -137,7 +138,7 @@ def test_embeddings_are_learnt_from_what_is_answered_rightly():
 def test_only_so_many_samples_are_taken():
     net, x = network(), uniform(61, 40, 3, 8, 8)
     y = net(x).argmax(1)
-    few = sp.ClosedLoopControl(net, ["input"]).fit(x, y, learner=PrincipalComponents(samples=7)).embeddings["input"]
+    few = ClosedLoopControl(net, ["input"]).fit(x, y, learner=PrincipalComponents(samples=7)).embeddings["input"]
     assert_close(few.mean, x[:7].mean(0), rtol=0, atol=1e-14)
     assert few.basis.shape[1] <= 7
 
@@ -145,14 +146,14 @@ def test_only_so_many_samples_are_taken():
 def test_nothing_to_learn_from_is_refused():
     net, x = network(), images()
     with pytest.raises(ValueError, match="found 0 among 5"):
-        sp.ClosedLoopControl(net, LAYERS).fit(x, (net(x).argmax(1) + 1) % 4)
+        ClosedLoopControl(net, LAYERS).fit(x, (net(x).argmax(1) + 1) % 4)
 
 
 def test_control_brings_activations_back_to_the_training_data():
     """Data in a plane, a point lifted off it: after control it is nearer to the plane, and the answer nearer to the clean one."""
     net = network()
     plane = 0.5 + 0.02 * (normal(62, 60, 2) @ normal(63, 2, 192)).view(60, 3, 8, 8)
-    defense = sp.ClosedLoopControl(net, LAYERS, steps=60, per_example=True).fit(plane, net(plane).argmax(1))
+    defense = ClosedLoopControl(net, LAYERS, steps=60, per_example=True).fit(plane, net(plane).argmax(1))
     lifted = plane[:8] + 0.1 * normal(64, 8, 3, 8, 8).sign()
     gap = lambda z: (z - net(plane[:8])).norm()  # noqa: E731
     with torch.no_grad():
@@ -164,8 +165,8 @@ def test_auto_encoders_learn_to_reproduce_and_keep_the_network():
     y = net(x).argmax(1)
     learner = AutoEncoders(Phase(epochs=30, batch_size=16, rate=0.01))
     new, old = (
-        sp.ClosedLoopControl(net, LAYERS).fit(x, y, learner=AutoEncoders(Phase(0, 16, 0.01))),
-        sp.ClosedLoopControl(net, LAYERS).fit(x, y, learner=learner),
+        ClosedLoopControl(net, LAYERS).fit(x, y, learner=AutoEncoders(Phase(0, 16, 0.01))),
+        ClosedLoopControl(net, LAYERS).fit(x, y, learner=learner),
     )
     for name, h in zip(LAYERS, (x, net[:2](x), net[:6](x)), strict=True):
         before, after = (d.embeddings[name].residual(h, alone=True).square().mean() for d in (new, old))

@@ -13,6 +13,7 @@ from torch.testing import assert_close
 import saddlepoint as sp
 from problems import normal, uniform
 from saddlepoint.coins import Coins
+from saddlepoint.zoo.adaptive import ContrastiveReversal
 from saddlepoint.zoo.adaptive.contrastive import Augmentation, contrast, contrastive_head
 from saddlepoint.zoo.adaptive.learning import Phase
 
@@ -207,7 +208,7 @@ def test_where_the_box_binds_the_exact_gradient_is_cut_and_bpda_goes_through():
 def fitted():
     x = uniform(88, 48, 3, 1, 1).expand(48, 3, 8, 8) * 0.6 + 0.3 * uniform(89, 48, 3, 8, 8)
     mild = Augmentation(area=(0.5, 1.0), brightness=0.1, contrast=0.1, saturation=0.1, hue=0.02, grey=0.0)
-    defense = sp.ContrastiveReversal(network(), steps=2, augment=mild)
+    defense = ContrastiveReversal(network(), steps=2, augment=mild)
     return x, defense.fit(x, phase=Phase(0, 16, 1e-3)), defense.fit(x, phase=Phase(25, 16, 1e-2))
 
 
@@ -224,7 +225,7 @@ def test_fitting_lowers_the_contrastive_loss_and_keeps_the_network(fitted):
 def test_purification_lowers_the_loss_that_it_descends(fitted):
     """With one fixed draw of views: what every step goes down."""
     x, _, old = fitted
-    still = sp.ContrastiveReversal(
+    still = ContrastiveReversal(
         old.net, old.head, steps=15, step_size=1 / 255, shared=False, views=2, augment=STILL, random_start=False
     )
     record = Recording()
@@ -238,10 +239,10 @@ def test_purification_lowers_the_loss_that_it_descends(fitted):
 
 def test_the_head_has_the_released_sizes():
     assert [tuple(p.shape) for p in contrastive_head(640).parameters()] == [(256, 640), (256,), (256,), (256,), (16, 256), (16,)]
-    defense = sp.ContrastiveReversal(network())
+    defense = ContrastiveReversal(network())
     assert (defense.steps, defense.step_size, defense.radius, defense.views) == (40, 2 / 255, 16 / 255, 4)
 
 
 def test_two_images_are_needed_to_contrast():
     with pytest.raises(ValueError, match="at least two"):
-        sp.ContrastiveReversal(network()).fit(images(1))
+        ContrastiveReversal(network()).fit(images(1))

@@ -10,6 +10,7 @@ from torch.testing import assert_close
 
 import saddlepoint as sp
 from problems import normal, uniform
+from saddlepoint.zoo.adaptive import SODEF
 from saddlepoint.zoo.adaptive.learning import Phase
 from saddlepoint.zoo.adaptive.sodef import Dopri5, RungeKutta, SineField, Stability, StableODE, StableTraining, simplex
 from saddlepoint.zoo.adaptive.sodef.stability import jacobians
@@ -69,7 +70,7 @@ def test_default_sizes_are_the_released_ones():
     parts = StableODE.over(640, 10)
     sizes = [tuple(m.weight.shape) for m in parts.modules() if isinstance(m, nn.Linear)]
     assert sizes == [(2048, 640), (64, 2048), (256, 64), (256, 256), (64, 256), (10, 64)]
-    defense = sp.SODEF(network())
+    defense = SODEF(network())
     assert (defense.time, defense.integrator, defense.segments) == (5.0, Dopri5(1e-3), 1)
 
 
@@ -123,7 +124,7 @@ def untrained():
 def trained():
     (x, y), start = blobs(32), untrained()
     training = StableTraining(Phase(80, 16, 0.1), Phase(80, 16, 1e-2), Phase(60, 32, 3e-2))
-    defense = sp.SODEF(network(), start, integrator=RungeKutta(20))
+    defense = SODEF(network(), start, integrator=RungeKutta(20))
     return start, defense.fit(x, y, training=training, seed=3), x, y
 
 
@@ -150,7 +151,7 @@ def test_the_trained_head_reads_the_classes_and_the_network_is_untouched(trained
 def test_training_is_a_function_of_its_seed():
     x, y = blobs(16)
     training = StableTraining(Phase(1, 8, 1e-2), Phase(1, 8, 1e-2), Phase(1, 8, 1e-2))
-    one, two, other = (sp.SODEF(network(), body()).fit(x, y, training=training, seed=s).body.state_dict() for s in (1, 1, 2))
+    one, two, other = (SODEF(network(), body()).fit(x, y, training=training, seed=s).body.state_dict() for s in (1, 1, 2))
     assert_close(dict(one), dict(two), rtol=0, atol=0)
     assert not torch.equal(one["head.weight"], other["head.weight"])
 
@@ -158,4 +159,4 @@ def test_training_is_a_function_of_its_seed():
 def test_labels_that_are_not_whole_numbers_are_refused():
     x, y = blobs(8)
     with pytest.raises(ValueError, match="int64 labels"):
-        sp.SODEF(network()).fit(x, y.double())
+        SODEF(network()).fit(x, y.double())

@@ -12,6 +12,7 @@ import saddlepoint as sp
 from saddlepoint.attack.goal import Goal
 from saddlepoint.auditing.check import check
 from saddlepoint.gradients import Backprop
+from saddlepoint.zoo.adaptive import ATLD, SODEF, ClosedLoopControl, ContrastiveReversal
 from saddlepoint.zoo.adaptive.closed_loop import auto_encoder
 from saddlepoint.zoo.adaptive.sodef import Dopri5
 
@@ -142,7 +143,7 @@ def test_answering_leaves_no_mark(name):
 
 
 @pytest.mark.parametrize(
-    "defense", [sp.SODEF(network()), sp.ClosedLoopControl(network(), ["1"]), sp.ContrastiveReversal(network()), sp.ATLD(network())],
+    "defense", [SODEF(network()), ClosedLoopControl(network(), ["1"]), ContrastiveReversal(network()), ATLD(network())],
     ids=lambda d: type(d).__name__,
 )  # fmt: skip
 def test_one_that_was_not_fitted_says_so(defense):
@@ -153,9 +154,9 @@ def test_one_that_was_not_fitted_says_so(defense):
 @pytest.mark.parametrize(
     "build",
     [
-        lambda net: sp.SODEF(net, layer="fc"),
-        lambda net: sp.ClosedLoopControl(net, ["input", "fc"]),
-        lambda net: sp.ContrastiveReversal(net, layer="fc"),
+        lambda net: SODEF(net, layer="fc"),
+        lambda net: ClosedLoopControl(net, ["input", "fc"]),
+        lambda net: ContrastiveReversal(net, layer="fc"),
     ],
     ids=["sodef", "closed loop", "reversal"],
 )
@@ -167,7 +168,7 @@ def test_a_layer_that_does_not_exist_names_the_nearest(build):
         build(net.eval())
 
 
-@pytest.mark.parametrize("build", [sp.SODEF, sp.ATLD, sp.ContrastiveReversal, lambda net: sp.ClosedLoopControl(net, ["1"])])
+@pytest.mark.parametrize("build", [SODEF, ATLD, ContrastiveReversal, lambda net: ClosedLoopControl(net, ["1"])])
 def test_a_network_in_training_mode_is_refused(build):
     with pytest.raises(ValueError, match=r"net\.eval\(\)"):
         build(network().train())
@@ -176,8 +177,8 @@ def test_a_network_in_training_mode_is_refused(build):
 def test_features_need_a_linear_layer_or_a_name():
     net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
     with pytest.raises(ValueError, match=r"layer='\.\.\.'"):
-        sp.SODEF(net)
-    assert sp.SODEF(net, layer="0").features(images().float()).shape == (5, 4)  # averaged over positions
+        SODEF(net)
+    assert SODEF(net, layer="0").features(images().float()).shape == (5, 4)  # averaged over positions
 
 
 def test_a_layer_that_answers_twice_or_never_is_refused():
@@ -192,9 +193,9 @@ def test_a_layer_that_answers_twice_or_never_is_refused():
     x, y, net = images().float(), LABELS, Twice().eval()
     for layer, says in (("act", "more than once"), ("spare", "never calls")):
         with pytest.raises(ValueError, match=says):
-            sp.ClosedLoopControl(net, [layer]).fit(x, net(x).argmax(1))
+            ClosedLoopControl(net, [layer]).fit(x, net(x).argmax(1))
         with pytest.raises(ValueError, match=says):
-            sp.SODEF(net, layer=layer).fit(x, y)
+            SODEF(net, layer=layer).fit(x, y)
 
 
 @pytest.mark.parametrize(
@@ -204,8 +205,8 @@ def test_a_layer_that_answers_twice_or_never_is_refused():
         (lambda: sodef(segments=0), "segments >= 1"),
         (lambda: closed_loop(steps=-1), "steps >= 0"),
         (lambda: closed_loop(rate=0), "rate > 0"),
-        (lambda: sp.ClosedLoopControl(network(), "input"), "list of layer names"),
-        (lambda: sp.ClosedLoopControl(network(), ["1"], embeddings={}), "every layer needs an embedding"),
+        (lambda: ClosedLoopControl(network(), "input"), "list of layer names"),
+        (lambda: ClosedLoopControl(network(), ["1"], embeddings={}), "every layer needs an embedding"),
         (lambda: reversal(views=1), "views >= 2"),
         (lambda: atld(steps=-1), "steps >= 0"),
         (lambda: auto_encoder((3, 6, 8)), "four divides"),
