@@ -160,9 +160,9 @@ def test_control_brings_activations_back_to_the_training_data():
 
 
 def test_auto_encoders_learn_to_reproduce_and_keep_the_network():
-    net, x = network(), images(48, 65)
+    net, x = network(), images(32, 65)
     y = net(x).argmax(1)
-    learner = AutoEncoders(Phase(epochs=30, batch_size=16, rate=0.01))
+    learner = AutoEncoders(Phase(epochs=20, batch_size=16, rate=0.01))
     new, old = (
         sp.ClosedLoopControl(net, LAYERS).fit(x, y, learner=AutoEncoders(Phase(0, 16, 0.01))),
         sp.ClosedLoopControl(net, LAYERS).fit(x, y, learner=learner),
