@@ -75,7 +75,7 @@ def closed_loop(embeddings=None, **options):
 
 def reversal(**options):
     head = made(lambda: contrastive_head(12), 5)
-    return ContrastiveReversal(network(), head, **{"steps": 3, **options})
+    return ContrastiveReversal(network(), head, **{"steps": 2, **options})
 
 
 def atld(**options):
@@ -92,9 +92,9 @@ EACH = {
     "closed loop, auto-encoders": lambda: closed_loop(encoders()),
     "closed loop, auto-encoders, rows alone": lambda: closed_loop(encoders(), per_example=True),
     "reversal": lambda: reversal(),
-    "reversal, shared augmentation": lambda: reversal(negatives=images(6, 70)),
-    "reversal, batch negatives": lambda: reversal(shared=False),
-    "reversal, rows alone": lambda: reversal(negatives=images(6, 70), shared=False, random_start=False),
+    "reversal, shared augmentation": lambda: reversal(negatives=images(6, 70), views=2),
+    "reversal, batch negatives": lambda: reversal(shared=False, views=2),
+    "reversal, rows alone": lambda: reversal(negatives=images(6, 70), shared=False, random_start=False, views=2),
     "atld": lambda: atld(),
     "atld, three steps": lambda: atld(steps=3, step_size=4 / 255),
 }

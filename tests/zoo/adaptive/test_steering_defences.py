@@ -4,7 +4,21 @@ import copy
 
 import pytest
 import torch
-from small_defences import CLASSES, EACH, Recording, answer, atld, closed_loop, context, images, network, reversal, site, sodef
+from small_defences import (
+    CLASSES,
+    EACH,
+    Recording,
+    answer,
+    atld,
+    closed_loop,
+    context,
+    images,
+    made,
+    network,
+    reversal,
+    site,
+    sodef,
+)
 from torch import nn
 from torch.testing import assert_close
 
@@ -13,7 +27,8 @@ from saddlepoint.attack.goal import Goal
 from saddlepoint.auditing.check import check
 from saddlepoint.gradients import Backprop
 from saddlepoint.zoo.adaptive import ATLD, SODEF, ClosedLoopControl, ContrastiveReversal
-from saddlepoint.zoo.adaptive.closed_loop import auto_encoder
+from saddlepoint.zoo.adaptive.closed_loop import AutoEncoders, auto_encoder
+from saddlepoint.zoo.adaptive.learning import Phase
 from saddlepoint.zoo.adaptive.sodef import Dopri5
 
 EXACT = {"rtol": 0.0, "atol": 0.0}
@@ -172,6 +187,21 @@ def test_a_layer_that_does_not_exist_names_the_nearest(build):
 def test_a_network_in_training_mode_is_refused(build):
     with pytest.raises(ValueError, match=r"net\.eval\(\)"):
         build(network().train())
+
+
+def test_layers_that_work_in_place_do_not_change_what_was_seen_before_them():
+    def build(inplace):
+        layers = [nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(inplace=inplace), nn.Flatten(), nn.Linear(256, CLASSES)]
+        return made(lambda: nn.Sequential(*layers), 8)
+
+    nets, x = [build(True), build(False)], images(24, 9)
+    nets[1].load_state_dict(nets[0].state_dict())
+    y = nets[0](x).argmax(1)
+    learner = AutoEncoders(Phase(2, 8, 0.01))
+    controlled = [ClosedLoopControl(net, ["input", "0"]).fit(x, y, learner=learner) for net in nets]
+    leaves = [images().requires_grad_() for _ in nets]
+    assert_close(*[torch.autograd.grad(answer(d, v).sum(), v)[0] for d, v in zip(controlled, leaves, strict=True)], **EXACT)
+    assert_close(*[SODEF(net, layer="0").features(x) for net in nets], **EXACT)
 
 
 def test_features_need_a_linear_layer_or_a_name():

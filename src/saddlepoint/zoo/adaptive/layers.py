@@ -39,7 +39,7 @@ def steered(net: nn.Module, names: Sequence[str], steer: Callable[[str, Tensor],
     def met(name: str, given: Tensor) -> Tensor:
         _refuse_twice(name, reached)
         reached.add(name)
-        return steer(name, given)
+        return steer(name, given).clone()  # a layer after it may work in place, and must not change what was seen here
 
     inner = [name for name in names if name != INPUT]
     with _hooked(net, inner, lambda name, given, out: met(name, out)):  # noqa: ARG005
@@ -59,9 +59,10 @@ class Features:
     def __call__(self, x: Tensor) -> Tensor:
         found: dict[str, Tensor] = {}
 
-        def note(name: str, given: Tensor, out: Tensor) -> None:
+        def note(name: str, given: Tensor, out: Tensor) -> Tensor:
             _refuse_twice(name, found)
             found[name] = out if self.layer is not None else given
+            return out.clone()  # as above
 
         with _hooked(self.net, [self._at], note):
             self.net(x)
@@ -89,7 +90,7 @@ def _last_linear(net: nn.Module) -> str:
 
 
 @contextmanager
-def _hooked(net: nn.Module, names: Sequence[str], hook: Callable[[str, Tensor, Tensor], Tensor | None]) -> Iterator[None]:
+def _hooked(net: nn.Module, names: Sequence[str], hook: Callable[[str, Tensor, Tensor], Tensor]) -> Iterator[None]:
     """`hook(name, given, out)` when a layer has answered; what it returns takes the place of `out`. No hook stays behind."""
     here, layers = threading.get_ident(), dict(net.named_modules())
 

@@ -44,7 +44,9 @@ class Augmentation:
         changes = self._changes(strength, coloured=x.shape[1] == 3)
         for k in range(4):
             for which, change in enumerate(changes):
-                x = torch.where(per_example(turns[:, k] == which, x), change(x), x)
+                here = turns[:, k] == which
+                if here.any():  # rows that share their numbers have one change to make at a time
+                    x = torch.where(per_example(here, x), change(x), x)
         if x.shape[1] != 3:
             return x
         return torch.where(per_example(grey[:, 0] < self.grey, x), _grey(x).expand_as(x), x)

@@ -83,7 +83,10 @@ class SineField(nn.Module):
 
 
 class StableODE(nn.Module):
-    """What SODEF puts on the features: z(0) = embed(features), dz/dt = field(z), logits = head(z(time))."""
+    """What SODEF puts on the features: z(0) = embed(features), dz/dt = field(z), logits = head(z(time)).
+
+    Any modules will do. The released WRN-70-16 has an orthogonal linear map to 64 as `embed`, and `SineField(64, ())`.
+    """
 
     def __init__(self, embed: nn.Module, field: nn.Module, head: nn.Module) -> None:
         super().__init__()
