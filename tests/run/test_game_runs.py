@@ -209,7 +209,7 @@ def test_a_record_that_was_touched_is_refused(run, damage):
 
 
 def test_a_folder_without_a_game_is_said_to_be_one(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no game.json"):
+    with pytest.raises(FileNotFoundError, match=r"no game\.json"):
         GameRecord.load(tmp_path)
 
 
