@@ -25,13 +25,6 @@ SMALL = ("--n", "40", "--eps", "0.2", "--attack", "fgsm")
 CELLS = 7 + 1 + 7 + 4
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _few_draws():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("saddlepoint.run.games.play._DRAWS", 8)
-        yield
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     out = tmp_path_factory.mktemp("made") / "mine"
