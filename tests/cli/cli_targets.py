@@ -47,8 +47,10 @@ class Halves(nn.Module):
 
 
 class Slowly(Halves):
+    """Takes its time."""
+
     def forward(self, x):
-        time.sleep(0.01)
+        time.sleep(0.02)
         return super().forward(x)
 
 

@@ -195,9 +195,11 @@ def run_again(record: GameRecord) -> Part:
     plain = "\n".join(
         [
             "import json",
+            "from pathlib import Path",
+            "",
             "from safetensors.torch import load_file",
             "",
-            'record, tensors = json.load(open("game.json")), load_file("game.safetensors")',
+            'record, tensors = json.loads(Path("game.json").read_text()), load_file("game.safetensors")',
             'right = tensors["correct"].double()  # [rows, columns, images of the game]',
             'mix = right.new_tensor(record["equilibrium"]["mix"])',
             'print("value", (right.mean(-1) @ mix).min().item())',

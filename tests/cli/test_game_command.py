@@ -1,0 +1,207 @@
+"""`saddlepoint game` from a string to a report, and every way to get it wrong."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from commands import QUICK, TARGETS, call, told
+from test_failures import start
+
+from saddlepoint import GameRecord
+from saddlepoint.cli.request import Attack, Rows, Subsets
+from saddlepoint.run.games.spec import GameSpec
+from saddlepoint.run.inspect import summary
+from saddlepoint.run.store import Store
+
+SMALL = ("--n", "40", "--eps", "0.2", "--attack", "fgsm")
+CELLS = 7 + 1 + 7 + 4
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    out = tmp_path_factory.mktemp("made") / "mine"
+    result = call("game", f"{TARGETS}:exits", *SMALL, "--out", out)
+    assert result.exit_code == 0, result.output
+    return out, result
+
+
+@pytest.fixture
+def run(made, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return shutil.copytree(made[0], tmp_path / "runs" / "mine").relative_to(tmp_path)
+
+
+def test_a_game_prints_the_matrix_its_solution_and_every_strategy_under_every_attacker(made):
+    folder, result = made
+    found, lines = GameRecord.load(folder), result.stdout.splitlines()
+    matrix = [line.split() for line in lines if line.strip().startswith("fgsm at ") and line.rstrip()[-1] in "0123456789*"]
+    assert len(matrix) == 7
+    for a, words in enumerate(matrix):
+        assert [float(word.rstrip("*")) for word in words[3:]] == [round(100 * p, 1) for p in found.payoff[a].tolist()]
+        assert [word.endswith("*") for word in words[3:]] == [d == a for d in range(7)]
+    told_of = ("restricted value", "NEED's mix", "duality gap", "AIMER's best response", "mismatch R_mis", "matched rows beaten")
+    assert all(any(line.strip().startswith(name) for line in lines) for name in (*told_of, "per-image game"))
+    for strategy in found.strategies:
+        [line] = [line for line in lines if line.strip().startswith(strategy.name) and line.count("%") == 5]
+        assert f"{100 * strategy.per_image.value:.1f} % ({100 * strategy.per_image.low:.1f}–" in line
+    assert "NEED less the best pure answer there" in result.stdout
+    assert lines[-1] == f"Report: {folder / 'report.html'}"
+    assert (folder / "report.html").stat().st_size > 10_000
+    assert f"{CELLS - 7} of {CELLS - 7} cells" in result.stderr.splitlines()[-1]
+
+
+def test_json_prints_the_record_and_nothing_else(run):
+    result = call("game", f"{TARGETS}:exits", *SMALL, "--out", run, "--json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    record = json.loads(result.stdout)
+    kept = json.loads((run / "game.json").read_text())
+    assert {name: kept[name] for name in record} == record
+    assert (record["schema"], record["kind"], record["n"], record["built_on"]) == (1, "game", 40, 20)
+    assert {"payoff", "value", "equilibrium", "strategies", "gains", "spec", "passed", "hashes", "versions"} <= record.keys()
+    assert sum(record["equilibrium"]["mix"]) == pytest.approx(1)
+
+
+def test_quiet_prints_the_outcome_alone(run):
+    result = call("game", f"{TARGETS}:exits", *SMALL, "--out", run, "--quiet")
+    assert result.stderr == ""
+    assert len(result.stdout.splitlines()) == 2
+
+
+def test_the_command_of_the_record_asks_for_the_same_game(run):
+    again = call(*GameRecord.load(run).command.split()[1:], "--out", run)
+    assert again.exit_code == 0, again.output
+    assert again.stderr.splitlines() == ["7 of 7 cells are finished already.", "12 of 12 cells are finished already."]
+
+
+@pytest.mark.parametrize("name", ["strategic", "stages"])
+def test_defences_with_several_views_are_played_without_their_strategy(name):
+    result = call("game", f"{TARGETS}:{name}", "--n", "8", "--eps", "0.2", "--attack", "fgsm", "--quiet", "--out", "here")
+    assert result.exit_code == 0, result.output
+    assert GameRecord.load("here").exits == (3 if name == "strategic" else 2)
+
+
+def test_the_embedded_net_is_played_and_audited():
+    result = call("game", "zoo:digits-exits", "--eps", "0.15", "--n", "8", "--attack", "fgsm", "--subsets", "intervals", "--quiet")
+    assert result.exit_code == 0, result.output
+    assert GameRecord.load("runs/game-digits-exits-linf-0.15").correct.shape == (10, 10, 4)
+    audited = call("audit", f"{TARGETS}:exits", *QUICK)
+    assert "note: several exits" in audited.stdout
+
+
+def test_of_many_columns_those_that_matter_are_printed_and_where_the_rest_is():
+    result = call(
+        "game", f"{TARGETS}:five", "--n", "8", "--eps", "0.2", "--attack", "fgsm", "--rows", "double-oracle", "--out", "here"
+    )
+    assert result.exit_code == 0, result.output
+    assert "16 of 31 columns, those of NEED's mix and the best pure ones (all are in here/game.json)" in result.stdout
+    assert "when the double oracle stopped" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("missing.py:make",), "There is no file"),
+        ((f"{TARGETS}:make",), "attach_exits"),
+        ((f"{TARGETS}:scores",), "ascend gradients"),
+        ((f"{TARGETS}:training",), "Call net.eval() first"),
+        ((f"{TARGETS}:twenty",), "Use subsets='intervals' (210 runs of neighbouring exits), and rows='double-oracle'"),
+        ((f"{TARGETS}:exits", "--eps", "8/0"), "got '8/0'"),
+        ((f"{TARGETS}:exits", "--split", "1.5"), "split: Input should be less than 1"),
+        ((f"{TARGETS}:exits", "--n", "2", "--split", "0.1"), "leaves 0 to build the game and 2 to score"),
+        ((f"{TARGETS}:exits", "--attack", "pgd"), "pgd"),
+        ((f"{TARGETS}:exits", "--tolerance", "0"), "tolerance"),
+        ((f"{TARGETS}:exits", "--data", "digit"), "Did you mean 'digits'?"),
+        ((f"{TARGETS}:exits", "--device", "abacus"), "the device 'abacus' cannot be used"),
+        ((f"{TARGETS}:exits", "--out", "file/below"), "Choose another folder with --out"),
+        (("zoo:digits-exit",), "Did you mean 'digits-exits'?"),
+    ],
+)
+def test_what_cannot_be_played_is_said_before_anything_is_attacked(words, message):
+    Path("file").write_text("")
+    assert message in told("game", *words)
+
+
+def test_the_choices_of_the_command_line_are_those_of_the_specification():
+    for name, choices in (("attack", Attack), ("subsets", Subsets), ("rows", Rows)):
+        assert get_args(GameSpec.model_fields[name].annotation) == tuple(choice.value for choice in choices)
+
+
+def test_an_interrupt_stops_between_cells_and_the_same_command_goes_on():
+    words = ["game", f"{TARGETS}:slowly", "--n", "12", "--eps", "0.2", "--attack", "fgsm", "--batch-size", "2", "--out", "run"]
+    process = start(*words)
+    ledger, deadline = Path("run/ledger.jsonl"), time.monotonic() + 60
+    while not (ledger.is_file() and ledger.read_text().count('"cell"') >= 2):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    output, complaints = process.communicate(timeout=60)
+    assert (process.returncode, output) == (130, "")
+    assert "of 21 cells are finished and kept. Run the same command to go on" in complaints.splitlines()[-1]
+    done = len(Store(Path("run")).keys())
+    assert 2 <= done < 21
+    assert (summary(Path("run")).kind, summary(Path("run")).finished) == ("game", False)
+    assert "no game.json" in told("runs", "export", "run")
+    again = call(*words)
+    assert again.exit_code == 0, again.output
+    assert f"{done} of 21 cells are finished already" in again.stderr
+    assert summary(Path("run")).finished
+
+
+def test_runs_lists_and_shows_games_beside_audits(run):
+    assert call("audit", f"{TARGETS}:make", *QUICK, "--out", "runs/other", "--quiet").exit_code == 0
+    lines = {words[0]: words for line in call("runs", "list").stdout.splitlines() if len(words := line.split()) > 5}
+    assert lines["mine"][1:5] == ["game", f"{TARGETS}:exits", "Linf", "0.2"]
+    assert lines["mine"][-2:] == ["finished", f"{CELLS}/{CELLS}"]
+    assert lines["other"][1] == "audit"
+    shown = call("runs", "show", run, "--cells")
+    assert shown.stdout.startswith(f"game: {TARGETS}:exits, Linf 0.2, 40 images")
+    assert shown.stdout.count(" done ") == CELLS
+    assert 'attack = "fgsm"' in shown.stdout
+    assert json.loads(call("runs", "show", run, "--json").stdout)["summary"]["kind"] == "game"
+
+
+def test_verify_plays_every_point_again_in_a_fresh_process(run):
+    good = call("runs", "verify", run)
+    assert good.exit_code == 0, good.output
+    assert "points are answered by every column as recorded" in good.stdout
+
+
+def test_export_writes_the_matrix(run):
+    found = GameRecord.load(run)
+    rows = list(csv.DictReader(io.StringIO(call("runs", "export", run).stdout)))
+    assert [row["attack"] for row in rows] == [row.name for row in found.rows]
+    assert [float(row["1+3"]) for row in rows] == found.payoff[:, found.columns.index("1+3")].tolist()
+    assert [float(row["probability"]) for row in rows] == list(found.attacker)
+    assert json.loads(call("runs", "export", run, "--json").stdout) == found.record()
+    assert "exported with --format csv or json" in told("runs", "export", run, "--format", "latex")
+    assert "a line per attack" in told("runs", "export", run, "--per", "example")
+
+
+def test_the_report_is_written_again_and_a_game_does_not_fit_into_a_site(run):
+    before = (run / "report.html").read_bytes()
+    (run / "report.html").unlink()
+    assert call("report", run).stdout == f"{run}/report.html\n"
+    assert (run / "report.html").read_bytes() == before
+    assert "a site compares audits" in told("report", run, "--out", "site")
+    (run / "game.safetensors").write_bytes(b"\0" * 64)
+    assert "is damaged" in told("report", run)
+
+
+def test_a_folder_that_held_an_audit_says_so(run):
+    result = call("audit", f"{TARGETS}:make", *QUICK, "--out", run)
+    assert f"{run} held a game of {TARGETS}:exits" in result.stderr
+    assert summary(run).kind == "audit"
+    again = call("game", f"{TARGETS}:exits", *SMALL, "--out", run)
+    assert f"{run} held an audit of {TARGETS}:make" in again.stderr
+    assert "12 of 12 cells are finished already" in again.stderr
+    assert "Removed 3 cells" in call("runs", "gc", run).stdout
+    assert summary(run).finished
