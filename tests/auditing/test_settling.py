@@ -1,0 +1,183 @@
+"""An audit says when what it attacked was no fixed point, forward or backward, and stays silent about twins that settle."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import saddlepoint as sp
+from equilibria import Curved
+from equilibria import Equilibrium as Handmade
+from problems import normal, uniform
+from saddlepoint.auditing.cell import Job
+from saddlepoint.auditing.check import TargetError, check
+from saddlepoint.auditing.settling import unsettled
+from saddlepoint.auditing.suite import compose
+from saddlepoint.defense import Broyden, Picard
+from saddlepoint.game import Threat
+from saddlepoint.gradients import Checkpointed, Implicit, Phantom
+from saddlepoint.zoo.deq import DEQ, MonotoneDEQ, MonotoneNet, PeacemanRachford
+
+N, INPUTS, STATES = 40, 6, 10
+X = uniform(0, N, INPUTS)
+SPACE = sp.Linf(0.05)
+
+
+class Net:
+    """z = tanh(gain R z + U x), R a quarter turn in five planes: plain steps converge for gain < 1 and circle beyond it."""
+
+    def __init__(self, gain):
+        quarter = torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64)
+        self.inner, self.gain = torch.block_diag(*[quarter] * (STATES // 2)), gain
+        self.inputs, self.outputs = 0.1 * normal(2, STATES, INPUTS), normal(3, 3, STATES)
+
+    def inject(self, x):
+        return x @ self.inputs.T
+
+    def start(self, u):
+        return torch.zeros_like(u)
+
+    def cell(self, z, u):
+        return (self.gain * z @ self.inner.T + u).tanh()
+
+    def head(self, z):
+        return z @ self.outputs.T
+
+
+class Own(sp.Defense):
+    """A user's own equilibrium defence, which knows of no `settled`."""
+
+    def __init__(self, gain, method):
+        self.net, self.method = Net(gain), method
+
+    def trace(self, x, ctx):
+        u = self.net.inject(x)
+        best = ctx.solve("mine", self.net.cell, self.net.start(u), u, method=self.method).best
+        return sp.Trace((sp.View("final", self.net.head(best)),))
+
+
+def found(defense, x=X, points=None):
+    """What is said of the images and of points nearby, by name."""
+    job = Job(defense, x, torch.zeros(len(x), dtype=torch.long), Threat(SPACE), seed=0, batch_size=16)
+    return {symptom.name: symptom for symptom in unsettled(job, (x + 0.05).clamp(max=1) if points is None else points)}
+
+
+PLAIN_STEPS = Picard(steps=20, tolerance=1e-3)
+
+
+@pytest.mark.parametrize("build", [lambda gain: DEQ(Net(gain), method=PLAIN_STEPS), lambda gain: Own(gain, PLAIN_STEPS)])
+def test_a_solver_that_circles_is_told_and_its_settling_twin_is_not(build):
+    assert not found(build(0.7))
+    symptom = found(build(3.0))["no fixed point"]
+    assert symptom.level == "serious"
+    assert "100 % of the clean images" in symptom.message
+    assert "100 % of the attacked images" in symptom.message
+
+
+def test_the_points_that_images_were_moved_to_are_judged_too():
+    """Zeros have their fixed point at the start; moved by 0.05 they circle."""
+    symptom = found(DEQ(Net(3.0), method=PLAIN_STEPS), torch.zeros_like(X))["no fixed point"]
+    assert "clean" not in symptom.message
+    assert "attacked images" in symptom.message
+
+
+def test_a_few_images_without_a_fixed_point_are_a_warning():
+    x = torch.zeros_like(X)
+    x[:2] = X[:2]
+    symptom = found(DEQ(Net(3.0), method=PLAIN_STEPS), x, points=torch.zeros_like(x))["no fixed point"]
+    assert symptom.level == "warning"
+    assert "5 % of the clean images" in symptom.message
+
+
+def test_a_backward_solve_that_does_not_converge_is_told():
+    """The default backward solve has 50 steps of Broyden; one plain step stops far from its fixed point."""
+
+    class Hasty(DEQ):
+        def trace(self, x, ctx):
+            return super().trace(x, sp.Context(ctx.coins, {"solve": Implicit(Picard(steps=1))}, ctx.keep, ctx.notebook))
+
+    patient, hasty = (found(kind(Net(0.9), method=Broyden(steps=40))) for kind in (DEQ, Hasty))
+    assert not patient
+    assert list(hasty) == ["gradient not solved for"]
+    assert hasty["gradient not solved for"].level == "serious"
+    assert "of 16 images" in hasty["gradient not solved for"].message
+
+
+def test_the_monotone_defence_tells_its_own_residual():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = MonotoneNet(image=(1, 1, INPUTS), size=STATES, m=0.1).double().eval()
+    settling, hasty = (found(MonotoneDEQ(net, method=PeacemanRachford(steps=steps)), X.view(N, 1, 1, INPUTS)) for steps in (500, 1))
+    assert not settling
+    assert list(hasty) == ["no fixed point"]
+
+
+def test_a_defence_that_solves_nothing_is_asked_once():
+    class Counted(sp.Plain):
+        rows = 0
+
+        def trace(self, x, ctx):
+            self.rows += len(x)
+            return super().trace(x, ctx)
+
+    plain = Counted(torch.nn.Linear(INPUTS, 3).double())
+    assert not found(plain)
+    assert plain.rows == 1
+
+
+def test_an_audit_prints_it_above_the_number():
+    x = X[:6]
+    defense = DEQ(Net(3.0), method=Picard(steps=6))
+    with torch.no_grad():
+        y = defense.respond(x, sp.Context.seeded(0, len(x))).argmax(1)
+    result = sp.audit(defense, x, y, threat=SPACE, adversaries=[sp.Direct("pgd", sp.PGD(2))])
+    assert "no fixed point" in [symptom.name for symptom in result.symptoms]
+    assert result.verdict == "cannot be told"
+    assert "no fixed point" in result.summary()
+
+
+def test_attacks_through_the_solver_are_sent_where_there_is_one():
+    for name, defense in (("solve", DEQ(Net(0.7))), ("mine", Own(0.7, PLAIN_STEPS))):
+        checked = check(defense, X, torch.zeros(N, dtype=torch.long), SPACE)
+        assert checked.solves == {name}
+        sent = {adversary.name: adversary for adversary in compose(defense, Threat(SPACE), "quick", checked.solves)}
+        assert sent["apgd-through"].rules == {name: Checkpointed()}
+        assert isinstance(sent["apgd-unrolled"].rules[name], Phantom)
+    assert not check(sp.Plain(torch.nn.Linear(INPUTS, 3).double()), X, torch.zeros(N, dtype=torch.long), SPACE).solves
+
+
+class Broken(Net):
+    def __init__(self, how):
+        super().__init__(0.7)
+        self.how = how
+
+    def cell(self, z, u):
+        return self.how(super().cell(z, u))
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        (lambda f: f * torch.nan, "NaN or infinite logits on 16 of 16 clean images"),
+        (lambda f: f[:, :3], r"f\(z\) must look like z: z has shape \(16, 10\).*f\(z\) has shape \(16, 3\)"),
+        (lambda f: f.float(), r"type torch.float64, f\(z\) has shape \(16, 10\) and type torch.float32"),
+    ],
+    ids=["nan", "shape", "type"],
+)
+def test_a_broken_cell_is_refused_with_its_reason(how, message):
+    with pytest.raises(TargetError, match=message):
+        check(DEQ(Broken(how)), X, torch.zeros(N, dtype=torch.long), SPACE)
+
+
+def test_a_cell_that_runs_away_is_told():
+    """f(z) = 3 z + u never comes back: z grows until it is given up, and what is answered is its least bad state."""
+
+    class Away(Net):
+        def cell(self, z, u):
+            return 3 * z + u
+
+    assert found(DEQ(Away(1.0), method=PLAIN_STEPS))["no fixed point"].level == "serious"
+
+
+def test_a_handmade_equilibrium_that_settles_is_not_accused():
+    assert not found(Handmade(Curved.contractive(3), method=Broyden(steps=30, tolerance=1e-8)), uniform(0, 20, 7))
