@@ -11,13 +11,16 @@ from pathlib import Path
 import pytest
 from audits import SYMPTOMS, a_large_audit, an_audit
 
+from saddlepoint.report.games.page import write as write_game
 from saddlepoint.report.html import write
 from saddlepoint.report.live import LivePage
 from saddlepoint.report.site import write as write_site
 from saddlepoint.report.style import DARK, LIGHT
 from saddlepoint.run import run_spec
 from saddlepoint.run.executor import Serial
-from saddlepoint.run.spec import AttackSpec, DataSpec, RunSpec, ThreatSpec
+from saddlepoint.run.games.play import run_game
+from saddlepoint.run.games.spec import GameSpec
+from saddlepoint.run.spec import AttackSpec, DataSpec, RunSpec, ThreatSpec, checked
 from saddlepoint.run.work import load
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="skipped: the browser tests need selenium (pip install '.[dev]').")
@@ -225,6 +228,67 @@ def test_a_live_page_loads_itself_again_and_ends_at_the_report(visit, runs, tmp_
     assert browser.title == "zoo:digits-pgd: upper bound"
 
 
+@pytest.fixture(scope="module")
+def game(tmp_path_factory):
+    """A real game, small, beside one made by hand with names that would be code."""
+    folder = tmp_path_factory.mktemp("game")
+    asked = {"target": "zoo:digits-exits", "data": {"n": 16}, "threat": {"eps": "0.15"}, "attack": "fgsm", "subsets": "intervals"}
+    record = run_game(checked(GameSpec, asked), folder)
+    return record, write_game(record, folder / "report.html")
+
+
+def test_every_section_of_a_game_is_one_click_away_and_its_figures_are_those_of_the_record(visit, game):
+    record, path = game
+    browser = visit(path)
+    links, sections = (browser.find_elements("css selector", name) for name in ("nav a", "section"))
+    assert [link.text for link in links] == [section.find_element("tag name", "h2").text for section in sections]
+    assert {"The game", "Strategies under attack", "Accuracy per exit", "What it cost"} <= {link.text for link in links}
+    for link, section in zip(links, sections, strict=True):
+        link.click()
+        place = browser.execute_script("return arguments[0].getBoundingClientRect().top", section)
+        end = browser.execute_script("return innerHeight + scrollY >= document.documentElement.scrollHeight - 1")
+        assert -1 <= place <= 60 or end, link.text
+        browser.execute_script("scrollTo(0, 0)")
+    for fold in browser.find_elements("css selector", "details"):
+        fold.find_element("tag name", "summary").click()
+        assert fold.find_element("tag name", "pre").is_displayed()
+    assert texts(browser, ".numbers b")[0] == f"{100 * record.value.value:.1f} %"
+    assert texts(browser, ".matrix .value") == [f"{100 * p:.1f}" for p in record.payoff.flatten().tolist()]
+    for strategy, line in zip(record.strategies, texts(browser, "#strategies-under-attack tbody tr"), strict=False):
+        assert line.startswith(f"{strategy.name} {100 * strategy.clean.value:.1f} %")
+        assert f" {100 * strategy.per_image.value:.1f} % " in line
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_matrix_is_drawn_inside_its_figure_with_text_that_stands_out(visit, game, scheme):
+    browser = visit(game[1])
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": features})
+    try:
+        frame, *parts = browser.execute_script(
+            "const svg = document.querySelector('.matrix');"
+            "return [svg, ...svg.querySelectorAll('rect, text')].map((e) => e.getBoundingClientRect().toJSON())"
+        )
+        assert len(parts) > 200
+        for part in parts:
+            assert frame["left"] - 1 <= part["left"] <= part["right"] <= frame["right"] + 1
+            assert frame["top"] - 1 <= part["top"] <= part["bottom"] <= frame["bottom"] + 1
+        ink = browser.execute_script("return getComputedStyle(document.querySelector('.matrix .value')).fill")
+        colour = (LIGHT if scheme == "light" else DARK)["ink"]
+        assert ink == f"rgb({', '.join(str(int(colour[k : k + 2], 16)) for k in (1, 3, 5))})"
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
+
+
+def test_a_script_in_a_name_of_a_game_is_text(visit, game, tmp_path):
+    record, _ = game
+    named = replace(record, target=_HOSTILE, rows=tuple(replace(row, name=_HOSTILE) for row in record.rows))
+    browser = visit(write_game(named, tmp_path / "report.html"))
+    assert texts(browser, "h1") == [_HOSTILE]
+    assert browser.title == f"{_HOSTILE}: game on exits"
+    assert browser.find_elements("css selector", "script") == []
+
+
 def test_on_paper_everything_is_light_and_unfolded(visit, runs):
     browser = visit(runs[0] / "real" / "report.html")
     dark = [{"name": "prefers-color-scheme", "value": "dark"}]
@@ -239,9 +303,9 @@ def test_on_paper_everything_is_light_and_unfolded(visit, runs):
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_no_page_is_wider_than_its_window(visit, runs, tmp_path, width):
+def test_no_page_is_wider_than_its_window(visit, runs, game, tmp_path, width):
     folder, audits = runs
-    pages = (write_site([folder / name for name in audits], tmp_path / "site"), folder / "real" / "report.html")
+    pages = (write_site([folder / name for name in audits], tmp_path / "site"), folder / "real" / "report.html", game[1])
     for page in pages:
         browser = visit(page)
         browser.execute_cdp_cmd(

@@ -88,7 +88,7 @@ def test_a_cell_of_another_schema_is_not_taken_for_one_of_ours(run, schema, says
     store = Store(run)
     key = store.keys()[0]
     record = {name: value for name, value in store.record(key).items() if name != "seal"}
-    (run / "cells" / f"{key}.json").write_bytes(store_module._sealed({**record, "schema": schema}))
+    (run / "cells" / f"{key}.json").write_bytes(store_module.sealed({**record, "schema": schema}))
     with pytest.raises(StoreError, match=says):
         store.get(key)
 
@@ -100,8 +100,8 @@ def test_cells_from_before_ascents_were_kept_are_read_and_the_run_goes_on_with_t
         del tensors["ascent"]
         record = {name: value for name, value in store.record(key).items() if name != "seal"}
         (run / "cells" / f"{key}.safetensors").write_bytes(save(tensors))
-        old = {**record, "schema": 1, "tensors": store_module._sha(save(tensors))}
-        (run / "cells" / f"{key}.json").write_bytes(store_module._sealed(old))
+        old = {**record, "schema": 1, "tensors": store_module.sha(save(tensors))}
+        (run / "cells" / f"{key}.json").write_bytes(store_module.sealed(old))
     before, now = content(run), Audit.load(run)
     again = run_spec(spec(n=8, attacks=ATTACKS[:1]), run, executor=Serial())
     assert content(run) == before  # no cell was computed again

@@ -91,7 +91,7 @@ def _mixes(matrix: Matrix, grid: _Grid) -> Iterator[Markup]:
                 yield tag("text", f"{100 * p:.0f} %", x=x, y=base - long - 4, text_anchor="middle", class_="axis")
     for a, p in enumerate(matrix.attacker):
         if p > 1e-9:
-            long = (_MARGIN - 34) * p / most
+            long = (_MARGIN - 42) * p / most
             title = tag("title", f"the attacker plays {matrix.rows[a]}: {100 * p:.1f} %")
             x, y = grid.right + _GAP, grid.y(a)
             yield tag("rect", title, x=x, y=y + 0.5, width=long, height=max(grid.high - 1, 0.5), class_="lost")
