@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from saddlepoint.defense import Subset, intervals, subset_name
 from saddlepoint.game.exits import ExitGame
-from saddlepoint.papers.multi_exit import EXPERIMENTS
 from saddlepoint.papers.multi_exit.lab import Lab
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Heat, Result, Row, Table
@@ -34,9 +33,7 @@ def run(request: Request) -> Result:
     )
     heat = Heat("figure-3", table.title, names, names, values, "attacked", "answering")
     remarks = _remarks(game)
-    return lab.result(
-        EXPERIMENTS[4], [table, remarks], subjects=[subject], findings=_findings(remarks, game), charts=[heat], repeats=1
-    )
+    return lab.result("figure-3", [table, remarks], subjects=[subject], findings=_findings(remarks, game), charts=[heat], repeats=1)
 
 
 def _remarks(game: ExitGame) -> Table:

@@ -11,7 +11,6 @@ from saddlepoint.attack.pgd import PGD
 from saddlepoint.coins import Coins
 from saddlepoint.game.exits import ExitGame
 from saddlepoint.game.partial import max_average
-from saddlepoint.papers.multi_exit import EXPERIMENTS
 from saddlepoint.papers.multi_exit.lab import Lab, Subject
 from saddlepoint.papers.multi_exit.scales import Rows
 from saddlepoint.papers.registry import Request
@@ -28,7 +27,7 @@ def run(request: Request) -> Result:
         subject = lab.subject(name)
         studies.append(study(lab, subject, lab.game(subject), lab.game(subject, subject.test)))
     return lab.result(
-        EXPERIMENTS[5],
+        "figure-6",
         [one.table for one in studies],
         subjects=[one.subject for one in studies],
         notes=NOTES,

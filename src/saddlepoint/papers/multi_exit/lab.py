@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import NamedTuple
 
@@ -20,9 +20,10 @@ from saddlepoint.game import Adversary, Episode
 from saddlepoint.game.aimer import distribution
 from saddlepoint.game.exits import ExitGame, columns_of, exit_game
 from saddlepoint.game.partial import Craft, Drawn, max_average
+from saddlepoint.papers.multi_exit import EXPERIMENTS
 from saddlepoint.papers.multi_exit.nets import Listed, recipes
 from saddlepoint.papers.multi_exit.scales import SETTINGS, Rows, Setting
-from saddlepoint.papers.registry import Experiment, Request
+from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cloud, Heat, Result, Table
 from saddlepoint.run.kept import kept
 from saddlepoint.run.work import Work, torch_threads
@@ -34,6 +35,9 @@ from saddlepoint.zoo.models import WEIGHTS, entry, load, names
 class Images(NamedTuple):
     x: Tensor
     y: Tensor
+
+    def first(self, count: int) -> Images:
+        return Images(self.x[:count], self.y[:count])
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,7 @@ class Lab:
             exits=len(logits),
             space=recipe.space,
             data=recipe.data,
-            game=Images(held.x[: setting.played], held.y[: setting.played]),
+            game=held.first(setting.played),
             test=Images(test.x.to(device), test.y.to(device)),
             gates=gates,
         )
@@ -202,11 +206,15 @@ class Lab:
 
     def swept(self, subject: Subject) -> Images:
         """The test images that are attacked in six ways."""
-        return Images(subject.test.x[: self.setting.swept], subject.test.y[: self.setting.swept])
+        return subject.test.first(self.setting.swept)
+
+    def few(self, subject: Subject) -> Subject:
+        """The subject with fewer images, for attacks that are many."""
+        return replace(subject, game=subject.game.first(self.setting.swept), test=self.swept(subject))
 
     def result(
         self,
-        experiment: Experiment,
+        name: str,
         tables: Sequence[Table],
         *,
         subjects: Sequence[Subject],
@@ -215,7 +223,7 @@ class Lab:
         charts: Sequence[Heat | Cloud] = (),
         repeats: int | None = None,  # where nothing was repeated: 1
     ) -> Result:
-        request = self.request
+        request, experiment = self.request, next(one for one in EXPERIMENTS if one.name == f"multi-exit/{name}")
         return Result(
             experiment=experiment.name,
             title=experiment.title,

@@ -9,7 +9,7 @@ import torch
 from saddlepoint.attack.pgd import PGD
 from saddlepoint.game.exits import ExitGame
 from saddlepoint.game.matrix import least_per_example
-from saddlepoint.papers.multi_exit import EXPERIMENTS, figure_6, honest
+from saddlepoint.papers.multi_exit import figure_6, honest
 from saddlepoint.papers.multi_exit.lab import Lab, Subject
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Result, Row, Table
@@ -20,7 +20,7 @@ _DRAWS = 100
 
 def run(request: Request) -> Result:
     lab = Lab.open(request)
-    subject = lab.subject("seven")
+    subject = lab.few(lab.subject("seven"))
     attack = PGD(min(_STEPS, lab.setting.payoff.steps), lab.setting.payoff.step_size)
     game, fresh = lab.game(subject, attack=attack), lab.game(subject, subject.test, attack=attack)
     few = lab.game(subject, attack=attack, double_oracle=True)
@@ -28,7 +28,7 @@ def run(request: Request) -> Result:
     exposed = honest.exposure(lab, subject, game, fresh, attack)
     values, oracle = _values(lab, subject, game), _oracle(subject, game, few)
     return lab.result(
-        EXPERIMENTS[7],
+        "seven-exits",
         [values, oracle, study.table, exposed.table],
         subjects=[subject],
         notes=[f"all games here are played with PGD-{attack.steps}", *figure_6.NOTES, *honest.NOTES],

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from saddlepoint.defense import Subset
 from saddlepoint.game.exits import ExitGame
-from saddlepoint.papers.multi_exit import EXPERIMENTS, published
+from saddlepoint.papers.multi_exit import published
 from saddlepoint.papers.multi_exit.lab import Lab, Subject, attackers
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Result, Row, Table
@@ -44,7 +44,7 @@ def run(request: Request) -> Result:
         rows += evaluated(lab, subject, case)
     table = Table("Robust accuracy, %", LABELS, published.ATTACKS, tuple(rows), lab.setting.swept)
     return lab.result(
-        EXPERIMENTS[0],
+        "table-1",
         [table],
         subjects=list(subjects.values()),
         notes=[

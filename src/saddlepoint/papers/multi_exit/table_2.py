@@ -6,7 +6,7 @@ from torch import Tensor
 
 from saddlepoint.defense import Subset
 from saddlepoint.game import Stand
-from saddlepoint.papers.multi_exit import EXPERIMENTS, published
+from saddlepoint.papers.multi_exit import published
 from saddlepoint.papers.multi_exit.lab import Lab, Subject, aimed
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Result, Row, Table
@@ -30,7 +30,7 @@ def run(request: Request) -> Result:
         "static: the last exit; dynamic: the first exit of low entropy, since the paper does not say which rule its row has",
         "NEED's draw is not simulated: its expectation is exact",
     )
-    return lab.result(EXPERIMENTS[1], [table], subjects=subjects, notes=notes, findings=_findings(table))
+    return lab.result("table-2", [table], subjects=subjects, notes=notes, findings=_findings(table))
 
 
 def _row(lab: Lab, subject: Subject, method: str, strategy: Tensor | Subset | str, network: str) -> Row:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from saddlepoint.defense import Subset
 from saddlepoint.game import Stand
-from saddlepoint.papers.multi_exit import EXPERIMENTS, published
+from saddlepoint.papers.multi_exit import published
 from saddlepoint.papers.multi_exit.lab import Lab, Subject, aimed
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Result, Row, Table
@@ -24,7 +24,7 @@ def run(request: Request) -> Result:
         lab.setting.budgets,
         "without NEED: the same backbone with one exit, as the paper's abstract compares; with NEED: AIMER's best response",
     )
-    return lab.result(EXPERIMENTS[2], [table], subjects=subjects, notes=notes, findings=_findings(table))
+    return lab.result("table-3", [table], subjects=subjects, notes=notes, findings=_findings(table))
 
 
 def _row(lab: Lab, subject: Subject, label: str, strategy: Tensor | Subset, paper: tuple[float, ...]) -> Row:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from saddlepoint.game import Episode
-from saddlepoint.papers.multi_exit import EXPERIMENTS, published
+from saddlepoint.papers.multi_exit import published
 from saddlepoint.papers.multi_exit.lab import Lab, Subject, attackers
 from saddlepoint.papers.multi_exit.published import TABLE_4_AIMER, TABLE_4_MAX_AVERAGE
 from saddlepoint.papers.registry import Request
@@ -39,7 +39,7 @@ def run(request: Request) -> Result:
         f"complete: six attacks on {n} images, {lab.setting.repeats} times, with the preparation; the paper has 10000 and 5",
         "the defender answers with the third exit, as in the first rows of Table 1",
     )
-    return lab.result(EXPERIMENTS[3], [table], subjects=[subject], notes=notes, findings=_findings(table))
+    return lab.result("table-4", [table], subjects=[subject], notes=notes, findings=_findings(table))
 
 
 def spent(episodes: Sequence[Episode]) -> float:

@@ -1,0 +1,54 @@
+"""Experiments by name, and the command that runs them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import import_module
+from inspect import signature
+
+import pytest
+from typer.testing import CliRunner
+
+from saddlepoint.cli import app
+from saddlepoint.papers import EXPERIMENTS, Request, chosen
+
+
+def call(*words: str):
+    return CliRunner().invoke(app, list(words))
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_has_a_home_that_takes_a_request(name: str) -> None:
+    module, _, function = EXPERIMENTS[name].home.partition(":")
+    assert list(signature(getattr(import_module(module), function)).parameters) == ["request"]
+    assert EXPERIMENTS[name].reports.endswith(".")
+
+
+def test_a_paper_stands_for_all_of_its_experiments() -> None:
+    assert chosen("multi-exit", EXPERIMENTS) == tuple(EXPERIMENTS.values())
+    assert chosen("multi-exit/table-2", EXPERIMENTS) == (EXPERIMENTS["multi-exit/table-2"],)
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ValueError, match="Did you mean 'multi-exit/table-1'"):
+        chosen("multi_exit/table1", EXPERIMENTS)
+    result = call("reproduce", "multi-exit/figure6")
+    assert result.exit_code == 2
+    assert "Did you mean 'multi-exit/figure-6'?" in " ".join(result.stderr.split())
+
+
+def test_an_unknown_scale_is_refused(tmp_path) -> None:
+    with pytest.raises(ValueError, match="one of tiny, small, paper, got 'huge'"):
+        Request(tmp_path, "huge")  # type: ignore[arg-type]
+
+
+def test_without_a_name_all_are_listed_without_torch() -> None:
+    code = (
+        "import sys\nfrom saddlepoint.cli import app\napp(['reproduce'], standalone_mode=False)\nassert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert all(name in done.stdout for name in EXPERIMENTS)
+    listed = json.loads(call("reproduce", "--json").stdout)
+    assert [one["name"] for one in listed] == list(EXPERIMENTS)
