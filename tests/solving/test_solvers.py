@@ -9,11 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 
+from memory import peak_bytes
 from problems import normal
 from saddlepoint.solving import Anderson, Broyden, Cell, Inverse, Picard, Solver, Status
 
-METHODS = (Picard(steps=300), Picard(steps=300, damping=0.5), Anderson(steps=300), Broyden(steps=300))
-IDS = ("picard", "damped picard", "anderson", "broyden")
+METHODS = (
+    Picard(steps=300),
+    Picard(steps=300, damping=0.5),
+    Anderson(steps=300),
+    Broyden(steps=300),
+    Broyden(steps=300, memory=4),
+)
+IDS = ("picard", "damped picard", "anderson", "broyden", "forgetful broyden")
 
 
 def zeros(n: int, *shape: int) -> Tensor:
@@ -209,6 +216,23 @@ def test_the_blend_is_the_weighted_sum_of_the_states_without_keeping_them() -> N
     assert int(kept.taken.amin()) < 8  # some rows repeat their state
     expected = sum(w * z for w, z in zip(weights, kept.states.values(), strict=True))
     torch.testing.assert_close(solution.blend, expected, rtol=1e-14, atol=1e-15)
+
+
+def test_a_short_memory_bounds_what_broyden_holds_and_a_long_one_changes_nothing() -> None:
+    a, b = contraction(0, 500, norm=0.99), normal(1, 2, 500)
+
+    def spent(steps: int, memory: int | None) -> int:
+        method = Broyden(steps=steps, tolerance=0.0, memory=memory)
+        return peak_bytes(lambda: method(affine(a, b), zeros(2, 500)))
+
+    assert spent(64, 6) < 1.05 * spent(16, 6)  # residuals of more steps, and where it happens a second state
+    assert spent(64, None) > 3 * spent(16, None)
+    whole, long = (Broyden(steps=20, memory=m)(affine(a, b), zeros(2, 500)) for m in (None, 20))
+    assert torch.equal(whole.best, long.best)
+    with pytest.raises(ValueError, match=r"cannot be had from Broyden.*which forgets it"):
+        Broyden(steps=20, memory=3)(affine(a, b), zeros(2, 500), learned=True)
+    with pytest.raises(ValueError, match="at least one step, got memory=0"):
+        Broyden(memory=0)
 
 
 def test_an_empty_batch_is_solved() -> None:

@@ -94,13 +94,24 @@ class _Mixing:
 class Broyden(Solver):
     """z_{n+1} = z_n - step_size B_n g_n,  g = f(z) - z,  with B_n the low-rank inverse of `Inverse` (Yang et al. 2022, Eq. 7-8).
 
-    From B_0 = -I the first full step is z_1 = f(z_0).
+    From B_0 = -I the first full step is z_1 = f(z_0). Each step adds a term to B, so that memory grows with steps unless all but
+    the last few are forgotten; rules that look back at B_n need them all.
     """
 
     step_size: float = 1.0
+    memory: int | None = None  # terms of B that are remembered; None: all
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.memory is not None and self.memory < 1:
+            raise ValueError(f"Broyden remembers at least one step, got memory={self.memory}.")
+
+    @property
+    def forgets(self) -> bool:
+        return self.memory is not None and self.memory < self.steps
 
     def begin(self, z: Tensor, f: Tensor, inverse: Inverse | None) -> _Secants:
-        return _Secants(z, f - z, Inverse.start(z) if inverse is None else inverse, self.step_size)
+        return _Secants(z, f - z, Inverse.start(z) if inverse is None else inverse, self.step_size, self.memory)
 
 
 @dataclass(frozen=True)
@@ -109,13 +120,15 @@ class _Secants:
     g: Tensor
     inverse: Inverse
     step_size: float
+    memory: int | None
 
     def propose(self) -> Tensor:
         return self.z - self.step_size * self.inverse.matvec(self.g)
 
     def observe(self, z: Tensor, f: Tensor) -> _Secants:
         g = f - z
-        return replace(self, z=z, g=g, inverse=self.inverse.updated(z - self.z, g - self.g))
+        inverse = self.inverse.updated(z - self.z, g - self.g)
+        return replace(self, z=z, g=g, inverse=inverse if self.memory is None else inverse.latest(self.memory))
 
     def __getitem__(self, rows: Tensor) -> _Secants:
         return replace(self, z=self.z[rows], g=self.g[rows], inverse=self.inverse[rows])

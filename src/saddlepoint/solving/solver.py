@@ -53,6 +53,11 @@ class Solver(ABC):
                 f"tolerance={self.tolerance} and divergence={self.divergence}."
             )
 
+    @property
+    def forgets(self) -> bool:
+        """Does it forget what it learned on its first steps, so that nobody can look back at it?"""
+        return False
+
     @abstractmethod
     def begin(self, z: Tensor, f: Tensor, inverse: Inverse | None) -> Walk:
         """A walk from z [N, D], where f = f(z)."""
@@ -73,6 +78,8 @@ class Solver(ABC):
         States are kept, summed with weights, and the inverse is handed back only where asked for: else the memory of a solve does
         not grow with its steps, save what the method itself needs.
         """
+        if learned and self.forgets:
+            raise ValueError(f"what was learned on the way cannot be had from {self}, which forgets it. Leave out `memory`.")
         limits = torch.full((len(start),), self.steps, device=start.device) if limits is None else limits
         record = _Record(self, start, frozenset(keep), tuple(weights), limits)
         rows, z = torch.arange(len(start), device=start.device), start.flatten(1)
