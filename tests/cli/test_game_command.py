@@ -25,6 +25,13 @@ SMALL = ("--n", "40", "--eps", "0.2", "--attack", "fgsm")
 CELLS = 7 + 1 + 7 + 4
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _few_draws():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("saddlepoint.run.games.play._DRAWS", 8)
+        yield
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     out = tmp_path_factory.mktemp("made") / "mine"
@@ -169,7 +176,9 @@ def test_runs_lists_and_shows_games_beside_audits(run):
     assert json.loads(call("runs", "show", run, "--json").stdout)["summary"]["kind"] == "game"
 
 
-def test_verify_plays_every_point_again_in_a_fresh_process(run):
+def test_verify_plays_every_point_again_in_a_fresh_process(run, monkeypatch):
+    monkeypatch.setattr("saddlepoint.run.games.play._DRAWS", 200)  # as the fresh process has it
+    assert call("game", f"{TARGETS}:exits", *SMALL, "--out", run, "--quiet").exit_code == 0
     good = call("runs", "verify", run)
     assert good.exit_code == 0, good.output
     assert "points are answered by every column as recorded" in good.stdout
