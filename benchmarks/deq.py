@@ -171,9 +171,8 @@ def monotone(asked: argparse.Namespace) -> dict[str, Any]:
 
     folder = asked.models or os.environ.get("SADDLEPOINT_MODELS")
     if not folder:
-        raise SystemExit(
-            "nothing to do: give --models FOLDER or set SADDLEPOINT_MODELS to a folder with mnist/mondeq_*.safetensors"
-        )
+        print("nothing to do: give --models FOLDER, or set SADDLEPOINT_MODELS, with mnist/mondeq_*.safetensors in it")
+        raise SystemExit
     index = Path(folder) / "index.json"
     published = {one["name"]: one.get("clean") for one in json.loads(index.read_text())} if index.is_file() else {}
     data, rows = load_data("mnist", split="test", root=asked.data), {}
