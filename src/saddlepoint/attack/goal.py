@@ -40,7 +40,8 @@ class Goal:
     def __getitem__(self, rows: Tensor) -> Goal:
         """The same objective for some of the rows."""
         notes = None if self.notes is None else self.notes[rows]
-        return replace(self, y=self.y[rows], loss=restrict(self.loss, rows), notes=notes)
+        defenses = [defense.restrict(rows) for defense in self.defenses]
+        return replace(self, defenses=defenses, y=self.y[rows], loss=restrict(self.loss, rows), notes=notes)
 
     def facets(self, x: Tensor, coins: Coins) -> Reading:
         """Value [C-1, N]: the margin of each other class, class y + 1 first. Their maximum is the margin."""

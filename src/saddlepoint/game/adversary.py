@@ -173,16 +173,17 @@ class Cascade:
         coupled = defense.unit != "example"
         best, alive = Best(x, coupled), torch.arange(len(x), device=x.device)
         for adversary in self.adversaries:
-            seat, labels = turn.restrict(alive), y[alive]
-            found = adversary.move(seat, defense, x[alive], labels)
-            rehearsal = seat.rehearse(defense, found.point, labels)
+            seat, there, labels = turn.restrict(alive), defense.restrict(alive), y[alive]
+            found = adversary.move(seat, there, x[alive], labels)
+            rehearsal = seat.rehearse(there, found.point, labels)
             _offer(best, alive, found.point, rehearsal.reading)
             # Losses of different attacks have different scales: peaks compete by the margin that the defence shows on them. Only
             # rows whose peak is another point pay for it: coins are numbered by what a row has spent, whatever its neighbours do.
             apart = block((found.peak != found.point).flatten(1).any(1).long(), coupled).nonzero()[:, 0]
             if len(apart):
                 peak = found.peak[apart]
-                _offer(best, alive[apart], peak, seat.restrict(apart).rehearse(defense, peak, labels[apart]).reading)
+                again = seat.restrict(apart).rehearse(there.restrict(apart), peak, labels[apart])
+                _offer(best, alive[apart], peak, again.reading)
             if not coupled:
                 alive = alive[~rehearsal.fallen]
             if not len(alive):
@@ -227,7 +228,7 @@ class Standing(Around):
         alive = (~turn.rehearse(defense, x, y).fallen).nonzero()[:, 0]
         if not len(alive):
             return Found(x, x)
-        found = self.adversary.move(turn.restrict(alive), defense, x[alive], y[alive])
+        found = self.adversary.move(turn.restrict(alive), defense.restrict(alive), x[alive], y[alive])
         return Found(x.index_copy(0, alive, found.point), x.index_copy(0, alive, found.peak))
 
 
