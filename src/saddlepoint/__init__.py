@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         targeted_margin,
     )
     from saddlepoint.attack.pgd import FGSM, PGD
+    from saddlepoint.attack.pool import AverageLoss, LeastLoss
     from saddlepoint.attack.rays import RayS
     from saddlepoint.attack.space import L1, L2, Ball, Linf, Radii
     from saddlepoint.attack.square import Square
@@ -33,13 +34,20 @@ if TYPE_CHECKING:
     from saddlepoint.data import load_data
     from saddlepoint.defense import BlackBox, Confident, Context, Defense, LowEntropy, MultiExit, Plain, Trace, View
     from saddlepoint.game import (
+        ByLabel,
         Cascade,
+        Control,
         Direct,
+        FixedPoint,
+        GreedyModelSpace,
         JointEquilibrium,
         MultiTarget,
         Outcomes,
         Peak,
         Restarts,
+        Retrained,
+        Searched,
+        Skip,
         Threat,
         Transfer,
         autoattack,
@@ -65,6 +73,7 @@ if TYPE_CHECKING:
     )
     from saddlepoint.run import audit
     from saddlepoint.zoo.multi_exit import attach_exits
+    from saddlepoint.zoo.transductive import DENT, TENT
 
 _HOME = {
     "attack.aim": ("Gate", "expected", "hardest", "last", "loss_of_mean", "mean_of_losses", "mixture"),
@@ -77,6 +86,7 @@ _HOME = {
         "cross_entropy", "dlr", "margin", "probability_margin", "saturated", "targeted_dlr", "targeted_margin",
     ),
     "attack.pgd": ("FGSM", "PGD"),
+    "attack.pool": ("AverageLoss", "LeastLoss"),
     "attack.rays": ("RayS",),
     "attack.space": ("L1", "L2", "Ball", "Linf", "Radii"),
     "attack.square": ("Square",),
@@ -85,8 +95,9 @@ _HOME = {
     "data": ("load_data",),
     "defense": ("BlackBox", "Confident", "Context", "Defense", "LowEntropy", "MultiExit", "Plain", "Trace", "View"),
     "game": (
-        "Cascade", "Direct", "JointEquilibrium", "MultiTarget", "Outcomes", "Peak", "Restarts", "Threat", "Transfer", "autoattack",
-        "evaluate", "play", "rand",
+        "ByLabel", "Cascade", "Control", "Direct", "FixedPoint", "GreedyModelSpace", "JointEquilibrium",
+        "MultiTarget", "Outcomes", "Peak", "Restarts", "Retrained", "Searched", "Skip", "Threat", "Transfer",
+        "autoattack", "evaluate", "play", "rand",
     ),
     "game.aimer": ("NEED", "aimer"),
     "game.exits": ("exit_game",),
@@ -97,6 +108,7 @@ _HOME = {
     ),
     "run": ("audit",),
     "zoo.multi_exit": ("attach_exits",),
+    "zoo.transductive": ("DENT", "TENT"),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -104,6 +116,7 @@ __all__ = [
     "APGD",
     "BPDA",
     "CW",
+    "DENT",
     "FAB",
     "FGSM",
     "FMN",
@@ -112,24 +125,31 @@ __all__ = [
     "NEED",
     "PGD",
     "SPSA",
+    "TENT",
     "VMI",
     "Audit",
+    "AverageLoss",
     "Backprop",
     "Ball",
     "BlackBox",
+    "ByLabel",
     "Cascade",
     "Checkpointed",
     "Confident",
     "Context",
+    "Control",
     "CosineAscent",
     "Defense",
     "Direct",
     "EoT",
     "Exact",
     "FixedCoins",
+    "FixedPoint",
     "Gate",
+    "GreedyModelSpace",
     "Implicit",
     "JointEquilibrium",
+    "LeastLoss",
     "Linf",
     "LowEntropy",
     "MaxAverage",
@@ -142,8 +162,11 @@ __all__ = [
     "Radii",
     "RayS",
     "Restarts",
+    "Retrained",
+    "Searched",
     "SharedInverse",
     "SimultaneousAdjoint",
+    "Skip",
     "Square",
     "Threat",
     "Trace",
