@@ -6,14 +6,18 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from numbers import Real
+from typing import Any
+
+# `field(default=..., metadata=TACIT)` is described only where it is not at its default: records from before it was there stay true.
+TACIT = {"tacit": True}
 
 Plain = str | int | float | bool | None | list["Plain"] | dict[str, "Plain"]
 
 
 def describe(value: object) -> Plain:
-    """JSON values; a dataclass is its class and all its fields, a function its name."""
+    """JSON values; a dataclass is its class and all its fields but the tacit ones at their default, a function its name."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)  # JSON has no infinity
     if value is None or isinstance(value, str | int | float):
@@ -21,7 +25,8 @@ def describe(value: object) -> Plain:
     if isinstance(value, Real):  # numpy's numbers are none of Python's
         return describe(float(value))
     if is_dataclass(value) and not isinstance(value, type):
-        return {"kind": type(value).__name__, **{f.name: describe(getattr(value, f.name)) for f in fields(value)}}
+        told = [f for f in fields(value) if not _untold(f, getattr(value, f.name))]
+        return {"kind": type(value).__name__, **{f.name: describe(getattr(value, f.name)) for f in told}}
     if isinstance(value, tuple | list):
         return [describe(item) for item in value]
     if isinstance(value, frozenset | set):
@@ -29,6 +34,10 @@ def describe(value: object) -> Plain:
     if isinstance(value, Mapping):
         return {str(key): describe(item) for key, item in value.items()}
     return str(getattr(value, "__qualname__", type(value).__qualname__))
+
+
+def _untold(one: Field[Any], value: object) -> bool:
+    return bool(one.metadata.get("tacit")) and value == one.default
 
 
 def digest(value: object) -> str:

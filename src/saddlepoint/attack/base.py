@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol, TypeVar
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -23,3 +24,15 @@ class Attack(Protocol[Asked]):
     def calls(self) -> int: ...  # the most readings and slopes it asks for, per example
 
     def __call__(self, oracle: Asked, center: Tensor, space: Ball, coins: Coins) -> Found: ...
+
+
+def longer(attack: Attack[Any], times: int) -> Attack[Any]:
+    """The same attack with `times` as many steps, or queries."""
+    length = next((f.name for f in fields(attack) if f.name in ("steps", "queries")), None) if is_dataclass(attack) else None
+    if length is None:
+        raise TypeError(
+            f"the least of several losses is climbed with as many times the steps, but {type(attack).__name__} has neither a field "
+            "`steps` nor `queries`. Use another attack, or AverageLoss()."
+        )
+    scaled: Attack[Any] = replace(attack, **{length: times * getattr(attack, length)})
+    return scaled

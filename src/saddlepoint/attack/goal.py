@@ -12,7 +12,7 @@ from saddlepoint.attack.aim import Aim, last
 from saddlepoint.attack.loss import Loss, fooled, margin, restrict, targeted_margin
 from saddlepoint.coins import Coins
 from saddlepoint.defense import Context, Defense, Trace
-from saddlepoint.gradients import Reading, Rule
+from saddlepoint.gradients import Estimator, Reading, Rule, Slope
 from saddlepoint.solving import Notes
 
 
@@ -40,7 +40,22 @@ class Goal:
     def __getitem__(self, rows: Tensor) -> Goal:
         """The same objective for some of the rows."""
         notes = None if self.notes is None else self.notes[rows]
-        return replace(self, y=self.y[rows], loss=restrict(self.loss, rows), notes=notes)
+        defenses = [defense.restrict(rows) for defense in self.defenses]
+        return replace(self, defenses=defenses, y=self.y[rows], loss=restrict(self.loss, rows), notes=notes)
+
+    def slope(self, estimator: Estimator, x: Tensor, coins: Coins) -> Slope:
+        return estimator.slope(self, x, coins)
+
+    def facet_slope(self, estimator: Estimator, x: Tensor, coins: Coins) -> Slope:
+        return estimator.slope(self.facets, x, coins)
+
+    def cost(self, estimator: Estimator) -> int:
+        """Forward passes of a reading."""
+        return estimator.cost
+
+    def slope_cost(self, estimator: Estimator) -> tuple[int, int]:
+        """Forward and backward passes of a slope."""
+        return estimator.slope_cost
 
     def facets(self, x: Tensor, coins: Coins) -> Reading:
         """Value [C-1, N]: the margin of each other class, class y + 1 first. Their maximum is the margin."""

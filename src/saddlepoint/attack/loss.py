@@ -40,6 +40,21 @@ def probability_margin(logits: Tensor, y: Tensor) -> Tensor:
     return margin(logits.softmax(-1), y)
 
 
+def confidence(logits: Tensor, y: Tensor) -> Tensor:
+    """max_{j != y} p_j: how sure the defence is of a wrong class (Chen et al. 2022, App. A.3)."""
+    return _strongest_other(logits.softmax(-1), y)
+
+
+@dataclass(frozen=True)
+class NextClass:
+    """z_t - z_y towards the class t = y + step, counted round the classes."""
+
+    step: int
+
+    def __call__(self, logits: Tensor, y: Tensor) -> Tensor:
+        return _of(logits, (y + self.step) % logits.shape[-1]) - _of(logits, y)
+
+
 @runtime_checkable
 class PerRow(Protocol):
     """A loss that holds something for each row, and can be had for some of them."""

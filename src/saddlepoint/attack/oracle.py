@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.attack.goal import Goal
+from saddlepoint.attack.pool import Pool
 from saddlepoint.coins import Coins
 from saddlepoint.defense import Access
 from saddlepoint.gradients import Estimator, Reading, Slope
@@ -94,7 +95,7 @@ class Differentiates(Scores, Protocol):
 class Oracle:
     """A goal with a price tag. Attacks see this and nothing else: no model, no labels, no views."""
 
-    goal: Goal
+    goal: Goal | Pool
     estimator: Estimator
     meter: Meter
     rows: Tensor  # [N] which examples of the metered batch these are, on the meter's device
@@ -115,11 +116,11 @@ class Oracle:
 
     def left(self) -> int:
         """Readings that can still be paid for."""
-        return self.meter.left(self.rows) // self.estimator.cost
+        return self.meter.left(self.rows) // self.goal.cost(self.estimator)
 
     def allowance(self) -> Tensor:
         """[N] readings that each row can still pay for; rows of one batch may have spent differently."""
-        return self.meter.allowance(self.rows) // self.estimator.cost
+        return self.meter.allowance(self.rows) // self.goal.cost(self.estimator)
 
     def decide(self, x: Tensor) -> Tensor:  # [N] bool
         return self._read(x).success
@@ -130,21 +131,21 @@ class Oracle:
 
     def gradient(self, x: Tensor) -> Slope:
         self._require("gradient", "gradients")
-        forward, backward = self.estimator.slope_cost
+        forward, backward = self.goal.slope_cost(self.estimator)
         coins = self._pay(forward, backward)
-        return _finite(self.estimator.slope(self.goal, x, coins))
+        return _finite(self.goal.slope(self.estimator, x, coins))
 
     def facets(self, x: Tensor) -> Slope:
         """Margins of all other classes and their gradients: one forward pass, a backward pass per class."""
         self._require("gradient", "gradients")
-        forward, backward = self.estimator.slope_cost
+        forward, backward = self.goal.slope_cost(self.estimator)
         coins = self._pay(forward, 0)
-        slope = _finite(self.estimator.slope(self.goal.facets, x, coins))
+        slope = _finite(self.goal.facet_slope(self.estimator, x, coins))
         self.meter.charge(self.rows, 0, backward * len(slope.grad))
         return slope
 
     def _read(self, x: Tensor) -> Reading:
-        coins = self._pay(self.estimator.cost, 0)
+        coins = self._pay(self.goal.cost(self.estimator), 0)
         return self.estimator.read(self.goal, x, coins)
 
     def _pay(self, forward: int, backward: int) -> Coins:

@@ -30,6 +30,9 @@ class Answering(Defense):
     def adapt(self, x: Tensor, ctx: Context) -> Defense:
         return Answering(self.inner.adapt(x, ctx))
 
+    def restrict(self, rows: Tensor) -> Defense:
+        return Answering(self.inner.restrict(rows))
+
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         trace = self.inner.trace(x, ctx)
         answer = self.inner.answer(trace, ctx)

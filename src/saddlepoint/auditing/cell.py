@@ -29,7 +29,9 @@ class Job:
     def groups(self) -> list[Tensor]:
         """Row numbers that make a cell: a batch, or the whole stream where later batches depend on earlier ones."""
         rows = torch.arange(len(self.x), device=self.x.device)
-        return [rows] if self.defense.unit == "stream" else list(torch.split(rows, self.batch_size))
+        return (
+            [rows] if self.defense.unit == "stream" else list(torch.split(rows, self.threat.together(len(rows), self.batch_size)))
+        )
 
     def play(self, adversary: Adversary, rows: Tensor) -> Episode:
         """One cell. It depends on nothing but the job, the adversary and the rows.
@@ -44,9 +46,9 @@ class Job:
     def judge(self, points: Tensor, rows: Tensor) -> Episode:
         """The verdict on given points, with fresh coins: a point that was worst by luck is not worst again.
 
-        Public coins are the coins that count, so they stay.
+        Coins that the attacker knows are the coins that count, so they stay.
         """
-        return self._play(Stand("verdict", points), rows, self.seed if self.threat.coins == "public" else self.seed + 1)
+        return self._play(Stand("verdict", points), rows, self.seed if self.threat.known else self.seed + 1)
 
     def _play(self, adversary: Adversary, rows: Tensor, seed: int, at_once: int | None = None) -> Episode:
         """Where rows are independent, memory that runs out is no reason to stop: half as many are attacked at a time."""

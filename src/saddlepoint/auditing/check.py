@@ -264,6 +264,9 @@ class Ungraded(Defense):
     def adapt(self, x: Tensor, ctx: Context) -> Defense:
         return Ungraded(self.inner.adapt(x, ctx))
 
+    def restrict(self, rows: Tensor) -> Defense:
+        return Ungraded(self.inner.restrict(rows))
+
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         return self.inner.trace(x, ctx)
 

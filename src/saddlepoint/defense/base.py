@@ -41,6 +41,10 @@ class Defense(ABC):
         """The defence that answers after seeing the unlabelled batch `x`: a new object, never self changed."""
         return self
 
+    def restrict(self, rows: Tensor) -> Defense:  # noqa: ARG002
+        """The same defence for some rows of the batch it adapted to. Override where rows have parameters of their own."""
+        return self
+
     @abstractmethod
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         """Every answer held on the way, the final one last."""

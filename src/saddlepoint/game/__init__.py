@@ -12,23 +12,44 @@ from saddlepoint.game.adversary import (
     Transfer,
     Turn,
 )
+from saddlepoint.game.control import Control
 from saddlepoint.game.joint import JointEquilibrium
+from saddlepoint.game.order import ByLabel, Natural, Searched
 from saddlepoint.game.outcomes import Outcomes, evaluate
 from saddlepoint.game.play import Episode, Stand, play
 from saddlepoint.game.standard import autoattack, rand
 from saddlepoint.game.threat import Threat
+from saddlepoint.game.transductive import (
+    CleanFallback,
+    FixedPoint,
+    GreedyModelSpace,
+    Portfolio,
+    Retrained,
+    Skip,
+    high_confidence,
+)
 
 __all__ = [
     "Adversary",
+    "ByLabel",
     "Cascade",
     "CleanCopies",
+    "CleanFallback",
+    "Control",
     "Direct",
     "Episode",
+    "FixedPoint",
+    "GreedyModelSpace",
     "JointEquilibrium",
     "MultiTarget",
+    "Natural",
     "Outcomes",
     "Peak",
+    "Portfolio",
     "Restarts",
+    "Retrained",
+    "Searched",
+    "Skip",
     "Stand",
     "Standing",
     "Threat",
@@ -36,6 +57,7 @@ __all__ = [
     "Turn",
     "autoattack",
     "evaluate",
+    "high_confidence",
     "play",
     "rand",
 ]

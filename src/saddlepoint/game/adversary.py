@@ -10,19 +10,20 @@ import torch
 from torch import Tensor
 
 from saddlepoint.attack.aim import Aim, last
-from saddlepoint.attack.base import Attack
+from saddlepoint.attack.base import Attack, longer
 from saddlepoint.attack.best import Best, Found, block
 from saddlepoint.attack.early import UntilFooled
 from saddlepoint.attack.goal import Goal
 from saddlepoint.attack.loss import Loss, TargetedLoss, fooled, margin, targeted_dlr
 from saddlepoint.attack.oracle import Meter, Oracle, grants
+from saddlepoint.attack.pool import AVERAGE, Over, Pool
 from saddlepoint.attack.space import per_example
 from saddlepoint.attack.tape import Tape, Taped
 from saddlepoint.coins import Coins
 from saddlepoint.defense import Access, Context, Defense
 from saddlepoint.describe import describe
 from saddlepoint.game.threat import Threat
-from saddlepoint.gradients import Backprop, Estimator, Reading, Rule
+from saddlepoint.gradients import Backprop, Estimator, FixedCoins, Reading, Rule
 from saddlepoint.solving import Notes
 
 _ATTACKER, _DEFENDER, _REHEARSAL = 1, 2, 3  # each role tosses its own coins
@@ -33,6 +34,7 @@ class Rehearsal(NamedTuple):
 
     reading: Reading  # mean margin over the draws; success where most of them err
     fallen: Tensor  # [N] bool: every draw errs
+    became: tuple[Defense, ...] = ()  # what the defence turned into, once for each draw
 
 
 @dataclass(frozen=True)
@@ -46,31 +48,40 @@ class Turn:
     seed: int
     tape: Tape  # what the oracles of this seat said
     attempt: int = 0  # restarts move from the same seat with other coins of their own
+    defender_seed: int | None = None  # None: the same seed, from which the defender tosses coins of its own
 
     @classmethod
-    def open(cls, threat: Threat, ids: Tensor, seed: int) -> Turn:
-        return cls(threat, Meter.of(len(ids), threat.queries), torch.arange(len(ids)), ids, seed, Tape(len(ids)))
+    def open(cls, threat: Threat, ids: Tensor, seed: int, defender_seed: int | None = None) -> Turn:
+        meter, rows, tape = Meter.of(len(ids), threat.queries), torch.arange(len(ids)), Tape(len(ids))
+        return cls(threat, meter, rows, ids, seed, tape, defender_seed=defender_seed)
 
     def restrict(self, rows: Tensor) -> Turn:
         """A smaller seat on the same meter."""
         return replace(self, rows=self.rows[rows.to(self.rows.device)], ids=self.ids[rows])
+
+    def again(self, salt: int) -> Turn:
+        """The same seat with other coins of the attacker's own; the first time, with salt 0, they are the usual ones."""
+        return replace(self, attempt=self.attempt * 1009 + salt)
 
     def attacker_coins(self) -> Coins:
         return self._coins(_ATTACKER).fold(self.attempt)
 
     def defender_coins(self, draw: int) -> Coins:
         """What the defender tosses when it answers for the `draw`-th time."""
-        return self._coins(_DEFENDER).fold(draw).rooted()
+        seed = self.seed if self.defender_seed is None else self.defender_seed
+        if self.threat.coins == "fixed":
+            return Coins.of(seed, torch.zeros_like(self.ids)).fold(_DEFENDER).rooted()
+        return Coins.of(seed, self.ids).fold(_DEFENDER).fold(draw).rooted()
 
     def simulated_coins(self) -> Coins:
         """What the attacker tosses when it plays the defender in its head."""
-        if self.threat.coins == "public":
+        if self.threat.known:
             return self.defender_coins(0)
         return self._coins(_REHEARSAL).fold(self.attempt).rooted()
 
     def draws(self, defense: Defense) -> int:
         """Answers by which this defence is judged: one, if it tosses no coins."""
-        return self.threat.draws if defense.random else 1
+        return self.threat.draws if defense.random and self.threat.coins != "fixed" else 1
 
     def _coins(self, role: int) -> Coins:
         return Coins.of(self.seed, self.ids).fold(role)
@@ -83,15 +94,17 @@ class Turn:
         """The defender's full response to x, over the draws it will be judged by if coins are public, else over as many others."""
         self.meter.charge(self.rows, self.draws(defense), 0)
         private = self.simulated_coins().fold(-1)
-        with torch.no_grad():
-            coins = [
-                self.defender_coins(draw) if self.threat.coins == "public" else private.fold(draw)
-                for draw in range(self.draws(defense))
-            ]
-            answers = [defense.respond(x, Context(tossed, keep=defense.reads)) for tossed in coins]
+        answers, became = [], []
+        for draw in range(self.draws(defense)):
+            tossed = self.defender_coins(draw) if self.threat.known else private.fold(draw)
+            ctx = Context(tossed, keep=defense.reads)
+            with torch.no_grad():
+                adapted = defense.adapt(x, ctx)
+                answers.append(adapted.answer(adapted.trace(x, ctx), ctx))
+            became.append(adapted)
         wrong = torch.stack([fooled(z, y) for z in answers])
         value = torch.stack([margin(z, y) for z in answers]).mean(0)
-        return Rehearsal(Reading(value, wrong.float().mean(0) > 0.5), wrong.all(0))
+        return Rehearsal(Reading(value, wrong.float().mean(0) > 0.5), wrong.all(0), tuple(became))
 
 
 class Adversary(Protocol):
@@ -125,10 +138,14 @@ class Direct:
         score_only = self.attack.needs == "gradient" and self.estimator.slope_cost[1] == 0
         return "score" if score_only else self.attack.needs
 
+    def lasting(self, times: int) -> Direct:
+        """The same move with `times` as many steps."""
+        return self if times == 1 else replace(self, attack=longer(self.attack, times))
+
     def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
         return self.against([defense], turn, x, y)
 
-    def against(self, pool: Sequence[Defense], turn: Turn, x: Tensor, y: Tensor) -> Found:
+    def against(self, pool: Sequence[Defense], turn: Turn, x: Tensor, y: Tensor, over: Over = AVERAGE) -> Found:
         """The move against several defences at once, such as the models a transductive defender has already turned into."""
         for defense in pool:
             if not grants(turn.access(defense), self.needs):
@@ -137,10 +154,25 @@ class Direct:
                 )
         coupled = any(d.coupled or (self.respond and d.unit != "example") for d in pool)
         notes = Notes.of(len(x), x.device, warm=self.warm)
-        goal = Goal(pool, y, self.loss, self.aim, self.rules, self.keep, self.respond, notes)
+        goals = [
+            Goal(
+                [d],
+                y,
+                self.loss,
+                self.aim,
+                self.rules,
+                self.keep,
+                self.respond,
+                notes if len(pool) == 1 else notes.under(f"model {k}"),
+            )
+            for k, d in enumerate(pool)
+        ]
+        goal = goals[0] if len(pool) == 1 else Pool(tuple(goals), over, coupled)
+        objective = (self.loss, self.aim) if len(pool) == 1 else (self.loss, self.aim, over, len(pool))
         # Access was checked above: the oracle grants what the estimator can give.
-        asked = Oracle(goal, self.estimator, turn.meter, turn.rows, turn.simulated_coins(), self.attack.needs, coupled)
-        oracle = Taped(asked, turn.tape, describe((self.loss, self.aim)), x, turn.threat.space)
+        estimator = FixedCoins(self.estimator) if turn.threat.coins == "fixed" else self.estimator
+        asked = Oracle(goal, estimator, turn.meter, turn.rows, turn.simulated_coins(), self.attack.needs, coupled)
+        oracle = Taped(asked, turn.tape, describe(objective), x, turn.threat.space)
         found = self._sent(oracle, x, turn, random=any(d.random for d in pool))
         turn.meter.note(turn.rows, notes.evaluations + notes.products)
         return found
@@ -174,16 +206,17 @@ class Cascade:
         coupled = defense.unit != "example"
         best, alive = Best(x, coupled), torch.arange(len(x), device=x.device)
         for adversary in self.adversaries:
-            seat, labels = turn.restrict(alive), y[alive]
-            found = adversary.move(seat, defense, x[alive], labels)
-            rehearsal = seat.rehearse(defense, found.point, labels)
+            seat, there, labels = turn.restrict(alive), defense.restrict(alive), y[alive]
+            found = adversary.move(seat, there, x[alive], labels)
+            rehearsal = seat.rehearse(there, found.point, labels)
             _offer(best, alive, found.point, rehearsal.reading)
             # Losses of different attacks have different scales: peaks compete by the margin that the defence shows on them. Only
             # rows whose peak is another point pay for it: coins are numbered by what a row has spent, whatever its neighbours do.
             apart = block((found.peak != found.point).flatten(1).any(1).long(), coupled).nonzero()[:, 0]
             if len(apart):
                 peak = found.peak[apart]
-                _offer(best, alive[apart], peak, seat.restrict(apart).rehearse(defense, peak, labels[apart]).reading)
+                again = seat.restrict(apart).rehearse(there.restrict(apart), peak, labels[apart])
+                _offer(best, alive[apart], peak, again.reading)
             if not coupled:
                 alive = alive[~rehearsal.fallen]
             if not len(alive):
@@ -228,7 +261,7 @@ class Standing(Around):
         alive = (~turn.rehearse(defense, x, y).fallen).nonzero()[:, 0]
         if not len(alive):
             return Found(x, x)
-        found = self.adversary.move(turn.restrict(alive), defense, x[alive], y[alive])
+        found = self.adversary.move(turn.restrict(alive), defense.restrict(alive), x[alive], y[alive])
         return Found(x.index_copy(0, alive, found.point), x.index_copy(0, alive, found.peak))
 
 
@@ -270,7 +303,7 @@ class _Again(Around):
     salt: int
 
     def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
-        return self.adversary.move(replace(turn, attempt=turn.attempt * 1009 + self.salt), defense, x, y)
+        return self.adversary.move(turn.again(self.salt), defense, x, y)
 
 
 @dataclass(frozen=True)
@@ -333,7 +366,7 @@ class Transfer:
         return "decision"  # of the defence that is finally asked; the source is the attacker's own
 
     def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:  # noqa: ARG002
-        own = replace(turn, threat=replace(turn.threat, access="gradient"))
+        own = replace(turn, threat=replace(turn.threat, access="gradient", live=False))
         return Peak(self.adversary).move(own, self.source, x, y)
 
 

@@ -69,6 +69,7 @@ class JointEquilibrium:
 
     def planted(self, oracle: Oracle, rule: Rule) -> Oracle:
         """The same oracle with a rule at the site."""
+        assert isinstance(oracle.goal, Goal)  # the one made above
         return replace(oracle, goal=replace(oracle.goal, rules={self.site: rule}))
 
 

@@ -29,6 +29,9 @@ class Outcomes:
 
     @classmethod
     def of(cls, episodes: Sequence[Episode], answers: tuple[str, ...], unit: Unit) -> Outcomes:
+        # Where each adversary searched an order of its own, no two of them sent the same batches: only whole streams compare.
+        if unit == "batch" and any(not torch.equal(e.batch, episodes[0].batch) for e in episodes):
+            unit = "stream"
         return cls(
             adversaries=tuple(e.adversary for e in episodes),
             answers=answers,

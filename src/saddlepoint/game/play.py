@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -13,10 +14,15 @@ from torch import Tensor
 from saddlepoint.attack.best import Found
 from saddlepoint.attack.loss import fooled, margin
 from saddlepoint.attack.oracle import grants
+from saddlepoint.attack.space import per_example
 from saddlepoint.attack.tape import nothing, together
 from saddlepoint.defense import Access, Answer, Context, Defense
 from saddlepoint.game.adversary import Adversary, Turn
+from saddlepoint.game.control import Surrounded
+from saddlepoint.game.live import Live
+from saddlepoint.game.order import Harm
 from saddlepoint.game.threat import Threat
+from saddlepoint.game.watch import fingerprint, refuse_mutation
 
 Progress = Callable[[int], None]  # told how many examples were just finished
 
@@ -43,6 +49,13 @@ class Episode:
         tensors = {f.name: getattr(self, f.name).to(device) for f in fields(self) if f.name not in ("adversary", "seconds")}
         return replace(self, **tensors)
 
+    def __getitem__(self, rows: Tensor) -> Episode:
+        """The same episode with its examples in another order, or some of them; how the objective rose remains that of all."""
+        n, each = len(self.batch), {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _WHOLE}
+        return replace(
+            self, **{k: v[rows] if k == "points" else v[..., rows] for k, v in each.items() if k == "points" or v.shape[-1] == n}
+        )
+
     @classmethod
     def joined(cls, parts: Sequence[Episode]) -> Episode:
         """Episodes of one adversary over several batches as one."""
@@ -63,6 +76,9 @@ class Episode:
             seconds=sum(p.seconds for p in parts),
             ascent=together([p.ascent for p in parts]),
         )
+
+
+_WHOLE = ("adversary", "seconds", "ascent")  # fields of an episode that are not lists of examples
 
 
 @dataclass(frozen=True)
@@ -88,10 +104,14 @@ def play(
     answers: Mapping[str, Answer] | None = None,
     ids: Tensor | None = None,
     seed: int = 0,
+    defender_seed: int | None = None,
     batch_size: int = 128,
     progress: Progress | None = None,
 ) -> Episode:
-    """One episode: batch by batch the attacker proposes, the referee checks, the defender adapts and answers."""
+    """One episode: batch by batch the attacker proposes, the referee checks, the defender adapts and answers.
+
+    The defender's coins come from `defender_seed`, or from `seed` like the attacker's: each role tosses its own.
+    """
     if not isinstance(defense, Defense):
         raise TypeError(
             f"play needs a Defense, got {type(defense).__name__}. Wrap a network in `Plain(net)`, any callable in `BlackBox(fn)`."
@@ -102,38 +122,93 @@ def play(
             f"gives {defense.grants} access."
         )
     _refuse_inputs(x, y, threat)
-    y = y.long()
+    _refuse_stream(len(x), threat, batch_size)
     ids = torch.arange(len(x), device=x.device) if ids is None else ids
-    parts = []
-    for rows in torch.split(torch.arange(len(x), device=x.device), batch_size):
-        started, turn = time.perf_counter(), Turn.open(threat, ids[rows], seed)
-        proposed = adversary.move(turn, defense, x[rows], y[rows]).point.detach()
-        _refuse_illegal(adversary.name, proposed, x[rows], threat)
-        rulings = list(_judge(turn, defense, proposed, y[rows], answers))
-        draws = turn.draws(defense)
-        judging, choosing = rulings[:draws], rulings[-draws:]
-        parts.append(
-            Episode(
-                adversary=adversary.name,
-                points=proposed,
-                correct=torch.stack([ruling.right for ruling in judging]).mean(0),
-                chosen=torch.stack([ruling.right for ruling in choosing]).mean(0),
-                answered=torch.stack([ruling.answered for ruling in judging]).mode(0).values,
-                margin=torch.stack([ruling.margin for ruling in judging]).mean(0),
-                batch=torch.zeros(len(rows), dtype=torch.long),
-                size=threat.space.size(proposed - x[rows]),
-                copies=(proposed == x[rows]).flatten(1).all(1),
-                forward=turn.meter.forward,
-                backward=turn.meter.backward,
-                seconds=time.perf_counter() - started,
-                ascent=turn.tape.ascent(),
-            )
-        )
-        if defense.memory == "stream":
-            defense = rulings[0].became
-        if progress:
-            progress(len(rows))
-    return Episode.joined(parts)
+    batch_size = len(x) if threat.rounds == "one" else batch_size
+    stream = _Stream(defense, threat, answers, x, y.long(), ids, batch_size)
+    if not threat.order.window:
+        return Episode.joined(list(stream.rounds(adversary, seed, defender_seed, progress)))
+    order = threat.order.arrange(stream.y, _harm(stream, adversary, seed, defender_seed))
+    return Episode.joined(list(stream[order].rounds(adversary, seed, defender_seed, progress)))[order.argsort()]
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """Examples in the order in which they are sent, and the defence that meets them."""
+
+    defense: Defense
+    threat: Threat
+    answers: Mapping[str, Answer] | None
+    x: Tensor
+    y: Tensor
+    ids: Tensor
+    batch_size: int
+
+    def __getitem__(self, order: Tensor) -> _Stream:
+        return replace(self, x=self.x[order], y=self.y[order], ids=self.ids[order])
+
+    def rounds(self, adversary: Adversary, seed: int, defender_seed: int | None, progress: Progress | None) -> Iterator[Episode]:
+        """The game of every batch. An online defence goes on from what it became; an attacker who may not see it, from its copy."""
+        defense = believed = self.defense
+        for rows in torch.split(torch.arange(len(self.x), device=self.x.device), self.batch_size):
+            started, turn = time.perf_counter(), Turn.open(self.threat, self.ids[rows], seed, defender_seed)
+            x, y, mine = self.x[rows], self.y[rows], self.threat.control.rows(self.ids[rows])
+            seen = Live(defense) if self.threat.live else believed
+            shown = seen if mine.all() else Surrounded(seen, mine, x, self.threat.control)
+            proposed = adversary.move(turn, shown, x, y).point.detach()
+            _refuse_illegal(adversary.name, proposed, x, self.threat)
+            proposed = proposed if mine.all() else torch.where(per_example(mine, x), proposed, x)
+            defense = seen.state if isinstance(seen, Live) else defense
+            rulings = list(_judge(turn, defense, proposed, y, self.answers))
+            yield _recorded(adversary, turn, rulings, turn.draws(defense), x, proposed, started)
+            if defense.memory == "stream":
+                defense = rulings[0].became
+                hidden = self.defense.random and not self.threat.leaking
+                believed = _simulated(believed, proposed, turn) if hidden else defense
+            if progress:
+                progress(len(rows))
+
+
+def _harm(stream: _Stream, adversary: Adversary, seed: int, defender_seed: int | None) -> Harm:
+    """How many answers go wrong in an order, as the attacker rehearses it: on points that it finds once, in the natural order."""
+    rehearsed = defender_seed if stream.threat.known else ~seed  # private coins are not the attacker's to rehearse with
+
+    @cache
+    def scouted() -> _Stream:
+        return replace(stream, x=Episode.joined(list(stream.rounds(adversary, seed, rehearsed, None))).points)
+
+    def harm(order: Tensor) -> float:
+        answered = Episode.joined(list(scouted()[order].rounds(Stand(), seed, rehearsed, None)))
+        return float((1 - answered.correct).sum())
+
+    return harm
+
+
+def _recorded(
+    adversary: Adversary, turn: Turn, rulings: Sequence[_Ruling], draws: int, x: Tensor, proposed: Tensor, started: float
+) -> Episode:
+    judging, choosing = rulings[:draws], rulings[-draws:]
+    return Episode(
+        adversary=adversary.name,
+        points=proposed,
+        correct=torch.stack([ruling.right for ruling in judging]).mean(0),
+        chosen=torch.stack([ruling.right for ruling in choosing]).mean(0),
+        answered=torch.stack([ruling.answered for ruling in judging]).mode(0).values,
+        margin=torch.stack([ruling.margin for ruling in judging]).mean(0),
+        batch=torch.zeros(len(x), dtype=torch.long),
+        size=turn.threat.space.size(proposed - x),
+        copies=(proposed == x).flatten(1).all(1),
+        forward=turn.meter.forward,
+        backward=turn.meter.backward,
+        seconds=time.perf_counter() - started,
+        ascent=turn.tape.ascent(),
+    )
+
+
+def _simulated(believed: Defense, proposed: Tensor, turn: Turn) -> Defense:
+    """What the attacker's own copy becomes, with coins of the attacker's own."""
+    with torch.no_grad():
+        return believed.adapt(proposed, Context(turn.simulated_coins()))
 
 
 class _Ruling(NamedTuple):
@@ -148,11 +223,14 @@ def _judge(turn: Turn, defense: Defense, x: Tensor, y: Tensor, answers: Mapping[
 
     An attacker who knows the coins chooses by them.
     """
-    twice = defense.random and turn.threat.coins == "private"
+    twice = defense.random and not turn.threat.known
+    before = fingerprint(defense) if defense.memory != "none" else None
     for draw in range(turn.draws(defense) * (2 if twice else 1)):
         ctx = Context(turn.defender_coins(draw), keep=defense.reads if answers is None else None)
         with torch.no_grad():
             adapted = defense.adapt(x, ctx)
+            if before is not None and draw == 0:
+                refuse_mutation(defense, before)
             trace = adapted.trace(x, ctx)
             columns = [adapted.answer(trace, ctx)] if answers is None else [answer(trace) for answer in answers.values()]
         logits = torch.stack(columns)  # [D, N, C]
@@ -169,6 +247,22 @@ def _refuse_inputs(x: Tensor, y: Tensor, threat: Threat) -> None:
         raise ValueError(
             f"inputs must lie in the box [{low:g}, {high:g}] of the perturbation set, found values from {x.amin().item():.4g} to "
             f"{x.amax().item():.4g}. Pass pixels and normalise inside the defence, or give the set another `box`."
+        )
+
+
+def _refuse_stream(examples: int, threat: Threat, batch_size: int) -> None:
+    window = threat.order.window
+    if not window:
+        return
+    if examples < batch_size:
+        raise ValueError(
+            f"the stream of {examples} examples is shorter than one batch of {batch_size}, so there is nothing to order. "
+            "Give a smaller batch_size, more examples, or order=Natural()."
+        )
+    if window % batch_size:
+        raise ValueError(
+            f"a window of {window} examples is no whole number of batches of {batch_size}: some batch would mix two windows. Give "
+            f"the order window={batch_size * max(window // batch_size, 1)} or another batch_size."
         )
 
 

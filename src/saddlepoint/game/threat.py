@@ -2,30 +2,75 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import Literal
 
 from saddlepoint.attack.space import Ball
 from saddlepoint.defense import Access
+from saddlepoint.describe import TACIT
+from saddlepoint.game.control import Control
+from saddlepoint.game.order import Natural, Order, Searched
 
 
 @dataclass(frozen=True)
 class Threat:
-    """The perturbation set, what the attacker may ask and how often, and whose coins are known."""
+    """The perturbation set, what the attacker may ask and how often, whose coins are known, and how a stream is played.
+
+    The last five matter to defences that learn at test time (Chen et al. 2022, Sec. 4).
+    """
 
     space: Ball
     access: Access = "gradient"
     queries: int | None = None  # forward passes per example and adversary; None: unlimited
-    coins: Literal["private", "public"] = "private"  # public: the attacker simulates with the coins the defender will use
+    # public: the attacker simulates with the coins that the defender will use. fixed: the defender tosses once, and the same for
+    # every example and answer, so that its coins are a part of the defence and known like all of it.
+    coins: Literal["private", "public", "fixed"] = "private"
     draws: int = 1  # answers over which a random defence is judged
+    rounds: Literal["many", "one"] = field(default="many", metadata=TACIT)  # one: the whole stream is a single batch
+    leaking: bool = field(default=True, metadata=TACIT)  # is it seen what an online defence has become, or only simulated?
+    order: Order = field(default=Natural(), metadata=TACIT)  # in which the stream is sent
+    control: Control = field(default=Control(), metadata=TACIT)  # which rows of a batch are the attacker's
+    live: bool = field(default=False, metadata=TACIT)  # is the online defence itself asked, which learns from every query?
 
     def __post_init__(self) -> None:
         if self.draws < 1:
             raise ValueError(f"a defence is judged over at least one draw, got draws={self.draws}.")
         if self.queries is not None and self.queries < 1:
             raise ValueError(f"the query budget must be at least 1 or None, got {self.queries}.")
+        if self.rounds == "one" and self.order.window:
+            raise ValueError(
+                f"in one round the whole stream is one batch, so its order means nothing: {self.order} needs rounds='many'."
+            )
+        if self.live and self.access == "gradient":
+            raise ValueError(
+                "live queries are answered by the deployed defence, which shows no gradients: use access='score' or 'decision'."
+            )
+        if self.queries is not None and isinstance(self.order, Searched):
+            raise ValueError(
+                "a search for the worst order rehearses whole streams, which no budget per example counts: use queries=None."
+            )
+
+    @property
+    def known(self) -> bool:
+        """Does the attacker know the defender's coins?"""
+        return self.coins != "private"
+
+    def together(self, examples: int, batch_size: int) -> int:
+        """Consecutive examples that stand in one game because their batches are made of each other's rows."""
+        if self.rounds == "one":
+            return examples
+        return batch_size * max(math.ceil(self.order.window / batch_size), 1)
 
     def __str__(self) -> str:
         queries = "unlimited queries" if self.queries is None else f"{self.queries} queries per example"
         draws = "one draw" if self.draws == 1 else f"{self.draws} draws"
-        return f"{self.space}, {self.access} access, {queries}, {self.coins} coins, judged over {draws}"
+        stream = [
+            "one round" if self.rounds == "one" else "",
+            "" if self.leaking else "hidden state",
+            str(self.order) if self.order.window else "",
+            str(self.control) if self.control.share < 1 else "",
+            "live queries" if self.live else "",
+        ]
+        plain = f"{self.space}, {self.access} access, {queries}, {self.coins} coins, judged over {draws}"
+        return ", ".join([plain, *(text for text in stream if text)])
