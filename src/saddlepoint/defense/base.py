@@ -20,13 +20,14 @@ Access = Literal["decision", "score", "gradient"]
 class Defense(ABC):
     """A classifier that may iterate, choose, purify or learn at test time.
 
-    The four facts below are declarations. An audit measures them before it attacks and refuses a defence that declares otherwise.
+    The facts below are declarations. An audit measures them before it attacks and refuses a defence that declares otherwise.
     """
 
     coupled: bool = False  # do rows of one `trace` call influence each other (batch statistics, a shared stopping rule)?
     random: bool = False  # do two calls with other coins answer differently?
     memory: Memory = "none"  # what `adapt` leaves behind: nothing, a model for this batch, a model for all that follow
     grants: Access = "gradient"  # the most that can be asked of it, whatever the threat model allows
+    rejects: bool = False  # may it refuse to answer? Then logits are [N, C + 1], and the last column says so
     static: nn.Module | None = None  # the underlying static model, if there is one
 
     @property

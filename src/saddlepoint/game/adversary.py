@@ -14,7 +14,7 @@ from saddlepoint.attack.base import Attack
 from saddlepoint.attack.best import Best, Found, block
 from saddlepoint.attack.early import UntilFooled
 from saddlepoint.attack.goal import Goal
-from saddlepoint.attack.loss import Loss, TargetedLoss, fooled, margin, targeted_dlr
+from saddlepoint.attack.loss import Loss, TargetedLoss, fooled, margin, refusing, targeted_dlr
 from saddlepoint.attack.oracle import Meter, Oracle, grants
 from saddlepoint.attack.space import per_example
 from saddlepoint.attack.tape import Tape, Taped
@@ -88,6 +88,7 @@ class Turn:
                 defense.respond(x, Context(self.defender_coins(draw) if self.threat.coins == "public" else private.fold(draw)))
                 for draw in range(self.draws(defense))
             ]
+        answers = [refusing(z, y, defense.rejects) for z in answers]
         wrong = torch.stack([fooled(z, y) for z in answers])
         value = torch.stack([margin(z, y) for z in answers]).mean(0)
         return Rehearsal(Reading(value, wrong.float().mean(0) > 0.5), wrong.all(0))
@@ -291,7 +292,7 @@ class MultiTarget:
     def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
         turn.meter.charge(turn.rows, 1, 0)
         with torch.no_grad():
-            logits = defense.respond(x, Context(turn.simulated_coins()))
+            logits = refusing(defense.respond(x, Context(turn.simulated_coins())), y, defense.rejects)
         order = logits.scatter(1, y[:, None], -torch.inf).argsort(1, descending=True)  # [N, C], y itself last
         count = min(self.targets, logits.shape[1] - 1)
         return Cascade(self.name, tuple(_Toward(self, order[:, k], turn.rows) for k in range(count))).move(turn, defense, x, y)
