@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     )
     from saddlepoint.attack.pgd import FGSM, PGD
     from saddlepoint.attack.rays import RayS
-    from saddlepoint.attack.space import L1, L2, Ball, Linf, Radii
+    from saddlepoint.attack.space import L1, L2, Ball, Linf, Radii, arbitrary
     from saddlepoint.attack.square import Square
     from saddlepoint.attack.vmi import VMI
     from saddlepoint.auditing import Audit
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     )
     from saddlepoint.run import audit
     from saddlepoint.zoo.multi_exit import attach_exits
+    from saddlepoint.zoo.transductive import DANN, RMC, TADV, URejectron
 
 _HOME = {
     "attack.aim": ("Gate", "expected", "hardest", "last", "loss_of_mean", "mean_of_losses", "mixture"),
@@ -78,7 +79,7 @@ _HOME = {
     ),
     "attack.pgd": ("FGSM", "PGD"),
     "attack.rays": ("RayS",),
-    "attack.space": ("L1", "L2", "Ball", "Linf", "Radii"),
+    "attack.space": ("L1", "L2", "Ball", "Linf", "Radii", "arbitrary"),
     "attack.square": ("Square",),
     "attack.vmi": ("VMI",),
     "auditing": ("Audit",),
@@ -97,6 +98,7 @@ _HOME = {
     ),
     "run": ("audit",),
     "zoo.multi_exit": ("attach_exits",),
+    "zoo.transductive": ("DANN", "RMC", "TADV", "URejectron"),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -104,6 +106,7 @@ __all__ = [
     "APGD",
     "BPDA",
     "CW",
+    "DANN",
     "FAB",
     "FGSM",
     "FMN",
@@ -111,7 +114,9 @@ __all__ = [
     "L2",
     "NEED",
     "PGD",
+    "RMC",
     "SPSA",
+    "TADV",
     "VMI",
     "Audit",
     "Backprop",
@@ -148,8 +153,10 @@ __all__ = [
     "Threat",
     "Trace",
     "Transfer",
+    "URejectron",
     "View",
     "aimer",
+    "arbitrary",
     "attach_exits",
     "audit",
     "autoattack",

@@ -85,20 +85,18 @@ def test_shifts_and_angles_stay_within_bounds_and_fill_them() -> None:
     right, down = ramp()
     n, side, centre = 400, 31, 15
     coins = Coins.of(0, torch.arange(n))
-    moved = torch.stack(
-        [
-            (warped(axis.expand(n, 1, 31, 31), coins, degrees=0, corner=0)[:, 0, centre, centre] - 0.5) * side
-            for axis in (right, down)
-        ]
-    )
+
+    def seen(at: int, **bounds: float) -> list[Tensor]:
+        """[N] pixels right of and below the centre from which the middle row shows what is at this column."""
+        looks = (warped(axis.expand(n, 1, side, side), coins, corner=0, **bounds) for axis in (right, down))
+        return [(look[:, 0, centre, at] - 0.5) * side for look in looks]
+
+    moved = torch.stack(seen(centre, degrees=0))
     assert float(moved.abs().max()) <= 2.5 + 1e-9
     assert float(moved.abs().max()) > 2.4
     assert abs(float(moved.mean())) < 5 * 2.5 / (3 * 2 * n) ** 0.5  # uniform: five standard deviations of the mean of 2 n
     # A rotation about the centre: ten pixels to the right of it the view comes from an angle.
-    across, along = (
-        (warped(axis.expand(n, 1, 31, 31), coins, pixels=0, corner=0)[:, 0, centre, centre + 10] - 0.5) * side
-        for axis in (right, down)
-    )
+    across, along = seen(centre + 10, pixels=0)
     torch.testing.assert_close(across**2 + along**2, torch.full_like(across, 100), rtol=0, atol=1e-6)
     angle = torch.rad2deg(torch.atan2(along, across))
     assert 14.5 < float(angle.abs().max()) <= 15 + 1e-9

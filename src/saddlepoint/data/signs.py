@@ -77,11 +77,6 @@ def divided(data: Data, share: float, *, seed: int = 0) -> tuple[Data, Data]:
     return left, taken
 
 
-def _by_class(data: Data) -> list[tuple[int, Tensor]]:
-    """Each class that is there with its rows."""
-    return [(label, (data.y == label).nonzero()[:, 0]) for label in sorted(set(data.y.tolist()))]
-
-
 def warped(x: Tensor, coins: Coins, *, degrees: float = 15.0, pixels: float = 2.5, corner: float = 0.24) -> Tensor:
     """Rotated by up to `degrees`, shifted by up to `pixels`, then seen askew: each corner moves by up to d sides of the image.
 
@@ -102,6 +97,15 @@ def equalised(x: Tensor) -> Tensor:
 
     F(v) is the share of pixels up to v, and v_0 the darkest there is. A channel of one colour stays as it is.
     """
+    return torch.cat([_equalised(part) for part in torch.split(x, 1024)])  # counting takes a hundred times an image's memory
+
+
+def _by_class(data: Data) -> list[tuple[int, Tensor]]:
+    """Each class that is there with its rows."""
+    return [(label, (data.y == label).nonzero()[:, 0]) for label in sorted(set(data.y.tolist()))]
+
+
+def _equalised(x: Tensor) -> Tensor:
     flat = (x * 255).round().long().flatten(2)  # [N, C, P]
     pixels = flat.shape[-1]
     counts = torch.zeros(*flat.shape[:2], 256, dtype=torch.long, device=x.device).scatter_add(2, flat, torch.ones_like(flat))
