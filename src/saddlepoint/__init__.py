@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from saddlepoint.attack.pgd import FGSM, PGD
     from saddlepoint.attack.pool import AverageLoss, LeastLoss
     from saddlepoint.attack.rays import RayS
-    from saddlepoint.attack.space import L1, L2, Ball, Linf, Radii
+    from saddlepoint.attack.space import L1, L2, Ball, Linf, Radii, arbitrary
     from saddlepoint.attack.square import Square
     from saddlepoint.attack.vmi import VMI
     from saddlepoint.auditing import Audit
@@ -88,7 +88,7 @@ _HOME = {
     "attack.pgd": ("FGSM", "PGD"),
     "attack.pool": ("AverageLoss", "LeastLoss"),
     "attack.rays": ("RayS",),
-    "attack.space": ("L1", "L2", "Ball", "Linf", "Radii"),
+    "attack.space": ("L1", "L2", "Ball", "Linf", "Radii", "arbitrary"),
     "attack.square": ("Square",),
     "attack.vmi": ("VMI",),
     "auditing": ("Audit",),
@@ -172,6 +172,7 @@ __all__ = [
     "Transfer",
     "View",
     "aimer",
+    "arbitrary",
     "attach_exits",
     "audit",
     "autoattack",

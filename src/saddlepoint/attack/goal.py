@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from saddlepoint.attack.aim import Aim, last
-from saddlepoint.attack.loss import Loss, fooled, margin, restrict, targeted_margin
+from saddlepoint.attack.loss import Loss, fooled, margin, refusing, restrict, targeted_margin
 from saddlepoint.coins import Coins
-from saddlepoint.defense import Context, Defense, Trace
+from saddlepoint.defense import Context, Defense
 from saddlepoint.gradients import Estimator, Reading, Rule, Slope
 from saddlepoint.solving import Notes
 
@@ -68,14 +68,15 @@ class Goal:
         shown, wrong = zip(*(self._ask(k, defense, x, coins) for k, defense in enumerate(self.defenses)), strict=True)
         # In the type of x, at least single: a half has no room for losses, and a double would turn the next point into one.
         dtype = torch.promote_types(x.dtype, torch.float32)
-        return torch.cat([trace.logits.to(dtype) for trace in shown]), torch.stack(wrong).all(0)
+        return torch.cat([logits.to(dtype) for logits in shown]), torch.stack(wrong).all(0)
 
-    def _ask(self, k: int, defense: Defense, x: Tensor, coins: Coins) -> tuple[Trace, Tensor]:
+    def _ask(self, k: int, defense: Defense, x: Tensor, coins: Coins) -> tuple[Tensor, Tensor]:  # [V, N, C], [N]
         # The last view is the answer's: where nothing else is aimed at, nothing else need be computed.
         keep = defense.reads if self.keep is None and self.aim is last else self.keep
         ctx = Context(coins, self.rules, keep, self.notes and self.notes.under(str(k)))
         answering = defense.adapt(x, ctx) if self.respond else defense
         trace = answering.trace(x, ctx)
         ctx.refuse_unknown_rules()
-        wrong = fooled(answering.answer(trace, ctx).detach(), self.y)
-        return (trace if self.keep is None else trace.select(self.keep)), wrong
+        wrong = fooled(refusing(answering.answer(trace, ctx).detach(), self.y, answering.rejects), self.y)
+        kept = trace if self.keep is None else trace.select(self.keep)
+        return refusing(kept.logits, self.y, answering.rejects), wrong

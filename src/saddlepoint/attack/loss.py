@@ -18,6 +18,19 @@ def fooled(logits: Tensor, y: Tensor) -> Tensor:
     return (logits.argmax(-1) != y) | logits.isnan().any(-1)
 
 
+def refusing(logits: Tensor, y: Tensor, rejects: bool) -> Tensor:
+    """[..., N, C + 1] -> [..., N, C]: z_y <- max(z_y, z_reject), the logits of a defence that may refuse as an attacker meets them.
+
+    Only a wrong class that is ahead of the right one and of the refusal fools anybody (Goldwasser et al. 2020), so a refusal is
+    folded into the right class: every loss, targeted or not, then climbs where the attacker wins. Without `rejects`, z itself.
+    """
+    if not rejects:
+        return logits
+    classes, refusal = logits[..., :-1], logits[..., -1]
+    label = y.expand(classes.shape[:-1]).unsqueeze(-1)
+    return classes.scatter(-1, label, torch.maximum(_of(classes, y), refusal).unsqueeze(-1))
+
+
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     """logsumexp(z) - z_y."""
     return logits.logsumexp(-1) - _of(logits, y)

@@ -130,6 +130,17 @@ def L1(radius: float, *, box: tuple[float, float] = (0.0, 1.0)) -> Ball:  # noqa
     return Ball(1, radius, box)
 
 
+def arbitrary(pixels: int, *, p: float = math.inf, box: tuple[float, float] = (0.0, 1.0)) -> Ball:
+    """Any image at all: the smallest ball that holds the whole box of so many numbers an image (Goldwasser et al. 2020).
+
+    Their error asks a ground truth f about the point itself; a referee has none and keeps the label of the image that was changed.
+    Errors under this threat mean something where the adversary stays near on its own, as one that minimises a norm does.
+    """
+    if pixels < 1:
+        raise ValueError(f"an image has at least one number, got pixels={pixels}. Give x[0].numel().")
+    return Ball(p, (box[1] - box[0]) * pixels ** (1 / p), box)
+
+
 def _laplace(coins: Coins, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Laplace noise: its direction is uniform on the L1 sphere."""
     return -(1 - coins.uniform(shape, dtype)).log() * coins.fold(2).signs(shape, dtype)

@@ -25,7 +25,7 @@ class Answering(Defense):
 
     def __init__(self, inner: Defense) -> None:
         self.inner, self.coupled, self.random, self.memory = inner, inner.coupled, inner.random, inner.memory
-        self.grants, self.static = inner.grants, inner.static
+        self.grants, self.static, self.rejects = inner.grants, inner.static, inner.rejects
 
     def adapt(self, x: Tensor, ctx: Context) -> Defense:
         return Answering(self.inner.adapt(x, ctx))

@@ -70,7 +70,7 @@ def check(target: nn.Module | Defense | Callable[[Tensor], Tensor], x: Tensor, y
         raise TargetError(
             f"a target is an nn.Module, a saddlepoint.Defense or a callable on batches of images, got {type(target).__name__}."
         )
-    classes = _respond(defense, rows).shape[1]
+    classes = _respond(defense, rows).shape[1] - defense.rejects
     if int(y.amax()) >= classes:
         raise TargetError(f"labels go up to {int(y.amax())}, but the target answers with {classes} classes (0 to {classes - 1}).")
     if defense.grants == "gradient":
@@ -253,13 +253,8 @@ class Ungraded(Defense):
     grants = "score"
 
     def __init__(self, inner: Defense) -> None:
-        self.inner, self.coupled, self.random, self.memory, self.static = (
-            inner,
-            inner.coupled,
-            inner.random,
-            inner.memory,
-            inner.static,
-        )
+        self.inner, self.coupled, self.random, self.memory = inner, inner.coupled, inner.random, inner.memory
+        self.static, self.rejects = inner.static, inner.rejects
 
     def adapt(self, x: Tensor, ctx: Context) -> Defense:
         return Ungraded(self.inner.adapt(x, ctx))

@@ -45,6 +45,8 @@ def signs(job: Job, adversaries: Sequence[Adversary], groups: Sequence[Group], r
         yield Symptom(
             "clean copies", "warning", f"{copies} proposals were the clean image itself: the attack could not move there."
         )
+    if job.defense.rejects:
+        yield Symptom("rejections", "warning", _rejections(groups))
     if job.defense.unit != "example":
         yield Symptom(
             "dependent images", "note",
@@ -61,6 +63,16 @@ def signs(job: Job, adversaries: Sequence[Adversary], groups: Sequence[Group], r
             f"{changed} of {n} answers changed when the same points were asked about again: the target keeps state or hides "
             "randomness.",
         )  # fmt: skip
+
+
+def _rejections(groups: Sequence[Group]) -> str:
+    """What stands behind an accuracy in which a refusal counts as right."""
+    attacked, beside = (100 * torch.cat([g.verdict.rejected[k, 0] for g in groups]).mean().item() for k in (0, 1))
+    clean = 100 * torch.cat([g.outcomes.episodes[0].rejected[0, 0] for g in groups]).mean().item()
+    return (
+        f"a refusal counts as right, and the defence refuses {clean:.1f} % of clean images. Of the worst points it refuses "
+        f"{attacked:.1f} %, and as it is when it meets them it would refuse {beside:.1f} % of the clean images they were made from."
+    )
 
 
 def _rising(adversaries: Sequence[Adversary], rows: Sequence[Row]) -> Iterator[Symptom]:

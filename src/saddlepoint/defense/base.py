@@ -27,6 +27,7 @@ class Defense(ABC):
     random: bool = False  # do two calls with other coins answer differently?
     memory: Memory = "none"  # what `adapt` leaves behind: nothing, a model for this batch, a model for all that follow
     grants: Access = "gradient"  # the most that can be asked of it, whatever the threat model allows
+    rejects: bool = False  # may it refuse to answer? Then logits are [N, C + 1], and the last column says so
     static: nn.Module | None = None  # the underlying static model, if there is one
     reads: frozenset[str] | None = None  # views that `answer` looks at, and which `trace` always shows, last; None: all
 

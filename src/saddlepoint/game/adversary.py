@@ -14,7 +14,7 @@ from saddlepoint.attack.base import Attack, longer
 from saddlepoint.attack.best import Best, Found, block
 from saddlepoint.attack.early import UntilFooled
 from saddlepoint.attack.goal import Goal
-from saddlepoint.attack.loss import Loss, TargetedLoss, fooled, margin, targeted_dlr
+from saddlepoint.attack.loss import Loss, TargetedLoss, fooled, margin, refusing, targeted_dlr
 from saddlepoint.attack.oracle import Meter, Oracle, grants
 from saddlepoint.attack.pool import AVERAGE, Over, Pool
 from saddlepoint.attack.space import per_example
@@ -100,7 +100,7 @@ class Turn:
             ctx = Context(tossed, keep=defense.reads)
             with torch.no_grad():
                 adapted = defense.adapt(x, ctx)
-                answers.append(adapted.answer(adapted.trace(x, ctx), ctx))
+                answers.append(refusing(adapted.answer(adapted.trace(x, ctx), ctx), y, adapted.rejects))
             became.append(adapted)
         wrong = torch.stack([fooled(z, y) for z in answers])
         value = torch.stack([margin(z, y) for z in answers]).mean(0)
@@ -325,7 +325,8 @@ class MultiTarget:
     def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
         turn.meter.charge(turn.rows, 1, 0)
         with torch.no_grad():
-            logits = defense.respond(x, Context(turn.simulated_coins(), keep=defense.reads))
+            answered = defense.respond(x, Context(turn.simulated_coins(), keep=defense.reads))
+        logits = refusing(answered, y, defense.rejects)
         order = logits.scatter(1, y[:, None], -torch.inf).argsort(1, descending=True)  # [N, C], y itself last
         count = min(self.targets, logits.shape[1] - 1)
         return Cascade(self.name, tuple(_Toward(self, order[:, k], turn.rows) for k in range(count))).move(turn, defense, x, y)

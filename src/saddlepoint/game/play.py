@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.attack.best import Found
-from saddlepoint.attack.loss import fooled, margin
+from saddlepoint.attack.loss import fooled, margin, refusing
 from saddlepoint.attack.oracle import grants
 from saddlepoint.attack.space import per_example
 from saddlepoint.attack.tape import nothing, together
@@ -27,6 +27,11 @@ from saddlepoint.game.watch import fingerprint, refuse_mutation
 Progress = Callable[[int], None]  # told how many examples were just finished
 
 
+def never() -> Tensor:
+    """The rejections of a defence that rejects nothing."""
+    return torch.zeros(2, 0, 0, dtype=torch.float64)
+
+
 @dataclass(frozen=True)
 class Episode:
     """One adversary against one defence over all examples, as the referee saw it."""
@@ -35,7 +40,7 @@ class Episode:
     points: Tensor  # [N, ...] what was proposed
     correct: Tensor  # [D, N] share of draws answered rightly
     chosen: Tensor  # [D, N] the same over the draws that a choice among adversaries may look at: others, unless coins are public
-    answered: Tensor  # [D, N] the class answered most often over the draws that `correct` counts
+    answered: Tensor  # [D, N] the class answered most often over the draws that `correct` counts; C is a refusal
     margin: Tensor  # [D, N] of the wrong classes, mean over the same draws: positive where the answer is wrong
     batch: Tensor  # [N] which examples were answered together
     size: Tensor  # [N] length of the perturbation in the threat's norm
@@ -44,6 +49,9 @@ class Episode:
     backward: Tensor  # [N]
     seconds: float
     ascent: Tensor = field(default_factory=nothing)  # [5, K] how its objective rose, summed over examples: `Tape.ascent`
+    # [2, D, N] share of draws that refused the point, which counts as right, and that would have refused the clean image instead:
+    # rej_U(S) of Goldwasser et al. 2020 is the mean of the latter. [2, 0, 0] of a defence that rejects nothing.
+    rejected: Tensor = field(default_factory=never)
 
     def to(self, device: str | torch.device) -> Episode:
         tensors = {f.name: getattr(self, f.name).to(device) for f in fields(self) if f.name not in ("adversary", "seconds")}
@@ -75,6 +83,7 @@ class Episode:
             backward=torch.cat([p.backward for p in parts]),
             seconds=sum(p.seconds for p in parts),
             ascent=together([p.ascent for p in parts]),
+            rejected=torch.cat([p.rejected for p in parts], dim=2),
         )
 
 
@@ -159,7 +168,7 @@ class _Stream:
             _refuse_illegal(adversary.name, proposed, x, self.threat)
             proposed = proposed if mine.all() else torch.where(per_example(mine, x), proposed, x)
             defense = seen.state if isinstance(seen, Live) else defense
-            rulings = list(_judge(turn, defense, proposed, y, self.answers))
+            rulings = list(_judge(turn, defense, proposed, x, y, self.answers))
             yield _recorded(adversary, turn, rulings, turn.draws(defense), x, proposed, started)
             if defense.memory == "stream":
                 defense = rulings[0].became
@@ -202,6 +211,7 @@ def _recorded(
         backward=turn.meter.backward,
         seconds=time.perf_counter() - started,
         ascent=turn.tape.ascent(),
+        rejected=torch.stack([ruling.rejected for ruling in judging]).mean(0),
     )
 
 
@@ -215,13 +225,16 @@ class _Ruling(NamedTuple):
     right: Tensor  # [D, N] 0 or 1
     answered: Tensor  # [D, N] classes
     margin: Tensor  # [D, N]
+    rejected: Tensor  # [2, D, N] 0 or 1; [2, 0, 0] of a defence that rejects nothing
     became: Defense
 
 
-def _judge(turn: Turn, defense: Defense, x: Tensor, y: Tensor, answers: Mapping[str, Answer] | None) -> Iterator[_Ruling]:
+def _judge(
+    turn: Turn, defense: Defense, x: Tensor, clean: Tensor, y: Tensor, answers: Mapping[str, Answer] | None
+) -> Iterator[_Ruling]:
     """The defender's answers. A random defence is asked twice as often as the threat says: to choose an attack, and to judge it.
 
-    An attacker who knows the coins chooses by them.
+    An attacker who knows the coins chooses by them. A refusal counts as right; whether the clean image is refused too is on record.
     """
     twice = defense.random and not turn.threat.known
     before = fingerprint(defense) if defense.memory != "none" else None
@@ -231,10 +244,19 @@ def _judge(turn: Turn, defense: Defense, x: Tensor, y: Tensor, answers: Mapping[
             adapted = defense.adapt(x, ctx)
             if before is not None and draw == 0:
                 refuse_mutation(defense, before)
-            trace = adapted.trace(x, ctx)
-            columns = [adapted.answer(trace, ctx)] if answers is None else [answer(trace) for answer in answers.values()]
-        logits = torch.stack(columns)  # [D, N, C]
-        yield _Ruling((~fooled(logits, y)).double(), logits.argmax(-1), margin(logits, y), adapted)
+            logits, rejected = _columns(adapted, x, ctx, answers), never()  # [D, N, C], or C + 1
+            if adapted.rejects:
+                beside = _columns(adapted, clean, Context(turn.defender_coins(draw)), answers)
+                rejected = torch.stack([(z.argmax(-1) == z.shape[-1] - 1).double() for z in (logits, beside)])
+        judged = refusing(logits, y, adapted.rejects)
+        yield _Ruling((~fooled(judged, y)).double(), logits.argmax(-1), margin(judged, y), rejected, adapted)
+
+
+def _columns(adapted: Defense, x: Tensor, ctx: Context, answers: Mapping[str, Answer] | None) -> Tensor:
+    """[D, N, C]: what is answered in every column."""
+    trace = adapted.trace(x, ctx)
+    columns = [adapted.answer(trace, ctx)] if answers is None else [answer(trace) for answer in answers.values()]
+    return torch.stack(columns)
 
 
 def _refuse_inputs(x: Tensor, y: Tensor, threat: Threat) -> None:

@@ -5,9 +5,9 @@ from saddlepoint.train.equilibrium_training import EquilibriumTraining
 from saddlepoint.train.exits import MaxAverageTraining, OverExits
 from saddlepoint.train.fit import Epoch, Split, Trained, fit, split
 from saddlepoint.train.learned import LearnedWeights
-from saddlepoint.train.method import FAT, MART, TRADES, FastTraining, Method, PGDTraining, Standard
+from saddlepoint.train.method import FAT, MART, TRADES, FastTraining, HalfAdversarial, Method, PGDTraining, Standard
 from saddlepoint.train.rebuild import measure, rebuild
-from saddlepoint.train.recipe import SGD, Adam, Cosine, Piecewise, Recipe, Shift
+from saddlepoint.train.recipe import SGD, Adam, Cosine, Nesterov, Piecewise, Recipe, Shift
 from saddlepoint.train.recipes import RECIPES, recipe
 
 __all__ = [
@@ -21,10 +21,12 @@ __all__ = [
     "Epoch",
     "EquilibriumTraining",
     "FastTraining",
+    "HalfAdversarial",
     "JacobianPenalty",
     "LearnedWeights",
     "MaxAverageTraining",
     "Method",
+    "Nesterov",
     "OverExits",
     "PGDTraining",
     "Piecewise",

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +18,7 @@ from saddlepoint.game import Adversary, Stand, Threat, play
 from saddlepoint.solving import Settles
 from saddlepoint.train import checkpoint
 from saddlepoint.train.craft import evaluating
+from saddlepoint.train.descent import batches, descend, hidden_randomness, permutation
 from saddlepoint.train.method import Learner, Learning, Method
 from saddlepoint.train.recipe import Recipe
 from saddlepoint.train.shown import Shown, Stacked, exits_of
@@ -94,7 +93,7 @@ def fit(
 
 def split(count: int, share: float, seed: int) -> Split:
     """A share of the rows 0..count-1, at least one, set aside by the seed; both parts in increasing order."""
-    order = _permutation(Coins.of(seed, torch.arange(count)).fold(_SPLIT))
+    order = permutation(Coins.of(seed, torch.arange(count)).fold(_SPLIT))
     size = max(round(share * count), 1)
     return Split(order[size:].sort().values, order[:size].sort().values)
 
@@ -137,7 +136,7 @@ class _Run:
     def advance(self) -> None:
         """One epoch: every training example once, then the dev set."""
         number = len(self.history) + 1
-        with _hidden_randomness(self._coins(self.split.train, _HIDDEN, number).shared(), self.x.device):
+        with hidden_randomness(self._coins(self.split.train, _HIDDEN, number).shared(), self.x.device):
             loss = self._train(number)
         clean, selected = (self._accuracy(adversary) for adversary in (Stand(), self.recipe.select))
         epoch = Epoch(number, loss, clean, selected, self._residual())
@@ -147,24 +146,16 @@ class _Run:
         self.history.append(epoch)
 
     def _train(self, number: int) -> float:
-        order = self.split.train[_permutation(self._coins(self.split.train, _ORDER, number))]
-        batches = torch.tensor_split(order, math.ceil(len(order) / self.recipe.batch_size))
+        order = self.split.train[permutation(self._coins(self.split.train, _ORDER, number))]
+        parts = batches(order, self.recipe.batch_size)
         self.net.train()
         total = 0.0
-        for k, rows in enumerate(batches):
-            done = (number - 1 + k / len(batches)) / self.recipe.epochs
+        for k, rows in enumerate(parts):
+            done = (number - 1 + k / len(parts)) / self.recipe.epochs
             for group in self.optimizer.param_groups:
                 group["lr"] = self.recipe.optimizer.rate * self.recipe.schedule.factor(done)
-            losses = self._losses(rows, number)
-            if not losses.isfinite().all():
-                raise FloatingPointError(
-                    f"{self.recipe.name}: the loss is not a finite number in epoch {number}, batch {k + 1}. "
-                    f"Lower the learning rate, now {self.recipe.optimizer.rate}."
-                )
-            self.optimizer.zero_grad()
-            losses.mean().backward()  # type: ignore[no-untyped-call]
-            self.optimizer.step()
-            total += float(losses.detach().double().sum())
+            during = f"{self.recipe.name}, epoch {number}, batch {k + 1}"
+            total += descend(self.optimizer, self._losses(rows, number), during=during)
         return total / len(order)
 
     def _losses(self, rows: Tensor, number: int) -> Tensor:  # [B]
@@ -222,19 +213,6 @@ class _Run:
         assert self.best is not None
         self.net.load_state_dict(self.best_weights)
         return Trained(self.net.eval(), self.best, tuple(self.history), self.split)
-
-
-def _permutation(coins: Coins) -> Tensor:
-    """[N] int64 on the CPU: rows sorted by a coin each."""
-    return coins.uniform((), torch.float64).argsort(stable=True).cpu()
-
-
-@contextmanager
-def _hidden_randomness(seed: int, device: torch.device) -> Iterator[None]:
-    """Dropout and its like draw from torch's global generator: seeded here, and given back as it was."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
 
 
 def _identity(net: nn.Module, x: Tensor, y: Tensor, recipe: Recipe, seed: int) -> checkpoint.Identity:

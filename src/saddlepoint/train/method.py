@@ -59,6 +59,22 @@ class PGDTraining:
 
 
 @dataclass(frozen=True)
+class HalfAdversarial:
+    """CE(f(x), y) on the first half of each batch, CE(f(x'), y) on the second, x' by PGD; one pass sees both.
+
+    How transductive adversarial training trains (Chen et al. 2022, A.5).
+    """
+
+    attack: PGD = field(default_factory=lambda: PGD(steps=10))
+
+    def loss(self, net: nn.Module, x: Tensor, y: Tensor, space: Ball, coins: Coins) -> Tensor:
+        half = len(x) // 2
+        rows = torch.arange(half, len(x), device=x.device)
+        attacked = craft(net, x[rows], y[rows], space, coins[rows], self.attack)
+        return cross_entropy(net(torch.cat([x[:half], attacked])), y)
+
+
+@dataclass(frozen=True)
 class TRADES:
     """CE(f(x), y) + beta KL(p(x) || p(x')) with x' = argmax KL over the set (Zhang et al. 2019).
 

@@ -17,6 +17,7 @@ from saddlepoint.attack.pgd import PGD
 from saddlepoint.data import load_data
 from saddlepoint.describe import describe
 from saddlepoint.game import Adversary, Direct, Stand, evaluate
+from saddlepoint.train.descent import initialised
 from saddlepoint.train.fit import Progress, fit
 from saddlepoint.train.method import Standard
 from saddlepoint.train.recipe import Recipe
@@ -65,9 +66,7 @@ def rebuild(
 
 def initial(recipe: Recipe, seed: int) -> nn.Module:
     """The recipe's network with the weights it starts from, a function of the seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return recipe.net()
+    return initialised(recipe.net, seed)
 
 
 def measure(net: nn.Module, recipe: Recipe, *, seed: int = 0, adversaries: tuple[Adversary, ...] = ADVERSARIES) -> Measured:

@@ -42,6 +42,18 @@ class SGD:
 
 
 @dataclass(frozen=True)
+class Nesterov:
+    """The same with the momentum of Nesterov: the step is taken from where the momentum leads."""
+
+    rate: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+
+    def over(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, self.rate, momentum=self.momentum, weight_decay=self.weight_decay, nesterov=True)
+
+
+@dataclass(frozen=True)
 class Adam:
     """Kingma & Ba 2015."""
 
@@ -72,7 +84,7 @@ class Cosine:
 
 @dataclass(frozen=True)
 class Piecewise:
-    """Constant, multiplied by `drop` at each of the shares `at`."""
+    """Constant, multiplied by `drop` at each of the shares `at`; constant to the end with `at=()`."""
 
     at: tuple[float, ...] = (0.5, 0.75)
     drop: float = 0.1

@@ -1,4 +1,4 @@
-"""ResNet-18 for small images with an exit after each stage (He et al. 2016)."""
+"""Residual networks for small images, with one exit or with one after each stage (He et al. 2016)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,31 @@ def resnet18(
     The stem is the one for small images, a 3x3 convolution without pooling. Without the three early heads this is the 11 173 962
     parameters usual for CIFAR-10; `width=8` has about 1/64 of them and suits 8x8 digits.
     """
+    stem = normalised_stem(conv_bn_relu(in_channels, width), mean, std)
+    return Staged(stem, stages(width, depths), [pooled_head(width * 2**k, classes) for k in range(len(depths))])
+
+
+def resnet(
+    depths: Sequence[int],
+    width: int = 64,
+    *,
+    in_channels: int = 3,
+    classes: int = 10,
+    mean: Sequence[float] = MEAN,
+    std: Sequence[float] = STD,
+) -> nn.Sequential:
+    """One exit, after the last stage: depths (2, 2, 2, 2) are ResNet-18, (3, 4, 6, 3) ResNet-34, (3, 3, 3) at 16 ResNet-20."""
+    stem = normalised_stem(conv_bn_relu(in_channels, width), mean, std)
+    return nn.Sequential(stem, *stages(width, depths), pooled_head(width * 2 ** (len(depths) - 1), classes))
+
+
+def stages(width: int, depths: Sequence[int]) -> list[nn.Sequential]:
+    """Stages 1, 2, 4, ... times `width` channels wide; all but the first halve the picture."""
     widths = [width * 2**k for k in range(len(depths))]
-    stages = [
+    return [
         _stage(before, out, depth, stride=1 if k == 0 else 2)
         for k, (before, out, depth) in enumerate(zip([width, *widths], widths, depths, strict=False))
     ]
-    stem = normalised_stem(conv_bn_relu(in_channels, width), mean, std)
-    return Staged(stem, stages, [pooled_head(channels, classes) for channels in widths])
 
 
 def seven_exit_resnet(width: int = 12, *, in_channels: int = 3, classes: int = 10) -> Staged:
