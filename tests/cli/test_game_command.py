@@ -201,6 +201,10 @@ def test_the_report_is_written_again_and_a_game_does_not_fit_into_a_site(run):
     assert call("report", run).stdout == f"{run}/report.html\n"
     assert (run / "report.html").read_bytes() == before
     assert "a site compares audits" in told("report", run, "--out", "site")
+    asked = (run / "run.json").read_text()
+    (run / "run.json").write_text(asked.replace('"seed": 0', '"seed": 1'))
+    assert "its run.json asks for another one" in told("report", run)
+    (run / "run.json").write_text(asked)
     (run / "game.safetensors").write_bytes(b"\0" * 64)
     assert "is damaged" in told("report", run)
 

@@ -36,11 +36,11 @@ def report(
     json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON, and nothing else.")] = False,
 ) -> None:  # fmt: skip
     """Write the HTML report of a saved audit or game again, or a site with a leaderboard of several audits."""
+    from saddlepoint.report.games.page import kept as kept_game
     from saddlepoint.report.games.page import write as write_game
     from saddlepoint.report.html import write as write_page
     from saddlepoint.report.site import write as write_site
     from saddlepoint.report.subject import kept
-    from saddlepoint.run.games.record import GameRecord
 
     out = out or (runs[0] / "report.html" if len(runs) == 1 else Path("site"))
     page = out.suffix.lower() in (".html", ".htm")
@@ -52,7 +52,7 @@ def report(
             f"{games[0]} holds a game, and a site compares audits. Write its report alone: saddlepoint report {games[0]}."
         )
     if games:
-        written = write_game(GameRecord.load(games[0]), out)
+        written = write_game(kept_game(games[0]), out)
     else:
         written = write_page(kept(runs[0]), out, folder=runs[0]) if page else write_site(runs, out)
     if json:

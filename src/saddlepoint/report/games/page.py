@@ -9,6 +9,18 @@ from saddlepoint.report.games.sections import SECTIONS
 from saddlepoint.report.html import contents, section
 from saddlepoint.report.markup import tag
 from saddlepoint.run.games.record import GameRecord
+from saddlepoint.run.store import Store, identity
+
+
+def kept(folder: Path) -> GameRecord:
+    """The game of a run. What an earlier request left in the folder is refused: it is not what run.json asks for."""
+    record = GameRecord.load(folder)
+    if record.run != identity(Store(folder).run()):
+        raise ValueError(
+            f"{folder} holds a game of {record.target}, but its run.json asks for another one that has not finished. Give the "
+            "command of that run again, or copy game.json and game.safetensors into a folder of their own."
+        )
+    return record
 
 
 def write(record: GameRecord, path: Path) -> Path:
