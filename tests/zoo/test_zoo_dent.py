@@ -273,7 +273,7 @@ def test_statistics_of_the_batch_are_those_of_a_network_in_training_and_a_prior_
     torch.testing.assert_close(respond(0.0), training(X))
     torch.testing.assert_close(respond(1e12), NET(X))
     torch.testing.assert_close(TENT(NET).trace(X, ctx()).last, training(X))
-    distance = [float((respond(prior) - NET(X)).norm()) for prior in (0.0, 8.0, 80.0)]
+    distance = [float((respond(prior) - NET(X)).detach().norm()) for prior in (0.0, 8.0, 80.0)]
     assert distance == sorted(distance, reverse=True)
 
 

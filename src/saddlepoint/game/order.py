@@ -68,7 +68,7 @@ class Searched:
     """The worst order that a search finds: natural, by label, then `tries` times a quarter of the best one shuffled within windows.
 
     Each order is judged by a rehearsal on points that the adversary found in the natural order; in the order that went worst it
-    attacks again. Where the labels repeat in every window, sorting is most often the answer.
+    attacks again.
     """
 
     window: int = 256
