@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from saddlepoint.defense.gates import Confident
 from saddlepoint.game import Direct, play
 from saddlepoint.game.adversary import Peak
 from saddlepoint.game.aimer import NEED, aimer, mixed
-from saddlepoint.game.exits import ExitGame, exit_game, mismatch_rates
+from saddlepoint.game.exits import ExitGame, exit_game, mismatch_rates, promising
 from saddlepoint.game.matrix import least_per_example
 from saddlepoint.game.threat import Threat
 
@@ -177,6 +178,26 @@ def test_the_double_oracle_ends_near_the_full_game_with_fewer_rows() -> None:
     assert grown.exploitability is not None
     assert grown.exploitability < 0.01
     assert grown.equilibrium().value <= full + 0.02, "rows left out did not matter, and expected-loss rows may go lower"
+
+
+def test_the_double_oracle_ends_after_one_round_less_than_there_are_exits_that_gained_nothing() -> None:
+    net, x, y = problem(4, n=60)
+    grown = exit_game(net, x, y, threat=Linf(RADIUS), attack=PGD(STEPS), rows="double-oracle", tolerance=1.0)
+    tried = [target for target in grown.targets if target is not None]
+    assert len(set(tried)) == len(tried) == 1 + 3, "no round gains everything, and three of them end it"
+
+
+def test_promising_looks_where_rows_were_strong_and_where_nobody_looked() -> None:
+    """Of rows that differ, the neighbours of the strong one; of rows that do not, the set least like any of them."""
+    *_, game = small()
+    mix = torch.full((7,), 1 / 7, dtype=torch.float64)
+    rows = [game.subsets.index(subset) for subset in ((1,), (2,))]
+    correct = torch.ones(2, 7, 100, dtype=torch.float64)
+    weak = replace(game, targets=((1,), (2,)), outcomes=replace(game.outcomes.only(rows), correct=correct, episodes=()))
+    assert promising(weak, mix) == [(3,)]
+    strong = replace(weak, outcomes=replace(weak.outcomes, correct=correct * torch.tensor([1.0, 0.0])[:, None, None]))
+    assert promising(strong, mix) == [(2, 3)]
+    assert promising(game, mix) == []
 
 
 def test_intervals_and_named_subsets_make_smaller_games() -> None:

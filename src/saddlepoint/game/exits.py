@@ -39,6 +39,8 @@ from saddlepoint.game.threat import Threat
 Actions = Literal["all", "intervals"] | Sequence[Subset]
 Send = Callable[[Sequence[Adversary]], list[Episode]]  # plays adversaries against all columns, here or elsewhere
 
+_NOISE = 0.1  # of a row's accuracy, in units of the rows' spread squared
+
 
 @dataclass(frozen=True)
 class Offence:
@@ -165,7 +167,8 @@ def exit_game(
 
     Without `attack` it is PGD-20 with steps of a quarter of the radius; `craft` makes other rows, such as
     `game.partial.ATTACKS["autoattack"]`. `rows="double-oracle"` attacks only the sets that matter:
-    it starts with all exits and adds rows against the current equilibrium until they lower it by less than `tolerance`.
+    it starts with all exits and adds rows against the current equilibrium until several in succession lower it by less than
+    `tolerance`.
     """
     threat = threat if isinstance(threat, Threat) else Threat(threat)
     base = game_base(defense)
@@ -214,27 +217,55 @@ def columns_of(subsets: Sequence[Subset]) -> dict[str, Answer]:
 
 
 def _double_oracle(offence: Offence, columns: tuple[Subset, ...], send: Send, tolerance: float) -> ExitGame:
-    """Rows added one round at a time: the expected loss of the current mix, and the untried set of exits nearest to it.
+    """Rows added one round at a time: the most promising untried set of exits, and the expected loss of a mix not met before.
 
-    A round costs two attacks. The best response itself would cost as many as there are sets; that the nearest set is nearly best is
-    Assumption 3.5 of Xu et al., which fails now and then: hence the first kind of row, and `exploitability` for what was left.
+    The best response itself would cost as many attacks as there are sets. A guess at it may miss, so the game counts as solved only
+    when L - 1 rounds in succession, for L exits, lowered their mix by less than the tolerance, or no row is left.
     """
     everything = tuple(range(1, len(offence.views) + 1))
     targets: list[Subset | None] = [everything]
     episodes = send([offence.partial(everything)])
-    while True:
+    quiet, exploitability, known = 0, 0.0, torch.zeros(len(columns), dtype=torch.float64)
+    while quiet < max(len(everything) - 1, 1):
         game = _game(offence, columns, tuple(targets), episodes)
         found = game.equilibrium()
-        untried = [subset for subset in columns if subset not in targets]
-        rates = mismatch_rates(untried, columns, len(offence.views)) @ found.defender if untried else torch.zeros(0)
-        tried: list[Subset | None] = [None, *([untried[int(rates.argmin())]] if untried else [])]
+        tried: list[Subset | None] = [*promising(game, found.defender), *([None] if _differs(found.defender, known) else [])]
+        if not tried:
+            break
         name = f"expected loss {targets.count(None) + 1}"
         added = send([offence.partial(t) if t else offence.expected(columns, found.defender, name) for t in tried])
         against = torch.stack([episode.correct.mean(-1) for episode in added]) @ found.defender.to(added[0].correct)
-        exploitability = max(0.0, found.value - float(against.amin()))
-        targets, episodes = [*targets, *tried], [*episodes, *added]
-        if exploitability < tolerance or not untried:
-            return replace(_game(offence, columns, tuple(targets), episodes), exploitability=exploitability)
+        gain = max(0.0, found.value - float(against.amin()))
+        quiet, exploitability = (0, gain) if gain >= tolerance else (quiet + 1, max(exploitability, gain) if quiet else gain)
+        targets, episodes, known = [*targets, *tried], [*episodes, *added], found.defender
+    return replace(_game(offence, columns, tuple(targets), episodes), exploitability=exploitability)
+
+
+def promising(game: ExitGame, defender: Tensor) -> list[Subset]:
+    """The untried set of exits on which an attack may hurt this mix most, if any is left: argmin_E mu(E) - sigma(E).
+
+    Rows that aim at similar sets do similarly, whether or not they match the mix: v_i = (M s)_i is taken for a Gaussian process
+    over sets with the covariance k = 1 - r_mis, Jaccard's, which is positive definite. With K that of the rows played, noise
+    included, and m their mean: mu(E) = m + k_E^T K^-1 (v - m), sigma^2(E) = spread^2 (1 - k_E^T K^-1 k_E). The lower bound weighs
+    what looks weak against what nobody has looked at (Srinivas et al. 2010).
+    """
+    tried = [target for target in game.targets if target is not None]
+    untried = [subset for subset in game.subsets if subset not in tried]
+    if not untried:
+        return []
+    rows = [a for a, target in enumerate(game.targets) if target is not None]
+    v = game.accuracy(defender)[rows].cpu()
+    inner = 1 - mismatch_rates(tried, tried, game.exits) + _NOISE * torch.eye(len(tried), dtype=torch.float64)
+    outer = 1 - mismatch_rates(untried, tried, game.exits)  # [U, T]
+    weights = torch.linalg.solve(inner, outer.T).T  # k_E^T K^-1
+    mean = v.mean() + weights @ (v - v.mean())
+    spread = max(float(v.std()) if len(v) > 1 else 0.0, 1 / game.correct.shape[-1])  # one image, where rows do not differ
+    deviation = spread * (1 - (weights * outer).sum(1)).clamp(min=0).sqrt()
+    return [untried[int((mean - deviation).argmin())]]
+
+
+def _differs(mix: Tensor, other: Tensor) -> bool:
+    return float((mix - other).abs().amax()) > 1e-9
 
 
 def _game(offence: Offence, columns: tuple[Subset, ...], targets: Sequence[Subset | None], episodes: list[Episode]) -> ExitGame:

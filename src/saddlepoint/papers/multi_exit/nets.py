@@ -128,7 +128,7 @@ def _small() -> _Kit:
         "cifar10", 8 / 255, 10, n=5500, dev_share=1 / 11, batch_size=64, optimizer=SGD(rate=0.05), schedule=Cosine(warmup=0.1),
         augment=Shift(pixels=4, mirror=True),
     )  # fmt: skip
-    mnist = _run("mnist", 0.2, 8, n=4400, dev_share=1 / 11, batch_size=64, optimizer=SGD(rate=0.05), schedule=Cosine(warmup=0.1))
+    mnist = _run("mnist", 0.3, 8, n=4400, dev_share=1 / 11, batch_size=64, optimizer=SGD(rate=0.05), schedule=Cosine(warmup=0.1))
     bases: dict[str, tuple[Recipe, Build]] = {
         "resnet-18": (cifar, partial(resnet18, 8)),
         "vgg-16": (mnist, partial(vgg16, 8, in_channels=1)),
