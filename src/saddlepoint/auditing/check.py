@@ -190,9 +190,9 @@ def _declared(defense: Defense, x: Tensor) -> Iterator[Symptom]:
             f"the defence declares that its answer reads {sorted(defense.reads)} alone, but it answers differently when nobody "
             "asks for other views. Set reads = None on the class."
         )
-    alone = _respond(defense, x[:1])
     hidden = isinstance(defense, Plain) and defense.random  # noise inside a net is drawn for the batch, and says so
-    if defense.unit == "example" and not hidden and len(x) > 1 and not _close(first[:1], alone):
+    # Only who declares independent rows is asked about one alone: a defence that learns from a batch may need two.
+    if defense.unit == "example" and not hidden and len(x) > 1 and not _close(first[:1], alone := _respond(defense, x[:1])):
         gap = (first[:1] - alone).abs().amax().item()
         raise TargetError(
             f"the defence declares that rows are independent, but row 0 moves by {gap:.2g} when its batch mates leave. "
