@@ -33,5 +33,5 @@ def run(request: Request) -> Result:
     chart = Cloud("figure-2", "relative error of every state", "state", "median relative error", errors)
     return lab.result(
         EXPERIMENTS[6], [table, *(one.table() for one in found)], states=found, findings=told, charts=[chart],
-        notes=["the last point of each line is the final state, made of the solver's best one; the paper draws the best state of (a)"],
+        notes=["the last point of each line is the final state, made of the solver's best one"],
     )  # fmt: skip

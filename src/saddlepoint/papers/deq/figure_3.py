@@ -58,7 +58,9 @@ def _chart(name: str, table: Table, gradients: list[Gradient]) -> Cloud:
     """The early state's accuracy over n, a colour per way to estimate the gradient there."""
     points: dict[str, tuple[tuple[float, float], ...]] = {}
     for row, one in zip(table.rows, gradients, strict=True):
-        assert isinstance(one.state, EarlyState) and (cell := row.cells[1]) is not None
+        cell = row.cells[1]
+        assert isinstance(one.state, EarlyState)
+        assert cell is not None
         way = one.name.partition(f"{one.state.n}")[2].strip() or "adjoint"
         points[way] = (*points.get(way, ()), (float(one.state.n), cell.mean))
     return Cloud(name, table.title, "state n", "accuracy of the early state, %", points)

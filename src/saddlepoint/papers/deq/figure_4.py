@@ -43,5 +43,6 @@ def aligned(left: Tensor) -> list[str]:
     gap = (left[at + 1, at] - lowest).amax()
     return [
         f"u_(n+1) leaves least of z_n, alone or with others, for {int(next_one.sum())} of {count} states, u_n for "
-        f"{int(same.sum())}; the paper finds u_(n+1) for all. Where it is not the strongest it is up to {float(gap):.1f} points off."
+        f"{int(same.sum())}; the paper finds u_(n+1) for all. Where it is not the strongest it is {float(gap):.1f} points off "
+        "at most."
     ]

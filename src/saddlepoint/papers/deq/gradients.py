@@ -112,7 +112,7 @@ def unrolled_at(n: int, steps: int, damping: float) -> Gradient:
 
 
 def unrolled_final(solved: Solved, steps: int, damping: float = 0.5) -> Gradient:
-    """Eq. 4-6: what a network that is unrolled anyway was trained with; else `steps` steps from the best state, then its last one."""
+    """Eq. 4-6: what an unrolled network was trained with; of others, `steps` steps from the best state, then their last one."""
     rule = solved.rule if solved.after.steps > 1 else Phantom(steps, damping, at="unrolled")
     return Gradient("unrolled final", frozenset({FinalState.name}), rule, last, FINAL)
 

@@ -27,8 +27,8 @@ def run(request: Request) -> Result:
     table = Table("Accuracy, %", ("network", "defence", "attack"), COLUMNS, tuple(rows), lab.setting.scored)
     states = [grid.states for grid in grids]
     notes = (
-        "AutoAttack sends max-value points. Stock: as its own code returns them, the clean image where the attacked state was wrong "
-        "before or did not fall; so were the paper's figures found, which stand beside these rows",
+        "AutoAttack sends max-value points. Stock: as its own code returns them, the clean image where the attacked state was "
+        "wrong before or did not fall; so were the paper's figures found, which stand beside these rows",
         "AutoAttack counts a success on the attacked state; on the ensemble gradient, that of the ensemble's state",
     )
     return lab.result(
