@@ -11,6 +11,7 @@ from torch import Tensor
 from saddlepoint.game import Adversary, Episode
 from saddlepoint.game.bootstrap import Estimate, bootstrap
 from saddlepoint.gradients import Phantom
+from saddlepoint.papers.bench import Images
 from saddlepoint.papers.deq import published
 from saddlepoint.papers.deq.gradients import Gradient, adjoint_ensemble, adjoint_final, unrolled_ensemble, unrolled_final
 from saddlepoint.papers.deq.lab import Lab, States, Subject, accuracy, percent, stacked
@@ -63,12 +64,12 @@ class Grid:
         """Views by the names of the defences."""
         return dict(zip(published.DEFENCES, (FinalState.name, self.early.name, MeanState.name), strict=True))
 
-    def correct(self, send: Send) -> Tensor:
-        """[A, D, N] the six attacks on the three defences, test images."""
-        return stacked(self.subject, self.episodes(send), list(self.names.values()))
+    def correct(self, send: Send, images: Images | None = None) -> Tensor:
+        """[A, D, N] the six attacks on the three defences, on all test images or on these."""
+        return stacked(self.subject, self.episodes(send, images), list(self.names.values()))
 
-    def episodes(self, send: Send) -> list[Episode]:
-        return self.lab.play(self.subject, [send(one) for one in self.gradients.values()], self.subject.test)
+    def episodes(self, send: Send, images: Images | None = None) -> list[Episode]:
+        return self.lab.play(self.subject, [send(one) for one in self.gradients.values()], images or self.subject.test)
 
     def rows(self, correct: Tensor, papers: Mapping[str, Sequence[float]], more: tuple[str, ...] = ()) -> list[Row]:
         """A row per defence: clean, the six attacks, what is left under the strongest, and how far from a fixed point it is."""
@@ -76,8 +77,9 @@ class Grid:
         for d, (defence, name) in enumerate(self.names.items()):
             paper: Sequence[float | None] = papers.get(defence, (None,) * len(published.ATTACKS))
             shown = f"{defence} ({label(name)})" if defence == "Early" else defence
-            clean = accuracy(self.subject.right(self.states.clean, name), published.CLEAN.get(self.subject.name, {}).get(defence))
-            attacked = [accuracy(right, figure) for right, figure in zip(correct[:, d], paper, strict=True)]
+            right = self.subject.right(self.states.clean, name)[: correct.shape[-1]]
+            clean = accuracy(right, published.CLEAN.get(self.subject.name, {}).get(defence))
+            attacked = [accuracy(one, figure) for one, figure in zip(correct[:, d], paper, strict=True)]
             known = [figure for figure in paper if figure is not None]
             least = percent(lowest(correct[:, d]), min(known) if known else None)
             worst = accuracy(correct[:, d].amin(0))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.attack.space import Ball
+from saddlepoint.auditing.statistics import wilson
 from saddlepoint.data import load_data
 from saddlepoint.defense import Answer, Plain, view
 from saddlepoint.game import Adversary, Episode, Stand
@@ -161,6 +162,10 @@ class Lab:
             return Subject(name, net, recipe.space, recipe.data, dev, scored)
         return Trained(name, net, recipe.space, recipe.data, dev, scored)
 
+    def swept(self, of: Trained) -> Images:
+        """The test images that AutoAttack is sent to."""
+        return Images(of.test.x[: self.setting.swept], of.test.y[: self.setting.swept])
+
     def play(self, of: Trained, adversaries: Sequence[Adversary], images: Images) -> list[Episode]:
         """Every adversary on these images, scored on every state."""
         defense, answers = (of.defense, of.answers) if isinstance(of, Subject) else (Plain(of.net), None)
@@ -217,8 +222,10 @@ class Lab:
 
 
 def accuracy(right: Tensor, paper: float | None = None) -> Cell:
-    """[N] -> percent, with its interval over images."""
-    return percent(mean_of(right), paper)
+    """[N] -> percent, with Wilson's interval over images."""
+    share = float(right.mean())
+    interval = wilson(share, len(right))
+    return Cell((100 * share,), paper, (100 * interval.low, 100 * interval.high))
 
 
 def percent(found: Estimate, paper: float | None = None) -> Cell:

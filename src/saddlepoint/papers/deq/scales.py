@@ -22,7 +22,8 @@ class Budget:
     queries: int = 5000
 
     def __str__(self) -> str:
-        return f"AutoAttack with {self.steps} steps, {self.targets} targets and {self.queries} queries"
+        targets = "target" if self.targets == 1 else "targets"
+        return f"AutoAttack with {self.steps} steps, {self.targets} {targets} and {self.queries} queries"
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Setting:
 
     chosen_on: int  # images of the training set, held out, on which early state and intermediate attacks are chosen
     scored: int  # test images
+    swept: int  # the first of these: attacked by AutoAttack too
     pgd: PGD  # the paper's PGD-10
     long: PGD  # its PGD-1000
     square: Square
@@ -50,9 +52,11 @@ class Setting:
 
 
 SETTINGS: Mapping[Scale, Setting] = {
-    "tiny": Setting(12, 16, PGD(3, _QUARTER), PGD(6, _QUARTER), Square(12), Budget(2, 1, 2), 3, (1, 3), (0.5, 1.0), 16, 1),
+    "tiny": Setting(12, 16, 8, PGD(3, _QUARTER), PGD(6, _QUARTER), Square(12), Budget(2, 1, 2), 3, (1, 3), (0.5, 1.0), 16, 1),
     "small": Setting(
-        100, 200, PGD(10, _QUARTER), PGD(100, _QUARTER), Square(500), Budget(10, 3, 100), 8, (1, 5), (0.5, 1.0), 100, 1
+        40, 100, 30, PGD(10, _QUARTER), PGD(50, _QUARTER), Square(200), Budget(5, 1, 50), 8, (1, 5), (0.5, 1.0), 50, 1
     ),
-    "paper": Setting(1000, 10_000, PGD(10, _QUARTER), PGD(1000, _QUARTER), Square(), Budget(), 8, (1, 5, 9), (0.5, 1.0), 96, None),
+    "paper": Setting(
+        1000, 10_000, 10_000, PGD(10, _QUARTER), PGD(1000, _QUARTER), Square(), Budget(), 8, (1, 5, 9), (0.5, 1.0), 96, None
+    ),
 }

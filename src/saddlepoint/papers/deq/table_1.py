@@ -66,9 +66,9 @@ def masking(found: dict[str, Tensor]) -> list[str]:
             else "the exact gradient finds more" if apart.high < 0
             else "no masking that these images could show"
         )  # fmt: skip
+        left = " and ".join(f"{name} leaves {100 * float(found[name].mean()):.1f} %" for name in (against, other))
         told.append(
-            f"{other} leaves {100 * apart.value:.1f} points fewer than {against} ({100 * apart.low:.1f} to "
-            f"{100 * apart.high:.1f}): {verdict}."
+            f"{left}, {100 * apart.value:+.1f} points apart ({100 * apart.low:+.1f} to {100 * apart.high:+.1f}): {verdict}."
         )
     return told
 

@@ -24,7 +24,7 @@ def run(request: Request) -> Result:
         rows += grid.rows(found[STOCK], published.STOCK[name], (STOCK,))
         told += [*grid.findings(joined([found[PGD], found[AUTO]]), "PGD-10 and AutoAttack")[:1], *grid.findings(found[PGD], PGD)]
         told.append(_weaker(grid, found))
-    table = Table("Accuracy, %", ("network", "defence", "attack"), COLUMNS, tuple(rows), lab.setting.scored)
+    table = Table("Accuracy, %", ("network", "defence", "attack"), COLUMNS, tuple(rows), lab.setting.swept)
     states = [grid.states for grid in grids]
     notes = (
         "AutoAttack sends max-value points. Stock: as its own code returns them, the clean image where the attacked state was "
@@ -37,12 +37,12 @@ def run(request: Request) -> Result:
 
 
 def attacked(grid: Grid) -> dict[str, Tensor]:
-    """[A, D, N] by kind of attack."""
-    budget = grid.lab.setting.auto
+    """[A, D, N] by kind of attack, on the images that all of them are sent to."""
+    budget, images = grid.lab.setting.auto, grid.lab.swept(grid.subject)
     return {
-        PGD: grid.correct(with_pgd(grid.lab)),
-        AUTO: grid.correct(lambda one: one.auto(budget)),
-        STOCK: grid.correct(lambda one: one.auto(budget, copies=True)),
+        PGD: grid.correct(with_pgd(grid.lab))[..., : len(images.x)],
+        AUTO: grid.correct(lambda one: one.auto(budget), images),
+        STOCK: grid.correct(lambda one: one.auto(budget, copies=True), images),
     }
 
 

@@ -29,7 +29,7 @@ def run(request: Request) -> Result:
         plain, solved = _plain(lab, net), _solved(grid)
         rows += [plain, solved]
         told += _compared(plain, solved)
-    table = Table("Accuracy, %", ("network",), COLUMNS, tuple(rows), lab.setting.scored)
+    table = Table("Accuracy, %", ("network",), COLUMNS, tuple(rows), lab.setting.swept)
     notes = (
         "equilibrium networks: the ensemble defence, its lowest column over six gradients, by PGD-10 and by AutoAttack with "
         "max-value points; the paper's AutoAttack figures are from clean copies, too kind to its equilibrium networks",
@@ -45,7 +45,7 @@ def _plain(lab: Lab, net: Trained) -> Row:
     budget = lab.setting.auto
     parts = autoattack(steps=budget.steps, targets=budget.targets, queries=budget.queries)
     sent = [Stand(), Direct("pgd", lab.setting.pgd, cross_entropy), Cascade("autoattack", parts)]
-    right = [_right(episode) for episode in lab.play(net, sent, net.test)]
+    right = [_right(episode) for episode in lab.play(net, sent, lab.swept(net))]
     cells = [accuracy(found, paper) for found, paper in zip(right, published.TABLE_4[net.name], strict=True)]
     return Row((net.name,), (*cells, Cell((float(net.weights),)), None))
 
@@ -57,7 +57,7 @@ def _right(episode: Episode) -> Tensor:
 def _solved(grid: Grid) -> Row:
     subject, papers = grid.subject, published.TABLE_4[grid.subject.name]
     found = attacked(grid)
-    clean = accuracy(subject.right(grid.states.clean, MeanState.name), papers[0])
+    clean = accuracy(subject.right(grid.states.clean, MeanState.name)[: found[PGD].shape[-1]], papers[0])
     robust = [percent(lowest(found[kind][:, _ENSEMBLE]), paper) for kind, paper in zip((PGD, AUTO), papers[1:], strict=True)]
     return Row((subject.title,), (clean, *robust, Cell((float(subject.weights),)), grid.states.far(MeanState.name)))
 
