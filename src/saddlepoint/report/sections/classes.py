@@ -21,7 +21,7 @@ def classes(subject: Subject) -> Part:
     for label in sorted(set(y.tolist())):
         here = y == label
         kept = float(correct[here].mean())
-        wrong = Counter(answered[here & (answered != y)].tolist()).most_common(1)
+        wrong = Counter(answered[here & (answered != y) & (correct < 1)].tolist()).most_common(1)  # a refusal is not wrong
         mistaken = f" → {named(audit, int(wrong[0][0]))}" if wrong else ""
         rows.append((kept, Bar(f"{named(audit, label)}{mistaken}", kept, 0.0, f"{percent(kept)} of {int(here.sum())}")))
     weakest = [bar for _, bar in sorted(rows, key=lambda row: row[0])]

@@ -76,7 +76,7 @@ def adversarially_aligned(x: Tensor, y: Tensor, target: Tensor, training: Domain
     """The trained network in eval mode: a function of the labelled images, the unlabelled `target` and the seed."""
     if len(target) < 2:
         raise ValueError(f"DANN learns from batches of test images, got {len(target)}. Batch statistics need two at least.")
-    net = initialised(training.build, seed).to(x.device).train()
+    net, target = initialised(training.build, seed).to(x.device).train(), target.to(x.device)
     optimizer = training.optimizer.over(net.parameters())
     ours, theirs = (Coins.of(seed, torch.arange(len(part))) for part in (x, target))
     for epoch in range(training.epochs):
@@ -87,10 +87,9 @@ def adversarially_aligned(x: Tensor, y: Tensor, target: Tensor, training: Domain
                 done = (epoch + k / len(pairs)) / training.epochs
                 for group in optimizer.param_groups:
                     group["lr"] = training.optimizer.rate * training.schedule.factor(done)
-                seen = training.augment(x[rows.to(x.device)], ours[rows].fold(_AUGMENT).fold(epoch))
-                source, alien = domain_losses(
-                    net, seen, y[rows.to(y.device)], target[others.to(target.device)], training.alpha(done)
-                )
+                here = rows.to(x.device)
+                seen = training.augment(x[here], Coins.of(seed, here).fold(_AUGMENT).fold(epoch))
+                source, alien = domain_losses(net, seen, y[here], target[others.to(x.device)], training.alpha(done))
                 descend(optimizer, source, alien, during=f"DANN, epoch {epoch + 1}")
     return net.eval()
 

@@ -111,7 +111,8 @@ class RMC(Defense):
     calibrate it, and there the next point begins. Adam's memory goes along. With K = 1024: 204 nearest, 153 + 820 = 973 trained on
     and 51 held out; 896 and 128 to calibrate. No epoch's weights are restored, as in the released code.
 
-    A batch is a short stream: every row is answered by the network tuned for it, and the last one's calibration is passed on.
+    A batch is a short stream: every row is answered by the network tuned for it, and the last one's calibration is passed on. The
+    paper's games have batches of one, which also lets an attacker search for each image by itself.
     Batches of an epoch are of equal size to within one, so that none is too small for batch norm.
     """
 

@@ -102,7 +102,10 @@ def mnist_recipe() -> Recipe:
 
 
 def cifar_recipe() -> Recipe:
-    """ResNet-20, Linf 8/255, PGD-10 with steps of 2/255, 110 epochs of SGD that drop at 100 and 105 (Chen et al. 2022, A.5.2)."""
+    """ResNet-20, Linf 8/255, PGD-10 with steps of 2/255, 110 epochs of SGD that drop at 100 and 105 (Chen et al. 2022, A.5.2).
+
+    The momentum is Nesterov's, as the paper says; the released code has the ordinary one.
+    """
     return Recipe(
         name="tadv-cifar",
         data="cifar10",

@@ -131,7 +131,8 @@ def rejection_curve(
     thresholds = sorted(thresholds)
     with torch.no_grad():
         odds, beside = (torch.cat([redacted.odds(part) for part in torch.split(t, batch_size)]).double() for t in (x, normal))
-        wrong = torch.cat([fooled(redacted.classifier(part), y[at]) for part, at in _parts(x, batch_size)])
+        asked = zip(torch.split(x, batch_size), torch.split(y, batch_size), strict=True)
+        wrong = torch.cat([fooled(redacted.classifier(part), labels) for part, labels in asked])
     cuts = torch.tensor([log_odds(t) for t in thresholds], dtype=torch.float64, device=odds.device)[:, None]  # [T, 1]
     accepted = odds <= cuts  # [T, N]
     mistakes, answered = (accepted & wrong).sum(1).double(), accepted.sum(1)
@@ -142,7 +143,3 @@ def rejection_curve(
         error=tuple((mistakes / answered.clamp(min=1)).tolist()),
         error_of_all=tuple((mistakes / len(x)).tolist()),
     )
-
-
-def _parts(x: Tensor, size: int) -> list[tuple[Tensor, slice]]:
-    return [(x[start : start + size], slice(start, start + size)) for start in range(0, len(x), size)]

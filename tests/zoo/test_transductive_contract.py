@@ -1,0 +1,92 @@
+"""Every transductive defence keeps the rules that an audit checks, and can be played, attacked and judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from transductive_problem import context, digits, fingerprint, small, trained, two_way
+
+from saddlepoint import audit
+from saddlepoint.attack.loss import cross_entropy
+from saddlepoint.attack.pgd import PGD
+from saddlepoint.attack.space import Linf
+from saddlepoint.auditing.check import check
+from saddlepoint.defense import Defense, Plain
+from saddlepoint.game import Direct, Threat, Transfer, Turn, play
+from saddlepoint.train.recipe import Adam, unchanged
+from saddlepoint.zoo.nets.dann import DANNNet
+from saddlepoint.zoo.transductive import DANN, RMC, TADV, Distinguishing, DomainTraining, Library, Pretrained, Tuning, URejectron
+
+SPACE, TEST = Linf(0.15), digits("test", 24)
+
+
+def dense() -> DANNNet:
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(64, 24), nn.ReLU())
+    return DANNNet(encoder, nn.Linear(24, 10), nn.Linear(24, 2))
+
+
+def rmc() -> RMC:
+    data = digits(n=60)
+    library = Library.build(trained(), data.x, data.y, space=SPACE, attack=PGD(1), copies=1, augment=unchanged)
+    return RMC(trained(), library, neighbours=20, tuning=Tuning(epochs=1, rate=1e-3))
+
+
+def dann() -> DANN:
+    data = digits(n=60)
+    return DANN(trained(), data.x, data.y, training=DomainTraining(build=dense, epochs=2))
+
+
+def tadv() -> TADV:
+    return TADV(trained(), Pretrained(tuple(trained(seed, 2) for seed in range(3))))
+
+
+def urejectron() -> URejectron:
+    return URejectron(trained(), digits(n=60).x, training=Distinguishing(build=two_way, epochs=2, optimizer=Adam(1e-2)))
+
+
+each = pytest.mark.parametrize("build", [rmc, dann, tadv, urejectron])
+
+
+@each
+def test_it_is_what_it_declares(build: Callable[[], Defense]) -> None:
+    checked = check(build(), TEST.x, TEST.y, SPACE)
+    assert checked.classes == 10
+    assert [finding.name for finding in checked.findings] == ["adapts at test time"]
+
+
+@each
+def test_a_game_against_it_leaves_it_as_it_was(build: Callable[[], Defense]) -> None:
+    defense, x, y = build(), TEST.x[:6], TEST.y[:6]
+    before = fingerprint(defense)
+    attack = Direct("pgd", PGD(steps=3), loss=cross_entropy)
+    direct = play(defense, attack, x, y, Threat(SPACE), batch_size=3)
+    moved = play(defense, Transfer(attack, Plain(trained())), x, y, Threat(SPACE), batch_size=3)
+    assert fingerprint(defense) == before
+    assert direct.correct.shape == moved.correct.shape == (1, len(x))
+    again = play(defense, attack, x, y, Threat(SPACE), batch_size=3)
+    assert torch.equal(direct.points, again.points)
+    assert torch.equal(direct.margin, again.margin)
+
+
+@each
+def test_what_has_adapted_can_be_attacked_as_it_stands(build: Callable[[], Defense]) -> None:
+    adapted = build().adapt(TEST.x, context(TEST.x))
+    attack = Direct("pgd", PGD(steps=5), loss=cross_entropy)
+    turn = Turn.open(Threat(SPACE), torch.arange(len(TEST.x)), 0)
+    found = attack.against([build(), adapted], turn, TEST.x, TEST.y)
+    assert SPACE.contains(found.peak, TEST.x).all()
+    assert (found.peak != TEST.x).any()
+
+
+def test_an_audit_of_one_that_rejects_runs_to_its_end() -> None:
+    found = audit(urejectron(), TEST.x, TEST.y, threat=Threat(SPACE, draws=2), budget="quick", batch_size=12)
+    assert {"rejections", "adapts at test time"} <= {symptom.name for symptom in found.symptoms}
+    assert 0 <= found.robust_accuracy <= found.clean_accuracy <= 1
+
+
+def test_the_network_of_the_tests_knows_its_digits() -> None:
+    assert (trained()(TEST.x).argmax(1) == TEST.y).double().mean() > 0.8
+    assert not small().eval()(TEST.x).argmax(1).eq(TEST.y).all()
