@@ -27,7 +27,7 @@ def walked(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
     """
     losses = loss(logits, y)  # [V, N]
     passed = losses[:-1].sum(0)
-    return losses[-1] + passed - passed.detach()
+    return losses[-1] + (passed - passed.detach())
 
 
 @dataclass(frozen=True)

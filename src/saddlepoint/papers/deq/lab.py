@@ -175,9 +175,9 @@ class Lab:
         clean, attacked = self.play(subject, [Stand(), ready_made(subject.net).pgd(self.setting.pgd)], subject.test)
         with torch_threads(self.setting.threads):
             kinds = {"clean": subject.test.x, "attacked": attacked.points.to(subject.test.x.device)}
-            found = [residuals(subject.defense, x, self.setting.batch) for x in kinds.values()]
+            still, moved = (residuals(subject.defense, x, self.setting.batch) for x in kinds.values())
             solved = {kind: ended(subject.defense, x, self.setting.batch) for kind, x in kinds.items()}
-        return States(subject, clean, attacked, *found, tuple(unsettled(subject.title, solved)))
+        return States(subject, clean, attacked, still, moved, tuple(unsettled(subject.title, solved)))
 
     def early(self, subject: Subject) -> EarlyState:
         """z_n with the highest accuracy under the ready-made attack on held-out images, the smallest n of several (Sec. 5.2)."""

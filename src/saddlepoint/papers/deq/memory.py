@@ -16,12 +16,12 @@ def most_bytes(compute: Callable[[], object]) -> int:
     """The most bytes in tensors that `compute` made and that were alive together; what it was given does not count."""
     with _Living() as living:
         compute()
-    return living.most
+    return int(living.most)
 
 
-class _Living(TorchDispatchMode):
+class _Living(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.now = self.most = 0
         self._known: set[int] = set()
 

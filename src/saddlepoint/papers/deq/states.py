@@ -40,7 +40,8 @@ def _residuals(defense: DEQ, x: Tensor) -> dict[str, Tensor]:
 
 def _residual(z: Tensor, f: Tensor) -> Tensor:  # [N]
     gap, size = ((v.flatten(1)).norm(dim=1) for v in (f - z, f))
-    return (gap / size.clamp(min=torch.finfo(f.dtype).tiny)).nan_to_num(nan=torch.inf)
+    ratio: Tensor = gap / size.clamp(min=torch.finfo(f.dtype).tiny)
+    return ratio.nan_to_num(nan=torch.inf)
 
 
 def ended(defense: DEQ, x: Tensor, batch: int = 100) -> Tensor:

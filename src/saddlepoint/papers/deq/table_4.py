@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from saddlepoint.attack.loss import cross_entropy
-from saddlepoint.game import Cascade, Direct, Episode, Stand, autoattack
+from saddlepoint.game import Adversary, Cascade, Direct, Episode, Stand, autoattack
 from saddlepoint.papers.deq import EXPERIMENTS, published
 from saddlepoint.papers.deq.grid import Grid, lowest
 from saddlepoint.papers.deq.lab import Lab, Trained, accuracy, percent
@@ -44,7 +44,7 @@ def run(request: Request) -> Result:
 def _plain(lab: Lab, net: Trained) -> Row:
     budget = lab.setting.auto
     parts = autoattack(steps=budget.steps, targets=budget.targets, queries=budget.queries)
-    sent = [Stand(), Direct("pgd", lab.setting.pgd, cross_entropy), Cascade("autoattack", parts)]
+    sent: list[Adversary] = [Stand(), Direct("pgd", lab.setting.pgd, cross_entropy), Cascade("autoattack", parts)]
     right = [_right(episode) for episode in lab.play(net, sent, lab.swept(net))]
     cells = [accuracy(found, paper) for found, paper in zip(right, published.TABLE_4[net.name], strict=True)]
     return Row((net.name,), (*cells, Cell((float(net.weights),)), None))
