@@ -17,6 +17,8 @@ def of_result(result: Result, *, level: int = 1, charts: str = "") -> str:
         f"{head} {result.experiment}: {result.title}",
         f"The paper: {result.reports}" if "(ours)" not in result.title else result.reports,
     ]
+    if result.symptoms:
+        parts.append("\n>\n".join(f"> **Symptom.** {symptom}" for symptom in result.symptoms))
     for table in result.tables:
         images = f" ({table.n} images)" if table.n else ""
         parts += [f"**{table.title}**{images}", of_table(table)]

@@ -108,6 +108,7 @@ class Result:
     backward: float
     versions: dict[str, str]
     charts: tuple[Heat | Cloud, ...] = ()
+    symptoms: tuple[str, ...] = ()  # reasons not to trust the numbers, read before them
 
     def record(self) -> dict[str, Any]:
         return {"schema": SCHEMA, **asdict(self)}

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from importlib.metadata import version
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from saddlepoint.attack.pgd import PGD
 from saddlepoint.attack.space import Ball
@@ -20,24 +17,15 @@ from saddlepoint.game import Adversary, Episode
 from saddlepoint.game.aimer import distribution
 from saddlepoint.game.exits import ExitGame, columns_of, exit_game
 from saddlepoint.game.partial import Craft, Drawn, max_average
+from saddlepoint.papers.bench import Bench, Images
 from saddlepoint.papers.multi_exit import EXPERIMENTS
 from saddlepoint.papers.multi_exit.nets import Listed, recipes
 from saddlepoint.papers.multi_exit.scales import SETTINGS, Rows, Setting
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cloud, Heat, Result, Table
-from saddlepoint.run.kept import kept
-from saddlepoint.run.work import Work, torch_threads
-from saddlepoint.train import Epoch, Recipe, fit, split
-from saddlepoint.train.rebuild import initial
+from saddlepoint.run.work import torch_threads
+from saddlepoint.train import split
 from saddlepoint.zoo.models import WEIGHTS, entry, load, names
-
-
-class Images(NamedTuple):
-    x: Tensor
-    y: Tensor
-
-    def first(self, count: int) -> Images:
-        return Images(self.x[:count], self.y[:count])
 
 
 @dataclass(frozen=True)
@@ -82,31 +70,18 @@ class Defender:
         return self.weights[: len(episode.correct)] @ episode.correct.double()
 
 
-@dataclass
-class Tally:
-    """What the attacks behind an experiment cost."""
-
-    seconds: float = 0.0
-    forward: float = 0.0
-    backward: float = 0.0
-
-    def add(self, episodes: Sequence[Episode]) -> None:
-        self.seconds += sum(e.seconds for e in episodes)
-        self.forward += sum(float(e.forward.sum()) for e in episodes)
-        self.backward += sum(float(e.backward.sum()) for e in episodes)
-
-
 @dataclass(frozen=True)
 class Lab:
     """Where an experiment works. What is found in the request's folder is not done again."""
 
     request: Request
     setting: Setting
-    tally: Tally = field(default_factory=Tally)
+    bench: Bench
 
     @classmethod
     def open(cls, request: Request) -> Lab:
-        return cls(request, SETTINGS[request.scale])
+        setting = SETTINGS[request.scale]
+        return cls(request, setting, Bench(request, setting.batch, setting.threads))
 
     @property
     def seeds(self) -> range:
@@ -119,7 +94,7 @@ class Lab:
         data = load_data(recipe.data, split="train", n=recipe.n)
         place = next((place for place in (self.request.out / "nets", WEIGHTS) if recipe.name in names(place)), None)
         with torch_threads(setting.threads):
-            net = self._trained(recipe, Images(data.x, data.y)) if place is None else load(recipe.name, place)
+            net = self.bench.trained(recipe, Images(data.x, data.y)) if place is None else load(recipe.name, place)
         seed = self.request.seed if place is None else entry(recipe.name, place).seed
         dev, test = split(len(data), recipe.dev_share, seed).dev, load_data(recipe.data, split="test", n=setting.scored)
         device = next(net.parameters()).device
@@ -138,16 +113,6 @@ class Lab:
             gates=gates,
         )
 
-    def _trained(self, recipe: Recipe, images: Images) -> nn.Module:
-        def tell(epoch: Epoch) -> None:
-            scores = f"dev {100 * epoch.clean:.1f} % clean, {100 * epoch.selected:.1f} % attacked"
-            self.request.say(f"training {recipe.name}: epoch {epoch.number} of {recipe.epochs}, {scores}")
-
-        out = self.request.out / "nets" / recipe.name.lower().replace(" ", "-")
-        net, seed = initial(recipe, self.request.seed), self.request.seed
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        return fit(net, images.x, images.y, recipe, seed=seed, out=out, progress=tell, device=device).net
-
     def play(
         self,
         subject: Subject,
@@ -158,22 +123,15 @@ class Lab:
         answers: dict[str, Answer] | None = None,
     ) -> list[Episode]:
         """Every adversary on these images, against all scored columns; those that were played before are found again."""
-        send = kept(
+        return self.bench.play(
             subject.base,
-            images.x,
-            images.y,
+            adversaries,
+            images,
             threat=subject.space,
             answers=answers or subject.answers,
-            out=self.request.out / "episodes",
             name=subject.name,
             seed=seed,
-            batch_size=self.setting.batch,
-            threads=self.setting.threads,
-            watch=_Telling(self.request, f"{subject.name}, seed {seed}"),
         )
-        episodes = send(adversaries)
-        self.tally.add(episodes)
-        return episodes
 
     def game(
         self, subject: Subject, images: Images | None = None, *, attack: PGD | None = None, double_oracle: bool = False
@@ -223,23 +181,14 @@ class Lab:
         charts: Sequence[Heat | Cloud] = (),
         repeats: int | None = None,  # where nothing was repeated: 1
     ) -> Result:
-        request, experiment = self.request, next(one for one in EXPERIMENTS if one.name == f"multi-exit/{name}")
-        return Result(
-            experiment=experiment.name,
-            title=experiment.title,
-            reports=experiment.reports,
-            scale=request.scale,
-            seed=request.seed,
-            repeats=repeats or self.setting.repeats,
-            command=f"saddlepoint reproduce {experiment.name} --scale {request.scale} --seed {request.seed}",
-            tables=tuple(tables),
+        experiment = next(one for one in EXPERIMENTS if one.name == f"multi-exit/{name}")
+        return self.bench.result(
+            experiment,
+            tables,
             notes=(*(self._about(subject) for subject in subjects), *notes),
-            findings=tuple(findings),
-            seconds=self.tally.seconds,
-            forward=self.tally.forward,
-            backward=self.tally.backward,
-            versions={"saddlepoint": version("saddlepoint"), "torch": torch.__version__, "python": platform.python_version()},
-            charts=tuple(charts),
+            findings=findings,
+            charts=charts,
+            repeats=repeats or self.setting.repeats,
         )
 
     def _about(self, subject: Subject) -> str:
@@ -275,21 +224,3 @@ def _gated(strategy: Strategy) -> Answer:
         return mean_logits(logits, strategy.pick(logits, Context.seeded(0, logits.shape[1])))
 
     return answer
-
-
-@dataclass(frozen=True)
-class _Telling:
-    """Says which adversary has been played, as it goes."""
-
-    request: Request
-    title: str
-
-    def begin(self, work: Work, missing: Sequence[tuple[int, int]]) -> None:
-        if missing:
-            self.request.say(f"{self.title}: {len(missing)} of {len(work.keys)} cells to play")
-
-    def cell(self, cell: tuple[int, int], episode: Episode) -> None:
-        self.request.say(f"{self.title}: {episode.adversary}, batch {cell[0] + 1}, {episode.seconds:.1f} s")
-
-    def say(self, message: str) -> None:
-        self.request.say(message)

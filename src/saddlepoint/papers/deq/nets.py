@@ -1,0 +1,111 @@
+"""The networks of the experiments at every scale, as recipes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from torch import nn
+
+from saddlepoint.attack.pgd import PGD
+from saddlepoint.attack.space import Linf, Radii
+from saddlepoint.defense import Broyden
+from saddlepoint.game import Stand
+from saddlepoint.gradients import Detached, Implicit
+from saddlepoint.papers.multi_exit.nets import Single
+from saddlepoint.papers.registry import Scale
+from saddlepoint.train import SGD, Adam, Cosine, EquilibriumTraining, JacobianPenalty, PGDTraining, Piecewise, Recipe, Shift
+from saddlepoint.zoo.deq import Solved, Unrolled
+from saddlepoint.zoo.multi_exit import resnet18
+from saddlepoint.zoo.nets import ConvDEQNet, DigitsCNN, MDEQNet, wrn34_10
+from saddlepoint.zoo.nets.equilibrium import Equilibrium
+from saddlepoint.zoo.nets.mdeq import mdeq_large, mdeq_mnist, mdeq_xl
+
+_TOLERANCE = 1e-3
+_ITERATIONS = {"short": (8, 7), "18": (18, 20), "30": (30, 30), "long": (50, 50)}
+
+
+def exact(net: Callable[[], Equilibrium], forward: int, backward: int) -> Solved:
+    """A network for exact gradients: f/b forward and backward solver steps; z_9 of Yang et al. is f of the best state."""
+    method, rule = Broyden(steps=forward, tolerance=_TOLERANCE), Implicit(Broyden(steps=backward, tolerance=_TOLERANCE))
+    return Solved(net(), method=method, rule=rule)
+
+
+def unrolled(net: Callable[[], Equilibrium], forward: int) -> Solved:
+    """A network for unrolled gradients: one undamped and five damped steps after the solver, as the released code trains."""
+    return Solved(net(), method=Broyden(steps=forward, tolerance=_TOLERANCE), after=Unrolled(6, damping=0.5), rule=Detached())
+
+
+def recipes(scale: Scale) -> Mapping[str, Recipe]:
+    """By name: `exact-short`, `exact-18`, `exact-30`, `exact-long`, `unrolled`, `unrolled-xl`, `vanilla`, `static`, `static-xl`."""
+    kit = _KITS[scale]
+    solved: dict[str, Callable[[], Solved]] = {
+        f"exact-{name}": partial(exact, kit.large, *steps) for name, steps in kit.iterations.items()
+    }
+    solved |= {"unrolled": partial(unrolled, kit.large, 8), "unrolled-xl": partial(unrolled, kit.xl, 8)}
+    made = {name: replace(kit.run, name=name, net=net) for name, net in solved.items()}
+    clean = EquilibriumTraining(None, kit.method.warmup, kit.method.layers, kit.method.penalty)
+    made["vanilla"] = replace(kit.run, name="vanilla", net=partial(exact, kit.large, *kit.vanilla), method=clean, select=Stand())
+    for name, net in (("static", kit.static), ("static-xl", kit.static_xl)):
+        made[name] = replace(kit.usual, name=name, net=net, method=PGDTraining(kit.method.attack or PGD(10)))
+    return made
+
+
+@dataclass(frozen=True)
+class _Kit:
+    """What a scale trains."""
+
+    run: Recipe  # with the method for equilibrium networks; name and network are put in later
+    method: EquilibriumTraining
+    large: Callable[[], Equilibrium]
+    xl: Callable[[], Equilibrium]
+    usual: Recipe  # for ordinary networks
+    static: Callable[[], nn.Module]
+    static_xl: Callable[[], nn.Module]
+    iterations: Mapping[str, tuple[int, int]]  # forward and backward, of networks trained with exact gradients
+    vanilla: tuple[int, int]
+
+
+def _tiny() -> _Kit:
+    penalty = JacobianPenalty(probability=0.1)
+    method = EquilibriumTraining(PGD(2), warmup=16, layers=4, penalty=penalty)
+    run = Recipe(
+        "", "digits", nn.Identity, method, Linf(0.1), 4, n=240, batch_size=24, dev_share=0.2, optimizer=Adam(5e-3),
+    )  # fmt: skip
+    digits = partial(ConvDEQNet, image=(1, 8, 8), stride=2, gain=math.inf)
+    iterations = {"short": (3, 2), "18": (6, 6), "30": (8, 8), "long": (10, 10)}
+    return _Kit(
+        run, method, partial(digits, channels=8), partial(digits, channels=12), run, DigitsCNN, DigitsCNN, iterations, (8, 8),
+    )  # fmt: skip
+
+
+def _small() -> _Kit:
+    method = EquilibriumTraining(PGD(2, Radii(0.75)), warmup=24, penalty=JacobianPenalty(probability=0.1))
+    run = Recipe(
+        "", "mnist", nn.Identity, method, Linf(0.2), 4, n=660, dev_share=1 / 11, batch_size=50, optimizer=Adam(3e-3),
+        schedule=Cosine(warmup=0.05),
+    )  # fmt: skip
+    large = partial(MDEQNet, image=(1, 28, 28), channels=(8, 16), planes=(4, 8), width=64)
+    nets = partial(resnet18, 8, in_channels=1), partial(resnet18, 16, in_channels=1)
+    static, static_xl = (partial(Single, net) for net in nets)
+    return _Kit(run, method, large, mdeq_mnist, run, static, static_xl, _ITERATIONS, (18, 20))
+
+
+def _paper() -> _Kit:
+    """The released settings, but that epochs are chosen on a part of the training set, not on the test set.
+
+    Ordinary networks, whose figures the paper quotes, get the usual adversarial training.
+    """
+    method = EquilibriumTraining(PGD(10, Radii(1 / 4)))
+    run = Recipe(
+        "", "cifar10", nn.Identity, method, Linf(8 / 255), 220, dev_share=0.04, batch_size=96, optimizer=Adam(1e-3),
+        augment=Shift(pixels=4, mirror=True),
+    )  # fmt: skip
+    usual = replace(run, epochs=110, batch_size=128, optimizer=SGD(), schedule=Piecewise(at=(100 / 110, 105 / 110)))
+    static, static_xl = partial(Single, resnet18), partial(Single, wrn34_10)
+    return _Kit(run, method, mdeq_large, mdeq_xl, usual, static, static_xl, _ITERATIONS, (18, 20))
+
+
+_KITS: Mapping[Scale, _Kit] = {"tiny": _tiny(), "small": _small(), "paper": _paper()}
