@@ -18,7 +18,7 @@ def run(request: Request) -> Result:
     lab = Lab.open(request)
     subject = lab.subject("unrolled")
     states, numbers = lab.states(subject), range(1, subject.steps + 1)
-    gradients = [*(adjoint_at(n) for n in numbers), adjoint_final(subject.net)]
+    gradients = [*(adjoint_at(n) for n in numbers), adjoint_final()]
     episodes = lab.play(subject, [one.pgd(lab.setting.pgd) for one in gradients], subject.test)
     outcomes = Outcomes.of(episodes, subject.defense.names, "example")
     columns = [outcomes.answers.index(EarlyState(n).name) for n in numbers]

@@ -92,10 +92,12 @@ def adjoint_at(n: int) -> Gradient:
     return Gradient(f"adjoint u{n}", early_names(n), SimultaneousAdjoint(emit=n), walked, EarlyState(n))
 
 
-def adjoint_final(solved: Solved) -> Gradient:
-    """The adjoint process to its end: at the solver's best state, from which the final one is made."""
-    keep = early_names(solved.method.steps) | {FinalState.name}
-    return Gradient("adjoint final", keep, SimultaneousAdjoint(emit="last"), walked, FINAL)
+def adjoint_final() -> Gradient:
+    """The adjoint process to its end, at the solver's best state: the final state's loss, pulled back to there, stands in for all.
+
+    Losses of the states on the way would not do: what is made of the best state has another slope in it than the head alone.
+    """
+    return Gradient("adjoint final", frozenset({FinalState.name}), SimultaneousAdjoint(emit="last"), last, FINAL)
 
 
 def adjoint_ensemble(solved: Solved) -> Gradient:

@@ -50,7 +50,7 @@ class Grid:
         rule = unrolling.rule
         assert isinstance(rule, Phantom)
         found = (
-            adjoint_final(subject.net),
+            adjoint_final(),
             walking,
             adjoint_ensemble(subject.net),
             unrolled_final(subject.net, max(lab.setting.unrolled)),
