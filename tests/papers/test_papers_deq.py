@@ -182,7 +182,7 @@ def test_residuals_are_those_of_the_solver_and_the_mean_has_its_own():
 def test_a_network_that_does_not_converge_is_a_symptom_above_the_numbers(tmp_path):
     lab = Lab.open(Request(tmp_path))
     images = Images(X, Y)
-    nets = {"wild": small(scale=30.0), "calm": small()}
+    nets = {"wild": small(scale=8.0), "calm": small()}
     states = {name: lab.states(Subject(name, net, Linf(0.1), "toy", images, images)) for name, net in nets.items()}
     assert states["calm"].symptoms == ()
     assert "wild (4/50): no fixed point on 100 % of the clean images" in states["wild"].symptoms[0]
