@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from saddlepoint.papers.deq import EXPERIMENTS
 from saddlepoint.papers.deq.lab import Lab, accuracy
+from saddlepoint.papers.deq.nets import recipes
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Cloud, Result, Row, Table
 from saddlepoint.zoo.deq import EarlyState, FinalState
 
-NETWORKS = ("exact-short", "exact-18", "exact-30", "exact-long", "unrolled")
 COLUMNS = ("final state, %", "early state, %", "n of the early state", "residual, early", "residual, final")
 
 
 def run(request: Request) -> Result:
     lab, rows, told = Lab.open(request), list[Row](), list[str]()
     found, errors = [], {}
-    for name in NETWORKS:
+    exact = [name for name in recipes(request.scale) if name.startswith("exact-")]
+    for name in (*exact, "unrolled"):
         subject = lab.subject(name)
         states, early = lab.states(subject), lab.early(subject)
         final, best = (accuracy(subject.right(states.attacked, state)) for state in (FinalState.name, early.name))

@@ -67,9 +67,9 @@ class Subject(Trained):
 
     @property
     def title(self) -> str:
-        """As the paper names configurations: exact (50/50), unrolled (8)."""
+        """With the steps of its solvers, as the paper has it: exact-long (50/50); unrolled (8+6), of solver and unrolling."""
         backward = getattr(self.net.rule, "method", None)
-        solver = f"{self.steps}/{backward.steps}" if backward else f"{self.steps}, {self.net.after.steps} unrolled"
+        solver = f"{self.steps}/{backward.steps}" if backward else f"{self.steps}+{self.net.after.steps}"
         return f"{self.name} ({solver})"
 
     @property

@@ -9,10 +9,11 @@ from functools import partial
 
 from torch import nn
 
+from saddlepoint.attack.loss import cross_entropy
 from saddlepoint.attack.pgd import PGD
 from saddlepoint.attack.space import Linf, Radii
 from saddlepoint.defense import Broyden
-from saddlepoint.game import Stand
+from saddlepoint.game import Direct, Stand
 from saddlepoint.gradients import Detached, Implicit
 from saddlepoint.papers.multi_exit.nets import Single
 from saddlepoint.papers.registry import Scale
@@ -39,7 +40,7 @@ def unrolled(net: Callable[[], Equilibrium], forward: int) -> Solved:
 
 
 def recipes(scale: Scale) -> Mapping[str, Recipe]:
-    """By name: `exact-short`, `exact-18`, `exact-30`, `exact-long`, `unrolled`, `unrolled-xl`, `vanilla`, `static`, `static-xl`."""
+    """By name: `exact-short`, `exact-long` and those between, `unrolled`, `unrolled-xl`, `vanilla`, `static`, `static-xl`."""
     kit = _KITS[scale]
     solved: dict[str, Callable[[], Solved]] = {
         f"exact-{name}": partial(exact, kit.large, *steps) for name, steps in kit.iterations.items()
@@ -69,16 +70,14 @@ class _Kit:
 
 
 def _tiny() -> _Kit:
-    penalty = JacobianPenalty(probability=0.1)
-    method = EquilibriumTraining(PGD(2), warmup=16, layers=4, penalty=penalty)
+    method = EquilibriumTraining(PGD(2), warmup=12, layers=4, penalty=JacobianPenalty(probability=0.1))
     run = Recipe(
-        "", "digits", nn.Identity, method, Linf(0.1), 4, n=240, batch_size=24, dev_share=0.2, optimizer=Adam(5e-3),
+        "", "digits", nn.Identity, method, Linf(0.1), 4, n=300, batch_size=21, dev_share=0.16, optimizer=Adam(1e-2),
+        select=Direct("pgd-3", PGD(3), loss=cross_entropy),
     )  # fmt: skip
     digits = partial(ConvDEQNet, image=(1, 8, 8), stride=2, gain=math.inf)
-    iterations = {"short": (3, 2), "18": (6, 6), "30": (8, 8), "long": (10, 10)}
-    return _Kit(
-        run, method, partial(digits, channels=8), partial(digits, channels=12), run, DigitsCNN, DigitsCNN, iterations, (8, 8),
-    )  # fmt: skip
+    large, xl = partial(digits, channels=8), partial(digits, channels=12)
+    return _Kit(run, method, large, xl, run, DigitsCNN, DigitsCNN, {"short": (3, 2), "long": (10, 10)}, (8, 8))
 
 
 def _small() -> _Kit:
