@@ -20,7 +20,7 @@ from saddlepoint.papers.registry import Scale
 from saddlepoint.train import SGD, Adam, Cosine, EquilibriumTraining, JacobianPenalty, PGDTraining, Piecewise, Recipe, Shift
 from saddlepoint.zoo.deq import Solved, Unrolled
 from saddlepoint.zoo.multi_exit import resnet18
-from saddlepoint.zoo.nets import ConvDEQNet, DigitsCNN, MDEQNet, wrn34_10
+from saddlepoint.zoo.nets import DenseDEQNet, DigitsCNN, MDEQNet, wrn34_10
 from saddlepoint.zoo.nets.equilibrium import Equilibrium
 from saddlepoint.zoo.nets.mdeq import mdeq_large, mdeq_mnist, mdeq_xl
 
@@ -45,7 +45,7 @@ def recipes(scale: Scale) -> Mapping[str, Recipe]:
     solved: dict[str, Callable[[], Solved]] = {
         f"exact-{name}": partial(exact, kit.large, *steps) for name, steps in kit.iterations.items()
     }
-    solved |= {"unrolled": partial(unrolled, kit.large, 8), "unrolled-xl": partial(unrolled, kit.xl, 8)}
+    solved |= {"unrolled": partial(unrolled, kit.large, kit.unrolled), "unrolled-xl": partial(unrolled, kit.xl, kit.unrolled)}
     made = {name: replace(kit.run, name=name, net=net) for name, net in solved.items()}
     clean = EquilibriumTraining(None, kit.method.warmup, kit.method.layers, kit.method.penalty)
     made["vanilla"] = replace(kit.run, name="vanilla", net=partial(exact, kit.large, *kit.vanilla), method=clean, select=Stand())
@@ -66,6 +66,7 @@ class _Kit:
     static: Callable[[], nn.Module]
     static_xl: Callable[[], nn.Module]
     iterations: Mapping[str, tuple[int, int]]  # forward and backward, of networks trained with exact gradients
+    unrolled: int  # forward
     vanilla: tuple[int, int]
 
 
@@ -75,9 +76,9 @@ def _tiny() -> _Kit:
         "", "digits", nn.Identity, method, Linf(0.1), 4, n=300, batch_size=21, dev_share=0.16, optimizer=Adam(1e-2),
         select=Direct("pgd-3", PGD(3), loss=cross_entropy),
     )  # fmt: skip
-    digits = partial(ConvDEQNet, image=(1, 8, 8), stride=2, gain=math.inf)
-    large, xl = partial(digits, channels=8), partial(digits, channels=12)
-    return _Kit(run, method, large, xl, run, DigitsCNN, DigitsCNN, {"short": (3, 2), "long": (10, 10)}, (8, 8))
+    large, xl = (partial(DenseDEQNet, size=size, gain=math.inf) for size in (32, 48))
+    iterations = {"short": (3, 2), "long": (6, 6)}
+    return _Kit(run, method, large, xl, run, DigitsCNN, DigitsCNN, iterations, unrolled=4, vanilla=(6, 6))
 
 
 def _small() -> _Kit:
@@ -89,7 +90,7 @@ def _small() -> _Kit:
     large = partial(MDEQNet, image=(1, 28, 28), channels=(8, 16), planes=(4, 8), width=64)
     nets = partial(resnet18, 8, in_channels=1), partial(resnet18, 16, in_channels=1)
     static, static_xl = (partial(Single, net) for net in nets)
-    return _Kit(run, method, large, mdeq_mnist, run, static, static_xl, _ITERATIONS, (18, 20))
+    return _Kit(run, method, large, mdeq_mnist, run, static, static_xl, _ITERATIONS, unrolled=8, vanilla=(18, 20))
 
 
 def _paper() -> _Kit:
@@ -104,7 +105,7 @@ def _paper() -> _Kit:
     )  # fmt: skip
     usual = replace(run, epochs=110, batch_size=128, optimizer=SGD(), schedule=Piecewise(at=(100 / 110, 105 / 110)))
     static, static_xl = partial(Single, resnet18), partial(Single, wrn34_10)
-    return _Kit(run, method, mdeq_large, mdeq_xl, usual, static, static_xl, _ITERATIONS, (18, 20))
+    return _Kit(run, method, mdeq_large, mdeq_xl, usual, static, static_xl, _ITERATIONS, unrolled=8, vanilla=(18, 20))
 
 
 _KITS: Mapping[Scale, _Kit] = {"tiny": _tiny(), "small": _small(), "paper": _paper()}

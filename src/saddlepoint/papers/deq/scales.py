@@ -52,7 +52,7 @@ class Setting:
 
 
 SETTINGS: Mapping[Scale, Setting] = {
-    "tiny": Setting(12, 16, 8, PGD(3, _QUARTER), PGD(6, _QUARTER), Square(12), Budget(2, 1, 2), 3, (1, 3), (0.5, 1.0), 16, 1),
+    "tiny": Setting(12, 16, 6, PGD(3, _QUARTER), PGD(6, _QUARTER), Square(12), Budget(2, 1, 2), 3, (1, 3), (0.5, 1.0), 16, 1),
     "small": Setting(
         40, 100, 30, PGD(10, _QUARTER), PGD(50, _QUARTER), Square(200), Budget(5, 1, 50), 8, (1, 5), (0.5, 1.0), 50, 1
     ),
