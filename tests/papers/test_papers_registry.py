@@ -27,7 +27,10 @@ def test_every_experiment_has_a_home_that_takes_a_request(name: str) -> None:
 
 
 def test_a_paper_stands_for_all_of_its_experiments() -> None:
-    assert chosen("multi-exit", EXPERIMENTS) == tuple(EXPERIMENTS.values())
+    for paper in ("multi-exit", "deq"):
+        found = chosen(paper, EXPERIMENTS)
+        assert found == tuple(one for one in EXPERIMENTS.values() if one.name.startswith(f"{paper}/"))
+        assert found
     assert chosen("multi-exit/table-2", EXPERIMENTS) == (EXPERIMENTS["multi-exit/table-2"],)
 
 
