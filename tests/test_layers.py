@@ -101,6 +101,8 @@ def test_the_rule_sees_what_it_should(tmp_path: Path, monkeypatch: pytest.Monkey
         "auditing/lazy.py": ("def f():\n    from saddlepoint.report import html", 0),
         "game/lazy.py": ("def f():\n    from saddlepoint.report import html", 1),
         "game/top.py": ("from saddlepoint import audit", 1),
+        "papers/deq.py": ("from saddlepoint.train import fit\nfrom saddlepoint.run.kept import kept\nimport saddlepoint.report", 0),
+        "report/papers.py": ("from saddlepoint.papers import EXPERIMENTS", 1),
         "cli.py": ("from saddlepoint.zoo import deq\nfrom saddlepoint.report import html", 0),
     }
     for name, (text, count) in cases.items():

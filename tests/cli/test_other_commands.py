@@ -21,7 +21,8 @@ from saddlepoint.game import Stand
 from saddlepoint.train import recipes
 
 COMMANDS = (
-    (), ("audit",), ("run",), ("game",), ("demo",), ("zoo",), ("train",), ("data",), ("data", "list"), ("data", "pull"),
+    (), ("audit",), ("run",), ("game",), ("demo",), ("zoo",), ("train",), ("reproduce",), ("data",), ("data", "list"),
+    ("data", "pull"),
     ("report",), ("view",), ("doctor",), ("runs",), ("runs", "list"), ("runs", "show"), ("runs", "verify"), ("runs", "export"),
     ("runs", "gc"),
 )  # fmt: skip

@@ -11,7 +11,7 @@ from saddlepoint.attack.pgd import PGD
 from saddlepoint.coins import Coins
 from saddlepoint.game.exits import ExitGame
 from saddlepoint.game.partial import max_average
-from saddlepoint.papers.multi_exit.lab import Lab, Subject
+from saddlepoint.papers.multi_exit.lab import Images, Lab, Subject
 from saddlepoint.papers.multi_exit.scales import Rows
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Cloud, Result, Row, Table
@@ -39,7 +39,7 @@ def run(request: Request) -> Result:
 
 NOTES = (
     "strategies are drawn from Dirichlet(1, ..., 1), uniformly over all mixes",
-    "AIMER's row is chosen on the images of the game, on which it cannot lose to another row: accuracies are those on test images",
+    "AIMER's row is chosen on the images of the game, on which it cannot lose to another row: the points are those on test images",
     "the max-average attack is no row of the game but a choice among rows for every image: it has no mismatch rate",
 )
 
@@ -63,16 +63,32 @@ def study(lab: Lab, subject: Subject, game: ExitGame, fresh: ExitGame, attack: P
         "Average attack": game.one_hot(subject.everything).expand(len(strategies), -1),
         "AIMER": torch.stack([game.best_response(s) for s in strategies]),
     }
-    right = {name: _chances(response, fresh.correct, strategies) for name, response in responses.items()}
     mismatch = {
         name: [game.mismatch(t, s) for t, s in zip(response, strategies, strict=True)] for name, response in responses.items()
     }
-    peaks = max_average(Rows(attack or lab.setting.payoff), subject.exits)
-    episode = lab.play(subject, [peaks], subject.test, seed=lab.request.seed)[0]
-    right["Max-average attack"] = strategies @ episode.correct[: len(game.subsets)].double()
+    own = _right(lab, subject, game, subject.game, responses, strategies, attack)
+    right = _right(lab, subject, fresh, subject.test, responses, strategies, attack)
     points = {name: tuple(zip(mismatch[name], (100 * right[name].mean(1)).tolist(), strict=True)) for name in responses}
     cloud = Cloud(f"figure-6-{subject.name}", f"{subject.name}, {subject.data}", "mismatch rate", "expected accuracy, %", points)
-    return Study(subject, _table(subject, mismatch, right), cloud, tuple(_compared(subject, right, lab.request.seed)))
+    table = _table(subject, mismatch, own, right)
+    return Study(subject, table, cloud, (*_compared(subject, right, lab.request.seed), _apart(subject, mismatch)))
+
+
+def _right(
+    lab: Lab,
+    subject: Subject,
+    played: ExitGame,
+    images: Images,
+    responses: dict[str, Tensor],
+    strategies: Tensor,
+    attack: PGD | None,
+) -> dict[str, Tensor]:
+    """[S, N] by attacker: how probable a right answer is when each plays its mix."""
+    peaks = max_average(Rows(attack or lab.setting.payoff), subject.exits)
+    episode = lab.play(subject, [peaks], images, seed=lab.request.seed)[0]
+    by_row = torch.einsum("sd,adn->san", strategies, played.correct.double())  # [S, A, N]
+    right = {name: torch.einsum("sa,san->sn", response, by_row) for name, response in responses.items()}
+    return {**right, "Max-average attack": strategies @ episode.correct[: len(played.subsets)].double()}
 
 
 def dirichlet(count: int, actions: int, seed: int) -> Tensor:
@@ -82,20 +98,29 @@ def dirichlet(count: int, actions: int, seed: int) -> Tensor:
     return drawn / drawn.sum(1, keepdim=True)
 
 
-def _chances(responses: Tensor, correct: Tensor, strategies: Tensor) -> Tensor:
-    """[S, A], [A, D, N], [S, D] -> [S, N]: how probable a right answer is when each plays its mix."""
-    return torch.stack([torch.einsum("a,d,adn->n", t, s, correct.double()) for t, s in zip(responses, strategies, strict=True)])
-
-
-def _table(subject: Subject, mismatch: dict[str, list[float]], right: dict[str, Tensor]) -> Table:
+def _table(subject: Subject, mismatch: dict[str, list[float]], own: dict[str, Tensor], right: dict[str, Tensor]) -> Table:
+    """Means over strategies; and for how many of them AIMER leaves a higher accuracy than the other attacker does."""
     rows = []
     for name in (*OTHERS, "AIMER"):
-        accuracies, rates = (100 * right[name].mean(1)).tolist(), mismatch.get(name)
-        apart = Cell((sum(rates) / len(rates),)) if rates else None
-        above = (right["AIMER"].mean(1) > right[name].mean(1) + 1e-9).double().mean() * 100
-        rows.append(Row((name,), (apart, Cell((sum(accuracies) / len(accuracies),)), Cell((float(above),)))))
-    columns = ("mismatch rate, mean", "expected accuracy, %, mean", "AIMER above it, % of strategies")
-    return Table(f"{subject.name}, {subject.data}", ("attacker",), columns, tuple(rows), len(subject.test.x))
+        rates = mismatch.get(name)
+        cells = [Cell((sum(rates) / len(rates),)) if rates else None]
+        for found in (own, right):
+            cells.append(Cell((100 * float(found[name].mean()),)))
+            above = (found["AIMER"].mean(1) > found[name].mean(1) + 1e-9).double().mean()
+            cells.append(Cell((100 * float(above),)))
+        rows.append(Row((name,), tuple(cells)))
+    columns = (
+        "mismatch rate", "accuracy, %, game's images", "AIMER above it, % of strategies", "accuracy, %, test images",
+        "AIMER above it, % of strategies, test",
+    )  # fmt: skip
+    return Table(f"{subject.name}, {subject.data}: means over strategies", ("attacker",), columns, tuple(rows), len(subject.test.x))
+
+
+def _apart(subject: Subject, mismatch: dict[str, list[float]]) -> str:
+    """Whether AIMER has the lowest mismatch."""
+    least = sum(all(rates[k] >= mismatch["AIMER"][k] - 1e-9 for rates in mismatch.values()) for k in range(len(mismatch["AIMER"])))
+    means = ", ".join(f"{name.lower()} {sum(rates) / len(rates):.2f}" for name, rates in mismatch.items())
+    return f"{subject.name}: AIMER has the lowest mismatch for {least} of {len(mismatch['AIMER'])} strategies; on average: {means}."
 
 
 def _compared(subject: Subject, right: dict[str, Tensor], seed: int) -> list[str]:
@@ -103,7 +128,7 @@ def _compared(subject: Subject, right: dict[str, Tensor], seed: int) -> list[str
     told = []
     for name in OTHERS:
         apart = right["AIMER"] - right[name]  # [S, N]
-        low = _low_end(apart, seed)
+        low = low_end(apart, seed)
         mean = apart.mean(1)
         told.append(
             f"{subject.name}: AIMER is at or below {name.lower()} for {int((mean <= 1e-9).sum())} of {len(mean)} strategies, "
@@ -113,7 +138,7 @@ def _compared(subject: Subject, right: dict[str, Tensor], seed: int) -> list[str
     return told
 
 
-def _low_end(apart: Tensor, seed: int) -> Tensor:
+def low_end(apart: Tensor, seed: int) -> Tensor:
     """[S, N] -> [S]: the 2.5th percentile of the mean over images drawn again, the same draws for all strategies."""
     n = apart.shape[1]
     generator = torch.Generator().manual_seed(seed)

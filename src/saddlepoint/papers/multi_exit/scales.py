@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from saddlepoint.attack.pgd import FGSM, PGD
+from saddlepoint.attack.pgd import PGD
 from saddlepoint.attack.space import Radii
 from saddlepoint.attack.vmi import VMI
 from saddlepoint.defense import Subset
@@ -58,22 +58,23 @@ class AutoAttack:
         return AtExits(CleanCopies(sent) if self.copies else sent, subset)
 
     def __str__(self) -> str:
-        targets = "target" if self.targets == 1 else "targets"
-        return f"AutoAttack with {self.steps} steps, {self.targets} {targets} and {self.queries} queries"
+        counts = {"step": self.steps, "target": self.targets}
+        words = [f"{count} {what}{'' if count == 1 else 's'}" for what, count in counts.items()]
+        return f"AutoAttack with {', '.join(words)} and {self.queries} {'query' if self.queries == 1 else 'queries'}"
 
 
 def _tiny() -> Setting:
-    auto = AutoAttack(2, 1, 2)
+    once, auto = PGD(1, _QUARTER), AutoAttack(1, 1, 1)
     attacks: dict[str, Craft] = {
-        "FGSM": lambda subset: partial(subset, FGSM(), name="fgsm"),
-        "PGD-20": Rows(PGD(2, _QUARTER)),
-        "PGD-100": Rows(PGD(3, _QUARTER)),
-        "EoT-PGD-20": lambda subset: partial(subset, PGD(2, _QUARTER), estimator=EoT(2), name="eot-pgd-2"),
+        "FGSM": ATTACKS["fgsm"],
+        "PGD-20": Rows(once),
+        "PGD-100": Rows(PGD(2, _QUARTER)),
+        "EoT-PGD-20": lambda subset: partial(subset, once, estimator=EoT(2), name="eot-pgd-1"),
         "VMI-FGSM": lambda subset: partial(subset, VMI(2, _QUARTER, samples=1), name="vmi-fgsm"),
         "AutoAttack": auto,
     }
-    budgets = f"PGD-20 and EoT-PGD-20 with 2 steps, PGD-100 with 3, VMI-FGSM with 2 steps and 1 neighbour, {auto}"
-    return Setting(16, 16, 16, 2, 20, PGD(2, _QUARTER), attacks, AutoAttack(2, 1, 2, copies=True), budgets, 16, 1)
+    budgets = f"PGD-20 and EoT-PGD-20 with 1 step, PGD-100 with 2, VMI-FGSM with 2 steps and 1 neighbour, {auto}"
+    return Setting(12, 12, 12, 1, 20, once, attacks, replace(auto, copies=True), budgets, 12, 1)
 
 
 def _full() -> dict[str, Craft]:
@@ -91,7 +92,7 @@ def _small() -> Setting:
     auto = AutoAttack(20, 3, 100)
     attacks: dict[str, Craft] = {**_full(), "AutoAttack": auto}
     return Setting(
-        200, 200, 100, 2, 200, PGD(20, _QUARTER), attacks, AutoAttack(20, 3, 100, copies=True),
+        200, 200, 100, 2, 200, PGD(20, _QUARTER), attacks, replace(auto, copies=True),
         f"{auto}; the other attacks at full length", 100, 1,
     )  # fmt: skip
 

@@ -15,7 +15,8 @@ from saddlepoint.papers.result import Cell, Result, Row, Table
 def run(request: Request) -> Result:
     lab, rows, subjects = Lab.open(request), list[Row](), list[Subject]()
     for method, (without, with_need) in published.TABLE_3.items():
-        single, many = lab.subject(f"vgg-16 {method} single"), lab.subject(f"vgg-16 {method}")
+        name = "vgg-16" if method == "PGD-AT" else f"vgg-16 {method}"  # the other tables have PGD-AT
+        single, many = lab.subject(f"{name} single"), lab.subject(name)
         subjects += [single, many]
         rows.append(_row(lab, single, method, (1,), without))
         rows.append(_row(lab, many, f"{method} + NEED", lab.game(many).equilibrium().defender, with_need))
