@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from saddlepoint.attack.space import Ball
 from saddlepoint.defense import Answer, Defense
-from saddlepoint.game import Adversary, Episode
+from saddlepoint.game import Adversary, Episode, Threat
 from saddlepoint.papers.registry import Experiment, Request
 from saddlepoint.papers.result import Cloud, Heat, Result, Table
 from saddlepoint.run.kept import kept
@@ -71,7 +71,7 @@ class Bench:
         adversaries: Sequence[Adversary],
         images: Images,
         *,
-        threat: Ball,
+        threat: Threat | Ball,
         answers: Mapping[str, Answer] | None,
         name: str,
         seed: int,
