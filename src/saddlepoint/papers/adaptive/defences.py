@@ -177,8 +177,8 @@ FITS: Mapping[Scale, Fit] = {
         denoising=(2, 2), consistent=_QUICK,
     ),
     "small": Fit(
-        images=5000, stable=StableTraining(settle=Phase(epochs=4, batch_size=50, rate=1e-2)), embedded=(32, 256),
-        components=PrincipalComponents(samples=500), judged=("1", "3"), judges=64, contrast=Phase(5, 128, 1e-3), reversal=(10, 2),
+        images=3000, stable=StableTraining(settle=Phase(epochs=3, batch_size=50, rate=1e-2)), embedded=(32, 256),
+        components=PrincipalComponents(samples=250), judged=("1", "3"), judges=64, contrast=Phase(5, 128, 1e-3), reversal=(10, 2),
         latent=Phase(8, 64, 2e-2, milestones=(5, 7)), latent_judge=(10, 1), score=(8, 1), scored=Phase(4, 64, 2e-3),
         denoising=(5, 2), consistent=Phase(5, 64, 1e-3),
     ),

@@ -90,7 +90,7 @@ class Lab:
         self.request.say(f"fitting {name} on {recipe.name}, {recipe.data}")
         with torch_threads(setting.threads):
             defense = built.make(under, FITS[self.request.scale])
-        test, device = load_data(recipe.data, split="test", n=setting.fewer.get(name, setting.scored)), under.train.x.device
+        test, device = load_data(recipe.data, split="test", n=setting.scored), under.train.x.device
         images = Images(test.x.to(device), test.y.to(device))
         batch = setting.steered if name == "ClosedLoopControl" else setting.batch
         return Subject(name, recipe.name, recipe.data, defense, recipe.space, images, setting.draws, batch)

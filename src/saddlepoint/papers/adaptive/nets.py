@@ -71,24 +71,24 @@ def _run(data: str, net: Callable[[], nn.Module], radius: float, epochs: int, **
 
 
 def _tiny() -> _Kit:
-    run = _run("digits", partial(small_net, side=8), 0.1, 6, n=400, batch_size=32, dev_share=0.1, optimizer=Adam(5e-3))
+    run = _run("digits", partial(small_net, side=8), 0.1, 5, n=300, batch_size=32, dev_share=0.1, optimizer=Adam(5e-3))
     net = replace(run, net=partial(resnet, (1, 1, 1), 4, in_channels=1, mean=(0.3,), std=(0.4,)), space=Linf(0.05))
     return _Kit(run, PGD(2), partial(small_net, side=8, width=16), (run,), net)
 
 
 def _small() -> _Kit:
     mnist = _run(
-        "mnist", small_net, 0.2, 8, n=5500, dev_share=1 / 11, batch_size=64, optimizer=Adam(2e-3), schedule=Cosine(warmup=0.05)
+        "mnist", small_net, 0.2, 6, n=3300, dev_share=1 / 11, batch_size=64, optimizer=Adam(2e-3), schedule=Cosine(warmup=0.05)
     )
     colours = partial(small_net, 3, 32)
     cifar = _run(
-        "cifar10", colours, 8 / 255, 8, n=5500, dev_share=1 / 11, batch_size=64, optimizer=Adam(2e-3),
+        "cifar10", colours, 8 / 255, 6, n=3300, dev_share=1 / 11, batch_size=64, optimizer=Adam(2e-3),
         schedule=Cosine(warmup=0.05), augment=Shift(pixels=4, mirror=True),
     )  # fmt: skip
     deep = replace(
         cifar, net=partial(resnet, (3, 3, 3), 8), space=Linf(2 / 255), epochs=10, n=8800, dev_share=1 / 11, optimizer=SGD(0.1),
     )  # fmt: skip
-    return _Kit(mnist, PGD(5, Radii(0.3)), partial(small_net, width=16), (cifar,), deep)
+    return _Kit(mnist, PGD(3, Radii(0.5)), partial(small_net, width=16), (cifar,), deep)
 
 
 def _paper() -> _Kit:

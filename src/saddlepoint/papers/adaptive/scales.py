@@ -71,7 +71,6 @@ class Setting:
     suite: Budget  # of the generic suite
     lighter: Mapping[str, Budget]  # of defences that cost too much for it
     sent: int | None  # the suite's first so many; None: all
-    fewer: Mapping[str, int]  # test images of defences that cost too much for all
     euclidean: Ball  # of Table 2
     threads: int | None  # None: torch's own choice, and cells then belong to machines with as many cores
 
@@ -81,18 +80,17 @@ class Setting:
 
 def _tiny() -> Setting:
     spend = Spend(AutoBudget(2, 1, 4), 2, 3, 2, Hedged(2, 1, 2, 1), 30, 3, 1, Drawn(1, 2), Drawn(2, 2))
-    return Setting(12, 12, 12, 2, spend, "quick", {}, 1, {}, L2(0.5), 1)
+    return Setting(8, 8, 8, 2, spend, "quick", {}, 1, L2(0.5), 1)
 
 
 def _small() -> Setting:
-    spend = Spend(AutoBudget(30, 3, 300), 20, 50, 3, Hedged(20, 3, 4, 5), 1000, 50, 3, Drawn(10, 8, 2), Drawn(10, 20))
+    spend = Spend(AutoBudget(20, 2, 100), 20, 30, 3, Hedged(15, 2, 4, 5), 500, 30, 2, Drawn(10, 4, 2), Drawn(10, 10))
     costly = ("ClosedLoopControl", "HedgeDefense", "SOAP", "ContrastiveReversal", "AdaptiveDenoising")
-    fewer = {"ClosedLoopControl": 32, "AdaptiveDenoising": 32}
-    return Setting(48, 48, 16, 5, spend, "standard", dict.fromkeys(costly, "quick"), None, fewer, L2(1.5), 1)
+    return Setting(32, 32, 16, 5, spend, "standard", dict.fromkeys(costly, "quick"), None, L2(1.5), 1)
 
 
 def _paper() -> Setting:
-    return Setting(1000, 50, 16, 5, Spend(), "standard", {}, None, {}, L2(0.5), None)
+    return Setting(1000, 50, 16, 5, Spend(), "standard", {}, None, L2(0.5), None)
 
 
 SETTINGS: Mapping[Scale, Setting] = {"tiny": _tiny(), "small": _small(), "paper": _paper()}

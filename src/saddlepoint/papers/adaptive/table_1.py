@@ -86,8 +86,7 @@ class Found:
             self.beyond,
             self.gain,
         )
-        base = f"{self.subject.base}, {self.subject.data}"
-        labels = (self.about.name, base, str(len(self.subject.test.x)), self.about.attack, f"{self.about.reported:g}")
+        labels = (self.about.name, f"{self.subject.base}, {self.subject.data}", self.about.attack, f"{self.about.reported:g}")
         return Row(labels, cells)
 
 
@@ -105,9 +104,11 @@ def _transferred(name: str) -> tuple[float | None, ...]:
 
 def run(request: Request) -> Result:
     lab = Lab.open(request)
-    found = [attacked(lab, one) for one in TABLE]
-    labels = ("defence", "static net, data", "images", "the paper's attack", "reported by its authors")
-    accuracies = Table("Accuracy, %, and differences in points", labels, COLUMNS, tuple(one.row() for one in found), 0, digits=1)
+    found, count = [attacked(lab, one) for one in TABLE], lab.setting.scored
+    labels = ("defence", "static net, data", "the paper's attack", "reported by its authors")
+    accuracies = Table(
+        "Accuracy, %, and differences in points", labels, COLUMNS, tuple(one.row() for one in found), count, digits=1
+    )
     named, rays = under_rays(lab, next(one for one in found if one.about.name == "AntiAdversary"))
     return lab.result(
         "table-1",
