@@ -1,0 +1,154 @@
+"""How much of everything an experiment gets at each scale."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from saddlepoint.attack.cw import CW
+from saddlepoint.attack.pgd import PGD
+from saddlepoint.game import Portfolio, high_confidence
+from saddlepoint.papers.deq.scales import Budget
+from saddlepoint.papers.registry import Scale
+from saddlepoint.papers.transductive.nets import normed
+from saddlepoint.train.recipe import Adam, Augment, Shift, unchanged
+from saddlepoint.zoo.nets import dann_mnist, resnet
+from saddlepoint.zoo.transductive import Distinguishing, DomainTraining, Tuning, cifar_domains
+
+
+@dataclass(frozen=True)
+class Cleansing:
+    """Tables 1 and 6: RMC on a sequence of single images."""
+
+    data: str
+    images: int  # of one sequence
+    library: int | None  # training images in D', before copies; None: all
+    copies: int
+    crafted: PGD  # makes the copies
+    augment: Augment
+    neighbours: int
+    tuning: Tuning
+    attack: PGD
+    rounds: int  # T + 1, of FPA and GMSA
+
+
+@dataclass(frozen=True)
+class Entropy:
+    """Tables 2 and 5: DENT in batches."""
+
+    bases: tuple[str, ...]
+    images: int
+    batch: int
+    window: int  # sorted together in Table 5
+    attack: Portfolio
+    rounds: int
+    through: PGD  # differentiates all steps of the adaptation: ours
+
+
+@dataclass(frozen=True)
+class Domains:
+    """Table 3: DANN on all test images at once."""
+
+    data: str
+    images: int
+    labelled: int | None  # training images that it learns from; None: all
+    training: DomainTraining
+    attack: PGD
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """Table 4: networks that are trained beforehand, drawn afterwards."""
+
+    data: str
+    images: int
+    sources: int  # T + 1 networks that are attacked; one more rehearses the defender
+    more: int  # so many times the sources, in a second try
+    finals: int  # networks that may answer
+    attack: PGD
+
+
+@dataclass(frozen=True)
+class Refusing:
+    """Figure 1: URejectron."""
+
+    data: str
+    photographs: int | None  # taken before any is copied; None: all
+    per_class: int  # images of each class, copies included; 63 % of them train, 30 % are asked about
+    training: Distinguishing
+    pgd: PGD
+    cw: CW
+    thresholds: int
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Images, repeats and budgets."""
+
+    rmc: tuple[Cleansing, ...]
+    dent: Entropy
+    dann: tuple[Domains, ...]
+    tadv: tuple[Fresh, ...]
+    signs: Refusing
+    auto: Budget  # of AutoAttack on static networks
+    module: Budget  # of AutoAttack on DENT as if it were one
+    repeats: int  # sequences of Table 6
+    threads: int | None  # None: torch's own choice, and cells then belong to machines with as many cores
+
+
+def _tiny() -> Setting:
+    tuning = Tuning(epochs=2, patience=1, rate=1e-3, batch_size=16)
+    domains = partial(dann_mnist, 4, 16, side=8, kernel=3, padding=1)
+    return Setting(
+        rmc=(Cleansing("digits", 4, 60, 1, PGD(2), unchanged, 16, tuning, PGD(3), 2),),
+        dent=Entropy(("PGD-AT", "TRADES"), 32, 8, 16, high_confidence(steps=2, step_size=0.05, starts=1, targets=1), 2, PGD(2)),
+        dann=(Domains("digits", 24, 60, DomainTraining(domains, 2, 16), PGD(3), 2),),
+        tadv=(Fresh("digits", 24, 2, 2, 2, PGD(3)),),
+        signs=Refusing("digits", 100, 20, Distinguishing(partial(normed, 4, 24, side=8), 3, 16), PGD(3), CW(5, 1, 1.0, 1.0), 20),
+        auto=Budget(2, 1, 2), module=Budget(1, 1, 1), repeats=2, threads=1,
+    )  # fmt: skip
+
+
+def _small() -> Setting:
+    tuning = Tuning(epochs=10, patience=2, rate=5e-4, batch_size=64)
+    training = DomainTraining(partial(dann_mnist, 8, 32), 40, 64, Adam(2e-3))
+    attack = PGD(20, 0.03)
+    return Setting(
+        rmc=(Cleansing("mnist", 40, 2000, 1, attack, unchanged, 128, tuning, attack, 5),),
+        dent=Entropy(
+            ("PGD-AT", "TRADES", "MART"), 512, 128, 256, high_confidence(steps=20, step_size=0.03, starts=2, targets=3), 3,
+            PGD(10, 0.06),
+        ),
+        dann=(Domains("mnist", 256, 2000, training, attack, 5),),
+        tadv=(Fresh("mnist", 256, 5, 3, 6, attack),),
+        signs=Refusing(
+            "gtsrb10", 1200, 200, Distinguishing(partial(resnet, (1, 1, 1), 8, classes=2), 10, 64), PGD(20, 2 / 255),
+            CW(100, 1, 1.0), 100,
+        ),
+        auto=Budget(20, 3, 100), module=Budget(5, 1, 20), repeats=3, threads=1,
+    )  # fmt: skip
+
+
+def _paper() -> Setting:
+    """The authors' own; Table 4 with 41 networks where they have 12."""
+    mnist = Cleansing("mnist", 1000, None, 1, PGD(100, 0.01), unchanged, 1024, Tuning(rate=2e-4), PGD(100, 0.01), 10)
+    cifar = Cleansing("cifar10", 1000, None, 4, PGD(40, 1 / 255), Shift(4, mirror=True), 1024, Tuning(), PGD(40, 1 / 255), 10)
+    return Setting(
+        rmc=(mnist, cifar),
+        dent=Entropy(("PGD-AT", "TRADES", "MART"), 1000, 128, 256, high_confidence(), 3, PGD(20, 2 / 255)),
+        dann=(
+            Domains("mnist", 10_000, None, DomainTraining(), PGD(200, 0.01), 10),
+            Domains("cifar10", 10_000, None, cifar_domains(), PGD(100, 1 / 255), 10),
+        ),
+        tadv=(
+            Fresh("mnist", 10_000, 10, 3, 10, PGD(200, 0.01)),
+            Fresh("cifar10", 10_000, 10, 3, 10, PGD(100, 1 / 255)),
+        ),
+        signs=Refusing("gtsrb", None, 10_000, Distinguishing(), PGD(40, 1 / 255), CW(100, 1, 1.0, search=0), 100),
+        auto=Budget(), module=Budget(), repeats=5, threads=None,
+    )  # fmt: skip
+
+
+SETTINGS: Mapping[Scale, Setting] = {"tiny": _tiny(), "small": _small(), "paper": _paper()}
