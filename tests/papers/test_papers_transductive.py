@@ -38,12 +38,12 @@ from saddlepoint.zoo.transductive import DENT, RejectionCurve
 
 ROWS = {"table-1": 2, "table-2": 2, "table-3": 1, "table-4": 1, "table-5": 2, "table-6": 2, "figure-1": 6}
 UNITS = {
-    "table-1": "(4 images in one stream of 4 batches of one)",
-    "table-2": "(32 images in 4 batches of 8)",
+    "table-1": "(2 images in one stream of 2 batches of one)",
+    "table-2": "(32 images in 2 batches of 16)",
     "table-3": "(24 images in one batch, one stream of one round)",
     "table-4": "(24 images in one batch of one round, judged by 2 networks drawn afterwards)",
-    "table-5": "(32 images in 4 batches of 8)",
-    "table-6": "(8 images in 2 streams of 4 batches of one)",
+    "table-5": "(32 images in 2 batches of 16)",
+    "table-6": "(4 images in 2 streams of 2 batches of one)",
     "figure-1": "(120 images in one batch)",
 }
 
@@ -95,7 +95,7 @@ def test_every_scale_names_the_networks_it_uses() -> None:
         assert all(f"{kind.data} tadv" in known for kind in setting.tadv)
         assert known["signs"].data == setting.signs.data
     assert SETTINGS["paper"].repeats == 5
-    assert len(SETTINGS["paper"].dent.attack.runs) == 14
+    assert len(SETTINGS["paper"].dent.portfolio.runs) == 14
 
 
 # ---- adversaries of its own ------------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def test_taken_for_a_module_a_defence_lets_no_gradient_through_its_adaptation() 
 def test_stock_points_are_clean_where_the_attack_did_not_succeed_and_the_others_moved_everywhere() -> None:
     asked = model(1)
     y = asked.net(X).argmax(1)
-    clean, attacked = (play(asked, one, X, y, Threat(Linf(0.04))) for one in (Stand(), PGD5))
+    clean, attacked = (play(asked, one, X, y, Threat(Linf(0.1))) for one in (Stand(), PGD5))
     handed = Base("net", asked.net, SimpleNamespace(x=X, y=y), SPACE, clean, attacked, attacked).handed  # type: ignore[arg-type]
     fell = attacked.correct[0] == 0
     assert 0 < int(fell.sum()) < N

@@ -54,13 +54,13 @@ def played(lab: Lab, base: str, *, by_label: bool) -> Batched:
     static = lab.base(recipe.name, images, kind.through)
     defense = DENT(static.net)
     threat = Threat(static.space, leaking=False, order=ByLabel(kind.window) if by_label else Natural())
-    greedy = {name: GreedyModelSpace(name.lower(), kind.attack, kind.rounds, over) for name, over in GREEDY.items()}
+    greedy = {name: GreedyModelSpace(name.lower(), kind.portfolio, kind.rounds, over) for name, over in GREEDY.items()}
     sent: dict[str, Adversary] = {
         "clean": Stand(),
         **({} if by_label else {ON_MODULE: on_module(lab, defense)}),
         **{name: points for name, points in static.handed.items() if name != "PGD"},
-        "PGD": Transfer(kind.attack, Plain(static.net)),
-        "FPA": FixedPoint("fpa", kind.attack, kind.rounds),
+        "PGD": Transfer(kind.portfolio, Plain(static.net)),
+        "FPA": FixedPoint("fpa", kind.portfolio, kind.rounds),
         **greedy,
         THROUGH: Direct("through", kind.through, saturated(margin), respond=True),
     }
@@ -104,11 +104,10 @@ def units(lab: Lab) -> str:
 
 def notes(lab: Lab, found: Mapping[str, Batched]) -> list[str]:
     kind = lab.setting.dent
-    runs, steps = len(kind.attack.runs), kind.attack.runs[0].attack.steps
     return [
         *(about(one.base.name, one.base.net, one.base.space, lab.recipe(one.base.name)) for one in found.values()),
-        f"PGD: {runs} runs of {steps} steps on margins, of which each image takes the one of highest confidence; FPA and GMSA "
-        f"attack so in {kind.rounds} rounds",
+        f"PGD: {len(kind.portfolio.runs)} runs of {kind.steps} steps on margins, of which each image takes the one of highest "
+        f"confidence; FPA and GMSA attack so in {kind.rounds} rounds",
         f"{THROUGH}: PGD with {kind.through.steps} steps through all steps of the adaptation, on margins that count up to a bound",
         "DENT as in the paper's tables: 6 steps of AdaMod on scale and shift of every batch norm, with information maximisation",
     ]

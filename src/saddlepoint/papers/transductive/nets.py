@@ -43,16 +43,16 @@ def _standard(run: Recipe, name: str, net: Build) -> Recipe:
 
 
 def _tiny() -> tuple[Recipe, ...]:
-    net, attack = partial(normed, 4, 24, side=8), PGD(2)
+    net, attack = partial(normed, 4, 24, side=8), PGD(1)
     run = Recipe(
-        "digits madry", "digits", net, PGDTraining(attack), Linf(0.1), 6, n=300, batch_size=32, optimizer=Adam(5e-3),
+        "digits madry", "digits", net, PGDTraining(attack), Linf(0.1), 3, n=200, batch_size=32, optimizer=Adam(5e-3),
         select=Direct("pgd-2", attack, loss=cross_entropy),
     )  # fmt: skip
     return (
         run,
         _standard(run, "digits standard", net),
         _standard(run, "digits dann", partial(dann_mnist, 4, 16, side=8, kernel=3, padding=1)),
-        replace(run, name="digits tadv", net=partial(lenet, 2, 16, side=8), method=HalfAdversarial(attack), epochs=3),
+        replace(run, name="digits tadv", net=partial(lenet, 2, 16, side=8), method=HalfAdversarial(attack), epochs=1),
         replace(run, name="dent PGD-AT"),
         replace(run, name="dent TRADES", method=TRADES(attack=attack)),
         _standard(run, "signs", net),

@@ -41,9 +41,16 @@ class Entropy:
     images: int
     batch: int
     window: int  # sorted together in Table 5
-    attack: Portfolio
+    steps: int  # of each run of the portfolio
+    step_size: float
+    starts: int
+    targets: int
     rounds: int
     through: PGD  # differentiates all steps of the adaptation: ours
+
+    @property
+    def portfolio(self) -> Portfolio:
+        return high_confidence(steps=self.steps, step_size=self.step_size, starts=self.starts, targets=self.targets)
 
 
 @dataclass(frozen=True)
@@ -99,15 +106,15 @@ class Setting:
 
 
 def _tiny() -> Setting:
-    tuning = Tuning(epochs=2, patience=1, rate=1e-3, batch_size=16)
+    tuning = Tuning(epochs=1, patience=1, rate=1e-3, batch_size=16)
     domains = partial(dann_mnist, 4, 16, side=8, kernel=3, padding=1)
     return Setting(
-        rmc=(Cleansing("digits", 4, 60, 1, PGD(2), unchanged, 16, tuning, PGD(3), 2),),
-        dent=Entropy(("PGD-AT", "TRADES"), 32, 8, 16, high_confidence(steps=2, step_size=0.05, starts=1, targets=1), 2, PGD(2)),
-        dann=(Domains("digits", 24, 60, DomainTraining(domains, 2, 16), PGD(3), 2),),
-        tadv=(Fresh("digits", 24, 2, 2, 2, PGD(3)),),
-        signs=Refusing("digits", 100, 20, Distinguishing(partial(normed, 4, 24, side=8), 3, 16), PGD(3), CW(5, 1, 1.0, 1.0), 20),
-        auto=Budget(2, 1, 2), module=Budget(1, 1, 1), repeats=2, threads=1,
+        rmc=(Cleansing("digits", 2, 60, 1, PGD(2), unchanged, 16, tuning, PGD(2), 2),),
+        dent=Entropy(("PGD-AT", "TRADES"), 32, 16, 32, 1, 0.1, 1, 1, 2, PGD(1)),
+        dann=(Domains("digits", 24, 60, DomainTraining(domains, 1, 16), PGD(2), 2),),
+        tadv=(Fresh("digits", 24, 2, 2, 2, PGD(2)),),
+        signs=Refusing("digits", 100, 20, Distinguishing(partial(normed, 4, 24, side=8), 2, 32), PGD(2), CW(5, 1, 1.0, 1.0), 20),
+        auto=Budget(1, 1, 1), module=Budget(1, 1, 1), repeats=2, threads=1,
     )  # fmt: skip
 
 
@@ -118,7 +125,7 @@ def _small() -> Setting:
     return Setting(
         rmc=(Cleansing("mnist", 40, 2000, 1, attack, unchanged, 128, tuning, attack, 5),),
         dent=Entropy(
-            ("PGD-AT", "TRADES", "MART"), 512, 128, 256, high_confidence(steps=20, step_size=0.03, starts=2, targets=3), 3,
+            ("PGD-AT", "TRADES", "MART"), 512, 128, 256, 20, 0.03, 2, 3, 3,
             PGD(10, 0.06),
         ),
         dann=(Domains("mnist", 256, 2000, training, attack, 5),),
@@ -137,7 +144,7 @@ def _paper() -> Setting:
     cifar = Cleansing("cifar10", 1000, None, 4, PGD(40, 1 / 255), Shift(4, mirror=True), 1024, Tuning(), PGD(40, 1 / 255), 10)
     return Setting(
         rmc=(mnist, cifar),
-        dent=Entropy(("PGD-AT", "TRADES", "MART"), 1000, 128, 256, high_confidence(), 3, PGD(20, 2 / 255)),
+        dent=Entropy(("PGD-AT", "TRADES", "MART"), 1000, 128, 256, 100, 1 / 255, 5, 9, 3, PGD(20, 2 / 255)),
         dann=(
             Domains("mnist", 10_000, None, DomainTraining(), PGD(200, 0.01), 10),
             Domains("cifar10", 10_000, None, cifar_domains(), PGD(100, 1 / 255), 10),
