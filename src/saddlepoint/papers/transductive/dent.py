@@ -49,7 +49,7 @@ class Batched:
 
 def played(lab: Lab, base: str, *, by_label: bool) -> Batched:
     kind = lab.setting.dent
-    recipe = lab.recipe(f"dent {base}")
+    recipe = lab.recipe(base)
     images = lab.drawn(recipe.data, kind.images, lab.request.seed)
     static = lab.base(recipe.name, images, kind.through)
     defense = DENT(static.net)

@@ -20,21 +20,21 @@ from saddlepoint.zoo.transductive.tadv import cifar_recipe, mnist_recipe
 Build = Callable[[], nn.Module]
 
 
-def normed(channels: int = 16, hidden: int = 100, *, side: int = 28) -> nn.Sequential:
-    """Two convolutions that halve the picture and two dense layers, all but the last with batch norm; [N, 1, side, side] -> 10.
+def normed(channels: int = 16, hidden: int = 100, *, side: int = 28, colours: int = 1, classes: int = 10) -> nn.Sequential:
+    """Two convolutions that halve the picture and two dense layers, all but the last with batch norm.
 
     What RMC stands on for MNIST (Chen et al. 2022, A.2.1, which gives no sizes).
     """
     flat = 2 * channels * (side // 4) ** 2
     return nn.Sequential(
-        nn.Conv2d(1, channels, 4, stride=2, padding=1), nn.BatchNorm2d(channels), nn.ReLU(),
+        nn.Conv2d(colours, channels, 4, stride=2, padding=1), nn.BatchNorm2d(channels), nn.ReLU(),
         nn.Conv2d(channels, 2 * channels, 4, stride=2, padding=1), nn.BatchNorm2d(2 * channels), nn.ReLU(),
-        nn.Flatten(), nn.Linear(flat, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, 10),
+        nn.Flatten(), nn.Linear(flat, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, classes),
     )  # fmt: skip
 
 
 def recipes(scale: Scale) -> Mapping[str, Recipe]:
-    """By name, such as `mnist standard`, `mnist madry`, `mnist tadv`, `mnist dann`, `dent TRADES`, `signs`."""
+    """By name, such as `mnist standard`, `mnist madry`, `mnist tadv`, `mnist dann`, `mnist trades`, `signs`."""
     return {one.name: one for one in _SCALES[scale]()}
 
 
@@ -53,8 +53,7 @@ def _tiny() -> tuple[Recipe, ...]:
         _standard(run, "digits standard", net),
         _standard(run, "digits dann", partial(dann_mnist, 4, 16, side=8, kernel=3, padding=1)),
         replace(run, name="digits tadv", net=partial(lenet, 2, 16, side=8), method=HalfAdversarial(attack), epochs=1),
-        replace(run, name="dent PGD-AT"),
-        replace(run, name="dent TRADES", method=TRADES(attack=attack)),
+        replace(run, name="digits trades", method=TRADES(attack=attack)),
         _standard(run, "signs", net),
     )
 
@@ -69,11 +68,11 @@ def _small() -> tuple[Recipe, ...]:
         run,
         replace(_standard(run, "mnist standard", net), epochs=4),
         replace(_standard(run, "mnist dann", partial(dann_mnist, 8, 32)), epochs=4, optimizer=Adam(1e-3)),
-        replace(run, name="mnist tadv", net=partial(lenet, 4, 64), method=HalfAdversarial(attack), n=2200, epochs=8),
-        replace(run, name="dent PGD-AT"),
-        replace(run, name="dent TRADES", method=TRADES(attack=attack)),
-        replace(run, name="dent MART", method=MART(attack=attack)),
-        replace(_standard(run, "signs", partial(resnet, (1, 1, 1), 8)), data="gtsrb10", space=Linf(8 / 255), epochs=5),
+        replace(run, name="mnist tadv", method=HalfAdversarial(attack), n=3300, dev_share=1 / 33, epochs=6),
+        replace(run, name="mnist trades", method=TRADES(attack=attack)),
+        replace(
+            _standard(run, "signs", partial(normed, 12, 64, side=32, colours=3)), data="gtsrb10", space=Linf(8 / 255), epochs=5
+        ),
     )
 
 
@@ -98,9 +97,9 @@ def _paper() -> tuple[Recipe, ...]:
         _standard(cifar, "cifar10 standard", cifar.net),
         _standard(replace(cifar, batch_size=64), "cifar10 dann", dann_cifar),
         replace(cifar_recipe(), name="cifar10 tadv"),
-        replace(wide, name="dent PGD-AT"),
-        replace(wide, name="dent TRADES", method=TRADES(attack=attack)),
-        replace(wide, name="dent MART", method=MART(attack=attack)),
+        replace(wide, name="cifar10 pgd-at"),
+        replace(wide, name="cifar10 trades", method=TRADES(attack=attack)),
+        replace(wide, name="cifar10 mart", method=MART(attack=attack)),
         replace(_standard(mnist, "signs", wide.net), data="gtsrb", space=Linf(8 / 255), epochs=10),
     )
 

@@ -13,7 +13,7 @@ from saddlepoint.papers.deq.scales import Budget
 from saddlepoint.papers.registry import Scale
 from saddlepoint.papers.transductive.nets import normed
 from saddlepoint.train.recipe import Adam, Augment, Shift, unchanged
-from saddlepoint.zoo.nets import dann_mnist, resnet
+from saddlepoint.zoo.nets import dann_mnist
 from saddlepoint.zoo.transductive import Distinguishing, DomainTraining, Tuning, cifar_domains
 
 
@@ -37,7 +37,7 @@ class Cleansing:
 class Entropy:
     """Tables 2 and 5: DENT in batches."""
 
-    bases: tuple[str, ...]
+    bases: tuple[str, ...]  # recipes
     images: int
     batch: int
     window: int  # sorted together in Table 5
@@ -110,31 +110,28 @@ def _tiny() -> Setting:
     domains = partial(dann_mnist, 4, 16, side=8, kernel=3, padding=1)
     return Setting(
         rmc=(Cleansing("digits", 2, 60, 1, PGD(2), unchanged, 16, tuning, PGD(2), 2),),
-        dent=Entropy(("PGD-AT", "TRADES"), 32, 16, 32, 1, 0.1, 1, 1, 2, PGD(1)),
+        dent=Entropy(("digits madry", "digits trades"), 32, 16, 32, 1, 0.1, 1, 1, 2, PGD(1)),
         dann=(Domains("digits", 24, 60, DomainTraining(domains, 1, 16), PGD(2), 2),),
         tadv=(Fresh("digits", 24, 2, 2, 2, PGD(2)),),
-        signs=Refusing("digits", 100, 20, Distinguishing(partial(normed, 4, 24, side=8), 2, 32), PGD(2), CW(5, 1, 1.0, 1.0), 20),
+        signs=Refusing(
+            "digits", 100, 20, Distinguishing(partial(normed, 4, 24, side=8, classes=2), 2, 32), PGD(2), CW(5, 1, 1.0, 1.0), 20
+        ),
         auto=Budget(1, 1, 1), module=Budget(1, 1, 1), repeats=2, threads=1,
     )  # fmt: skip
 
 
 def _small() -> Setting:
-    tuning = Tuning(epochs=10, patience=2, rate=5e-4, batch_size=64)
-    training = DomainTraining(partial(dann_mnist, 8, 32), 40, 64, Adam(2e-3))
-    attack = PGD(20, 0.03)
+    tuning = Tuning(epochs=6, patience=2, rate=2e-3, batch_size=64)
+    training = DomainTraining(partial(dann_mnist, 8, 32), 25, 64, Adam(2e-3))
+    discriminator = partial(normed, 12, 64, side=32, colours=3, classes=2)
+    attack = PGD(15, 0.04)
     return Setting(
-        rmc=(Cleansing("mnist", 40, 2000, 1, attack, unchanged, 128, tuning, attack, 5),),
-        dent=Entropy(
-            ("PGD-AT", "TRADES", "MART"), 512, 128, 256, 20, 0.03, 2, 3, 3,
-            PGD(10, 0.06),
-        ),
-        dann=(Domains("mnist", 256, 2000, training, attack, 5),),
-        tadv=(Fresh("mnist", 256, 5, 3, 6, attack),),
-        signs=Refusing(
-            "gtsrb10", 1200, 200, Distinguishing(partial(resnet, (1, 1, 1), 8, classes=2), 10, 64), PGD(20, 2 / 255),
-            CW(100, 1, 1.0), 100,
-        ),
-        auto=Budget(20, 3, 100), module=Budget(5, 1, 20), repeats=3, threads=1,
+        rmc=(Cleansing("mnist", 25, 1500, 1, attack, unchanged, 64, tuning, attack, 3),),
+        dent=Entropy(("mnist madry", "mnist trades"), 256, 128, 256, 15, 0.04, 1, 2, 2, PGD(10, 0.06)),
+        dann=(Domains("mnist", 256, 2000, training, attack, 4),),
+        tadv=(Fresh("mnist", 200, 4, 3, 5, attack),),
+        signs=Refusing("gtsrb10", 2000, 320, Distinguishing(discriminator, 10, 64), PGD(20, 2 / 255), CW(100, 1, 1.0), 100),
+        auto=Budget(15, 2, 60), module=Budget(5, 1, 10), repeats=3, threads=1,
     )  # fmt: skip
 
 
@@ -144,7 +141,7 @@ def _paper() -> Setting:
     cifar = Cleansing("cifar10", 1000, None, 4, PGD(40, 1 / 255), Shift(4, mirror=True), 1024, Tuning(), PGD(40, 1 / 255), 10)
     return Setting(
         rmc=(mnist, cifar),
-        dent=Entropy(("PGD-AT", "TRADES", "MART"), 1000, 128, 256, 100, 1 / 255, 5, 9, 3, PGD(20, 2 / 255)),
+        dent=Entropy(("cifar10 pgd-at", "cifar10 trades", "cifar10 mart"), 1000, 128, 256, 100, 1 / 255, 5, 9, 3, PGD(20, 2 / 255)),
         dann=(
             Domains("mnist", 10_000, None, DomainTraining(), PGD(200, 0.01), 10),
             Domains("cifar10", 10_000, None, cifar_domains(), PGD(100, 1 / 255), 10),
