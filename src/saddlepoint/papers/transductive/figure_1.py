@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.attack.loss import cross_entropy
-from saddlepoint.attack.space import L2, Ball
+from saddlepoint.attack.space import Ball, arbitrary
 from saddlepoint.coins import Coins
 from saddlepoint.data import load_data
 from saddlepoint.data.corruptions import brightness
@@ -78,7 +77,7 @@ def batches(lab: Lab, net: nn.Module, parts: Parts) -> dict[str, Asked]:
     """The three test batches of the figure."""
     kind, space, (x, y) = lab.setting.signs, lab.recipe(RECIPE).space, parts.test
     lighter = brightness(x, 1, Coins.of(lab.request.seed, torch.arange(len(x))))
-    pgd, anywhere = Peak(Direct("pgd", kind.pgd, cross_entropy)), L2(math.sqrt(x[0].numel()))
+    pgd, anywhere = Peak(Direct("pgd", kind.pgd, cross_entropy)), arbitrary(x[0].numel(), p=2)
 
     def made(ordinary: Tensor, adversary: Peak | Direct, space: Ball) -> Asked:
         (episode,) = lab.on(net, [adversary], Images(ordinary, y), space, RECIPE)

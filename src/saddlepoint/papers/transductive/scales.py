@@ -121,12 +121,12 @@ def _tiny() -> Setting:
 
 
 def _small() -> Setting:
-    tuning = Tuning(epochs=6, patience=2, rate=2e-3, batch_size=64)
+    tuning = Tuning(epochs=10, patience=3, rate=2e-3, batch_size=64)
     training = DomainTraining(partial(dann_mnist, 8, 32), 25, 64, Adam(2e-3))
     discriminator = partial(normed, 12, 64, side=32, colours=3, classes=2)
     attack = PGD(15, 0.04)
     return Setting(
-        rmc=(Cleansing("mnist", 25, 1500, 1, attack, unchanged, 64, tuning, attack, 3),),
+        rmc=(Cleansing("mnist", 20, 1500, 1, attack, unchanged, 64, tuning, attack, 3),),
         dent=Entropy(("mnist madry", "mnist trades"), 256, 128, 256, 15, 0.04, 1, 2, 2, PGD(10, 0.06)),
         dann=(Domains("mnist", 256, 2000, training, attack, 4),),
         tadv=(Fresh("mnist", 200, 4, 3, 5, attack),),
