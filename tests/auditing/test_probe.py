@@ -14,6 +14,7 @@ from saddlepoint.auditing.check import check
 from saddlepoint.auditing.guises import HandedOver, Unaware
 from saddlepoint.defense import Picard
 from saddlepoint.gradients.rule import straight_through
+from saddlepoint.zoo import nets
 
 N, LINF = 12, sp.Linf(0.1)
 X = torch.rand(N, 1, 4, 4, generator=torch.Generator().manual_seed(0))
@@ -309,3 +310,27 @@ def test_a_net_that_knows_it_is_attacked_gives_values_as_to_a_user_and_slopes_as
     torch.testing.assert_close(value.detach(), PLAIN(X), rtol=0, atol=0)
     (grad,) = torch.autograd.grad(value[:, 0].sum(), x)
     torch.testing.assert_close(grad, -WEIGHT[:, 0].view(1, 1, 4, 4).expand_as(X))
+
+
+STATIC = {
+    "digits": (nets.DigitsCNN, (1, 8, 8)),
+    "lenet": (lambda: nets.lenet(4, 32, side=8), (1, 8, 8)),
+    "ResNet": (lambda: nets.resnet((1, 1), 8), (3, 16, 16)),
+    "wide ResNet": (lambda: nets.wrn34_10(1, 16), (3, 16, 16)),
+    "VGG": (lambda: nets.vgg16(8, (1, 1, 1)), (3, 16, 16)),
+    "ViT": (lambda: nets.vit_small(16, 4, 24, 4), (3, 16, 16)),
+    "DANN": (lambda: nets.dann_mnist(4, 16, side=8, kernel=3, padding=1), (1, 8, 8)),
+}
+
+
+@pytest.mark.parametrize(("make", "shape"), STATIC.values(), ids=STATIC)
+def test_nothing_is_held_against_the_static_nets_of_the_zoo(make, shape):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        static, x = make().eval(), torch.rand(N, *shape)
+    with torch.no_grad():
+        answer = static(x)
+    y = (answer[-1] if isinstance(answer, list) else answer).argmax(1)
+    traits = sp.probe(static, x, y, threat=sp.Linf(8 / 255))
+    exits = {"views disagree", "answers otherwise"} if isinstance(answer, list) else set()
+    assert {trait.name: trait.evidence for trait in traits if trait.present and trait.name not in exits} == {}

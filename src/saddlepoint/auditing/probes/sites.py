@@ -122,8 +122,8 @@ def _listened(names: dict[nn.Module, str]) -> Iterator[dict[str, list[_Passage]]
 def _overheard(entered: Tensor, out: Tensor) -> _Passage:
     passage = _Passage(entered.shape == out.shape, not out.requires_grad)
     if not passage.cut:
-        entered.register_hook(passage.entered.append)
-        out.register_hook(passage.left.append)
+        entered.register_hook(passage.entered.append)  # type: ignore[no-untyped-call]
+        out.register_hook(passage.left.append)  # type: ignore[no-untyped-call]
     return passage
 
 

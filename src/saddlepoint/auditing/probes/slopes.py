@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.attack.goal import Goal
-from saddlepoint.attack.loss import cross_entropy, margin, refusing
+from saddlepoint.attack.loss import Loss, cross_entropy, margin, refusing
 from saddlepoint.auditing.probes.sites import Crossing, crossings, killers
 from saddlepoint.auditing.probes.subject import Subject
 from saddlepoint.auditing.traits import Trait, seen, told, unseen, untold
@@ -32,6 +32,7 @@ class Look:
 
     subject: Subject
     rules: Mapping[str, Rule] = field(default_factory=dict)
+    loss: Loss = margin
 
     @property
     def radius(self) -> float:
@@ -46,13 +47,18 @@ class Look:
 
     @property
     def goal(self) -> Goal:
-        return Goal([self.subject.aimed_at], self.subject.y, margin, rules=self.rules)
+        return Goal([self.subject.aimed_at], self.subject.y, self.loss, rules=self.rules)
 
     def grad(self, seed: int = 0) -> Tensor:
         return Backprop().slope(self.goal, self.x, self.subject.coins(seed)).grad
 
     def value(self, x: Tensor) -> Tensor:
-        return Backprop().read(replace(self.goal, rules={}), x, self.subject.coins()).value
+        """[N] the margin."""
+        return Backprop().read(replace(self.goal, loss=margin, rules={}), x, self.subject.coins()).value
+
+    def rise(self, grad: Tensor) -> Tensor:
+        """[N] by how much a step along the signs of the gradient raises the margin."""
+        return self.value(self.x + self.radius / 2 * grad.nan_to_num(0.0, 0.0, 0.0).sign()) - self.value(self.x)
 
 
 def slopes(subject: Subject) -> Iterator[Trait]:
@@ -115,11 +121,7 @@ def _agreement(look: Look, grad: Tensor, scale: float, usable: Tensor) -> float:
 
 def _leads_further(look: Look, crossing: Crossing) -> bool:
     """Does a step along the gradient around the site raise the margin more than one along the gradient through it?"""
-    rises = []
-    for rules in ({}, {crossing.site: BPDA()}):
-        grad = replace(look, rules=rules).grad().nan_to_num(0.0, 0.0, 0.0)
-        rises.append(look.value(look.x + look.radius / 2 * grad.sign()) - look.value(look.x))
-    through, around = rises
+    through, around = (look.rise(replace(look, rules=rules).grad()) for rules in ({}, {crossing.site: BPDA()}))
     gain = (around - through).double()
     # A gain that one row could have made by chance is none: twice its standard error.
     return float(gain.mean()) > 2 * float(gain.std()) / math.sqrt(len(gain)) and float(gain.mean()) > 0
@@ -144,14 +146,20 @@ def _noisy(look: Look) -> Trait:
 
 
 def _saturated(look: Look) -> Trait:
-    """Where the cross-entropy of a right answer rounds to zero it cannot rise by small steps, whatever its gradient."""
+    """Where the cross-entropy of a right answer rounds to zero, a step along its gradient may lead nowhere.
+
+    One that still leads half as far as a step along the margin's gradient does is no trouble.
+    """
     name, subject = NAMES[5], look.subject
     with torch.no_grad():
         logits = refusing(subject.look(), subject.y, subject.defense.rejects)
     ahead = margin(logits, subject.y) < 0
     if not ahead.any():
         return untold(name, "no image is answered rightly")
-    flat = (cross_entropy(logits, subject.y) == 0) & ahead
-    share = float(flat.double().sum() / ahead.double().sum())
-    evidence = f"the cross-entropy is exactly 0 on {100 * share:.0f} % of the images that are answered rightly"
-    return told(name, share > _MANY, int(ahead.sum()), evidence, evidence)
+    flat = float(((cross_entropy(logits, subject.y) == 0) & ahead).double().sum() / ahead.double().sum())
+    rises = [look.rise(replace(look, loss=loss).grad())[ahead].mean().item() for loss in (cross_entropy, margin)]
+    evidence = (
+        f"the cross-entropy is exactly 0 on {100 * flat:.0f} % of the images that are answered rightly, and a step along its "
+        f"gradient raises the margin by {rises[0]:.2g}, where one along the margin's own raises it by {rises[1]:.2g}"
+    )
+    return told(name, flat > _MANY and rises[0] < rises[1] / 2, int(ahead.sum()), evidence, evidence)
