@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from saddlepoint.attack.square import Square
     from saddlepoint.attack.vmi import VMI
     from saddlepoint.auditing import Audit
+    from saddlepoint.auditing.probe import probe
+    from saddlepoint.auditing.traits import Trait, Traits
     from saddlepoint.data import load_data
     from saddlepoint.defense import BlackBox, Confident, Context, Defense, LowEntropy, MultiExit, Plain, Trace, View
     from saddlepoint.game import (
@@ -92,6 +94,8 @@ _HOME = {
     "attack.square": ("Square",),
     "attack.vmi": ("VMI",),
     "auditing": ("Audit",),
+    "auditing.probe": ("probe",),
+    "auditing.traits": ("Trait", "Traits"),
     "data": ("load_data",),
     "defense": ("BlackBox", "Confident", "Context", "Defense", "LowEntropy", "MultiExit", "Plain", "Trace", "View"),
     "game": (
@@ -169,6 +173,8 @@ __all__ = [
     "Square",
     "Threat",
     "Trace",
+    "Trait",
+    "Traits",
     "Transfer",
     "View",
     "aimer",
@@ -193,6 +199,7 @@ __all__ = [
     "partial",
     "play",
     "probability_margin",
+    "probe",
     "rand",
     "saturated",
     "targeted_dlr",
