@@ -13,7 +13,6 @@ from saddlepoint.selftest.case import Case, Truth, unchanged
 from saddlepoint.selftest.exact import meet, mixture
 from saddlepoint.selftest.problem import (
     DEAD,
-    PIXELS,
     Problem,
     four_classes,
     live,
@@ -33,7 +32,7 @@ class Heads(nn.Module):
 
     def __init__(self, weights: Tensor) -> None:
         super().__init__()
-        self.weights = weights  # [L, 16]: of the margins
+        self.weights = weights  # [L, d]: of the margins
 
     def forward(self, x: Tensor) -> list[Tensor]:
         return [live((x.flatten(1) - 0.5) @ w.to(x.dtype)) for w in self.weights]
@@ -53,19 +52,19 @@ class MaskedLast(nn.Module):
 class Equilibrium(nn.Module):
     """z = A z + U (x - 1/2), and logits V z; A has the eigenvalues it is given."""
 
-    def __init__(self, eigenvalues: Tensor) -> None:
+    def __init__(self, eigenvalues: Tensor, pixels: int) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(17)
         basis = torch.linalg.qr(torch.randn(_STATES, _STATES, generator=generator))[0]
         self.recur = basis @ torch.diag(eigenvalues) @ basis.T
-        self.inject = torch.randn(_STATES, PIXELS, generator=generator) / 4
+        self.inject = torch.randn(_STATES, pixels, generator=generator) / 8
         self.head = torch.randn(4, _STATES, generator=generator)
 
     def cell(self, z: Tensor, x: Tensor) -> Tensor:
         return z @ self.recur.T + (x.flatten(1) - 0.5) @ self.inject.T
 
     def linear(self, steps: int | None) -> Tensor:
-        """[4, 16] V (I + A + ... + A^{steps - 1}) U, and V (I - A)^{-1} U for the fixed point itself: the whole net."""
+        """[4, d] V (I + A + ... + A^{steps - 1}) U, and V (I - A)^{-1} U for the fixed point itself: the whole net."""
         recur, eye = self.recur.double(), torch.eye(_STATES, dtype=torch.float64)
         total = torch.linalg.inv(eye - recur) if steps is None else sum(torch.linalg.matrix_power(recur, k) for k in range(steps))
         return self.head.double() @ cast(Tensor, total) @ self.inject.double()
@@ -78,8 +77,8 @@ class Unconverged(Defense):
     gradient, leads the wrong way.
     """
 
-    def __init__(self) -> None:
-        self.net = Equilibrium(torch.tensor([1.5, -0.5]).repeat(_STATES // 2))
+    def __init__(self, pixels: int) -> None:
+        self.net = Equilibrium(torch.tensor([1.5, -0.5]).repeat(_STATES // 2), pixels)
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         start = x.new_zeros(len(x), _STATES)
@@ -91,9 +90,9 @@ class Unconverged(Defense):
 class LastStep(nn.Module):
     """Solves for a fixed point without a graph and shows the gradient of one step from there, as many released nets do."""
 
-    def __init__(self) -> None:
+    def __init__(self, pixels: int) -> None:
         super().__init__()
-        self.net = Equilibrium(torch.tensor([0.95, -0.9, 0.9, -0.95]).repeat(_STATES // 4))
+        self.net = Equilibrium(torch.tensor([0.95, -0.9, 0.9, -0.95]).repeat(_STATES // 4), pixels)
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.no_grad():
@@ -110,8 +109,8 @@ def _confident(problem: Problem) -> MultiExit:
 
 
 def _exits(problem: Problem) -> Tensor:
-    """[3, 16] margins' weights: the problem's own, and two that lean away from it."""
-    other = torch.randn(2, PIXELS, generator=torch.Generator().manual_seed(19))
+    """[3, d] margins' weights: the problem's own, and two that lean away from it."""
+    other = torch.randn(2, problem.weight.shape[1], generator=torch.Generator().manual_seed(19))
     own = problem.weight[0] - problem.weight[1]
     return torch.stack([own, 0.6 * own + 0.8 * other[0], 0.6 * own + 0.8 * other[1]])
 
@@ -131,14 +130,15 @@ def _random_exit(problem: Problem) -> Truth:
     return Truth.of(mixture(heads, -0.5 * heads.sum(1), _SHARES, *problem.box(), toward(problem.y)), random=True)
 
 
-def _solved(net: Equilibrium, steps: int | None, problem: Problem) -> Truth:
-    weight = net.linear(steps)
+def _solved(kind: type[Unconverged] | type[LastStep], steps: int | None, problem: Problem) -> Truth:
+    weight = kind(problem.weight.shape[1]).net.linear(steps)
     return Truth.of(worst_margins(weight, -0.5 * weight.sum(1), *problem.box(), problem.y) < 0)
 
 
-def _for(net: Equilibrium, steps: int | None, radius: float) -> Problem:
-    weight = net.linear(steps).float()
-    return relabelled(four_classes(radius=radius), lambda x: (x.flatten(1) - 0.5) @ weight.T)
+def _for(kind: type[Unconverged] | type[LastStep], steps: int | None) -> Problem:
+    problem = four_classes()
+    weight = kind(problem.weight.shape[1]).net.linear(steps).float()
+    return relabelled(problem, lambda x: (x.flatten(1) - 0.5) @ weight.T)
 
 
 CASES = (
@@ -162,15 +162,15 @@ CASES = (
     Case(
         "no equilibrium",
         "the slope of a fixed point that is never reached leads the wrong way",
-        lambda: _for(Unconverged().net, _STEPS, 0.03),
-        lambda _: Unconverged(),
-        lambda p: _solved(Unconverged().net, _STEPS, p),
+        lambda: _for(Unconverged, _STEPS),
+        lambda p: Unconverged(p.weight.shape[1]),
+        lambda p: _solved(Unconverged, _STEPS, p),
     ),
     Case(
         "last step's gradient",
         "the gradient of one step is not that of the fixed point",
-        lambda: _for(LastStep().net, None, 0.03),
-        lambda _: LastStep().eval(),
-        lambda p: _solved(LastStep().net, None, p),
+        lambda: _for(LastStep, None),
+        lambda p: LastStep(p.weight.shape[1]).eval(),
+        lambda p: _solved(LastStep, None, p),
     ),
 )

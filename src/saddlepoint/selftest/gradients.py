@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from saddlepoint.selftest.case import Case, Truth, after, unchanged
 from saddlepoint.selftest.exact import reach, separable
-from saddlepoint.selftest.problem import PIXELS, Problem, four_classes, left, relabelled
+from saddlepoint.selftest.problem import Problem, four_classes, left, relabelled
 
 _LEVELS = 8
 _CELL = 0.2  # of the transform's coefficients
@@ -104,15 +104,15 @@ class Codebook(nn.Module):
 class Thermometer(nn.Module):
     """A linear net on the code 1[x_i > l / L], l = 0..L-1, of every pixel (Buckman et al. 2018)."""
 
-    def __init__(self, classes: int = 4) -> None:
+    def __init__(self, pixels: int) -> None:
         super().__init__()
-        self.weight = torch.randn(classes, PIXELS, _LEVELS, generator=torch.Generator().manual_seed(5)) / 2
+        self.weight = torch.randn(4, pixels, _LEVELS, generator=torch.Generator().manual_seed(5)) / 2
 
     def forward(self, x: Tensor) -> Tensor:
         return self.gains(x.flatten(1)).sum(1)
 
     def gains(self, x: Tensor) -> Tensor:
-        """[..., 16] -> [..., 16, C]: what each pixel adds to each logit."""
+        """[..., d] -> [..., d, C]: what each pixel adds to each logit."""
         code = (x[..., None] > torch.arange(_LEVELS) / _LEVELS).to(self.weight)
         return torch.einsum("...il,cil->...ic", code, self.weight)
 
@@ -160,7 +160,7 @@ def _rippled(problem: Problem) -> Truth:
 
 def _thermometers(problem: Problem) -> Truth:
     """Every level that a pixel reaches, tried: the code changes just above l / L."""
-    net, (low, high) = Thermometer(), problem.box()
+    net, (low, high) = Thermometer(problem.weight.shape[1]), problem.box()
     just_above = torch.arange(_LEVELS, dtype=torch.float64) / _LEVELS + 1e-9
     return Truth.of(separable(net.gains, just_above, low, high, problem.y) < 0)
 
@@ -192,7 +192,8 @@ def _transforms(problem: Problem) -> Truth:
 
 
 def _with_thermometer() -> Problem:
-    return relabelled(four_classes(radius=0.03), Thermometer())
+    problem = four_classes()
+    return relabelled(problem, Thermometer(problem.weight.shape[1]))
 
 
 def _before(layer: nn.Module, problem: Problem) -> nn.Module:
@@ -214,7 +215,13 @@ CASES = (
     Case("quantiser", "rounded pixels have no gradient", four_classes, lambda p: _before(Quantise(), p), after(quantised)),
     Case("bytes", "no gradient passes an integer", four_classes, lambda p: _before(Bytes(), p), after(stored)),
     Case("codebook", "an argmin picks what the net sees", four_classes, lambda p: _before(Codebook(), p), after(Codebook())),
-    Case("thermometer code", "a code of steps has no gradient", _with_thermometer, lambda _: Thermometer().eval(), _thermometers),
+    Case(
+        "thermometer code",
+        "a code of steps has no gradient",
+        _with_thermometer,
+        lambda p: Thermometer(p.weight.shape[1]).eval(),
+        _thermometers,
+    ),
     Case(
         "rounded transform",
         "coefficients of pixel pairs are rounded",

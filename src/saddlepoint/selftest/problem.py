@@ -1,19 +1,19 @@
 """The images on which the self-test's defences are attacked, and the exact worst case of a linear classifier on a box.
 
-Every image has 16 pixels. A perturbation of at most the radius in Linf, cut off at the pixel range, lets each pixel move in an
+Images have 64 pixels, or 16. A perturbation of at most the radius in Linf, cut off at the pixel range, lets each pixel move in an
 interval of its own, so what an attacker reaches is a box; so is its image under a map that acts on each pixel alone and keeps their
 order. On a box a linear classifier's worst case is a sum over pixels, which makes most of the truths below one line.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-PIXELS, SIDE = 16, 4
 _CLEAR = 0.05  # how far worst margins of the drawn images stay from zero, so that no verdict hangs on rounding
 _MISTAKES = 20  # every so many-th label is wrong from the start
 DEAD = -5.0  # the logit of a class that never wins
@@ -23,22 +23,23 @@ DEAD = -5.0  # the logit of a class that never wins
 class Problem:
     """Images with labels, how far each pixel may move, and the linear classifier z = W x + b that gave the labels."""
 
-    x: Tensor  # [N, 1, 4, 4] in [0.1, 0.9]
+    x: Tensor  # [N, 1, side, side] in [0.1, 0.9]
     y: Tensor  # [N]
     radius: float
-    weight: Tensor  # [C, 16]
+    weight: Tensor  # [C, d]
     bias: Tensor  # [C]
 
     def net(self, scale: float = 1.0) -> nn.Sequential:
         """The classifier, its logits multiplied by `scale`."""
-        layer = nn.Linear(PIXELS, len(self.weight))
+        classes, pixels = self.weight.shape
+        layer = nn.utils.skip_init(nn.Linear, pixels, classes)  # a draw would move torch's own generator
         with torch.no_grad():
             layer.weight.copy_(scale * self.weight)
             layer.bias.copy_(scale * self.bias)
         return nn.Sequential(nn.Flatten(), layer).eval()
 
     def box(self) -> tuple[Tensor, Tensor]:
-        """[N, 16] twice: the least and the greatest value that each pixel can be given."""
+        """[N, d] twice: the least and the greatest value that each pixel can be given."""
         x = self.x.flatten(1).double()
         return (x - self.radius).clamp(min=0), (x + self.radius).clamp(max=1)
 
@@ -48,14 +49,14 @@ def worst_margins(weight: Tensor, bias: Tensor, low: Tensor, high: Tensor, y: Te
     weight, bias = weight.double(), bias.double()
     values = []
     for j in range(len(weight)):
-        w = weight[j] - weight[y]  # [N, 16]
+        w = weight[j] - weight[y]  # [N, d]
         value = (w * torch.where(w > 0, high, low)).sum(1) + bias[j] - bias[y]
         values.append(torch.where(y == j, -torch.inf, value))
     return torch.stack(values).amax(0)
 
 
 def worst_corner(weight: Tensor, low: Tensor, high: Tensor, y: Tensor) -> Tensor:
-    """[N, 16] the corner at which label y of a classifier with two live classes, 0 and 1, does worst."""
+    """[N, d] the corner at which label y of a classifier with two live classes, 0 and 1, does worst."""
     away = weight.double()[1 - y] - weight.double()[y]
     return torch.where(away > 0, high, low)
 
@@ -65,15 +66,15 @@ def left(problem: Problem, low: Tensor, high: Tensor) -> float:
     return float((worst_margins(problem.weight, problem.bias, low, high, problem.y) < 0).double().mean())
 
 
-def four_classes(n: int = 100, radius: float = 0.035) -> Problem:
+def four_classes(n: int = 100, radius: float = 0.02, side: int = 8) -> Problem:
     """Four classes that meet at grey."""
-    weight = _normal(0, 4, PIXELS)
+    weight = 4 / side * _normal(0, 4, side * side)
     return _drawn(weight, -0.5 * weight.sum(1), n, radius)
 
 
-def two_classes(n: int = 100, radius: float = 0.06, seed: int = 1) -> Problem:
+def two_classes(n: int = 100, radius: float = 0.06, side: int = 4) -> Problem:
     """Two live classes with z_0 = -z_1, so that one margin tells all; two more, which some attacks need, never win."""
-    w = _normal(seed, PIXELS)
+    w = 4 / side * _normal(1, side * side)
     weight = torch.stack([w / 2, -w / 2, torch.zeros_like(w), torch.zeros_like(w)])
     bias = -0.5 * weight.sum(1) + torch.tensor([0.0, 0.0, DEAD, DEAD])
     return _drawn(weight, bias, n, radius)
@@ -97,7 +98,8 @@ def toward(y: Tensor) -> Tensor:
 
 
 def _drawn(weight: Tensor, bias: Tensor, n: int, radius: float) -> Problem:
-    pool = 0.1 + 0.8 * torch.rand(4 * n, 1, SIDE, SIDE, generator=torch.Generator().manual_seed(7))
+    side = math.isqrt(weight.shape[1])
+    pool = 0.1 + 0.8 * torch.rand(4 * n, 1, side, side, generator=torch.Generator().manual_seed(7))
     problem = Problem(pool, (pool.flatten(1) @ weight.T + bias).argmax(1), radius, weight, bias)
     clear = worst_margins(weight, bias, *problem.box(), problem.y).abs() > _CLEAR
     problem = replace(problem, x=problem.x[clear][:n], y=_some_wrong(problem.y[clear][:n]))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from saddlepoint.defense import Context, Defense, Memory, Trace, View
 from saddlepoint.selftest.case import Case, Truth, after, unchanged
 from saddlepoint.selftest.exact import meet
-from saddlepoint.selftest.problem import PIXELS, Problem, four_classes, two_classes, worst_margins
+from saddlepoint.selftest.problem import Problem, four_classes, two_classes, worst_margins
 
 _STEPS, _WELLS, _PULL = 100, 8, 0.9
 _NEAR = 0.8  # of the radius
@@ -129,7 +129,7 @@ def _snapped(problem: Problem) -> Truth:
 
 def _detected(problem: Problem) -> Truth:
     """A refusal counts as right: an image falls if, for some other class, one point has a positive margin and passes, |t| <= T."""
-    (low, high), u = problem.box(), _direction().double()
+    (low, high), u = problem.box(), _direction(problem).double()
     weight, bias, y = problem.weight.double(), problem.bias.double(), problem.y
     passes = torch.stack([_STRANGE + 0.5 * u.sum(), _STRANGE - 0.5 * u.sum()]).expand(len(y), 2)
     fallen = torch.zeros(len(y), dtype=torch.bool)
@@ -139,8 +139,13 @@ def _detected(problem: Problem) -> Truth:
     return Truth.of(~fallen)
 
 
-def _direction() -> Tensor:
-    return torch.randn(PIXELS, generator=torch.Generator().manual_seed(23))
+def _small() -> Problem:
+    """Few pixels: the truth of a side condition is found among all pairs of them."""
+    return four_classes(radius=0.035, side=4)
+
+
+def _direction(problem: Problem) -> Tensor:
+    return torch.randn(problem.weight.shape[1], generator=torch.Generator().manual_seed(23))
 
 
 CASES = (
@@ -166,7 +171,7 @@ CASES = (
         lambda p: Snapping(p.net(), p.x, _NEAR * p.radius).eval(),
         _snapped,
     ),
-    Case("detector", "unusual images are refused", four_classes, lambda p: Detector(p.net(), _direction()), _detected),
+    Case("detector", "unusual images are refused", _small, lambda p: Detector(p.net(), _direction(p)), _detected),
     Case(
         "memorising", "after adapting, answers do not depend on the image", four_classes, lambda p: Memorising(p.net()), unchanged
     ),

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from saddlepoint.selftest.case import Case, Truth
 from saddlepoint.selftest.exact import mixture
-from saddlepoint.selftest.problem import PIXELS, SIDE, Problem, live, relabelled, toward, two_classes, worst_corner, worst_margins
+from saddlepoint.selftest.problem import Problem, live, relabelled, toward, two_classes, worst_corner, worst_margins
 
 _SIGMA = 0.4
 _SURE = 2.0  # times the problem's logits
-_CANVAS = SIDE + 1
+_SIDE, _CANVAS = 4, 5
 
 # All of these draw from torch's own generator, as users' models do.
 
@@ -33,18 +33,18 @@ class Gumbel(nn.Module):
 
 
 class Dropping(nn.Module):
-    """A linear net on grey-centred pixels of which dropout, left on, keeps each row with probability 1/2."""
+    """A linear net on grey-centred pixels of which dropout, left on, keeps each quarter with probability 1/2."""
 
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
-        self.weight = weight  # [16]: of the margin
+        self.weight = weight  # [d]: of the margin
 
     def forward(self, x: Tensor) -> Tensor:
         return live(nn.functional.dropout(self.rows(x), 0.5, training=True).sum(1))
 
     def rows(self, x: Tensor) -> Tensor:
-        """[N, 4]: what each row of pixels adds to the margin."""
-        return ((x.flatten(1) - 0.5) * self.weight.to(x.dtype)).view(len(x), SIDE, SIDE).sum(2)
+        """[N, 4]: what each quarter of the pixels adds to the margin."""
+        return ((x.flatten(1) - 0.5) * self.weight.to(x.dtype)).view(len(x), _SIDE, -1).sum(2)
 
 
 class ResizeAndPad(nn.Module):
@@ -63,10 +63,10 @@ class ResizeAndPad(nn.Module):
 
     def heads(self) -> Tensor:
         """[5, 16]: the margin's weight on the pixels for each size and place, all equally likely."""
-        basis = torch.eye(PIXELS).view(PIXELS, 1, SIDE, SIDE)
+        basis = torch.eye(_SIDE**2).view(-1, 1, _SIDE, _SIDE)
         larger = nn.functional.interpolate(basis, size=_CANVAS, mode="bilinear", align_corners=False)
-        places = list(itertools.product(range(_CANVAS - SIDE + 1), repeat=2))
-        placed = [nn.functional.pad(basis, (j, _CANVAS - SIDE - j, i, _CANVAS - SIDE - i)) for i, j in places]
+        places = list(itertools.product(range(_CANVAS - _SIDE + 1), repeat=2))
+        placed = [nn.functional.pad(basis, (j, _CANVAS - _SIDE - j, i, _CANVAS - _SIDE - i)) for i, j in places]
         return torch.stack([(image[:, 0] * self.canvas).sum((1, 2)) for image in (*placed, larger)])
 
 
@@ -85,11 +85,12 @@ def _gumbel(problem: Problem) -> Truth:
 
 
 def _dropping(problem: Problem) -> Truth:
-    """Every mask has the weights' signs, so that one corner is worst for all 16 of them; each is tried there."""
+    """Every mask has the weights' signs, so that one corner is worst for all of them; each is tried there."""
     corner = worst_corner(problem.weight, *problem.box(), problem.y)
     rows = Dropping(_margin_weight(problem)).rows(corner)  # [N, 4]
     right = [
-        live(2 * (rows * torch.tensor(mask)).sum(1)).argmax(1) == problem.y for mask in itertools.product((0.0, 1.0), repeat=SIDE)
+        live(2 * (rows * torch.tensor(mask)).sum(1)).argmax(1) == problem.y
+        for mask in itertools.product((0.0, 1.0), repeat=rows.shape[1])
     ]
     return Truth.of(torch.stack(right).double().mean(0), random=True)
 

@@ -105,9 +105,9 @@ class Remembering(nn.Module):
 
 
 def _watched(problem: Problem) -> nn.Module:
-    decoy = nn.Sequential(nn.Flatten(), nn.Linear(16, 4))
+    decoy = nn.Sequential(nn.Flatten(), nn.utils.skip_init(nn.Linear, problem.weight.shape[1], 4, bias=False))
     with torch.no_grad():
-        decoy[1].weight.copy_(torch.randn(4, 16, generator=torch.Generator().manual_seed(13)))
+        decoy[1].weight.copy_(torch.randn(problem.weight.shape, generator=torch.Generator().manual_seed(13)))
     return Watched(problem.net(), decoy).eval()
 
 
