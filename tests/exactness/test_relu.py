@@ -86,7 +86,7 @@ def test_the_thorough_suite_finds_every_vulnerable_point_and_no_other(exact: Ten
     probability 1 - (7/8)^40 = 0.995."""
     for k in range(NETS):
         net, x, y = points(k)
-        suite = Cascade("thorough", compose(Static(net), Threat(SPACE), "thorough"))
+        suite = Cascade("thorough", tuple(choice.adversary for choice in compose(Static(net), Threat(SPACE), "thorough")))
         episode = play(Static(net), suite, x, y, Threat(SPACE))
         assert torch.equal(episode.correct[0] == 0, exact[k] > 0)
         assert (margin(net(episode.points), y) <= exact[k] + UNDECIDED).all()
