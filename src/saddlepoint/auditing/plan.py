@@ -16,13 +16,18 @@ from saddlepoint.auditing.admission import Target
 from saddlepoint.auditing.ascent import Ascent
 from saddlepoint.auditing.cell import Group, Job
 from saddlepoint.auditing.check import check
+from saddlepoint.auditing.checklist import checklist
+from saddlepoint.auditing.comparing import compare
 from saddlepoint.auditing.result import Audit, Examples, Row, Symptom
+from saddlepoint.auditing.sent import ANTICIPATING, kinds
 from saddlepoint.auditing.settling import unsettled
-from saddlepoint.auditing.statistics import wilson
-from saddlepoint.auditing.suite import SPENDING, Budget, Choice, Known, anticipates, compose
-from saddlepoint.auditing.symptoms import signs, unbounded
+from saddlepoint.auditing.statistics import over_units
+from saddlepoint.auditing.suite import SPENDING, Budget, Choice, Known, compose
+from saddlepoint.auditing.symptoms import signs
 from saddlepoint.auditing.traits import Traits
+from saddlepoint.auditing.trials import Trials
 from saddlepoint.defense import Defense
+from saddlepoint.describe import describe
 from saddlepoint.game import Adversary, Stand, Threat
 
 
@@ -40,6 +45,7 @@ class Plan:
     data: str = ""  # the name of the images, if they have one
     classes: tuple[str, ...] = ()  # and of their classes
     command: str = ""  # by which the audit was asked for, if by one
+    claim: float | None = None  # the robust accuracy that somebody claims, to be tested
 
     @property
     def cells(self) -> list[tuple[int, int]]:
@@ -58,12 +64,15 @@ def plan(
     seed: int = 0,
     batch_size: int = 128,
     name: str | None = None,
+    claim: float | None = None,
 ) -> Plan:
     """Check the target and choose the adversaries, unless they are given."""
     if budget not in SPENDING:
         raise ValueError(f"the budget is one of {', '.join(SPENDING)}, got {budget!r}.")
     if batch_size < 1:
         raise ValueError(f"the batch size must be at least 1, got {batch_size}.")
+    if claim is not None and not 0 <= claim <= 1:
+        raise ValueError(f"a claimed accuracy is a share between 0 and 1, 0.62 for 62 %, got {claim}.")
     threat = threat if isinstance(threat, Threat) else Threat(threat)
     checked = check(target, x, y, threat.space)
     if checked.defense.random and threat.draws == 1:
@@ -73,12 +82,12 @@ def plan(
     choices = tuple(Choice(sent, "asked for") for sent in adversaries) or compose(checked.defense, threat, budget, known)
     sent = tuple(choice.adversary for choice in choices)
     findings = (*checked.findings, *_unanticipated(checked.defense, sent))
-    return Plan(name or type(target).__name__, budget, job, (Stand(), *sent), findings, choices, checked.traits)
+    return Plan(name or type(target).__name__, budget, job, (Stand(), *sent), findings, choices, checked.traits, claim=claim)
 
 
 def _unanticipated(defense: Defense, sent: Sequence[Adversary]) -> Iterator[Symptom]:
     """A defence that learns from what it is asked is another one when it answers."""
-    if defense.memory != "none" and not any(anticipates(adversary) for adversary in sent):
+    if defense.memory != "none" and not any(kinds(describe(adversary)) & ANTICIPATING for adversary in sent):
         yield Symptom(
             "adapts at test time", "serious",
             "the defence learns from the images it is asked about, and no attack of this audit anticipates what it turns into: one "
@@ -90,7 +99,7 @@ def conclude(plan: Plan, groups: Sequence[Group], seconds: float) -> Audit:
     """The verdict on all groups together."""
     job, rows = plan.job, _rows(groups, {choice.name: choice.reason for choice in plan.choices})
     correct, points = (torch.cat(parts) for parts in ([g.verdict.correct[0] for g in groups], [g.points for g in groups]))
-    robust = float(correct.mean())
+    robust, trials = float(correct.mean()), Trials(job, plan.adversaries, groups, rows)
     return Audit(
         target=plan.name,
         threat=str(job.threat),
@@ -99,9 +108,11 @@ def conclude(plan: Plan, groups: Sequence[Group], seconds: float) -> Audit:
         n=len(job.x),
         clean_accuracy=float(torch.cat([g.outcomes.correct[0, 0] for g in groups]).mean()),
         robust_accuracy=robust,
-        interval=wilson(robust, len(job.x)),
+        interval=over_units(correct, _units(groups), job.defense.unit),
         rows=rows,
-        symptoms=(*plan.findings, *unsettled(job, points), *signs(job, plan.adversaries, groups, rows), *unbounded(job)),
+        symptoms=(*plan.findings, *unsettled(job, points), *signs(trials)),
+        checklist=checklist(trials),
+        compared=compare(trials, plan.claim),
         versions={"saddlepoint": version("saddlepoint"), "torch": torch.__version__, "python": platform.python_version()},
         x=job.x.cpu(),
         y=job.y.cpu(),
@@ -114,6 +125,12 @@ def conclude(plan: Plan, groups: Sequence[Group], seconds: float) -> Audit:
         classes=plan.classes,
         command=plan.command,
     )
+
+
+def _units(groups: Sequence[Group]) -> Tensor:
+    """[N] which images were answered together."""
+    counts = [int(g.verdict.batch.amax()) + 1 for g in groups]
+    return torch.cat([g.verdict.batch + sum(counts[:k]) for k, g in enumerate(groups)])
 
 
 def _examples(job: Job, groups: Sequence[Group]) -> Examples:

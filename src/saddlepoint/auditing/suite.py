@@ -18,8 +18,10 @@ from saddlepoint.attack.rays import RayS
 from saddlepoint.attack.square import Square
 from saddlepoint.auditing.answering import AtAnswer, answers_otherwise
 from saddlepoint.auditing.price import price
+from saddlepoint.auditing.sent import kinds
 from saddlepoint.auditing.traits import Traits
 from saddlepoint.defense import Access, Defense, Plain
+from saddlepoint.describe import describe
 from saddlepoint.game import Adversary, Direct, FixedPoint, GreedyModelSpace, MultiTarget, Restarts, Retrained, Threat, Transfer
 from saddlepoint.game.standard import dlr_or_margin, targeted_dlr_or_margin
 from saddlepoint.gradients import BPDA, Backprop, Checkpointed, EoT, Estimator, FixedCoins, Phantom, Rule
@@ -94,9 +96,8 @@ def compose(defense: Defense, threat: Threat, budget: Budget, known: Known = UNK
     """
     kit = _Kit(defense, threat, SPENDING[budget], known)
     draws = threat.draws if defense.random else 1
-    priced = [replace(choice, passes=price(choice.adversary, draws).total) for choice in kit.choices()]
-    afford = threat.queries or 2**62
-    return tuple(choice for choice in priced if price(choice.adversary, draws).forward <= afford)
+    affordable = [choice for choice in kit.choices() if kit.affords(choice, draws)]
+    return tuple(replace(choice, passes=price(choice.adversary, draws).total) for choice in affordable)
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,11 @@ class _Kit:
         yield from self.transferred()
         if self.spend.queries and self.threat.space.p != 1:
             yield from map(self._answering, self.blind("score"))
+
+    def affords(self, choice: Choice, draws: int) -> bool:
+        """Do the threat model's queries pay for it? Searches without gradients stop where queries end."""
+        searches = bool(kinds(describe(choice.adversary)) & {"Square", "RayS"})
+        return self.threat.queries is None or searches or price(choice.adversary, draws).forward <= self.threat.queries
 
     # -- parts ----------------------------------------------------------------------------------------------------------------
 
@@ -269,12 +275,6 @@ class _Kit:
             yield Choice(
                 Direct("rays", RayS(spend.queries), estimator=estimator), "labels alone: neither gradients nor scores count"
             )
-
-
-def anticipates(adversary: Adversary) -> bool:
-    """Does it attack what a defence turns into?"""
-    inner = getattr(adversary, "adversary", None)
-    return isinstance(adversary, GreedyModelSpace) or (inner is not None and anticipates(inner))
 
 
 @dataclass(frozen=True)

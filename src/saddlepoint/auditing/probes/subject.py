@@ -95,7 +95,7 @@ class Subject:
     def views(self) -> tuple[Trace, Context]:
         """All views of the defence as it stands, and what the context saw on the way."""
         ctx = Context(self.coins())
-        with torch.no_grad():
+        with torch.no_grad(), asking(self.kind, self.x):
             return self.defense.trace(self.x, ctx), ctx
 
 
