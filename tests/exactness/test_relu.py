@@ -109,7 +109,7 @@ def test_the_thorough_suite_finds_every_vulnerable_point_and_no_other(exact: Ten
     """AutoAttack's composition misses two of the 78; a corner to which one start in eight leads is found by 40 short PGDs with
     probability 1 - (7/8)^40 = 0.995."""
     defense, x, y = bank()
-    suite = Cascade("thorough", compose(defense, Threat(SPACE), "thorough"))
+    suite = Cascade("thorough", tuple(choice.adversary for choice in compose(defense, Threat(SPACE), "thorough")))
     episode = play(defense, suite, x, y, Threat(SPACE), batch_size=len(x))
     assert torch.equal(episode.correct[0] == 0, exact.flatten() > 0)
     assert (episode.margin[0] <= exact.flatten() + UNDECIDED).all()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from saddlepoint.auditing.plan import Target
+from saddlepoint.auditing.admission import Target
 from saddlepoint.selftest.problem import Problem, left
 
 

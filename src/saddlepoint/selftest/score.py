@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 
-from saddlepoint.auditing.plan import Target
+from saddlepoint.auditing.admission import Target
 from saddlepoint.locate import told
 from saddlepoint.selftest.case import Case, Truth
 from saddlepoint.selftest.evaluator import Audited, Evaluator, Opaque, Report
