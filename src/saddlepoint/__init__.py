@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from saddlepoint.attack.square import Square
     from saddlepoint.attack.vmi import VMI
     from saddlepoint.auditing import Audit
+    from saddlepoint.auditing.smoothing import smoothing_certificate
     from saddlepoint.data import load_data
     from saddlepoint.defense import BlackBox, Confident, Context, Defense, LowEntropy, MultiExit, Plain, Trace, View
     from saddlepoint.game import (
@@ -92,6 +93,7 @@ _HOME = {
     "attack.square": ("Square",),
     "attack.vmi": ("VMI",),
     "auditing": ("Audit",),
+    "auditing.smoothing": ("smoothing_certificate",),
     "data": ("load_data",),
     "defense": ("BlackBox", "Confident", "Context", "Defense", "LowEntropy", "MultiExit", "Plain", "Trace", "View"),
     "game": (
@@ -195,6 +197,7 @@ __all__ = [
     "probability_margin",
     "rand",
     "saturated",
+    "smoothing_certificate",
     "targeted_dlr",
     "targeted_margin",
 ]  # fmt: skip
