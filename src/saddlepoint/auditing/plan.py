@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from saddlepoint.attack.space import Ball
 from saddlepoint.attack.tape import together
+from saddlepoint.auditing.admission import Target
 from saddlepoint.auditing.ascent import Ascent
 from saddlepoint.auditing.cell import Group, Job
 from saddlepoint.auditing.check import check
@@ -23,10 +24,7 @@ from saddlepoint.auditing.statistics import over_units
 from saddlepoint.auditing.suite import SPENDING, Budget, compose
 from saddlepoint.auditing.symptoms import signs
 from saddlepoint.auditing.trials import Trials
-from saddlepoint.defense import Defense
 from saddlepoint.game import Adversary, Stand, Threat
-
-Target = nn.Module | Defense | Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)

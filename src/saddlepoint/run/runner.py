@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.attack.space import Ball, Linf
+from saddlepoint.auditing.admission import Target
 from saddlepoint.auditing.cell import Group
-from saddlepoint.auditing.plan import Target, conclude, plan
+from saddlepoint.auditing.plan import conclude, plan
 from saddlepoint.auditing.result import Audit
 from saddlepoint.auditing.suite import Budget
 from saddlepoint.describe import describe
