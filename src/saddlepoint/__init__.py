@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from saddlepoint.attack.vmi import VMI
     from saddlepoint.auditing import Audit
     from saddlepoint.auditing.probe import probe
+    from saddlepoint.auditing.smoothing import smoothing_certificate
     from saddlepoint.auditing.traits import Trait, Traits
     from saddlepoint.data import load_data
     from saddlepoint.defense import BlackBox, Confident, Context, Defense, LowEntropy, MultiExit, Plain, Trace, View
@@ -95,6 +96,7 @@ _HOME = {
     "attack.vmi": ("VMI",),
     "auditing": ("Audit",),
     "auditing.probe": ("probe",),
+    "auditing.smoothing": ("smoothing_certificate",),
     "auditing.traits": ("Trait", "Traits"),
     "data": ("load_data",),
     "defense": ("BlackBox", "Confident", "Context", "Defense", "LowEntropy", "MultiExit", "Plain", "Trace", "View"),
@@ -202,6 +204,7 @@ __all__ = [
     "probe",
     "rand",
     "saturated",
+    "smoothing_certificate",
     "targeted_dlr",
     "targeted_margin",
 ]  # fmt: skip
