@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     )
     from saddlepoint.run import audit
     from saddlepoint.run.games.record import GameRecord
+    from saddlepoint.selftesting import SelfTest, selftest
     from saddlepoint.zoo.multi_exit import attach_exits
 
 _HOME = {
@@ -108,6 +109,7 @@ _HOME = {
     ),
     "run": ("audit",),
     "run.games.record": ("GameRecord",),
+    "selftesting": ("SelfTest", "selftest"),
     "zoo.multi_exit": ("attach_exits",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -163,6 +165,7 @@ __all__ = [
     "Restarts",
     "Retrained",
     "Searched",
+    "SelfTest",
     "SharedInverse",
     "SimultaneousAdjoint",
     "Skip",
@@ -195,6 +198,7 @@ __all__ = [
     "probability_margin",
     "rand",
     "saturated",
+    "selftest",
     "targeted_dlr",
     "targeted_margin",
 ]  # fmt: skip

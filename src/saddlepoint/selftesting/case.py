@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from saddlepoint.auditing.plan import Target
-from saddlepoint.selftest.problem import Problem, left
+from saddlepoint.selftesting.problem import Problem, left
 
 
 @dataclass(frozen=True)
