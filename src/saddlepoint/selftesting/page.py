@@ -28,7 +28,7 @@ def record(tests: Sequence[SelfTest], command: str = "saddlepoint selftest") -> 
 
 
 def write(kept: Mapping[str, Any], out: Path) -> Path:
-    """The record at `out`, and a page of the same name beside it. Evaluators that the file holds already stay, unless tested again."""
+    """The record at `out`, and a page of the same name beside it. Evaluators that the file holds stay, unless tested again."""
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.exists():
         fresh = {test["evaluator"]: test for test in kept["tests"]}
