@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from saddlepoint.attack.square import Square
     from saddlepoint.attack.vmi import VMI
     from saddlepoint.auditing import Audit
+    from saddlepoint.auditing.probe import probe
+    from saddlepoint.auditing.traits import Trait, Traits
     from saddlepoint.data import load_data
     from saddlepoint.defense import BlackBox, Confident, Context, Defense, LowEntropy, MultiExit, Plain, Trace, View
     from saddlepoint.game import (
@@ -93,6 +95,8 @@ _HOME = {
     "attack.square": ("Square",),
     "attack.vmi": ("VMI",),
     "auditing": ("Audit",),
+    "auditing.probe": ("probe",),
+    "auditing.traits": ("Trait", "Traits"),
     "data": ("load_data",),
     "defense": ("BlackBox", "Confident", "Context", "Defense", "LowEntropy", "MultiExit", "Plain", "Trace", "View"),
     "game": (
@@ -172,6 +176,8 @@ __all__ = [
     "Square",
     "Threat",
     "Trace",
+    "Trait",
+    "Traits",
     "Transfer",
     "View",
     "aimer",
@@ -196,6 +202,7 @@ __all__ = [
     "partial",
     "play",
     "probability_margin",
+    "probe",
     "rand",
     "saturated",
     "selftest",

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from saddlepoint.attack.space import Ball
 from saddlepoint.attack.tape import together
+from saddlepoint.auditing.admission import Target
 from saddlepoint.auditing.ascent import Ascent
 from saddlepoint.auditing.cell import Group, Job
 from saddlepoint.auditing.check import check
+from saddlepoint.auditing.checklist import checklist
+from saddlepoint.auditing.comparing import compare
 from saddlepoint.auditing.result import Audit, Examples, Row, Symptom
 from saddlepoint.auditing.settling import unsettled
-from saddlepoint.auditing.statistics import wilson
+from saddlepoint.auditing.statistics import over_units
 from saddlepoint.auditing.suite import SPENDING, Budget, compose
-from saddlepoint.auditing.symptoms import signs, unbounded
-from saddlepoint.defense import Defense
+from saddlepoint.auditing.symptoms import signs
+from saddlepoint.auditing.trials import Trials
 from saddlepoint.game import Adversary, Stand, Threat
-
-Target = nn.Module | Defense | Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Plan:
     data: str = ""  # the name of the images, if they have one
     classes: tuple[str, ...] = ()  # and of their classes
     command: str = ""  # by which the audit was asked for, if by one
+    claim: float | None = None  # the robust accuracy that somebody claims, to be tested
 
     @property
     def cells(self) -> list[tuple[int, int]]:
@@ -56,26 +58,29 @@ def plan(
     seed: int = 0,
     batch_size: int = 128,
     name: str | None = None,
+    claim: float | None = None,
 ) -> Plan:
     """Check the target and choose the adversaries, unless they are given."""
     if budget not in SPENDING:
         raise ValueError(f"the budget is one of {', '.join(SPENDING)}, got {budget!r}.")
     if batch_size < 1:
         raise ValueError(f"the batch size must be at least 1, got {batch_size}.")
+    if claim is not None and not 0 <= claim <= 1:
+        raise ValueError(f"a claimed accuracy is a share between 0 and 1, 0.62 for 62 %, got {claim}.")
     threat = threat if isinstance(threat, Threat) else Threat(threat)
     checked = check(target, x, y, threat.space)
     if checked.defense.random and threat.draws == 1:
         threat = replace(threat, draws=SPENDING[budget].draws)
     job = Job(checked.defense, x.detach(), y.long(), threat, seed, batch_size)
     sent = tuple(adversaries) or compose(checked.defense, threat, budget, checked.solves)
-    return Plan(name or type(target).__name__, budget, job, (Stand(), *sent), checked.findings)
+    return Plan(name or type(target).__name__, budget, job, (Stand(), *sent), checked.findings, claim=claim)
 
 
 def conclude(plan: Plan, groups: Sequence[Group], seconds: float) -> Audit:
     """The verdict on all groups together."""
     job, rows = plan.job, _rows(groups)
     correct, points = (torch.cat(parts) for parts in ([g.verdict.correct[0] for g in groups], [g.points for g in groups]))
-    robust = float(correct.mean())
+    robust, trials = float(correct.mean()), Trials(job, plan.adversaries, groups, rows)
     return Audit(
         target=plan.name,
         threat=str(job.threat),
@@ -84,9 +89,11 @@ def conclude(plan: Plan, groups: Sequence[Group], seconds: float) -> Audit:
         n=len(job.x),
         clean_accuracy=float(torch.cat([g.outcomes.correct[0, 0] for g in groups]).mean()),
         robust_accuracy=robust,
-        interval=wilson(robust, len(job.x)),
+        interval=over_units(correct, _units(groups), job.defense.unit),
         rows=rows,
-        symptoms=(*plan.findings, *unsettled(job, points), *signs(job, plan.adversaries, groups, rows), *unbounded(job)),
+        symptoms=(*plan.findings, *unsettled(job, points), *signs(trials)),
+        checklist=checklist(trials),
+        compared=compare(trials, plan.claim),
         versions={"saddlepoint": version("saddlepoint"), "torch": torch.__version__, "python": platform.python_version()},
         x=job.x.cpu(),
         y=job.y.cpu(),
@@ -99,6 +106,12 @@ def conclude(plan: Plan, groups: Sequence[Group], seconds: float) -> Audit:
         classes=plan.classes,
         command=plan.command,
     )
+
+
+def _units(groups: Sequence[Group]) -> Tensor:
+    """[N] which images were answered together."""
+    counts = [int(g.verdict.batch.amax()) + 1 for g in groups]
+    return torch.cat([g.verdict.batch + sum(counts[:k]) for k, g in enumerate(groups)])
 
 
 def _examples(job: Job, groups: Sequence[Group]) -> Examples:
