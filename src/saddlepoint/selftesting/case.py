@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from saddlepoint.auditing.plan import Target
+from saddlepoint.auditing import Target
 from saddlepoint.selftesting.problem import Problem, left
 
 

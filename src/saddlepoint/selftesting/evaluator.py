@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.attack.space import Linf
-from saddlepoint.auditing.plan import Target
+from saddlepoint.auditing import Target
 from saddlepoint.auditing.suite import Budget
 from saddlepoint.coins import Coins
 from saddlepoint.defense import Context, Defense
@@ -46,7 +46,7 @@ class Audited:
 
     def __call__(self, target: Target, x: Tensor, y: Tensor, radius: float) -> Report:
         found = audit(target, x, y, threat=Linf(radius), budget=self.budget, seed=self.seed, batch_size=len(x))
-        return Report(found.robust_accuracy, found.interval[:2], found.verdict, found.verdict == "upper bound")
+        return Report(found.robust_accuracy, found.interval[:2], found.verdict, found.verdict == "holds so far")
 
 
 class Opaque(nn.Module):

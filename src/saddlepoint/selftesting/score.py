@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 
-from saddlepoint.auditing.plan import Target
+from saddlepoint.auditing import Target
 from saddlepoint.locate import told
 from saddlepoint.selftesting.case import Case, Truth
 from saddlepoint.selftesting.evaluator import Audited, Evaluator, Opaque, Report
