@@ -53,7 +53,7 @@ def write_lines(lines: Sequence[Line], path: Path) -> Path:
 
 def _body(lines: Sequence[Line]) -> Markup:
     # A number that cannot be trusted leads nothing, however high it is.
-    ranked = sorted(lines, key=lambda line: (line.verdict != "upper bound", -line.ours, line.target))
+    ranked = sorted(lines, key=lambda line: (line.verdict != "holds so far", -line.ours, line.target))
     settings = sorted({f"{line.threat}, {line.data}" for line in lines})
     mixed = "" if len(settings) == 1 else " Lines with another threat or other data are not comparable."
     twice = {line.target for line in lines if sum(other.target == line.target for other in lines) > 1}
@@ -109,7 +109,7 @@ def _ours(line: Line) -> Markup:
 
 
 def _verdict(line: Line) -> Markup:
-    level, shape = ("note", "●") if line.verdict == "upper bound" else ("serious", "■")
+    level, shape = ("note", "●") if line.verdict == "holds so far" else ("serious", "■")
     return tag("span", tag("span", f"{shape} ", aria_hidden="true"), line.verdict, class_=f"badge {level}")
 
 

@@ -52,8 +52,8 @@ def _anchor(title: str) -> str:
 
 
 def _verdict(audit: Audit) -> Markup:
-    level: Level = "note" if audit.verdict == "upper bound" else "serious"
-    told = audit.summary().removeprefix("cannot be told: ")  # the label says so
+    level: Level = "note" if audit.verdict == "holds so far" else "serious"
+    told = audit.summary().removeprefix(f"{audit.verdict}: ")  # the label says so
     return tag(
         "div",
         tag("span", f"Verdict: {audit.verdict}", class_="label"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from saddlepoint.attack.rays import RayS
-from saddlepoint.auditing.suite import compose
+from saddlepoint.auditing.plan import plan
 from saddlepoint.game import Direct, Episode, Stand
 from saddlepoint.papers.adaptive import published
 from saddlepoint.papers.adaptive.attacks import PAPER, TRANSFERS, auto, unaware
@@ -123,7 +123,8 @@ def attacked(lab: Lab, about: Surveyed) -> Found:
     subject, spend = lab.subject(about.name), lab.setting.spend
     clean, *transfers = lab.play(subject, [Stand(), *unaware(subject.defense, spend)])
     (paper,) = lab.play(subject, [PAPER[about.name](subject.defense, spend)])
-    suite = lab.play(subject, compose(subject.defense, subject.threat, lab.setting.budget(about.name))[: lab.setting.sent])
+    composed = plan(subject.defense, *subject.test, threat=subject.threat, budget=lab.setting.budget(about.name)).adversaries[1:]
+    suite = lab.play(subject, composed[: lab.setting.sent])
     static_clean, static = lab.play_static(subject, [Stand(), auto(spend)])
     return Found(about, subject, clean, tuple(transfers), paper, tuple(suite), static_clean, static)
 
