@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from saddlepoint.game import Adversary, Stand, Transfer
+from saddlepoint.attack.apgd import APGD
+from saddlepoint.attack.loss import cross_entropy
+from saddlepoint.game import Adversary, Direct, Stand, Transfer
 from saddlepoint.gradients import BPDA
 from saddlepoint.papers.adaptive import published
 from saddlepoint.papers.adaptive.attacks import long, on_closed_loop, short
@@ -27,13 +29,8 @@ def run(request: Request) -> Result:
     lab = Lab.open(request)
     subject, spend = lab.subject("ClosedLoopControl"), lab.setting.spend
     held = replace(short(spend, "PGD+BPDA"), rules={"control": BPDA()})
-    sent: list[Adversary] = [
-        Stand(),
-        Transfer(short(spend), subject.static),
-        held,
-        on_closed_loop(subject.defense, spend),
-        long(spend),
-    ]
+    blind, through = Transfer(short(spend), subject.static), Direct("APGD", APGD(spend.through), loss=cross_entropy)
+    sent: list[Adversary] = [Stand(), blind, held, on_closed_loop(subject.defense, spend), through]
     found = dict(zip(COLUMNS, (right(one) for one in lab.play(subject, sent)), strict=True))
     clean, pgd, apgd = (right(one) for one in lab.play_static(subject, [Stand(), short(spend), long(spend)]))
     rows = (

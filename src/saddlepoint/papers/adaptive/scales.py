@@ -44,6 +44,7 @@ class Spend:
     pgd: int = 20  # steps of a quarter of the radius, as on closed-loop control
     apgd: int = 100  # steps of an APGD that no other line is about
     targets: int = 9
+    through: int = 100  # steps of an APGD through all updates of closed-loop control, each several passes long
     hedge: Hedged = Hedged()
     rays: int = 10_000  # queries
     soap: int = 1000  # steps
@@ -53,7 +54,8 @@ class Spend:
 
     def __str__(self) -> str:
         return (
-            f"budgets: {self.auto}; PGD {self.pgd} steps; APGD {self.apgd} steps, {self.targets} targets; RayS {self.rays} queries"
+            f"budgets: {self.auto}; PGD {self.pgd} steps; APGD {self.apgd} steps, {self.targets} targets; through all updates "
+            f"of closed-loop control {self.through} steps; RayS {self.rays} queries"
             f"; on the hedge defence {self.hedge}; on SOAP {self.soap} steps; on ATLD {self.atld} restarts; on contrastive "
             f"reversal {self.contrastive}; on adaptive denoising {self.denoising}"
         )
@@ -79,13 +81,13 @@ class Setting:
 
 
 def _tiny() -> Setting:
-    spend = Spend(AutoBudget(2, 1, 4), 2, 3, 2, Hedged(2, 1, 2, 1), 30, 3, 1, Drawn(1, 2), Drawn(2, 2))
+    spend = Spend(AutoBudget(2, 1, 4), 2, 3, 2, 2, Hedged(2, 1, 2, 1), 30, 3, 1, Drawn(1, 2), Drawn(2, 2))
     return Setting(8, 8, 8, 2, spend, "quick", {}, 1, L2(0.5), 1)
 
 
 def _small() -> Setting:
-    spend = Spend(AutoBudget(20, 2, 100), 20, 30, 3, Hedged(15, 2, 4, 5), 500, 30, 2, Drawn(10, 4, 2), Drawn(10, 10))
-    costly = ("ClosedLoopControl", "HedgeDefense", "SOAP", "ContrastiveReversal", "AdaptiveDenoising")
+    spend = Spend(AutoBudget(20, 2, 100), 20, 30, 3, 10, Hedged(15, 2, 4, 5), 500, 30, 2, Drawn(10, 4, 2), Drawn(10, 10))
+    costly = ("ClosedLoopControl", "HedgeDefense", "SOAP", "AIDPurifier", "ContrastiveReversal", "AdaptiveDenoising")
     return Setting(32, 32, 16, 5, spend, "standard", dict.fromkeys(costly, "quick"), None, L2(1.5), 1)
 
 
