@@ -26,8 +26,8 @@ from saddlepoint.run.work import torch_threads
 NOTES = (
     "lengths inside defences are those of the paper in radii of the attacker's set; the anti-adversary's step is 0.15 as there",
     "static nets and auxiliary networks are trained here; the paper took the released ones where there were any",
-    "SODEF is integrated by Runge-Kutta in 20 equal steps, row by row, where the released solver couples its batch",
 )
+FLOW = "SODEF is integrated by Runge-Kutta in 20 equal steps, row by row, where the released solver couples its batch"
 
 
 @dataclass(frozen=True)

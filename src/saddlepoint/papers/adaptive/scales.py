@@ -83,7 +83,9 @@ class Setting:
 
 def _tiny() -> Setting:
     spend = Spend(AutoBudget(2, 1, 4), 2, 3, 2, 2, Hedged(2, 1, 2, 1), 30, 3, 1, Drawn(1, 2), Drawn(2, 2))
-    return Setting(8, 8, 8, 2, spend, "quick", {}, dict.fromkeys((one.name for one in TABLE), 1), L2(0.5), 1)
+    return Setting(
+        8, 8, 8, 2, spend, "quick", {}, {**dict.fromkeys((one.name for one in TABLE), 0), "AntiAdversary": 1}, L2(0.5), 1
+    )
 
 
 def _small() -> Setting:

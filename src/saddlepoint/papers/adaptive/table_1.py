@@ -14,7 +14,7 @@ from saddlepoint.papers.adaptive import published
 from saddlepoint.papers.adaptive.attacks import PAPER, TRANSFERS, auto, unaware
 from saddlepoint.papers.adaptive.cost import cost
 from saddlepoint.papers.adaptive.defences import FITS, ON_ROBUST
-from saddlepoint.papers.adaptive.lab import Lab, Subject, apart, right
+from saddlepoint.papers.adaptive.lab import FLOW, Lab, Subject, apart, right
 from saddlepoint.papers.deq.lab import accuracy
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Result, Row, Table
@@ -81,7 +81,7 @@ class Found:
                 for episode, paper in zip(self.transfers, _transferred(self.about.name), strict=True)
             ),
             accuracy(right(self.paper), self.about.found),
-            accuracy(self.subject.worst(self.suite)),
+            accuracy(self.subject.worst(self.suite)) if self.suite else None,
             accuracy(self.least),
             self.beyond,
             self.gain,
@@ -114,7 +114,7 @@ def run(request: Request) -> Result:
         "table-1",
         [accuracies, spent(lab, found), rays],
         subjects=[one.subject for one in found],
-        notes=[*NOTES, _budgets(lab), FITS[request.scale].told, *_judged(found)],
+        notes=[*NOTES, _budgets(lab), FITS[request.scale].told, FLOW, *_judged(found)],
         findings=[*(told for one in found for told in findings(one)), named],
     )
 
@@ -123,10 +123,18 @@ def attacked(lab: Lab, about: Surveyed) -> Found:
     subject, spend = lab.subject(about.name), lab.setting.spend
     clean, *transfers = lab.play(subject, [Stand(), *unaware(subject.defense, spend)])
     (paper,) = lab.play(subject, [PAPER[about.name](subject.defense, spend)])
-    composed = plan(subject.defense, *subject.test, threat=subject.threat, budget=lab.setting.budget(about.name)).adversaries[1:]
-    suite = lab.play(subject, composed[: lab.setting.sent.get(about.name)])
+    suite = generic(lab, subject)
     static_clean, static = lab.play_static(subject, [Stand(), auto(spend)])
     return Found(about, subject, clean, tuple(transfers), paper, tuple(suite), static_clean, static)
+
+
+def generic(lab: Lab, subject: Subject) -> list[Episode]:
+    """What an audit sends by itself, or the first of it; nothing where the scale has no time for that."""
+    count = lab.setting.sent.get(subject.name)
+    if count == 0:
+        return []
+    planned = plan(subject.defense, *subject.test, threat=subject.threat, budget=lab.setting.budget(subject.name))
+    return lab.play(subject, planned.adversaries[1:][:count])
 
 
 def spent(lab: Lab, found: Sequence[Found]) -> Table:
@@ -158,11 +166,12 @@ def under_rays(lab: Lab, one: Found) -> tuple[str, Table]:
 def findings(one: Found) -> list[str]:
     """Does the paper's attack end at or below every transfer, does the defence gain over its net, and who found the least?"""
     name, beyond, gain = one.about.name, one.beyond, one.gain
-    strongest, suite = one.strongest.adversary, accuracy(one.subject.worst(one.suite))
+    strongest = one.strongest.adversary
+    suite = f"; the generic suite leaves {accuracy(one.subject.worst(one.suite)).mean:.1f} %" if one.suite else ""
     place = "at or below" if beyond.mean <= 0 else "above"
     told = [
         f"{name}: the paper's attack leaves {accuracy(right(one.paper)).mean:.1f} %, {place} the strongest transfer ({strongest}, "
-        f"{_shown(beyond)}); the generic suite leaves {suite.mean:.1f} %."
+        f"{_shown(beyond)}){suite}."
     ]
     assert gain.interval is not None
     low, high = gain.interval

@@ -8,7 +8,7 @@ from saddlepoint.attack.space import Ball
 from saddlepoint.game import CleanCopies, Stand, Transfer
 from saddlepoint.papers.adaptive import published
 from saddlepoint.papers.adaptive.attacks import auto, on_sodef
-from saddlepoint.papers.adaptive.lab import Lab, Subject, apart, right
+from saddlepoint.papers.adaptive.lab import FLOW, Lab, Subject, apart, right
 from saddlepoint.papers.deq.lab import accuracy
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Result, Row, Table
@@ -26,7 +26,7 @@ def run(request: Request) -> Result:
         "table-2",
         [table],
         subjects=[subject],
-        notes=["APGD: points of maximal cross-entropy, margin and targeted DLR of the static net, of which the worst counts"],
+        notes=["APGD: points of maximal cross-entropy, margin and targeted DLR of the static net, of which the worst counts", FLOW],
         findings=[told for norm in rows for told in _findings(norm, rows[norm])],
     )
 
