@@ -184,7 +184,7 @@ class _Kit:
     def seeing(self) -> Iterator[Choice]:
         apgd, purse, spend = self.apgd, self.purse, self.spend
         yield Choice(apgd, f"cross-entropy{self._why()}")
-        longer = APGD(min(2 * spend.steps, purse.steps))
+        longer = APGD(min(3 * spend.steps // 2, purse.steps))
         yield Choice(replace(apgd, name="apgd-dlr", attack=longer, loss=dlr_or_margin), f"a loss without scale{self._why()}")
         yield from self._other_rules()
         if self.defense.random:
