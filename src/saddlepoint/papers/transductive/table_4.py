@@ -14,7 +14,7 @@ from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Result, Row, Table
 from saddlepoint.papers.transductive import EXPERIMENTS, published
 from saddlepoint.papers.transductive.given import Given
-from saddlepoint.papers.transductive.lab import MOVED, Base, Lab, about, accuracy
+from saddlepoint.papers.transductive.lab import MOVED, Base, Lab, about, accuracy, climbing
 from saddlepoint.papers.transductive.scales import Fresh
 from saddlepoint.zoo.transductive import TADV, Pretrained
 
@@ -57,7 +57,7 @@ def more(kind: Fresh) -> str:
 
 def played(lab: Lab, kind: Fresh) -> Drawn:
     name, images = f"{kind.data} tadv", lab.drawn(kind.data, kind.images, lab.request.seed)
-    base = lab.base(name, images, kind.attack, 0)
+    base = lab.base(name, images, climbing(kind.attack), 0)
     known = kind.more * kind.sources + 1
     models = tuple(Plain(lab.net(name, number)) for number in range(known))
     direct, each, growing = Direct("pgd", kind.attack, cross_entropy), range(kind.sources), _growing(kind.sources)
@@ -74,7 +74,7 @@ def played(lab: Lab, kind: Fresh) -> Drawn:
     threat = Threat(base.space, rounds="one", leaking=False)
     points = {attack: e.points for attack, e in lab.against(defense, sent, images, threat, batch=kind.images).items()}
     found = [lab.on(net, [Stand(attack, sent_) for attack, sent_ in points.items()], images, base.space, name) for net in nets]
-    alone = [lab.base(name, images, kind.attack, known + k).auto for k in range(kind.finals)]
+    alone = [lab.base(name, images, climbing(kind.attack), known + k).auto for k in range(kind.finals)]
     return Drawn(base, {attack: [one[k] for one in found] for k, attack in enumerate(points)}, alone)
 
 
