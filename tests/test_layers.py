@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent / "src" / "saddlepoint"
 FILES = sorted(ROOT.rglob("*.py"))
 
-ORDER = ("coins", "gradients", "defense", "attack", "game", "auditing", "run", "report", "papers", "cli")
+ORDER = ("coins", "gradients", "defense", "attack", "game", "auditing", "run", "selftesting", "report", "papers", "cli")
 LEAVES = (
     "data",
     "describe",

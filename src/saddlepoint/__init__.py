@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     )
     from saddlepoint.run import audit
     from saddlepoint.run.games.record import GameRecord
+    from saddlepoint.selftesting import SelfTest, selftest
     from saddlepoint.zoo.multi_exit import attach_exits
 
 _HOME = {
@@ -114,6 +115,7 @@ _HOME = {
     ),
     "run": ("audit",),
     "run.games.record": ("GameRecord",),
+    "selftesting": ("SelfTest", "selftest"),
     "zoo.multi_exit": ("attach_exits",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -169,6 +171,7 @@ __all__ = [
     "Restarts",
     "Retrained",
     "Searched",
+    "SelfTest",
     "SharedInverse",
     "SimultaneousAdjoint",
     "Skip",
@@ -204,6 +207,7 @@ __all__ = [
     "probe",
     "rand",
     "saturated",
+    "selftest",
     "smoothing_certificate",
     "targeted_dlr",
     "targeted_margin",

@@ -10,6 +10,7 @@ from torch import Tensor
 from saddlepoint.attack.space import Ball
 from saddlepoint.auditing.admission import Target, TargetError
 from saddlepoint.auditing.guises import HandedOver, Logarithm, Unaware, Ungraded
+from saddlepoint.auditing.opened import Opened
 from saddlepoint.auditing.probe import examine
 from saddlepoint.auditing.probes.subject import Subject, alike
 from saddlepoint.auditing.result import Level, Symptom
@@ -26,6 +27,7 @@ class Checked:
     findings: tuple[Symptom, ...]
     traits: Traits
     solves: frozenset[str] = frozenset()  # sites at which it solves for a fixed point
+    around: tuple[str, ...] = ()  # sites around which gradients get further than through them
 
 
 def check(target: Target, x: Tensor, y: Tensor, space: Ball) -> Checked:
@@ -40,10 +42,12 @@ def check(target: Target, x: Tensor, y: Tensor, space: Ball) -> Checked:
     if int(y.amax()) >= classes:
         raise TargetError(f"labels go up to {int(y.amax())}, but the target answers with {classes} classes (0 to {classes - 1}).")
     _, ctx = subject.views()
-    return Checked(_guised(target, subject, traits), classes, tuple(_findings(subject, traits)), traits, frozenset(ctx.endings))
+    around = () if not subject.declares and "state" in traits else _broken(traits)
+    findings = tuple(_findings(subject, traits, around))
+    return Checked(_guised(target, subject, traits, around), classes, findings, traits, frozenset(ctx.endings), around)
 
 
-def _guised(target: Target, subject: Subject, traits: Traits) -> Defense:
+def _guised(target: Target, subject: Subject, traits: Traits, around: tuple[str, ...]) -> Defense:
     """The target as attacks are to meet it."""
     random, coupled = "random" in traits, any(name in traits for name in ("coupled", "row order", "batch size"))
     defense: Defense
@@ -54,12 +58,22 @@ def _guised(target: Target, subject: Subject, traits: Traits) -> Defense:
         defense = BlackBox(target, classes=subject.defense.classes, random=random, coupled=coupled)
     else:
         assert subject.module is not None
-        kept = "state" in traits and subject.untouched is not None
-        defense = (HandedOver if kept else Plain)(subject.module, random=random, coupled=coupled)
+        if "state" in traits and subject.untouched is not None:
+            defense = HandedOver(subject.module, random=random, coupled=coupled)
+        elif around:
+            defense = Opened(subject.module, around, random=random, coupled=coupled)
+        else:
+            defense = Plain(subject.module, random=random, coupled=coupled)
         defense = Logarithm(defense) if "probabilities" in traits else defense
     if "grad mode" in traits or "requires grad" in traits:
         defense = Unaware(defense)
-    return Ungraded(defense) if "no gradient" in traits else defense
+    return Ungraded(defense) if "no gradient" in traits and not around else defense
+
+
+def _broken(traits: Traits) -> tuple[str, ...]:
+    """Sites around which a gradient gets further than through them."""
+    names = ("no gradient", "non-finite gradients", "zero gradients", "misdirected gradients")
+    return tuple(dict.fromkeys(site for name in names if name in traits for site in traits[name].places))
 
 
 def _refuse_lies(subject: Subject, traits: Traits) -> None:
@@ -92,15 +106,28 @@ _SAID: tuple[tuple[str, str, Level, str], ...] = (  # trait, symptom, how bad, w
      "{}. Attacks take its values without gradients and its slopes with them, which may be those of something else."),
     ("requires grad", "knows that it is attacked", "serious",
      "{}. Attacks take its values without gradients and its slopes with them, which may be those of something else."),
-    ("no gradient", "no gradient", "serious", "{}: only gradient-free attacks are run."),
-    ("non-finite gradients", "non-finite gradients", "serious", "the gradient is {}."),
-    ("zero gradients", "vanishing gradients", "serious",
-     "the gradient is {}: saturation, quantisation or a detached step. Name the step with ctx.through and give it a rule such as "
-     "BPDA."),
 )  # fmt: skip
 
 
-def _findings(subject: Subject, traits: Traits) -> Iterator[Symptom]:
+def _of_gradients(traits: Traits, around: tuple[str, ...]) -> Iterator[Symptom]:
+    """Gradients that are no use, and whether a way around was found."""
+    level: Level = "warning" if around else "serious"
+    led = f" Attacks lead their gradients around {', '.join(around)} (BPDA)." if around else ""
+    advice = " Name the step with ctx.through, so that a rule such as BPDA can lead around it."
+    if "no gradient" in traits:
+        yield Symptom("no gradient", level, f"{traits['no gradient'].evidence}.{led or ' Only gradient-free attacks are run.'}")
+    if "non-finite gradients" in traits:
+        yield Symptom("non-finite gradients", level, f"the gradient is {traits['non-finite gradients'].evidence}.{led}")
+    if "zero gradients" in traits:
+        why = "saturation, quantisation or a detached step"
+        yield Symptom("vanishing gradients", level, f"the gradient is {traits['zero gradients'].evidence}: {why}.{led or advice}")
+    if "misdirected gradients" in traits and not around:
+        yield Symptom(
+            "misdirected gradients", level, f"{traits['misdirected gradients'].evidence}: they do not lead uphill.{advice}"
+        )
+
+
+def _findings(subject: Subject, traits: Traits, around: tuple[str, ...]) -> Iterator[Symptom]:
     """What the user should know of what was measured."""
     if isinstance(subject.defense, MultiExit) and not subject.declares:
         yield Symptom(
@@ -117,15 +144,10 @@ def _findings(subject: Subject, traits: Traits) -> Iterator[Symptom]:
             "the model answers with probabilities, not logits. Their logarithm is attacked, which gives the same answers; "
             "saturated probabilities still hide gradients: return logits if you can.",
         )  # fmt: skip
-    if subject.learns:
-        yield Symptom(
-            "adapts at test time", "serious",
-            "the defence learns from the images it is asked about, and the attacks of this audit aim at it as it stands before "
-            "that: an attacker who anticipates the adaptation can do better.",
-        )  # fmt: skip
     for trait, name, level, message in _SAID:
         if trait in traits:
             yield Symptom(name, level, message.format(traits[trait].evidence))
+    yield from _of_gradients(traits, around)
     if isinstance(subject.defense, BlackBox) and not subject.declares:
         if subject.defense.grants == "decision":
             yield Symptom("labels only", "note", "the callable answers with labels: only decision-based attacks are possible.")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.coins import governed
-from saddlepoint.defense import Context, Defense, Trace, View
+from saddlepoint.defense import Context, Defense, Plain, Trace, View
 from saddlepoint.gradients.rule import straight_through
 
 
@@ -19,6 +19,8 @@ class Guise(Defense):
         self.inner = inner
         for fact in Defense.__annotations__:
             setattr(self, fact, getattr(inner, fact))
+        if isinstance(inner, Plain):  # a net is not its own static net
+            self.static = None
 
     def adapt(self, x: Tensor, ctx: Context) -> Defense:
         return type(self)(self.inner.adapt(x, ctx))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 
 import torch
@@ -19,11 +19,15 @@ from saddlepoint.auditing.check import check
 from saddlepoint.auditing.checklist import checklist
 from saddlepoint.auditing.comparing import compare
 from saddlepoint.auditing.result import Audit, Examples, Row, Symptom
+from saddlepoint.auditing.sent import ANTICIPATING, kinds
 from saddlepoint.auditing.settling import unsettled
 from saddlepoint.auditing.statistics import over_units
-from saddlepoint.auditing.suite import SPENDING, Budget, compose
+from saddlepoint.auditing.suite import SPENDING, Budget, Choice, Known, compose
 from saddlepoint.auditing.symptoms import signs
+from saddlepoint.auditing.traits import Traits
 from saddlepoint.auditing.trials import Trials
+from saddlepoint.defense import Defense
+from saddlepoint.describe import describe
 from saddlepoint.game import Adversary, Stand, Threat
 
 
@@ -36,6 +40,8 @@ class Plan:
     job: Job
     adversaries: tuple[Adversary, ...]  # the clean images first
     findings: tuple[Symptom, ...]
+    choices: tuple[Choice, ...] = ()  # of all adversaries but the clean images: why they are sent, and what they may cost
+    traits: Traits = field(default_factory=lambda: Traits(()))
     data: str = ""  # the name of the images, if they have one
     classes: tuple[str, ...] = ()  # and of their classes
     command: str = ""  # by which the audit was asked for, if by one
@@ -72,13 +78,26 @@ def plan(
     if checked.defense.random and threat.draws == 1:
         threat = replace(threat, draws=SPENDING[budget].draws)
     job = Job(checked.defense, x.detach(), y.long(), threat, seed, batch_size)
-    sent = tuple(adversaries) or compose(checked.defense, threat, budget, checked.solves)
-    return Plan(name or type(target).__name__, budget, job, (Stand(), *sent), checked.findings, claim=claim)
+    known = Known(checked.traits, checked.solves, checked.around)
+    choices = tuple(Choice(sent, "asked for") for sent in adversaries) or compose(checked.defense, threat, budget, known)
+    sent = tuple(choice.adversary for choice in choices)
+    findings = (*checked.findings, *_unanticipated(checked.defense, sent))
+    return Plan(name or type(target).__name__, budget, job, (Stand(), *sent), findings, choices, checked.traits, claim=claim)
+
+
+def _unanticipated(defense: Defense, sent: Sequence[Adversary]) -> Iterator[Symptom]:
+    """A defence that learns from what it is asked is another one when it answers."""
+    if defense.memory != "none" and not any(kinds(describe(adversary)) & ANTICIPATING for adversary in sent):
+        yield Symptom(
+            "adapts at test time", "serious",
+            "the defence learns from the images it is asked about, and no attack of this audit anticipates what it turns into: one "
+            "that does (GreedyModelSpace) may do better.",
+        )  # fmt: skip
 
 
 def conclude(plan: Plan, groups: Sequence[Group], seconds: float) -> Audit:
     """The verdict on all groups together."""
-    job, rows = plan.job, _rows(groups)
+    job, rows = plan.job, _rows(groups, {choice.name: choice.reason for choice in plan.choices})
     correct, points = (torch.cat(parts) for parts in ([g.verdict.correct[0] for g in groups], [g.points for g in groups]))
     robust, trials = float(correct.mean()), Trials(job, plan.adversaries, groups, rows)
     return Audit(
@@ -130,7 +149,7 @@ def _examples(job: Job, groups: Sequence[Group]) -> Examples:
     )
 
 
-def _rows(groups: Sequence[Group]) -> tuple[Row, ...]:
+def _rows(groups: Sequence[Group], reasons: Mapping[str, str]) -> tuple[Row, ...]:
     """One row per adversary, in the order in which they were sent; the clean images are not a row."""
     n = sum(len(g.points) for g in groups)
 
@@ -153,6 +172,7 @@ def _rows(groups: Sequence[Group]) -> tuple[Row, ...]:
                 seconds=sum(e.seconds for e in episodes),
                 copies=sum(int((e.copies.cpu() & s).sum()) for e, s in zip(episodes, sent, strict=True)),
                 ascent=Ascent.of(together([e.ascent for e in episodes])),
+                reason=reasons.get(name, ""),
             )
         )
         before = after

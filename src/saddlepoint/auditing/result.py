@@ -59,6 +59,7 @@ class Row:
     seconds: float
     copies: int  # attacked examples for which it proposed the clean image itself
     ascent: Ascent = field(default_factory=Ascent)  # how its objective rose
+    reason: str = ""  # why it was sent
 
     def record(self) -> dict[str, Any]:
         """Plain values."""

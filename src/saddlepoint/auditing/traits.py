@@ -18,7 +18,7 @@ class Trait:
     evidence: str
     confidence: float  # that `present` is right, from 0 to 1; 0 where it could not be told
     declared: bool | None = None  # None: the target says nothing about it
-    places: tuple[str, ...] = ()  # sites, layers or views where it was seen
+    places: tuple[str, ...] = ()  # sites, layers or views where it was seen, or looked for
     amount: float | None = None  # how much, in the unit that the evidence names
 
     @property
@@ -65,9 +65,17 @@ def seen(
     return Trait(name, True, evidence, CERTAIN, declared, places, amount)
 
 
-def unseen(name: str, looks: int, evidence: str, *, declared: bool | None = None, amount: float | None = None) -> Trait:
+def unseen(
+    name: str,
+    looks: int,
+    evidence: str,
+    *,
+    declared: bool | None = None,
+    places: tuple[str, ...] = (),
+    amount: float | None = None,
+) -> Trait:
     """Not in so many looks: the next one would not show it either with probability (n + 1) / (n + 2) (Laplace's rule)."""
-    return Trait(name, False, evidence, (looks + 1) / (looks + 2), declared, (), amount)
+    return Trait(name, False, evidence, (looks + 1) / (looks + 2), declared, places, amount)
 
 
 def untold(name: str, why: str, *, declared: bool | None = None) -> Trait:

@@ -182,14 +182,32 @@ def _plan(spec: RunSpec, out: Path, *, json: bool) -> None:
         import json as notation
 
         found = {"spec": spec.model_dump(mode="json"), "out": str(out), "adversaries": names, "cells": len(work.keys), "done": done}
+        found["choices"] = [{"name": c.name, "reason": c.reason, "passes": c.passes} for c in work.plan.choices]
         typer.echo(notation.dumps(found, indent=1))
         return
     typer.echo(write(spec), nl=False)
+    for choice in work.plan.choices:
+        tell(f"{choice.name} (at most {choice.passes or 'unknown'} passes per image): {choice.reason}.")
     tell(f"{len(work.keys)} cells: {len(work.plan.job.groups)} groups of images x {', '.join(names)}.")
     tell(f"{done} are finished in {out}." if done else f"None is finished in {out} yet.")
 
 
+def _announce(spec: RunSpec) -> None:
+    """Who is sent, why, and at what price: on standard error, before anything is spent."""
+    from saddlepoint.run.work import load
+
+    refuse_missing_device(spec.device)
+    choices = load(spec).plan.choices
+    rows = [[choice.name, "–" if choice.passes is None else str(choice.passes), choice.reason] for choice in choices]
+    errors().print(table(("attack", "passes", "why"), rows))
+    known = [choice.passes for choice in choices if choice.passes is not None]
+    if known:
+        tell(f"At most {sum(known)} forward and backward passes per image; one that falls early costs less.")
+
+
 def _run(spec: RunSpec, out: Path, by: Executor, *, page: bool, json: bool, quiet: bool) -> None:
+    if not (json or quiet):
+        _announce(spec)
     with _watching(out, page=page, shown=not (json or quiet)) as watch:
         done = run(spec, out, by=by, watch=watch)
     if json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from saddlepoint.cli.request import Budget
-from saddlepoint.cli.text import dump, examples, output, say, table, tell
+from saddlepoint.cli.text import dump, examples, output, percent, say, table, tell
 
 if TYPE_CHECKING:
-    from saddlepoint.selftest import Line
+    from saddlepoint.selftesting import Line
 
 _WRONG = 1  # exit code of an evaluator that missed a truth
 
@@ -47,15 +48,17 @@ def selftest(
     ] = None,
     budget: Annotated[Budget, typer.Option(help="Of our own audits.", case_sensitive=False)] = Budget.standard,
     listed: Annotated[bool, typer.Option("--list", help="Say what the cases are, and stop.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Write the record, and a page beside it.", metavar="FILE.json")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the record, and a page beside it; others' tests in it stay.", metavar="FILE.json")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the record as JSON, and nothing else.")] = False,
 ) -> None:
     """Attack defences whose robust accuracy is known, and compare: does the evaluator find the truth, and say so if not?"""
-    from saddlepoint.selftest import CASES
-    from saddlepoint.selftest.page import record, write
-    from saddlepoint.selftest.peers import evaluators
-    from saddlepoint.selftest.score import chosen
-    from saddlepoint.selftest.score import selftest as test
+    from saddlepoint.selftesting import CASES
+    from saddlepoint.selftesting.page import record, write
+    from saddlepoint.selftesting.peers import evaluators
+    from saddlepoint.selftesting.score import chosen
+    from saddlepoint.selftesting.score import selftest as test
 
     if listed:
         output().print(table(("case", "why"), [[one.name, one.why] for one in CASES]))
@@ -63,7 +66,7 @@ def selftest(
     chosen(case or [])
     asked = evaluators([who.value for who in evaluator or [Who.ours]], budget.value)
     found = [test(one, case or (), progress=None if json else _progress) for one in asked]
-    kept = record(found)
+    kept = record(found, _command(case or [], evaluator or [], budget))
     if out is not None:
         write(kept, out)
     if json:
@@ -76,4 +79,12 @@ def selftest(
 
 
 def _progress(line: Line) -> None:
-    tell(str(line))
+    said = "failed" if line.report is None else percent(line.report.robust_accuracy)
+    told = "deceived" if line.deceived else line.outcome
+    tell(f"{line.case}: truth {line.truth} %, said {said}: {told}{f' ({line.error})' if line.error else ''}")
+
+
+def _command(cases: list[str], who: list[Who], budget: Budget) -> str:
+    asked = [*(("--case", name) for name in cases), *(("--evaluator", one.value) for one in who)]
+    spent = [("--budget", budget.value)] if budget != Budget.standard else []
+    return shlex.join(["saddlepoint", "selftest", *(word for pair in (*asked, *spent) for word in pair)])

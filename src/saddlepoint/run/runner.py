@@ -116,6 +116,7 @@ def _about(work: Work, spec: RunSpec | None) -> dict[str, Any]:
         "target": {"name": work.plan.name, "sha256": work.target},
         "threat": describe(work.plan.job.threat),
         "adversaries": [describe(a) for a in work.plan.adversaries],
+        "reasons": {choice.name: choice.reason for choice in work.plan.choices},
         "seed": work.plan.job.seed,
         "batch_size": work.plan.job.batch_size,
         "device": str(work.plan.job.x.device),

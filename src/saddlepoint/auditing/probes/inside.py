@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,8 +12,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from saddlepoint.attack.goal import Goal
+from saddlepoint.attack.loss import margin
 from saddlepoint.auditing.probes.subject import Subject
 from saddlepoint.auditing.traits import Trait, seen, told, unseen, untold
+from saddlepoint.defense import Context
+from saddlepoint.gradients import Backprop
 
 _DEAR = 1.5  # times the static net
 _FAR = 0.1  # a relative residual that no tolerance explains
@@ -34,6 +39,26 @@ def inside(subject: Subject) -> Iterator[Trait]:
         "adapts", learner, 1, f"it learns from the {subject.defense.memory} it is asked about", "it declares no memory",
         declared=learner if subject.declares else None,
     )  # fmt: skip
+    yield _differentiable(subject)
+
+
+def _differentiable(subject: Subject) -> Trait:
+    """Does a gradient through learning differ from one that takes what is learned for a constant?"""
+    name, goal = "adapts differentiably", Goal([subject.defense], subject.y, margin)
+    if not subject.learns or subject.defense.grants != "gradient":
+        return unseen(name, 1, "it does not learn, or gives no gradients")
+    slope, coins = Backprop().slope, subject.coins()
+    try:
+        through = slope(replace(goal, respond=True), subject.x, coins).grad
+    except (ValueError, RuntimeError, TypeError) as error:
+        return unseen(name, 1, f"no gradient comes through ({str(error).splitlines()[0]})")
+    with torch.no_grad():
+        became = subject.defense.adapt(subject.x, Context(coins))
+    constant = slope(replace(goal, defenses=[became]), subject.x, coins).grad
+    there = bool(through.isfinite().all()) and not torch.allclose(through, constant, rtol=1e-4, atol=1e-8)
+    return told(
+        name, there, len(subject), "the gradient through its learning is another one", "learning adds nothing to the gradient"
+    )
 
 
 def _settled(subject: Subject) -> Trait:
@@ -49,7 +74,7 @@ def _settled(subject: Subject) -> Trait:
     evidence = f"solves end with a relative residual of {amount:.2g} (median), {far} of {len(worst)} above {_FAR:g}"
     if far:
         return seen(name, evidence, places=sites, amount=amount)
-    return unseen(name, len(worst), evidence, amount=amount)
+    return unseen(name, len(worst), evidence, places=sites, amount=amount)
 
 
 def _cost(subject: Subject) -> Trait:

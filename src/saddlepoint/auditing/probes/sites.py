@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
 from saddlepoint.attack.goal import Goal
 from saddlepoint.attack.loss import margin
+from saddlepoint.auditing.opened import FUNCTIONS, Opened
 from saddlepoint.auditing.probes.subject import Subject
-from saddlepoint.gradients import Backprop, Rule
+from saddlepoint.defense import Plain
+from saddlepoint.gradients import BPDA, Backprop, Rule
 
 _MOST = 0.5  # of the rows
 
@@ -73,17 +75,31 @@ def crossings(subject: Subject) -> tuple[Crossing, ...]:
 
 
 def killers(subject: Subject) -> tuple[str, ...]:
-    """Names of sites, or of a module's layers, in which gradients are lost; the innermost ones, which keep shapes."""
-    named = tuple(crossing.site for crossing in crossings(subject) if crossing.lost and crossing.keeps_shape)
-    return named or tuple(crossing.site for crossing in _layers(subject) if crossing.lost and crossing.keeps_shape)
+    """Sites around which a gradient gets where through them it does not: named ones, or layers and functions of an opaque module.
+
+    Of a module: the innermost layers that lose gradients, else the functions of torch in it that have none, else both.
+    """
+    if subject.module is None or type(subject.defense) is not Plain:
+        return tuple(crossing.site for crossing in crossings(subject) if crossing.lost and crossing.keeps_shape)
+    net, random = subject.defense.net, subject.defense.random
+    inner = tuple(crossing.site for crossing in layers(subject, net) if crossing.lost and crossing.keeps_shape)
+    _, ctx = replace(subject, defense=Opened(net, FUNCTIONS, random=random)).views()
+    functions = tuple(sorted(ctx.sites))
+    for sites in (inner, functions, (*inner, *functions)):
+        opened = Opened(net, sites, random=random)
+        if sites and _leads_on(replace(subject, defense=opened), dict.fromkeys(sites, BPDA())):
+            return sites
+    return ()
 
 
-def _layers(subject: Subject) -> tuple[Crossing, ...]:
+def _leads_on(subject: Subject, rules: Mapping[str, Rule]) -> bool:
+    """Does a gradient reach most images?"""
+    grad = _climb(subject, rules)
+    return grad is not None and float((grad.isfinite() & (grad != 0)).flatten(1).any(1).double().mean()) > _MOST
+
+
+def layers(subject: Subject, net: nn.Module) -> tuple[Crossing, ...]:
     """At every layer of a module that maps a tensor to a tensor, found by hooks; a layer that holds one that loses is not named."""
-    if subject.module is None:
-        return ()
-    net = getattr(subject.defense, "net", None)
-    assert isinstance(net, nn.Module)
     names = {module: name for name, module in net.named_modules() if name}
     with _listened(names) as passages:
         _climb(subject, {})
@@ -131,9 +147,9 @@ def _crossing(site: str, runs: list[_Passage]) -> Crossing:
     return Crossing(site, all(run.keeps_shape for run in runs), any(run.lost for run in runs))
 
 
-def _climb(subject: Subject, rules: dict[str, Rule]) -> None:
+def _climb(subject: Subject, rules: Mapping[str, Rule]) -> Tensor | None:
     goal = Goal([subject.aimed_at], subject.y, margin, rules=rules)
     try:
-        Backprop().slope(goal, subject.x, subject.coins())
+        return Backprop().slope(goal, subject.x, subject.coins()).grad
     except (ValueError, RuntimeError):
-        return  # a gradient that is cut somewhere: the passages say where
+        return None  # a gradient that is cut somewhere: the passages say where

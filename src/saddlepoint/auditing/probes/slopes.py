@@ -11,19 +11,23 @@ from torch import Tensor
 
 from saddlepoint.attack.goal import Goal
 from saddlepoint.attack.loss import Loss, cross_entropy, margin, refusing
-from saddlepoint.auditing.probes.sites import Crossing, crossings, killers
+from saddlepoint.auditing.opened import Opened
+from saddlepoint.auditing.probes.sites import crossings, killers, layers
 from saddlepoint.auditing.probes.subject import Subject
 from saddlepoint.auditing.traits import Trait, seen, told, unseen, untold
+from saddlepoint.defense import Plain
 from saddlepoint.gradients import BPDA, Backprop, Rule
 
 NAMES = (
     "no gradient", "non-finite gradients", "zero gradients", "misdirected gradients", "noisy gradients", "saturated logits",
+    "sites",
 )  # fmt: skip
 _SCALES = (1 / 64, 1 / 8, 1 / 2)  # of the radius: a quantiser with a surrogate gradient is flat nearby and right from afar
 _AGREES = 0.5  # mean agreement of gradients and differences; 1 where they are equal, 0.8 where one is twice the other
 _MANY = 0.5  # of the rows
 _DRAWS = 4  # gradients of a random target that are compared
 _MOST_DRAWS = 64
+_MOST_LAYERS = 32  # that are looked into, from the input on
 
 
 @dataclass(frozen=True)
@@ -67,24 +71,31 @@ def slopes(subject: Subject) -> Iterator[Trait]:
         yield from (untold(name, "the target gives no gradients") for name in NAMES)
         return
     look, n = Look(subject), len(subject)
+    yield _sites(subject)
     try:
         grad = look.grad()
     except (ValueError, RuntimeError) as error:
         first = str(error).splitlines()[0]
         yield seen(NAMES[0], f"no gradient reaches the input ({first})", places=killers(subject))
-        yield from (untold(name, "there is no gradient") for name in NAMES[1:])
+        yield from (untold(name, "there is no gradient") for name in NAMES[1:-1])
         return
     yield unseen(NAMES[0], n, "a gradient reaches the input")
     bad, zero = ~grad.isfinite().flatten(1).all(1), (grad == 0).flatten(1).all(1)
     places = killers(subject) if bool((bad | zero).any()) else ()
     yield told(NAMES[1], bool(bad.any()), n, f"NaN or infinite on {int(bad.sum())} of {n} images", f"finite on {n} images")
-    yield replace(
-        told(NAMES[2], bool(zero.any()), n, f"exactly zero on {int(zero.sum())} of {n} images", f"non-zero on {n} images"),
-        places=places if bool(zero.any()) else (),
-    )
+    flat = told(NAMES[2], bool(zero.any()), n, f"exactly zero on {int(zero.sum())} of {n} images", f"non-zero on {n} images")
+    yield replace(flat, places=places if flat.present else (), amount=float(zero.double().mean()))
     yield _misdirected(look, torch.where(grad.isfinite(), grad, 0.0), ~(bad | zero))
     yield _noisy(look)
     yield _saturated(look)
+
+
+def _sites(subject: Subject) -> Trait:
+    """Where the attacker may choose how gradients cross, and the identity could stand in."""
+    sites = tuple(crossing.site for crossing in crossings(subject) if crossing.keeps_shape)
+    if not sites:
+        return unseen(NAMES[6], 1, "it names no step that maps something to something like it")
+    return seen(NAMES[6], f"{len(sites)} named steps around which a gradient could be led", places=sites)
 
 
 def _misdirected(look: Look, grad: Tensor, usable: Tensor) -> Trait:
@@ -97,7 +108,7 @@ def _misdirected(look: Look, grad: Tensor, usable: Tensor) -> Trait:
         return untold(NAMES[3], "all differences drown in rounding")
     scale, best = max(known.items(), key=lambda item: item[1])
     told_so = f"differences over {2 * scale * look.radius:.2g} agree with the gradient by {best:.2f} of 1"
-    better = tuple(crossing.site for crossing in crossings(look.subject) if crossing.keeps_shape and _leads_further(look, crossing))
+    better = _better_around(look, suspicious=best < _AGREES)
     if best >= _AGREES and not better:
         return unseen(NAMES[3], 2 * int(usable.sum()), f"{told_so}", amount=best)
     if best >= _AGREES:
@@ -119,12 +130,27 @@ def _agreement(look: Look, grad: Tensor, scale: float, usable: Tensor) -> float:
     return float(agreement.mean()) if len(agreement) else math.nan
 
 
-def _leads_further(look: Look, crossing: Crossing) -> bool:
-    """Does a step along the gradient around the site raise the margin more than one along the gradient through it?"""
-    through, around = (look.rise(replace(look, rules=rules).grad()) for rules in ({}, {crossing.site: BPDA()}))
-    gain = (around - through).double()
-    # A gain that one row could have made by chance is none: twice its standard error.
-    return float(gain.mean()) > 2 * float(gain.std()) / math.sqrt(len(gain)) and float(gain.mean()) > 0
+def _better_around(look: Look, *, suspicious: bool) -> tuple[str, ...]:
+    """Sites around which a gradient leads further than through them; of the layers of a suspicious module, the best one."""
+    subject, through = look.subject, look.rise(look.grad())
+    if subject.module is None or type(subject.defense) is not Plain:
+        sites = [crossing.site for crossing in crossings(subject) if crossing.keeps_shape]
+        return tuple(site for site in sites if _gain(look, site, through) > 0)
+    if not suspicious:
+        return ()
+    net, gains = subject.defense.net, {}
+    for crossing in [crossing for crossing in layers(subject, net) if crossing.keeps_shape][:_MOST_LAYERS]:
+        opened = Opened(net, (crossing.site,), random=subject.defense.random)
+        gains[crossing.site] = _gain(replace(look, subject=replace(subject, defense=opened)), crossing.site, through)
+    best = max(gains, key=lambda site: gains[site], default=None)
+    return (best,) if best is not None and gains[best] > 0 else ()
+
+
+def _gain(look: Look, site: str, through: Tensor) -> float:
+    """How much more a step along the gradient around the site raises the margin; 0 where chance could have made it."""
+    gain = (look.rise(replace(look, rules={site: BPDA()}).grad()) - through).double()
+    error = float(gain.std()) / math.sqrt(len(gain)) if len(gain) > 1 else 0.0
+    return float(gain.mean()) if float(gain.mean()) > 2 * error else 0.0
 
 
 def _noisy(look: Look) -> Trait:

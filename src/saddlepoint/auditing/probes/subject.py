@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from saddlepoint.attack.space import Ball
 from saddlepoint.auditing.admission import Form, Target, asking, check_data, form, refuse_answer
@@ -94,7 +95,7 @@ class Subject:
     def views(self) -> tuple[Trace, Context]:
         """All views of the defence as it stands, and what the context saw on the way."""
         ctx = Context(self.coins())
-        with torch.no_grad():
+        with torch.no_grad(), asking(self.kind, self.x):
             return self.defense.trace(self.x, ctx), ctx
 
 
@@ -104,6 +105,7 @@ def alike(a: Tensor, b: Tensor) -> bool:
     Kernels add up in another order for another batch size: a few hundred roundings at the scale of the logits. Nets in half
     precision add up in single, so that only the results of layers are rounded.
     """
+    a, b = _as_wide(a, b)
     if not a.is_floating_point() or a.shape != b.shape:
         return torch.equal(a, b)
     eps, scale = torch.finfo(a.dtype).eps, float(a.abs().amax().clamp(min=1.0))
@@ -112,10 +114,18 @@ def alike(a: Tensor, b: Tensor) -> bool:
 
 def gap(a: Tensor, b: Tensor) -> str:
     """How far apart, in words."""
+    a, b = _as_wide(a, b)
     if a.shape != b.shape:
         return f"shape {list(a.shape)} became {list(b.shape)}"
     apart = (a.double() - b.double()).abs()
     return f"logits move by up to {apart.amax().item():.2g}, {int((a.argmax(1) != b.argmax(1)).sum())} of {len(a)} labels change"
+
+
+def _as_wide(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Answers with labels are as wide as the highest label asks for: none was given to the classes that are missing."""
+    width = max(a.shape[-1], b.shape[-1])
+    wide, as_wide = (functional.pad(t, (0, width - t.shape[-1])) for t in (a, b))
+    return wide, as_wide
 
 
 def _copied(target: Target) -> Target | None:

@@ -110,7 +110,7 @@ def _tiny() -> Setting:
     domains = partial(dann_mnist, 4, 16, side=8, kernel=3, padding=1)
     return Setting(
         rmc=(Cleansing("digits", 2, 60, 1, PGD(2), unchanged, 16, tuning, PGD(2), 2),),
-        dent=Entropy(("digits madry", "digits trades"), 32, 16, 32, 1, 0.1, 1, 1, 2, PGD(1)),
+        dent=Entropy(("digits madry", "digits half"), 32, 16, 32, 1, 0.1, 1, 1, 2, PGD(1)),
         dann=(Domains("digits", 24, 60, DomainTraining(domains, 1, 16), PGD(2), 2),),
         tadv=(Fresh("digits", 24, 2, 2, 2, PGD(2)),),
         signs=Refusing(
@@ -121,16 +121,16 @@ def _tiny() -> Setting:
 
 
 def _small() -> Setting:
-    tuning = Tuning(epochs=10, patience=3, rate=2e-3, batch_size=64)
+    tuning = Tuning(epochs=8, patience=3, rate=2e-3, batch_size=64)
     training = DomainTraining(partial(dann_mnist, 8, 32), 25, 64, Adam(2e-3))
     discriminator = partial(normed, 12, 64, side=32, colours=3, classes=2)
     attack = PGD(15, 0.04)
     return Setting(
         rmc=(Cleansing("mnist", 20, 1500, 1, attack, unchanged, 64, tuning, attack, 3),),
-        dent=Entropy(("mnist madry", "mnist trades"), 256, 128, 256, 15, 0.04, 1, 2, 2, PGD(10, 0.06)),
+        dent=Entropy(("mnist madry", "mnist half"), 256, 128, 256, 15, 0.04, 1, 2, 2, PGD(20, 0.04)),
         dann=(Domains("mnist", 256, 2000, training, attack, 4),),
-        tadv=(Fresh("mnist", 200, 4, 3, 5, attack),),
-        signs=Refusing("gtsrb10", 2000, 320, Distinguishing(discriminator, 10, 64), PGD(20, 2 / 255), CW(100, 1, 1.0), 100),
+        tadv=(Fresh("mnist", 200, 3, 3, 4, attack),),
+        signs=Refusing("gtsrb10", 2000, 340, Distinguishing(discriminator, 10, 64), PGD(20, 2 / 255), CW(100, 1, 1.0), 100),
         auto=Budget(15, 2, 60), module=Budget(5, 1, 10), repeats=3, threads=1,
     )  # fmt: skip
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.selftest.case import Case, Truth, after, unchanged
-from saddlepoint.selftest.problem import DEAD, Problem, four_classes, two_classes, worst_margins
+from saddlepoint.selftesting.case import Case, Truth, after, unchanged
+from saddlepoint.selftesting.problem import DEAD, Problem, four_classes, two_classes, worst_margins
 
 _KNOWN = 0.082  # the darkest pixel that the net can take
 _CLIP = (0.3, 0.7)

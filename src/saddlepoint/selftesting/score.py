@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 import torch
 
-from saddlepoint.auditing.plan import Target
+from saddlepoint.auditing import Target
 from saddlepoint.locate import told
-from saddlepoint.selftest.case import Case, Truth
-from saddlepoint.selftest.evaluator import Audited, Evaluator, Opaque, Report
-from saddlepoint.selftest.families import CASES
+from saddlepoint.selftesting.case import Case, Truth
+from saddlepoint.selftesting.evaluator import Audited, Evaluator, Opaque, Report
+from saddlepoint.selftesting.families import CASES
 
 TOLERANCE = 0.02  # two images of a hundred
 Outcome = Literal["right", "too high", "too low", "failed"]

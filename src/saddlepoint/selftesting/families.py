@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from saddlepoint.selftest import dynamic, gradients, numerics, purifying, randomness, state
-from saddlepoint.selftest.case import Case
+from saddlepoint.selftesting import dynamic, gradients, numerics, purifying, randomness, state
+from saddlepoint.selftesting.case import Case
 
 FAMILIES: dict[str, tuple[Case, ...]] = {
     "gradients": gradients.CASES,

@@ -10,8 +10,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.selftest.case import Case, unchanged
-from saddlepoint.selftest.problem import Problem, four_classes
+from saddlepoint.selftesting.case import Case, unchanged
+from saddlepoint.selftesting.problem import Affine, Problem, four_classes
 
 _CROWD = 32  # rows of a batch that is shown gradients
 _PATIENCE = 20  # calls
@@ -43,15 +43,16 @@ class Crowded(nn.Module):
 class Drifting(nn.Module):
     """z + m, then m <- 0.9 m - 0.3 mean z: classes that were answered become less likely. The first call sees m = 0."""
 
+    shift: Tensor
+
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.net = net
-        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("shift", torch.zeros(4))
 
     def forward(self, x: Tensor) -> Tensor:
-        z = cast(Tensor, self.net(x))
-        shift = cast(Tensor, self.mean)
-        self.mean = 0.9 * shift - 0.3 * z.detach().mean(0)
+        z, shift = cast(Tensor, self.net(x)), self.shift
+        self.shift = 0.9 * shift - 0.3 * z.detach().mean(0)
         return z + shift
 
 
@@ -105,10 +106,8 @@ class Remembering(nn.Module):
 
 
 def _watched(problem: Problem) -> nn.Module:
-    decoy = nn.Sequential(nn.Flatten(), nn.utils.skip_init(nn.Linear, problem.weight.shape[1], 4, bias=False))
-    with torch.no_grad():
-        decoy[1].weight.copy_(torch.randn(problem.weight.shape, generator=torch.Generator().manual_seed(13)))
-    return Watched(problem.net(), decoy).eval()
+    decoy = torch.randn(problem.weight.shape, generator=torch.Generator().manual_seed(13))
+    return Watched(problem.net(), Affine(decoy, problem.bias)).eval()
 
 
 CASES = (

@@ -7,9 +7,9 @@ import itertools
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.selftest.case import Case, Truth
-from saddlepoint.selftest.exact import mixture
-from saddlepoint.selftest.problem import Problem, live, relabelled, toward, two_classes, worst_corner, worst_margins
+from saddlepoint.selftesting.case import Case, Truth
+from saddlepoint.selftesting.exact import mixture
+from saddlepoint.selftesting.problem import Problem, live, relabelled, toward, two_classes, worst_corner, worst_margins
 
 _SIGMA = 0.4
 _SURE = 2.0  # times the problem's logits

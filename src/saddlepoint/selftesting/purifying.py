@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.defense import Context, Defense, Memory, Trace, View
-from saddlepoint.selftest.case import Case, Truth, after, unchanged
-from saddlepoint.selftest.exact import meet
-from saddlepoint.selftest.problem import Problem, four_classes, two_classes, worst_margins
+from saddlepoint.selftesting.case import Case, Truth, after, unchanged
+from saddlepoint.selftesting.exact import meet
+from saddlepoint.selftesting.problem import Problem, four_classes, two_classes, worst_margins
 
 _STEPS, _WELLS, _PULL = 100, 8, 0.9
 _NEAR = 0.8  # of the radius

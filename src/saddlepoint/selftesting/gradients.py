@@ -8,9 +8,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.selftest.case import Case, Truth, after, unchanged
-from saddlepoint.selftest.exact import reach, separable
-from saddlepoint.selftest.problem import Problem, four_classes, left, relabelled
+from saddlepoint.selftesting.case import Case, Truth, after, unchanged
+from saddlepoint.selftesting.exact import reach, separable
+from saddlepoint.selftesting.problem import Problem, four_classes, left, relabelled
 
 _LEVELS = 8
 _CELL = 0.2  # of the transform's coefficients

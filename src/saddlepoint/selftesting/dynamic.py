@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.defense import Confident, Context, Defense, Mix, MultiExit, Picard, Trace, View
-from saddlepoint.selftest.case import Case, Truth, unchanged
-from saddlepoint.selftest.exact import meet, mixture
-from saddlepoint.selftest.problem import (
+from saddlepoint.selftesting.case import Case, Truth, unchanged
+from saddlepoint.selftesting.exact import meet, mixture
+from saddlepoint.selftesting.problem import (
     DEAD,
     Problem,
     four_classes,
@@ -56,12 +56,13 @@ class Equilibrium(nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(17)
         basis = torch.linalg.qr(torch.randn(_STATES, _STATES, generator=generator))[0]
-        self.recur = basis @ torch.diag(eigenvalues) @ basis.T
+        self.recur: Tensor = basis @ torch.diag(eigenvalues) @ basis.T
         self.inject = torch.randn(_STATES, pixels, generator=generator) / 8
         self.head = torch.randn(4, _STATES, generator=generator)
 
     def cell(self, z: Tensor, x: Tensor) -> Tensor:
-        return z @ self.recur.T + (x.flatten(1) - 0.5) @ self.inject.T
+        own, given = z @ self.recur.T, (x.flatten(1) - 0.5) @ self.inject.T
+        return own + given
 
     def linear(self, steps: int | None) -> Tensor:
         """[4, d] V (I + A + ... + A^{steps - 1}) U, and V (I - A)^{-1} U for the fixed point itself: the whole net."""

@@ -19,6 +19,18 @@ _MISTAKES = 20  # every so many-th label is wrong from the start
 DEAD = -5.0  # the logit of a class that never wins
 
 
+class Affine(nn.Module):
+    """z = W x + b of the flattened image, in eval mode."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(weight.clone()), nn.Parameter(bias.clone())
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x.flatten(1), self.weight, self.bias)
+
+
 @dataclass(frozen=True)
 class Problem:
     """Images with labels, how far each pixel may move, and the linear classifier z = W x + b that gave the labels."""
@@ -29,14 +41,9 @@ class Problem:
     weight: Tensor  # [C, d]
     bias: Tensor  # [C]
 
-    def net(self, scale: float = 1.0) -> nn.Sequential:
+    def net(self, scale: float = 1.0) -> Affine:
         """The classifier, its logits multiplied by `scale`."""
-        classes, pixels = self.weight.shape
-        layer = nn.utils.skip_init(nn.Linear, pixels, classes)  # a draw would move torch's own generator
-        with torch.no_grad():
-            layer.weight.copy_(scale * self.weight)
-            layer.bias.copy_(scale * self.bias)
-        return nn.Sequential(nn.Flatten(), layer).eval()
+        return Affine(scale * self.weight, scale * self.bias)
 
     def box(self) -> tuple[Tensor, Tensor]:
         """[N, d] twice: the least and the greatest value that each pixel can be given."""

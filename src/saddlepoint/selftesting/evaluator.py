@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.attack.space import Linf
-from saddlepoint.auditing.plan import Target
+from saddlepoint.auditing import Target
 from saddlepoint.auditing.suite import Budget
 from saddlepoint.coins import Coins
 from saddlepoint.defense import Context, Defense
