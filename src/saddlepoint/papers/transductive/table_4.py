@@ -108,8 +108,8 @@ def findings(kind: Fresh, found: Drawn) -> list[str]:
         f"{kind.data}: with {kind.more * kind.sources} sources GMSA-AVG leaves {many.mean:.1f} %, "
         f"{many.mean - found.mean('GMSA-AVG'):+.1f} points from GMSA-AVG with {kind.sources}; over {kind.finals} final draws the "
         f"standard deviation is {many.std:.1f} and the range {min(many.values):.1f} to {max(many.values):.1f} %.",
-        f"{kind.data}: the strongest of all is {strongest}, {found.mean(strongest):.1f} %; AA on each of these networks itself leaves "
-        f"{alone:.1f} % on average.",
+        f"{kind.data}: the strongest of all is {strongest}, {found.mean(strongest):.1f} %; AA on each of these networks itself "
+        f"leaves {alone:.1f} % on average.",
     ]
 
 
