@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from saddlepoint.attack.space import Ball
 from saddlepoint.defense import Answer, Defense
-from saddlepoint.game import Adversary, Episode
+from saddlepoint.game import Adversary, Episode, Threat
 from saddlepoint.papers.registry import Experiment, Request
 from saddlepoint.papers.result import Cloud, Heat, Result, Table
 from saddlepoint.run.kept import kept
@@ -53,7 +53,7 @@ class Bench:
     threads: int | None  # None: torch's own choice, and cells then belong to machines with as many cores
     tally: Tally = field(default_factory=Tally)
 
-    def trained(self, recipe: Recipe, images: Images) -> nn.Module:
+    def trained(self, recipe: Recipe, images: Images, seed: int | None = None) -> nn.Module:
         """The network of a recipe, or as far as it was trained in the folder, and on from there."""
 
         def tell(epoch: Epoch) -> None:
@@ -61,7 +61,8 @@ class Bench:
             self.request.say(f"training {recipe.name}: epoch {epoch.number} of {recipe.epochs}, {scores}")
 
         out = self.request.out / "nets" / recipe.name.lower().replace(" ", "-")
-        net, seed = initial(recipe, self.request.seed), self.request.seed
+        seed = self.request.seed if seed is None else seed
+        net = initial(recipe, seed)
         device = "cuda" if torch.cuda.is_available() else "cpu"
         return fit(net, images.x, images.y, recipe, seed=seed, out=out, progress=tell, device=device).net
 
@@ -71,7 +72,7 @@ class Bench:
         adversaries: Sequence[Adversary],
         images: Images,
         *,
-        threat: Ball,
+        threat: Threat | Ball,
         answers: Mapping[str, Answer] | None,
         name: str,
         seed: int,

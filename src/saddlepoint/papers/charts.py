@@ -63,8 +63,10 @@ def _cloud(chart: Cloud) -> Markup:
     parts = list(_axes(chart, x0, x1, y0, y1))
     for k, (name, points) in enumerate(chart.points.items()):
         colour, y = _COLOURS[k % len(_COLOURS)], _TOP + 14 + 20 * k
-        for x_, y_ in map(place, points):
-            parts.append(tag("circle", cx=round(x_, 1), cy=round(y_, 1), r=3, fill=colour, fill_opacity=0.55))
+        placed = [(round(x_, 1), round(y_, 1)) for x_, y_ in map(place, points)]
+        if chart.joined:
+            parts.append(tag("polyline", points=" ".join(f"{x_},{y_}" for x_, y_ in placed), fill="none", stroke=colour))
+        parts += [tag("circle", cx=x_, cy=y_, r=2 if chart.joined else 3, fill=colour, fill_opacity=0.55) for x_, y_ in placed]
         parts.append(tag("circle", cx=_WIDTH - _RIGHT + 20, cy=y - 4, r=4, fill=colour))
         parts.append(_text(name, _WIDTH - _RIGHT + 30, y, "start"))
     return _svg(_WIDTH, _HEIGHT, chart.title, *parts)

@@ -20,7 +20,7 @@ def of_result(result: Result, *, level: int = 1, charts: str = "") -> str:
     if result.symptoms:
         parts.append("\n>\n".join(f"> **Symptom.** {symptom}" for symptom in result.symptoms))
     for table in result.tables:
-        images = f" ({table.n} images)" if table.n else ""
+        images = f" ({table.n} images{f' {table.units}' if table.units else ''})" if table.n else ""
         parts += [f"**{table.title}**{images}", of_table(table)]
     parts += [f"![{chart.title}]({charts}{chart.name}.svg)" for chart in result.charts]
     if result.findings:

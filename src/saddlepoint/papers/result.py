@@ -47,6 +47,7 @@ class Table:
     rows: tuple[Row, ...]
     n: int  # images behind a cell; 0 where none are
     digits: int = 2  # behind the point
+    units: str = ""  # what these images were answered in, where rows stand or fall together: "in 4 batches of 128"
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -86,6 +87,7 @@ class Cloud:
     across: str
     up: str
     points: dict[str, tuple[tuple[float, float], ...]]
+    joined: bool = False  # is the next point the next of a curve?
     kind: Literal["cloud"] = "cloud"
 
 

@@ -1,0 +1,166 @@
+"""Figure 1: what URejectron refuses and what slips through, for PGD, for Carlini and Wagner, and on brighter images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from saddlepoint.attack.loss import cross_entropy
+from saddlepoint.attack.space import Ball, arbitrary
+from saddlepoint.coins import Coins
+from saddlepoint.data import load_data
+from saddlepoint.data.corruptions import brightness
+from saddlepoint.data.signs import Parts, prepared
+from saddlepoint.defense import Context
+from saddlepoint.game import Direct, Episode, Peak, Stand
+from saddlepoint.papers.bench import Images
+from saddlepoint.papers.registry import Request
+from saddlepoint.papers.result import Cell, Cloud, Result, Row, Table
+from saddlepoint.papers.transductive import EXPERIMENTS, published
+from saddlepoint.papers.transductive.lab import Lab, about, accuracy
+from saddlepoint.run.work import torch_threads
+from saddlepoint.zoo.transductive import RejectionCurve, URejectron, rejection_curve
+
+RECIPE = "signs"
+ALLOWED = (0.01, 0.1, 0.5)  # shares of ordinary images that somebody may be willing to lose
+SHORT = {"a": "(a) PGD", "b": "(b) CW", "c": "(c) brightness"}
+TITLES = {
+    "a": "(a) clean images and PGD's points",
+    "b": "(b) clean images and CW's points",
+    "c": "(c) brighter images and PGD's points on them",
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A test batch: ordinary images, and as many that were made of them by an attack on the classifier."""
+
+    ordinary: Tensor
+    made: Episode
+    y: Tensor
+
+    @property
+    def batch(self) -> Tensor:
+        return torch.cat([self.ordinary, self.made.points])
+
+
+def run(request: Request) -> Result:
+    lab = Lab.open(request)
+    kind, recipe = lab.setting.signs, lab.recipe(RECIPE)
+    parts = prepared(load_data(kind.data, split="train", n=kind.photographs), per_class=kind.per_class, seed=request.seed)
+    with torch_threads(lab.setting.threads):
+        net = lab.bench.trained(recipe, Images(parts.train.x, parts.train.y))
+    asked = batches(lab, net, parts)
+    with torch_threads(lab.setting.threads):
+        curves = {name: curve(lab, net, parts, one) for name, one in asked.items()}
+    n = 2 * len(parts.test)
+    return lab.result(
+        EXPERIMENTS[6],
+        [classifier(lab, net, parts, asked), refusals(curves, n)],
+        notes=[
+            about(RECIPE, net, recipe.space, recipe),
+            f"{len(parts.train)} training, {len(parts.dev)} validation and {len(parts.test)} test images, classes made equally "
+            "large by warped copies before the split, as in the paper",
+            f"PGD with {kind.pgd.steps} steps; CW with {kind.cw.steps} steps and no search for its constant, {kind.cw.constant:g}, "
+            "any perturbation allowed; brightness of severity 1",
+            f"each discriminator is trained for {kind.training.epochs} epochs on the training images and on the {n} it then judges",
+        ],
+        findings=findings(curves),
+        charts=charts(curves),
+    )
+
+
+def batches(lab: Lab, net: nn.Module, parts: Parts) -> dict[str, Asked]:
+    """The three test batches of the figure."""
+    kind, space, (x, y) = lab.setting.signs, lab.recipe(RECIPE).space, parts.test
+    lighter = brightness(x, 1, Coins.of(lab.request.seed, torch.arange(len(x))))
+    pgd, anywhere = Peak(Direct("pgd", kind.pgd, cross_entropy)), arbitrary(x[0].numel(), p=2)
+
+    def made(ordinary: Tensor, adversary: Peak | Direct, space: Ball) -> Asked:
+        (episode,) = lab.on(net, [adversary], Images(ordinary, y), space, RECIPE)
+        return Asked(ordinary, episode, y)
+
+    return {"a": made(x, pgd, space), "b": made(x, Direct("cw", kind.cw), anywhere), "c": made(lighter, pgd, space)}
+
+
+def curve(lab: Lab, net: nn.Module, parts: Parts, asked: Asked) -> RejectionCurve:
+    """URejectron adapted to the whole batch, at every threshold."""
+    defense, batch = URejectron(net, parts.train.x, training=lab.setting.signs.training), asked.batch
+    with torch.no_grad():
+        redacted = defense.adapt(batch, Context.seeded(lab.request.seed, len(batch)))
+    return rejection_curve(redacted, batch, asked.y.repeat(2), asked.ordinary, thresholds=lab.setting.signs.thresholds)
+
+
+def classifier(lab: Lab, net: nn.Module, parts: Parts, asked: Mapping[str, Asked]) -> Table:
+    """The classifier alone, without which refusals mean nothing."""
+    plain = {"train": parts.train, "validation": parts.dev, "test": parts.test}
+    space = lab.recipe(RECIPE).space
+    found = {name: lab.on(net, [Stand()], Images(*part), space, RECIPE)[0] for name, part in plain.items()}
+    lighter = lab.on(net, [Stand()], Images(asked["c"].ordinary, asked["c"].y), space, RECIPE)[0]
+    found |= {"PGD": asked["a"].made, "CW": asked["b"].made, "brightness": lighter}
+    rows = tuple(Row((name,), (accuracy([episode], published.FIGURE_1.get(name)),)) for name, episode in found.items())
+    return Table(
+        "The classifier alone, on test images where nothing else is said", ("images",), ("accuracy, %",), rows, len(parts.test)
+    )
+
+
+def refusals(curves: Mapping[str, RejectionCurve], n: int) -> Table:
+    """Errors among what is answered, by the share of ordinary images that may be refused; and what a threshold of 1/2 does."""
+    rows = []
+    for name, one in curves.items():
+        half = min(range(len(one.thresholds)), key=lambda k: abs(one.thresholds[k] - 0.5))
+        cells = [*(slips(one, share) for share in ALLOWED), one.rejected_normal[half], one.error[half], one.error_of_all[half]]
+        rows.append(Row((TITLES[name],), tuple(Cell((100 * value,)) for value in cells)))
+    columns = (
+        *(f"error among answered, at most {100 * share:g} % of ordinary refused" for share in ALLOWED),
+        "threshold 1/2: ordinary refused", "error among answered", "errors of all (Eq. 1)",
+    )  # fmt: skip
+    return Table(
+        "What URejectron refuses and what slips through, %", ("test batch",), columns, tuple(rows), n, units="in one batch"
+    )
+
+
+def slips(one: RejectionCurve, share: float) -> float:
+    """The error among answered images at the strictest threshold that refuses no more than this share of ordinary ones."""
+    return next(error for error, refused in zip(one.error, one.rejected_normal, strict=True) if refused <= share)
+
+
+def findings(curves: Mapping[str, RejectionCurve]) -> list[str]:
+    """The paper's three statements, each beside what was found where a tenth of the ordinary images may be refused."""
+    a, b, c = (slips(curves[name], 0.1) for name in "abc")
+    through = "more slips through than under PGD, as in the paper" if b > a else "no more slips through, against the paper"
+    brighter = cost(curves["c"], max(a, 0.01))
+    return [
+        f"(a) With at most 10 % of clean images refused, {100 * a:.1f} % of what is answered is wrong under PGD.",
+        f"(b) Under CW it is {100 * b:.1f} %: {through}.",
+        f"(c) Where ordinary images are brighter it is {100 * c:.1f} %; errors as rare as under (a), or 1 %, cost "
+        f"{100 * brighter:.1f} % of these images, and {100 * cost(curves['a'], max(a, 0.01)):.1f} % of clean ones in (a).",
+    ]
+
+
+def cost(one: RejectionCurve, error: float) -> float:
+    """The least share of ordinary images that must be refused for errors no more frequent than this among answered ones."""
+    return min(refused for found, refused in zip(one.error, one.rejected_normal, strict=True) if found <= error)
+
+
+def charts(curves: Mapping[str, RejectionCurve]) -> list[Cloud]:
+    """Errors and refusals over the share that is refused, one chart per batch; and the three curves of errors together."""
+    each = [
+        Cloud(f"figure-1-{name}", TITLES[name], "share of the batch refused, %", "%", {
+            "error, answered": _points(one.rejected, one.error),
+            "ordinary refused": _points(one.rejected, one.rejected_normal),
+        }, joined=True)
+        for name, one in curves.items()
+    ]  # fmt: skip
+    together = {SHORT[name]: _points(one.rejected_normal, one.error) for name, one in curves.items()}
+    whole = Cloud(
+        "figure-1", "Errors by refusals", "share of ordinary images refused, %", "error among answered, %", together, joined=True
+    )
+    return [*each, whole]
+
+
+def _points(across: tuple[float, ...], up: tuple[float, ...]) -> tuple[tuple[float, float], ...]:
+    return tuple((100 * x, 100 * y) for x, y in zip(across, up, strict=True))
