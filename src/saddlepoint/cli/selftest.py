@@ -49,13 +49,14 @@ def selftest(
     budget: Annotated[Budget, typer.Option(help="Of our own audits.", case_sensitive=False)] = Budget.standard,
     listed: Annotated[bool, typer.Option("--list", help="Say what the cases are, and stop.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Write the record, and a page beside it; others' tests in it stay.", metavar="FILE.json")
+        Path | None, typer.Option(help="Keep the record; other evaluators in the file stay.", metavar="FILE.json")
     ] = None,
+    page: Annotated[Path | None, typer.Option(help="Write the record as a page.", metavar="FILE.md")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the record as JSON, and nothing else.")] = False,
 ) -> None:
     """Attack defences whose robust accuracy is known, and compare: does the evaluator find the truth, and say so if not?"""
     from saddlepoint.selftesting import CASES
-    from saddlepoint.selftesting.page import record, write
+    from saddlepoint.selftesting.page import record, text, write
     from saddlepoint.selftesting.peers import evaluators
     from saddlepoint.selftesting.score import chosen
     from saddlepoint.selftesting.score import selftest as test
@@ -67,8 +68,10 @@ def selftest(
     asked = evaluators([who.value for who in evaluator or [Who.ours]], budget.value)
     found = [test(one, case or (), progress=None if json else _progress) for one in asked]
     kept = record(found, _command(case or [], evaluator or [], budget))
-    if out is not None:
-        write(kept, out)
+    kept = kept if out is None else write(kept, out)
+    if page is not None:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(text(kept), encoding="utf-8")
     if json:
         dump(kept)
     else:

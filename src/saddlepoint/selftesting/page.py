@@ -27,17 +27,14 @@ def record(tests: Sequence[SelfTest], command: str = "saddlepoint selftest") -> 
     return {"schema": SCHEMA, "tests": [{**test.record(), "command": command} for test in tests]}
 
 
-def write(kept: Mapping[str, Any], out: Path) -> Path:
-    """The record at `out`, and a page of the same name beside it. Evaluators that the file holds stay, unless tested again."""
+def write(kept: Mapping[str, Any], out: Path) -> dict[str, Any]:
+    """The record, kept at `out` with the evaluators that the file held before, unless they were tested again."""
+    fresh = {test["evaluator"]: test for test in kept["tests"]}
+    held = [fresh.pop(test["evaluator"], test) for test in read(out)["tests"]] if out.exists() else []
+    whole = {**kept, "tests": [*held, *fresh.values()]}
     out.parent.mkdir(parents=True, exist_ok=True)
-    if out.exists():
-        fresh = {test["evaluator"]: test for test in kept["tests"]}
-        held = [fresh.pop(test["evaluator"], test) for test in read(out)["tests"]]
-        kept = {**kept, "tests": [*held, *fresh.values()]}
-    out.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    page = out.with_suffix(".md")
-    page.write_text(text(kept), encoding="utf-8")
-    return page
+    out.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return whole
 
 
 def read(file: Path) -> dict[str, Any]:
