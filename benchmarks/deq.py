@@ -2,7 +2,7 @@
 
     python -m benchmarks.deq memory                           # -> benchmarks/records/equilibria/memory.json
     python -m benchmarks.deq warm --n 500                     # -> benchmarks/records/equilibria/warm.json
-    python -m benchmarks.deq solve                            # -> benchmarks/records/equilibria/solve.json; needs `pip install torchdeq`
+    python -m benchmarks.deq solve  # -> benchmarks/records/equilibria/solve.json; needs `pip install torchdeq`
     python -m benchmarks.deq monotone --models FOLDER --data FOLDER   # -> benchmarks/records/equilibria/monotone.json
 
 `memory` counts the bytes of all tensors alive at once, so that it is a property of the code and not of the machine. `warm` counts
