@@ -96,7 +96,7 @@ def curve(lab: Lab, net: nn.Module, parts: Parts, asked: Asked) -> RejectionCurv
 
 
 def spread(count: int) -> list[float]:
-    """Thresholds 0 and 1, and between them evenly in log odds: a discriminator that is sure of itself tells nothing on an even grid."""
+    """Thresholds 0 and 1, and between them evenly in log odds: on an even grid a discriminator that is sure tells nothing."""
     return [0.0, *torch.linspace(-12, 12, count - 2, dtype=torch.float64).sigmoid().tolist(), 1.0]
 
 
