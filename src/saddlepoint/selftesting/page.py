@@ -18,9 +18,8 @@ _INTRO = f"""# Who finds the truth
 Each row is a defence whose true robust accuracy is known in closed form or by exhaustion (`saddlepoint.selftest`): 100 images of
 64 or 16 pixels, perturbed in Linf. Every evaluator reports a robust accuracy in percent. Printed plainly, it is within
 {100 * TOLERANCE:g} points of the truth, or its interval holds the truth of a random defence. **Bold** is wrong, and the evaluator
-stands by it; ***bold and slanted*** is wrong, and the evaluator says itself that it may be; – is an error, an
-empty cell was not run. Too low is wrong as
-well: points that fooled by luck, or another model than the one that was handed over."""
+stands by it; ***bold and slanted*** is wrong, and the evaluator says itself that it may be; – is an error, an empty cell was not
+run. Too low is wrong as well: points that fooled by luck, or another model than the one that was handed over."""
 
 
 def record(tests: Sequence[SelfTest], command: str = "saddlepoint selftest") -> dict[str, Any]:
