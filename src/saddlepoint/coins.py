@@ -10,8 +10,12 @@ The function is SplitMix64 (Steele, Lea & Flood 2014) in wrapping 64-bit integer
 from __future__ import annotations
 
 import math
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -91,6 +95,24 @@ class Coins:
     def _bits(self, count: int) -> Tensor:  # [N, count]
         steps = torch.arange(1, count + 1, device=self.keys.device) * _GOLDEN
         return _mix(self.keys[:, None] + steps)
+
+
+@contextmanager
+def governed(seed: int, device: torch.device) -> Iterator[None]:
+    """The global generators of torch, numpy and Python, seeded for a while and then put back as they were.
+
+    For code that hides its randomness there: inside, what it draws is a function of the seed.
+    """
+    of_python, of_numpy = random.getstate(), numpy.random.get_state()  # noqa: NPY002
+    try:
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            random.seed(seed)
+            numpy.random.seed(seed % 2**32)  # noqa: NPY002
+            yield
+    finally:
+        random.setstate(of_python)
+        numpy.random.set_state(of_numpy)  # noqa: NPY002
 
 
 def _wrapped(number: int) -> int:

@@ -117,10 +117,22 @@ def test_batch_statistics_are_found():
 
 
 def test_a_cut_gradient_leaves_score_access_only_and_a_dead_one_is_a_serious_symptom():
-    cut = check(net(after=lambda z: z.detach()), X, Y, LINF)
+    def elsewhere(x):
+        return torch.from_numpy(x.numpy(force=True).round(1))  # out of torch, where nobody can follow
+
+    cut = check(net(before=elsewhere), X, Y, LINF)
     assert cut.defense.grants == "score"
     assert [(f.name, f.level) for f in cut.findings] == [("no gradient", "serious")]
-    assert findings(net(before=lambda x: x.round()))["vanishing gradients"].level == "serious"
+    assert findings(net(before=lambda x: x * (x > 2)))["vanishing gradients"].level == "serious"
+
+
+def test_functions_that_kill_gradients_are_led_around():
+    hiding = {"torch.round": torch.round, "torch.detach": torch.Tensor.detach, "torch.gt": lambda x: (x > 0.5).float()}
+    for site, hides in hiding.items():
+        checked = check(net(before=hides), X, Y, LINF)
+        assert checked.around == (site,)
+        assert checked.defense.grants == "gradient"
+        assert {f.level for f in checked.findings} == {"warning"}
 
 
 def test_a_callable_grants_scores_and_one_that_answers_with_labels_only_decisions():

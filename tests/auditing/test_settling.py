@@ -12,7 +12,7 @@ from problems import normal, uniform
 from saddlepoint.auditing.cell import Job
 from saddlepoint.auditing.check import TargetError, check
 from saddlepoint.auditing.settling import unsettled
-from saddlepoint.auditing.suite import compose
+from saddlepoint.auditing.suite import Known, compose
 from saddlepoint.defense import Broyden, Picard
 from saddlepoint.game import Threat
 from saddlepoint.gradients import Checkpointed, Implicit, Phantom
@@ -140,7 +140,8 @@ def test_attacks_through_the_solver_are_sent_where_there_is_one():
     for name, defense in (("solve", DEQ(Net(0.7))), ("mine", Own(0.7, PLAIN_STEPS))):
         checked = check(defense, X, torch.zeros(N, dtype=torch.long), SPACE)
         assert checked.solves == {name}
-        sent = {adversary.name: adversary for adversary in compose(defense, Threat(SPACE), "quick", checked.solves)}
+        known = Known(checked.traits, checked.solves)
+        sent = {choice.name: choice.adversary for choice in compose(defense, Threat(SPACE), "quick", known)}
         assert sent["apgd-through"].rules == {name: Checkpointed()}
         assert isinstance(sent["apgd-unrolled"].rules[name], Phantom)
     assert not check(sp.Plain(torch.nn.Linear(INPUTS, 3).double()), X, torch.zeros(N, dtype=torch.long), SPACE).solves

@@ -6,9 +6,11 @@ import json
 
 import pytest
 
-from saddlepoint import APGD, CW, FAB, FMN, PGD, VMI, RayS, Square
+from saddlepoint import APGD, CW, FAB, FMN, PGD, VMI, ByLabel, Control, Linf, RayS, Searched, Square, Threat
 from saddlepoint.run.attacks import NAMED, build, named
 from saddlepoint.run.spec import RunSpec, SpecError, parse, radius, read, schema, write
+from saddlepoint.run.threat import threat
+from saddlepoint.run.work import command
 
 
 def test_toml_and_models_are_the_same_thing_twice(tmp_path):
@@ -27,6 +29,10 @@ def test_toml_and_models_are_the_same_thing_twice(tmp_path):
         ({"target": "a:b", "attacks": [{"kind": "apgd", "stpes": 3}]}, r"attacks.0.stpes: unknown key. Did you mean 'steps'\?"),
         ({"target": "a:b", "attacks": [{"kind": "agpd"}]}, r"Did you mean 'apgd'\?"),
         ({"target": "a:b", "threat": {"eps": "8/0"}}, "eps must be a number or a fraction"),
+        ({"target": "a:b", "threat": {"control": 0}}, r"threat.control: Input should be greater than 0, got 0\."),
+        ({"target": "a:b", "threat": {"oder": "natural"}}, r"threat.oder: unknown key. Did you mean 'order'\?"),
+        ({"target": "a:b", "threat": {"order": "by_label"}}, r"Did you mean 'by-label'\?"),
+        ({"target": "a:b", "threat": {"window": 0}}, r"threat.window: Input should be greater than or equal to 1"),
         ({"target": "a:b", "seed": "one"}, "seed: .*integer"),
         ({"target": "a:b", "batch_size": 0}, "batch_size"),
         ({}, "target: Field required"),
@@ -91,3 +97,55 @@ def test_a_file_that_is_not_toml_or_not_there_is_said_so(tmp_path):
 )
 def test_an_attack_called_by_name_has_the_settings_of_its_class(name, attack):
     assert build(named(name)).attack == attack
+
+
+def asked(**words):
+    return parse({"target": "zoo:digits-dent", "threat": {"eps": "0.25", **words}})
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ({}, Threat(Linf(0.25))),
+        ({"rounds": "one"}, Threat(Linf(0.25), rounds="one")),
+        ({"leaking": False}, Threat(Linf(0.25), leaking=False)),
+        ({"order": "by-label"}, Threat(Linf(0.25), order=ByLabel(256))),
+        ({"order": "searched", "window": 64}, Threat(Linf(0.25), order=Searched(64))),
+        ({"control": 0.2, "victims": "benign"}, Threat(Linf(0.25), control=Control(0.2, "benign"))),
+        ({"live": True, "access": "score"}, Threat(Linf(0.25), access="score", live=True)),
+        ({"coins": "fixed", "draws": 3}, Threat(Linf(0.25), coins="fixed", draws=3)),
+    ],
+)
+def test_every_word_about_a_stream_reaches_the_threat_and_the_file(words, expected, tmp_path):
+    spec = asked(**words)
+    assert threat(spec.threat) == expected
+    path = tmp_path / "spec.toml"
+    path.write_text(write(spec))
+    assert read(path) == spec
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ({"window": 8}, "Give order = 'by-label' or 'searched' too, or leave the window out"),
+        ({"rounds": "one", "order": "by-label"}, "needs rounds='many'"),
+        ({"live": True}, "use access='score' or 'decision'"),
+        ({"victims": "benign"}, "give a share below 1"),
+        ({"queries": 9, "order": "searched"}, "use queries=None"),
+    ],
+)
+def test_a_threat_that_contradicts_itself_is_told_what_to_change(words, says):
+    with pytest.raises(ValueError, match=says):
+        threat(asked(**words).threat)
+
+
+def test_the_command_of_a_run_says_what_is_not_usual_about_its_threat():
+    usual = command(asked())
+    assert not any(
+        word in usual for word in ("--access", "--order", "--control", "--hidden-state", "--live", "--rounds", "--coins")
+    )
+    told = command(asked(order="by-label", window=32, control=0.5, leaking=False, coins="public"))
+    assert "--coins public --order by-label --window 32 --control 0.5 --hidden-state" in told
+    assert "--access score" in command(asked(access="score", live=True))
+    assert command(asked(access="score", live=True)).count("--live") == 1
+    assert command(asked(draws=3)) == "saddlepoint run spec.toml"  # no option says it

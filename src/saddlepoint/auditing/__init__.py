@@ -1,8 +1,8 @@
 """The audit: from any model to a verdict."""
 
+from saddlepoint.auditing.admission import Target, TargetError
 from saddlepoint.auditing.ascent import Ascent
-from saddlepoint.auditing.check import TargetError
-from saddlepoint.auditing.plan import Plan, Target, conclude, plan
+from saddlepoint.auditing.plan import Plan, conclude, plan
 from saddlepoint.auditing.result import Audit, Examples, Row, Symptom
 from saddlepoint.auditing.statistics import Interval, wilson
 

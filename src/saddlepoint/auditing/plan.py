@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from saddlepoint.attack.space import Ball
 from saddlepoint.attack.tape import together
+from saddlepoint.auditing.admission import Target
 from saddlepoint.auditing.ascent import Ascent
 from saddlepoint.auditing.cell import Group, Job
 from saddlepoint.auditing.check import check
+from saddlepoint.auditing.checklist import checklist
+from saddlepoint.auditing.comparing import compare
 from saddlepoint.auditing.result import Audit, Examples, Row, Symptom
+from saddlepoint.auditing.sent import ANTICIPATING, kinds
 from saddlepoint.auditing.settling import unsettled
-from saddlepoint.auditing.statistics import wilson
-from saddlepoint.auditing.suite import SPENDING, Budget, compose
-from saddlepoint.auditing.symptoms import signs, unbounded
+from saddlepoint.auditing.statistics import over_units
+from saddlepoint.auditing.suite import SPENDING, Budget, Choice, Known, compose
+from saddlepoint.auditing.symptoms import signs
+from saddlepoint.auditing.traits import Traits
+from saddlepoint.auditing.trials import Trials
 from saddlepoint.defense import Defense
+from saddlepoint.describe import describe
 from saddlepoint.game import Adversary, Stand, Threat
-
-Target = nn.Module | Defense | Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -35,9 +40,12 @@ class Plan:
     job: Job
     adversaries: tuple[Adversary, ...]  # the clean images first
     findings: tuple[Symptom, ...]
+    choices: tuple[Choice, ...] = ()  # of all adversaries but the clean images: why they are sent, and what they may cost
+    traits: Traits = field(default_factory=lambda: Traits(()))
     data: str = ""  # the name of the images, if they have one
     classes: tuple[str, ...] = ()  # and of their classes
     command: str = ""  # by which the audit was asked for, if by one
+    claim: float | None = None  # the robust accuracy that somebody claims, to be tested
 
     @property
     def cells(self) -> list[tuple[int, int]]:
@@ -56,26 +64,42 @@ def plan(
     seed: int = 0,
     batch_size: int = 128,
     name: str | None = None,
+    claim: float | None = None,
 ) -> Plan:
     """Check the target and choose the adversaries, unless they are given."""
     if budget not in SPENDING:
         raise ValueError(f"the budget is one of {', '.join(SPENDING)}, got {budget!r}.")
     if batch_size < 1:
         raise ValueError(f"the batch size must be at least 1, got {batch_size}.")
+    if claim is not None and not 0 <= claim <= 1:
+        raise ValueError(f"a claimed accuracy is a share between 0 and 1, 0.62 for 62 %, got {claim}.")
     threat = threat if isinstance(threat, Threat) else Threat(threat)
     checked = check(target, x, y, threat.space)
     if checked.defense.random and threat.draws == 1:
         threat = replace(threat, draws=SPENDING[budget].draws)
     job = Job(checked.defense, x.detach(), y.long(), threat, seed, batch_size)
-    sent = tuple(adversaries) or compose(checked.defense, threat, budget, checked.solves)
-    return Plan(name or type(target).__name__, budget, job, (Stand(), *sent), checked.findings)
+    known = Known(checked.traits, checked.solves, checked.around)
+    choices = tuple(Choice(sent, "asked for") for sent in adversaries) or compose(checked.defense, threat, budget, known)
+    sent = tuple(choice.adversary for choice in choices)
+    findings = (*checked.findings, *_unanticipated(checked.defense, sent))
+    return Plan(name or type(target).__name__, budget, job, (Stand(), *sent), findings, choices, checked.traits, claim=claim)
+
+
+def _unanticipated(defense: Defense, sent: Sequence[Adversary]) -> Iterator[Symptom]:
+    """A defence that learns from what it is asked is another one when it answers."""
+    if defense.memory != "none" and not any(kinds(describe(adversary)) & ANTICIPATING for adversary in sent):
+        yield Symptom(
+            "adapts at test time", "serious",
+            "the defence learns from the images it is asked about, and no attack of this audit anticipates what it turns into: one "
+            "that does (GreedyModelSpace) may do better.",
+        )  # fmt: skip
 
 
 def conclude(plan: Plan, groups: Sequence[Group], seconds: float) -> Audit:
     """The verdict on all groups together."""
-    job, rows = plan.job, _rows(groups)
+    job, rows = plan.job, _rows(groups, {choice.name: choice.reason for choice in plan.choices})
     correct, points = (torch.cat(parts) for parts in ([g.verdict.correct[0] for g in groups], [g.points for g in groups]))
-    robust = float(correct.mean())
+    robust, trials = float(correct.mean()), Trials(job, plan.adversaries, groups, rows)
     return Audit(
         target=plan.name,
         threat=str(job.threat),
@@ -84,9 +108,11 @@ def conclude(plan: Plan, groups: Sequence[Group], seconds: float) -> Audit:
         n=len(job.x),
         clean_accuracy=float(torch.cat([g.outcomes.correct[0, 0] for g in groups]).mean()),
         robust_accuracy=robust,
-        interval=wilson(robust, len(job.x)),
+        interval=over_units(correct, _units(groups), job.defense.unit),
         rows=rows,
-        symptoms=(*plan.findings, *unsettled(job, points), *signs(job, plan.adversaries, groups, rows), *unbounded(job)),
+        symptoms=(*plan.findings, *unsettled(job, points), *signs(trials)),
+        checklist=checklist(trials),
+        compared=compare(trials, plan.claim),
         versions={"saddlepoint": version("saddlepoint"), "torch": torch.__version__, "python": platform.python_version()},
         x=job.x.cpu(),
         y=job.y.cpu(),
@@ -99,6 +125,12 @@ def conclude(plan: Plan, groups: Sequence[Group], seconds: float) -> Audit:
         classes=plan.classes,
         command=plan.command,
     )
+
+
+def _units(groups: Sequence[Group]) -> Tensor:
+    """[N] which images were answered together."""
+    counts = [int(g.verdict.batch.amax()) + 1 for g in groups]
+    return torch.cat([g.verdict.batch + sum(counts[:k]) for k, g in enumerate(groups)])
 
 
 def _examples(job: Job, groups: Sequence[Group]) -> Examples:
@@ -117,7 +149,7 @@ def _examples(job: Job, groups: Sequence[Group]) -> Examples:
     )
 
 
-def _rows(groups: Sequence[Group]) -> tuple[Row, ...]:
+def _rows(groups: Sequence[Group], reasons: Mapping[str, str]) -> tuple[Row, ...]:
     """One row per adversary, in the order in which they were sent; the clean images are not a row."""
     n = sum(len(g.points) for g in groups)
 
@@ -140,6 +172,7 @@ def _rows(groups: Sequence[Group]) -> tuple[Row, ...]:
                 seconds=sum(e.seconds for e in episodes),
                 copies=sum(int((e.copies.cpu() & s).sum()) for e, s in zip(episodes, sent, strict=True)),
                 ascent=Ascent.of(together([e.ascent for e in episodes])),
+                reason=reasons.get(name, ""),
             )
         )
         before = after

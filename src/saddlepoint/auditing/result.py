@@ -6,36 +6,43 @@ import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
 from saddlepoint.auditing.ascent import Ascent
+from saddlepoint.auditing.findings import (
+    Compared,
+    Cost,
+    Item,
+    Level,
+    Proven,
+    Ruling,
+    State,
+    StaticNet,
+    Symptom,
+    Verdict,
+    Verification,
+    rule,
+)
 from saddlepoint.auditing.statistics import Interval
 from saddlepoint.schema import Migrations, migrated
 
-SCHEMA = 2
+__all__ = ["SCHEMA", "Audit", "Examples", "Item", "Level", "Row", "State", "Symptom", "Verdict"]
+
+SCHEMA = 3
 MIGRATIONS: Migrations = {
     0: lambda record: {"data": "", "classes": [], "command": "", **record},  # before audits said where their images are from
     # before they said how objectives rose, and which request they answer
     1: lambda record: {**record, "run": "", "rows": [{**row, "ascent": {}} for row in record["rows"]]},
+    # before there was a checklist: a verdict of that time rests on none, and cannot be told now
+    2: lambda record: {**record, "checklist": [], "compared": {}, "reasons": []},
 }
 _TENSORS = ("x", "y", "worst_points", "correct", "answered")
 _DAMAGE = (json.JSONDecodeError, UnicodeDecodeError, TypeError, KeyError, AttributeError, OSError, SafetensorError)
-Verdict = Literal["upper bound", "cannot be told"]
-Level = Literal["note", "warning", "serious"]
 _LEDGER = ("margin", "size", "forward", "backward", "verified")  # tensors of `Examples`
-
-
-@dataclass(frozen=True)
-class Symptom:
-    """One finding: what was seen and what to do. A serious one means that the robust accuracy may be far too high."""
-
-    name: str
-    level: Level
-    message: str
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,7 @@ class Row:
     seconds: float
     copies: int  # attacked examples for which it proposed the clean image itself
     ascent: Ascent = field(default_factory=Ascent)  # how its objective rose
+    reason: str = ""  # why it was sent
 
     def record(self) -> dict[str, Any]:
         """Plain values."""
@@ -82,7 +90,7 @@ class Audit:
     n: int
     clean_accuracy: float
     robust_accuracy: float
-    interval: Interval  # Wilson; covers the draw of images, not the strength of the attack
+    interval: Interval  # says itself what it covers: never the strength of the attack
     rows: tuple[Row, ...]
     symptoms: tuple[Symptom, ...]
     versions: dict[str, str]
@@ -97,18 +105,44 @@ class Audit:
     classes: tuple[str, ...] = ()  # their names; without them, classes are called by number
     command: str = ""  # the command line that made this audit, if one did
     run: str = ""  # the identity of the request it answers, if it was kept as a run
+    checklist: tuple[Item, ...] = ()
+    compared: Compared = field(default_factory=Compared)
+    folder: str = field(default="", compare=False)  # where it was read from or written to, if it was
+
+    @property
+    def ruling(self) -> Ruling:
+        return rule(self.robust_accuracy, self.n, self.interval, self.checklist, self.symptoms, self.compared)
 
     @property
     def verdict(self) -> Verdict:
-        return "cannot be told" if any(s.level == "serious" for s in self.symptoms) else "upper bound"
+        return self.ruling.verdict
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """What the verdict rests on, what refutes a number first."""
+        return self.ruling.reasons
 
     def summary(self) -> str:
         """The verdict in words."""
-        bound = f"at most {100 * self.robust_accuracy:.1f} % robust accuracy ({self.interval}, {100 * self.interval.level:.0f} %)"
-        if self.verdict == "upper bound":
-            return f"{bound}. The interval covers which {self.n} images were drawn, not attacks that were not tried."
-        reasons = ", ".join(s.name for s in self.symptoms if s.level == "serious")
-        return f"cannot be told: {bound}, but the attacks met {reasons}; the truth may be far lower."
+        level = f"{100 * self.interval.level:.0f} %"
+        bound = f"{self.verdict}: at most {100 * self.robust_accuracy:.1f} % robust accuracy ({self.interval}, {level})"
+        if self.compared.proven is not None:
+            bound += f" and at least {100 * self.compared.proven.accuracy:.1f} %, proven"
+        return f"{bound}. The interval covers {self.interval.covers}, not attacks that were not tried.{self._but()}"
+
+    def _but(self) -> str:
+        """Why it does not hold, in few words; `reasons` has all of them."""
+        if self.verdict == "holds so far":
+            return ""
+        words = {state: [item.name for item in self.checklist if item.state == state] for state in ("fail", "not run")}
+        met = [s.name for s in self.symptoms if s.level == "serious"]
+        told = [
+            *([self.reasons[0].rstrip(".")] if self.verdict == "overstated" or not self.checklist else []),
+            *([f"failed: {', '.join(words['fail'])}"] if words["fail"] else []),
+            *([f"not run: {', '.join(words['not run'])}"] if words["not run"] else []),
+            *([f"met: {', '.join(met)}"] if met else []),
+        ]
+        return f" {'; '.join(told)}."
 
     def record(self) -> dict[str, Any]:
         """Everything but the images, as plain values."""
@@ -123,6 +157,9 @@ class Audit:
             "robust_accuracy": self.robust_accuracy,
             "interval": self.interval._asdict(),
             "verdict": self.verdict,
+            "reasons": list(self.reasons),
+            "checklist": [asdict(item) for item in self.checklist],
+            "compared": asdict(self.compared),
             "rows": [row.record() for row in self.rows],
             "symptoms": [asdict(symptom) for symptom in self.symptoms],
             "versions": self.versions,
@@ -159,21 +196,39 @@ class Audit:
     @classmethod
     def _read(cls, folder: Path) -> Audit:
         record = migrated(json.loads((folder / "audit.json").read_text(encoding="utf-8")), MIGRATIONS, SCHEMA, str(folder))
-        del record["schema"], record["verdict"]
+        del record["schema"], record["verdict"], record["reasons"]  # they follow from the rest
         record["interval"] = Interval(**record["interval"])
         record["rows"] = tuple(Row(**{**row, "ascent": Ascent.read(row["ascent"])}) for row in record["rows"])
         record["symptoms"] = tuple(Symptom(**symptom) for symptom in record["symptoms"])
+        record["checklist"] = tuple(Item(**item) for item in record["checklist"])
+        record["compared"] = _compared(record["compared"])
         record["classes"] = tuple(record["classes"])
         tensors: dict[str, Any] = load_file(folder / "points.safetensors")
         ledger = {name: tensors[name] for name in _LEDGER}
         examples = Examples(winner=tuple(record.pop("winner")), draws=record.pop("draws"), **ledger)
-        return cls(**record, **{name: tensors[name] for name in _TENSORS}, examples=examples)
+        return cls(**record, **{name: tensors[name] for name in _TENSORS}, examples=examples, folder=str(folder))
+
+    def verify(self) -> Verification:
+        """Put every claimed point to the target again, in a fresh process, from the saved record; raises on any disagreement.
+
+        The target is loaded from the specification of its run, so its code is run. A model in memory has none and does not pass.
+        """
+        from saddlepoint.run.verify import confirmed
+
+        if not self.folder:
+            raise ValueError("only a kept audit can be verified: give `out=` to the audit, or load it with `Audit.load(folder)`.")
+        return confirmed(self)
 
     def to_html(self, path: str | Path) -> Path:
         """Write one self-contained HTML page."""
         from saddlepoint.report.html import write
 
         return write(self, Path(path))
+
+
+def _compared(record: dict[str, Any]) -> Compared:
+    made = {"static": StaticNet, "cost": Cost, "proven": Proven}
+    return Compared(**{name: made[name](**value) if name in made and value else value for name, value in record.items()})
 
 
 def _replace(path: Path, content: bytes) -> None:

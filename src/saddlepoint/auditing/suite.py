@@ -1,9 +1,10 @@
-"""Which adversaries a budget buys, given what the target is."""
+"""Which adversaries a budget buys, given what the target is: every choice with its reason and its price."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from saddlepoint.attack.aim import mean_of_losses
@@ -12,16 +13,22 @@ from saddlepoint.attack.fab import FAB, own_facet
 from saddlepoint.attack.loss import cross_entropy, margin, targeted_margin
 from saddlepoint.attack.oracle import grants
 from saddlepoint.attack.pgd import PGD
+from saddlepoint.attack.pool import LeastLoss
 from saddlepoint.attack.rays import RayS
-from saddlepoint.attack.space import Ball
 from saddlepoint.attack.square import Square
 from saddlepoint.auditing.answering import AtAnswer, answers_otherwise
+from saddlepoint.auditing.price import price
+from saddlepoint.auditing.sent import kinds
+from saddlepoint.auditing.traits import Traits
 from saddlepoint.defense import Access, Defense, Plain
-from saddlepoint.game import Adversary, Direct, MultiTarget, Restarts, Threat, Transfer
+from saddlepoint.describe import describe
+from saddlepoint.game import Adversary, Direct, FixedPoint, GreedyModelSpace, MultiTarget, Restarts, Retrained, Threat, Transfer
 from saddlepoint.game.standard import dlr_or_margin, targeted_dlr_or_margin
-from saddlepoint.gradients import Backprop, Checkpointed, EoT, Estimator, Phantom, Rule
+from saddlepoint.gradients import BPDA, SPSA, Backprop, Checkpointed, EoT, Estimator, FixedCoins, Phantom, Rule
 
 Budget = Literal["quick", "standard", "thorough"]
+_DEAR_TARGETS = 3
+_MASKED_QUERIES, _MASKED_STARTS = 4, 5  # times the queries, and starts, where gradients are masked
 
 
 @dataclass(frozen=True)
@@ -30,54 +37,270 @@ class Spending:
 
     steps: int  # of each APGD run
     targets: int  # classes that are targeted one by one
+    toward: int  # steps towards each of them
     queries: int  # of score- and decision-based attacks
-    draws: int  # per EoT gradient, and per verdict, of a random defence
+    draws: int  # per verdict of a random defence, and the most per EoT gradient
     boundary: int  # steps of FAB per target; 0: no FAB
     starts: int  # of a short PGD; 0: none
+    rounds: int  # in which models are anticipated that a defence may learn
+    samples: int  # differences per gradient where gradients cannot be had, or trusted; 0: none
 
 
 SPENDING: dict[Budget, Spending] = {
-    "quick": Spending(steps=10, targets=0, queries=0, draws=8, boundary=0, starts=0),
-    "standard": Spending(steps=30, targets=3, queries=300, draws=20, boundary=0, starts=0),
-    "thorough": Spending(steps=100, targets=9, queries=5000, draws=50, boundary=100, starts=40),
+    "quick": Spending(steps=10, targets=0, toward=10, queries=0, draws=8, boundary=0, starts=0, rounds=2, samples=0),
+    "standard": Spending(steps=30, targets=9, toward=20, queries=300, draws=20, boundary=0, starts=0, rounds=4, samples=32),
+    "thorough": Spending(steps=100, targets=9, toward=100, queries=5000, draws=50, boundary=100, starts=40, rounds=10, samples=128),
 }
 
 
-def compose(defense: Defense, threat: Threat, budget: Budget, solves: frozenset[str] = frozenset()) -> tuple[Adversary, ...]:
-    """The adversaries, cheap ones first, against a defence that solves for fixed points at the sites `solves`."""
-    spend, space = SPENDING[budget], threat.space
-    access = threat.access if grants(defense.grants, threat.access) else defense.grants
-    if access != "gradient":
-        free = _gradient_free(defense, access, space, replace(spend, queries=max(spend.queries, 200)))
-        return tuple(AtAnswer(sent) for sent in free) if answers_otherwise(defense) else free
-    estimator: Estimator = EoT(max(spend.draws // 2, 1)) if defense.random else Backprop()
-    stop = not defense.random and defense.unit == "example"
-    purse = _Purse.of(defense, threat, estimator)
-    apgd = Direct("apgd-ce", APGD(min(spend.steps, purse.steps)), loss=cross_entropy, estimator=estimator, stop_at_success=stop)
-    longer = replace(apgd, name="apgd-dlr", attack=APGD(min(2 * spend.steps, purse.steps)), loss=dlr_or_margin)
-    suite: list[Adversary] = [apgd, longer]
-    # The implicit gradient, which all others use, is the slope of a fixed point. Where the solver has not reached one, the slope of
-    # its own steps is right, and that of a few steps from where it stopped often leads further.
-    ways: dict[str, Rule] = {"through": Checkpointed(), "unrolled": Phantom(steps=5, damping=0.5)} if solves else {}
-    suite += [replace(apgd, name=f"apgd-{way}", rules=dict.fromkeys(solves, rule)) for way, rule in ways.items()]
-    if targets := purse.times(apgd, spend.targets):
-        suite.append(MultiTarget(replace(apgd, name="apgd-t"), targets, targeted_dlr_or_margin))
-    fab = Direct("fab-t", FAB(max(spend.boundary, 1), facet=own_facet), stop_at_success=stop)
-    if not defense.random and spend.boundary and (targets := purse.times(fab, spend.targets)):
-        suite.append(MultiTarget(fab, targets, targeted_margin))
-    # APGD's first step is two radii long and forgets where it started; short steps from many starts find corners it misses.
-    pgd = replace(apgd, name="pgd", attack=PGD(20), loss=margin)
-    if starts := purse.times(pgd, spend.starts):
-        suite.append(Restarts(pgd, starts))
-    if answers_otherwise(defense):
-        suite = [*(AtAnswer(sent) for sent in suite), replace(apgd, name="apgd-views", aim=mean_of_losses)]
-    if defense.static is not None and not isinstance(defense, Plain):
-        static = Plain(defense.static)
-        suite.append(Transfer(replace(apgd, estimator=Backprop(), stop_at_success=False), static))
-    if spend.queries and space.p != 1:
-        square = _gradient_free(defense, "score", space, spend)[0]
-        suite.append(AtAnswer(square) if answers_otherwise(defense) else square)
-    return tuple(suite)
+@dataclass(frozen=True)
+class Choice:
+    """An adversary, why it is sent, and what it may cost per example."""
+
+    adversary: Adversary
+    reason: str
+    passes: int | None = None  # forward and backward, at most; None: not known
+
+    @property
+    def name(self) -> str:
+        return self.adversary.name
+
+
+@dataclass(frozen=True)
+class Known:
+    """What was learnt about a defence that decides how it is attacked."""
+
+    traits: Traits = field(default_factory=lambda: Traits(()))
+    solves: frozenset[str] = frozenset()  # sites at which it solves for fixed points
+    around: tuple[str, ...] = ()  # sites around which gradients get further than through them
+
+    def has(self, name: str) -> bool:
+        return name in self.traits
+
+    @property
+    def draws(self) -> int | None:
+        """Gradients whose mean is more signal than noise."""
+        amounts = [trait.amount for trait in self.traits if trait.name == "noisy gradients"]
+        return None if not amounts or amounts[0] is None else math.ceil(amounts[0])
+
+    @property
+    def masked(self) -> bool:
+        """Is there reason to trust what is answered more than its gradients?"""
+        signs = ("no gradient", "non-finite gradients", "zero gradients", "misdirected gradients", "grad mode", "requires grad")
+        return bool(self.around) or any(self.has(name) for name in signs)
+
+    @property
+    def dead(self) -> bool:
+        """Is there nothing to climb without going around a site?"""
+        zero = [trait.amount for trait in self.traits if trait.name == "zero gradients" and trait.present]
+        return self.has("no gradient") or zero == [1.0]
+
+
+UNKNOWN = Known()
+
+
+def compose(defense: Defense, threat: Threat, budget: Budget, known: Known = UNKNOWN) -> tuple[Choice, ...]:
+    """The adversaries, cheap ones first, against a defence of which something is known.
+
+    What the threat model's queries do not pay for is left out.
+    """
+    kit = _Kit(defense, threat, SPENDING[budget], known)
+    draws = threat.draws if defense.random else 1
+    affordable = [choice for choice in kit.choices() if kit.affords(choice, draws)]
+    return tuple(replace(choice, passes=price(choice.adversary, draws).total) for choice in affordable)
+
+
+@dataclass(frozen=True)
+class _Kit:
+    """The parts from which adversaries are made for one defence."""
+
+    defense: Defense
+    threat: Threat
+    spend: Spending
+    known: Known
+
+    def choices(self) -> Iterator[Choice]:
+        access = self.threat.access if grants(self.defense.grants, self.threat.access) else self.defense.grants
+        if access != "gradient":
+            spend = replace(self.spend, queries=max(self.spend.queries, 200))
+            yield from map(self._answering, replace(self, spend=spend).blind(access))
+            if access == "score":
+                yield from map(self._answering, self.sampled("no gradients"))
+            return
+        yield from map(self._answering, self.seeing())
+        if self.known.masked:
+            yield from map(self._answering, self.sampled("gradients cannot be trusted"))
+        yield from self.views()
+        if self.defense.memory != "none":
+            yield from map(self._answering, self.anticipating())
+        yield from self.transferred()
+        if self.spend.queries and self.threat.space.p != 1:
+            yield from map(self._answering, self.blind("score"))
+
+    def affords(self, choice: Choice, draws: int) -> bool:
+        """Do the threat model's queries pay for it? Searches without gradients stop where queries end."""
+        searches = bool(kinds(describe(choice.adversary)) & {"Square", "RayS"})
+        return self.threat.queries is None or searches or price(choice.adversary, draws).forward <= self.threat.queries
+
+    # -- parts ----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def estimator(self) -> Estimator:
+        """As many draws as the gradient's noise asks for, and the budget pays."""
+        if not self.defense.random:
+            return Backprop()
+        return EoT(max(1, min(self.known.draws or self.spend.draws // 2, self.spend.draws)))
+
+    @property
+    def purse(self) -> _Purse:
+        return _Purse.of(self.defense, self.threat, self.estimator)
+
+    @property
+    def around(self) -> dict[str, Rule]:
+        return dict.fromkeys(self.known.around, BPDA())
+
+    @property
+    def apgd(self) -> Direct:
+        """The one from which others are made."""
+        stop = not self.defense.random and self.defense.unit == "example"
+        attack = APGD(min(self.spend.steps, self.purse.steps))
+        return Direct(
+            "apgd-ce", attack, loss=cross_entropy, estimator=self.estimator, stop_at_success=stop, rules=self.around
+        )  # fmt: skip
+
+    @property
+    def targets(self) -> int:
+        """Fewer where each is dear: rows that answer together all go on to the end, and coins are tossed many times."""
+        return self.spend.targets if self.apgd.stop_at_success else min(self.spend.targets, _DEAR_TARGETS)
+
+    def _answering(self, choice: Choice) -> Choice:
+        """Aimed at what is answered, where that is not the last view."""
+        if not answers_otherwise(self.defense):
+            return choice
+        return replace(choice, adversary=AtAnswer(choice.adversary), reason=f"{choice.reason}, on what is answered")
+
+    # -- with gradients -------------------------------------------------------------------------------------------------------
+
+    def seeing(self) -> Iterator[Choice]:
+        apgd, purse, spend = self.apgd, self.purse, self.spend
+        yield Choice(apgd, f"cross-entropy{self._why()}")
+        longer = APGD(min(2 * spend.steps, purse.steps))
+        yield Choice(replace(apgd, name="apgd-dlr", attack=longer, loss=dlr_or_margin), f"a loss without scale{self._why()}")
+        yield from self._other_rules()
+        if self.defense.random:
+            fixed = replace(apgd, name="apgd-fixed", attack=longer, loss=margin, estimator=FixedCoins())
+            yield Choice(fixed, "random: one draw held fixed, for as many steps as averaging would not pay for")
+        toward = replace(apgd, name="apgd-t", attack=APGD(min(spend.toward, purse.steps)))
+        if targets := purse.times(toward, self.targets):
+            yield Choice(MultiTarget(toward, targets, targeted_margin), f"{targets} classes one by one{self._why()}")
+        fab = Direct("fab-t", FAB(max(spend.boundary, 1), facet=own_facet), stop_at_success=apgd.stop_at_success, rules=self.around)
+        if not self.defense.random and spend.boundary and (targets := purse.times(fab, spend.targets)):
+            yield Choice(MultiTarget(fab, targets, targeted_margin), "the nearest boundary, which no loss of scale can hide")
+        # APGD's first step is two radii long and forgets where it started; short steps from many starts find corners it misses.
+        pgd = replace(apgd, name="pgd", attack=PGD(20), loss=margin)
+        if starts := purse.times(pgd, max(spend.starts, _MASKED_STARTS if self.known.masked else 0)):
+            reason = "and go on where values stand still" if self.known.masked else "and find corners that long ones miss"
+            yield Choice(Restarts(pgd, starts), f"short steps from {starts} starts {reason}{self._why()}")
+
+    def _why(self) -> str:
+        parts = []
+        if self.known.around:
+            lost = "vanish" if self.known.dead or self.known.has("zero gradients") else "mislead"
+            parts.append(f"gradients {lost} through {', '.join(f'`{site}`' for site in self.known.around)}: BPDA(identity) there")
+        if self.defense.random:
+            parts.append(f"random: gradients averaged over {self.estimator.cost} draws")
+        return "; " + "; ".join(parts) if parts else ""
+
+    def _other_rules(self) -> Iterator[Choice]:
+        """The same attack with other gradients across sites."""
+        apgd, through = self.apgd, replace(self.apgd, rules={})
+        if self.known.around and not self.known.dead:
+            yield Choice(replace(through, name="apgd-exact"), "the gradient through all sites, beside the one around them")
+        named = [trait.places for trait in self.known.traits if trait.name == "sites"]
+        if named and named[0] and set(named[0]) != set(self.known.around):
+            rules: dict[str, Rule] = dict.fromkeys(named[0], BPDA())
+            sites = ", ".join(f"`{site}`" for site in named[0])
+            yield Choice(replace(apgd, name="apgd-bpda", rules=rules), f"BPDA(identity) at {sites}, whatever is inside")
+        # The implicit gradient, which all others use, is the slope of a fixed point. Where the solver has not reached one, the
+        # slope of its own steps is right, and that of a few steps from where it stopped often leads further.
+        ways: dict[str, tuple[Rule, str]] = {
+            "through": (Checkpointed(), "the gradient of the solver's own steps"),
+            "unrolled": (Phantom(steps=5, damping=0.5), "the gradient of five steps from where the solver stopped"),
+        }
+        for way, (rule, reason) in ways.items() if self.known.solves else ():
+            crossed = {**self.around, **dict.fromkeys(self.known.solves, rule)}
+            yield Choice(replace(apgd, name=f"apgd-{way}", rules=crossed), f"it solves for a fixed point: {reason}")
+
+    def views(self) -> Iterator[Choice]:
+        """The mean over views on the way: a gradient that is lost at the end may be whole before."""
+        several = self.known.has("views disagree") or any(
+            t.name == "views disagree" and t.amount is not None for t in self.known.traits
+        )
+        if several or answers_otherwise(self.defense):
+            yield Choice(
+                replace(self.apgd, name="apgd-views", aim=mean_of_losses), "all views on the way at once, each with its loss"
+            )
+
+    # -- against learning -----------------------------------------------------------------------------------------------------
+
+    def anticipating(self) -> Iterator[Choice]:
+        """Attacks on models that the defence may turn into."""
+        rounds, apgd = self.spend.rounds, replace(self.apgd, stop_at_success=False)
+        climbing = replace(apgd, name="apgd-margin", loss=margin)
+        yield Choice(FixedPoint("fixed-point", apgd, rounds), f"it learns: the model it became last, {rounds} times")
+        yield Choice(GreedyModelSpace("gmsa-avg", climbing, rounds), f"it learns: all models it became, on average, {rounds} times")
+        least = GreedyModelSpace("gmsa-min", climbing, rounds, LeastLoss())
+        yield Choice(least, f"it learns: the model it became that is hurt least, {rounds} times")
+        if self.defense.random:
+            several = Retrained("retrained", climbing, rounds)
+            yield Choice(several, f"it learns at random: {rounds} models that it might have become")
+        if self.known.has("adapts differentiably"):
+            yield Choice(
+                replace(apgd, name="apgd-adapt", respond=True), "its learning can be differentiated: the gradient through it"
+            )
+
+    # -- from elsewhere -------------------------------------------------------------------------------------------------------
+
+    def transferred(self) -> Iterator[Choice]:
+        """Max-value points of the static net, by several losses: they know nothing of the defence, and cannot be misled by it."""
+        static = self.defense.static
+        if static is None or isinstance(self.defense, Plain):
+            return
+        source = Plain(static)
+        apgd = replace(self.apgd, estimator=Backprop(), stop_at_success=False, rules={})
+        reason = "a static net stands under it: its max-value points"
+        yield Choice(Transfer(apgd, source), f"{reason} for the cross-entropy")
+        yield Choice(Transfer(replace(apgd, name="apgd-margin", loss=margin), source), f"{reason} for the margin")
+        if self.spend.targets:
+            toward = MultiTarget(replace(apgd, name="apgd-t"), _DEAR_TARGETS, targeted_dlr_or_margin)
+            yield Choice(Transfer(toward, source), f"{reason} towards {_DEAR_TARGETS} classes")
+        if self.spend.queries and self.threat.space.p != 1:
+            for choice in replace(self, defense=source, known=UNKNOWN).blind("score", everything=True):
+                yield Choice(Transfer(choice.adversary, source), f"{choice.reason}, on the static net")
+
+    def sampled(self, why: str) -> Iterator[Choice]:
+        """Slopes from differences of scores: what the target really answers, whatever its gradients say."""
+        if self.spend.samples:
+            # A quarter of the radius, so that the steps of a quantiser are seen.
+            step = max(self.threat.space.radius / 4, 1e-3) if self.threat.space.p == math.inf else 1e-2
+            spsa = Direct("apgd-spsa", APGD(20), loss=margin, estimator=SPSA(self.spend.samples, step))
+            yield Choice(spsa, f"{why}: slopes from differences of scores")
+
+    # -- without gradients ----------------------------------------------------------------------------------------------------
+
+    def blind(self, access: Access, *, everything: bool = False) -> Iterator[Choice]:
+        """Random search on scores, and rays on labels; of a net as it is, with its gradients at hand, the former alone."""
+        defense, space, spend = self.defense, self.threat.space, self.spend
+        queries = spend.queries * (_MASKED_QUERIES if self.known.masked or self.defense.grants != "gradient" else 1)
+        estimator: Estimator = EoT(max(spend.draws // 4, 1)) if defense.random else Backprop()
+        _refuse(defense, access, self.threat)
+        graded = isinstance(defense, Plain) and grants(self.threat.access, "gradient") and not self.known.around and not everything
+        if access == "score":
+            yield Choice(
+                Direct("square", Square(queries), estimator=estimator), "scores alone: gradients that mislead do not count"
+            )
+        if access == "decision" or (space.p == math.inf and not defense.coupled and not graded):
+            yield Choice(Direct("rays", RayS(queries), estimator=estimator), "labels alone: neither gradients nor scores count")
 
 
 @dataclass(frozen=True)
@@ -109,16 +332,12 @@ class _Purse:
         return min(self.passes // (self.slope * direct.attack.calls + 2 * self.verdict), most)
 
 
-def _gradient_free(defense: Defense, access: Access, space: Ball, spend: Spending) -> tuple[Adversary, ...]:
-    estimator: Estimator = EoT(max(spend.draws // 4, 1)) if defense.random else Backprop()
-    square = Direct("square", Square(spend.queries), estimator=estimator)
-    rays = Direct("rays", RayS(spend.queries), estimator=estimator)
-    if access == "decision" and space.p != math.inf:
+def _refuse(defense: Defense, access: Access, threat: Threat) -> None:
+    if access == "decision" and threat.space.p != math.inf:
         raise ValueError(
-            f"with labels only, a target can be attacked in Linf (RayS), not in {space}. Give score access, or use Linf."
+            f"with labels only, a target can be attacked in Linf (RayS), not in {threat.space}. Give score access, or use Linf."
         )
     if access == "decision" and defense.coupled:
         raise ValueError("with labels only, rows must answer independently (RayS); these answer together. Give score access.")
-    if space.p == 1:
+    if threat.space.p == 1:
         raise ValueError("without gradients, a target can be attacked in Linf and L2 (Square), not in L1.")
-    return (rays,) if access == "decision" else (square, rays) if space.p == math.inf and not defense.coupled else (square,)

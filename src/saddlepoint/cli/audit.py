@@ -10,9 +10,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saddlepoint.cli.request import USUAL_RADIUS, Budget, Means, Norm, by_name, default_folder, images, refuse_missing_device, run
+from saddlepoint.cli.request import (
+    USUAL_RADIUS,
+    Access,
+    Budget,
+    Coins,
+    Means,
+    Norm,
+    Order,
+    Rounds,
+    Victims,
+    by_name,
+    default_folder,
+    images,
+    refuse_missing_device,
+    run,
+)
 from saddlepoint.cli.request import executor as chosen
-from saddlepoint.cli.text import STYLES, errors, examples, output, percent, say, table, tell
+from saddlepoint.cli.text import STATES, STYLES, beside, errors, examples, output, percent, say, table, tell
 
 if TYPE_CHECKING:
     from saddlepoint.auditing import Audit
@@ -22,12 +37,24 @@ if TYPE_CHECKING:
 
 _Json = Annotated[bool, typer.Option("--json", help="Print the record as JSON, and nothing else.")]
 _Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no table: the verdict alone.")]
+_Out = Annotated[Path | None, typer.Option(help="Where to write.", metavar="FOLDER", show_default="runs/TARGET-NORM-RADIUS")]
 _Executor = Annotated[
     Means | None,
     typer.Option(help="Who computes: this process, several, or a Ray cluster.", show_default="serial", case_sensitive=False),
 ]
 _Workers = Annotated[int | None, typer.Option(min=1, help="How many processes.", show_default="one per core")]
 _Address = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The Ray cluster to join.", show_default="one of its own")]
+_Access = Annotated[Access, typer.Option(help="What the attacker is shown.", case_sensitive=False)]
+_Coins = Annotated[
+    Coins, typer.Option(help="A random defence's: unknown, known, or tossed once for all answers.", case_sensitive=False)
+]
+_Rounds = Annotated[Rounds, typer.Option(help="Batches of a stream, or all of it as one.", case_sensitive=False)]
+_Hidden = Annotated[bool, typer.Option("--hidden-state", help="Nobody sees what an online defence has become.")]
+_Order = Annotated[Order, typer.Option(help="Who orders the stream, and how.", case_sensitive=False)]
+_Window = Annotated[int | None, typer.Option(min=1, help="Images ordered together.", show_default="256, if ordered")]
+_Control = Annotated[float, typer.Option(metavar="SHARE", help="The attacker's share of each batch.")]
+_Victims = Annotated[Victims, typer.Option(help="Whose wrong answers count, where --control is below 1.", case_sensitive=False)]
+_Live = Annotated[bool, typer.Option("--live", help="An online defence is asked itself, and learns from every query.")]
 _DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the specification, say how many cells it has, and stop before the attacks.")
 ]
@@ -44,6 +71,7 @@ def add(app: typer.Typer) -> None:
             "saddlepoint audit net.py:make --data cifar10 --n 1000 --budget thorough",
             "saddlepoint audit my.package.models:robust --data images.npz --norm l2",
             "saddlepoint audit net.py:make --attacks apgd-ce,apgd-t,fab-t,square",
+            "saddlepoint audit zoo:digits-dent --eps 0.15 --order by-label",
             "saddlepoint audit net.py:make --dry-run > spec.toml",
             "saddlepoint audit net.py:make --json | jq .robust_accuracy",
             note="net.py holds a function without arguments that returns the model in eval mode. Its inputs are pixels from 0 to "
@@ -72,10 +100,21 @@ def audit(
         str | None,
         typer.Option(metavar="NAMES", help="Such as apgd-ce,apgd-t,square; replaces the budget's.", show_default="by the budget"),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Every random number follows from it.")] = 0,
-    out: Annotated[
-        Path | None, typer.Option(help="Where to write.", metavar="FOLDER", show_default="runs/TARGET-NORM-RADIUS")
+    access: _Access = Access.gradient,
+    coins: _Coins = Coins.private,
+    rounds: _Rounds = Rounds.many,
+    hidden_state: _Hidden = False,
+    order: _Order = Order.natural,
+    window: _Window = None,
+    control: _Control = 1.0,
+    victims: _Victims = Victims.all,
+    live: _Live = False,
+    claim: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="A robust accuracy that somebody claims, as 0.62: is it refuted?", show_default="none"),
     ] = None,
+    seed: Annotated[int, typer.Option(help="Every random number follows from it.")] = 0,
+    out: _Out = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images attacked together.")] = 128,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps.")] = "cpu",
     executor: _Executor = None,
@@ -87,14 +126,19 @@ def audit(
     json: _Json = False,
     quiet: _Quiet = False,
 ) -> None:
-    """Attack a model and say how robust it is: an upper bound, with an interval and what speaks against it."""
+    """Attack a model and say how robust it is: an upper bound, with an interval, a checklist, and what the number is worth."""
     from saddlepoint.run.spec import parse, radius
 
     eps = eps or USUAL_RADIUS[norm]
     radius(eps)
+    threat = {
+        "norm": norm.value, "eps": eps, "access": access.value, "coins": coins.value, "rounds": rounds.value, "order": order.value,
+        "leaking": not hidden_state, "window": window, "control": control, "victims": victims.value, "live": live,
+    }  # fmt: skip
     asked: dict[str, Any] = {
-        "target": target, "data": images(data, n, root), "threat": {"norm": norm.value, "eps": eps}, "budget": budget.value,
+        "target": target, "data": images(data, n, root), "threat": threat, "budget": budget.value,
         "seed": seed, "batch_size": batch_size, "device": device, "attacks": by_name(attacks),
+        "claim": claim,
     }  # fmt: skip
     spec, place = parse(asked, "what was asked for"), out or default_folder(target, norm, eps)
     if dry_run:
@@ -138,14 +182,32 @@ def _plan(spec: RunSpec, out: Path, *, json: bool) -> None:
         import json as notation
 
         found = {"spec": spec.model_dump(mode="json"), "out": str(out), "adversaries": names, "cells": len(work.keys), "done": done}
+        found["choices"] = [{"name": c.name, "reason": c.reason, "passes": c.passes} for c in work.plan.choices]
         typer.echo(notation.dumps(found, indent=1))
         return
     typer.echo(write(spec), nl=False)
+    for choice in work.plan.choices:
+        tell(f"{choice.name} (at most {choice.passes or 'unknown'} passes per image): {choice.reason}.")
     tell(f"{len(work.keys)} cells: {len(work.plan.job.groups)} groups of images x {', '.join(names)}.")
     tell(f"{done} are finished in {out}." if done else f"None is finished in {out} yet.")
 
 
+def _announce(spec: RunSpec) -> None:
+    """Who is sent, why, and at what price: on standard error, before anything is spent."""
+    from saddlepoint.run.work import load
+
+    refuse_missing_device(spec.device)
+    choices = load(spec).plan.choices
+    rows = [[choice.name, "–" if choice.passes is None else str(choice.passes), choice.reason] for choice in choices]
+    errors().print(table(("attack", "passes", "why"), rows))
+    known = [choice.passes for choice in choices if choice.passes is not None]
+    if known:
+        tell(f"At most {sum(known)} forward and backward passes per image; one that falls early costs less.")
+
+
 def _run(spec: RunSpec, out: Path, by: Executor, *, page: bool, json: bool, quiet: bool) -> None:
+    if not (json or quiet):
+        _announce(spec)
     with _watching(out, page=page, shown=not (json or quiet)) as watch:
         done = run(spec, out, by=by, watch=watch)
     if json:
@@ -176,9 +238,15 @@ def _watching(out: Path, *, page: bool, shown: bool) -> Iterator[Watch]:
 
 
 def show(audit: Audit) -> None:
-    """What speaks against the number, then the numbers."""
+    """What speaks against the number, the checklist, then the numbers."""
     for symptom in audit.symptoms:
-        say(f"{symptom.level}: {symptom.name}. {symptom.message}", style=STYLES[symptom.level])
+        told = f"{symptom.level}: {symptom.name}. {symptom.message}"
+        say(f"{told} {symptom.remedy}".rstrip(), style=STYLES[symptom.level])
+    for item in audit.checklist:
+        if item.state != "does not apply":
+            say(f"{item.state:8} {item.name}: {item.evidence}", style=STATES[item.state])
+    for line in beside(audit.compared):
+        say(line)
     rows = [["clean", percent(audit.clean_accuracy), percent(audit.clean_accuracy), *["–"] * 4]]
     for row in audit.rows:
         passes = f"{row.forward:.1f} / {row.backward:.1f}"

@@ -23,6 +23,44 @@ class Norm(StrEnum):
     l1 = "l1"
 
 
+class Access(StrEnum):
+    """What the attacker is shown."""
+
+    decision = "decision"
+    score = "score"
+    gradient = "gradient"
+
+
+class Coins(StrEnum):
+    """Who knows the coins of a random defence."""
+
+    private = "private"
+    public = "public"
+    fixed = "fixed"
+
+
+class Rounds(StrEnum):
+    """How often the defender adapts."""
+
+    many = "many"
+    one = "one"
+
+
+class Order(StrEnum):
+    """In which order examples reach the defender."""
+
+    natural = "natural"
+    by_label = "by-label"
+    searched = "searched"
+
+
+class Victims(StrEnum):
+    """Whose wrong answers count."""
+
+    all = "all"
+    benign = "benign"
+
+
 class Budget(StrEnum):
     """How much the attacks may cost."""
 

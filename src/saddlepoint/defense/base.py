@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from saddlepoint.coins import governed
 from saddlepoint.defense.context import Context
 from saddlepoint.defense.trace import Trace, View
 
@@ -63,8 +64,8 @@ class Defense(ABC):
 class Plain(Defense):
     """A network as it is: one view.
 
-    Randomness hidden in the network (dropout left on, noise layers) is drawn from torch's global generator; it is seeded from the
-    context's coins inside a fork, so that a call is a function of its coins and nothing leaks out. Such noise depends on the batch.
+    Randomness hidden in the network (dropout left on, noise layers) is drawn from global generators; they are seeded from the
+    context's coins and put back, so that a call is a function of its coins and nothing leaks out. Such noise depends on the batch.
     """
 
     def __init__(self, net: nn.Module, *, random: bool = False, coupled: bool = False) -> None:
@@ -73,9 +74,7 @@ class Plain(Defense):
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         if not self.random:
             return Trace((View("final", self.net(x)),))
-        devices = [x.device] if x.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(ctx.shared_seed())
+        with governed(ctx.shared_seed(), x.device):
             return Trace((View("final", self.net(x)),))
 
 

@@ -52,11 +52,12 @@ def _anchor(title: str) -> str:
 
 
 def _verdict(audit: Audit) -> Markup:
-    level: Level = "note" if audit.verdict == "upper bound" else "serious"
-    told = audit.summary().removeprefix("cannot be told: ")  # the label says so
+    level: Level = "note" if audit.verdict == "holds so far" else "serious"
+    told = audit.summary().removeprefix(f"{audit.verdict}: ")  # the label says so
     return tag(
         "div",
         tag("span", f"Verdict: {audit.verdict}", class_="label"),
         tag("p", told[:1].upper() + told[1:]),
+        tag("ul", *(tag("li", reason) for reason in audit.reasons), class_="quiet"),
         class_=f"verdict {level}",
     )

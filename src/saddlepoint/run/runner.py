@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.attack.space import Ball, Linf
+from saddlepoint.auditing.admission import Target
 from saddlepoint.auditing.cell import Group
-from saddlepoint.auditing.plan import Target, conclude, plan
+from saddlepoint.auditing.plan import conclude, plan
 from saddlepoint.auditing.result import Audit
 from saddlepoint.auditing.suite import Budget
 from saddlepoint.describe import describe
@@ -38,19 +39,22 @@ def audit(
     device: str | torch.device | None = None,
     batch_size: int = 128,
     name: str | None = None,
+    claim: float | None = None,
     watch: Watch | None = None,
 ) -> Audit:
     """How robust is the target on these images? An upper bound, with an interval, symptoms, and the points that show it.
 
     `target` is an nn.Module that maps pixels in [0, 1] to logits, a `Defense`, or any callable on batches (then only gradient-free
     attacks are possible). `budget` is "quick", "standard" or "thorough"; `adversaries` replace those that the budget would compose.
+    `claim` is a robust accuracy to be tested, 0.62 for 62 %: a lower one makes the verdict *overstated*.
     With `out`, every finished piece is kept there, the same call goes on where it was stopped, and record and report are written.
     """
     if device is not None:
         x, y = x.to(device), y.to(device)
         target = target.to(device) if isinstance(target, nn.Module) else target
     planned = plan(
-        target, x, y, threat=threat, budget=budget, adversaries=adversaries, seed=seed, batch_size=batch_size, name=name
+        target, x, y, threat=threat, budget=budget, adversaries=adversaries, seed=seed, batch_size=batch_size, name=name,
+        claim=claim,
     )  # fmt: skip
     store = None if out is None else Store(Path(out))
     return run(Work.of(planned), store=store, watch=watch)
@@ -82,7 +86,7 @@ def run(
     fill(work, shelf, missing, executor, spec.model_dump_json() if spec else None, watch)
     result = conclude(work.plan, _groups(work, shelf), time.perf_counter() - started)
     if store is not None:
-        result = replace(result, run=identity(about))
+        result = replace(result, run=identity(about), folder=str(store.folder))
         result.to_html(result.save(store.folder) / "report.html")
         store.log("concluded", run=result.run, robust_accuracy=result.robust_accuracy, seconds=result.seconds)
     return result
@@ -112,6 +116,7 @@ def _about(work: Work, spec: RunSpec | None) -> dict[str, Any]:
         "target": {"name": work.plan.name, "sha256": work.target},
         "threat": describe(work.plan.job.threat),
         "adversaries": [describe(a) for a in work.plan.adversaries],
+        "reasons": {choice.name: choice.reason for choice in work.plan.choices},
         "seed": work.plan.job.seed,
         "batch_size": work.plan.job.batch_size,
         "device": str(work.plan.job.x.device),

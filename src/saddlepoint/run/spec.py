@@ -52,10 +52,22 @@ class ThreatSpec(Section):
     eps: Annotated[str, Field(description="the radius, for pixels in [0, 1]: '8/255' or '0.031'")] = "8/255"
     access: Literal["decision", "score", "gradient"] = "gradient"
     queries: Annotated[int | None, Field(ge=1, description="forward passes per example and attack")] = None
-    coins: Literal["private", "public"] = "private"
+    coins: Annotated[
+        Literal["private", "public", "fixed"],
+        Field(description="the defender's: unknown to the attacker, known, or tossed once for all answers"),
+    ] = "private"
     draws: Annotated[
         int | None, Field(ge=1, description="answers by which a random defence is judged; the budget decides by default")
     ] = None
+    rounds: Annotated[Literal["many", "one"], Field(description="one: the whole stream is a single batch")] = "many"
+    leaking: Annotated[bool, Field(description="does the attacker see what an online defence has become?")] = True
+    order: Annotated[
+        Literal["natural", "by-label", "searched"], Field(description="in which the examples are sent; not natural: the attacker's")
+    ] = "natural"
+    window: Annotated[int | None, Field(ge=1, description="examples that are ordered together; 256 by default")] = None
+    control: Annotated[float, Field(gt=0, le=1, description="share of each batch that is the attacker's")] = 1.0
+    victims: Annotated[Literal["all", "benign"], Field(description="whose wrong answers count, where control is below 1")] = "all"
+    live: Annotated[bool, Field(description="is an online defence itself asked, which learns from every query?")] = False
 
     @field_validator("eps")
     @classmethod
@@ -87,6 +99,9 @@ class RunSpec(Section):
     threat: ThreatSpec = ThreatSpec()
     budget: Literal["quick", "standard", "thorough"] = "standard"
     attacks: Annotated[tuple[AttackSpec, ...], Field(description="instead of the attacks that the budget composes")] = ()
+    claim: Annotated[
+        float | None, Field(ge=0, le=1, description="a robust accuracy that somebody claims, 0.62 for 62 %: is it refuted?")
+    ] = None
     seed: int = 0
     batch_size: Annotated[int, Field(ge=1, description="examples per cell")] = 128
     device: str = "cpu"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
-from saddlepoint.auditing.plan import Target
+from saddlepoint.auditing.admission import Target
 from saddlepoint.defense import Defense
 from saddlepoint.locate import locate, told
 from saddlepoint.run.spec import SpecError

@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.auditing.cell import Group
+from saddlepoint.auditing.findings import DEARER, Check, Verification
 from saddlepoint.auditing.plan import conclude
 from saddlepoint.auditing.result import Audit
 from saddlepoint.describe import describe
@@ -29,29 +29,17 @@ from saddlepoint.run.spec import RunSpec
 from saddlepoint.run.store import Store, StoreError
 from saddlepoint.run.work import Work, load, torch_threads
 
-_TIMED = ("seconds", "versions", "verdict", "schema", "run")  # of a record: not determined by the cells, or looked at elsewhere
+__all__ = ["Check", "Verification", "VerificationError", "cell_check", "checks", "confirmed", "sound_cells", "verify"]
+
+_TIMED = (
+    "seconds",
+    "versions",
+    "verdict",
+    "reasons",
+    "schema",
+    "run",
+)  # of a record: not determined by the cells, or looked at elsewhere
 _MARGIN = 1e-4  # logits of another machine's arithmetic; answers and accuracies must agree exactly
-
-
-@dataclass(frozen=True)
-class Check:
-    """One thing that was looked at, and what was found."""
-
-    name: str
-    passed: bool
-    message: str
-
-
-@dataclass(frozen=True)
-class Verification:
-    """All that was looked at. One disagreement is enough to fail."""
-
-    folder: str
-    checks: tuple[Check, ...]
-
-    @property
-    def passed(self) -> bool:
-        return all(check.passed for check in self.checks)
 
 
 def verify(folder: Path) -> Verification:
@@ -66,6 +54,27 @@ def verify(folder: Path) -> Verification:
     except BrokenProcessPool:
         checks = (Check("process", False, "the process that scored the points died, perhaps for want of memory."),)
     return Verification(str(folder), checks)
+
+
+class VerificationError(ValueError):
+    """A kept audit is not what it claims to be."""
+
+
+def confirmed(audit: Audit) -> Verification:
+    """The checks of a kept audit, all passed; else a `VerificationError` that names every disagreement.
+
+    What is held in memory must be what lies in the folder: a record that was changed after loading claims something else.
+    """
+    found = verify(Path(audit.folder))
+    wrong = [f"{check.name}: {check.message}" for check in found.checks if not check.passed]
+    saved = Audit.load(audit.folder)
+    names = ("x", "y", "worst_points", "correct", "answered")
+    moved = [name for name in names if not torch.equal(getattr(saved, name), getattr(audit, name).cpu())]
+    if moved or saved.record() != audit.record():
+        wrong.append(f"record: what is held differs from what {audit.folder} holds{': ' + ', '.join(moved) if moved else ''}.")
+    if wrong:
+        raise VerificationError("\n".join([f"the audit in {audit.folder} is not what it claims to be:", *wrong]))
+    return found
 
 
 def _verify(folder: Path, start: Path) -> tuple[Check, ...]:
@@ -189,7 +198,11 @@ def _same_record(audit: Audit, derived: Audit) -> Check:
 def _untimed(record: dict[str, Any]) -> dict[str, Any]:
     rows = [{name: value for name, value in row.items() if name != "seconds"} for row in record["rows"]]
     symptoms = [(symptom["name"], symptom["level"]) for symptom in record["symptoms"]]  # the words may tell of measured noise
-    return {**{name: value for name, value in record.items() if name not in _TIMED}, "rows": rows, "symptoms": symptoms}
+    # Words and clocks tell of this machine; what an answer costs is known to the clock alone.
+    items = [(item["name"], item["state"]) for item in record["checklist"] if item["name"] != DEARER]
+    compared = {**record["compared"], "cost": None}
+    kept = {name: value for name, value in record.items() if name not in _TIMED}
+    return {**kept, "rows": rows, "symptoms": symptoms, "checklist": items, "compared": compared}
 
 
 def _groups(work: Work, episodes: Mapping[str, Episode]) -> list[Group]:

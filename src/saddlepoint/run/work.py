@@ -13,18 +13,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from saddlepoint.attack.space import Ball
 from saddlepoint.auditing.plan import Plan, plan
 from saddlepoint.data import SOURCES, load_data
 from saddlepoint.describe import describe
-from saddlepoint.game import Threat
 from saddlepoint.run.attacks import NAMED, build, named
 from saddlepoint.run.identity import cell_keys, target_digest
-from saddlepoint.run.spec import NORMS, DataSpec, RunSpec, parse, radius
+from saddlepoint.run.spec import DataSpec, RunSpec, ThreatSpec, parse
 from saddlepoint.run.store import Packed
 from saddlepoint.run.target import resolve
+from saddlepoint.run.threat import threat
 
 Cell = tuple[int, int]  # (group of examples, adversary)
+# What an option can say of a threat beside norm and radius, and that the state is hidden.
+FLAGS = {name: f"--{name}" for name in ("access", "coins", "rounds", "order", "window", "control", "victims", "live")}
 
 
 @dataclass(frozen=True)
@@ -60,38 +61,51 @@ def load(spec: RunSpec) -> Work:
     target, source = resolve(spec.target)
     if isinstance(target, nn.Module):
         target = target.to(spec.device)
-    space = Ball(NORMS[spec.threat.norm], radius(spec.threat.eps))
-    threat = Threat(space, spec.threat.access, spec.threat.queries, spec.threat.coins, spec.threat.draws or 1)
-    planned = plan(
-        target,
-        data.x.to(spec.device),
-        data.y.to(spec.device),
-        threat=threat,
-        budget=spec.budget,
-        adversaries=[build(attack) for attack in spec.attacks],
-        seed=spec.seed,
-        batch_size=spec.batch_size,
-        name=spec.target,
-    )
+    # What is measured decides who is sent, and every worker must come to the same: they add up alike only with as many threads.
+    with torch_threads(spec.threads):
+        planned = plan(
+            target,
+            data.x.to(spec.device),
+            data.y.to(spec.device),
+            threat=threat(spec.threat),
+            budget=spec.budget,
+            adversaries=[build(attack) for attack in spec.attacks],
+            seed=spec.seed,
+            batch_size=spec.batch_size,
+            name=spec.target,
+            claim=spec.claim,
+        )
     named = replace(planned, data=data.name, classes=data.classes, command=command(spec))
     return Work.of(named, source=source, threads=spec.threads)
 
 
 def command(spec: RunSpec) -> str:
     """The command line that asks for the same run; what no option can say is in the copy of the specification beside the run."""
-    words = ["saddlepoint", "audit", spec.target, "--data", spec.data.name, "--norm", spec.threat.norm, "--eps", spec.threat.eps]
+    words = ["saddlepoint", "audit", spec.target, "--data", spec.data.name, *_threat_words(spec.threat)]
     said: dict[str, Any] = {"target": spec.target, "budget": spec.budget, "seed": spec.seed, "batch_size": spec.batch_size}
     count = DataSpec().n if spec.data.n is None and spec.data.name in SOURCES else spec.data.n  # what is taken if --n is left out
     said |= {"data": {"name": spec.data.name, "n": count, "root": spec.data.root}, "device": spec.device}
-    said |= {"threat": {"norm": spec.threat.norm, "eps": spec.threat.eps}}
+    said |= {"threat": {name: getattr(spec.threat, name) for name in ("norm", "eps", *FLAGS)} | {"leaking": spec.threat.leaking}}
     if spec.data.n is not None:
         words += ["--n", str(spec.data.n)]
     words += ["--budget", spec.budget, "--seed", str(spec.seed), "--batch-size", str(spec.batch_size)]
+    words += ["--claim", f"{spec.claim:g}"] if spec.claim is not None else []
+    said["claim"] = spec.claim
     words += [*(["--device", spec.device] if spec.device != "cpu" else []), *(["--root", spec.data.root] if spec.data.root else [])]
     if spec.attacks and all(attack.name in NAMED for attack in spec.attacks):
         words += ["--attacks", ",".join(str(attack.name) for attack in spec.attacks)]
         said["attacks"] = [named(str(attack.name)).model_dump() for attack in spec.attacks]
     return shlex.join(words if parse(said) == spec else ["saddlepoint", "run", "spec.toml"])
+
+
+def _threat_words(spec: ThreatSpec) -> list[str]:
+    """Norm and radius always, the rest where it is not the default."""
+    words, usual = ["--norm", spec.norm, "--eps", spec.eps], ThreatSpec()
+    for name, flag in FLAGS.items():
+        value = getattr(spec, name)
+        if value != getattr(usual, name):
+            words += [flag] if value is True else [flag, str(value)]
+    return words if spec.leaking else [*words, "--hidden-state"]
 
 
 def compute(spec: str, cell: Cell) -> Packed:

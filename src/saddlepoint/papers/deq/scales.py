@@ -54,7 +54,7 @@ class Setting:
 SETTINGS: Mapping[Scale, Setting] = {
     "tiny": Setting(12, 16, 6, PGD(3, _QUARTER), PGD(6, _QUARTER), Square(12), Budget(2, 1, 2), 3, (1, 3), (0.5, 1.0), 16, 1),
     "small": Setting(
-        40, 100, 30, PGD(10, _QUARTER), PGD(50, _QUARTER), Square(200), Budget(5, 1, 50), 8, (1, 5), (0.5, 1.0), 50, 1
+        200, 300, 100, PGD(10, _QUARTER), PGD(100, _QUARTER), Square(500), Budget(20, 3, 200), 8, (1, 5, 9), (0.5, 1.0), 100, 1
     ),
     "paper": Setting(
         1000, 10_000, 10_000, PGD(10, _QUARTER), PGD(1000, _QUARTER), Square(), Budget(), 8, (1, 5, 9), (0.5, 1.0), 96, None

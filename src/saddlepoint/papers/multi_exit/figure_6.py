@@ -11,7 +11,8 @@ from saddlepoint.attack.pgd import PGD
 from saddlepoint.coins import Coins
 from saddlepoint.game.exits import ExitGame
 from saddlepoint.game.partial import max_average
-from saddlepoint.papers.multi_exit.lab import Images, Lab, Subject
+from saddlepoint.papers.bench import Images
+from saddlepoint.papers.multi_exit.lab import Lab, Subject
 from saddlepoint.papers.multi_exit.scales import Rows
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Cloud, Result, Row, Table

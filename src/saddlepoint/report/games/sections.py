@@ -136,7 +136,7 @@ def exits(record: GameRecord) -> Part:
     clean, attacked = record.exit_accuracy(0), record.exit_accuracy(record.all_exits_row)
     steps, lines = [], []
     for number, (before, after) in enumerate(zip(clean, attacked, strict=True), start=1):
-        low, high, _ = wilson(after, record.scored_on)
+        low, high = wilson(after, record.scored_on)[:2]
         steps.append(Bar(f"exit {number}", after, max(before - after, 0.0), percent(after), interval=(low, high)))
         lines.append((f"exit {number}", percent(before), percent(after), between(low, high)))
     legend = key(kept="left by the attack on all exits", lost="taken by it", whisker="95 % interval")

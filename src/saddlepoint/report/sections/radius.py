@@ -61,7 +61,7 @@ def _fallen(subject: Subject) -> tuple[Tensor, Tensor]:
 
 def _point(n: int, at: float, sizes: Tensor, lost: Tensor) -> Point:
     share = float(1 - torch.where(sizes <= at, lost, 0.0).mean())
-    low, high, _ = wilson(min(max(share, 0.0), 1.0), n)
+    low, high = wilson(min(max(share, 0.0), 1.0), n)[:2]
     return Point(at, share, low, high)
 
 

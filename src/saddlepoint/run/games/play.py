@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.attack.space import Ball
+from saddlepoint.auditing.admission import TargetError
 from saddlepoint.auditing.cell import Job
-from saddlepoint.auditing.check import Checked, TargetError, check
+from saddlepoint.auditing.check import Checked, check
 from saddlepoint.auditing.plan import Plan
 from saddlepoint.auditing.result import Symptom
 from saddlepoint.data import load_data

@@ -1,28 +1,17 @@
-"""A network seen, and steered, at its named layers: hooks that live as long as one pass of one thread."""
+"""A network seen, and steered, at its named layers."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from difflib import get_close_matches
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from saddlepoint.zoo.adaptive.learning import parts
+from saddlepoint.zoo.layers import reaching, refuse_twice, refuse_unknown, refuse_unreached
 
 INPUT = "input"  # the name of the images themselves, beside those of layers
-
-
-def refuse_unknown(net: nn.Module, names: Iterable[str]) -> None:
-    """A layer that the network does not have is refused; the nearest names are told."""
-    layers = [INPUT, *(name for name, _ in net.named_modules() if name)]
-    for name in names:
-        if name not in layers:
-            near = get_close_matches(name, layers, n=3, cutoff=0.3) or [INPUT, *(known for known, _ in net.named_children())]
-            raise ValueError(f"the network has no layer called {name!r}. Nearest: {', '.join(map(repr, near))}.")
 
 
 def refuse_training(net: nn.Module) -> None:
@@ -37,14 +26,14 @@ def steered(net: nn.Module, names: Sequence[str], steer: Callable[[str, Tensor],
     reached: set[str] = set()
 
     def met(name: str, given: Tensor) -> Tensor:
-        _refuse_twice(name, reached)
+        refuse_twice(name, reached)
         reached.add(name)
         return steer(name, given).clone()  # a layer after it may work in place, and must not change what was seen here
 
     inner = [name for name in names if name != INPUT]
-    with _hooked(net, inner, lambda name, given, out: met(name, out)):  # noqa: ARG005
+    with reaching(net, inner, lambda name, given, out: met(name, out)):  # noqa: ARG005
         logits = net(met(INPUT, x) if INPUT in names else x)
-    _refuse_unreached(inner, reached)
+    refuse_unreached(inner, reached)
     return cast(Tensor, logits)
 
 
@@ -60,13 +49,13 @@ class Features:
         found: dict[str, Tensor] = {}
 
         def note(name: str, given: Tensor, out: Tensor) -> Tensor:
-            _refuse_twice(name, found)
+            refuse_twice(name, found)
             found[name] = out if self.layer is not None else given
             return out.clone()  # as above
 
-        with _hooked(self.net, [self._at], note):
+        with reaching(self.net, [self._at], note):
             self.net(x)
-        _refuse_unreached([self._at], found)
+        refuse_unreached([self._at], found)
         return _pooled(self._at, found[self._at])
 
     def of(self, x: Tensor) -> Tensor:
@@ -87,33 +76,3 @@ def _last_linear(net: nn.Module) -> str:
     if not linear:
         raise ValueError("the network has no linear layer to take features from. Name the layer that gives them: layer='...'.")
     return str(linear[-1])
-
-
-@contextmanager
-def _hooked(net: nn.Module, names: Sequence[str], hook: Callable[[str, Tensor, Tensor], Tensor]) -> Iterator[None]:
-    """`hook(name, given, out)` when a layer has answered; what it returns takes the place of `out`. No hook stays behind."""
-    here, layers = threading.get_ident(), dict(net.named_modules())
-
-    def bound(name: str) -> Callable[[nn.Module, Any, Tensor], Tensor | None]:
-        def call(module: nn.Module, given: Any, out: Tensor) -> Tensor | None:  # noqa: ARG001
-            return hook(name, given[0] if given else out, out) if threading.get_ident() == here else None
-
-        return call
-
-    handles = [layers[name].register_forward_hook(bound(name)) for name in names]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _refuse_twice(name: str, reached: Iterable[str]) -> None:
-    if name in reached:
-        raise ValueError(f"layer {name!r} is reached more than once in one forward pass. Choose one that is reached once.")
-
-
-def _refuse_unreached(names: Iterable[str], reached: Iterable[str]) -> None:
-    unreached = sorted(set(names) - set(reached))
-    if unreached:
-        raise ValueError(f"the forward pass never calls {unreached}. Choose layers that it calls as modules.")

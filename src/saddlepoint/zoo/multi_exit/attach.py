@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from difflib import get_close_matches
+from collections.abc import Mapping
 from typing import cast
 
 import torch
 from torch import Tensor, nn
+
+from saddlepoint.zoo.layers import reaching, refuse_twice, refuse_unknown, refuse_unreached
 
 
 def attach_exits(
@@ -31,7 +30,7 @@ def attach_exits(
     """
     if not heads:
         raise ValueError("attach_exits was given no layer. Name at least one, such as {'layer3': None}.")
-    refuse_unknown_layers(net, heads)
+    refuse_unknown(net, heads)
     missing = [name for name, head in heads.items() if head is None]
     if missing and example is None:
         raise ValueError(f"no head was given for {missing}: pass example=x[:1], an input by which to size them, or give the heads.")
@@ -67,52 +66,14 @@ class Attached(nn.Module):
     def forward(self, x: Tensor) -> list[Tensor]:
         heads, exits = dict(zip(self.names, self.heads, strict=True)), dict[str, Tensor]()
 
-        def answer(name: str, features: Tensor) -> None:
-            if name in exits:
-                raise ValueError(f"layer {name!r} is reached more than once in one forward pass. Choose one that is reached once.")
+        def answer(name: str, given: Tensor, features: Tensor) -> None:  # noqa: ARG001
+            refuse_twice(name, exits)
             exits[name] = heads[name](features)
 
         with reaching(self.net, self.names, answer):
             last = self.net(x)
         refuse_unreached(self.names, exits)
         return _of_equal_classes({**exits, "the network itself": last})
-
-
-def refuse_unknown_layers(net: nn.Module, names: Iterable[str]) -> None:
-    layers = [name for name, _ in net.named_modules() if name]
-    for name in names:
-        if name not in layers:
-            near = get_close_matches(name, layers, n=3, cutoff=0.3) or [known for known, _ in net.named_children()]
-            raise ValueError(f"the network has no layer called {name!r}. Nearest: {', '.join(map(repr, near))}.")
-
-
-@contextmanager
-def reaching(net: nn.Module, names: tuple[str, ...], reached: Callable[[str, Tensor], None]) -> Iterator[None]:
-    """`reached(name, output)` when a named layer has answered, for passes of this thread only; no hook stays behind.
-
-    Hooks that live as long as a pass leave a network that can be copied, saved and used without its exits.
-    """
-    here, layers = threading.get_ident(), dict(net.named_modules())
-
-    def hook(name: str) -> Callable[[nn.Module, object, Tensor], None]:
-        def note(module: nn.Module, given: object, out: Tensor) -> None:  # noqa: ARG001
-            if threading.get_ident() == here:
-                reached(name, out)
-
-        return note
-
-    handles = [layers[name].register_forward_hook(hook(name)) for name in names]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def refuse_unreached(names: Iterable[str], reached: Mapping[str, Tensor]) -> None:
-    unreached = [name for name in names if name not in reached]
-    if unreached:
-        raise ValueError(f"the forward pass never calls {unreached}. Choose layers that it calls as modules.")
 
 
 def _of_equal_classes(exits: Mapping[str, Tensor]) -> list[Tensor]:
@@ -129,7 +90,11 @@ def _of_equal_classes(exits: Mapping[str, Tensor]) -> list[Tensor]:
 def _default_heads(net: nn.Module, names: list[str], example: Tensor) -> dict[str, nn.Module]:
     """Sized by one pass, in eval mode, of a copy."""
     probe, features = copy.deepcopy(net).eval(), dict[str, Tensor]()
-    with torch.no_grad(), reaching(probe, tuple(names), features.__setitem__):
+
+    def note(name: str, given: Tensor, out: Tensor) -> None:  # noqa: ARG001
+        features[name] = out
+
+    with torch.no_grad(), reaching(probe, names, note):
         logits = probe(example)
     refuse_unreached(names, features)
     classes = _of_equal_classes({"the network itself": logits})[0].shape[1]

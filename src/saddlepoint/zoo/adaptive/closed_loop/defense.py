@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from saddlepoint.defense import Context, Defense, Trace, View
 from saddlepoint.zoo.adaptive.closed_loop.embedding import Embedding, Learner, PrincipalComponents
 from saddlepoint.zoo.adaptive.descent import slope
-from saddlepoint.zoo.adaptive.layers import refuse_training, refuse_unknown, steered
+from saddlepoint.zoo.adaptive.layers import INPUT, refuse_training, steered
 from saddlepoint.zoo.adaptive.learning import parts, refuse_data
+from saddlepoint.zoo.layers import refuse_unknown
 
 _BETA_1, _BETA_2, _EPSILON = 0.9, 0.999, 1e-8  # of Adam
 _PCA = PrincipalComponents()
@@ -61,7 +62,7 @@ class ClosedLoopControl(Defense):
         if steps < 0 or rate <= 0:
             raise ValueError(f"ClosedLoopControl needs steps >= 0 and rate > 0, got steps={steps} and rate={rate}.")
         refuse_training(net)
-        refuse_unknown(net, layers)
+        refuse_unknown(net, layers, beside=(INPUT,))
         if embeddings is not None and set(embeddings) != set(layers):
             raise ValueError(f"every layer needs an embedding: layers are {sorted(layers)}, embeddings are {sorted(embeddings)}.")
         self.net, self.layers, self.embeddings = net, tuple(layers), embeddings

@@ -1,0 +1,108 @@
+"""A network opened from outside: layers that lose gradients, and functions of torch that have none, become sites."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from saddlepoint.defense import Context, Plain, Trace
+
+_FLAT = ("sign", "round", "floor", "ceil", "trunc", "heaviside", "detach")  # of one tensor: slope zero, or none
+_STEPS = {"gt": 1, "ge": 1, "lt": -1, "le": -1}  # comparisons: the sign of the first argument in what is compared with zero
+_WHOLE = ("byte", "int", "long", "short", "to", "type")  # casts; the last two also back to floats
+_FLOATS = ("float", "double", "half", "to", "type", "type_as")
+NO_GRAD = "torch.no_grad"
+FUNCTIONS = (*(f"torch.{name}" for name in (*_FLAT, *_STEPS, *_WHOLE)), NO_GRAD)
+
+
+class Opened(Plain):
+    """The network as it is, with sites: `layers` by their names in it, and the functions of `FUNCTIONS` that are named.
+
+    Values are those of the network. Without a rule at a site so are gradients; `BPDA()` there carries a gradient across it
+    (Athalye et al. 2018, Sec. 4.1), and at the site `torch.no_grad` it records what the network computes under no_grad. Comparisons
+    and casts to whole numbers are crossed where their result becomes a float again.
+    """
+
+    def __init__(self, net: nn.Module, sites: tuple[str, ...], *, random: bool = False, coupled: bool = False) -> None:
+        super().__init__(net, random=random, coupled=coupled)
+        self.functions = frozenset(site for site in sites if site in FUNCTIONS)
+        layers = dict(net.named_modules())
+        self.layers = {site: layers[site] for site in sites if site not in FUNCTIONS}
+
+    def trace(self, x: Tensor, ctx: Context) -> Trace:
+        with self._led(ctx), _Functions(ctx, self.functions):
+            return super().trace(x, ctx)
+
+    @contextmanager
+    def _led(self, ctx: Context) -> Iterator[None]:
+        """Layers whose forward goes through the context, while the network is run."""
+        before = {layer: vars(layer).get("forward") for layer in self.layers.values()}
+        for site, layer in self.layers.items():
+            layer.forward = partial(ctx.through, site, layer.forward)
+        try:
+            yield
+        finally:
+            for layer, forward in before.items():
+                del layer.forward
+                if forward is not None:  # somebody had replaced it before
+                    layer.forward = forward
+
+
+class HandedOver(Plain):
+    """A network that changes while it is used, asked each time as it was when it was handed over; opened at `sites`."""
+
+    def __init__(self, net: nn.Module, sites: tuple[str, ...] = (), *, random: bool = False, coupled: bool = False) -> None:
+        super().__init__(net, random=random, coupled=coupled)
+        self.sites = sites
+
+    def trace(self, x: Tensor, ctx: Context) -> Trace:
+        return Opened(copy.deepcopy(self.net), self.sites, random=self.random, coupled=self.coupled).trace(x, ctx)
+
+
+class _Functions(TorchFunctionMode):
+    """Calls of torch, some of them through the context."""
+
+    def __init__(self, ctx: Context, sites: frozenset[str]) -> None:
+        super().__init__()
+        self.ctx, self.sites, self.recording = ctx, sites, torch.is_grad_enabled()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch._C._set_grad_enabled and NO_GRAD in self.sites:
+            return self._recording(func, *args)
+        name, first = getattr(func, "__name__", ""), args[0] if args else None
+        if not isinstance(first, Tensor):
+            return func(*args, **kwargs)
+        if name in _FLAT and f"torch.{name}" in self.sites and first.is_floating_point():
+            return self.ctx.through(f"torch.{name}", lambda v: func(v, *args[1:], **kwargs), first)
+        out = func(*args, **kwargs)
+        made = isinstance(out, Tensor) and first.is_floating_point() and not out.is_floating_point()
+        if made and f"torch.{name}" in self.sites:
+            out._came_from = _origin(name, func, args, kwargs)
+        came_from = getattr(first, "_came_from", None)
+        if name in _FLOATS and came_from is not None and isinstance(out, Tensor) and out.is_floating_point():
+            site, source, again = came_from
+            return self.ctx.through(site, lambda v: func(again(v), *args[1:], **kwargs), source)
+        return out
+
+    def _recording(self, func: Any, wanted: bool) -> None:
+        """Whether gradients are recorded is the attacker's choice: with a rule here, the network cannot switch it off."""
+        self.ctx.through(NO_GRAD, lambda v: v, torch.zeros(len(self.ctx.coins)))
+        func(wanted or (self.recording and NO_GRAD in self.ctx.rules))
+
+
+def _origin(name: str, func: Any, args: Any, kwargs: Any) -> tuple[str, Tensor, Any]:
+    """(site, tensor, function): the tensor from which a function without a slope made the result."""
+    first, rest = args[0], args[1:]
+    if name in _WHOLE:
+        return f"torch.{name}", first, lambda v: func(v, *rest, **kwargs)
+    other, turn = rest[0], _STEPS[name]
+    shifted = turn * (first - other)
+    return f"torch.{name}", shifted, lambda v: func(turn * v, 0)

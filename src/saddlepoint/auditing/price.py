@@ -1,0 +1,59 @@
+"""What an adversary may cost, before it is sent: forward and backward passes per example, at most."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from saddlepoint.game import Adversary, Direct, FixedPoint, GreedyModelSpace, MultiTarget, Restarts, Retrained, Transfer
+from saddlepoint.game.adversary import Around
+from saddlepoint.game.transductive import Joint
+
+
+class Passes(NamedTuple):
+    """Of one example."""
+
+    forward: int
+    backward: int
+
+    def times(self, count: int) -> Passes:
+        return Passes(count * self.forward, count * self.backward)
+
+    def plus(self, forward: int) -> Passes:
+        return Passes(self.forward + forward, self.backward)
+
+    @property
+    def total(self) -> int:
+        return self.forward + self.backward
+
+
+def price(adversary: Adversary | Joint, draws: int = 1) -> Passes:
+    """At most this many, where the defence is judged over so many draws; an example that falls early costs less."""
+    inner: Any = adversary
+    match inner:
+        case Direct():
+            return _direct(inner)
+        case MultiTarget():
+            return price(inner.direct).plus(2 * draws).times(inner.targets).plus(1)
+        case Restarts():
+            return price(inner.adversary, draws).plus(2 * draws).times(inner.times)
+        case Transfer() | Around():
+            return price(inner.adversary, draws)
+        case GreedyModelSpace():
+            pools = [1 + i * draws for i in range(inner.rounds)]
+            rounds = [price(inner.direct.lasting(inner.over.patience(m))).times(m).plus(draws) for m in pools]
+            return Passes(sum(r.forward for r in rounds), sum(r.backward for r in rounds))
+        case FixedPoint():
+            rounds = [price(inner.direct).times(draws if i else 1).plus(draws) for i in range(inner.rounds)]
+            return Passes(sum(r.forward for r in rounds), sum(r.backward for r in rounds))
+        case Retrained():
+            return price(inner.direct).times(inner.models).plus(inner.models)
+        case _:
+            raise TypeError(f"the price of a {type(adversary).__name__} is not known.")
+
+
+def _direct(direct: Direct) -> Passes:
+    calls = direct.attack.calls
+    if direct.attack.needs != "gradient":
+        return Passes(calls * direct.estimator.cost, 0)
+    forward, backward = direct.estimator.slope_cost
+    return Passes(calls * forward, (calls - 1) * backward)

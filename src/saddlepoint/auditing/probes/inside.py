@@ -1,0 +1,119 @@
+"""What goes on inside a call: optimisation, solves, and what it all costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from saddlepoint.attack.goal import Goal
+from saddlepoint.attack.loss import margin
+from saddlepoint.auditing.probes.subject import Subject
+from saddlepoint.auditing.traits import Trait, seen, told, unseen, untold
+from saddlepoint.defense import Context
+from saddlepoint.gradients import Backprop
+
+_DEAR = 1.5  # times the static net
+_FAR = 0.1  # a relative residual that no tolerance explains
+
+
+def inside(subject: Subject) -> Iterator[Trait]:
+    """Test-time autograd, solver residuals, cost."""
+    calls, operations = _Differentiations(), _Operations()
+    with torch.no_grad(), operations, calls:
+        subject.fresh().ask()
+    yield told(
+        "optimises inside", calls.count > 0, 1, f"one call differentiates {calls.count} times while it answers",
+        "no gradient is taken while it answers",
+    )  # fmt: skip
+    yield _settled(subject)
+    yield _cost(subject, operations.total)
+    learner = subject.learns
+    yield told(
+        "adapts", learner, 1, f"it learns from the {subject.defense.memory} it is asked about", "it declares no memory",
+        declared=learner if subject.declares else None,
+    )  # fmt: skip
+    yield _differentiable(subject)
+
+
+def _differentiable(subject: Subject) -> Trait:
+    """Does a gradient through learning differ from one that takes what is learned for a constant?"""
+    name, goal = "adapts differentiably", Goal([subject.defense], subject.y, margin)
+    if not subject.learns or subject.defense.grants != "gradient":
+        return unseen(name, 1, "it does not learn, or gives no gradients")
+    slope, coins = Backprop().slope, subject.coins()
+    try:
+        through = slope(replace(goal, respond=True), subject.x, coins).grad
+    except (ValueError, RuntimeError, TypeError) as error:
+        return unseen(name, 1, f"no gradient comes through ({str(error).splitlines()[0]})")
+    with torch.no_grad():
+        became = subject.defense.adapt(subject.x, Context(coins))
+    constant = slope(replace(goal, defenses=[became]), subject.x, coins).grad
+    there = bool(through.isfinite().all()) and not torch.allclose(through, constant, rtol=1e-4, atol=1e-8)
+    return told(
+        name, there, len(subject), "the gradient through its learning is another one", "learning adds nothing to the gradient"
+    )
+
+
+def _settled(subject: Subject) -> Trait:
+    """How far from a fixed point do solves end?"""
+    name = "solver off its fixed point"
+    _, ctx = subject.views()
+    endings = [ending.residual for solves in ctx.endings.values() for ending in solves]
+    if not endings:
+        return untold(name, "no solve is named")
+    worst = torch.stack(endings).amax(0)
+    far = int((worst > _FAR).sum())
+    sites, amount = tuple(sorted(ctx.endings)), float(worst.median())
+    evidence = f"solves end with a relative residual of {amount:.2g} (median), {far} of {len(worst)} above {_FAR:g}"
+    if far:
+        return seen(name, evidence, places=sites, amount=amount)
+    return unseen(name, len(worst), evidence, places=sites, amount=amount)
+
+
+def _cost(subject: Subject, whole: int) -> Trait:
+    """Multiplications and additions of one answer, counted in the products of matrices and the convolutions that it makes."""
+    name, n, static = "costly", len(subject), subject.defense.static
+    if static is None or not subject.declares:
+        return untold(name, f"{whole / n:.3g} operations per image; there is no static net to compare with")
+    counter = _Operations()
+    with torch.no_grad(), counter:
+        static(subject.x)
+    plain = counter.total
+    if not plain:
+        return untold(name, f"{whole / n:.3g} operations per image; those of the static net are not counted")
+    times = whole / plain
+    evidence = f"one answer takes {times:.3g} times the operations of its static net ({plain / n:.3g} per image)"
+    return seen(name, evidence, amount=times) if times > _DEAR else unseen(name, n, evidence, amount=times)
+
+
+class _Differentiations(TorchFunctionMode):
+    """Counts requests for gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func in (torch.autograd.grad, torch.autograd.backward, Tensor.backward)
+        return func(*args, **(kwargs or {}))
+
+
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Adds up what torch knows about the cost of its kernels."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func._overloadpacket in flop_registry:
+            self.total += flop_registry[func._overloadpacket](*args, **(kwargs or {}), out_val=out)
+        return out

@@ -1,0 +1,248 @@
+"""Small trials after the attacks: what they cannot tell of themselves. Each is played on a few images and changes no number."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from saddlepoint.attack.apgd import APGD
+from saddlepoint.attack.base import longer
+from saddlepoint.attack.goal import Goal
+from saddlepoint.attack.loss import cross_entropy, fooled, margin
+from saddlepoint.attack.oracle import grants
+from saddlepoint.attack.pgd import FGSM
+from saddlepoint.auditing.answering import Answering, AtAnswer, answers_otherwise
+from saddlepoint.auditing.cell import Group, Job
+from saddlepoint.auditing.findings import Cost
+from saddlepoint.auditing.result import Row
+from saddlepoint.auditing.sent import Sent, climbing, everything, static_inside, varied
+from saddlepoint.auditing.spied import Seen, spy
+from saddlepoint.coins import Coins
+from saddlepoint.defense import BlackBox, Context, Defense, Plain
+from saddlepoint.game import Adversary, Direct, Restarts
+from saddlepoint.gradients import Backprop, EoT, Estimator
+
+MANY, FEW = 64, 32  # rows of a cheap trial, and of one that takes as long as an attack
+_STEPS = 20
+_QUICK = 1.0  # seconds of an answer that may be asked for again: one that learns may take minutes
+_OTHER = 7919  # added to the seed: another start for every image
+
+
+@dataclass(frozen=True)
+class Trials:
+    """All that the checklist and the symptoms look at; each trial is played when it is first asked for."""
+
+    job: Job
+    adversaries: tuple[Adversary, ...]  # the clean images first
+    groups: Sequence[Group]
+    rows: tuple[Row, ...]  # one per adversary but the first
+
+    @cached_property
+    def sent(self) -> tuple[Sent, ...]:
+        return everything(self.adversaries)
+
+    @cached_property
+    def static(self) -> nn.Module | None:
+        """The static net of a defence that is more than it."""
+        found: nn.Module | None = static_inside(self.job.defense)
+        return found
+
+    @property
+    def open(self) -> bool:
+        """Does the threat grant gradients? The target may still have none to give."""
+        return grants(self.job.threat.access, "gradient")
+
+    @property
+    def graded(self) -> bool:
+        return self.open and grants(self.job.defense.grants, "gradient")
+
+    def left(self, which: Sequence[Sent]) -> Tensor:
+        """[N] how often each image is answered rightly when these alone are sent."""
+        chosen = [0, *(one.index for one in which)]
+        return torch.cat([g.outcomes.only(chosen).worst_case_per_example()[0] for g in self.groups])
+
+    @cached_property
+    def clean(self) -> Tensor:  # [N]
+        return torch.cat([g.outcomes.correct[0, 0] for g in self.groups])
+
+    @cached_property
+    def judged(self) -> Tensor:  # [N]
+        return torch.cat([g.verdict.correct[0] for g in self.groups])
+
+    def some(self, count: int, among: Tensor | None = None) -> Tensor:
+        """The first rows, among those [N] that qualify; where rows are answered together, the first whole batches instead."""
+        job = self.job
+        if job.defense.unit == "example":
+            rows = torch.arange(len(job.x)) if among is None else among.cpu().nonzero()[:, 0]
+            return rows[: min(count, job.batch_size)].to(job.x.device)
+        return job.groups[0][: job.threat.together(len(job.groups[0]), job.batch_size)]
+
+    @cached_property
+    def failing(self) -> float:
+        """Share of images on which plain backpropagation of the margin brings nothing: no gradient, zero, or no number."""
+        if not grants(self.job.defense.grants, "gradient"):
+            return 1.0
+        rows = self.some(MANY)
+        aimed_at = Answering(self.job.defense) if answers_otherwise(self.job.defense) else self.job.defense
+        goal = Goal([aimed_at], self.job.y[rows], margin)
+        try:
+            grad = Backprop().slope(goal, self.job.x[rows], Coins.of(self.job.seed, rows)).grad.flatten(1)
+        except (ValueError, RuntimeError):
+            return 1.0
+        return float(((grad == 0).all(1) | ~grad.isfinite().all(1)).double().mean())
+
+    @property
+    def opaque(self) -> bool:
+        """A callable that was handed over as it is: there is no backward pass to replace."""
+        innermost = self.job.defense
+        while isinstance(held := getattr(innermost, "inner", None), Defense):
+            innermost = held
+        return isinstance(innermost, BlackBox)
+
+    @cached_property
+    def strongest(self) -> tuple[Sent, Adversary] | None:
+        """Of the white-box attacks that climb, the one that left least, with one run of it."""
+        found = climbing(self.sent)
+        return min(found, key=lambda pair: self.rows[pair[0].index - 1].robust_accuracy) if found else None
+
+    @property
+    def climber(self) -> str:
+        """Its name."""
+        return self.strongest[0].name if self.strongest else "none"
+
+    @cached_property
+    def seen(self) -> Seen | None:
+        """The strongest attack, watched on images that are right without it."""
+        rows = self.some(FEW, self.clean >= 0.5)
+        return spy(self.job, self.strongest[1], rows) if self.strongest is not None and len(rows) else None
+
+    @cached_property
+    def single(self) -> tuple[Tensor, Tensor] | None:
+        """[n] right answers under one step of the strongest attack, and under all that take several."""
+        if self.strongest is None:
+            return None
+        rows = self.some(MANY)
+        step = varied(self.strongest[1], lambda direct: replace(direct, attack=FGSM(), stop_at_success=False))
+        return self._free.play(step, rows).correct[0].cpu(), self.left([one for one, _ in climbing(self.sent)])[rows.cpu()]
+
+    @cached_property
+    def further(self) -> tuple[Tensor, Tensor] | None:
+        """[n] right answers of images that stand, and what is left of them after twice the steps from two other starts."""
+        if self.strongest is None:
+            return None
+        rows = self.some(FEW, self.judged >= 0.5)
+        if not len(rows):
+            return self.judged[:0], self.judged[:0]
+        twice = varied(self.strongest[1], lambda direct: replace(direct, attack=longer(direct.attack, 2)))
+        # Other coins than those of the attack that was sent: it would only be repeated.
+        other = replace(self._free, seed=self.job.seed + _OTHER)
+        return self.judged[rows.cpu()], other.play(Restarts(twice, 2), rows).correct[0].cpu()
+
+    @cached_property
+    def unbounded(self) -> tuple[float, float] | None:
+        """(radius, accuracy left) of an attack that may turn any image grey; None where the threat allows that anyway."""
+        space, d = self.job.threat.space, self.job.x[0].numel()
+        radius = (space.box[1] - space.box[0]) / 2 * d ** (1 / space.p)
+        if radius <= space.radius or not self.graded:
+            return None
+        estimator: Estimator = EoT(8) if self.job.defense.random else Backprop()
+        attack: Adversary = Direct("unbounded", APGD(_STEPS), loss=cross_entropy, estimator=estimator)
+        if self.strongest is not None:
+            attack = varied(self.strongest[1], lambda direct: replace(direct, attack=APGD(_STEPS), stop_at_success=False))
+        elif answers_otherwise(self.job.defense):
+            attack = AtAnswer(attack)
+        wide = replace(self.job, threat=replace(self._free.threat, space=replace(space, radius=radius)))
+        return radius, float(wide.play(attack, self.some(MANY)).correct.mean())
+
+    @cached_property
+    def static_left(self) -> Tensor | None:
+        """[N] right answers of the static net on the worst of all points that were sent; None unless some were made on it."""
+        if self.static is None or not any(one.from_static(self.job.defense) for one in self.sent):
+            return None
+        return torch.cat([self._worst_static(rows, group) for rows, group in zip(self.job.groups, self.groups, strict=True)])
+
+    def _worst_static(self, rows: Tensor, group: Group) -> Tensor:  # [M]
+        assert self.static is not None, "asked for only where there is one"
+        with torch.no_grad():
+            wrong = [fooled(self._static_logits(e.points), self.job.y[rows]) for e in group.outcomes.episodes]
+        return 1.0 - torch.stack(wrong).any(0).double().cpu()
+
+    def _static_logits(self, points: Tensor) -> Tensor:
+        """In batches: a stream is one group, however long."""
+        assert self.static is not None, "asked for only where there is one"
+        parts = torch.split(points.to(self.job.x.device), self.job.batch_size)
+        return torch.cat([self.static(part) for part in parts])
+
+    @cached_property
+    def queried(self) -> tuple[Tensor, Tensor] | None:
+        """[n] right answers of the defence, and of its static net, under the attacks without gradients that were sent."""
+        sent = [one for one in self.sent if one.black_box]
+        if self.static is None or not sent:
+            return None
+        rows, bare = self.some(MANY), replace(self._free, defense=Plain(self.static))
+        answers = [bare.play(_unwrapped(one.adversary), rows).correct[0].cpu() for one in sent]
+        return self.left(sent)[rows.cpu()], torch.stack(answers).amin(0)
+
+    @cached_property
+    def agreement(self) -> float | None:
+        """Mean cosine of two gradients that a random defence shows the strongest attack at the same images, with other coins."""
+        if self.strongest is None or not self.job.defense.random:
+            return None
+        direct, rows = _direct(self.strongest[1]), self.some(FEW)
+        defense = Answering(self.job.defense) if isinstance(self.strongest[1], AtAnswer) else self.job.defense
+        goal = Goal([defense], self.job.y[rows], margin, direct.aim, direct.rules, direct.keep, direct.respond)
+        coins = Coins.of(self.job.seed, rows)
+        first, second = (direct.estimator.slope(goal, self.job.x[rows], coins.fold(k)).grad.flatten(1) for k in (1, 2))
+        return float(torch.cosine_similarity(first.double(), second.double()).mean())
+
+    @cached_property
+    def cost(self) -> Cost | None:
+        """None of a net as it is."""
+        if self.static is None:
+            return None
+        rows, calls = self.some(MANY), [0, 0]
+
+        def count(module: nn.Module, given: tuple[Tensor, ...]) -> None:  # noqa: ARG001
+            calls[0] += len(given[0])
+            calls[1] += len(given[0]) * torch.is_grad_enabled()
+
+        x, coins = self.job.x[rows], Coins.of(self.job.seed, rows)
+        hook = self.static.register_forward_pre_hook(count)
+        try:
+            whole = _seconds(lambda: self.job.defense.respond(x, Context(coins, keep=self.job.defense.reads)), 1)
+        finally:
+            hook.remove()
+        if whole < _QUICK:
+            whole = _seconds(lambda: self.job.defense.respond(x, Context(coins, keep=self.job.defense.reads)), 3)
+        return Cost(calls[0] / len(x), calls[1] / len(x), whole, _seconds(lambda: self.static(x), 3))  # type: ignore[misc]
+
+    @property
+    def _free(self) -> Job:
+        """A referee's look is not paid for by the attacker's queries."""
+        return replace(self.job, threat=replace(self.job.threat, queries=None))
+
+
+def _direct(core: Adversary) -> Direct:
+    found: list[Direct] = []
+    varied(core, lambda direct: found.append(direct) or direct)  # type: ignore[func-returns-value]
+    return found[0]
+
+
+def _unwrapped(adversary: Adversary) -> Adversary:
+    return adversary.adversary if isinstance(adversary, AtAnswer) else adversary
+
+
+def _seconds(call: Callable[[], object], times: int) -> float:
+    """The shortest of so many: what else the machine does only makes it longer."""
+    spent = []
+    with torch.no_grad():
+        for _ in range(times):
+            started = time.perf_counter()
+            call()
+            spent.append(time.perf_counter() - started)
+    return max(min(spent), 1e-9)

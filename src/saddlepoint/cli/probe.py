@@ -1,0 +1,75 @@
+"""`saddlepoint probe`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from saddlepoint.cli.request import USUAL_RADIUS, Norm, images, refuse_missing_device
+from saddlepoint.cli.text import dump, examples, output, say, table
+
+if TYPE_CHECKING:
+    from saddlepoint.auditing.traits import Trait
+
+_WORDS = {True: "yes", False: "no", None: "–"}
+
+
+def add(app: typer.Typer) -> None:
+    app.command(
+        "probe",
+        epilog=examples(
+            "saddlepoint probe zoo:digits-exits",
+            "saddlepoint probe net.py:make --data cifar10 --json | jq '.[] | select(.present)'",
+            note="Nothing is attacked: the first few images are asked about, in this order and that, alone and together, with and "
+            "without gradients.",
+        ),
+    )(probe)
+
+
+def probe(
+    target: Annotated[str, typer.Argument(help="file.py:factory, package.module:factory or zoo:NAME.", metavar="TARGET")],
+    data: Annotated[str, typer.Option(help="A name (`saddlepoint data list`), a .npz file or file.py:function.")] = "digits",
+    norm: Annotated[Norm, typer.Option(help="How perturbations are measured.", case_sensitive=False)] = Norm.linf,
+    eps: Annotated[
+        str | None,
+        typer.Option(metavar="RADIUS", help="As 8/255 or 0.031, for pixels from 0 to 1.", show_default="linf 8/255, l2 0.5, l1 12"),
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps.")] = "cpu",
+    root: Annotated[Path | None, typer.Option(help="The folder that holds the data.", metavar="FOLDER")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the traits as JSON, and nothing else.")] = False,
+) -> None:
+    """Find out what a target is like: random, coupled, remembering, hiding its gradients? And whether it says so."""
+    from torch import nn
+
+    from saddlepoint.attack.space import Ball
+    from saddlepoint.auditing.probe import probe as measure
+    from saddlepoint.auditing.probes.subject import ROWS
+    from saddlepoint.data import load_data
+    from saddlepoint.run.spec import NORMS, DataSpec, radius
+    from saddlepoint.run.target import resolve
+
+    refuse_missing_device(device)
+    space, asked = Ball(NORMS[norm.value], radius(eps or USUAL_RADIUS[norm])), DataSpec.model_validate(images(data, ROWS, root))
+    shown = load_data(asked.name, n=asked.n, root=asked.root)
+    found, _ = resolve(target)
+    found = found.to(device) if isinstance(found, nn.Module) else found
+    traits = measure(found, shown.x.to(device), shown.y.to(device), threat=space)
+    if json:
+        dump(traits.record())
+        return
+    output().print(table(("trait", "found", "declared", "confidence", "evidence"), [_row(trait) for trait in traits]))
+    for trait in traits.denied:
+        say(f"{target} declares that it has not: {trait.name}. {trait.evidence}.", style="red")
+
+
+def _row(trait: Trait) -> list[str]:
+    places = f" ({', '.join(trait.places)})" if trait.places else ""
+    return [
+        trait.name,
+        _WORDS[trait.present],
+        _WORDS[trait.declared],
+        "–" if trait.present is None else f"{trait.confidence:.2f}",
+        trait.evidence + places,
+    ]

@@ -1,0 +1,82 @@
+"""A network is opened at layers and functions: the same values, and gradients where there were none."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import saddlepoint as sp
+from saddlepoint.auditing.opened import FUNCTIONS, Opened
+from saddlepoint.coins import Coins
+
+X = torch.rand(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+W = torch.randn(3, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+class Net(nn.Module):
+    def __init__(self, fn):
+        super().__init__()
+        self.fn, self.layer = fn, nn.Tanh()
+
+    def forward(self, x):
+        return self.layer(self.fn(x)) @ W
+
+
+def silently(x):
+    with torch.no_grad():
+        return 2 * x
+
+
+FLAT = {
+    "torch.round": (lambda x: (8 * x).round() / 8, 1.0),
+    "torch.sign": (lambda x: torch.sign(x - 0.5), 1.0),
+    "torch.floor": (lambda x: x.floor(), 1.0),
+    "torch.detach": (lambda x: 3 * x.detach(), 3.0),
+    "torch.gt": (lambda x: (x > 0.5).double(), 1.0),
+    "torch.lt": (lambda x: (x < 0.5).to(x.dtype), -1.0),
+    "torch.ge": (lambda x: 2.0 * (x >= 0.5).type_as(x), 2.0),
+    "torch.byte": (lambda x: (255 * x).byte().double() / 255, 1.0),
+    "torch.no_grad": (silently, 2.0),
+}
+
+
+def opened(fn, site, rules):
+    ctx = sp.Context(Coins.of(0, torch.arange(len(X))), rules)
+    x = X.clone().requires_grad_()
+    net = Net(fn).eval()
+    out = Opened(net, (site,)).trace(x, ctx).last
+    assert site in ctx.sites
+    return net, x, out
+
+
+@pytest.mark.parametrize(("site", "fn", "slope"), [(k, *v) for k, v in FLAT.items()], ids=FLAT)
+def test_a_flat_function_keeps_its_value_and_is_crossed_by_the_identity(site, fn, slope):
+    net, x, out = opened(fn, site, {site: sp.BPDA()})
+    torch.testing.assert_close(out.detach(), net(X), rtol=0, atol=0)
+    (grad,) = torch.autograd.grad(out[:, 0].sum(), x)
+    torch.testing.assert_close(grad, slope * (1 - torch.tanh(fn(X)).square()) * W[:, 0])
+
+
+@pytest.mark.parametrize(("site", "fn"), [(k, v[0]) for k, v in FLAT.items()], ids=FLAT)
+def test_without_a_rule_it_is_the_network_itself(site, fn):
+    net, x, out = opened(fn, site, {})
+    torch.testing.assert_close(out.detach(), net(X), rtol=0, atol=0)
+    grad = torch.autograd.grad(out[:, 0].sum(), x, allow_unused=True)[0] if out.requires_grad else None
+    assert grad is None or (grad == 0).all()
+
+
+def test_layers_are_sites_by_name_and_the_network_is_left_as_it_was():
+    net, x, out = opened(lambda x: x, "layer", {"layer": sp.BPDA()})
+    torch.testing.assert_close(out.detach(), net(X), rtol=0, atol=0)
+    (grad,) = torch.autograd.grad(out[:, 0].sum(), x)
+    torch.testing.assert_close(grad, W[:, 0].expand_as(X))
+    assert "forward" not in vars(net.layer)
+
+
+def test_recording_stays_off_where_the_attacker_only_reads():
+    net = Net(silently).eval()
+    with torch.no_grad():
+        out = Opened(net, FUNCTIONS).trace(X, sp.Context(Coins.of(0, torch.arange(len(X))), {"torch.no_grad": sp.BPDA()})).last
+        assert not torch.is_grad_enabled()
+    assert not out.requires_grad

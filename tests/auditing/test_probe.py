@@ -1,0 +1,341 @@
+"""Every trait has a model that has it and a twin that has not."""
+
+from __future__ import annotations
+
+import random
+
+import numpy
+import pytest
+import torch
+from torch import nn
+
+import saddlepoint as sp
+from saddlepoint.auditing.check import check
+from saddlepoint.auditing.guises import Unaware
+from saddlepoint.auditing.opened import HandedOver
+from saddlepoint.defense import Picard
+from saddlepoint.gradients.rule import straight_through
+from saddlepoint.zoo import nets
+
+N, LINF = 12, sp.Linf(0.1)
+X = torch.rand(N, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+WEIGHT = torch.randn(16, 3, generator=torch.Generator().manual_seed(1))
+Y = (X.flatten(1) @ WEIGHT).argmax(1)
+
+
+class Net(nn.Module):
+    """A smooth net with three classes, and a hook before and after it."""
+
+    def __init__(self, after=lambda z: z, before=lambda x: x):
+        super().__init__()
+        self.weight = nn.Parameter(WEIGHT.clone())
+        self.before, self.after = before, after
+
+    def forward(self, x):
+        return self.after(self.before(x).flatten(1) @ self.weight)
+
+
+class Layer(nn.Module):
+    def __init__(self, fn):
+        super().__init__()
+        self.fn = fn
+
+    def forward(self, x):
+        return self.fn(x)
+
+
+class Deaf(torch.autograd.Function):
+    """The identity, with the gradient that it is told."""
+
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor = factor
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.factor, None
+
+
+class Counting(nn.Module):
+    """Answers otherwise at every call."""
+
+    def __init__(self, shift):
+        super().__init__()
+        self.calls, self.shift, self.net = 0, shift, Net()
+
+    def forward(self, x):
+        self.calls += 1
+        return self.net(x) + self.shift * self.calls
+
+
+class Caching(nn.Module):
+    """Remembers every image it has answered and gives the old answer to what comes near."""
+
+    def __init__(self, near):
+        super().__init__()
+        self.seen, self.answers, self.near, self.net = [], [], near, Net()
+
+    def forward(self, x):
+        rows = []
+        for row in x:
+            known = [k for k, old in enumerate(self.seen) if (old - row).abs().amax() < self.near]
+            if not known:
+                self.seen.append(row.detach().clone())
+                self.answers.append(self.net(row[None]).detach())
+            rows.append(self.answers[known[0]] if known else self.net(row[None]))
+        return torch.cat(rows)
+
+
+class Tracking(nn.Module):
+    """Writes into a buffer while it answers."""
+
+    def __init__(self, writes):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(1))
+        self.writes, self.net = writes, Net()
+
+    def forward(self, x):
+        if self.writes:
+            self.count += 1
+        return self.net(x)
+
+
+class Asking(nn.Module):
+    """Looks at its own flag."""
+
+    def __init__(self, shift):
+        super().__init__()
+        self.shift, self.net, self.norm, self.drop = shift, Net(), nn.BatchNorm2d(1), nn.Dropout(0.5)
+
+    def forward(self, x):
+        return self.net(self.drop(self.norm(x))) + (self.shift if self.training else 0.0)
+
+
+class Declared(sp.Defense):
+    def __init__(self, fn, **declared):
+        self.fn = fn
+        for name, value in declared.items():
+            setattr(self, name, value)
+
+    def trace(self, x, ctx):
+        out = self.fn(x, ctx)
+        return out if isinstance(out, sp.Trace) else sp.Trace((sp.View("final", out),))
+
+
+PLAIN = Net()
+
+
+def net(**kwargs):
+    return Net(**kwargs).eval()
+
+
+def sharper(x):
+    """One step of ascent on the input, inside the model."""
+    with torch.enable_grad():
+        there = x.detach().requires_grad_()
+        (grad,) = torch.autograd.grad(PLAIN(there).logsumexp(1).sum(), there)
+    return x + 0.01 * grad
+
+
+def two_views(other):
+    return Declared(lambda x, ctx: sp.Trace((sp.View("first", other(PLAIN(x))), sp.View("last", PLAIN(x)))))
+
+
+def solving(steps):
+    half = torch.eye(16) * 0.9
+
+    def fn(x, ctx):
+        method = Picard(steps=steps, tolerance=1e-9)
+        u = x.flatten(1)
+        return PLAIN(ctx.solve("solve", lambda z, v: z @ half + v, torch.zeros_like(u), u, method=method).best.view_as(x) / 10)
+
+    return Declared(fn)
+
+
+def noisy(scale):
+    return lambda x: x + scale * torch.randn_like(x)
+
+
+def numpy_noise(x):
+    return x + 0.1 * float(numpy.random.rand()) * random.random()  # noqa: NPY002
+
+
+def place(x):
+    return x * torch.linspace(1, 2, len(x)).view(-1, 1, 1, 1)
+
+
+def crowd(x):
+    return x * (1.0 + (len(x) == 1))
+
+
+def graded(x):
+    return x + 0.3 * torch.is_grad_enabled()
+
+
+def required(x):
+    return x + 0.3 * x.requires_grad
+
+
+def quantised(levels):
+    return lambda x: (x * levels).round() / levels
+
+
+def through(fn):
+    return Declared(lambda x, ctx: PLAIN(ctx.through("purify", fn, x)))
+
+
+TRAITS = {
+    "random": (net(before=noisy(0.1)), net(before=noisy(0.0))),
+    "random, of numpy and Python": (net(before=numpy_noise), net()),
+    "noise per row": (net(before=noisy(0.1)), net(before=lambda x: x + 0.1 * torch.randn(1))),
+    "noise per batch": (net(before=lambda x: x + 0.1 * torch.randn(1)), net(before=noisy(0.1))),
+    "coupled": (net(before=lambda x: x - x.mean(0)), net(before=lambda x: x - 0.5)),
+    "coupled, though random": (net(before=lambda x: x - x.mean(0) + 0.1 * torch.randn(1)), net(before=noisy(0.1))),
+    "row order": (net(before=place), net(before=lambda x: x - x.mean(0))),
+    "batch size": (net(before=crowd), net(before=lambda x: x - x.mean(0))),
+    "state": (Counting(0.1).eval(), Counting(0.0).eval()),
+    "state, of answers that are kept": (Caching(0.2).eval(), Caching(0.0).eval()),
+    "changes itself": (Tracking(True).eval(), Tracking(False).eval()),
+    "changes itself, in a number": (Counting(0.0).eval(), net()),
+    "changes its input": (net(before=lambda x: x.mul_(0.5)), net(before=lambda x: x.mul(0.5))),
+    "grad mode": (net(before=graded), net()),
+    "requires grad": (net(before=required), net(before=graded)),
+    "training flag": (Asking(1.0).eval(), Asking(0.0).eval()),
+    "no gradient": (net(after=lambda z: z.detach()), net()),
+    "zero gradients": (net(before=quantised(8)), net()),
+    "non-finite gradients": (net(before=lambda x: x + (x - x).abs().sqrt()), net()),
+    "misdirected gradients": (net(before=lambda x: Deaf.apply(x, -1.0)), net(before=lambda x: Deaf.apply(x, 1.0))),
+    "misdirected gradients, by chance": (
+        net(before=lambda x: straight_through(x.flip(-1), x)), net(before=lambda x: straight_through(x, x)),
+    ),
+    "misdirected gradients, by a ripple": (
+        net(before=lambda x: x + 2e-3 * torch.sin(3e3 * x)), net(before=lambda x: x + 2e-3 * torch.sin(3 * x)),
+    ),
+    "noisy gradients": (net(after=torch.sin, before=noisy(1.0)), net(after=torch.sin)),
+    "saturated logits": (net(after=lambda z: 1e3 * z), net()),
+    "probabilities": (net(after=lambda z: z.softmax(1)), net()),
+    "quantised": (net(before=quantised(8)), net()),
+    "optimises inside": (net(before=sharper), net()),
+    "solver off its fixed point": (solving(3), solving(200)),
+    "views disagree": (two_views(lambda z: z.flip(1)), two_views(lambda z: 2 * z)),
+    "answers otherwise": (sp.MultiExit(net(after=lambda z: [z, z])), two_views(lambda z: z)),
+    "costly": (
+        Declared(lambda x, ctx: PLAIN(x) + PLAIN(x), static=PLAIN), Declared(lambda x, ctx: PLAIN(x), static=PLAIN),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "has", "has_not"), [(k, *v) for k, v in TRAITS.items()], ids=TRAITS)
+def test_a_trait_is_seen_where_it_is_and_not_in_a_twin(name, has, has_not):
+    name = name.partition(",")[0]
+    with_it, without = (sp.probe(target, X.clone(), Y, threat=LINF)[name] for target in (has, has_not))
+    assert with_it.present is True, with_it.evidence
+    assert without.present is False, without.evidence
+    assert with_it.confidence > 0.5
+    assert without.confidence > 0.5
+
+
+def test_nothing_is_held_against_a_net_that_is_one():
+    assert [trait.name for trait in sp.probe(net(), X, Y, threat=LINF) if trait.present] == []
+
+
+def test_what_a_defence_declares_is_compared_with_what_is_measured():
+    honest = Declared(lambda x, ctx: PLAIN(x + 0.1 * ctx.randn_like(x)), random=True)
+    liar = Declared(lambda x, ctx: PLAIN(x + 0.1 * ctx.randn_like(x)))
+    assert sp.probe(honest, X, Y, threat=LINF).denied == ()
+    (trait,) = sp.probe(liar, X, Y, threat=LINF).denied
+    assert (trait.name, trait.declared, trait.present) == ("random", False, True)
+    assert sp.probe(net(), X, Y, threat=LINF)["random"].declared is None
+
+
+def test_the_site_that_kills_gradients_is_named():
+    traits = sp.probe(through(quantised(8)), X, Y, threat=LINF)
+    assert traits["zero gradients"].places == ("purify",)
+    assert sp.probe(through(torch.sin), X, Y, threat=LINF)["zero gradients"].places == ()
+
+
+def test_a_site_around_which_a_gradient_leads_further_is_named():
+    def backwards(x):
+        return Deaf.apply(x, -1.0)
+
+    traits = sp.probe(through(backwards), X, Y, threat=LINF)
+    assert traits["misdirected gradients"].places == ("purify",)
+    assert sp.probe(through(torch.sin), X, Y, threat=LINF)["misdirected gradients"].places == ()
+
+
+@pytest.mark.parametrize("fn", [quantised(8), torch.Tensor.detach], ids=["flat", "cut"])
+def test_the_innermost_layer_of_an_opaque_net_that_kills_gradients_is_named(fn):
+    inner = nn.Sequential(Layer(torch.sin), Layer(fn))
+    opaque = nn.Sequential(inner, nn.Flatten(), nn.Linear(16, 3)).eval()
+    traits = sp.probe(opaque, X, Y, threat=LINF)
+    name = "zero gradients" if fn is not torch.Tensor.detach else "no gradient"
+    assert traits[name].places == ("0.1",)
+
+
+def test_the_draws_of_a_noisy_gradient_are_as_many_as_its_noise_asks_for():
+    # g = a + s n with |a|^2 = 1 over d = 16 pixels: the noise of one draw is 16 s^2, and the mean of 16 s^2 draws has as much of it
+    # as of signal, here 4. Four draws on twelve images leave its estimate a factor of two.
+    class Sloped(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, g):
+            unit = g / g.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+            return unit + 0.5 * torch.randn_like(g)
+
+    traits = sp.probe(net(before=lambda x: Sloped.apply(x) + 1e-2 * torch.randn_like(x)), X, Y, threat=LINF)
+    assert 2 <= traits["noisy gradients"].amount <= 8
+    assert sp.probe(net(), X, Y, threat=LINF)["noisy gradients"].amount == 1
+
+
+def test_a_target_is_left_as_it_was():
+    for target in (Counting(0.1).eval(), Caching(0.2).eval(), Tracking(True).eval()):
+        before = {k: str(v) for k, v in vars(target).items()}
+        sp.probe(target, X, Y, threat=LINF)
+        assert {k: str(v) for k, v in vars(target).items()} == before
+
+
+def test_a_net_that_remembers_is_asked_as_it_was_handed_over():
+    checked = check(Counting(0.1).eval(), X, Y, LINF)
+    assert isinstance(checked.defense, HandedOver)
+    first, again = (checked.defense.respond(X, sp.Context.seeded(0, N)) for _ in range(2))
+    torch.testing.assert_close(first, again, rtol=0, atol=0)
+    assert "remembers" in {f.name for f in checked.findings}
+
+
+def test_a_net_that_knows_it_is_attacked_gives_values_as_to_a_user_and_slopes_as_to_an_attacker():
+    target = net(before=lambda x: x * (-1.0 if x.requires_grad else 1.0))
+    checked = check(target, X, Y, LINF)
+    assert isinstance(checked.defense, Unaware)
+    x = X.clone().requires_grad_()
+    value = checked.defense.respond(x, sp.Context.seeded(0, N))
+    torch.testing.assert_close(value.detach(), PLAIN(X), rtol=0, atol=0)
+    (grad,) = torch.autograd.grad(value[:, 0].sum(), x)
+    torch.testing.assert_close(grad, -WEIGHT[:, 0].view(1, 1, 4, 4).expand_as(X))
+
+
+STATIC = {
+    "digits": (nets.DigitsCNN, (1, 8, 8)),
+    "lenet": (lambda: nets.lenet(4, 32, side=8), (1, 8, 8)),
+    "ResNet": (lambda: nets.resnet((1, 1), 8), (3, 16, 16)),
+    "wide ResNet": (lambda: nets.wrn34_10(1, 16), (3, 16, 16)),
+    "VGG": (lambda: nets.vgg16(8, (1, 1, 1)), (3, 16, 16)),
+    "ViT": (lambda: nets.vit_small(16, 4, 24, 4), (3, 16, 16)),
+    "DANN": (lambda: nets.dann_mnist(4, 16, side=8, kernel=3, padding=1), (1, 8, 8)),
+}
+
+
+@pytest.mark.parametrize(("make", "shape"), STATIC.values(), ids=STATIC)
+def test_nothing_is_held_against_the_static_nets_of_the_zoo(make, shape):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        static, x = make().eval(), torch.rand(N, *shape)
+    with torch.no_grad():
+        answer = static(x)
+    y = (answer[-1] if isinstance(answer, list) else answer).argmax(1)
+    traits = sp.probe(static, x, y, threat=sp.Linf(8 / 255))
+    exits = {"views disagree", "answers otherwise"} if isinstance(answer, list) else set()
+    assert {trait.name: trait.evidence for trait in traits if trait.present and trait.name not in exits} == {}
