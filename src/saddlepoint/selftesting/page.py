@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from saddlepoint.schema import Migrations, migrated
-from saddlepoint.selftesting.families import FAMILIES
+from saddlepoint.selftesting.families import CASES, FAMILIES
 from saddlepoint.selftesting.score import TOLERANCE, SelfTest
 
 SCHEMA = 1
@@ -28,10 +28,16 @@ def record(tests: Sequence[SelfTest], command: str = "saddlepoint selftest") -> 
 
 
 def write(kept: Mapping[str, Any], out: Path) -> dict[str, Any]:
-    """The record, kept at `out` with the evaluators that the file held before, unless they were tested again."""
-    fresh = {test["evaluator"]: test for test in kept["tests"]}
-    held = [fresh.pop(test["evaluator"], test) for test in read(out)["tests"]] if out.exists() else []
-    whole = {**kept, "tests": [*held, *fresh.values()]}
+    """The record, kept at `out` with what the file held before: other evaluators, and other cases of the same one.
+
+    A case is a new model with coins of its own, so that a record may be made in parts, in any order.
+    """
+    tests = {test["evaluator"]: test for test in read(out)["tests"]} if out.exists() else {}
+    for test in kept["tests"]:
+        lines = {line["case"]: line for line in (*tests.get(test["evaluator"], {"lines": ()})["lines"], *test["lines"])}
+        order = {case.name: place for place, case in enumerate(CASES)}
+        tests[test["evaluator"]] = {**test, "lines": sorted(lines.values(), key=lambda line: order.get(line["case"], len(order)))}
+    whole = {**kept, "tests": list(tests.values())}
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return whole
@@ -69,10 +75,10 @@ def _summary(tests: Sequence[Mapping[str, Any]]) -> list[str]:
     rows = []
     for test in tests:
         outcomes = [line["outcome"] for line in test["lines"]]
-        high = outcomes.count("too high")
-        believed = len(test["deceived"])
-        counts = [believed, high - believed, outcomes.count("too low"), outcomes.count("failed")]
-        rows.append([test["evaluator"], f"{test['right']} of {len(outcomes)}", *map(str, counts), f"{test['seconds']:.0f}"])
+        believed = sum(line["deceived"] for line in test["lines"])
+        counts = [believed, outcomes.count("too high") - believed, outcomes.count("too low"), outcomes.count("failed")]
+        seconds = sum(line["seconds"] for line in test["lines"])
+        rows.append([test["evaluator"], f"{outcomes.count('right')} of {len(outcomes)}", *map(str, counts), f"{seconds:.0f}"])
     return [_table(head, rows)]
 
 

@@ -86,10 +86,6 @@ class SelfTest:
         """Plain values."""
         return {
             "evaluator": self.evaluator,
-            "right": self.right,
-            "cases": len(self.lines),
-            "deceived": list(self.deceived),
-            "seconds": self.seconds,
             "versions": self.versions,
             "lines": [line.record() for line in self.lines],
         }
