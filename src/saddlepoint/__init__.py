@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from saddlepoint.attack.vmi import VMI
     from saddlepoint.auditing import Audit
     from saddlepoint.auditing.probe import probe
+    from saddlepoint.auditing.smoothing import smoothing_certificate
     from saddlepoint.auditing.traits import Trait, Traits
     from saddlepoint.data import load_data
     from saddlepoint.defense import BlackBox, Confident, Context, Defense, LowEntropy, MultiExit, Plain, Trace, View
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     )
     from saddlepoint.run import audit
     from saddlepoint.run.games.record import GameRecord
+    from saddlepoint.selftesting import SelfTest, selftest
     from saddlepoint.zoo.multi_exit import attach_exits
 
 _HOME = {
@@ -95,6 +97,7 @@ _HOME = {
     "attack.vmi": ("VMI",),
     "auditing": ("Audit",),
     "auditing.probe": ("probe",),
+    "auditing.smoothing": ("smoothing_certificate",),
     "auditing.traits": ("Trait", "Traits"),
     "data": ("load_data",),
     "defense": ("BlackBox", "Confident", "Context", "Defense", "LowEntropy", "MultiExit", "Plain", "Trace", "View"),
@@ -112,6 +115,7 @@ _HOME = {
     ),
     "run": ("audit",),
     "run.games.record": ("GameRecord",),
+    "selftesting": ("SelfTest", "selftest"),
     "zoo.multi_exit": ("attach_exits",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -167,6 +171,7 @@ __all__ = [
     "Restarts",
     "Retrained",
     "Searched",
+    "SelfTest",
     "SharedInverse",
     "SimultaneousAdjoint",
     "Skip",
@@ -202,6 +207,8 @@ __all__ = [
     "probe",
     "rand",
     "saturated",
+    "selftest",
+    "smoothing_certificate",
     "targeted_dlr",
     "targeted_margin",
 ]  # fmt: skip

@@ -27,7 +27,7 @@ def test_every_experiment_has_a_home_that_takes_a_request(name: str) -> None:
 
 
 def test_a_paper_stands_for_all_of_its_experiments() -> None:
-    for paper in ("multi-exit", "deq"):
+    for paper in ("multi-exit", "deq", "transductive"):
         found = chosen(paper, EXPERIMENTS)
         assert found == tuple(one for one in EXPERIMENTS.values() if one.name.startswith(f"{paper}/"))
         assert found

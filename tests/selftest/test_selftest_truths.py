@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from saddlepoint.selftest import CASES, Case
-from saddlepoint.selftest.evaluator import Opaque
-from saddlepoint.selftest.exact import meet, mixture, separable
-from saddlepoint.selftest.problem import Problem
+from saddlepoint.selftesting import CASES, Case
+from saddlepoint.selftesting.evaluator import Opaque
+from saddlepoint.selftesting.exact import meet, mixture, separable
+from saddlepoint.selftesting.problem import Problem, four_classes
 
 BY_NAME = {case.name: case for case in CASES}
 FEW = 6
@@ -43,7 +43,9 @@ AT_CORNERS = (
 
 
 def first(case: Case, n: int = FEW) -> Problem:
+    """The first images; of a problem with 64 pixels, whose corners nobody can count, one with 16 in its place."""
     problem = case.problem()
+    problem = four_classes(radius=0.035, side=4) if problem.weight.shape[1] == 64 else problem
     return replace(problem, x=problem.x[:n], y=problem.y[:n])
 
 
@@ -69,9 +71,9 @@ def test_there_are_at_least_thirty_cases_and_each_says_why() -> None:
 @pytest.mark.parametrize("name", AT_CORNERS)
 def test_the_truth_is_what_the_worst_of_all_corners_leaves(name: str) -> None:
     case = BY_NAME[name]
-    problem = first(case, 3 if name == "vanishing chain" else FEW)
+    problem = first(case, 2 if name in ("vanishing chain", "last step's gradient") else FEW)
     left = [bool((answers(case, problem, corners(problem, k)) == problem.y[k]).all()) for k in range(len(problem.y))]
-    assert case.truth(problem).low == sum(left) / len(left)
+    assert case.truth(problem).low == pytest.approx(sum(left) / len(left), abs=1e-12)
 
 
 @pytest.mark.parametrize("name", [case.name for case in CASES])
@@ -146,29 +148,26 @@ def test_separable_logits_are_worst_where_all_combinations_say() -> None:
 
 
 def test_rounded_coefficients_are_those_that_a_dense_grid_reaches() -> None:
-    """One pair of pixels, so that 1001^2 points see every cell of coefficients with more than a sliver inside."""
+    """One pair of pixels, so that 601^2 points see every cell of coefficients with more than a sliver inside."""
     generator = torch.Generator().manual_seed(6)
-    x = 0.2 + 0.6 * torch.rand(40, 1, 1, 2, generator=generator)
-    problem = Problem(x, torch.randint(0, 3, (40,), generator=generator), 0.08, torch.randn(3, 2), torch.zeros(3))
+    x = 0.2 + 0.6 * torch.rand(20, 1, 1, 2, generator=generator)
+    problem = Problem(x, torch.randint(0, 3, (20,), generator=generator), 0.08, torch.randn(3, 2), torch.zeros(3))
     problem = replace(problem, weight=torch.randn(3, 2, generator=generator))
-    case, axis = BY_NAME["rounded transform"], torch.linspace(0, 1, 1001)
+    case, axis = BY_NAME["rounded transform"], torch.linspace(0, 1, 601)
     low, high = (side.float() for side in problem.box())
     layer = case.defense(replace(problem, weight=torch.zeros(3, 16)))[0]
     left = []
-    for k in range(40):
+    for k in range(20):
         points = (low[k] + (high[k] - low[k]) * torch.cartesian_prod(axis, axis)).view(-1, 1, 1, 2)
         z = layer(points).flatten(1) @ problem.weight.T
         left.append(bool((z.argmax(1) == problem.y[k]).all()))
-    assert case.truth(problem).low == sum(left) / 40
-    assert 0 < sum(left) < 40
+    assert case.truth(problem).low == sum(left) / 20
+    assert 0 < sum(left) < 20
 
 
 @pytest.mark.parametrize("name", ["lucky noise", "noisy logits", "dropout left on"])
 def test_the_expectation_at_the_worst_corner_is_what_many_draws_give(name: str) -> None:
-    """Of 8 images with 65536 corners, the least mean of 20000 draws among 200 corners, the claimed one included, is the truth.
-
-    A mean of 20000 draws is off by 0.0035 at most, 4 standard deviations 0.014.
-    """
+    """At the claimed corner a mean of 20000 draws is off by 0.0035 at most, so by less than 0.014; no other corner does worse."""
     case = BY_NAME[name]
     problem = first(case, 1)
     away = problem.weight.double()[1 - problem.y] - problem.weight.double()[problem.y]

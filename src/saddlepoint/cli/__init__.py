@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from saddlepoint.cli import audit, data, demo, doctor, game, probe, report, reproduce, runs, train, view, zoo
+from saddlepoint.cli import audit, data, demo, doctor, game, probe, report, reproduce, runs, selftest, train, view, zoo
 from saddlepoint.cli.errors import Shielded
 from saddlepoint.cli.text import examples
 
@@ -51,7 +51,7 @@ def version() -> None:
 
 
 # A new command is a module with `add`.
-for command in (audit, probe, game, runs, report, view, demo, zoo, train, reproduce, data, doctor):
+for command in (audit, probe, game, runs, report, view, demo, zoo, train, reproduce, selftest, data, doctor):
     command.add(app)
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from saddlepoint.cli.request import Budget
-from saddlepoint.cli.text import dump, examples, output, say, table, tell
+from saddlepoint.cli.text import dump, examples, output, percent, say, table, tell
 
 if TYPE_CHECKING:
-    from saddlepoint.selftest import Line
+    from saddlepoint.selftesting import Line
 
 _WRONG = 1  # exit code of an evaluator that missed a truth
 
@@ -47,15 +47,18 @@ def selftest(
     ] = None,
     budget: Annotated[Budget, typer.Option(help="Of our own audits.", case_sensitive=False)] = Budget.standard,
     listed: Annotated[bool, typer.Option("--list", help="Say what the cases are, and stop.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Write the record, and a page beside it.", metavar="FILE.json")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Keep the record; what the file holds of others stays.", metavar="FILE.json")
+    ] = None,
+    page: Annotated[Path | None, typer.Option(help="Write the record as a page.", metavar="FILE.md")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the record as JSON, and nothing else.")] = False,
 ) -> None:
     """Attack defences whose robust accuracy is known, and compare: does the evaluator find the truth, and say so if not?"""
-    from saddlepoint.selftest import CASES
-    from saddlepoint.selftest.page import record, write
-    from saddlepoint.selftest.peers import evaluators
-    from saddlepoint.selftest.score import chosen
-    from saddlepoint.selftest.score import selftest as test
+    from saddlepoint.selftesting import CASES
+    from saddlepoint.selftesting.page import record, text, write
+    from saddlepoint.selftesting.peers import evaluators
+    from saddlepoint.selftesting.score import chosen
+    from saddlepoint.selftesting.score import selftest as test
 
     if listed:
         output().print(table(("case", "why"), [[one.name, one.why] for one in CASES]))
@@ -63,9 +66,11 @@ def selftest(
     chosen(case or [])
     asked = evaluators([who.value for who in evaluator or [Who.ours]], budget.value)
     found = [test(one, case or (), progress=None if json else _progress) for one in asked]
-    kept = record(found)
-    if out is not None:
-        write(kept, out)
+    kept = record(found, _command(evaluator or [Who.ours], budget))
+    kept = kept if out is None else write(kept, out)
+    if page is not None:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(text(kept), encoding="utf-8")
     if json:
         dump(kept)
     else:
@@ -76,4 +81,12 @@ def selftest(
 
 
 def _progress(line: Line) -> None:
-    tell(str(line))
+    said = "failed" if line.report is None else percent(line.report.robust_accuracy)
+    told = "deceived" if line.deceived else line.outcome
+    tell(f"{line.case}: truth {line.truth} %, said {said}: {told}{f' ({line.error})' if line.error else ''}")
+
+
+def _command(who: list[Who], budget: Budget) -> str:
+    """Without cases: each is independent of the others, so that the record of some is a part of the record of all."""
+    spent = f" --budget {budget.value}" if budget != Budget.standard else ""
+    return "saddlepoint selftest" + "".join(f" --evaluator {one.value}" for one in who) + spent

@@ -89,10 +89,10 @@ def _full() -> dict[str, Craft]:
 
 
 def _small() -> Setting:
-    auto = AutoAttack(20, 3, 100)
+    auto = AutoAttack(10, 1, 50)
     attacks: dict[str, Craft] = {**_full(), "AutoAttack": auto}
     return Setting(
-        200, 200, 100, 2, 200, PGD(20, _QUARTER), attacks, replace(auto, copies=True),
+        100, 100, 50, 2, 200, PGD(20, _QUARTER), attacks, replace(auto, copies=True),
         f"{auto}; the other attacks at full length", 100, 1,
     )  # fmt: skip
 

@@ -34,7 +34,7 @@ def normed(channels: int = 16, hidden: int = 100, *, side: int = 28, colours: in
 
 
 def recipes(scale: Scale) -> Mapping[str, Recipe]:
-    """By name, such as `mnist standard`, `mnist madry`, `mnist tadv`, `mnist dann`, `mnist trades`, `signs`."""
+    """By name, such as `mnist standard`, `mnist madry`, `mnist tadv`, `mnist dann`, `mnist half`, `signs`."""
     return {one.name: one for one in _SCALES[scale]()}
 
 
@@ -53,7 +53,7 @@ def _tiny() -> tuple[Recipe, ...]:
         _standard(run, "digits standard", net),
         _standard(run, "digits dann", partial(dann_mnist, 4, 16, side=8, kernel=3, padding=1)),
         replace(run, name="digits tadv", net=partial(lenet, 2, 16, side=8), method=HalfAdversarial(attack), epochs=1),
-        replace(run, name="digits trades", method=TRADES(attack=attack)),
+        replace(run, name="digits half", method=HalfAdversarial(attack)),
         _standard(run, "signs", net),
     )
 
@@ -68,10 +68,10 @@ def _small() -> tuple[Recipe, ...]:
         run,
         replace(_standard(run, "mnist standard", net), epochs=4),
         replace(_standard(run, "mnist dann", partial(dann_mnist, 8, 32)), epochs=4, optimizer=Adam(1e-3)),
-        replace(run, name="mnist tadv", method=HalfAdversarial(attack), n=3300, dev_share=1 / 33, epochs=6),
-        replace(run, name="mnist trades", method=TRADES(attack=attack)),
+        replace(run, name="mnist tadv", method=HalfAdversarial(attack), n=2200, dev_share=1 / 22, epochs=6),
+        replace(run, name="mnist half", method=HalfAdversarial(attack), n=3300, dev_share=1 / 33, epochs=8),
         replace(
-            _standard(run, "signs", partial(normed, 12, 64, side=32, colours=3)), data="gtsrb10", space=Linf(8 / 255), epochs=5
+            _standard(run, "signs", partial(normed, 12, 64, side=32, colours=3)), data="gtsrb10", space=Linf(8 / 255), epochs=12
         ),
     )
 

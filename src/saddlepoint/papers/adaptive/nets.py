@@ -1,0 +1,107 @@
+"""The static networks under the defences, at every scale, as recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from torch import nn
+
+from saddlepoint.attack.pgd import PGD
+from saddlepoint.attack.space import Linf, Radii
+from saddlepoint.game import Stand
+from saddlepoint.papers.multi_exit.nets import Single
+from saddlepoint.papers.registry import Scale
+from saddlepoint.train import SGD, TRADES, Adam, Cosine, FastTraining, Method, PGDTraining, Piecewise, Recipe, Shift, Standard
+from saddlepoint.zoo.multi_exit import resnet18
+from saddlepoint.zoo.nets import wrn34_10
+from saddlepoint.zoo.nets.resnet import resnet
+
+STANDARD, ROBUST, TRADED, FAST, RESNET = "standard", "PGD-AT", "TRADES", "fast AT", "ResNet-20"
+METHODS = (ROBUST, TRADED, FAST)
+
+
+def small_net(channels: int = 1, side: int = 28, *, width: int = 32, classes: int = 10) -> nn.Sequential:
+    """Two convolutions with stride 2 and two linear layers: about 56 000 weights for 28 x 28 pixels, a millisecond for a batch."""
+    pixels = ((side + 1) // 2 + 1) // 2
+    return nn.Sequential(
+        nn.Conv2d(channels, 16, 5, stride=2, padding=2),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(32 * pixels * pixels, width),
+        nn.ReLU(),
+        nn.Linear(width, classes),
+    )
+
+
+def recipes(scale: Scale) -> Mapping[str, Recipe]:
+    """By name: `standard`, `PGD-AT`, `TRADES`, `fast AT`, `ResNet-20`, and `PGD-AT cifar10` and its like for further data."""
+    kit = _KITS[scale]
+    methods: dict[str, Method] = {
+        STANDARD: Standard(), ROBUST: PGDTraining(kit.attack), TRADED: TRADES(attack=kit.attack), FAST: FastTraining(),
+    }  # fmt: skip
+    made = {name: replace(kit.run, name=name, method=method) for name, method in methods.items()}
+    made[STANDARD] = replace(made[STANDARD], select=Stand())
+    made[FAST] = replace(made[FAST], net=kit.lesser)
+    made |= {f"{ROBUST} {one.data}": replace(one, name=f"{ROBUST} {one.data}", method=methods[ROBUST]) for one in kit.others}
+    return {**made, RESNET: replace(kit.resnet, name=RESNET, method=Standard(), select=Stand())}
+
+
+def further(scale: Scale) -> tuple[str, ...]:
+    """Names of the robust nets on further data."""
+    return tuple(f"{ROBUST} {one.data}" for one in _KITS[scale].others)
+
+
+@dataclass(frozen=True)
+class _Kit:
+    """What a scale trains; names and methods are put in later."""
+
+    run: Recipe
+    attack: PGD  # of adversarial training
+    lesser: Callable[[], nn.Module]  # in place of the third net of Table 3, which is smaller there
+    others: tuple[Recipe, ...]
+    resnet: Recipe
+
+
+def _run(data: str, net: Callable[[], nn.Module], radius: float, epochs: int, **other: object) -> Recipe:
+    return replace(Recipe("", data, net, Standard(), Linf(radius), epochs), **other)  # type: ignore[arg-type]
+
+
+def _tiny() -> _Kit:
+    run = _run("digits", partial(small_net, side=8), 0.1, 5, n=300, batch_size=32, dev_share=0.1, optimizer=Adam(5e-3))
+    net = replace(run, net=partial(resnet, (1, 1, 1), 4, in_channels=1, mean=(0.3,), std=(0.4,)), space=Linf(0.05))
+    return _Kit(run, PGD(2), partial(small_net, side=8, width=16), (run,), net)
+
+
+def _small() -> _Kit:
+    mnist = _run(
+        "mnist", small_net, 0.2, 6, n=3300, dev_share=1 / 11, batch_size=64, optimizer=Adam(2e-3), schedule=Cosine(warmup=0.05)
+    )
+    colours = partial(small_net, 3, 32)
+    cifar = _run(
+        "cifar10", colours, 8 / 255, 6, n=3300, dev_share=1 / 11, batch_size=64, optimizer=Adam(2e-3),
+        schedule=Cosine(warmup=0.05), augment=Shift(pixels=4, mirror=True),
+    )  # fmt: skip
+    deep = replace(
+        cifar, net=partial(resnet, (3, 3, 3), 8), space=Linf(2 / 255), epochs=10, n=8800, dev_share=1 / 11, optimizer=SGD(0.1),
+    )  # fmt: skip
+    return _Kit(mnist, PGD(3, Radii(0.5)), partial(small_net, width=16), (cifar,), deep)
+
+
+def _paper() -> _Kit:
+    """Networks and data of the paper's size, trained here: it took released weights, each defence's own."""
+    run = _run(
+        "cifar10", partial(Single, wrn34_10), 8 / 255, 110, dev_share=0.04, schedule=Piecewise(at=(100 / 110, 105 / 110)),
+        augment=Shift(pixels=4, mirror=True),
+    )  # fmt: skip
+    signs = replace(run, data="svhn", space=Linf(12 / 255), optimizer=SGD(rate=0.01), augment=Shift(pixels=4))
+    deep = replace(
+        run, net=partial(resnet, (3, 3, 3), 16), space=Linf(2 / 255), epochs=300, schedule=Piecewise(at=(150 / 300, 250 / 300))
+    )
+    return _Kit(run, PGD(10, Radii(1 / 4)), partial(Single, resnet18), (signs,), deep)
+
+
+_KITS: Mapping[Scale, _Kit] = {"tiny": _tiny(), "small": _small(), "paper": _paper()}

@@ -1,0 +1,100 @@
+"""How many images and how much of every attack an experiment gets at each scale."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from saddlepoint.attack.space import L2, Ball
+from saddlepoint.auditing.suite import Budget
+from saddlepoint.papers.deq.scales import Budget as AutoBudget
+from saddlepoint.papers.registry import Scale
+from saddlepoint.zoo.adaptive.taxonomy import TABLE
+
+
+@dataclass(frozen=True)
+class Hedged:
+    """Of the attack on the hedge defence."""
+
+    steps: int = 50
+    targets: int = 5
+    draws: int = 4
+    defence: int = 5  # steps of the defence that is attacked
+
+    def __str__(self) -> str:
+        return f"{self.steps} steps, {self.targets} targets, {self.draws} draws against {self.defence} of its steps"
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Of attacks on random defences."""
+
+    steps: int = 10
+    draws: int = 16
+    restarts: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.steps} steps, {self.draws} draws, {self.restarts} restart{'' if self.restarts == 1 else 's'}"
+
+
+@dataclass(frozen=True)
+class Spend:
+    """Budgets of the paper's attacks; the defaults are its own."""
+
+    auto: AutoBudget = field(default_factory=AutoBudget)
+    pgd: int = 20  # steps of a quarter of the radius, as on closed-loop control
+    apgd: int = 100  # steps of an APGD that no other line is about
+    targets: int = 9
+    through: int = 100  # steps of an APGD through all updates of closed-loop control, each several passes long
+    hedge: Hedged = Hedged()
+    rays: int = 10_000  # queries
+    soap: int = 1000  # steps
+    atld: int = 100  # restarts
+    contrastive: Drawn = Drawn(10, 16, 10)
+    denoising: Drawn = Drawn(10, 200)
+
+    def __str__(self) -> str:
+        return (
+            f"budgets: {self.auto}; PGD {self.pgd} steps; APGD {self.apgd} steps, {self.targets} targets; through all updates "
+            f"of closed-loop control {self.through} steps; RayS {self.rays} queries"
+            f"; on the hedge defence {self.hedge}; on SOAP {self.soap} steps; on ATLD {self.atld} restarts; on contrastive "
+            f"reversal {self.contrastive}; on adaptive denoising {self.denoising}"
+        )
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Images, repeats and budgets."""
+
+    scored: int  # test images
+    batch: int
+    steered: int  # images in a batch of closed-loop control, which couples them
+    draws: int  # answers by which a random defence is judged
+    spend: Spend
+    suite: Budget  # of the generic suite
+    lighter: Mapping[str, Budget]  # of defences that cost too much for it
+    sent: Mapping[str, int]  # of some defences, the suite's first so many
+    euclidean: Ball  # of Table 2
+    threads: int | None  # None: torch's own choice, and cells then belong to machines with as many cores
+
+    def budget(self, defence: str) -> Budget:
+        return self.lighter.get(defence, self.suite)
+
+
+def _tiny() -> Setting:
+    spend = Spend(AutoBudget(2, 1, 4), 2, 3, 2, 2, Hedged(2, 1, 2, 1), 30, 3, 1, Drawn(1, 2), Drawn(2, 2))
+    return Setting(8, 8, 8, 2, spend, "quick", {}, dict.fromkeys((one.name for one in TABLE), 1), L2(0.5), 1)
+
+
+def _small() -> Setting:
+    spend = Spend(AutoBudget(20, 2, 100), 20, 30, 3, 10, Hedged(15, 2, 4, 5), 500, 30, 2, Drawn(6, 4), Drawn(10, 10))
+    costly = ("SODEF", "ClosedLoopControl", "HedgeDefense", "SOAP", "AIDPurifier", "ContrastiveReversal", "AdaptiveDenoising")
+    sent = {"ClosedLoopControl": 1, "HedgeDefense": 2, "ContrastiveReversal": 2, "AdaptiveDenoising": 2}
+    return Setting(32, 32, 16, 3, spend, "standard", dict.fromkeys(costly, "quick"), sent, L2(1.5), 1)
+
+
+def _paper() -> Setting:
+    return Setting(1000, 50, 16, 5, Spend(), "standard", {}, {}, L2(0.5), None)
+
+
+SETTINGS: Mapping[Scale, Setting] = {"tiny": _tiny(), "small": _small(), "paper": _paper()}
