@@ -28,7 +28,7 @@ def test_the_command_tests_prints_and_writes(tmp_path: Path) -> None:
     kept = json.loads(done.stdout)
     assert kept == json.loads(out.read_text(encoding="utf-8"))
     assert [one["case"] for one in kept["tests"][0]["lines"]] == ["plain net", "probabilities"]
-    assert kept["tests"][0]["command"] == "saddlepoint selftest --case 'plain net' --case probabilities"
+    assert kept["tests"][0]["command"] == "saddlepoint selftest --evaluator ours"
     assert (tmp_path / "page.md").read_text(encoding="utf-8").startswith("# Who finds the truth")
 
 

@@ -114,7 +114,7 @@ def test_the_published_page_is_that_of_the_published_record() -> None:
     assert len(kept["tests"]) >= 4  # ours, and three others
 
 
-def test_a_record_keeps_evaluators_that_are_not_tested_again(tmp_path: Path) -> None:
+def test_a_record_keeps_evaluators_and_cases_that_are_not_tested_again(tmp_path: Path) -> None:
     def other(model: nn.Module, x: Tensor, y: Tensor, radius: float) -> float:
         return 0.1
 
@@ -122,8 +122,10 @@ def test_a_record_keeps_evaluators_that_are_not_tested_again(tmp_path: Path) -> 
     write(record([first], "first"), tmp_path / "kept.json")
     write(record([second], "second"), tmp_path / "kept.json")
     write(record([first], "again"), tmp_path / "kept.json")
+    write(record([sp.selftest(other, ["detector", "quantiser"])], "more"), tmp_path / "kept.json")
     tests = read(tmp_path / "kept.json")["tests"]
-    assert [(test["evaluator"], test["command"]) for test in tests] == [("clean", "again"), ("other", "second")]
+    assert [(test["evaluator"], test["command"]) for test in tests] == [("clean", "again"), ("other", "more")]
+    assert [line["case"] for line in tests[1]["lines"]] == ["plain net", "quantiser", "detector"]
 
 
 def test_a_doubted_number_is_printed_otherwise_than_one_that_is_stood_by() -> None:
