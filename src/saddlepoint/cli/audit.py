@@ -55,6 +55,10 @@ _Window = Annotated[int | None, typer.Option(min=1, help="Images ordered togethe
 _Control = Annotated[float, typer.Option(metavar="SHARE", help="The attacker's share of each batch.")]
 _Victims = Annotated[Victims, typer.Option(help="Whose wrong answers count, where --control is below 1.", case_sensitive=False)]
 _Live = Annotated[bool, typer.Option("--live", help="An online defence is asked itself, and learns from every query.")]
+_Claim = Annotated[
+    float | None,
+    typer.Option(metavar="SHARE", help="A robust accuracy that somebody claims, as 0.62: is it refuted?", show_default="none"),
+]
 _DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the specification, say how many cells it has, and stop before the attacks.")
 ]
@@ -109,10 +113,7 @@ def audit(
     control: _Control = 1.0,
     victims: _Victims = Victims.all,
     live: _Live = False,
-    claim: Annotated[
-        float | None,
-        typer.Option(metavar="SHARE", help="A robust accuracy that somebody claims, as 0.62: is it refuted?", show_default="none"),
-    ] = None,
+    claim: _Claim = None,
     seed: Annotated[int, typer.Option(help="Every random number follows from it.")] = 0,
     out: _Out = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images attacked together.")] = 128,
