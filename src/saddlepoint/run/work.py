@@ -61,18 +61,20 @@ def load(spec: RunSpec) -> Work:
     target, source = resolve(spec.target)
     if isinstance(target, nn.Module):
         target = target.to(spec.device)
-    planned = plan(
-        target,
-        data.x.to(spec.device),
-        data.y.to(spec.device),
-        threat=threat(spec.threat),
-        budget=spec.budget,
-        adversaries=[build(attack) for attack in spec.attacks],
-        seed=spec.seed,
-        batch_size=spec.batch_size,
-        name=spec.target,
-        claim=spec.claim,
-    )
+    # What is measured decides who is sent, and every worker must come to the same: they add up alike only with as many threads.
+    with torch_threads(spec.threads):
+        planned = plan(
+            target,
+            data.x.to(spec.device),
+            data.y.to(spec.device),
+            threat=threat(spec.threat),
+            budget=spec.budget,
+            adversaries=[build(attack) for attack in spec.attacks],
+            seed=spec.seed,
+            batch_size=spec.batch_size,
+            name=spec.target,
+            claim=spec.claim,
+        )
     named = replace(planned, data=data.name, classes=data.classes, command=command(spec))
     return Work.of(named, source=source, threads=spec.threads)
 

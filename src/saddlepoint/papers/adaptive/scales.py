@@ -9,6 +9,7 @@ from saddlepoint.attack.space import L2, Ball
 from saddlepoint.auditing.suite import Budget
 from saddlepoint.papers.deq.scales import Budget as AutoBudget
 from saddlepoint.papers.registry import Scale
+from saddlepoint.zoo.adaptive.taxonomy import TABLE
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Setting:
     spend: Spend
     suite: Budget  # of the generic suite
     lighter: Mapping[str, Budget]  # of defences that cost too much for it
-    sent: int | None  # the suite's first so many; None: all
+    sent: Mapping[str, int]  # of some defences, the suite's first so many
     euclidean: Ball  # of Table 2
     threads: int | None  # None: torch's own choice, and cells then belong to machines with as many cores
 
@@ -82,17 +83,18 @@ class Setting:
 
 def _tiny() -> Setting:
     spend = Spend(AutoBudget(2, 1, 4), 2, 3, 2, 2, Hedged(2, 1, 2, 1), 30, 3, 1, Drawn(1, 2), Drawn(2, 2))
-    return Setting(8, 8, 8, 2, spend, "quick", {}, 1, L2(0.5), 1)
+    return Setting(8, 8, 8, 2, spend, "quick", {}, dict.fromkeys((one.name for one in TABLE), 1), L2(0.5), 1)
 
 
 def _small() -> Setting:
-    spend = Spend(AutoBudget(20, 2, 100), 20, 30, 3, 10, Hedged(15, 2, 4, 5), 500, 30, 2, Drawn(10, 4, 2), Drawn(10, 10))
-    costly = ("ClosedLoopControl", "HedgeDefense", "SOAP", "AIDPurifier", "ContrastiveReversal", "AdaptiveDenoising")
-    return Setting(32, 32, 16, 5, spend, "standard", dict.fromkeys(costly, "quick"), None, L2(1.5), 1)
+    spend = Spend(AutoBudget(20, 2, 100), 20, 30, 3, 10, Hedged(15, 2, 4, 5), 500, 30, 2, Drawn(6, 4), Drawn(10, 10))
+    costly = ("SODEF", "ClosedLoopControl", "HedgeDefense", "SOAP", "AIDPurifier", "ContrastiveReversal", "AdaptiveDenoising")
+    sent = {"ClosedLoopControl": 1, "HedgeDefense": 2, "ContrastiveReversal": 2, "AdaptiveDenoising": 2}
+    return Setting(32, 32, 16, 3, spend, "standard", dict.fromkeys(costly, "quick"), sent, L2(1.5), 1)
 
 
 def _paper() -> Setting:
-    return Setting(1000, 50, 16, 5, Spend(), "standard", {}, None, L2(0.5), None)
+    return Setting(1000, 50, 16, 5, Spend(), "standard", {}, {}, L2(0.5), None)
 
 
 SETTINGS: Mapping[Scale, Setting] = {"tiny": _tiny(), "small": _small(), "paper": _paper()}

@@ -124,7 +124,7 @@ def attacked(lab: Lab, about: Surveyed) -> Found:
     clean, *transfers = lab.play(subject, [Stand(), *unaware(subject.defense, spend)])
     (paper,) = lab.play(subject, [PAPER[about.name](subject.defense, spend)])
     composed = plan(subject.defense, *subject.test, threat=subject.threat, budget=lab.setting.budget(about.name)).adversaries[1:]
-    suite = lab.play(subject, composed[: lab.setting.sent])
+    suite = lab.play(subject, composed[: lab.setting.sent.get(about.name)])
     static_clean, static = lab.play_static(subject, [Stand(), auto(spend)])
     return Found(about, subject, clean, tuple(transfers), paper, tuple(suite), static_clean, static)
 
@@ -186,7 +186,8 @@ def _shown(cell: Cell) -> str:
 
 def _budgets(lab: Lab) -> str:
     lighter = ", ".join(f"{budget} for {name}" for name, budget in lab.setting.lighter.items())
-    first = f", of which the first {lab.setting.sent}" if lab.setting.sent is not None else ""
+    few = ", ".join(f"{count} for {name}" for name, count in lab.setting.sent.items())
+    first = f"; of what it sends, only the first: {few}" if few else ""
     return f"generic suite: the budget {lab.setting.suite}" + (f", {lighter}" if lighter else "") + first
 
 

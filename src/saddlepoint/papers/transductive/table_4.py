@@ -100,6 +100,7 @@ def findings(kind: Fresh, found: Drawn) -> list[str]:
     """Is there a gain over the known network, and how much of it do more sources take?"""
     static, few = accuracy([found.base.auto]).mean, min(("GMSA-AVG", "GMSA-MIN"), key=found.mean)
     many, alone = accuracy(found.finals[more(kind)]), fmean(accuracy([one]).mean for one in found.alone)
+    strongest = min((*ATTACKS, more(kind)), key=found.mean)
     kept = "keeps a gain" if found.mean(few) > static else "keeps no gain, against the paper,"
     return [
         f"{kind.data}: with {kind.sources} sources {few} leaves {found.mean(few):.1f} %: TADV {kept} of "
@@ -107,7 +108,8 @@ def findings(kind: Fresh, found: Drawn) -> list[str]:
         f"{kind.data}: with {kind.more * kind.sources} sources GMSA-AVG leaves {many.mean:.1f} %, "
         f"{many.mean - found.mean('GMSA-AVG'):+.1f} points from GMSA-AVG with {kind.sources}; over {kind.finals} final draws the "
         f"standard deviation is {many.std:.1f} and the range {min(many.values):.1f} to {max(many.values):.1f} %.",
-        f"{kind.data}: AA on each of these networks itself leaves {alone:.1f} % on average.",
+        f"{kind.data}: the strongest of all is {strongest}, {found.mean(strongest):.1f} %; AA on each of these networks itself "
+        f"leaves {alone:.1f} % on average.",
     ]
 
 
