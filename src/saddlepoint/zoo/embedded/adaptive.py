@@ -286,4 +286,5 @@ ADAPTIVE: tuple[Kit, ...] = (
     ContrastiveKit(),
     ATLDKit(),
     AIDKit(),
+    DenoisingKit(),
 )

@@ -160,4 +160,4 @@ def training_digits() -> Data:
     return load_data("digits", split="train")
 
 
-TRANSDUCTIVE: tuple[Kit, ...] = (DENTKit(), TENTKit(), RMCKit())
+TRANSDUCTIVE: tuple[Kit, ...] = (DENTKit(), TENTKit(), RMCKit(), DANNKit(), URejectronKit())
