@@ -127,7 +127,7 @@ def _of_gradients(traits: Traits, around: tuple[str, ...]) -> Iterator[Symptom]:
     if "zero gradients" in traits:
         why = "saturation, quantisation or a detached step"
         yield Symptom("vanishing gradients", level, f"the gradient is {traits['zero gradients'].evidence}: {why}.{led or advice}")
-    if "misdirected gradients" in traits and not around:
+    if "misdirected gradients" in traits and not around and "sites" not in traits:  # at sites, other rules are tried anyway
         yield Symptom(
             "misdirected gradients", level, f"{traits['misdirected gradients'].evidence}: they do not lead uphill.{advice}"
         )

@@ -124,11 +124,11 @@ def _tiny() -> Setting:
 
 def _small() -> Setting:
     tuning = Tuning(epochs=6, patience=2, rate=2e-3, batch_size=64)
-    training = DomainTraining(partial(dann_mnist, 8, 32), 20, 64, Adam(2e-3))
+    training = DomainTraining(partial(dann_mnist, 8, 32), 16, 64, Adam(2e-3))
     discriminator = partial(normed, 12, 64, side=32, colours=3, classes=2)
     attack = PGD(15, 0.04)
     return Setting(
-        rmc=(Cleansing("mnist", 16, 1500, 1, attack, unchanged, 64, tuning, attack, 3),),
+        rmc=(Cleansing("mnist", 8, 1500, 1, attack, unchanged, 64, tuning, attack, 3),),
         dent=Entropy(("mnist madry", "mnist half"), 256, 128, 256, 15, 0.04, 1, 2, 2, PGD(20, 0.04)),
         dann=(Domains("mnist", 256, 2000, training, attack, 3),),
         tadv=(Fresh("mnist", 200, 3, 3, 4, attack),),
