@@ -12,23 +12,13 @@ from saddlepoint.selftesting import CASES
 
 def test_the_command_tests_prints_and_writes(tmp_path: Path) -> None:
     out = tmp_path / "selftest.json"
-    done = call(
-        "selftest",
-        "--case",
-        "plain net",
-        "--case",
-        "probabilities",
-        "--json",
-        "--out",
-        str(out),
-        "--page",
-        str(tmp_path / "page.md"),
-    )
+    asked = ("--case", "padded classes", "--budget", "quick")
+    done = call("selftest", *asked, "--json", "--out", out, "--page", tmp_path / "page.md")
     assert done.exit_code == 0
     kept = json.loads(done.stdout)
     assert kept == json.loads(out.read_text(encoding="utf-8"))
-    assert [one["case"] for one in kept["tests"][0]["lines"]] == ["plain net", "probabilities"]
-    assert kept["tests"][0]["command"] == "saddlepoint selftest --evaluator ours"
+    assert [one["case"] for one in kept["tests"][0]["lines"]] == ["padded classes"]
+    assert kept["tests"][0]["command"] == "saddlepoint selftest --evaluator ours --budget quick"
     assert (tmp_path / "page.md").read_text(encoding="utf-8").startswith("# Who finds the truth")
 
 

@@ -37,6 +37,7 @@ class Opened(Plain):
         self.layers = {site: layers[site] for site in sites if site not in FUNCTIONS}
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
+        ctx.expect((*self.functions, *self.layers))
         with self._led(ctx), _Functions(ctx, self.functions):
             return super().trace(x, ctx)
 
