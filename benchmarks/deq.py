@@ -1,9 +1,9 @@
 """What deep equilibrium models cost: memory of answers and gradients, evaluations under attack, time of a solve beside torchdeq.
 
-    python -m benchmarks.deq memory                           # -> benchmarks/records/deq/memory.json
-    python -m benchmarks.deq warm --n 500                     # -> benchmarks/records/deq/warm.json
-    python -m benchmarks.deq solve                            # -> benchmarks/records/deq/solve.json; needs `pip install torchdeq`
-    python -m benchmarks.deq monotone --models FOLDER --data FOLDER   # -> benchmarks/records/deq/monotone.json
+    python -m benchmarks.deq memory                           # -> benchmarks/records/equilibria/memory.json
+    python -m benchmarks.deq warm --n 500                     # -> benchmarks/records/equilibria/warm.json
+    python -m benchmarks.deq solve  # -> benchmarks/records/equilibria/solve.json; needs `pip install torchdeq`
+    python -m benchmarks.deq monotone --models FOLDER --data FOLDER   # -> benchmarks/records/equilibria/monotone.json
 
 `memory` counts the bytes of all tensors alive at once, so that it is a property of the code and not of the machine. `warm` counts
 evaluations of f and products with its Jacobian. `solve` runs both libraries in one process, in turns. `monotone` audits a network
@@ -41,7 +41,7 @@ from saddlepoint.zoo.nets import ConvDEQNet
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from memory import peak_bytes
 
-RECORDS = Path("benchmarks/records/deq")
+RECORDS = Path("benchmarks/records/equilibria")
 
 
 def context(n: int, **options: Any) -> Context:

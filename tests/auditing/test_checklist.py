@@ -92,7 +92,7 @@ def trials(target, sent, threat=THREAT, y=Y):
     planned = plan(target, X, y, threat=threat, adversaries=sent)
     job = planned.job
     groups = [Group.of(job, rows, [job.play(sent, rows) for sent in planned.adversaries]) for rows in job.groups]
-    return Trials(job, planned.adversaries, groups, _rows(groups))
+    return Trials(job, planned.adversaries, groups, _rows(groups, {}))
 
 
 CASES = [

@@ -80,3 +80,13 @@ def test_recording_stays_off_where_the_attacker_only_reads():
         out = Opened(net, FUNCTIONS).trace(X, sp.Context(Coins.of(0, torch.arange(len(X))), {"torch.no_grad": sp.BPDA()})).last
         assert not torch.is_grad_enabled()
     assert not out.requires_grad
+
+
+def test_a_rule_at_a_function_that_is_not_always_called_is_no_mistake():
+    opened = Opened(Net(lambda x: x.detach() if len(x) < 4 else x), ("torch.detach",))
+    for rows in (3, 5):
+        x = X[:rows].clone().requires_grad_()
+        ctx = sp.Context(Coins.of(0, torch.arange(rows)), {"torch.detach": sp.BPDA()})
+        (grad,) = torch.autograd.grad(opened.trace(x, ctx).last.sum(), x)
+        ctx.refuse_unknown_rules()
+        torch.testing.assert_close(grad, (1 - X[:rows].tanh() ** 2) * W.sum(1), rtol=0, atol=1e-14)

@@ -11,7 +11,8 @@ from torch import nn
 
 import saddlepoint as sp
 from saddlepoint.auditing.check import check
-from saddlepoint.auditing.guises import HandedOver, Unaware
+from saddlepoint.auditing.guises import Unaware
+from saddlepoint.auditing.opened import HandedOver
 from saddlepoint.defense import Picard
 from saddlepoint.gradients.rule import straight_through
 from saddlepoint.zoo import nets
@@ -196,6 +197,7 @@ TRAITS = {
     "state": (Counting(0.1).eval(), Counting(0.0).eval()),
     "state, of answers that are kept": (Caching(0.2).eval(), Caching(0.0).eval()),
     "changes itself": (Tracking(True).eval(), Tracking(False).eval()),
+    "changes itself, in a number": (Counting(0.0).eval(), net()),
     "changes its input": (net(before=lambda x: x.mul_(0.5)), net(before=lambda x: x.mul(0.5))),
     "grad mode": (net(before=graded), net()),
     "requires grad": (net(before=required), net(before=graded)),
@@ -206,6 +208,9 @@ TRAITS = {
     "misdirected gradients": (net(before=lambda x: Deaf.apply(x, -1.0)), net(before=lambda x: Deaf.apply(x, 1.0))),
     "misdirected gradients, by chance": (
         net(before=lambda x: straight_through(x.flip(-1), x)), net(before=lambda x: straight_through(x, x)),
+    ),
+    "misdirected gradients, by a ripple": (
+        net(before=lambda x: x + 2e-3 * torch.sin(3e3 * x)), net(before=lambda x: x + 2e-3 * torch.sin(3 * x)),
     ),
     "noisy gradients": (net(after=torch.sin, before=noisy(1.0)), net(after=torch.sin)),
     "saturated logits": (net(after=lambda z: 1e3 * z), net()),

@@ -53,6 +53,17 @@ def test_quiet_prints_the_verdict_alone():
     assert len(result.stdout.splitlines()) == 2
 
 
+def test_a_claim_is_tested_kept_and_told_again():
+    result = call("audit", f"{TARGETS}:make", *QUICK, "--claim", "1", "--out", "here")
+    assert result.exit_code == 0, result.output
+    assert "100.0 % is claimed, but at most" in result.stdout
+    assert "not run  black-box attacks:" in result.stdout
+    saved = Audit.load("here")
+    assert (saved.verdict, saved.compared.claim) == ("overstated", 1.0)
+    assert "--claim 1" in saved.command
+    assert "less than or equal to 1" in told("audit", f"{TARGETS}:make", *QUICK, "--claim", "62")
+
+
 @pytest.mark.parametrize("name", ["instance", "defense", "scores"])
 def test_models_defences_and_callables_are_audited(name):
     result = call("audit", f"{TARGETS}:{name}", *QUICK, "--quiet")

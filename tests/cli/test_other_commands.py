@@ -19,6 +19,7 @@ from saddlepoint.cli import errors
 from saddlepoint.data import PULLABLE
 from saddlepoint.game import Stand
 from saddlepoint.train import recipes
+from saddlepoint.zoo.adaptive import TABLE
 
 COMMANDS = (
     (), ("audit",), ("run",), ("game",), ("demo",), ("zoo",), ("train",), ("reproduce",), ("data",), ("data", "list"),
@@ -92,6 +93,31 @@ def test_zoo_lists_every_model_with_its_scores():
     records = json.loads(call("zoo", "--json").stdout)
     assert [record["name"] for record in records] == list(zoo.names())
     assert f"{100 * records[0]['measured']['accuracy']['clean']:.1f} %" in result.stdout
+
+
+def test_zoo_says_what_adaptive_defences_do_beside_their_scores():
+    """Table 1 of Croce et al. 2022: every row stands in one line with a model of that class, for readers and for programs."""
+    printed = call("zoo").stdout.splitlines()
+    records = {record["defense"]: record for record in json.loads(call("zoo", "--json").stdout) if record["defense"]}
+    for row in TABLE:
+        (line,) = (line.split() for line in printed if f" {row.name} " in line)
+        sorted_as = records[row.name]["taxonomy"]
+        assert line[2] == sorted_as["principle"] == row.principle
+        assert " ".join(line[3:]).startswith(", ".join(row.blocks) + f" {records[row.name]['net']} ")
+        assert tuple(sorted_as["blocks"]) == row.blocks
+    assert records["DENT"]["taxonomy"] is None
+    assert any("IP: input purification; MA: model adaptation; IA: iterative algorithm" in line for line in printed)
+
+
+def test_train_makes_a_defence_that_can_be_audited():
+    result = call("train", "digits-anti-adversary", "--out", "mine")
+    assert result.exit_code == 0, result.output
+    assert "Record: mine/digits-anti-adversary.json" in result.stdout
+    packaged, mine = zoo.entry("digits-anti-adversary"), zoo.entry("digits-anti-adversary", "mine")
+    assert mine.measured.accuracy["clean"] == packaged.measured.accuracy["clean"]
+    audited = call("audit", "zoo:mine/digits-anti-adversary", "--eps", "0.15", "--n", "5", "--budget", "quick", "--quiet")
+    assert audited.exit_code == 0, audited.output
+    assert "Did you mean 'digits-anti-adversary'?" in told("train", "digits-anti-adversry")
 
 
 def test_train_writes_a_model_that_can_be_audited(monkeypatch):
@@ -194,7 +220,7 @@ def test_a_run_that_is_missing_or_damaged_is_told():
 def test_demo_compares_models_and_ends_with_the_report():
     result = call("demo", "--n", "10", "--budget", "quick", "--out", "shown")
     assert result.exit_code == 0, result.output
-    assert all(name in result.stdout for name in ("digits-standard", "digits-pgd", "digits-trades"))
+    assert all(name in result.stdout for name in ("digits-standard", "digits-pgd", "digits-trades", "digits-dent", "digits-rmc"))
     assert result.stdout.splitlines()[-1] == "Report: shown/index.html"
     page = Path("shown/index.html").read_text()
     assert all(
@@ -206,6 +232,8 @@ def test_demo_compares_models_and_ends_with_the_report():
         "zoo:digits-standard",
         "zoo:digits-pgd",
         "zoo:digits-trades",
+        "zoo:digits-dent",
+        "zoo:digits-rmc",
     ]
 
 

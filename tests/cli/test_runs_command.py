@@ -56,7 +56,7 @@ def test_list_says_where_there_is_nothing(tmp_path):
 def test_show_says_what_was_asked_for_what_happened_and_how_long_it_took(run):
     result = call("runs", "show", run, "--cells")
     assert result.exit_code == 0, result.output
-    assert "finished, 6 of 6 cells; upper bound: at most" in result.stdout
+    assert "finished, 6 of 6 cells; cannot be told: at most" in result.stdout
     assert result.stdout.count(" done ") == 6
     assert "asked" in result.stdout
     assert "concluded" in result.stdout

@@ -26,7 +26,7 @@ from saddlepoint.papers.result import Cloud, read
 from saddlepoint.papers.transductive import EXPERIMENTS as OURS
 from saddlepoint.papers.transductive import published
 from saddlepoint.papers.transductive.dent import MOVED, ON_MODULE, Batched, gains
-from saddlepoint.papers.transductive.figure_1 import cost, slips
+from saddlepoint.papers.transductive.figure_1 import cost, slips, spread
 from saddlepoint.papers.transductive.given import Given
 from saddlepoint.papers.transductive.lab import Base, Lab
 from saddlepoint.papers.transductive.module import Module
@@ -192,6 +192,13 @@ CURVE = RejectionCurve(
 def test_what_slips_through_is_read_at_the_strictest_threshold_that_may_be_used() -> None:
     assert [slips(CURVE, share) for share in (0.0, 0.05, 0.2, 0.3, 1.0)] == [0.5, 0.25, 0.25, 0.1, 0.0]
     assert [cost(CURVE, error) for error in (0.0, 0.1, 0.3, 0.5)] == [1.0, 0.3, 0.05, 0.0]
+
+
+def test_thresholds_reach_from_refusing_all_to_refusing_nothing() -> None:
+    found = spread(20)
+    assert found == sorted(found)
+    assert (found[0], found[-1], len(found)) == (0.0, 1.0, 20)
+    assert found[1] + found[-2] == pytest.approx(1.0)
 
 
 def told(share: float, count: int = 8) -> SimpleNamespace:

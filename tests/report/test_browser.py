@@ -162,7 +162,7 @@ def test_the_leaderboard_sorts_by_any_column_with_mouse_and_keys(visit, runs, tm
     titles = [title.strip() for title in texts(browser, ".leaders thead button")]
     assert titles == ["target", "clean", "claimed", "ours, at most", "verdict", "images", "passes", "seconds"]
     heads = dict(zip(titles, browser.find_elements("css selector", ".leaders thead th"), strict=True))
-    assert order()[-1] == "masked"  # what cannot be told leads nothing, however high
+    assert order()[0] == "hand"  # what cannot be told leads nothing, however high
     columns = {"ours, at most": lambda a: a.robust_accuracy, "seconds": lambda a: a.seconds, "images": lambda a: a.n}
     for title, value in columns.items():
         for direction in ("descending", "ascending"):
@@ -201,7 +201,7 @@ def test_a_script_in_a_name_is_text(visit, runs, tmp_path):
     named = replace(audit, target=_HOSTILE, classes=(_HOSTILE,) * 10, rows=tuple(replace(r, name=_HOSTILE) for r in audit.rows))
     browser = visit(write(named, tmp_path / "alone" / "report.html"))
     assert texts(browser, "h1") == [_HOSTILE]
-    assert browser.title == f"{_HOSTILE}: upper bound"
+    assert browser.title == f"{_HOSTILE}: holds so far"
     assert browser.find_elements("css selector", "script") == []
 
 
@@ -225,7 +225,7 @@ def test_a_live_page_loads_itself_again_and_ends_at_the_report(visit, runs, tmp_
         assert browser.title == "zoo:digits-pgd: running"
         assert "cells done\n8\nof 8; 0 left" in texts(browser, ".numbers .card")
     wait.WebDriverWait(browser, 10).until(lambda driver: driver.current_url.endswith("report.html"))
-    assert browser.title == "zoo:digits-pgd: upper bound"
+    assert browser.title == "zoo:digits-pgd: cannot be told"
 
 
 @pytest.fixture(scope="module")

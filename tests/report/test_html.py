@@ -8,8 +8,9 @@ from html.parser import HTMLParser
 
 import pytest
 import torch
-from audits import SYMPTOMS, an_audit, page
+from audits import CHECKLIST, SYMPTOMS, an_audit, page
 
+from saddlepoint.auditing.findings import Compared, Cost, Item, Proven, StaticNet
 from saddlepoint.auditing.statistics import wilson
 from saddlepoint.report.comparison import write as write_comparison
 from saddlepoint.report.document import put
@@ -57,6 +58,32 @@ def test_verdict_comes_before_symptoms_and_symptoms_before_numbers():
     assert places == sorted(places)
 
 
+def test_the_checklist_stands_above_the_numbers_what_is_open_first():
+    gap = Item("black-box attacks", "not run", "no attack without gradients was sent <b>.")
+    words = Page(page(an_audit(checklist=(*CHECKLIST[:2], gap)))).words
+    places = [
+        words.index(part) for part in ("Verdict: cannot be told", "○ not run", "✓ pass", "– does not apply", "clean accuracy")
+    ]
+    assert places == sorted(places)
+    assert gap.evidence in words  # as text
+
+
+def test_what_the_number_is_held_against_stands_beside_it():
+    static = StaticNet(0.95, 0.5, 3, 20, 0.001)
+    held = Compared(0.8, 0.75, static, Cost(12.0, 10.0, 4.0, 0.5), Proven(0.2, "interval <bounds>"))
+    words = Page(page(an_audit(compared=held))).words
+    for part in (
+        "claimed 80.0 %",
+        "95.0 % clean, at most 50.0 % robust",
+        "20 only without it",
+        "8.0 times",
+        "20.0 %, proven by interval <bounds>",
+    ):
+        assert part in words, part
+    assert "Verdict: overstated" in words
+    assert "80.0 % is claimed" in words
+
+
 def test_symptoms_are_ranked_and_named_by_word_not_by_colour_alone():
     words = Page(page(an_audit(symptoms=SYMPTOMS))).words
     places = [words.index(f"{s.level}: {s.name}") for s in reversed(SYMPTOMS)]
@@ -74,7 +101,7 @@ def test_every_number_of_the_table_is_there():
         alone, running = (
             f"{100 * share:.1f} % {100 * low:.1f} – {100 * high:.1f} %"
             for share in (row.robust_accuracy, row.running)
-            for low, high, _ in [wilson(share, audit.n)]
+            for low, high, *_ in [wilson(share, audit.n)]
         )
         assert f"{row.name} {alone} {running} {100 * row.gain:.1f} {row.attacked}" in words
         per_attacked = (row.forward + row.backward) * audit.n / row.attacked

@@ -119,6 +119,19 @@ def test_an_audit_from_before_ascents_were_kept_is_what_cells_of_that_time_lead_
     assert old.run == ""
 
 
+def test_an_audit_from_before_there_was_a_checklist_is_read_and_its_verdict_rests_on_nothing(run):
+    record = json.loads((run / "audit.json").read_text())
+    interval = {name: value for name, value in record["interval"].items() if name != "covers"}
+    symptoms = [{name: value for name, value in s.items() if name not in ("remedy", "trait")} for s in record["symptoms"]]
+    old = {"schema": 2, "verdict": "upper bound", "interval": interval, "symptoms": symptoms}
+    edit(run / "audit.json", **old, checklist=None, compared=None, reasons=None)
+    found = Audit.load(run)
+    assert found.checklist == ()
+    assert (found.verdict, found.reasons) == ("cannot be told", ("the checklist was not run.",))
+    assert found.record()["schema"] == 3
+    found.to_html(run / "again.html")
+
+
 def test_a_cell_under_the_name_of_another_is_found_out(run):
     store = Store(run)
     first, second, *_ = store.keys()

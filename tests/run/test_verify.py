@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,11 +12,12 @@ from runs import ATTACKS, TARGETS, spec
 from safetensors.torch import load_file, save_file
 
 import saddlepoint as sp
+from saddlepoint.run import verify as verify_module
 from saddlepoint.run import work
 from saddlepoint.run.executor import Serial
 from saddlepoint.run.runner import run_spec
 from saddlepoint.run.store import Packed, Store
-from saddlepoint.run.verify import checks, verify
+from saddlepoint.run.verify import Verification, VerificationError, checks, verify
 
 SMALL = spec(n=20, attacks=ATTACKS[:2])
 SUPPORTS = ["cells", "target", "images", "labels", "inside", "answers", "margins", "accuracy", "points", "record"]
@@ -69,6 +71,47 @@ def test_a_point_that_was_moved_within_the_set_is_found(run):
     wrong = failed(run)
     assert "1 of 20 worst points are not those that the cells hold: examples 3." in wrong["points"]
     assert "margins" in wrong  # and the target's answer there is another
+
+
+def test_an_audit_verifies_itself_in_a_fresh_process(made):
+    assert [check.name for check in sp.Audit.load(made).verify().checks] == SUPPORTS
+
+
+def tampered_point(run):
+    x = load_file(run / "points.safetensors")["x"]
+    edit_tensors(run, worst_points=in_row(3, (x[3] + 0.02).clamp(0, 1)))
+
+
+def tampered_label(run):
+    edit_tensors(run, y=in_row(2, lambda y: (y + 1) % 10))
+
+
+def tampered_model(run):
+    record = json.loads((run / "run.json").read_text())
+    edit(run / "run.json", target={**record["target"], "sha256": "0" * 64})
+
+
+@pytest.mark.parametrize(
+    ("tamper", "says"), [(tampered_point, "points: "), (tampered_label, "labels: "), (tampered_model, "target: ")]
+)
+def test_an_audit_that_was_tampered_with_does_not_verify(run, monkeypatch, tamper, says):
+    tamper(run)
+    # In this process: a fresh one for each case takes seconds, and finds the same (see above).
+    monkeypatch.setattr(verify_module, "verify", lambda folder: Verification(str(folder), tuple(checks(Store(folder)))))
+    work.load.cache_clear()
+    with pytest.raises(VerificationError, match=says):
+        sp.Audit.load(run).verify()
+
+
+def test_what_is_held_must_be_what_was_saved(run, monkeypatch):
+    monkeypatch.setattr(verify_module, "verify", lambda folder: Verification(str(folder), ()))
+    audit = sp.Audit.load(run)
+    with pytest.raises(VerificationError, match="what is held differs"):
+        replace(audit, robust_accuracy=1.0).verify()
+    with pytest.raises(VerificationError, match=r"what is held differs.*: y"):
+        replace(audit, y=audit.y + 1).verify()
+    with pytest.raises(ValueError, match="only a kept audit can be verified"):
+        replace(audit, folder="").verify()
 
 
 def test_a_point_outside_the_set_is_found_and_not_put_to_the_target(run):

@@ -15,11 +15,13 @@ from saddlepoint.run.target import resolve
 from saddlepoint.train import RECIPES, measure
 from saddlepoint.train.rebuild import ADVERSARIES
 from saddlepoint.zoo.deq import DEQ
+from saddlepoint.zoo.embedded import KITS
 from saddlepoint.zoo.models import WEIGHTS, store
 
 PLAIN = ("digits-exits", "digits-pgd", "digits-standard", "digits-trades")
 EQUILIBRIA = ("digits-deq-exact", "digits-deq-standard", "digits-deq-unrolled")
-NAMES = (*EQUILIBRIA, *PLAIN)
+BASES = ("digits-lenet", "digits-resnet", "digits-two-heads")  # of transductive defences
+NAMES = (*EQUILIBRIA, *PLAIN, *BASES)
 
 
 @pytest.fixture
@@ -30,7 +32,14 @@ def folder(tmp_path):
 
 
 def test_the_embedded_models_are_known_by_name():
-    assert zoo.names() == NAMES
+    assert zoo.names() == tuple(sorted((*NAMES, *KITS)))
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_a_network_that_defences_stand_on_answers_as_recorded(name):
+    record = zoo.entry(name)
+    clean = measure(zoo.load(name), RECIPES[name], seed=record.measured.seed, adversaries=ADVERSARIES[:1])
+    assert clean.accuracy["clean"] == record.measured.accuracy["clean"]
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -105,7 +114,7 @@ def test_a_record_is_of_its_recipe_and_of_its_network(name):
     record, net = zoo.entry(name), zoo.load(name)
     assert agrees(record.recipe, json.loads(json.dumps(describe(RECIPES[name]))))
     assert record.parameters == sum(p.numel() for p in net.parameters())
-    assert record.training_radius == (0.0 if name.endswith("standard") else RECIPES[name].space.radius)
+    assert record.training_radius == (0.0 if name.endswith(("standard", "heads")) else RECIPES[name].space.radius)
     assert (WEIGHTS / f"{name}.safetensors").stat().st_size < 800_000
     assert not net.training
 
@@ -139,9 +148,7 @@ def test_a_record_cannot_name_code_to_run(folder):
 
 
 def test_an_unknown_name_is_answered_with_the_nearest():
-    with pytest.raises(
-        ValueError, match=r"no model is called 'digits_pdg'\. Did you mean 'digits-pgd'\? Known: digits-deq-exact, "
-    ):
+    with pytest.raises(ValueError, match=r"no model is called 'digits_pdg'\. Did you mean 'digits-pgd'\? Known: digits-aid, "):
         zoo.load("digits_pdg")
     with pytest.raises(ValueError, match=r"no model is called 'x'\. Known"):
         zoo.load("x")

@@ -8,12 +8,15 @@ import torch
 from torch import Tensor
 
 from saddlepoint.attack.best import Found
+from saddlepoint.auditing.guises import Guise, Logarithm
 from saddlepoint.defense import Context, Defense, Trace, View
 from saddlepoint.game.adversary import Around, Turn
 
 
 def answers_otherwise(defense: Defense) -> bool:
     """Does the defence answer with anything but its last view: an earlier exit, a mixture, a vote?"""
+    if isinstance(defense, Guise):
+        return not isinstance(defense, Logarithm) and answers_otherwise(defense.inner)
     return type(defense).answer is not Defense.answer
 
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from saddlepoint.attack.space import Ball
 from saddlepoint.auditing.admission import Target, TargetError
-from saddlepoint.auditing.guises import HandedOver, Logarithm, Unaware, Ungraded
-from saddlepoint.auditing.opened import Opened
+from saddlepoint.auditing.guises import Logarithm, Unaware, Ungraded
+from saddlepoint.auditing.opened import HandedOver, Opened
 from saddlepoint.auditing.probe import examine
 from saddlepoint.auditing.probes.subject import Subject, alike
 from saddlepoint.auditing.result import Level, Symptom
@@ -38,11 +38,11 @@ def check(target: Target, x: Tensor, y: Tensor, space: Ball) -> Checked:
         raise TargetError(f"the {subject.kind} changes its input in place. Copy it first: x = x.clone().")
     if subject.declares or isinstance(subject.defense, MultiExit):
         _refuse_lies(subject, traits)
-    classes = subject.ask().shape[1] - subject.defense.rejects
+    classes = subject.answer.shape[1] - subject.defense.rejects
     if int(y.amax()) >= classes:
         raise TargetError(f"labels go up to {int(y.amax())}, but the target answers with {classes} classes (0 to {classes - 1}).")
     _, ctx = subject.views()
-    around = () if not subject.declares and "state" in traits else _broken(traits)
+    around = _broken(traits)
     findings = tuple(_findings(subject, traits, around))
     return Checked(_guised(target, subject, traits, around), classes, findings, traits, frozenset(ctx.endings), around)
 
@@ -58,16 +58,22 @@ def _guised(target: Target, subject: Subject, traits: Traits, around: tuple[str,
         defense = BlackBox(target, classes=subject.defense.classes, random=random, coupled=coupled)
     else:
         assert subject.module is not None
-        if "state" in traits and subject.untouched is not None:
-            defense = HandedOver(subject.module, random=random, coupled=coupled)
+        if _changes(subject, traits):
+            defense = HandedOver(subject.module, around, random=random, coupled=coupled)
         elif around:
             defense = Opened(subject.module, around, random=random, coupled=coupled)
         else:
             defense = Plain(subject.module, random=random, coupled=coupled)
-        defense = Logarithm(defense) if "probabilities" in traits else defense
+        # Where gradients are led around what makes probabilities, a logarithm would be one more place to lose them in.
+        defense = Logarithm(defense) if "probabilities" in traits and not around else defense
     if "grad mode" in traits or "requires grad" in traits:
         defense = Unaware(defense)
     return Ungraded(defense) if "no gradient" in traits and not around else defense
+
+
+def _changes(subject: Subject, traits: Traits) -> bool:
+    """Is it another one after a call? What does not show yet may show after a thousand calls."""
+    return ("state" in traits or "changes itself" in traits) and subject.untouched is not None
 
 
 def _broken(traits: Traits) -> tuple[str, ...]:
@@ -87,7 +93,7 @@ def _refuse_lies(subject: Subject, traits: Traits) -> None:
     if traits["random"].denied:
         raise TargetError("the defence declares random=False, but other coins give other answers. Set random = True.")
     reads = subject.defense.reads
-    if reads is not None and not alike(subject.ask(), subject.ask(keep=reads)):
+    if reads is not None and not alike(subject.answer, subject.ask(keep=reads)):
         raise TargetError(
             f"the defence declares that its answer reads {sorted(reads)} alone, but it answers differently when nobody asks for "
             "other views. Set reads = None on the class."
@@ -121,7 +127,7 @@ def _of_gradients(traits: Traits, around: tuple[str, ...]) -> Iterator[Symptom]:
     if "zero gradients" in traits:
         why = "saturation, quantisation or a detached step"
         yield Symptom("vanishing gradients", level, f"the gradient is {traits['zero gradients'].evidence}: {why}.{led or advice}")
-    if "misdirected gradients" in traits and not around:
+    if "misdirected gradients" in traits and not around and "sites" not in traits:  # at sites, other rules are tried anyway
         yield Symptom(
             "misdirected gradients", level, f"{traits['misdirected gradients'].evidence}: they do not lead uphill.{advice}"
         )
@@ -145,7 +151,7 @@ def _findings(subject: Subject, traits: Traits, around: tuple[str, ...]) -> Iter
             "saturated probabilities still hide gradients: return logits if you can.",
         )  # fmt: skip
     for trait, name, level, message in _SAID:
-        if trait in traits:
+        if trait in traits and not (trait == "changes itself" and _changes(subject, traits)):
             yield Symptom(name, level, message.format(traits[trait].evidence))
     yield from _of_gradients(traits, around)
     if isinstance(subject.defense, BlackBox) and not subject.declares:
@@ -166,10 +172,11 @@ def _of_a_net(subject: Subject, traits: Traits) -> Iterator[Symptom]:
             "many draws. Its noise belongs to the batch; write a Defense that draws from `ctx` for noise that belongs to the "
             "image.",
         )  # fmt: skip
-    if "state" in traits:
+    if _changes(subject, traits):
+        evidence = traits["state" if "state" in traits else "changes itself"].evidence
         yield Symptom(
             "remembers", "warning",
-            f"{traits['state'].evidence}. The model is asked each time as it was handed over; what it becomes when it is used is "
+            f"{evidence}. The model is asked each time as it was handed over; what it becomes when it is used is "
             "not audited. Write a Defense with `memory` for that.",
         )  # fmt: skip
     if any(name in traits for name in ("coupled", "row order", "batch size")):

@@ -46,7 +46,7 @@ def transfer(t: Trials) -> Item:
     if copied or any(one.copies for one in sent):
         told = f"{_names(sent)} handed over {copied} clean images: where it failed, the points of highest loss are due."
         return Item(TRANSFER, "fail", told)
-    return Item(TRANSFER, "pass", f"{_names(sent)} handed over points of highest loss and leaves {_percent(t.left(sent))}.")
+    return Item(TRANSFER, "pass", f"points of highest loss were handed over; {_leave(t, sent)}.")
 
 
 def black_box(t: Trials) -> Item:
@@ -55,9 +55,9 @@ def black_box(t: Trials) -> Item:
     if not sent:
         return Item(BLACK_BOX, "not run", "no attack without gradients was sent. Take a larger budget, or send Square or RayS.")
     if t.queried is None:
-        return Item(BLACK_BOX, "pass", f"{_names(sent)} leaves {_percent(t.left(sent))}.")
+        return Item(BLACK_BOX, "pass", f"{_leave(t, sent)}.")
     ours, bare = t.queried
-    told = f"{_names(sent)} leaves {_percent(ours)} of {len(ours)} images to the defence, {_percent(bare)} to its static net"
+    told = f"on {len(ours)} images {_names(sent)}: the defence holds {_percent(ours)}, its static net {_percent(bare)}"
     weaker = mcnemar(ours, bare)
     if weaker.second_better:
         return Item(BLACK_BOX, "fail", f"{told}: without the defence the net withstands them better (p = {weaker.p:.2g}).")
@@ -72,7 +72,7 @@ def white_box(t: Trials) -> Item:
     if not sent:
         reason = "the target has no gradients to give" if not t.graded else "no attack with gradients was sent"
         return Item(WHITE_BOX, "not run", f"{reason}, though the threat grants them.")
-    told = f"{_names(sent)} leaves {_percent(t.left(sent))}"
+    told = _leave(t, sent)
     if t.seen is not None and (blind := _share_of_blind(t)) > _SHARE:
         which = t.strongest[0].name if t.strongest else ""
         return Item(
@@ -96,9 +96,9 @@ def backward(t: Trials) -> Item:
     blind = [one for one in t.sent if one.black_box]
     left = t.left(sent)
     if blind and _less(t.left(blind), left):
-        told = f"{fails}; {_names(sent)} leaves {_percent(left)}, but {_names(blind)} {_percent(t.left(blind))}: try other rules."
+        told = f"{fails}; {_leave(t, sent)}, but {_names(blind)} {_percent(t.left(blind))}: try other rules."
         return Item(BACKWARD, "fail", told)
-    return Item(BACKWARD, "pass", f"{fails}; {_names(sent)} leaves {_percent(left)}.")
+    return Item(BACKWARD, "pass", f"{fails}; {_leave(t, sent)}.")
 
 
 def coins(t: Trials) -> Item:
@@ -129,9 +129,9 @@ def adaptive(t: Trials) -> Item:
     if not made:
         return Item(ADAPTIVE, "not run", f"no attack was made for what the defence does at test time{_how(t, fails)}.")
     if not other:
-        return Item(ADAPTIVE, "pass", f"{_names(made)} leaves {_percent(t.left(made))}; nothing else was sent.")
+        return Item(ADAPTIVE, "pass", f"{_leave(t, made)}; nothing else was sent.")
     ours, theirs = t.left(made), t.left(other)
-    told = f"{_names(made)} leaves {_percent(ours)}, attacks of the static kind ({_names(other)}) {_percent(theirs)}"
+    told = f"{_leave(t, made)}, attacks of the static kind ({_names(other)}) {_percent(theirs)}"
     state: State = "fail" if _less(theirs, ours) else "pass"
     return Item(ADAPTIVE, state, f"{told}.")
 
@@ -180,7 +180,7 @@ def masked(t: Trials) -> Item:
     if not blind or not seeing:
         return Item(MASKED, "not run", f"only attacks {'with' if seeing else 'without'} gradients were sent.")
     all_, gradients = t.left([*seeing, *blind]), t.left(seeing)
-    told = f"{_names(blind)} takes {100 * _drop(gradients, all_):.1f} points of what attacks with gradients left."
+    told = f"of what attacks with gradients left, {_names(blind)} took {100 * _drop(gradients, all_):.1f} points."
     return Item(MASKED, "fail" if _less(all_, gradients) else "pass", told)
 
 
@@ -251,6 +251,10 @@ def _drop(before: Tensor, after: Tensor) -> float:
 
 def _percent(right: Tensor) -> str:
     return f"{100 * float(right.double().mean()):.1f} %"
+
+
+def _leave(t: Trials, sent: Sequence[Sent]) -> str:
+    return f"{_names(sent)} {'leaves' if len(sent) == 1 else 'leave'} {_percent(t.left(sent))}"
 
 
 def _names(sent: Sequence[Sent]) -> str:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from saddlepoint.coins import governed
 from saddlepoint.defense import Context, Defense, Plain, Trace, View
 from saddlepoint.gradients.rule import straight_through
 
@@ -68,23 +65,6 @@ class Unaware(Guise):
             asked = self.inner.trace(x.detach(), Context(ctx.coins, keep=ctx.keep))
         pairs = zip(shown.views, asked.views, strict=True)
         return Trace(tuple(View(true.name, _standing_in(view.logits, true.logits)) for view, true in pairs))
-
-
-class HandedOver(Defense):
-    """A network that remembers, asked each time as it was when it was handed over: what it does to itself is forgotten.
-
-    Randomness from global generators follows the coins, as in `Plain`.
-    """
-
-    def __init__(self, net: nn.Module, *, random: bool = False, coupled: bool = False) -> None:
-        self.net, self.random, self.coupled, self.static = net, random, coupled, None
-
-    def trace(self, x: Tensor, ctx: Context) -> Trace:
-        net = copy.deepcopy(self.net)
-        if not self.random:
-            return Trace((View("final", net(x)),))
-        with governed(ctx.shared_seed(), x.device):
-            return Trace((View("final", net(x)),))
 
 
 def _standing_in(shown: Tensor, true: Tensor) -> Tensor:

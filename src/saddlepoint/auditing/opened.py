@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,7 +16,7 @@ from saddlepoint.defense import Context, Plain, Trace
 
 _FLAT = ("sign", "round", "floor", "ceil", "trunc", "heaviside", "detach")  # of one tensor: slope zero, or none
 _STEPS = {"gt": 1, "ge": 1, "lt": -1, "le": -1}  # comparisons: the sign of the first argument in what is compared with zero
-_WHOLE = ("byte", "int", "long", "short")
+_WHOLE = ("byte", "int", "long", "short", "to", "type")  # casts; the last two also back to floats
 _FLOATS = ("float", "double", "half", "to", "type", "type_as")
 NO_GRAD = "torch.no_grad"
 FUNCTIONS = (*(f"torch.{name}" for name in (*_FLAT, *_STEPS, *_WHOLE)), NO_GRAD)
@@ -36,6 +37,7 @@ class Opened(Plain):
         self.layers = {site: layers[site] for site in sites if site not in FUNCTIONS}
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
+        ctx.expect((*self.functions, *self.layers))
         with self._led(ctx), _Functions(ctx, self.functions):
             return super().trace(x, ctx)
 
@@ -52,6 +54,17 @@ class Opened(Plain):
                 del layer.forward
                 if forward is not None:  # somebody had replaced it before
                     layer.forward = forward
+
+
+class HandedOver(Plain):
+    """A network that changes while it is used, asked each time as it was when it was handed over; opened at `sites`."""
+
+    def __init__(self, net: nn.Module, sites: tuple[str, ...] = (), *, random: bool = False, coupled: bool = False) -> None:
+        super().__init__(net, random=random, coupled=coupled)
+        self.sites = sites
+
+    def trace(self, x: Tensor, ctx: Context) -> Trace:
+        return Opened(copy.deepcopy(self.net), self.sites, random=self.random, coupled=self.coupled).trace(x, ctx)
 
 
 class _Functions(TorchFunctionMode):
@@ -71,7 +84,8 @@ class _Functions(TorchFunctionMode):
         if name in _FLAT and f"torch.{name}" in self.sites and first.is_floating_point():
             return self.ctx.through(f"torch.{name}", lambda v: func(v, *args[1:], **kwargs), first)
         out = func(*args, **kwargs)
-        if f"torch.{name}" in self.sites and first.is_floating_point():
+        made = isinstance(out, Tensor) and first.is_floating_point() and not out.is_floating_point()
+        if made and f"torch.{name}" in self.sites:
             out._came_from = _origin(name, func, args, kwargs)
         came_from = getattr(first, "_came_from", None)
         if name in _FLOATS and came_from is not None and isinstance(out, Tensor) and out.is_floating_point():

@@ -108,7 +108,7 @@ def conclude(plan: Plan, groups: Sequence[Group], seconds: float) -> Audit:
         n=len(job.x),
         clean_accuracy=float(torch.cat([g.outcomes.correct[0, 0] for g in groups]).mean()),
         robust_accuracy=robust,
-        interval=over_units(correct, _units(groups), job.defense.unit),
+        interval=over_units(correct, _units(job, groups), job.defense.unit),
         rows=rows,
         symptoms=(*plan.findings, *unsettled(job, points), *signs(trials)),
         checklist=checklist(trials),
@@ -127,8 +127,10 @@ def conclude(plan: Plan, groups: Sequence[Group], seconds: float) -> Audit:
     )
 
 
-def _units(groups: Sequence[Group]) -> Tensor:
-    """[N] which images were answered together."""
+def _units(job: Job, groups: Sequence[Group]) -> Tensor:
+    """[N] which images were answered together; a stream is one, whatever its batches."""
+    if job.defense.unit == "stream":
+        return torch.zeros(len(job.x), dtype=torch.long)
     counts = [int(g.verdict.batch.amax()) + 1 for g in groups]
     return torch.cat([g.verdict.batch + sum(counts[:k]) for k, g in enumerate(groups)])
 

@@ -17,9 +17,9 @@ from saddlepoint.auditing.probes.watched import watched
 from saddlepoint.auditing.traits import Trait, Traits
 from saddlepoint.game import Threat
 
-FAMILIES: tuple[Callable[[Subject], Iterator[Trait]], ...] = (
-    input_changed, randomness, neighbours, past, watched, slopes, outputs, inside,
-)  # fmt: skip
+Family = Callable[[Subject], Iterator[Trait]]
+FUNCTION: tuple[Family, ...] = (input_changed, randomness, neighbours, past)  # is it one?
+NATURE: tuple[Family, ...] = (watched, slopes, outputs, inside)  # and of which kind?
 
 
 def probe(target: Target, x: Tensor, y: Tensor, *, threat: Threat | Ball) -> Traits:
@@ -31,5 +31,8 @@ def probe(target: Target, x: Tensor, y: Tensor, *, threat: Threat | Ball) -> Tra
 
 
 def examine(subject: Subject) -> Traits:
-    """All families in turn."""
-    return Traits(tuple(trait for family in FAMILIES for trait in family(subject)))
+    """All families in turn. A target that remembers is asked each time as it was handed over, once that is known."""
+    found = [trait for family in FUNCTION for trait in family(subject)]
+    if any(trait.present and trait.name in ("state", "changes itself") for trait in found):
+        subject = subject.renewed()
+    return Traits((*found, *(trait for family in NATURE for trait in family(subject))))

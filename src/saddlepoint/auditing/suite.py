@@ -24,9 +24,11 @@ from saddlepoint.defense import Access, Defense, Plain
 from saddlepoint.describe import describe
 from saddlepoint.game import Adversary, Direct, FixedPoint, GreedyModelSpace, MultiTarget, Restarts, Retrained, Threat, Transfer
 from saddlepoint.game.standard import dlr_or_margin, targeted_dlr_or_margin
-from saddlepoint.gradients import BPDA, Backprop, Checkpointed, EoT, Estimator, FixedCoins, Phantom, Rule
+from saddlepoint.gradients import BPDA, SPSA, Backprop, Checkpointed, EoT, Estimator, FixedCoins, Phantom, Rule
 
 Budget = Literal["quick", "standard", "thorough"]
+_DEAR_TARGETS = 3
+_MASKED_QUERIES, _MASKED_STARTS = 4, 5  # times the queries, and starts, where gradients are masked
 
 
 @dataclass(frozen=True)
@@ -35,17 +37,19 @@ class Spending:
 
     steps: int  # of each APGD run
     targets: int  # classes that are targeted one by one
+    toward: int  # steps towards each of them
     queries: int  # of score- and decision-based attacks
     draws: int  # per verdict of a random defence, and the most per EoT gradient
     boundary: int  # steps of FAB per target; 0: no FAB
     starts: int  # of a short PGD; 0: none
     rounds: int  # in which models are anticipated that a defence may learn
+    samples: int  # differences per gradient where gradients cannot be had, or trusted; 0: none
 
 
 SPENDING: dict[Budget, Spending] = {
-    "quick": Spending(steps=10, targets=0, queries=0, draws=8, boundary=0, starts=0, rounds=2),
-    "standard": Spending(steps=30, targets=3, queries=300, draws=20, boundary=0, starts=0, rounds=4),
-    "thorough": Spending(steps=100, targets=9, queries=5000, draws=50, boundary=100, starts=40, rounds=10),
+    "quick": Spending(steps=10, targets=0, toward=10, queries=0, draws=8, boundary=0, starts=0, rounds=2, samples=0),
+    "standard": Spending(steps=30, targets=9, toward=20, queries=300, draws=20, boundary=0, starts=0, rounds=4, samples=32),
+    "thorough": Spending(steps=100, targets=9, toward=100, queries=5000, draws=50, boundary=100, starts=40, rounds=10, samples=128),
 }
 
 
@@ -78,6 +82,12 @@ class Known:
         """Gradients whose mean is more signal than noise."""
         amounts = [trait.amount for trait in self.traits if trait.name == "noisy gradients"]
         return None if not amounts or amounts[0] is None else math.ceil(amounts[0])
+
+    @property
+    def masked(self) -> bool:
+        """Is there reason to trust what is answered more than its gradients?"""
+        signs = ("no gradient", "non-finite gradients", "zero gradients", "misdirected gradients", "grad mode", "requires grad")
+        return bool(self.around) or any(self.has(name) for name in signs)
 
     @property
     def dead(self) -> bool:
@@ -114,8 +124,12 @@ class _Kit:
         if access != "gradient":
             spend = replace(self.spend, queries=max(self.spend.queries, 200))
             yield from map(self._answering, replace(self, spend=spend).blind(access))
+            if access == "score":
+                yield from map(self._answering, self.sampled("no gradients"))
             return
         yield from map(self._answering, self.seeing())
+        if self.known.masked:
+            yield from map(self._answering, self.sampled("gradients cannot be trusted"))
         yield from self.views()
         if self.defense.memory != "none":
             yield from map(self._answering, self.anticipating())
@@ -154,6 +168,11 @@ class _Kit:
             "apgd-ce", attack, loss=cross_entropy, estimator=self.estimator, stop_at_success=stop, rules=self.around
         )  # fmt: skip
 
+    @property
+    def targets(self) -> int:
+        """Fewer where each is dear: rows that answer together all go on to the end, and coins are tossed many times."""
+        return self.spend.targets if self.apgd.stop_at_success else min(self.spend.targets, _DEAR_TARGETS)
+
     def _answering(self, choice: Choice) -> Choice:
         """Aimed at what is answered, where that is not the last view."""
         if not answers_otherwise(self.defense):
@@ -165,23 +184,23 @@ class _Kit:
     def seeing(self) -> Iterator[Choice]:
         apgd, purse, spend = self.apgd, self.purse, self.spend
         yield Choice(apgd, f"cross-entropy{self._why()}")
-        longer = APGD(min(2 * spend.steps, purse.steps))
+        longer = APGD(min(3 * spend.steps // 2, purse.steps))
         yield Choice(replace(apgd, name="apgd-dlr", attack=longer, loss=dlr_or_margin), f"a loss without scale{self._why()}")
         yield from self._other_rules()
         if self.defense.random:
             fixed = replace(apgd, name="apgd-fixed", attack=longer, loss=margin, estimator=FixedCoins())
             yield Choice(fixed, "random: one draw held fixed, for as many steps as averaging would not pay for")
-        if targets := purse.times(apgd, spend.targets):
-            yield Choice(
-                MultiTarget(replace(apgd, name="apgd-t"), targets, targeted_dlr_or_margin), f"{targets} classes one by one"
-            )
+        toward = replace(apgd, name="apgd-t", attack=APGD(min(spend.toward, purse.steps)))
+        if targets := purse.times(toward, self.targets):
+            yield Choice(MultiTarget(toward, targets, targeted_margin), f"{targets} classes one by one{self._why()}")
         fab = Direct("fab-t", FAB(max(spend.boundary, 1), facet=own_facet), stop_at_success=apgd.stop_at_success, rules=self.around)
         if not self.defense.random and spend.boundary and (targets := purse.times(fab, spend.targets)):
             yield Choice(MultiTarget(fab, targets, targeted_margin), "the nearest boundary, which no loss of scale can hide")
         # APGD's first step is two radii long and forgets where it started; short steps from many starts find corners it misses.
         pgd = replace(apgd, name="pgd", attack=PGD(20), loss=margin)
-        if starts := purse.times(pgd, spend.starts):
-            yield Choice(Restarts(pgd, starts), f"short steps from {starts} starts find corners that long ones miss")
+        if starts := purse.times(pgd, max(spend.starts, _MASKED_STARTS if self.known.masked else 0)):
+            reason = "and go on where values stand still" if self.known.masked else "and find corners that long ones miss"
+            yield Choice(Restarts(pgd, starts), f"short steps from {starts} starts {reason}{self._why()}")
 
     def _why(self) -> str:
         parts = []
@@ -253,28 +272,35 @@ class _Kit:
         yield Choice(Transfer(apgd, source), f"{reason} for the cross-entropy")
         yield Choice(Transfer(replace(apgd, name="apgd-margin", loss=margin), source), f"{reason} for the margin")
         if self.spend.targets:
-            toward = MultiTarget(replace(apgd, name="apgd-t"), self.spend.targets, targeted_dlr_or_margin)
-            yield Choice(Transfer(toward, source), f"{reason} towards {self.spend.targets} classes")
+            toward = MultiTarget(replace(apgd, name="apgd-t"), _DEAR_TARGETS, targeted_dlr_or_margin)
+            yield Choice(Transfer(toward, source), f"{reason} towards {_DEAR_TARGETS} classes")
         if self.spend.queries and self.threat.space.p != 1:
-            for choice in replace(self, defense=source).blind("score", everything=True):
+            for choice in replace(self, defense=source, known=UNKNOWN).blind("score", everything=True):
                 yield Choice(Transfer(choice.adversary, source), f"{choice.reason}, on the static net")
+
+    def sampled(self, why: str) -> Iterator[Choice]:
+        """Slopes from differences of scores: what the target really answers, whatever its gradients say."""
+        if self.spend.samples:
+            # A quarter of the radius, so that the steps of a quantiser are seen.
+            step = max(self.threat.space.radius / 4, 1e-3) if self.threat.space.p == math.inf else 1e-2
+            spsa = Direct("apgd-spsa", APGD(20), loss=margin, estimator=SPSA(self.spend.samples, step))
+            yield Choice(spsa, f"{why}: slopes from differences of scores")
 
     # -- without gradients ----------------------------------------------------------------------------------------------------
 
     def blind(self, access: Access, *, everything: bool = False) -> Iterator[Choice]:
         """Random search on scores, and rays on labels; of a net as it is, with its gradients at hand, the former alone."""
         defense, space, spend = self.defense, self.threat.space, self.spend
+        queries = spend.queries * (_MASKED_QUERIES if self.known.masked or self.defense.grants != "gradient" else 1)
         estimator: Estimator = EoT(max(spend.draws // 4, 1)) if defense.random else Backprop()
         _refuse(defense, access, self.threat)
         graded = isinstance(defense, Plain) and grants(self.threat.access, "gradient") and not self.known.around and not everything
         if access == "score":
             yield Choice(
-                Direct("square", Square(spend.queries), estimator=estimator), "scores alone: gradients that mislead do not count"
+                Direct("square", Square(queries), estimator=estimator), "scores alone: gradients that mislead do not count"
             )
         if access == "decision" or (space.p == math.inf and not defense.coupled and not graded):
-            yield Choice(
-                Direct("rays", RayS(spend.queries), estimator=estimator), "labels alone: neither gradients nor scores count"
-            )
+            yield Choice(Direct("rays", RayS(queries), estimator=estimator), "labels alone: neither gradients nor scores count")
 
 
 @dataclass(frozen=True)

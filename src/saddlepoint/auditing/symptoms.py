@@ -125,11 +125,11 @@ def _transfers(t: Trials) -> Iterator[Symptom]:
     own, handed = [one for one in t.sent if one.white_box], [one for one in t.sent if one.transfers]
     if not handed:
         return
-    taken = float((t.left(own) - t.left([*own, *handed])).sum())
+    taken = float((t.left(own) - t.left(handed)).sum())
     if own and taken >= 2 and taken >= 0.01 * len(t.clean):
         yield Symptom(
             "transfer beats white box", "serious",
-            f"points found on another net took {taken:.0f} images that the defence's own gradients had left: these mislead.",
+            f"points found on another net took {taken:.0f} images more than the defence's own gradients did: these mislead.",
             "Replace the backward pass of what the defence adds (BPDA with the identity), or aim at its intermediate views.",
             "zero gradients",
         )  # fmt: skip

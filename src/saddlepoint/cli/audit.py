@@ -27,7 +27,7 @@ from saddlepoint.cli.request import (
     run,
 )
 from saddlepoint.cli.request import executor as chosen
-from saddlepoint.cli.text import STYLES, errors, examples, output, percent, say, table, tell
+from saddlepoint.cli.text import STATES, STYLES, beside, errors, examples, output, percent, say, table, tell
 
 if TYPE_CHECKING:
     from saddlepoint.auditing import Audit
@@ -55,6 +55,10 @@ _Window = Annotated[int | None, typer.Option(min=1, help="Images ordered togethe
 _Control = Annotated[float, typer.Option(metavar="SHARE", help="The attacker's share of each batch.")]
 _Victims = Annotated[Victims, typer.Option(help="Whose wrong answers count, where --control is below 1.", case_sensitive=False)]
 _Live = Annotated[bool, typer.Option("--live", help="An online defence is asked itself, and learns from every query.")]
+_Claim = Annotated[
+    float | None,
+    typer.Option(metavar="SHARE", help="A robust accuracy that somebody claims, as 0.62: is it refuted?", show_default="none"),
+]
 _DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the specification, say how many cells it has, and stop before the attacks.")
 ]
@@ -109,6 +113,7 @@ def audit(
     control: _Control = 1.0,
     victims: _Victims = Victims.all,
     live: _Live = False,
+    claim: _Claim = None,
     seed: Annotated[int, typer.Option(help="Every random number follows from it.")] = 0,
     out: _Out = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images attacked together.")] = 128,
@@ -122,7 +127,7 @@ def audit(
     json: _Json = False,
     quiet: _Quiet = False,
 ) -> None:
-    """Attack a model and say how robust it is: an upper bound, with an interval and what speaks against it."""
+    """Attack a model and say how robust it is: an upper bound, with an interval, a checklist, and what the number is worth."""
     from saddlepoint.run.spec import parse, radius
 
     eps = eps or USUAL_RADIUS[norm]
@@ -134,6 +139,7 @@ def audit(
     asked: dict[str, Any] = {
         "target": target, "data": images(data, n, root), "threat": threat, "budget": budget.value,
         "seed": seed, "batch_size": batch_size, "device": device, "attacks": by_name(attacks),
+        "claim": claim,
     }  # fmt: skip
     spec, place = parse(asked, "what was asked for"), out or default_folder(target, norm, eps)
     if dry_run:
@@ -233,9 +239,15 @@ def _watching(out: Path, *, page: bool, shown: bool) -> Iterator[Watch]:
 
 
 def show(audit: Audit) -> None:
-    """What speaks against the number, then the numbers."""
+    """What speaks against the number, the checklist, then the numbers."""
     for symptom in audit.symptoms:
-        say(f"{symptom.level}: {symptom.name}. {symptom.message}", style=STYLES[symptom.level])
+        told = f"{symptom.level}: {symptom.name}. {symptom.message}"
+        say(f"{told} {symptom.remedy}".rstrip(), style=STYLES[symptom.level])
+    for item in audit.checklist:
+        if item.state != "does not apply":
+            say(f"{item.state:8} {item.name}: {item.evidence}", style=STATES[item.state])
+    for line in beside(audit.compared):
+        say(line)
     rows = [["clean", percent(audit.clean_accuracy), percent(audit.clean_accuracy), *["–"] * 4]]
     for row in audit.rows:
         passes = f"{row.forward:.1f} / {row.backward:.1f}"

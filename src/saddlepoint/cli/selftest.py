@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -49,13 +48,14 @@ def selftest(
     budget: Annotated[Budget, typer.Option(help="Of our own audits.", case_sensitive=False)] = Budget.standard,
     listed: Annotated[bool, typer.Option("--list", help="Say what the cases are, and stop.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Write the record, and a page beside it; others' tests in it stay.", metavar="FILE.json")
+        Path | None, typer.Option(help="Keep the record; what the file holds of others stays.", metavar="FILE.json")
     ] = None,
+    page: Annotated[Path | None, typer.Option(help="Write the record as a page.", metavar="FILE.md")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the record as JSON, and nothing else.")] = False,
 ) -> None:
     """Attack defences whose robust accuracy is known, and compare: does the evaluator find the truth, and say so if not?"""
     from saddlepoint.selftesting import CASES
-    from saddlepoint.selftesting.page import record, write
+    from saddlepoint.selftesting.page import record, text, write
     from saddlepoint.selftesting.peers import evaluators
     from saddlepoint.selftesting.score import chosen
     from saddlepoint.selftesting.score import selftest as test
@@ -66,9 +66,11 @@ def selftest(
     chosen(case or [])
     asked = evaluators([who.value for who in evaluator or [Who.ours]], budget.value)
     found = [test(one, case or (), progress=None if json else _progress) for one in asked]
-    kept = record(found, _command(case or [], evaluator or [], budget))
-    if out is not None:
-        write(kept, out)
+    kept = record(found, _command(evaluator or [Who.ours], budget))
+    kept = kept if out is None else write(kept, out)
+    if page is not None:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(text(kept), encoding="utf-8")
     if json:
         dump(kept)
     else:
@@ -84,7 +86,7 @@ def _progress(line: Line) -> None:
     tell(f"{line.case}: truth {line.truth} %, said {said}: {told}{f' ({line.error})' if line.error else ''}")
 
 
-def _command(cases: list[str], who: list[Who], budget: Budget) -> str:
-    asked = [*(("--case", name) for name in cases), *(("--evaluator", one.value) for one in who)]
-    spent = [("--budget", budget.value)] if budget != Budget.standard else []
-    return shlex.join(["saddlepoint", "selftest", *(word for pair in (*asked, *spent) for word in pair)])
+def _command(who: list[Who], budget: Budget) -> str:
+    """Without cases: each is independent of the others, so that the record of some is a part of the record of all."""
+    spent = f" --budget {budget.value}" if budget != Budget.standard else ""
+    return "saddlepoint selftest" + "".join(f" --evaluator {one.value}" for one in who) + spent

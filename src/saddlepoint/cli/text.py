@@ -10,7 +10,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from saddlepoint.auditing.findings import Compared
+
 STYLES = {"serious": "red", "warning": "yellow", "note": ""}  # of symptoms
+STATES = {"pass": "green", "fail": "red", "not run": "yellow", "does not apply": ""}  # of checklist items
 _WIDE = 240
 
 
@@ -69,6 +72,22 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     for row in rows:
         drawn.add_row(*(Text(cell) for cell in row))
     return drawn
+
+
+def beside(compared: Compared) -> list[str]:
+    """What the number is held against, a line each."""
+    lines = []
+    if compared.claim is not None:
+        lines.append(f"claimed: {percent(compared.claim)}.")
+    if (static := compared.static) is not None:
+        lines.append(
+            f"static net inside: {percent(static.clean_accuracy)} clean, at most {percent(static.robust_accuracy)} robust; "
+            f"{static.only_defense} images stand only with the defence, {static.only_static} only without it "
+            f"(McNemar, p = {static.p:.2g})."
+        )
+    if (proven := compared.proven) is not None:
+        lines.append(f"proven: at least {percent(proven.accuracy)}, by {proven.method}.")
+    return lines
 
 
 def percent(share: float) -> str:

@@ -65,6 +65,10 @@ class Context:
         """Names of the sites met so far."""
         return frozenset(self._clock.sites)
 
+    def expect(self, sites: Iterable[str]) -> None:
+        """These are sites even if this call does not come by them: what a defence runs may depend on what it is asked."""
+        self._clock.sites.update(sites)
+
     @property
     def notes(self) -> Notes:
         """What solves have cost so far."""

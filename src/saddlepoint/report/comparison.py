@@ -13,6 +13,8 @@ from saddlepoint.report.figures import Bar, bars
 from saddlepoint.report.markup import Markup, join, tag
 from saddlepoint.report.published import NOTHING, Published
 
+_RANK: tuple[Verdict, ...] = ("holds so far", "overstated", "cannot be told")
+
 
 @dataclass(frozen=True)
 class Line:
@@ -53,7 +55,7 @@ def write_lines(lines: Sequence[Line], path: Path) -> Path:
 
 def _body(lines: Sequence[Line]) -> Markup:
     # A number that cannot be trusted leads nothing, however high it is.
-    ranked = sorted(lines, key=lambda line: (line.verdict != "holds so far", -line.ours, line.target))
+    ranked = sorted(lines, key=lambda line: (_RANK.index(line.verdict), -line.ours, line.target))
     settings = sorted({f"{line.threat}, {line.data}" for line in lines})
     mixed = "" if len(settings) == 1 else " Lines with another threat or other data are not comparable."
     twice = {line.target for line in lines if sum(other.target == line.target for other in lines) > 1}

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from saddlepoint.auditing.findings import Proven
 from saddlepoint.auditing.result import Audit
 from saddlepoint.auditing.statistics import Interval, wilson
 
@@ -83,11 +84,17 @@ def model_card(audit: Audit) -> str:
         f"| clean accuracy | {100 * audit.clean_accuracy:.1f} % |",
         f"| robust accuracy, at most | {100 * audit.robust_accuracy:.1f} % ({interval}, {level} interval) |",
         f"| verdict | {audit.verdict} |",
+        *([f"| claimed | {100 * audit.compared.claim:.1f} % |"] if audit.compared.claim is not None else []),
+        *([f"| robust accuracy, at least | {_at_least(audit.compared.proven)} |"] if audit.compared.proven is not None else []),
         f"| attacks | {', '.join(_md(row.name) for row in audit.rows)} |",
         f"| cost | {_mean(audit.examples.forward)} forward and {_mean(audit.examples.backward)} backward passes per image |",
         "",
-        "The number is an upper bound: a stronger attack can only lower it. The interval covers which images were drawn, not",
+        f"The number is an upper bound: a stronger attack can only lower it. The interval covers {_md(interval.covers)}, not",
         "attacks that were not tried.",
+        "",
+        "What the verdict rests on:",
+        "",
+        *(f"- {_md(reason)}" for reason in audit.reasons),
     ]
     if audit.symptoms:
         lines += ["", "What speaks against the number:", ""]
@@ -97,6 +104,10 @@ def model_card(audit: Audit) -> str:
     if audit.command:
         lines += ["", _code(audit.command)]
     return "\n".join([*lines, ""])
+
+
+def _at_least(proven: Proven) -> str:
+    return f"{100 * proven.accuracy:.1f} %, proven by {_md(proven.method)}"
 
 
 def ledger(audit: Audit) -> dict[str, list[Any]]:

@@ -58,5 +58,6 @@ def _verdict(audit: Audit) -> Markup:
         "div",
         tag("span", f"Verdict: {audit.verdict}", class_="label"),
         tag("p", told[:1].upper() + told[1:]),
+        tag("ul", *(tag("li", reason) for reason in audit.reasons), class_="quiet"),
         class_=f"verdict {level}",
     )

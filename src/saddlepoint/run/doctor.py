@@ -111,9 +111,9 @@ def _devices() -> Finding:
 
 def _zoo() -> Iterator[Finding]:
     """Loading compares each file with its recorded SHA-256."""
-    from saddlepoint.zoo import load, names
+    from saddlepoint.zoo import names, target
 
-    wrong = {name: error for name in names() if (error := _refusal(partial(load, name))) is not None}
+    wrong = {name: error for name in names() if (error := _refusal(partial(target, name))) is not None}
     yield from (Finding(f"zoo:{name}", "problem", error) for name, error in wrong.items())
     if not names():
         yield Finding("zoo", "problem", "no embedded model was found. Install the package again.")

@@ -99,6 +99,9 @@ class RunSpec(Section):
     threat: ThreatSpec = ThreatSpec()
     budget: Literal["quick", "standard", "thorough"] = "standard"
     attacks: Annotated[tuple[AttackSpec, ...], Field(description="instead of the attacks that the budget composes")] = ()
+    claim: Annotated[
+        float | None, Field(ge=0, le=1, description="a robust accuracy that somebody claims, 0.62 for 62 %: is it refuted?")
+    ] = None
     seed: int = 0
     batch_size: Annotated[int, Field(ge=1, description="examples per cell")] = 128
     device: str = "cpu"

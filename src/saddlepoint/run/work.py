@@ -61,17 +61,20 @@ def load(spec: RunSpec) -> Work:
     target, source = resolve(spec.target)
     if isinstance(target, nn.Module):
         target = target.to(spec.device)
-    planned = plan(
-        target,
-        data.x.to(spec.device),
-        data.y.to(spec.device),
-        threat=threat(spec.threat),
-        budget=spec.budget,
-        adversaries=[build(attack) for attack in spec.attacks],
-        seed=spec.seed,
-        batch_size=spec.batch_size,
-        name=spec.target,
-    )
+    # What is measured decides who is sent, and every worker must come to the same: they add up alike only with as many threads.
+    with torch_threads(spec.threads):
+        planned = plan(
+            target,
+            data.x.to(spec.device),
+            data.y.to(spec.device),
+            threat=threat(spec.threat),
+            budget=spec.budget,
+            adversaries=[build(attack) for attack in spec.attacks],
+            seed=spec.seed,
+            batch_size=spec.batch_size,
+            name=spec.target,
+            claim=spec.claim,
+        )
     named = replace(planned, data=data.name, classes=data.classes, command=command(spec))
     return Work.of(named, source=source, threads=spec.threads)
 
@@ -86,6 +89,8 @@ def command(spec: RunSpec) -> str:
     if spec.data.n is not None:
         words += ["--n", str(spec.data.n)]
     words += ["--budget", spec.budget, "--seed", str(spec.seed), "--batch-size", str(spec.batch_size)]
+    words += ["--claim", f"{spec.claim:g}"] if spec.claim is not None else []
+    said["claim"] = spec.claim
     words += [*(["--device", spec.device] if spec.device != "cpu" else []), *(["--root", spec.data.root] if spec.data.root else [])]
     if spec.attacks and all(attack.name in NAMED for attack in spec.attacks):
         words += ["--attacks", ",".join(str(attack.name) for attack in spec.attacks)]

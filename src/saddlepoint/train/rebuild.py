@@ -45,7 +45,7 @@ def rebuild(
 
     The same recipe, seed and machine give the same weights to the last bit. `out` keeps checkpoints to resume from.
     """
-    with _one_thread():
+    with one_thread():
         data = load_data(recipe.data, split="train", n=recipe.n)
         trained = fit(initial(recipe, seed), data.x, data.y, recipe, seed=seed, out=out, resume=resume, progress=progress)
         measured = measure(trained.net, recipe, seed=seed, adversaries=adversaries)
@@ -91,7 +91,7 @@ def _adversarial(recipe: Recipe) -> bool:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Sums that are split over threads round differently: the weights must not depend on how many cores there are."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
@@ -13,11 +13,13 @@ from saddlepoint.game import Stand
 from saddlepoint.train.equilibrium import JacobianPenalty
 from saddlepoint.train.equilibrium_training import EquilibriumTraining
 from saddlepoint.train.exits import OverExits
-from saddlepoint.train.method import FAT, MART, TRADES, FastTraining, PGDTraining, Standard
+from saddlepoint.train.method import FAT, MART, TRADES, FastTraining, HalfAdversarial, PGDTraining, Standard
 from saddlepoint.train.recipe import SGD, Adam, Cosine, Recipe, Shift, judge
 from saddlepoint.zoo.deq import digits_deq_exact, digits_deq_unrolled
 from saddlepoint.zoo.nets import DigitsCNN
-from saddlepoint.zoo.nets.resnet import cifar_exits, digits_exits
+from saddlepoint.zoo.nets.dann import digits_two_heads
+from saddlepoint.zoo.nets.lenet import digits_lenet
+from saddlepoint.zoo.nets.resnet import cifar_exits, digits_exits, digits_resnet
 
 _DIGITS = Recipe(
     name="digits-pgd",
@@ -67,6 +69,10 @@ RECIPES: Mapping[str, Recipe] = {
         replace(_DIGITS, name="digits-fat", method=FAT()),
         replace(_DIGITS, name="digits-fast", method=FastTraining()),
         replace(_DIGITS, name="digits-exits", net=digits_exits, method=OverExits(PGDTraining()), select=judge(loss_of_mean)),
+        # What the transductive defences stand on: batch norm, a network that is trained again in seconds, one with two heads.
+        replace(_DIGITS, name="digits-resnet", net=digits_resnet),
+        replace(_DIGITS, name="digits-lenet", net=digits_lenet, method=HalfAdversarial(), epochs=15, optimizer=Adam(3e-3)),
+        replace(_DIGITS, name="digits-two-heads", net=digits_two_heads, method=Standard(), select=Stand()),
         _CIFAR_EXITS,
         replace(
             _DIGITS_DEQ,
@@ -80,10 +86,11 @@ RECIPES: Mapping[str, Recipe] = {
 }
 
 
-def recipe(name: str) -> Recipe:
-    """The recipe of that name."""
+def recipe(name: str, *, beside: Sequence[str] = ()) -> Recipe:
+    """The recipe of that name; one that is not there is answered with what is, and with names `beside` it."""
+    known = [*RECIPES, *beside]
     if name not in RECIPES:
-        near = get_close_matches(name.lower().replace("_", "-"), RECIPES, n=1, cutoff=0.4)
+        near = get_close_matches(name.lower().replace("_", "-"), known, n=1, cutoff=0.4)
         advice = f" Did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"no recipe is called {name!r}.{advice} Known: {', '.join(RECIPES)}.")
+        raise ValueError(f"no recipe is called {name!r}.{advice} Known: {', '.join(known)}.")
     return RECIPES[name]

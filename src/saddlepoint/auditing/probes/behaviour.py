@@ -19,9 +19,10 @@ def randomness(subject: Subject) -> Iterator[Trait]:
     coins, it draws from somewhere else.
     """
     defense, n = subject.defense, len(subject)
-    first, again, other = (subject.fresh().ask(seed=seed) for seed in (0, 0, 1))
+    first, other = subject.answer, subject.fresh().ask(seed=1)
     declared = defense.random if subject.declares else None
-    ungoverned = not subject.declares and not alike(first, again)
+    again = first if subject.declares else subject.fresh().ask()
+    ungoverned = not alike(first, again)
     random = ungoverned or not alike(first, other)
     here = f"two calls on the same images: {gap(first, again if ungoverned else other)}"
     if ungoverned:
@@ -53,23 +54,24 @@ def neighbours(subject: Subject) -> Iterator[Trait]:
         why = "the batch is learned from, as declared" if subject.learns else "one image has no neighbours"
         yield from (untold(name, why, declared=declared) for name in names)
         return
-    first, among = subject.ask(), subject.other
+    first, among = subject.answer, subject.other
     heads, tails = (subject.x[:1], among[1:]), (among[:-1], subject.x[-1:])
-    head, tail = (subject.ask(torch.cat(rows)) for rows in (heads, tails))
+    head, tail = (subject.fresh().ask(torch.cat(rows)) for rows in (heads, tails))
     mates = not (alike(first[:1], head[:1]) and alike(first[-1:], tail[-1:]))
     here = f"the first image with other neighbours: {gap(first[:1], head[:1])}; the last: {gap(first[-1:], tail[-1:])}"
     yield told("coupled", mates, 2, here, "an image among others is answered as before", declared=declared)
 
     back = torch.arange(n - 1, -1, -1, device=subject.x.device)
-    turned = subject.ask(subject.x[back], ids=back)[back]
-    if isinstance(subject.defense, Plain | BlackBox) and not alike(first, subject.ask(seed=1)):
+    turned = subject.fresh().ask(subject.x[back], ids=back)[back]
+    if isinstance(subject.defense, Plain | BlackBox) and not alike(first, subject.fresh().ask(seed=1)):
         yield from (untold(name, "the noise inside the model belongs to the place in the batch") for name in names[1:])
         return
     yield told(
         "row order", not alike(first, turned), n, f"the same batch from last to first: {gap(first, turned)}",
         "the same batch from last to first is answered alike", declared=declared,
     )  # fmt: skip
-    alone, copies = subject.ask(subject.x[:1]), subject.ask(subject.x[:1].expand_as(subject.x).clone(), ids=_same(subject))[:1]
+    alone = subject.fresh().ask(subject.x[:1])
+    copies = subject.fresh().ask(subject.x[:1].expand_as(subject.x).clone(), ids=_same(subject))[:1]
     yield told(
         "batch size", not alike(alone, copies), 1, f"an image alone, and {n} times in one batch: {gap(alone, copies)}",
         f"an image alone is answered as it is {n} times in one batch", declared=declared,
@@ -79,14 +81,13 @@ def neighbours(subject: Subject) -> Iterator[Trait]:
 def past(subject: Subject) -> Iterator[Trait]:
     """Do earlier calls change later answers? Does a call change its input, or the target?"""
     n, used = len(subject), subject.fresh()
-    before = fingerprint(used.defense)
-    given = subject.x.clone()
-    first = used.ask(given)
-    after = fingerprint(used.defense)
-    changed = tuple(place for place, value in before.items() if after.get(place) != value)
+    before = _held(used)
+    first = subject.answer if subject.declares else used.ask()
     again = used.ask()
+    after = _held(used)
+    changed = tuple(place for place, value in before.items() if after.get(place) != value)
     declared = False if subject.declares else None
-    if not subject.declares and not alike(subject.fresh().ask(), first):
+    if not alike(subject.answer, first):
         yield untold("state", "it draws from where no seed reaches, which hides what it remembers")
     elif subject.learns:
         yield told("state", not alike(first, again), n, f"asked twice with the same coins: {gap(first, again)}",
@@ -94,8 +95,8 @@ def past(subject: Subject) -> Iterator[Trait]:
     else:
         yield _remembered(subject, used, first, again, declared)
     yield told(
-        "changes itself", bool(changed), 1, f"one call changes {', '.join(changed[:3])}{', ...' if len(changed) > 3 else ''}",
-        "its parameters, buffers and flags are the same after a call", declared=declared,
+        "changes itself", bool(changed), 1, f"a call changes {', '.join(changed[:3])}{', ...' if len(changed) > 3 else ''}",
+        "all that it holds is the same after a call", declared=declared,
     )  # fmt: skip
 
 
@@ -126,6 +127,17 @@ def input_changed(subject: Subject) -> Iterator[Trait]:
         "changes its input", not torch.equal(given, subject.x), len(subject), f"pixels it was given move by up to {apart:.2g}",
         "the images it was given are as they were", declared=False if subject.declares else None,
     )  # fmt: skip
+
+
+def _held(subject: Subject) -> dict[str, object]:
+    """What the target holds; of a module also what its layers keep beside parameters and buffers."""
+    held = fingerprint(subject.defense)
+    net = subject.defense.net if isinstance(subject.defense, Plain) else None
+    for place, module in net.named_modules() if net is not None else ():
+        for name, value in vars(module).items():
+            if isinstance(value, bool | int | float | str | list | tuple | dict | set):
+                held[f"{place}.{name}".strip(".")] = len(value) if isinstance(value, list | tuple | dict | set) else value
+    return held
 
 
 def _same(subject: Subject) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -25,15 +25,15 @@ _FAR = 0.1  # a relative residual that no tolerance explains
 
 def inside(subject: Subject) -> Iterator[Trait]:
     """Test-time autograd, solver residuals, cost."""
-    calls = _Differentiations()
-    with torch.no_grad(), calls:
+    calls, operations = _Differentiations(), _Operations()
+    with torch.no_grad(), operations, calls:
         subject.fresh().ask()
     yield told(
         "optimises inside", calls.count > 0, 1, f"one call differentiates {calls.count} times while it answers",
         "no gradient is taken while it answers",
     )  # fmt: skip
     yield _settled(subject)
-    yield _cost(subject)
+    yield _cost(subject, operations.total)
     learner = subject.learns
     yield told(
         "adapts", learner, 1, f"it learns from the {subject.defense.memory} it is asked about", "it declares no memory",
@@ -77,25 +77,20 @@ def _settled(subject: Subject) -> Trait:
     return unseen(name, len(worst), evidence, places=sites, amount=amount)
 
 
-def _cost(subject: Subject) -> Trait:
+def _cost(subject: Subject, whole: int) -> Trait:
     """Multiplications and additions of one answer, counted in the products of matrices and the convolutions that it makes."""
     name, n, static = "costly", len(subject), subject.defense.static
-    whole = _counted(lambda: subject.fresh().ask())
     if static is None or not subject.declares:
         return untold(name, f"{whole / n:.3g} operations per image; there is no static net to compare with")
-    plain = _counted(lambda: static(subject.x))
+    counter = _Operations()
+    with torch.no_grad(), counter:
+        static(subject.x)
+    plain = counter.total
     if not plain:
         return untold(name, f"{whole / n:.3g} operations per image; those of the static net are not counted")
     times = whole / plain
     evidence = f"one answer takes {times:.3g} times the operations of its static net ({plain / n:.3g} per image)"
     return seen(name, evidence, amount=times) if times > _DEAR else unseen(name, n, evidence, amount=times)
-
-
-def _counted(call: Callable[[], object]) -> int:
-    counter = _Operations()
-    with torch.no_grad(), counter:
-        call()
-    return counter.total
 
 
 class _Differentiations(TorchFunctionMode):

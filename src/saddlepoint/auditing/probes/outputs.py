@@ -19,8 +19,9 @@ def outputs(subject: Subject) -> Iterator[Trait]:
     """The form of the answers."""
     with torch.no_grad():
         answer = subject.look()
+    scores = subject.defense.grants != "decision"
     yield told(
-        "probabilities", probabilities(answer), len(subject), "answers are not negative and sum to one",
+        "probabilities", scores and probabilities(answer), len(subject), "answers are not negative and sum to one",
         f"answers go from {answer.amin().item():.2g} to {answer.amax().item():.2g}",
     )  # fmt: skip
     yield _quantised(subject, answer)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from saddlepoint.attack.goal import Goal
 from saddlepoint.attack.loss import margin
-from saddlepoint.auditing.opened import FUNCTIONS, Opened
+from saddlepoint.auditing.opened import FUNCTIONS
 from saddlepoint.auditing.probes.subject import Subject
 from saddlepoint.defense import Plain
 from saddlepoint.gradients import BPDA, Backprop, Rule
@@ -79,15 +79,13 @@ def killers(subject: Subject) -> tuple[str, ...]:
 
     Of a module: the innermost layers that lose gradients, else the functions of torch in it that have none, else both.
     """
-    if subject.module is None or type(subject.defense) is not Plain:
+    if not subject.opaque:
         return tuple(crossing.site for crossing in crossings(subject) if crossing.lost and crossing.keeps_shape)
-    net, random = subject.defense.net, subject.defense.random
-    inner = tuple(crossing.site for crossing in layers(subject, net) if crossing.lost and crossing.keeps_shape)
-    _, ctx = replace(subject, defense=Opened(net, FUNCTIONS, random=random)).views()
+    inner = tuple(crossing.site for crossing in layers(subject) if crossing.lost and crossing.keeps_shape)
+    _, ctx = subject.opened(*FUNCTIONS).views()
     functions = tuple(sorted(ctx.sites))
     for sites in (inner, functions, (*inner, *functions)):
-        opened = Opened(net, sites, random=random)
-        if sites and _leads_on(replace(subject, defense=opened), dict.fromkeys(sites, BPDA())):
+        if sites and _leads_on(subject.opened(*sites), dict.fromkeys(sites, BPDA())):
             return sites
     return ()
 
@@ -98,8 +96,11 @@ def _leads_on(subject: Subject, rules: Mapping[str, Rule]) -> bool:
     return grad is not None and float((grad.isfinite() & (grad != 0)).flatten(1).any(1).double().mean()) > _MOST
 
 
-def layers(subject: Subject, net: nn.Module) -> tuple[Crossing, ...]:
+def layers(subject: Subject) -> tuple[Crossing, ...]:
     """At every layer of a module that maps a tensor to a tensor, found by hooks; a layer that holds one that loses is not named."""
+    subject = subject.fresh()  # one call of a net that remembers is its first
+    assert isinstance(subject.defense, Plain), "only a net has layers to look into"
+    net = subject.defense.net
     names = {module: name for name, module in net.named_modules() if name}
     with _listened(names) as passages:
         _climb(subject, {})

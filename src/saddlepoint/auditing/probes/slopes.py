@@ -11,11 +11,9 @@ from torch import Tensor
 
 from saddlepoint.attack.goal import Goal
 from saddlepoint.attack.loss import Loss, cross_entropy, margin, refusing
-from saddlepoint.auditing.opened import Opened
 from saddlepoint.auditing.probes.sites import crossings, killers, layers
 from saddlepoint.auditing.probes.subject import Subject
 from saddlepoint.auditing.traits import Trait, seen, told, unseen, untold
-from saddlepoint.defense import Plain
 from saddlepoint.gradients import BPDA, Backprop, Rule
 
 NAMES = (
@@ -24,6 +22,7 @@ NAMES = (
 )  # fmt: skip
 _SCALES = (1 / 64, 1 / 8, 1 / 2)  # of the radius: a quantiser with a surrogate gradient is flat nearby and right from afar
 _AGREES = 0.5  # mean agreement of gradients and differences; 1 where they are equal, 0.8 where one is twice the other
+_AFAR = 0.25  # the same at a distance, where no gradient is exact
 _MANY = 0.5  # of the rows
 _DRAWS = 4  # gradients of a random target that are compared
 _MOST_DRAWS = 64
@@ -106,14 +105,17 @@ def _misdirected(look: Look, grad: Tensor, usable: Tensor) -> Trait:
     known = {scale: value for scale, value in agreement.items() if not math.isnan(value)}
     if not known:
         return untold(NAMES[3], "all differences drown in rounding")
-    scale, best = max(known.items(), key=lambda item: item[1])
-    told_so = f"differences over {2 * scale * look.radius:.2g} agree with the gradient by {best:.2f} of 1"
-    better = _better_around(look, suspicious=best < _AGREES)
-    if best >= _AGREES and not better:
-        return unseen(NAMES[3], 2 * int(usable.sum()), f"{told_so}", amount=best)
-    if best >= _AGREES:
-        told_so += f", but stepping over {', '.join(better)} leads further than the gradient through"
-    return Trait(NAMES[3], True, told_so, min(1.0, 1 - best / 2), None, better, best)
+    best, far = max(known.values()), max([value for scale, value in known.items() if scale > min(_SCALES)], default=1.0)
+    shares = ", ".join(f"{value:.2f} over {2 * scale * look.radius:.2g}" for scale, value in known.items())
+    told_so = f"gradients and differences agree by {shares}"
+    # A gradient that is right nearby and wrong from afar follows a ripple: no attack gets anywhere along it.
+    wrong = best < _AGREES or far < _AFAR
+    better = _better_around(look, suspicious=wrong)
+    if not wrong and not better:
+        return unseen(NAMES[3], 2 * int(usable.sum()), told_so, amount=best)
+    if better:
+        told_so += f"; around {', '.join(better)} it leads further"
+    return Trait(NAMES[3], True, told_so, min(1.0, 1 - min(best, far) / 2), None, better, best)
 
 
 def _agreement(look: Look, grad: Tensor, scale: float, usable: Tensor) -> float:
@@ -133,15 +135,14 @@ def _agreement(look: Look, grad: Tensor, scale: float, usable: Tensor) -> float:
 def _better_around(look: Look, *, suspicious: bool) -> tuple[str, ...]:
     """Sites around which a gradient leads further than through them; of the layers of a suspicious module, the best one."""
     subject, through = look.subject, look.rise(look.grad())
-    if subject.module is None or type(subject.defense) is not Plain:
+    if not subject.opaque:
         sites = [crossing.site for crossing in crossings(subject) if crossing.keeps_shape]
         return tuple(site for site in sites if _gain(look, site, through) > 0)
     if not suspicious:
         return ()
-    net, gains = subject.defense.net, {}
-    for crossing in [crossing for crossing in layers(subject, net) if crossing.keeps_shape][:_MOST_LAYERS]:
-        opened = Opened(net, (crossing.site,), random=subject.defense.random)
-        gains[crossing.site] = _gain(replace(look, subject=replace(subject, defense=opened)), crossing.site, through)
+    gains = {}
+    for site in [crossing.site for crossing in layers(subject) if crossing.keeps_shape][:_MOST_LAYERS]:
+        gains[site] = _gain(replace(look, subject=subject.opened(site)), site, through)
     best = max(gains, key=lambda site: gains[site], default=None)
     return (best,) if best is not None and gains[best] > 0 else ()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +13,9 @@ from torch.nn import functional
 from saddlepoint.attack.space import Ball
 from saddlepoint.auditing.admission import Form, Target, asking, check_data, form, refuse_answer
 from saddlepoint.auditing.answering import Answering, answers_otherwise
+from saddlepoint.auditing.opened import HandedOver, Opened
 from saddlepoint.coins import Coins
-from saddlepoint.defense import BlackBox, Context, Defense, Trace
+from saddlepoint.defense import BlackBox, Context, Defense, Plain, Trace
 
 ROWS = 16  # enough to see a rule broken, cheap for any model
 _LEARNER_ROWS = 8  # of a defence that learns from what it is asked: each answer may be a training
@@ -65,6 +67,28 @@ class Subject:
     def aimed_at(self) -> Defense:
         """What gradients are taken of."""
         return Answering(self.defense) if answers_otherwise(self.defense) else self.defense
+
+    @cached_property
+    def answer(self) -> Tensor:
+        """The first answer, asked for once: it may be dear."""
+        return self.fresh().ask()
+
+    def renewed(self) -> Subject:
+        """The same with a target that forgets after every call; as it is, unless it is a module that can be copied."""
+        if not (isinstance(self.untouched, nn.Module) and isinstance(self.defense, Plain)):
+            return self
+        return replace(self, defense=HandedOver(copy.deepcopy(self.untouched), random=True))
+
+    def opened(self, *sites: str) -> Subject:
+        """The same with a module whose layers, or functions, of these names are sites."""
+        assert isinstance(self.defense, Plain), "only a net can be opened"
+        kind = HandedOver if isinstance(self.defense, HandedOver) else Opened
+        return replace(self, defense=kind(self.defense.net, sites, random=self.defense.random))
+
+    @property
+    def opaque(self) -> bool:
+        """Is it a net that names no sites?"""
+        return self.module is not None and isinstance(self.defense, Plain)
 
     def fresh(self) -> Subject:
         """The same with a target that nobody has asked anything; as it is, where there is no such copy."""

@@ -9,7 +9,6 @@ from statistics import fmean
 
 from saddlepoint.attack.loss import margin, saturated
 from saddlepoint.attack.pool import AverageLoss, LeastLoss, Over
-from saddlepoint.defense import Plain
 from saddlepoint.game import (
     Adversary,
     ByLabel,
@@ -51,15 +50,14 @@ def played(lab: Lab, base: str, *, by_label: bool) -> Batched:
     kind = lab.setting.dent
     recipe = lab.recipe(base)
     images = lab.drawn(recipe.data, kind.images, lab.request.seed)
-    static = lab.base(recipe.name, images, kind.through)
+    static = lab.base(recipe.name, images, kind.portfolio)
     defense = DENT(static.net)
     threat = Threat(static.space, leaking=False, order=ByLabel(kind.window) if by_label else Natural())
     greedy = {name: GreedyModelSpace(name.lower(), kind.portfolio, kind.rounds, over) for name, over in GREEDY.items()}
     sent: dict[str, Adversary] = {
         "clean": Stand(),
         **({} if by_label else {ON_MODULE: on_module(lab, defense)}),
-        **{name: points for name, points in static.handed.items() if name != "PGD"},
-        "PGD": Transfer(kind.portfolio, Plain(static.net)),
+        **static.handed,
         "FPA": FixedPoint("fpa", kind.portfolio, kind.rounds),
         **greedy,
         THROUGH: Direct("through", kind.through, saturated(margin), respond=True),
@@ -75,12 +73,15 @@ def on_module(lab: Lab, defense: DENT) -> Adversary:
 
 
 def table(lab: Lab, found: Mapping[str, Batched], columns: Sequence[str]) -> Table:
-    """A row per base: clean, the static network under AutoAttack, and DENT under these attacks."""
+    """A row per base: clean, the static network under AutoAttack and under PGD, and DENT under these attacks."""
     rows = [
-        Row((name,), tuple(accuracy([e]) for e in (one.base.clean, one.episodes["clean"], one.base.auto, *_of(one, columns))))
+        Row(
+            (name,),
+            tuple(accuracy([e]) for e in (one.base.clean, one.episodes["clean"], one.base.auto, one.base.pgd, *_of(one, columns))),
+        )
         for name, one in found.items()
     ]
-    heads = ("static, clean", "DENT, clean", "static, AA", *columns)
+    heads = ("static, clean", "DENT, clean", "static, AA", "static, PGD", *columns)
     return Table("Accuracy and robustness, %", ("base",), heads, tuple(rows), lab.setting.dent.images, units=units(lab))
 
 

@@ -51,6 +51,7 @@ def run(request: Request) -> Result:
     lab = Lab.open(request)
     kind, recipe = lab.setting.signs, lab.recipe(RECIPE)
     parts = prepared(load_data(kind.data, split="train", n=kind.photographs), per_class=kind.per_class, seed=request.seed)
+    parts = parts._replace(test=parts.test.take(kind.asked or len(parts.test)))
     with torch_threads(lab.setting.threads):
         net = lab.bench.trained(recipe, Images(parts.train.x, parts.train.y))
     asked = batches(lab, net, parts)
@@ -91,7 +92,12 @@ def curve(lab: Lab, net: nn.Module, parts: Parts, asked: Asked) -> RejectionCurv
     defense, batch = URejectron(net, parts.train.x, training=lab.setting.signs.training), asked.batch
     with torch.no_grad():
         redacted = defense.adapt(batch, Context.seeded(lab.request.seed, len(batch)))
-    return rejection_curve(redacted, batch, asked.y.repeat(2), asked.ordinary, thresholds=lab.setting.signs.thresholds)
+    return rejection_curve(redacted, batch, asked.y.repeat(2), asked.ordinary, thresholds=spread(lab.setting.signs.thresholds))
+
+
+def spread(count: int) -> list[float]:
+    """Thresholds 0 and 1, and between them evenly in log odds: on an even grid a discriminator that is sure tells nothing."""
+    return [0.0, *torch.linspace(-12, 12, count - 2, dtype=torch.float64).sigmoid().tolist(), 1.0]
 
 
 def classifier(lab: Lab, net: nn.Module, parts: Parts, asked: Mapping[str, Asked]) -> Table:

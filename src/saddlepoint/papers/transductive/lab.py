@@ -98,14 +98,12 @@ class Lab:
         rows = permutation(Coins.of(seed, torch.arange(len(found))))[:n]
         return Images(found.x[rows], found.y[rows])
 
-    def base(self, name: str, images: Images, pgd: PGD, number: int | None = None) -> Base:
-        """The network with what AutoAttack and PGD find on it."""
+    def base(self, name: str, images: Images, pgd: Adversary, number: int | None = None) -> Base:
+        """The network with what AutoAttack and this attack find on it."""
         net, space = self.net(name, number), self.recipe(name).space
         budget = self.setting.auto
         auto = Cascade("autoattack", autoattack(steps=budget.steps, targets=budget.targets, queries=budget.queries))
-        return Base(
-            name, net, images, space, *self.on(net, [Stand(), auto, Peak(Direct("pgd", pgd, cross_entropy))], images, space, name)
-        )
+        return Base(name, net, images, space, *self.on(net, [Stand(), auto, pgd], images, space, name))
 
     def on(self, net: nn.Module, adversaries: Sequence[Adversary], images: Images, space: Ball, name: str) -> list[Episode]:
         """Adversaries against a static network. Its answer is a column: images that it gets wrong are attacked too."""
@@ -161,6 +159,11 @@ def apart(over: Episode | Tensor, under: Episode | Tensor) -> str:
     first, second = (one if isinstance(one, Tensor) else right(one) for one in (over, under))
     found = mean_of(first - second)
     return f"{100 * found.value:+.1f} points ({100 * found.low:+.1f} to {100 * found.high:+.1f})"
+
+
+def climbing(pgd: PGD) -> Peak:
+    """PGD on the cross-entropy, whose highest points are sent: they are scored on other networks than the attacked one."""
+    return Peak(Direct("pgd", pgd, cross_entropy))
 
 
 def about(name: str, net: nn.Module, space: Ball, recipe: Recipe) -> str:

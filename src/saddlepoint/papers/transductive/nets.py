@@ -71,7 +71,7 @@ def _small() -> tuple[Recipe, ...]:
         replace(run, name="mnist tadv", method=HalfAdversarial(attack), n=2200, dev_share=1 / 22, epochs=6),
         replace(run, name="mnist half", method=HalfAdversarial(attack), n=3300, dev_share=1 / 33, epochs=8),
         replace(
-            _standard(run, "signs", partial(normed, 12, 64, side=32, colours=3)), data="gtsrb10", space=Linf(8 / 255), epochs=5
+            _standard(run, "signs", partial(normed, 12, 64, side=32, colours=3)), data="gtsrb10", space=Linf(8 / 255), epochs=12
         ),
     )
 

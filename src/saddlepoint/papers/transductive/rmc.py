@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from saddlepoint.attack.loss import cross_entropy
 from saddlepoint.attack.pool import LeastLoss
 from saddlepoint.game import Adversary, Direct, Episode, FixedPoint, GreedyModelSpace, Stand, Threat
-from saddlepoint.papers.transductive.lab import Base, Lab, about
+from saddlepoint.papers.transductive.lab import Base, Lab, about, climbing
 from saddlepoint.papers.transductive.scales import Cleansing
 from saddlepoint.run.work import torch_threads
 from saddlepoint.zoo.transductive import RMC, Library
@@ -48,7 +48,7 @@ class Masking:
         """RMC clean and under GMSA on the sequence of this seed; with `everything` also under what Table 6 leaves out."""
         kind, name = self.kind, f"{self.kind.data} {base.lower()}"
         images = self.lab.drawn(kind.data, kind.images, seed)
-        static = self.lab.base(name, images, kind.attack)
+        static = self.lab.base(name, images, climbing(kind.attack))
         direct = Direct("pgd", kind.attack, cross_entropy)
         sent: dict[str, Adversary] = {
             "clean": Stand(),

@@ -83,7 +83,8 @@ class Refusing:
 
     data: str
     photographs: int | None  # taken before any is copied; None: all
-    per_class: int  # images of each class, copies included; 63 % of them train, 30 % are asked about
+    per_class: int  # images of each class, copies included; 63 % of them train, 30 % test
+    asked: int | None  # ordinary images of the batch, of the test images; None: all
     training: Distinguishing
     pgd: PGD
     cw: CW
@@ -114,23 +115,24 @@ def _tiny() -> Setting:
         dann=(Domains("digits", 24, 60, DomainTraining(domains, 1, 16), PGD(2), 2),),
         tadv=(Fresh("digits", 24, 2, 2, 2, PGD(2)),),
         signs=Refusing(
-            "digits", 100, 20, Distinguishing(partial(normed, 4, 24, side=8, classes=2), 2, 32), PGD(2), CW(5, 1, 1.0, 1.0), 20
+            "digits", 100, 20, None, Distinguishing(partial(normed, 4, 24, side=8, classes=2), 2, 32), PGD(2),
+            CW(5, 1, 1.0, 1.0), 20,
         ),
         auto=Budget(1, 1, 1), module=Budget(1, 1, 1), repeats=2, threads=1,
     )  # fmt: skip
 
 
 def _small() -> Setting:
-    tuning = Tuning(epochs=8, patience=3, rate=2e-3, batch_size=64)
-    training = DomainTraining(partial(dann_mnist, 8, 32), 25, 64, Adam(2e-3))
+    tuning = Tuning(epochs=6, patience=2, rate=2e-3, batch_size=64)
+    training = DomainTraining(partial(dann_mnist, 8, 32), 16, 64, Adam(2e-3))
     discriminator = partial(normed, 12, 64, side=32, colours=3, classes=2)
     attack = PGD(15, 0.04)
     return Setting(
-        rmc=(Cleansing("mnist", 20, 1500, 1, attack, unchanged, 64, tuning, attack, 3),),
+        rmc=(Cleansing("mnist", 8, 1500, 1, attack, unchanged, 64, tuning, attack, 3),),
         dent=Entropy(("mnist madry", "mnist half"), 256, 128, 256, 15, 0.04, 1, 2, 2, PGD(20, 0.04)),
-        dann=(Domains("mnist", 256, 2000, training, attack, 4),),
+        dann=(Domains("mnist", 256, 2000, training, attack, 3),),
         tadv=(Fresh("mnist", 200, 3, 3, 4, attack),),
-        signs=Refusing("gtsrb10", 2000, 340, Distinguishing(discriminator, 10, 64), PGD(20, 2 / 255), CW(100, 1, 1.0), 100),
+        signs=Refusing("gtsrb10", 2000, 340, 300, Distinguishing(discriminator, 3, 64), PGD(20, 2 / 255), CW(100, 1, 1.0), 100),
         auto=Budget(15, 2, 60), module=Budget(5, 1, 10), repeats=3, threads=1,
     )  # fmt: skip
 
@@ -150,7 +152,7 @@ def _paper() -> Setting:
             Fresh("mnist", 10_000, 10, 3, 10, PGD(200, 0.01)),
             Fresh("cifar10", 10_000, 10, 3, 10, PGD(100, 1 / 255)),
         ),
-        signs=Refusing("gtsrb", None, 10_000, Distinguishing(), PGD(40, 1 / 255), CW(100, 1, 1.0, search=0), 100),
+        signs=Refusing("gtsrb", None, 10_000, None, Distinguishing(), PGD(40, 1 / 255), CW(100, 1, 1.0, search=0), 100),
         auto=Budget(), module=Budget(), repeats=5, threads=None,
     )  # fmt: skip
 

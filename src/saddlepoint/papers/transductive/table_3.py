@@ -10,7 +10,7 @@ from saddlepoint.game import Adversary, Direct, Episode, FixedPoint, GreedyModel
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Result, Row, Table
 from saddlepoint.papers.transductive import EXPERIMENTS, published
-from saddlepoint.papers.transductive.lab import MOVED, Base, Lab, about, accuracy, apart, right
+from saddlepoint.papers.transductive.lab import MOVED, Base, Lab, about, accuracy, apart, climbing, right
 from saddlepoint.papers.transductive.scales import Domains
 from saddlepoint.zoo.transductive import DANN
 
@@ -47,7 +47,7 @@ def run(request: Request) -> Result:
 
 def played(lab: Lab, kind: Domains) -> Aligned:
     images = lab.drawn(kind.data, kind.images, lab.request.seed)
-    base, madry = (lab.base(f"{kind.data} {name}", images, kind.attack) for name in ("dann", "madry"))
+    base, madry = (lab.base(f"{kind.data} {name}", images, climbing(kind.attack)) for name in ("dann", "madry"))
     labelled = lab.training(kind.data, kind.labelled)
     direct = Direct("pgd", kind.attack, cross_entropy)
     sent: dict[str, Adversary] = {

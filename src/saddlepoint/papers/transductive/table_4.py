@@ -14,7 +14,7 @@ from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Result, Row, Table
 from saddlepoint.papers.transductive import EXPERIMENTS, published
 from saddlepoint.papers.transductive.given import Given
-from saddlepoint.papers.transductive.lab import MOVED, Base, Lab, about, accuracy
+from saddlepoint.papers.transductive.lab import MOVED, Base, Lab, about, accuracy, climbing
 from saddlepoint.papers.transductive.scales import Fresh
 from saddlepoint.zoo.transductive import TADV, Pretrained
 
@@ -57,7 +57,7 @@ def more(kind: Fresh) -> str:
 
 def played(lab: Lab, kind: Fresh) -> Drawn:
     name, images = f"{kind.data} tadv", lab.drawn(kind.data, kind.images, lab.request.seed)
-    base = lab.base(name, images, kind.attack, 0)
+    base = lab.base(name, images, climbing(kind.attack), 0)
     known = kind.more * kind.sources + 1
     models = tuple(Plain(lab.net(name, number)) for number in range(known))
     direct, each, growing = Direct("pgd", kind.attack, cross_entropy), range(kind.sources), _growing(kind.sources)
@@ -74,7 +74,7 @@ def played(lab: Lab, kind: Fresh) -> Drawn:
     threat = Threat(base.space, rounds="one", leaking=False)
     points = {attack: e.points for attack, e in lab.against(defense, sent, images, threat, batch=kind.images).items()}
     found = [lab.on(net, [Stand(attack, sent_) for attack, sent_ in points.items()], images, base.space, name) for net in nets]
-    alone = [lab.base(name, images, kind.attack, known + k).auto for k in range(kind.finals)]
+    alone = [lab.base(name, images, climbing(kind.attack), known + k).auto for k in range(kind.finals)]
     return Drawn(base, {attack: [one[k] for one in found] for k, attack in enumerate(points)}, alone)
 
 
@@ -100,6 +100,7 @@ def findings(kind: Fresh, found: Drawn) -> list[str]:
     """Is there a gain over the known network, and how much of it do more sources take?"""
     static, few = accuracy([found.base.auto]).mean, min(("GMSA-AVG", "GMSA-MIN"), key=found.mean)
     many, alone = accuracy(found.finals[more(kind)]), fmean(accuracy([one]).mean for one in found.alone)
+    strongest = min((*ATTACKS, more(kind)), key=found.mean)
     kept = "keeps a gain" if found.mean(few) > static else "keeps no gain, against the paper,"
     return [
         f"{kind.data}: with {kind.sources} sources {few} leaves {found.mean(few):.1f} %: TADV {kept} of "
@@ -107,7 +108,8 @@ def findings(kind: Fresh, found: Drawn) -> list[str]:
         f"{kind.data}: with {kind.more * kind.sources} sources GMSA-AVG leaves {many.mean:.1f} %, "
         f"{many.mean - found.mean('GMSA-AVG'):+.1f} points from GMSA-AVG with {kind.sources}; over {kind.finals} final draws the "
         f"standard deviation is {many.std:.1f} and the range {min(many.values):.1f} to {max(many.values):.1f} %.",
-        f"{kind.data}: AA on each of these networks itself leaves {alone:.1f} % on average.",
+        f"{kind.data}: the strongest of all is {strongest}, {found.mean(strongest):.1f} %; AA on each of these networks itself "
+        f"leaves {alone:.1f} % on average.",
     ]
 
 

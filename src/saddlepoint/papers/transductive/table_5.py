@@ -31,5 +31,6 @@ def finding(base: str, found: Batched) -> str:
     verdict = "below its static base, as in the paper" if below else "against the paper, not below its static base"
     return (
         f"{base}: sorted by label, DENT under {lowest} is {apart(episodes[lowest], found.base.auto)} from the static network under "
-        f"AA: {verdict}. On clean images it is {apart(episodes['clean'], found.base.clean)} from it."
+        f"AA: {verdict}. Under PGD's points it is {apart(episodes['PGD'], found.base.pgd)} from the static network on the same "
+        f"points, and on clean images {apart(episodes['clean'], found.base.clean)}."
     )

@@ -4,7 +4,7 @@ from saddlepoint.report.sections.attacks import attacks
 from saddlepoint.report.sections.classes import classes
 from saddlepoint.report.sections.climbs import climbs
 from saddlepoint.report.sections.cost import cost
-from saddlepoint.report.sections.findings import numbers, others, symptoms
+from saddlepoint.report.sections.findings import checklist, numbers, others, symptoms
 from saddlepoint.report.sections.ledger import ledger
 from saddlepoint.report.sections.margins import margins
 from saddlepoint.report.sections.pictures import pictures
@@ -14,6 +14,7 @@ from saddlepoint.report.subject import Section
 
 SECTIONS: tuple[Section, ...] = (
     symptoms,
+    checklist,
     numbers,
     others,
     attacks,

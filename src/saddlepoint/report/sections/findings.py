@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from saddlepoint.auditing.result import Level, Symptom
-from saddlepoint.report.document import between, percent, quiet, table
+from saddlepoint.auditing.findings import Compared
+from saddlepoint.auditing.result import Level, State, Symptom
+from saddlepoint.report.document import between, facts, percent, quiet, table
 from saddlepoint.report.markup import Markup, tag
 from saddlepoint.report.subject import Part, Subject
 
 LEVELS: tuple[Level, ...] = ("serious", "warning", "note")
+STATES: tuple[State, ...] = ("fail", "not run", "pass", "does not apply")
+MARKS: dict[State, str] = {"fail": "✗", "not run": "○", "pass": "✓", "does not apply": "–"}
 SHAPES: dict[Level, str] = {"serious": "■", "warning": "▲", "note": "●"}  # a level is never told by colour alone
 
 
@@ -31,11 +34,27 @@ def symptom_list(found: Sequence[Symptom], none: str) -> tuple[Markup]:
             "li",
             tag("span", tag("span", f"{SHAPES[s.level]} ", aria_hidden="true"), f"{s.level}: {s.name}", class_="label"),
             tag("p", s.message[:1].upper() + s.message[1:]),
+            *([tag("p", f"Remedy: {s.remedy}", class_="quiet")] if s.remedy else []),
             class_=s.level,
         )
         for s in sorted(found, key=lambda symptom: LEVELS.index(symptom.level))
     )
     return (tag("ul", *items, class_="symptoms"),)
+
+
+def checklist(subject: Subject) -> Part:
+    """Every item with its evidence; what failed or was not run comes first."""
+    items = sorted(subject.audit.checklist, key=lambda item: STATES.index(item.state))
+    if not items:
+        return Part(
+            "The checklist", (quiet("It was not run: the record is from before there was one, so no verdict rests on it."),)
+        )
+    lines = [(item.name, f"{MARKS[item.state]} {item.state}", item.evidence) for item in items]
+    told = (
+        "The steps of Croce et al. 2022 (Sec. 4) and the signs of Carlini et al. 2019, told by what was sent and by small trials. "
+        "Nothing holds while an item that applies failed or was not run."
+    )
+    return Part("The checklist", (table(("item", "state", "evidence"), lines), quiet(told)))
 
 
 def numbers(subject: Subject) -> Part:
@@ -46,14 +65,34 @@ def numbers(subject: Subject) -> Part:
         ("clean accuracy", percent(audit.clean_accuracy), f"of {audit.n} images, before any attack"),
         ("robust accuracy, at most", percent(audit.robust_accuracy), "after every attack, judged afresh"),
         (f"{100 * audit.interval.level:.0f} % interval", between(audit.interval.low, audit.interval.high),
-         "covers which images were drawn, not the strength of the attacks"),
+         f"covers {audit.interval.covers}; not the strength of the attacks"),
         ("passes per image", f"{forward + backward:,.0f}", f"{forward:,.1f} forward and {backward:,.1f} backward"),
     )  # fmt: skip
     drawn = (
         tag("div", tag("span", name), tag("b", value), tag("span", text, class_="quiet"), class_="card")
         for name, value, text in cards
     )
-    return Part("The number", (tag("div", *drawn, class_="numbers"),))
+    held = dict(_held(audit.compared))
+    return Part("The number", (tag("div", *drawn, class_="numbers"), *([facts(held)] if held else [])))
+
+
+def _held(compared: Compared) -> Iterator[tuple[str, str]]:
+    """What the number is held against."""
+    if compared.claim is not None:
+        yield "claimed", percent(compared.claim)
+    if compared.standard is not None:
+        yield "left by attacks that do not know the defence", percent(compared.standard)
+    if (static := compared.static) is not None:
+        yield "the static net inside", f"{percent(static.clean_accuracy)} clean, at most {percent(static.robust_accuracy)} robust"
+        yield (
+            "paired comparison",
+            f"{static.only_defense} images stand only with the defence, {static.only_static} only without it; McNemar's exact "
+            f"test, p = {static.p:.2g}",
+        )
+    if (cost := compared.cost) is not None:
+        yield "cost of an answer", f"{cost.times:.1f} times the time of the static net, which is asked {cost.calls:.1f} times"
+    if (proven := compared.proven) is not None:
+        yield "robust accuracy, at least", f"{percent(proven.accuracy)}, proven by {proven.method}"
 
 
 def others(subject: Subject) -> Part | None:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Principle = Literal["IP", "MA"]  # input purification, model adaptation (Sec. 2.1)
-Block = Literal["IA", "AN", "R", "ED"]  # iterative algorithm, auxiliary network, randomness, external data (Sec. 2.2)
+Principle = Literal["IP", "MA"]
+Block = Literal["IA", "AN", "R", "ED"]
+PRINCIPLES: Mapping[Principle, str] = {"IP": "input purification", "MA": "model adaptation"}  # Sec. 2.1
+BLOCKS: Mapping[Block, str] = {  # Sec. 2.2
+    "IA": "iterative algorithm",
+    "AN": "auxiliary network",
+    "R": "randomisation",
+    "ED": "external data",
+}
 
 
 @dataclass(frozen=True)
@@ -39,3 +47,8 @@ TABLE: tuple[Surveyed, ...] = (
     ),
     Surveyed("AdaptiveDenoising", "Yoon et al. 2021", "ICML", "IP", ("IA", "AN", "R"), 176, "APGD+EoT", 69.71, 33.7, 0.0),
 )
+
+
+def surveyed(name: str) -> Surveyed | None:
+    """The row of the defence whose class is called so, if the table has it."""
+    return next((row for row in TABLE if row.name == name), None)

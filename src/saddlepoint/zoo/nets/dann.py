@@ -89,6 +89,11 @@ def dann_mnist(width: int = 64, hidden: int = 256, *, side: int = 28, kernel: in
     return DANNNet(encoder, predictor, discriminator)
 
 
+def digits_two_heads() -> DANNNet:
+    """The network for MNIST, an eighth as wide, for 8x8 digits."""
+    return dann_mnist(8, 32, side=8, kernel=3, padding=1)
+
+
 def dann_cifar(width: int = 64, *, in_channels: int = 3, classes: int = 10) -> DANNNet:
     """ResNet-18 cut after its third stage, a fourth stage for each head (Chen et al. 2022, A.4.2).
 

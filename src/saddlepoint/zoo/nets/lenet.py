@@ -22,3 +22,8 @@ def lenet(channels: int = 32, hidden: int = 1024, *, side: int = 28, classes: in
         nn.ReLU(),
         nn.Linear(hidden, classes),
     )
+
+
+def digits_lenet() -> nn.Sequential:
+    """A network for 8x8 digits that is trained in seconds, 22 154 parameters."""
+    return lenet(16, 64, side=8)

@@ -65,6 +65,11 @@ def digits_exits() -> Staged:
     return resnet18(8, in_channels=1)
 
 
+def digits_resnet() -> nn.Sequential:
+    """Three stages of one block each, 8, 16 and 32 channels wide, with batch norm and one exit, for 8x8 digits."""
+    return resnet((1, 1, 1), 8, in_channels=1)
+
+
 def cifar_exits() -> Staged:
     """The seven-exit network for CIFAR-10."""
     return seven_exit_resnet()

@@ -1,0 +1,72 @@
+"""From a kit to a model of the zoo: learn, measure, write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+from saddlepoint.attack.apgd import APGD
+from saddlepoint.attack.loss import cross_entropy
+from saddlepoint.attack.pgd import PGD
+from saddlepoint.data import load_data
+from saddlepoint.defense import Defense, Plain
+from saddlepoint.describe import describe
+from saddlepoint.game import Adversary, Direct, GreedyModelSpace, Stand, Transfer, evaluate
+from saddlepoint.gradients import Backprop, EoT
+from saddlepoint.train.rebuild import one_thread
+from saddlepoint.zoo.embedded.base import Kit
+from saddlepoint.zoo.models import Entry, Measured, entry, keep, load
+
+
+def make(kit: Kit, folder: str | Path, *, seed: int = 0) -> Entry:
+    """The kit's defence trained and measured; weights, if it has any, and record are written into `folder`.
+
+    The same kit, seed and machine give the same weights to the last bit.
+    """
+    with one_thread():
+        net, data = load(kit.base), load_data("digits", split="train")
+        weights = kit.learn(net, data.x, data.y, seed)
+        measured = measure(kit, kit.defend(net, weights), seed=seed)
+    record = Entry(
+        name=kit.name,
+        net=kit.base,
+        parameters=sum(tensor.numel() for tensor in weights.values()),
+        training_radius=entry(kit.base).training_radius,
+        seed=seed,
+        epoch=0,
+        sha256="",
+        measured=measured,
+        recipe=cast(dict[str, object], describe(kit)),
+        defense=kit.kind.__name__,
+    )
+    return keep(weights, record, folder)
+
+
+def measure(kit: Kit, defense: Defense, *, seed: int = 0) -> Measured:
+    """Accuracy on the first test digits, by adversary; a refusal counts as right."""
+    data, threat = load_data("digits", n=kit.measured_on), kit.threat()
+    outcomes = evaluate(defense, adversaries(kit, defense), data.x, data.y, threat=threat, seed=seed, batch_size=kit.measured_on)
+    accuracy = dict(zip(outcomes.adversaries, outcomes.accuracy()[:, 0].tolist(), strict=True))
+    refused = {"clean, refused": float(outcomes.episodes[0].rejected[0].mean())} if defense.rejects else {}
+    return Measured(
+        data="digits, test",
+        n=len(data),
+        p=f"{threat.space.p:g}",
+        radius=threat.space.radius,
+        seed=seed,
+        accuracy={**accuracy, **refused, "worst case": float(outcomes.worst_case()[0])},
+        command=f"saddlepoint train {kit.name} --seed {seed}",
+    )
+
+
+def adversaries(kit: Kit, defense: Defense) -> tuple[Adversary, ...]:
+    """Nobody, who attacks the network alone, and who knows the defence."""
+    assert defense.static is not None
+    pgd = Direct("pgd-40", PGD(steps=40), loss=cross_entropy)
+    transfer = Transfer(pgd, Plain(defense.static))
+    if defense.memory != "none":
+        inner = Direct(f"pgd-{kit.attack_steps}", PGD(steps=kit.attack_steps), loss=cross_entropy)
+        return Stand(), transfer, GreedyModelSpace(f"gmsa-{kit.rounds}", inner, rounds=kit.rounds)
+    estimator = EoT(2) if defense.random else Backprop()
+    whole = Direct(f"apgd-{kit.attack_steps}", APGD(steps=kit.attack_steps), rules=kit.rules(), estimator=estimator)
+    return Stand(), transfer, whole
