@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
+from saddlepoint.auditing.admission import asking
 from saddlepoint.auditing.probes.subject import Subject, alike, gap
 from saddlepoint.auditing.traits import Trait, seen, told, unseen, untold
 from saddlepoint.defense import BlackBox, Context, Plain
@@ -120,7 +121,7 @@ def _remembered(subject: Subject, used: Subject, first: torch.Tensor, again: tor
 def input_changed(subject: Subject) -> Iterator[Trait]:
     """Is the tensor that it is given the same afterwards?"""
     given = subject.x.clone()
-    with torch.no_grad():
+    with torch.no_grad(), asking(subject.kind, given):
         subject.defense.trace(given, Context(subject.coins()))
     apart = (given - subject.x).abs().amax().item()
     yield told(
