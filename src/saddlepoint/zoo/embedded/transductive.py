@@ -69,14 +69,14 @@ class RMCKit(Kit):
     """Learning rate and the one attacked copy are those for MNIST; of 2594 images in the library 128 are near, instead of 1024.
 
     The attacked copies were made once, by PGD with steps of a thirtieth of the radius as there, and are kept as images of 256
-    levels. A network is tuned twice for every answer: for at most 20 epochs instead of 100, and measured with coins tossed once.
+    levels. A network is tuned twice for every answer: for at most 10 epochs instead of 100, and measured with coins tossed once.
     """
 
     name: str = "digits-rmc"
     base: str = "digits-resnet"
     measured_on: int = 6
     neighbours: int = 128
-    tuning: Tuning = field(default_factory=lambda: Tuning(epochs=20, rate=2e-4))
+    tuning: Tuning = field(default_factory=lambda: Tuning(epochs=10, rate=2e-4))
     attack: PGD = field(default_factory=lambda: PGD(steps=40, step_size=0.01 / 0.3 * RADIUS))
     kind: ClassVar[type[Defense]] = RMC
 
@@ -160,4 +160,4 @@ def training_digits() -> Data:
     return load_data("digits", split="train")
 
 
-TRANSDUCTIVE: tuple[Kit, ...] = (DENTKit(), TENTKit(), RMCKit(), DANNKit(), URejectronKit())
+TRANSDUCTIVE: tuple[Kit, ...] = (DENTKit(), TENTKit(), RMCKit(), DANNKit(), TADVKit(), URejectronKit())
