@@ -339,3 +339,14 @@ def test_nothing_is_held_against_the_static_nets_of_the_zoo(make, shape):
     traits = sp.probe(static, x, y, threat=sp.Linf(8 / 255))
     exits = {"views disagree", "answers otherwise"} if isinstance(answer, list) else set()
     assert {trait.name: trait.evidence for trait in traits if trait.present and trait.name not in exits} == {}
+
+
+@pytest.mark.parametrize("salt", range(6))
+def test_a_net_that_often_tosses_the_same_twice_is_random(salt):
+    """One of three factors for the whole batch: two calls agree in a third of all cases."""
+
+    def toss(z):
+        torch.rand(salt)
+        return z * (1 + torch.randint(0, 3, ()))
+
+    assert "random" in sp.probe(Net(after=toss).eval(), X, Y, threat=LINF)
