@@ -218,7 +218,7 @@ def test_a_run_that_is_missing_or_damaged_is_told():
 
 
 def test_demo_compares_models_and_ends_with_the_report():
-    result = call("demo", "--n", "10", "--budget", "quick", "--out", "shown")
+    result = call("demo", "--n", "2", "--budget", "quick", "--out", "shown")
     assert result.exit_code == 0, result.output
     assert all(name in result.stdout for name in ("digits-standard", "digits-pgd", "digits-trades", "digits-dent", "digits-rmc"))
     assert result.stdout.splitlines()[-1] == "Report: shown/index.html"
@@ -226,7 +226,7 @@ def test_demo_compares_models_and_ends_with_the_report():
     assert all(
         Path("shown", name, "report.html").is_file() and f"{name}/report.html" in page for name in ("digits-pgd", "digits-trades")
     )
-    again = call("demo", "--n", "10", "--budget", "quick", "--out", "shown", "--json")
+    again = call("demo", "--n", "2", "--budget", "quick", "--out", "shown", "--json")
     assert again.stderr == ""
     assert [record["target"] for record in json.loads(again.stdout)] == [
         "zoo:digits-standard",
