@@ -146,10 +146,10 @@ class _Kit:
 
     @property
     def estimator(self) -> Estimator:
-        """As many draws as the gradient's noise asks for, and the budget pays."""
+        """Half of the draws that the budget pays for, or all if the noise asks for them: few see all that coins can do."""
         if not self.defense.random:
             return Backprop()
-        return EoT(max(1, min(self.known.draws or self.spend.draws // 2, self.spend.draws)))
+        return EoT(max(1, min(max(self.known.draws or 0, self.spend.draws // 2), self.spend.draws)))
 
     @property
     def purse(self) -> _Purse:

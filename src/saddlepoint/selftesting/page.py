@@ -62,6 +62,7 @@ def text(kept: Mapping[str, Any]) -> str:
                 for case in ran
             ]
             parts += [f"## {family.capitalize()}", _table(head, rows)]
+    parts += [f"{test['evaluator']}: {test['note']}" for test in tests if test.get("note")]
     versions: dict[str, str] = {}
     for test in tests:
         versions |= test["versions"]
@@ -77,8 +78,9 @@ def _summary(tests: Sequence[Mapping[str, Any]]) -> list[str]:
         outcomes = [line["outcome"] for line in test["lines"]]
         believed = sum(line["deceived"] for line in test["lines"])
         counts = [believed, outcomes.count("too high") - believed, outcomes.count("too low"), outcomes.count("failed")]
-        seconds = sum(line["seconds"] for line in test["lines"])
-        rows.append([test["evaluator"], f"{outcomes.count('right')} of {len(outcomes)}", *map(str, counts), f"{seconds:.0f}"])
+        spent = [line["seconds"] for line in test["lines"]]
+        seconds = "–" if None in spent else f"{sum(spent):.0f}"
+        rows.append([test["evaluator"], f"{outcomes.count('right')} of {len(outcomes)}", *map(str, counts), seconds])
     return [_table(head, rows)]
 
 
