@@ -209,7 +209,7 @@ def test_a_run_that_is_missing_or_damaged_is_told():
     assert "no audit.json in nowhere" in told("report", "nowhere")
     assert call("audit", f"{TARGETS}:make", "--n", "10", "--budget", "quick", "--out", "run", "--quiet").exit_code == 0
     good = Path("run/audit.json").read_text()
-    for damaged in ("{", "[]", "{}", good.replace('"schema": 2', '"schema": 99'), good.replace('"seed"', '"sede"')):
+    for damaged in ("{", "[]", "{}", good.replace('"schema": 3', '"schema": 99'), good.replace('"seed"', '"sede"')):
         Path("run/audit.json").write_text(damaged)
         assert "run holds" in told("report", "run")
     Path("run/audit.json").write_text(good)

@@ -139,7 +139,7 @@ def test_weights_that_are_not_the_recorded_ones_are_a_problem(monkeypatch, tmp_p
     shutil.copytree(models.WEIGHTS, tmp_path / "weights")
     victim = tmp_path / "weights" / "digits-pgd.safetensors"
     victim.write_bytes(victim.read_bytes()[:-1] + b"\1")
-    monkeypatch.setattr("saddlepoint.zoo.load", lambda name: models.load(name, tmp_path / "weights"))
+    monkeypatch.setattr("saddlepoint.zoo.target", lambda name: models.target(name, tmp_path / "weights"))
     found = findings()
     assert found["zoo:digits-pgd"].state == "problem"
     assert hashlib.sha256(victim.read_bytes()).hexdigest() in found["zoo:digits-pgd"].message

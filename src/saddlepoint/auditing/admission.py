@@ -97,6 +97,8 @@ def asking(kind: str, x: Tensor) -> Iterator[None]:
     """A target that fails on clean images most often was made for images of another shape: say so."""
     try:
         yield
+    except (MemoryError, torch.OutOfMemoryError):
+        raise  # it fits the data, and not the machine
     except Exception as error:
         raise TargetError(
             f"the {kind} raised {told(error)} when asked about images of shape {list(x.shape)}. Does it fit the data?"

@@ -6,16 +6,25 @@ import torch
 
 from saddlepoint.attack.loss import fooled
 from saddlepoint.auditing.bounds import prove
-from saddlepoint.auditing.findings import Compared, StaticNet
+from saddlepoint.auditing.findings import Compared, Proven, StaticNet
 from saddlepoint.auditing.sent import ANTICIPATING, APPROXIMATE, AVERAGING, Sent
 from saddlepoint.auditing.statistics import mcnemar
 from saddlepoint.auditing.trials import Trials
 
 
 def compare(trials: Trials, claim: float | None) -> Compared:
-    job = trials.job
-    proven = prove(job.defense, job.x, job.y, job.threat.space)
-    return Compared(claim, _standard(trials), _static(trials), trials.cost, proven)
+    return Compared(claim, _standard(trials), _static(trials), trials.cost, _proven(trials))
+
+
+def _proven(trials: Trials) -> Proven | None:
+    """Over all images, a batch at a time."""
+    job, share, found = trials.job, 0.0, None
+    for x, y in zip(job.x.split(trials.at_once), job.y.split(trials.at_once), strict=True):
+        found = prove(job.defense, x, y, job.threat.space)
+        if found is None:
+            return None
+        share += found.accuracy * len(x) / len(job.x)
+    return None if found is None else Proven(share, found.method)
 
 
 def _standard(trials: Trials) -> float | None:
@@ -33,7 +42,8 @@ def _static(trials: Trials) -> StaticNet | None:
     if trials.static is None or trials.static_left is None:
         return None
     with torch.no_grad():
-        parts = [fooled(trials.static(trials.job.x[rows]), trials.job.y[rows]) for rows in trials.job.groups]
+        rows = torch.arange(len(trials.job.x), device=trials.job.x.device).split(trials.at_once)
+        parts = [fooled(trials.static(trials.job.x[some]), trials.job.y[some]) for some in rows]
     found = mcnemar(trials.judged, trials.static_left)
     clean, robust = 1 - float(torch.cat(parts).double().mean()), float(trials.static_left.mean())
     return StaticNet(clean, robust, found.only_first, found.only_second, found.p)

@@ -74,12 +74,20 @@ class Trials:
     def judged(self) -> Tensor:  # [N]
         return torch.cat([g.verdict.correct[0] for g in self.groups])
 
+    @cached_property
+    def at_once(self) -> int:
+        """As many rows as were asked about together: where memory ran out, fewer than a batch."""
+        if self.job.defense.unit != "example":
+            return self.job.batch_size
+        episodes = zip(*(group.outcomes.episodes for group in self.groups), strict=True)  # by adversary
+        return min(max(int(e.batch.bincount().amax()) for e in sent) for sent in episodes)
+
     def some(self, count: int, among: Tensor | None = None) -> Tensor:
         """The first rows, among those [N] that qualify; where rows are answered together, the first whole batches instead."""
         job = self.job
         if job.defense.unit == "example":
             rows = torch.arange(len(job.x)) if among is None else among.cpu().nonzero()[:, 0]
-            return rows[: min(count, job.batch_size)].to(job.x.device)
+            return rows[: min(count, self.at_once)].to(job.x.device)
         return job.groups[0][: job.threat.together(len(job.groups[0]), job.batch_size)]
 
     @cached_property
@@ -175,7 +183,7 @@ class Trials:
     def _static_logits(self, points: Tensor) -> Tensor:
         """In batches: a stream is one group, however long."""
         assert self.static is not None, "asked for only where there is one"
-        parts = torch.split(points.to(self.job.x.device), self.job.batch_size)
+        parts = torch.split(points.to(self.job.x.device), self.at_once)
         return torch.cat([self.static(part) for part in parts])
 
     @cached_property

@@ -24,6 +24,7 @@ class _Clock:
     ticks: list[int]
     notes: Notes
     sites: set[str] = field(default_factory=set)
+    expected: set[str] = field(default_factory=set)
     endings: dict[str, list[Ending]] = field(default_factory=dict)
 
     def tick(self) -> Coins:
@@ -67,7 +68,7 @@ class Context:
 
     def expect(self, sites: Iterable[str]) -> None:
         """These are sites even if this call does not come by them: what a defence runs may depend on what it is asked."""
-        self._clock.sites.update(sites)
+        self._clock.expected.update(sites)
 
     @property
     def notes(self) -> Notes:
@@ -157,7 +158,7 @@ class Context:
 
     def refuse_unknown_rules(self) -> None:
         """A rule for a site that does not exist would silently do nothing."""
-        unknown = set(self.rules) - self._clock.sites
+        unknown = set(self.rules) - self._clock.sites - self._clock.expected
         if unknown:
             known = sorted(self._clock.sites)
             raise ValueError(
