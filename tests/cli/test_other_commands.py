@@ -53,8 +53,8 @@ def test_help_does_not_wait_for_torch():
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: "-".join(words) or "none")
 def test_help_answers_within_half_a_second_of_computing(words):
-    """CPU time, not wall time: the machine may be busy. One of three tries, since a neighbour also costs cache."""
-    assert any(cpu_seconds(*words, "--help") < 0.5 for _ in range(3))
+    """CPU time, not wall time: the machine may be busy. One of eight tries, since a neighbour also costs cache."""
+    assert any(cpu_seconds(*words, "--help") < 0.5 for _ in range(8))
 
 
 def cpu_seconds(*words: str) -> float:
