@@ -218,7 +218,7 @@ def test_a_run_that_is_missing_or_damaged_is_told():
 
 
 def test_demo_compares_models_and_ends_with_the_report():
-    result = call("demo", "--n", "2", "--budget", "quick", "--out", "shown")
+    result = call("demo", "--n", "1", "--budget", "quick", "--out", "shown")
     assert result.exit_code == 0, result.output
     assert all(name in result.stdout for name in ("digits-standard", "digits-pgd", "digits-trades", "digits-dent", "digits-rmc"))
     assert result.stdout.splitlines()[-1] == "Report: shown/index.html"

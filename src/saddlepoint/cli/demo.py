@@ -31,7 +31,7 @@ _SUBJECTS = (
     _Subject("digits-pgd"),
     _Subject("digits-trades"),
     _Subject("digits-dent", most=128, quick=True),  # one batch, adapted to as a whole
-    _Subject("digits-rmc", most=4, batch_size=1, quick=True, coins="fixed"),  # in turn; a network is tuned twice for every answer
+    _Subject("digits-rmc", most=2, batch_size=1, quick=True, coins="fixed"),  # in turn; a network is tuned twice for every answer
 )
 
 
