@@ -72,18 +72,21 @@ def neighbours(subject: Subject) -> Iterator[Trait]:
     head, tail = (subject.fresh().ask(torch.cat(rows)) for rows in (heads, tails))
     mates = not (alike(first[:1], head[:1]) and alike(first[-1:], tail[-1:]))
     here = f"the first image with other neighbours: {gap(first[:1], head[:1])}; the last: {gap(first[-1:], tail[-1:])}"
-    yield told("coupled", mates, 2, here, "an image among others is answered as before", declared=declared)
+    noisy = isinstance(subject.defense, Plain | BlackBox) and not alike(first, subject.fresh().ask(seed=1))
+    alone = subject.fresh().ask(subject.x[:1])
+    if not noisy and not mates:  # what others decide together may not notice that one of them is another
+        mates, here = not alike(first[:1], alone), f"the first image without neighbours: {gap(first[:1], alone)}"
+    yield told("coupled", mates, 2, here, "an image among others is answered as before, and alone", declared=declared)
 
     back = torch.arange(n - 1, -1, -1, device=subject.x.device)
     turned = subject.fresh().ask(subject.x[back], ids=back)[back]
-    if isinstance(subject.defense, Plain | BlackBox) and not alike(first, subject.fresh().ask(seed=1)):
+    if noisy:
         yield from (untold(name, "the noise inside the model belongs to the place in the batch") for name in names[1:])
         return
     yield told(
         "row order", not alike(first, turned), n, f"the same batch from last to first: {gap(first, turned)}",
         "the same batch from last to first is answered alike", declared=declared,
     )  # fmt: skip
-    alone = subject.fresh().ask(subject.x[:1])
     copies = subject.fresh().ask(subject.x[:1].expand_as(subject.x).clone(), ids=_same(subject))[:1]
     yield told(
         "batch size", not alike(alone, copies), 1, f"an image alone, and {n} times in one batch: {gap(alone, copies)}",

@@ -43,9 +43,10 @@ class _Passage:
             return True
         if not self.left:
             return False
-        there = self.left[0].flatten(1).abs().sum(1) > 0
+        there = (self.left[0] != 0).reshape(len(self.left[0]), -1).any(1)  # a site may give one number per row
         here = self.entered[0] if self.entered else torch.zeros_like(self.left[0])
-        gone = ~here.isfinite().flatten(1).all(1) | (here == 0).flatten(1).all(1)
+        rows = here.reshape(len(here), -1)
+        gone = ~rows.isfinite().all(1) | (rows == 0).all(1)
         return bool(there.any()) and float((gone & there).sum()) > _MOST * float(there.sum())
 
 
