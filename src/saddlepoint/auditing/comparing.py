@@ -19,7 +19,7 @@ def compare(trials: Trials, claim: float | None) -> Compared:
 def _proven(trials: Trials) -> Proven | None:
     """Over all images, a batch at a time."""
     job, share, found = trials.job, 0.0, None
-    for x, y in zip(job.x.split(trials.at_once), job.y.split(trials.at_once), strict=True):
+    for x, y in zip(torch.split(job.x, trials.at_once), torch.split(job.y, trials.at_once), strict=True):
         found = prove(job.defense, x, y, job.threat.space)
         if found is None:
             return None
@@ -42,7 +42,7 @@ def _static(trials: Trials) -> StaticNet | None:
     if trials.static is None or trials.static_left is None:
         return None
     with torch.no_grad():
-        rows = torch.arange(len(trials.job.x), device=trials.job.x.device).split(trials.at_once)
+        rows = torch.split(torch.arange(len(trials.job.x), device=trials.job.x.device), trials.at_once)
         parts = [fooled(trials.static(trials.job.x[some]), trials.job.y[some]) for some in rows]
     found = mcnemar(trials.judged, trials.static_left)
     clean, robust = 1 - float(torch.cat(parts).double().mean()), float(trials.static_left.mean())
