@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -186,6 +188,17 @@ def test_what_was_sent_is_known_by_its_parts_whatever_it_is_called():
     assert checklist.black_box(trials(SAME, [liar])).state == "not run"
     deep = sp.Restarts(sp.MultiTarget(sp.Direct("x", sp.APGD(5), rules={"purify": sp.BPDA()}), 1, sp.targeted_margin), 2)
     assert checklist.backward(trials(ROUNDED, [deep])).state == "pass"
+
+
+def test_a_cost_is_not_held_against_a_defence_whose_static_net_hardly_falls():
+    """On two images a defence that helps and one that does not look alike."""
+    found = trials(Purified(calls=5), [APGD, TRANSFER])
+    few = replace(found, groups=found.groups)
+    few.__dict__["static_left"] = torch.cat([torch.zeros(4), torch.ones(len(found.judged) - 4)])
+    few.__dict__["judged"] = few.static_left
+    item = checklist.cost(few)
+    assert item.state == "not run"
+    assert "falls on 4 images" in item.evidence
 
 
 def test_the_cost_counts_calls_of_the_static_net():
