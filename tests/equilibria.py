@@ -85,3 +85,18 @@ class Equilibrium(Defense):
         solution = ctx.solve("solve", model.cell, model.start(len(x)), model.inject(x), method=self.method, keep=keep)
         states: Mapping[str, Tensor] = {f"solve/{n}": z for n, z in solution.states.items()}
         return Trace(tuple(View(name, z @ self.head.T) for name, z in {**states, "final": solution.best}.items()))
+
+
+# ---- one problem for all rules: L = C z at N rows -------------------------------------------------------------------------------
+
+TIGHT = Broyden(steps=60, tolerance=1e-13)
+STATES, INPUTS, N = 12, 7, 5
+X, C = normal(100, N, INPUTS), normal(101, N, STATES)
+
+
+def gradient(model: Affine, rule: Rule, *, method: Solver = TIGHT, state: int | None = None) -> Tensor:
+    """Of c z, at the best state or at one of the states, with respect to x."""
+    x = X.clone().requires_grad_()
+    solution = solved(model, rule, x, method=method, keep=() if state is None else [state])
+    z = solution.best if state is None else solution.states[state]
+    return torch.autograd.grad((C * z).sum(), x)[0]

@@ -82,7 +82,7 @@ def _tiny() -> _Kit:
 
 
 def _small() -> _Kit:
-    """Fully connected networks on MNIST: a multi-scale one takes a hundred times as long, and learns little in an hour."""
+    """Fully connected networks on MNIST: a gradient of the smallest multi-scale one takes more than a hundred times as long."""
     method = EquilibriumTraining(PGD(3, Radii(0.5)), warmup=150, penalty=JacobianPenalty(probability=0.1))
     run = Recipe(
         "", "mnist", nn.Identity, method, Linf(0.1), 10, n=11_000, dev_share=1 / 11, batch_size=100, optimizer=Adam(3e-3),
