@@ -54,7 +54,9 @@ def _shape(name: str, root: Path | None) -> list[int] | None:
 
 
 def pulled(
-    name: Annotated[str, typer.Argument(help="mnist, fashion-mnist, cifar10, svhn, gtsrb or tiny-imagenet.", metavar="NAME")],
+    name: Annotated[
+        str, typer.Argument(help="mnist, fashion-mnist, cifar10, cifar100, svhn, gtsrb or tiny-imagenet.", metavar="NAME")
+    ],
     root: _Root = None,
     base_url: Annotated[str | None, typer.Option(help="A mirror that serves the same files.", metavar="URL")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print where it is as JSON, and nothing else.")] = False,

@@ -79,7 +79,7 @@ class Lab:
                 net = self.bench.trained(recipe, Images(data.x, data.y))
             device = next(net.parameters()).device
             train = Images(data.x[: fit.images].to(device), data.y[: fit.images].to(device))
-            self.bases[name] = Base(net, train, recipe.space, self.request.seed)
+            self.bases[name] = Base(net, train, recipe.space, self.request.seed, recipe.data)
         return self.bases[name]
 
     def subject(self, name: str, base: str | None = None) -> Subject:

@@ -97,11 +97,12 @@ def _paper() -> _Kit:
         "cifar10", partial(Single, wrn34_10), 8 / 255, 110, dev_share=0.04, schedule=Piecewise(at=(100 / 110, 105 / 110)),
         augment=Shift(pixels=4, mirror=True),
     )  # fmt: skip
+    hundred = replace(run, data="cifar100", net=partial(Single, partial(wrn34_10, classes=100)))
     signs = replace(run, data="svhn", space=Linf(12 / 255), optimizer=SGD(rate=0.01), augment=Shift(pixels=4))
     deep = replace(
         run, net=partial(resnet, (3, 3, 3), 16), space=Linf(2 / 255), epochs=300, schedule=Piecewise(at=(150 / 300, 250 / 300))
     )
-    return _Kit(run, PGD(10, Radii(1 / 4)), partial(Single, resnet18), (signs,), deep)
+    return _Kit(run, PGD(10, Radii(1 / 4)), partial(Single, resnet18), (hundred, signs), deep)
 
 
 _KITS: Mapping[Scale, _Kit] = {"tiny": _tiny(), "small": _small(), "paper": _paper()}
