@@ -105,7 +105,7 @@ def test_steps_that_are_run_again_give_the_same_gradient(name):
 
 
 def test_forty_checkpointed_steps_of_a_random_purifier_take_the_memory_of_two():
-    """The acceptance of exact gradients: the peak of live bytes is below 2.5 of what one step takes, each step drawing its views."""
+    """The peak of live bytes is below 2.5 of what one step takes; every step draws its views, and draws them again going back."""
     x = images()
 
     def peak(steps, rule):
