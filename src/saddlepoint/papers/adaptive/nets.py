@@ -86,7 +86,8 @@ def _small() -> _Kit:
         schedule=Cosine(warmup=0.05), augment=Shift(pixels=4, mirror=True),
     )  # fmt: skip
     deep = replace(
-        cifar, net=partial(resnet, (3, 3, 3), 8), space=Linf(2 / 255), epochs=10, n=8800, dev_share=1 / 11, optimizer=SGD(0.1),
+        cifar, net=partial(resnet, (3, 3, 3), 16), space=Linf(2 / 255), epochs=8, n=None, dev_share=0.04, batch_size=128,
+        optimizer=SGD(0.1),
     )  # fmt: skip
     return _Kit(mnist, PGD(3, Radii(0.5)), partial(small_net, width=16), (cifar,), deep)
 
