@@ -89,7 +89,7 @@ class Bench:
             seed=seed,
             batch_size=self.batch,
             threads=self.threads,
-            watch=_Telling(self.request, f"{name}, seed {seed}"),
+            watch=Telling(self.request, f"{name}, seed {seed}"),
         )
         episodes = send(adversaries)
         self.tally.add(episodes)
@@ -128,7 +128,7 @@ class Bench:
 
 
 @dataclass(frozen=True)
-class _Telling:
+class Telling:
     """Says which adversary has been played, as it goes."""
 
     request: Request
