@@ -20,12 +20,13 @@ from saddlepoint.papers.adaptive.closed_loop import COLUMNS as TRIPLE
 from saddlepoint.papers.adaptive.cost import cost, passing
 from saddlepoint.papers.adaptive.defences import DEFENCES, FITS, Base
 from saddlepoint.papers.adaptive.lab import Lab, apart
-from saddlepoint.papers.adaptive.nets import recipes, small_net
+from saddlepoint.papers.adaptive.nets import recipes
 from saddlepoint.papers.adaptive.scales import SETTINGS, Spend
 from saddlepoint.papers.adaptive.table_1 import BEYOND, GAIN, LEAST, PAPERS, STATIC, SUITE
 from saddlepoint.papers.adaptive.table_2 import gained
 from saddlepoint.papers.registry import SCALES
 from saddlepoint.papers.result import Cell, Result, read
+from saddlepoint.papers.transductive.nets import normed
 from saddlepoint.papers.write import reproduce
 from saddlepoint.train.rebuild import initial
 from saddlepoint.zoo.adaptive import SOAP, TABLE, AntiAdversary, HedgeDefense
@@ -47,7 +48,7 @@ def results(folder: Path) -> dict[str, Result]:
 def net() -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return small_net(side=8).eval()
+        return normed(4, 24, side=8).eval()
 
 
 X = torch.linspace(0, 1, 5 * 64).view(5, 1, 8, 8)
