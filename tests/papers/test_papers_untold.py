@@ -13,7 +13,7 @@ import saddlepoint as sp
 from problems import normal
 from saddlepoint.papers import EXPERIMENTS, Request
 from saddlepoint.papers.bench import Images
-from saddlepoint.papers.untold.audit import Met, handed_over
+from saddlepoint.papers.untold.audit import Met
 from saddlepoint.papers.untold.contests import Contest
 from saddlepoint.papers.write import reproduce
 
@@ -31,15 +31,16 @@ def contest() -> Contest:
 
 
 def test_the_strongest_expert_counts_and_the_difference_is_that_of_the_same_images(contest: Contest, tmp_path: Path) -> None:
-    audit = handed_over(Request(tmp_path), contest, "quick")
-    met = Met(contest, audit)
+    met = Met.of(Request(tmp_path), contest, "quick")
     assert contest.strongest == "strong"
     assert float(contest.left.mean()) == 0.25
-    assert audit.robust_accuracy == 0.0  # with half the box as radius a linear net with unequal rows falls everywhere
+    assert met.audit.robust_accuracy == 0.0  # with half the box as radius a linear net with unequal rows falls everywhere
     assert met.apart.mean == -25.0
     assert not met.behind
     assert replace(met, contest=replace(contest, experts={"perfect": torch.zeros(8, dtype=torch.float64)})).apart.mean == 0.0
-    better = Met(replace(contest, experts={"perfect": torch.zeros(8, dtype=torch.float64)}), replace(audit, correct=contest.left))
+    better = Met(
+        replace(contest, experts={"perfect": torch.zeros(8, dtype=torch.float64)}), replace(met.audit, correct=contest.left)
+    )
     assert better.behind
     assert "behind" in better.told()
 

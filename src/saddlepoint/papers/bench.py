@@ -12,12 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.attack.space import Ball
+from saddlepoint.auditing.result import Audit
+from saddlepoint.auditing.suite import Budget
 from saddlepoint.defense import Answer, Defense
 from saddlepoint.game import Adversary, Episode, Threat
 from saddlepoint.papers.registry import Experiment, Request
 from saddlepoint.papers.result import Cloud, Heat, Result, Table
 from saddlepoint.run.kept import kept
-from saddlepoint.run.work import Work
+from saddlepoint.run.runner import audit
+from saddlepoint.run.work import Work, torch_threads
 from saddlepoint.train import Epoch, Recipe, fit
 from saddlepoint.train.rebuild import initial
 
@@ -89,11 +92,21 @@ class Bench:
             seed=seed,
             batch_size=self.batch,
             threads=self.threads,
-            watch=Telling(self.request, f"{name}, seed {seed}"),
+            watch=_Telling(self.request, f"{name}, seed {seed}"),
         )
         episodes = send(adversaries)
         self.tally.add(episodes)
         return episodes
+
+    def audited(self, defense: Defense, images: Images, *, threat: Threat, budget: Budget, name: str) -> Audit:
+        """What an audit finds that is handed the defence and told nothing, kept in a folder of its own."""
+        folder = "".join(letter if letter.isalnum() else "-" for letter in name.lower())
+        self.request.say(f"auditing {name}, {len(images.x)} images")
+        with torch_threads(self.threads):
+            return audit(
+                defense, *images, threat=threat, budget=budget, seed=self.request.seed, batch_size=self.batch, name=name,
+                out=self.request.out / "audits" / folder, watch=_Telling(self.request, name),
+            )  # fmt: skip
 
     def result(
         self,
@@ -128,7 +141,7 @@ class Bench:
 
 
 @dataclass(frozen=True)
-class Telling:
+class _Telling:
     """Says which adversary has been played, as it goes."""
 
     request: Request

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from saddlepoint.attack.space import Ball
+from saddlepoint.auditing.result import Audit
 from saddlepoint.data import load_data
 from saddlepoint.defense import Defense, Plain
 from saddlepoint.game import Adversary, Episode, Threat
@@ -104,6 +105,13 @@ class Lab:
     def play_static(self, subject: Subject, adversaries: Sequence[Adversary], *, space: Ball | None = None) -> list[Episode]:
         """Every adversary against the net under it."""
         return self._play(subject, subject.static, adversaries, Threat(space or subject.space), 0)
+
+    def audited(self, subject: Subject) -> Audit | None:
+        """What an audit finds that is told nothing; None of a defence for which the scale has no time."""
+        if subject.name not in self.setting.audited:
+            return None
+        bench, name = replace(self.bench, batch=subject.batch), f"{subject.name} on {subject.data}"
+        return bench.audited(subject.defense, subject.test, threat=subject.threat, budget=self.setting.suite, name=name)
 
     def _play(
         self, subject: Subject, defense: Defense, adversaries: Sequence[Adversary], threat: Threat, more: int

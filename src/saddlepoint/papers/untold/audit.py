@@ -9,14 +9,12 @@ from itertools import islice
 from saddlepoint.auditing.result import Audit
 from saddlepoint.auditing.suite import Budget
 from saddlepoint.game.bootstrap import mean_of
-from saddlepoint.papers.bench import Bench, Telling
+from saddlepoint.papers.bench import Bench
 from saddlepoint.papers.deq.lab import accuracy
 from saddlepoint.papers.registry import Request, Scale
 from saddlepoint.papers.result import Cell, Result, Row, Table
 from saddlepoint.papers.untold import EXPERIMENTS
 from saddlepoint.papers.untold.contests import Contest, exited, learned, purified, solved
-from saddlepoint.run.runner import audit
-from saddlepoint.run.work import torch_threads
 
 _THREADS = 1
 SLACK = 1.0  # points by which the audit may lie above the paper's attack
@@ -50,6 +48,12 @@ class Met:
 
     contest: Contest
     audit: Audit
+
+    @classmethod
+    def of(cls, request: Request, contest: Contest, budget: Budget) -> Met:
+        bench = Bench(request, contest.batch, _THREADS)
+        name = f"{contest.name} on {contest.data}"
+        return cls(contest, bench.audited(contest.defense, contest.images, threat=contest.threat, budget=budget, name=name))
 
     @property
     def apart(self) -> Cell:
@@ -102,7 +106,7 @@ def equilibrium(request: Request) -> Result:
 def run(request: Request, name: str, contests: Iterator[Contest]) -> Result:
     """All defences of a family, one after the other."""
     setting = SETTINGS[request.scale]
-    met = [Met(contest, handed_over(request, contest, setting.budget)) for contest in islice(contests, setting.first)]
+    met = [Met.of(request, contest, setting.budget) for contest in islice(contests, setting.first)]
     title = f"Accuracy, %, under the paper's attack and under an audit of the budget {setting.budget} that is told nothing"
     level = sum(not one.behind for one in met)
     return Bench(request, 1, _THREADS).result(
@@ -113,14 +117,3 @@ def run(request: Request, name: str, contests: Iterator[Contest]) -> Result:
         charts=(),
         repeats=1,
     )
-
-
-def handed_over(request: Request, contest: Contest, budget: Budget) -> Audit:
-    """The audit of one defence, kept in a folder of its own."""
-    name = "".join(c if c.isalnum() else "-" for c in contest.name.lower())
-    request.say(f"auditing {contest.name}, {len(contest.images.x)} images of {contest.data}")
-    with torch_threads(_THREADS):
-        return audit(
-            contest.defense, *contest.images, threat=contest.threat, budget=budget, seed=request.seed, batch_size=contest.batch,
-            name=contest.name, out=request.out / "audits" / name, watch=Telling(request, contest.name),
-        )  # fmt: skip
