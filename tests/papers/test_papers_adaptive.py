@@ -67,7 +67,7 @@ def test_the_first_table_has_the_paper_s_nine_rows_and_its_figures(results: dict
     table, costs, _ = results["table-1"].tables
     assert [row.labels[0] for row in table.rows] == [one.name for one in TABLE]
     for row, about in zip(table.rows, TABLE, strict=True):
-        assert row.labels[2:] == (about.attack, f"{about.reported:g}")
+        assert row.labels[2:] == ("8", about.attack, f"{about.reported:g}")
         assert table.cell(row.labels, PAPERS).paper == about.found
         assert table.cell(row.labels, STATIC).paper == about.static
     assert [row.cells[-1].paper for row in costs.rows if row.cells[-1]] == [one.inference for one in TABLE]

@@ -83,15 +83,15 @@ class Lab:
             self.bases[name] = Base(net, train, recipe.space, self.request.seed)
         return self.bases[name]
 
-    def subject(self, name: str, base: str | None = None) -> Subject:
-        """The defence of that name on its usual net, or on another one, fitted."""
+    def subject(self, name: str, base: str | None = None, *, scored: int | None = None) -> Subject:
+        """The defence of that name on its usual net, or on another one, fitted; asked about so many images, or the usual number."""
         built, setting = DEFENCES[name], self.setting
         recipe = recipes(self.request.scale)[base or built.base]
         under = self.base(recipe.name)
         self.request.say(f"fitting {name} on {recipe.name}, {recipe.data}")
         with torch_threads(setting.threads):
             defense = built.make(under, FITS[self.request.scale])
-        test, device = load_data(recipe.data, split="test", n=setting.scored), under.train.x.device
+        test, device = load_data(recipe.data, split="test", n=scored or setting.scored), under.train.x.device
         images = Images(test.x.to(device), test.y.to(device))
         batch = setting.steered if name == "ClosedLoopControl" else setting.batch
         return Subject(name, recipe.name, recipe.data, defense, recipe.space, images, setting.draws, batch)

@@ -69,6 +69,7 @@ class Setting:
     """Images, repeats and budgets."""
 
     scored: int  # test images
+    fewer: Mapping[str, int]  # where everything is sent to defences whose answers are dear
     batch: int
     steered: int  # images in a batch of closed-loop control, which couples them
     draws: int  # answers by which a random defence is judged
@@ -78,19 +79,23 @@ class Setting:
     euclidean: Ball  # of Table 2
     threads: int | None  # None: torch's own choice, and cells then belong to machines with as many cores
 
+    def images(self, defence: str) -> int:
+        return self.fewer.get(defence, self.scored)
+
 
 def _tiny() -> Setting:
     spend = Spend(AutoBudget(2, 1, 4), 2, 3, 2, 2, Hedged(2, 1, 2, 1), 30, 3, 1, Drawn(1, 2), Drawn(2, 2))
-    return Setting(8, 8, 8, 2, spend, "quick", ("AntiAdversary",), L2(0.5), 1)
+    return Setting(8, {}, 8, 8, 2, spend, "quick", ("AntiAdversary",), L2(0.5), 1)
 
 
 def _small() -> Setting:
     spend = Spend(AutoBudget(20, 2, 100), 20, 30, 3, 10, Hedged(15, 2, 4, 5), 500, 30, 2, Drawn(6, 4), Drawn(10, 10))
-    return Setting(32, 32, 16, 3, spend, "standard", _ALL, L2(1.5), 1)
+    dear = {"ClosedLoopControl": 16, "HedgeDefense": 16, "ContrastiveReversal": 8, "AdaptiveDenoising": 16}
+    return Setting(32, dear, 32, 16, 3, spend, "standard", _ALL, L2(1.5), 1)
 
 
 def _paper() -> Setting:
-    return Setting(1000, 50, 16, 5, Spend(), "standard", _ALL, L2(0.5), None)
+    return Setting(1000, {}, 50, 16, 5, Spend(), "standard", _ALL, L2(0.5), None)
 
 
 SETTINGS: Mapping[Scale, Setting] = {"tiny": _tiny(), "small": _small(), "paper": _paper()}

@@ -85,8 +85,8 @@ class Found:
             self.beyond,
             self.gain,
         )
-        labels = (self.about.name, f"{self.subject.base}, {self.subject.data}", self.about.attack, f"{self.about.reported:g}")
-        return Row(labels, cells)
+        labels = (self.about.name, f"{self.subject.base}, {self.subject.data}", str(len(self.subject.test.x)), self.about.attack)
+        return Row((*labels, f"{self.about.reported:g}"), cells)
 
 
 def _transferred(name: str) -> tuple[float | None, ...]:
@@ -103,11 +103,9 @@ def _transferred(name: str) -> tuple[float | None, ...]:
 
 def run(request: Request) -> Result:
     lab = Lab.open(request)
-    found, count = [attacked(lab, one) for one in TABLE], lab.setting.scored
-    labels = ("defence", "static net, data", "the paper's attack", "reported by its authors")
-    accuracies = Table(
-        "Accuracy, %, and differences in points", labels, COLUMNS, tuple(one.row() for one in found), count, digits=1
-    )
+    found = [attacked(lab, one) for one in TABLE]
+    labels = ("defence", "static net, data", "images", "the paper's attack", "reported by its authors")
+    accuracies = Table("Accuracy, %, and differences in points", labels, COLUMNS, tuple(one.row() for one in found), 0, digits=1)
     named, rays = under_rays(lab, next(one for one in found if one.about.name == "AntiAdversary"))
     return lab.result(
         "table-1",
@@ -119,7 +117,7 @@ def run(request: Request) -> Result:
 
 
 def attacked(lab: Lab, about: Surveyed) -> Found:
-    subject, spend = lab.subject(about.name), lab.setting.spend
+    subject, spend = lab.subject(about.name, scored=lab.setting.images(about.name)), lab.setting.spend
     clean, *transfers = lab.play(subject, [Stand(), *unaware(subject.defense, spend)])
     (paper,) = lab.play(subject, [PAPER[about.name](subject.defense, spend)])
     suite = generic(lab, subject)

@@ -62,7 +62,7 @@ def purified(request: Request) -> Iterator[Contest]:
     """The nine defences of Croce et al. 2022, each under the attack of its row of Table 1."""
     lab = Purified.open(request)
     for about in TABLE:
-        subject = lab.subject(about.name)
+        subject = lab.subject(about.name, scored=lab.setting.images(about.name))
         sent = {"clean": Stand(), about.attack: PAPER[about.name](subject.defense, lab.setting.spend)}
         clean, expert = map(right, lab.play(subject, list(sent.values())))
         yield Contest(
