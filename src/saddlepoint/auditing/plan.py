@@ -120,6 +120,7 @@ def conclude(plan: Plan, groups: Sequence[Group], seconds: float) -> Audit:
         correct=correct,
         answered=torch.cat([g.verdict.answered[0] for g in groups]),
         examples=_examples(job, groups),
+        refusal=torch.cat([g.verdict.refusal for g in groups], dim=3)[:, :, :1].flatten(1, 2),
         seconds=seconds,
         data=plan.data,
         classes=plan.classes,
