@@ -21,13 +21,14 @@ from saddlepoint.papers.adaptive.closed_loop import COLUMNS as TRIPLE
 from saddlepoint.papers.adaptive.cost import cost, passing
 from saddlepoint.papers.adaptive.defences import DEFENCES, FITS, Base
 from saddlepoint.papers.adaptive.lab import Lab, apart
-from saddlepoint.papers.adaptive.nets import further, recipes, small_net
+from saddlepoint.papers.adaptive.nets import further, recipes
 from saddlepoint.papers.adaptive.scales import SETTINGS, Spend
 from saddlepoint.papers.adaptive.table_1 import BEYOND, GAIN, LEAST, PAPERS, STATIC, SUITE
 from saddlepoint.papers.adaptive.table_2 import gained
 from saddlepoint.papers.bench import Images
 from saddlepoint.papers.registry import SCALES
 from saddlepoint.papers.result import Cell, Result, read
+from saddlepoint.papers.transductive.nets import normed
 from saddlepoint.papers.write import reproduce
 from saddlepoint.train.rebuild import initial
 from saddlepoint.zoo.adaptive import SOAP, TABLE, AIDPurifier, AntiAdversary, HedgeDefense
@@ -49,7 +50,7 @@ def results(folder: Path) -> dict[str, Result]:
 def net() -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return small_net(side=8).eval()
+        return normed(4, 24, side=8).eval()
 
 
 X = torch.linspace(0, 1, 5 * 64).view(5, 1, 8, 8)
@@ -68,7 +69,7 @@ def test_the_first_table_has_the_paper_s_nine_rows_and_its_figures(results: dict
     table, costs, _ = results["table-1"].tables
     assert [row.labels[0] for row in table.rows] == [one.name for one in TABLE]
     for row, about in zip(table.rows, TABLE, strict=True):
-        assert row.labels[2:] == (about.attack, f"{about.reported:g}")
+        assert row.labels[2:] == ("8", about.attack, f"{about.reported:g}")
         assert table.cell(row.labels, PAPERS).paper == about.found
         assert table.cell(row.labels, STATIC).paper == about.static
     assert [row.cells[-1].paper for row in costs.rows if row.cells[-1]] == [one.inference for one in TABLE]

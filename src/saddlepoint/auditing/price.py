@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from saddlepoint.game import Adversary, Direct, FixedPoint, GreedyModelSpace, MultiTarget, Restarts, Retrained, Transfer
+from saddlepoint.auditing.sent import kinds
+from saddlepoint.describe import describe
+from saddlepoint.game import Adversary, Among, Direct, FixedPoint, GreedyModelSpace, MultiTarget, Restarts, Retrained, Transfer
 from saddlepoint.game.adversary import Around
 from saddlepoint.game.transductive import Joint
 
@@ -36,7 +38,7 @@ def price(adversary: Adversary | Joint, draws: int = 1) -> Passes:
             return price(inner.direct).plus(2 * draws).times(inner.targets).plus(1)
         case Restarts():
             return price(inner.adversary, draws).plus(2 * draws).times(inner.times)
-        case Transfer() | Around():
+        case Transfer() | Around() | Among():
             return price(inner.adversary, draws)
         case GreedyModelSpace():
             pools = [1 + i * draws for i in range(inner.rounds)]
@@ -49,6 +51,12 @@ def price(adversary: Adversary | Joint, draws: int = 1) -> Passes:
             return price(inner.direct).times(inner.models).plus(inner.models)
         case _:
             raise TypeError(f"the price of a {type(adversary).__name__} is not known.")
+
+
+def affordable(adversary: Adversary, draws: int, queries: int | None) -> bool:
+    """Do so many queries per example pay for it? Searches without gradients stop where queries end."""
+    searches = bool(kinds(describe(adversary)) & {"Square", "RayS"})
+    return queries is None or searches or price(adversary, draws).forward <= queries
 
 
 def _direct(direct: Direct) -> Passes:

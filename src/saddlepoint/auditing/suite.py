@@ -17,11 +17,9 @@ from saddlepoint.attack.pool import LeastLoss
 from saddlepoint.attack.rays import RayS
 from saddlepoint.attack.square import Square
 from saddlepoint.auditing.answering import AtAnswer, answers_otherwise
-from saddlepoint.auditing.price import price
-from saddlepoint.auditing.sent import kinds
+from saddlepoint.auditing.price import affordable, price
 from saddlepoint.auditing.traits import Traits
 from saddlepoint.defense import Access, Defense, Plain
-from saddlepoint.describe import describe
 from saddlepoint.game import Adversary, Direct, FixedPoint, GreedyModelSpace, MultiTarget, Restarts, Retrained, Threat, Transfer
 from saddlepoint.game.standard import dlr_or_margin, targeted_dlr_or_margin
 from saddlepoint.gradients import BPDA, SPSA, Backprop, Checkpointed, EoT, Estimator, FixedCoins, Phantom, Rule
@@ -44,12 +42,17 @@ class Spending:
     starts: int  # of a short PGD; 0: none
     rounds: int  # in which models are anticipated that a defence may learn
     samples: int  # differences per gradient where gradients cannot be had, or trusted; 0: none
+    remedies: float  # for the symptoms that are found, in parts of the price of all that is sent anyway; 0: none
 
 
 SPENDING: dict[Budget, Spending] = {
-    "quick": Spending(steps=10, targets=0, toward=10, queries=0, draws=8, boundary=0, starts=0, rounds=2, samples=0),
-    "standard": Spending(steps=30, targets=9, toward=20, queries=300, draws=20, boundary=0, starts=0, rounds=4, samples=32),
-    "thorough": Spending(steps=100, targets=9, toward=100, queries=5000, draws=50, boundary=100, starts=40, rounds=10, samples=128),
+    "quick": Spending(steps=10, targets=0, toward=10, queries=0, draws=8, boundary=0, starts=0, rounds=2, samples=0, remedies=0.0),
+    "standard": Spending(
+        steps=30, targets=9, toward=20, queries=300, draws=20, boundary=0, starts=0, rounds=4, samples=32, remedies=0.5
+    ),
+    "thorough": Spending(
+        steps=100, targets=9, toward=100, queries=5000, draws=50, boundary=100, starts=40, rounds=10, samples=128, remedies=0.5
+    ),
 }
 
 
@@ -60,6 +63,7 @@ class Choice:
     adversary: Adversary
     reason: str
     passes: int | None = None  # forward and backward, at most; None: not known
+    against: tuple[str, ...] = ()  # symptoms and items of the checklist that it is a remedy for
 
     @property
     def name(self) -> str:
@@ -106,8 +110,8 @@ def compose(defense: Defense, threat: Threat, budget: Budget, known: Known = UNK
     """
     kit = _Kit(defense, threat, SPENDING[budget], known)
     draws = threat.draws if defense.random else 1
-    affordable = [choice for choice in kit.choices() if kit.affords(choice, draws)]
-    return tuple(replace(choice, passes=price(choice.adversary, draws).total) for choice in affordable)
+    chosen = [choice for choice in kit.choices() if affordable(choice.adversary, draws, threat.queries)]
+    return tuple(replace(choice, passes=price(choice.adversary, draws).total) for choice in chosen)
 
 
 @dataclass(frozen=True)
@@ -136,11 +140,6 @@ class _Kit:
         yield from self.transferred()
         if self.spend.queries and self.threat.space.p != 1:
             yield from map(self._answering, self.blind("score"))
-
-    def affords(self, choice: Choice, draws: int) -> bool:
-        """Do the threat model's queries pay for it? Searches without gradients stop where queries end."""
-        searches = bool(kinds(describe(choice.adversary)) & {"Square", "RayS"})
-        return self.threat.queries is None or searches or price(choice.adversary, draws).forward <= self.threat.queries
 
     # -- parts ----------------------------------------------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ class Processes:
     workers: int | None = None  # None: one per core
     retries: int = 2
 
-    def run(self, work: Work, spec: str | None, cells: Iterable[Cell]) -> Iterator[Packed]:  # noqa: ARG002
+    def run(self, work: Work, spec: str | None, cells: Iterable[Cell]) -> Iterator[Packed]:
         spec = needs_spec(spec)
         count, queue, lost = self.workers or os.cpu_count() or 1, iter(cells), 0
         again: list[Cell] = []
@@ -48,7 +48,7 @@ class Processes:
                     while True:
                         while len(running) < count and (cell := again.pop() if again else next(queue, None)) is not None:
                             again.append(cell)  # until somebody has it: a pool may also break while it is handed a cell
-                            future = pool.submit(compute, spec, cell)
+                            future = pool.submit(compute, spec, cell, work.remedies)
                             running[future] = again.pop()
                         if not running:
                             return

@@ -175,13 +175,13 @@ _QUICK = Phase(epochs=2, batch_size=64, rate=2e-3)
 FITS: Mapping[Scale, Fit] = {
     "tiny": Fit(
         images=200, stable=StableTraining(_QUICK, Phase(1, 100, 1e-2), _QUICK), embedded=(12, 24),
-        components=PrincipalComponents(samples=60), judged=("1", "3"), judges=16, contrast=_QUICK, hedging=4, purifying=3,
+        components=PrincipalComponents(samples=60), judged=("2", "5"), judges=16, contrast=_QUICK, hedging=4, purifying=3,
         consistency=2, reversal=(2, 2), latent=Phase(2, 64, 1e-2), latent_judge=(10, 1), score=(4, 1), scored=_QUICK,
         denoising=(2, 2), consistent=_QUICK,
     ),
     "small": Fit(
         images=3000, stable=StableTraining(settle=Phase(epochs=3, batch_size=50, rate=1e-2)), embedded=(32, 256),
-        components=PrincipalComponents(samples=250), judged=("1", "3"), judges=64, contrast=Phase(5, 128, 1e-3), reversal=(10, 2),
+        components=PrincipalComponents(samples=250), judged=("2", "5"), judges=64, contrast=Phase(5, 128, 1e-3), reversal=(10, 2),
         latent=Phase(8, 64, 2e-2, milestones=(5, 7)), latent_judge=(10, 1), score=(8, 1), scored=Phase(4, 64, 2e-3),
         denoising=(5, 2), consistent=Phase(5, 64, 1e-3),
     ),

@@ -47,6 +47,19 @@ class Asked:
         return torch.cat([self.ordinary, self.made.points])
 
 
+@dataclass(frozen=True)
+class Refused:
+    """What URejectron makes of a test batch, at every threshold; and of clean images that no discriminator has seen."""
+
+    curve: RejectionCurve
+    held: tuple[float, ...]  # [T] share of clean validation images that is refused: high where it has learned its batch by heart
+
+    @property
+    def half(self) -> int:
+        """The place of the threshold 1/2."""
+        return min(range(len(self.curve.thresholds)), key=lambda k: abs(self.curve.thresholds[k] - 0.5))
+
+
 def run(request: Request) -> Result:
     lab = Lab.open(request)
     kind, recipe = lab.setting.signs, lab.recipe(RECIPE)
@@ -56,11 +69,11 @@ def run(request: Request) -> Result:
         net = lab.bench.trained(recipe, Images(parts.train.x, parts.train.y))
     asked = batches(lab, net, parts)
     with torch_threads(lab.setting.threads):
-        curves = {name: curve(lab, net, parts, one) for name, one in asked.items()}
-    n = 2 * len(parts.test)
+        found = {name: refused(lab, net, parts, one) for name, one in asked.items()}
+    curves, n = {name: one.curve for name, one in found.items()}, 2 * len(parts.test)
     return lab.result(
         EXPERIMENTS[6],
-        [classifier(lab, net, parts, asked), refusals(curves, n)],
+        [classifier(lab, net, parts, asked), refusals(found, n)],
         notes=[
             about(RECIPE, net, recipe.space, recipe),
             f"{len(parts.train)} training, {len(parts.dev)} validation and {len(parts.test)} test images, classes made equally "
@@ -68,6 +81,8 @@ def run(request: Request) -> Result:
             f"PGD with {kind.pgd.steps} steps; CW with {kind.cw.steps} steps and no search for its constant, {kind.cw.constant:g}, "
             "any perturbation allowed; brightness of severity 1",
             f"each discriminator is trained for {kind.training.epochs} epochs on the training images and on the {n} it then judges",
+            f"held-out clean: the {len(parts.dev)} validation images, which no discriminator has seen",
+            *kind.changed,
         ],
         findings=findings(curves),
         charts=charts(curves),
@@ -87,12 +102,14 @@ def batches(lab: Lab, net: nn.Module, parts: Parts) -> dict[str, Asked]:
     return {"a": made(x, pgd, space), "b": made(x, Direct("cw", kind.cw), anywhere), "c": made(lighter, pgd, space)}
 
 
-def curve(lab: Lab, net: nn.Module, parts: Parts, asked: Asked) -> RejectionCurve:
-    """URejectron adapted to the whole batch, at every threshold."""
-    defense, batch = URejectron(net, parts.train.x, training=lab.setting.signs.training), asked.batch
+def refused(lab: Lab, net: nn.Module, parts: Parts, asked: Asked) -> Refused:
+    """URejectron adapted to the whole batch."""
+    defense, batch, y = URejectron(net, parts.train.x, training=lab.setting.signs.training), asked.batch, asked.y.repeat(2)
     with torch.no_grad():
         redacted = defense.adapt(batch, Context.seeded(lab.request.seed, len(batch)))
-    return rejection_curve(redacted, batch, asked.y.repeat(2), asked.ordinary, thresholds=spread(lab.setting.signs.thresholds))
+    thresholds = spread(lab.setting.signs.thresholds)
+    found, held = (rejection_curve(redacted, batch, y, part, thresholds=thresholds) for part in (asked.ordinary, parts.dev.x))
+    return Refused(found, held.rejected_normal)
 
 
 def spread(count: int) -> list[float]:
@@ -113,16 +130,19 @@ def classifier(lab: Lab, net: nn.Module, parts: Parts, asked: Mapping[str, Asked
     )
 
 
-def refusals(curves: Mapping[str, RejectionCurve], n: int) -> Table:
+def refusals(found: Mapping[str, Refused], n: int) -> Table:
     """Errors among what is answered, by the share of ordinary images that may be refused; and what a threshold of 1/2 does."""
     rows = []
-    for name, one in curves.items():
-        half = min(range(len(one.thresholds)), key=lambda k: abs(one.thresholds[k] - 0.5))
-        cells = [*(slips(one, share) for share in ALLOWED), one.rejected_normal[half], one.error[half], one.error_of_all[half]]
+    for name, one in found.items():
+        curve, half = one.curve, one.half
+        attacked = 2 * curve.rejected[half] - curve.rejected_normal[half]  # half of the batch is ordinary
+        at_half = (curve.rejected_normal[half], one.held[half], attacked, curve.error[half], curve.error_of_all[half])
+        cells = [*(slips(curve, share) for share in ALLOWED), *at_half]
         rows.append(Row((TITLES[name],), tuple(Cell((100 * value,)) for value in cells)))
     columns = (
         *(f"error among answered, at most {100 * share:g} % of ordinary refused" for share in ALLOWED),
-        "threshold 1/2: ordinary refused", "error among answered", "errors of all (Eq. 1)",
+        "threshold 1/2: ordinary refused", "held-out clean refused", "attacked refused", "error among answered",
+        "errors of all (Eq. 1)",
     )  # fmt: skip
     return Table(
         "What URejectron refuses and what slips through, %", ("test batch",), columns, tuple(rows), n, units="in one batch"

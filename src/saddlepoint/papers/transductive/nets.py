@@ -69,10 +69,9 @@ def _small() -> tuple[Recipe, ...]:
         replace(_standard(run, "mnist standard", net), epochs=4),
         replace(_standard(run, "mnist dann", partial(dann_mnist, 8, 32)), epochs=4, optimizer=Adam(1e-3)),
         replace(run, name="mnist tadv", method=HalfAdversarial(attack), n=2200, dev_share=1 / 22, epochs=6),
+        replace(run, name="mnist trades", method=TRADES(attack=attack)),
         replace(run, name="mnist half", method=HalfAdversarial(attack), n=3300, dev_share=1 / 33, epochs=8),
-        replace(
-            _standard(run, "signs", partial(normed, 12, 64, side=32, colours=3)), data="gtsrb10", space=Linf(8 / 255), epochs=12
-        ),
+        replace(_standard(run, "signs", partial(resnet, (1, 1, 1), 8)), data="gtsrb10", space=Linf(8 / 255), epochs=8),
     )
 
 
