@@ -91,7 +91,9 @@ class AnalysisBySynthesis(Defense):
     def nearest(self, x: Tensor) -> Tensor:
         """[N, C, Z]: of the starts, for each class that of lowest energy."""
         wanted, prior = x.flatten(1), self.beta / 2 * self.z.square().sum(1)
-        best = [(torch.cdist(wanted, made).square() + prior).argmin(1) for made in self.made]
+        # Matrix products round by the height of the batch: where two starts are nearly as good, neighbours would pick.
+        far = (torch.cdist(wanted, made, compute_mode="donot_use_mm_for_euclid_dist") for made in self.made)
+        best = [(distance.square() + prior).argmin(1) for distance in far]
         return self.z[torch.stack(best, dim=1)]
 
     def _update(self, x: Tensor, t: int, state: Tensor) -> Tensor:
