@@ -58,4 +58,3 @@ def test_gradients_reach_the_input_through_every_one_and_its_steps_are_named(exa
     around = {site for site, rule in kit.rules().items() if rule == sp.BPDA()}
     assert around <= set(traits["sites"].places) != set()
     assert traits["optimises inside"].present is (name not in WITHOUT_GRADIENTS)
-    assert traits["costly"].present is True

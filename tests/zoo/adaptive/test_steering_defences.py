@@ -106,23 +106,18 @@ def test_steps_that_are_run_again_give_the_same_gradient(name):
 
 def test_forty_checkpointed_steps_of_a_random_purifier_take_the_memory_of_two():
     """The peak of live bytes is below 2.5 of what one step takes; every step draws its views, and draws them again going back."""
-    x = images()
+    x, coins = images(), context(5).coins
 
-    def peak(steps, rule):
-        goal = Goal(
-            [reversal(steps=steps, views=2)],
-            LABELS,
-            sp.cross_entropy,
-            rules={"reverse": rule},
-            keep=frozenset({f"reverse/{steps}"}),
-        )
-        with Memory() as memory:
-            grad = Backprop().slope(goal, x, context(5).coins).grad
-        return memory.peak, grad
+    def goal(steps, rule):
+        kept = frozenset({f"reverse/{steps}"})
+        return Goal([reversal(steps=steps, views=2)], LABELS, sp.cross_entropy, rules={"reverse": rule}, keep=kept)
 
-    (one, _), (forty, again), (_, exact) = peak(1, sp.Exact()), peak(40, sp.Checkpointed()), peak(40, sp.Exact())
-    assert forty <= 2.5 * one
-    assert_close(again, exact, rtol=1e-6, atol=1e-12)
+    with Memory() as one:
+        Backprop().slope(goal(1, sp.Exact()), x, coins)
+    with Memory() as forty:
+        again = Backprop().slope(goal(40, sp.Checkpointed()), x, coins).grad
+    assert forty.peak <= 2.5 * one.peak
+    assert_close(again, Backprop().slope(goal(40, sp.Exact()), x, coins).grad, rtol=1e-6, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", [name for name in EACH if name.startswith(("reversal", "atld"))])
