@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from saddlepoint.cli.request import USUAL_RADIUS, Norm, images, refuse_missing_device
-from saddlepoint.cli.text import dump, examples, output, say, table
+from saddlepoint.cli.text import FACTORY, dump, examples, output, say, table
 
 if TYPE_CHECKING:
     from saddlepoint.auditing.traits import Trait
@@ -21,9 +21,11 @@ def add(app: typer.Typer) -> None:
         "probe",
         epilog=examples(
             "saddlepoint probe zoo:digits-exits",
-            "saddlepoint probe net.py:make --data cifar10 --json | jq '.[] | select(.present)'",
-            note="Nothing is attacked: the first few images are asked about, in this order and that, alone and together, with and "
-            "without gradients.",
+            "saddlepoint probe net.py:make --data cifar10",
+            "saddlepoint probe net.py:make --json | jq '.[] | select(.present)'",
+            note=f"{FACTORY} Nothing is attacked: the first 16 images are asked about, in this order and that, alone and together, "
+            "with and without gradients. A trait is found (yes), is not (no), or cannot be told (–). Beside it: what the target "
+            "says of itself (a net says nothing), how sure the finding is, and what was seen. An audit chooses its attacks by it.",
         ),
     )(probe)
 
@@ -60,6 +62,8 @@ def probe(
         dump(traits.record())
         return
     output().print(table(("trait", "found", "declared", "confidence", "evidence"), [_row(trait) for trait in traits]))
+    names = [trait.name for trait in traits if trait.present]
+    say(f"Found: {', '.join(names)}." if names else "Nothing of this was found.", style="bold")
     for trait in traits.denied:
         say(f"{target} declares that it has not: {trait.name}. {trait.evidence}.", style="red")
 

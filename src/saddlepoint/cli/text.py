@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 STYLES = {"serious": "red", "warning": "yellow", "note": ""}  # of symptoms
 STATES = {"pass": "green", "fail": "red", "not run": "yellow", "does not apply": ""}  # of checklist items
+FACTORY = (  # of every page that takes a target
+    "net.py holds a function without arguments that returns the model in eval mode. Its inputs are pixels from 0 to 1, its outputs "
+    "logits: put normalisation inside."
+)
 _WIDE = 240
 
 
