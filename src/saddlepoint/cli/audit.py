@@ -28,7 +28,7 @@ from saddlepoint.cli.request import (
     run,
 )
 from saddlepoint.cli.request import executor as chosen
-from saddlepoint.cli.text import FACTORY, STATES, STYLES, beside, errors, examples, output, percent, say, table, tell
+from saddlepoint.cli.text import FACTORY, STATES, STYLES, aside, beside, errors, examples, output, percent, say, table, tell
 
 if TYPE_CHECKING:
     from saddlepoint.auditing import Audit
@@ -195,7 +195,8 @@ def _plan(spec: RunSpec, out: Path, *, json: bool) -> None:
     from saddlepoint.run.work import load
 
     refuse_missing_device(spec.device)
-    work, store = load(spec), Store(out)
+    with aside():
+        work, store = load(spec), Store(out)
     names = [adversary.name for adversary in work.plan.adversaries]
     done = sum(store.has(key) for key in work.keys.values())
     if json:
@@ -226,10 +227,12 @@ def _announce(spec: RunSpec) -> None:
 
 
 def _run(spec: RunSpec, out: Path, by: Executor, *, page: bool, json: bool, quiet: bool) -> None:
-    if not (json or quiet):
-        _announce(spec)
-    with _watching(out, page=page, shown=not (json or quiet)) as watch:
-        done = run(spec, out, by=by, watch=watch)
+    shown = not (json or quiet)
+    with aside():
+        if shown:
+            _announce(spec)
+        with _watching(out, page=page, shown=shown) as watch:
+            done = run(spec, out, by=by, watch=watch)
     if json:
         import json as notation
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from saddlepoint.cli.request import USUAL_RADIUS, Norm, images, refuse_missing_device
-from saddlepoint.cli.text import FACTORY, dump, examples, output, say, table
+from saddlepoint.cli.text import FACTORY, aside, dump, examples, output, say, table
 
 if TYPE_CHECKING:
     from saddlepoint.auditing.traits import Trait
@@ -43,9 +43,8 @@ def probe(
     json: Annotated[bool, typer.Option("--json", help="Print the traits as JSON, and nothing else.")] = False,
 ) -> None:
     """Find out what a target is like: random, coupled, remembering, hiding its gradients? And whether it says so."""
-    from torch import nn
-
     from saddlepoint.attack.space import Ball
+    from saddlepoint.auditing.admission import placed
     from saddlepoint.auditing.probe import probe as measure
     from saddlepoint.auditing.probes.subject import ROWS
     from saddlepoint.data import load_data
@@ -55,9 +54,9 @@ def probe(
     refuse_missing_device(device)
     space, asked = Ball(NORMS[norm.value], radius(eps or USUAL_RADIUS[norm])), DataSpec.model_validate(images(data, ROWS, root))
     shown = load_data(asked.name, n=asked.n, root=asked.root)
-    found, _ = resolve(target)
-    found = found.to(device) if isinstance(found, nn.Module) else found
-    traits = measure(found, shown.x.to(device), shown.y.to(device), threat=space)
+    with aside():
+        found, _ = resolve(target)
+        traits = measure(placed(found, device), shown.x.to(device), shown.y.to(device), threat=space)
     if json:
         dump(traits.record())
         return
