@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from saddlepoint.cli.light import Light
 from saddlepoint.cli.text import dump, examples, output, say, table
 
 _Root = Annotated[
@@ -17,7 +18,7 @@ _Root = Annotated[
 
 
 def add(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="List and download data.", rich_markup_mode="rich")
+    group = typer.Typer(cls=Light, no_args_is_help=True, help="List and download data.", rich_markup_mode="rich")
     group.command("list", epilog=examples("saddlepoint data list", "saddlepoint data list --root ~/data"))(listed)
     group.command(
         "pull",
