@@ -11,9 +11,9 @@ from saddlepoint.attack.pgd import PGD
 from saddlepoint.game import Portfolio, high_confidence
 from saddlepoint.papers.deq.scales import Budget
 from saddlepoint.papers.registry import Scale
-from saddlepoint.papers.transductive.nets import normed
+from saddlepoint.papers.transductive.nets import normed, textures
 from saddlepoint.train.recipe import Adam, Augment, Shift, unchanged
-from saddlepoint.zoo.nets import dann_mnist, resnet
+from saddlepoint.zoo.nets import dann_mnist
 from saddlepoint.zoo.transductive import Distinguishing, DomainTraining, Tuning, cifar_domains
 
 
@@ -127,10 +127,9 @@ def _tiny() -> Setting:
 def _small() -> Setting:
     tuning = Tuning(epochs=6, patience=2, rate=2e-3, batch_size=64)
     training = DomainTraining(partial(dann_mnist, 8, 32), 16, 64, Adam(2e-3))
-    discriminator = partial(resnet, (1, 1, 1), 8, classes=2)
     attack = PGD(15, 0.04)
     return Setting(
-        rmc=(Cleansing("mnist", 20, 1500, 1, attack, unchanged, 64, tuning, attack, 3),),
+        rmc=(Cleansing("mnist", 10, 1500, 1, attack, unchanged, 64, tuning, attack, 3),),
         dent=Entropy(
             ("mnist madry", "mnist trades", "mnist half"), 256, 128, 256, 15, 0.04, 1, 2, 2, PGD(20, 0.04),
             ("the half-adversarial base was once put in the place of TRADES, on which DENT had kept 17 points; both are shown",),
@@ -138,10 +137,10 @@ def _small() -> Setting:
         dann=(Domains("mnist", 256, 2000, training, attack, 3),),
         tadv=(Fresh("mnist", 200, 3, 3, 4, attack),),
         signs=Refusing(
-            "gtsrb10", 4000, 660, 600, Distinguishing(discriminator, 8, 64), PGD(20, 2 / 255), CW(100, 1, 1.0), 100,
+            "gtsrb10", 4000, 660, 384, Distinguishing(textures, 10, 64, Adam(3e-3)), PGD(20, 2 / 255), CW(100, 1, 1.0), 100,
             (
                 "settings were changed after discriminators with dense layers, on 2140 training and 600 test images, refused 81 "
-                "to 99 % of ordinary images at a threshold of 1/2: residual networks now, on more images and for more epochs",
+                "to 99 % of ordinary images at a threshold of 1/2: all convolutional now, on more images and for more epochs",
             ),
         ),
         auto=Budget(15, 2, 60), module=Budget(5, 1, 10), repeats=5, threads=1,
