@@ -178,7 +178,12 @@ class Trials:
         twice = varied(self.strongest[1], lambda direct: replace(direct, attack=longer(direct.attack, 2)))
         # Other coins than those of the attack that was sent: it would only be repeated.
         other = replace(self._free, seed=self.job.seed + _OTHER)
-        return self.judged[rows.cpu()], other.play(Restarts(twice, 2), rows).correct[0].cpu()
+        before = self.judged[rows.cpu()]
+        if self.job.defense.random:
+            # Images that were chosen for having been lucky are less so when asked again, whatever is sent.
+            points = torch.cat([g.points for g in self.groups]).to(self.job.x)
+            before = other.judge(points, rows).correct[0].cpu()
+        return before, other.play(Restarts(twice, 2), rows).correct[0].cpu()
 
     @cached_property
     def unbounded(self) -> tuple[float, float] | None:
