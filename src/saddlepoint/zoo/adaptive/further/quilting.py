@@ -18,8 +18,8 @@ class Quilting:
 
     Patches overlap; there the new one begins at the cut of least error. Of a left overlap with e_ij = sum over channels of (old -
     new)^2 the cut is the path that goes down by one and aside by at most one, along which e sums to least; above, the same on its
-    side (Efros & Freeman 2001). As a defence: Guo et al. 2018, with patches of 5 x 5 and 10 neighbours. Where patches do not divide
-    the image, the last of a row overlaps by more.
+    side (Efros & Freeman 2001). As a defence: Guo et al. 2018, with patches of 5 x 5; their released code takes the nearest unless
+    told otherwise, and 10 and the overlap are our choice. Where patches do not divide the image, the last overlaps by more.
 
     Nothing that is laid depends smoothly on the image: only `BPDA()` brings a gradient.
     """
