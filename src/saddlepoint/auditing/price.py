@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from saddlepoint.game import Adversary, Direct, FixedPoint, GreedyModelSpace, MultiTarget, Restarts, Retrained, Transfer
+from saddlepoint.game import (
+    Adversary,
+    Cascade,
+    Direct,
+    FixedPoint,
+    GreedyModelSpace,
+    MultiTarget,
+    Pursuit,
+    Restarts,
+    Retrained,
+    Transfer,
+)
 from saddlepoint.game.adversary import Around
 from saddlepoint.game.transductive import Joint
 
@@ -36,19 +48,27 @@ def price(adversary: Adversary | Joint, draws: int = 1) -> Passes:
             return price(inner.direct).plus(2 * draws).times(inner.targets).plus(1)
         case Restarts():
             return price(inner.adversary, draws).plus(2 * draws).times(inner.times)
+        case Cascade():
+            return _total([price(part, draws).plus(2 * draws) for part in inner.adversaries])
+        case Pursuit():
+            return _total([price(inner.first, draws), price(inner.then, draws)]).plus(3 * draws)
         case Transfer() | Around():
             return price(inner.adversary, draws)
         case GreedyModelSpace():
             pools = [1 + i * draws for i in range(inner.rounds)]
             rounds = [price(inner.direct.lasting(inner.over.patience(m))).times(m).plus(draws) for m in pools]
-            return Passes(sum(r.forward for r in rounds), sum(r.backward for r in rounds))
+            return _total(rounds)
         case FixedPoint():
             rounds = [price(inner.direct).times(draws if i else 1).plus(draws) for i in range(inner.rounds)]
-            return Passes(sum(r.forward for r in rounds), sum(r.backward for r in rounds))
+            return _total(rounds)
         case Retrained():
             return price(inner.direct).times(inner.models).plus(inner.models)
         case _:
             raise TypeError(f"the price of a {type(adversary).__name__} is not known.")
+
+
+def _total(parts: Sequence[Passes]) -> Passes:
+    return Passes(sum(part.forward for part in parts), sum(part.backward for part in parts))
 
 
 def _direct(direct: Direct) -> Passes:
