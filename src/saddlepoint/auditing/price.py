@@ -70,6 +70,18 @@ def price(adversary: Adversary | Joint, draws: int = 1) -> Passes:
             raise TypeError(f"the price of a {type(adversary).__name__} is not known.")
 
 
+def entrance(adversary: Adversary, draws: int = 1) -> Passes:
+    """The part of its price that every example pays which stands: a pursuit goes on after those alone that it nearly broke."""
+    inner: Any = adversary
+    match inner:
+        case Pursuit():
+            return entrance(inner.first, draws)
+        case Transfer() | Around() | Among():
+            return entrance(inner.adversary, draws)
+        case _:
+            return price(inner, draws)
+
+
 def affordable(adversary: Adversary, draws: int, queries: int | None) -> bool:
     """Do so many queries per example pay for it? Searches without gradients stop where queries end."""
     searches = bool(kinds(describe(adversary)) & {"Square", "RayS"})

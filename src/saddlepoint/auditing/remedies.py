@@ -37,10 +37,8 @@ def remedies(plan: Plan, evidence: Evidence) -> tuple[Choice, ...]:
     if not plan.allowance:
         return ()
     signs, patient = _signs(evidence), _Patient(plan, evidence.trials)
-    # What the first round may cost is far from what it cost where only a few images were pursued.
-    spent = sum(row.forward + row.backward for row in evidence.trials.rows)
-    whole = min(plan.allowance, SPENDING[plan.budget].remedies * spent) * len(plan.job.x)
-    purse, chosen = whole, list[Choice]()
+    whole = plan.allowance * len(plan.job.x)
+    purse, chosen = float(whole), list[Choice]()
     # What keeps a verdict from holding comes first.
     for way in sorted(WAYS, key=lambda way: not any(signs[name].weighs for name in way.signs if name in signs)):
         met = [signs[name] for name in way.signs if name in signs]

@@ -58,7 +58,7 @@ class Spending:
     starts: int  # of a short PGD; 0: none
     rounds: int  # in which models are anticipated that a defence may learn
     samples: int  # differences per gradient where gradients cannot be had, or trusted; 0: none
-    remedies: float  # for the symptoms that are found, in parts of the price of all that is sent anyway; 0: none
+    remedies: float  # for the symptoms that are found, in parts of what all that is sent anyway asks of every example; 0: none
     chase: int = 0  # steps for rows that an attack nearly broke; 0: none
     hunt: tuple[int, ...] = ()  # queries for rows that a search nearly broke: a first look at all, and longer ones
 
@@ -66,7 +66,17 @@ class Spending:
 SPENDING: dict[Budget, Spending] = {
     "quick": Spending(steps=10, targets=0, toward=10, queries=0, draws=8, boundary=0, starts=0, rounds=2, samples=0, remedies=0.0),
     "standard": Spending(
-        steps=30, targets=9, toward=20, queries=300, draws=20, boundary=0, starts=0, rounds=4, samples=32, remedies=0.5, chase=100,
+        steps=30,
+        targets=9,
+        toward=20,
+        queries=300,
+        draws=20,
+        boundary=0,
+        starts=0,
+        rounds=4,
+        samples=32,
+        remedies=0.5,
+        chase=100,
         hunt=(200, 700, 3000),
     ),
     "thorough": Spending(
