@@ -80,7 +80,8 @@ def run(request: Request) -> Result:
             "large by warped copies before the split, as in the paper",
             f"PGD with {kind.pgd.steps} steps; CW with {kind.cw.steps} steps and no search for its constant, {kind.cw.constant:g}, "
             "any perturbation allowed; brightness of severity 1",
-            f"each discriminator is trained for {kind.training.epochs} epochs on the training images and on the {n} it then judges",
+            f"each discriminator is trained for {kind.training.epochs} epochs on {kind.known or len(parts.train)} training images "
+            f"and on the {n} it then judges",
             f"held-out clean: the {len(parts.dev)} validation images, which no discriminator has seen",
             *kind.changed,
         ],
@@ -104,10 +105,11 @@ def batches(lab: Lab, net: nn.Module, parts: Parts) -> dict[str, Asked]:
 
 def refused(lab: Lab, net: nn.Module, parts: Parts, asked: Asked) -> Refused:
     """URejectron adapted to the whole batch."""
-    defense, batch, y = URejectron(net, parts.train.x, training=lab.setting.signs.training), asked.batch, asked.y.repeat(2)
+    kind, batch, y = lab.setting.signs, asked.batch, asked.y.repeat(2)
+    defense = URejectron(net, parts.train.x[: kind.known], training=kind.training)
     with torch.no_grad():
         redacted = defense.adapt(batch, Context.seeded(lab.request.seed, len(batch)))
-    thresholds = spread(lab.setting.signs.thresholds)
+    thresholds = spread(kind.thresholds)
     found, held = (rejection_curve(redacted, batch, y, part, thresholds=thresholds) for part in (asked.ordinary, parts.dev.x))
     return Refused(found, held.rejected_normal)
 
