@@ -169,8 +169,8 @@ def findings(found: Mapping[str, Refused]) -> list[str]:
         f"(b) Under CW it is {100 * b:.1f} %: {through}.",
         f"(c) Where ordinary images are brighter it is {100 * c:.1f} %; errors as rare as under (a), or 1 %, cost "
         f"{100 * brighter:.1f} % of these images, and {100 * cost(curves['a'], max(a, 0.01)):.1f} % of clean ones in (a).",
-        f"(c) At a threshold of 1/2 {100 * lost:.1f} % of brighter images are refused, and {100 * clean:.1f} % of clean ones in (a): "
-        f"{verdict}.",
+        f"(c) At a threshold of 1/2 {100 * lost:.1f} % of brighter images are refused, and {100 * clean:.1f} % of clean ones in "
+        f"(a): {verdict}.",
     ]
 
 
