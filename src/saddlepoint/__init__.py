@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         MultiTarget,
         Outcomes,
         Peak,
+        Pursuit,
         Restarts,
         Retrained,
         Searched,
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
         Phantom,
         SharedInverse,
         SimultaneousAdjoint,
+        Smoothed,
     )
     from saddlepoint.run import audit
     from saddlepoint.run.games.record import GameRecord
@@ -103,7 +105,7 @@ _HOME = {
     "defense": ("BlackBox", "Confident", "Context", "Defense", "LowEntropy", "MultiExit", "Plain", "Trace", "View"),
     "game": (
         "ByLabel", "Cascade", "Control", "Direct", "FixedPoint", "GreedyModelSpace", "JointEquilibrium",
-        "MultiTarget", "Outcomes", "Peak", "Restarts", "Retrained", "Searched", "Skip", "Threat", "Transfer",
+        "MultiTarget", "Outcomes", "Peak", "Pursuit", "Restarts", "Retrained", "Searched", "Skip", "Threat", "Transfer",
         "autoattack", "evaluate", "play", "rand",
     ),
     "game.aimer": ("NEED", "aimer"),
@@ -111,7 +113,7 @@ _HOME = {
     "game.partial": ("MaxAverage", "lafeat", "max_average", "partial"),
     "gradients": (
         "BPDA", "SPSA", "Backprop", "Checkpointed", "EoT", "Exact", "FixedCoins",
-        "Implicit", "Phantom", "SharedInverse", "SimultaneousAdjoint",
+        "Implicit", "Phantom", "SharedInverse", "SimultaneousAdjoint", "Smoothed",
     ),
     "run": ("audit",),
     "run.games.record": ("GameRecord",),
@@ -166,6 +168,7 @@ __all__ = [
     "Peak",
     "Phantom",
     "Plain",
+    "Pursuit",
     "Radii",
     "RayS",
     "Restarts",
@@ -175,6 +178,7 @@ __all__ = [
     "SharedInverse",
     "SimultaneousAdjoint",
     "Skip",
+    "Smoothed",
     "Square",
     "Threat",
     "Trace",

@@ -9,8 +9,7 @@ from torch import nn
 import saddlepoint as sp
 from saddlepoint.auditing import checklist
 from saddlepoint.auditing.cell import Group
-from saddlepoint.auditing.plan import _rows, plan
-from saddlepoint.auditing.trials import Trials
+from saddlepoint.auditing.plan import Evidence, plan
 from saddlepoint.game.adversary import CleanCopies
 
 RADIUS = 0.01
@@ -92,7 +91,7 @@ def trials(target, sent, threat=THREAT, y=Y):
     planned = plan(target, X, y, threat=threat, adversaries=sent)
     job = planned.job
     groups = [Group.of(job, rows, [job.play(sent, rows) for sent in planned.adversaries]) for rows in job.groups]
-    return Trials(job, planned.adversaries, groups, _rows(groups, {}))
+    return Evidence.of(planned, groups).trials
 
 
 CASES = [

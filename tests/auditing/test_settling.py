@@ -159,7 +159,7 @@ class Broken(Net):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        (lambda f: f * torch.nan, "NaN or infinite logits on 16 of 16 clean images"),
+        (lambda f: f * torch.nan, "NaN or infinite ones on 16 of 16 clean images"),
         (lambda f: f[:, :3], r"f\(z\) must look like z: z has shape \(16, 10\).*f\(z\) has shape \(16, 3\)"),
         (lambda f: f.float(), r"type torch.float64, f\(z\) has shape \(16, 10\) and type torch.float32"),
     ],

@@ -92,6 +92,11 @@ def _refuse_lies(subject: Subject, traits: Traits) -> None:
         )
     if traits["random"].denied:
         raise TargetError("the defence declares random=False, but other coins give other answers. Set random = True.")
+    if traits["adapts"].denied:
+        raise TargetError(
+            f"the defence declares memory='none', but `adapt` makes another one of it ({traits['adapts'].evidence}), which attacks "
+            "would not anticipate. Set memory = 'batch' on the class, or 'stream' if it keeps what it learned."
+        )
     reads = subject.defense.reads
     if reads is not None and not alike(subject.answer, subject.ask(keep=reads)):
         raise TargetError(

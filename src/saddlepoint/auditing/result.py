@@ -51,7 +51,7 @@ class Row:
     """One adversary of the audit."""
 
     name: str
-    robust_accuracy: float  # against this adversary alone
+    robust_accuracy: float  # against this adversary alone; a remedy, which meets only what stands, together with all before it
     running: float  # worst case over this adversary and all before it
     gain: float  # what it took from the running worst case
     attacked: int  # examples it was sent to; where rows are independent, only those answered rightly without it

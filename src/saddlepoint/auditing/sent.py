@@ -11,7 +11,7 @@ from saddlepoint.auditing.answering import AtAnswer
 from saddlepoint.defense import Defense, Plain
 from saddlepoint.describe import Plain as Described
 from saddlepoint.describe import describe
-from saddlepoint.game import Adversary, Direct, MultiTarget, Restarts, Stand, Transfer
+from saddlepoint.game import Adversary, Among, Direct, MultiTarget, Pursuit, Restarts, Stand, Transfer
 
 # As descriptions call them: what stands in for a backward pass that fails, and what looks at many coins or at one.
 APPROXIMATE = frozenset({"BPDA", "SPSA", "Phantom"})
@@ -43,6 +43,11 @@ class Sent:
         return self.adversary.name
 
     @property
+    def remedy(self) -> bool:
+        """Sent after a first round, to what it had left standing."""
+        return isinstance(self.adversary, Among)
+
+    @property
     def transfers(self) -> bool:
         return "Transfer" in self.kinds
 
@@ -55,6 +60,11 @@ class Sent:
     def black_box(self) -> bool:
         """Asks the defence for scores or labels alone."""
         return not self.white_box and not self.transfers
+
+    @property
+    def nearest(self) -> bool:
+        """Looks for the nearest mistake, and climbs nothing on the way."""
+        return bool(kinds(describe(core(self.adversary) or self.adversary)) & MINIMUM_NORM)
 
     @property
     def copies(self) -> bool:
@@ -97,7 +107,9 @@ def core(adversary: Adversary) -> Adversary | None:
     """One run of one optimiser, if that is what the adversary repeats: without restarts and targets, else as it was."""
     if isinstance(adversary, MultiTarget):
         return adversary.direct
-    if isinstance(adversary, Restarts):
+    if isinstance(adversary, Pursuit):
+        return core(adversary.first)
+    if isinstance(adversary, Restarts | Among):
         return core(adversary.adversary)
     if isinstance(adversary, AtAnswer):
         inner = core(adversary.adversary)
@@ -115,9 +127,16 @@ def varied(adversary: Adversary, change: Callable[[Direct], Direct]) -> Adversar
     return changed
 
 
+def direct_of(core: Adversary) -> Direct:
+    """The optimiser and objective inside a `core`."""
+    found: list[Direct] = []
+    varied(core, lambda direct: found.append(direct) or direct)  # type: ignore[func-returns-value]
+    return found[0]
+
+
 def climbing(sent: Sequence[Sent]) -> list[tuple[Sent, Adversary]]:
     """White-box attacks that climb an objective step by step, each with its `core`."""
-    found = [(one, core(one.adversary)) for one in sent if one.white_box and not one.kinds & MINIMUM_NORM]
+    found = [(one, core(one.adversary)) for one in sent if one.white_box and not one.nearest]
     return [(one, inner) for one, inner in found if inner is not None]
 
 

@@ -12,11 +12,13 @@ from saddlepoint.game.adversary import (
     Transfer,
     Turn,
 )
+from saddlepoint.game.among import Among
 from saddlepoint.game.control import Control
 from saddlepoint.game.joint import JointEquilibrium
 from saddlepoint.game.order import ByLabel, Natural, Searched
 from saddlepoint.game.outcomes import Outcomes, evaluate
 from saddlepoint.game.play import Episode, Stand, play
+from saddlepoint.game.pursuit import Pursuit
 from saddlepoint.game.standard import autoattack, rand
 from saddlepoint.game.threat import Threat
 from saddlepoint.game.transductive import (
@@ -31,6 +33,7 @@ from saddlepoint.game.transductive import (
 
 __all__ = [
     "Adversary",
+    "Among",
     "ByLabel",
     "Cascade",
     "CleanCopies",
@@ -46,6 +49,7 @@ __all__ = [
     "Outcomes",
     "Peak",
     "Portfolio",
+    "Pursuit",
     "Restarts",
     "Retrained",
     "Searched",

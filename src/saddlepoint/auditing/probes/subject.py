@@ -106,7 +106,7 @@ class Subject:
         ctx = Context(self.coins(seed, ids, len(given)), keep=keep)
         with torch.no_grad(), asking(self.kind, given):
             out = self.defense.respond(given.clone(), ctx)
-        refuse_answer(out, len(given))
+        refuse_answer(out, given)
         return out
 
     def look(self, x: Tensor | None = None, *, seed: int = 0, ids: Tensor | None = None) -> Tensor:
