@@ -13,6 +13,7 @@ from problems import Quantised
 from saddlepoint.auditing.cell import Group, Job
 from saddlepoint.auditing.checklist import CONVERGED
 from saddlepoint.auditing.plan import Evidence, plan
+from saddlepoint.auditing.price import entrance, price
 from saddlepoint.auditing.remedies import remedies
 from saddlepoint.defense import Defense, Trace, View
 from saddlepoint.game import Among
@@ -244,7 +245,7 @@ def test_only_budgets_that_compose_a_suite_of_their_own_have_something_left_for_
         return plan(Linear(), X, Y, threat=sp.Linf(RADIUS), **asked)
 
     assert made(budget="quick").allowance == made(adversaries=[slow(4)]).allowance == 0
-    assert made().allowance == sum(choice.passes for choice in made().choices) // 2
+    assert made().allowance == sum(entrance(choice.adversary).total for choice in made().choices) // 2
     assert made(budget="thorough").allowance > made().allowance
 
 
@@ -294,3 +295,11 @@ def test_an_adversary_among_some_examples_leaves_the_others_alone(target, met):
     assert torch.equal(points[met], torch.cat([e.points for e in whole])[met])
     assert torch.equal(points[others], X[others])
     assert forward[others].sum() == 0 < forward[met].amin()
+
+
+def test_only_what_everybody_pays_counts_for_what_remedies_may_cost():
+    first, then = (sp.Direct("apgd", sp.APGD(steps)) for steps in (10, 100))
+    pursuit = sp.Pursuit(first, then, within=0.1)
+    assert entrance(pursuit) == price(first)
+    assert entrance(sp.Transfer(pursuit, sp.Plain(Linear()))) == price(first)
+    assert price(pursuit).total > price(then).total

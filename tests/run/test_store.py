@@ -164,9 +164,12 @@ def test_a_target_that_changes_under_a_run_is_found_out_before_its_cells_are_mix
     assert Store(tmp_path).keys() == []
 
 
-def test_processes_give_the_same_bytes_as_serial(whole, tmp_path):
+def test_processes_give_the_same_bytes_as_serial_and_leave_standard_output_alone(whole, tmp_path, capfd):
     run_spec(spec(), tmp_path, executor=Processes(workers=2))
     assert content(tmp_path) == content(whole)
+    printed, aside = capfd.readouterr()
+    assert "a worker loads the target" not in printed
+    assert "a worker loads the target" in aside
 
 
 class Brittle:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from saddlepoint.attack.space import Ball, Linf
-from saddlepoint.auditing.admission import Target
+from saddlepoint.auditing.admission import Target, placed
 from saddlepoint.auditing.plan import conclude, plan
 from saddlepoint.auditing.result import Audit
 from saddlepoint.auditing.suite import Budget
@@ -51,7 +51,7 @@ def audit(
     """
     if device is not None:
         x, y = x.to(device), y.to(device)
-        target = target.to(device) if isinstance(target, nn.Module) else target
+        target = placed(target, device)
     planned = plan(
         target, x, y, threat=threat, budget=budget, adversaries=adversaries, seed=seed, batch_size=batch_size, name=name,
         claim=claim,

@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import nn
 
+from saddlepoint.auditing.admission import placed
 from saddlepoint.auditing.plan import Plan, plan
 from saddlepoint.auditing.suite import Choice
 from saddlepoint.data import SOURCES, load_data
@@ -68,12 +68,10 @@ def load(spec: RunSpec) -> Work:
     """The work that a specification describes; kept, since a worker is asked for many cells of it."""
     data = load_data(spec.data.name, split=spec.data.split, n=spec.data.n, root=spec.data.root)
     target, source = resolve(spec.target)
-    if isinstance(target, nn.Module):
-        target = target.to(spec.device)
     # What is measured decides who is sent, and every worker must come to the same: they add up alike only with as many threads.
     with torch_threads(spec.threads):
         planned = plan(
-            target,
+            placed(target, spec.device),
             data.x.to(spec.device),
             data.y.to(spec.device),
             threat=threat(spec.threat),
