@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from saddlepoint.game import (
     Adversary,
-    Cascade,
     Direct,
     FixedPoint,
     GreedyModelSpace,
@@ -48,8 +47,6 @@ def price(adversary: Adversary | Joint, draws: int = 1) -> Passes:
             return price(inner.direct).plus(2 * draws).times(inner.targets).plus(1)
         case Restarts():
             return price(inner.adversary, draws).plus(2 * draws).times(inner.times)
-        case Cascade():
-            return _total([price(part, draws).plus(2 * draws) for part in inner.adversaries])
         case Pursuit():
             return _total([price(inner.first, draws), price(inner.then, draws)]).plus(3 * draws)
         case Transfer() | Around():
