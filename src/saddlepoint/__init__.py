@@ -74,6 +74,7 @@ if TYPE_CHECKING:
         Phantom,
         SharedInverse,
         SimultaneousAdjoint,
+        Smoothed,
     )
     from saddlepoint.run import audit
     from saddlepoint.run.games.record import GameRecord
@@ -112,7 +113,7 @@ _HOME = {
     "game.partial": ("MaxAverage", "lafeat", "max_average", "partial"),
     "gradients": (
         "BPDA", "SPSA", "Backprop", "Checkpointed", "EoT", "Exact", "FixedCoins",
-        "Implicit", "Phantom", "SharedInverse", "SimultaneousAdjoint",
+        "Implicit", "Phantom", "SharedInverse", "SimultaneousAdjoint", "Smoothed",
     ),
     "run": ("audit",),
     "run.games.record": ("GameRecord",),
@@ -177,6 +178,7 @@ __all__ = [
     "SharedInverse",
     "SimultaneousAdjoint",
     "Skip",
+    "Smoothed",
     "Square",
     "Threat",
     "Trace",

@@ -109,6 +109,48 @@ def test_what_is_not_known_is_not_proven(layer):
     assert prove(sp.Plain(net), X, torch.zeros(len(X), dtype=torch.long), sp.Linf(0.1)) is None
 
 
+STRETCHING = {
+    "windows that overlap": nn.MaxPool2d(3, stride=1, padding=1),
+    "windows with holes": nn.MaxPool2d(3, stride=2, dilation=2),
+    "averages over less at the edge": nn.AvgPool2d(3, stride=1, padding=1, count_include_pad=False),
+    "sums": nn.AvgPool2d(2, divisor_override=1),
+    "averages that enlarge": nn.AdaptiveAvgPool2d(13),
+    "convolution": nn.Conv2d(1, 2, 3, stride=2, padding=1, bias=False),
+}
+
+
+@pytest.mark.parametrize("layer", STRETCHING.values(), ids=STRETCHING)
+def test_no_layer_stretches_an_image_by_more_than_its_bound(layer):
+    # A head that reads the direction in which the layer stretches most: a step of length R along it moves the margin by sigma R.
+    layer, step = layer.double(), 1e-3
+    x = torch.full((1, 1, 9, 9), 0.4, dtype=torch.float64)
+    x[..., 4, 4] = 0.6  # the largest of every window that holds it
+    slopes = torch.autograd.functional.jacobian(lambda v: layer(v).flatten(), x).flatten(1)
+    left, _, right = torch.linalg.svd(slopes)
+    head = nn.Linear(len(slopes), 2, bias=False)
+    head.weight = nn.Parameter(torch.stack([left[:, 0], 0 * left[:, 0]]))
+    net = nn.Sequential(layer, nn.Flatten(), head).double().eval()
+    with torch.no_grad():
+        y = net(x).argmax(1)
+        least = min(float(-sp.margin(net(x + sign * step * right[0].view_as(x)), y)) for sign in (1, -1))
+        assert float(lipschitz_margins(net, x, y, sp.L2(step))) <= least + 1e-12
+
+
+def test_what_has_no_bound_here_is_left_alone():
+    whole = X.float()
+    around = nn.Conv2d(1, 1, 3, padding=1, padding_mode="circular")
+    batch = nn.BatchNorm2d(1, track_running_stats=False)
+    for layer in (around, batch):
+        net = nn.Sequential(layer, nn.Flatten(), nn.Linear(16, 3)).eval()
+        assert prove(sp.Plain(net), whole, torch.zeros(12, dtype=torch.long), sp.Linf(0.1)) is None
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(16, 3)).eval()
+    y = plain(whole).argmax(1)
+    assert prove(sp.Plain(plain), whole, y, sp.Linf(1e-9)).accuracy > 0.9
+    assert prove(sp.Plain(plain, coupled=True), whole, y, sp.Linf(1e-9)) is None
+    # a thousand roundings of half precision are no slack
+    assert prove(sp.Plain(plain.half()), whole.half(), y, sp.Linf(1e-9)) is None
+
+
 def test_a_smoothed_linear_net_is_certified_below_its_distance_to_the_boundary():
     """g of a linear net is the net itself, and its robust radius the distance d to the boundary: P(f = c) = Phi(d / sigma). With
     2000 draws at alpha = 0.001 the bound on p costs about 4.5 sqrt(p (1 - p) / 2000) at most: within 0.2 sigma where p < 0.95."""

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import saddlepoint as sp
+from saddlepoint.auditing.admission import TargetError
 from saddlepoint.auditing.check import check
 from saddlepoint.auditing.guises import Unaware
 from saddlepoint.auditing.opened import HandedOver
@@ -123,6 +124,35 @@ class Declared(sp.Defense):
         return out if isinstance(out, sp.Trace) else sp.Trace((sp.View("final", out),))
 
 
+class Learning(sp.Defense):
+    """Subtracts what it learned from the batch, times a factor."""
+
+    memory = "batch"
+
+    def __init__(self, factor=1.0, *, constant=False, mean=None):
+        self.factor, self.constant, self.mean = factor, constant, mean
+
+    def adapt(self, x, ctx):
+        mean = x.mean(0)
+        return Learning(self.factor, constant=self.constant, mean=mean.detach() if self.constant else mean)
+
+    def trace(self, x, ctx):
+        return sp.Trace((sp.View("final", PLAIN(x if self.mean is None else x - self.factor * self.mean)),))
+
+
+class Unadmitted(sp.Defense):
+    """Learns for every row alone, which nobody can see who looks at batch mates, and does not say so."""
+
+    def __init__(self, shift=None):
+        self.shift = shift
+
+    def adapt(self, x, ctx):
+        return Unadmitted(x.detach().flip(-1))
+
+    def trace(self, x, ctx):
+        return sp.Trace((sp.View("final", PLAIN(x if self.shift is None else x + self.shift)),))
+
+
 PLAIN = Net()
 
 
@@ -218,6 +248,10 @@ TRAITS = {
     "quantised": (net(before=quantised(8)), net()),
     "optimises inside": (net(before=sharper), net()),
     "solver off its fixed point": (solving(3), solving(200)),
+    "adapts": (Learning(), Learning(0.0)),
+    "adapts, and does not say so": (Unadmitted(), through(torch.sin)),
+    "adapts differentiably": (Learning(), Learning(constant=True)),
+    "sites": (through(torch.sin), Declared(lambda x, ctx: PLAIN(torch.sin(x)))),
     "views disagree": (two_views(lambda z: z.flip(1)), two_views(lambda z: 2 * z)),
     "answers otherwise": (sp.MultiExit(net(after=lambda z: [z, z])), two_views(lambda z: z)),
     "costly": (
@@ -234,6 +268,21 @@ def test_a_trait_is_seen_where_it_is_and_not_in_a_twin(name, has, has_not):
     assert without.present is False, without.evidence
     assert with_it.confidence > 0.5
     assert without.confidence > 0.5
+
+
+KINDS = (net(), net(after=torch.Tensor.detach), through(torch.sin), Learning(), lambda x: PLAIN(x), lambda x: PLAIN(x).argmax(1))
+
+
+@pytest.mark.parametrize("target", KINDS, ids=["net", "cut net", "defence", "learner", "scores", "labels"])
+def test_every_trait_that_any_target_is_probed_for_has_such_a_pair(target):
+    probed = [trait.name for trait in sp.probe(target, X, Y, threat=LINF)]
+    assert sorted(probed) == sorted({name.partition(",")[0] for name in TRAITS})
+
+
+def test_a_defence_that_learns_and_denies_it_is_refused():
+    assert sp.probe(Unadmitted(), X, Y, threat=LINF).denied[0].name == "adapts"
+    with pytest.raises(TargetError, match="Set memory = 'batch'"):
+        check(Unadmitted(), X, Y, LINF)
 
 
 def test_nothing_is_held_against_a_net_that_is_one():
@@ -346,7 +395,9 @@ def test_a_net_that_often_tosses_the_same_twice_is_random(salt):
     """One of three factors for the whole batch: two calls agree in a third of all cases."""
 
     def toss(z):
-        torch.rand(salt)
+        torch.rand(salt * len(z))
         return z * (1 + torch.randint(0, 3, ()))
 
-    assert "random" in sp.probe(Net(after=toss).eval(), X, Y, threat=LINF)
+    traits = sp.probe(Net(after=toss).eval(), X, Y, threat=LINF)
+    assert "random" in traits
+    assert "coupled" not in traits  # a batch of another size meets other coins, which is no neighbour's doing

@@ -22,8 +22,8 @@ from saddlepoint.train import recipes
 from saddlepoint.zoo.adaptive import TABLE
 
 COMMANDS = (
-    (), ("audit",), ("run",), ("game",), ("demo",), ("zoo",), ("train",), ("reproduce",), ("data",), ("data", "list"),
-    ("data", "pull"),
+    (), ("audit",), ("probe",), ("run",), ("game",), ("demo",), ("selftest",), ("zoo",), ("train",), ("reproduce",),
+    ("data",), ("data", "list"), ("data", "pull"),
     ("report",), ("view",), ("doctor",), ("runs",), ("runs", "list"), ("runs", "show"), ("runs", "verify"), ("runs", "export"),
     ("runs", "gc"),
 )  # fmt: skip
@@ -40,7 +40,7 @@ def test_every_help_page_teaches_by_example(words):
 
 
 def test_help_does_not_wait_for_torch():
-    heavy = ("torch", "numpy", "scipy", "sklearn", "plotly", "pooch", "saddlepoint.run")
+    heavy = ("torch", "pydantic", "numpy", "scipy", "sklearn", "plotly", "pooch", "saddlepoint.run")
     code = (
         "import sys\nfrom saddlepoint.cli import app\n"
         f"for words in {[[*words, '--help'] for words in COMMANDS]!r}:\n"

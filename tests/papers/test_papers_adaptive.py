@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,15 +21,17 @@ from saddlepoint.papers.adaptive.closed_loop import COLUMNS as TRIPLE
 from saddlepoint.papers.adaptive.cost import cost, passing
 from saddlepoint.papers.adaptive.defences import DEFENCES, FITS, Base
 from saddlepoint.papers.adaptive.lab import Lab, apart
-from saddlepoint.papers.adaptive.nets import recipes, small_net
+from saddlepoint.papers.adaptive.nets import further, recipes
 from saddlepoint.papers.adaptive.scales import SETTINGS, Spend
 from saddlepoint.papers.adaptive.table_1 import BEYOND, GAIN, LEAST, PAPERS, STATIC, SUITE
 from saddlepoint.papers.adaptive.table_2 import gained
+from saddlepoint.papers.bench import Images
 from saddlepoint.papers.registry import SCALES
 from saddlepoint.papers.result import Cell, Result, read
+from saddlepoint.papers.transductive.nets import normed
 from saddlepoint.papers.write import reproduce
 from saddlepoint.train.rebuild import initial
-from saddlepoint.zoo.adaptive import SOAP, TABLE, AntiAdversary, HedgeDefense
+from saddlepoint.zoo.adaptive import SOAP, TABLE, AIDPurifier, AntiAdversary, HedgeDefense
 from saddlepoint.zoo.adaptive.layers import refuse_unknown
 
 
@@ -47,7 +50,7 @@ def results(folder: Path) -> dict[str, Result]:
 def net() -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return small_net(side=8).eval()
+        return normed(4, 24, side=8).eval()
 
 
 X = torch.linspace(0, 1, 5 * 64).view(5, 1, 8, 8)
@@ -66,7 +69,7 @@ def test_the_first_table_has_the_paper_s_nine_rows_and_its_figures(results: dict
     table, costs, _ = results["table-1"].tables
     assert [row.labels[0] for row in table.rows] == [one.name for one in TABLE]
     for row, about in zip(table.rows, TABLE, strict=True):
-        assert row.labels[2:] == (about.attack, f"{about.reported:g}")
+        assert row.labels[2:] == ("8", about.attack, f"{about.reported:g}")
         assert table.cell(row.labels, PAPERS).paper == about.found
         assert table.cell(row.labels, STATIC).paper == about.static
     assert [row.cells[-1].paper for row in costs.rows if row.cells[-1]] == [one.inference for one in TABLE]
@@ -169,13 +172,30 @@ def test_a_gain_is_said_only_beyond_the_interval() -> None:
 def test_lengths_inside_defences_are_the_paper_s_at_its_radius(net: nn.Module) -> None:
     """On CIFAR-10 at 8/255: steps of 4/255 in 8/255, radii to 40/255, steps of 2/255 in 16/255."""
     images = SimpleNamespace(x=X, y=torch.arange(5))
-    base = Base(net, (images.x, images.y), Linf(8 / 255), 0)  # type: ignore[arg-type]
+    base = Base(net, (images.x, images.y), Linf(8 / 255), 0, "cifar10")  # type: ignore[arg-type]
     hedge = DEFENCES["HedgeDefense"].make(base, FITS["paper"])
     assert isinstance(hedge, HedgeDefense)
     assert (hedge.radius, hedge.ascent.step_size, hedge.steps) == (8 / 255, 4 / 255, 20)
     surer = DEFENCES["AntiAdversary"].make(base, FITS["paper"])
     assert isinstance(surer, AntiAdversary)
     assert (surer.ascent.step_size, surer.steps) == (0.15, 2)
+
+
+@pytest.mark.parametrize(("data", "radii"), [("cifar10", 1), ("cifar100", 2), ("svhn", 1)])
+def test_the_purifier_goes_as_far_as_released(net: nn.Module, data: str, radii: int) -> None:
+    """0.031 and 0.062 at an attacker's 8/255, 0.047 at 12/255; its steps are a quarter of that."""
+    fit = replace(FITS["tiny"], judged=("1",), judges=8)
+    base = Base(net, Images(X, torch.arange(5)), Linf(8 / 255), 0, data)
+    made = DEFENCES["AIDPurifier"].make(base, fit)
+    assert isinstance(made, AIDPurifier)
+    assert (made.space.radius, made.ascent.step_size) == (radii * 8 / 255, radii * 2 / 255)
+
+
+def test_at_the_paper_s_scale_all_data_of_table_4_are_there() -> None:
+    known = recipes("paper")
+    assert [known[name].data for name in ("PGD-AT", *further("paper"))] == ["cifar10", "cifar100", "svhn"]
+    with torch.device("meta"):
+        assert initial(known["PGD-AT cifar100"], 0)(torch.zeros(1, 3, 32, 32)).shape == (1, 100)
 
 
 @pytest.mark.parametrize("scale", SCALES)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from multiprocessing import parent_process
+
 import torch
 from torch import nn
 
@@ -24,7 +27,20 @@ class Linear(nn.Module):
 
 
 def linear():
+    if parent_process() is not None:
+        sys.stdout.write("a worker loads the target\n")
     return Linear().eval()
+
+
+class Trembling(Linear):
+    """The same but for a tremor of a hundredth, whose slope outdoes all others: a standard audit finds that gradients disagree."""
+
+    def forward(self, x):
+        return super().forward(x) + (1e-4 * (1e5 * x).sin()).flatten(1).sum(1, keepdim=True) * torch.arange(10)
+
+
+def trembling():
+    return Trembling().eval()
 
 
 def broken():

@@ -89,6 +89,9 @@ def test_an_audit_of_one_that_rejects_runs_to_its_end() -> None:
     assert "adapts at test time" not in names  # what it turns into was anticipated
     assert {"fixed-point", "gmsa-avg", "gmsa-min"} <= {row.name for row in found.rows}
     assert 0 <= found.robust_accuracy <= found.clean_accuracy <= 1
+    point, wrong = found.refusal[:2]  # [2, N]: both draws
+    assert found.refusal.shape == (4, 2, len(TEST.x))
+    assert float(((wrong == 0) | (point > 0)).double().mean()) == found.robust_accuracy
 
 
 def test_the_network_of_the_tests_knows_its_digits() -> None:

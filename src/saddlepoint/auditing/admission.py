@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -61,10 +62,10 @@ def form(target: Target, x: Tensor, labels: int) -> Form:
         _refuse_training(target)
         answered = _answered("model", target, x)
         if not isinstance(answered, list):
-            refuse_answer(answered, len(x))
+            refuse_answer(answered, x)
             return partial(Plain, random=True)
         for logits in answered or [None]:
-            refuse_answer(logits, len(x))
+            refuse_answer(logits, x)
         return MultiExit
     if not callable(target):
         raise TargetError(
@@ -73,12 +74,25 @@ def form(target: Target, x: Tensor, labels: int) -> Form:
     out = _answered("callable", target, x)
     if isinstance(out, Tensor) and out.ndim == 1 and len(out) == len(x) and not out.is_floating_point():
         return partial(BlackBox, classes=max(labels, int(out.amax()) + 1))
-    refuse_answer(out, len(x))
+    refuse_answer(out, x)
     return BlackBox
 
 
-def refuse_answer(out: object, n: int) -> None:
-    """Anything but finite logits [N, C] is no answer."""
+def placed(target: Target, device: str | torch.device) -> Target:
+    """The target on that device, if it is a module; anything else stays where its owner put it."""
+    if not isinstance(target, nn.Module):
+        return target
+    try:
+        return target.to(device)
+    except RuntimeError as error:
+        raise TargetError(
+            f"the model cannot be moved to {device} ({str(error).splitlines()[0]}). Hand it over with its weights in memory."
+        ) from error
+
+
+def refuse_answer(out: object, x: Tensor) -> None:
+    """Anything but finite logits [N, C], beside the images x, is no answer."""
+    n = len(x)
     if not isinstance(out, Tensor):
         raise TargetError(
             f"the target must answer with a tensor of logits [N, C], got {type(out).__name__}. Return logits alone, "
@@ -86,23 +100,37 @@ def refuse_answer(out: object, n: int) -> None:
         )
     if out.ndim != 2 or len(out) != n or out.shape[1] < 2 or not out.is_floating_point():
         raise TargetError(f"the target must answer with floating-point logits [{n}, C >= 2], got {out.dtype} {list(out.shape)}.")
-    if not out.isfinite().all():
+    if out.device != x.device:
         raise TargetError(
-            f"the target answers with NaN or infinite logits on {int((~out.isfinite()).any(1).sum())} of {n} clean images."
+            f"the target answers on {out.device}, the images are on {x.device}. Move it there: net.to({str(x.device)!r})."
+        )
+    if not out.isfinite().all():
+        bad = int((~out.isfinite()).any(1).sum())
+        raise TargetError(
+            f"the target must answer with finite logits, but answers with NaN or infinite logits on {bad} of {n} clean images. "
+            "Mend it first: answers that cannot be compared have no robustness."
         )
 
 
 @contextmanager
 def asking(kind: str, x: Tensor) -> Iterator[None]:
-    """A target that fails on clean images most often was made for images of another shape: say so."""
+    """A target that fails on clean images most often was made for images of another shape, type or place: say so."""
     try:
         yield
     except (MemoryError, torch.OutOfMemoryError):
         raise  # it fits the data, and not the machine
     except Exception as error:
         raise TargetError(
-            f"the {kind} raised {told(error)} when asked about images of shape {list(x.shape)}. Does it fit the data?"
+            f"the {kind} raised {told(error)} when asked about images of shape {list(x.shape)}. {_advice(error, x)}"
         ) from error
+
+
+def _advice(error: Exception, x: Tensor) -> str:
+    if "device" in str(error):
+        return f"They are on {x.device}: move the target there, net.to({str(x.device)!r})."
+    if re.search(r"dtype|scalar type|[Ii]nput type", str(error)):
+        return f"They are {x.dtype}: convert the target, as net.float() does, or give it images of its own type."
+    return "Does it fit the data?"
 
 
 def _answered(kind: str, fn: Callable[[Tensor], object], x: Tensor) -> object:

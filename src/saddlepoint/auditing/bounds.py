@@ -6,6 +6,8 @@ All hold in exact arithmetic; floating-point rounding is allowed for by a small 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -57,12 +59,15 @@ def interval_margins(net: nn.Sequential, x: Tensor, y: Tensor, space: Ball) -> T
 def lipschitz_margins(net: nn.Sequential, x: Tensor, y: Tensor, space: Ball) -> Tensor:
     """[N] a lower bound of the margin over the set: z_y - z_j - ||w_y - w_j|| L R, with R the Euclidean radius of the set.
 
-    L, of all layers but the last, is the product of their spectral norms (Szegedy et al. 2014); that of a convolution is bounded by
-    sqrt(||A||_1 ||A||_inf).
+    L, of all layers but the last, is the product of their spectral norms (Szegedy et al. 2014); that of a convolution or an average
+    is bounded by sqrt(||A||_1 ||A||_inf).
     """
     *body, head = _layers(net)
     with torch.no_grad():
-        return _steepest(net(x), y, _linear(head), math.prod(_norm(layer) for layer in body) * _euclidean(space, x))
+        steep, inner = 1.0, x[:1]
+        for layer in body:
+            steep, inner = steep * _norm(layer, inner), layer(inner)
+        return _steepest(net(x), y, _linear(head), steep * _euclidean(space, x))
 
 
 def monotone_margins(net: MonotoneNet, logits: Tensor, x: Tensor, y: Tensor, space: Ball) -> Tensor:
@@ -79,7 +84,8 @@ def monotone_margins(net: MonotoneNet, logits: Tensor, x: Tensor, y: Tensor, spa
 def prove(defense: Defense, x: Tensor, y: Tensor, space: Ball) -> Proven | None:
     """The share of images whose answer no point of the set changes, where there is a way to prove it; else None."""
     net = getattr(defense, "net", None)
-    if type(defense) is Plain and not defense.random and isinstance(net, nn.Sequential) and supported(net):
+    alone = not defense.random and not defense.coupled
+    if type(defense) is Plain and alone and isinstance(net, nn.Sequential) and supported(net) and torch.finfo(x.dtype).bits >= 32:
         with torch.no_grad():
             logits = net(x)
         best = torch.maximum(interval_margins(net, x, y, space), lipschitz_margins(net, x, y, space))
@@ -95,8 +101,8 @@ def prove(defense: Defense, x: Tensor, y: Tensor, space: Ball) -> Proven | None:
 def supported(net: nn.Sequential) -> bool:
     """Is every layer one whose bounds are known, the last one linear?"""
     layers = _layers(net)
-    known = all(isinstance(layer, _MONOTONE + _AFFINE) and not layer.training for layer in layers)
-    return known and bool(layers) and isinstance(layers[-1], nn.Linear) and all(_plain(layer) for layer in layers)
+    known = all(type(layer) in _MONOTONE + _AFFINE and not layer.training and _plain(layer) for layer in layers)
+    return known and bool(layers) and isinstance(layers[-1], nn.Linear)
 
 
 def _proven(least: Tensor, logits: Tensor, method: str) -> Proven:
@@ -122,8 +128,17 @@ def _layers(net: nn.Sequential) -> list[nn.Module]:
 
 
 def _plain(layer: nn.Module) -> bool:
-    """A subclass may do anything in its forward, and so may a hook."""
-    return type(layer) in _MONOTONE + _AFFINE and not layer._forward_hooks and not layer._forward_pre_hooks
+    """Is it what its type says? A hook may do anything; statistics of the batch and other paddings have no bound here."""
+    match layer:
+        case nn.Conv2d():
+            usual = layer.padding_mode == "zeros"
+        case nn.BatchNorm1d() | nn.BatchNorm2d():
+            usual = layer.running_var is not None
+        case nn.AvgPool2d():
+            usual = layer.divisor_override is None or layer.divisor_override > 0
+        case _:
+            usual = True
+    return usual and not layer._forward_hooks and not layer._forward_pre_hooks
 
 
 def _through(layer: nn.Module, box: Box) -> Box:
@@ -140,8 +155,6 @@ def _absolute(layer: nn.Module, half: Tensor) -> Tensor:
     if isinstance(layer, nn.Linear):
         return half @ layer.weight.abs().T
     if isinstance(layer, nn.Conv2d):
-        if layer.padding_mode != "zeros":
-            raise TypeError(f"there is no interval bound for a convolution with padding_mode={layer.padding_mode!r}; use 'zeros'.")
         wide: Tensor = layer._conv_forward(half, layer.weight.abs(), None)
         return wide
     return half * _scales(layer).abs().view(1, -1, *[1] * (half.ndim - 2))
@@ -152,31 +165,42 @@ def _scales(layer: nn.Module) -> Tensor:
     if isinstance(layer, Normalize):
         return 1 / layer.std.flatten()
     assert isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d), "the last of the affine layers"
-    if layer.running_var is None:
-        raise TypeError("batch norm without running statistics couples rows: it has no bound of its own.")
+    assert layer.running_var is not None, "without them it is not supported"
     scale = (layer.running_var + layer.eps).rsqrt()
     return scale * layer.weight if layer.weight is not None else scale
 
 
-def _norm(layer: nn.Module) -> float:
-    """An upper bound of the spectral norm, or of the Lipschitz constant of a layer that has no weights."""
+def _norm(layer: nn.Module, x: Tensor) -> float:
+    """An upper bound of the spectral norm on tensors such as x [1, ...]; of a layer without weights, of its Lipschitz constant."""
     if isinstance(layer, nn.Linear):
         return float(torch.linalg.matrix_norm(layer.weight, 2))
     if isinstance(layer, nn.Conv2d):
-        size = layer.weight.abs()  # [out, in / groups, h, w]
-        columns = size.view(layer.groups, -1, *size.shape[1:]).sum((1, 3, 4))
-        return float((size.sum((1, 2, 3)).amax() * columns.amax()).sqrt())
+        return _sums(partial(_absolute, layer), x)
+    if isinstance(layer, nn.AvgPool2d | nn.AdaptiveAvgPool2d):  # where windows are smaller at edges, or overlap, some vectors grow
+        return _sums(layer, x)
     if isinstance(layer, nn.MaxPool2d):
         return _overlap(layer)
     if isinstance(layer, _MONOTONE):
-        return 1.0  # averages and selections: no vector grows
+        return 1.0
     return float(_scales(layer).abs().amax())
 
 
+def _sums(linear: Callable[[Tensor], Tensor], x: Tensor) -> float:
+    """sqrt(||A||_1 ||A||_inf) of a linear map without negative entries: the largest sums of its columns, A^T 1, and rows, A 1."""
+    with torch.enable_grad():
+        ones = torch.ones_like(x, requires_grad=True)
+        rows = linear(ones)
+        (columns,) = torch.autograd.grad(rows.sum(), ones)
+    return float((rows.amax() * columns.amax()).sqrt())
+
+
 def _overlap(layer: nn.MaxPool2d) -> float:
-    """Each input may be the largest of as many windows as hold it: sqrt of their number."""
-    sides = [(k, s) for k, s in zip(_pair(layer.kernel_size), _pair(layer.stride), strict=True)]
-    return math.sqrt(math.prod(math.ceil(kernel / stride) for kernel, stride in sides))
+    """Each input may be the largest of as many windows as hold it: sqrt of their number.
+
+    Window j holds input i = stride j + dilation m for some m < kernel; such m are stride / gcd(stride, dilation) apart.
+    """
+    sides = zip(_pair(layer.kernel_size), _pair(layer.stride), _pair(layer.dilation), strict=True)
+    return math.sqrt(math.prod(math.ceil(kernel * math.gcd(stride, dilation) / stride) for kernel, stride, dilation in sides))
 
 
 def _pair(size: int | tuple[int, ...]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from saddlepoint.attack.space import per_example
 from saddlepoint.defense import Answer, Defense
-from saddlepoint.game import Adversary, Episode, Outcomes, Stand, Standing, Threat, play
+from saddlepoint.game import Adversary, Among, Episode, Outcomes, Stand, Standing, Threat, play
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,11 @@ class Job:
     def play(self, adversary: Adversary, rows: Tensor) -> Episode:
         """One cell. It depends on nothing but the job, the adversary and the rows.
 
-        A row that is wrong without an attack needs none, unless its points are scored on other answers than the defence's own.
+        A row that is wrong without an attack needs none, unless its points are scored on other answers than the defence's own; one
+        that is sent to chosen rows knows which.
         """
         skips = self.answers is None and not self.defense.random and self.defense.unit == "example"
-        if skips and not isinstance(adversary, Stand):
+        if skips and not isinstance(adversary, Stand | Among):
             adversary = Standing(adversary)
         return self._play(adversary, rows, self.seed)
 

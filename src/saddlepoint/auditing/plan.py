@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from importlib.metadata import version
 
 import torch
@@ -18,6 +19,7 @@ from saddlepoint.auditing.cell import Group, Job
 from saddlepoint.auditing.check import check
 from saddlepoint.auditing.checklist import checklist
 from saddlepoint.auditing.comparing import compare
+from saddlepoint.auditing.price import entrance
 from saddlepoint.auditing.result import Audit, Examples, Row, Symptom
 from saddlepoint.auditing.sent import ANTICIPATING, kinds
 from saddlepoint.auditing.settling import unsettled
@@ -26,9 +28,10 @@ from saddlepoint.auditing.suite import SPENDING, Budget, Choice, Known, compose
 from saddlepoint.auditing.symptoms import signs
 from saddlepoint.auditing.traits import Traits
 from saddlepoint.auditing.trials import Trials
+from saddlepoint.auditing.tried import Tried
 from saddlepoint.defense import Defense
 from saddlepoint.describe import describe
-from saddlepoint.game import Adversary, Stand, Threat
+from saddlepoint.game import Adversary, Among, Stand, Threat
 
 
 @dataclass(frozen=True)
@@ -46,11 +49,17 @@ class Plan:
     classes: tuple[str, ...] = ()  # and of their classes
     command: str = ""  # by which the audit was asked for, if by one
     claim: float | None = None  # the robust accuracy that somebody claims, to be tested
+    allowance: int = 0  # passes per image, on average, for remedies; 0: none are tried
 
     @property
     def cells(self) -> list[tuple[int, int]]:
         """(group, adversary): all pieces of work, each independent of the others."""
         return [(g, a) for g in range(len(self.job.groups)) for a in range(len(self.adversaries))]
+
+    def more(self, choices: Sequence[Choice]) -> Plan:
+        """The plan with remedies, sent after all others: the cells that it had keep their numbers."""
+        sent = tuple(choice.adversary for choice in choices)
+        return replace(self, adversaries=(*self.adversaries, *sent), choices=(*self.choices, *choices))
 
 
 def plan(
@@ -82,7 +91,13 @@ def plan(
     choices = tuple(Choice(sent, "asked for") for sent in adversaries) or compose(checked.defense, threat, budget, known)
     sent = tuple(choice.adversary for choice in choices)
     findings = (*checked.findings, *_unanticipated(checked.defense, sent))
-    return Plan(name or type(target).__name__, budget, job, (Stand(), *sent), findings, choices, checked.traits, claim=claim)
+    # What somebody asked for is sent as it is; what the budget composed may be followed by remedies.
+    draws = threat.draws if checked.defense.random else 1
+    allowance = 0 if adversaries else int(SPENDING[budget].remedies * sum(entrance(one, draws).total for one in sent))
+    return Plan(
+        name or type(target).__name__, budget, job, (Stand(), *sent), findings, choices, checked.traits, claim=claim,
+        allowance=allowance,
+    )  # fmt: skip
 
 
 def _unanticipated(defense: Defense, sent: Sequence[Adversary]) -> Iterator[Symptom]:
@@ -95,11 +110,31 @@ def _unanticipated(defense: Defense, sent: Sequence[Adversary]) -> Iterator[Symp
         )  # fmt: skip
 
 
-def conclude(plan: Plan, groups: Sequence[Group], seconds: float) -> Audit:
+@dataclass(frozen=True)
+class Evidence:
+    """What finished cells show."""
+
+    groups: Sequence[Group]
+    trials: Trials
+
+    @cached_property
+    def symptoms(self) -> tuple[Symptom, ...]:
+        return tuple(signs(self.trials))
+
+    @classmethod
+    def of(cls, plan: Plan, groups: Sequence[Group], before: Evidence | None = None) -> Evidence:
+        """`before`: what the same cells had shown before remedies were tried, whose trials need not all be repeated."""
+        rows = _rows(groups, plan.adversaries, {choice.name: choice.reason for choice in plan.choices})
+        if before is None:
+            return cls(groups, Trials(plan.job, plan.adversaries, groups, rows))
+        return cls(groups, before.trials.after(plan.adversaries, groups, rows))
+
+
+def conclude(plan: Plan, evidence: Evidence, seconds: float) -> Audit:
     """The verdict on all groups together."""
-    job, rows = plan.job, _rows(groups, {choice.name: choice.reason for choice in plan.choices})
+    job, groups, trials = plan.job, evidence.groups, evidence.trials
     correct, points = (torch.cat(parts) for parts in ([g.verdict.correct[0] for g in groups], [g.points for g in groups]))
-    robust, trials = float(correct.mean()), Trials(job, plan.adversaries, groups, rows)
+    tried = Tried.of(plan.choices, trials)
     return Audit(
         target=plan.name,
         threat=str(job.threat),
@@ -107,11 +142,11 @@ def conclude(plan: Plan, groups: Sequence[Group], seconds: float) -> Audit:
         seed=job.seed,
         n=len(job.x),
         clean_accuracy=float(torch.cat([g.outcomes.correct[0, 0] for g in groups]).mean()),
-        robust_accuracy=robust,
+        robust_accuracy=float(correct.mean()),
         interval=over_units(correct, _units(job, groups), job.defense.unit),
-        rows=rows,
-        symptoms=(*plan.findings, *unsettled(job, points), *signs(trials)),
-        checklist=checklist(trials),
+        rows=trials.rows,
+        symptoms=(*plan.findings, *unsettled(job, points), *map(tried.told, evidence.symptoms)),
+        checklist=tuple(map(tried.beside, checklist(trials))),
         compared=compare(trials, plan.claim),
         versions={"saddlepoint": version("saddlepoint"), "torch": torch.__version__, "python": platform.python_version()},
         x=job.x.cpu(),
@@ -120,6 +155,7 @@ def conclude(plan: Plan, groups: Sequence[Group], seconds: float) -> Audit:
         correct=correct,
         answered=torch.cat([g.verdict.answered[0] for g in groups]),
         examples=_examples(job, groups),
+        refusal=torch.cat([g.verdict.refusal for g in groups], dim=3)[:, :, :1].flatten(1, 2),
         seconds=seconds,
         data=plan.data,
         classes=plan.classes,
@@ -151,30 +187,31 @@ def _examples(job: Job, groups: Sequence[Group]) -> Examples:
     )
 
 
-def _rows(groups: Sequence[Group], reasons: Mapping[str, str]) -> tuple[Row, ...]:
-    """One row per adversary, in the order in which they were sent; the clean images are not a row."""
+def _rows(groups: Sequence[Group], adversaries: Sequence[Adversary], reasons: Mapping[str, str]) -> tuple[Row, ...]:
+    """One row per adversary, in the order in which they were sent; the clean images, the first of them, are not a row."""
     n = sum(len(g.points) for g in groups)
 
     def running(upto: int) -> float:
         return float(torch.cat([g.outcomes.only(range(upto)).worst_case_per_example()[0] for g in groups]).mean())
 
     rows, before = [], running(1)
-    for a, name in enumerate(groups[0].outcomes.adversaries[1:], start=1):
+    for a, sent in enumerate(adversaries[1:], start=1):
         episodes, after = [g.outcomes.episodes[a] for g in groups], running(a + 1)
-        sent = [e.forward > 1 for e in episodes]  # one pass is the look that decided not to attack
+        met = [e.forward > 1 for e in episodes]  # one pass is the look that decided not to attack
         rows.append(
             Row(
-                name=name,
-                robust_accuracy=float(torch.cat([e.correct[0] for e in episodes]).mean()),
+                name=sent.name,
+                # One that met only what others had left is judged together with them.
+                robust_accuracy=after if isinstance(sent, Among) else float(torch.cat([e.correct[0] for e in episodes]).mean()),
                 running=after,
                 gain=before - after,
-                attacked=sum(int(s.sum()) for s in sent),
+                attacked=sum(int(m.sum()) for m in met),
                 forward=sum(float(e.forward.sum()) for e in episodes) / n,
                 backward=sum(float(e.backward.sum()) for e in episodes) / n,
                 seconds=sum(e.seconds for e in episodes),
-                copies=sum(int((e.copies.cpu() & s).sum()) for e, s in zip(episodes, sent, strict=True)),
+                copies=sum(int((e.copies.cpu() & m).sum()) for e, m in zip(episodes, met, strict=True)),
                 ascent=Ascent.of(together([e.ascent for e in episodes])),
-                reason=reasons.get(name, ""),
+                reason=reasons.get(sent.name, ""),
             )
         )
         before = after

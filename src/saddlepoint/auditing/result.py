@@ -28,6 +28,7 @@ from saddlepoint.auditing.findings import (
     rule,
 )
 from saddlepoint.auditing.statistics import Interval
+from saddlepoint.game.refusal import unscored
 from saddlepoint.schema import Migrations, migrated
 
 __all__ = ["SCHEMA", "Audit", "Examples", "Item", "Level", "Row", "State", "Symptom", "Verdict"]
@@ -50,7 +51,7 @@ class Row:
     """One adversary of the audit."""
 
     name: str
-    robust_accuracy: float  # against this adversary alone
+    robust_accuracy: float  # against this adversary alone; a remedy, which meets only what stands, together with all before it
     running: float  # worst case over this adversary and all before it
     gain: float  # what it took from the running worst case
     attacked: int  # examples it was sent to; where rows are independent, only those answered rightly without it
@@ -77,6 +78,10 @@ class Examples:
     backward: Tensor  # [N]
     draws: int  # answers by which each was judged
     verified: Tensor  # [N] bool: asked again, the defence answered as the attack had claimed
+
+
+def _unscored() -> Tensor:
+    return unscored().flatten(1, 2)
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,9 @@ class Audit:
     run: str = ""  # the identity of the request it answers, if it was kept as a run
     checklist: tuple[Item, ...] = ()
     compared: Compared = field(default_factory=Compared)
+    # [4, S, N] of each draw: `saddlepoint.game.refusal.scored` at the worst points, then at the clean images they were made from,
+    # as the defence is when it meets the points; [4, 0, 0] where nothing is refused, and of audits from before it was kept
+    refusal: Tensor = field(default_factory=_unscored)
     folder: str = field(default="", compare=False)  # where it was read from or written to, if it was
 
     @property
@@ -178,6 +186,7 @@ class Audit:
         folder.mkdir(parents=True, exist_ok=True)
         ledger = {name: getattr(self.examples, name) for name in _LEDGER}
         tensors = {**{name: getattr(self, name) for name in _TENSORS}, **ledger}
+        tensors |= {"refusal": self.refusal} if self.refusal.numel() else {}
         _replace(folder / "points.safetensors", save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}))
         _replace(folder / "audit.json", (json.dumps(self.record(), indent=1) + "\n").encode())
         return folder
@@ -206,7 +215,8 @@ class Audit:
         tensors: dict[str, Any] = load_file(folder / "points.safetensors")
         ledger = {name: tensors[name] for name in _LEDGER}
         examples = Examples(winner=tuple(record.pop("winner")), draws=record.pop("draws"), **ledger)
-        return cls(**record, **{name: tensors[name] for name in _TENSORS}, examples=examples, folder=str(folder))
+        found = {name: tensors[name] for name in _TENSORS}
+        return cls(**record, **found, examples=examples, refusal=tensors.get("refusal", _unscored()), folder=str(folder))
 
     def verify(self) -> Verification:
         """Put every claimed point to the target again, in a fresh process, from the saved record; raises on any disagreement.

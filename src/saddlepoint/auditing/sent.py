@@ -11,7 +11,7 @@ from saddlepoint.auditing.answering import AtAnswer
 from saddlepoint.defense import Defense, Plain
 from saddlepoint.describe import Plain as Described
 from saddlepoint.describe import describe
-from saddlepoint.game import Adversary, Direct, MultiTarget, Pursuit, Restarts, Stand, Transfer
+from saddlepoint.game import Adversary, Among, Direct, MultiTarget, Pursuit, Restarts, Stand, Transfer
 
 # As descriptions call them: what stands in for a backward pass that fails, and what looks at many coins or at one.
 APPROXIMATE = frozenset({"BPDA", "SPSA", "Phantom"})
@@ -41,6 +41,11 @@ class Sent:
     @property
     def name(self) -> str:
         return self.adversary.name
+
+    @property
+    def remedy(self) -> bool:
+        """Sent after a first round, to what it had left standing."""
+        return isinstance(self.adversary, Among)
 
     @property
     def transfers(self) -> bool:
@@ -104,7 +109,7 @@ def core(adversary: Adversary) -> Adversary | None:
         return adversary.direct
     if isinstance(adversary, Pursuit):
         return core(adversary.first)
-    if isinstance(adversary, Restarts):
+    if isinstance(adversary, Restarts | Among):
         return core(adversary.adversary)
     if isinstance(adversary, AtAnswer):
         inner = core(adversary.adversary)
@@ -120,6 +125,13 @@ def varied(adversary: Adversary, change: Callable[[Direct], Direct]) -> Adversar
     name = "direct" if isinstance(getattr(adversary, "direct", None), Direct) else "adversary"
     changed: Adversary = replace(adversary, **{name: varied(getattr(adversary, name), change)})
     return changed
+
+
+def direct_of(core: Adversary) -> Direct:
+    """The optimiser and objective inside a `core`."""
+    found: list[Direct] = []
+    varied(core, lambda direct: found.append(direct) or direct)  # type: ignore[func-returns-value]
+    return found[0]
 
 
 def climbing(sent: Sequence[Sent]) -> list[tuple[Sent, Adversary]]:

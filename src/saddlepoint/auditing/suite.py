@@ -18,11 +18,9 @@ from saddlepoint.attack.pool import LeastLoss
 from saddlepoint.attack.rays import RayS
 from saddlepoint.attack.square import Square
 from saddlepoint.auditing.answering import AtAnswer, answers_otherwise
-from saddlepoint.auditing.price import price
-from saddlepoint.auditing.sent import kinds
+from saddlepoint.auditing.price import affordable, price
 from saddlepoint.auditing.traits import Traits
 from saddlepoint.defense import Access, Defense, Plain
-from saddlepoint.describe import describe
 from saddlepoint.game import (
     Adversary,
     Direct,
@@ -42,7 +40,7 @@ Budget = Literal["quick", "standard", "thorough"]
 _DEAR_TARGETS = 3
 # Who is pursued: the share of the right class's lead that may be left after three targets, after all, after a first look at
 # scores, and after a second. Tuned on nets that others trained.
-_FALLING, _CLOSE, _NEAR = 0.35, 0.2, (0.5, 0.15)
+_FALLING, _CLOSE, _NEAR = 0.35, 0.2, (0.45, 0.15)
 _MASKED_QUERIES, _MASKED_STARTS = 4, 5  # times the queries, and starts, where gradients are masked
 
 
@@ -59,12 +57,13 @@ class Spending:
     starts: int  # of a short PGD; 0: none
     rounds: int  # in which models are anticipated that a defence may learn
     samples: int  # differences per gradient where gradients cannot be had, or trusted; 0: none
+    remedies: float  # for the symptoms that are found, in parts of what all that is sent anyway asks of every example; 0: none
     chase: int = 0  # steps to the nearest boundary for rows that gradients nearly broke; 0: none
     hunt: tuple[int, ...] = ()  # queries for rows that a search nearly broke: a first look at all, and longer ones
 
 
 SPENDING: dict[Budget, Spending] = {
-    "quick": Spending(steps=10, targets=0, toward=10, queries=0, draws=8, boundary=0, starts=0, rounds=2, samples=0),
+    "quick": Spending(steps=10, targets=0, toward=10, queries=0, draws=8, boundary=0, starts=0, rounds=2, samples=0, remedies=0.0),
     "standard": Spending(
         steps=30,
         targets=9,
@@ -75,10 +74,13 @@ SPENDING: dict[Budget, Spending] = {
         starts=0,
         rounds=4,
         samples=32,
+        remedies=0.5,
         chase=150,
         hunt=(200, 600, 3000),
     ),
-    "thorough": Spending(steps=100, targets=9, toward=100, queries=5000, draws=50, boundary=100, starts=40, rounds=10, samples=128),
+    "thorough": Spending(
+        steps=100, targets=9, toward=100, queries=5000, draws=50, boundary=100, starts=40, rounds=10, samples=128, remedies=0.5
+    ),
 }
 
 
@@ -89,6 +91,7 @@ class Choice:
     adversary: Adversary
     reason: str
     passes: int | None = None  # forward and backward, at most; None: not known
+    against: tuple[str, ...] = ()  # symptoms and items of the checklist that it is a remedy for
 
     @property
     def name(self) -> str:
@@ -135,8 +138,8 @@ def compose(defense: Defense, threat: Threat, budget: Budget, known: Known = UNK
     """
     kit = _Kit(defense, threat, SPENDING[budget], known)
     draws = threat.draws if defense.random else 1
-    affordable = [choice for choice in kit.choices() if kit.affords(choice, draws)]
-    return tuple(replace(choice, passes=price(choice.adversary, draws).total) for choice in affordable)
+    chosen = [choice for choice in kit.choices() if affordable(choice.adversary, draws, threat.queries)]
+    return tuple(replace(choice, passes=price(choice.adversary, draws).total) for choice in chosen)
 
 
 @dataclass(frozen=True)
@@ -165,11 +168,6 @@ class _Kit:
         yield from self.transferred()
         if self.spend.queries and self.threat.space.p != 1:
             yield from map(self._answering, self.blind("score"))
-
-    def affords(self, choice: Choice, draws: int) -> bool:
-        """Do the threat model's queries pay for it? Searches without gradients stop where queries end."""
-        searches = bool(kinds(describe(choice.adversary)) & {"Square", "RayS"})
-        return self.threat.queries is None or searches or price(choice.adversary, draws).forward <= self.threat.queries
 
     # -- parts ----------------------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from saddlepoint.auditing.answering import Answering, AtAnswer, answers_otherwis
 from saddlepoint.auditing.cell import Group, Job
 from saddlepoint.auditing.findings import Cost
 from saddlepoint.auditing.result import Row
-from saddlepoint.auditing.sent import Sent, climbing, everything, static_inside, varied
+from saddlepoint.auditing.sent import Sent, climbing, direct_of, everything, static_inside, varied
 from saddlepoint.auditing.spied import Seen, spy
 from saddlepoint.coins import Coins
 from saddlepoint.defense import BlackBox, Context, Defense, Plain
@@ -30,6 +30,7 @@ from saddlepoint.gradients import Backprop, EoT, Estimator
 MANY, FEW = 64, 32  # rows of a cheap trial, and of one that takes as long as an attack
 _STEPS = 20
 _QUICK = 1.0  # seconds of an answer that may be asked for again: one that learns may take minutes
+_ONE = 0.5  # image, at least, on the mean over draws
 _OTHER = 7919  # added to the seed: another start for every image
 
 
@@ -41,6 +42,16 @@ class Trials:
     adversaries: tuple[Adversary, ...]  # the clean images first
     groups: Sequence[Group]
     rows: tuple[Row, ...]  # one per adversary but the first
+
+    def after(self, adversaries: tuple[Adversary, ...], groups: Sequence[Group], rows: tuple[Row, ...]) -> Trials:
+        """The trials once more was sent; those that would only be repeated keep what they showed."""
+        later = Trials(self.job, adversaries, groups, rows)
+        same = ["static", "failing", "cost", "clean", "queried"]
+        if later.core == self.core:
+            same += ["seen", "unbounded", "agreement", "_one_step"]
+            same += ["further"] if torch.equal(later.judged, self.judged) else []
+        vars(later).update({name: vars(self)[name] for name in same if name in vars(self)})
+        return later
 
     @cached_property
     def sent(self) -> tuple[Sent, ...]:
@@ -65,6 +76,11 @@ class Trials:
         """[N] how often each image is answered rightly when these alone are sent."""
         chosen = [0, *(one.index for one in which)]
         return torch.cat([g.outcomes.only(chosen).worst_case_per_example()[0] for g in self.groups])
+
+    def taken(self, one: Sent) -> float:
+        """Images that it took from what all before it had left; one that follows gradients, from what those had left that do."""
+        before = [other for other in self.sent[: one.index - 1] if other.white_box or not one.white_box]
+        return float((self.left(before) - self.left([*before, one])).sum())
 
     @cached_property
     def clean(self) -> Tensor:  # [N]
@@ -114,9 +130,17 @@ class Trials:
 
     @cached_property
     def strongest(self) -> tuple[Sent, Adversary] | None:
-        """Of the white-box attacks that climb, the one that left least, with one run of it."""
-        found = climbing(self.sent)
+        """Of the white-box attacks that climb, the one that left least, with one run of it.
+
+        A remedy met what the others had left, and is stronger than they are there if it took any of it.
+        """
+        found = climbing([one for one in self.sent if not one.remedy or self.taken(one) >= _ONE])
         return min(found, key=lambda pair: self.rows[pair[0].index - 1].robust_accuracy) if found else None
+
+    @property
+    def core(self) -> Adversary | None:
+        """One run of the strongest."""
+        return self.strongest[1] if self.strongest else None
 
     @property
     def climber(self) -> str:
@@ -129,14 +153,19 @@ class Trials:
         rows = self.some(FEW, self.clean >= 0.5)
         return spy(self.job, self.strongest[1], rows) if self.strongest is not None and len(rows) else None
 
-    @cached_property
+    @property
     def single(self) -> tuple[Tensor, Tensor] | None:
         """[n] right answers under one step of the strongest attack, and under all that take several."""
-        if self.strongest is None:
+        if self._one_step is None:
             return None
-        rows = self.some(MANY)
-        step = varied(self.strongest[1], lambda direct: replace(direct, attack=FGSM(), stop_at_success=False))
-        return self._free.play(step, rows).correct[0].cpu(), self.left([one for one, _ in climbing(self.sent)])[rows.cpu()]
+        return self._one_step, self.left([one for one, _ in climbing(self.sent)])[self.some(MANY).cpu()]
+
+    @cached_property
+    def _one_step(self) -> Tensor | None:  # [n]
+        if self.core is None:
+            return None
+        step = varied(self.core, lambda direct: replace(direct, attack=FGSM(), stop_at_success=False))
+        return self._free.play(step, self.some(MANY)).correct[0].cpu()
 
     @cached_property
     def further(self) -> tuple[Tensor, Tensor] | None:
@@ -149,7 +178,12 @@ class Trials:
         twice = varied(self.strongest[1], lambda direct: replace(direct, attack=longer(direct.attack, 2)))
         # Other coins than those of the attack that was sent: it would only be repeated.
         other = replace(self._free, seed=self.job.seed + _OTHER)
-        return self.judged[rows.cpu()], other.play(Restarts(twice, 2), rows).correct[0].cpu()
+        before = self.judged[rows.cpu()]
+        if self.job.defense.random:
+            # Images that were chosen for having been lucky are less so when asked again, whatever is sent.
+            points = torch.cat([g.points for g in self.groups]).to(self.job.x)
+            before = other.judge(points, rows).correct[0].cpu()
+        return before, other.play(Restarts(twice, 2), rows).correct[0].cpu()
 
     @cached_property
     def unbounded(self) -> tuple[float, float] | None:
@@ -188,8 +222,8 @@ class Trials:
 
     @cached_property
     def queried(self) -> tuple[Tensor, Tensor] | None:
-        """[n] right answers of the defence, and of its static net, under the attacks without gradients that were sent."""
-        sent = [one for one in self.sent if one.black_box]
+        """[n] right answers of the defence, and of its static net, under the attacks without gradients that all images met."""
+        sent = [one for one in self.sent if one.black_box and not one.remedy]
         if self.static is None or not sent:
             return None
         rows, bare = self.some(MANY), replace(self._free, defense=Plain(self.static))
@@ -201,12 +235,14 @@ class Trials:
         """Mean cosine of two gradients that a random defence shows the strongest attack at the same images, with other coins."""
         if self.strongest is None or not self.job.defense.random:
             return None
-        direct, rows = _direct(self.strongest[1]), self.some(FEW)
+        direct, rows = direct_of(self.strongest[1]), self.some(FEW)
         defense = Answering(self.job.defense) if isinstance(self.strongest[1], AtAnswer) else self.job.defense
         goal = Goal([defense], self.job.y[rows], margin, direct.aim, direct.rules, direct.keep, direct.respond)
         coins = Coins.of(self.job.seed, rows)
         first, second = (direct.estimator.slope(goal, self.job.x[rows], coins.fold(k)).grad.flatten(1) for k in (1, 2))
-        return float(torch.cosine_similarity(first.double(), second.double()).mean())
+        # What is no number points nowhere: it counts as zero, not as an average that nobody can compare.
+        one, other = (grad.double().nan_to_num(0.0, 0.0, 0.0) for grad in (first, second))
+        return float(torch.cosine_similarity(one, other).mean())
 
     @cached_property
     def cost(self) -> Cost | None:
@@ -220,14 +256,16 @@ class Trials:
             calls[1] += len(given[0]) * torch.is_grad_enabled()
 
         x, coins = self.job.x[rows], Coins.of(self.job.seed, rows)
+        # A verdict must not depend on who else uses the machine: where this process computes, its own time counts.
+        seconds = partial(_seconds, clock=time.process_time if x.device.type == "cpu" else time.perf_counter)
         hook = self.static.register_forward_pre_hook(count)
         try:
-            whole = _seconds(lambda: self.job.defense.respond(x, Context(coins, keep=self.job.defense.reads)), 1)
+            whole = seconds(lambda: self.job.defense.respond(x, Context(coins, keep=self.job.defense.reads)), 1)
         finally:
             hook.remove()
         if whole < _QUICK:
-            whole = _seconds(lambda: self.job.defense.respond(x, Context(coins, keep=self.job.defense.reads)), 3)
-        return Cost(calls[0] / len(x), calls[1] / len(x), whole, _seconds(lambda: self.static(x), 3))  # type: ignore[misc]
+            whole = seconds(lambda: self.job.defense.respond(x, Context(coins, keep=self.job.defense.reads)), 3)
+        return Cost(calls[0] / len(x), calls[1] / len(x), whole, seconds(lambda: self.static(x), 3))  # type: ignore[misc]
 
     @property
     def _free(self) -> Job:
@@ -235,22 +273,16 @@ class Trials:
         return replace(self.job, threat=replace(self.job.threat, queries=None))
 
 
-def _direct(core: Adversary) -> Direct:
-    found: list[Direct] = []
-    varied(core, lambda direct: found.append(direct) or direct)  # type: ignore[func-returns-value]
-    return found[0]
-
-
 def _unwrapped(adversary: Adversary) -> Adversary:
     return adversary.adversary if isinstance(adversary, AtAnswer) else adversary
 
 
-def _seconds(call: Callable[[], object], times: int) -> float:
-    """The shortest of so many: what else the machine does only makes it longer."""
+def _seconds(call: Callable[[], object], times: int, clock: Callable[[], float]) -> float:
+    """The shortest of so many, by the given clock: what else the machine does only makes it longer."""
     spent = []
     with torch.no_grad():
         for _ in range(times):
-            started = time.perf_counter()
+            started = clock()
             call()
-            spent.append(time.perf_counter() - started)
+            spent.append(clock() - started)
     return max(min(spent), 1e-9)

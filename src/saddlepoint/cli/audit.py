@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,44 +28,62 @@ from saddlepoint.cli.request import (
     run,
 )
 from saddlepoint.cli.request import executor as chosen
-from saddlepoint.cli.text import STATES, STYLES, beside, errors, examples, output, percent, say, table, tell
+from saddlepoint.cli.text import FACTORY, STATES, STYLES, aside, beside, errors, examples, output, percent, say, table, tell
 
 if TYPE_CHECKING:
-    from saddlepoint.auditing import Audit
+    from saddlepoint.auditing import Audit, Plan
     from saddlepoint.run.executor import Executor
     from saddlepoint.run.shelf import Watch
     from saddlepoint.run.spec import RunSpec
 
-_Json = Annotated[bool, typer.Option("--json", help="Print the record as JSON, and nothing else.")]
-_Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no table: the verdict alone.")]
-_Out = Annotated[Path | None, typer.Option(help="Where to write.", metavar="FOLDER", show_default="runs/TARGET-NORM-RADIUS")]
-_Executor = Annotated[
-    Means | None,
-    typer.Option(help="Who computes: this process, several, or a Ray cluster.", show_default="serial", case_sensitive=False),
-]
-_Workers = Annotated[int | None, typer.Option(min=1, help="How many processes.", show_default="one per core")]
-_Address = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The Ray cluster to join.", show_default="one of its own")]
-_Access = Annotated[Access, typer.Option(help="What the attacker is shown.", case_sensitive=False)]
-_Coins = Annotated[
-    Coins, typer.Option(help="A random defence's: unknown, known, or tossed once for all answers.", case_sensitive=False)
-]
-_Rounds = Annotated[Rounds, typer.Option(help="Batches of a stream, or all of it as one.", case_sensitive=False)]
-_Hidden = Annotated[bool, typer.Option("--hidden-state", help="Nobody sees what an online defence has become.")]
-_Order = Annotated[Order, typer.Option(help="Who orders the stream, and how.", case_sensitive=False)]
-_Window = Annotated[int | None, typer.Option(min=1, help="Images ordered together.", show_default="256, if ordered")]
-_Control = Annotated[float, typer.Option(metavar="SHARE", help="The attacker's share of each batch.")]
-_Victims = Annotated[Victims, typer.Option(help="Whose wrong answers count, where --control is below 1.", case_sensitive=False)]
-_Live = Annotated[bool, typer.Option("--live", help="An online defence is asked itself, and learns from every query.")]
+# Panels of the help page.
+_attacker = partial(typer.Option, rich_help_panel="The attacker")
+_learner = partial(typer.Option, rich_help_panel="Against a defence that learns from what it is asked")
+_means = partial(typer.Option, rich_help_panel="How it is computed")
+_shown = partial(typer.Option, rich_help_panel="What is printed")
+
 _Claim = Annotated[
     float | None,
     typer.Option(metavar="SHARE", help="A robust accuracy that somebody claims, as 0.62: is it refuted?", show_default="none"),
 ]
+_Out = Annotated[
+    Path | None,
+    typer.Option(help="Where record and report are written.", metavar="FOLDER", show_default="runs/TARGET-NORM-RADIUS"),
+]
+_Attacks = Annotated[
+    str | None,
+    _attacker(
+        metavar="NAMES", help="Such as apgd-ce,apgd-t,square: sent instead of those that are chosen.",
+        show_default="chosen by what the target is",
+    ),
+]  # fmt: skip
+_Access = Annotated[Access, _attacker(help="What the attacker is shown.", case_sensitive=False)]
+_Coins = Annotated[
+    Coins, _attacker(help="A random defence's: unknown, known, or tossed once for all answers.", case_sensitive=False)
+]
+_Rounds = Annotated[Rounds, _learner(help="Batches of a stream, or all of it as one.", case_sensitive=False)]
+_Hidden = Annotated[bool, _learner("--hidden-state", help="Nobody sees what an online defence has become.")]
+_Order = Annotated[Order, _learner(help="Who orders the stream, and how.", case_sensitive=False)]
+_Window = Annotated[int | None, _learner(min=1, help="Images ordered together.", show_default="256, if ordered")]
+_Control = Annotated[float, _learner(metavar="SHARE", help="The attacker's share of each batch.")]
+_Victims = Annotated[Victims, _learner(help="Whose wrong answers count, where --control is below 1.", case_sensitive=False)]
+_Live = Annotated[bool, _learner("--live", help="An online defence is asked itself, and learns from every query.")]
+_Seed = Annotated[int, _means(help="Every random number follows from it.")]
+_BatchSize = Annotated[int, _means(min=1, help="Images attacked together.")]
+_Device = Annotated[str, _means(help="cpu, cuda, cuda:1, mps.")]
+_Executor = Annotated[
+    Means | None,
+    _means(help="Who computes: this process, several, or a Ray cluster.", show_default="serial", case_sensitive=False),
+]
+_Workers = Annotated[int | None, _means(min=1, help="How many processes.", show_default="one per core")]
+_Address = Annotated[str | None, _means(metavar="HOST:PORT", help="The Ray cluster to join.", show_default="one of its own")]
+_Watched = Annotated[bool, _shown("--watch", help="Write FOLDER/live.html while the run goes on: a page that loads itself again.")]
 _DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print the specification, say how many cells it has, and stop before the attacks.")
+    bool,
+    _shown("--dry-run", help="Print the specification, which attacks it sends, why and at what price, and stop before them."),
 ]
-_Watched = Annotated[
-    bool, typer.Option("--watch", help="Write FOLDER/live.html while the run goes on: a page that loads itself again.")
-]
+_Json = Annotated[bool, _shown("--json", help="Print the record as JSON, and nothing else.")]
+_Quiet = Annotated[bool, _shown("--quiet", help="No progress, no table: the verdict alone.")]
 
 
 def add(app: typer.Typer) -> None:
@@ -78,8 +97,9 @@ def add(app: typer.Typer) -> None:
             "saddlepoint audit zoo:digits-dent --eps 0.15 --order by-label",
             "saddlepoint audit net.py:make --dry-run > spec.toml",
             "saddlepoint audit net.py:make --json | jq .robust_accuracy",
-            note="net.py holds a function without arguments that returns the model in eval mode. Its inputs are pixels from 0 to "
-            "1, its outputs logits: put normalisation inside. A run that was stopped goes on when the command is given again.",
+            note=f"{FACTORY} A run that was stopped goes on when the command is given again. The number is an upper bound: the "
+            "verdict is 'holds so far' if every item of a checklist that applies was run and passed, 'overstated' if a number that "
+            "somebody relies on is refuted, else 'cannot be told', and the reasons are given.",
         ),
     )(audit)
     app.command(
@@ -99,11 +119,13 @@ def audit(
         str | None,
         typer.Option(metavar="RADIUS", help="As 8/255 or 0.031, for pixels from 0 to 1.", show_default="linf 8/255, l2 0.5, l1 12"),
     ] = None,
-    budget: Annotated[Budget, typer.Option(help="How much the attacks may cost.", case_sensitive=False)] = Budget.standard,
-    attacks: Annotated[
-        str | None,
-        typer.Option(metavar="NAMES", help="Such as apgd-ce,apgd-t,square; replaces the budget's.", show_default="by the budget"),
-    ] = None,
+    budget: Annotated[
+        Budget, typer.Option(help="How much the attacks may cost; --dry-run says how much.", case_sensitive=False)
+    ] = Budget.standard,
+    claim: _Claim = None,
+    out: _Out = None,
+    root: Annotated[Path | None, typer.Option(help="The folder that holds the data.", metavar="FOLDER")] = None,
+    attacks: _Attacks = None,
     access: _Access = Access.gradient,
     coins: _Coins = Coins.private,
     rounds: _Rounds = Rounds.many,
@@ -113,15 +135,12 @@ def audit(
     control: _Control = 1.0,
     victims: _Victims = Victims.all,
     live: _Live = False,
-    claim: _Claim = None,
-    seed: Annotated[int, typer.Option(help="Every random number follows from it.")] = 0,
-    out: _Out = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images attacked together.")] = 128,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps.")] = "cpu",
+    seed: _Seed = 0,
+    batch_size: _BatchSize = 128,
+    device: _Device = "cpu",
     executor: _Executor = None,
     workers: _Workers = None,
     address: _Address = None,
-    root: Annotated[Path | None, typer.Option(help="The folder that holds the data.", metavar="FOLDER")] = None,
     watch: _Watched = False,
     dry_run: _DryRun = False,
     json: _Json = False,
@@ -176,7 +195,8 @@ def _plan(spec: RunSpec, out: Path, *, json: bool) -> None:
     from saddlepoint.run.work import load
 
     refuse_missing_device(spec.device)
-    work, store = load(spec), Store(out)
+    with aside():
+        work, store = load(spec), Store(out)
     names = [adversary.name for adversary in work.plan.adversaries]
     done = sum(store.has(key) for key in work.keys.values())
     if json:
@@ -184,11 +204,14 @@ def _plan(spec: RunSpec, out: Path, *, json: bool) -> None:
 
         found = {"spec": spec.model_dump(mode="json"), "out": str(out), "adversaries": names, "cells": len(work.keys), "done": done}
         found["choices"] = [{"name": c.name, "reason": c.reason, "passes": c.passes} for c in work.plan.choices]
+        found["remedies"] = work.plan.allowance
         typer.echo(notation.dumps(found, indent=1))
         return
     typer.echo(write(spec), nl=False)
     for choice in work.plan.choices:
         tell(f"{choice.name} (at most {choice.passes or 'unknown'} passes per image): {choice.reason}.")
+    for line in _remedies(work.plan):
+        tell(line)
     tell(f"{len(work.keys)} cells: {len(work.plan.job.groups)} groups of images x {', '.join(names)}.")
     tell(f"{done} are finished in {out}." if done else f"None is finished in {out} yet.")
 
@@ -198,19 +221,32 @@ def _announce(spec: RunSpec) -> None:
     from saddlepoint.run.work import load
 
     refuse_missing_device(spec.device)
-    choices = load(spec).plan.choices
+    plan = load(spec).plan
+    choices = plan.choices
     rows = [[choice.name, "–" if choice.passes is None else str(choice.passes), choice.reason] for choice in choices]
     errors().print(table(("attack", "passes", "why"), rows))
     known = [choice.passes for choice in choices if choice.passes is not None]
     if known:
         tell(f"At most {sum(known)} forward and backward passes per image; one that falls early costs less.")
+    for line in _remedies(plan):
+        tell(line)
+
+
+def _remedies(plan: Plan) -> Iterator[str]:
+    """What is tried for symptoms, before they are known; attacks that were asked for are sent as they are."""
+    if plan.allowance:
+        yield f"Up to {plan.allowance} more passes per image for remedies, if symptoms ask for them, spent on images that stand."
+    elif plan.budget == "quick":
+        yield "No remedies are tried for symptoms at this budget."
 
 
 def _run(spec: RunSpec, out: Path, by: Executor, *, page: bool, json: bool, quiet: bool) -> None:
-    if not (json or quiet):
-        _announce(spec)
-    with _watching(out, page=page, shown=not (json or quiet)) as watch:
-        done = run(spec, out, by=by, watch=watch)
+    shown = not (json or quiet)
+    with aside():
+        if shown:
+            _announce(spec)
+        with _watching(out, page=page, shown=shown) as watch:
+            done = run(spec, out, by=by, watch=watch)
     if json:
         import json as notation
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from saddlepoint.cli.light import Light
 from saddlepoint.cli.text import dump, examples, output, say, table
 
 _Root = Annotated[
@@ -17,7 +18,7 @@ _Root = Annotated[
 
 
 def add(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="List and download data.", rich_markup_mode="rich")
+    group = typer.Typer(cls=Light, no_args_is_help=True, help="List and download data.", rich_markup_mode="rich")
     group.command("list", epilog=examples("saddlepoint data list", "saddlepoint data list --root ~/data"))(listed)
     group.command(
         "pull",
@@ -54,7 +55,9 @@ def _shape(name: str, root: Path | None) -> list[int] | None:
 
 
 def pulled(
-    name: Annotated[str, typer.Argument(help="mnist, fashion-mnist, cifar10, svhn, gtsrb or tiny-imagenet.", metavar="NAME")],
+    name: Annotated[
+        str, typer.Argument(help="mnist, fashion-mnist, cifar10, cifar100, svhn, gtsrb or tiny-imagenet.", metavar="NAME")
+    ],
     root: _Root = None,
     base_url: Annotated[str | None, typer.Option(help="A mirror that serves the same files.", metavar="URL")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print where it is as JSON, and nothing else.")] = False,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
+from saddlepoint.cli.light import Light
 from saddlepoint.cli.text import warn
 
 _MISTAKE, _INTERRUPTED = 2, 130  # exit codes; 128 + SIGINT
 
 
-class Shielded(TyperGroup):
+class Shielded(Light):
     """Commands whose user errors are told in a sentence on standard error."""
 
     def invoke(self, ctx: Any) -> Any:

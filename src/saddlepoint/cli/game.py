@@ -19,7 +19,7 @@ from saddlepoint.cli.request import (
     refuse_missing_device,
     refuse_unwritable,
 )
-from saddlepoint.cli.text import STYLES, dump, errors, examples, output, percent, say, table
+from saddlepoint.cli.text import STYLES, aside, dump, errors, examples, output, percent, say, table
 
 if TYPE_CHECKING:
     from saddlepoint.game.bootstrap import Estimate
@@ -88,7 +88,7 @@ def game(
     spec, place = checked(GameSpec, asked, "what was asked for"), out or _default_folder(target, norm, eps)
     refuse_missing_device(spec.device)
     refuse_unwritable(place)
-    with Rounds(errors(), shown=not (json or quiet)) as watch:
+    with aside(), Rounds(errors(), shown=not (json or quiet)) as watch:
         found = run_game(spec, place, watch=watch)
     page = write(found, place / "report.html")
     if json:

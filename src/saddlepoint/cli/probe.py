@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from saddlepoint.cli.request import USUAL_RADIUS, Norm, images, refuse_missing_device
-from saddlepoint.cli.text import dump, examples, output, say, table
+from saddlepoint.cli.text import FACTORY, aside, dump, examples, output, say, table
 
 if TYPE_CHECKING:
     from saddlepoint.auditing.traits import Trait
@@ -21,9 +21,11 @@ def add(app: typer.Typer) -> None:
         "probe",
         epilog=examples(
             "saddlepoint probe zoo:digits-exits",
-            "saddlepoint probe net.py:make --data cifar10 --json | jq '.[] | select(.present)'",
-            note="Nothing is attacked: the first few images are asked about, in this order and that, alone and together, with and "
-            "without gradients.",
+            "saddlepoint probe net.py:make --data cifar10",
+            "saddlepoint probe net.py:make --json | jq '.[] | select(.present)'",
+            note=f"{FACTORY} Nothing is attacked: the first 16 images are asked about, in this order and that, alone and together, "
+            "with and without gradients. A trait is found (yes), is not (no), or cannot be told (–). Beside it: what the target "
+            "says of itself (a net says nothing), how sure the finding is, and what was seen. An audit chooses its attacks by it.",
         ),
     )(probe)
 
@@ -41,9 +43,8 @@ def probe(
     json: Annotated[bool, typer.Option("--json", help="Print the traits as JSON, and nothing else.")] = False,
 ) -> None:
     """Find out what a target is like: random, coupled, remembering, hiding its gradients? And whether it says so."""
-    from torch import nn
-
     from saddlepoint.attack.space import Ball
+    from saddlepoint.auditing.admission import placed
     from saddlepoint.auditing.probe import probe as measure
     from saddlepoint.auditing.probes.subject import ROWS
     from saddlepoint.data import load_data
@@ -53,13 +54,15 @@ def probe(
     refuse_missing_device(device)
     space, asked = Ball(NORMS[norm.value], radius(eps or USUAL_RADIUS[norm])), DataSpec.model_validate(images(data, ROWS, root))
     shown = load_data(asked.name, n=asked.n, root=asked.root)
-    found, _ = resolve(target)
-    found = found.to(device) if isinstance(found, nn.Module) else found
-    traits = measure(found, shown.x.to(device), shown.y.to(device), threat=space)
+    with aside():
+        found, _ = resolve(target)
+        traits = measure(placed(found, device), shown.x.to(device), shown.y.to(device), threat=space)
     if json:
         dump(traits.record())
         return
     output().print(table(("trait", "found", "declared", "confidence", "evidence"), [_row(trait) for trait in traits]))
+    names = [trait.name for trait in traits if trait.present]
+    say(f"Found: {', '.join(names)}." if names else "Nothing of this was found.", style="bold")
     for trait in traits.denied:
         say(f"{target} declares that it has not: {trait.name}. {trait.evidence}.", style="red")
 

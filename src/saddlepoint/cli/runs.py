@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from saddlepoint.cli.light import Light
 from saddlepoint.cli.request import is_game
 from saddlepoint.cli.text import dump, examples, output, percent, say, table
 
@@ -32,7 +33,7 @@ class Format(StrEnum):
 
 
 def add(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="List, show, verify, export and tidy runs.", rich_markup_mode="rich")
+    group = typer.Typer(cls=Light, no_args_is_help=True, help="List, show, verify, export and tidy runs.", rich_markup_mode="rich")
     group.command("list", epilog=examples("saddlepoint runs list", "saddlepoint runs list ~/experiments --json"))(listed)
     group.command("show", epilog=examples("saddlepoint runs show runs/mine", "saddlepoint runs show runs/mine --cells"))(shown)
     group.command(

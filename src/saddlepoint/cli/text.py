@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,12 +15,23 @@ if TYPE_CHECKING:
 
 STYLES = {"serious": "red", "warning": "yellow", "note": ""}  # of symptoms
 STATES = {"pass": "green", "fail": "red", "not run": "yellow", "does not apply": ""}  # of checklist items
+FACTORY = (  # of every page that takes a target
+    "net.py holds a function without arguments that returns the model in eval mode. Its inputs are pixels from 0 to 1, its outputs "
+    "logits: put normalisation inside."
+)
 _WIDE = 240
 
 
 def examples(*commands: str, note: str = "") -> str:
     """The end of a help page: commands to try, and what must be known to try them."""
     return "\n".join(["[bold]Examples[/bold]", *(f"  $ {command}" for command in commands), *(["", note] if note else [])])
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """While a target works: standard output is for results, so that whatever it prints goes to standard error."""
+    with redirect_stdout(sys.stderr):
+        yield
 
 
 def output() -> Console:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 from saddlepoint.data.cifar import load_cifar10
+from saddlepoint.data.cifar100 import load_cifar100, load_cifar100_coarse
 from saddlepoint.data.digits import load_digits
 from saddlepoint.data.factory import load_factory
 from saddlepoint.data.files import data_roots
@@ -24,6 +25,8 @@ SOURCES: Mapping[str, Callable[[Sequence[Path], Split, int | None], Data]] = {
     "mnist": load_mnist,
     "fashion-mnist": load_fashion_mnist,
     "cifar10": load_cifar10,
+    "cifar100": load_cifar100,
+    "cifar100-coarse": load_cifar100_coarse,
     "svhn": load_svhn,
     "gtsrb": load_gtsrb,
     "gtsrb10": load_gtsrb10,

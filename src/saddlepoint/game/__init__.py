@@ -12,6 +12,7 @@ from saddlepoint.game.adversary import (
     Transfer,
     Turn,
 )
+from saddlepoint.game.among import Among
 from saddlepoint.game.control import Control
 from saddlepoint.game.joint import JointEquilibrium
 from saddlepoint.game.order import ByLabel, Natural, Searched
@@ -32,6 +33,7 @@ from saddlepoint.game.transductive import (
 
 __all__ = [
     "Adversary",
+    "Among",
     "ByLabel",
     "Cascade",
     "CleanCopies",

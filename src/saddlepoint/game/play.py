@@ -21,6 +21,7 @@ from saddlepoint.game.adversary import Adversary, Turn
 from saddlepoint.game.control import Surrounded
 from saddlepoint.game.live import Live
 from saddlepoint.game.order import Harm
+from saddlepoint.game.refusal import scored, unscored
 from saddlepoint.game.threat import Threat
 from saddlepoint.game.watch import fingerprint, refuse_mutation
 
@@ -52,6 +53,8 @@ class Episode:
     # [2, D, N] share of draws that refused the point, which counts as right, and that would have refused the clean image instead:
     # rej_U(S) of Goldwasser et al. 2020 is the mean of the latter. [2, 0, 0] of a defence that rejects nothing.
     rejected: Tensor = field(default_factory=never)
+    # [4, S, D, N] of each of the same draws: `scored` at the point, then at the clean image; [4, 0, 0, 0] where nothing is refused
+    refusal: Tensor = field(default_factory=unscored)
 
     def to(self, device: str | torch.device) -> Episode:
         tensors = {f.name: getattr(self, f.name).to(device) for f in fields(self) if f.name not in ("adversary", "seconds")}
@@ -84,6 +87,7 @@ class Episode:
             seconds=sum(p.seconds for p in parts),
             ascent=together([p.ascent for p in parts]),
             rejected=torch.cat([p.rejected for p in parts], dim=2),
+            refusal=torch.cat([p.refusal for p in parts], dim=3),
         )
 
 
@@ -212,6 +216,7 @@ def _recorded(
         seconds=time.perf_counter() - started,
         ascent=turn.tape.ascent(),
         rejected=torch.stack([ruling.rejected for ruling in judging]).mean(0),
+        refusal=torch.cat([ruling.refusal for ruling in judging], dim=1),
     )
 
 
@@ -226,6 +231,7 @@ class _Ruling(NamedTuple):
     answered: Tensor  # [D, N] classes
     margin: Tensor  # [D, N]
     rejected: Tensor  # [2, D, N] 0 or 1; [2, 0, 0] of a defence that rejects nothing
+    refusal: Tensor  # [4, 1, D, N]; [4, 0, 0, 0] of a defence that rejects nothing
     became: Defense
 
 
@@ -244,12 +250,13 @@ def _judge(
             adapted = defense.adapt(x, ctx)
             if before is not None and draw == 0:
                 refuse_mutation(defense, before)
-            logits, rejected = _columns(adapted, x, ctx, answers), never()  # [D, N, C], or C + 1
+            logits, rejected, scores = _columns(adapted, x, ctx, answers), never(), unscored()  # [D, N, C], or C + 1
             if adapted.rejects:
                 beside = _columns(adapted, clean, Context(turn.defender_coins(draw)), answers)
                 rejected = torch.stack([(z.argmax(-1) == z.shape[-1] - 1).double() for z in (logits, beside)])
+                scores = torch.cat([scored(z, y) for z in (logits, beside)])[:, None]
         judged = refusing(logits, y, adapted.rejects)
-        yield _Ruling((~fooled(judged, y)).double(), logits.argmax(-1), margin(judged, y), rejected, adapted)
+        yield _Ruling((~fooled(judged, y)).double(), logits.argmax(-1), margin(judged, y), rejected, scores, adapted)
 
 
 def _columns(adapted: Defense, x: Tensor, ctx: Context, answers: Mapping[str, Answer] | None) -> Tensor:

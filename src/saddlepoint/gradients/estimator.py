@@ -164,6 +164,45 @@ class SPSA:
         return Slope(self.read(objective, x, coins), grad / self.samples)
 
 
+@dataclass(frozen=True)
+class Smoothed:
+    """The gradient of the neighbourhood: value and success at x itself, the slope a mean over points around it.
+
+    g = mean_k grad f(clip(x + width u_k)),  u_k uniform in [-1, 1]^d, drawn per example: the slope of f averaged over a cube, which
+    has one where f is jagged or piecewise constant in its slope. Neighbours stay in the box: a defence need not answer outside.
+    """
+
+    samples: int = 8
+    width: float = 0.01  # in units of the input
+    box: tuple[float, float] = (0.0, 1.0)
+    inner: Estimator = field(default_factory=Backprop)
+
+    def __post_init__(self) -> None:
+        if self.samples < 1 or self.width <= 0:
+            raise ValueError(f"Smoothed needs samples >= 1 and width > 0, got samples={self.samples} and width={self.width}.")
+
+    @property
+    def cost(self) -> int:
+        return self.inner.cost
+
+    @property
+    def slope_cost(self) -> tuple[int, int]:
+        forward, backward = self.inner.slope_cost
+        return self.samples * forward + self.inner.cost, self.samples * backward
+
+    def read(self, objective: Objective, x: Tensor, coins: Coins) -> Reading:
+        return self.inner.read(objective, x, coins)
+
+    def slope(self, objective: Objective, x: Tensor, coins: Coins) -> Slope:
+        total: Tensor | None = None
+        for k in range(self.samples):
+            shift = 2 * coins.fold(-1 - k).uniform(tuple(x.shape[1:]), x.dtype) - 1
+            grad = self.inner.slope(objective, (x + self.width * shift).clamp(*self.box), coins).grad
+            total = grad if total is None else total + grad
+        assert total is not None, "there is at least one neighbour"
+        return Slope(self.read(objective, x, coins), total / self.samples)
+
+
 def _gradient(value: Tensor, x: Tensor, *, retain: bool) -> Tensor:
     # A value may ask for gradients on behalf of the net's parameters while the input is cut off.
     grad = torch.autograd.grad(value, x, retain_graph=retain, allow_unused=True)[0] if value.requires_grad else None

@@ -12,12 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.attack.space import Ball
+from saddlepoint.auditing.result import Audit
+from saddlepoint.auditing.suite import Budget
 from saddlepoint.defense import Answer, Defense
 from saddlepoint.game import Adversary, Episode, Threat
 from saddlepoint.papers.registry import Experiment, Request
 from saddlepoint.papers.result import Cloud, Heat, Result, Table
 from saddlepoint.run.kept import kept
-from saddlepoint.run.work import Work
+from saddlepoint.run.runner import audit
+from saddlepoint.run.work import Work, torch_threads
 from saddlepoint.train import Epoch, Recipe, fit
 from saddlepoint.train.rebuild import initial
 
@@ -94,6 +97,16 @@ class Bench:
         episodes = send(adversaries)
         self.tally.add(episodes)
         return episodes
+
+    def audited(self, defense: Defense, images: Images, *, threat: Threat, budget: Budget, name: str) -> Audit:
+        """What an audit finds that is handed the defence and told nothing, kept in a folder of its own."""
+        folder = "".join(letter if letter.isalnum() else "-" for letter in name.lower())
+        self.request.say(f"auditing {name}, {len(images.x)} images")
+        with torch_threads(self.threads):
+            return audit(
+                defense, *images, threat=threat, budget=budget, seed=self.request.seed, batch_size=self.batch, name=name,
+                out=self.request.out / "audits" / folder, watch=_Telling(self.request, name),
+            )  # fmt: skip
 
     def result(
         self,

@@ -1,8 +1,8 @@
-"""A curve with a band around it, as inline SVG."""
+"""Shares over a scale, as inline SVG: a curve with a band around it, or several curves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from saddlepoint.report.markup import Markup, tag
@@ -33,6 +33,22 @@ def curve(points: Sequence[Point], *, title: str, across: str, unit: float = 1) 
         *_axes(most, across, unit),
         tag("path", d=f"M{' L'.join([*upper, *lower])}Z", class_="band"),
         tag("path", d=line, class_="line"),
+        viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
+        role="img",
+        xmlns="http://www.w3.org/2000/svg",
+    )
+
+
+def lines(curves: Mapping[str, Sequence[tuple[float, float]]], *, title: str, across: str) -> Markup:
+    """Curves of shares over shares, both from 0 to 100 %; their names are colours of the page: kept, lost, alone."""
+    paths = {name: " L".join(f"{_x(x):.1f} {_y(y):.1f}" for x, y in points) for name, points in curves.items()}
+    ends = "; ".join(f"{name}: from {100 * points[0][1]:.1f} to {100 * points[-1][1]:.1f} %" for name, points in curves.items())
+    return tag(
+        "svg",
+        tag("title", title),
+        tag("desc", ends),
+        *_axes(100, across, 1),
+        *(tag("path", d=f"M{path}", class_=f"line {name}") for name, path in paths.items()),
         viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
         role="img",
         xmlns="http://www.w3.org/2000/svg",

@@ -99,6 +99,8 @@ svg .kept{fill:var(--kept)}
 svg .lost{fill:var(--lost)}
 svg .alone{stroke:var(--ink);stroke-width:2.5}
 svg .line{stroke:var(--kept);stroke-width:2.5;fill:none;stroke-linejoin:round}
+svg .line.lost{stroke:var(--lost)}
+svg .line.alone{stroke:var(--ink);stroke-width:1.6;stroke-dasharray:5 4}
 svg .band{fill:var(--kept);opacity:.18}
 .matrix .cell,.matrix .matched{fill:var(--kept)}
 .matrix .matched{stroke:var(--ink);stroke-width:1.6}

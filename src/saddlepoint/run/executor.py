@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -37,18 +38,18 @@ class Processes:
     workers: int | None = None  # None: one per core
     retries: int = 2
 
-    def run(self, work: Work, spec: str | None, cells: Iterable[Cell]) -> Iterator[Packed]:  # noqa: ARG002
+    def run(self, work: Work, spec: str | None, cells: Iterable[Cell]) -> Iterator[Packed]:
         spec = needs_spec(spec)
         count, queue, lost = self.workers or os.cpu_count() or 1, iter(cells), 0
         again: list[Cell] = []
         while True:
             running: dict[Future[Packed], Cell] = {}
             try:
-                with ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_ignore_interrupts) as pool:
+                with ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_begin) as pool:
                     while True:
                         while len(running) < count and (cell := again.pop() if again else next(queue, None)) is not None:
                             again.append(cell)  # until somebody has it: a pool may also break while it is handed a cell
-                            future = pool.submit(compute, spec, cell)
+                            future = pool.submit(compute, spec, cell, work.remedies)
                             running[future] = again.pop()
                         if not running:
                             return
@@ -75,5 +76,6 @@ def needs_spec(spec: str | None) -> str:
     return spec
 
 
-def _ignore_interrupts() -> None:
+def _begin() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
+    sys.stdout = sys.stderr  # and what is a result: whatever a target prints is none

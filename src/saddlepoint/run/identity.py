@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import lru_cache, partial
 from importlib.metadata import version
@@ -43,16 +43,16 @@ def target_digest(plan: Plan, source: str = "") -> str:
     return digest({"value": _fingerprint(plan.job.defense, 0), "source": source, "answers": tensor_digest(logits.half())})
 
 
-def cell_keys(plan: Plan, target: str, threads: int) -> dict[tuple[int, int], str]:
-    """The name of every cell: a hash of everything its content depends on."""
-    job, groups = plan.job, plan.job.groups
-    data = [tensor_digest(job.x[rows], job.y[rows], rows) for rows in groups]
-    adversaries = [_fingerprint(a, 0) for a in plan.adversaries]
+def cell_keys(plan: Plan, target: str, threads: int, cells: Sequence[tuple[int, int]] | None = None) -> dict[tuple[int, int], str]:
+    """The name of every cell, or of some: a hash of everything its content depends on."""
+    job, groups, cells = plan.job, plan.job.groups, plan.cells if cells is None else cells
+    data = {g: tensor_digest(job.x[groups[g]], job.y[groups[g]], groups[g]) for g in sorted({g for g, _ in cells})}
+    adversaries = {a: _fingerprint(plan.adversaries[a], 0) for a in sorted({a for _, a in cells})}
     shared = {"target": target, "threat": describe(job.threat), "seed": job.seed, "batch": job.batch_size, "threads": threads}
     if job.answers is not None:
         shared["answers"] = _fingerprint(job.answers, 0)
     shared["versions"] = [version("saddlepoint"), torch.__version__]  # another version may attack, or round, in another way
-    return {(g, a): digest({**shared, "data": data[g], "adversary": adversaries[a]}) for g, a in plan.cells}
+    return {(g, a): digest({**shared, "data": data[g], "adversary": adversaries[a]}) for g, a in cells}
 
 
 def _fingerprint(value: Any, depth: int) -> Any:

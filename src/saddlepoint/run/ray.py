@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from saddlepoint.auditing.suite import Choice
 from saddlepoint.run.executor import needs_spec
 from saddlepoint.run.store import Packed
 from saddlepoint.run.work import Cell, Work, compute
@@ -38,7 +39,7 @@ class Ray:
         while True:
             room = 2 * max(int(ray.cluster_resources().get("CPU", 1) // max(cpus, 1e-9)), 1)
             while len(running) < room and (cell := next(queue, None)) is not None:
-                running.add(task.remote(spec, cell, folder))
+                running.add(task.remote(spec, cell, folder, work.remedies))
             if not running:
                 return
             done, rest = ray.wait(list(running), num_returns=1)
@@ -79,7 +80,7 @@ def _refuse_silence(address: str) -> None:
         ) from None
 
 
-def _compute(spec: str, cell: Cell, folder: str) -> Packed:
+def _compute(spec: str, cell: Cell, folder: str, remedies: Sequence[Choice]) -> Packed:
     if Path(folder).is_dir():
         os.chdir(folder)  # a target named by a relative path is where it was for the one who asked
-    return compute(spec, cell)
+    return compute(spec, cell, remedies)

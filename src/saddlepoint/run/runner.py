@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from saddlepoint.attack.space import Ball, Linf
-from saddlepoint.auditing.admission import Target
-from saddlepoint.auditing.cell import Group
+from saddlepoint.auditing.admission import Target, placed
 from saddlepoint.auditing.plan import conclude, plan
 from saddlepoint.auditing.result import Audit
 from saddlepoint.auditing.suite import Budget
 from saddlepoint.describe import describe
 from saddlepoint.game import Adversary, Threat
 from saddlepoint.run.executor import Executor, Serial
+from saddlepoint.run.rounds import Finished, rounds
 from saddlepoint.run.shelf import Disk, Memory, Watch, fill
 from saddlepoint.run.spec import RunSpec, write
 from saddlepoint.run.store import Store, identity
-from saddlepoint.run.work import Work, load
+from saddlepoint.run.work import Work, load, torch_threads
 
 
 def audit(
@@ -51,7 +51,7 @@ def audit(
     """
     if device is not None:
         x, y = x.to(device), y.to(device)
-        target = target.to(device) if isinstance(target, nn.Module) else target
+        target = placed(target, device)
     planned = plan(
         target, x, y, threat=threat, budget=budget, adversaries=adversaries, seed=seed, batch_size=batch_size, name=name,
         claim=claim,
@@ -73,20 +73,28 @@ def run(
     spec: RunSpec | None = None,
     watch: Watch | None = None,
 ) -> Audit:
-    """Compute what is missing, conclude, and write record and report where there is a store."""
-    started, executor = time.perf_counter(), executor or Serial()
-    shelf, about = Memory() if store is None else Disk(store, watch), _about(work, spec)
+    """Compute what is missing, try remedies for what it shows, conclude, and write record and report where there is a store."""
+    started, memory = time.perf_counter(), Memory()
     if store is not None:
-        ask(store, about, watch)
+        ask(store, _about(work, spec), watch)
         if spec is not None:
             store.keep("spec.toml", write(spec).encode())
-    missing = [cell for cell in work.plan.cells if not shelf.has(work.keys[cell])]
-    if watch:
-        watch.begin(work, missing)
-    fill(work, shelf, missing, executor, spec.model_dump_json() if spec else None, watch)
-    result = conclude(work.plan, _groups(work, shelf), time.perf_counter() - started)
+
+    def finish(wanted: Work) -> Finished:
+        shelf = memory if store is None else Disk(store, watch)  # a new one each time: it reads once how long cells took
+        if store is not None and wanted.remedies:
+            store.state(_about(wanted, spec))
+        missing = [cell for cell in wanted.plan.cells if not shelf.has(wanted.keys[cell])]
+        if watch:
+            watch.begin(wanted, missing)
+        fill(wanted, shelf, missing, executor or Serial(), spec.model_dump_json() if spec else None, watch)
+        return shelf.get
+
+    played = rounds(work, finish)
+    with torch_threads(work.threads):
+        result = conclude(played.work.plan, played.evidence, time.perf_counter() - started)
     if store is not None:
-        result = replace(result, run=identity(about), folder=str(store.folder))
+        result = replace(result, run=identity(_about(played.work, spec)), folder=str(store.folder))
         result.to_html(result.save(store.folder) / "report.html")
         store.log("concluded", run=result.run, robust_accuracy=result.robust_accuracy, seconds=result.seconds)
     return result
@@ -125,11 +133,3 @@ def _about(work: Work, spec: RunSpec | None) -> dict[str, Any]:
         "examples": len(work.plan.job.x),
         "cells": sorted(work.keys.values()),
     }
-
-
-def _groups(work: Work, shelf: Memory | Disk) -> list[Group]:
-    count = len(work.plan.adversaries)
-    return [
-        Group.of(work.plan.job, rows, [shelf.get(work.keys[g, a]) for a in range(count)])
-        for g, rows in enumerate(work.plan.job.groups)
-    ]

@@ -32,10 +32,11 @@ from saddlepoint.schema import Migrations, SchemaError, migrated
 
 SCHEMA = 1  # of run.json
 MIGRATIONS: Migrations = {0: lambda run: run}  # at first it did not say its schema, and said all else as it does now
-CELL_SCHEMA = 3  # of a cell, which always said its own
+CELL_SCHEMA = 4  # of a cell, which always said its own
 CELL_MIGRATIONS: Migrations = {
     1: lambda cell: cell,  # before ascents were kept: the episode of such a cell has none
     2: lambda cell: cell,  # before a defence could reject: none did
+    3: lambda cell: cell,  # before it was kept how near an answer is to a refusal: the episode of such a cell does not say
 }
 GAME = ("kind", "spec", "target", "threat", "data")  # of run.json: what a game depends on
 _TENSORS = tuple(f.name for f in fields(Episode) if f.name not in ("adversary", "seconds"))

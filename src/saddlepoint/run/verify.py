@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saddlepoint.auditing.cell import Group
 from saddlepoint.auditing.findings import DEARER, Check, Verification
 from saddlepoint.auditing.plan import conclude
 from saddlepoint.auditing.result import Audit
@@ -25,6 +24,7 @@ from saddlepoint.describe import describe
 from saddlepoint.game import Episode
 from saddlepoint.locate import told
 from saddlepoint.run.inspect import answers
+from saddlepoint.run.rounds import Finished, rounds
 from saddlepoint.run.spec import RunSpec
 from saddlepoint.run.store import Store, StoreError
 from saddlepoint.run.work import Work, load, torch_threads
@@ -106,7 +106,8 @@ def checks(store: Store) -> Iterator[Check]:
     if not answers(audit.run, store, run):
         yield Check("record", False, "audit.json belongs to another request than run.json. Run the audit to its end.")
         return
-    yield from _points(work, audit, episodes if set(work.keys.values()) <= episodes.keys() else {})
+    whole = {*work.keys.values(), *run["cells"]} <= episodes.keys()
+    yield from _points(work, audit, episodes if whole else {}, set(run["cells"]))
 
 
 def cell_check(run: dict[str, Any], sound: Mapping[str, Episode], damage: Sequence[str]) -> Check:
@@ -136,14 +137,14 @@ def _same_target(run: dict[str, Any], work: Work) -> Check:
         return Check("target", False, message)
     if json.loads(json.dumps(describe(work.plan.job.threat))) != run["threat"]:
         return Check("target", False, "the threat in run.json is not the one that its specification describes.")
-    if set(work.keys.values()) != set(run["cells"]):
+    if not set(work.keys.values()) <= set(run["cells"]):
         return Check("target", False, "data, threat, attacks or seed are not those that were audited: the cells have other names.")
     return Check(
         "target", True, f"{run['target']['name']} is the model that was audited, and data, threat, attacks and seed agree."
     )
 
 
-def _points(work: Work, audit: Audit, episodes: Mapping[str, Episode]) -> Iterator[Check]:
+def _points(work: Work, audit: Audit, episodes: Mapping[str, Episode], named: set[str]) -> Iterator[Check]:
     """What the record says of each example, against the data, the cells and the target's own answers."""
     job = work.plan.job
     if audit.x.shape != job.x.shape or audit.worst_points.shape != job.x.shape:
@@ -158,8 +159,22 @@ def _points(work: Work, audit: Audit, episodes: Mapping[str, Episode]) -> Iterat
         yield from _scores(work, audit, points)
     if not episodes:
         return
+
+    def finish(wanted: Work) -> Finished:
+        if not set(wanted.keys.values()) <= episodes.keys():
+            raise VerificationError("what the cells show calls for other remedies than those that were tried.")
+        return episodes.__getitem__
+
+    try:
+        played = rounds(work, finish)
+    except VerificationError as error:
+        yield Check("remedies", False, str(error))
+        return
+    if set(played.work.keys.values()) != named:
+        yield Check("remedies", False, "run.json names cells that neither its specification nor what was found asks for.")
+        return
     with torch_threads(work.threads):
-        derived = conclude(work.plan, _groups(work, episodes), audit.seconds)
+        derived = conclude(played.work.plan, played.evidence, audit.seconds)
     moved = ~(derived.worst_points == points).flatten(1).all(1)
     yield _rows("points", moved, "are those of the cells", "are not those that the cells hold", "worst points")
     yield _same_record(audit, derived)
@@ -203,14 +218,6 @@ def _untimed(record: dict[str, Any]) -> dict[str, Any]:
     compared = {**record["compared"], "cost": None}
     kept = {name: value for name, value in record.items() if name not in _TIMED}
     return {**kept, "rows": rows, "symptoms": symptoms, "checklist": items, "compared": compared}
-
-
-def _groups(work: Work, episodes: Mapping[str, Episode]) -> list[Group]:
-    count = len(work.plan.adversaries)
-    return [
-        Group.of(work.plan.job, rows, [episodes[work.keys[g, a]] for a in range(count)])
-        for g, rows in enumerate(work.plan.job.groups)
-    ]
 
 
 def sound_cells(store: Store) -> tuple[dict[str, Episode], list[str]]:

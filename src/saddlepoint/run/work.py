@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import nn
 
+from saddlepoint.auditing.admission import placed
 from saddlepoint.auditing.plan import Plan, plan
+from saddlepoint.auditing.suite import Choice
 from saddlepoint.data import SOURCES, load_data
 from saddlepoint.describe import describe
 from saddlepoint.run.attacks import NAMED, build, named
@@ -36,12 +37,20 @@ class Work:
     target: str  # hash
     threads: int | None  # None: as many as torch uses
     keys: dict[Cell, str]
+    remedies: tuple[Choice, ...] = ()  # the last adversaries of the plan, which no specification tells of
 
     @classmethod
     def of(cls, plan: Plan, *, source: str = "", threads: int | None = None) -> Work:
         with torch_threads(threads):
             target = target_digest(plan, source)
         return cls(plan, target, threads, cell_keys(plan, target, threads or torch.get_num_threads()))
+
+    def more(self, remedies: Sequence[Choice], cells: Sequence[Cell] | None = None) -> Work:
+        """The work with remedies after all that was planned; with the names of these cells alone, where no others are asked for."""
+        plan = self.plan.more(remedies)
+        fresh = [cell for cell in plan.cells if cell not in self.keys] if cells is None else cells
+        keys = cell_keys(plan, self.target, self.threads or torch.get_num_threads(), fresh)
+        return replace(self, plan=plan, keys={**self.keys, **keys}, remedies=(*self.remedies, *remedies))
 
     def compute(self, cell: Cell) -> Packed:
         """One cell as bytes. Time is not part of them."""
@@ -59,12 +68,10 @@ def load(spec: RunSpec) -> Work:
     """The work that a specification describes; kept, since a worker is asked for many cells of it."""
     data = load_data(spec.data.name, split=spec.data.split, n=spec.data.n, root=spec.data.root)
     target, source = resolve(spec.target)
-    if isinstance(target, nn.Module):
-        target = target.to(spec.device)
     # What is measured decides who is sent, and every worker must come to the same: they add up alike only with as many threads.
     with torch_threads(spec.threads):
         planned = plan(
-            target,
+            placed(target, spec.device),
             data.x.to(spec.device),
             data.y.to(spec.device),
             threat=threat(spec.threat),
@@ -108,9 +115,10 @@ def _threat_words(spec: ThreatSpec) -> list[str]:
     return words if spec.leaking else [*words, "--hidden-state"]
 
 
-def compute(spec: str, cell: Cell) -> Packed:
-    """What a worker process runs: the spec as JSON, so that nothing but text travels to it."""
-    return load(RunSpec.model_validate_json(spec)).compute(cell)
+def compute(spec: str, cell: Cell, remedies: Sequence[Choice] = ()) -> Packed:
+    """What a worker process runs: the spec as JSON, and what was added to its plan, so that no tensor travels to it."""
+    work = load(RunSpec.model_validate_json(spec))
+    return (work if cell in work.keys else work.more(remedies, [cell])).compute(cell)
 
 
 @contextmanager

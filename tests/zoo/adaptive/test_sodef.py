@@ -51,6 +51,13 @@ def test_without_time_nothing_flows():
     assert not defense.coupled
 
 
+def test_without_time_and_with_the_network_s_own_last_layer_it_is_the_static_net():
+    net, x = network(), images()
+    defense = SODEF(net, StableODE(nn.Identity(), SineField(12, ()).double(), net[-1]), time=0.0)
+    assert_close(answer(defense, x), net(x), rtol=0, atol=0)
+    assert (defense.coupled, defense.random, defense.static) == (False, False, net)
+
+
 def test_segments_are_one_flow_cut_in_pieces():
     x = images()
     whole, cut = (sodef(integrator=RungeKutta(12 // k), segments=k) for k in (1, 3))

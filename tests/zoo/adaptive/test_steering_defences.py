@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from purifiers import Memory
 from small_defences import (
     CLASSES,
     EACH,
@@ -89,6 +90,34 @@ def test_exact_gradients_equal_finite_differences(name):
     with torch.no_grad():
         expected = (value(x + h * direction) - value(x - h * direction)) / (2 * h)
     assert_close((grad * direction).sum(), expected, rtol=0, atol=5e-8)
+
+
+@EVERY
+def test_steps_that_are_run_again_give_the_same_gradient(name):
+    """With the coins of the first run: sums over other orders of the same numbers, 1e-10 of them in double precision."""
+    defense, x = EACH[name](), images()
+    exact, again = (
+        Backprop().slope(Goal([defense], LABELS, sp.cross_entropy, rules={site(name): rule}), x, context(5).coins).grad
+        for rule in (sp.Exact(), sp.Checkpointed())
+    )
+    assert_close(again, exact, rtol=1e-10, atol=1e-14)
+    assert float(exact.abs().amax()) > 0
+
+
+def test_forty_checkpointed_steps_of_a_random_purifier_take_the_memory_of_two():
+    """The peak of live bytes is below 2.5 of what one step takes; every step draws its views, and draws them again going back."""
+    x, coins = images(), context(5).coins
+
+    def goal(steps, rule):
+        kept = frozenset({f"reverse/{steps}"})
+        return Goal([reversal(steps=steps, views=2)], LABELS, sp.cross_entropy, rules={"reverse": rule}, keep=kept)
+
+    with Memory() as one:
+        Backprop().slope(goal(1, sp.Exact()), x, coins)
+    with Memory() as forty:
+        again = Backprop().slope(goal(40, sp.Checkpointed()), x, coins).grad
+    assert forty.peak <= 2.5 * one.peak
+    assert_close(again, Backprop().slope(goal(40, sp.Exact()), x, coins).grad, rtol=1e-6, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", [name for name in EACH if name.startswith(("reversal", "atld"))])

@@ -14,9 +14,10 @@ from torch.utils.flop_counter import flop_registry
 
 from saddlepoint.attack.goal import Goal
 from saddlepoint.attack.loss import margin
-from saddlepoint.auditing.probes.subject import Subject
+from saddlepoint.auditing.admission import asking
+from saddlepoint.auditing.probes.subject import Subject, alike, gap
 from saddlepoint.auditing.traits import Trait, seen, told, unseen, untold
-from saddlepoint.defense import Context
+from saddlepoint.defense import Context, Defense
 from saddlepoint.gradients import Backprop
 
 _DEAR = 1.5  # times the static net
@@ -34,15 +35,26 @@ def inside(subject: Subject) -> Iterator[Trait]:
     )  # fmt: skip
     yield _settled(subject)
     yield _cost(subject, operations.total)
-    learner = subject.learns
-    yield told(
-        "adapts", learner, 1, f"it learns from the {subject.defense.memory} it is asked about", "it declares no memory",
-        declared=learner if subject.declares else None,
+    with torch.no_grad(), asking(subject.kind, subject.x):
+        became = subject.defense.adapt(subject.x.clone(), Context(subject.coins()))
+    yield _adapts(subject, became)
+    yield _differentiable(subject, became)
+
+
+def _adapts(subject: Subject, became: Defense) -> Trait:
+    """Is it another defence once it has met the images?"""
+    name, n, declared = "adapts", len(subject), subject.learns if subject.declares else None
+    if became is subject.defense:
+        return unseen(name, n, "it is the same after it has met the images", declared=declared)
+    with torch.no_grad():
+        before, after = (replace(subject, defense=defense).look() for defense in (subject.defense, became))
+    return told(
+        name, not alike(before, after), n, f"once it has met the images: {gap(before, after)}",
+        "once it has met the images it answers as before", declared=declared,
     )  # fmt: skip
-    yield _differentiable(subject)
 
 
-def _differentiable(subject: Subject) -> Trait:
+def _differentiable(subject: Subject, became: Defense) -> Trait:
     """Does a gradient through learning differ from one that takes what is learned for a constant?"""
     name, goal = "adapts differentiably", Goal([subject.defense], subject.y, margin)
     if not subject.learns or subject.defense.grants != "gradient":
@@ -52,8 +64,6 @@ def _differentiable(subject: Subject) -> Trait:
         through = slope(replace(goal, respond=True), subject.x, coins).grad
     except (ValueError, RuntimeError, TypeError) as error:
         return unseen(name, 1, f"no gradient comes through ({str(error).splitlines()[0]})")
-    with torch.no_grad():
-        became = subject.defense.adapt(subject.x, Context(coins))
     constant = slope(replace(goal, defenses=[became]), subject.x, coins).grad
     there = bool(through.isfinite().all()) and not torch.allclose(through, constant, rtol=1e-4, atol=1e-8)
     return told(

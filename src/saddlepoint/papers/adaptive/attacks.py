@@ -51,9 +51,17 @@ def unaware(defense: Defense, spend: Spend) -> tuple[Adversary, ...]:
 
 def on_sodef(defense: Defense, spend: Spend) -> Adversary:
     """Points of maximal cross-entropy, margin and targeted DLR of the static net; the worst of them counts (Sec. 3.2)."""
+    return Cascade("Transfer APGD", tuple(Transfer(one, static(defense)) for one in _three(spend)))
+
+
+def through_sodef(spend: Spend) -> Adversary:
+    """The same losses of the defence itself, by the gradient of the solver's own steps, which the paper did not take."""
+    return Cascade("APGD through the ODE", _three(spend))
+
+
+def _three(spend: Spend) -> tuple[Adversary, ...]:
     apgd = long(spend, "APGD-CE")
-    sent = (apgd, replace(apgd, name="APGD-CW", loss=margin), MultiTarget(replace(apgd, name="APGD-T"), min(spend.targets, 3)))
-    return Cascade("Transfer APGD", tuple(Transfer(one, static(defense)) for one in sent))
+    return apgd, replace(apgd, name="APGD-CW", loss=margin), MultiTarget(replace(apgd, name="APGD-T"), min(spend.targets, 3))
 
 
 def on_closed_loop(defense: Defense, spend: Spend) -> Adversary:  # noqa: ARG001

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from saddlepoint.attack.space import Ball
+from saddlepoint.auditing.result import Audit
 from saddlepoint.data import load_data
 from saddlepoint.defense import Defense, Plain
 from saddlepoint.game import Adversary, Episode, Threat
@@ -79,18 +80,18 @@ class Lab:
                 net = self.bench.trained(recipe, Images(data.x, data.y))
             device = next(net.parameters()).device
             train = Images(data.x[: fit.images].to(device), data.y[: fit.images].to(device))
-            self.bases[name] = Base(net, train, recipe.space, self.request.seed)
+            self.bases[name] = Base(net, train, recipe.space, self.request.seed, recipe.data)
         return self.bases[name]
 
-    def subject(self, name: str, base: str | None = None) -> Subject:
-        """The defence of that name on its usual net, or on another one, fitted."""
+    def subject(self, name: str, base: str | None = None, *, scored: int | None = None) -> Subject:
+        """The defence of that name on its usual net, or on another one, fitted; asked about so many images, or the usual number."""
         built, setting = DEFENCES[name], self.setting
         recipe = recipes(self.request.scale)[base or built.base]
         under = self.base(recipe.name)
         self.request.say(f"fitting {name} on {recipe.name}, {recipe.data}")
         with torch_threads(setting.threads):
             defense = built.make(under, FITS[self.request.scale])
-        test, device = load_data(recipe.data, split="test", n=setting.scored), under.train.x.device
+        test, device = load_data(recipe.data, split="test", n=scored or setting.scored), under.train.x.device
         images = Images(test.x.to(device), test.y.to(device))
         batch = setting.steered if name == "ClosedLoopControl" else setting.batch
         return Subject(name, recipe.name, recipe.data, defense, recipe.space, images, setting.draws, batch)
@@ -104,6 +105,13 @@ class Lab:
     def play_static(self, subject: Subject, adversaries: Sequence[Adversary], *, space: Ball | None = None) -> list[Episode]:
         """Every adversary against the net under it."""
         return self._play(subject, subject.static, adversaries, Threat(space or subject.space), 0)
+
+    def audited(self, subject: Subject) -> Audit | None:
+        """What an audit finds that is told nothing; None of a defence for which the scale has no time."""
+        if subject.name not in self.setting.audited:
+            return None
+        bench, name = replace(self.bench, batch=subject.batch), f"{subject.name} on {subject.data}"
+        return bench.audited(subject.defense, subject.test, threat=subject.threat, budget=self.setting.suite, name=name)
 
     def _play(
         self, subject: Subject, defense: Defense, adversaries: Sequence[Adversary], threat: Threat, more: int

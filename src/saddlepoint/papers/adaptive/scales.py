@@ -11,6 +11,8 @@ from saddlepoint.papers.deq.scales import Budget as AutoBudget
 from saddlepoint.papers.registry import Scale
 from saddlepoint.zoo.adaptive.taxonomy import TABLE
 
+_ALL = tuple(one.name for one in TABLE)
+
 
 @dataclass(frozen=True)
 class Hedged:
@@ -67,36 +69,34 @@ class Setting:
     """Images, repeats and budgets."""
 
     scored: int  # test images
+    fewer: Mapping[str, int]  # where everything is sent to defences whose answers are dear
     batch: int
     steered: int  # images in a batch of closed-loop control, which couples them
     draws: int  # answers by which a random defence is judged
     spend: Spend
-    suite: Budget  # of the generic suite
-    lighter: Mapping[str, Budget]  # of defences that cost too much for it
-    sent: Mapping[str, int]  # of some defences, the suite's first so many
+    suite: Budget  # of audits
+    audited: tuple[str, ...]  # defences
     euclidean: Ball  # of Table 2
     threads: int | None  # None: torch's own choice, and cells then belong to machines with as many cores
 
-    def budget(self, defence: str) -> Budget:
-        return self.lighter.get(defence, self.suite)
+    def images(self, defence: str) -> int:
+        return self.fewer.get(defence, self.scored)
 
 
 def _tiny() -> Setting:
     spend = Spend(AutoBudget(2, 1, 4), 2, 3, 2, 2, Hedged(2, 1, 2, 1), 30, 3, 1, Drawn(1, 2), Drawn(2, 2))
-    return Setting(
-        8, 8, 8, 2, spend, "quick", {}, {**dict.fromkeys((one.name for one in TABLE), 0), "AntiAdversary": 1}, L2(0.5), 1
-    )
+    return Setting(8, {}, 8, 8, 2, spend, "quick", ("AntiAdversary",), L2(0.5), 1)
 
 
 def _small() -> Setting:
-    spend = Spend(AutoBudget(20, 2, 100), 20, 30, 3, 10, Hedged(15, 2, 4, 5), 500, 30, 2, Drawn(6, 4), Drawn(10, 10))
-    costly = ("SODEF", "ClosedLoopControl", "HedgeDefense", "SOAP", "AIDPurifier", "ContrastiveReversal", "AdaptiveDenoising")
-    sent = {"ClosedLoopControl": 1, "HedgeDefense": 2, "ContrastiveReversal": 2, "AdaptiveDenoising": 2}
-    return Setting(32, 32, 16, 3, spend, "standard", dict.fromkeys(costly, "quick"), sent, L2(1.5), 1)
+    spend = Spend(AutoBudget(20, 2, 100), 20, 100, 3, 10, Hedged(15, 2, 4, 5), 500, 30, 2, Drawn(6, 4), Drawn(10, 10))
+    dear = dict.fromkeys(("ClosedLoopControl", "HedgeDefense", "AdaptiveDenoising"), 16)
+    dear |= {"SOAP": 32, "AIDPurifier": 32, "ContrastiveReversal": 8}
+    return Setting(64, dear, 32, 16, 3, spend, "standard", _ALL, L2(1.5), 1)
 
 
 def _paper() -> Setting:
-    return Setting(1000, 50, 16, 5, Spend(), "standard", {}, {}, L2(0.5), None)
+    return Setting(1000, {}, 50, 16, 5, Spend(), "standard", _ALL, L2(0.5), None)
 
 
 SETTINGS: Mapping[Scale, Setting] = {"tiny": _tiny(), "small": _small(), "paper": _paper()}

@@ -1,4 +1,4 @@
-"""Table 1: nine defences, what they are, what they cost, and what is left under the paper's attack and under a generic suite."""
+"""Table 1: nine defences, what they are, what they cost, and what is left under the paper's attack and under an audit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from saddlepoint.attack.rays import RayS
-from saddlepoint.auditing.plan import plan
 from saddlepoint.game import Direct, Episode, Stand
 from saddlepoint.papers.adaptive import published
 from saddlepoint.papers.adaptive.attacks import PAPER, TRANSFERS, auto, unaware
@@ -23,12 +22,12 @@ from saddlepoint.zoo.adaptive import TABLE, Surveyed
 
 KINDS = ("principle", "blocks")
 COSTS = ("forward passes", "backward passes", "operations, ×", "time, ×")
-PAPERS, SUITE, STATIC = "the paper's attack", "generic suite", "static, AutoAttack"
+PAPERS, SUITE, STATIC = "the paper's attack", "audit", "static, AutoAttack"
 LEAST, BEYOND, GAIN = "worst of all", "the paper's less the strongest transfer", "worst of all less static"
 COLUMNS = ("clean", "static, clean", STATIC, *TRANSFERS, PAPERS, SUITE, LEAST, BEYOND, GAIN)
 NOTES = (
-    "the paper's attack is an adversary of shared parts; the generic suite is what an audit of that budget sends by itself, "
-    "knowing what the defence declares and nothing else",
+    "the paper's attack is an adversary of shared parts; audit: the worst points of an audit that is handed the defence and told "
+    "nothing of it, answered once more",
     "transfers, attacks that know nothing of the defence: points of maximal loss on the static net, but AutoAttack's, which are "
     "clean images where it failed",
     "worst of all: an attacker who sends each image, or each batch of a defence that couples it, the strongest of everything here",
@@ -86,8 +85,8 @@ class Found:
             self.beyond,
             self.gain,
         )
-        labels = (self.about.name, f"{self.subject.base}, {self.subject.data}", self.about.attack, f"{self.about.reported:g}")
-        return Row(labels, cells)
+        labels = (self.about.name, f"{self.subject.base}, {self.subject.data}", str(len(self.subject.test.x)), self.about.attack)
+        return Row((*labels, f"{self.about.reported:g}"), cells)
 
 
 def _transferred(name: str) -> tuple[float | None, ...]:
@@ -104,11 +103,9 @@ def _transferred(name: str) -> tuple[float | None, ...]:
 
 def run(request: Request) -> Result:
     lab = Lab.open(request)
-    found, count = [attacked(lab, one) for one in TABLE], lab.setting.scored
-    labels = ("defence", "static net, data", "the paper's attack", "reported by its authors")
-    accuracies = Table(
-        "Accuracy, %, and differences in points", labels, COLUMNS, tuple(one.row() for one in found), count, digits=1
-    )
+    found = [attacked(lab, one) for one in TABLE]
+    labels = ("defence", "static net, data", "images", "the paper's attack", "reported by its authors")
+    accuracies = Table("Accuracy, %, and differences in points", labels, COLUMNS, tuple(one.row() for one in found), 0, digits=1)
     named, rays = under_rays(lab, next(one for one in found if one.about.name == "AntiAdversary"))
     return lab.result(
         "table-1",
@@ -120,7 +117,7 @@ def run(request: Request) -> Result:
 
 
 def attacked(lab: Lab, about: Surveyed) -> Found:
-    subject, spend = lab.subject(about.name), lab.setting.spend
+    subject, spend = lab.subject(about.name, scored=lab.setting.images(about.name)), lab.setting.spend
     clean, *transfers = lab.play(subject, [Stand(), *unaware(subject.defense, spend)])
     (paper,) = lab.play(subject, [PAPER[about.name](subject.defense, spend)])
     suite = generic(lab, subject)
@@ -129,12 +126,9 @@ def attacked(lab: Lab, about: Surveyed) -> Found:
 
 
 def generic(lab: Lab, subject: Subject) -> list[Episode]:
-    """What an audit sends by itself, or the first of it; nothing where the scale has no time for that."""
-    count = lab.setting.sent.get(subject.name)
-    if count == 0:
-        return []
-    planned = plan(subject.defense, *subject.test, threat=subject.threat, budget=lab.setting.budget(subject.name))
-    return lab.play(subject, planned.adversaries[1:][:count])
+    """The worst points of an audit that is handed the defence; nothing where the scale has no time for that."""
+    audit = lab.audited(subject)
+    return [] if audit is None else lab.play(subject, [Stand(SUITE, audit.worst_points)])
 
 
 def spent(lab: Lab, found: Sequence[Found]) -> Table:
@@ -167,7 +161,7 @@ def findings(one: Found) -> list[str]:
     """Does the paper's attack end at or below every transfer, does the defence gain over its net, and who found the least?"""
     name, beyond, gain = one.about.name, one.beyond, one.gain
     strongest = one.strongest.adversary
-    suite = f"; the generic suite leaves {accuracy(one.subject.worst(one.suite)).mean:.1f} %" if one.suite else ""
+    suite = f"; an audit leaves {accuracy(one.subject.worst(one.suite)).mean:.1f} %" if one.suite else ""
     place = "at or below" if beyond.mean <= 0 else "above"
     told = [
         f"{name}: the paper's attack leaves {accuracy(right(one.paper)).mean:.1f} %, {place} the strongest transfer ({strongest}, "
@@ -194,10 +188,7 @@ def _shown(cell: Cell) -> str:
 
 
 def _budgets(lab: Lab) -> str:
-    lighter = ", ".join(f"{budget} for {name}" for name, budget in lab.setting.lighter.items())
-    few = ", ".join(f"{count} for {name}" for name, count in lab.setting.sent.items())
-    first = f"; of what it sends, only the first: {few}" if few else ""
-    return f"generic suite: the budget {lab.setting.suite}" + (f", {lighter}" if lighter else "") + first
+    return f"audits: the budget {lab.setting.suite}, of {', '.join(lab.setting.audited)}"
 
 
 def _judged(found: Sequence[Found]) -> list[str]:

@@ -111,6 +111,7 @@ def notes(lab: Lab, found: Mapping[str, Batched]) -> list[str]:
         f"confidence; FPA and GMSA attack so in {kind.rounds} rounds",
         f"{THROUGH}: PGD with {kind.through.steps} steps through all steps of the adaptation, on margins that count up to a bound",
         "DENT as in the paper's tables: 6 steps of AdaMod on scale and shift of every batch norm, with information maximisation",
+        *kind.changed,
     ]
 
 

@@ -47,6 +47,19 @@ class Asked:
         return torch.cat([self.ordinary, self.made.points])
 
 
+@dataclass(frozen=True)
+class Refused:
+    """What URejectron makes of a test batch, at every threshold; and of clean images that no discriminator has seen."""
+
+    curve: RejectionCurve
+    held: tuple[float, ...]  # [T] share of clean validation images that is refused: high where it has learned its batch by heart
+
+    @property
+    def half(self) -> int:
+        """The place of the threshold 1/2."""
+        return min(range(len(self.curve.thresholds)), key=lambda k: abs(self.curve.thresholds[k] - 0.5))
+
+
 def run(request: Request) -> Result:
     lab = Lab.open(request)
     kind, recipe = lab.setting.signs, lab.recipe(RECIPE)
@@ -56,20 +69,23 @@ def run(request: Request) -> Result:
         net = lab.bench.trained(recipe, Images(parts.train.x, parts.train.y))
     asked = batches(lab, net, parts)
     with torch_threads(lab.setting.threads):
-        curves = {name: curve(lab, net, parts, one) for name, one in asked.items()}
-    n = 2 * len(parts.test)
+        found = {name: refused(lab, net, parts, one) for name, one in asked.items()}
+    curves, n = {name: one.curve for name, one in found.items()}, 2 * len(parts.test)
     return lab.result(
         EXPERIMENTS[6],
-        [classifier(lab, net, parts, asked), refusals(curves, n)],
+        [classifier(lab, net, parts, asked), refusals(found, n)],
         notes=[
             about(RECIPE, net, recipe.space, recipe),
             f"{len(parts.train)} training, {len(parts.dev)} validation and {len(parts.test)} test images, classes made equally "
             "large by warped copies before the split, as in the paper",
             f"PGD with {kind.pgd.steps} steps; CW with {kind.cw.steps} steps and no search for its constant, {kind.cw.constant:g}, "
             "any perturbation allowed; brightness of severity 1",
-            f"each discriminator is trained for {kind.training.epochs} epochs on the training images and on the {n} it then judges",
+            f"each discriminator is trained for {kind.training.epochs} epochs on {kind.known or len(parts.train)} training images "
+            f"and on the {n} it then judges",
+            f"held-out clean: the {len(parts.dev)} validation images, which no discriminator has seen",
+            *kind.changed,
         ],
-        findings=findings(curves),
+        findings=findings(found),
         charts=charts(curves),
     )
 
@@ -87,12 +103,15 @@ def batches(lab: Lab, net: nn.Module, parts: Parts) -> dict[str, Asked]:
     return {"a": made(x, pgd, space), "b": made(x, Direct("cw", kind.cw), anywhere), "c": made(lighter, pgd, space)}
 
 
-def curve(lab: Lab, net: nn.Module, parts: Parts, asked: Asked) -> RejectionCurve:
-    """URejectron adapted to the whole batch, at every threshold."""
-    defense, batch = URejectron(net, parts.train.x, training=lab.setting.signs.training), asked.batch
+def refused(lab: Lab, net: nn.Module, parts: Parts, asked: Asked) -> Refused:
+    """URejectron adapted to the whole batch."""
+    kind, batch, y = lab.setting.signs, asked.batch, asked.y.repeat(2)
+    defense = URejectron(net, parts.train.x[: kind.known], training=kind.training)
     with torch.no_grad():
         redacted = defense.adapt(batch, Context.seeded(lab.request.seed, len(batch)))
-    return rejection_curve(redacted, batch, asked.y.repeat(2), asked.ordinary, thresholds=spread(lab.setting.signs.thresholds))
+    thresholds = spread(kind.thresholds)
+    found, held = (rejection_curve(redacted, batch, y, part, thresholds=thresholds) for part in (asked.ordinary, parts.dev.x))
+    return Refused(found, held.rejected_normal)
 
 
 def spread(count: int) -> list[float]:
@@ -113,16 +132,19 @@ def classifier(lab: Lab, net: nn.Module, parts: Parts, asked: Mapping[str, Asked
     )
 
 
-def refusals(curves: Mapping[str, RejectionCurve], n: int) -> Table:
+def refusals(found: Mapping[str, Refused], n: int) -> Table:
     """Errors among what is answered, by the share of ordinary images that may be refused; and what a threshold of 1/2 does."""
     rows = []
-    for name, one in curves.items():
-        half = min(range(len(one.thresholds)), key=lambda k: abs(one.thresholds[k] - 0.5))
-        cells = [*(slips(one, share) for share in ALLOWED), one.rejected_normal[half], one.error[half], one.error_of_all[half]]
+    for name, one in found.items():
+        curve, half = one.curve, one.half
+        attacked = 2 * curve.rejected[half] - curve.rejected_normal[half]  # half of the batch is ordinary
+        at_half = (curve.rejected_normal[half], one.held[half], attacked, curve.error[half], curve.error_of_all[half])
+        cells = [*(slips(curve, share) for share in ALLOWED), *at_half]
         rows.append(Row((TITLES[name],), tuple(Cell((100 * value,)) for value in cells)))
     columns = (
         *(f"error among answered, at most {100 * share:g} % of ordinary refused" for share in ALLOWED),
-        "threshold 1/2: ordinary refused", "error among answered", "errors of all (Eq. 1)",
+        "threshold 1/2: ordinary refused", "held-out clean refused", "attacked refused", "error among answered",
+        "errors of all (Eq. 1)",
     )  # fmt: skip
     return Table(
         "What URejectron refuses and what slips through, %", ("test batch",), columns, tuple(rows), n, units="in one batch"
@@ -134,16 +156,21 @@ def slips(one: RejectionCurve, share: float) -> float:
     return next(error for error, refused in zip(one.error, one.rejected_normal, strict=True) if refused <= share)
 
 
-def findings(curves: Mapping[str, RejectionCurve]) -> list[str]:
+def findings(found: Mapping[str, Refused]) -> list[str]:
     """The paper's three statements, each beside what was found where a tenth of the ordinary images may be refused."""
+    curves = {name: one.curve for name, one in found.items()}
     a, b, c = (slips(curves[name], 0.1) for name in "abc")
     through = "more slips through than under PGD, as in the paper" if b > a else "no more slips through, against the paper"
     brighter = cost(curves["c"], max(a, 0.01))
+    lost, clean = (one.curve.rejected_normal[one.half] for one in (found["c"], found["a"]))
+    verdict = "they are refused, as in the paper" if lost > 0.5 else "most are answered, against the paper"
     return [
         f"(a) With at most 10 % of clean images refused, {100 * a:.1f} % of what is answered is wrong under PGD.",
         f"(b) Under CW it is {100 * b:.1f} %: {through}.",
         f"(c) Where ordinary images are brighter it is {100 * c:.1f} %; errors as rare as under (a), or 1 %, cost "
         f"{100 * brighter:.1f} % of these images, and {100 * cost(curves['a'], max(a, 0.01)):.1f} % of clean ones in (a).",
+        f"(c) At a threshold of 1/2 {100 * lost:.1f} % of brighter images are refused, and {100 * clean:.1f} % of clean ones in "
+        f"(a): {verdict}.",
     ]
 
 

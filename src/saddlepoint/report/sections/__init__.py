@@ -10,6 +10,7 @@ from saddlepoint.report.sections.margins import margins
 from saddlepoint.report.sections.pictures import pictures
 from saddlepoint.report.sections.radius import radius
 from saddlepoint.report.sections.record import run_again, verify, what_was_run
+from saddlepoint.report.sections.refusals import refusals
 from saddlepoint.report.subject import Section
 
 SECTIONS: tuple[Section, ...] = (
@@ -19,6 +20,7 @@ SECTIONS: tuple[Section, ...] = (
     others,
     attacks,
     climbs,
+    refusals,
     radius,
     margins,
     classes,

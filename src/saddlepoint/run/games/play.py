@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from saddlepoint.attack.space import Ball
-from saddlepoint.auditing.admission import TargetError
+from saddlepoint.auditing.admission import TargetError, placed
 from saddlepoint.auditing.cell import Job
 from saddlepoint.auditing.check import Checked, check
 from saddlepoint.auditing.plan import Plan
@@ -79,10 +79,8 @@ def prepare(spec: GameSpec) -> Setting:
     """Load and check all that the game needs; whatever is wrong is said before anything is attacked."""
     data = load_data(spec.data.name, split=spec.data.split, n=spec.data.n, root=spec.data.root)
     target, _ = resolve(spec.target)
-    if isinstance(target, nn.Module):
-        target = target.to(spec.device)
     x, y = data.x.to(spec.device), data.y.to(spec.device).long()
-    checked = check(target, x, y, Ball(NORMS[spec.threat.norm], radius(spec.threat.eps)))
+    checked = check(placed(target, spec.device), x, y, Ball(NORMS[spec.threat.norm], radius(spec.threat.eps)))
     base = game_base(_granting(checked, spec.target))
     with torch.no_grad():
         views = base.trace(x[:1], Context.seeded(0, 1)).names

@@ -12,6 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from saddlepoint.attack.space import Linf, per_example
 
 Objective = Callable[[Tensor], Tensor]  # [N, ...] -> [N], or their total
+_BETA_1, _BETA_2, _EPSILON = 0.9, 0.999, 1e-8  # of Adam
 
 
 def slope(objective: Objective, x: Tensor, *, recorded: bool = True) -> Tensor:
@@ -33,6 +34,29 @@ def signed_step(x: Tensor, towards: Tensor, size: float | Tensor, center: Tensor
     """x + size towards, then into the ball of that radius around the center and into [0, 1]; `size` may be one per example."""
     step = per_example(size, x) if isinstance(size, Tensor) else size
     return Linf(radius).project(x + step * towards, center)
+
+
+def adam(state: Tensor, g: Tensor, t: int, rate: float) -> Tensor:
+    """The t-th update of Adam, t = 1, 2, ..., of a state [N, 3, ...]: what is moved, and its two moments (Kingma & Ba 2015).
+
+    m <- b1 m + (1 - b1) g,  v <- b2 v + (1 - b2) g^2,  u <- u - rate m' / (sqrt(v') + eps),
+    m' = m / (1 - b1^t),  v' = v / (1 - b2^t).
+    """
+    u, m, v = state.unbind(1)
+    m, v = _BETA_1 * m + (1 - _BETA_1) * g, _BETA_2 * v + (1 - _BETA_2) * g.square()
+    u = u - rate * (m / (1 - _BETA_1**t)) / (_root(v / (1 - _BETA_2**t)) + _EPSILON)
+    return torch.stack([u, m, v], dim=1)
+
+
+def at_rest(u: Tensor) -> Tensor:
+    """[N, 3, ...]: u before any update, its moments being zero."""
+    return torch.stack([u, torch.zeros_like(u), torch.zeros_like(u)], dim=1)
+
+
+def _root(v: Tensor) -> Tensor:
+    """sqrt(v) with slope 0 at 0, where autograd would multiply infinity by zero."""
+    positive = v > 0
+    return torch.where(positive, torch.where(positive, v, 1.0).sqrt(), 0.0)
 
 
 def _unchanged(saved: Tensor) -> Tensor:

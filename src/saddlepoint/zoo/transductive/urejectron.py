@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from saddlepoint.attack.loss import fooled
 from saddlepoint.defense import Context, Defense, Trace, View
+from saddlepoint.game.refusal import RejectionCurve, traded
 from saddlepoint.train.descent import initialised, passes
 from saddlepoint.train.recipe import Adam, Optimizer
 from saddlepoint.zoo.nets.resnet import resnet
@@ -103,20 +104,6 @@ def log_odds(threshold: float) -> float:
     return math.log(threshold) - math.log1p(-threshold)
 
 
-@dataclass(frozen=True)
-class RejectionCurve:
-    """What refusing costs and buys, by threshold: Fig. 1 of Chen et al. 2022 is `error` and `rejected_normal` over `rejected`.
-
-    Both shares of refusals fall from left to right, as the threshold rises.
-    """
-
-    thresholds: tuple[float, ...]  # [T] rising
-    rejected: tuple[float, ...]  # [T] share of the test batch that is refused
-    rejected_normal: tuple[float, ...]  # [T] share of its ordinary images that is refused: rej_U(S) of Eq. 1
-    error: tuple[float, ...]  # [T] share of mistakes among those that are answered, 0 where none is: as the released code counts
-    error_of_all: tuple[float, ...]  # [T] mistakes that are answered, as a share of the whole batch: err_U'(F|S) of Eq. 1
-
-
 def rejection_curve(
     redacted: Redacted, x: Tensor, y: Tensor, normal: Tensor, *, thresholds: int | Sequence[float] = 100, batch_size: int = 256
 ) -> RejectionCurve:
@@ -133,13 +120,4 @@ def rejection_curve(
         odds, beside = (torch.cat([redacted.odds(part) for part in torch.split(t, batch_size)]).double() for t in (x, normal))
         asked = zip(torch.split(x, batch_size), torch.split(y, batch_size), strict=True)
         wrong = torch.cat([fooled(redacted.classifier(part), labels) for part, labels in asked])
-    cuts = torch.tensor([log_odds(t) for t in thresholds], dtype=torch.float64, device=odds.device)[:, None]  # [T, 1]
-    accepted = odds <= cuts  # [T, N]
-    mistakes, answered = (accepted & wrong).sum(1).double(), accepted.sum(1)
-    return RejectionCurve(
-        thresholds=tuple(thresholds),
-        rejected=tuple((1 - answered / len(x)).tolist()),
-        rejected_normal=tuple((beside > cuts).double().mean(1).tolist()),
-        error=tuple((mistakes / answered.clamp(min=1)).tolist()),
-        error_of_all=tuple((mistakes / len(x)).tolist()),
-    )
+    return traded(odds, wrong, beside, [log_odds(t) for t in thresholds], thresholds)

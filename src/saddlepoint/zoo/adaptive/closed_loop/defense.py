@@ -13,12 +13,11 @@ from torch import Tensor, nn
 
 from saddlepoint.defense import Context, Defense, Trace, View
 from saddlepoint.zoo.adaptive.closed_loop.embedding import Embedding, Learner, PrincipalComponents
-from saddlepoint.zoo.adaptive.descent import slope
+from saddlepoint.zoo.adaptive.descent import adam, at_rest, slope
 from saddlepoint.zoo.adaptive.layers import INPUT, refuse_training, steered
 from saddlepoint.zoo.adaptive.learning import parts, refuse_data
 from saddlepoint.zoo.layers import refuse_unknown
 
-_BETA_1, _BETA_2, _EPSILON = 0.9, 0.999, 1e-8  # of Adam
 _PCA = PrincipalComponents()
 
 
@@ -72,7 +71,7 @@ class ClosedLoopControl(Defense):
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         embeddings = self._fitted()
         width = sum(math.prod(embedding.shape) for embedding in embeddings.values())
-        state = x.new_zeros(len(x), 3, width)  # controls and Adam's two moments
+        state = at_rest(x.new_zeros(len(x), width))
         passes = [self._pass(x, state[:, 0])]
         for t in range(1, self.steps + 1):
             state = ctx.through("control", partial(self._update, x, t), state)
@@ -120,17 +119,13 @@ class ClosedLoopControl(Defense):
         return Pass(logits, torch.stack(losses).sum(0))
 
     def _update(self, x: Tensor, t: int, state: Tensor) -> Tensor:
-        """Adam's t-th update of controls: m <- b1 m + (1 - b1) g, v <- b2 v + (1 - b2) g^2, u <- u - rate m' / (sqrt(v') + eps)."""
-        u, m, v = state.unbind(1)
+        """Adam's t-th update of controls."""
 
         def loss(controls: Tensor) -> Tensor:
             losses = self._pass(x, controls).loss
             return losses if self.per_example else losses.mean()
 
-        g = slope(loss, u)
-        m, v = _BETA_1 * m + (1 - _BETA_1) * g, _BETA_2 * v + (1 - _BETA_2) * g.square()
-        u = u - self.rate * (m / (1 - _BETA_1**t)) / (_root(v / (1 - _BETA_2**t)) + _EPSILON)
-        return torch.stack([u, m, v], dim=1)
+        return adam(state, slope(loss, state[:, 0]), t, self.rate)
 
     def _best(self, passes: Sequence[Pass]) -> Tensor:
         logits = torch.stack([p.logits for p in passes])  # [T, N, C]
@@ -150,9 +145,3 @@ class ClosedLoopControl(Defense):
             for part in parts(x):
                 steered(self.net, self.layers, note, part)
         return {name: torch.cat(given) for name, given in found.items()}
-
-
-def _root(v: Tensor) -> Tensor:
-    """sqrt(v) with slope 0 at 0, where autograd would multiply infinity by zero."""
-    positive = v > 0
-    return torch.where(positive, torch.where(positive, v, 1.0).sqrt(), 0.0)

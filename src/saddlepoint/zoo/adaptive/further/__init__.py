@@ -4,10 +4,15 @@ from saddlepoint.zoo.adaptive.further.diffusion import DiffusionPurifier, NoiseN
 from saddlepoint.zoo.adaptive.further.energy import EBMPurifier, EnergyNet
 from saddlepoint.zoo.adaptive.further.generator import DefenseGAN, Generator, WassersteinTraining
 from saddlepoint.zoo.adaptive.further.pixels import PixelCNN, PixelDefend
+from saddlepoint.zoo.adaptive.further.quilting import Quilting
+from saddlepoint.zoo.adaptive.further.synthesis import AnalysisBySynthesis
 from saddlepoint.zoo.adaptive.further.transformations import JPEG, BitDepth, TotalVariation, Transformation, Transformed
+from saddlepoint.zoo.nets.vae import VAE, released_vaes
 
 __all__ = [
     "JPEG",
+    "VAE",
+    "AnalysisBySynthesis",
     "BitDepth",
     "DefenseGAN",
     "DiffusionPurifier",
@@ -17,8 +22,10 @@ __all__ = [
     "NoiseNet",
     "PixelCNN",
     "PixelDefend",
+    "Quilting",
     "TotalVariation",
     "Transformation",
     "Transformed",
     "WassersteinTraining",
+    "released_vaes",
 ]

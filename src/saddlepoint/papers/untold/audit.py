@@ -1,0 +1,119 @@
+"""What an audit leaves that is told nothing, beside what the attacks of each defence's paper leave, on the same images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+from saddlepoint.auditing.result import Audit
+from saddlepoint.auditing.suite import Budget
+from saddlepoint.game.bootstrap import mean_of
+from saddlepoint.papers.bench import Bench
+from saddlepoint.papers.deq.lab import accuracy
+from saddlepoint.papers.registry import Request, Scale
+from saddlepoint.papers.result import Cell, Result, Row, Table
+from saddlepoint.papers.untold import EXPERIMENTS
+from saddlepoint.papers.untold.contests import Contest, exited, learned, purified, solved
+
+_THREADS = 1
+SLACK = 1.0  # points by which the audit may lie above the paper's attack
+LABELS = ("defence", "data", "images", "the paper's attack", "decisive in the audit", "verdict")
+COLUMNS = ("clean", "the paper's attack", "audit", "audit less the paper's", "forward passes", "backward passes")
+NOTES = (
+    "the audit gets the defence, the images and the threat model, and composes its attacks from what it measures; the paper's "
+    "attack is the strongest of those that the paper has for this defence, at the budget of this scale",
+    "an audit counts every image, or every batch of a defence that couples its rows, under the strongest of all it sent; the "
+    "paper's attack is one attack",
+    "decisive: the attack that took most of what those before it had left",
+)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How much of everything."""
+
+    budget: Budget
+    first: int | None  # so many defences; None: all
+
+
+SETTINGS: Mapping[Scale, Setting] = {
+    "tiny": Setting("quick", 1), "small": Setting("standard", None), "paper": Setting("standard", None),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Met:
+    """A defence after its audit."""
+
+    contest: Contest
+    audit: Audit
+
+    @classmethod
+    def of(cls, request: Request, contest: Contest, budget: Budget) -> Met:
+        bench = Bench(request, contest.batch, _THREADS)
+        name = f"{contest.name} on {contest.data}"
+        return cls(contest, bench.audited(contest.defense, contest.images, threat=contest.threat, budget=budget, name=name))
+
+    @property
+    def apart(self) -> Cell:
+        """Points that the audit leaves above what the paper's attack leaves."""
+        found = mean_of(self.audit.correct.double().cpu() - self.contest.left)
+        return Cell((100 * found.value,), interval=(100 * found.low, 100 * found.high))
+
+    @property
+    def behind(self) -> bool:
+        return self.apart.mean > SLACK
+
+    @property
+    def decisive(self) -> str:
+        return max(self.audit.rows, key=lambda row: row.gain).name if self.audit.rows else "none"
+
+    def row(self) -> Row:
+        contest, rows = self.contest, self.audit.rows
+        labels = (
+            contest.name, contest.data, str(len(contest.images.x)), contest.strongest, self.decisive,
+            self.audit.verdict,
+        )  # fmt: skip
+        passes = (Cell((sum(row.forward for row in rows),)), Cell((sum(row.backward for row in rows),)))
+        found = (accuracy(contest.clean), accuracy(contest.left), accuracy(self.audit.correct.double().cpu()), self.apart)
+        return Row(labels, (*found, *passes))
+
+    def told(self) -> str:
+        place = "behind the paper's attack" if self.behind else "at or below the paper's attack and a point"
+        assert self.apart.interval is not None
+        low, high = self.apart.interval
+        apart = f"{self.apart.mean:+.1f} points ({low:+.1f} to {high:+.1f})"
+        return f"{self.contest.name}: {place}, {apart} from {self.contest.strongest}."
+
+
+def adaptive(request: Request) -> Result:
+    return run(request, "untold/adaptive", purified(request))
+
+
+def transductive(request: Request) -> Result:
+    return run(request, "untold/transductive", learned(request))
+
+
+def multi_exit(request: Request) -> Result:
+    return run(request, "untold/multi-exit", exited(request))
+
+
+def equilibrium(request: Request) -> Result:
+    return run(request, "untold/equilibrium", solved(request))
+
+
+def run(request: Request, name: str, contests: Iterator[Contest]) -> Result:
+    """All defences of a family, one after the other."""
+    setting = SETTINGS[request.scale]
+    met = [Met.of(request, contest, setting.budget) for contest in islice(contests, setting.first)]
+    title = f"Accuracy, %, under the paper's attack and under an audit of the budget {setting.budget} that is told nothing"
+    level = sum(not one.behind for one in met)
+    return Bench(request, 1, _THREADS).result(
+        next(one for one in EXPERIMENTS if one.name == name),
+        [Table(title, LABELS, COLUMNS, tuple(one.row() for one in met), 0, digits=1)],
+        notes=NOTES,
+        findings=[f"{level} of {len(met)} audits end at or below the paper's attack and a point.", *(one.told() for one in met)],
+        charts=(),
+        repeats=1,
+    )

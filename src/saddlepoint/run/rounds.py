@@ -1,0 +1,45 @@
+"""Two rounds at most: the adversaries that were planned, then remedies for what they showed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from saddlepoint.auditing.cell import Group
+from saddlepoint.auditing.plan import Evidence
+from saddlepoint.auditing.remedies import remedies
+from saddlepoint.game import Episode
+from saddlepoint.run.work import Work, torch_threads
+
+Finished = Callable[[str], Episode]  # a cell by its name
+
+
+class Played(NamedTuple):
+    """All that was sent in the end, and what it showed."""
+
+    work: Work
+    evidence: Evidence
+
+
+def rounds(work: Work, finish: Callable[[Work], Finished]) -> Played:
+    """What a plan leads to. `finish` computes the cells of a work, or finds them, and says how they are read.
+
+    The second round follows from the first: whoever has the same cells asks for the same remedies.
+    """
+    first = _evidence(work, finish(work), None)
+    with torch_threads(work.threads):
+        found = remedies(work.plan, first)
+    if not found:
+        return Played(work, first)
+    further = work.more(found)
+    return Played(further, _evidence(further, finish(further), first))
+
+
+def _evidence(work: Work, finished: Finished, before: Evidence | None) -> Evidence:
+    count = len(work.plan.adversaries)
+    with torch_threads(work.threads):
+        groups = [
+            Group.of(work.plan.job, rows, [finished(work.keys[g, a]) for a in range(count)])
+            for g, rows in enumerate(work.plan.job.groups)
+        ]
+        return Evidence.of(work.plan, groups, before)
