@@ -10,7 +10,6 @@ from saddlepoint.describe import describe
 from saddlepoint.game import (
     Adversary,
     Among,
-    Cascade,
     Direct,
     FixedPoint,
     GreedyModelSpace,
@@ -51,8 +50,6 @@ def price(adversary: Adversary | Joint, draws: int = 1) -> Passes:
             return price(inner.direct).plus(2 * draws).times(inner.targets).plus(1)
         case Restarts():
             return price(inner.adversary, draws).plus(2 * draws).times(inner.times)
-        case Cascade():
-            return _total([price(part, draws).plus(2 * draws) for part in inner.adversaries])
         case Pursuit():
             return _total([price(inner.first, draws), price(inner.then, draws)]).plus(3 * draws)
         case Transfer() | Around() | Among():

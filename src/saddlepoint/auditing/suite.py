@@ -23,7 +23,6 @@ from saddlepoint.auditing.traits import Traits
 from saddlepoint.defense import Access, Defense, Plain
 from saddlepoint.game import (
     Adversary,
-    Cascade,
     Direct,
     FixedPoint,
     GreedyModelSpace,
@@ -41,7 +40,7 @@ Budget = Literal["quick", "standard", "thorough"]
 _DEAR_TARGETS = 3
 # Who is pursued: the share of the right class's lead that may be left after three targets, after all, after a first look at
 # scores, and after a second. Tuned on nets that others trained.
-_FALLING, _CLOSE, _NEAR = 0.35, 0.06, (0.5, 0.2)
+_FALLING, _CLOSE, _NEAR = 0.35, 0.2, (0.45, 0.15)
 _MASKED_QUERIES, _MASKED_STARTS = 4, 5  # times the queries, and starts, where gradients are masked
 
 
@@ -59,7 +58,7 @@ class Spending:
     rounds: int  # in which models are anticipated that a defence may learn
     samples: int  # differences per gradient where gradients cannot be had, or trusted; 0: none
     remedies: float  # for the symptoms that are found, in parts of what all that is sent anyway asks of every example; 0: none
-    chase: int = 0  # steps for rows that an attack nearly broke; 0: none
+    chase: int = 0  # steps to the nearest boundary for rows that gradients nearly broke; 0: none
     hunt: tuple[int, ...] = ()  # queries for rows that a search nearly broke: a first look at all, and longer ones
 
 
@@ -76,8 +75,8 @@ SPENDING: dict[Budget, Spending] = {
         rounds=4,
         samples=32,
         remedies=0.5,
-        chase=100,
-        hunt=(200, 700, 3000),
+        chase=150,
+        hunt=(200, 600, 3000),
     ),
     "thorough": Spending(
         steps=100, targets=9, toward=100, queries=5000, draws=50, boundary=100, starts=40, rounds=10, samples=128, remedies=0.5
@@ -212,7 +211,7 @@ class _Kit:
     def seeing(self) -> Iterator[Choice]:
         apgd, purse, spend = self.apgd, self.purse, self.spend
         yield Choice(apgd, f"cross-entropy{self._why()}")
-        longer = APGD(min(3 * spend.steps // 2, purse.steps))
+        longer = APGD(min(spend.steps if self.chases else 3 * spend.steps // 2, purse.steps))
         yield Choice(replace(apgd, name="apgd-dlr", attack=longer, loss=dlr_or_margin), f"a loss without scale{self._why()}")
         yield from self._other_rules()
         if self.defense.random:
@@ -220,7 +219,8 @@ class _Kit:
             yield Choice(fixed, "random: one draw held fixed, for as many steps as averaging would not pay for")
         toward = replace(apgd, name="apgd-t", attack=APGD(min(spend.toward, purse.steps)))
         if targets := purse.times(toward, self.targets):
-            yield self._chased(MultiTarget(toward, targets, targeted_margin), f"{targets} classes one by one{self._why()}")
+            every, reason = MultiTarget(toward, targets, targeted_margin), f"{targets} classes one by one{self._why()}"
+            yield self._chased(every, reason) if self.chases else Choice(every, reason)
         fab = Direct("fab-t", FAB(max(spend.boundary, 1), facet=own_facet), stop_at_success=apgd.stop_at_success, rules=self.around)
         if not self.defense.random and spend.boundary and (targets := purse.times(fab, spend.targets)):
             yield Choice(MultiTarget(fab, targets, targeted_margin), "the nearest boundary, which no loss of scale can hide")
@@ -230,15 +230,17 @@ class _Kit:
             reason = "and go on where values stand still" if self.known.masked else "and find corners that long ones miss"
             yield Choice(Restarts(pgd, starts), f"short steps from {starts} starts {reason}{self._why()}")
 
+    @property
+    def chases(self) -> bool:
+        """Can rows be told apart by how near gradients brought them?"""
+        return bool(self.spend.chase) and self.apgd.stop_at_success and not self.known.masked
+
     def _chased(self, every: MultiTarget, reason: str) -> Choice:
-        """Few targets first, all of them where these lead somewhere, the nearest boundary and longer runs where all lead far."""
-        if not self.spend.chase or self.known.masked or not self.apgd.stop_at_success:
-            return Choice(every, reason)
+        """Few targets first, all of them where these lead somewhere, the nearest boundary where all of them lead far."""
         few = replace(every, targets=min(every.targets, _DEAR_TARGETS))
-        fmn = replace(every.direct, name="fmn", attack=FMN(3 * self.spend.chase // 2), loss=margin)
-        longer = replace(few, direct=replace(every.direct, attack=APGD(self.spend.chase)))
-        chased = self._pursuing(few, Pursuit(every, Cascade("chase", (fmn, longer)), _CLOSE), _FALLING)
-        told = f"{reason}, {few.targets} where these lead nowhere, longer where all nearly win"
+        fmn = replace(every.direct, name="fmn", attack=FMN(self.spend.chase), loss=margin)
+        chased = self._pursuing(few, Pursuit(every, fmn, _CLOSE), _FALLING)
+        told = f"{reason}, {few.targets} where these lead nowhere, and the nearest boundary where all lead far"
         return Choice(every, reason) if chased is few else Choice(chased, told)
 
     def _pursuing(self, first: Adversary, then: Adversary, within: float) -> Adversary:
@@ -341,7 +343,7 @@ class _Kit:
         graded = isinstance(defense, Plain) and grants(self.threat.access, "gradient") and not self.known.around and not everything
         if access == "score":
             square: Adversary = Direct("square", Square(queries), estimator=estimator)
-            hunts = graded and spend.hunt and self.apgd.stop_at_success and not self.known.masked
+            hunts = graded and spend.hunt and self.chases
             reason = "scores alone: gradients that mislead do not count"
             yield Choice(self._hunt(), f"{reason}; longer where that nearly wins") if hunts else Choice(square, reason)
         if access == "decision" or (space.p == math.inf and not defense.coupled and not graded):

@@ -241,8 +241,8 @@ class Trials:
         coins = Coins.of(self.job.seed, rows)
         first, second = (direct.estimator.slope(goal, self.job.x[rows], coins.fold(k)).grad.flatten(1) for k in (1, 2))
         # What is no number points nowhere: it counts as zero, not as an average that nobody can compare.
-        first, second = (grad.double().nan_to_num(0.0, 0.0, 0.0) for grad in (first, second))
-        return float(torch.cosine_similarity(first, second).mean())
+        one, other = (grad.double().nan_to_num(0.0, 0.0, 0.0) for grad in (first, second))
+        return float(torch.cosine_similarity(one, other).mean())
 
     @cached_property
     def cost(self) -> Cost | None:
