@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from torch import nn
@@ -9,8 +11,7 @@ from torch import nn
 import saddlepoint as sp
 from saddlepoint.auditing import checklist
 from saddlepoint.auditing.cell import Group
-from saddlepoint.auditing.plan import _rows, plan
-from saddlepoint.auditing.trials import Trials
+from saddlepoint.auditing.plan import Evidence, plan
 from saddlepoint.game.adversary import CleanCopies
 
 RADIUS = 0.01
@@ -92,7 +93,7 @@ def trials(target, sent, threat=THREAT, y=Y):
     planned = plan(target, X, y, threat=threat, adversaries=sent)
     job = planned.job
     groups = [Group.of(job, rows, [job.play(sent, rows) for sent in planned.adversaries]) for rows in job.groups]
-    return Trials(job, planned.adversaries, groups, _rows(groups, {}))
+    return Evidence.of(planned, groups).trials
 
 
 CASES = [
@@ -200,3 +201,22 @@ def test_a_cost_is_not_held_against_a_defence_whose_static_net_hardly_falls():
 def test_the_cost_counts_calls_of_the_static_net():
     assert trials(Purified(calls=5), [APGD]).cost.calls == 5
     assert trials(Purified(calls=5), [APGD]).cost.graded == 0
+
+
+def test_gradients_that_are_no_numbers_do_not_pass_for_gradients_that_agree():
+    class Undefined(Tossed):
+        def trace(self, x, ctx):
+            return super().trace(x + (x - x).abs().sqrt(), ctx)  # the slope of a root at zero is infinite, times zero
+
+    t = trials(Undefined(0.1), [EOT])
+    assert t.agreement == 0
+    assert checklist.coins(t).state == "fail"
+
+
+def test_time_that_others_use_is_no_cost_of_the_defence():
+    class Waiting(Purified):
+        def trace(self, x, ctx):
+            time.sleep(0.05)
+            return super().trace(x, ctx)
+
+    assert trials(Waiting(), [sp.Direct("pgd", sp.PGD(1))]).cost.seconds < 0.05

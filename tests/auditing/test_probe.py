@@ -395,7 +395,9 @@ def test_a_net_that_often_tosses_the_same_twice_is_random(salt):
     """One of three factors for the whole batch: two calls agree in a third of all cases."""
 
     def toss(z):
-        torch.rand(salt)
+        torch.rand(salt * len(z))
         return z * (1 + torch.randint(0, 3, ()))
 
-    assert "random" in sp.probe(Net(after=toss).eval(), X, Y, threat=LINF)
+    traits = sp.probe(Net(after=toss).eval(), X, Y, threat=LINF)
+    assert "random" in traits
+    assert "coupled" not in traits  # a batch of another size meets other coins, which is no neighbour's doing

@@ -182,3 +182,13 @@ def test_a_cell_that_runs_away_is_told():
 
 def test_a_handmade_equilibrium_that_settles_is_not_accused():
     assert not found(Handmade(Curved.contractive(3), method=Broyden(steps=30, tolerance=1e-8)), uniform(0, 20, 7))
+
+
+def test_a_gradient_that_is_cut_before_the_solver_does_not_end_an_audit():
+    """Attacks lead around the cut; where plain gradients do not come through, no backward solve can be asked how it ended."""
+
+    class Cut(Own):
+        def trace(self, x, ctx):
+            return super().trace(ctx.through("cut", torch.Tensor.detach, x), ctx)
+
+    assert not found(Cut(0.5, Broyden(steps=30, tolerance=1e-8)))

@@ -28,8 +28,8 @@ MADE = {  # by a factory that works: what a factory made, and what is said of it
     "one_logit": r"must answer with floating-point logits \[16, C >= 2\], got torch.float32 \[16, 1\]",
     "maps": r"must answer with floating-point logits \[16, C >= 2\], got torch.float32 \[16, 10, 1, 1\]",
     "one_row": r"must answer with floating-point logits \[16, C >= 2\], got torch.float32 \[1, 10\]",
-    "no_number": "must answer with finite logits, found NaN or infinite ones on 16 of 16 clean images. Mend the model first",
-    "exploding": "must answer with finite logits, found NaN or infinite ones on 16 of 16 clean images. Mend the model first",
+    "no_number": "NaN or infinite logits on 16 of 16 clean images. Mend it first",
+    "exploding": "NaN or infinite logits on 16 of 16 clean images. Mend it first",
     "on_meta": r"answers on meta, the images are on cpu. Move it there: net.to\('cpu'\)",
 }
 BEFORE = {  # a target is there
@@ -88,9 +88,10 @@ def test_what_only_the_library_can_be_handed(target, message):
 
 
 def test_labels_that_the_target_does_not_know():
-    with pytest.raises(ValueError, match="labels go up to 9, but the target answers with 4 classes"):
-        sp.audit(bad_targets.few_classes(), X, Y, threat=sp.Linf(0.05))
-    assert "labels go up to 9, but the target answers with 4 classes" in told("audit", f"{BAD}:few_classes", *QUICK)
+    for ask in (sp.audit, sp.probe):
+        with pytest.raises(ValueError, match="labels go up to 9, but the target answers with 4 classes"):
+            ask(bad_targets.few_classes(), X, Y, threat=sp.Linf(0.05))
+    assert "labels go up to 9, but the target answers with 4 classes" in told("probe", f"{BAD}:few_classes")
 
 
 def test_a_target_that_writes_into_its_input_is_told_to_copy_it():

@@ -54,11 +54,12 @@ def test_a_dry_run_prints_a_specification_that_runs_and_attacks_nothing():
     result = call("audit", f"{TARGETS}:make", *QUICK, "--batch-size", "10", "--out", "here", "--dry-run")
     assert result.exit_code == 0, result.output
     assert "6 cells: 2 groups of images x clean, apgd-ce, apgd-dlr." in result.stderr
+    assert "No remedies are tried for symptoms at this budget." in result.stderr
     assert not Path("here").exists()
     Path("spec.toml").write_text(result.stdout)
     assert call("run", "spec.toml", "--out", "here", "--quiet").exit_code == 0
     planned = json.loads(call("run", "spec.toml", "--out", "here", "--dry-run", "--json").stdout)
-    assert (planned["cells"], planned["done"]) == (6, 6)
+    assert (planned["cells"], planned["done"], planned["remedies"]) == (6, 6, 0)
 
 
 def test_all_of_ones_own_images_are_still_all_when_read_from_the_specification():

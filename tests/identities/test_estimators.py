@@ -13,7 +13,7 @@ from saddlepoint.attack.goal import Goal
 from saddlepoint.attack.loss import cross_entropy, margin
 from saddlepoint.coins import Coins
 from saddlepoint.defense import Defense, Plain
-from saddlepoint.gradients import SPSA, Backprop, EoT, Estimator, FixedCoins, Reading, Slope
+from saddlepoint.gradients import SPSA, Backprop, EoT, Estimator, FixedCoins, Reading, Slope, Smoothed
 
 Y = torch.tensor([0, 1, 2, 3, 0])
 X = uniform(0, 5, 6)
@@ -93,6 +93,8 @@ def test_an_estimate_from_nothing_is_refused() -> None:
         EoT(0)
     with pytest.raises(ValueError, match="samples >= 1 and sigma > 0, got samples=0"):
         SPSA(0)
+    with pytest.raises(ValueError, match="samples >= 1 and width > 0, got samples=8 and width=0"):
+        Smoothed(width=0)
 
 
 def test_fixed_coins_is_one_function_and_backprop_is_not() -> None:
@@ -122,6 +124,21 @@ def test_spsa_converges_to_the_gradient_of_a_linear_function() -> None:
     assert ((slope.grad - want).abs() < bound).all()
 
 
+def test_a_smoothed_gradient_is_that_of_the_mean_over_a_cube_and_its_value_that_of_the_point() -> None:
+    """mean over u of sin(k (x + width u)) has the slope k cos(k x) sin(k width) / (k width); five sigma of k / sqrt(samples)."""
+    k, width, samples, x = 40.0, 0.1, 4000, 0.2 + 0.6 * uniform(0, 5, 6)
+
+    def wave(v: Tensor, c: Coins) -> Reading:
+        assert ((v >= 0) & (v <= 1)).all()
+        return Reading((k * v).sin().sum(1), v.sum(1) > 0)
+
+    slope = Smoothed(samples, width).slope(wave, x, coins(5))
+    want = k * (k * x).cos() * math.sin(k * width) / (k * width)
+    assert (slope.grad - want).abs().amax() < 5 * k / math.sqrt(2 * samples) * 1.01
+    assert torch.equal(slope.reading.value, wave(x, coins(5)).value)
+    Smoothed(8, width).slope(wave, uniform(1, 5, 6).round(), coins(5))  # at the edge of the box neighbours stay inside
+
+
 def test_spsa_rows_do_not_see_each_other() -> None:
     """Each row's estimate is that of the row alone, to the last rounding of a matrix product."""
     f = goal(Purifier(smooth(1)))
@@ -142,6 +159,8 @@ def test_spsa_rows_do_not_see_each_other() -> None:
         (EoT(3, SPSA(5)), 3, (33, 0)),
         (FixedCoins(EoT(2)), 2, (2, 2)),
         (SPSA(10), 1, (21, 0)),
+        (Smoothed(4), 1, (5, 4)),
+        (EoT(3, Smoothed(1)), 3, (6, 3)),
     ],
     ids=repr,
 )
@@ -165,7 +184,7 @@ def test_an_estimator_costs_what_it_says(estimator: Estimator, read: int, slope:
     assert seat.meter.backward.tolist() == [slope[1]] * 5
 
 
-@pytest.mark.parametrize("estimator", [Backprop(), EoT(3), SPSA(2000, 1e-4)], ids=repr)
+@pytest.mark.parametrize("estimator", [Backprop(), EoT(3), Smoothed(3), SPSA(2000, 1e-4)], ids=repr)
 def test_facets_are_the_margins_of_all_other_classes_and_their_gradients(estimator: Estimator) -> None:
     net = Affine.random(1, 4, 6)
     seat = oracle(Static(net), Y, estimator=estimator)

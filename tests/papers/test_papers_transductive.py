@@ -30,7 +30,7 @@ from saddlepoint.papers.transductive.figure_1 import cost, slips, spread
 from saddlepoint.papers.transductive.given import Given
 from saddlepoint.papers.transductive.lab import Base, Lab
 from saddlepoint.papers.transductive.module import Module
-from saddlepoint.papers.transductive.nets import recipes
+from saddlepoint.papers.transductive.nets import Residue, recipes
 from saddlepoint.papers.transductive.scales import SETTINGS
 from saddlepoint.papers.transductive.table_1 import findings
 from saddlepoint.papers.write import reproduce
@@ -204,6 +204,13 @@ def test_thresholds_reach_from_refusing_all_to_refusing_nothing() -> None:
 def told(share: float, count: int = 8) -> SimpleNamespace:
     """An episode that answers this share of the images rightly, the first ones."""
     return SimpleNamespace(correct=(torch.arange(count) < share * count)[None].double())
+
+
+def test_a_ramp_has_no_grain_and_a_chessboard_little_else() -> None:
+    down, right = torch.meshgrid(torch.arange(8.0), torch.arange(8.0), indexing="ij")
+    ramp, board = (down + 2 * right).double(), (1 - 2 * ((down + right) % 2)).double()
+    assert Residue()(ramp[None, None])[..., 1:-1, 1:-1].abs().amax() < 1e-12  # a sum of nine numbers below 22
+    torch.testing.assert_close(Residue()(board[None, None])[0, 0, 1:-1, 1:-1], (80 / 9 * board)[1:-1, 1:-1], rtol=1e-14, atol=0)
 
 
 def test_gains_stand_beside_the_mean_of_the_papers_seven() -> None:

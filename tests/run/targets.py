@@ -32,6 +32,17 @@ def linear():
     return Linear().eval()
 
 
+class Trembling(Linear):
+    """The same but for a tremor of a hundredth, whose slope outdoes all others: a standard audit finds that gradients disagree."""
+
+    def forward(self, x):
+        return super().forward(x) + (1e-4 * (1e5 * x).sin()).flatten(1).sum(1, keepdim=True) * torch.arange(10)
+
+
+def trembling():
+    return Trembling().eval()
+
+
 def broken():
     raise RuntimeError("no such checkpoint")
 

@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -186,7 +187,7 @@ class Brittle:
     def __exit__(self, *error):
         return False
 
-    def submit(self, compute, spec, cell):
+    def submit(self, compute, spec, cell, remedies):
         self.calls += 1
         if self.calls in self.when:
             raise BrokenProcessPool
@@ -205,13 +206,13 @@ class Brittle:
 def test_no_cell_is_lost_when_the_pool_breaks_while_it_is_handed_one(monkeypatch, when, dying):
     monkeypatch.setattr(executor_module, "ProcessPoolExecutor", Brittle(set(when), set(dying)))
     cells = [(0, k) for k in range(9)]
-    assert sorted(Processes(workers=3, retries=4).run(None, "spec", cells)) == cells
+    assert sorted(Processes(workers=3, retries=4).run(SimpleNamespace(remedies=()), "spec", cells)) == cells
 
 
 def test_a_pool_that_keeps_breaking_is_given_up(monkeypatch):
     monkeypatch.setattr(executor_module, "ProcessPoolExecutor", Brittle(set(range(2, 99)), set()))
     with pytest.raises(RuntimeError, match="died 3 times"):
-        list(Processes(workers=1).run(None, "spec", [(0, k) for k in range(9)]))
+        list(Processes(workers=1).run(SimpleNamespace(remedies=()), "spec", [(0, k) for k in range(9)]))
 
 
 def test_an_interrupt_stops_after_the_current_cell_and_says_how_to_go_on(tmp_path):

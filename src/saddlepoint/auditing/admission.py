@@ -107,8 +107,8 @@ def refuse_answer(out: object, x: Tensor) -> None:
     if not out.isfinite().all():
         bad = int((~out.isfinite()).any(1).sum())
         raise TargetError(
-            f"the target must answer with finite logits, found NaN or infinite ones on {bad} of {n} clean images. Mend the model "
-            "first: answers that cannot be compared have no robustness."
+            f"the target must answer with finite logits, but answers with NaN or infinite logits on {bad} of {n} clean images. "
+            "Mend it first: answers that cannot be compared have no robustness."
         )
 
 

@@ -38,13 +38,10 @@ def check(target: Target, x: Tensor, y: Tensor, space: Ball) -> Checked:
         raise TargetError(f"the {subject.kind} changes its input in place. Copy it first: x = x.clone().")
     if subject.declares or isinstance(subject.defense, MultiExit):
         _refuse_lies(subject, traits)
-    classes = subject.answer.shape[1] - subject.defense.rejects
-    if int(y.amax()) >= classes:
-        raise TargetError(f"labels go up to {int(y.amax())}, but the target answers with {classes} classes (0 to {classes - 1}).")
     _, ctx = subject.views()
     around = _broken(traits)
     findings = tuple(_findings(subject, traits, around))
-    return Checked(_guised(target, subject, traits, around), classes, findings, traits, frozenset(ctx.endings), around)
+    return Checked(_guised(target, subject, traits, around), subject.classes, findings, traits, frozenset(ctx.endings), around)
 
 
 def _guised(target: Target, subject: Subject, traits: Traits, around: tuple[str, ...]) -> Defense:

@@ -53,7 +53,7 @@ class Cost:
 
     calls: float  # of the static net, per image
     graded: float  # of these, with gradients on: the defence optimises as it answers
-    seconds: float  # of an answer to a batch
+    seconds: float  # of an answer to a batch; of the processor, where that computes it
     static_seconds: float  # of the static net's
 
     @property

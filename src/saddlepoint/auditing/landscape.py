@@ -42,11 +42,10 @@ def agreement(job: Job, rows: Tensor) -> Tensor | None:
     space = replace(job.threat.space, radius=_NEAR * job.threat.space.radius)
     x, coins = job.x[rows], Coins.of(job.seed, rows)
     try:
-        first, second = (
-            _estimator(job).slope(_goal(job, rows), space.sample(x, coins.fold(k)), coins).grad.flatten(1).double() for k in (1, 2)
-        )
+        slopes = [_estimator(job).slope(_goal(job, rows), space.sample(x, coins.fold(k)), coins) for k in (1, 2)]
     except (ValueError, RuntimeError):
         return None  # what cannot be differentiated is told elsewhere
+    first, second = (slope.grad.flatten(1).double().nan_to_num(0.0, 0.0, 0.0) for slope in slopes)
     both = (first != 0).any(1) & (second != 0).any(1)
     return torch.cosine_similarity(first, second)[both].cpu() if both.any() else None
 

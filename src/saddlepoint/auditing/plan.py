@@ -19,6 +19,7 @@ from saddlepoint.auditing.cell import Group, Job
 from saddlepoint.auditing.check import check
 from saddlepoint.auditing.checklist import checklist
 from saddlepoint.auditing.comparing import compare
+from saddlepoint.auditing.price import entrance
 from saddlepoint.auditing.result import Audit, Examples, Row, Symptom
 from saddlepoint.auditing.sent import ANTICIPATING, kinds
 from saddlepoint.auditing.settling import unsettled
@@ -91,7 +92,8 @@ def plan(
     sent = tuple(choice.adversary for choice in choices)
     findings = (*checked.findings, *_unanticipated(checked.defense, sent))
     # What somebody asked for is sent as it is; what the budget composed may be followed by remedies.
-    allowance = 0 if adversaries else int(SPENDING[budget].remedies * sum(choice.passes or 0 for choice in choices))
+    draws = threat.draws if checked.defense.random else 1
+    allowance = 0 if adversaries else int(SPENDING[budget].remedies * sum(entrance(one, draws).total for one in sent))
     return Plan(
         name or type(target).__name__, budget, job, (Stand(), *sent), findings, choices, checked.traits, claim=claim,
         allowance=allowance,

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from saddlepoint.auditing.sent import kinds
 from saddlepoint.describe import describe
-from saddlepoint.game import Adversary, Among, Direct, FixedPoint, GreedyModelSpace, MultiTarget, Restarts, Retrained, Transfer
+from saddlepoint.game import (
+    Adversary,
+    Among,
+    Direct,
+    FixedPoint,
+    GreedyModelSpace,
+    MultiTarget,
+    Pursuit,
+    Restarts,
+    Retrained,
+    Transfer,
+)
 from saddlepoint.game.adversary import Around
 from saddlepoint.game.transductive import Joint
 
@@ -38,25 +50,43 @@ def price(adversary: Adversary | Joint, draws: int = 1) -> Passes:
             return price(inner.direct).plus(2 * draws).times(inner.targets).plus(1)
         case Restarts():
             return price(inner.adversary, draws).plus(2 * draws).times(inner.times)
+        case Pursuit():
+            return _total([price(inner.first, draws), price(inner.then, draws)]).plus(3 * draws)
         case Transfer() | Around() | Among():
             return price(inner.adversary, draws)
         case GreedyModelSpace():
             pools = [1 + i * draws for i in range(inner.rounds)]
             rounds = [price(inner.direct.lasting(inner.over.patience(m))).times(m).plus(draws) for m in pools]
-            return Passes(sum(r.forward for r in rounds), sum(r.backward for r in rounds))
+            return _total(rounds)
         case FixedPoint():
             rounds = [price(inner.direct).times(draws if i else 1).plus(draws) for i in range(inner.rounds)]
-            return Passes(sum(r.forward for r in rounds), sum(r.backward for r in rounds))
+            return _total(rounds)
         case Retrained():
             return price(inner.direct).times(inner.models).plus(inner.models)
         case _:
             raise TypeError(f"the price of a {type(adversary).__name__} is not known.")
 
 
+def entrance(adversary: Adversary, draws: int = 1) -> Passes:
+    """The part of its price that every example pays which stands: a pursuit goes on after those alone that it nearly broke."""
+    inner: Any = adversary
+    match inner:
+        case Pursuit():
+            return entrance(inner.first, draws)
+        case Transfer() | Around() | Among():
+            return entrance(inner.adversary, draws)
+        case _:
+            return price(inner, draws)
+
+
 def affordable(adversary: Adversary, draws: int, queries: int | None) -> bool:
     """Do so many queries per example pay for it? Searches without gradients stop where queries end."""
     searches = bool(kinds(describe(adversary)) & {"Square", "RayS"})
     return queries is None or searches or price(adversary, draws).forward <= queries
+
+
+def _total(parts: Sequence[Passes]) -> Passes:
+    return Passes(sum(part.forward for part in parts), sum(part.backward for part in parts))
 
 
 def _direct(direct: Direct) -> Passes:

@@ -27,7 +27,6 @@ from saddlepoint.auditing.trials import Trials
 from saddlepoint.game import Adversary, Among, Direct, Restarts
 from saddlepoint.gradients import BPDA, SPSA, EoT, Estimator, Rule, Smoothed
 
-_MOST = 0.5  # of the allowance: what one remedy may take, so that something is left for another
 _STEPS = 20  # of a short walk
 _PART = 4  # of the radius, the fourth: how far neighbours and the two sides of a difference may lie
 
@@ -42,7 +41,7 @@ def remedies(plan: Plan, evidence: Evidence) -> tuple[Choice, ...]:
     # What keeps a verdict from holding comes first.
     for way in sorted(WAYS, key=lambda way: not any(signs[name].weighs for name in way.signs if name in signs)):
         met = [signs[name] for name in way.signs if name in signs]
-        found = patient.largest(way, met, min(purse, _MOST * whole)) if met else None
+        found = patient.largest(way, met, min(purse, way.most * whole)) if met else None
         if found is not None and found.choice.name not in (choice.name for choice in chosen):
             chosen.append(found.choice)
             purse -= found.passes
@@ -73,6 +72,7 @@ class Way:
 
     signs: tuple[str, ...]
     sizes: Callable[[_Patient], Iterator[Size]]
+    most: float = 0.5  # of the allowance, so that something is left for another
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,8 @@ def _searching(p: _Patient) -> Iterator[Size]:
 _OUTDONE = ("black box beats white box", "transfer beats white box", MASKED, BACKWARD, ADAPTIVE)
 _HIDDEN = ("unavailable gradients", "unbounded attack fails", "staircase", WHITE_BOX, UNBOUNDED)
 WAYS: tuple[Way, ...] = (
-    Way((CONVERGED, "still rising", "incomplete optimisation", "not converged", MASKED, ADAPTIVE), _longer),
+    # What climbed well is not far from its end: it needs less than what lost its way.
+    Way((CONVERGED, "still rising", "incomplete optimisation", "not converged", MASKED, ADAPTIVE), _longer, most=0.25),
     Way((COINS, "EoT has not converged"), _draws),
     Way(("unavailable gradients", WHITE_BOX), _loss),
     Way(("gradients disagree", "unstable predictions", SINGLE), _smoothed),

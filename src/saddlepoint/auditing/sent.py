@@ -11,7 +11,7 @@ from saddlepoint.auditing.answering import AtAnswer
 from saddlepoint.defense import Defense, Plain
 from saddlepoint.describe import Plain as Described
 from saddlepoint.describe import describe
-from saddlepoint.game import Adversary, Among, Direct, MultiTarget, Restarts, Stand, Transfer
+from saddlepoint.game import Adversary, Among, Direct, MultiTarget, Pursuit, Restarts, Stand, Transfer
 
 # As descriptions call them: what stands in for a backward pass that fails, and what looks at many coins or at one.
 APPROXIMATE = frozenset({"BPDA", "SPSA", "Phantom"})
@@ -62,6 +62,11 @@ class Sent:
         return not self.white_box and not self.transfers
 
     @property
+    def nearest(self) -> bool:
+        """Looks for the nearest mistake, and climbs nothing on the way."""
+        return bool(kinds(describe(core(self.adversary) or self.adversary)) & MINIMUM_NORM)
+
+    @property
     def copies(self) -> bool:
         """Hands over the clean image where it did not succeed."""
         return bool(self.kinds & _COPYING)
@@ -102,6 +107,8 @@ def core(adversary: Adversary) -> Adversary | None:
     """One run of one optimiser, if that is what the adversary repeats: without restarts and targets, else as it was."""
     if isinstance(adversary, MultiTarget):
         return adversary.direct
+    if isinstance(adversary, Pursuit):
+        return core(adversary.first)
     if isinstance(adversary, Restarts | Among):
         return core(adversary.adversary)
     if isinstance(adversary, AtAnswer):
@@ -129,7 +136,7 @@ def direct_of(core: Adversary) -> Direct:
 
 def climbing(sent: Sequence[Sent]) -> list[tuple[Sent, Adversary]]:
     """White-box attacks that climb an objective step by step, each with its `core`."""
-    found = [(one, core(one.adversary)) for one in sent if one.white_box and not one.kinds & MINIMUM_NORM]
+    found = [(one, core(one.adversary)) for one in sent if one.white_box and not one.nearest]
     return [(one, inner) for one, inner in found if inner is not None]
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 from saddlepoint.attack.aim import mean_of_losses
 from saddlepoint.attack.apgd import APGD
 from saddlepoint.attack.fab import FAB, own_facet
+from saddlepoint.attack.fmn import FMN
 from saddlepoint.attack.loss import cross_entropy, margin, targeted_margin
 from saddlepoint.attack.oracle import grants
 from saddlepoint.attack.pgd import PGD
@@ -20,12 +21,26 @@ from saddlepoint.auditing.answering import AtAnswer, answers_otherwise
 from saddlepoint.auditing.price import affordable, price
 from saddlepoint.auditing.traits import Traits
 from saddlepoint.defense import Access, Defense, Plain
-from saddlepoint.game import Adversary, Direct, FixedPoint, GreedyModelSpace, MultiTarget, Restarts, Retrained, Threat, Transfer
+from saddlepoint.game import (
+    Adversary,
+    Direct,
+    FixedPoint,
+    GreedyModelSpace,
+    MultiTarget,
+    Pursuit,
+    Restarts,
+    Retrained,
+    Threat,
+    Transfer,
+)
 from saddlepoint.game.standard import dlr_or_margin, targeted_dlr_or_margin
 from saddlepoint.gradients import BPDA, SPSA, Backprop, Checkpointed, EoT, Estimator, FixedCoins, Phantom, Rule
 
 Budget = Literal["quick", "standard", "thorough"]
 _DEAR_TARGETS = 3
+# Who is pursued: the share of the right class's lead that may be left after three targets, after all, after a first look at
+# scores, and after a second. Tuned on nets that others trained.
+_FALLING, _CLOSE, _NEAR = 0.35, 0.2, (0.45, 0.15)
 _MASKED_QUERIES, _MASKED_STARTS = 4, 5  # times the queries, and starts, where gradients are masked
 
 
@@ -42,13 +57,26 @@ class Spending:
     starts: int  # of a short PGD; 0: none
     rounds: int  # in which models are anticipated that a defence may learn
     samples: int  # differences per gradient where gradients cannot be had, or trusted; 0: none
-    remedies: float  # for the symptoms that are found, in parts of the price of all that is sent anyway; 0: none
+    remedies: float  # for the symptoms that are found, in parts of what all that is sent anyway asks of every example; 0: none
+    chase: int = 0  # steps to the nearest boundary for rows that gradients nearly broke; 0: none
+    hunt: tuple[int, ...] = ()  # queries for rows that a search nearly broke: a first look at all, and longer ones
 
 
 SPENDING: dict[Budget, Spending] = {
     "quick": Spending(steps=10, targets=0, toward=10, queries=0, draws=8, boundary=0, starts=0, rounds=2, samples=0, remedies=0.0),
     "standard": Spending(
-        steps=30, targets=9, toward=20, queries=300, draws=20, boundary=0, starts=0, rounds=4, samples=32, remedies=0.5
+        steps=30,
+        targets=9,
+        toward=20,
+        queries=300,
+        draws=20,
+        boundary=0,
+        starts=0,
+        rounds=4,
+        samples=32,
+        remedies=0.5,
+        chase=150,
+        hunt=(200, 600, 3000),
     ),
     "thorough": Spending(
         steps=100, targets=9, toward=100, queries=5000, draws=50, boundary=100, starts=40, rounds=10, samples=128, remedies=0.5
@@ -183,7 +211,7 @@ class _Kit:
     def seeing(self) -> Iterator[Choice]:
         apgd, purse, spend = self.apgd, self.purse, self.spend
         yield Choice(apgd, f"cross-entropy{self._why()}")
-        longer = APGD(min(3 * spend.steps // 2, purse.steps))
+        longer = APGD(min(spend.steps if self.chases else 3 * spend.steps // 2, purse.steps))
         yield Choice(replace(apgd, name="apgd-dlr", attack=longer, loss=dlr_or_margin), f"a loss without scale{self._why()}")
         yield from self._other_rules()
         if self.defense.random:
@@ -191,7 +219,8 @@ class _Kit:
             yield Choice(fixed, "random: one draw held fixed, for as many steps as averaging would not pay for")
         toward = replace(apgd, name="apgd-t", attack=APGD(min(spend.toward, purse.steps)))
         if targets := purse.times(toward, self.targets):
-            yield Choice(MultiTarget(toward, targets, targeted_margin), f"{targets} classes one by one{self._why()}")
+            every, reason = MultiTarget(toward, targets, targeted_margin), f"{targets} classes one by one{self._why()}"
+            yield self._chased(every, reason) if self.chases else Choice(every, reason)
         fab = Direct("fab-t", FAB(max(spend.boundary, 1), facet=own_facet), stop_at_success=apgd.stop_at_success, rules=self.around)
         if not self.defense.random and spend.boundary and (targets := purse.times(fab, spend.targets)):
             yield Choice(MultiTarget(fab, targets, targeted_margin), "the nearest boundary, which no loss of scale can hide")
@@ -200,6 +229,24 @@ class _Kit:
         if starts := purse.times(pgd, max(spend.starts, _MASKED_STARTS if self.known.masked else 0)):
             reason = "and go on where values stand still" if self.known.masked else "and find corners that long ones miss"
             yield Choice(Restarts(pgd, starts), f"short steps from {starts} starts {reason}{self._why()}")
+
+    @property
+    def chases(self) -> bool:
+        """Can rows be told apart by how near gradients brought them?"""
+        return bool(self.spend.chase) and self.apgd.stop_at_success and not self.known.masked
+
+    def _chased(self, every: MultiTarget, reason: str) -> Choice:
+        """Few targets first, all of them where these lead somewhere, the nearest boundary where all of them lead far."""
+        few = replace(every, targets=min(every.targets, _DEAR_TARGETS))
+        fmn = replace(every.direct, name="fmn", attack=FMN(self.spend.chase), loss=margin)
+        chased = self._pursuing(few, Pursuit(every, fmn, _CLOSE), _FALLING)
+        told = f"{reason}, {few.targets} where these lead nowhere, and the nearest boundary where all lead far"
+        return Choice(every, reason) if chased is few else Choice(chased, told)
+
+    def _pursuing(self, first: Adversary, then: Adversary, within: float) -> Adversary:
+        """Both, if queries pay for them, else the first."""
+        pursuit = Pursuit(first, then, within)
+        return pursuit if self.threat.queries is None or price(pursuit).forward <= self.threat.queries else first
 
     def _why(self) -> str:
         parts = []
@@ -295,11 +342,20 @@ class _Kit:
         _refuse(defense, access, self.threat)
         graded = isinstance(defense, Plain) and grants(self.threat.access, "gradient") and not self.known.around and not everything
         if access == "score":
-            yield Choice(
-                Direct("square", Square(queries), estimator=estimator), "scores alone: gradients that mislead do not count"
-            )
+            square: Adversary = Direct("square", Square(queries), estimator=estimator)
+            hunts = graded and spend.hunt and self.chases
+            reason = "scores alone: gradients that mislead do not count"
+            yield Choice(self._hunt(), f"{reason}; longer where that nearly wins") if hunts else Choice(square, reason)
         if access == "decision" or (space.p == math.inf and not defense.coupled and not graded):
             yield Choice(Direct("rays", RayS(queries), estimator=estimator), "labels alone: neither gradients nor scores count")
+
+    def _hunt(self) -> Adversary:
+        """A look at all rows, then ever longer searches of the ever fewer that came near."""
+        searches: list[Adversary] = [Direct("square", Square(queries, rescale=True)) for queries in self.spend.hunt]
+        then = searches.pop()
+        while searches:
+            then = self._pursuing(searches.pop(), then, _NEAR[len(searches)])
+        return then
 
 
 @dataclass(frozen=True)

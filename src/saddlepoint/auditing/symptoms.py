@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from saddlepoint.attack.nearest import MINIMUM_NORM
 from saddlepoint.auditing.cell import Group
 from saddlepoint.auditing.findings import Symptom
 from saddlepoint.auditing.indicators import (
@@ -98,7 +97,7 @@ def _rising(t: Trials) -> Iterator[Symptom]:
     """
     most = min(row.robust_accuracy for row in t.rows)
     strongest = [(t.rows[one.index - 1], one) for one in t.sent if t.rows[one.index - 1].robust_accuracy == most]
-    paces = [row.ascent.pace or 0.0 for row, one in strongest if not one.kinds & MINIMUM_NORM]
+    paces = [row.ascent.pace or 0.0 for row, one in strongest if not one.nearest]
     if most > 0 and len(paces) == len(strongest) and min(paces) >= _STEEP:
         yield Symptom(
             "still rising", "warning",

@@ -31,7 +31,7 @@ from saddlepoint.cli.request import executor as chosen
 from saddlepoint.cli.text import FACTORY, STATES, STYLES, aside, beside, errors, examples, output, percent, say, table, tell
 
 if TYPE_CHECKING:
-    from saddlepoint.auditing import Audit
+    from saddlepoint.auditing import Audit, Plan
     from saddlepoint.run.executor import Executor
     from saddlepoint.run.shelf import Watch
     from saddlepoint.run.spec import RunSpec
@@ -204,11 +204,14 @@ def _plan(spec: RunSpec, out: Path, *, json: bool) -> None:
 
         found = {"spec": spec.model_dump(mode="json"), "out": str(out), "adversaries": names, "cells": len(work.keys), "done": done}
         found["choices"] = [{"name": c.name, "reason": c.reason, "passes": c.passes} for c in work.plan.choices]
+        found["remedies"] = work.plan.allowance
         typer.echo(notation.dumps(found, indent=1))
         return
     typer.echo(write(spec), nl=False)
     for choice in work.plan.choices:
         tell(f"{choice.name} (at most {choice.passes or 'unknown'} passes per image): {choice.reason}.")
+    for line in _remedies(work.plan):
+        tell(line)
     tell(f"{len(work.keys)} cells: {len(work.plan.job.groups)} groups of images x {', '.join(names)}.")
     tell(f"{done} are finished in {out}." if done else f"None is finished in {out} yet.")
 
@@ -218,12 +221,23 @@ def _announce(spec: RunSpec) -> None:
     from saddlepoint.run.work import load
 
     refuse_missing_device(spec.device)
-    choices = load(spec).plan.choices
+    plan = load(spec).plan
+    choices = plan.choices
     rows = [[choice.name, "–" if choice.passes is None else str(choice.passes), choice.reason] for choice in choices]
     errors().print(table(("attack", "passes", "why"), rows))
     known = [choice.passes for choice in choices if choice.passes is not None]
     if known:
         tell(f"At most {sum(known)} forward and backward passes per image; one that falls early costs less.")
+    for line in _remedies(plan):
+        tell(line)
+
+
+def _remedies(plan: Plan) -> Iterator[str]:
+    """What is tried for symptoms, before they are known; attacks that were asked for are sent as they are."""
+    if plan.allowance:
+        yield f"Up to {plan.allowance} more passes per image for remedies, if symptoms ask for them, spent on images that stand."
+    elif plan.budget == "quick":
+        yield "No remedies are tried for symptoms at this budget."
 
 
 def _run(spec: RunSpec, out: Path, by: Executor, *, page: bool, json: bool, quiet: bool) -> None:

@@ -38,6 +38,7 @@ class Watching:
         self._names: tuple[str, ...] = ()
         self._together, self._total, self._finished = False, 0, 0
         self._standing: dict[int, Tensor] = {}
+        self._known: set[Cell] = set()  # cells that count for where the images stand
 
     def __enter__(self) -> Watching:
         self._bar.start()
@@ -47,21 +48,27 @@ class Watching:
         self._bar.stop()
 
     def begin(self, work: Work, missing: Sequence[Cell]) -> None:
+        """A run begins, or a further round of it."""
+        for task in self._bar.task_ids:
+            self._bar.remove_task(task)  # of the round before
         sizes = [len(rows) for rows in work.plan.job.groups]
         self._names, self._started = tuple(a.name for a in work.plan.adversaries), self._clock()
         self._together = work.plan.job.defense.unit != "example"
         self._total, self._finished = len(work.keys), len(work.keys) - len(missing)
         self._pace = Pace([(adversary, sizes[group]) for group, adversary in missing])
         self._task = self._bar.add_task(self._title, total=sum(sizes[group] for group, _ in missing), left="")
-        if self._finished:
+        for remedy in work.remedies:
+            self.say(f"Remedy: {remedy.name} (at most {remedy.passes} passes per image that stands): {remedy.reason}.")
+        if self._finished > len(self._known):
             self.say(f"{self._finished} of {self._total} cells are finished already.")
-            self._recall(work, missing)
+        self._recall(work, missing)
 
     def cell(self, cell: Cell, episode: Episode) -> None:
         group, adversary = cell
         right, passes = episode.correct[0], float(episode.forward.sum() + episode.backward.sum())
         self._pace.add(adversary, len(right), episode.seconds, passes)
         self._finished += 1
+        self._known.add(cell)
         self._stand(group, right)
         told, left = f"{self._title} {self._names[adversary]}: {self._standing_of(episode)}".strip(), self._left()
         self._bar.update(self._task, advance=len(right), description=told, left=left)
@@ -77,10 +84,9 @@ class Watching:
             return
         from saddlepoint.run.store import Store
 
-        absent = set(missing)
-        for cell in work.plan.cells:
-            if cell not in absent:
-                self._stand(cell[0], Store(self._folder).get(work.keys[cell]).correct[0])
+        for cell in [cell for cell in work.plan.cells if cell not in {*missing, *self._known}]:
+            self._known.add(cell)
+            self._stand(cell[0], Store(self._folder).get(work.keys[cell]).correct[0])
 
     def _stand(self, group: int, right: Tensor) -> None:
         """Images that are answered together fall together: the worst of whole groups, never a mosaic of rows."""
@@ -108,8 +114,7 @@ class Rounds(Watching):
     """How far a game is: rounds of attacks, each told of when it begins. Accuracies are of the column that did best and worst."""
 
     def begin(self, work: Work, missing: Sequence[Cell]) -> None:
-        for task in self._bar.task_ids:
-            self._bar.remove_task(task)  # of the round before
+        self._known = set()  # the cells of every round are counted anew
         super().begin(work, missing)
 
     def _standing_of(self, episode: Episode) -> str:

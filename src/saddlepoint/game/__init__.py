@@ -18,6 +18,7 @@ from saddlepoint.game.joint import JointEquilibrium
 from saddlepoint.game.order import ByLabel, Natural, Searched
 from saddlepoint.game.outcomes import Outcomes, evaluate
 from saddlepoint.game.play import Episode, Stand, play
+from saddlepoint.game.pursuit import Pursuit
 from saddlepoint.game.standard import autoattack, rand
 from saddlepoint.game.threat import Threat
 from saddlepoint.game.transductive import (
@@ -48,6 +49,7 @@ __all__ = [
     "Outcomes",
     "Peak",
     "Portfolio",
+    "Pursuit",
     "Restarts",
     "Retrained",
     "Searched",

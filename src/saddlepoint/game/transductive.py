@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -31,7 +32,45 @@ class Joint(Protocol):
 
 
 @dataclass(frozen=True)
-class GreedyModelSpace:
+class _InRounds(ABC):
+    """Attack models that the defender may turn into, see what it turns into then, and go on."""
+
+    name: str
+    direct: Joint
+    rounds: int = 10  # T + 1
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ValueError(f"{self.name} attacks in at least one round, got rounds={self.rounds}.")
+
+    @property
+    def needs(self) -> Access:
+        return self.direct.needs
+
+    @property
+    def shared(self) -> Over:
+        """How several models count together."""
+        return AVERAGE
+
+    @abstractmethod
+    def pool(self, attacked: tuple[Defense, ...], became: tuple[Defense, ...]) -> tuple[Defense, ...]:
+        """Which models are attacked next, given those of this round and what the defender turned into."""
+
+    def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
+        best = Best(x, defense.unit != "example")
+        pool: tuple[Defense, ...] = (defense,)
+        for i in range(self.rounds):
+            seat = turn.again(i)
+            # The models that answer are others than those attacked: max-value points only.
+            point = self.direct.lasting(self.shared.patience(len(pool))).against(pool, seat, x, y, self.shared).peak
+            rehearsal = seat.rehearse(defense, point, y)
+            best.offer(point, rehearsal.reading)
+            pool = self.pool(pool, rehearsal.became)
+        return best.found
+
+
+@dataclass(frozen=True)
+class GreedyModelSpace(_InRounds):
     """Attack all models that the defender has turned into so far, see what it turns into then, and go on.
 
     U_i = argmax_U over_{j <= i} L(F_j, U),  F_{i+1} = Gamma(U_i),  i = 0..T; the U_i against which F_{i+1} errs most is sent.
@@ -43,52 +82,26 @@ class GreedyModelSpace:
     many models per round as the threat has draws.
     """
 
-    name: str
-    direct: Joint
-    rounds: int = 10  # T + 1
     over: Over = AVERAGE
 
-    def __post_init__(self) -> None:
-        _refuse_rounds(self.name, self.rounds)
-
     @property
-    def needs(self) -> Access:
-        return self.direct.needs
+    def shared(self) -> Over:
+        return self.over
 
-    def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
-        best = Best(x, defense.unit != "example")
-        pool: tuple[Defense, ...] = (defense,)
-        for i in range(self.rounds):
-            became = _round(self.direct, self.over, turn.again(i), defense, pool, best, x, y)
-            pool = (*pool, *became)
-        return best.found
+    def pool(self, attacked: tuple[Defense, ...], became: tuple[Defense, ...]) -> tuple[Defense, ...]:
+        return (*attacked, *became)
 
 
 @dataclass(frozen=True)
-class FixedPoint:
+class FixedPoint(_InRounds):
     """Attack the model that the defender turned into last, see what it turns into then, and go on.
 
     U_i = argmax_U L(F_i, U),  F_{i+1} = Gamma(U_i),  i = 0..T; the U_i against which F_{i+1} errs most is sent. FPA, Chen et al.
     2022, Sec. 5.1, Algorithm 1. It hopes for a fixed point, and may circle instead: `GreedyModelSpace` remembers.
     """
 
-    name: str
-    direct: Joint
-    rounds: int = 10  # T + 1
-
-    def __post_init__(self) -> None:
-        _refuse_rounds(self.name, self.rounds)
-
-    @property
-    def needs(self) -> Access:
-        return self.direct.needs
-
-    def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
-        best = Best(x, defense.unit != "example")
-        newest: tuple[Defense, ...] = (defense,)
-        for i in range(self.rounds):
-            newest = _round(self.direct, AVERAGE, turn.again(i), defense, newest, best, x, y)
-        return best.found
+    def pool(self, attacked: tuple[Defense, ...], became: tuple[Defense, ...]) -> tuple[Defense, ...]:  # noqa: ARG002
+        return became
 
 
 @dataclass(frozen=True)
@@ -204,19 +217,3 @@ def high_confidence(
     attack = PGD(steps, step_size)
     runs = [Direct(f"{name} {k}", attack, margin) for k in range(starts)]
     return Portfolio(name, (*runs, *(Direct(f"{name} to +{k}", attack, NextClass(k)) for k in range(1, targets + 1))))
-
-
-def _round(
-    direct: Joint, over: Over, seat: Turn, defense: Defense, pool: Sequence[Defense], best: Best, x: Tensor, y: Tensor
-) -> tuple[Defense, ...]:
-    """Attack the pool, offer the points as the defender would meet them; what it turned into."""
-    # The models that answer are others than those attacked: max-value points only.
-    point = direct.lasting(over.patience(len(pool))).against(pool, seat, x, y, over).peak
-    rehearsal = seat.rehearse(defense, point, y)
-    best.offer(point, rehearsal.reading)
-    return rehearsal.became
-
-
-def _refuse_rounds(name: str, rounds: int) -> None:
-    if rounds < 1:
-        raise ValueError(f"{name} attacks in at least one round, got rounds={rounds}.")

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+import torch
 from torch import Tensor
 
 from saddlepoint.auditing.statistics import wilson
-from saddlepoint.game import Episode
+from saddlepoint.game import Among, Episode
 from saddlepoint.report.document import between, document, key, percent, put, quiet, table
 from saddlepoint.report.figures import Bar, bars
 from saddlepoint.report.markup import Markup, tag
@@ -156,8 +157,13 @@ class Tally:
 
     def against(self, adversary: int) -> tuple[float, int, int]:
         """Images that stand against one adversary, of how many it met, in how many cells."""
-        met = [right for (_, a), right in self.right.items() if a == adversary]
-        return sum(float(right.sum()) for right in met), sum(len(right) for right in met), len(met)
+        sent, groups = self.work.plan.adversaries[adversary], self.work.plan.job.groups
+        met = {group: right for (group, a), right in self.right.items() if a == adversary}
+        chosen = [
+            right[torch.isin(groups[group].cpu(), torch.tensor(sent.ids))] if isinstance(sent, Among) else right
+            for group, right in met.items()
+        ]
+        return sum(float(right.sum()) for right in chosen), sum(len(right) for right in chosen), len(met)
 
 
 def _least(tried: list[Tensor], alone: bool) -> float:

@@ -12,8 +12,6 @@ from saddlepoint.auditing.traits import Trait, seen, told, unseen, untold
 from saddlepoint.defense import BlackBox, Context, Plain
 from saddlepoint.game.watch import fingerprint
 
-_TOSSES = 6  # of a net that declares nothing: a fair coin hides from them once in 64 times
-
 
 def randomness(subject: Subject) -> Iterator[Trait]:
     """Other coins, other answers? And is the noise tossed for each row, or once for the batch?
@@ -22,7 +20,7 @@ def randomness(subject: Subject) -> Iterator[Trait]:
     coins, it draws from somewhere else.
     """
     defense, n = subject.defense, len(subject)
-    first, other = subject.answer, _otherwise(subject)
+    first, other = subject.answer, subject.otherwise
     declared = defense.random if subject.declares else None
     again = first if subject.declares else subject.fresh().ask()
     ungoverned = not alike(first, again)
@@ -49,16 +47,6 @@ def randomness(subject: Subject) -> Iterator[Trait]:
     )  # fmt: skip
 
 
-def _otherwise(subject: Subject) -> torch.Tensor:
-    """An answer with other coins, one that differs if there is one: a net that picks one of few ways often picks the same twice."""
-    tosses = 1 if subject.declares else _TOSSES
-    for seed in range(1, tosses + 1):
-        other = subject.fresh().ask(seed=seed)
-        if not alike(subject.answer, other):
-            break
-    return other
-
-
 def neighbours(subject: Subject) -> Iterator[Trait]:
     """Does a row's answer depend on who else is in the batch, on the order of rows, on how many there are?"""
     n, names = len(subject), ("coupled", "row order", "batch size")
@@ -72,7 +60,7 @@ def neighbours(subject: Subject) -> Iterator[Trait]:
     head, tail = (subject.fresh().ask(torch.cat(rows)) for rows in (heads, tails))
     mates = not (alike(first[:1], head[:1]) and alike(first[-1:], tail[-1:]))
     here = f"the first image with other neighbours: {gap(first[:1], head[:1])}; the last: {gap(first[-1:], tail[-1:])}"
-    noisy = isinstance(subject.defense, Plain | BlackBox) and not alike(first, subject.fresh().ask(seed=1))
+    noisy = isinstance(subject.defense, Plain | BlackBox) and not alike(first, subject.otherwise)
     alone = subject.fresh().ask(subject.x[:1])
     if not noisy and not mates:  # what others decide together may not notice that one of them is another
         mates, here = not alike(first[:1], alone), f"the first image without neighbours: {gap(first[:1], alone)}"

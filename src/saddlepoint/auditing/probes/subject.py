@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from saddlepoint.attack.space import Ball
-from saddlepoint.auditing.admission import Form, Target, asking, check_data, form, refuse_answer
+from saddlepoint.auditing.admission import Form, Target, TargetError, asking, check_data, form, refuse_answer
 from saddlepoint.auditing.answering import Answering, answers_otherwise
 from saddlepoint.auditing.opened import HandedOver, Opened
 from saddlepoint.coins import Coins
 from saddlepoint.defense import BlackBox, Context, Defense, Plain, Trace
 
 ROWS = 16  # enough to see a rule broken, cheap for any model
+_TOSSES = 6  # of a net that declares nothing: a fair coin hides from them once in 64 times
 _LEARNER_ROWS = 8  # of a defence that learns from what it is asked: each answer may be a training
 
 
@@ -44,7 +45,11 @@ class Subject:
         untouched = None if isinstance(target, Defense) else _copied(target)
         used = target if untouched is None else copy.deepcopy(untouched)
         made, module = form(used, rows, int(y.amax()) + 1), target if isinstance(target, nn.Module) else None
-        return cls(made(used), rows, labels, space, isinstance(target, Defense), module, made, untouched)
+        subject = cls(made(used), rows, labels, space, isinstance(target, Defense), module, made, untouched)
+        if int(y.amax()) >= subject.classes:
+            most = subject.classes
+            raise TargetError(f"labels go up to {int(y.amax())}, but the target answers with {most} classes (0 to {most - 1}).")
+        return subject
 
     def __len__(self) -> int:
         return len(self.x)
@@ -72,6 +77,19 @@ class Subject:
     def answer(self) -> Tensor:
         """The first answer, asked for once: it may be dear."""
         return self.fresh().ask()
+
+    @cached_property
+    def otherwise(self) -> Tensor:
+        """An answer with other coins, another one if there is any: a net that picks one of few ways often picks the same twice."""
+        for seed in range(1, 2 if self.declares else _TOSSES + 1):
+            other = self.fresh().ask(seed=seed)
+            if not alike(self.answer, other):
+                break
+        return other
+
+    @property
+    def classes(self) -> int:
+        return self.answer.shape[1] - self.defense.rejects
 
     def renewed(self) -> Subject:
         """The same with a target that forgets after every call; as it is, unless it is a module that can be copied."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from saddlepoint.auditing.statistics import wilson
-from saddlepoint.report.document import between, key, percent, quiet, table
+from saddlepoint.report.document import between, folded, key, percent, quiet, table
 from saddlepoint.report.figures import Bar, bars
 from saddlepoint.report.markup import tag
 from saddlepoint.report.subject import Part, Subject
@@ -27,4 +27,6 @@ def attacks(subject: Subject) -> Part:
     figure = tag("div", legend, bars(steps, title="Accuracy that is left after each attack"), class_="card")
     head = ("attack", "accuracy against it", "95 % interval", "worst case so far", "95 % interval", "taken", "images attacked")
     remark = "Worst case over the attacks so far, from top to bottom. Intervals are Wilson's: they cover which images were drawn."
-    return Part("What each attack took", (figure, quiet(remark), table(head, lines)))
+    told = [(row.name, row.reason) for row in audit.rows if row.reason]
+    why = [folded("Why each attack was sent", table(("attack", "why"), told))] if told else []
+    return Part("What each attack took", (figure, quiet(remark), table(head, lines), *why))

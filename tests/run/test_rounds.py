@@ -1,0 +1,115 @@
+"""Runs of two rounds: what the first shows decides the second, for whoever computes, resumes or verifies it."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from io import StringIO
+
+import pytest
+from rich.console import Console
+from runs import TARGETS, content
+
+from saddlepoint.auditing import Audit
+from saddlepoint.cli.progress import Watching
+from saddlepoint.report.live import Both, LivePage
+from saddlepoint.run import work
+from saddlepoint.run.executor import Serial
+from saddlepoint.run.inspect import summary
+from saddlepoint.run.runner import run_spec
+from saddlepoint.run.spec import DataSpec, RunSpec, ThreatSpec
+from saddlepoint.run.store import Store, identity
+from saddlepoint.run.verify import checks
+
+SPEC = RunSpec(target=f"{TARGETS}:trembling", data=DataSpec(n=8), threat=ThreatSpec(eps="0.02"), batch_size=4)
+
+
+class Counting(Serial):
+    """The serial executor, with a list of what it computed and of the last work it was handed."""
+
+    def __init__(self):
+        object.__setattr__(self, "computed", [])
+        object.__setattr__(self, "works", [])
+
+    def run(self, work, spec, cells):
+        self.works.append(work)
+        for packed in super().run(work, spec, cells):
+            self.computed.append(packed)
+            yield packed
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The run, uninterrupted, who computed it, and what was said meanwhile."""
+    out, executor, said = tmp_path_factory.mktemp("made") / "run", Counting(), StringIO()
+    with LivePage(out) as page, Watching(Console(file=said, width=1000), folder=out) as bar:
+        run_spec(SPEC, out, executor=executor, watch=Both(bar, page))
+    return out, executor, said.getvalue()
+
+
+def remedied(executor):
+    """Cells of the second round."""
+    before = set(executor.works[0].keys)
+    return [cell for cell in executor.works[-1].keys if cell not in before]
+
+
+def test_remedies_are_in_the_record_in_the_run_and_on_the_page(made):
+    out, executor, _ = made
+    names = [choice.name for choice in executor.works[-1].remedies]
+    assert names
+    record = Audit.load(out)
+    assert [row.name for row in record.rows[-len(names) :]] == names
+    run = Store(out).run()
+    assert [sent["name"] for sent in run["adversaries"][-len(names) :]] == names
+    assert all("so " in run["reasons"][name] for name in names)
+    assert sorted(run["cells"]) == sorted(executor.works[-1].keys.values())
+    assert summary(out).finished
+    assert all(names[0] in (out / page).read_text() for page in ("live.html", "report.html"))
+    assert run["reasons"][names[0]][:20] in (out / "report.html").read_text()
+
+
+def test_remedies_are_announced_with_reason_and_price_and_counted_with_the_cells_before_them(made):
+    _, executor, said = made
+    total = len(executor.works[-1].keys)
+    for remedy in executor.works[-1].remedies:
+        assert f"Remedy: {remedy.name} (at most {remedy.passes} passes per image that stands): {remedy.reason}." in said
+    assert f"{total} of {total} cells" in said
+    assert "finished already" not in said
+
+
+def test_a_run_that_is_resumed_asks_for_the_same_remedies_and_computes_what_is_missing(made, tmp_path):
+    out, executor, _ = made
+    folder, again = shutil.copytree(out, tmp_path / "run"), Counting()
+    lost = [executor.works[-1].keys[cell] for cell in (remedied(executor)[0], (0, 1))]
+    Store(folder).remove([Store(folder).cells / f"{key}{end}" for key in lost for end in (".json", ".safetensors")])
+    run_spec(SPEC, folder, executor=again)
+    assert sorted(packed.key for packed in again.computed) == sorted(lost)
+    assert content(folder) == content(out)
+
+
+def test_a_worker_that_has_only_the_specification_and_the_remedies_computes_the_same_bytes(made):
+    _, executor, _ = made
+    sent = pickle.loads(pickle.dumps(executor.works[-1].remedies))
+    work.load.cache_clear()
+    cell = remedied(executor)[-1]
+    computed = work.compute(SPEC.model_dump_json(), cell, sent)
+    ours = next(packed for packed in executor.computed if packed.key == executor.works[-1].keys[cell])
+    assert (computed.key, computed.record, computed.tensors) == (ours.key, ours.record, ours.tensors)
+
+
+def test_verification_derives_the_remedies_and_misses_one_that_was_taken_out(made, tmp_path):
+    out, executor, _ = made
+    work.load.cache_clear()
+    assert all(check.passed for check in checks(Store(out)))
+    folder = shutil.copytree(out, tmp_path / "run")
+    dropped = {executor.works[-1].keys[cell] for cell in remedied(executor)}
+    run = Store(folder).run()
+    run["cells"] = sorted(set(run["cells"]) - dropped)
+    (folder / "run.json").write_text(json.dumps(run))
+    store = Store(folder)
+    store.remove([store.cells / f"{key}{end}" for key in dropped for end in (".json", ".safetensors")])
+    record = json.loads((folder / "audit.json").read_text())
+    (folder / "audit.json").write_text(json.dumps({**record, "run": identity(run)}))
+    failed = {check.name: check.message for check in checks(store) if not check.passed}
+    assert "calls for other remedies" in failed["remedies"]
