@@ -166,6 +166,24 @@ def test_no_adversary_costs_more_than_its_price(target):
         assert int((episode.forward + episode.backward).amax()) <= choice.passes + looked, choice.name
 
 
+def test_rows_that_were_nearly_broken_are_pursued_where_they_can_be_told_apart_and_gradients_be_trusted():
+    sent = {choice.name: choice.adversary for choice in planned(NET).choices}
+    assert {name for name, adversary in sent.items() if isinstance(adversary, sp.Pursuit)} == {"apgd-t", "square"}
+    for target, budget in (
+        (NET, "quick"),
+        (Purifier(flat), "standard"),
+        (Purifier(noise, random=True), "standard"),
+        (Learner(), "standard"),
+    ):
+        assert not any("Pursuit" in str(describe(choice.adversary)) for choice in planned(target, budget).choices)
+
+
+def test_nobody_is_pursued_where_queries_do_not_pay_for_it():
+    sent = {choice.name: choice.adversary for choice in compose(sp.Plain(NET), sp.Threat(LINF, queries=400), "standard")}
+    assert isinstance(sent["apgd-t"], sp.MultiTarget)
+    assert isinstance(sent["square"], sp.Direct)
+
+
 def test_what_queries_do_not_pay_for_is_left_out():
     threat = sp.Threat(LINF, queries=150)
     choices = compose(Learner(), threat, "standard")

@@ -77,8 +77,9 @@ def test_a_page_can_be_watched_while_the_run_goes_on():
 
 def test_progress_tells_worst_case_survivors_cells_passes_and_time():
     told_first, *lines = call("audit", f"{TARGETS}:make", *QUICK, "--out", "here").stderr.partition("costs less.")[::2]
-    lines = lines[0].strip().splitlines()
+    remedies, *lines = lines[0].strip().splitlines()
     assert "apgd-dlr" in told_first  # what will be sent, and why
+    assert remedies.startswith("No remedies")
     assert len(lines) == 3
     assert lines[-1].startswith("apgd-dlr: at most ")
     assert "of 20 images stand; 3 of 3 cells, " in lines[-1]

@@ -21,7 +21,7 @@ from saddlepoint.auditing.answering import AtAnswer, answers_otherwise
 from saddlepoint.auditing.checklist import ADAPTIVE, BACKWARD, COINS, CONVERGED, MASKED, SINGLE, UNBOUNDED, WHITE_BOX, checklist
 from saddlepoint.auditing.plan import Evidence, Plan
 from saddlepoint.auditing.price import affordable, price
-from saddlepoint.auditing.sent import direct_of, varied
+from saddlepoint.auditing.sent import climbing, direct_of, varied
 from saddlepoint.auditing.suite import SPENDING, Choice
 from saddlepoint.auditing.trials import Trials
 from saddlepoint.game import Adversary, Among, Direct, Restarts
@@ -202,11 +202,12 @@ def _smoothed(p: _Patient) -> Iterator[Size]:
 
 
 def _around(p: _Patient) -> Iterator[Size]:
-    """Another backward pass at every site that is known."""
+    """Another backward pass at every site where one can stand in; fixed points keep the rule that the climber has for them."""
     named = {site for trait in p.plan.traits if trait.name == "sites" for site in trait.places}
-    sites = sorted(named | set(p.direct.rules)) if p.trials.core is not None else []
-    rules: dict[str, Rule] = dict.fromkeys(sites, BPDA())
-    for starts in (5, 2) if sites else ():
+    ruled = [direct_of(core).rules for _, core in climbing(p.trials.sent)]
+    sites = sorted(named.union(*({site for site, rule in rules.items() if isinstance(rule, BPDA)} for rules in ruled)))
+    for starts in (5, 2) if sites and p.trials.core is not None else ():
+        rules: dict[str, Rule] = {**p.direct.rules, **dict.fromkeys(sites, BPDA())}
         told = f"short steps from {starts} starts with BPDA(identity) at {', '.join(f'`{site}`' for site in sites)}"
         yield Size("pgd-bpda", p.climbing(starts, attack=PGD(_STEPS), loss=margin, rules=rules), told)
 
