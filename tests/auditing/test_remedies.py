@@ -177,6 +177,12 @@ def test_what_scores_alone_find_is_sought_with_more_queries_and_from_differences
         assert left(asked, found[name]) < 1
 
 
+def test_of_a_pursuit_the_search_that_all_images_met_is_lengthened():
+    hunt = sp.Pursuit(sp.Direct("square", sp.Square(20)), sp.Direct("square", sp.Square(50)), 0.1)
+    choice = prescribed(planned(Silent(), climb(sp.PGD(10)), hunt))["square-longer"]
+    assert choice.adversary.adversary == sp.Direct("square", sp.Square(80))
+
+
 @pytest.mark.parametrize("loss", [sp.cross_entropy, sp.margin])
 def test_a_net_whose_gradients_lead_all_the_way_calls_for_nothing(loss):
     """The twin of all targets above: as they are, but for what hides the way."""

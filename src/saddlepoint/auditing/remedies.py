@@ -21,7 +21,7 @@ from saddlepoint.auditing.answering import AtAnswer, answers_otherwise
 from saddlepoint.auditing.checklist import ADAPTIVE, BACKWARD, COINS, CONVERGED, MASKED, SINGLE, UNBOUNDED, WHITE_BOX, checklist
 from saddlepoint.auditing.plan import Evidence, Plan
 from saddlepoint.auditing.price import affordable, price
-from saddlepoint.auditing.sent import climbing, direct_of, varied
+from saddlepoint.auditing.sent import climbing, core, direct_of, varied
 from saddlepoint.auditing.suite import SPENDING, Choice
 from saddlepoint.auditing.trials import Trials
 from saddlepoint.game import Adversary, Among, Direct, Restarts
@@ -204,7 +204,7 @@ def _smoothed(p: _Patient) -> Iterator[Size]:
 def _around(p: _Patient) -> Iterator[Size]:
     """Another backward pass at every site where one can stand in; fixed points keep the rule that the climber has for them."""
     named = {site for trait in p.plan.traits if trait.name == "sites" for site in trait.places}
-    ruled = [direct_of(core).rules for _, core in climbing(p.trials.sent)]
+    ruled = [direct_of(one).rules for _, one in climbing(p.trials.sent)]
     sites = sorted(named.union(*({site for site, rule in rules.items() if isinstance(rule, BPDA)} for rules in ruled)))
     for starts in (5, 2) if sites and p.trials.core is not None else ():
         rules: dict[str, Rule] = {**p.direct.rules, **dict.fromkeys(sites, BPDA())}
@@ -239,12 +239,13 @@ def _differences(p: _Patient) -> Iterator[Size]:
 
 def _queries(p: _Patient) -> Iterator[Size]:
     """More queries for the attack without gradients that found most."""
-    searches = [one for one in p.trials.sent if one.black_box and one.kinds & {"Square", "RayS"}]
+    found = [(one, core(one.adversary)) for one in p.trials.sent if one.black_box and one.kinds & {"Square", "RayS"}]
+    searches = [(p.trials.rows[one.index - 1].robust_accuracy, search) for one, search in found if search is not None]
     for times in (4, 2) if searches else ():
-        best = min(searches, key=lambda one: p.trials.rows[one.index - 1].robust_accuracy)
-        more = replace(direct_of(best.adversary), attack=longer(direct_of(best.adversary).attack, times))
+        best = min(searches, key=lambda pair: pair[0])[1]
+        direct = replace(direct_of(best), attack=longer(direct_of(best).attack, times))
         told = f"{best.name} again with {times} times the queries"
-        yield Size(f"{best.name}-longer", varied(best.adversary, lambda _, more=more: more), told)  # type: ignore[misc]
+        yield Size(f"{best.name}-longer", varied(best, lambda _, direct=direct: direct), told)  # type: ignore[misc]
 
 
 def _searching(p: _Patient) -> Iterator[Size]:
