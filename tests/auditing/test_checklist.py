@@ -220,3 +220,9 @@ def test_time_that_others_use_is_no_cost_of_the_defence():
             return super().trace(x, ctx)
 
     assert trials(Waiting(), [sp.Direct("pgd", sp.PGD(1))]).cost.seconds < 0.05
+
+
+def test_a_paired_test_of_images_that_were_answered_together_says_so():
+    said = "as if each image were answered alone"
+    assert said in checklist.static(trials(Together(), [sp.Transfer(SHORT, sp.Plain(NET))])).evidence
+    assert said not in checklist.static(trials(SAME, [sp.Transfer(SHORT, sp.Plain(NET))])).evidence

@@ -54,11 +54,12 @@ def test_a_dry_run_prints_a_specification_that_runs_and_attacks_nothing():
     result = call("audit", f"{TARGETS}:make", *QUICK, "--batch-size", "10", "--out", "here", "--dry-run")
     assert result.exit_code == 0, result.output
     assert "6 cells: 2 groups of images x clean, apgd-ce, apgd-dlr." in result.stderr
+    assert "No remedies are tried for symptoms at this budget." in result.stderr
     assert not Path("here").exists()
     Path("spec.toml").write_text(result.stdout)
     assert call("run", "spec.toml", "--out", "here", "--quiet").exit_code == 0
     planned = json.loads(call("run", "spec.toml", "--out", "here", "--dry-run", "--json").stdout)
-    assert (planned["cells"], planned["done"]) == (6, 6)
+    assert (planned["cells"], planned["done"], planned["remedies"]) == (6, 6, 0)
 
 
 def test_all_of_ones_own_images_are_still_all_when_read_from_the_specification():
@@ -76,8 +77,9 @@ def test_a_page_can_be_watched_while_the_run_goes_on():
 
 def test_progress_tells_worst_case_survivors_cells_passes_and_time():
     told_first, *lines = call("audit", f"{TARGETS}:make", *QUICK, "--out", "here").stderr.partition("costs less.")[::2]
-    lines = lines[0].strip().splitlines()
+    remedies, *lines = lines[0].strip().splitlines()
     assert "apgd-dlr" in told_first  # what will be sent, and why
+    assert remedies.startswith("No remedies")
     assert len(lines) == 3
     assert lines[-1].startswith("apgd-dlr: at most ")
     assert "of 20 images stand; 3 of 3 cells, " in lines[-1]

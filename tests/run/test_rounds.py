@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+from io import StringIO
 
 import pytest
+from rich.console import Console
 from runs import TARGETS, content
 
 from saddlepoint.auditing import Audit
-from saddlepoint.report.live import LivePage
+from saddlepoint.cli.progress import Watching
+from saddlepoint.report.live import Both, LivePage
 from saddlepoint.run import work
 from saddlepoint.run.executor import Serial
 from saddlepoint.run.inspect import summary
@@ -38,11 +41,11 @@ class Counting(Serial):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """The run, uninterrupted, and who computed it."""
-    out, executor = tmp_path_factory.mktemp("made") / "run", Counting()
-    with LivePage(out) as page:
-        run_spec(SPEC, out, executor=executor, watch=page)
-    return out, executor
+    """The run, uninterrupted, who computed it, and what was said meanwhile."""
+    out, executor, said = tmp_path_factory.mktemp("made") / "run", Counting(), StringIO()
+    with LivePage(out) as page, Watching(Console(file=said, width=1000), folder=out) as bar:
+        run_spec(SPEC, out, executor=executor, watch=Both(bar, page))
+    return out, executor, said.getvalue()
 
 
 def remedied(executor):
@@ -52,7 +55,7 @@ def remedied(executor):
 
 
 def test_remedies_are_in_the_record_in_the_run_and_on_the_page(made):
-    out, executor = made
+    out, executor, _ = made
     names = [choice.name for choice in executor.works[-1].remedies]
     assert names
     record = Audit.load(out)
@@ -66,8 +69,17 @@ def test_remedies_are_in_the_record_in_the_run_and_on_the_page(made):
     assert run["reasons"][names[0]][:20] in (out / "report.html").read_text()
 
 
+def test_remedies_are_announced_with_reason_and_price_and_counted_with_the_cells_before_them(made):
+    _, executor, said = made
+    total = len(executor.works[-1].keys)
+    for remedy in executor.works[-1].remedies:
+        assert f"Remedy: {remedy.name} (at most {remedy.passes} passes per image that stands): {remedy.reason}." in said
+    assert f"{total} of {total} cells" in said
+    assert "finished already" not in said
+
+
 def test_a_run_that_is_resumed_asks_for_the_same_remedies_and_computes_what_is_missing(made, tmp_path):
-    out, executor = made
+    out, executor, _ = made
     folder, again = shutil.copytree(out, tmp_path / "run"), Counting()
     lost = [executor.works[-1].keys[cell] for cell in (remedied(executor)[0], (0, 1))]
     Store(folder).remove([Store(folder).cells / f"{key}{end}" for key in lost for end in (".json", ".safetensors")])
@@ -77,7 +89,7 @@ def test_a_run_that_is_resumed_asks_for_the_same_remedies_and_computes_what_is_m
 
 
 def test_a_worker_that_has_only_the_specification_and_the_remedies_computes_the_same_bytes(made):
-    _, executor = made
+    _, executor, _ = made
     sent = pickle.loads(pickle.dumps(executor.works[-1].remedies))
     work.load.cache_clear()
     cell = remedied(executor)[-1]
@@ -87,7 +99,7 @@ def test_a_worker_that_has_only_the_specification_and_the_remedies_computes_the_
 
 
 def test_verification_derives_the_remedies_and_misses_one_that_was_taken_out(made, tmp_path):
-    out, executor = made
+    out, executor, _ = made
     work.load.cache_clear()
     assert all(check.passed for check in checks(Store(out)))
     folder = shutil.copytree(out, tmp_path / "run")

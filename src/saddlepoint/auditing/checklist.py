@@ -61,7 +61,9 @@ def black_box(t: Trials) -> Item:
     told = f"on {len(ours)} images {_names(sent)}: the defence holds {_percent(ours)}, its static net {_percent(bare)}"
     weaker = mcnemar(ours, bare)
     if weaker.second_better:
-        return Item(BLACK_BOX, "fail", f"{told}: without the defence the net withstands them better (p = {weaker.p:.2g}).")
+        return Item(
+            BLACK_BOX, "fail", f"{told}: without the defence the net withstands them better (p = {weaker.p:.2g}{_as_if(t)})."
+        )
     return Item(BLACK_BOX, "pass", f"{told}.")
 
 
@@ -202,7 +204,7 @@ def static(t: Trials) -> Item:
     found = mcnemar(t.judged, t.static_left)
     told = (
         f"the defence holds {_percent(t.judged)}, its static net {_percent(t.static_left)}; {found.only_first} images stand only "
-        f"with the defence, {found.only_second} only without it (McNemar, p = {found.p:.2g})."
+        f"with the defence, {found.only_second} only without it (McNemar, p = {found.p:.2g}{_as_if(t)})."
     )
     return Item(WEAKER, "fail" if found.second_better else "pass", told)
 
@@ -242,6 +244,11 @@ def _how(t: Trials, fails: bool) -> str:
         *([f"anticipation of what it learns ({', '.join(sorted(ANTICIPATING)[:2])})"] if t.job.defense.memory != "none" else []),
     ]
     return f": it takes {' and '.join(needs)}" if needs else ""
+
+
+def _as_if(t: Trials) -> str:
+    """A paired test takes images for independent; answered together they are not, and chance does more."""
+    return "" if t.job.defense.unit == "example" else ", as if each image were answered alone"
 
 
 def _less(fewer: Tensor, more: Tensor) -> bool:

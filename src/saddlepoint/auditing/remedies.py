@@ -21,13 +21,12 @@ from saddlepoint.auditing.answering import AtAnswer, answers_otherwise
 from saddlepoint.auditing.checklist import ADAPTIVE, BACKWARD, COINS, CONVERGED, MASKED, SINGLE, UNBOUNDED, WHITE_BOX, checklist
 from saddlepoint.auditing.plan import Evidence, Plan
 from saddlepoint.auditing.price import affordable, price
-from saddlepoint.auditing.sent import direct_of, varied
+from saddlepoint.auditing.sent import climbing, direct_of, varied
 from saddlepoint.auditing.suite import SPENDING, Choice
 from saddlepoint.auditing.trials import Trials
 from saddlepoint.game import Adversary, Among, Direct, Restarts
 from saddlepoint.gradients import BPDA, SPSA, EoT, Estimator, Rule, Smoothed
 
-_MOST = 0.5  # of the allowance: what one remedy may take, so that something is left for another
 _STEPS = 20  # of a short walk
 _PART = 4  # of the radius, the fourth: how far neighbours and the two sides of a difference may lie
 
@@ -42,7 +41,7 @@ def remedies(plan: Plan, evidence: Evidence) -> tuple[Choice, ...]:
     # What keeps a verdict from holding comes first.
     for way in sorted(WAYS, key=lambda way: not any(signs[name].weighs for name in way.signs if name in signs)):
         met = [signs[name] for name in way.signs if name in signs]
-        found = patient.largest(way, met, min(purse, _MOST * whole)) if met else None
+        found = patient.largest(way, met, min(purse, way.most * whole)) if met else None
         if found is not None and found.choice.name not in (choice.name for choice in chosen):
             chosen.append(found.choice)
             purse -= found.passes
@@ -73,6 +72,7 @@ class Way:
 
     signs: tuple[str, ...]
     sizes: Callable[[_Patient], Iterator[Size]]
+    most: float = 0.5  # of the allowance, so that something is left for another
 
 
 @dataclass(frozen=True)
@@ -202,11 +202,12 @@ def _smoothed(p: _Patient) -> Iterator[Size]:
 
 
 def _around(p: _Patient) -> Iterator[Size]:
-    """Another backward pass at every site that is known."""
+    """Another backward pass at every site where one can stand in; fixed points keep the rule that the climber has for them."""
     named = {site for trait in p.plan.traits if trait.name == "sites" for site in trait.places}
-    sites = sorted(named | set(p.direct.rules)) if p.trials.core is not None else []
-    rules: dict[str, Rule] = dict.fromkeys(sites, BPDA())
-    for starts in (5, 2) if sites else ():
+    ruled = [direct_of(core).rules for _, core in climbing(p.trials.sent)]
+    sites = sorted(named.union(*({site for site, rule in rules.items() if isinstance(rule, BPDA)} for rules in ruled)))
+    for starts in (5, 2) if sites and p.trials.core is not None else ():
+        rules: dict[str, Rule] = {**p.direct.rules, **dict.fromkeys(sites, BPDA())}
         told = f"short steps from {starts} starts with BPDA(identity) at {', '.join(f'`{site}`' for site in sites)}"
         yield Size("pgd-bpda", p.climbing(starts, attack=PGD(_STEPS), loss=margin, rules=rules), told)
 
@@ -257,7 +258,8 @@ def _searching(p: _Patient) -> Iterator[Size]:
 _OUTDONE = ("black box beats white box", "transfer beats white box", MASKED, BACKWARD, ADAPTIVE)
 _HIDDEN = ("unavailable gradients", "unbounded attack fails", "staircase", WHITE_BOX, UNBOUNDED)
 WAYS: tuple[Way, ...] = (
-    Way((CONVERGED, "still rising", "incomplete optimisation", "not converged", MASKED, ADAPTIVE), _longer),
+    # What climbed well is not far from its end: it needs less than what lost its way.
+    Way((CONVERGED, "still rising", "incomplete optimisation", "not converged", MASKED, ADAPTIVE), _longer, most=0.25),
     Way((COINS, "EoT has not converged"), _draws),
     Way(("unavailable gradients", WHITE_BOX), _loss),
     Way(("gradients disagree", "unstable predictions", SINGLE), _smoothed),

@@ -144,8 +144,14 @@ def test_trajectory_bpda_is_the_mean_gradient_over_the_iterates(name):
 
 @pytest.mark.parametrize(
     "defense",
-    [closed_loop(steps=0), closed_loop(steps=0, per_example=True), reversal(steps=0), atld(steps=0)],
-    ids=["closed loop", "closed loop, rows alone", "reversal", "atld"],
+    [
+        closed_loop(steps=0),
+        closed_loop(steps=0, per_example=True),
+        reversal(steps=0),
+        atld(steps=0),
+        ContrastiveReversal(network(), negatives=images(6, 70), steps=0),  # which never asks for the head that it lacks
+    ],
+    ids=["closed loop", "closed loop, rows alone", "reversal", "atld", "reversal, negatives and no head"],
 )
 def test_without_steps_the_static_net_is_recovered_and_nothing_couples_or_draws(defense):
     x = images()

@@ -17,7 +17,7 @@ from saddlepoint.attack.loss import margin
 from saddlepoint.auditing.admission import asking
 from saddlepoint.auditing.probes.subject import Subject, alike, gap
 from saddlepoint.auditing.traits import Trait, seen, told, unseen, untold
-from saddlepoint.defense import Context, Defense
+from saddlepoint.defense import Context
 from saddlepoint.gradients import Backprop
 
 _DEAR = 1.5  # times the static net
@@ -35,26 +35,29 @@ def inside(subject: Subject) -> Iterator[Trait]:
     )  # fmt: skip
     yield _settled(subject)
     yield _cost(subject, operations.total)
-    with torch.no_grad(), asking(subject.kind, subject.x):
-        became = subject.defense.adapt(subject.x.clone(), Context(subject.coins()))
-    yield _adapts(subject, became)
-    yield _differentiable(subject, became)
+    yield _adapts(subject)
+    yield _differentiable(subject)
 
 
-def _adapts(subject: Subject, became: Defense) -> Trait:
+def _adapts(subject: Subject) -> Trait:
     """Is it another defence once it has met the images?"""
     name, n, declared = "adapts", len(subject), subject.learns if subject.declares else None
-    if became is subject.defense:
-        return unseen(name, n, "it is the same after it has met the images", declared=declared)
     with torch.no_grad():
-        before, after = (replace(subject, defense=defense).look() for defense in (subject.defense, became))
+        before, after = subject.look(), subject.answer if subject.learns else _adapted(subject)
     return told(
         name, not alike(before, after), n, f"once it has met the images: {gap(before, after)}",
         "once it has met the images it answers as before", declared=declared,
     )  # fmt: skip
 
 
-def _differentiable(subject: Subject, became: Defense) -> Trait:
+def _adapted(subject: Subject) -> Tensor:
+    """The answer after `adapt`, with the coins that one without it meets; who declares to learn has been asked, and may be dear."""
+    with asking(subject.kind, subject.x):
+        became = subject.defense.adapt(subject.x.clone(), Context(subject.coins()))
+    return replace(subject, defense=became).look()
+
+
+def _differentiable(subject: Subject) -> Trait:
     """Does a gradient through learning differ from one that takes what is learned for a constant?"""
     name, goal = "adapts differentiably", Goal([subject.defense], subject.y, margin)
     if not subject.learns or subject.defense.grants != "gradient":
@@ -64,6 +67,8 @@ def _differentiable(subject: Subject, became: Defense) -> Trait:
         through = slope(replace(goal, respond=True), subject.x, coins).grad
     except (ValueError, RuntimeError, TypeError) as error:
         return unseen(name, 1, f"no gradient comes through ({str(error).splitlines()[0]})")
+    with torch.no_grad():
+        became = subject.defense.adapt(subject.x, Context(coins))
     constant = slope(replace(goal, defenses=[became]), subject.x, coins).grad
     there = bool(through.isfinite().all()) and not torch.allclose(through, constant, rtol=1e-4, atol=1e-8)
     return told(

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from saddlepoint.auditing.answering import answers_otherwise
-from saddlepoint.auditing.probes.subject import Subject
+from saddlepoint.auditing.probes.subject import Subject, alike, gap
 from saddlepoint.auditing.traits import Trait, seen, told, unseen, untold
 
 _MOST = 0.9  # of the rows
@@ -78,7 +77,7 @@ def _views(subject: Subject, answer: Tensor) -> Iterator[Trait]:
         )  # fmt: skip
     else:
         yield unseen("views disagree", n, f"{len(apart)} views answer {n} images alike", amount=0.0)
-    otherwise = answers_otherwise(subject.defense)
     yield told(
-        "answers otherwise", otherwise, 1, "it answers with something else than its last view", "it answers with its last view"
-    )
+        "answers otherwise", not alike(trace.last, answer), n, f"from its last view to its answer: {gap(trace.last, answer)}",
+        "it answers with its last view",
+    )  # fmt: skip

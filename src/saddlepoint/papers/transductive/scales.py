@@ -146,7 +146,7 @@ def _small() -> Setting:
                 "of held-out images",
             ),
         ),
-        auto=Budget(15, 2, 60), module=Budget(5, 1, 10), repeats=3, threads=1,
+        auto=Budget(15, 2, 60), module=Budget(5, 1, 10), repeats=2, threads=1,
     )  # fmt: skip
 
 

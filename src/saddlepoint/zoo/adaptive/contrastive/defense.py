@@ -92,7 +92,7 @@ class ContrastiveReversal(Defense):
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         views = [View("reverse/0", self.net(x))] if ctx.keeps("reverse/0") or not self.steps else []
         with torch.no_grad():
-            negatives = None if self.negatives is None else self.embed(self.negatives.to(x))
+            negatives = self.embed(self.negatives.to(x)) if self.steps and self.negatives is not None else None
         here = ctx.through("reverse", partial(self._start, ctx), x) if self.steps and self.random_start else x
         for t in range(1, self.steps + 1):
             here = ctx.through("reverse", partial(self._step, ctx, x, negatives), here)
