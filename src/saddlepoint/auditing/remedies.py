@@ -21,7 +21,7 @@ from saddlepoint.auditing.answering import AtAnswer, answers_otherwise
 from saddlepoint.auditing.checklist import ADAPTIVE, BACKWARD, COINS, CONVERGED, MASKED, SINGLE, UNBOUNDED, WHITE_BOX, checklist
 from saddlepoint.auditing.plan import Evidence, Plan
 from saddlepoint.auditing.price import affordable, price
-from saddlepoint.auditing.sent import climbing, direct_of, varied
+from saddlepoint.auditing.sent import climbing, core, direct_of, varied
 from saddlepoint.auditing.suite import SPENDING, Choice
 from saddlepoint.auditing.trials import Trials
 from saddlepoint.game import Adversary, Among, Direct, Restarts
@@ -242,9 +242,10 @@ def _queries(p: _Patient) -> Iterator[Size]:
     searches = [one for one in p.trials.sent if one.black_box and one.kinds & {"Square", "RayS"}]
     for times in (4, 2) if searches else ():
         best = min(searches, key=lambda one: p.trials.rows[one.index - 1].robust_accuracy)
-        more = replace(direct_of(best.adversary), attack=longer(direct_of(best.adversary).attack, times))
+        search = core(best.adversary) or best.adversary  # of a pursuit, what all were sent
+        more = replace(direct_of(search), attack=longer(direct_of(search).attack, times))
         told = f"{best.name} again with {times} times the queries"
-        yield Size(f"{best.name}-longer", varied(best.adversary, lambda _, more=more: more), told)  # type: ignore[misc]
+        yield Size(f"{best.name}-longer", varied(search, lambda _, more=more: more), told)  # type: ignore[misc]
 
 
 def _searching(p: _Patient) -> Iterator[Size]:
