@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,9 +15,10 @@ from saddlepoint.auditing.cell import Group, Job
 from saddlepoint.auditing.checklist import CONVERGED
 from saddlepoint.auditing.plan import Evidence, plan
 from saddlepoint.auditing.price import entrance, price
-from saddlepoint.auditing.remedies import remedies
+from saddlepoint.auditing.remedies import _queries, remedies
+from saddlepoint.auditing.sent import everything
 from saddlepoint.defense import Defense, Trace, View
-from saddlepoint.game import Among
+from saddlepoint.game import Among, Stand
 from saddlepoint.run.runner import run
 from saddlepoint.run.work import Work
 
@@ -309,3 +311,11 @@ def test_only_what_everybody_pays_counts_for_what_remedies_may_cost():
     assert entrance(pursuit) == price(first)
     assert entrance(sp.Transfer(pursuit, sp.Plain(Linear()))) == price(first)
     assert price(pursuit).total > price(then).total
+
+
+def test_of_a_search_that_pursues_the_first_look_is_made_longer():
+    square = next(c.adversary for c in plan(Linear(), X, Y, threat=sp.Linf(RADIUS)).choices if c.name == "square")
+    assert isinstance(square, sp.Pursuit)
+    trials = SimpleNamespace(sent=everything([Stand(), square]), rows=[SimpleNamespace(robust_accuracy=0.5)])
+    sizes = [size.adversary for size in _queries(SimpleNamespace(trials=trials))]
+    assert [size.attack.queries for size in sizes] == [4 * square.first.attack.queries, 2 * square.first.attack.queries]
