@@ -38,7 +38,8 @@ stated, on images 200 to 299 measured (`python -m benchmarks.wild_autoattack`, p
 In percent with a 95 % interval over images: ours on all 300. Passes are forward + backward per image: ours of all
 attacks, as the audit's meter counts them, and in brackets all that the net was asked, with the probe, the verdict, and the trials
 that look for signs of a failed attack; AutoAttack's over the images for which they are known."""
-_TUNED = """\\* The composition of `standard` was tuned on images 0 to 199 of these two nets: who is pursued (rows of which
+_TUNED = """\\* The composition of `standard` was tuned on images 0 to 199 of mnist/cora_trades and
+mnist/trades_smallcnn_beta5: who is pursued (rows of which
 an attack left at most so much of the right class's lead), and by what (the nearest boundary, longer random search). Its price was
 looked at on all 300 images of mnist/cora_trades and on the first 200 of cifar10/eran_conv_small_pgd before it was settled. Images
 200 to 299 of all other nets, and the first 200 of the other six, had no part in it."""
