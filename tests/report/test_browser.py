@@ -98,7 +98,7 @@ def test_every_section_is_one_click_away_and_unfolds(visit, runs):
         assert -1 <= place <= 60 or end, link.text
         browser.execute_script("scrollTo(0, 0)")
     folds = browser.find_elements("css selector", "details")
-    assert len(folds) == 3
+    assert len(folds) == 4
     for fold in folds:
         fold.find_element("tag name", "summary").click()
         assert fold.find_element("css selector", "table, pre").is_displayed()
@@ -110,8 +110,8 @@ def test_figures_on_the_page_are_those_of_the_record(visit, runs):
     audit, browser = audits["real"], visit(folder / "real" / "report.html")
     cards = texts(browser, ".numbers b")
     assert cards[:2] == [f"{100 * audit.clean_accuracy:.1f} %", f"{100 * audit.robust_accuracy:.1f} %"]
-    table = texts(browser, "#what-each-attack-took tbody tr")
-    assert len(table) == len(audit.rows)
+    table = texts(browser, "#what-each-attack-took > .card tbody tr")
+    assert len(table) == len(audit.rows) == len(texts(browser, "#what-each-attack-took > details tbody tr"))
     for row, line in zip(audit.rows, table, strict=True):
         assert line.startswith(f"{row.name} {100 * row.robust_accuracy:.1f} %")
         assert f" {100 * row.running:.1f} % " in line
