@@ -38,11 +38,12 @@ stated, on images 200 to 299 measured (`python -m benchmarks.wild_autoattack`, p
 In percent with a 95 % interval over images: ours on all 300. Passes are forward + backward per image: ours of all
 attacks, as the audit's meter counts them, and in brackets all that the net was asked, with the probe, the verdict, and the trials
 that look for signs of a failed attack; AutoAttack's over the images for which they are known."""
-_TUNED = """\\* The composition of `standard` was tuned on images 0 to 199 of mnist/cora_trades and mnist/trades_smallcnn_beta5: who
-is pursued (rows of which an attack left at most so much of the right class's lead), and by what (the nearest boundary, longer
-random search). An earlier composition was scored on all 300 images of mnist/cora_trades, where it left 250 for 863 passes,
-and changed after that; price and count of one were looked at on the first 200 of cifar10/eran_conv_small_pgd. So images 200 to 299 of
-mnist/cora_trades are no hold-out; those of all other nets, and the first 200 of the other six, had no part in it."""
+_TUNED = """\\* The composition of `standard` was tuned on images 0 to 199 of mnist/cora_trades and mnist/trades_smallcnn_beta5:
+who is pursued (rows of which an attack left at most so much of the right class's lead), and by what (the nearest
+boundary, longer random search). An earlier composition was scored on all 300 images of mnist/cora_trades, where it
+left 250 for 863 passes, and changed after that; price and count of one were looked at on the first 200 of
+cifar10/eran_conv_small_pgd. So images 200 to 299 of mnist/cora_trades are no hold-out; those of all other nets, and
+the first 200 of the other six, had no part in it."""
 _QUICK = """Robust accuracy in percent on the first 100 images. PGD is the figure stated with the nets: 20 steps on the
 cross-entropy, one start, the first 200 images; – is not stated."""
 _COLUMNS = (
