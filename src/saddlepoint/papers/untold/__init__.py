@@ -9,8 +9,8 @@ _HOME = "saddlepoint.papers.untold.audit"
 EXPERIMENTS = (
     Experiment(
         "untold/adaptive",
-        "Nine adaptive test-time defences, audited untold",
-        "Croce et al. 2022 broke each by an attack of its own: none is more robust than the net under it by more than some points.",
+        "Adaptive test-time defences, audited untold",
+        "Croce et al. 2022 broke nine of them, each by an attack of its own: none is more robust than the net under it by more than some points.",
         f"{_HOME}:adaptive",
     ),
     Experiment(
