@@ -10,8 +10,8 @@ EXPERIMENTS = (
     Experiment(
         "untold/adaptive",
         "Adaptive test-time defences, audited untold",
-        "Croce et al. 2022 broke nine of them, each by an attack of its own: none is more robust than the net under it by more than "
-        "some points.",
+        "Croce et al. 2022 broke nine of them, each by an attack of its own: none is more robust than the net under it by more "
+        "than some points.",
         f"{_HOME}:adaptive",
     ),
     Experiment(
