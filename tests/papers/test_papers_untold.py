@@ -12,7 +12,7 @@ from torch import nn
 import saddlepoint as sp
 from problems import normal
 from saddlepoint.papers import EXPERIMENTS, Request
-from saddlepoint.papers.bench import Images
+from saddlepoint.papers.bench import Bench, Images
 from saddlepoint.papers.untold.audit import Met
 from saddlepoint.papers.untold.contests import Contest
 from saddlepoint.papers.write import reproduce
@@ -31,7 +31,7 @@ def contest() -> Contest:
 
 
 def test_the_strongest_expert_counts_and_the_difference_is_that_of_the_same_images(contest: Contest, tmp_path: Path) -> None:
-    met = Met.of(Request(tmp_path), contest, "quick")
+    met = Met.of(Bench(Request(tmp_path), 1, 1), contest, "quick")
     assert contest.strongest == "strong"
     assert float(contest.left.mean()) == 0.25
     assert met.audit.robust_accuracy == 0.0  # with half the box as radius a linear net with unequal rows falls everywhere
@@ -56,5 +56,8 @@ def test_the_first_of_every_family_is_audited_and_kept(family: str, tmp_path: Pa
     assert apart == pytest.approx(audited - expert)
     assert forward > 0
     assert backward > 0
+    assert result.forward == pytest.approx(forward * FAMILIES[family])
+    assert result.backward == pytest.approx(backward * FAMILIES[family])
+    assert result.seconds > 0
     (kept,) = (tmp_path / "audits").iterdir()
     assert sp.Audit.load(kept).robust_accuracy == pytest.approx(audited / 100)

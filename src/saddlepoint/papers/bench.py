@@ -46,6 +46,11 @@ class Tally:
         self.forward += sum(float(e.forward.sum()) for e in episodes)
         self.backward += sum(float(e.backward.sum()) for e in episodes)
 
+    def include(self, audit: Audit) -> None:
+        self.seconds += sum(row.seconds for row in audit.rows)
+        self.forward += audit.n * sum(row.forward for row in audit.rows)
+        self.backward += audit.n * sum(row.backward for row in audit.rows)
+
 
 @dataclass(frozen=True)
 class Bench:
@@ -103,10 +108,12 @@ class Bench:
         folder = "".join(letter if letter.isalnum() else "-" for letter in name.lower())
         self.request.say(f"auditing {name}, {len(images.x)} images")
         with torch_threads(self.threads):
-            return audit(
+            found = audit(
                 defense, *images, threat=threat, budget=budget, seed=self.request.seed, batch_size=self.batch, name=name,
                 out=self.request.out / "audits" / folder, watch=_Telling(self.request, name),
             )  # fmt: skip
+        self.tally.include(found)
+        return found
 
     def result(
         self,

@@ -92,9 +92,7 @@ def _small() -> Setting:
     spend = Spend(AutoBudget(20, 2, 100), 20, 100, 3, 10, Hedged(15, 2, 4, 5), 500, 30, 2, Drawn(6, 4), Drawn(10, 10))
     dear = dict.fromkeys(("ClosedLoopControl", "HedgeDefense", "AdaptiveDenoising"), 16)
     dear |= {"SOAP": 32, "AIDPurifier": 32, "ContrastiveReversal": 8}
-    # The other three cost more than these together.
-    audited = ("SODEF", "HedgeDefense", "AntiAdversary", "SOAP", "ATLD", "AIDPurifier")
-    return Setting(64, dear, 32, 16, 3, spend, "standard", audited, L2(1.5), 1)
+    return Setting(64, dear, 32, 16, 3, spend, "standard", _ALL, L2(1.5), 1)
 
 
 def _paper() -> Setting:

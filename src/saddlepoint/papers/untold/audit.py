@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from saddlepoint.auditing.result import Audit
@@ -25,6 +25,7 @@ NOTES = (
     "attack is the strongest of those that the paper has for this defence, at the budget of this scale",
     "an audit counts every image, or every batch of a defence that couples its rows, under the strongest of all it sent; the "
     "paper's attack is one attack",
+    "seconds and passes of all attacks together are the audits'; those of the papers' attacks stand in the records of their tables",
     "decisive: the attack that took most of what those before it had left",
 )
 
@@ -50,10 +51,9 @@ class Met:
     audit: Audit
 
     @classmethod
-    def of(cls, request: Request, contest: Contest, budget: Budget) -> Met:
-        bench = Bench(request, contest.batch, _THREADS)
-        name = f"{contest.name} on {contest.data}"
-        return cls(contest, bench.audited(contest.defense, contest.images, threat=contest.threat, budget=budget, name=name))
+    def of(cls, bench: Bench, contest: Contest, budget: Budget) -> Met:
+        asked, name = replace(bench, batch=contest.batch), f"{contest.name} on {contest.data}"
+        return cls(contest, asked.audited(contest.defense, contest.images, threat=contest.threat, budget=budget, name=name))
 
     @property
     def apart(self) -> Cell:
@@ -105,11 +105,11 @@ def equilibrium(request: Request) -> Result:
 
 def run(request: Request, name: str, contests: Iterator[Contest]) -> Result:
     """All defences of a family, one after the other."""
-    setting = SETTINGS[request.scale]
-    met = [Met.of(request, contest, setting.budget) for contest in islice(contests, setting.first)]
+    setting, bench = SETTINGS[request.scale], Bench(request, 1, _THREADS)
+    met = [Met.of(bench, contest, setting.budget) for contest in islice(contests, setting.first)]
     title = f"Accuracy, %, under the paper's attack and under an audit of the budget {setting.budget} that is told nothing"
     level = sum(not one.behind for one in met)
-    return Bench(request, 1, _THREADS).result(
+    return bench.result(
         next(one for one in EXPERIMENTS if one.name == name),
         [Table(title, LABELS, COLUMNS, tuple(one.row() for one in met), 0, digits=1)],
         notes=NOTES,
