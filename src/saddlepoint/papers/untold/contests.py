@@ -86,6 +86,7 @@ def _dent(lab: Learned) -> Contest:
     )
 
 
+_DRAWS = 2  # answers by which defences are judged that learn at random: each is a training
 _STREAM = 12  # images of RMC's sequence: every answer to each of them tunes a network, for every attack that is sent
 
 
@@ -94,7 +95,7 @@ def _rmc(lab: Learned) -> Contest:
     masking = Masking(lab, replace(kind, images=min(kind.images, _STREAM)))
     found = masking.played("Madry", lab.request.seed, everything=True)
     experts = {name: right(found.episodes[name]) for name in ("AA", "PGD", "FPA", "GMSA-AVG", "GMSA-MIN")}
-    threat, clean = Threat(found.base.space, leaking=False), right(found.episodes["clean"])
+    threat, clean = Threat(found.base.space, leaking=False, draws=_DRAWS), right(found.episodes["clean"])
     return Contest("RMC", kind.data, masking.defense(found.base.name), found.base.images, threat, 1, clean, experts)
 
 
@@ -114,7 +115,7 @@ def _tadv(lab: Learned) -> Contest:
     experts = {name: _mean(found.finals[name]) for name in ("AA", "PGD", "FPA", "GMSA-AVG", "GMSA-MIN")}
     recipe = lab.recipe(found.base.name)
     defense = TADV(found.base.net, Trainer(recipe, *lab.training(recipe.data, recipe.n)))
-    threat = Threat(found.base.space, rounds="one", leaking=False, draws=2)
+    threat = Threat(found.base.space, rounds="one", leaking=False, draws=_DRAWS)
     return Contest("TADV", kind.data, defense, found.base.images, threat, kind.images, _mean(found.finals["clean"]), experts)
 
 
