@@ -182,7 +182,7 @@ def test_what_scores_alone_find_is_sought_with_more_queries_and_from_differences
 def test_of_a_pursuit_the_search_that_all_images_met_is_lengthened():
     hunt = sp.Pursuit(sp.Direct("square", sp.Square(20)), sp.Direct("square", sp.Square(50)), 0.1)
     choice = prescribed(planned(Silent(), climb(sp.PGD(10)), hunt))["square-longer"]
-    assert choice.adversary.adversary == sp.Direct("square", sp.Square(80))
+    assert choice.adversary.adversary.first == sp.Direct("square", sp.Square(80))
 
 
 @pytest.mark.parametrize("loss", [sp.cross_entropy, sp.margin])
@@ -253,7 +253,7 @@ def test_only_budgets_that_compose_a_suite_of_their_own_have_something_left_for_
         return plan(Linear(), X, Y, threat=sp.Linf(RADIUS), **asked)
 
     assert made(budget="quick").allowance == made(adversaries=[slow(4)]).allowance == 0
-    assert made().allowance == sum(entrance(choice.adversary).total for choice in made().choices) // 2
+    assert made().allowance == 3 * sum(entrance(choice.adversary).total for choice in made().choices) // 4
     assert made(budget="thorough").allowance > made().allowance
 
 
@@ -313,9 +313,35 @@ def test_only_what_everybody_pays_counts_for_what_remedies_may_cost():
     assert price(pursuit).total > price(then).total
 
 
-def test_of_a_search_that_pursues_the_first_look_is_made_longer():
+def test_of_a_search_that_pursues_the_longest_part_is_for_all_or_the_first_look_is_made_longer():
     square = next(c.adversary for c in plan(Linear(), X, Y, threat=sp.Linf(RADIUS)).choices if c.name == "square")
     assert isinstance(square, sp.Pursuit)
     trials = SimpleNamespace(sent=everything([Stand(), square]), rows=[SimpleNamespace(robust_accuracy=0.5)])
-    sizes = [size.adversary for size in _queries(SimpleNamespace(trials=trials))]
-    assert [size.attack.queries for size in sizes] == [4 * square.first.attack.queries, 2 * square.first.attack.queries]
+    sizes = [size.adversary for size in _queries(SimpleNamespace(trials=trials, onward=lambda search: search))]
+    look, longest = square.first.attack.queries, square.then.then.attack.queries
+    assert [size.attack.queries for size in sizes] == [longest, 4 * look, 2 * look]
+
+
+def test_where_not_all_that_stand_can_be_met_those_are_that_came_nearest():
+    first = climb(sp.PGD(10)), sp.Direct("square", sp.Square(20))
+    each = 40 + 81 + 1  # queries, forty steps from where they end, and the look that tells where steps are needed
+    asked = planned(Silent(), *first, allowance=2 * 9 * each / N)  # half of it: nine images, or six that get 80 queries
+    clean, *moved = (asked.job.play(sent, asked.job.groups[0]) for sent in asked.adversaries)
+    share = torch.stack([episode.margin[0] for episode in moved]).amax(0) / clean.margin[0]
+    stands = (torch.stack([episode.correct[0] for episode in moved]).amin(0) > 0).nonzero()[:, 0].tolist()
+    assert len(stands) > 9
+    choice = prescribed(asked)["square-longer"]
+    assert choice.adversary.adversary.first.attack.queries == 40
+    assert choice.passes == each
+    assert choice.adversary.ids == tuple(sorted(sorted(stands, key=lambda k: share[k])[:9]))
+    few = planned(Silent(), *first, allowance=2 * 7 * each / N)  # too few to show anything
+    assert "square-longer" not in prescribed(few)
+
+
+def test_what_no_verdict_hangs_on_is_tried_on_all_images_or_on_none():
+    def scores(x):
+        return Linear()(x).detach()
+
+    asked = planned(scores, sp.Direct("square", sp.Square(16)), allowance=2 * 10 * 32 / N)
+    assert prescribed(asked) == {}
+    assert prescribed(replace(asked, allowance=2 * 32))["square-longer"].reason.startswith("still rising")

@@ -37,9 +37,12 @@ class PGD:
         return self.steps + 1
 
     def __call__(self, oracle: Differentiates, center: Tensor, space: Ball, coins: Coins) -> Found:
+        return self.climb(oracle, center, space, space.sample(center, coins) if self.random_start else center)
+
+    def climb(self, oracle: Differentiates, center: Tensor, space: Ball, start: Tensor) -> Found:
+        """From the given points of the set around `center`."""
         step = 2.5 * space.radius / self.steps if self.step_size is None else space.length(self.step_size)
-        x = space.sample(center, coins) if self.random_start else center
-        best, velocity = Best(center, oracle.coupled), torch.zeros_like(center)
+        x, best, velocity = start, Best(center, oracle.coupled), torch.zeros_like(center)
         for _ in range(self.steps):
             reading, grad = oracle.gradient(x)
             best.offer(x, reading)
@@ -49,6 +52,22 @@ class PGD:
             x = space.project(x + step * space.ascent(grad, x), center)
         best.offer(x, oracle.score(x))
         return best.found
+
+
+@dataclass(frozen=True)
+class From:
+    """PGD from given points, which compete with all that it visits."""
+
+    start: Tensor  # [N, ...]
+    pgd: PGD
+    needs: ClassVar[Access] = "gradient"
+
+    @property
+    def calls(self) -> int:
+        return self.pgd.calls
+
+    def __call__(self, oracle: Differentiates, center: Tensor, space: Ball, coins: Coins) -> Found:  # noqa: ARG002
+        return self.pgd.climb(oracle, center, space, self.start)
 
 
 def FGSM() -> PGD:  # noqa: N802

@@ -14,6 +14,7 @@ from saddlepoint.game import (
     FixedPoint,
     GreedyModelSpace,
     MultiTarget,
+    Onward,
     Pursuit,
     Restarts,
     Retrained,
@@ -52,6 +53,8 @@ def price(adversary: Adversary | Joint, draws: int = 1) -> Passes:
             return price(inner.adversary, draws).plus(2 * draws).times(inner.times)
         case Pursuit():
             return _total([price(inner.first, draws), price(inner.then, draws)]).plus(3 * draws)
+        case Onward():
+            return _total([price(inner.first, draws), price(inner.then)]).plus(draws)
         case Transfer() | Around() | Among():
             return price(inner.adversary, draws)
         case GreedyModelSpace():

@@ -1,7 +1,8 @@
 """What is tried for the symptoms of a first round, before the verdict is written: every remedy with its reason and its price.
 
 A remedy acts on the images that still stand, and is bounded by the passes that the budget has for all images together: the fewer
-stand, the more is spent on each. Nothing here is random and nothing looks at a clock, so that a run that goes on asks for the same.
+stand, the more is spent on each. Where that pays for none on all of them, and a verdict hangs on it, it acts on those that came
+nearest to a mistake. Nothing here is random and nothing looks at a clock, so that a run that goes on asks for the same.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+import torch
 
 from saddlepoint.attack.apgd import APGD
 from saddlepoint.attack.base import longer
@@ -21,13 +24,14 @@ from saddlepoint.auditing.answering import AtAnswer, answers_otherwise
 from saddlepoint.auditing.checklist import ADAPTIVE, BACKWARD, COINS, CONVERGED, MASKED, SINGLE, UNBOUNDED, WHITE_BOX, checklist
 from saddlepoint.auditing.plan import Evidence, Plan
 from saddlepoint.auditing.price import affordable, price
-from saddlepoint.auditing.sent import climbing, core, direct_of, varied
+from saddlepoint.auditing.sent import Sent, climbing, core, direct_of, ending, varied
 from saddlepoint.auditing.suite import SPENDING, Choice
 from saddlepoint.auditing.trials import Trials
-from saddlepoint.game import Adversary, Among, Direct, Restarts
+from saddlepoint.game import Adversary, Among, Direct, Onward, Restarts
 from saddlepoint.gradients import BPDA, SPSA, EoT, Estimator, Rule, Smoothed
 
 _STEPS = 20  # of a short walk
+_FEWEST = 8  # images on which a remedy can show what it is worth
 _PART = 4  # of the radius, the fourth: how far neighbours and the two sides of a difference may lie
 
 
@@ -103,14 +107,21 @@ class _Patient:
     trials: Trials
 
     def largest(self, way: Way, met: Sequence[Sign], passes: float) -> _Offer | None:
-        """The largest size of a remedy for which so many passes pay."""
-        for size in way.sizes(self):
-            ids, each = self.ids(size.adversary, met), price(size.adversary, self.draws).total
-            if ids and self.allowed(size.adversary) and each * len(ids) <= passes:
-                names = tuple(sign.name for sign in met)
-                reason = f"{', '.join(names)} ({met[0].told.rstrip('.')}), so {size.told}, on {len(ids)} images"
-                return _Offer(Choice(Among(size.name, size.adversary, ids), reason, each, names), each * len(ids))
+        """The largest size of a remedy for which so many passes pay: on all images, else on the nearest."""
+        sizes = [size for size in way.sizes(self) if self.allowed(size.adversary)]
+        for few in (False, True) if any(sign.weighs for sign in met) else (False,):
+            for size in sizes:
+                ids, each = self.ids(size.adversary, met), price(size.adversary, self.draws).total
+                if few and self.plan.job.defense.unit == "example":
+                    ids = self.nearest(ids, int(passes / each))
+                if ids and each * len(ids) <= passes:
+                    return self.offer(size, met, ids, each)
         return None
+
+    def offer(self, size: Size, met: Sequence[Sign], ids: tuple[int, ...], each: int) -> _Offer:
+        names = tuple(sign.name for sign in met)
+        reason = f"{', '.join(names)} ({met[0].told.rstrip('.')}), so {size.told}, on {len(ids)} images"
+        return _Offer(Choice(Among(size.name, size.adversary, ids), reason, each, names), each * len(ids))
 
     def allowed(self, adversary: Adversary) -> bool:
         job = self.plan.job
@@ -120,12 +131,20 @@ class _Patient:
     def ids(self, adversary: Adversary, met: Sequence[Sign]) -> tuple[int, ...]:
         """Images that stand; where others outdo gradients, those that gradients left: can these be found after all?"""
         job, t = self.plan.job, self.trials
-        outdone = adversary.needs == "gradient" and any(sign.name in _OUTDONE for sign in met)
+        outdone = Sent.of(0, adversary).white_box and any(sign.name in _OUTDONE for sign in met)
         stands = ((t.left([one for one in t.sent if one.white_box]) if outdone else t.judged) >= 0.5).tolist()
         if job.defense.unit == "stream":  # what is answered later depends on all that came before
             return tuple(range(len(stands))) if any(stands) else ()
         groups = [group.tolist() for group in job.groups] if job.defense.unit == "batch" else [[k] for k in range(len(stands))]
         return tuple(k for group in groups if any(stands[k] for k in group) for k in group)
+
+    def nearest(self, ids: tuple[int, ...], count: int) -> tuple[int, ...]:
+        """So many of the images, those first of which attacks left the smallest share of the right class's lead."""
+        if count < _FEWEST:
+            return ()
+        pairs = [(group.verdict.margin[0], group.outcomes.episodes[0].margin[0]) for group in self.trials.groups]
+        share = torch.cat([left / lead for left, lead in pairs]).nan_to_num(torch.inf).tolist()
+        return tuple(sorted(sorted(ids, key=lambda k: share[k])[:count]))
 
     @property
     def draws(self) -> int:
@@ -153,6 +172,18 @@ class _Patient:
         assert self.trials.core is not None, "asked for only where something climbs"
         climb = varied(self.trials.core, lambda direct: replace(direct, **parts))
         return climb if starts == 1 else Restarts(climb, starts)
+
+    @property
+    def stroll(self) -> PGD:
+        """Steps of a twentieth of the radius, as far as across the whole set."""
+        return PGD(2 * _STEPS, self.plan.job.threat.space.radius / _STEPS)
+
+    def onward(self, search: Adversary) -> Adversary:
+        """The search, and where gradients can be followed row by row a climb from where it ends."""
+        defense, core = self.plan.job.defense, self.trials.core
+        if not isinstance(core, Direct) or defense.random or defense.unit != "example":
+            return search
+        return Onward(search, replace(core, attack=self.stroll, loss=margin))
 
 
 # -- ways with gradients ----------------------------------------------------------------------------------------------------------
@@ -213,10 +244,9 @@ def _around(p: _Patient) -> Iterator[Size]:
 
 
 def _short(p: _Patient) -> Iterator[Size]:
-    """Steps of a twentieth of the radius, which jump over little, as far as across the whole set."""
-    attack = PGD(2 * _STEPS, p.plan.job.threat.space.radius / _STEPS)
+    """Steps that jump over little, from several starts."""
     for starts in (5, 2, 1) if p.trials.core is not None else ():
-        yield Size("pgd-short", p.climbing(starts, attack=attack, loss=margin), f"shorter steps from {starts} starts")
+        yield Size("pgd-short", p.climbing(starts, attack=p.stroll, loss=margin), f"shorter steps from {starts} starts")
 
 
 def _nearest(p: _Patient) -> Iterator[Size]:
@@ -238,14 +268,20 @@ def _differences(p: _Patient) -> Iterator[Size]:
 
 
 def _queries(p: _Patient) -> Iterator[Size]:
-    """More queries for the attack without gradients that found most."""
-    found = [(one, core(one.adversary)) for one in p.trials.sent if one.black_box and one.kinds & {"Square", "RayS"}]
-    searches = [(p.trials.rows[one.index - 1].robust_accuracy, search) for one, search in found if search is not None]
-    for times in (4, 2) if searches else ():
-        best = min(searches, key=lambda pair: pair[0])[1]
-        direct = replace(direct_of(best), attack=longer(direct_of(best).attack, times))
-        told = f"{best.name} again with {times} times the queries"
-        yield Size(f"{best.name}-longer", varied(best, lambda _, direct=direct: direct), told)  # type: ignore[misc]
+    """More queries for the attack without gradients that found most: as many as the longest part of it had, or a multiple."""
+    found = [one for one in p.trials.sent if one.black_box and one.kinds & {"Square", "RayS"} and core(one.adversary) is not None]
+    if not found:
+        return
+    best = min(found, key=lambda one: p.trials.rows[one.index - 1].robust_accuracy).adversary
+    first, last = core(best), core(ending(best))
+    assert first is not None, "chosen so"
+    attacks = [longer(direct_of(first).attack, times) for times in (4, 2)]
+    attacks += [] if last in (None, first) else [direct_of(last).attack]
+    for attack in sorted(attacks, key=lambda attack: -attack.calls):
+        searching = varied(first, lambda direct, attack=attack: replace(direct, attack=attack))  # type: ignore[misc]
+        sent, onward = p.onward(searching), ", and short steps from where it ends"
+        told = f"{first.name} again with {attack.calls} queries{onward if sent is not searching else ''}"
+        yield Size(f"{first.name}-longer", sent, told)
 
 
 def _searching(p: _Patient) -> Iterator[Size]:

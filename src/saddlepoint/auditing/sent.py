@@ -52,14 +52,19 @@ class Sent:
         return "Transfer" in self.kinds
 
     @property
+    def mixed(self) -> bool:
+        """Follows gradients from where a search without them ended: what it takes speaks neither for the one nor for the other."""
+        return "Onward" in self.kinds
+
+    @property
     def white_box(self) -> bool:
-        """Follows the gradient of the defence itself."""
-        return self.adversary.needs == "gradient" and not self.transfers
+        """Follows the gradient of the defence itself, and nothing else."""
+        return self.adversary.needs == "gradient" and not self.transfers and not self.mixed
 
     @property
     def black_box(self) -> bool:
         """Asks the defence for scores or labels alone."""
-        return not self.white_box and not self.transfers
+        return self.adversary.needs != "gradient" and not self.transfers
 
     @property
     def nearest(self) -> bool:
@@ -115,6 +120,11 @@ def core(adversary: Adversary) -> Adversary | None:
         inner = core(adversary.adversary)
         return None if inner is None else AtAnswer(inner)
     return adversary if any(isinstance(part, Direct) for part in (adversary, getattr(adversary, "direct", None))) else None
+
+
+def ending(adversary: Adversary) -> Adversary:
+    """What those meet whom a pursuit follows to its end."""
+    return ending(adversary.then) if isinstance(adversary, Pursuit) else adversary
 
 
 def varied(adversary: Adversary, change: Callable[[Direct], Direct]) -> Adversary:

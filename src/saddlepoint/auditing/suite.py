@@ -74,7 +74,7 @@ SPENDING: dict[Budget, Spending] = {
         starts=0,
         rounds=4,
         samples=32,
-        remedies=0.5,
+        remedies=0.75,
         chase=150,
         hunt=(200, 600, 3000),
     ),

@@ -15,6 +15,7 @@ from saddlepoint.game.adversary import (
 from saddlepoint.game.among import Among
 from saddlepoint.game.control import Control
 from saddlepoint.game.joint import JointEquilibrium
+from saddlepoint.game.onward import Onward
 from saddlepoint.game.order import ByLabel, Natural, Searched
 from saddlepoint.game.outcomes import Outcomes, evaluate
 from saddlepoint.game.play import Episode, Stand, play
@@ -46,6 +47,7 @@ __all__ = [
     "JointEquilibrium",
     "MultiTarget",
     "Natural",
+    "Onward",
     "Outcomes",
     "Peak",
     "Portfolio",

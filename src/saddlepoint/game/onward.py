@@ -1,0 +1,49 @@
+"""Climb on from where a search without gradients ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from saddlepoint.attack.best import Found
+from saddlepoint.attack.pgd import PGD, From
+from saddlepoint.defense import Access, Defense
+from saddlepoint.game.adversary import Adversary, Cascade, Direct, Turn
+
+
+@dataclass(frozen=True)
+class Onward:
+    """`first`, and where it took nothing `then` from its highest point: gradients that lead nowhere from the image may do there.
+
+    x_0 = peak of first, x <- project(x + step ascent(g)) as in PGD, whatever its `random_start`. Only for a deterministic defence
+    with independent rows, as `Standing`. Costs both attacks and one answer.
+    """
+
+    first: Adversary
+    then: Direct
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.then.attack, PGD):
+            raise ValueError(f"Onward climbs by PGD, which can start anywhere, got {type(self.then.attack).__name__}.")
+
+    @property
+    def name(self) -> str:
+        return self.first.name
+
+    @property
+    def needs(self) -> Access:
+        return Cascade(self.name, (self.first, self.then)).needs
+
+    def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
+        if defense.random or defense.unit != "example":
+            raise ValueError("Onward needs a deterministic defence with independent rows; send its first adversary alone.")
+        found = self.first.move(turn, defense, x, y)
+        rows = (~turn.rehearse(defense, found.point, y).fallen).nonzero()[:, 0]
+        if not len(rows):
+            return found
+        assert isinstance(self.then.attack, PGD), "checked above"
+        climb = replace(self.then, attack=From(found.peak[rows], self.then.attack))
+        higher = climb.move(turn.restrict(rows), defense.restrict(rows), x[rows], y[rows])
+        pairs = ((found.point, higher.point), (found.peak, higher.peak))
+        return Found(*(old.index_copy(0, rows, new) for old, new in pairs))
