@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -37,13 +38,16 @@ class PGD:
         return self.steps + 1
 
     def __call__(self, oracle: Differentiates, center: Tensor, space: Ball, coins: Coins) -> Found:
-        return self.climb(oracle, center, space, space.sample(center, coins) if self.random_start else center)
+        start = space.sample(center, coins) if self.random_start else center
+        return self.climb(oracle, center, space, start, [self.step(space)] * self.steps)
 
-    def climb(self, oracle: Differentiates, center: Tensor, space: Ball, start: Tensor) -> Found:
-        """From the given points of the set around `center`."""
-        step = 2.5 * space.radius / self.steps if self.step_size is None else space.length(self.step_size)
+    def step(self, space: Ball) -> float:
+        return 2.5 * space.radius / self.steps if self.step_size is None else space.length(self.step_size)
+
+    def climb(self, oracle: Differentiates, center: Tensor, space: Ball, start: Tensor, lengths: Sequence[float]) -> Found:
+        """From the given points of the set around `center`, by steps of the given lengths."""
         x, best, velocity = start, Best(center, oracle.coupled), torch.zeros_like(center)
-        for _ in range(self.steps):
+        for step in lengths:
             reading, grad = oracle.gradient(x)
             best.offer(x, reading)
             if self.momentum:
@@ -56,7 +60,10 @@ class PGD:
 
 @dataclass(frozen=True)
 class From:
-    """PGD from given points, which compete with all that it visits."""
+    """PGD from given points, with ever shorter steps: x <- project(x + step (1 - k / steps) ascent(g)), k = 0, 1, ...
+
+    What is near enough to be found from there is not jumped over at the end; the points themselves compete with all that it visits.
+    """
 
     start: Tensor  # [N, ...]
     pgd: PGD
@@ -67,7 +74,8 @@ class From:
         return self.pgd.calls
 
     def __call__(self, oracle: Differentiates, center: Tensor, space: Ball, coins: Coins) -> Found:  # noqa: ARG002
-        return self.pgd.climb(oracle, center, space, self.start)
+        lengths = [self.pgd.step(space) * (1 - k / self.pgd.steps) for k in range(self.pgd.steps)]
+        return self.pgd.climb(oracle, center, space, self.start, lengths)
 
 
 def FGSM() -> PGD:  # noqa: N802

@@ -24,7 +24,7 @@ from saddlepoint.auditing.answering import AtAnswer, answers_otherwise
 from saddlepoint.auditing.checklist import ADAPTIVE, BACKWARD, COINS, CONVERGED, MASKED, SINGLE, UNBOUNDED, WHITE_BOX, checklist
 from saddlepoint.auditing.plan import Evidence, Plan
 from saddlepoint.auditing.price import affordable, price
-from saddlepoint.auditing.sent import Sent, climbing, core, direct_of, ending, varied
+from saddlepoint.auditing.sent import Sent, climbing, core, direct_of, varied
 from saddlepoint.auditing.suite import SPENDING, Choice
 from saddlepoint.auditing.trials import Trials
 from saddlepoint.game import Adversary, Among, Direct, Onward, Restarts
@@ -173,17 +173,12 @@ class _Patient:
         climb = varied(self.trials.core, lambda direct: replace(direct, **parts))
         return climb if starts == 1 else Restarts(climb, starts)
 
-    @property
-    def stroll(self) -> PGD:
-        """Steps of a twentieth of the radius, as far as across the whole set."""
-        return PGD(2 * _STEPS, self.plan.job.threat.space.radius / _STEPS)
-
     def onward(self, search: Adversary) -> Adversary:
         """The search, and where gradients can be followed row by row a climb from where it ends."""
         defense, core = self.plan.job.defense, self.trials.core
         if not isinstance(core, Direct) or defense.random or defense.unit != "example":
             return search
-        return Onward(search, replace(core, attack=self.stroll, loss=margin))
+        return Onward(search, replace(core, attack=PGD(2 * _STEPS, self.plan.job.threat.space.radius / 3), loss=margin))
 
 
 # -- ways with gradients ----------------------------------------------------------------------------------------------------------
@@ -244,9 +239,10 @@ def _around(p: _Patient) -> Iterator[Size]:
 
 
 def _short(p: _Patient) -> Iterator[Size]:
-    """Steps that jump over little, from several starts."""
+    """Steps of a twentieth of the radius, which jump over little, as far as across the whole set."""
+    attack = PGD(2 * _STEPS, p.plan.job.threat.space.radius / _STEPS)
     for starts in (5, 2, 1) if p.trials.core is not None else ():
-        yield Size("pgd-short", p.climbing(starts, attack=p.stroll, loss=margin), f"shorter steps from {starts} starts")
+        yield Size("pgd-short", p.climbing(starts, attack=attack, loss=margin), f"shorter steps from {starts} starts")
 
 
 def _nearest(p: _Patient) -> Iterator[Size]:
@@ -268,20 +264,17 @@ def _differences(p: _Patient) -> Iterator[Size]:
 
 
 def _queries(p: _Patient) -> Iterator[Size]:
-    """More queries for the attack without gradients that found most: as many as the longest part of it had, or a multiple."""
-    found = [one for one in p.trials.sent if one.black_box and one.kinds & {"Square", "RayS"} and core(one.adversary) is not None]
-    if not found:
-        return
-    best = min(found, key=lambda one: p.trials.rows[one.index - 1].robust_accuracy).adversary
-    first, last = core(best), core(ending(best))
-    assert first is not None, "chosen so"
-    attacks = [longer(direct_of(first).attack, times) for times in (4, 2)]
-    attacks += [] if last in (None, first) else [direct_of(last).attack]
-    for attack in sorted(attacks, key=lambda attack: -attack.calls):
-        searching = varied(first, lambda direct, attack=attack: replace(direct, attack=attack))  # type: ignore[misc]
-        sent, onward = p.onward(searching), ", and short steps from where it ends"
-        told = f"{first.name} again with {attack.calls} queries{onward if sent is not searching else ''}"
-        yield Size(f"{first.name}-longer", sent, told)
+    """More queries, from more starts, for the attack without gradients that found most."""
+    found = [(one, core(one.adversary)) for one in p.trials.sent if one.black_box and one.kinds & {"Square", "RayS"}]
+    searches = [(p.trials.rows[one.index - 1].robust_accuracy, search) for one, search in found if search is not None]
+    for times, starts in ((4, 3), (4, 1), (2, 1)) if searches else ():
+        best = min(searches, key=lambda pair: pair[0])[1]
+        attack = longer(direct_of(best).attack, times)
+        search = varied(best, lambda direct, attack=attack: replace(direct, attack=attack))  # type: ignore[misc]
+        sent = p.onward(search)
+        told = f"{best.name} again with {times} times the queries" + (f" from {starts} starts" if starts > 1 else "")
+        told += ", and a climb from where it ends" if sent is not search else ""
+        yield Size(f"{best.name}-longer", Restarts(sent, starts) if starts > 1 else sent, told)
 
 
 def _searching(p: _Patient) -> Iterator[Size]:

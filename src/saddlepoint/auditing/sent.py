@@ -122,11 +122,6 @@ def core(adversary: Adversary) -> Adversary | None:
     return adversary if any(isinstance(part, Direct) for part in (adversary, getattr(adversary, "direct", None))) else None
 
 
-def ending(adversary: Adversary) -> Adversary:
-    """What those meet whom a pursuit follows to its end."""
-    return ending(adversary.then) if isinstance(adversary, Pursuit) else adversary
-
-
 def varied(adversary: Adversary, change: Callable[[Direct], Direct]) -> Adversary:
     """The same `core` with another optimiser, loss or aim."""
     if isinstance(adversary, Direct):

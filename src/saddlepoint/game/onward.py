@@ -16,8 +16,8 @@ from saddlepoint.game.adversary import Adversary, Cascade, Direct, Turn
 class Onward:
     """`first`, and where it took nothing `then` from its highest point: gradients that lead nowhere from the image may do there.
 
-    x_0 = peak of first, x <- project(x + step ascent(g)) as in PGD, whatever its `random_start`. Only for a deterministic defence
-    with independent rows, as `Standing`. Costs both attacks and one answer.
+    x_0 = peak of first, then the steps of PGD, ever shorter (`From`); its `random_start` does not matter. Only for a deterministic
+    defence with independent rows, as `Standing`. Costs both attacks and one answer.
     """
 
     first: Adversary
