@@ -104,7 +104,7 @@ def _dann(lab: Learned) -> Contest:
     found, labelled = table_3.played(lab, kind), lab.training(kind.data, kind.labelled)
     experts = {name: right(found.episodes[name]) for name in ("AA", "PGD", "FPA", "GMSA-AVG", "GMSA-MIN")}
     defense = DANN(found.base.net, labelled.x, labelled.y, training=kind.training)
-    threat, clean = Threat(found.base.space, rounds="one", leaking=False), right(found.episodes["clean"])
+    threat, clean = Threat(found.base.space, rounds="one", leaking=False, draws=_DRAWS), right(found.episodes["clean"])
     return Contest("DANN", kind.data, defense, found.base.images, threat, kind.images, clean, experts)
 
 
@@ -126,7 +126,8 @@ def _urejectron(lab: Learned) -> Contest:
     images = Images(*parts.test).first(kind.asked or len(parts.test))
     with torch_threads(lab.setting.threads):
         net = lab.bench.trained(recipe, Images(parts.train.x, parts.train.y))
-    defense, threat = URejectron(net, parts.train.x, training=kind.training), Threat(recipe.space, rounds="one", leaking=False)
+    defense = URejectron(net, parts.train.x, training=kind.training)
+    threat = Threat(recipe.space, rounds="one", leaking=False, draws=_DRAWS)
     pgd = Transfer(Peak(Direct("pgd", kind.pgd, cross_entropy)), static(defense))
     found = lab.against(defense, {"clean": Stand(), "PGD": pgd}, images, threat, batch=len(images.x))
     return Contest(
