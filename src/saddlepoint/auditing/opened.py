@@ -19,7 +19,8 @@ _STEPS = {"gt": 1, "ge": 1, "lt": -1, "le": -1}  # comparisons: the sign of the 
 _WHOLE = ("byte", "int", "long", "short", "to", "type")  # casts; the last two also back to floats
 _FLOATS = ("float", "double", "half", "to", "type", "type_as")
 NO_GRAD = "torch.no_grad"
-FUNCTIONS = (*(f"torch.{name}" for name in (*_FLAT, *_STEPS, *_WHOLE)), NO_GRAD)
+BACKWARD = "torch.autograd.Function"
+FUNCTIONS = (*(f"torch.{name}" for name in (*_FLAT, *_STEPS, *_WHOLE)), NO_GRAD, BACKWARD)
 
 
 class Opened(Plain):
@@ -27,7 +28,8 @@ class Opened(Plain):
 
     Values are those of the network. Without a rule at a site so are gradients; `BPDA()` there carries a gradient across it
     (Athalye et al. 2018, Sec. 4.1), and at the site `torch.no_grad` it records what the network computes under no_grad. Comparisons
-    and casts to whole numbers are crossed where their result becomes a float again.
+    and casts to whole numbers are crossed where their result becomes a float again. At the site `torch.autograd.Function` it leads
+    around every backward pass that is written by hand and gives back what has the shape of what it is given.
     """
 
     def __init__(self, net: nn.Module, sites: tuple[str, ...], *, random: bool = False, coupled: bool = False) -> None:
@@ -39,7 +41,10 @@ class Opened(Plain):
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         ctx.expect((*self.functions, *self.layers))
         with self._led(ctx), _Functions(ctx, self.functions):
-            return super().trace(x, ctx)
+            trace = super().trace(x, ctx)
+        if BACKWARD in self.functions:
+            _lead_around(ctx, trace)
+        return trace
 
     @contextmanager
     def _led(self, ctx: Context) -> Iterator[None]:
@@ -97,6 +102,32 @@ class _Functions(TorchFunctionMode):
         """Whether gradients are recorded is the attacker's choice: with a rule here, the network cannot switch it off."""
         self.ctx.through(NO_GRAD, lambda v: v, torch.zeros(len(self.ctx.coins)))
         func(wanted or (self.recording and NO_GRAD in self.ctx.rules))
+
+
+def _lead_around(ctx: Context, trace: Trace) -> None:
+    """With a rule at the site, backward passes that are written by hand hand on what they are given."""
+    if written := list(_written(trace)):
+        ctx.through(BACKWARD, lambda v: v, torch.zeros(len(ctx.coins)))
+    for node in written if BACKWARD in ctx.rules else ():
+        node.register_hook(_handed_on)
+
+
+def _written(trace: Trace) -> Iterator[torch.autograd.graph.Node]:
+    """The nodes of the graph behind the answers whose backward pass is the network's own."""
+    pending, known = [view.logits.grad_fn for view in trace.views], set()
+    while pending:
+        node = pending.pop()
+        if node is None or node in known:
+            continue
+        known.add(node)
+        pending.extend(following for following, _ in node.next_functions)
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            yield node
+
+
+def _handed_on(given_back: tuple[Tensor | None, ...], given: tuple[Tensor, ...]) -> tuple[Tensor | None, ...] | None:
+    first = given_back[0]
+    return (given[0], *given_back[1:]) if first is not None and first.shape == given[0].shape else None
 
 
 def _origin(name: str, func: Any, args: Any, kwargs: Any) -> tuple[str, Tensor, Any]:
