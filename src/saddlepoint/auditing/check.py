@@ -75,7 +75,7 @@ def _changes(subject: Subject, traits: Traits) -> bool:
 
 def _broken(traits: Traits) -> tuple[str, ...]:
     """Sites around which a gradient gets further than through them."""
-    names = ("no gradient", "non-finite gradients", "zero gradients", "misdirected gradients")
+    names = ("no gradient", "non-finite gradients", "zero gradients", "misdirected gradients", "hidden scores")
     return tuple(dict.fromkeys(site for name in names if name in traits for site in traits[name].places))
 
 
@@ -129,6 +129,10 @@ def _of_gradients(traits: Traits, around: tuple[str, ...]) -> Iterator[Symptom]:
     if "zero gradients" in traits:
         why = "saturation, quantisation or a detached step"
         yield Symptom("vanishing gradients", level, f"the gradient is {traits['zero gradients'].evidence}: {why}.{led or advice}")
+    if "hidden scores" in traits:
+        told, inside = traits["hidden scores"], f" Attacks look at the {', '.join(traits['hidden scores'].places)} instead."
+        advice = inside if told.places else " No loss knows where to go: hand over a target that answers with all its scores."
+        yield Symptom("hidden scores", "warning" if told.places else "serious", f"{told.evidence}.{advice}")
     if "misdirected gradients" in traits and not around and "sites" not in traits:  # at sites, other rules are tried anyway
         yield Symptom(
             "misdirected gradients", level, f"{traits['misdirected gradients'].evidence}: they do not lead uphill.{advice}"

@@ -44,7 +44,8 @@ def _error(value: Value, x: Tensor, grad: Tensor, step: float, coins: Coins) -> 
         heard = torch.maximum(measured.abs(), predicted.abs()) > rounding(up, down, x.dtype)
         apart = apart + torch.where(heard, (measured - predicted).square(), 0.0)
         both = both + torch.where(heard, measured.square() + predicted.square(), 0.0)
-    return (apart / both.clamp(min=torch.finfo(torch.float64).tiny)).nan_to_num(0.0)
+    error: Tensor = (apart / both.clamp(min=torch.finfo(torch.float64).tiny)).nan_to_num(0.0)
+    return error
 
 
 def _together(value: Value, x: Tensor, step: Tensor) -> bool:

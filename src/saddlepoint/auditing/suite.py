@@ -18,6 +18,7 @@ from saddlepoint.attack.pool import LeastLoss
 from saddlepoint.attack.rays import RayS
 from saddlepoint.attack.square import Square
 from saddlepoint.auditing.answering import AtAnswer, answers_otherwise
+from saddlepoint.auditing.opened import SCORES
 from saddlepoint.auditing.price import affordable, price
 from saddlepoint.auditing.traits import Traits
 from saddlepoint.defense import Access, Defense, Plain
@@ -118,7 +119,10 @@ class Known:
     @property
     def masked(self) -> bool:
         """Is there reason to trust what is answered more than its gradients?"""
-        signs = ("no gradient", "non-finite gradients", "zero gradients", "misdirected gradients", "grad mode", "requires grad")
+        signs = (
+            "no gradient", "non-finite gradients", "zero gradients", "misdirected gradients", "hidden scores", "grad mode",
+            "requires grad",
+        )  # fmt: skip
         return bool(self.around) or any(self.has(name) for name in signs)
 
     @property
@@ -250,9 +254,11 @@ class _Kit:
 
     def _why(self) -> str:
         parts = []
-        if self.known.around:
+        inside = [site for site in self.known.around if site.startswith(SCORES)]
+        if crossed := [f"`{site}`" for site in self.known.around if site not in inside]:
             lost = "vanish" if self.known.dead or self.known.has("zero gradients") else "mislead"
-            parts.append(f"gradients {lost} through {', '.join(f'`{site}`' for site in self.known.around)}: BPDA(identity) there")
+            parts.append(f"gradients {lost} through {', '.join(crossed)}: BPDA(identity) there")
+        parts += [f"answers hide what comes second: {', '.join(inside)} in their place"] if inside else []
         if self.defense.random:
             parts.append(f"random: gradients averaged over {self.estimator.cost} draws")
         return "; " + "; ".join(parts) if parts else ""
@@ -340,7 +346,7 @@ class _Kit:
         queries = spend.queries * (_MASKED_QUERIES if self.known.masked or self.defense.grants != "gradient" else 1)
         estimator: Estimator = EoT(max(spend.draws // 4, 1)) if defense.random else Backprop()
         _refuse(defense, access, self.threat)
-        graded = isinstance(defense, Plain) and grants(self.threat.access, "gradient") and not self.known.around and not everything
+        graded = isinstance(defense, Plain) and grants(self.threat.access, "gradient") and not self.known.masked and not everything
         if access == "score":
             square: Adversary = Direct("square", Square(queries), estimator=estimator)
             hunts = graded and spend.hunt and self.chases
