@@ -12,7 +12,7 @@ from saddlepoint.auditing.opened import Opened
 from saddlepoint.coins import Coins
 from saddlepoint.selftesting.problem import four_classes, left
 
-PROBLEM = four_classes(40)
+PROBLEM = four_classes(20)
 X, Y, LINF = PROBLEM.x, PROBLEM.y, sp.Linf(PROBLEM.radius)
 
 
@@ -44,7 +44,7 @@ def test_scores_inside_are_attacked_where_answers_hide_the_second_class():
     assert found.places == ("scores of net",)
     assert not sp.probe(PROBLEM.net(), X, Y, threat=LINF)["hidden scores"].present
     result = sp.audit(FirstAlone(PROBLEM.net()).eval(), X, Y, threat=LINF, budget="quick")
-    assert result.robust_accuracy == pytest.approx(left(PROBLEM, *PROBLEM.box()), abs=0.026)  # one image of forty
+    assert result.robust_accuracy == pytest.approx(left(PROBLEM, *PROBLEM.box()), abs=0.051)  # one image of twenty
 
 
 def test_without_scores_inside_a_number_cannot_be_told():
