@@ -96,7 +96,7 @@ def functions(subject: Subject) -> tuple[str, ...]:
     opened, x = subject.opened(*FUNCTIONS), subject.x.clone().requires_grad_()
     ctx = Context(subject.coins())
     with torch.enable_grad(), asking(subject.kind, x):
-        opened.defense.trace(x, ctx)
+        opened.defense.trace(x.clone(), ctx)  # no leaf: what changes its input is told elsewhere
     return tuple(sorted(ctx.sites))
 
 
