@@ -76,7 +76,8 @@ def slopes(subject: Subject) -> Iterator[Trait]:
         yield from (untold(name, "the target gives no gradients") for name in NAMES)
         return
     look, n = Look(subject), len(subject)
-    yield _sites(subject)
+    sites = _sites(subject)
+    yield sites
     try:
         grad = look.grad()
     except (ValueError, RuntimeError) as error:
@@ -90,7 +91,7 @@ def slopes(subject: Subject) -> Iterator[Trait]:
     yield told(NAMES[1], bool(bad.any()), n, f"NaN or infinite on {int(bad.sum())} of {n} images", f"finite on {n} images")
     flat = told(NAMES[2], bool(zero.any()), n, f"exactly zero on {int(zero.sum())} of {n} images", f"non-zero on {n} images")
     yield replace(flat, places=places if flat.present else (), amount=float(zero.double().mean()))
-    yield _misdirected(look, torch.where(grad.isfinite(), grad, 0.0), ~(bad | zero))
+    yield _misdirected(look, torch.where(grad.isfinite(), grad, 0.0), ~(bad | zero), named=bool(sites.present))
     yield _noisy(look)
     yield _saturated(look)
 
@@ -103,7 +104,7 @@ def _sites(subject: Subject) -> Trait:
     return seen(NAMES[6], f"{len(sites)} named steps around which a gradient could be led", places=sites)
 
 
-def _misdirected(look: Look, grad: Tensor, usable: Tensor) -> Trait:
+def _misdirected(look: Look, grad: Tensor, usable: Tensor, *, named: bool) -> Trait:
     """Differences m against products p with the gradient: 2 m p / (m^2 + p^2) is 1 where they are equal, -1 where opposite."""
     if not usable.any():
         return untold(NAMES[3], "no image has a gradient that could point anywhere")
@@ -114,7 +115,9 @@ def _misdirected(look: Look, grad: Tensor, usable: Tensor) -> Trait:
     best, far = max(known.values()), max([value for scale, value in known.items() if scale > min(SCALES)], default=1.0)
     shares = ", ".join(f"{value:.2f} over {2 * scale * look.radius:.2g}" for scale, value in known.items())
     told_so = f"gradients and differences agree by {shares}"
-    here, away = _astray(look, grad) & usable, _astray(look.away, _gradient(look.away))
+    here, away = torch.zeros(2, len(grad), dtype=torch.bool, device=grad.device)
+    if not named:  # at named sites other rules are tried anyway
+        here, away = _astray(look, grad) & usable, _astray(look.away, _gradient(look.away))
     if (here | away).any():
         told_so += f"; along random directions they are another slope on {int(here.sum())} of {len(grad)} images and "
         told_so += f"{int(away.sum())} points near them"
