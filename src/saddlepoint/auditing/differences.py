@@ -12,7 +12,7 @@ from saddlepoint.coins import Coins
 SCALES = (1 / 64, 1 / 8, 1 / 2)  # of the radius: a quantiser with a surrogate gradient is flat nearby and right from afar
 _DIRECTIONS = 4
 _LEFT_OUT = 0.2  # of both together; nets whose gradient is the slope stay below 0.02 at the nearest scale
-_STEADY = 0.6  # of the largest error: one that shrinks with distance is a quantiser's
+_STEADY = 0.8  # of the error nearby: one that shrinks with distance is a quantiser's
 
 Value = Callable[[Tensor], Tensor]  # [N, ...] -> [N]
 
@@ -27,7 +27,7 @@ def unfaithful(value: Value, x: Tensor, grad: Tensor, radius: float, coins: Coin
     if _together(value, x, coins.fold(0).signs(tuple(x.shape[1:]), x.dtype) * radius * SCALES[-1]):
         return torch.zeros(len(x), dtype=torch.bool, device=x.device)
     errors = torch.stack([_error(value, x, grad, scale * radius, coins) for scale in SCALES])  # [S, N]
-    return (errors.amin(0) > _LEFT_OUT) & (errors.amin(0) > _STEADY * errors.amax(0))
+    return (errors.amin(0) > _LEFT_OUT) & (errors[-1] > _STEADY * errors[0])
 
 
 def rounding(up: Tensor, down: Tensor, dtype: torch.dtype) -> Tensor:
