@@ -252,6 +252,7 @@ TRAITS = {
     "noisy gradients": (net(after=torch.sin, before=noisy(1.0)), net(after=torch.sin)),
     "saturated logits": (net(after=lambda z: 1e3 * z), net()),
     "probabilities": (net(after=lambda z: z.softmax(1)), net()),
+    "hidden scores": (net(after=lambda z: torch.where(z == z.amax(1, keepdim=True), z, z.amin(1, keepdim=True))), net()),
     "quantised": (net(before=quantised(8)), net()),
     "optimises inside": (net(before=sharper), net()),
     "solver off its fixed point": (solving(3), solving(200)),

@@ -29,6 +29,7 @@ AT_CORNERS = (
     "logits x 1000",
     "tanh logits",
     "cold softmax",
+    "first score alone",
     "padded classes",
     "input clipping",
     "half precision",
@@ -87,7 +88,9 @@ def test_the_truth_is_neither_nothing_nor_all_and_below_clean_accuracy(name: str
         assert truth.high < float((answers(case, problem, problem.x) == problem.y).double().mean()) - 0.05
 
 
-@pytest.mark.parametrize("name", ["shattered gradients", "thermometer code", "rounded transform", "sure exit", "no number"])
+@pytest.mark.parametrize(
+    "name", ["shattered gradients", "thermometer code", "rounded transform", "sure exit", "hard router", "no number"]
+)
 def test_no_point_of_many_breaks_what_is_said_to_be_safe(name: str) -> None:
     case = BY_NAME[name]
     problem = first(case, 20)

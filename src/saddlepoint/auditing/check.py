@@ -12,10 +12,12 @@ from saddlepoint.auditing.admission import Target, TargetError
 from saddlepoint.auditing.guises import Logarithm, Unaware, Ungraded
 from saddlepoint.auditing.opened import HandedOver, Opened
 from saddlepoint.auditing.probe import examine
+from saddlepoint.auditing.probes import watched
 from saddlepoint.auditing.probes.subject import Subject, alike
 from saddlepoint.auditing.result import Level, Symptom
+from saddlepoint.auditing.routes import Route, routes
 from saddlepoint.auditing.traits import Traits
-from saddlepoint.defense import BlackBox, Defense, MultiExit, Plain
+from saddlepoint.defense import BlackBox, Context, Defense, MultiExit, Plain
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Checked:
     traits: Traits
     solves: frozenset[str] = frozenset()  # sites at which it solves for a fixed point
     around: tuple[str, ...] = ()  # sites around which gradients get further than through them
+    routes: tuple[Route, ...] = ()  # ways that it may take, one of them for each image
 
 
 def check(target: Target, x: Tensor, y: Tensor, space: Ball) -> Checked:
@@ -40,8 +43,26 @@ def check(target: Target, x: Tensor, y: Tensor, space: Ball) -> Checked:
         _refuse_lies(subject, traits)
     _, ctx = subject.views()
     around = _broken(traits)
-    findings = tuple(_findings(subject, traits, around))
-    return Checked(_guised(target, subject, traits, around), subject.classes, findings, traits, frozenset(ctx.endings), around)
+    ways, defense = _routes(subject, traits), _guised(target, subject, traits, around)
+    findings = (*_findings(subject, traits, around), *_of_routes(ways))
+    return Checked(defense, subject.classes, findings, traits, frozenset(ctx.endings), around, ways)
+
+
+def _routes(subject: Subject, traits: Traits) -> tuple[Route, ...]:
+    """Of a net that is a function of the image and has gradients to follow."""
+    names = ("random", "coupled", "row order", "batch size", "state", "changes itself", "no gradient", *watched.NAMES)
+    if not subject.opaque or any(name in traits for name in names):
+        return ()
+    return routes(subject.defense, subject.x, subject.y, Context(subject.coins()))
+
+
+def _of_routes(ways: tuple[Route, ...]) -> Iterator[Symptom]:
+    if ways:
+        yield Symptom(
+            "hard choices", "note",
+            f"the model takes one of several ways for each image, which no gradient knows of: {len(ways)} ways are attacked one by "
+            "one, each together with what decides for it.",
+        )  # fmt: skip
 
 
 def _guised(target: Target, subject: Subject, traits: Traits, around: tuple[str, ...]) -> Defense:
@@ -75,7 +96,7 @@ def _changes(subject: Subject, traits: Traits) -> bool:
 
 def _broken(traits: Traits) -> tuple[str, ...]:
     """Sites around which a gradient gets further than through them."""
-    names = ("no gradient", "non-finite gradients", "zero gradients", "misdirected gradients")
+    names = ("no gradient", "non-finite gradients", "zero gradients", "misdirected gradients", "hidden scores")
     return tuple(dict.fromkeys(site for name in names if name in traits for site in traits[name].places))
 
 
@@ -129,6 +150,10 @@ def _of_gradients(traits: Traits, around: tuple[str, ...]) -> Iterator[Symptom]:
     if "zero gradients" in traits:
         why = "saturation, quantisation or a detached step"
         yield Symptom("vanishing gradients", level, f"the gradient is {traits['zero gradients'].evidence}: {why}.{led or advice}")
+    if "hidden scores" in traits:
+        told, inside = traits["hidden scores"], f" Attacks look at the {', '.join(traits['hidden scores'].places)} instead."
+        advice = inside if told.places else " No loss knows where to go: hand over a target that answers with all its scores."
+        yield Symptom("hidden scores", "warning" if told.places else "serious", f"{told.evidence}.{advice}")
     if "misdirected gradients" in traits and not around and "sites" not in traits:  # at sites, other rules are tried anyway
         yield Symptom(
             "misdirected gradients", level, f"{traits['misdirected gradients'].evidence}: they do not lead uphill.{advice}"

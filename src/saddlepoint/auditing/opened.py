@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -12,14 +12,16 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from saddlepoint.defense import Context, Plain, Trace
+from saddlepoint.defense import Context, Plain, Trace, View
 
 _FLAT = ("sign", "round", "floor", "ceil", "trunc", "heaviside", "detach")  # of one tensor: slope zero, or none
 _STEPS = {"gt": 1, "ge": 1, "lt": -1, "le": -1}  # comparisons: the sign of the first argument in what is compared with zero
 _WHOLE = ("byte", "int", "long", "short", "to", "type")  # casts; the last two also back to floats
 _FLOATS = ("float", "double", "half", "to", "type", "type_as")
 NO_GRAD = "torch.no_grad"
-FUNCTIONS = (*(f"torch.{name}" for name in (*_FLAT, *_STEPS, *_WHOLE)), NO_GRAD)
+BACKWARD = "torch.autograd.Function"
+SCORES = "scores of "  # a layer
+FUNCTIONS = (*(f"torch.{name}" for name in (*_FLAT, *_STEPS, *_WHOLE)), NO_GRAD, BACKWARD)
 
 
 class Opened(Plain):
@@ -27,19 +29,28 @@ class Opened(Plain):
 
     Values are those of the network. Without a rule at a site so are gradients; `BPDA()` there carries a gradient across it
     (Athalye et al. 2018, Sec. 4.1), and at the site `torch.no_grad` it records what the network computes under no_grad. Comparisons
-    and casts to whole numbers are crossed where their result becomes a float again.
+    and casts to whole numbers are crossed where their result becomes a float again. At the site `torch.autograd.Function` it leads
+    around every backward pass that is written by hand and gives back what has the shape of what it is given. At the site
+    `scores of LAYER`, and only with a rule there, what that layer gives is answered instead of what the network makes of it.
     """
 
     def __init__(self, net: nn.Module, sites: tuple[str, ...], *, random: bool = False, coupled: bool = False) -> None:
         super().__init__(net, random=random, coupled=coupled)
         self.functions = frozenset(site for site in sites if site in FUNCTIONS)
         layers = dict(net.named_modules())
-        self.layers = {site: layers[site] for site in sites if site not in FUNCTIONS}
+        self.scores = {site: layers[site.removeprefix(SCORES)] for site in sites if site.startswith(SCORES)}
+        self.layers = {site: layers[site] for site in sites if site not in FUNCTIONS and site not in self.scores}
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
-        ctx.expect((*self.functions, *self.layers))
-        with self._led(ctx), _Functions(ctx, self.functions):
-            return super().trace(x, ctx)
+        ctx.expect((*self.functions, *self.layers, *self.scores))
+        with self._led(ctx), _Functions(ctx, self.functions), heard(self.scores.values()) as given:
+            trace = super().trace(x, ctx)
+        if BACKWARD in self.functions:
+            _lead_around(ctx, trace)
+        for site, layer in self.scores.items():
+            ctx.through(site, lambda v: v, torch.zeros(len(ctx.coins)))
+            trace = Trace((View("final", given[layer]),)) if site in ctx.rules else trace
+        return trace
 
     @contextmanager
     def _led(self, ctx: Context) -> Iterator[None]:
@@ -54,6 +65,18 @@ class Opened(Plain):
                 del layer.forward
                 if forward is not None:  # somebody had replaced it before
                     layer.forward = forward
+
+
+@contextmanager
+def heard(layers: Iterable[nn.Module]) -> Iterator[dict[nn.Module, Any]]:
+    """What these layers give, each the last time, while a network is run."""
+    given: dict[nn.Module, Any] = {}
+    handles = [layer.register_forward_hook(lambda module, _, out: given.update({module: out})) for layer in layers]
+    try:
+        yield given
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 class HandedOver(Plain):
@@ -97,6 +120,32 @@ class _Functions(TorchFunctionMode):
         """Whether gradients are recorded is the attacker's choice: with a rule here, the network cannot switch it off."""
         self.ctx.through(NO_GRAD, lambda v: v, torch.zeros(len(self.ctx.coins)))
         func(wanted or (self.recording and NO_GRAD in self.ctx.rules))
+
+
+def _lead_around(ctx: Context, trace: Trace) -> None:
+    """With a rule at the site, backward passes that are written by hand hand on what they are given."""
+    if written := list(_written(trace)):
+        ctx.through(BACKWARD, lambda v: v, torch.zeros(len(ctx.coins)))
+    for node in written if BACKWARD in ctx.rules else ():
+        node.register_hook(_handed_on)
+
+
+def _written(trace: Trace) -> Iterator[torch.autograd.graph.Node]:
+    """The nodes of the graph behind the answers whose backward pass is the network's own."""
+    pending, known = [view.logits.grad_fn for view in trace.views], set()
+    while pending:
+        node = pending.pop()
+        if node is None or node in known:
+            continue
+        known.add(node)
+        pending.extend(following for following, _ in node.next_functions)
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            yield node
+
+
+def _handed_on(given_back: tuple[Tensor | None, ...], given: tuple[Tensor, ...]) -> tuple[Tensor | None, ...] | None:
+    first = given_back[0]
+    return (given[0], *given_back[1:]) if first is not None and first.shape == given[0].shape else None
 
 
 def _origin(name: str, func: Any, args: Any, kwargs: Any) -> tuple[str, Tensor, Any]:

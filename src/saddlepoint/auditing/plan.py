@@ -87,7 +87,7 @@ def plan(
     if checked.defense.random and threat.draws == 1:
         threat = replace(threat, draws=SPENDING[budget].draws)
     job = Job(checked.defense, x.detach(), y.long(), threat, seed, batch_size)
-    known = Known(checked.traits, checked.solves, checked.around)
+    known = Known(checked.traits, checked.solves, checked.around, checked.routes)
     choices = tuple(Choice(sent, "asked for") for sent in adversaries) or compose(checked.defense, threat, budget, known)
     sent = tuple(choice.adversary for choice in choices)
     findings = (*checked.findings, *_unanticipated(checked.defense, sent))

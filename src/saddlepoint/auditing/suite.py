@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from saddlepoint.attack.aim import mean_of_losses
+from saddlepoint.attack.aim import hardest, mean_of_losses
 from saddlepoint.attack.apgd import APGD
 from saddlepoint.attack.fab import FAB, own_facet
 from saddlepoint.attack.fmn import FMN
@@ -18,7 +18,10 @@ from saddlepoint.attack.pool import LeastLoss
 from saddlepoint.attack.rays import RayS
 from saddlepoint.attack.square import Square
 from saddlepoint.auditing.answering import AtAnswer, answers_otherwise
+from saddlepoint.auditing.opened import SCORES
 from saddlepoint.auditing.price import affordable, price
+from saddlepoint.auditing.purse import Purse
+from saddlepoint.auditing.routes import Rerouted, Route
 from saddlepoint.auditing.traits import Traits
 from saddlepoint.defense import Access, Defense, Plain
 from saddlepoint.game import (
@@ -38,6 +41,7 @@ from saddlepoint.gradients import BPDA, SPSA, Backprop, Checkpointed, EoT, Estim
 
 Budget = Literal["quick", "standard", "thorough"]
 _DEAR_TARGETS = 3
+_ROUTE_STEPS = 40
 # Who is pursued: the share of the right class's lead that may be left after three targets, after all, after a first look at
 # scores, and after a second. Tuned on nets that others trained.
 _FALLING, _CLOSE, _NEAR = 0.35, 0.2, (0.45, 0.15)
@@ -105,6 +109,7 @@ class Known:
     traits: Traits = field(default_factory=lambda: Traits(()))
     solves: frozenset[str] = frozenset()  # sites at which it solves for fixed points
     around: tuple[str, ...] = ()  # sites around which gradients get further than through them
+    routes: tuple[Route, ...] = ()  # ways that it may take, one of them for each image
 
     def has(self, name: str) -> bool:
         return name in self.traits
@@ -118,7 +123,10 @@ class Known:
     @property
     def masked(self) -> bool:
         """Is there reason to trust what is answered more than its gradients?"""
-        signs = ("no gradient", "non-finite gradients", "zero gradients", "misdirected gradients", "grad mode", "requires grad")
+        signs = (
+            "no gradient", "non-finite gradients", "zero gradients", "misdirected gradients", "hidden scores", "grad mode",
+            "requires grad",
+        )  # fmt: skip
         return bool(self.around) or any(self.has(name) for name in signs)
 
     @property
@@ -160,6 +168,7 @@ class _Kit:
                 yield from map(self._answering, self.sampled("no gradients"))
             return
         yield from map(self._answering, self.seeing())
+        yield from self.rerouted()
         if self.known.masked:
             yield from map(self._answering, self.sampled("gradients cannot be trusted"))
         yield from self.views()
@@ -179,8 +188,8 @@ class _Kit:
         return EoT(max(1, min(max(self.known.draws or 0, self.spend.draws // 2), self.spend.draws)))
 
     @property
-    def purse(self) -> _Purse:
-        return _Purse.of(self.defense, self.threat, self.estimator)
+    def purse(self) -> Purse:
+        return Purse.of(self.defense, self.threat, self.estimator)
 
     @property
     def around(self) -> dict[str, Rule]:
@@ -250,9 +259,11 @@ class _Kit:
 
     def _why(self) -> str:
         parts = []
-        if self.known.around:
+        inside = [site for site in self.known.around if site.startswith(SCORES)]
+        if crossed := [f"`{site}`" for site in self.known.around if site not in inside]:
             lost = "vanish" if self.known.dead or self.known.has("zero gradients") else "mislead"
-            parts.append(f"gradients {lost} through {', '.join(f'`{site}`' for site in self.known.around)}: BPDA(identity) there")
+            parts.append(f"gradients {lost} through {', '.join(crossed)}: BPDA(identity) there")
+        parts += [f"answers hide what comes second: {', '.join(inside)} in their place"] if inside else []
         if self.defense.random:
             parts.append(f"random: gradients averaged over {self.estimator.cost} draws")
         return "; " + "; ".join(parts) if parts else ""
@@ -276,6 +287,16 @@ class _Kit:
         for way, (rule, reason) in ways.items() if self.known.solves else ():
             crossed = {**self.around, **dict.fromkeys(self.known.solves, rule)}
             yield Choice(replace(apgd, name=f"apgd-{way}", rules=crossed), f"it solves for a fixed point: {reason}")
+
+    def rerouted(self) -> Iterator[Choice]:
+        """Every way that could be taken: on its border two slopes meet, which momentum averages."""
+        steps = min(_ROUTE_STEPS, self.purse.steps)
+        pgd = replace(
+            self.apgd, name="pgd-route", attack=PGD(steps, momentum=0.75), loss=margin, aim=hardest, stop_at_success=False
+        )
+        for route in self.known.routes if self.spend.targets else ():
+            reason = f"it chooses for each image: way {route}, and what decides for it{self._why()}"
+            yield Choice(Rerouted(replace(pgd, aim=hardest), route), reason)
 
     def views(self) -> Iterator[Choice]:
         """The mean over views on the way: a gradient that is lost at the end may be whole before."""
@@ -340,7 +361,7 @@ class _Kit:
         queries = spend.queries * (_MASKED_QUERIES if self.known.masked or self.defense.grants != "gradient" else 1)
         estimator: Estimator = EoT(max(spend.draws // 4, 1)) if defense.random else Backprop()
         _refuse(defense, access, self.threat)
-        graded = isinstance(defense, Plain) and grants(self.threat.access, "gradient") and not self.known.around and not everything
+        graded = isinstance(defense, Plain) and grants(self.threat.access, "gradient") and not self.known.masked and not everything
         if access == "score":
             square: Adversary = Direct("square", Square(queries), estimator=estimator)
             hunts = graded and spend.hunt and self.chases
@@ -356,35 +377,6 @@ class _Kit:
         while searches:
             then = self._pursuing(searches.pop(), then, _NEAR[len(searches)])
         return then
-
-
-@dataclass(frozen=True)
-class _Purse:
-    """What the threat model's queries pay for."""
-
-    passes: int  # per example and adversary
-    slope: int  # passes of one gradient
-    verdict: int  # passes by which a combination of attacks tells whether one of them won
-
-    @classmethod
-    def of(cls, defense: Defense, threat: Threat, estimator: Estimator) -> _Purse:
-        # One pass is a look at the clean image, another one orders the targets.
-        purse = cls((threat.queries or 2**62) - 2, estimator.cost, threat.draws if defense.random else 1)
-        if purse.steps < 1:
-            raise ValueError(
-                f"{threat.queries} queries per example do not pay for one step along a gradient, which takes "
-                f"{2 * purse.slope + 2}. Give the threat model more, or access='score'."
-            )
-        return purse
-
-    @property
-    def steps(self) -> int:
-        """Steps of one attack that ends with a reading."""
-        return self.passes // self.slope - 1
-
-    def times(self, direct: Direct, most: int) -> int:
-        """How often an attack can be repeated, its point and its peak looked at each time."""
-        return min(self.passes // (self.slope * direct.attack.calls + 2 * self.verdict), most)
 
 
 def _refuse(defense: Defense, access: Access, threat: Threat) -> None:

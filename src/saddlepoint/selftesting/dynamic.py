@@ -49,6 +49,19 @@ class MaskedLast(nn.Module):
         return [cast(Tensor, self.net(x)), cast(Tensor, self.net(x.detach() + 0 * x))]
 
 
+class Router(nn.Module):
+    """The margin of one of three linear experts: that of the highest gate."""
+
+    def __init__(self, experts: Tensor, gates: Tensor) -> None:
+        super().__init__()
+        self.experts, self.gates = experts, gates
+
+    def forward(self, x: Tensor) -> Tensor:
+        centred = x.flatten(1) - 0.5
+        chosen = (centred @ self.gates.T).argmax(1)
+        return live((centred @ self.experts.T).gather(1, chosen[:, None])[:, 0])
+
+
 class Equilibrium(nn.Module):
     """z = A z + U (x - 1/2), and logits V z; A has the eigenvalues it is given."""
 
@@ -116,6 +129,27 @@ def _exits(problem: Problem) -> Tensor:
     return torch.stack([own, 0.6 * own + 0.8 * other[0], 0.6 * own + 0.8 * other[1]])
 
 
+def _gates(problem: Problem) -> Tensor:  # [3, d]
+    return torch.randn(3, problem.weight.shape[1], generator=torch.Generator().manual_seed(23))
+
+
+def _routed(problem: Problem) -> Truth:
+    """Wrong if some gate k can be made the highest, (g_k - g_j) t >= 0 for both others j, where expert k errs, s e_k t <= 0."""
+    sign, (low, high) = toward(problem.y), problem.box()
+    wrong = torch.zeros(len(sign), dtype=torch.bool)
+    gates = _gates(problem).double()
+    for k, expert in enumerate(_exits(problem).double()):
+        others = torch.cat([gates[:k], gates[k + 1 :]])
+        normals = torch.cat([-sign[:, None, None] * expert, (gates[k] - others).expand(len(sign), -1, -1)], 1)  # [N, 3, d]
+        wrong |= meet(normals, -0.5 * normals.sum(2), low, high)  # t = x - 1/2
+    return Truth.of(~wrong)
+
+
+def _for_router() -> Problem:
+    problem = two_classes()
+    return relabelled(problem, Router(_exits(problem), _gates(problem)))
+
+
 def _first_sure(problem: Problem) -> Truth:
     """Wrong if exit 1 can be made sure and wrong, s t_1 <= -T, or unsure while exit 2 is wrong, |t_1| <= T and s t_2 <= 0."""
     sign, (low, high) = toward(problem.y), problem.box()
@@ -152,6 +186,13 @@ CASES = (
     ),
     Case(
         "masked last exit", "the exit that answers has no gradient", four_classes, lambda p: MaskedLast(p.net()).eval(), unchanged
+    ),
+    Case(
+        "hard router",
+        "behind the border of another expert, which no gradient sees, that one errs",
+        _for_router,
+        lambda p: Router(_exits(p), _gates(p)).eval(),
+        _routed,
     ),
     Case(
         "random exit",

@@ -24,6 +24,14 @@ class Kill(nn.Module):
         return x.detach() + 0 * x
 
 
+class HalfBlind(nn.Module):
+    """x, with a gradient of zero in every other column."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        seen = (torch.arange(x.shape[-1]) % 2).to(x)
+        return seen * x + ((1 - seen) * x).detach()
+
+
 class Turned(torch.autograd.Function):
     """x going forward; going backward, the gradient times one factor per example."""
 
@@ -203,6 +211,13 @@ def _before(layer: nn.Module, problem: Problem) -> nn.Module:
 CASES = (
     Case("plain net", "nothing is hidden: who misses this misses everything", four_classes, lambda p: p.net(), unchanged),
     Case("gradient killer", "the gradient is zero everywhere", four_classes, lambda p: _before(Kill(), p), unchanged),
+    Case(
+        "half a gradient",
+        "every other column of 32 is left out, more than a search makes up for",
+        lambda: four_classes(radius=0.005, side=32),
+        lambda p: _before(HalfBlind(), p),
+        unchanged,
+    ),
     Case("flipped gradients", "every gradient leads away from mistakes", four_classes, lambda p: _before(Flip(), p), unchanged),
     Case("coin-flip gradients", "gradients average to zero", four_classes, lambda p: _before(CoinFlip(), p), unchanged),
     Case(

@@ -41,6 +41,14 @@ class Probabilities(nn.Module):
         return (z / self.temperature).softmax(1)
 
 
+class FirstAlone(nn.Module):
+    """The highest logit, above the lowest, and zeros."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        highest, at = (z - z.amin(1, keepdim=True)).max(1, keepdim=True)
+        return torch.zeros_like(z).scatter(1, at, highest)
+
+
 class Padded(nn.Module):
     """More classes, none of which ever wins."""
 
@@ -100,6 +108,7 @@ CASES = (
         lambda p: _then(p, Probabilities(0.01)),
         unchanged,
     ),
+    Case("first score alone", "nothing tells which class comes second", four_classes, lambda p: _then(p, FirstAlone()), unchanged),
     Case("padded classes", "most classes can never be reached", two_classes, lambda p: _then(p, Padded(96)), unchanged),
     Case(
         "input clipping",

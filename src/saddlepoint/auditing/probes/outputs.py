@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from saddlepoint.auditing.opened import SCORES, heard
 from saddlepoint.auditing.probes.subject import Subject, alike, gap
 from saddlepoint.auditing.traits import Trait, seen, told, unseen, untold
+from saddlepoint.defense import Plain
 
 _MOST = 0.9  # of the rows
 _TINY = 1e-4  # of the box: far below any pixel, far above the rounding of single precision
@@ -23,12 +25,48 @@ def outputs(subject: Subject) -> Iterator[Trait]:
         "probabilities", scores and probabilities(answer), len(subject), "answers are not negative and sum to one",
         f"answers go from {answer.amin().item():.2g} to {answer.amax().item():.2g}",
     )  # fmt: skip
+    yield _hidden(subject)
     yield _quantised(subject, answer)
     yield from _views(subject, answer)
 
 
 def probabilities(answer: Tensor) -> bool:
     return bool((answer >= 0).all() and ((answer.sum(1) - 1).abs() < 1e-3).all())
+
+
+def _hidden(subject: Subject) -> Trait:
+    """Do scores tell which class comes second? Where they do not, no loss knows where to go; a layer inside may."""
+    name, n = "hidden scores", len(subject)
+    if subject.defense.grants == "decision":
+        return untold(name, "the target answers with labels")
+    near = subject.space.sample(subject.x, subject.coins(13))
+    with torch.no_grad():
+        share = torch.cat([_second_hidden(subject.look(x)) for x in (subject.x, near)]).double().mean().item()
+    if share < _MOST:
+        return unseen(name, 2 * n, f"{100 * (1 - share):.0f} % of {2 * n} answers tell which class comes second")
+    evidence = f"{100 * share:.0f} % of {2 * n} answers give all classes but the first the same score"
+    return seen(name, evidence, places=_telling(subject, near) if subject.opaque else ())
+
+
+def _second_hidden(answer: Tensor) -> Tensor:
+    """[N] bool; of two classes the other one is the second."""
+    ranked = answer.double().sort(dim=1, descending=True).values
+    return (ranked[:, 1] <= ranked[:, -1] + 1e-6 * ranked.abs().amax(1)) & (answer.shape[1] > 2)
+
+
+def _telling(subject: Subject, near: Tensor) -> tuple[str, ...]:
+    """The last layer that ranks first what is answered and does not hide what comes second, as a site."""
+    subject = subject.fresh()  # one call of a net that remembers is its first
+    assert isinstance(subject.defense, Plain), "only a net has layers to look into"
+    names, found = {module: name for name, module in subject.defense.net.named_modules() if name}, list[set[str]]()
+    for x in (subject.x, near):
+        with torch.no_grad(), heard(names) as given:
+            answer = subject.look(x)
+        ranked = {names[layer]: out for layer, out in given.items() if isinstance(out, Tensor) and out.shape == answer.shape}
+        same = {name: out for name, out in ranked.items() if torch.equal(out.argmax(1), answer.argmax(1))}
+        found.append({name for name, out in same.items() if float(_second_hidden(out).double().mean()) < _MOST})
+    last = [name for name in names.values() if all(name in telling for telling in found)][-1:]
+    return tuple(f"{SCORES}{name}" for name in last)
 
 
 def _quantised(subject: Subject, answer: Tensor) -> Trait:

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from saddlepoint.attack.goal import Goal
 from saddlepoint.attack.loss import margin
+from saddlepoint.auditing.admission import asking
 from saddlepoint.auditing.opened import FUNCTIONS
 from saddlepoint.auditing.probes.subject import Subject
-from saddlepoint.defense import Plain
+from saddlepoint.defense import Context, Plain
 from saddlepoint.gradients import BPDA, Backprop, Rule
 
 _MOST = 0.5  # of the rows
@@ -83,12 +84,20 @@ def killers(subject: Subject) -> tuple[str, ...]:
     if not subject.opaque:
         return tuple(crossing.site for crossing in crossings(subject) if crossing.lost and crossing.keeps_shape)
     inner = tuple(crossing.site for crossing in layers(subject) if crossing.lost and crossing.keeps_shape)
-    _, ctx = subject.opened(*FUNCTIONS).views()
-    functions = tuple(sorted(ctx.sites))
-    for sites in (inner, functions, (*inner, *functions)):
+    inline = functions(subject)
+    for sites in (inner, inline, (*inner, *inline)):
         if sites and _leads_on(subject.opened(*sites), dict.fromkeys(sites, BPDA())):
             return sites
     return ()
+
+
+def functions(subject: Subject) -> tuple[str, ...]:
+    """Those in which a module may lose gradients, by name; some show only in the graph that is recorded for a gradient."""
+    opened, x = subject.opened(*FUNCTIONS), subject.x.clone().requires_grad_()
+    ctx = Context(subject.coins())
+    with torch.enable_grad(), asking(subject.kind, x):
+        opened.defense.trace(x.clone(), ctx)  # no leaf: what changes its input is told elsewhere
+    return tuple(sorted(ctx.sites))
 
 
 def _leads_on(subject: Subject, rules: Mapping[str, Rule]) -> bool:

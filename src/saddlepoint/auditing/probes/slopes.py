@@ -11,7 +11,8 @@ from torch import Tensor
 
 from saddlepoint.attack.goal import Goal
 from saddlepoint.attack.loss import Loss, cross_entropy, margin, refusing
-from saddlepoint.auditing.probes.sites import crossings, killers, layers
+from saddlepoint.auditing.differences import SCALES, rounding, unfaithful
+from saddlepoint.auditing.probes.sites import crossings, functions, killers, layers
 from saddlepoint.auditing.probes.subject import Subject
 from saddlepoint.auditing.traits import Trait, seen, told, unseen, untold
 from saddlepoint.gradients import BPDA, Backprop, Rule
@@ -20,10 +21,9 @@ NAMES = (
     "no gradient", "non-finite gradients", "zero gradients", "misdirected gradients", "noisy gradients", "saturated logits",
     "sites",
 )  # fmt: skip
-_SCALES = (1 / 64, 1 / 8, 1 / 2)  # of the radius: a quantiser with a surrogate gradient is flat nearby and right from afar
 _AGREES = 0.5  # mean agreement of gradients and differences; 1 where they are equal, 0.8 where one is twice the other
 _AFAR = 0.25  # the same at a distance, where no gradient is exact
-_MANY = 0.5  # of the rows
+_FEW, _MANY = 0.1, 0.5  # of the rows
 _DRAWS = 4  # gradients of a random target that are compared
 _MOST_DRAWS = 64
 _MOST_LAYERS = 32  # that are looked into, from the input on
@@ -49,6 +49,12 @@ class Look:
         return self.subject.x.clamp(low + self.radius / 2, high - self.radius / 2)
 
     @property
+    def away(self) -> Look:
+        """Another place in the set: a gradient may be right on the images alone."""
+        subject = self.subject
+        return replace(self, subject=replace(subject, x=subject.space.sample(subject.x, subject.coins(13))))
+
+    @property
     def goal(self) -> Goal:
         return Goal([self.subject.aimed_at], self.subject.y, self.loss, rules=self.rules)
 
@@ -70,7 +76,8 @@ def slopes(subject: Subject) -> Iterator[Trait]:
         yield from (untold(name, "the target gives no gradients") for name in NAMES)
         return
     look, n = Look(subject), len(subject)
-    yield _sites(subject)
+    sites = _sites(subject)
+    yield sites
     try:
         grad = look.grad()
     except (ValueError, RuntimeError) as error:
@@ -84,7 +91,7 @@ def slopes(subject: Subject) -> Iterator[Trait]:
     yield told(NAMES[1], bool(bad.any()), n, f"NaN or infinite on {int(bad.sum())} of {n} images", f"finite on {n} images")
     flat = told(NAMES[2], bool(zero.any()), n, f"exactly zero on {int(zero.sum())} of {n} images", f"non-zero on {n} images")
     yield replace(flat, places=places if flat.present else (), amount=float(zero.double().mean()))
-    yield _misdirected(look, torch.where(grad.isfinite(), grad, 0.0), ~(bad | zero))
+    yield _misdirected(look, torch.where(grad.isfinite(), grad, 0.0), ~(bad | zero), named=bool(sites.present))
     yield _noisy(look)
     yield _saturated(look)
 
@@ -97,25 +104,49 @@ def _sites(subject: Subject) -> Trait:
     return seen(NAMES[6], f"{len(sites)} named steps around which a gradient could be led", places=sites)
 
 
-def _misdirected(look: Look, grad: Tensor, usable: Tensor) -> Trait:
+def _misdirected(look: Look, grad: Tensor, usable: Tensor, *, named: bool) -> Trait:
     """Differences m against products p with the gradient: 2 m p / (m^2 + p^2) is 1 where they are equal, -1 where opposite."""
     if not usable.any():
         return untold(NAMES[3], "no image has a gradient that could point anywhere")
-    agreement = {scale: _agreement(look, grad, scale, usable) for scale in _SCALES}
+    agreement = {scale: _agreement(look, grad, scale, usable) for scale in SCALES}
     known = {scale: value for scale, value in agreement.items() if not math.isnan(value)}
     if not known:
         return untold(NAMES[3], "all differences drown in rounding")
-    best, far = max(known.values()), max([value for scale, value in known.items() if scale > min(_SCALES)], default=1.0)
+    best, far = max(known.values()), max([value for scale, value in known.items() if scale > min(SCALES)], default=1.0)
     shares = ", ".join(f"{value:.2f} over {2 * scale * look.radius:.2g}" for scale, value in known.items())
     told_so = f"gradients and differences agree by {shares}"
+    here, away = torch.zeros(2, len(grad), dtype=torch.bool, device=grad.device)
+    if not named:  # at named sites other rules are tried anyway
+        here, away = _astray(look, grad) & usable, _astray(look.away, _gradient(look.away))
+    if (here | away).any():
+        told_so += f"; along random directions they are another slope on {int(here.sum())} of {len(grad)} images and "
+        told_so += f"{int(away.sum())} points near them"
     # A gradient that is right nearby and wrong from afar follows a ripple: no attack gets anywhere along it.
-    wrong = best < _AGREES or far < _AFAR
-    better = _better_around(look, suspicious=wrong)
+    wrong = best < _AGREES or far < _AFAR or _several(here) or _several(away)
+    place, rows = (look.away, away) if away.sum() > here.sum() else (look, here)
+    better = _better_around(place, rows if _several(rows) else torch.ones_like(rows), suspicious=wrong)
     if not wrong and not better:
         return unseen(NAMES[3], 2 * int(usable.sum()), told_so, amount=best)
     if better:
         told_so += f"; around {', '.join(better)} it leads further"
     return Trait(NAMES[3], True, told_so, min(1.0, 1 - min(best, far) / 2), None, better, best)
+
+
+def _astray(look: Look, grad: Tensor) -> Tensor:  # [N] bool
+    return unfaithful(look.value, look.x, grad, look.radius, look.subject.coins(7))
+
+
+def _gradient(look: Look) -> Tensor:
+    """Zero where there is none, or no number: off the images a target may have none though it has one on them."""
+    try:
+        return look.grad().nan_to_num(0.0, 0.0, 0.0)
+    except (ValueError, RuntimeError):
+        return torch.zeros_like(look.x)
+
+
+def _several(rows: Tensor) -> bool:
+    """More than an odd one, or all there are."""
+    return bool(rows.all()) or int(rows.sum()) > max(1, _FEW * len(rows))
 
 
 def _agreement(look: Look, grad: Tensor, scale: float, usable: Tensor) -> float:
@@ -124,32 +155,32 @@ def _agreement(look: Look, grad: Tensor, scale: float, usable: Tensor) -> float:
     for along in (grad.sign(), look.subject.coins(7).signs(tuple(x.shape[1:]), x.dtype)):
         up, down = look.value(x + step * along), look.value(x - step * along)
         measured, predicted = (up - down).double(), 2 * step * (grad * along).flatten(1).sum(1).double()
-        floor = 64 * torch.finfo(x.dtype).eps * (up.abs() + down.abs() + 1).double()
-        told_apart = usable & (torch.maximum(measured.abs(), predicted.abs()) > floor)
+        told_apart = usable & (torch.maximum(measured.abs(), predicted.abs()) > rounding(up, down, x.dtype))
         both = measured.square() + predicted.square()
         parts.append((2 * measured * predicted / both.clamp(min=torch.finfo(torch.float64).tiny))[told_apart])
     agreement = torch.cat(parts)
     return float(agreement.mean()) if len(agreement) else math.nan
 
 
-def _better_around(look: Look, *, suspicious: bool) -> tuple[str, ...]:
-    """Sites around which a gradient leads further than through them; of the layers of a suspicious module, the best one."""
+def _better_around(look: Look, rows: Tensor, *, suspicious: bool) -> tuple[str, ...]:
+    """Sites around which a gradient leads further than through them; of a suspicious module, its best layer or function."""
     subject, through = look.subject, look.rise(look.grad())
     if not subject.opaque:
         sites = [crossing.site for crossing in crossings(subject) if crossing.keeps_shape]
-        return tuple(site for site in sites if _gain(look, site, through) > 0)
+        return tuple(site for site in sites if _gain(look, site, through, rows) > 0)
     if not suspicious:
         return ()
+    inner = [crossing.site for crossing in layers(subject) if crossing.keeps_shape][:_MOST_LAYERS]
     gains = {}
-    for site in [crossing.site for crossing in layers(subject) if crossing.keeps_shape][:_MOST_LAYERS]:
-        gains[site] = _gain(replace(look, subject=subject.opened(site)), site, through)
+    for site in (*inner, *functions(subject)):
+        gains[site] = _gain(replace(look, subject=subject.opened(site)), site, through, rows)
     best = max(gains, key=lambda site: gains[site], default=None)
     return (best,) if best is not None and gains[best] > 0 else ()
 
 
-def _gain(look: Look, site: str, through: Tensor) -> float:
-    """How much more a step along the gradient around the site raises the margin; 0 where chance could have made it."""
-    gain = (look.rise(replace(look, rules={site: BPDA()}).grad()) - through).double()
+def _gain(look: Look, site: str, through: Tensor, rows: Tensor) -> float:
+    """How much more a step along the gradient around the site raises the margin of the rows; 0 where chance could have made it."""
+    gain = (look.rise(replace(look, rules={site: BPDA()}).grad()) - through).double()[rows]
     error = float(gain.std()) / math.sqrt(len(gain)) if len(gain) > 1 else 0.0
     return float(gain.mean()) if float(gain.mean()) > 2 * error else 0.0
 

@@ -1,0 +1,85 @@
+"""A net that takes one of several ways for each image is attacked on all of them, each together with what decides for it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import saddlepoint as sp
+from saddlepoint.attack.aim import hardest
+from saddlepoint.auditing.check import check
+from saddlepoint.auditing.routes import Forced, Rerouted, Route, routes
+from saddlepoint.coins import Coins
+from saddlepoint.selftesting.exact import meet
+from saddlepoint.selftesting.problem import live, relabelled, toward, two_classes
+
+GENERATOR = torch.Generator().manual_seed(0)
+PROBLEM = two_classes(60)
+OWN = PROBLEM.weight[0] - PROBLEM.weight[1]
+EXPERTS = OWN + OWN.std() * torch.randn(2, 16, generator=GENERATOR)
+GATE = torch.randn(16, generator=GENERATOR)
+
+
+class Routed(nn.Module):
+    """The first of two linear experts answers unless the gate's score is positive."""
+
+    def __init__(self, by_threshold):
+        super().__init__()
+        self.by_threshold = by_threshold
+
+    def forward(self, x):
+        centred = x.flatten(1) - 0.5
+        gate = centred @ GATE
+        margins = centred @ EXPERTS.T
+        if self.by_threshold:
+            return live(torch.where(gate > 0, margins[:, 1], margins[:, 0]))
+        way = torch.stack([-gate, gate], 1).argmax(1)
+        return live(margins.gather(1, way[:, None])[:, 0])
+
+
+def stands(problem):
+    """[N]: no point of the box lies on an expert's side of the gate where that expert errs."""
+    sign, (low, high) = toward(problem.y), problem.box()
+    right = torch.ones(len(problem.x), dtype=torch.bool)
+    for expert, side in zip(EXPERTS.double(), (-1.0, 1.0), strict=True):
+        normals = torch.stack([-sign[:, None] * expert, (side * GATE.double()).expand(len(sign), -1)], 1)  # [N, 2, 16]
+        right &= ~meet(normals, -0.5 * normals.sum(2), low, high)
+    return right
+
+
+@pytest.fixture(params=[True, False], ids=["by a threshold", "by an argmax"])
+def net(request):
+    return Routed(request.param).eval()
+
+
+def context(n):
+    return sp.Context(Coins.of(0, torch.arange(n)))
+
+
+def test_the_ways_of_a_router_are_found_and_forced(net):
+    x, y = PROBLEM.x, PROBLEM.y
+    assert routes(sp.Plain(net), x, y, context(len(x))) == (Route(0, 0), Route(0, 1))
+    for way in (0, 1):
+        choice, forced = Forced(sp.Plain(net), Route(0, way), y).trace(x, context(len(x))).views
+        torch.testing.assert_close(forced.logits, live((x.flatten(1) - 0.5) @ EXPERTS[way]))
+        ahead = (2 * way - 1) * ((x.flatten(1) - 0.5) @ GATE)
+        preferred = choice.logits.gather(1, y[:, None])[:, 0]
+        torch.testing.assert_close(preferred.sign(), -ahead.sign())
+
+
+def test_a_net_without_choices_has_no_ways():
+    assert check(PROBLEM.net(), PROBLEM.x, PROBLEM.y, sp.Linf(PROBLEM.radius)).routes == ()
+
+
+def test_what_errs_behind_the_border_of_another_expert_is_found(net):
+    """Gradients stay on the side where the image lies; the worst case of both sides is known in closed form."""
+    problem = relabelled(PROBLEM, net)
+    truth = float(stands(problem).double().mean())
+    pgd = sp.Direct("pgd-route", sp.PGD(40, momentum=0.75), aim=hardest)
+    plain = sp.Direct("apgd", sp.APGD(30))
+    sent = [plain, *(Rerouted(pgd, Route(0, way)) for way in (0, 1))]
+    threat = sp.Threat(sp.Linf(problem.radius))
+    outcomes = sp.evaluate(sp.Plain(net), sent, problem.x, problem.y, threat=threat)
+    assert outcomes.only([0]).worst_case()[0] > truth + 0.05
+    assert outcomes.worst_case()[0] == pytest.approx(truth, abs=0.02)
