@@ -121,3 +121,13 @@ def test_seeds_are_told_apart_by_the_initial_weights_too() -> None:
     still = replace(QUICK, epochs=1, optimizer=Adam(0.0))
     one, other = (Trainer(still, data.x, data.y)(seed) for seed in (0, 1))
     assert not torch.equal(next(one.parameters()), next(other.parameters()))
+
+
+def test_a_network_is_trained_once_for_each_seed_of_a_trainer() -> None:
+    data = digits()
+    still = replace(QUICK, epochs=1, optimizer=Adam(0.0))
+    trainer, twin = Trainer(still, data.x, data.y), Trainer(still, data.x, data.y)
+    net, again, other = trainer(0), trainer(0), twin(0)
+    assert again is net
+    assert other is not net
+    assert all(torch.equal(mine, yours) for mine, yours in zip(net.parameters(), other.parameters(), strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +22,9 @@ from saddlepoint.zoo.nets.resnet import resnet
 Retrain = Callable[[int], nn.Module]  # a seed -> a network, in eval mode
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trainer:
-    """The recipe run from initial weights that the seed draws.
+    """The recipe run from initial weights that the seed draws; the last few networks are remembered by their seeds.
 
     The epoch that is kept is the most robust on a part of the training set; the released code keeps the last one.
     """
@@ -33,8 +34,14 @@ class Trainer:
     y: Tensor
 
     def __call__(self, seed: int) -> nn.Module:
-        with torch.enable_grad():
-            return fit(initialised(self.recipe.net, seed), self.x, self.y, self.recipe, seed=seed).net
+        return _trained(self, seed)
+
+
+@lru_cache(maxsize=16)
+def _trained(trainer: Trainer, seed: int) -> nn.Module:
+    """A referee tosses the same coins for every attack, and an attacker for every rehearsal."""
+    with torch.enable_grad():
+        return fit(initialised(trainer.recipe.net, seed), trainer.x, trainer.y, trainer.recipe, seed=seed).net
 
 
 @dataclass(frozen=True)
