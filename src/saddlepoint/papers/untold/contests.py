@@ -87,6 +87,7 @@ def _dent(lab: Learned) -> Contest:
 
 
 _DRAWS = 2  # answers by which defences are judged that learn at random: each is a training
+_ASKED, _KNOWN = 128, 4  # images that URejectron is asked about, and so many times as many that it compares them with
 _STREAM = 12  # images of RMC's sequence: every answer to each of them tunes a network, for every attack that is sent
 
 
@@ -123,10 +124,10 @@ def _urejectron(lab: Learned) -> Contest:
     """All images of the batch are the attacker's; PGD on the classifier is the attack of Fig. 1 (a) within the set."""
     kind, recipe = lab.setting.signs, lab.recipe(SIGNS)
     parts = prepared(load_data(kind.data, split="train", n=kind.photographs), per_class=kind.per_class, seed=lab.request.seed)
-    images = Images(*parts.test).first(kind.asked or len(parts.test))
+    images, known = Images(*parts.test).first(min(kind.asked or _ASKED, _ASKED)), parts.train.x[: _KNOWN * _ASKED]
     with torch_threads(lab.setting.threads):
         net = lab.bench.trained(recipe, Images(parts.train.x, parts.train.y))
-    defense = URejectron(net, parts.train.x, training=kind.training)
+    defense = URejectron(net, known, training=kind.training)
     threat = Threat(recipe.space, rounds="one", leaking=False, draws=_DRAWS)
     pgd = Transfer(Peak(Direct("pgd", kind.pgd, cross_entropy)), static(defense))
     found = lab.against(defense, {"clean": Stand(), "PGD": pgd}, images, threat, batch=len(images.x))
