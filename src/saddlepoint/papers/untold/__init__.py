@@ -16,7 +16,7 @@ EXPERIMENTS = (
     ),
     Experiment(
         "untold/transductive",
-        "Five transductive defences, audited untold",
+        "Transductive defences, audited untold",
         "Chen et al. 2022 broke four of them by greedy model space attacks and by stronger points from the base network.",
         f"{_HOME}:transductive",
     ),
