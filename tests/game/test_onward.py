@@ -8,7 +8,7 @@ from torch import nn
 
 import saddlepoint as sp
 from saddlepoint.attack.best import Found
-from saddlepoint.auditing.price import price
+from saddlepoint.auditing.price import affordable, price
 from saddlepoint.auditing.sent import Sent
 from saddlepoint.defense import Access, Defense, Trace, View
 from saddlepoint.game import Threat, Turn
@@ -52,6 +52,16 @@ def test_the_climb_begins_where_the_search_ended_and_only_where_it_took_nothing(
     assert turn.meter.forward.tolist() == [7, 2, 7]
     assert turn.meter.backward.tolist() == [4, 0, 4]
     assert tuple(price(onward)) == (7, 4)
+
+
+def test_queries_must_pay_for_the_climb_too_while_a_search_alone_stops_where_they_end():
+    search = sp.Direct("square", sp.Square(10))
+    onward = sp.Onward(search, CLIMB)  # ten queries, a look, four slopes and a reading
+    assert affordable(search, 1, 5)
+    assert affordable(onward, 1, 16)
+    assert not affordable(onward, 1, 15)
+    assert not affordable(sp.Restarts(search, 3), 1, 35)  # each start with two looks
+    assert affordable(sp.Restarts(search, 3), 1, 36)
 
 
 def test_from_the_image_itself_the_same_climb_finds_no_slope():

@@ -151,9 +151,10 @@ def _of_gradients(traits: Traits, around: tuple[str, ...]) -> Iterator[Symptom]:
         why = "saturation, quantisation or a detached step"
         yield Symptom("vanishing gradients", level, f"the gradient is {traits['zero gradients'].evidence}: {why}.{led or advice}")
     if "hidden scores" in traits:
-        told, inside = traits["hidden scores"], f" Attacks look at the {', '.join(traits['hidden scores'].places)} instead."
-        advice = inside if told.places else " No loss knows where to go: hand over a target that answers with all its scores."
-        yield Symptom("hidden scores", "warning" if told.places else "serious", f"{told.evidence}.{advice}")
+        told = traits["hidden scores"]
+        lost = " No loss knows where to go: hand over a target that answers with all its scores."
+        inside = f" Attacks look at the {', '.join(told.places)} instead." if told.places else lost
+        yield Symptom("hidden scores", "warning" if told.places else "serious", f"{told.evidence}.{inside}")
     if "misdirected gradients" in traits and not around and "sites" not in traits:  # at sites, other rules are tried anyway
         yield Symptom(
             "misdirected gradients", level, f"{traits['misdirected gradients'].evidence}: they do not lead uphill.{advice}"

@@ -83,8 +83,9 @@ def entrance(adversary: Adversary, draws: int = 1) -> Passes:
 
 
 def affordable(adversary: Adversary, draws: int, queries: int | None) -> bool:
-    """Do so many queries per example pay for it? Searches without gradients stop where queries end."""
-    searches = bool(kinds(describe(adversary)) & {"Square", "RayS"})
+    """Do so many queries per example pay for it? Searches without gradients stop where queries end, unless more follows them."""
+    parts = kinds(describe(adversary))
+    searches = bool(parts & {"Square", "RayS"}) and not parts & {"Onward", "Restarts"}
     return queries is None or searches or price(adversary, draws).forward <= queries
 
 

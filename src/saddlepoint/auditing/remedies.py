@@ -267,8 +267,10 @@ def _queries(p: _Patient) -> Iterator[Size]:
     """More queries, from more starts, for the attack without gradients that found most."""
     found = [(one, core(one.adversary)) for one in p.trials.sent if one.black_box and one.kinds & {"Square", "RayS"}]
     searches = [(p.trials.rows[one.index - 1].robust_accuracy, search) for one, search in found if search is not None]
-    for times, starts in ((4, 3), (4, 1), (2, 1)) if searches else ():
-        best = min(searches, key=lambda pair: pair[0])[1]
+    if not searches:
+        return
+    best = min(searches, key=lambda pair: pair[0])[1]
+    for times, starts in ((4, 3), (4, 1), (2, 1)):
         attack = longer(direct_of(best).attack, times)
         search = varied(best, lambda direct, attack=attack: replace(direct, attack=attack))  # type: ignore[misc]
         sent = p.onward(search)

@@ -8,36 +8,27 @@ from torch import Tensor
 
 from saddlepoint.attack.best import Found
 from saddlepoint.attack.pgd import PGD, From
-from saddlepoint.defense import Access, Defense
-from saddlepoint.game.adversary import Adversary, Cascade, Direct, Turn
+from saddlepoint.defense import Defense
+from saddlepoint.game.adversary import Direct, Turn
+from saddlepoint.game.pursuit import Following
 
 
 @dataclass(frozen=True)
-class Onward:
+class Onward(Following):
     """`first`, and where it took nothing `then` from its highest point: gradients that lead nowhere from the image may do there.
 
     x_0 = peak of first, then the steps of PGD, ever shorter (`From`); its `random_start` does not matter. Only for a deterministic
     defence with independent rows, as `Standing`. Costs both attacks and one answer.
     """
 
-    first: Adversary
     then: Direct
 
     def __post_init__(self) -> None:
         if not isinstance(self.then.attack, PGD):
             raise ValueError(f"Onward climbs by PGD, which can start anywhere, got {type(self.then.attack).__name__}.")
 
-    @property
-    def name(self) -> str:
-        return self.first.name
-
-    @property
-    def needs(self) -> Access:
-        return Cascade(self.name, (self.first, self.then)).needs
-
     def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
-        if defense.random or defense.unit != "example":
-            raise ValueError("Onward needs a deterministic defence with independent rows; send its first adversary alone.")
+        self.refuse(defense)
         found = self.first.move(turn, defense, x, y)
         rows = (~turn.rehearse(defense, found.point, y).fallen).nonzero()[:, 0]
         if not len(rows):

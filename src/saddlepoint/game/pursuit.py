@@ -14,21 +14,11 @@ from saddlepoint.game.adversary import Adversary, Cascade, Turn
 
 
 @dataclass(frozen=True)
-class Pursuit:
-    """`first` on all rows, then `then` on those that still stand and whose lead fell to at most `within` of what it was.
-
-    The lead of the right class is minus the margin: lead(x) = z_y - max_{j != y} z_j; a row is pursued if
-    0 <= lead(x~) <= within lead(x), whatever its neighbours do. Pursuits nest: `then` may be one. Only for a deterministic
-    defence with independent rows, as `Standing`. Costs both attacks and three answers.
-    """
+class Following:
+    """Two attacks, the second for some rows of the first; sent under the name of the first."""
 
     first: Adversary
     then: Adversary
-    within: float  # of the clean lead
-
-    def __post_init__(self) -> None:
-        if not 0 < self.within <= 1:
-            raise ValueError(f"a pursuit goes on within a share of the clean lead in (0, 1], got within={self.within}.")
 
     @property
     def name(self) -> str:
@@ -38,9 +28,30 @@ class Pursuit:
     def needs(self) -> Access:
         return Cascade(self.name, (self.first, self.then)).needs
 
-    def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
+    def refuse(self, defense: Defense) -> None:
+        """Where coins are tossed or rows answer together, no row can be told apart from the others."""
         if defense.random or defense.unit != "example":
-            raise ValueError("a Pursuit needs a deterministic defence with independent rows; send its first adversary alone.")
+            kind = type(self).__name__
+            raise ValueError(f"{kind} needs a deterministic defence with independent rows; send its first adversary alone.")
+
+
+@dataclass(frozen=True)
+class Pursuit(Following):
+    """`first` on all rows, then `then` on those that still stand and whose lead fell to at most `within` of what it was.
+
+    The lead of the right class is minus the margin: lead(x) = z_y - max_{j != y} z_j; a row is pursued if
+    0 <= lead(x~) <= within lead(x), whatever its neighbours do. Pursuits nest: `then` may be one. Only for a deterministic
+    defence with independent rows, as `Standing`. Costs both attacks and three answers.
+    """
+
+    within: float  # of the clean lead
+
+    def __post_init__(self) -> None:
+        if not 0 < self.within <= 1:
+            raise ValueError(f"a pursuit goes on within a share of the clean lead in (0, 1], got within={self.within}.")
+
+    def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
+        self.refuse(defense)
         clean = turn.rehearse(defense, x, y).reading.value
         found = self.first.move(turn, defense, x, y)
         held, fallen = turn.rehearse(defense, found.point, y)[:2]
