@@ -13,6 +13,7 @@ import math
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import numpy
@@ -22,6 +23,8 @@ from torch import Tensor
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
 _MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
 _MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
+
+_listening: ContextVar[list[int] | None] = ContextVar("listening", default=None)
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:
@@ -89,12 +92,30 @@ class Coins:
 
     def shared(self) -> int:
         """One 63-bit seed for the whole batch: for randomness that a defence shares among its rows."""
+        _heard(1)
         total = _mix(_mix(self.keys).sum())
         return int(total.item()) & (2**63 - 1)
 
     def _bits(self, count: int) -> Tensor:  # [N, count]
+        _heard(count)
         steps = torch.arange(1, count + 1, device=self.keys.device) * _GOLDEN
         return _mix(self.keys[:, None] + steps)
+
+
+@contextmanager
+def tosses() -> Iterator[list[int]]:
+    """How many numbers each draw asked for, of any coins and however deep, while this lasts: empty where no coin was tossed."""
+    heard: list[int] = []
+    token = _listening.set(heard)
+    try:
+        yield heard
+    finally:
+        _listening.reset(token)
+
+
+def _heard(count: int) -> None:
+    if (heard := _listening.get()) is not None:
+        heard.append(count)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from saddlepoint.attack.aim import Aim, last
 from saddlepoint.attack.loss import Loss, fooled, margin, refusing, restrict, targeted_margin
 from saddlepoint.coins import Coins
 from saddlepoint.defense import Context, Defense
-from saddlepoint.gradients import Estimator, Reading, Rule, Slope
+from saddlepoint.gradients import Estimator, Reading, Rule, Slope, once
 from saddlepoint.solving import Notes
 
 
@@ -21,7 +21,7 @@ class Goal:
     """The attacker's per-example objective over all kept views of all given defences.
 
     With several defences the views of all are aimed at together, and success means that every one of them errs. `respond` lets each
-    defence adapt to x first and differentiates through that.
+    defence adapt to x first and differentiates through that. One that is `sure` tosses no coins: nothing is averaged over draws.
     """
 
     defenses: Sequence[Defense]
@@ -32,6 +32,7 @@ class Goal:
     keep: frozenset[str] | None = None
     respond: bool = False
     notes: Notes | None = None  # on the solves inside the defences; None: none are taken
+    sure: bool = False
 
     def __call__(self, x: Tensor, coins: Coins) -> Reading:
         logits, wrong = self._look(x, coins)
@@ -43,19 +44,26 @@ class Goal:
         defenses = [defense.restrict(rows) for defense in self.defenses]
         return replace(self, defenses=defenses, y=self.y[rows], loss=restrict(self.loss, rows), notes=notes)
 
+    def read(self, estimator: Estimator, x: Tensor, coins: Coins) -> Reading:
+        return self.through(estimator).read(self, x, coins)
+
     def slope(self, estimator: Estimator, x: Tensor, coins: Coins) -> Slope:
-        return estimator.slope(self, x, coins)
+        return self.through(estimator).slope(self, x, coins)
 
     def facet_slope(self, estimator: Estimator, x: Tensor, coins: Coins) -> Slope:
-        return estimator.slope(self.facets, x, coins)
+        return self.through(estimator).slope(self.facets, x, coins)
 
     def cost(self, estimator: Estimator) -> int:
         """Forward passes of a reading."""
-        return estimator.cost
+        return self.through(estimator).cost
 
     def slope_cost(self, estimator: Estimator) -> tuple[int, int]:
         """Forward and backward passes of a slope."""
-        return estimator.slope_cost
+        return self.through(estimator).slope_cost
+
+    def through(self, estimator: Estimator) -> Estimator:
+        """What is left of an estimator here."""
+        return once(estimator) if self.sure else estimator
 
     def facets(self, x: Tensor, coins: Coins) -> Reading:
         """Value [C-1, N]: the margin of each other class, class y + 1 first. Their maximum is the margin."""

@@ -146,7 +146,7 @@ class Oracle:
 
     def _read(self, x: Tensor) -> Reading:
         coins = self._pay(self.goal.cost(self.estimator), 0)
-        return self.estimator.read(self.goal, x, coins)
+        return self.goal.read(self.estimator, x, coins)
 
     def _pay(self, forward: int, backward: int) -> Coins:
         # Fresh coins at every query, numbered by the row's own count: a row's noise does not depend on who else is still playing.

@@ -80,12 +80,14 @@ class Pool:
         return replace(self, goals=tuple(goal[rows] for goal in self.goals))
 
     def cost(self, estimator: Estimator) -> int:
-        return len(self.goals) * estimator.cost
+        return sum(goal.cost(estimator) for goal in self.goals)
 
     def slope_cost(self, estimator: Estimator) -> tuple[int, int]:
-        forward, backward = estimator.slope_cost
-        first = estimator.cost if self._looks_first else 0
-        return len(self.goals) * (forward + first), len(self.goals) * backward
+        forward, backward = (sum(passes) for passes in zip(*(goal.slope_cost(estimator) for goal in self.goals), strict=True))
+        return forward + (self.cost(estimator) if self._looks_first else 0), backward
+
+    def read(self, estimator: Estimator, x: Tensor, coins: Coins) -> Reading:
+        return self._combined([goal.read(estimator, x, coins) for goal in self.goals])
 
     def slope(self, estimator: Estimator, x: Tensor, coins: Coins) -> Slope:
         return self._slope(self.goals, estimator, x, coins)
@@ -98,13 +100,14 @@ class Pool:
         return self.coupled and self.over.reads_first
 
     def _slope(self, objectives: Sequence[Objective], estimator: Estimator, x: Tensor, coins: Coins) -> Slope:
+        looked = [(goal.through(estimator), objective) for goal, objective in zip(self.goals, objectives, strict=True)]
         if self._looks_first:
-            values = torch.stack([estimator.read(objective, x, coins).value for objective in objectives])
+            values = torch.stack([each.read(objective, x, coins).value for each, objective in looked])
             weights = self.over.weights(values)
-            parts = [estimator.slope(_Weighted(o, w), x, coins) for o, w in zip(objectives, weights, strict=True)]
+            parts = [each.slope(_Weighted(o, w), x, coins) for (each, o), w in zip(looked, weights, strict=True)]
             success = torch.stack([part.reading.success for part in parts]).all(0)
             return Slope(Reading(_weighted(weights, values), success), torch.stack([part.grad for part in parts]).sum(0))
-        slopes = [estimator.slope(objective, x, coins) for objective in objectives]
+        slopes = [each.slope(objective, x, coins) for each, objective in looked]
         weights = self.over.weights(torch.stack([slope.reading.value for slope in slopes]))  # [M, ..., N]
         grads = torch.stack([slope.grad for slope in slopes])  # [M, ..., N, *shape]
         spread = weights.view(*weights.shape, *[1] * (grads.ndim - weights.ndim))

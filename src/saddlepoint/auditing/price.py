@@ -20,8 +20,9 @@ from saddlepoint.game import (
     Retrained,
     Transfer,
 )
-from saddlepoint.game.adversary import Around
+from saddlepoint.game.adversary import LOOKS, Around
 from saddlepoint.game.transductive import Joint
+from saddlepoint.gradients import once
 
 
 class Passes(NamedTuple):
@@ -94,8 +95,8 @@ def _total(parts: Sequence[Passes]) -> Passes:
 
 
 def _direct(direct: Direct) -> Passes:
-    calls = direct.attack.calls
+    calls, looks = direct.attack.calls, LOOKS if once(direct.estimator) != direct.estimator else 0
     if direct.attack.needs != "gradient":
-        return Passes(calls * direct.estimator.cost, 0)
+        return Passes(calls * direct.estimator.cost + looks, 0)
     forward, backward = direct.estimator.slope_cost
-    return Passes(calls * forward, (calls - 1) * backward)
+    return Passes(calls * forward + looks, (calls - 1) * backward)

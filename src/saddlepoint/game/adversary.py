@@ -19,14 +19,15 @@ from saddlepoint.attack.oracle import Meter, Oracle, grants
 from saddlepoint.attack.pool import AVERAGE, Over, Pool
 from saddlepoint.attack.space import per_example
 from saddlepoint.attack.tape import Tape, Taped
-from saddlepoint.coins import Coins
+from saddlepoint.coins import Coins, tosses
 from saddlepoint.defense import Access, Context, Defense
 from saddlepoint.describe import describe
 from saddlepoint.game.threat import Threat
-from saddlepoint.gradients import Backprop, Estimator, FixedCoins, Reading, Rule
+from saddlepoint.gradients import Backprop, Estimator, FixedCoins, Reading, Rule, once
 from saddlepoint.solving import Notes
 
 _ATTACKER, _DEFENDER, _REHEARSAL = 1, 2, 3  # each role tosses its own coins
+LOOKS = 2  # forward passes that tell whether averaging over coins is worth anything
 
 
 class Rehearsal(NamedTuple):
@@ -155,15 +156,19 @@ class Direct:
         coupled = any(d.coupled or (self.respond and d.unit != "example") for d in pool)
         notes = Notes.of(len(x), x.device, warm=self.warm)
         goals = [
-            Goal(
-                [d],
-                y,
-                self.loss,
-                self.aim,
-                self.rules,
-                self.keep,
-                self.respond,
-                notes if len(pool) == 1 else notes.under(f"model {k}"),
+            self._looked_at(
+                Goal(
+                    [d],
+                    y,
+                    self.loss,
+                    self.aim,
+                    self.rules,
+                    self.keep,
+                    self.respond,
+                    notes if len(pool) == 1 else notes.under(f"model {k}"),
+                ),
+                turn,
+                x,
             )
             for k, d in enumerate(pool)
         ]
@@ -176,6 +181,18 @@ class Direct:
         found = self._sent(oracle, x, turn, random=any(d.random for d in pool))
         turn.meter.note(turn.rows, notes.evaluations + notes.products)
         return found
+
+    def _looked_at(self, goal: Goal, turn: Turn, x: Tensor) -> Goal:
+        """The goal; `sure` if its defence says that it tosses no coins, or only while it learns, and two looks bear that out."""
+        (defense,) = goal.defenses
+        tossed = defense.random and (self.respond or defense.memory == "none")
+        if tossed or once(self.estimator) == self.estimator or turn.meter.left(turn.rows) < LOOKS:
+            return goal
+        turn.meter.charge(turn.rows, LOOKS, 0)
+        coins = turn.simulated_coins()
+        with tosses() as heard:
+            first, *others = (Backprop().read(replace(goal, notes=None), x, coins.fold(k)).value for k in range(LOOKS))
+        return replace(goal, sure=not heard and all(torch.equal(first, other) for other in others))
 
     def _sent(self, oracle: Taped, x: Tensor, turn: Turn, *, random: bool) -> Found:
         if not self.stop_at_success:

@@ -2,7 +2,7 @@
 
 from saddlepoint.gradients.adjoint import SimultaneousAdjoint
 from saddlepoint.gradients.detached import Detached
-from saddlepoint.gradients.estimator import SPSA, Backprop, EoT, Estimator, FixedCoins, Objective, Reading, Slope, Smoothed
+from saddlepoint.gradients.estimator import SPSA, Backprop, EoT, Estimator, FixedCoins, Objective, Reading, Slope, Smoothed, once
 from saddlepoint.gradients.implicit import Implicit, SharedInverse
 from saddlepoint.gradients.phantom import Phantom
 from saddlepoint.gradients.rule import BPDA, Checkpointed, Exact, Rule
@@ -28,4 +28,5 @@ __all__ = [
     "Slope",
     "Smoothed",
     "Solve",
+    "once",
 ]

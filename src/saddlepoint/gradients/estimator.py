@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import torch
@@ -201,6 +201,20 @@ class Smoothed:
             total = grad if total is None else total + grad
         assert total is not None, "there is at least one neighbour"
         return Slope(self.read(objective, x, coins), total / self.samples)
+
+
+def once(estimator: Estimator) -> Estimator:
+    """The estimator for an objective that tosses no coins: draws of one and the same gradient are not averaged.
+
+    What tosses coins of its own, such as `SPSA`, still is.
+    """
+    match estimator:
+        case EoT(draws=draws, inner=inner) if draws > 1 and isinstance(single := once(inner), Backprop):
+            return single
+        case FixedCoins(inner=inner) | Smoothed(inner=inner):
+            return replace(estimator, inner=once(inner))
+        case _:
+            return estimator
 
 
 def _gradient(value: Tensor, x: Tensor, *, retain: bool) -> Tensor:
