@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+from dataclasses import replace
 from io import StringIO
 
 import pytest
 from rich.console import Console
 from runs import TARGETS, content
+from torch import nn
 
-from saddlepoint.auditing import Audit
+from saddlepoint.auditing import Audit, cell
 from saddlepoint.cli.progress import Watching
+from saddlepoint.defense import Plain
 from saddlepoint.report.live import Both, LivePage
 from saddlepoint.run import work
 from saddlepoint.run.executor import Serial
@@ -113,3 +116,85 @@ def test_verification_derives_the_remedies_and_misses_one_that_was_taken_out(mad
     (folder / "audit.json").write_text(json.dumps({**record, "run": identity(run)}))
     failed = {check.name: check.message for check in checks(store) if not check.passed}
     assert "calls for other remedies" in failed["remedies"]
+
+
+@pytest.fixture
+def played(monkeypatch):
+    """Names of all adversaries that are played, in cells and in trials; verdicts on given points left out."""
+    names, play = [], cell.play
+
+    def counted(defense, adversary, *about, **more):
+        names.extend([adversary.name] * (adversary.name != "verdict"))
+        return play(defense, adversary, *about, **more)
+
+    monkeypatch.setattr(cell, "play", counted)
+    return names
+
+
+def test_trials_of_a_run_that_is_asked_for_again_are_found_and_only_damaged_ones_are_played(made, tmp_path, played):
+    out, *_ = made
+    folder = shutil.copytree(out, tmp_path / "run")
+    trials = Store(folder / "trials")
+    assert trials.keys()
+    run_spec(SPEC, folder, executor=Serial())
+    spied = list(played)
+    assert content(folder) == content(out)
+    victim = trials.keys()[0]
+    name = trials.get(victim).adversary
+    whole = (trials.cells / f"{victim}.safetensors").read_bytes()
+    (trials.cells / f"{victim}.safetensors").write_bytes(b"damaged")
+    played.clear()
+    run_spec(SPEC, folder, executor=Serial())
+    assert sorted(played) == sorted([*spied, name])
+    assert (trials.cells / f"{victim}.safetensors").read_bytes() == whole
+    shutil.rmtree(folder / "trials")
+    played.clear()
+    run_spec(SPEC, folder, executor=Serial())
+    assert len(played) == len(spied) + len(Store(out / "trials").keys())
+    assert Audit.load(folder).record()["checklist"] == Audit.load(out).record()["checklist"]
+
+
+def test_an_audit_that_is_stopped_among_its_trials_goes_on_with_the_next(made, tmp_path, monkeypatch):
+    out, *_ = made
+    folder = shutil.copytree(out, tmp_path / "run")
+    shutil.rmtree(folder / "trials")
+    put, kept = Store.put, []
+
+    def once(store, packed):
+        if kept:
+            raise KeyboardInterrupt
+        kept.append(packed.key)
+        put(store, packed)
+
+    monkeypatch.setattr(Store, "put", once)
+    with pytest.raises(KeyboardInterrupt):
+        run_spec(SPEC, folder, executor=Serial())
+    monkeypatch.setattr(Store, "put", put)
+    assert Store(folder / "trials").keys() == kept
+    run_spec(SPEC, folder, executor=Serial())
+    assert set(Store(folder / "trials").keys()) == set(Store(out / "trials").keys())
+
+
+def test_whoever_verifies_plays_the_trials_again(made, tmp_path, played):
+    out, *_ = made
+    folder = shutil.copytree(out, tmp_path / "run")
+    for path in (folder / "trials" / "cells").iterdir():
+        path.write_bytes(b"whatever somebody put here")
+    work.load.cache_clear()
+    assert all(check.passed for check in checks(Store(folder)))
+    assert len(played) >= len(Store(out / "trials").keys())
+
+
+def test_trials_of_another_part_of_the_target_have_another_name():
+    """The net inside a purifier may meet the very adversary, on the very rows, that the purifier met."""
+    asked = work.load(SPEC)
+    job, sent, rows = asked.plan.job, asked.plan.adversaries[1], asked.plan.job.groups[0]
+    assert asked.trial(job, sent, rows) == asked.trial(job, sent, rows)
+    others = [
+        asked.trial(replace(job, defense=Plain(nn.Flatten())), sent, rows),
+        asked.trial(replace(job, seed=1), sent, rows),
+        asked.trial(replace(job, threat=replace(job.threat, draws=7)), sent, rows),
+        asked.trial(job, asked.plan.adversaries[0], rows),
+        asked.trial(job, sent, rows[:1]),
+    ]
+    assert len({asked.trial(job, sent, rows), *others}) == 6

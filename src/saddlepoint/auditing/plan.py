@@ -27,7 +27,7 @@ from saddlepoint.auditing.statistics import over_units
 from saddlepoint.auditing.suite import SPENDING, Budget, Choice, Known, compose
 from saddlepoint.auditing.symptoms import signs
 from saddlepoint.auditing.traits import Traits
-from saddlepoint.auditing.trials import Trials
+from saddlepoint.auditing.trials import Play, Trials
 from saddlepoint.auditing.tried import Tried
 from saddlepoint.defense import Defense
 from saddlepoint.describe import describe
@@ -122,11 +122,11 @@ class Evidence:
         return tuple(signs(self.trials))
 
     @classmethod
-    def of(cls, plan: Plan, groups: Sequence[Group], before: Evidence | None = None) -> Evidence:
+    def of(cls, plan: Plan, groups: Sequence[Group], before: Evidence | None = None, play: Play = Job.play) -> Evidence:
         """`before`: what the same cells had shown before remedies were tried, whose trials need not all be repeated."""
         rows = _rows(groups, plan.adversaries, {choice.name: choice.reason for choice in plan.choices})
         if before is None:
-            return cls(groups, Trials(plan.job, plan.adversaries, groups, rows))
+            return cls(groups, Trials(plan.job, plan.adversaries, groups, rows, play))
         return cls(groups, before.trials.after(plan.adversaries, groups, rows))
 
 

@@ -24,7 +24,7 @@ from saddlepoint.auditing.sent import Sent, climbing, direct_of, everything, sta
 from saddlepoint.auditing.spied import Seen, spy
 from saddlepoint.coins import Coins
 from saddlepoint.defense import BlackBox, Context, Defense, Plain
-from saddlepoint.game import Adversary, Direct, Restarts
+from saddlepoint.game import Adversary, Direct, Episode, Restarts
 from saddlepoint.gradients import Backprop, EoT, Estimator
 
 MANY, FEW = 64, 32  # rows of a cheap trial, and of one that takes as long as an attack
@@ -32,6 +32,8 @@ _STEPS = 20
 _QUICK = 1.0  # seconds of an answer that may be asked for again: one that learns may take minutes
 _ONE = 0.5  # image, at least, on the mean over draws
 _OTHER = 7919  # added to the seed: another start for every image
+
+Play = Callable[[Job, Adversary, Tensor], Episode]
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,11 @@ class Trials:
     adversaries: tuple[Adversary, ...]  # the clean images first
     groups: Sequence[Group]
     rows: tuple[Row, ...]  # one per adversary but the first
+    play: Play = Job.play  # how an adversary is played on some rows, unless that is known already
 
     def after(self, adversaries: tuple[Adversary, ...], groups: Sequence[Group], rows: tuple[Row, ...]) -> Trials:
         """The trials once more was sent; those that would only be repeated keep what they showed."""
-        later = Trials(self.job, adversaries, groups, rows)
+        later = Trials(self.job, adversaries, groups, rows, self.play)
         same = ["static", "failing", "cost", "clean", "queried"]
         if later.core == self.core:
             same += ["seen", "unbounded", "agreement", "_one_step"]
@@ -165,7 +168,7 @@ class Trials:
         if self.core is None:
             return None
         step = varied(self.core, lambda direct: replace(direct, attack=FGSM(), stop_at_success=False))
-        return self._free.play(step, self.some(MANY)).correct[0].cpu()
+        return self.play(self._free, step, self.some(MANY)).correct[0].cpu()
 
     @cached_property
     def further(self) -> tuple[Tensor, Tensor] | None:
@@ -183,7 +186,7 @@ class Trials:
             # Images that were chosen for having been lucky are less so when asked again, whatever is sent.
             points = torch.cat([g.points for g in self.groups]).to(self.job.x)
             before = other.judge(points, rows).correct[0].cpu()
-        return before, other.play(Restarts(twice, 2), rows).correct[0].cpu()
+        return before, self.play(other, Restarts(twice, 2), rows).correct[0].cpu()
 
     @cached_property
     def unbounded(self) -> tuple[float, float] | None:
@@ -199,7 +202,7 @@ class Trials:
         elif answers_otherwise(self.job.defense):
             attack = AtAnswer(attack)
         wide = replace(self.job, threat=replace(self._free.threat, space=replace(space, radius=radius)))
-        return radius, float(wide.play(attack, self.some(MANY)).correct.mean())
+        return radius, float(self.play(wide, attack, self.some(MANY)).correct.mean())
 
     @cached_property
     def static_left(self) -> Tensor | None:
@@ -227,7 +230,7 @@ class Trials:
         if self.static is None or not sent:
             return None
         rows, bare = self.some(MANY), replace(self._free, defense=Plain(self.static))
-        answers = [bare.play(_unwrapped(one.adversary), rows).correct[0].cpu() for one in sent]
+        answers = [self.play(bare, _unwrapped(one.adversary), rows).correct[0].cpu() for one in sent]
         return self.left(sent)[rows.cpu()], torch.stack(answers).amin(0)
 
     @cached_property

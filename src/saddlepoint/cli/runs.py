@@ -141,7 +141,7 @@ def tidied(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and keep it.")] = False,
     json: _Json = False,
 ) -> None:
-    """Remove cells that the run does not use, torn files of killed processes, and locks."""
+    """Remove cells that the run does not use, trials, torn files of killed processes, and locks."""
     from saddlepoint.run.tidy import tidy
 
     freed = tidy(run, dry_run=dry_run)
@@ -149,7 +149,8 @@ def tidied(
         dump(asdict(freed))
         return
     verb = "Removed" if freed.removed else "Would remove"
-    say(f"{verb} {freed.cells} cells of other requests, {freed.torn} torn files and {freed.locks} locks: {_size(freed.bytes)}.")
+    beside = f"{freed.trials} trials, {freed.torn} torn files and {freed.locks} locks"
+    say(f"{verb} {freed.cells} cells of other requests, {beside}: {_size(freed.bytes)}.")
 
 
 def _finished(run: Path) -> Audit:

@@ -14,10 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from saddlepoint.auditing.cell import Job
 from saddlepoint.auditing.plan import Plan
 from saddlepoint.coins import Coins
 from saddlepoint.defense import Context, Defense
 from saddlepoint.describe import describe, digest
+from saddlepoint.game import Adversary
 
 _PROBE_ROWS, _DEPTH = 16, 8
 
@@ -46,13 +48,28 @@ def target_digest(plan: Plan, source: str = "") -> str:
 def cell_keys(plan: Plan, target: str, threads: int, cells: Sequence[tuple[int, int]] | None = None) -> dict[tuple[int, int], str]:
     """The name of every cell, or of some: a hash of everything its content depends on."""
     job, groups, cells = plan.job, plan.job.groups, plan.cells if cells is None else cells
-    data = {g: tensor_digest(job.x[groups[g]], job.y[groups[g]], groups[g]) for g in sorted({g for g, _ in cells})}
+    data = {g: _rows(job, groups[g]) for g in sorted({g for g, _ in cells})}
     adversaries = {a: _fingerprint(plan.adversaries[a], 0) for a in sorted({a for _, a in cells})}
+    shared = _shared(job, target, threads)
+    return {(g, a): digest({**shared, "data": data[g], "adversary": adversaries[a]}) for g, a in cells}
+
+
+def trial_key(job: Job, adversary: Adversary, rows: Tensor, target: str, threads: int) -> str:
+    """The name of a trial on some rows, made as that of a cell is; its defence may be a part of the target."""
+    about = {"defense": _fingerprint(job.defense, 0), "data": _rows(job, rows), "adversary": _fingerprint(adversary, 0)}
+    return digest({**_shared(job, target, threads), **about})
+
+
+def _rows(job: Job, rows: Tensor) -> str:
+    return tensor_digest(job.x[rows], job.y[rows], rows)
+
+
+def _shared(job: Job, target: str, threads: int) -> dict[str, Any]:
     shared = {"target": target, "threat": describe(job.threat), "seed": job.seed, "batch": job.batch_size, "threads": threads}
     if job.answers is not None:
         shared["answers"] = _fingerprint(job.answers, 0)
     shared["versions"] = [version("saddlepoint"), torch.__version__]  # another version may attack, or round, in another way
-    return {(g, a): digest({**shared, "data": data[g], "adversary": adversaries[a]}) for g, a in cells}
+    return shared
 
 
 def _fingerprint(value: Any, depth: int) -> Any:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from saddlepoint.auditing.cell import Group
+from saddlepoint.auditing.cell import Group, Job
 from saddlepoint.auditing.plan import Evidence
 from saddlepoint.auditing.remedies import remedies
+from saddlepoint.auditing.trials import Play
 from saddlepoint.game import Episode
 from saddlepoint.run.work import Work, torch_threads
 
@@ -21,25 +22,25 @@ class Played(NamedTuple):
     evidence: Evidence
 
 
-def rounds(work: Work, finish: Callable[[Work], Finished]) -> Played:
-    """What a plan leads to. `finish` computes the cells of a work, or finds them, and says how they are read.
+def rounds(work: Work, finish: Callable[[Work], Finished], play: Play = Job.play) -> Played:
+    """What a plan leads to. `finish` computes the cells of a work, or finds them, and says how they are read; `play` plays trials.
 
     The second round follows from the first: whoever has the same cells asks for the same remedies.
     """
-    first = _evidence(work, finish(work), None)
+    first = _evidence(work, finish(work), None, play)
     with torch_threads(work.threads):
         found = remedies(work.plan, first)
     if not found:
         return Played(work, first)
     further = work.more(found)
-    return Played(further, _evidence(further, finish(further), first))
+    return Played(further, _evidence(further, finish(further), first, play))
 
 
-def _evidence(work: Work, finished: Finished, before: Evidence | None) -> Evidence:
+def _evidence(work: Work, finished: Finished, before: Evidence | None, play: Play) -> Evidence:
     count = len(work.plan.adversaries)
     with torch_threads(work.threads):
         groups = [
             Group.of(work.plan.job, rows, [finished(work.keys[g, a]) for a in range(count)])
             for g, rows in enumerate(work.plan.job.groups)
         ]
-        return Evidence.of(work.plan, groups, before)
+        return Evidence.of(work.plan, groups, before, play)

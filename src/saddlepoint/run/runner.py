@@ -13,16 +13,18 @@ from torch import Tensor
 
 from saddlepoint.attack.space import Ball, Linf
 from saddlepoint.auditing.admission import Target, placed
+from saddlepoint.auditing.cell import Job
 from saddlepoint.auditing.plan import conclude, plan
 from saddlepoint.auditing.result import Audit
 from saddlepoint.auditing.suite import Budget
+from saddlepoint.auditing.trials import Play
 from saddlepoint.describe import describe
-from saddlepoint.game import Adversary, Threat
+from saddlepoint.game import Adversary, Episode, Threat
 from saddlepoint.run.executor import Executor, Serial
 from saddlepoint.run.rounds import Finished, rounds
 from saddlepoint.run.shelf import Disk, Memory, Watch, fill
 from saddlepoint.run.spec import RunSpec, write
-from saddlepoint.run.store import Store, identity
+from saddlepoint.run.store import Packed, Store, identity
 from saddlepoint.run.work import Work, load, torch_threads
 
 
@@ -90,7 +92,7 @@ def run(
         fill(wanted, shelf, missing, executor or Serial(), spec.model_dump_json() if spec else None, watch)
         return shelf.get
 
-    played = rounds(work, finish)
+    played = rounds(work, finish, Job.play if store is None else _kept(work, store, watch))
     with torch_threads(work.threads):
         result = conclude(played.work.plan, played.evidence, time.perf_counter() - started)
     if store is not None:
@@ -98,6 +100,25 @@ def run(
         result.to_html(result.save(store.folder) / "report.html")
         store.log("concluded", run=result.run, robust_accuracy=result.robust_accuracy, seconds=result.seconds)
     return result
+
+
+def _kept(work: Work, store: Store, watch: Watch | None) -> Play:
+    """Small trials that are found again when the same audit is asked for again: of a dear defence they take as long as attacks.
+
+    They have a folder of their own: no number rests on them, and whoever verifies a run plays them again.
+    """
+    shelf = Disk(Store(store.folder / "trials"), watch)
+
+    def play(job: Job, adversary: Adversary, rows: Tensor) -> Episode:
+        key = work.trial(job, adversary, rows)
+        if not shelf.has(key):
+            started, episode = time.perf_counter(), job.play(adversary, rows)
+            about = {"rows": rows.tolist(), "description": describe(adversary)}
+            shelf.store.cells.mkdir(parents=True, exist_ok=True)
+            shelf.store.put(Packed.of(key, episode, about, time.perf_counter() - started))
+        return shelf.get(key)
+
+    return play
 
 
 def ask(store: Store, about: dict[str, Any], watch: Watch | None) -> dict[str, Any] | None:

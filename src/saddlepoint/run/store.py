@@ -4,6 +4,7 @@
     RUN/spec.toml           the same as a file that can be run again, if it was asked for by one or on the command line
     RUN/cells/KEY.json      a cell: adversary, rows, the hash of its tensors, its own seal
     RUN/cells/KEY.safetensors
+    RUN/trials/cells/       small trials after the attacks, in the same form
     RUN/ledger.jsonl        what happened when, one line per event; the only place with time stamps
 
 A cell is named by the hash of everything it depends on: the same work is never done twice, and changed work never mistaken for it.

@@ -1,4 +1,4 @@
-"""What a run folder holds in vain: cells of earlier requests, torn files, locks that nobody holds."""
+"""What a run folder holds in vain: cells of earlier requests, trials, torn files, locks that nobody holds."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ class Freed:
     """What was removed, or would be."""
 
     cells: int
+    trials: int  # which only a request that is made again would look for
     torn: int  # temporary files of killed processes, and tensors without a record
     locks: int
     bytes: int
@@ -32,11 +33,12 @@ def tidy(folder: Path, *, dry_run: bool = False) -> Freed:
         raise StoreError(f"{len(at_work)} cells of {folder} are being computed. Wait until that run has ended, then try again.")
     cells = sorted(set(store.keys()) - wanted)
     torn = [*store.torn(), *_orphans(store), *(path for path in sorted(folder.iterdir()) if _TORN.fullmatch(path.name))]
-    doomed = [*(store.cells / f"{key}{end}" for key in cells for end in (".json", ".safetensors")), *torn, *locks]
+    trials = sorted((folder / "trials" / "cells").glob("*"))
+    doomed = [*trials, *(store.cells / f"{key}{end}" for key in cells for end in (".json", ".safetensors")), *torn, *locks]
     size = sum(path.stat().st_size for path in doomed if path.is_file())
     if not dry_run:
         store.remove(doomed)
-    return Freed(len(cells), len(torn), len(locks), size, not dry_run)
+    return Freed(len(cells), sum(path.suffix == ".json" for path in trials), len(torn), len(locks), size, not dry_run)
 
 
 def _orphans(store: Store) -> list[Path]:

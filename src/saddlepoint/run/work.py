@@ -11,14 +11,17 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from saddlepoint.auditing.admission import placed
+from saddlepoint.auditing.cell import Job
 from saddlepoint.auditing.plan import Plan, plan
 from saddlepoint.auditing.suite import Choice
 from saddlepoint.data import SOURCES, load_data
 from saddlepoint.describe import describe
+from saddlepoint.game import Adversary
 from saddlepoint.run.attacks import NAMED, build, named
-from saddlepoint.run.identity import cell_keys, target_digest
+from saddlepoint.run.identity import cell_keys, target_digest, trial_key
 from saddlepoint.run.spec import DataSpec, RunSpec, ThreatSpec, parse
 from saddlepoint.run.store import Packed
 from saddlepoint.run.target import resolve
@@ -61,6 +64,10 @@ class Work:
             episode = self.plan.job.play(sent, rows)
         about = {"group": group, "rows": [int(rows[0]), int(rows[-1])], "description": describe(sent)}
         return Packed.of(self.keys[cell], episode, about, time.perf_counter() - started)
+
+    def trial(self, job: Job, adversary: Adversary, rows: Tensor) -> str:
+        """The name of a small trial after the cells."""
+        return trial_key(job, adversary, rows, self.target, self.threads or torch.get_num_threads())
 
 
 @lru_cache(maxsize=1)
