@@ -62,6 +62,28 @@ def found(defense, x=X, points=None):
     return {symptom.name: symptom for symptom in unsettled(job, (x + 0.05).clamp(max=1) if points is None else points)}
 
 
+class Learning(Own):
+    """Learns from the batch, and cannot from a single image."""
+
+    memory = "batch"
+    coupled = True
+
+    def adapt(self, x, ctx):
+        if len(x) < 2:
+            raise ValueError("there is nothing to learn from one image")
+        return Own(3.0 if len(x) == N else 0.7, self.method)
+
+
+def test_a_defence_that_learns_is_asked_about_whole_batches():
+    """In one round the batch is the whole stream: with 40 images together it circles, with 16 at a time it does not."""
+    x, y = X[:39], torch.zeros(39, dtype=torch.long)
+    learns = Learning(0.7, PLAIN_STEPS)
+    assert not list(unsettled(Job(learns, x[:32], y[:32], Threat(SPACE), seed=0, batch_size=16), x[:32]))
+    assert not list(unsettled(Job(learns, x, y, Threat(SPACE, rounds="one"), seed=0, batch_size=38), x))
+    whole = Job(learns, X, torch.zeros(N, dtype=torch.long), Threat(SPACE, rounds="one"), seed=0, batch_size=16)
+    assert [symptom.name for symptom in unsettled(whole, X)] == ["no fixed point"]
+
+
 PLAIN_STEPS = Picard(steps=20, tolerance=1e-3)
 
 

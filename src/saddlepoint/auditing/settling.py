@@ -26,7 +26,8 @@ _PROBE_ROWS = 32
 
 def unsettled(job: Job, points: Tensor) -> Iterator[Symptom]:
     """Where solves, forward or backward, end far from a fixed point: on the images, or on the points that they were moved to."""
-    if _residual(job.defense, job.x[:1], Coins.of(job.seed, torch.arange(1, device=job.x.device))) is None:
+    first = _asked(job)[0][: 1 if job.defense.unit == "example" else None]  # one that learns may have no answer for one image
+    if _residual(job.defense, job.x[first], Coins.of(job.seed, first)) is None:
         return
     found = {name: _residuals(job, x) for name, x in (("clean", job.x), ("attacked", points.to(job.x.device)))}
     far = {name: residual for name, residual in found.items() if _share(residual)}
@@ -48,9 +49,14 @@ def unsettled(job: Job, points: Tensor) -> Iterator[Symptom]:
 
 
 def _residuals(job: Job, x: Tensor) -> Tensor:  # [N]
-    rows = torch.split(torch.arange(len(x), device=x.device), job.batch_size)
-    parts = [_residual(job.defense, x[ids], Coins.of(job.seed, ids)) for ids in rows]
+    parts = [_residual(job.defense, x[ids], Coins.of(job.seed, ids)) for ids in _asked(job)]
     return torch.cat([part for part in parts if part is not None]).double().cpu()
+
+
+def _asked(job: Job) -> tuple[Tensor, ...]:
+    """Row numbers that are asked about together."""
+    whole = job.threat.rounds == "one" and job.defense.unit != "example"
+    return torch.split(torch.arange(len(job.x), device=job.x.device), len(job.x) if whole else job.batch_size)
 
 
 def _residual(defense: Defense, x: Tensor, coins: Coins) -> Tensor | None:
