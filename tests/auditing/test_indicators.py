@@ -8,6 +8,8 @@ from test_checklist import APGD, CLEANED, NET, ROUNDED, SQUARE, THREAT, TRANSFER
 from torch import nn
 
 import saddlepoint as sp
+from problems import Transductive, smooth, uniform
+from saddlepoint.auditing.cell import Job
 from saddlepoint.auditing.indicators import (
     break_point_angle,
     falls,
@@ -134,3 +136,14 @@ def test_a_point_on_the_way_that_fools_is_found():
     assert result.robust_accuracy == 1
     assert {s.name: s.level for s in result.symptoms}["overshot"] == "serious"
     assert result.verdict == "cannot be told"
+
+
+def test_an_attack_on_the_least_of_several_losses_can_be_watched():
+    """Round i attacks 1 + i models for as many times the steps; PGD reads its last point too."""
+    x, net = uniform(0, 6, 6), smooth(1)
+    learner = Transductive(net, torch.zeros(6, dtype=torch.float64))
+    job = Job(learner, x, net(x).argmax(1), sp.Threat(sp.Linf(0.1)), seed=0, batch_size=6)
+    least = sp.GreedyModelSpace("gmsa-min", sp.Direct("pgd", sp.PGD(3)), rounds=3, over=sp.LeastLoss())
+    seen = spy(job, least, torch.arange(6))
+    assert seen.value.shape == (4 + 7 + 10, 6)
+    assert torch.equal(seen.episode.points, job.play(least, torch.arange(6)).points)

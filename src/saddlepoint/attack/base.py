@@ -27,12 +27,17 @@ class Attack(Protocol[Asked]):
 
 
 def longer(attack: Attack[Any], times: int) -> Attack[Any]:
-    """The same attack with `times` as many steps, or queries."""
-    length = next((f.name for f in fields(attack) if f.name in ("steps", "queries")), None) if is_dataclass(attack) else None
+    """The same attack with `times` as many steps, or queries; of one around another, the `inner` one."""
+    names: list[str] = [f.name for f in fields(attack)] if is_dataclass(attack) else []
+    held: Any = attack
+    if "inner" in names:
+        around: Attack[Any] = replace(held, inner=longer(held.inner, times))
+        return around
+    length = next((name for name in names if name in ("steps", "queries")), None)
     if length is None:
         raise TypeError(
             f"the least of several losses is climbed with as many times the steps, but {type(attack).__name__} has neither a field "
             "`steps` nor `queries`. Use another attack, or AverageLoss()."
         )
-    scaled: Attack[Any] = replace(attack, **{length: times * getattr(attack, length)})
+    scaled: Attack[Any] = replace(held, **{length: times * getattr(attack, length)})
     return scaled
