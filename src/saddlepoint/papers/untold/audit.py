@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -14,7 +14,7 @@ from saddlepoint.papers.deq.lab import accuracy
 from saddlepoint.papers.registry import Request, Scale
 from saddlepoint.papers.result import Cell, Result, Row, Table
 from saddlepoint.papers.untold import EXPERIMENTS
-from saddlepoint.papers.untold.contests import Contest, exited, learned, purified, solved
+from saddlepoint.papers.untold.contests import ASKED, DRAWS, KNOWN, Contest, exited, learned, purified, solved
 
 _THREADS = 1
 SLACK = 1.0  # points by which the audit may lie above the paper's attack
@@ -27,6 +27,11 @@ NOTES = (
     "paper's attack is one attack",
     "seconds and passes of all attacks together are the audits'; those of the papers' attacks stand in the records of their tables",
     "decisive: the attack that took most of what those before it had left",
+)
+LEARNED = (
+    f"RMC, DANN, TADV and URejectron are judged by {DRAWS} answers, since each trains a network; an audit's own choice is more",
+    f"URejectron is asked about {ASKED} images at most and compares them with at most {KNOWN * ASKED} that it knows; a refusal counts "
+    "as right",
 )
 
 
@@ -94,7 +99,7 @@ def adaptive(request: Request) -> Result:
 
 
 def transductive(request: Request) -> Result:
-    return run(request, "untold/transductive", learned(request))
+    return run(request, "untold/transductive", learned(request), LEARNED)
 
 
 def multi_exit(request: Request) -> Result:
@@ -105,7 +110,7 @@ def equilibrium(request: Request) -> Result:
     return run(request, "untold/equilibrium", solved(request))
 
 
-def run(request: Request, name: str, contests: Iterator[Contest]) -> Result:
+def run(request: Request, name: str, contests: Iterator[Contest], notes: Sequence[str] = ()) -> Result:
     """All defences of a family, one after the other."""
     setting, bench = SETTINGS[request.scale], Bench(request, 1, _THREADS)
     met = [Met.of(bench, contest, setting.budget) for contest in islice(contests, setting.first)]
@@ -114,7 +119,7 @@ def run(request: Request, name: str, contests: Iterator[Contest]) -> Result:
     return bench.result(
         next(one for one in EXPERIMENTS if one.name == name),
         [Table(title, LABELS, COLUMNS, tuple(one.row() for one in met), 0, digits=1)],
-        notes=NOTES,
+        notes=(*NOTES, *notes),
         findings=[f"{level} of {len(met)} audits end at or below the paper's attack and a point.", *(one.told() for one in met)],
         charts=(),
         repeats=1,

@@ -86,8 +86,8 @@ def _dent(lab: Learned) -> Contest:
     )
 
 
-_DRAWS = 2  # answers by which defences are judged that learn at random: each is a training
-_ASKED, _KNOWN = 128, 4  # images that URejectron is asked about, and so many times as many that it compares them with
+DRAWS = 2  # answers by which defences are judged that learn at random: each is a training
+ASKED, KNOWN = 128, 4  # images that URejectron is asked about, and so many times as many that it compares them with
 _STREAM = 12  # images of RMC's sequence: every answer to each of them tunes a network, for every attack that is sent
 
 
@@ -96,7 +96,7 @@ def _rmc(lab: Learned) -> Contest:
     masking = Masking(lab, replace(kind, images=min(kind.images, _STREAM)))
     found = masking.played("Madry", lab.request.seed, everything=True)
     experts = {name: right(found.episodes[name]) for name in ("AA", "PGD", "FPA", "GMSA-AVG", "GMSA-MIN")}
-    threat, clean = Threat(found.base.space, leaking=False, draws=_DRAWS), right(found.episodes["clean"])
+    threat, clean = Threat(found.base.space, leaking=False, draws=DRAWS), right(found.episodes["clean"])
     return Contest("RMC", kind.data, masking.defense(found.base.name), found.base.images, threat, 1, clean, experts)
 
 
@@ -105,7 +105,7 @@ def _dann(lab: Learned) -> Contest:
     found, labelled = table_3.played(lab, kind), lab.training(kind.data, kind.labelled)
     experts = {name: right(found.episodes[name]) for name in ("AA", "PGD", "FPA", "GMSA-AVG", "GMSA-MIN")}
     defense = DANN(found.base.net, labelled.x, labelled.y, training=kind.training)
-    threat, clean = Threat(found.base.space, rounds="one", leaking=False, draws=_DRAWS), right(found.episodes["clean"])
+    threat, clean = Threat(found.base.space, rounds="one", leaking=False, draws=DRAWS), right(found.episodes["clean"])
     return Contest("DANN", kind.data, defense, found.base.images, threat, kind.images, clean, experts)
 
 
@@ -116,7 +116,7 @@ def _tadv(lab: Learned) -> Contest:
     experts = {name: _mean(found.finals[name]) for name in ("AA", "PGD", "FPA", "GMSA-AVG", "GMSA-MIN")}
     recipe = lab.recipe(found.base.name)
     defense = TADV(found.base.net, Trainer(recipe, *lab.training(recipe.data, recipe.n)))
-    threat = Threat(found.base.space, rounds="one", leaking=False, draws=_DRAWS)
+    threat = Threat(found.base.space, rounds="one", leaking=False, draws=DRAWS)
     return Contest("TADV", kind.data, defense, found.base.images, threat, kind.images, _mean(found.finals["clean"]), experts)
 
 
@@ -124,11 +124,11 @@ def _urejectron(lab: Learned) -> Contest:
     """All images of the batch are the attacker's; PGD on the classifier is the attack of Fig. 1 (a) within the set."""
     kind, recipe = lab.setting.signs, lab.recipe(SIGNS)
     parts = prepared(load_data(kind.data, split="train", n=kind.photographs), per_class=kind.per_class, seed=lab.request.seed)
-    images, known = Images(*parts.test).first(min(kind.asked or _ASKED, _ASKED)), parts.train.x[: _KNOWN * _ASKED]
+    images, known = Images(*parts.test).first(min(kind.asked or ASKED, ASKED)), parts.train.x[: KNOWN * ASKED]
     with torch_threads(lab.setting.threads):
         net = lab.bench.trained(recipe, Images(parts.train.x, parts.train.y))
     defense = URejectron(net, known, training=kind.training)
-    threat = Threat(recipe.space, rounds="one", leaking=False, draws=_DRAWS)
+    threat = Threat(recipe.space, rounds="one", leaking=False, draws=DRAWS)
     pgd = Transfer(Peak(Direct("pgd", kind.pgd, cross_entropy)), static(defense))
     found = lab.against(defense, {"clean": Stand(), "PGD": pgd}, images, threat, batch=len(images.x))
     return Contest(
