@@ -30,8 +30,8 @@ NOTES = (
 )
 LEARNED = (
     f"RMC, DANN, TADV and URejectron are judged by {DRAWS} answers, since each trains a network; an audit's own choice is more",
-    f"URejectron is asked about {ASKED} images at most and compares them with at most {KNOWN * ASKED} that it knows; a refusal counts "
-    "as right",
+    f"URejectron is asked about {ASKED} images at most and compares them with at most {KNOWN * ASKED} that it knows; a refusal "
+    "counts as right",
 )
 
 
