@@ -124,3 +124,37 @@ def test_a_backward_pass_that_is_written_by_hand_is_crossed_by_the_identity():
         torch.testing.assert_close(out.detach(), net(x.detach()), rtol=0, atol=0)
         (grad,) = torch.autograd.grad(out[:, 0].sum(), x)
         torch.testing.assert_close(grad, sign * WEIGHT[:, 0].view(1, 1, SIDE, SIDE).expand_as(x))
+
+
+class Overwriting(nn.Module):
+    """x + a part of a history that is overwritten under no_grad, as solvers do, and is there to be differentiated."""
+
+    def forward(self, x):
+        with torch.no_grad():
+            history = torch.zeros(2, *x.shape)
+            for step in range(4):
+                history[step % 2] = (0.5 * history[(step + 1) % 2] * history[(step + 1) % 2]) - 3 * x
+        return history[1] + x
+
+
+class Learning(nn.Module):
+    """Half of the gradient is lost; and where nothing is recorded a parameter is changed in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.shift.mul_(0.0)
+        return half_detached(x) + self.shift
+
+
+def test_what_is_overwritten_under_no_grad_is_recorded_all_the_same():
+    found = sp.probe(Wrapped(Net(lambda x: x), Overwriting()).eval(), X, Y, threat=LINF)["misdirected gradients"]
+    assert found.places == ("torch.no_grad",)
+
+
+def test_what_no_graph_can_record_is_no_way_around_and_no_error():
+    found = sp.probe(Wrapped(Net(lambda x: x), Learning()).eval(), X, Y, threat=LINF)["misdirected gradients"]
+    assert found.places == ("before",)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -43,7 +43,7 @@ class Opened(Plain):
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         ctx.expect((*self.functions, *self.layers, *self.scores))
-        with self._led(ctx), _Functions(ctx, self.functions), heard(self.scores.values()) as given:
+        with self._led(ctx), _Functions(ctx, self.functions), _kept(ctx), heard(self.scores.values()) as given:
             trace = super().trace(x, ctx)
         if BACKWARD in self.functions:
             _lead_around(ctx, trace)
@@ -120,6 +120,13 @@ class _Functions(TorchFunctionMode):
         """Whether gradients are recorded is the attacker's choice: with a rule here, the network cannot switch it off."""
         self.ctx.through(NO_GRAD, lambda v: v, torch.zeros(len(self.ctx.coins)))
         func(wanted or (self.recording and NO_GRAD in self.ctx.rules))
+
+
+def _kept(ctx: Context) -> AbstractContextManager[object]:
+    """Code that was written for no_grad overwrites what a gradient needs, as solvers do their history: let it keep copies."""
+    if NO_GRAD not in ctx.rules:
+        return nullcontext()
+    return torch.autograd.graph.saved_tensors_hooks(lambda kept: kept.detach().clone(), lambda kept: kept)
 
 
 def _lead_around(ctx: Context, trace: Trace) -> None:

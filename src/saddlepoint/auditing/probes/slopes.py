@@ -179,8 +179,14 @@ def _better_around(look: Look, rows: Tensor, *, suspicious: bool) -> tuple[str, 
 
 
 def _gain(look: Look, site: str, through: Tensor, rows: Tensor) -> float:
-    """How much more a step along the gradient around the site raises the margin of the rows; 0 where chance could have made it."""
-    gain = (look.rise(replace(look, rules={site: BPDA()}).grad()) - through).double()[rows]
+    """How much more a step along the gradient around the site raises the margin of the rows; 0 where chance could have made it, or
+    where there is no gradient: what is written for no_grad may do what no graph can record, such as changing parameters.
+    """
+    try:
+        grad = replace(look, rules={site: BPDA()}).grad()
+    except (ValueError, RuntimeError):
+        return 0.0
+    gain = (look.rise(grad) - through).double()[rows]
     error = float(gain.std()) / math.sqrt(len(gain)) if len(gain) > 1 else 0.0
     return float(gain.mean()) if float(gain.mean()) > 2 * error else 0.0
 
