@@ -199,3 +199,15 @@ def test_noise_is_found_behind_the_rounding_of_half_precision(dtype):
 def test_a_net_declared_random_is_not_told_to_declare_its_rows_coupled():
     noisy = sp.Plain(net(before=lambda x: x + 0.1 * torch.randn_like(x)), random=True)
     assert check(noisy, X, Y, LINF).findings == ()
+
+
+def gives_up(x):
+    if 0.08 < (x - X[: len(x)]).abs().amax() < 0.2:  # other images are answered
+        raise RuntimeError("no fixed point")
+    return x
+
+
+def test_a_net_that_fails_on_points_of_attacks_is_told_what_to_answer_instead():
+    with pytest.raises(Exception, match="no fixed point") as caught:
+        sp.audit(net(before=gives_up), X, Y, threat=LINF, budget="quick")
+    assert any("return NaN" in note for note in caught.value.__notes__)

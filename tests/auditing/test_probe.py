@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 
 import numpy
 import pytest
@@ -361,6 +362,32 @@ def test_a_net_that_remembers_is_asked_as_it_was_handed_over():
     first, again = (checked.defense.respond(X, sp.Context.seeded(0, N)) for _ in range(2))
     torch.testing.assert_close(first, again, rtol=0, atol=0)
     assert "remembers" in {f.name for f in checked.findings}
+
+
+@pytest.mark.parametrize("held", [threading.Lock(), torch.ones(2, requires_grad=True).exp(), (k for k in range(3))], ids=type)
+def test_what_cannot_be_copied_does_not_hide_what_is_remembered(held):
+    target = Caching(0.2).eval()
+    target.held, target.net.held = held, [held]
+    checked = check(target, X, Y, LINF)
+    assert isinstance(checked.defense, HandedOver)
+    assert "cannot be copied" not in {f.name for f in checked.findings}
+    checked.defense.respond(X, sp.Context.seeded(0, N))
+    assert not target.seen
+
+
+class Unique(nn.Module):
+    """Nobody can have another one."""
+
+    def __deepcopy__(self, memo):
+        raise TypeError
+
+    def forward(self, x):
+        return Net()(x)
+
+
+def test_a_net_that_cannot_be_copied_is_told():
+    found = {f.name: f.level for f in check(Unique().eval(), X, Y, LINF).findings}
+    assert found["cannot be copied"] == "serious"
 
 
 def test_a_net_that_knows_it_is_attacked_gives_values_as_to_a_user_and_slopes_as_to_an_attacker():

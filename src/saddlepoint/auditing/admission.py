@@ -130,7 +130,7 @@ def _advice(error: Exception, x: Tensor) -> str:
         return f"They are on {x.device}: move the target there, net.to({str(x.device)!r})."
     if re.search(r"dtype|scalar type|[Ii]nput type", str(error)):
         return f"They are {x.dtype}: convert the target, as net.float() does, or give it images of its own type."
-    return "Does it fit the data?"
+    return "Does it fit the data? Points near images, and images in negative, have to be answered too; NaN is a wrong answer."
 
 
 def _answered(kind: str, fn: Callable[[Tensor], object], x: Tensor) -> object:

@@ -212,6 +212,12 @@ def _of_a_net(subject: Subject, traits: Traits) -> Iterator[Symptom]:
             "coupled rows", "warning",
             "an image's answer changes with its batch mates (batch statistics?): whole batches are attacked and judged together.",
         )  # fmt: skip
+    if subject.untouched is None:
+        yield Symptom(
+            "cannot be copied", "serious" if subject.module is not None else "warning",
+            f"the {subject.kind} cannot be copied, so that it was asked itself: what it remembers of earlier calls was not told "
+            "apart from what it is, and it may not be the same after this audit. Make copy.deepcopy work on it.",
+        )  # fmt: skip
     training = [name for name, module in subject.module.named_modules() if module.training] if subject.module else []
     if training:
         yield Symptom("training mode inside", "warning", f"in training mode although the model is not: {training[:5]}.")

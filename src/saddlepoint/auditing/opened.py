@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from saddlepoint.auditing.copies import copied
 from saddlepoint.defense import Context, Plain, Trace, View
 
 _FLAT = ("sign", "round", "floor", "ceil", "trunc", "heaviside", "detach")  # of one tensor: slope zero, or none
@@ -87,7 +87,7 @@ class HandedOver(Plain):
         self.sites = sites
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
-        return Opened(copy.deepcopy(self.net), self.sites, random=self.random, coupled=self.coupled).trace(x, ctx)
+        return Opened(copied(self.net), self.sites, random=self.random, coupled=self.coupled).trace(x, ctx)
 
 
 class _Functions(TorchFunctionMode):

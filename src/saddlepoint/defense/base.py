@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -73,8 +74,9 @@ class Plain(Defense):
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         if not self.random:
-            return Trace((View("final", self.net(x)),))
-        with governed(ctx.shared_seed(), x.device):
+            with _answering():
+                return Trace((View("final", self.net(x)),))
+        with governed(ctx.shared_seed(), x.device), _answering():
             return Trace((View("final", self.net(x)),))
 
 
@@ -88,9 +90,22 @@ class BlackBox(Defense):
         self.grants = "score" if classes is None else "decision"
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:  # noqa: ARG002
-        with torch.no_grad():
+        with torch.no_grad(), _answering():
             out = self.fn(x.detach())
         if self.classes is not None:
             # Attacked, it may answer with a class that nobody had seen when classes were counted.
             out = nn.functional.one_hot(out.long(), max(self.classes, int(out.amax()) + 1)).to(x.dtype)
         return Trace((View("final", out),))
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    """What fails on a point that was made by an attack, such as a solver that gives up, is told with what to do about it."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(
+            "The target raised this when it was asked about points of the threat set; it has to answer them all. Where it cannot, let "
+            "it return NaN for these rows: no number is a wrong answer."
+        )
+        raise

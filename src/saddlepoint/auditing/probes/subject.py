@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -13,6 +12,7 @@ from torch.nn import functional
 from saddlepoint.attack.space import Ball
 from saddlepoint.auditing.admission import Form, Target, TargetError, asking, check_data, form, refuse_answer
 from saddlepoint.auditing.answering import Answering, answers_otherwise
+from saddlepoint.auditing.copies import copied
 from saddlepoint.auditing.opened import HandedOver, Opened
 from saddlepoint.coins import Coins
 from saddlepoint.defense import BlackBox, Context, Defense, Plain, Trace
@@ -43,7 +43,7 @@ class Subject:
         # A copy can be differentiated even if x was made in inference mode.
         rows, labels = x[:count].detach().clone(), y[:count].long()
         untouched = None if isinstance(target, Defense) else _copied(target)
-        used = target if untouched is None else copy.deepcopy(untouched)
+        used = target if untouched is None else copied(untouched)
         made, module = form(used, rows, int(y.amax()) + 1), target if isinstance(target, nn.Module) else None
         subject = cls(made(used), rows, labels, space, isinstance(target, Defense), module, made, untouched)
         if int(y.amax()) >= subject.classes:
@@ -95,7 +95,7 @@ class Subject:
         """The same with a target that forgets after every call; as it is, unless it is a module that can be copied."""
         if not (isinstance(self.untouched, nn.Module) and isinstance(self.defense, Plain)):
             return self
-        return replace(self, defense=HandedOver(copy.deepcopy(self.untouched), random=True))
+        return replace(self, defense=HandedOver(copied(self.untouched), random=True))
 
     def opened(self, *sites: str) -> Subject:
         """The same with a module whose layers, or functions, of these names are sites."""
@@ -110,7 +110,7 @@ class Subject:
 
     def fresh(self) -> Subject:
         """The same with a target that nobody has asked anything; as it is, where there is no such copy."""
-        return self if self.untouched is None else replace(self, defense=self.form(copy.deepcopy(self.untouched)))
+        return self if self.untouched is None else replace(self, defense=self.form(copied(self.untouched)))
 
     def coins(self, seed: int = 0, ids: Tensor | None = None, n: int | None = None) -> Coins:
         count = len(self.x) if n is None else n
@@ -172,7 +172,7 @@ def _as_wide(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 def _copied(target: Target) -> Target | None:
     try:
-        made: Target = copy.deepcopy(target)
+        made: Target = copied(target)
     except Exception:  # whatever a user's class raises: it cannot be copied, and is asked itself
         return None
     return made

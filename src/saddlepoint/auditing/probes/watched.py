@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.auditing.admission import TargetError
+from saddlepoint.auditing.copies import copied
 from saddlepoint.auditing.probes.subject import Subject, alike, gap
 from saddlepoint.auditing.traits import Trait, told, untold
 
@@ -44,7 +44,7 @@ def _flagged(subject: Subject, plain: Tensor) -> Trait:
     name = NAMES[2]
     if subject.module is None or subject.untouched is None:
         return untold(name, "the target is no module, or one that cannot be copied")
-    net = copy.deepcopy(subject.untouched)
+    net = copied(subject.untouched)
     assert isinstance(net, nn.Module)
     for module in net.modules():
         module.training = module.training or not type(module).__module__.startswith("torch.nn.")
