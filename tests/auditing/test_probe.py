@@ -375,6 +375,19 @@ def test_what_cannot_be_copied_does_not_hide_what_is_remembered(held):
     assert not target.seen
 
 
+class Tossing(nn.Module):
+    """One of two nets for a whole batch, by a coin of Python's."""
+
+    def forward(self, x):
+        return Net()(x) * (-1.0 if random.random() < 0.5 else 1.0)
+
+
+def test_a_fair_coin_for_the_whole_batch_does_not_hide():
+    traits = sp.probe(Tossing().eval(), X, Y, threat=LINF)
+    assert {"random", "noise per batch"} <= {trait.name for trait in traits if trait.present}
+    assert "coupled" not in traits
+
+
 class Unique(nn.Module):
     """Nobody can have another one."""
 

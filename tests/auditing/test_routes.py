@@ -24,17 +24,23 @@ GATE = torch.randn(16, generator=GENERATOR)
 class Routed(nn.Module):
     """The first of two linear experts answers unless the gate's score is positive."""
 
-    def __init__(self, by_threshold):
+    def __init__(self, by):
         super().__init__()
-        self.by_threshold = by_threshold
+        self.by = by
 
     def forward(self, x):
         centred = x.flatten(1) - 0.5
         gate = centred @ GATE
         margins = centred @ EXPERTS.T
-        if self.by_threshold:
+        if self.training:  # both answer: what it does elsewhere says nothing about its ways
+            return live(margins.mean(1))
+        if self.by == "a threshold":
             return live(torch.where(gate > 0, margins[:, 1], margins[:, 0]))
-        way = torch.stack([-gate, gate], 1).argmax(1)
+        scores = torch.stack([-gate, gate], 1)
+        if self.by == "an argmax for one row after the other":
+            return torch.cat([live(row[ways.argmax().item()][None]) for row, ways in zip(margins, scores, strict=True)])
+        way = {"an argmax": scores.argmax, "max": lambda dim: scores.max(dim).indices, "topk": scores.topk}[self.by](1)
+        way = way.indices[:, 0] if self.by == "topk" else way
         return live(margins.gather(1, way[:, None])[:, 0])
 
 
@@ -48,9 +54,13 @@ def stands(problem):
     return right
 
 
-@pytest.fixture(params=[True, False], ids=["by a threshold", "by an argmax"])
+@pytest.fixture(params=["a threshold", "an argmax", "max", "topk", "an argmax for one row after the other"])
 def net(request):
     return Routed(request.param).eval()
+
+
+def both_of(net):
+    return tuple(Route(0, way, int("row" in net.by)) for way in (0, 1))
 
 
 def context(n):
@@ -59,13 +69,30 @@ def context(n):
 
 def test_the_ways_of_a_router_are_found_and_forced(net):
     x, y = PROBLEM.x, PROBLEM.y
-    assert routes(sp.Plain(net), x, y, context(len(x))) == (Route(0, 0), Route(0, 1))
-    for way in (0, 1):
-        choice, forced = Forced(sp.Plain(net), Route(0, way), y).trace(x, context(len(x))).views
+    assert routes(sp.Plain(net), x, y, context(len(x))) == both_of(net)
+    for way, route in enumerate(both_of(net)):
+        choice, forced = Forced(sp.Plain(net), route, y).trace(x, context(len(x))).views
         torch.testing.assert_close(forced.logits, live((x.flatten(1) - 0.5) @ EXPERTS[way]))
         ahead = (2 * way - 1) * ((x.flatten(1) - 0.5) @ GATE)
         preferred = choice.logits.gather(1, y[:, None])[:, 0]
         torch.testing.assert_close(preferred.sign(), -ahead.sign())
+
+
+def test_a_net_that_does_something_else_in_training_has_its_ways(net):
+    assert check(net, PROBLEM.x, PROBLEM.y, sp.Linf(PROBLEM.radius)).routes == both_of(net)
+
+
+class Sure(nn.Module):
+    """Of two exits of three classes the first that is sure answers; how sure is read off beside a label that is not used."""
+
+    def forward(self, x):
+        first, second = ((x.flatten(1) - 0.5) @ EXPERTS[k, :, None] * torch.tensor([1.0, -1.0, 0.1]) for k in (0, 1))
+        sure, _ = first.softmax(1).max(1)
+        return torch.where((sure > 0.6)[:, None], first, second)
+
+
+def test_labels_beside_confidences_are_no_ways():
+    assert check(Sure().eval(), PROBLEM.x, PROBLEM.y, sp.Linf(PROBLEM.radius)).routes == (Route(1, 0), Route(1, 1))
 
 
 def test_a_net_without_choices_has_no_ways():
@@ -78,7 +105,7 @@ def test_what_errs_behind_the_border_of_another_expert_is_found(net):
     truth = float(stands(problem).double().mean())
     pgd = sp.Direct("pgd-route", sp.PGD(40, momentum=0.75), aim=hardest)
     plain = sp.Direct("apgd", sp.APGD(30))
-    sent = [plain, *(Rerouted(pgd, Route(0, way)) for way in (0, 1))]
+    sent = [plain, *(Rerouted(pgd, route) for route in both_of(net))]
     threat = sp.Threat(sp.Linf(problem.radius))
     outcomes = sp.evaluate(sp.Plain(net), sent, problem.x, problem.y, threat=threat)
     assert outcomes.only([0]).worst_case()[0] > truth + 0.05

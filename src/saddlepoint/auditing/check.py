@@ -50,7 +50,7 @@ def check(target: Target, x: Tensor, y: Tensor, space: Ball) -> Checked:
 
 def _routes(subject: Subject, traits: Traits) -> tuple[Route, ...]:
     """Of a net that is a function of the image and has gradients to follow."""
-    names = ("random", "coupled", "row order", "batch size", "state", "changes itself", "no gradient", *watched.NAMES)
+    names = ("random", "coupled", "row order", "batch size", "state", "changes itself", "no gradient", *watched.ATTACKED)
     if not subject.opaque or any(name in traits for name in names):
         return ()
     return routes(subject.defense, subject.x, subject.y, Context(subject.coins()))

@@ -18,15 +18,18 @@ from saddlepoint.defense import Context, Defense, Trace, View
 from saddlepoint.game.adversary import Around, Peak, Turn
 
 _THRESHOLDS = {"gt": 1, "ge": 1, "lt": -1, "le": -1}  # the sign of the first argument in what must be positive
+_HIGHEST = ("max", "topk")  # that say which it was beside how high
 _CHOICES, _WAYS = 3, 16  # at most: more choices are the steps of an iteration, more ways are dear
+_LOOKED_AT = 64  # ways, at most, of which it is asked whether they change anything
 
 
 @dataclass(frozen=True)
 class Route:
-    """The `way`-th alternative of the `choice`-th choice that a call makes."""
+    """The `way`-th alternative of the `choice`-th choice that a call makes, for all rows or for one after the other."""
 
     choice: int
     way: int
+    each: int = 0  # so many choices for every row, one row after the other; 0: for all rows at once
 
     def __str__(self) -> str:
         return f"{self.choice + 1}.{self.way + 1}"
@@ -34,33 +37,46 @@ class Route:
 
 @dataclass
 class _Choices(TorchFunctionMode):
-    """Every choice of a call; one of them may be forced."""
+    """Every choice of a call about so many rows at once; one of them may be forced."""
 
     rows: int
     forced: Route | None = None
-    scores: list[Tensor] = field(default_factory=list)  # each [N, ways]
+    scores: list[Tensor] = field(default_factory=list)  # each [rows, ways]
 
     def __post_init__(self) -> None:
         super().__init__()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        scores = self._scores(getattr(func, "__name__", ""), args, out)
+        out, name = func(*args, **(kwargs or {})), getattr(func, "__name__", "")
+        which: Any = getattr(out, "indices", None) if name in _HIGHEST else out  # of the highest of all numbers there is no index
+        scores = self._scores(name, args, which)
         if scores is None:
             return out
         self.scores.append(scores)
-        here = self.forced is not None and self.forced.choice == len(self.scores) - 1
-        return torch.full_like(out, self.forced.way) if here and self.forced is not None else out
+        return out if self.forced is None or not self._here(self.forced) else self._instead(out, which, self.forced.way)
+
+    def _here(self, route: Route) -> bool:
+        last = len(self.scores) - 1
+        return route.choice == (last % route.each if route.each else last)
+
+    def _instead(self, out: Any, which: Any, way: int) -> Any:
+        forced = torch.full_like(which, way)
+        return forced if which is out else type(out)((out.values, forced))
 
     def _scores(self, name: str, args: Any, out: Any) -> Tensor | None:
         """[N, ways] by which something was chosen for each row; None if nothing was."""
         first = args[0] if args else None
         if not (isinstance(out, Tensor) and isinstance(first, Tensor) and first.is_floating_point()):
             return None
-        if out.ndim == 0 or first.ndim == 0 or not len(out) == out.numel() == len(first) == self.rows:
+        if self.rows == 1:  # one row may be taken out of its batch, or come as a batch of its own
+            chosen = out.numel() == 1
+        else:
+            chosen = out.ndim > 0 and first.ndim > 0 and len(out) == out.numel() == len(first) == self.rows
+        if not chosen:
             return None
-        if name == "argmax" and first.numel() > self.rows:
-            return first.reshape(self.rows, -1)
+        if name in ("argmax", *_HIGHEST) and first.numel() > self.rows:
+            scores = first.reshape(self.rows, -1)
+            return scores if torch.equal(scores.argmax(1), out.reshape(self.rows)) else None  # and not the lowest
         if name in _THRESHOLDS:
             above = _THRESHOLDS[name] * (first - args[1]).reshape(self.rows)
             return torch.stack([-above, above], dim=1) / 2
@@ -77,11 +93,13 @@ class Forced(Defense):
         return Forced(self.inner.restrict(rows), self.route, self.y[rows])
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
-        with _Choices(len(x), self.route) as made:
+        each, way = self.route.each, self.route.way
+        with _Choices(1 if each else len(x), self.route) as made:
             logits = self.inner.trace(x, ctx).last
-        if len(made.scores) <= self.route.choice:  # these images are answered without that choice
-            return Trace((View("choice", logits), View("way", logits)))
-        scores, way = made.scores[self.route.choice].to(logits), self.route.way
+        if len(made.scores) <= self.route.choice or (each and len(made.scores) != each * len(x)):
+            return Trace((View("choice", logits), View("way", logits)))  # these images are answered without that choice
+        scores = torch.cat(made.scores[self.route.choice :: each]) if each else made.scores[self.route.choice]
+        scores = scores.to(logits)
         others = torch.arange(scores.shape[1], device=scores.device) != way
         ahead = scores[:, way] - scores[:, others].amax(1)
         right = torch.nn.functional.one_hot(self.y, logits.shape[1]).to(logits)
@@ -103,12 +121,29 @@ class Rerouted(Around):
 
 
 def routes(defense: Defense, x: Tensor, y: Tensor, ctx: Context) -> tuple[Route, ...]:
-    """The ways that change what some image is answered; none where there are too many."""
+    """The ways that change what some image is answered; none where there are too many.
+
+    Where rows choose together none, they may do so one after the other, each as it does alone.
+    """
     with torch.no_grad(), _Choices(len(x)) as made:
         answer = defense.trace(x, ctx).last
-    ways = [Route(k, way) for k, scores in enumerate(made.scores) if not _answers(scores, answer) for way in range(scores.shape[1])]
-    few = len(made.scores) <= _CHOICES and len(ways) <= _WAYS
-    return tuple(route for route in ways if few and _changes(Forced(defense, route, y), answer, x, ctx))
+    choices, each = made.scores, 0
+    if not choices:
+        with torch.no_grad(), _Choices(1) as alone:
+            defense.trace(x[:1], Context(ctx.coins[torch.arange(1)]))
+        each = len(alone.scores)
+        with torch.no_grad(), _Choices(1) as made:
+            defense.trace(x, ctx)
+        rows_alike = bool(each) and len(made.scores) == each * len(x)
+        shaped = [made.scores[k::each] for k in range(each)] if rows_alike else []
+        choices = [torch.cat(rows) for rows in shaped if len({row.shape for row in rows}) == 1]
+        if len(choices) < len(shaped):
+            return ()
+    ways = [Route(k, w, each) for k, scores in enumerate(choices) if not _answers(scores, answer) for w in range(scores.shape[1])]
+    if len(ways) > _LOOKED_AT:
+        return ()
+    ways = [route for route in ways if _changes(Forced(defense, route, y), answer, x, ctx)]
+    return tuple(ways) if len({route.choice for route in ways}) <= _CHOICES and len(ways) <= _WAYS else ()
 
 
 def _answers(scores: Tensor, answer: Tensor) -> bool:

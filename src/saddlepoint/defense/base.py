@@ -105,7 +105,7 @@ def _answering() -> Iterator[None]:
         yield
     except Exception as error:
         error.add_note(
-            "The target raised this when it was asked about points of the threat set; it has to answer them all. Where it cannot, let "
-            "it return NaN for these rows: no number is a wrong answer."
+            "The target raised this when it was asked about points of the threat set; it has to answer them all. Where it cannot, "
+            "let it return NaN for these rows: no number is a wrong answer."
         )
         raise

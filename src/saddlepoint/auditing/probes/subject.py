@@ -18,7 +18,7 @@ from saddlepoint.coins import Coins
 from saddlepoint.defense import BlackBox, Context, Defense, Plain, Trace
 
 ROWS = 16  # enough to see a rule broken, cheap for any model
-_TOSSES = 6  # of a net that declares nothing: a fair coin hides from them once in 64 times
+_TOSSES = 20  # of a net that declares nothing: a fair coin hides once in a million times, one in ten once in eight
 _LEARNER_ROWS = 8  # of a defence that learns from what it is asked: each answer may be a training
 
 
@@ -125,7 +125,7 @@ class Subject:
         with torch.no_grad(), asking(self.kind, given):
             out = self.defense.respond(given.clone(), ctx)
         refuse_answer(out, given)
-        return out
+        return out.detach()  # a net may record gradients of its own
 
     def look(self, x: Tensor | None = None, *, seed: int = 0, ids: Tensor | None = None) -> Tensor:
         """The answer of the defence as it stands: without adapting."""

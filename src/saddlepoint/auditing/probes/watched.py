@@ -13,7 +13,8 @@ from saddlepoint.auditing.copies import copied
 from saddlepoint.auditing.probes.subject import Subject, alike, gap
 from saddlepoint.auditing.traits import Trait, told, untold
 
-NAMES = ("grad mode", "requires grad", "training flag")
+ATTACKED = ("grad mode", "requires grad")
+NAMES = (*ATTACKED, "training flag")
 
 
 def watched(subject: Subject) -> Iterator[Trait]:
