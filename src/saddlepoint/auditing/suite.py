@@ -272,7 +272,14 @@ class _Kit:
         """The same attack with other gradients across sites."""
         apgd, through = self.apgd, replace(self.apgd, rules={})
         if self.known.around and not self.known.dead:
-            yield Choice(replace(through, name="apgd-exact"), "the gradient through all sites, beside the one around them")
+            # One step from a few images told that the way around leads further; over many steps it need not.
+            reason = "the gradient through all sites, beside the one around them"
+            yield Choice(replace(through, name="apgd-exact"), reason)
+            # Slopes that jump are averaged by momentum.
+            short = PGD(min(_ROUTE_STEPS, self.purse.steps), self.threat.space.radius / 8, momentum=0.75)
+            pgd = replace(through, name="pgd-exact", attack=short, loss=margin)
+            if starts := self.purse.times(pgd, max(self.spend.starts, _MASKED_STARTS if self.known.masked else 0)):
+                yield Choice(Restarts(pgd, starts), f"{reason}, in short steps from {starts} starts")
         named = [trait.places for trait in self.known.traits if trait.name == "sites"]
         if named and named[0] and set(named[0]) != set(self.known.around):
             rules: dict[str, Rule] = dict.fromkeys(named[0], BPDA())
