@@ -100,12 +100,12 @@ class BlackBox(Defense):
 
 @contextmanager
 def _answering() -> Iterator[None]:
-    """What fails on a point that was made by an attack, such as a solver that gives up, is told with what to do about it."""
+    """What a target raises, such as a solver that gives up on a point of an attack, is told with what to do about it."""
     try:
         yield
     except Exception as error:
         error.add_note(
-            "The target raised this when it was asked about points of the threat set; it has to answer them all. Where it cannot, "
-            "let it return NaN for these rows: no number is a wrong answer."
+            "The target itself raised this. Attacks ask about any point of the threat set, and it has to answer them all; where it "
+            "cannot, let it return NaN for these rows: no number is a wrong answer."
         )
         raise
