@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import saddlepoint as sp
 from saddlepoint.auditing.opened import FUNCTIONS, Opened
+from saddlepoint.auditing.probes.sites import entrances, killers
+from saddlepoint.auditing.probes.subject import Subject
 from saddlepoint.coins import Coins
 
 X = torch.rand(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -90,3 +93,68 @@ def test_a_rule_at_a_function_that_is_not_always_called_is_no_mistake():
         (grad,) = torch.autograd.grad(opened.trace(x, ctx).last.sum(), x)
         ctx.refuse_unknown_rules()
         torch.testing.assert_close(grad, (1 - X[:rows].tanh() ** 2) * W.sum(1), rtol=0, atol=1e-14)
+
+
+# ---- what is made of the images out of torch ------------------------------------------------------------------------------------
+
+
+def by_numpy(x):
+    return torch.from_numpy(np.round(x.detach().numpy() * 8) / 8)
+
+
+def in_inference(x):
+    with torch.inference_mode():
+        made = (8 * x).round() / 8
+    return made.clone()
+
+
+class Fed(nn.Module):
+    """Two nets behind a step that no gradient takes; the second is given what the first is, in single precision."""
+
+    def __init__(self, fn):
+        super().__init__()
+        self.fn, self.first, self.second = fn, nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), nn.Linear(3, 2)
+        self.first.double()
+
+    def forward(self, x):
+        made = self.fn(x)
+        return self.first(made) + self.second(made.float())
+
+
+@pytest.mark.parametrize("fn", [by_numpy, in_inference], ids=["numpy", "inference mode"])
+def test_what_no_gradient_takes_is_gone_around_at_the_layers_that_are_given_it(fn):
+    torch.manual_seed(0)
+    net = Fed(fn).eval()
+    subject = Subject.of(net, X, torch.zeros(5).long(), sp.Linf(0.1))
+    sites = ("input of first", "input of second")
+    assert entrances(subject) == sites
+    assert killers(subject) == sites
+    x = X.clone().requires_grad_()
+    out = Opened(net, sites).trace(x, sp.Context.seeded(0, 5)).last
+    with torch.no_grad():
+        answer = net(X)
+    torch.testing.assert_close(out.detach(), answer, rtol=0, atol=0)
+    out = Opened(net, sites).trace(x, sp.Context(Coins.of(0, torch.arange(5)), dict.fromkeys(sites, sp.BPDA()))).last
+    torch.testing.assert_close(out.detach(), answer, rtol=0, atol=0)
+    (grad,) = torch.autograd.grad(out[:, 0].sum(), x)
+    made = ((8 * X).round() / 8).requires_grad_()
+    (want,) = torch.autograd.grad((net.first(made) + net.second(made.float()))[:, 0].sum(), made)
+    torch.testing.assert_close(grad, want)
+    assert not net.first._forward_pre_hooks
+
+
+def test_layers_that_are_given_gradients_or_something_else_are_no_entrances():
+    y, space = torch.zeros(5).long(), sp.Linf(0.1)
+    assert entrances(Subject.of(Fed(lambda x: x).eval(), X, y, space)) == ()
+    assert entrances(Subject.of(nn.Sequential(nn.Linear(3, 2).double(), nn.Tanh()).eval(), X, y, space)) == ()
+    assert entrances(Subject.of(Fed(lambda x: torch.zeros(5, 3, dtype=x.dtype) + x).eval(), X, y, space)) == ()
+
+
+@pytest.mark.parametrize("fn", [by_numpy, in_inference], ids=["numpy", "inference mode"])
+def test_an_audit_goes_around_what_is_made_out_of_torch(fn):
+    torch.manual_seed(0)
+    net = Fed(fn).eval()
+    with torch.no_grad():
+        y = net(X).argmax(1)
+    result = sp.audit(net, X, y, threat=sp.Linf(0.1), budget="quick")
+    assert any("input of first" in row.reason for row in result.rows)

@@ -21,6 +21,7 @@ _FLOATS = ("float", "double", "half", "to", "type", "type_as")
 NO_GRAD = "torch.no_grad"
 BACKWARD = "torch.autograd.Function"
 SCORES = "scores of "  # a layer
+INPUT = "input of "  # a layer
 FUNCTIONS = (*(f"torch.{name}" for name in (*_FLAT, *_STEPS, *_WHOLE)), NO_GRAD, BACKWARD)
 
 
@@ -31,7 +32,9 @@ class Opened(Plain):
     (Athalye et al. 2018, Sec. 4.1), and at the site `torch.no_grad` it records what the network computes under no_grad. Comparisons
     and casts to whole numbers are crossed where their result becomes a float again. At the site `torch.autograd.Function` it leads
     around every backward pass that is written by hand and gives back what has the shape of what it is given. At the site
-    `scores of LAYER`, and only with a rule there, what that layer gives is answered instead of what the network makes of it.
+    `scores of LAYER`, and only with a rule there, what that layer gives is answered instead of what the network makes of it. At the
+    site `input of LAYER` it leads around all that made the layer's input of the images, out of torch perhaps, as long as the input
+    has their shape and no gradient of its own.
     """
 
     def __init__(self, net: nn.Module, sites: tuple[str, ...], *, random: bool = False, coupled: bool = False) -> None:
@@ -39,11 +42,14 @@ class Opened(Plain):
         self.functions = frozenset(site for site in sites if site in FUNCTIONS)
         layers = dict(net.named_modules())
         self.scores = {site: layers[site.removeprefix(SCORES)] for site in sites if site.startswith(SCORES)}
-        self.layers = {site: layers[site] for site in sites if site not in FUNCTIONS and site not in self.scores}
+        self.inputs = {site: layers[site.removeprefix(INPUT)] for site in sites if site.startswith(INPUT)}
+        self.layers = {site: layers[site] for site in sites if site not in {*FUNCTIONS, *self.scores, *self.inputs}}
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
-        ctx.expect((*self.functions, *self.layers, *self.scores))
-        with self._led(ctx), _Functions(ctx, self.functions), _kept(ctx), heard(self.scores.values()) as given:
+        ctx.expect((*self.functions, *self.layers, *self.scores, *self.inputs))
+        with (
+            self._led(ctx), self._fed(x, ctx), _Functions(ctx, self.functions), _kept(ctx), heard(self.scores.values()) as given,
+        ):  # fmt: skip
             trace = super().trace(x, ctx)
         if BACKWARD in self.functions:
             _lead_around(ctx, trace)
@@ -65,6 +71,29 @@ class Opened(Plain):
                 del layer.forward
                 if forward is not None:  # somebody had replaced it before
                     layer.forward = forward
+
+    @contextmanager
+    def _fed(self, x: Tensor, ctx: Context) -> Iterator[None]:
+        """Layers whose input goes through the context as if it had been made of the images there."""
+
+        def before(site: str, module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...] | None:  # noqa: ARG001
+            if not cut_off(given, x):
+                return None
+            made = given[0]
+            return (ctx.through(site, lambda _: made, x.to(made.dtype)), *given[1:])
+
+        handles = [layer.register_forward_pre_hook(partial(before, site)) for site, layer in self.inputs.items()]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+def cut_off(given: tuple[Any, ...], x: Tensor) -> bool:
+    """Is a layer given something like the images, made of them in a way that no gradient takes?"""
+    first = given[0] if given else None
+    return isinstance(first, Tensor) and first.shape == x.shape and first.is_floating_point() and not first.requires_grad
 
 
 @contextmanager

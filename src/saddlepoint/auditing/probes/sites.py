@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +14,7 @@ from torch import Tensor, nn
 from saddlepoint.attack.goal import Goal
 from saddlepoint.attack.loss import margin
 from saddlepoint.auditing.admission import asking
-from saddlepoint.auditing.opened import FUNCTIONS
+from saddlepoint.auditing.opened import FUNCTIONS, INPUT, cut_off
 from saddlepoint.auditing.probes.subject import Subject
 from saddlepoint.defense import Context, Plain
 from saddlepoint.gradients import BPDA, Backprop, Rule
@@ -79,13 +81,14 @@ def crossings(subject: Subject) -> tuple[Crossing, ...]:
 def killers(subject: Subject) -> tuple[str, ...]:
     """Sites around which a gradient gets where through them it does not: named ones, or layers and functions of an opaque module.
 
-    Of a module: the innermost layers that lose gradients, else the functions of torch in it that have none, else both.
+    Of a module: the innermost layers that lose gradients, else the functions of torch in it that have none, else both, else the
+    first layers that are given something of the images' shape that has no gradient, as what numpy made of them.
     """
     if not subject.opaque:
         return tuple(crossing.site for crossing in crossings(subject) if crossing.lost and crossing.keeps_shape)
     inner = tuple(crossing.site for crossing in layers(subject) if crossing.lost and crossing.keeps_shape)
     inline = functions(subject)
-    for sites in (inner, inline, (*inner, *inline)):
+    for sites in (inner, inline, (*inner, *inline), entrances(subject)):
         if sites and _leads_on(subject.opened(*sites), dict.fromkeys(sites, BPDA())):
             return sites
     return ()
@@ -98,6 +101,27 @@ def functions(subject: Subject) -> tuple[str, ...]:
     with torch.enable_grad(), asking(subject.kind, x):
         opened.defense.trace(x.clone(), ctx)  # no leaf: what changes its input is told elsewhere
     return tuple(sorted(ctx.sites))
+
+
+def entrances(subject: Subject) -> tuple[str, ...]:
+    """Inputs of layers that are like the images and have no gradient; of a layer inside such a one, not its own."""
+    subject = subject.fresh()
+    assert isinstance(subject.defense, Plain), "only a net has layers to look into"
+    x, found = subject.x.clone().requires_grad_(), dict[str, None]()
+
+    def before(name: str, module: nn.Module, given: tuple[Any, ...]) -> None:  # noqa: ARG001
+        if torch.is_grad_enabled() and cut_off(given, x):
+            found[name] = None
+
+    names = {name: module for name, module in subject.defense.net.named_modules() if name}
+    handles = [module.register_forward_pre_hook(partial(before, name)) for name, module in names.items()]
+    try:
+        with torch.enable_grad(), asking(subject.kind, x):
+            subject.defense.trace(x.clone(), Context(subject.coins()))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return tuple(f"{INPUT}{name}" for name in found if not any(name.startswith(f"{other}.") for other in found))
 
 
 def _leads_on(subject: Subject, rules: Mapping[str, Rule]) -> bool:
