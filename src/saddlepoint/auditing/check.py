@@ -142,7 +142,7 @@ def _of_gradients(traits: Traits, around: tuple[str, ...]) -> Iterator[Symptom]:
     """Gradients that are no use, and whether a way around was found."""
     level: Level = "warning" if around else "serious"
     led = f" Attacks lead their gradients around {', '.join(around)} (BPDA)." if around else ""
-    advice = " Name the step with ctx.through, so that a rule such as BPDA can lead around it."
+    advice = " Make the step a layer, or name it with ctx.through in a Defense: a rule such as BPDA can then lead around it."
     if "no gradient" in traits:
         yield Symptom("no gradient", level, f"{traits['no gradient'].evidence}.{led or ' Only gradient-free attacks are run.'}")
     if "non-finite gradients" in traits:
@@ -157,7 +157,9 @@ def _of_gradients(traits: Traits, around: tuple[str, ...]) -> Iterator[Symptom]:
         yield Symptom("hidden scores", "warning" if told.places else "serious", f"{told.evidence}.{inside}")
     if "misdirected gradients" in traits and not around and "sites" not in traits:  # at sites, other rules are tried anyway
         yield Symptom(
-            "misdirected gradients", level, f"{traits['misdirected gradients'].evidence}: they do not lead uphill.{advice}"
+            "misdirected gradients",
+            level,
+            f"{traits['misdirected gradients'].evidence}: they are not the slopes of what is answered.{advice}",
         )
 
 

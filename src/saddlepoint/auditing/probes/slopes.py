@@ -81,8 +81,8 @@ def slopes(subject: Subject) -> Iterator[Trait]:
     try:
         grad = look.grad()
     except (ValueError, RuntimeError) as error:
-        first = str(error).splitlines()[0]
-        yield seen(NAMES[0], f"no gradient reaches the input ({first})", places=killers(subject))
+        first, none = str(error).splitlines()[0], "no gradient reaches the input"
+        yield seen(NAMES[0], none if first.startswith(none) else f"{none} ({first})", places=killers(subject))
         yield from (untold(name, "there is no gradient") for name in NAMES[1:-1])
         return
     yield unseen(NAMES[0], n, "a gradient reaches the input")
