@@ -103,14 +103,25 @@ class Coins:
 
 
 @contextmanager
-def tosses() -> Iterator[list[int]]:
-    """How many numbers each draw asked for, of any coins and however deep, while this lasts: empty where no coin was tossed."""
-    heard: list[int] = []
+def tosses(device: torch.device) -> Iterator[list[int]]:
+    """How many numbers each draw asked for while this lasts, of any coins and however deep; then one more for global generators.
+
+    Empty at its end where nothing was tossed at all.
+    """
+    heard, before = list[int](), _states(device)
     token = _listening.set(heard)
     try:
         yield heard
     finally:
         _listening.reset(token)
+        heard.extend([1] * (_states(device) != before))
+
+
+def _states(device: torch.device) -> tuple[object, ...]:
+    """Of the global generators of torch, numpy and Python."""
+    kind, keys, *rest = numpy.random.get_state()  # noqa: NPY002
+    of_torch = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+    return random.getstate(), kind, numpy.asarray(keys).tobytes(), *rest, *(bytes(state.tolist()) for state in of_torch)
 
 
 def _heard(count: int) -> None:

@@ -150,6 +150,22 @@ def test_layers_that_are_given_gradients_or_something_else_are_no_entrances():
     assert entrances(Subject.of(Fed(lambda x: torch.zeros(5, 3, dtype=x.dtype) + x).eval(), X, y, space)) == ()
 
 
+class Template(nn.Module):
+    """A layer that is given a picture which is the same for all images, beside what numpy makes of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2).double()
+
+    def forward(self, x):
+        return 1e-3 * self.layer(torch.full_like(x, 0.5)) + by_numpy(x)[:, :2]
+
+
+def test_what_does_not_change_with_the_images_is_no_entrance():
+    subject = Subject.of(Template().eval(), X, torch.zeros(5).long(), sp.Linf(0.1))
+    assert entrances(subject) == killers(subject) == ()
+
+
 @pytest.mark.parametrize("fn", [by_numpy, in_inference], ids=["numpy", "inference mode"])
 def test_an_audit_goes_around_what_is_made_out_of_torch(fn):
     torch.manual_seed(0)

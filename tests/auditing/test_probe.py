@@ -13,6 +13,7 @@ from torch import nn
 import saddlepoint as sp
 from saddlepoint.auditing.admission import TargetError
 from saddlepoint.auditing.check import check
+from saddlepoint.auditing.copies import copied
 from saddlepoint.auditing.guises import Unaware
 from saddlepoint.auditing.opened import HandedOver
 from saddlepoint.defense import Picard
@@ -373,6 +374,30 @@ def test_what_cannot_be_copied_does_not_hide_what_is_remembered(held):
     assert "cannot be copied" not in {f.name for f in checked.findings}
     checked.defense.respond(X, sp.Context.seeded(0, N))
     assert not target.seen
+
+
+class Hooked(nn.Module):
+    """Answers with what a hook of its own wrote down, and holds a lock."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.lock, self.noted = nn.Flatten(), threading.Lock(), None
+        self.layer.register_forward_hook(self._note)
+
+    def _note(self, module, given, out):
+        self.noted = out
+
+    def forward(self, x):
+        self.layer(x)
+        return self.noted @ WEIGHT.to(x) if self.noted is not None else x
+
+
+def test_a_copy_of_a_net_whose_hooks_refer_to_it_is_a_net_of_its_own():
+    target = Hooked().eval()
+    other = copied(target)
+    other(X)
+    assert target.noted is None
+    assert torch.equal(other.noted, X.flatten(1))
 
 
 class Tossing(nn.Module):

@@ -110,3 +110,70 @@ def test_what_errs_behind_the_border_of_another_expert_is_found(net):
     outcomes = sp.evaluate(sp.Plain(net), sent, problem.x, problem.y, threat=threat)
     assert outcomes.only([0]).worst_case()[0] > truth + 0.05
     assert outcomes.worst_case()[0] == pytest.approx(truth, abs=0.02)
+
+
+class Guarded(nn.Module):
+    """Looks at all of its images before it chooses for each: the choice of a batch of one is still the second comparison."""
+
+    def forward(self, x):
+        if x.amax() > 1:
+            x = x / 255
+        return Routed("an argmax").eval()(x)
+
+
+def test_a_batch_of_one_makes_the_choices_that_a_batch_makes():
+    x, y, defense = PROBLEM.x, PROBLEM.y, sp.Plain(Guarded().eval())
+    for route in routes(defense, x, y, context(len(x))):
+        together = Forced(defense, route, y).trace(x, context(len(x))).last
+        alone = [Forced(defense, route, y[[k]]).trace(x[[k]], context(1)).last for k in range(len(x))]
+        torch.testing.assert_close(torch.cat(alone), together)
+
+
+class Halving(nn.Module):
+    """Each row is halved until it is small."""
+
+    def forward(self, x):
+        rows = []
+        for row in x:
+            while row.amax() > 1:
+                row = row / 2
+            rows.append(row)
+        return live((torch.stack(rows).flatten(1) - 0.5) @ EXPERTS[0])
+
+
+def test_a_loop_that_ends_by_a_choice_is_not_held_up_for_ever():
+    x, y = PROBLEM.x, PROBLEM.y
+    assert routes(sp.Plain(Halving().eval()), x, y, context(len(x))) == ()
+
+
+class Wide(nn.Module):
+    """Divides by the largest of many features before it chooses between two ways."""
+
+    def forward(self, x):
+        many = x.flatten(1).repeat(1, 8)
+        scale = many.abs().max(1, keepdim=True).values
+        return Routed("an argmax").eval()(x / scale.view(-1, *[1] * (x.ndim - 1)))
+
+
+def test_the_largest_of_many_features_hides_no_ways():
+    x, y = PROBLEM.x + 0.5, PROBLEM.y
+    assert len(routes(sp.Plain(Wide().eval()), x, y, context(len(x)))) == 2
+
+
+class Leaving(nn.Module):
+    """Row by row, the first of three exits that is sure: who leaves at the first makes no second choice."""
+
+    def forward(self, x):
+        out = []
+        for row in x.flatten(1) - 0.5:
+            exits = [live((row @ EXPERTS[0])[None]), live((row @ EXPERTS[1])[None]), live((row @ GATE)[None])]
+            sure = [e.softmax(1).amax(1) for e in exits]
+            out.append(exits[0] if sure[0] > 2 else exits[1] if sure[1] > 2 else exits[2])
+        return torch.cat(out)
+
+
+def test_a_way_on_which_rows_choose_otherwise_often_is_none():
+    x, y, defense = PROBLEM.x, PROBLEM.y, sp.Plain(Leaving().eval())
+    assert {(route.choice, route.way) for route in routes(defense, x, y, context(len(x)))} == {(1, 1)}
+    same = Forced(defense, Route(0, 1, 2), y).trace(x, context(len(x)))
+    torch.testing.assert_close(same.last, defense.trace(x, context(len(x))).last)

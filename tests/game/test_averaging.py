@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import Tensor, nn
@@ -17,12 +19,12 @@ from saddlepoint.attack.pgd import PGD
 from saddlepoint.attack.pool import AverageLoss, LeastLoss, Over, Pool
 from saddlepoint.attack.space import Linf
 from saddlepoint.auditing.price import price
-from saddlepoint.coins import tosses
+from saddlepoint.coins import governed, tosses
 from saddlepoint.defense import Context, Defense, Plain, Trace
 from saddlepoint.game import Direct, FixedPoint, GreedyModelSpace, Retrained, Threat, Turn
 from saddlepoint.gradients import SPSA, Backprop, EoT, Estimator, FixedCoins, Smoothed, once
 
-SPACE, N, STEPS, DRAWS = Linf(0.1), 6, 3, 5
+SPACE, N, STEPS, DRAWS, CPU = Linf(0.1), 6, 3, 5, torch.device("cpu")
 X, NET = uniform(0, N, 6), smooth(1)
 Y = NET(X).argmax(1)
 PLAIN = Direct("pgd", PGD(STEPS, 0.03), cross_entropy)
@@ -53,6 +55,38 @@ class Nested(Defense):
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         inner = Context(ctx.coins)
         return Static(self.net).trace(x + 0 * inner.randn_like(x), inner)
+
+
+class Far(Defense):
+    """Tosses coins only at points that are no images."""
+
+    def __init__(self, net: Any) -> None:
+        self.net = net
+
+    def trace(self, x: Tensor, ctx: Context) -> Trace:
+        away = (x - X).abs().amax() > 0.02
+        return Static(self.net).trace(x + 0.1 * ctx.randn_like(x) if away else x, ctx)
+
+
+class Backwards(Defense):
+    """Tosses coins for its gradient alone."""
+
+    def __init__(self, net: Any) -> None:
+        self.net = net
+
+    def trace(self, x: Tensor, ctx: Context) -> Trace:
+        noise = Context(ctx.coins)
+        if x.requires_grad:
+            x = x.clone()
+            x.register_hook(lambda grad: grad * noise.randn_like(grad))
+        return Static(self.net).trace(x, ctx)
+
+
+class Rare(nn.Module):
+    """A coin of a global generator that falls on its edge only."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return NET(x) * (1.0 if torch.rand(()) < 2 else -1.0)
 
 
 class Hiding(nn.Module):
@@ -86,10 +120,10 @@ def test_what_is_left_of_an_estimator_where_no_coins_are_tossed(estimator: Estim
 
 
 def test_tosses_hear_every_draw_and_nothing_else() -> None:
-    with tosses() as heard:
+    with tosses(CPU) as heard:
         purse = coins(4).fold(2)[torch.tensor([0, 3])].unfold()
     assert heard == []
-    with tosses() as heard:
+    with tosses(CPU) as heard:
         purse.uniform((3,))
         purse.shared()
         purse.integers(5)
@@ -98,28 +132,40 @@ def test_tosses_hear_every_draw_and_nothing_else() -> None:
     assert heard == [3, 1, 1]
 
 
+@pytest.mark.parametrize("draw", [lambda: torch.rand(1), random.random, numpy.random.rand], ids=["torch", "python", "numpy"])
+def test_tosses_hear_that_a_global_generator_was_used(draw: Any) -> None:
+    with governed(0, CPU), tosses(CPU) as heard:
+        draw()
+    assert heard == [1]
+
+
 @pytest.mark.parametrize("attack", [PGD(STEPS, 0.03), APGD(STEPS)], ids=["pgd", "apgd"])
 def test_a_defence_without_coins_is_asked_once_for_two_looks_and_found_the_same_points(attack: Any) -> None:
     single, averaged = (replace(one, attack=attack) for one in (PLAIN, AVERAGED))
     (found, turn), (want, usual) = spent(averaged, Static(NET)), spent(single, Static(NET))
     assert torch.equal(found, want)
     assert torch.equal(turn.meter.forward, usual.meter.forward + 2)
-    assert torch.equal(turn.meter.backward, usual.meter.backward)
+    assert torch.equal(turn.meter.backward, usual.meter.backward + 2)
 
 
-@pytest.mark.parametrize("defense", [Noisy(NET), Nested(NET), Plain(Hiding())], ids=["declared", "nested", "hidden"])
+@pytest.mark.parametrize(
+    "defense",
+    [Noisy(NET), Nested(NET), Plain(Hiding()), Plain(Rare()), Far(NET), Backwards(NET)],
+    ids=["declared", "nested", "hidden", "rare", "far", "backwards"],
+)
 def test_a_defence_with_coins_is_averaged_whatever_it_says(defense: Defense) -> None:
     _, turn = spent(AVERAGED, defense)
     looks = 0 if defense.random else 2
     assert turn.meter.forward.tolist() == [looks + DRAWS * (STEPS + 1)] * N
-    assert turn.meter.backward.tolist() == [DRAWS * STEPS] * N
+    assert turn.meter.backward.tolist() == [looks + DRAWS * STEPS] * N
 
 
-def test_looks_are_not_bought_with_queries_that_are_not_there() -> None:
-    _, turn = spent(replace(AVERAGED, attack=PGD(1), estimator=EoT(2)), Static(NET), queries=5)
-    assert turn.meter.forward.tolist() == [2 + 2] * N
-    goal = AVERAGED._looked_at(Goal([Static(NET)], Y), Turn.open(Threat(SPACE, queries=1), torch.arange(N), 0), X)
-    assert not goal.sure
+def test_looks_are_not_bought_with_queries_that_the_attack_needs() -> None:
+    once_only = replace(AVERAGED, attack=PGD(1), estimator=EoT(2))  # a slope and a reading, each of two draws
+    for queries, spends in ((4, 4), (5, 4), (6, 2 + 2)):
+        _, turn = spent(once_only, Static(NET), queries=queries)
+        assert turn.meter.forward.tolist() == [spends] * N
+        assert turn.meter.backward.tolist() == [2 if queries < 6 else 2 + 1] * N
 
 
 @pytest.mark.parametrize("over", [AverageLoss(), LeastLoss()], ids=lambda over: type(over).__name__)

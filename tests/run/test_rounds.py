@@ -183,6 +183,8 @@ def test_whoever_verifies_plays_the_trials_again(made, tmp_path, played):
     work.load.cache_clear()
     assert all(check.passed for check in checks(Store(folder)))
     assert len(played) >= len(Store(out / "trials").keys())
+    left = [path.read_bytes() for path in (folder / "trials" / "cells").iterdir()]
+    assert left == [b"whatever somebody put here"] * 2 * len(Store(out / "trials").keys())  # nobody looked
 
 
 def test_trials_of_another_part_of_the_target_have_another_name():

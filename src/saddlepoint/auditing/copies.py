@@ -28,12 +28,13 @@ def _shared(net: nn.Module) -> dict[int, Any]:
     held = [value for module in net.modules() for name, value in vars(module).items() if name != "_modules"]
     # Parameters and buffers are looked at one by one: they are all that must not be shared.
     parts = [part for value in held for part in (value.values() if isinstance(value, dict) else (value,))]
-    return {id(part): part for part in parts if not _copyable(part)}
+    return {id(part): part for part in parts if not _copyable(part, net)}
 
 
-def _copyable(part: object) -> bool:
+def _copyable(part: object, net: nn.Module) -> bool:
+    """Apart from the layers of the net, to which hooks and helpers may refer back."""
     try:
-        copy.deepcopy(part)
+        copy.deepcopy(part, {id(module): module for module in net.modules()})
     except Exception:
         return False
     return True

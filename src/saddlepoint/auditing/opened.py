@@ -48,8 +48,12 @@ class Opened(Plain):
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         ctx.expect((*self.functions, *self.layers, *self.scores, *self.inputs))
         with (
-            self._led(ctx), self._fed(x, ctx), _Functions(ctx, self.functions), _kept(ctx), heard(self.scores.values()) as given,
-        ):  # fmt: skip
+            self._led(ctx),
+            self._fed(x, ctx),
+            self._kept(ctx),
+            _Functions(ctx, self.functions),
+            heard(self.scores.values()) as given,
+        ):
             trace = super().trace(x, ctx)
         if BACKWARD in self.functions:
             _lead_around(ctx, trace)
@@ -72,6 +76,17 @@ class Opened(Plain):
                 if forward is not None:  # somebody had replaced it before
                     layer.forward = forward
 
+    def _kept(self, ctx: Context) -> AbstractContextManager[object]:
+        """Code that was written for no_grad overwrites what a gradient needs, as solvers do their history: let it keep copies."""
+        if NO_GRAD not in ctx.rules:
+            return nullcontext()
+        weights = {weight.untyped_storage().data_ptr() for weight in self.net.parameters()}  # one copy of these is enough
+
+        def copy(kept: Tensor) -> Tensor:
+            return kept.detach() if kept.untyped_storage().data_ptr() in weights else kept.detach().clone()
+
+        return torch.autograd.graph.saved_tensors_hooks(copy, lambda kept: kept)
+
     @contextmanager
     def _fed(self, x: Tensor, ctx: Context) -> Iterator[None]:
         """Layers whose input goes through the context as if it had been made of the images there."""
@@ -80,7 +95,7 @@ class Opened(Plain):
             if not cut_off(given, x):
                 return None
             made = given[0]
-            return (ctx.through(site, lambda _: made, x.to(made.dtype)), *given[1:])
+            return (ctx.through(site, lambda _: made, x.to(made)), *given[1:])
 
         handles = [layer.register_forward_pre_hook(partial(before, site)) for site, layer in self.inputs.items()]
         try:
@@ -149,13 +164,6 @@ class _Functions(TorchFunctionMode):
         """Whether gradients are recorded is the attacker's choice: with a rule here, the network cannot switch it off."""
         self.ctx.through(NO_GRAD, lambda v: v, torch.zeros(len(self.ctx.coins)))
         func(wanted or (self.recording and NO_GRAD in self.ctx.rules))
-
-
-def _kept(ctx: Context) -> AbstractContextManager[object]:
-    """Code that was written for no_grad overwrites what a gradient needs, as solvers do their history: let it keep copies."""
-    if NO_GRAD not in ctx.rules:
-        return nullcontext()
-    return torch.autograd.graph.saved_tensors_hooks(lambda kept: kept.detach().clone(), lambda kept: kept)
 
 
 def _lead_around(ctx: Context, trace: Trace) -> None:

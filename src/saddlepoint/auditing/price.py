@@ -99,4 +99,4 @@ def _direct(direct: Direct) -> Passes:
     if direct.attack.needs != "gradient":
         return Passes(calls * direct.estimator.cost + looks, 0)
     forward, backward = direct.estimator.slope_cost
-    return Passes(calls * forward + looks, (calls - 1) * backward)
+    return Passes(calls * forward + looks, (calls - 1) * backward + looks)

@@ -37,11 +37,12 @@ class Route:
 
 @dataclass
 class _Choices(TorchFunctionMode):
-    """Every choice of a call about so many rows at once; one of them may be forced."""
+    """Every choice of a call, for all of its rows at once or for one at a time; one of them may be forced."""
 
     rows: int
+    singly: bool = False
     forced: Route | None = None
-    scores: list[Tensor] = field(default_factory=list)  # each [rows, ways]
+    scores: list[Tensor] = field(default_factory=list)  # each [rows, ways], or [1, ways]
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -53,32 +54,30 @@ class _Choices(TorchFunctionMode):
         if scores is None:
             return out
         self.scores.append(scores)
-        return out if self.forced is None or not self._here(self.forced) else self._instead(out, which, self.forced.way)
+        if self.forced is None or not self._here(self.forced):
+            return out
+        forced = torch.full_like(which, self.forced.way)
+        # How high the highest was stays: a confidence that is read off beside a label would fall with another label.
+        return forced if which is out else type(out)((out.values, forced))
 
     def _here(self, route: Route) -> bool:
         last = len(self.scores) - 1
-        return route.choice == (last % route.each if route.each else last)
-
-    def _instead(self, out: Any, which: Any, way: int) -> Any:
-        forced = torch.full_like(which, way)
-        return forced if which is out else type(out)((out.values, forced))
+        # Whoever goes on until a choice falls otherwise must not be held up for ever.
+        return route.choice == last % route.each and last < route.each * self.rows if route.each else route.choice == last
 
     def _scores(self, name: str, args: Any, out: Any) -> Tensor | None:
         """[N, ways] by which something was chosen for each row; None if nothing was."""
         first = args[0] if args else None
         if not (isinstance(out, Tensor) and isinstance(first, Tensor) and first.is_floating_point()):
             return None
-        if self.rows == 1:  # one row may be taken out of its batch, or come as a batch of its own
-            chosen = out.numel() == 1
-        else:
-            chosen = out.ndim > 0 and first.ndim > 0 and len(out) == out.numel() == len(first) == self.rows
-        if not chosen:
+        rows = 1 if self.singly else self.rows  # one row may be taken out of its batch, or come as a batch of its own
+        if out.numel() != rows or not (self.singly or (out.ndim > 0 and first.ndim > 0 and len(out) == len(first) == rows)):
             return None
-        if name in ("argmax", *_HIGHEST) and first.numel() > self.rows:
-            scores = first.reshape(self.rows, -1)
-            return scores if torch.equal(scores.argmax(1), out.reshape(self.rows)) else None  # and not the lowest
+        if name in ("argmax", *_HIGHEST) and first.numel() > rows:
+            scores = first.reshape(rows, -1)
+            return scores if torch.equal(scores.argmax(1), out.reshape(rows)) else None  # and not the lowest
         if name in _THRESHOLDS:
-            above = _THRESHOLDS[name] * (first - args[1]).reshape(self.rows)
+            above = _THRESHOLDS[name] * (first - args[1]).reshape(rows)
             return torch.stack([-above, above], dim=1) / 2
         return None
 
@@ -93,17 +92,24 @@ class Forced(Defense):
         return Forced(self.inner.restrict(rows), self.route, self.y[rows])
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
-        each, way = self.route.each, self.route.way
-        with _Choices(1 if each else len(x), self.route) as made:
+        taken = self.taken(x, ctx)
+        if taken is None:
             logits = self.inner.trace(x, ctx).last
-        if len(made.scores) <= self.route.choice or (each and len(made.scores) != each * len(x)):
-            return Trace((View("choice", logits), View("way", logits)))  # these images are answered without that choice
-        scores = torch.cat(made.scores[self.route.choice :: each]) if each else made.scores[self.route.choice]
-        scores = scores.to(logits)
-        others = torch.arange(scores.shape[1], device=scores.device) != way
-        ahead = scores[:, way] - scores[:, others].amax(1)
+            return Trace((View("choice", logits), View("way", logits)))
+        logits, scores = taken
+        others = torch.arange(scores.shape[1], device=scores.device) != self.route.way
+        ahead = scores[:, self.route.way] - scores[:, others].amax(1)
         right = torch.nn.functional.one_hot(self.y, logits.shape[1]).to(logits)
         return Trace((View("choice", -ahead[:, None] * right), View("way", logits)))
+
+    def taken(self, x: Tensor, ctx: Context) -> tuple[Tensor, Tensor] | None:
+        """What is answered on the route, [N, C], and what decides for it, [N, ways]; None of images that do not make the choice."""
+        route, each = self.route, self.route.each
+        with _Choices(len(x), bool(each), route) as made:
+            logits = self.inner.trace(x, ctx).last
+        if each and len(made.scores) == each * len(x):
+            return logits, torch.cat(made.scores[route.choice :: each]).to(logits)
+        return (logits, made.scores[route.choice].to(logits)) if not each and len(made.scores) > route.choice else None
 
 
 @dataclass(frozen=True)
@@ -129,17 +135,18 @@ def routes(defense: Defense, x: Tensor, y: Tensor, ctx: Context) -> tuple[Route,
         answer = defense.trace(x, ctx).last
     choices, each = made.scores, 0
     if not choices:
-        with torch.no_grad(), _Choices(1) as alone:
+        with torch.no_grad(), _Choices(1, singly=True) as alone:
             defense.trace(x[:1], Context(ctx.coins[torch.arange(1)]))
         each = len(alone.scores)
-        with torch.no_grad(), _Choices(1) as made:
+        with torch.no_grad(), _Choices(len(x), singly=True) as made:
             defense.trace(x, ctx)
         rows_alike = bool(each) and len(made.scores) == each * len(x)
         shaped = [made.scores[k::each] for k in range(each)] if rows_alike else []
         choices = [torch.cat(rows) for rows in shaped if len({row.shape for row in rows}) == 1]
         if len(choices) < len(shaped):
             return ()
-    ways = [Route(k, w, each) for k, scores in enumerate(choices) if not _answers(scores, answer) for w in range(scores.shape[1])]
+    few = [(k, scores.shape[1]) for k, scores in enumerate(choices) if scores.shape[1] <= _WAYS and not _answers(scores, answer)]
+    ways = [Route(k, way, each) for k, count in few for way in range(count)]
     if len(ways) > _LOOKED_AT:
         return ()
     ways = [route for route in ways if _changes(Forced(defense, route, y), answer, x, ctx)]
@@ -153,4 +160,5 @@ def _answers(scores: Tensor, answer: Tensor) -> bool:
 
 def _changes(forced: Forced, answer: Tensor, x: Tensor, ctx: Context) -> bool:
     with torch.no_grad():
-        return not torch.allclose(forced.trace(x, ctx).last, answer, rtol=1e-4, atol=1e-6)
+        taken = forced.taken(x, ctx)
+    return taken is not None and not torch.allclose(taken[0], answer, rtol=1e-4, atol=1e-6)

@@ -27,7 +27,8 @@ from saddlepoint.gradients import Backprop, Estimator, FixedCoins, Reading, Rule
 from saddlepoint.solving import Notes
 
 _ATTACKER, _DEFENDER, _REHEARSAL = 1, 2, 3  # each role tosses its own coins
-LOOKS = 2  # forward passes that tell whether averaging over coins is worth anything
+LOOKS = 2  # passes that tell whether averaging over coins is worth anything
+_LOOKING = 104729  # folded into the attacker's coins: no attack starts from the point that is looked at
 
 
 class Rehearsal(NamedTuple):
@@ -183,16 +184,26 @@ class Direct:
         return found
 
     def _looked_at(self, goal: Goal, turn: Turn, x: Tensor) -> Goal:
-        """The goal; `sure` if its defence says that it tosses no coins, or only while it learns, and two looks bear that out."""
+        """The goal; `sure` if its defence says that it tosses no coins, or only while it learns, and two looks bear that out.
+
+        They are taken at a point of the set, as the attack will take them. What an attack needs to its last query is not spent.
+        """
         (defense,) = goal.defenses
+        climbs = self.needs == "gradient"
+        due = self.attack.calls * (goal.slope_cost(self.estimator)[0] if climbs else goal.cost(self.estimator))
         tossed = defense.random and (self.respond or defense.memory == "none")
-        if tossed or once(self.estimator) == self.estimator or turn.meter.left(turn.rows) < LOOKS:
+        if tossed or once(self.estimator) == self.estimator or turn.meter.left(turn.rows) < LOOKS + due:
             return goal
-        turn.meter.charge(turn.rows, LOOKS, 0)
-        coins = turn.simulated_coins()
-        with tosses() as heard:
-            first, *others = (Backprop().read(replace(goal, notes=None), x, coins.fold(k)).value for k in range(LOOKS))
-        return replace(goal, sure=not heard and all(torch.equal(first, other) for other in others))
+        turn.meter.charge(turn.rows, LOOKS, LOOKS * climbs)
+        quiet, look, coins = replace(goal, notes=None), Backprop(), turn.simulated_coins()
+        point = turn.threat.space.sample(x, turn.attacker_coins().fold(_LOOKING))
+        with tosses(x.device) as heard:
+            if climbs:
+                seen = [look.slope(quiet, point, coins.fold(k)) for k in range(LOOKS)]
+                shown = [torch.cat([slope.reading.value[:, None], slope.grad.flatten(1)], dim=1) for slope in seen]
+            else:
+                shown = [look.read(quiet, point, coins.fold(k)).value for k in range(LOOKS)]
+        return replace(goal, sure=not heard and all(torch.equal(shown[0], other) for other in shown[1:]))
 
     def _sent(self, oracle: Taped, x: Tensor, turn: Turn, *, random: bool) -> Found:
         if not self.stop_at_success:

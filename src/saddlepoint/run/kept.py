@@ -40,9 +40,7 @@ def kept(
     """
     threat = threat if isinstance(threat, Threat) else Threat(threat)
     job = Job(defense, x.detach(), y.long(), threat, seed, batch_size, answers)
-    store = None if out is None else Store(Path(out))
-    if store is not None:
-        store.cells.mkdir(parents=True, exist_ok=True)
+    store = None if out is None else Store(Path(out)).opened()
     memory = Memory()
 
     def send(adversaries: Sequence[Adversary]) -> list[Episode]:

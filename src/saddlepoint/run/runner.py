@@ -105,18 +105,18 @@ def run(
 def _kept(work: Work, store: Store, watch: Watch | None) -> Play:
     """Small trials that are found again when the same audit is asked for again: of a dear defence they take as long as attacks.
 
-    They have a folder of their own: no number rests on them, and whoever verifies a run plays them again.
+    They have a folder of their own: no accuracy rests on them, and whoever verifies a run plays them again.
     """
-    shelf = Disk(Store(store.folder / "trials"), watch)
+    shelf = Disk(Store(store.folder / "trials").opened(), watch)
 
     def play(job: Job, adversary: Adversary, rows: Tensor) -> Episode:
         key = work.trial(job, adversary, rows)
-        if not shelf.has(key):
-            started, episode = time.perf_counter(), job.play(adversary, rows)
-            about = {"rows": rows.tolist(), "description": describe(adversary)}
-            shelf.store.cells.mkdir(parents=True, exist_ok=True)
-            shelf.store.put(Packed.of(key, episode, about, time.perf_counter() - started))
-        return shelf.get(key)
+        with shelf.store.claim(key):  # whoever else plays it does so in vain, and tidies nothing away meanwhile
+            if not shelf.has(key):
+                started, episode = time.perf_counter(), job.play(adversary, rows)
+                about = {"rows": rows.tolist(), "description": describe(adversary)}
+                shelf.store.put(Packed.of(key, episode, about, time.perf_counter() - started))
+            return shelf.get(key)
 
     return play
 

@@ -85,15 +85,20 @@ class Store:
 
         A run of a newer schema is refused. What a killed process left is swept up.
         """
-        with _disk_errors(self.folder):
-            self.cells.mkdir(parents=True, exist_ok=True)
+        self.opened()
         try:
             before = self.run() if (self.folder / "run.json").is_file() else None
         except DamagedError:
             before = None
         self.state(run)
-        self.remove(self.torn())
         return before
+
+    def opened(self) -> Store:
+        """The store with its folder; what a killed process left in it is swept up."""
+        with _disk_errors(self.folder):
+            self.cells.mkdir(parents=True, exist_ok=True)
+        self.remove(self.torn())
+        return self
 
     def state(self, run: dict[str, Any]) -> None:
         """Say what is asked for."""

@@ -27,18 +27,23 @@ def tidy(folder: Path, *, dry_run: bool = False) -> Freed:
     """Remove what the present request does not use. The ledger stays: it is history."""
     store = Store(folder)
     wanted = set(store.run()["cells"])
-    locks = sorted(path for path in (folder / "locks").glob("*") if path.is_file())
-    at_work = [lock.name for lock in locks if store.busy(lock.name)]
+    kept = (store, Store(folder / "trials"))
+    at_work = [lock.name for each in kept for lock in _locks(each) if each.busy(lock.name)]
     if at_work:
         raise StoreError(f"{len(at_work)} cells of {folder} are being computed. Wait until that run has ended, then try again.")
     cells = sorted(set(store.keys()) - wanted)
     torn = [*store.torn(), *_orphans(store), *(path for path in sorted(folder.iterdir()) if _TORN.fullmatch(path.name))]
+    locks = [lock for each in kept for lock in _locks(each)]
     trials = sorted((folder / "trials" / "cells").glob("*"))
     doomed = [*trials, *(store.cells / f"{key}{end}" for key in cells for end in (".json", ".safetensors")), *torn, *locks]
     size = sum(path.stat().st_size for path in doomed if path.is_file())
     if not dry_run:
         store.remove(doomed)
     return Freed(len(cells), sum(path.suffix == ".json" for path in trials), len(torn), len(locks), size, not dry_run)
+
+
+def _locks(store: Store) -> list[Path]:
+    return sorted(path for path in (store.folder / "locks").glob("*") if path.is_file())
 
 
 def _orphans(store: Store) -> list[Path]:

@@ -34,7 +34,8 @@ def randomness(subject: Subject) -> Iterator[Trait]:
         yield from (unseen(name, n, why) if not random else untold(name, why) for name in ("noise per row", "noise per batch"))
         return
     # Of the image whose answer moves most: one about which all votes agree shows no noise.
-    moved = int((first - (again if ungoverned else other)).abs().amax(1).argmax()) if first.shape == other.shape else 0
+    last = again if ungoverned else other
+    moved = int((first - last).abs().amax(1).argmax()) if first.shape == last.shape else 0
     copies = subject.x[moved : moved + 1].expand_as(subject.x).clone()
     out = subject.fresh().ask(copies)
     apart = not alike(out, out[:1].expand_as(out).clone())

@@ -104,14 +104,20 @@ def functions(subject: Subject) -> tuple[str, ...]:
 
 
 def entrances(subject: Subject) -> tuple[str, ...]:
-    """Inputs of layers that are like the images and have no gradient; of a layer inside such a one, not its own."""
-    subject = subject.fresh()
+    """Inputs of layers that are like the images, change with them and have no gradient; not of layers inside such a one."""
+    first, other = (_entered(subject.fresh(), x) for x in (subject.x, subject.x.flip(0)))
+    made = [name for name in first if name in other and not torch.equal(first[name], other[name])]
+    return tuple(f"{INPUT}{name}" for name in made if not any(name.startswith(f"{holder}.") for holder in made))
+
+
+def _entered(subject: Subject, images: Tensor) -> dict[str, Tensor]:
+    """What every layer is given, the first time, that is like the images and has no gradient."""
     assert isinstance(subject.defense, Plain), "only a net has layers to look into"
-    x, found = subject.x.clone().requires_grad_(), dict[str, None]()
+    x, found = images.clone().requires_grad_(), dict[str, Tensor]()
 
     def before(name: str, module: nn.Module, given: tuple[Any, ...]) -> None:  # noqa: ARG001
         if torch.is_grad_enabled() and cut_off(given, x):
-            found[name] = None
+            found.setdefault(name, given[0])
 
     names = {name: module for name, module in subject.defense.net.named_modules() if name}
     handles = [module.register_forward_pre_hook(partial(before, name)) for name, module in names.items()]
@@ -121,7 +127,7 @@ def entrances(subject: Subject) -> tuple[str, ...]:
     finally:
         for handle in handles:
             handle.remove()
-    return tuple(f"{INPUT}{name}" for name in found if not any(name.startswith(f"{other}.") for other in found))
+    return found
 
 
 def _leads_on(subject: Subject, rules: Mapping[str, Rule]) -> bool:

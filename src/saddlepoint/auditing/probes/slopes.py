@@ -184,6 +184,8 @@ def _gain(look: Look, site: str, through: Tensor, rows: Tensor) -> float:
     """
     try:
         grad = replace(look, rules={site: BPDA()}).grad()
+    except torch.OutOfMemoryError:
+        raise
     except (ValueError, RuntimeError):
         return 0.0
     gain = (look.rise(grad) - through).double()[rows]
