@@ -10,9 +10,9 @@ from torch import Tensor
 
 from saddlepoint.attack.aim import Aim, last
 from saddlepoint.attack.loss import Loss, fooled, margin, refusing, restrict, targeted_margin
-from saddlepoint.coins import Coins
+from saddlepoint.coins import Coins, tosses
 from saddlepoint.defense import Context, Defense
-from saddlepoint.gradients import Estimator, Reading, Rule, Slope, once
+from saddlepoint.gradients import Backprop, Estimator, Reading, Rule, Slope, once
 from saddlepoint.solving import Notes
 
 
@@ -60,6 +60,15 @@ class Goal:
     def slope_cost(self, estimator: Estimator) -> tuple[int, int]:
         """Forward and backward passes of a slope."""
         return self.through(estimator).slope_cost
+
+    def looked_at(self, x: Tensor, coins: Sequence[Coins], *, climbs: bool) -> Goal:
+        """The goal; `sure` if no look at x with these coins tosses any, and all show the same, gradients too if it `climbs`."""
+        quiet, shown = replace(self, notes=None), []
+        with tosses(x.device) as heard:
+            for each in coins:
+                slope = Backprop().slope(quiet, x, each) if climbs else Slope(Backprop().read(quiet, x, each), x)
+                shown.append(torch.cat([slope.reading.value[:, None], slope.grad.flatten(1)], dim=1))
+        return replace(self, sure=not heard and all(torch.equal(shown[0], other) for other in shown[1:]))
 
     def through(self, estimator: Estimator) -> Estimator:
         """What is left of an estimator here."""

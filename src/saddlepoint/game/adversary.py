@@ -19,7 +19,7 @@ from saddlepoint.attack.oracle import Meter, Oracle, grants
 from saddlepoint.attack.pool import AVERAGE, Over, Pool
 from saddlepoint.attack.space import per_example
 from saddlepoint.attack.tape import Tape, Taped
-from saddlepoint.coins import Coins, tosses
+from saddlepoint.coins import Coins
 from saddlepoint.defense import Access, Context, Defense
 from saddlepoint.describe import describe
 from saddlepoint.game.threat import Threat
@@ -195,15 +195,8 @@ class Direct:
         if tossed or once(self.estimator) == self.estimator or turn.meter.left(turn.rows) < LOOKS + due:
             return goal
         turn.meter.charge(turn.rows, LOOKS, LOOKS * climbs)
-        quiet, look, coins = replace(goal, notes=None), Backprop(), turn.simulated_coins()
         point = turn.threat.space.sample(x, turn.attacker_coins().fold(_LOOKING))
-        with tosses(x.device) as heard:
-            if climbs:
-                seen = [look.slope(quiet, point, coins.fold(k)) for k in range(LOOKS)]
-                shown = [torch.cat([slope.reading.value[:, None], slope.grad.flatten(1)], dim=1) for slope in seen]
-            else:
-                shown = [look.read(quiet, point, coins.fold(k)).value for k in range(LOOKS)]
-        return replace(goal, sure=not heard and all(torch.equal(shown[0], other) for other in shown[1:]))
+        return goal.looked_at(point, [turn.simulated_coins().fold(k) for k in range(LOOKS)], climbs=climbs)
 
     def _sent(self, oracle: Taped, x: Tensor, turn: Turn, *, random: bool) -> Found:
         if not self.stop_at_success:
