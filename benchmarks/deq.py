@@ -31,27 +31,28 @@ from torch import Tensor
 
 import saddlepoint as sp
 from saddlepoint import zoo
-from saddlepoint.coins import Coins
 from saddlepoint.data import load_data
-from saddlepoint.defense import Anderson, Broyden, Context, Picard, Solver
+from saddlepoint.defenses import Anderson, Broyden, Context, Picard, Solver
 from saddlepoint.gradients import Implicit
+from saddlepoint.rng import Keys
 from saddlepoint.zoo.deq import DEQ, MDEQ, EarlyState, FinalState, MeanState, MonotoneDEQ
 from saddlepoint.zoo.nets import ConvDEQNet
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from memory import peak_bytes
+from tests.memory import peak_bytes
 
 RECORDS = Path("benchmarks/records/equilibria")
 
 
 def context(n: int, **options: Any) -> Context:
-    return Context(Coins.of(0, torch.arange(n)), **options)
+    return Context(Keys.of(0, torch.arange(n)), **options)
 
 
 def memory(asked: argparse.Namespace) -> dict[str, Any]:
     """Peak of answers relative to the plain forward, and of the implicit gradient for 8 and 64 steps of the solver."""
     torch.manual_seed(0)
-    net, x = MDEQ("cifar").net, torch.rand(asked.n, 3, 32, 32)
+    net = MDEQ("cifar").net
+    x = torch.rand(asked.n, 3, 32, 32)
 
     def answer(state: FinalState | EarlyState | MeanState) -> int:
         defense = DEQ(net, method=Broyden(steps=8, tolerance=0.0), state=state)
@@ -59,9 +60,16 @@ def memory(asked: argparse.Namespace) -> dict[str, Any]:
             return peak_bytes(lambda: defense.trace(x, context(len(x), keep=defense.reads)))
 
     def gradient(method: Solver) -> int:
-        defense, live = DEQ(net, method=method), x.clone().requires_grad_()
+        defense = DEQ(net, method=method)
+        live = x.clone().requires_grad_()
         rules = {"solve": Implicit(Picard(steps=10, tolerance=0.0))}
-        return peak_bytes(lambda: defense.trace(live, context(len(x), rules=rules, keep=defense.reads)).last.sum().backward())
+        return peak_bytes(
+            lambda: (
+                defense.trace(live, context(len(x), rules=rules, keep=defense.reads))
+                .last.sum()
+                .backward()
+            )
+        )
 
     plain = answer(FinalState())
     methods: dict[str, Callable[[int], Solver]] = {
@@ -74,8 +82,14 @@ def memory(asked: argparse.Namespace) -> dict[str, Any]:
         "net": "MDEQ('cifar'), random weights",
         "images": len(x),
         "unit": "bytes of all tensors that the call made and that were alive at once",
-        "forward": {"final": plain, "early state 3": answer(EarlyState(3)), "mean state": answer(MeanState())},
-        "forward, relative to final": {s.name: round(answer(s) / plain, 3) for s in (EarlyState(3), MeanState())},
+        "forward": {
+            "final": plain,
+            "early state 3": answer(EarlyState(3)),
+            "mean state": answer(MeanState()),
+        },
+        "forward, relative to final": {
+            s.name: round(answer(s) / plain, 3) for s in (EarlyState(3), MeanState())
+        },
         "implicit gradient, 64 steps / 8 steps": {
             name: round(gradient(make(64)) / gradient(make(8)), 3) for name, make in methods.items()
         },
@@ -86,36 +100,48 @@ def warm(asked: argparse.Namespace) -> dict[str, Any]:
     """An attack of 50 steps with cold solves and with solves that go on where the last ones ended."""
     rows: dict[str, Any] = {}
     for name in asked.target or ["digits-deq-exact", "digits-deq-unrolled"]:
-        defense, data = zoo.target(name), load_data("digits", split="test", n=asked.n)
+        defense = zoo.target(name)
+        data = load_data("digits", split="test", n=asked.n)
         assert isinstance(defense, DEQ)
         for attack in (sp.PGD(50), sp.APGD(50)):
             cold = sp.Direct("cold", attack, loss=sp.cross_entropy)
             for steps in (0, *asked.steps):
                 direct = replace(cold, name="cold" if not steps else f"warm={steps}", warm=steps)
-                rows.setdefault(f"{name}, {type(attack).__name__}-50", {})[direct.name] = attacked(defense, direct, data.x, data.y)
+                rows.setdefault(f"{name}, {type(attack).__name__}-50", {})[direct.name] = attacked(
+                    defense, direct, data.x, data.y
+                )
     for found in rows.values():
         for row in found.values():
-            row["of cold"] = {key: round(row[key] / found["cold"][key], 3) for key in ("evaluations", "in solves")}
+            row["of cold"] = {
+                key: round(row[key] / found["cold"][key], 3) for key in ("evaluations", "in solves")
+            }
     return {
         "n": asked.n,
         "threat": "Linf 0.15",
-        "evaluations": "of f and products with its Jacobian, per image and attack; the defence and its implicit gradient with "
+        "evaluations": "of f and products with its Jacobian, per image and attack; the defense and its implicit gradient with "
         "their own tolerances, 1e-3 and 1e-6",
-        "in solves": "the same without the steps that the defence makes after its solver, 1 or 6 in every pass",
+        "in solves": "the same without the steps that the defense makes after its solver, 1 or 6 in every pass",
         "attacks": rows,
     }
 
 
 def attacked(defense: DEQ, direct: sp.Direct, x: Tensor, y: Tensor) -> dict[str, float]:
-    from saddlepoint.game import Turn
+    from saddlepoint.evaluation import AttackContext
 
     threat = sp.Threat(sp.Linf(0.15))
-    inner, after, right = 0, 0, 0
+    inner = 0
+    after = 0
+    right = 0
     for rows in torch.split(torch.arange(len(x)), 125):
-        turn = Turn.open(threat, rows, 0)
+        turn = AttackContext.open(threat, rows, 0)
         points = direct.move(turn, defense, x[rows], y[rows]).point
         with torch.no_grad():
-            right += int((defense.respond(points, context(len(rows), keep=defense.reads)).argmax(1) == y[rows]).sum())
+            right += int(
+                (
+                    defense.respond(points, context(len(rows), keep=defense.reads)).argmax(1)
+                    == y[rows]
+                ).sum()
+            )
         inner += int(turn.meter.inner.sum())
         after += defense.after.steps * int(turn.meter.forward.sum())
     return {
@@ -129,7 +155,8 @@ def solve(asked: argparse.Namespace) -> dict[str, Any]:
     """Seconds per example of Broyden to the same relative residual, ours and torchdeq's, in turns in one process."""
     from torchdeq.solver import get_solver
 
-    theirs, rows = get_solver("broyden"), {}
+    theirs = get_solver("broyden")
+    rows = {}
     for name, net, x in problems(asked.n):
         with torch.no_grad():
             u = net.inject(x)
@@ -137,15 +164,26 @@ def solve(asked: argparse.Namespace) -> dict[str, Any]:
         for tolerance in (1e-2, 1e-3, 1e-4):
             method = Broyden(steps=50, tolerance=tolerance)
 
-            def ours(net: Any = net, u: Tensor = u, start: Tensor = start, method: Broyden = method) -> Tensor:
-                return method(lambda z, rows: net.cell(z, u if len(rows) == len(u) else u[rows]), start).best
+            def ours(
+                net: Any = net, u: Tensor = u, start: Tensor = start, method: Broyden = method
+            ) -> Tensor:
+                return method(
+                    lambda z, rows: net.cell(z, u if len(rows) == len(u) else u[rows]), start
+                ).best
 
-            def peer(net: Any = net, u: Tensor = u, start: Tensor = start, tolerance: float = tolerance) -> Tensor:
-                return theirs(lambda z: net.cell(z, u), start, max_iter=50, tol=tolerance, stop_mode="rel")[0]
+            def peer(
+                net: Any = net, u: Tensor = u, start: Tensor = start, tolerance: float = tolerance
+            ) -> Tensor:
+                return theirs(
+                    lambda z: net.cell(z, u), start, max_iter=50, tol=tolerance, stop_mode="rel"
+                )[0]
 
             taken: dict[str, list[float]] = {"saddlepoint": [], "torchdeq": []}
             with torch.no_grad():
-                residual = {key: far(net, u, run()) for key, run in (("saddlepoint", ours), ("torchdeq", peer))}
+                residual = {
+                    key: far(net, u, run())
+                    for key, run in (("saddlepoint", ours), ("torchdeq", peer))
+                }
                 for _ in range(asked.rounds):
                     for key, run in (("saddlepoint", ours), ("torchdeq", peer)):
                         began = time.process_time()
@@ -153,9 +191,16 @@ def solve(asked: argparse.Namespace) -> dict[str, Any]:
                         taken[key].append((time.process_time() - began) / len(x))
             seconds = {key: statistics.median(values) for key, values in taken.items()}
             rows[f"{name}, tolerance {tolerance:g}"] = {
-                "milliseconds per example": {key: round(1e3 * value, 4) for key, value in seconds.items()},
+                "milliseconds per example": {
+                    key: round(1e3 * value, 4) for key, value in seconds.items()
+                },
                 "largest residual": {key: float(f"{value:.2g}") for key, value in residual.items()},
-                "ratio": round(statistics.median(a / b for a, b in zip(taken["saddlepoint"], taken["torchdeq"], strict=True)), 3),
+                "ratio": round(
+                    statistics.median(
+                        a / b for a, b in zip(taken["saddlepoint"], taken["torchdeq"], strict=True)
+                    ),
+                    3,
+                ),
             }
             print(name, tolerance, rows[f"{name}, tolerance {tolerance:g}"], flush=True)
     return {
@@ -170,9 +215,14 @@ def solve(asked: argparse.Namespace) -> dict[str, Any]:
 def problems(n: int) -> list[tuple[str, Any, Tensor]]:
     torch.manual_seed(0)
     digits = load_data("digits", split="test", n=min(n, 500)).x
-    trained = [(name, zoo.target(name).net, digits) for name in ("digits-deq-exact", "digits-deq-unrolled")]  # type: ignore[union-attr]
+    trained = [
+        (name, zoo.target(name).net, digits) for name in ("digits-deq-exact", "digits-deq-unrolled")
+    ]  # type: ignore[union-attr]
     wide = ConvDEQNet(image=(3, 32, 32), channels=32, gain=0.95).eval()
-    return [*trained, ("32x32x32 state, random weights", wide, torch.rand(max(n // 8, 1), 3, 32, 32))]
+    return [
+        *trained,
+        ("32x32x32 state, random weights", wide, torch.rand(max(n // 8, 1), 3, 32, 32)),
+    ]
 
 
 def far(net: Any, u: Tensor, z: Tensor) -> float:
@@ -186,11 +236,18 @@ def monotone(asked: argparse.Namespace) -> dict[str, Any]:
 
     folder = asked.models or os.environ.get("SADDLEPOINT_MODELS")
     if not folder:
-        print("nothing to do: give --models FOLDER, or set SADDLEPOINT_MODELS, with mnist/mondeq_*.safetensors in it")
+        print(
+            "nothing to do: give --models FOLDER, or set SADDLEPOINT_MODELS, with mnist/mondeq_*.safetensors in it"
+        )
         raise SystemExit
     index = Path(folder) / "index.json"
-    published = {one["name"]: one.get("clean") for one in json.loads(index.read_text())} if index.is_file() else {}
-    data, rows = load_data("mnist", split="test", root=asked.data), {}
+    published = (
+        {one["name"]: one.get("clean") for one in json.loads(index.read_text())}
+        if index.is_file()
+        else {}
+    )
+    data = load_data("mnist", split="test", root=asked.data)
+    rows = {}
     for path in sorted(Path(folder).glob("mnist/mondeq_*.safetensors")):
         with safe_open(path, "pt") as file:
             tensors = {key: file.get_tensor(key).float() for key in ("A", "B", "U", "u", "C", "c")}
@@ -202,7 +259,12 @@ def monotone(asked: argparse.Namespace) -> dict[str, Any]:
             for x, y in zip(torch.split(data.x, 1000), torch.split(data.y, 1000), strict=True)
         )
         audit = sp.audit(
-            defense, data.x[: asked.n], data.y[: asked.n], threat=sp.Linf(asked.eps), budget=asked.budget, name=path.stem
+            defense,
+            data.x[: asked.n],
+            data.y[: asked.n],
+            threat=sp.Linf(asked.eps),
+            budget=asked.budget,
+            name=path.stem,
         )
         rows[path.stem] = {
             "source": told.get("source"),
@@ -217,7 +279,9 @@ def monotone(asked: argparse.Namespace) -> dict[str, Any]:
                 "robust": audit.robust_accuracy,
                 "by attack": {row.name: row.robust_accuracy for row in audit.rows},
                 "symptoms": [f"{s.name} ({s.level})" for s in audit.symptoms],
-                "largest residual": float(f"{defense.settled(data.x[: asked.n]).residual.max():.2g}"),
+                "largest residual": float(
+                    f"{defense.settled(data.x[: asked.n]).residual.max():.2g}"
+                ),
             },
         }
         print(path.stem, json.dumps(rows[path.stem]), flush=True)
@@ -225,12 +289,16 @@ def monotone(asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["memory", "warm", "solve", "monotone"])
     parser.add_argument("--n", type=int, help="images")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, nargs="+", default=[1, 2], help="of a warm solve")
-    parser.add_argument("--target", nargs="+", help="models of the zoo that are attacked warm and cold")
+    parser.add_argument(
+        "--target", nargs="+", help="models of the zoo that are attacked warm and cold"
+    )
     parser.add_argument("--models", help="folder of networks trained by others")
     parser.add_argument("--data", help="folder of the MNIST files")
     parser.add_argument("--eps", type=float, default=0.05)
@@ -239,7 +307,9 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     asked.n = asked.n or {"memory": 4, "warm": 500, "solve": 128, "monotone": 200}[asked.what]
-    found = {"memory": memory, "warm": warm, "solve": solve, "monotone": monotone}[asked.what](asked)
+    found = {"memory": memory, "warm": warm, "solve": solve, "monotone": monotone}[asked.what](
+        asked
+    )
     about = {
         "command": f"python -m benchmarks.deq {asked.what} --n {asked.n}"
         + (f" --steps {' '.join(map(str, asked.steps))}" if asked.what == "warm" else ""),

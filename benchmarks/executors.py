@@ -34,26 +34,30 @@ import ray
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.run.executor import Executor, Processes
-from saddlepoint.run.ray import Ray
-from saddlepoint.run.runner import run_spec
-from saddlepoint.run.spec import AttackSpec, DataSpec, RunSpec, ThreatSpec
-from saddlepoint.run.store import Store
-from saddlepoint.run.work import load as plan
+from saddlepoint.runs.executors import Executor, Processes
+from saddlepoint.runs.ray import Ray
+from saddlepoint.runs.runner import run_spec
+from saddlepoint.runs.spec import AttackSpec, DataSpec, RunSpec, ThreatSpec
+from saddlepoint.runs.store import Store
+from saddlepoint.runs.work import load as plan
 from saddlepoint.zoo import load
 
-GROUP, WIDTH, DEPTH = 16, 1024, 12  # images per cell; size and number of the padding's products
+GROUP = 16
+WIDTH = 1024
+DEPTH = 12  # images per cell; size and number of the padding's products
 
 
 class Padded(nn.Module):
-    """A trained net that also computes something as long as its neighbours would."""
+    """A trained net that also computes something as long as its neighbors would."""
 
     def __init__(self) -> None:
         super().__init__()
         self.net = load("digits-pgd")
         generator = torch.Generator().manual_seed(0)
         self.register_buffer("first", torch.randn(64, WIDTH, generator=generator) / 8)
-        self.register_buffer("product", torch.randn(WIDTH, WIDTH, generator=generator) / math.sqrt(WIDTH))
+        self.register_buffer(
+            "product", torch.randn(WIDTH, WIDTH, generator=generator) / math.sqrt(WIDTH)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         h = x.flatten(1) @ self.first
@@ -69,7 +73,8 @@ def padded() -> nn.Module:
 def steps_for(seconds: float) -> int:
     """How many steps of PGD fill so much time of one core."""
     torch.set_num_threads(1)
-    net, trial = padded(), 20
+    net = padded()
+    trial = 20
     x = torch.rand(GROUP, 1, 8, 8, requires_grad=True)
     torch.autograd.grad(net(x).sum(), x)  # the first is slower
     started = time.process_time()
@@ -91,7 +96,8 @@ def specification(cells: int, steps: int) -> RunSpec:
 
 def measure(spec: RunSpec, executor: Executor, workers: int, folder: Path) -> dict[str, Any]:
     """One run from nothing."""
-    load_before, started = os.getloadavg()[0], time.perf_counter()
+    load_before = os.getloadavg()[0]
+    started = time.perf_counter()
     run_spec(spec, folder, executor=executor)
     wall = time.perf_counter() - started
     cells = [event["seconds"] for event in Store(folder).events() if event["event"] == "cell"]
@@ -109,18 +115,29 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=60.0, help="of one core, per cell")
     parser.add_argument("--cells", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--niceness", type=int, default=0, help="of Ray's workers; its own choice is 15")
+    parser.add_argument(
+        "--niceness", type=int, default=0, help="of Ray's workers; its own choice is 15"
+    )
     parser.add_argument("--out", type=Path, default=Path("benchmarks/records/executors.json"))
     asked = parser.parse_args()
     started = time.perf_counter()
     os.environ["RAY_worker_niceness"] = str(asked.niceness)  # noqa: SIM112
-    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # as our executor does: 127.0.0.1 alone
-    ray.init(num_cpus=asked.workers, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
+    os.environ.setdefault(
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0"
+    )  # as our executor does: 127.0.0.1 alone
+    ray.init(
+        num_cpus=asked.workers,
+        include_dashboard=False,
+        log_to_driver=False,
+        _node_ip_address="127.0.0.1",
+    )
     starting = time.perf_counter() - started
     spec = specification(asked.cells, steps_for(asked.seconds))
     plan(spec)  # kept by this process: the first run must not pay for it alone
@@ -128,10 +145,20 @@ def main() -> None:
     rounds: list[dict[str, Any]] = []
     for number in range(asked.rounds):
         place = Path(tempfile.mkdtemp())
-        order = list(executors) if number % 2 == 0 else list(executors)[::-1]  # neither always comes first
-        found = {name: measure(spec, executors[name], asked.workers, place / name) for name in order}
+        order = (
+            list(executors) if number % 2 == 0 else list(executors)[::-1]
+        )  # neither always comes first
+        found = {
+            name: measure(spec, executors[name], asked.workers, place / name) for name in order
+        }
         same = content(place / "ray") == content(place / "processes")
-        rounds.append({**found, "ratio": round(found["ray"]["wall"] / found["processes"]["wall"], 4), "same_bytes": same})
+        rounds.append(
+            {
+                **found,
+                "ratio": round(found["ray"]["wall"] / found["processes"]["wall"], 4),
+                "same_bytes": same,
+            }
+        )
         print(json.dumps(rounds[-1]), flush=True)
         shutil.rmtree(place)
     ray.shutdown()
@@ -143,7 +170,11 @@ def main() -> None:
             "ratio": "wall time of Ray / wall time of local processes; the cluster was started before",
             "outside": "seconds of wall time - sum of cell seconds / workers",
             "load_before": "mean number of processes that wanted to run in the minute before; above `cores`, others were at work",
-            "versions": {"python": platform.python_version(), "torch": torch.__version__, "ray": version("ray")},
+            "versions": {
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "ray": version("ray"),
+            },
             "cores": os.cpu_count(),
         },
         "starting_ray_seconds": round(starting, 2),

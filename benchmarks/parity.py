@@ -21,18 +21,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.peer_accuracy import NETS, PLANS, Net, Plan, bits, first_images, scored, since, write
+from benchmarks.peer_accuracy import (
+    NETS,
+    PLANS,
+    Net,
+    Plan,
+    bits,
+    first_images,
+    scored,
+    since,
+    write,
+)
 
-from saddlepoint.attack.apgd import APGD
-from saddlepoint.attack.cw import CW
-from saddlepoint.attack.fab import FAB, own_facet
-from saddlepoint.attack.fmn import FMN
-from saddlepoint.attack.loss import cross_entropy, dlr, targeted_dlr, targeted_margin
-from saddlepoint.attack.pgd import PGD
-from saddlepoint.attack.space import Ball
-from saddlepoint.attack.square import Square
-from saddlepoint.defense import Plain
-from saddlepoint.game import Adversary, Direct, MultiTarget, Standing, Threat, play
+from saddlepoint.attacks.apgd import APGD
+from saddlepoint.attacks.cw import CW
+from saddlepoint.attacks.fab import FAB, own_facet
+from saddlepoint.attacks.fmn import FMN
+from saddlepoint.attacks.losses import cross_entropy, dlr, targeted_dlr, targeted_margin
+from saddlepoint.attacks.pgd import PGD
+from saddlepoint.attacks.spaces import Ball
+from saddlepoint.attacks.square import Square
+from saddlepoint.defenses import Plain
+from saddlepoint.evaluation import Adversary, Direct, MultiTarget, SkipMisclassified, Threat
+from saddlepoint.evaluation import referee as play
 
 SUITE = ("apgd-ce-linf", "apgd-t-linf", "fab-t-linf", "square-1000-linf")
 AUTOATTACK = {  # per cent left, as stated beside the checkpoints by those who collected them; this command does not measure it
@@ -74,13 +85,23 @@ def _direct(attack: Any, loss: Any = None) -> Direct:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    arguments.add_argument("--models", type=Path, help="directory with loaders.py and the checkpoints")
-    arguments.add_argument("--data", type=Path, help="directory with cifar-10-batches-bin and mnist")
+    arguments.add_argument(
+        "--models", type=Path, help="directory with loaders.py and the checkpoints"
+    )
+    arguments.add_argument(
+        "--data", type=Path, help="directory with cifar-10-batches-bin and mnist"
+    )
     arguments.add_argument("--n", type=int, default=200)
     arguments.add_argument("--out", type=Path, help="the record to write, or to go on with")
     arguments.add_argument("--only", nargs="+", default=[], choices=[plan.name for plan in PLANS])
     arguments.add_argument("--nets", nargs="+", default=[], choices=[net.name for net in NETS])
-    arguments.add_argument("--table", nargs=2, type=Path, metavar=("OURS", "PEERS"), help="print the comparison as a page")
+    arguments.add_argument(
+        "--table",
+        nargs=2,
+        type=Path,
+        metavar=("OURS", "PEERS"),
+        help="print the comparison as a page",
+    )
     chosen = arguments.parse_args()
     if chosen.table:
         print(page(*(json.loads(path.read_text()) for path in chosen.table)))
@@ -90,15 +111,28 @@ def main() -> None:
     torch.set_num_threads(1)
     sys.path.insert(0, str(chosen.models))
     loaders = importlib.import_module("loaders")
-    record = json.loads(chosen.out.read_text()) if chosen.out.exists() else {"command": "python -m benchmarks.parity", "cells": {}}
+    record = (
+        json.loads(chosen.out.read_text())
+        if chosen.out.exists()
+        else {"command": "python -m benchmarks.parity", "cells": {}}
+    )
     for plan in PLANS:
         for where in NETS:
             key = f"{where.name} {plan.name}"
-            wanted = (not chosen.only or plan.name in chosen.only) and (not chosen.nets or where.name in chosen.nets)
+            wanted = (not chosen.only or plan.name in chosen.only) and (
+                not chosen.nets or where.name in chosen.nets
+            )
             if wanted and key not in record["cells"] and _kind(plan) in OURS:
-                record["cells"][key] = measured(loaders.load(where.name), plan, where, chosen.data, chosen.n)
+                record["cells"][key] = measured(
+                    loaders.load(where.name), plan, where, chosen.data, chosen.n
+                )
                 write(chosen.out, record)
-                print(key, record["cells"][key]["robust_accuracy"], record["cells"][key]["seconds"], flush=True)
+                print(
+                    key,
+                    record["cells"][key]["robust_accuracy"],
+                    record["cells"][key]["seconds"],
+                    flush=True,
+                )
 
 
 def _kind(plan: Plan) -> str:
@@ -108,9 +142,18 @@ def _kind(plan: Plan) -> str:
 def measured(net: torch.nn.Module, plan: Plan, where: Net, data: Path, n: int) -> dict[str, Any]:
     x, y = first_images(data, where.name.split("/")[0], n)
     radius = where.l2 if plan.norm == 2 else where.linf
-    adversary, start = OURS[_kind(plan)](plan.budget, radius), time.perf_counter()
-    episode = play(Plain(net), Standing(adversary), x, y, Threat(Ball(plan.norm, radius)), batch_size=n)
-    seconds, score = since(start), scored(net, x, y, episode.points, plan.norm, radius)
+    adversary = OURS[_kind(plan)](plan.budget, radius)
+    start = time.perf_counter()
+    episode = play(
+        Plain(net),
+        SkipMisclassified(adversary),
+        x,
+        y,
+        Threat(Ball(plan.norm, radius)),
+        batch_size=n,
+    )
+    seconds = since(start)
+    score = scored(net, x, y, episode.points, plan.norm, radius)
     return {
         "net": where.name,
         "attack": plan.name,
@@ -156,14 +199,28 @@ def page(ours: dict[str, Any], peers: dict[str, Any]) -> str:
 
 
 def _table(ours: dict[str, Any], peers: dict[str, Any], names: list[str]) -> list[str]:
-    lines = ["| attack | net | ours | best peer | " + " | ".join(names) + " | our passes |", "|---" * (len(names) + 5) + "|"]
+    lines = [
+        "| attack | net | ours | best peer | " + " | ".join(names) + " | our passes |",
+        "|---" * (len(names) + 5) + "|",
+    ]
     for cell in ours["cells"].values():
-        theirs = {c["peer"]: c.get("robust_accuracy") for c in peers["cells"].values() if _same(c, cell)}
+        theirs = {
+            c["peer"]: c.get("robust_accuracy") for c in peers["cells"].values() if _same(c, cell)
+        }
         found = [value for value in theirs.values() if value is not None]
         best = f"{100 * min(found):.1f}" if found else "–"
-        columns = [f"{100 * theirs[name]:.1f}" if theirs.get(name) is not None else "–" for name in names]
+        columns = [
+            f"{100 * theirs[name]:.1f}" if theirs.get(name) is not None else "–" for name in names
+        ]
         passes = f"{cell['forward']:.0f} / {cell['backward']:.0f}"
-        shown = [cell["attack"], cell["net"], f"{100 * cell['robust_accuracy']:.1f}", best, *columns, passes]
+        shown = [
+            cell["attack"],
+            cell["net"],
+            f"{100 * cell['robust_accuracy']:.1f}",
+            best,
+            *columns,
+            passes,
+        ]
         lines.append("| " + " | ".join(shown) + " |")
     return lines
 
@@ -179,7 +236,11 @@ def _suite(ours: dict[str, Any]) -> list[str]:
         "|---|---|---|---|",
     ]
     for net, theirs in AUTOATTACK.items():
-        parts = {name: ours["cells"][f"{net} {name}"] for name in SUITE if f"{net} {name}" in ours["cells"]}
+        parts = {
+            name: ours["cells"][f"{net} {name}"]
+            for name in SUITE
+            if f"{net} {name}" in ours["cells"]
+        }
         left = reduce(and_, (int(cell["robust"], 16) for cell in parts.values()))
         share = 100 * left.bit_count() / next(iter(parts.values()))["n"]
         lines.append(f"| {net} | {share:.1f} | {theirs:.1f} | {', '.join(parts)} |")

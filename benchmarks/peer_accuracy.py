@@ -28,7 +28,9 @@ from tests.references import peers
 from torch import Tensor, nn
 
 SEED = 0
-SCORING_BATCH = 50  # not the attacks' batch, so that a different order of summation is part of the check
+SCORING_BATCH = (
+    50  # not the attacks' batch, so that a different order of summation is part of the check
+)
 
 
 class Net(NamedTuple):
@@ -48,7 +50,7 @@ class Plan(NamedTuple):
         return 2 if self.kind.endswith("-l2") else math.inf
 
     @property
-    def minimises(self) -> bool:
+    def minimizes(self) -> bool:
         """Whether the attack looks for the nearest adversarial point, so that its distance is worth recording."""
         return self.kind.startswith(("cw-", "fmn-"))
 
@@ -95,7 +97,12 @@ PLANS = (
     Plan("apgd-t-l2", "apgd-t-l2", TARGETED),
     # AutoAttack's Square keeps the schedule of 10000 queries (rescaled False); the paper's is fitted to the budget.
     Plan("square-1000-linf", "square-linf", {"queries": 1000, "rescaled": True}),
-    Plan("cw-l2", "cw-l2", {"searches": 9, "steps": 200, "rate": 0.01}, ("adv-lib", "foolbox", "torchattacks")),
+    Plan(
+        "cw-l2",
+        "cw-l2",
+        {"searches": 9, "steps": 200, "rate": 0.01},
+        ("adv-lib", "foolbox", "torchattacks"),
+    ),
     Plan("fab-linf", "fab-linf", FAB),
     Plan("fab-l2", "fab-l2", FAB),
     Plan("fab-t-linf", "fab-t-linf", TARGETED),
@@ -110,12 +117,28 @@ PLANS = (
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    arguments.add_argument("--models", type=Path, required=True, help="directory with loaders.py and the checkpoints")
-    arguments.add_argument("--data", type=Path, required=True, help="directory with cifar-10-batches-bin and mnist")
-    arguments.add_argument("--n", type=int, default=200, help="how many test images, from the first")
-    arguments.add_argument("--out", type=Path, required=True, help="the record to write, or to go on with")
-    arguments.add_argument("--only", nargs="+", default=[], choices=[plan.name for plan in PLANS], help="these plans only")
-    arguments.add_argument("--nets", nargs="+", default=[], choices=[net.name for net in NETS], help="these nets only")
+    arguments.add_argument(
+        "--models", type=Path, required=True, help="directory with loaders.py and the checkpoints"
+    )
+    arguments.add_argument(
+        "--data", type=Path, required=True, help="directory with cifar-10-batches-bin and mnist"
+    )
+    arguments.add_argument(
+        "--n", type=int, default=200, help="how many test images, from the first"
+    )
+    arguments.add_argument(
+        "--out", type=Path, required=True, help="the record to write, or to go on with"
+    )
+    arguments.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        choices=[plan.name for plan in PLANS],
+        help="these plans only",
+    )
+    arguments.add_argument(
+        "--nets", nargs="+", default=[], choices=[net.name for net in NETS], help="these nets only"
+    )
     chosen = arguments.parse_args()
 
     torch.set_num_threads(1)
@@ -131,7 +154,12 @@ def main() -> None:
         x, y = first_images(chosen.data, net.name.split("/")[0], chosen.n)
         record["cells"][key] = measured(loaders.load(net.name), plan, net, peer, x, y)
         write(chosen.out, record)
-        print(key, record["cells"][key].get("robust_accuracy"), record["cells"][key]["seconds"], flush=True)
+        print(
+            key,
+            record["cells"][key].get("robust_accuracy"),
+            record["cells"][key]["seconds"],
+            flush=True,
+        )
 
 
 def cells(only: list[str], nets: list[str]) -> Iterator[tuple[Plan, Net, str]]:
@@ -145,7 +173,9 @@ def cells(only: list[str], nets: list[str]) -> Iterator[tuple[Plan, Net, str]]:
                         yield plan, net, peer
 
 
-def measured(net: nn.Module, plan: Plan, where: Net, peer: str, x: Tensor, y: Tensor) -> dict[str, Any]:
+def measured(
+    net: nn.Module, plan: Plan, where: Net, peer: str, x: Tensor, y: Tensor
+) -> dict[str, Any]:
     """One cell: the attack, timed, and what its points are worth."""
     radius = where.l2 if plan.norm == 2 else where.linf
     cell: dict[str, Any] = {
@@ -160,8 +190,12 @@ def measured(net: nn.Module, plan: Plan, where: Net, peer: str, x: Tensor, y: Te
     }
     start = time.perf_counter()
     try:
-        found = peers.ATTACKS[plan.kind][peer](net, x.clone(), y.clone(), radius, seed=SEED, **plan.budget)
-    except Exception as failure:  # a peer that cannot run is a result, not a reason to lose the other cells
+        found = peers.ATTACKS[plan.kind][peer](
+            net, x.clone(), y.clone(), radius, seed=SEED, **plan.budget
+        )
+    except (
+        Exception
+    ) as failure:  # a peer that cannot run is a result, not a reason to lose the other cells
         return cell | {"failed": f"{type(failure).__name__}: {failure}", "seconds": since(start)}
     cell["seconds"] = since(start)
     score = scored(net, x, y, found, plan.norm, radius)
@@ -172,13 +206,15 @@ def measured(net: nn.Module, plan: Plan, where: Net, peer: str, x: Tensor, y: Te
         "outside": int((score.outside & score.clean).sum()),
         "repaired": int(score.repaired.sum()),
     }
-    if plan.minimises:
+    if plan.minimizes:
         cell["median_distance"] = finite(score.distance[score.clean].median().item())
     return cell
 
 
 @torch.no_grad()
-def scored(net: nn.Module, x: Tensor, y: Tensor, found: Tensor, norm: float, radius: float) -> Score:
+def scored(
+    net: nn.Module, x: Tensor, y: Tensor, found: Tensor, norm: float, radius: float
+) -> Score:
     """What the points are worth by a forward pass of our own.
 
     The tolerance of 1e-6 + 1e-5 radius is float32 rounding: half a unit in the last place of a pixel near 1 is 6e-8,
@@ -186,8 +222,13 @@ def scored(net: nn.Module, x: Tensor, y: Tensor, found: Tensor, norm: float, rad
     """
     length = torch.linalg.vector_norm((found - x).flatten(1).double(), ord=norm, dim=1)  # [N]
     overshoot = torch.maximum(-found, found - 1).flatten(1).amax(dim=1)  # [N]
-    outside = (length > radius + 1e-6 + 1e-5 * radius) | (overshoot > 1e-6) | ~found.flatten(1).isfinite().all(dim=1)
-    clean, right = predictions(net, x) == y, predictions(net, found) == y
+    outside = (
+        (length > radius + 1e-6 + 1e-5 * radius)
+        | (overshoot > 1e-6)
+        | ~found.flatten(1).isfinite().all(dim=1)
+    )
+    clean = predictions(net, x) == y
+    right = predictions(net, found) == y
     return Score(
         clean=clean,
         robust=clean & (right | outside),
@@ -205,13 +246,18 @@ def predictions(net: nn.Module, x: Tensor) -> Tensor:
 def first_images(data: Path, name: str, n: int) -> tuple[Tensor, Tensor]:
     """The first n test images in [0, 1] and their labels."""
     if name == "cifar10":
-        rows = np.fromfile(data / "cifar-10-batches-bin" / "test_batch.bin", dtype=np.uint8).reshape(-1, 3073)[:n]
-        images, labels = rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0]
+        rows = np.fromfile(
+            data / "cifar-10-batches-bin" / "test_batch.bin", dtype=np.uint8
+        ).reshape(-1, 3073)[:n]
+        images = rows[:, 1:].reshape(-1, 3, 32, 32)
+        labels = rows[:, 0]
     else:
         folder = data / "mnist"
         images = idx(folder / "t10k-images-idx3-ubyte.gz", header=16).reshape(-1, 1, 28, 28)[:n]
         labels = idx(folder / "t10k-labels-idx1-ubyte.gz", header=8)[:n]
-    return torch.from_numpy(images.astype(np.float32) / 255), torch.from_numpy(labels.astype(np.int64))
+    return torch.from_numpy(images.astype(np.float32) / 255), torch.from_numpy(
+        labels.astype(np.int64)
+    )
 
 
 def idx(file: Path, header: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -225,7 +271,9 @@ def opened(file: Path, n: int) -> dict[str, Any]:
     record: dict[str, Any] = json.loads(file.read_text())
     different = {cell["n"] for cell in record["cells"].values()} - {n}
     if different:
-        raise ValueError(f"{file} was measured with n={different.pop()}, asked for n={n}. Give another --out.")
+        raise ValueError(
+            f"{file} was measured with n={different.pop()}, asked for n={n}. Give another --out."
+        )
     return record
 
 
@@ -235,7 +283,12 @@ def about() -> dict[str, Any]:
         "robust": "one bit per image, the first image is the highest bit of the first hex digit; 1 means not broken",
         "outside": "clean-correct images whose returned point is outside the ball or the box; not counted as broken",
         "repaired": "images classified wrong when clean and right at the returned point",
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__} | peers.versions(),
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+        }
+        | peers.versions(),
     }
 
 

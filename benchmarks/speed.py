@@ -24,7 +24,8 @@ from torch.nn.functional import cross_entropy
 
 import saddlepoint as sp
 
-RADIUS, STEPS = 0.05, 40
+RADIUS = 0.05
+STEPS = 40
 
 
 class Net(nn.Module):
@@ -69,8 +70,11 @@ def contestants() -> dict[str, Callable[[nn.Module, Tensor, Tensor], object]]:
     for kind in ("pgd-linf", "pgd-l2", "apgd-ce-linf", "apgd-ce-l2"):
         for peer, attack in peers.ATTACKS[kind].items():
             if peers.why_missing(peer) is None:
-                budget, radius = budgets[kind.rpartition("-")[0]], RADIUS if kind.endswith("linf") else 0.5
-                found[f"{peer} {kind}"] = lambda net, x, y, a=attack, b=budget, r=radius: a(net, x, y, r, seed=0, **b)
+                budget = budgets[kind.rpartition("-")[0]]
+                radius = RADIUS if kind.endswith("linf") else 0.5
+                found[f"{peer} {kind}"] = lambda net, x, y, a=attack, b=budget, r=radius: a(
+                    net, x, y, r, seed=0, **b
+                )
     return found
 
 
@@ -82,24 +86,34 @@ def main() -> None:
     chosen = arguments.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    net, x = Net().eval(), torch.rand(chosen.n, 3, 32, 32)
+    net = Net().eval()
+    x = torch.rand(chosen.n, 3, 32, 32)
     y = net(x).argmax(1)
     for reason in filter(None, map(peers.why_missing, peers.MODULES)):
         print(f"left out: {reason}")
     ratios: dict[str, list[float]] = {name: [] for name in contestants()}
     for _ in range(chosen.rounds):
         for name, run in contestants().items():
-            limit, taken = _seconds(bare, net, x, y), _seconds(run, net, x, y)
+            limit = _seconds(bare, net, x, y)
+            taken = _seconds(run, net, x, y)
             ratios[name].append(taken / limit)
     medians = {name: round(statistics.median(values), 2) for name, values in ratios.items()}
     for name, ratio in sorted(medians.items(), key=lambda pair: (pair[0].split()[1], pair[1])):
         print(f"{name:45s} {ratio:6.2f}")
     if chosen.out:
-        about = {"command": "python -m benchmarks", "unit": f"time of {STEPS} bare forward and backward passes", "n": chosen.n}
-        chosen.out.write_text(json.dumps({**about, "rounds": chosen.rounds, "ratios": medians}, indent=1) + "\n")
+        about = {
+            "command": "python -m benchmarks",
+            "unit": f"time of {STEPS} bare forward and backward passes",
+            "n": chosen.n,
+        }
+        chosen.out.write_text(
+            json.dumps({**about, "rounds": chosen.rounds, "ratios": medians}, indent=1) + "\n"
+        )
 
 
-def _seconds(run: Callable[[nn.Module, Tensor, Tensor], object], net: nn.Module, x: Tensor, y: Tensor) -> float:
+def _seconds(
+    run: Callable[[nn.Module, Tensor, Tensor], object], net: nn.Module, x: Tensor, y: Tensor
+) -> float:
     start = time.process_time()
     run(net, x.clone(), y.clone())
     return time.process_time() - start

@@ -26,19 +26,33 @@ from torch import Tensor, nn
 
 import saddlepoint as sp
 
-SEED, ROBUST, OTHERS = 0, 300, 100  # images of each net
-STATED = {net.name: net.linf for net in NETS}  # nets for which AutoAttack's figures are stated, and at which radius
+SEED = 0
+ROBUST = 300
+OTHERS = 100  # images of each net
+STATED = {
+    net.name: net.linf for net in NETS
+}  # nets for which AutoAttack's figures are stated, and at which radius
 WITHOUT_FORWARD = ("mnist/abs_vaes",)  # tensors only
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    arguments.add_argument("--models", type=Path, help="directory with loaders.py, index.json and the checkpoints")
-    arguments.add_argument("--data", type=Path, help="directory with cifar-10-batches-bin and mnist")
-    arguments.add_argument("--signs", type=Path, help="traffic signs of the size that their net was trained for")
-    arguments.add_argument("--out", type=Path, required=True, help="the record to write, or to go on with")
+    arguments.add_argument(
+        "--models", type=Path, help="directory with loaders.py, index.json and the checkpoints"
+    )
+    arguments.add_argument(
+        "--data", type=Path, help="directory with cifar-10-batches-bin and mnist"
+    )
+    arguments.add_argument(
+        "--signs", type=Path, help="traffic signs of the size that their net was trained for"
+    )
+    arguments.add_argument(
+        "--out", type=Path, required=True, help="the record to write, or to go on with"
+    )
     arguments.add_argument("--nets", nargs="+", default=[], help="these nets only")
-    arguments.add_argument("--page", type=Path, help="write the page from the record, and do nothing else")
+    arguments.add_argument(
+        "--page", type=Path, help="write the page from the record, and do nothing else"
+    )
     chosen = arguments.parse_args()
     if chosen.page:
         autoattack = json.loads((chosen.out.parent / "wild-autoattack.json").read_text())
@@ -48,20 +62,31 @@ def main() -> None:
         arguments.error("give --models, --data and --signs, or --page")
     torch.set_num_threads(1)
     sys.path.insert(0, str(chosen.models))
-    loaders, record = importlib.import_module("loaders"), json.loads(chosen.out.read_text()) if chosen.out.exists() else {}
+    loaders = importlib.import_module("loaders")
+    record = json.loads(chosen.out.read_text()) if chosen.out.exists() else {}
     for entry in json.loads((chosen.models / "index.json").read_text()):
         name = entry["name"]
         if name in record or name in WITHOUT_FORWARD or (chosen.nets and name not in chosen.nets):
             continue
         record[name] = measured(loaders.load(name), entry, chosen)
         write(chosen.out, record)
-        print(name, {key: record[name][key] for key in ("budget", "left", "forward", "backward", "verdict")}, flush=True)
+        print(
+            name,
+            {
+                key: record[name][key]
+                for key in ("budget", "left", "forward", "backward", "verdict")
+            },
+            flush=True,
+        )
 
 
 def measured(net: nn.Module, entry: dict[str, Any], chosen: argparse.Namespace) -> dict[str, Any]:
-    source, radius = entry["name"].partition("/")[0], radius_of(entry)
+    source = entry["name"].partition("/")[0]
+    radius = radius_of(entry)
     budget, n = ("standard", ROBUST) if entry["name"] in STATED else ("quick", OTHERS)
-    images = sp.load_data(str(chosen.signs) if source == "gtsrb" else source, n=n, root=str(chosen.data))
+    images = sp.load_data(
+        str(chosen.signs) if source == "gtsrb" else source, n=n, root=str(chosen.data)
+    )
     asked = Asked(net)
     audit = sp.audit(net, images.x, images.y, threat=sp.Linf(radius), budget=budget, seed=SEED)
     return {
@@ -80,7 +105,12 @@ def measured(net: nn.Module, entry: dict[str, Any], chosen: argparse.Namespace) 
         "verdict": audit.verdict,
         "reasons": list(audit.reasons),
         "rows": [
-            {"name": row.name, "alone": row.robust_accuracy, "running": row.running, "passes": row.forward + row.backward}
+            {
+                "name": row.name,
+                "alone": row.robust_accuracy,
+                "running": row.running,
+                "passes": row.forward + row.backward,
+            }
             for row in audit.rows
         ],
     }
@@ -91,7 +121,9 @@ def radius_of(entry: dict[str, Any]) -> float:
     if entry["name"] in STATED:
         return STATED[entry["name"]]
     source = entry["name"].partition("/")[0]
-    return {"cifar10": 2 / 255, "gtsrb": 8 / 255}.get(source, 0.3 if "0.3" in entry["training"] else 0.1)
+    return {"cifar10": 2 / 255, "gtsrb": 8 / 255}.get(
+        source, 0.3 if "0.3" in entry["training"] else 0.1
+    )
 
 
 class Asked:

@@ -22,7 +22,8 @@ from benchmarks.peer_accuracy import NETS, SEED, Net, bits, first_images, scored
 from tests.references import peers
 from torch import Tensor, nn
 
-FROM, TO = 200, 300
+FROM = 200
+TO = 300
 
 
 class Counted(nn.Module):
@@ -30,7 +31,9 @@ class Counted(nn.Module):
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
-        self.net, self.forwards, self.backwards = net, 0, 0
+        self.net = net
+        self.forwards = 0
+        self.backwards = 0
 
     def forward(self, x: Tensor) -> Tensor:
         self.forwards += len(x)
@@ -45,15 +48,27 @@ class Counted(nn.Module):
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    arguments.add_argument("--models", type=Path, required=True, help="directory with loaders.py and the checkpoints")
-    arguments.add_argument("--data", type=Path, required=True, help="directory with cifar-10-batches-bin and mnist")
-    arguments.add_argument("--out", type=Path, required=True, help="the record to write, or to go on with")
-    arguments.add_argument("--nets", nargs="+", default=[], choices=[net.name for net in NETS], help="these nets only")
+    arguments.add_argument(
+        "--models", type=Path, required=True, help="directory with loaders.py and the checkpoints"
+    )
+    arguments.add_argument(
+        "--data", type=Path, required=True, help="directory with cifar-10-batches-bin and mnist"
+    )
+    arguments.add_argument(
+        "--out", type=Path, required=True, help="the record to write, or to go on with"
+    )
+    arguments.add_argument(
+        "--nets", nargs="+", default=[], choices=[net.name for net in NETS], help="these nets only"
+    )
     chosen = arguments.parse_args()
     torch.set_num_threads(1)
     sys.path.insert(0, str(chosen.models))
     loaders = importlib.import_module("loaders")
-    record = json.loads(chosen.out.read_text()) if chosen.out.exists() else {"versions": peers.versions(), "nets": {}}
+    record = (
+        json.loads(chosen.out.read_text())
+        if chosen.out.exists()
+        else {"versions": peers.versions(), "nets": {}}
+    )
     for where in NETS:
         if where.name not in record["nets"] and (not chosen.nets or where.name in chosen.nets):
             record["nets"][where.name] = measured(loaders.load(where.name), where, chosen.data)
@@ -63,9 +78,13 @@ def main() -> None:
 
 def measured(net: nn.Module, where: Net, data: Path) -> dict[str, Any]:
     x, y = (part[FROM:] for part in first_images(data, where.name.split("/")[0], TO))
-    counted, start = Counted(net), time.perf_counter()
-    found = peers.ATTACKS["autoattack-linf"]["pyautoattack"](counted, x.clone(), y.clone(), where.linf, seed=SEED)
-    seconds, score = since(start), scored(net, x, y, found, math.inf, where.linf)
+    counted = Counted(net)
+    start = time.perf_counter()
+    found = peers.ATTACKS["autoattack-linf"]["pyautoattack"](
+        counted, x.clone(), y.clone(), where.linf, seed=SEED
+    )
+    seconds = since(start)
+    score = scored(net, x, y, found, math.inf, where.linf)
     return {
         "radius": where.linf,
         "from": FROM,

@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 FIRST = 200  # images for which AutoAttack's figure is stated
-TUNED = "mnist/cora_trades", "mnist/trades_smallcnn_beta5"  # nets on whose first images the thresholds of pursuits were chosen
+TUNED = (
+    "mnist/cora_trades",
+    "mnist/trades_smallcnn_beta5",
+)  # nets on whose first images the thresholds of pursuits were chosen
 
 
 class Stated(NamedTuple):
@@ -55,7 +58,9 @@ _COLUMNS = (
 
 
 def page(ours: dict[str, Any], autoattack: dict[str, Any]) -> str:
-    robust = [_line(name, ours[name], autoattack["nets"].get(name)) for name in AUTOATTACK if name in ours]
+    robust = [
+        _line(name, ours[name], autoattack["nets"].get(name)) for name in AUTOATTACK if name in ours
+    ]
     rest = {name: cell for name, cell in ours.items() if name not in AUTOATTACK}
     return "\n".join(
         [
@@ -86,10 +91,13 @@ def page(ours: dict[str, Any], autoattack: dict[str, Any]) -> str:
 
 
 def _line(name: str, cell: dict[str, Any], measured: dict[str, Any] | None) -> str:
-    stands, stated = _stands(cell), AUTOATTACK[name]
+    stands = _stands(cell)
+    stated = AUTOATTACK[name]
     parts = [(FIRST, stated.forward + stated.backward)]
     if measured:
-        parts.append((measured["to"] - measured["from"], measured["forward"] + measured["backward"]))
+        parts.append(
+            (measured["to"] - measured["from"], measured["forward"] + measured["backward"])
+        )
     theirs = sum(n * passes for n, passes in parts) / sum(n for n, _ in parts)
     passes, low, high = cell["forward"] + cell["backward"], *cell["interval"]
     cells = [
@@ -110,7 +118,8 @@ def _line(name: str, cell: dict[str, Any], measured: dict[str, Any] | None) -> s
 
 def _other(name: str, cell: dict[str, Any]) -> str:
     pgd = "–" if cell["stated"] is None else f"{100 * cell['stated']:.1f}"
-    passes, ours = cell["forward"] + cell["backward"], 100 * cell["left"] / cell["n"]
+    passes = cell["forward"] + cell["backward"]
+    ours = 100 * cell["left"] / cell["n"]
     told = f"| {name} | {cell['training']} | {_radius(cell['radius'])} | {100 * cell['clean']:.1f} | {pgd} | {ours:.1f} |"
     return f"{told} {passes:.0f} | {cell['verdict']} |"
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from tests.problems import keys, normal
 from torch import Tensor
 
-from problems import coins, normal
-from saddlepoint.defense import Broyden, Context, Defense, Solution, Solver, Trace, View
+from saddlepoint.defenses import Broyden, Context, Defense, Solution, Solver, Trace, View
 from saddlepoint.gradients import Rule
 
 
@@ -24,10 +24,16 @@ class Affine:
     @classmethod
     def contractive(cls, seed: int, states: int = 12, inputs: int = 7, norm: float = 0.6) -> Affine:
         a = normal(seed, states, states)
-        return cls(norm * a / torch.linalg.matrix_norm(a, 2), normal(seed + 1, states, inputs), normal(seed + 2, states))
+        return cls(
+            norm * a / torch.linalg.matrix_norm(a, 2),
+            normal(seed + 1, states, inputs),
+            normal(seed + 2, states),
+        )
 
     @classmethod
-    def lopsided(cls, seed: int, states: int = 12, inputs: int = 7, radius: float = 0.5, beyond: float = 0.6) -> Affine:
+    def lopsided(
+        cls, seed: int, states: int = 12, inputs: int = 7, radius: float = 0.5, beyond: float = 0.6
+    ) -> Affine:
         """Far from normal: upper triangular, with eigenvalues below `radius` and entries of size `beyond` above them."""
         eigenvalues = radius * (2 * torch.sigmoid(normal(seed, states)) - 1)
         a = torch.diag(eigenvalues) + beyond * torch.triu(normal(seed + 3, states, states), 1)
@@ -66,35 +72,60 @@ class Curved(Affine):
         return (z @ self.a.T + injected).tanh()
 
 
-def solved(model: Affine, rule: Rule, x: Tensor, *, method: Solver, ctx: Context | None = None, **options: object) -> Solution:
+def solved(
+    model: Affine,
+    rule: Rule,
+    x: Tensor,
+    *,
+    method: Solver,
+    ctx: Context | None = None,
+    **options: object,
+) -> Solution:
     """One solve at a site called "solve" under a rule."""
-    ctx = ctx or Context(coins(len(x)), {"solve": rule})
-    return ctx.solve("solve", model.cell, model.start(len(x)), model.inject(x), method=method, **options)  # type: ignore[arg-type]
+    ctx = ctx or Context(keys(len(x)), {"solve": rule})
+    return ctx.solve(
+        "solve", model.cell, model.start(len(x)), model.inject(x), method=method, **options
+    )  # type: ignore[arg-type]
 
 
 class Equilibrium(Defense):
     """A view of every state of the solve, and one of its best state."""
 
-    def __init__(self, model: Affine, classes: int = 4, method: Solver | None = None, seed: int = 9) -> None:
-        self.model, self.head = model, normal(seed, classes, len(model.a))
+    def __init__(
+        self, model: Affine, classes: int = 4, method: Solver | None = None, seed: int = 9
+    ) -> None:
+        self.model = model
+        self.head = normal(seed, classes, len(model.a))
         self.method = method or Broyden(steps=8, tolerance=1e-8)
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         keep = [n for n in range(self.method.steps + 1) if ctx.keeps(f"solve/{n}")]
         model = self.model
-        solution = ctx.solve("solve", model.cell, model.start(len(x)), model.inject(x), method=self.method, keep=keep)
+        solution = ctx.solve(
+            "solve", model.cell, model.start(len(x)), model.inject(x), method=self.method, keep=keep
+        )
         states: Mapping[str, Tensor] = {f"solve/{n}": z for n, z in solution.states.items()}
-        return Trace(tuple(View(name, z @ self.head.T) for name, z in {**states, "final": solution.best}.items()))
+        return Trace(
+            tuple(
+                View(name, z @ self.head.T)
+                for name, z in {**states, "final": solution.best}.items()
+            )
+        )
 
 
 # ---- one problem for all rules: L = C z at N rows -------------------------------------------------------------------------------
 
 TIGHT = Broyden(steps=60, tolerance=1e-13)
-STATES, INPUTS, N = 12, 7, 5
-X, C = normal(100, N, INPUTS), normal(101, N, STATES)
+STATES = 12
+INPUTS = 7
+N = 5
+X = normal(100, N, INPUTS)
+C = normal(101, N, STATES)
 
 
-def gradient(model: Affine, rule: Rule, *, method: Solver = TIGHT, state: int | None = None) -> Tensor:
+def gradient(
+    model: Affine, rule: Rule, *, method: Solver = TIGHT, state: int | None = None
+) -> Tensor:
     """Of c z, at the best state or at one of the states, with respect to x."""
     x = X.clone().requires_grad_()
     solution = solved(model, rule, x, method=method, keep=() if state is None else [state])

@@ -25,7 +25,7 @@ def saved_bytes(compute: Callable[[], object]) -> int:
     return sum(seen.values())
 
 
-class Peak(TorchDispatchMode):
+class MaxLossPoint(TorchDispatchMode):
     """The most bytes of tensors that were made inside this block and alive at once."""
 
     def __init__(self) -> None:
@@ -34,7 +34,9 @@ class Peak(TorchDispatchMode):
         self._alive: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        given = {
+            t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)
+        }
         out = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(out):
             if isinstance(tensor, Tensor):
@@ -42,7 +44,8 @@ class Peak(TorchDispatchMode):
         return out
 
     def _count(self, storage: torch.UntypedStorage, given: set[int]) -> None:
-        key, size = storage._cdata, storage.nbytes()
+        key = storage._cdata
+        size = storage.nbytes()
         if key in self._alive or key in given:  # a view of what was there before
             return
         self._alive.add(key)
@@ -56,6 +59,6 @@ class Peak(TorchDispatchMode):
 
 
 def peak_bytes(compute: Callable[[], object]) -> int:
-    with Peak() as peak:
+    with MaxLossPoint() as max_loss_point:
         compute()
-    return peak.most
+    return max_loss_point.most

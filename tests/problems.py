@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from saddlepoint.attack.goal import Goal
-from saddlepoint.attack.loss import Loss, margin
-from saddlepoint.attack.oracle import Meter, Oracle
-from saddlepoint.attack.space import Ball
-from saddlepoint.coins import Coins
-from saddlepoint.defense import Access, Context, Defense, Trace, View
+from saddlepoint.attacks.losses import Loss, margin
+from saddlepoint.attacks.objective import AttackObjective
+from saddlepoint.attacks.oracle import Meter, Oracle
+from saddlepoint.attacks.spaces import Ball
+from saddlepoint.defenses import Access, Context, Defense, Trace, View
 from saddlepoint.gradients import Backprop, Estimator
+from saddlepoint.rng import Keys
 
 Net = Callable[[Tensor], Tensor]
 
@@ -28,8 +28,8 @@ def uniform(seed: int, *shape: int) -> Tensor:
     return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def coins(n: int, seed: int = 0) -> Coins:
-    return Coins.of(seed, torch.arange(n))
+def keys(n: int, seed: int = 0) -> Keys:
+    return Keys.of(seed, torch.arange(n))
 
 
 def oracle(
@@ -43,12 +43,21 @@ def oracle(
     seed: int = 3,
     ids: Tensor | None = None,
 ) -> Oracle:
-    """A seat before the defence, as `Direct` would open it."""
+    """A seat before the defense, as `Direct` would open it."""
     n = len(y)
     ids = torch.arange(n) if ids is None else ids
-    meter, rows = Meter.of(n, limit), torch.arange(n)
-    goal = Goal([defense], y, loss)
-    return Oracle(goal, estimator or Backprop(), meter, rows, Coins.of(seed, ids).rooted(), access, defense.coupled)
+    meter = Meter.of(n, limit)
+    rows = torch.arange(n)
+    objective = AttackObjective([defense], y, loss)
+    return Oracle(
+        objective,
+        estimator or Backprop(),
+        meter,
+        rows,
+        Keys.of(seed, ids).as_root(),
+        access,
+        defense.coupled,
+    )
 
 
 # ---- linear: the worst case is a support function -----------------------------------------------------------------------------
@@ -77,7 +86,8 @@ class Affine:
         """[N] max over the set of max_{j != y} z_j - z_y, exactly: the maximum of a convex function is taken class by class."""
         values = []
         for j in range(len(self.weight)):
-            w, b = self.weight[j] - self.weight[y], self.bias[j] - self.bias[y]  # [N, d], [N]
+            w = self.weight[j] - self.weight[y]
+            b = self.bias[j] - self.bias[y]  # [N, d], [N]
             value = (w * x.flatten(1)).sum(1) + b + support(w, x.flatten(1), space)
             values.append(torch.where(y == j, -torch.inf, value))
         return torch.stack(values).amax(0)
@@ -98,11 +108,13 @@ def support(w: Tensor, x: Tensor, space: Ball) -> Tensor:
         room = room.gather(1, order)
         spent = room.cumsum(1) - room
         return (strength * torch.minimum((space.radius - spent).clamp(min=0), room)).sum(1)
-    below, above = torch.zeros(len(x), 1, dtype=x.dtype), torch.full((len(x), 1), 1e6, dtype=x.dtype)
+    below = torch.zeros(len(x), 1, dtype=x.dtype)
+    above = torch.full((len(x), 1), 1e6, dtype=x.dtype)
     for _ in range(200):  # halving 1e6 two hundred times is below the last bit
         t = (below + above) / 2
         inside = torch.minimum(t * w.abs(), room).norm(dim=1, keepdim=True) <= space.radius
-        below, above = torch.where(inside, t, below), torch.where(inside, above, t)
+        below = torch.where(inside, t, below)
+        above = torch.where(inside, above, t)
     return (w.abs() * torch.minimum(below * w.abs(), room)).sum(1)
 
 
@@ -130,33 +142,43 @@ class Relu:
 
     @classmethod
     def random(cls, seed: int, inputs: int = 5, hidden: int = 10, classes: int = 3) -> Relu:
-        inner, outer = normal(seed, hidden, inputs), normal(seed + 1, classes, hidden)
-        return cls(inner, 0.3 * normal(seed + 2, hidden), outer / math.sqrt(hidden), 0.1 * normal(seed + 3, classes))
+        inner = normal(seed, hidden, inputs)
+        outer = normal(seed + 1, classes, hidden)
+        return cls(
+            inner,
+            0.3 * normal(seed + 2, hidden),
+            outer / math.sqrt(hidden),
+            0.1 * normal(seed + 3, classes),
+        )
 
     def __call__(self, x: Tensor) -> Tensor:
-        return (x.flatten(1) @ self.inner.T + self.inner_bias).relu() @ self.outer.T + self.outer_bias
+        return (
+            x.flatten(1) @ self.inner.T + self.inner_bias
+        ).relu() @ self.outer.T + self.outer_bias
 
 
 def smooth(seed: int, inputs: int = 6, classes: int = 4) -> Net:
     """A net without kinks, for gradients that are compared with finite differences."""
-    inner, outer = normal(seed, 8, inputs), normal(seed + 1, classes, 8)
+    inner = normal(seed, 8, inputs)
+    outer = normal(seed + 1, classes, 8)
     return lambda x: (x.flatten(1) @ inner.T).tanh() @ outer.T
 
 
 # ---- dynamic -----------------------------------------------------------------------------------------------------------------
 
 
-class Quantised(Defense):
+class Quantized(Defense):
     """Rounds its input at a named site: the true gradient is zero."""
 
     def __init__(self, net: Net, levels: int = 16) -> None:
-        self.net, self.levels = net, levels
+        self.net = net
+        self.levels = levels
 
-    def quantise(self, x: Tensor) -> Tensor:
+    def quantize(self, x: Tensor) -> Tensor:
         return (x * self.levels).round() / self.levels
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
-        return Trace((View("final", self.net(ctx.through("quantise", self.quantise, x))),))
+        return Trace((View("final", self.net(ctx.through("quantize", self.quantize, x))),))
 
 
 class Noisy(Defense):
@@ -165,7 +187,8 @@ class Noisy(Defense):
     random = True
 
     def __init__(self, net: Net, scale: float = 0.1) -> None:
-        self.net, self.scale = net, scale
+        self.net = net
+        self.scale = scale
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         return Trace((View("final", self.net(x + self.scale * ctx.randn_like(x))),))
@@ -177,7 +200,10 @@ class Purifier(Defense):
     random = True
 
     def __init__(self, net: Net, steps: int = 3, noise: float = 0.05, layers: int = 1) -> None:
-        self.net, self.steps, self.noise, self.layers = net, steps, noise, layers
+        self.net = net
+        self.steps = steps
+        self.noise = noise
+        self.layers = layers
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         def step(v: Tensor) -> Tensor:
@@ -209,7 +235,8 @@ class Shifted(Defense):
     """net(x - mu), with mu learned from somebody."""
 
     def __init__(self, net: Net, mu: Tensor) -> None:
-        self.net, self.mu = net, mu
+        self.net = net
+        self.mu = mu
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         return Trace((View("final", self.net(x - self.mu)),))

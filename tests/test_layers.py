@@ -11,7 +11,19 @@ import pytest
 ROOT = Path(__file__).parent.parent / "src" / "saddlepoint"
 FILES = sorted(ROOT.rglob("*.py"))
 
-ORDER = ("coins", "gradients", "defense", "attack", "game", "auditing", "run", "selftesting", "report", "papers", "cli")
+ORDER = (
+    "coins",
+    "gradients",
+    "defense",
+    "attack",
+    "game",
+    "auditing",
+    "run",
+    "selftesting",
+    "report",
+    "papers",
+    "cli",
+)
 LEAVES = (
     "data",
     "describe",
@@ -23,25 +35,47 @@ LEAVES = (
 )  # anybody may import them; they import nothing of ours but leaves
 # Stand beside the chain: may import leaves and the chain up to here.
 BESIDE = {"zoo": "game", "train": "game", "zoo.transductive": "game", "zoo.embedded": "game"}
-FRONT = ("papers", "cli")  # may import everything, and so may the package's own __init__ and __main__
+FRONT = (
+    "papers",
+    "cli",
+)  # may import everything, and so may the package's own __init__ and __main__
 UP_TO = {
     **{name: set(ORDER[: k + 1]) | set(LEAVES) for k, name in enumerate(ORDER)},
     **{name: set(LEAVES) for name in LEAVES},
-    **{name: set(ORDER[: ORDER.index(last) + 1]) | set(LEAVES) | {name} for name, last in BESIDE.items()},
+    **{
+        name: set(ORDER[: ORDER.index(last) + 1]) | set(LEAVES) | {name}
+        for name, last in BESIDE.items()
+    },
 }
 for front in FRONT:
     UP_TO[front] |= set(BESIDE) | set(ORDER)
 UP_TO["run"] |= {"zoo"}  # a specification may name an embedded model
 UP_TO["train"] |= {"zoo"}  # a recipe may rebuild one
-UP_TO["zoo.transductive"] |= {"zoo", "train"}  # what learns at test time is trained by the same pieces
-UP_TO["zoo.embedded"] |= {"zoo", "train", "zoo.transductive"}  # defences by name, those that learn at test time among them
+UP_TO["zoo.transductive"] |= {
+    "zoo",
+    "train",
+}  # what learns at test time is trained by the same pieces
+UP_TO["zoo.embedded"] |= {
+    "zoo",
+    "train",
+    "zoo.transductive",
+}  # defenses by name, those that learn at test time among them
 UP_TO["data"] |= {"coins"}  # what is done to images at random tosses them
 
 # (importing file, imported layer): why. An exception must be an import inside a function.
 EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("auditing", "run"): "`Audit.verify` has itself checked by the layer that keeps runs; imported only when asked",
-    ("auditing", "report"): "`Audit.to_html` writes the page about itself; report reads audits and is imported only when asked",
-    ("zoo", "zoo.embedded"): "`zoo.target` makes any defence by its name; some are made of the training loop, which knows the zoo",
+    (
+        "auditing",
+        "run",
+    ): "`Audit.verify` has itself checked by the layer that keeps runs; imported only when asked",
+    (
+        "auditing",
+        "report",
+    ): "`Audit.to_html` writes the page about itself; report reads audits and is imported only when asked",
+    (
+        "zoo",
+        "zoo.embedded",
+    ): "`zoo.target` makes any defense by its name; some are made of the training loop, which knows the zoo",
 }
 
 
@@ -50,7 +84,14 @@ def layer(module: str) -> str:
     parts = module.split(".")[1:]
     if not parts or parts == ["__main__"]:
         return "cli"
-    return next((inner for inner in (*LEAVES, *BESIDE) if "." in inner and ".".join(parts).startswith(inner)), parts[0])
+    return next(
+        (
+            inner
+            for inner in (*LEAVES, *BESIDE)
+            if "." in inner and ".".join(parts).startswith(inner)
+        ),
+        parts[0],
+    )
 
 
 def module(file: Path) -> str:
@@ -66,18 +107,25 @@ def imports(file: Path) -> list[tuple[str, bool]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: write imports of ours in full"
-            # `from saddlepoint import attack` imports a layer, `from saddlepoint.attack import PGD` a name of one.
-            names = [f"saddlepoint.{a.name}" for a in node.names] if node.module == "saddlepoint" else [node.module or ""]
+            # `from saddlepoint import attack` imports a layer, `from saddlepoint.attacks import PGD` a name of one.
+            names = (
+                [f"saddlepoint.{a.name}" for a in node.names]
+                if node.module == "saddlepoint"
+                else [node.module or ""]
+            )
         elif isinstance(node, ast.Import):
             names = [a.name for a in node.names]
         else:
             continue
-        found += [(name, id(node) in inner) for name in names if name.split(".")[0] == "saddlepoint"]
+        found += [
+            (name, id(node) in inner) for name in names if name.split(".")[0] == "saddlepoint"
+        ]
     return found
 
 
 def complaints(file: Path) -> list[str]:
-    own, wrong = layer(module(file)), []
+    own = layer(module(file))
+    wrong = []
     for name, inside in imports(file):
         other = layer(name)
         allowed = other in UP_TO.get(own, set()) or ((own, other) in EXCEPTIONS and inside)
@@ -88,25 +136,33 @@ def complaints(file: Path) -> list[str]:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
 def test_imports_point_left(file: Path) -> None:
-    assert layer(module(file)) in UP_TO, f"{file.relative_to(ROOT)} belongs to no layer: add it to the order above"
+    assert layer(module(file)) in UP_TO, (
+        f"{file.relative_to(ROOT)} belongs to no layer: add it to the order above"
+    )
     assert complaints(file) == []
 
 
 def test_the_rule_sees_what_it_should(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("test_layers.ROOT", tmp_path)
     cases = {
-        "attack/pgd.py": ("from saddlepoint.game import play", 1),
-        "attack/apgd.py": ("from saddlepoint.coins import Coins\nimport saddlepoint.defense", 0),
-        "data/mnist.py": ("from saddlepoint.attack.pgd import PGD", 1),
-        "zoo/deq.py": ("from saddlepoint.zoo.nets.wide import Wide\nfrom saddlepoint.attack.pgd import PGD", 0),
+        "attack/pgd.py": ("from saddlepoint.evaluation import play", 1),
+        "attack/apgd.py": ("from saddlepoint.rng import Coins\nimport saddlepoint.defenses", 0),
+        "data/mnist.py": ("from saddlepoint.attacks.pgd import PGD", 1),
+        "zoo/deq.py": (
+            "from saddlepoint.zoo.nets.wide import Wide\nfrom saddlepoint.attacks.pgd import PGD",
+            0,
+        ),
         "zoo/nets/wide.py": ("from saddlepoint.zoo.deq import DEQ", 1),
-        "auditing/audit.py": ("from saddlepoint.report import html", 1),
-        "auditing/lazy.py": ("def f():\n    from saddlepoint.report import html", 0),
-        "game/lazy.py": ("def f():\n    from saddlepoint.report import html", 1),
+        "auditing/audit.py": ("from saddlepoint.reports import html", 1),
+        "auditing/lazy.py": ("def f():\n    from saddlepoint.reports import html", 0),
+        "game/lazy.py": ("def f():\n    from saddlepoint.reports import html", 1),
         "game/top.py": ("from saddlepoint import audit", 1),
-        "papers/deq.py": ("from saddlepoint.train import fit\nfrom saddlepoint.run.kept import kept\nimport saddlepoint.report", 0),
+        "papers/deq.py": (
+            "from saddlepoint.training import fit\nfrom saddlepoint.runs.cached_play import kept\nimport saddlepoint.reports",
+            0,
+        ),
         "report/papers.py": ("from saddlepoint.papers import EXPERIMENTS", 1),
-        "cli.py": ("from saddlepoint.zoo import deq\nfrom saddlepoint.report import html", 0),
+        "cli.py": ("from saddlepoint.zoo import deq\nfrom saddlepoint.reports import html", 0),
     }
     for name, (text, count) in cases.items():
         file = tmp_path / name
@@ -121,15 +177,21 @@ def test_every_exception_has_a_reason() -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
 def test_every_file_is_about_something_and_short_enough_to_read(file: Path) -> None:
-    assert not {"utils", "misc", "common", "helpers"} & {part.lower() for part in file.relative_to(ROOT).with_suffix("").parts}
+    assert not {"utils", "misc", "common", "helpers"} & {
+        part.lower() for part in file.relative_to(ROOT).with_suffix("").parts
+    }
     lines = file.read_text().splitlines()
     assert len(lines) <= 400
     if file.name != "__init__.py":
         assert "from __future__ import annotations" in lines
-        assert ast.get_docstring(ast.parse(file.read_text())), f"{file.name} does not say what it is about"
+        assert ast.get_docstring(ast.parse(file.read_text())), (
+            f"{file.name} does not say what it is about"
+        )
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.FunctionDef):
-            assert (node.end_lineno or 0) - node.lineno < 60, f"{node.name} is too long to read at once"
+            assert (node.end_lineno or 0) - node.lineno < 60, (
+                f"{node.name} is too long to read at once"
+            )
 
 
 @pytest.mark.parametrize("name", [module(f) for f in FILES if "__all__ =" in f.read_text()])

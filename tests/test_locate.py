@@ -49,9 +49,9 @@ def test_a_dotted_name():
     assert locate("pathlib:Path.cwd")() == Path.cwd()
 
 
-def test_a_file_can_import_its_neighbour(write):
-    write("sub/neighbour_of_user.py", "value = 7")
-    write("sub/model.py", "from neighbour_of_user import value")
+def test_a_file_can_import_its_neighbor(write):
+    write("sub/neighbor_of_user.py", "value = 7")
+    write("sub/model.py", "from neighbor_of_user import value")
     assert locate("sub/model.py:value") == 7
 
 
@@ -102,7 +102,9 @@ def test_a_missing_file_is_named(tmp_path):
         locate(f"{tmp_path}/absent.py:x")
 
 
-@pytest.mark.parametrize("spec", ["no_such_package:x", "no_such_package.deeper:x", "email.no_such_part:x"])
+@pytest.mark.parametrize(
+    "spec", ["no_such_package:x", "no_such_package.deeper:x", "email.no_such_part:x"]
+)
 def test_a_missing_module_is_named(spec):
     with pytest.raises(LocateError, match=r"There is no module '.*no_such"):
         locate(spec)
@@ -110,14 +112,20 @@ def test_a_missing_module_is_named(spec):
 
 def test_a_module_whose_own_import_is_missing_is_not_called_missing(write):
     write("needs_of_user.py", "import no_such_thing")
-    with pytest.raises(LocateError, match=r"Importing needs_of_user raised ModuleNotFoundError.*no_such_thing"):
+    with pytest.raises(
+        LocateError, match=r"Importing needs_of_user raised ModuleNotFoundError.*no_such_thing"
+    ):
         locate("needs_of_user:x")
 
 
-@pytest.mark.parametrize("spec", ["broken_of_user.py:x", "broken_of_user:x"], ids=["file", "module"])
+@pytest.mark.parametrize(
+    "spec", ["broken_of_user.py:x", "broken_of_user:x"], ids=["file", "module"]
+)
 def test_an_import_that_raises_names_error_and_line(write, spec):
     write("broken_of_user.py", "\n1 / 0")
-    with pytest.raises(LocateError, match=r"ZeroDivisionError: division by zero \(broken_of_user\.py, line 2\)") as caught:
+    with pytest.raises(
+        LocateError, match=r"ZeroDivisionError: division by zero \(broken_of_user\.py, line 2\)"
+    ) as caught:
         locate(spec)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 

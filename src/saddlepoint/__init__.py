@@ -9,13 +9,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from saddlepoint.attack.aim import Gate, expected, hardest, last, loss_of_mean, mean_of_losses, mixture
-    from saddlepoint.attack.apgd import APGD
-    from saddlepoint.attack.cw import CW
-    from saddlepoint.attack.fab import FAB
-    from saddlepoint.attack.fmn import FMN
-    from saddlepoint.attack.lafeat import CosineAscent
-    from saddlepoint.attack.loss import (
+    from saddlepoint.attacks.aims import (
+        Gate,
+        expected,
+        last,
+        loss_of_mean,
+        max_over_views,
+        mean_of_losses,
+        mixture,
+    )
+    from saddlepoint.attacks.apgd import APGD
+    from saddlepoint.attacks.cw import CW
+    from saddlepoint.attacks.ensemble import AverageLoss, MinLoss
+    from saddlepoint.attacks.fab import FAB
+    from saddlepoint.attacks.fmn import FMN
+    from saddlepoint.attacks.lafeat import CosineAscent
+    from saddlepoint.attacks.losses import (
         cross_entropy,
         dlr,
         margin,
@@ -24,45 +33,55 @@ if TYPE_CHECKING:
         targeted_dlr,
         targeted_margin,
     )
-    from saddlepoint.attack.pgd import FGSM, PGD
-    from saddlepoint.attack.pool import AverageLoss, LeastLoss
-    from saddlepoint.attack.rays import RayS
-    from saddlepoint.attack.space import L1, L2, Ball, Linf, Radii, arbitrary
-    from saddlepoint.attack.square import Square
-    from saddlepoint.attack.vmi import VMI
-    from saddlepoint.auditing import Audit
-    from saddlepoint.auditing.probe import probe
-    from saddlepoint.auditing.smoothing import smoothing_certificate
-    from saddlepoint.auditing.traits import Trait, Traits
+    from saddlepoint.attacks.pgd import FGSM, PGD
+    from saddlepoint.attacks.rays import RayS
+    from saddlepoint.attacks.spaces import L1, L2, Ball, Linf, Radii, unbounded_ball
+    from saddlepoint.attacks.square import Square
+    from saddlepoint.attacks.vmi import VMI
+    from saddlepoint.audits import Audit
+    from saddlepoint.audits.diagnostics.smoothing import smoothing_certificate
+    from saddlepoint.audits.probes.probe import probe
+    from saddlepoint.audits.probes.traits import Trait, Traits
     from saddlepoint.data import load_data
-    from saddlepoint.defense import BlackBox, Confident, Context, Defense, LowEntropy, MultiExit, Plain, Trace, View
-    from saddlepoint.game import (
-        ByLabel,
+    from saddlepoint.defenses import (
+        BlackBox,
+        Confident,
+        Context,
+        Defense,
+        LowEntropy,
+        MultiExit,
+        Plain,
+        Trace,
+        View,
+    )
+    from saddlepoint.evaluation import (
+        BatchControl,
         Cascade,
-        Control,
         Direct,
+        Escalate,
         FixedPoint,
         GreedyModelSpace,
         JointEquilibrium,
+        MaxLossPoint,
         MultiTarget,
-        Onward,
         Outcomes,
-        Peak,
-        Pursuit,
         Restarts,
-        Retrained,
-        Searched,
+        RetrainedEnsemble,
         Skip,
+        SortedByLabel,
         Threat,
         Transfer,
+        WarmStart,
+        WorstCaseOrder,
         autoattack,
         evaluate,
         play,
         rand,
     )
-    from saddlepoint.game.aimer import NEED, aimer
-    from saddlepoint.game.exits import exit_game
-    from saddlepoint.game.partial import MaxAverage, lafeat, max_average, partial
+    from saddlepoint.games.aimer import NEED, aimer
+    from saddlepoint.games.exit_attacks import MaxAverage, lafeat, max_average, partial
+    from saddlepoint.games.exit_game import exit_game
+    from saddlepoint.games.runs.record import GameRecord
     from saddlepoint.gradients import (
         BPDA,
         SPSA,
@@ -70,55 +89,54 @@ if TYPE_CHECKING:
         Checkpointed,
         EoT,
         Exact,
-        FixedCoins,
+        FixedRandomness,
         Implicit,
         Phantom,
         SharedInverse,
         SimultaneousAdjoint,
         Smoothed,
     )
-    from saddlepoint.run import audit
-    from saddlepoint.run.games.record import GameRecord
-    from saddlepoint.selftesting import SelfTest, selftest
+    from saddlepoint.runs import audit
+    from saddlepoint.selftests import SelfTest, selftest
     from saddlepoint.zoo.multi_exit import attach_exits
 
 _HOME = {
-    "attack.aim": ("Gate", "expected", "hardest", "last", "loss_of_mean", "mean_of_losses", "mixture"),
-    "attack.apgd": ("APGD",),
-    "attack.cw": ("CW",),
-    "attack.fab": ("FAB",),
-    "attack.fmn": ("FMN",),
-    "attack.lafeat": ("CosineAscent",),
-    "attack.loss": (
+    "attacks.aims": ("Gate", "expected", "max_over_views", "last", "loss_of_mean", "mean_of_losses", "mixture"),
+    "attacks.apgd": ("APGD",),
+    "attacks.cw": ("CW",),
+    "attacks.fab": ("FAB",),
+    "attacks.fmn": ("FMN",),
+    "attacks.lafeat": ("CosineAscent",),
+    "attacks.losses": (
         "cross_entropy", "dlr", "margin", "probability_margin", "saturated", "targeted_dlr", "targeted_margin",
     ),
-    "attack.pgd": ("FGSM", "PGD"),
-    "attack.pool": ("AverageLoss", "LeastLoss"),
-    "attack.rays": ("RayS",),
-    "attack.space": ("L1", "L2", "Ball", "Linf", "Radii", "arbitrary"),
-    "attack.square": ("Square",),
-    "attack.vmi": ("VMI",),
-    "auditing": ("Audit",),
-    "auditing.probe": ("probe",),
-    "auditing.smoothing": ("smoothing_certificate",),
-    "auditing.traits": ("Trait", "Traits"),
+    "attacks.pgd": ("FGSM", "PGD"),
+    "attacks.ensemble": ("AverageLoss", "MinLoss"),
+    "attacks.rays": ("RayS",),
+    "attacks.spaces": ("L1", "L2", "Ball", "Linf", "Radii", "unbounded_ball"),
+    "attacks.square": ("Square",),
+    "attacks.vmi": ("VMI",),
+    "audits": ("Audit",),
+    "audits.probes.probe": ("probe",),
+    "audits.diagnostics.smoothing": ("smoothing_certificate",),
+    "audits.probes.traits": ("Trait", "Traits"),
     "data": ("load_data",),
-    "defense": ("BlackBox", "Confident", "Context", "Defense", "LowEntropy", "MultiExit", "Plain", "Trace", "View"),
-    "game": (
-        "ByLabel", "Cascade", "Control", "Direct", "FixedPoint", "GreedyModelSpace", "JointEquilibrium",
-        "MultiTarget", "Onward", "Outcomes", "Peak", "Pursuit", "Restarts", "Retrained", "Searched", "Skip", "Threat", "Transfer",
+    "defenses": ("BlackBox", "Confident", "Context", "Defense", "LowEntropy", "MultiExit", "Plain", "Trace", "View"),
+    "evaluation": (
+        "SortedByLabel", "Cascade", "BatchControl", "Direct", "FixedPoint", "GreedyModelSpace", "JointEquilibrium",
+        "MultiTarget", "WarmStart", "Outcomes", "MaxLossPoint", "Escalate", "Restarts", "RetrainedEnsemble", "WorstCaseOrder", "Skip", "Threat", "Transfer",
         "autoattack", "evaluate", "play", "rand",
     ),
-    "game.aimer": ("NEED", "aimer"),
-    "game.exits": ("exit_game",),
-    "game.partial": ("MaxAverage", "lafeat", "max_average", "partial"),
+    "games.aimer": ("NEED", "aimer"),
+    "games.exit_game": ("exit_game",),
+    "games.exit_attacks": ("MaxAverage", "lafeat", "max_average", "partial"),
     "gradients": (
-        "BPDA", "SPSA", "Backprop", "Checkpointed", "EoT", "Exact", "FixedCoins",
+        "BPDA", "SPSA", "Backprop", "Checkpointed", "EoT", "Exact", "FixedRandomness",
         "Implicit", "Phantom", "SharedInverse", "SimultaneousAdjoint", "Smoothed",
     ),
-    "run": ("audit",),
-    "run.games.record": ("GameRecord",),
-    "selftesting": ("SelfTest", "selftest"),
+    "runs": ("audit",),
+    "games.runs.record": ("GameRecord",),
+    "selftests": ("SelfTest", "selftest"),
     "zoo.multi_exit": ("attach_exits",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -140,47 +158,45 @@ __all__ = [
     "AverageLoss",
     "Backprop",
     "Ball",
+    "BatchControl",
     "BlackBox",
-    "ByLabel",
     "Cascade",
     "Checkpointed",
     "Confident",
     "Context",
-    "Control",
     "CosineAscent",
     "Defense",
     "Direct",
     "EoT",
+    "Escalate",
     "Exact",
-    "FixedCoins",
     "FixedPoint",
+    "FixedRandomness",
     "GameRecord",
     "Gate",
     "GreedyModelSpace",
     "Implicit",
     "JointEquilibrium",
-    "LeastLoss",
     "Linf",
     "LowEntropy",
     "MaxAverage",
+    "MaxLossPoint",
+    "MinLoss",
     "MultiExit",
     "MultiTarget",
-    "Onward",
     "Outcomes",
-    "Peak",
     "Phantom",
     "Plain",
-    "Pursuit",
     "Radii",
     "RayS",
     "Restarts",
-    "Retrained",
-    "Searched",
+    "RetrainedEnsemble",
     "SelfTest",
     "SharedInverse",
     "SimultaneousAdjoint",
     "Skip",
     "Smoothed",
+    "SortedByLabel",
     "Square",
     "Threat",
     "Trace",
@@ -188,8 +204,9 @@ __all__ = [
     "Traits",
     "Transfer",
     "View",
+    "WarmStart",
+    "WorstCaseOrder",
     "aimer",
-    "arbitrary",
     "attach_exits",
     "audit",
     "autoattack",
@@ -198,13 +215,13 @@ __all__ = [
     "evaluate",
     "exit_game",
     "expected",
-    "hardest",
     "lafeat",
     "last",
     "load_data",
     "loss_of_mean",
     "margin",
     "max_average",
+    "max_over_views",
     "mean_of_losses",
     "mixture",
     "partial",
@@ -217,6 +234,7 @@ __all__ = [
     "smoothing_certificate",
     "targeted_dlr",
     "targeted_margin",
+    "unbounded_ball",
 ]  # fmt: skip
 
 

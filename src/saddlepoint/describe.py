@@ -11,7 +11,7 @@ from numbers import Real
 from typing import Any
 
 # `field(default=..., metadata=TACIT)` is described only where it is not at its default: records from before it was there stay true.
-TACIT = {"tacit": True}
+OMIT_DEFAULT = {"tacit": True}
 
 Plain = str | int | float | bool | None | list["Plain"] | dict[str, "Plain"]
 
@@ -26,7 +26,10 @@ def describe(value: object) -> Plain:
         return describe(float(value))
     if is_dataclass(value) and not isinstance(value, type):
         told = [f for f in fields(value) if not _untold(f, getattr(value, f.name))]
-        return {"kind": type(value).__name__, **{f.name: describe(getattr(value, f.name)) for f in told}}
+        return {
+            "kind": type(value).__name__,
+            **{f.name: describe(getattr(value, f.name)) for f in told},
+        }
     if isinstance(value, tuple | list):
         return [describe(item) for item in value]
     if isinstance(value, frozenset | set):

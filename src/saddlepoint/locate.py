@@ -21,7 +21,7 @@ class LocateError(ValueError):
 def locate(spec: str) -> object:
     """The object that `spec` names, imported as if from the folder of the file, or from the current folder.
 
-    `file.py:name` runs the file; its neighbours can be imported while it runs. `package.module:name` imports a module
+    `file.py:name` runs the file; its neighbors can be imported while it runs. `package.module:name` imports a module
     that is installed or lies in the current folder. `name` may be dotted: `nets.py:Small.pretrained`. Importing runs
     the user's code: a spec is trusted as much as a script is.
     """
@@ -38,7 +38,9 @@ def locate(spec: str) -> object:
 def _run_file(path: Path) -> ModuleType:
     path = path.expanduser().resolve()
     if not path.is_file():
-        raise LocateError(f"There is no file {path}. Check the path; a relative one starts at {Path.cwd()}.")
+        raise LocateError(
+            f"There is no file {path}. Check the path; a relative one starts at {Path.cwd()}."
+        )
     # Named by path and content: two files called model.py stay apart, an edited file is run again, and an unchanged one
     # is not, so that its classes keep their identity.
     key = hashlib.sha256(str(path).encode() + b"\0" + path.read_bytes()).hexdigest()[:12]
@@ -68,7 +70,9 @@ def _import_module(name: str) -> ModuleType:
             raise LocateError(
                 f"There is no module {error.name!r}. Install it, start in the folder that holds it, or give a file: 'file.py:name'."
             ) from error
-        raise LocateError(f"Importing {name} raised {told(error)}. Install what it needs.") from error
+        raise LocateError(
+            f"Importing {name} raised {told(error)}. Install what it needs."
+        ) from error
     except (Exception, SystemExit) as error:
         raise LocateError(f"Importing {name} raised {told(error)}.") from error
 
@@ -79,8 +83,14 @@ def _attribute(holder: object, name: str, spec: str) -> object:
     except AttributeError:
         known = [word for word in dir(holder) if not word.startswith("_")]
         near = get_close_matches(name, known, n=1)
-        advice = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(known[:20]) or 'no public names'}."
-        raise LocateError(f"Nothing is called {name!r} in {spec.rpartition(':')[0]}. {advice}") from None
+        advice = (
+            f"Did you mean {near[0]!r}?"
+            if near
+            else f"It has: {', '.join(known[:20]) or 'no public names'}."
+        )
+        raise LocateError(
+            f"Nothing is called {name!r} in {spec.rpartition(':')[0]}. {advice}"
+        ) from None
 
 
 @contextmanager
@@ -100,8 +110,14 @@ def told(error: BaseException) -> str:
     # The line that can be changed: what it called into, torch say, is not the reader's.
     own = [frame for frame in frames if not _installed(Path(frame.filename))] or frames
     message = next(iter(str(error).strip().splitlines()), "")
-    return f"{type(error).__name__}: {message} ({Path(own[-1].filename).name}, line {own[-1].lineno})"
+    return (
+        f"{type(error).__name__}: {message} ({Path(own[-1].filename).name}, line {own[-1].lineno})"
+    )
 
 
 def _installed(path: Path) -> bool:
-    return "site-packages" in path.parts or path.is_relative_to(Path(__file__).parent) or str(path).startswith("<frozen")
+    return (
+        "site-packages" in path.parts
+        or path.is_relative_to(Path(__file__).parent)
+        or str(path).startswith("<frozen")
+    )

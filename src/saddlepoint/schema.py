@@ -17,7 +17,9 @@ def migrated(record: Record, migrations: Migrations, current: int, place: str) -
     """The record in the current schema: r_{k+1} = migrations[k](r_k). No `schema` means 0."""
     schema = record.get("schema", 0)
     if not isinstance(schema, int) or isinstance(schema, bool):
-        raise SchemaError(f"{place} holds a record of schema {schema!r}, expected a whole number up to {current}.")
+        raise SchemaError(
+            f"{place} holds a record of schema {schema!r}, expected a whole number up to {current}."
+        )
     if schema > current:
         raise SchemaError(
             f"{place} holds a record of schema {schema}; this version of saddlepoint knows schemas up to {current}. "

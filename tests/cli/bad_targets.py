@@ -5,16 +5,17 @@ from __future__ import annotations
 import sys
 
 import torch
-from cli_targets import Linear
+from tests.cli.cli_targets import Linear
 from torch import nn
 
 
-class Answering(nn.Module):
+class AnswerView(nn.Module):
     """A net, and what is made of its logits."""
 
     def __init__(self, change) -> None:
         super().__init__()
-        self.net, self.change = Linear(), change
+        self.net = Linear()
+        self.change = change
 
     def forward(self, x):
         return self.change(self.net(x))
@@ -61,47 +62,47 @@ def other_images():
 
 
 def dictionary():
-    return Answering(lambda z: {"logits": z}).eval()
+    return AnswerView(lambda z: {"logits": z}).eval()
 
 
 def pair():
-    return Answering(lambda z: (z, z)).eval()
+    return AnswerView(lambda z: (z, z)).eval()
 
 
 def nobody():
-    return Answering(lambda z: None).eval()
+    return AnswerView(lambda z: None).eval()
 
 
 def labels():
-    return Answering(lambda z: z.argmax(1)).eval()
+    return AnswerView(lambda z: z.argmax(1)).eval()
 
 
 def one_logit():
-    return Answering(lambda z: z[:, :1]).eval()
+    return AnswerView(lambda z: z[:, :1]).eval()
 
 
 def maps():
-    return Answering(lambda z: z[:, :, None, None]).eval()
+    return AnswerView(lambda z: z[:, :, None, None]).eval()
 
 
 def one_row():
-    return Answering(lambda z: z[:1]).eval()
+    return AnswerView(lambda z: z[:1]).eval()
 
 
 def few_classes():
-    return Answering(lambda z: z[:, :4]).eval()
+    return AnswerView(lambda z: z[:, :4]).eval()
 
 
 def no_number():
-    return Answering(lambda z: z / 0 - z / 0).eval()
+    return AnswerView(lambda z: z / 0 - z / 0).eval()
 
 
 def on_meta():
-    return Answering(lambda z: torch.empty(z.shape, device="meta")).eval()
+    return AnswerView(lambda z: torch.empty(z.shape, device="meta")).eval()
 
 
 def exploding():
-    return Answering(lambda z: 1e30 * z * 1e30).eval()
+    return AnswerView(lambda z: 1e30 * z * 1e30).eval()
 
 
 def overwriting():

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import saddlepoint as sp
-from saddlepoint.defense import Mix
+from saddlepoint.defenses import Mix
 
 
 class Linear(nn.Module):
@@ -40,7 +40,9 @@ class Halves(nn.Module):
         means = torch.stack([x[y == label].mean(0).flatten() for label in range(10)])
         rows = torch.arange(64) // 8
         parts = [rows < 4, rows >= 4, rows >= 0]
-        self.register_buffer("means", torch.stack([means * parts[k % 3] for k in range(exits)]))  # [L, 10, 64]
+        self.register_buffer(
+            "means", torch.stack([means * parts[k % 3] for k in range(exits)])
+        )  # [L, 10, 64]
 
     def forward(self, x):
         return [4 * (x.flatten(1) @ m.T - (m * m).sum(1) / 2) for m in self.means]
@@ -55,7 +57,7 @@ class Slowly(Halves):
 
 
 class Stages(sp.Defense):
-    """A defence with two views that are called otherwise than exits."""
+    """A defense with two views that are called otherwise than exits."""
 
     def __init__(self) -> None:
         self.net = Halves()

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import QUICK, TARGETS, call, told
+from tests.cli.commands import QUICK, TARGETS, call, told
 
-from saddlepoint.auditing import Audit
-from saddlepoint.cli.request import default_folder
+from saddlepoint.audits import Audit
+from saddlepoint.cli.options import default_folder
 
 
 def test_an_audit_prints_its_table_the_verdict_and_where_the_report_is():
@@ -31,7 +31,8 @@ def test_the_saved_record_names_data_classes_and_a_command_that_gives_the_same_a
     assert saved.data == "digits"
     assert saved.classes == tuple("0123456789")
     again = call(*saved.command.split()[1:], "--out", "there", "--json")
-    first, second = json.loads(Path("here/audit.json").read_text()), json.loads(again.stdout)
+    first = json.loads(Path("here/audit.json").read_text())
+    second = json.loads(again.stdout)
     for record in (first, second):
         record.pop("seconds")
         for row in record["rows"]:
@@ -65,7 +66,7 @@ def test_a_claim_is_tested_kept_and_told_again():
 
 
 @pytest.mark.parametrize("name", ["instance", "defense", "scores"])
-def test_models_defences_and_callables_are_audited(name):
+def test_models_defenses_and_callables_are_audited(name):
     result = call("audit", f"{TARGETS}:{name}", *QUICK, "--quiet")
     assert result.exit_code == 0, result.output
 
@@ -73,7 +74,17 @@ def test_models_defences_and_callables_are_audited(name):
 def test_a_model_of_the_zoo_and_a_file_of_images():
     images = np.random.default_rng(0).random((12, 1, 8, 8), dtype=np.float32)
     np.savez("mine.npz", x=images, y=np.arange(12) % 10)
-    result = call("audit", "zoo:digits-standard", "--data", "mine.npz", "--norm", "L2", "--budget", "quick", "--json")
+    result = call(
+        "audit",
+        "zoo:digits-standard",
+        "--data",
+        "mine.npz",
+        "--norm",
+        "L2",
+        "--budget",
+        "quick",
+        "--json",
+    )
     assert result.exit_code == 0, result.output
     record = json.loads(result.stdout)
     assert record["n"] == 12  # all there are
@@ -82,8 +93,12 @@ def test_a_model_of_the_zoo_and_a_file_of_images():
 
 def test_default_folders_are_plain_names():
     assert default_folder("zoo:digits-pgd", "linf", "0.15") == Path("runs/digits-pgd-linf-0.15")
-    assert default_folder("some/where/net.py:make", "linf", "8/255") == Path("runs/net-make-linf-8-255")
-    assert default_folder("my.models:Net.small", "l2", "0.5") == Path("runs/my.models-Net.small-l2-0.5")
+    assert default_folder("some/where/net.py:make", "linf", "8/255") == Path(
+        "runs/net-make-linf-8-255"
+    )
+    assert default_folder("my.models:Net.small", "l2", "0.5") == Path(
+        "runs/my.models-Net.small-l2-0.5"
+    )
     assert default_folder("zoo:runs/mine/digits-pgd", "l1", "12") == Path("runs/digits-pgd-l1-12")
 
 
@@ -98,9 +113,18 @@ def test_a_radius_that_is_none(eps):
         (["--norm", "l3"], "l3"),
         (["--budget", "huge"], "huge"),
         (["--n", "0"], "--n"),
-        (["--executor", "serial", "--workers", "2"], "--workers is for --executor processes, not serial"),
-        (["--workers", "2", "--address", "here:1"], "--workers is for --executor processes, not ray"),
-        (["--executor", "processes", "--address", "here:1"], "--address is for --executor ray, not processes"),
+        (
+            ["--executor", "serial", "--workers", "2"],
+            "--workers is for --executor processes, not serial",
+        ),
+        (
+            ["--workers", "2", "--address", "here:1"],
+            "--workers is for --executor processes, not ray",
+        ),
+        (
+            ["--executor", "processes", "--address", "here:1"],
+            "--address is for --executor ray, not processes",
+        ),
         (["--batch-size", "0"], "--batch-size"),
         (["--seed", "x"], "--seed"),
         (["--n", "501"], "n must be between 1 and 500"),
@@ -138,7 +162,9 @@ def test_targets_that_cannot_be_had(target, message):
 
 def test_a_place_that_cannot_be_written_to_is_found_before_the_attacks():
     Path("file").write_text("")
-    assert "Choose another folder with --out" in told("audit", f"{TARGETS}:make", *QUICK, "--out", "file/below")
+    assert "Choose another folder with --out" in told(
+        "audit", f"{TARGETS}:make", *QUICK, "--out", "file/below"
+    )
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch):
@@ -158,7 +184,9 @@ def test_a_mistake_shows_its_traceback_when_asked_to():
 
 
 def test_a_specification_is_run_from_its_file():
-    Path("spec.toml").write_text(f'target = "{TARGETS}:make"\nbudget = "quick"\n[data]\nn = 20\n[threat]\neps = "0.05"\n')
+    Path("spec.toml").write_text(
+        f'target = "{TARGETS}:make"\nbudget = "quick"\n[data]\nn = 20\n[threat]\neps = "0.05"\n'
+    )
     result = call("run", "spec.toml")
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[-1] == "Report: runs/spec/report.html"

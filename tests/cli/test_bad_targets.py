@@ -6,10 +6,10 @@ import json
 import re
 from pathlib import Path
 
-import bad_targets
 import pytest
+import tests.cli.bad_targets as bad_targets
 import torch
-from commands import QUICK, call, told
+from tests.cli.commands import QUICK, call, told
 
 import saddlepoint as sp
 
@@ -71,7 +71,10 @@ def test_the_library_says_the_same(ask, name):
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        (3, "a target is an nn.Module, a saddlepoint.Defense or a callable on batches of images, got int."),
+        (
+            3,
+            "a target is an nn.Module, a saddlepoint.Defense or a callable on batches of images, got int.",
+        ),
         (None, "got NoneType."),
         ("net.py:make", "got str."),
         (bad_targets.elsewhere(), "They are on cpu: move the target there, net.to"),
@@ -89,15 +92,21 @@ def test_what_only_the_library_can_be_handed(target, message):
 
 def test_labels_that_the_target_does_not_know():
     for ask in (sp.audit, sp.probe):
-        with pytest.raises(ValueError, match="labels go up to 9, but the target answers with 4 classes"):
+        with pytest.raises(
+            ValueError, match="labels go up to 9, but the target answers with 4 classes"
+        ):
             ask(bad_targets.few_classes(), X, Y, threat=sp.Linf(0.05))
-    assert "labels go up to 9, but the target answers with 4 classes" in told("probe", f"{BAD}:few_classes")
+    assert "labels go up to 9, but the target answers with 4 classes" in told(
+        "probe", f"{BAD}:few_classes"
+    )
 
 
 def test_a_target_that_writes_into_its_input_is_told_to_copy_it():
     with pytest.raises(ValueError, match=r"changes its input in place. Copy it first"):
         sp.audit(bad_targets.overwriting(), X, Y, threat=sp.Linf(0.05))
-    assert "changes its input in place. Copy it first" in told("audit", f"{BAD}:overwriting", *QUICK)
+    assert "changes its input in place. Copy it first" in told(
+        "audit", f"{BAD}:overwriting", *QUICK
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
@@ -108,7 +117,9 @@ def test_a_net_of_another_precision_that_converts_its_input_is_audited(dtype):
 
     audit = sp.audit(Converting().eval(), X, Y, threat=sp.Linf(0.05), budget="quick")
     plain = sp.audit(bad_targets.Linear().eval(), X, Y, threat=sp.Linf(0.05), budget="quick")
-    assert abs(audit.robust_accuracy - plain.robust_accuracy) <= 0.05  # one image of twenty, for what half precision rounds
+    assert (
+        abs(audit.robust_accuracy - plain.robust_accuracy) <= 0.05
+    )  # one image of twenty, for what half precision rounds
 
 
 TALKING = """
@@ -125,7 +136,9 @@ def make():
 
 
 @pytest.mark.parametrize(
-    "words", [("audit", *QUICK), ("audit", *QUICK, "--seed", "1", "--dry-run"), ("probe",)], ids=["audit", "plan", "probe"]
+    "words",
+    [("audit", *QUICK), ("audit", *QUICK, "--seed", "1", "--dry-run"), ("probe",)],
+    ids=["audit", "plan", "probe"],
 )
 def test_what_a_target_prints_never_mixes_with_the_result(words):
     Path("talking.py").write_text(TALKING)
@@ -137,7 +150,11 @@ def test_what_a_target_prints_never_mixes_with_the_result(words):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("def make(:\n", "SyntaxError"), ("", "Nothing is called 'make'"), ("import no_such_thing", "No module named")],
+    [
+        ("def make(:\n", "SyntaxError"),
+        ("", "Nothing is called 'make'"),
+        ("import no_such_thing", "No module named"),
+    ],
 )
 def test_a_file_that_cannot_be_run(text, message):
     Path("mine.py").write_text(text)

@@ -13,20 +13,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import QUICK, START, TARGETS, call, told
+from tests.cli.commands import QUICK, START, TARGETS, call, told
 
-from saddlepoint.run.inspect import summary
-from saddlepoint.run.spec import read
-from saddlepoint.run.store import Store
+from saddlepoint.runs.inspect import summary
+from saddlepoint.runs.spec import read
+from saddlepoint.runs.store import Store
 
 
 def start(*words: str) -> subprocess.Popen:
-    alone, pipe = {**os.environ, "OMP_NUM_THREADS": "1"}, subprocess.PIPE
-    return subprocess.Popen([sys.executable, "-c", START, *words], stdout=pipe, stderr=pipe, text=True, env=alone)
+    alone = {**os.environ, "OMP_NUM_THREADS": "1"}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, "-c", START, *words], stdout=pipe, stderr=pipe, text=True, env=alone
+    )
 
 
 def test_attacks_are_sent_by_name_and_the_command_says_so_again():
-    result = call("audit", f"{TARGETS}:make", *QUICK, "--attacks", "fgsm, pgd", "--out", "here", "--json")
+    result = call(
+        "audit", f"{TARGETS}:make", *QUICK, "--attacks", "fgsm, pgd", "--out", "here", "--json"
+    )
     assert result.exit_code == 0, result.output
     record = json.loads(result.stdout)
     assert [row["name"] for row in record["rows"]] == ["fgsm", "pgd"]
@@ -35,7 +40,8 @@ def test_attacks_are_sent_by_name_and_the_command_says_so_again():
 
 
 @pytest.mark.parametrize(
-    ("names", "message"), [("apgd-c", "Did you mean 'apgd-ce'?"), ("pgd,", "no attack is called ''"), ("zzz", "Known:")]
+    ("names", "message"),
+    [("apgd-c", "Did you mean 'apgd-ce'?"), ("pgd,", "no attack is called ''"), ("zzz", "Known:")],
 )
 def test_an_unknown_attack_is_answered_with_the_nearest(names, message):
     assert message in told("audit", f"{TARGETS}:make", "--attacks", names)
@@ -51,7 +57,9 @@ def test_what_no_option_can_say_is_asked_for_again_by_its_specification():
 
 
 def test_a_dry_run_prints_a_specification_that_runs_and_attacks_nothing():
-    result = call("audit", f"{TARGETS}:make", *QUICK, "--batch-size", "10", "--out", "here", "--dry-run")
+    result = call(
+        "audit", f"{TARGETS}:make", *QUICK, "--batch-size", "10", "--out", "here", "--dry-run"
+    )
     assert result.exit_code == 0, result.output
     assert "6 cells: 2 groups of images x clean, apgd-ce, apgd-dlr." in result.stderr
     assert "No remedies are tried for symptoms at this budget." in result.stderr
@@ -64,7 +72,9 @@ def test_a_dry_run_prints_a_specification_that_runs_and_attacks_nothing():
 
 def test_all_of_ones_own_images_are_still_all_when_read_from_the_specification():
     np.savez("mine.npz", x=np.zeros((600, 1, 8, 8), np.float32), y=np.arange(600) % 10)
-    Path("spec.toml").write_text(call("audit", f"{TARGETS}:make", "--data", "mine.npz", "--dry-run").stdout)
+    Path("spec.toml").write_text(
+        call("audit", f"{TARGETS}:make", "--data", "mine.npz", "--dry-run").stdout
+    )
     assert read(Path("spec.toml")).data.n is None
 
 
@@ -76,7 +86,9 @@ def test_a_page_can_be_watched_while_the_run_goes_on():
 
 
 def test_progress_tells_worst_case_survivors_cells_passes_and_time():
-    told_first, *lines = call("audit", f"{TARGETS}:make", *QUICK, "--out", "here").stderr.partition("costs less.")[::2]
+    told_first, *lines = call("audit", f"{TARGETS}:make", *QUICK, "--out", "here").stderr.partition(
+        "costs less."
+    )[::2]
     remedies, *lines = lines[0].strip().splitlines()
     assert "apgd-dlr" in told_first  # what will be sent, and why
     assert remedies.startswith("No remedies")
@@ -99,7 +111,12 @@ def test_memory_that_runs_out_is_met_with_smaller_batches_and_said():
     result = call("audit", f"{TARGETS}:hungry", *QUICK)
     assert result.exit_code == 0, result.output
     assert "memory ran out: batches of 128 were attacked in up to 2 parts" in result.stdout
-    assert call("audit", f"{TARGETS}:hungry", *QUICK, "--batch-size", "10", "--out", "small").stdout.count("memory") == 0
+    assert (
+        call(
+            "audit", f"{TARGETS}:hungry", *QUICK, "--batch-size", "10", "--out", "small"
+        ).stdout.count("memory")
+        == 0
+    )
 
 
 def test_memory_that_does_not_suffice_for_anything_is_one_clear_error():
@@ -112,12 +129,19 @@ def test_another_target_in_the_same_folder_is_said_and_does_no_harm():
     assert result.exit_code == 0, result.output
     assert f"here held an audit of {TARGETS}:make" in result.stderr
     assert summary(Path("here")).target == f"{TARGETS}:defense"
-    assert "3 of 3 cells are finished already" in call("audit", f"{TARGETS}:make", *QUICK, "--out", "here").stderr
+    assert (
+        "3 of 3 cells are finished already"
+        in call("audit", f"{TARGETS}:make", *QUICK, "--out", "here").stderr
+    )
 
 
 @pytest.mark.parametrize(
     ("address", "message"),
-    [("127.0.0.1:9", "nothing answers at 127.0.0.1:9"), ("here", "HOST:PORT"), ("127.0.0.1:99999", "nothing")],
+    [
+        ("127.0.0.1:9", "nothing answers at 127.0.0.1:9"),
+        ("here", "HOST:PORT"),
+        ("127.0.0.1:99999", "nothing"),
+    ],
 )
 def test_a_cluster_that_is_not_there_is_told_at_once(address, message):
     assert message in told("audit", f"{TARGETS}:make", *QUICK, "--quiet", "--address", address)
@@ -130,12 +154,15 @@ def test_a_folder_of_a_newer_version_is_refused():
 
 
 def test_a_place_where_no_folder_can_be_made():
-    assert "Choose another folder with --out" in told("audit", f"{TARGETS}:make", *QUICK, "--out", "/proc/here")
+    assert "Choose another folder with --out" in told(
+        "audit", f"{TARGETS}:make", *QUICK, "--out", "/proc/here"
+    )
 
 
 @pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
 def test_a_store_that_turns_read_only_keeps_what_is_finished(code, monkeypatch):
-    real, renamed = Path.rename, []
+    real = Path.rename
+    renamed = []
 
     def refuse(path, target):
         renamed.append(target)
@@ -146,7 +173,9 @@ def test_a_store_that_turns_read_only_keeps_what_is_finished(code, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(Path, "rename", refuse)
         message = told("audit", f"{TARGETS}:make", *QUICK, "--out", "here", "--quiet")
-    assert f"here cannot be written to ({os.strerror(code)}). All finished cells are safe" in message
+    assert (
+        f"here cannot be written to ({os.strerror(code)}). All finished cells are safe" in message
+    )
     assert len(Store(Path("here")).keys()) >= 1
     assert not list(Path("here/cells").glob(".*"))
 
@@ -154,13 +183,16 @@ def test_a_store_that_turns_read_only_keeps_what_is_finished(code, monkeypatch):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_without_permission_is_found_before_the_attacks():
     Path("here").mkdir(mode=0o500)
-    assert "Choose another folder with --out" in told("audit", f"{TARGETS}:make", *QUICK, "--out", "here")
+    assert "Choose another folder with --out" in told(
+        "audit", f"{TARGETS}:make", *QUICK, "--out", "here"
+    )
 
 
 def test_an_interrupt_ends_with_130_and_one_line_and_the_same_command_goes_on():
     words = ["audit", f"{TARGETS}:slow", *QUICK, "--batch-size", "2", "--out", "run"]
     process = start(*words)
-    ledger, deadline = Path("run/ledger.jsonl"), time.monotonic() + 60
+    ledger = Path("run/ledger.jsonl")
+    deadline = time.monotonic() + 60
     while not (ledger.is_file() and ledger.read_text().count('"cell"') >= 2):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
@@ -170,7 +202,10 @@ def test_an_interrupt_ends_with_130_and_one_line_and_the_same_command_goes_on():
     assert process.returncode == 130
     assert output == ""
     assert "Traceback" not in complaints
-    assert "of 30 cells are finished and kept. Run the same command to go on" in complaints.splitlines()[-1]
+    assert (
+        "of 30 cells are finished and kept. Run the same command to go on"
+        in complaints.splitlines()[-1]
+    )
     kept = Store(Path("run")).keys()
     assert 2 <= len(kept) < 30
     assert not summary(Path("run")).finished

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from commands import QUICK, TARGETS, call, told
-from test_failures import start
+from tests.cli.commands import QUICK, TARGETS, call, told
+from tests.cli.test_failures import start
 
 from saddlepoint import GameRecord
-from saddlepoint.cli.request import Attack, Rows, Subsets
-from saddlepoint.run.games.spec import GameSpec
-from saddlepoint.run.inspect import summary
-from saddlepoint.run.store import Store
+from saddlepoint.cli.options import Attack, Rows, Subsets
+from saddlepoint.games.runs.spec import GameSpec
+from saddlepoint.runs.inspect import summary
+from saddlepoint.runs.store import Store
 
 SMALL = ("--n", "40", "--eps", "0.2", "--attack", "fgsm")
 CELLS = 7 + 1 + 7 + 4
@@ -28,7 +28,7 @@ CELLS = 7 + 1 + 7 + 4
 @pytest.fixture(scope="module", autouse=True)
 def _few_draws():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("saddlepoint.run.games.play._DRAWS", 8)
+        patch.setattr("saddlepoint.games.runs.play._DRAWS", 8)
         yield
 
 
@@ -48,17 +48,40 @@ def run(made, tmp_path, monkeypatch):
 
 def test_a_game_prints_the_matrix_its_solution_and_every_strategy_under_every_attacker(made):
     folder, result = made
-    found, lines = GameRecord.load(folder), result.stdout.splitlines()
-    matrix = [line.split() for line in lines if line.strip().startswith("fgsm at ") and line.rstrip()[-1] in "0123456789*"]
+    found = GameRecord.load(folder)
+    lines = result.stdout.splitlines()
+    matrix = [
+        line.split()
+        for line in lines
+        if line.strip().startswith("fgsm at ") and line.rstrip()[-1] in "0123456789*"
+    ]
     assert len(matrix) == 7
     for a, words in enumerate(matrix):
-        assert [float(word.rstrip("*")) for word in words[3:]] == [round(100 * p, 1) for p in found.payoff[a].tolist()]
+        assert [float(word.rstrip("*")) for word in words[3:]] == [
+            round(100 * p, 1) for p in found.payoff[a].tolist()
+        ]
         assert [word.endswith("*") for word in words[3:]] == [d == a for d in range(7)]
-    told_of = ("restricted value", "NEED's mix", "duality gap", "AIMER's best response", "mismatch R_mis", "matched rows beaten")
-    assert all(any(line.strip().startswith(name) for line in lines) for name in (*told_of, "per-image game"))
+    told_of = (
+        "restricted value",
+        "NEED's mix",
+        "duality gap",
+        "AIMER's best response",
+        "mismatch R_mis",
+        "matched rows beaten",
+    )
+    assert all(
+        any(line.strip().startswith(name) for line in lines)
+        for name in (*told_of, "per-image game")
+    )
     for strategy in found.strategies:
-        [line] = [line for line in lines if line.strip().startswith(strategy.name) and line.count("%") == 5]
-        assert f"{100 * strategy.per_image.value:.1f} % ({100 * strategy.per_image.low:.1f}–" in line
+        [line] = [
+            line
+            for line in lines
+            if line.strip().startswith(strategy.name) and line.count("%") == 5
+        ]
+        assert (
+            f"{100 * strategy.per_image.value:.1f} % ({100 * strategy.per_image.low:.1f}–" in line
+        )
     assert "NEED less the best pure answer there" in result.stdout
     assert lines[-1] == f"Report: {folder / 'report.html'}"
     assert (folder / "report.html").stat().st_size > 10_000
@@ -71,8 +94,23 @@ def test_json_prints_the_record_and_nothing_else(run):
     record = json.loads(result.stdout)
     kept = json.loads((run / "game.json").read_text())
     assert {name: kept[name] for name in record} == record
-    assert (record["schema"], record["kind"], record["n"], record["built_on"]) == (1, "game", 40, 20)
-    assert {"payoff", "value", "equilibrium", "strategies", "gains", "spec", "passed", "hashes", "versions"} <= record.keys()
+    assert (record["schema"], record["kind"], record["n"], record["built_on"]) == (
+        1,
+        "game",
+        40,
+        20,
+    )
+    assert {
+        "payoff",
+        "value",
+        "equilibrium",
+        "strategies",
+        "gains",
+        "spec",
+        "passed",
+        "hashes",
+        "versions",
+    } <= record.keys()
     assert sum(record["equilibrium"]["mix"]) == pytest.approx(1)
 
 
@@ -85,18 +123,45 @@ def test_quiet_prints_the_outcome_alone(run):
 def test_the_command_of_the_record_asks_for_the_same_game(run):
     again = call(*GameRecord.load(run).command.split()[1:], "--out", run)
     assert again.exit_code == 0, again.output
-    assert again.stderr.splitlines() == ["7 of 7 cells are finished already.", "12 of 12 cells are finished already."]
+    assert again.stderr.splitlines() == [
+        "7 of 7 cells are finished already.",
+        "12 of 12 cells are finished already.",
+    ]
 
 
 @pytest.mark.parametrize("name", ["strategic", "stages"])
-def test_defences_with_several_views_are_played_without_their_strategy(name):
-    result = call("game", f"{TARGETS}:{name}", "--n", "8", "--eps", "0.2", "--attack", "fgsm", "--quiet", "--out", "here")
+def test_defenses_with_several_views_are_played_without_their_strategy(name):
+    result = call(
+        "game",
+        f"{TARGETS}:{name}",
+        "--n",
+        "8",
+        "--eps",
+        "0.2",
+        "--attack",
+        "fgsm",
+        "--quiet",
+        "--out",
+        "here",
+    )
     assert result.exit_code == 0, result.output
     assert GameRecord.load("here").exits == (3 if name == "strategic" else 2)
 
 
 def test_the_embedded_net_is_played_and_audited():
-    result = call("game", "zoo:digits-exits", "--eps", "0.15", "--n", "8", "--attack", "fgsm", "--subsets", "intervals", "--quiet")
+    result = call(
+        "game",
+        "zoo:digits-exits",
+        "--eps",
+        "0.15",
+        "--n",
+        "8",
+        "--attack",
+        "fgsm",
+        "--subsets",
+        "intervals",
+        "--quiet",
+    )
     assert result.exit_code == 0, result.output
     assert GameRecord.load("runs/game-digits-exits-linf-0.15").correct.shape == (10, 10, 4)
     audited = call("audit", f"{TARGETS}:exits", *QUICK)
@@ -105,10 +170,24 @@ def test_the_embedded_net_is_played_and_audited():
 
 def test_of_many_columns_those_that_matter_are_printed_and_where_the_rest_is():
     result = call(
-        "game", f"{TARGETS}:five", "--n", "8", "--eps", "0.2", "--attack", "fgsm", "--rows", "double-oracle", "--out", "here"
+        "game",
+        f"{TARGETS}:five",
+        "--n",
+        "8",
+        "--eps",
+        "0.2",
+        "--attack",
+        "fgsm",
+        "--rows",
+        "double-oracle",
+        "--out",
+        "here",
     )
     assert result.exit_code == 0, result.output
-    assert "16 of 31 columns, those of NEED's mix and the best pure ones (all are in here/game.json)" in result.stdout
+    assert (
+        "16 of 31 columns, those of NEED's mix and the best pure ones (all are in here/game.json)"
+        in result.stdout
+    )
     assert "when the double oracle stopped" in result.stdout
 
 
@@ -119,10 +198,16 @@ def test_of_many_columns_those_that_matter_are_printed_and_where_the_rest_is():
         ((f"{TARGETS}:make",), "attach_exits"),
         ((f"{TARGETS}:scores",), "ascend gradients"),
         ((f"{TARGETS}:training",), "Call net.eval() first"),
-        ((f"{TARGETS}:twenty",), "Use subsets='intervals' (210 runs of neighbouring exits), and rows='double-oracle'"),
+        (
+            (f"{TARGETS}:twenty",),
+            "Use subsets='intervals' (210 runs of neighboring exits), and rows='double-oracle'",
+        ),
         ((f"{TARGETS}:exits", "--eps", "8/0"), "got '8/0'"),
         ((f"{TARGETS}:exits", "--split", "1.5"), "split: Input should be less than 1"),
-        ((f"{TARGETS}:exits", "--n", "2", "--split", "0.1"), "leaves 0 to build the game and 2 to score"),
+        (
+            (f"{TARGETS}:exits", "--n", "2", "--split", "0.1"),
+            "leaves 0 to build the game and 2 to score",
+        ),
         ((f"{TARGETS}:exits", "--attack", "pgd"), "pgd"),
         ((f"{TARGETS}:exits", "--tolerance", "0"), "tolerance"),
         ((f"{TARGETS}:exits", "--data", "digit"), "Did you mean 'digits'?"),
@@ -138,13 +223,29 @@ def test_what_cannot_be_played_is_said_before_anything_is_attacked(words, messag
 
 def test_the_choices_of_the_command_line_are_those_of_the_specification():
     for name, choices in (("attack", Attack), ("subsets", Subsets), ("rows", Rows)):
-        assert get_args(GameSpec.model_fields[name].annotation) == tuple(choice.value for choice in choices)
+        assert get_args(GameSpec.model_fields[name].annotation) == tuple(
+            choice.value for choice in choices
+        )
 
 
 def test_an_interrupt_stops_between_cells_and_the_same_command_goes_on():
-    words = ["game", f"{TARGETS}:slowly", "--n", "12", "--eps", "0.2", "--attack", "fgsm", "--batch-size", "2", "--out", "run"]
+    words = [
+        "game",
+        f"{TARGETS}:slowly",
+        "--n",
+        "12",
+        "--eps",
+        "0.2",
+        "--attack",
+        "fgsm",
+        "--batch-size",
+        "2",
+        "--out",
+        "run",
+    ]
     process = start(*words)
-    ledger, deadline = Path("run/ledger.jsonl"), time.monotonic() + 60
+    ledger = Path("run/ledger.jsonl")
+    deadline = time.monotonic() + 60
     while not (ledger.is_file() and ledger.read_text().count('"cell"') >= 2):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
@@ -152,7 +253,10 @@ def test_an_interrupt_stops_between_cells_and_the_same_command_goes_on():
     process.send_signal(signal.SIGINT)
     output, complaints = process.communicate(timeout=60)
     assert (process.returncode, output) == (130, "")
-    assert "of 21 cells are finished and kept. Run the same command to go on" in complaints.splitlines()[-1]
+    assert (
+        "of 21 cells are finished and kept. Run the same command to go on"
+        in complaints.splitlines()[-1]
+    )
     done = len(Store(Path("run")).keys())
     assert 2 <= done < 21
     assert (summary(Path("run")).kind, summary(Path("run")).finished) == ("game", False)
@@ -165,7 +269,11 @@ def test_an_interrupt_stops_between_cells_and_the_same_command_goes_on():
 
 def test_runs_lists_and_shows_games_beside_audits(run):
     assert call("audit", f"{TARGETS}:make", *QUICK, "--out", "runs/other", "--quiet").exit_code == 0
-    lines = {words[0]: words for line in call("runs", "list").stdout.splitlines() if len(words := line.split()) > 5}
+    lines = {
+        words[0]: words
+        for line in call("runs", "list").stdout.splitlines()
+        if len(words := line.split()) > 5
+    }
     assert lines["mine"][1:5] == ["game", f"{TARGETS}:exits", "Linf", "0.2"]
     assert lines["mine"][-2:] == ["finished", f"{CELLS}/{CELLS}"]
     assert lines["other"][1] == "audit"
@@ -177,7 +285,7 @@ def test_runs_lists_and_shows_games_beside_audits(run):
 
 
 def test_verify_plays_every_point_again_in_a_fresh_process(run, monkeypatch):
-    monkeypatch.setattr("saddlepoint.run.games.play._DRAWS", 200)  # as the fresh process has it
+    monkeypatch.setattr("saddlepoint.games.runs.play._DRAWS", 200)  # as the fresh process has it
     assert call("game", f"{TARGETS}:exits", *SMALL, "--out", run, "--quiet").exit_code == 0
     good = call("runs", "verify", run)
     assert good.exit_code == 0, good.output
@@ -188,7 +296,9 @@ def test_export_writes_the_matrix(run):
     found = GameRecord.load(run)
     rows = list(csv.DictReader(io.StringIO(call("runs", "export", run).stdout)))
     assert [row["attack"] for row in rows] == [row.name for row in found.rows]
-    assert [float(row["1+3"]) for row in rows] == found.payoff[:, found.columns.index("1+3")].tolist()
+    assert [float(row["1+3"]) for row in rows] == found.payoff[
+        :, found.columns.index("1+3")
+    ].tolist()
     assert [float(row["probability"]) for row in rows] == list(found.attacker)
     assert json.loads(call("runs", "export", run, "--json").stdout) == found.record()
     assert "exported with --format csv or json" in told("runs", "export", run, "--format", "latex")

@@ -12,13 +12,14 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from commands import START, TARGETS, call, told
+from tests.cli.commands import START, TARGETS, call, told
 
-from saddlepoint import train, zoo
+from saddlepoint import training as train
+from saddlepoint import zoo
 from saddlepoint.cli import errors
 from saddlepoint.data import PULLABLE
-from saddlepoint.game import Stand
-from saddlepoint.train import recipes
+from saddlepoint.evaluation import FixedPoints
+from saddlepoint.training import recipes
 from saddlepoint.zoo.adaptive import TABLE
 
 COMMANDS = (
@@ -29,7 +30,9 @@ COMMANDS = (
 )  # fmt: skip
 
 
-rebuilding = import_module("saddlepoint.train.rebuild")  # the package's attribute of this name is the function
+rebuilding = import_module(
+    "saddlepoint.training.rebuild"
+)  # the package's attribute of this name is the function
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: "-".join(words) or "none")
@@ -40,7 +43,16 @@ def test_every_help_page_teaches_by_example(words):
 
 
 def test_help_does_not_wait_for_torch():
-    heavy = ("torch", "pydantic", "numpy", "scipy", "sklearn", "plotly", "pooch", "saddlepoint.run")
+    heavy = (
+        "torch",
+        "pydantic",
+        "numpy",
+        "scipy",
+        "sklearn",
+        "plotly",
+        "pooch",
+        "saddlepoint.runs",
+    )
     code = (
         "import sys\nfrom saddlepoint.cli import app\n"
         f"for words in {[[*words, '--help'] for words in COMMANDS]!r}:\n"
@@ -53,7 +65,7 @@ def test_help_does_not_wait_for_torch():
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: "-".join(words) or "none")
 def test_help_answers_within_half_a_second_of_computing(words):
-    """CPU time, not wall time: the machine may be busy. One of eight tries, since a neighbour also costs cache."""
+    """CPU time, not wall time: the machine may be busy. One of eight tries, since a neighbor also costs cache."""
     assert any(cpu_seconds(*words, "--help") < 0.5 for _ in range(8))
 
 
@@ -75,7 +87,9 @@ def test_shells_can_complete_commands(shell, monkeypatch):
     monkeypatch.setenv("COMP_CWORD", "1")
     monkeypatch.setenv("_TYPER_COMPLETE_ARGS", "saddlepoint run")
     monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
-    done = subprocess.run([sys.executable, "-c", START], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", START], capture_output=True, text=True, check=False
+    )
     assert "runs" in done.stdout
 
 
@@ -95,27 +109,47 @@ def test_zoo_lists_every_model_with_its_scores():
     assert f"{100 * records[0]['measured']['accuracy']['clean']:.1f} %" in result.stdout
 
 
-def test_zoo_says_what_adaptive_defences_do_beside_their_scores():
+def test_zoo_says_what_adaptive_defenses_do_beside_their_scores():
     """Table 1 of Croce et al. 2022: every row stands in one line with a model of that class, for readers and for programs."""
     printed = call("zoo").stdout.splitlines()
-    records = {record["defense"]: record for record in json.loads(call("zoo", "--json").stdout) if record["defense"]}
+    records = {
+        record["defense"]: record
+        for record in json.loads(call("zoo", "--json").stdout)
+        if record["defense"]
+    }
     for row in TABLE:
         (line,) = (line.split() for line in printed if f" {row.name} " in line)
         sorted_as = records[row.name]["taxonomy"]
         assert line[2] == sorted_as["principle"] == row.principle
-        assert " ".join(line[3:]).startswith(", ".join(row.blocks) + f" {records[row.name]['net']} ")
+        assert " ".join(line[3:]).startswith(
+            ", ".join(row.blocks) + f" {records[row.name]['net']} "
+        )
         assert tuple(sorted_as["blocks"]) == row.blocks
     assert records["DENT"]["taxonomy"] is None
-    assert any("IP: input purification; MA: model adaptation; IA: iterative algorithm" in line for line in printed)
+    assert any(
+        "IP: input purification; MA: model adaptation; IA: iterative algorithm" in line
+        for line in printed
+    )
 
 
-def test_train_makes_a_defence_that_can_be_audited():
+def test_train_makes_a_defense_that_can_be_audited():
     result = call("train", "digits-anti-adversary", "--out", "mine")
     assert result.exit_code == 0, result.output
     assert "Record: mine/digits-anti-adversary.json" in result.stdout
-    packaged, mine = zoo.entry("digits-anti-adversary"), zoo.entry("digits-anti-adversary", "mine")
+    packaged = zoo.entry("digits-anti-adversary")
+    mine = zoo.entry("digits-anti-adversary", "mine")
     assert mine.measured.accuracy["clean"] == packaged.measured.accuracy["clean"]
-    audited = call("audit", "zoo:mine/digits-anti-adversary", "--eps", "0.15", "--n", "5", "--budget", "quick", "--quiet")
+    audited = call(
+        "audit",
+        "zoo:mine/digits-anti-adversary",
+        "--eps",
+        "0.15",
+        "--n",
+        "5",
+        "--budget",
+        "quick",
+        "--quiet",
+    )
     assert audited.exit_code == 0, audited.output
     assert "Did you mean 'digits-anti-adversary'?" in told("train", "digits-anti-adversry")
 
@@ -123,18 +157,30 @@ def test_train_makes_a_defence_that_can_be_audited():
 def test_train_writes_a_model_that_can_be_audited(monkeypatch):
     short = replace(train.RECIPES["digits-fast"], epochs=1)
     monkeypatch.setattr(recipes, "RECIPES", {"digits-fast": short})
-    monkeypatch.setattr(rebuilding, "measure", partial(train.measure, adversaries=(Stand(),)))
+    monkeypatch.setattr(rebuilding, "measure", partial(train.measure, adversaries=(FixedPoints(),)))
     result = call("train", "digits-fast", "--out", "mine")
     assert result.exit_code == 0, result.output
     assert "epoch 1 of 1" in result.stderr
     assert "saddlepoint audit zoo:mine/digits-fast --eps 0.15" in result.stdout
-    audited = call("audit", "zoo:mine/digits-fast", "--eps", "0.15", "--n", "10", "--budget", "quick", "--quiet")
+    audited = call(
+        "audit",
+        "zoo:mine/digits-fast",
+        "--eps",
+        "0.15",
+        "--n",
+        "10",
+        "--budget",
+        "quick",
+        "--quiet",
+    )
     assert audited.exit_code == 0, audited.output
 
 
 def test_train_tells_programs_the_record_and_nothing_else(monkeypatch):
-    monkeypatch.setattr(recipes, "RECIPES", {"digits-fast": replace(train.RECIPES["digits-fast"], epochs=1)})
-    monkeypatch.setattr(rebuilding, "measure", partial(train.measure, adversaries=(Stand(),)))
+    monkeypatch.setattr(
+        recipes, "RECIPES", {"digits-fast": replace(train.RECIPES["digits-fast"], epochs=1)}
+    )
+    monkeypatch.setattr(rebuilding, "measure", partial(train.measure, adversaries=(FixedPoints(),)))
     result = call("train", "digits-fast", "--out", "mine", "--json")
     assert (result.exit_code, result.stderr) == (0, "")
     told = json.loads(result.stdout)
@@ -160,7 +206,9 @@ def test_data_pull_refuses_what_it_cannot_get():
     assert "nothing to pull" in told("data", "pull", "digits", "--root", "here")
     assert "Did you mean 'mnist'?" in told("data", "pull", "mnits", "--root", "here")
     nowhere = "http://127.0.0.1:9"  # the discard port: nobody listens
-    assert "Could not download" in told("data", "pull", "mnist", "--root", "here", "--base-url", nowhere)
+    assert "Could not download" in told(
+        "data", "pull", "mnist", "--root", "here", "--base-url", nowhere
+    )
     Path("file").write_text("")
     assert "Cannot write" in told("data", "pull", "mnist", "--root", "file")
 
@@ -175,7 +223,20 @@ def test_data_pull_tells_programs_where_it_is(monkeypatch):
 
 def test_report_tells_programs_what_it_wrote():
     for name in ("a", "b"):
-        assert call("audit", f"{TARGETS}:make", "--n", "10", "--budget", "quick", "--out", name, "--quiet").exit_code == 0
+        assert (
+            call(
+                "audit",
+                f"{TARGETS}:make",
+                "--n",
+                "10",
+                "--budget",
+                "quick",
+                "--out",
+                name,
+                "--quiet",
+            ).exit_code
+            == 0
+        )
     for words, page in ((("a",), "a/report.html"), (("a", "b"), "site/index.html")):
         result = call("report", *words, "--json")
         assert (result.exit_code, result.stderr) == (0, "")
@@ -184,9 +245,18 @@ def test_report_tells_programs_what_it_wrote():
 
 
 def test_a_report_of_an_earlier_request_is_refused():
-    assert call("audit", f"{TARGETS}:make", "--n", "10", "--budget", "quick", "--out", "run", "--quiet").exit_code == 0
+    assert (
+        call(
+            "audit", f"{TARGETS}:make", "--n", "10", "--budget", "quick", "--out", "run", "--quiet"
+        ).exit_code
+        == 0
+    )
     asked = json.loads(Path("run/run.json").read_text())
-    for changes in ({"cells": asked["cells"][1:]}, {"seed": 7}, {"target": {**asked["target"], "name": "other"}}):
+    for changes in (
+        {"cells": asked["cells"][1:]},
+        {"seed": 7},
+        {"target": {**asked["target"], "name": "other"}},
+    ):
         Path("run/run.json").write_text(json.dumps({**asked, **changes}))
         for words in (("report", "run"), ("report", "run", "-o", "site/")):
             assert "its run.json asks for another one" in told(*words)
@@ -196,7 +266,12 @@ def test_a_report_of_an_earlier_request_is_refused():
 
 
 def test_report_is_written_again():
-    assert call("audit", f"{TARGETS}:make", "--n", "10", "--budget", "quick", "--out", "run", "--quiet").exit_code == 0
+    assert (
+        call(
+            "audit", f"{TARGETS}:make", "--n", "10", "--budget", "quick", "--out", "run", "--quiet"
+        ).exit_code
+        == 0
+    )
     before = Path("run/report.html").read_bytes()
     Path("run/report.html").unlink()
     assert call("report", "run").stdout == "run/report.html\n"
@@ -207,9 +282,20 @@ def test_report_is_written_again():
 
 def test_a_run_that_is_missing_or_damaged_is_told():
     assert "no audit.json in nowhere" in told("report", "nowhere")
-    assert call("audit", f"{TARGETS}:make", "--n", "10", "--budget", "quick", "--out", "run", "--quiet").exit_code == 0
+    assert (
+        call(
+            "audit", f"{TARGETS}:make", "--n", "10", "--budget", "quick", "--out", "run", "--quiet"
+        ).exit_code
+        == 0
+    )
     good = Path("run/audit.json").read_text()
-    for damaged in ("{", "[]", "{}", good.replace('"schema": 3', '"schema": 99'), good.replace('"seed"', '"sede"')):
+    for damaged in (
+        "{",
+        "[]",
+        "{}",
+        good.replace('"schema": 3', '"schema": 99'),
+        good.replace('"seed"', '"sede"'),
+    ):
         Path("run/audit.json").write_text(damaged)
         assert "run holds" in told("report", "run")
     Path("run/audit.json").write_text(good)
@@ -220,11 +306,15 @@ def test_a_run_that_is_missing_or_damaged_is_told():
 def test_demo_compares_models_and_ends_with_the_report():
     result = call("demo", "--n", "1", "--budget", "quick", "--out", "shown")
     assert result.exit_code == 0, result.output
-    assert all(name in result.stdout for name in ("digits-standard", "digits-pgd", "digits-trades", "digits-dent", "digits-rmc"))
+    assert all(
+        name in result.stdout
+        for name in ("digits-standard", "digits-pgd", "digits-trades", "digits-dent", "digits-rmc")
+    )
     assert result.stdout.splitlines()[-1] == "Report: shown/index.html"
     page = Path("shown/index.html").read_text()
     assert all(
-        Path("shown", name, "report.html").is_file() and f"{name}/report.html" in page for name in ("digits-pgd", "digits-trades")
+        Path("shown", name, "report.html").is_file() and f"{name}/report.html" in page
+        for name in ("digits-pgd", "digits-trades")
     )
     again = call("demo", "--n", "2", "--budget", "quick", "--out", "shown", "--json")
     assert again.stderr == ""
@@ -237,8 +327,10 @@ def test_demo_compares_models_and_ends_with_the_report():
     ]
 
 
-def test_no_colours_where_nobody_sees_them():
-    done = subprocess.run([sys.executable, "-c", START, "--help"], capture_output=True, text=True, check=True)
+def test_no_colors_where_nobody_sees_them():
+    done = subprocess.run(
+        [sys.executable, "-c", START, "--help"], capture_output=True, text=True, check=True
+    )
     assert "\x1b[" not in done.stdout
 
 

@@ -12,13 +12,24 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import TARGETS, call, told
+from tests.cli.commands import TARGETS, call, told
 
-from saddlepoint.auditing import Audit
-from saddlepoint.run import doctor
+from saddlepoint.audits import Audit
+from saddlepoint.runs import doctor
 from saddlepoint.zoo import models
 
-ASKED = ("audit", f"{TARGETS}:make", "--budget", "quick", "--n", "20", "--eps", "0.05", "--batch-size", "10")
+ASKED = (
+    "audit",
+    f"{TARGETS}:make",
+    "--budget",
+    "quick",
+    "--n",
+    "20",
+    "--eps",
+    "0.05",
+    "--batch-size",
+    "10",
+)
 
 
 @pytest.fixture(scope="module")
@@ -76,14 +87,20 @@ def test_verify_ends_with_0_for_a_sound_run_and_with_1_for_another(run):
     assert bad.exit_code == 1
     found = json.loads(bad.stdout)
     assert not found["passed"]
-    assert [check["name"] for check in found["checks"] if not check["passed"]] == ["accuracy", "record"]
+    assert [check["name"] for check in found["checks"] if not check["passed"]] == [
+        "accuracy",
+        "record",
+    ]
     assert "no run.json" in told("runs", "verify", "nowhere")
 
 
 def test_export_writes_what_report_export_writes(run):
     rows = list(csv.DictReader(io.StringIO(call("runs", "export", run).stdout)))
     assert [row["name"] for row in rows] == ["apgd-ce", "apgd-dlr"]
-    assert call("runs", "export", run, "--per", "example", "-o", "examples.csv").stdout == "examples.csv\n"
+    assert (
+        call("runs", "export", run, "--per", "example", "-o", "examples.csv").stdout
+        == "examples.csv\n"
+    )
     assert Path("examples.csv").read_bytes().count(b"\r\n") == 21
     assert json.loads(call("runs", "export", run, "--json").stdout)["n"] == 20
     assert r"\begin{tabular}" in call("runs", "export", run, "--format", "latex").stdout
@@ -113,16 +130,24 @@ def test_a_doctor_that_finds_nothing_wrong_ends_with_0(tmp_path):
     result = call("doctor", "--root", tmp_path, "--runs", tmp_path / "runs")
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[-1] == "Everything that is needed works."
-    found = {one["name"]: one for one in json.loads(call("doctor", "--root", tmp_path, "--json").stdout)}
+    found = {
+        one["name"]: one for one in json.loads(call("doctor", "--root", tmp_path, "--json").stdout)
+    }
     assert found["data digits"]["state"] == "ok"
-    assert found["data cifar10"] == {"name": "data cifar10", "state": "note", "message": "not here: saddlepoint data pull cifar10"}
+    assert found["data cifar10"] == {
+        "name": "data cifar10",
+        "state": "note",
+        "message": "not here: saddlepoint data pull cifar10",
+    }
 
 
 def findings(runs: Path = Path("runs"), root: Path = Path("nowhere")) -> dict[str, doctor.Finding]:
     return {finding.name: finding for finding in doctor.examine(runs, root)}
 
 
-def test_a_package_that_cannot_be_imported_is_a_problem_and_an_optional_one_a_note(monkeypatch, tmp_path):
+def test_a_package_that_cannot_be_imported_is_a_problem_and_an_optional_one_a_note(
+    monkeypatch, tmp_path
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     monkeypatch.setitem(sys.modules, "ray", None)
@@ -139,7 +164,9 @@ def test_weights_that_are_not_the_recorded_ones_are_a_problem(monkeypatch, tmp_p
     shutil.copytree(models.WEIGHTS, tmp_path / "weights")
     victim = tmp_path / "weights" / "digits-pgd.safetensors"
     victim.write_bytes(victim.read_bytes()[:-1] + b"\1")
-    monkeypatch.setattr("saddlepoint.zoo.target", lambda name: models.target(name, tmp_path / "weights"))
+    monkeypatch.setattr(
+        "saddlepoint.zoo.target", lambda name: models.target(name, tmp_path / "weights")
+    )
     found = findings()
     assert found["zoo:digits-pgd"].state == "problem"
     assert hashlib.sha256(victim.read_bytes()).hexdigest() in found["zoo:digits-pgd"].message

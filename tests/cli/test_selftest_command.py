@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from commands import call, told
+from tests.cli.commands import call, told
 
-from saddlepoint.selftesting import CASES
+from saddlepoint.selftests import CASES
 
 
 def test_the_command_tests_prints_and_writes(tmp_path: Path) -> None:

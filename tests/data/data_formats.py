@@ -14,14 +14,22 @@ def random_bytes(*shape: int) -> np.ndarray:
 
 
 def idx_bytes(array: np.ndarray) -> bytes:
-    return bytes((0, 0, 8, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+    return (
+        bytes((0, 0, 8, array.ndim))
+        + struct.pack(f">{array.ndim}I", *array.shape)
+        + array.tobytes()
+    )
 
 
-def write_mnist(folder: Path, x: np.ndarray, y: np.ndarray, stem: str = "t10k", zipped: bool = True) -> Path:
+def write_mnist(
+    folder: Path, x: np.ndarray, y: np.ndarray, stem: str = "t10k", zipped: bool = True
+) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for part, array in ((f"{stem}-images-idx3-ubyte", x), (f"{stem}-labels-idx1-ubyte", y)):
         content = idx_bytes(array)
-        (folder / f"{part}{'.gz' * zipped}").write_bytes(gzip.compress(content) if zipped else content)
+        (folder / f"{part}{'.gz' * zipped}").write_bytes(
+            gzip.compress(content) if zipped else content
+        )
     return folder
 
 

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_formats import random_bytes
+from tests.data.data_formats import random_bytes
 
 from saddlepoint.data import DataError, load_data
 from saddlepoint.data.unpickle import unpickle_arrays
 
-X, Y = random_bytes(12, 3072), np.arange(12, dtype=np.uint8) % 10
+X = random_bytes(12, 3072)
+Y = np.arange(12, dtype=np.uint8) % 10
 STEMS = [f"data_batch_{i}" for i in range(1, 6)]
 
 
@@ -36,7 +37,12 @@ def write_pickles(root: Path, protocol: int = 2) -> Path:
     folder.mkdir(parents=True)
     for i, stem in enumerate([*STEMS, "test_batch"]):
         rows = slice(2 * i, 2 * i + 2)
-        batch = {"batch_label": stem, "labels": Y[rows].tolist(), "data": X[rows], "filenames": ["a.png", "b.png"]}
+        batch = {
+            "batch_label": stem,
+            "labels": Y[rows].tolist(),
+            "data": X[rows],
+            "filenames": ["a.png", "b.png"],
+        }
         (folder / stem).write_bytes(pickle.dumps(batch, protocol=protocol))
     return folder
 
@@ -100,7 +106,11 @@ class Malicious:
 def test_a_pickle_that_asks_for_a_function_is_refused_and_nothing_runs(tmp_path, where):
     trap = tmp_path / "trap"
     evil = Malicious(os.mkdir, str(trap))
-    content = {"alone": evil, "as a value": {"data": evil}, "inside an array": {"data": np.array([evil], dtype=object)}}
+    content = {
+        "alone": evil,
+        "as a value": {"data": evil},
+        "inside an array": {"data": np.array([evil], dtype=object)},
+    }
     folder = write_pickles(tmp_path)
     (folder / "test_batch").write_bytes(pickle.dumps(content[where], protocol=2))
     with pytest.raises(DataError, match=r"refused: the pickle asks for|expected arrays of numbers"):
@@ -108,7 +118,11 @@ def test_a_pickle_that_asks_for_a_function_is_refused_and_nothing_runs(tmp_path,
     assert not trap.exists()
 
 
-@pytest.mark.parametrize("call", [eval, exec, getattr, np.load, np.ndarray], ids=lambda call: getattr(call, "__name__", "?"))
+@pytest.mark.parametrize(
+    "call",
+    [eval, exec, getattr, np.load, np.ndarray],
+    ids=lambda call: getattr(call, "__name__", "?"),
+)
 def test_no_function_of_builtins_or_numpy_can_be_called(call):
     with pytest.raises(DataError):
         unpickle_arrays(pickle.dumps({"data": Malicious(call, "1")}, protocol=4), "file")
@@ -126,7 +140,9 @@ def test_an_array_whose_size_lies_is_refused():
         unpickle_arrays(whole.replace(b"K\x04\x85", b"K\x05\x85"), "file")
 
 
-@pytest.mark.parametrize("content", [b"", b"junk", pickle.dumps({"data": 1})[:-4], pickle.dumps([1])])
+@pytest.mark.parametrize(
+    "content", [b"", b"junk", pickle.dumps({"data": 1})[:-4], pickle.dumps([1])]
+)
 def test_a_damaged_pickle_is_refused(content):
     with pytest.raises(DataError, match="file"):
         unpickle_arrays(content, "file")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_formats import random_bytes
+from tests.data.data_formats import random_bytes
 
 from saddlepoint.data import DataError, load_data
 from saddlepoint.data.cifar100 import COARSE, COARSE_OF, FINE
@@ -27,7 +27,9 @@ def _few_rows(monkeypatch):
 
 
 def numbers(split):
-    return [COARSE.index(name) for name in FAMILIES[split]], [FINE.index(name) for name in NAMES[split]]
+    return [COARSE.index(name) for name in FAMILIES[split]], [
+        FINE.index(name) for name in NAMES[split]
+    ]
 
 
 def write_binary(root: Path) -> Path:
@@ -35,7 +37,9 @@ def write_binary(root: Path) -> Path:
     folder.mkdir(parents=True)
     for split in ("train", "test"):
         labels = np.array(numbers(split), np.uint8).T
-        (folder / f"{split}.bin").write_bytes(np.concatenate([labels, X[ROWS[split]]], axis=1).tobytes())
+        (folder / f"{split}.bin").write_bytes(
+            np.concatenate([labels, X[ROWS[split]]], axis=1).tobytes()
+        )
     return folder
 
 
@@ -44,7 +48,12 @@ def write_pickles(root: Path) -> Path:
     folder.mkdir(parents=True)
     for split in ("train", "test"):
         coarse, fine = numbers(split)
-        batch = {"filenames": ["a.png"], "fine_labels": fine, "coarse_labels": coarse, "data": X[ROWS[split]]}
+        batch = {
+            "filenames": ["a.png"],
+            "fine_labels": fine,
+            "coarse_labels": coarse,
+            "data": X[ROWS[split]],
+        }
         (folder / split).write_bytes(pickle.dumps(batch, protocol=2))
     return folder
 
@@ -73,7 +82,10 @@ def test_both_layouts_hold_the_same_images_and_labels(tmp_path, split):
 
 def test_n_takes_the_first(tmp_path):
     write_binary(tmp_path)
-    assert load_data("cifar100", root=tmp_path, split="train", n=3).y.tolist() == numbers("train")[1][:3]
+    assert (
+        load_data("cifar100", root=tmp_path, split="train", n=3).y.tolist()
+        == numbers("train")[1][:3]
+    )
 
 
 @pytest.mark.parametrize("change", [-1, -3074, 1])
@@ -89,7 +101,9 @@ def test_a_binary_file_of_another_size_is_refused(tmp_path, change):
 def test_labels_that_do_not_belong_together_are_refused(tmp_path, labels):
     path = write_binary(tmp_path) / "test.bin"
     path.write_bytes(bytes(labels) + path.read_bytes()[2:])
-    with pytest.raises(DataError, match=f"row 0 has fine label {labels[1]} and coarse label {labels[0]}"):
+    with pytest.raises(
+        DataError, match=f"row 0 has fine label {labels[1]} and coarse label {labels[0]}"
+    ):
         load_data("cifar100", root=tmp_path)
 
 
@@ -98,7 +112,10 @@ def test_labels_that_do_not_belong_together_are_refused(tmp_path, labels):
     [
         ({"fine_labels": [0, 1]}, r"expected `data`.*found keys \['fine_labels'\]"),
         ({"data": X[:2], "fine_labels": [0, 1]}, "expected `coarse_labels`, a list of 2"),
-        ({"data": X[:2], "coarse_labels": [4, 1], "fine_labels": [0, "fish"]}, "expected `fine_labels`, a list of 2"),
+        (
+            {"data": X[:2], "coarse_labels": [4, 1], "fine_labels": [0, "fish"]},
+            "expected `fine_labels`, a list of 2",
+        ),
     ],
 )
 def test_a_pickle_of_something_else_is_refused(tmp_path, batch, message):

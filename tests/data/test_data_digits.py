@@ -8,7 +8,10 @@ from saddlepoint.data import load_data
 
 
 def test_the_split_never_changes():
-    assert load_data("digits").digest() == "7e59c37842f21cc719fbad60b7c91e1439c786190960e1f71eafc0fcda5841d1"
+    assert (
+        load_data("digits").digest()
+        == "7e59c37842f21cc719fbad60b7c91e1439c786190960e1f71eafc0fcda5841d1"
+    )
     train = load_data("digits", split="train")
     assert train.digest() == "f86ace65a2fcc3ea4b60078ada4b05ac974bf881de857351e71c7844cc868bca"
 
@@ -23,7 +26,8 @@ def test_train_and_test_are_all_images_once():
 
 
 def test_every_class_has_its_share_of_the_test_set():
-    train, test = load_data("digits", split="train"), load_data("digits")
+    train = load_data("digits", split="train")
+    test = load_data("digits")
     for digit in range(10):
         tested = int((test.y == digit).sum())
         total = tested + int((train.y == digit).sum())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_formats import ppm_bytes, random_bytes
+from tests.data.data_formats import ppm_bytes, random_bytes
 
 from saddlepoint.data import DataError, load_data
 from saddlepoint.data.ppm import read_ppm
@@ -25,7 +25,9 @@ def write_training(folder: Path, classes: int = 3, each: int = 4) -> Path:
         names = [f"00000_{i:05d}.ppm" for i in range(each)]
         for name in names:
             (place / name).write_bytes(ppm_bytes(flat(10 * label)))
-        (place / f"GT-{label:05d}.csv").write_text(HEADER + "".join(f"{name};30;40;5;5;25;35;{label}\n" for name in names))
+        (place / f"GT-{label:05d}.csv").write_text(
+            HEADER + "".join(f"{name};30;40;5;5;25;35;{label}\n" for name in names)
+        )
     return folder
 
 
@@ -38,7 +40,9 @@ def write_test(folder: Path, table: Path) -> None:
     table.write_text(HEADER + "".join(f"{name};30;40;5;5;25;35;{label}\n" for name, label in rows))
 
 
-@pytest.mark.parametrize("place", ["gtsrb/GTSRB/Final_Training/Images", "GTSRB/Training", "gtsrb/Final_Training/Images"])
+@pytest.mark.parametrize(
+    "place", ["gtsrb/GTSRB/Final_Training/Images", "GTSRB/Training", "gtsrb/Final_Training/Images"]
+)
 def test_training_images_follow_their_tables_in_a_mixed_order(tmp_path, place):
     write_training(tmp_path / place)
     data = load_data("gtsrb", root=tmp_path, split="train")
@@ -64,7 +68,7 @@ def test_resizing_a_linear_ramp_keeps_it_linear(tmp_path):
     write_test(tmp_path / "GTSRB/Final_Test/Images", tmp_path / "GTSRB/GT-final_test.csv")
     (tmp_path / "GTSRB/Final_Test/Images/00000.ppm").write_bytes(ppm_bytes(ramp))
     row = load_data("gtsrb", root=tmp_path, n=1).x[0, 0, 16] * 255
-    # Output pixel i is centred on input 2 i + 1/2, where the ramp is 4 i + 1; borders lack half their neighbours.
+    # Output pixel i is centerd on input 2 i + 1/2, where the ramp is 4 i + 1; borders lack half their neighbors.
     expected = [4 * i + 1 for i in range(1, 31)]
     assert row[1:-1].tolist() == pytest.approx(expected, abs=1e-3)
 
@@ -82,7 +86,11 @@ def test_shrinking_averages_what_it_drops(tmp_path):
 @pytest.mark.parametrize(("name", "folder"), [("gtsrb", "gtsrb"), ("gtsrb10", "gtsrb10")])
 def test_arrays_in_a_folder(tmp_path, name, folder):
     (tmp_path / folder).mkdir()
-    np.savez(tmp_path / folder / "test.npz", x=random_bytes(3, 32, 32, 3), y=np.array([9, 0, 2], np.uint8))
+    np.savez(
+        tmp_path / folder / "test.npz",
+        x=random_bytes(3, 32, 32, 3),
+        y=np.array([9, 0, 2], np.uint8),
+    )
     data = load_data(name, root=tmp_path)
     assert data.x.shape == (3, 3, 32, 32)
     assert data.classes[9] == "No passing"

@@ -6,16 +6,20 @@ import gzip
 
 import numpy as np
 import pytest
-from data_formats import idx_bytes, random_bytes, write_mnist
+from tests.data.data_formats import idx_bytes, random_bytes, write_mnist
 
 from saddlepoint.data import DataError, load_data
 from saddlepoint.data.idx import read_idx
 
-X, Y = random_bytes(5, 28, 28), np.array([3, 1, 4, 1, 5], np.uint8)
+X = random_bytes(5, 28, 28)
+Y = np.array([3, 1, 4, 1, 5], np.uint8)
 
 
 @pytest.mark.parametrize("zipped", [True, False], ids=["gz", "plain"])
-@pytest.mark.parametrize(("name", "folder"), [("mnist", "mnist"), ("mnist", "MNIST/raw"), ("fashion-mnist", "fashion-mnist")])
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [("mnist", "mnist"), ("mnist", "MNIST/raw"), ("fashion-mnist", "fashion-mnist")],
+)
 def test_images_come_back_as_written(tmp_path, name, folder, zipped):
     write_mnist(tmp_path / folder, X, Y, zipped=zipped)
     data = load_data(name, root=tmp_path)
@@ -72,7 +76,9 @@ def test_a_damaged_gzip_is_refused(tmp_path, damage):
         read_idx(path)
 
 
-@pytest.mark.parametrize("page", [b"<!DOCTYPE html><p>moved", b"\n <HTML>", b"\xef\xbb\xbf<?xml version='1.0'?><Error/>"])
+@pytest.mark.parametrize(
+    "page", [b"<!DOCTYPE html><p>moved", b"\n <HTML>", b"\xef\xbb\xbf<?xml version='1.0'?><Error/>"]
+)
 def test_a_web_page_in_place_of_data_is_named(tmp_path, page):
     path = tmp_path / "images.gz"
     path.write_bytes(page)

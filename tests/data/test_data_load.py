@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_formats import random_bytes, write_mnist
+from tests.data.data_formats import random_bytes, write_mnist
 
 from saddlepoint.data import SOURCES, DataError, data_roots, load_data
 
@@ -77,7 +77,12 @@ def test_a_function_that_gives_something_else_is_refused(mine, name, message):
 
 @pytest.mark.parametrize(
     ("given", "meant"),
-    [("cifar", "cifar10"), ("MNIST", "mnist"), ("fashion_mnist", "fashion-mnist"), ("tiny_imagenet", "tiny-imagenet")],
+    [
+        ("cifar", "cifar10"),
+        ("MNIST", "mnist"),
+        ("fashion_mnist", "fashion-mnist"),
+        ("tiny_imagenet", "tiny-imagenet"),
+    ],
 )
 def test_an_unknown_name_suggests_the_nearest(given, meant):
     with pytest.raises(DataError, match=f"Did you mean '{meant}'"):
@@ -123,7 +128,11 @@ def test_the_root_is_the_argument_then_the_environment_then_the_cache(tmp_path, 
 
 @pytest.mark.parametrize(
     ("name", "size", "first"),
-    [("mnist", 10000, [7, 2, 1, 0, 4]), ("cifar10", 10000, [3, 8, 8, 0, 6]), ("gtsrb10", 4800, [9, 4, 4, 1, 5])],
+    [
+        ("mnist", 10000, [7, 2, 1, 0, 4]),
+        ("cifar10", 10000, [3, 8, 8, 0, 6]),
+        ("gtsrb10", 4800, [9, 4, 4, 1, 5]),
+    ],
 )
 def test_the_published_files(real_data, name, size, first):
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from data_formats import random_bytes
+from tests.data.data_formats import random_bytes
 
 from saddlepoint.data import DataError, load_data
 
@@ -43,7 +43,12 @@ def test_an_ambiguous_layout_is_refused_until_it_is_said(tmp_path, shape):
 
 
 def test_floats_are_kept_and_classes_are_named(tmp_path):
-    np.savez(tmp_path / "my.npz", x=np.full((4, 1, 2, 2), 0.25), y=Y, classes=["cat", "dog", "eel", "fox"])
+    np.savez(
+        tmp_path / "my.npz",
+        x=np.full((4, 1, 2, 2), 0.25),
+        y=Y,
+        classes=["cat", "dog", "eel", "fox"],
+    )
     data = load_data(str(tmp_path / "my.npz"))
     assert data.x.unique().tolist() == [0.25]
     assert data.classes[3] == "fox"

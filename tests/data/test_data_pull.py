@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_formats import idx_bytes, random_bytes
+from tests.data.data_formats import idx_bytes, random_bytes
 
 from saddlepoint.data import PULLABLE, SOURCES, DataError, load_data, pull
 from saddlepoint.data.remote import Remote
@@ -82,7 +82,10 @@ def offer(server, monkeypatch):
 
 
 def mnist() -> dict[str, bytes]:
-    return {IMAGES: idx_bytes(random_bytes(2, 28, 28)), LABELS: idx_bytes(np.array([7, 2], np.uint8))}
+    return {
+        IMAGES: idx_bytes(random_bytes(2, 28, 28)),
+        LABELS: idx_bytes(np.array([7, 2], np.uint8)),
+    }
 
 
 def tar(**files: bytes) -> bytes:
@@ -113,7 +116,10 @@ def files_below(folder: Path) -> list[str]:
 @pytest.mark.parametrize("progress", [True, False])
 def test_what_was_pulled_can_be_loaded(server, offer, tmp_path, progress):
     offer("mnist", **mnist())
-    assert pull("mnist", root=tmp_path, base_url=server.url + "/", progress=progress) == tmp_path / "mnist"
+    assert (
+        pull("mnist", root=tmp_path, base_url=server.url + "/", progress=progress)
+        == tmp_path / "mnist"
+    )
     assert load_data("mnist", root=tmp_path).y.tolist() == [7, 2]
     assert files_below(tmp_path) == [f"mnist/{IMAGES}", f"mnist/{LABELS}"]
 
@@ -210,7 +216,10 @@ def test_an_archive_is_unpacked_once_and_deleted(server, offer, tmp_path, monkey
 
 
 def test_a_half_unpacked_folder_is_not_trusted(server, offer, tmp_path):
-    offer("cifar10", **{"cifar-10-binary.tar.gz": tar(**{"cifar-10-batches-bin/test_batch.bin": b"whole"})})
+    offer(
+        "cifar10",
+        **{"cifar-10-binary.tar.gz": tar(**{"cifar-10-batches-bin/test_batch.bin": b"whole"})},
+    )
     half = tmp_path / "cifar10" / "cifar-10-batches-bin" / "test_batch.bin"
     half.parent.mkdir(parents=True)
     half.write_bytes(b"ha")
@@ -220,7 +229,10 @@ def test_a_half_unpacked_folder_is_not_trusted(server, offer, tmp_path):
 
 @pytest.mark.parametrize("damage", ["deleted", "cut short"])
 def test_an_unpacked_file_that_was_lost_is_pulled_again(server, offer, tmp_path, damage):
-    offer("cifar10", **{"cifar-10-binary.tar.gz": tar(**{"cifar-10-batches-bin/test_batch.bin": b"whole"})})
+    offer(
+        "cifar10",
+        **{"cifar-10-binary.tar.gz": tar(**{"cifar-10-batches-bin/test_batch.bin": b"whole"})},
+    )
     pull("cifar10", root=tmp_path, base_url=server.url, progress=False)
     file = tmp_path / "cifar10" / "cifar-10-batches-bin" / "test_batch.bin"
     if damage == "deleted":
@@ -232,7 +244,13 @@ def test_an_unpacked_file_that_was_lost_is_pulled_again(server, offer, tmp_path,
 
 
 def test_archives_that_share_a_folder_are_merged(server, offer, tmp_path):
-    offer("gtsrb", **{"a.zip": zipped(**{"GTSRB/Training/a": b"a"}), "b.zip": zipped(**{"GTSRB/Final_Test/b": b"b"})})
+    offer(
+        "gtsrb",
+        **{
+            "a.zip": zipped(**{"GTSRB/Training/a": b"a"}),
+            "b.zip": zipped(**{"GTSRB/Final_Test/b": b"b"}),
+        },
+    )
     pull("gtsrb", root=tmp_path, base_url=server.url, progress=False)
     assert files_below(tmp_path / "gtsrb" / "GTSRB") == ["Final_Test/b", "Training/a"]
 
@@ -246,7 +264,8 @@ def test_a_tar_that_reaches_outside_is_refused(server, offer, tmp_path):
 
 def test_a_tar_with_a_link_to_outside_is_refused(server, offer, tmp_path):
     link = tarfile.TarInfo("link")
-    link.type, link.linkname = tarfile.SYMTYPE, "/etc"
+    link.type = tarfile.SYMTYPE
+    link.linkname = "/etc"
     offer("cifar10", **{"cifar-10-binary.tar.gz": tar_of([(link, b"")])})
     with pytest.raises(DataError, match="Could not unpack"):
         pull("cifar10", root=tmp_path, base_url=server.url, progress=False)
@@ -262,7 +281,9 @@ def test_a_zip_that_reaches_outside_stays_inside(server, offer, tmp_path):
 
 
 @pytest.mark.parametrize(("file", "name"), [("a.zip", "gtsrb"), ("a.tar.gz", "cifar10")])
-def test_an_archive_that_cannot_be_unpacked_is_kept_and_not_trusted(server, offer, tmp_path, file, name):
+def test_an_archive_that_cannot_be_unpacked_is_kept_and_not_trusted(
+    server, offer, tmp_path, file, name
+):
     offer(name, **{file: b"not an archive"})
     with pytest.raises(DataError, match="Could not unpack"):
         pull(name, root=tmp_path, base_url=server.url, progress=False)

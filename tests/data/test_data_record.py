@@ -77,11 +77,17 @@ def test_digest_depends_on_pixels_labels_and_shape_and_on_nothing_else():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"x": torch.zeros(3, 1, 2, 2, dtype=torch.float64)}, r"x must be float32 \[N, C, H, W\], got float64"),
+        (
+            {"x": torch.zeros(3, 1, 2, 2, dtype=torch.float64)},
+            r"x must be float32 \[N, C, H, W\], got float64",
+        ),
         ({"x": torch.zeros(3, 4)}, r"got float32 \[3, 4\]"),
         ({"y": torch.tensor([0.0, 1.0, 1.0])}, r"y must be int64 \[N\], got float32"),
         ({"y": torch.tensor([0, 1])}, "3 images and y has 2 labels"),
-        ({"x": torch.zeros(0, 1, 2, 2), "y": torch.zeros(0, dtype=torch.int64)}, "at least one image"),
+        (
+            {"x": torch.zeros(0, 1, 2, 2), "y": torch.zeros(0, dtype=torch.int64)},
+            "at least one image",
+        ),
         ({"x": torch.full((3, 1, 2, 2), math.nan)}, "12 that are not finite"),
         ({"x": torch.full((3, 1, 2, 2), math.inf)}, "12 that are not finite"),
         ({"x": torch.full((3, 1, 2, 2), 128.0)}, "found 128..128. Divide by 255"),
@@ -96,19 +102,27 @@ def test_what_is_wrong_is_named(changes, message):
 
 
 def test_bytes_become_unit_floats():
-    data = from_arrays("toy", np.array([0, 51, 255, 0], np.uint8).reshape(1, 1, 2, 2), np.array([0]), ["a"])
+    data = from_arrays(
+        "toy", np.array([0, 51, 255, 0], np.uint8).reshape(1, 1, 2, 2), np.array([0]), ["a"]
+    )
     # 51 / 255 = 1/5 is the float32 nearest to it: one correctly rounded division.
     assert data.x.flatten().tolist() == pytest.approx([0, 0.2, 1, 0], rel=2**-24)
 
 
 def test_a_column_of_labels_is_accepted():
-    assert from_arrays("toy", np.zeros((2, 1, 1, 1)), np.array([[1], [0]]), ["a", "b"]).y.tolist() == [1, 0]
+    assert from_arrays(
+        "toy", np.zeros((2, 1, 1, 1)), np.array([[1], [0]]), ["a", "b"]
+    ).y.tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
-        (np.zeros((1, 1, 1, 1), np.int64), np.array([0]), r"x must be uint8 \(0..255\) or float \(0..1\), got int64"),
+        (
+            np.zeros((1, 1, 1, 1), np.int64),
+            np.array([0]),
+            r"x must be uint8 \(0..255\) or float \(0..1\), got int64",
+        ),
         (np.zeros((1, 1, 1, 1)), np.array([0.0]), "labels must be integers, got float64"),
         (np.zeros((1, 1, 1, 1)), np.array(["cat"]), "labels must be integers"),
     ],

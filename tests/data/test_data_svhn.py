@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from data_formats import random_bytes
 from scipy.io import savemat
+from tests.data.data_formats import random_bytes
 
 from saddlepoint.data import DataError, load_data
 
-X, Y = random_bytes(32, 32, 3, 4), np.array([[10], [1], [9], [10]], np.uint8)
+X = random_bytes(32, 32, 3, 4)
+Y = np.array([[10], [1], [9], [10]], np.uint8)
 
 
 def write(root, **arrays):

@@ -13,7 +13,7 @@ from saddlepoint.data import DataError, load_data
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two classes, three training and one validation image each; an image file holds its grey level as text."""
+    """Two classes, three training and one validation image each; an image file holds its gray level as text."""
     folder = tmp_path / "tiny-imagenet-200"
     (folder / "val" / "images").mkdir(parents=True)
     (folder / "wnids.txt").write_text("n02\nn01\n")
@@ -24,7 +24,9 @@ def folder(tmp_path: Path) -> Path:
         for i in range(3):
             (images / f"{name}_{i}.JPEG").write_text(str(level))
         (folder / "val" / "images" / f"val_{level}.JPEG").write_text(str(level))
-    (folder / "val" / "val_annotations.txt").write_text("val_20.JPEG\tn02\t0\t0\t62\t62\nval_10.JPEG\tn01\t0\t0\t62\t62\n")
+    (folder / "val" / "val_annotations.txt").write_text(
+        "val_20.JPEG\tn02\t0\t0\t62\t62\nval_10.JPEG\tn01\t0\t0\t62\t62\n"
+    )
     return folder
 
 
@@ -76,11 +78,13 @@ def test_without_pillow_the_error_says_how_to_get_it(folder, monkeypatch):
 
 def test_jpeg_files_are_decoded(folder):
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
-    for level in (10, 20):  # one is stored in grey, as some of the published files are
+    for level in (10, 20):  # one is stored in gray, as some of the published files are
         picture = image.fromarray(np.full((64, 64), level, np.uint8))
-        (picture if level == 10 else picture.convert("RGB")).save(folder / "val" / "images" / f"val_{level}.JPEG", "JPEG")
+        (picture if level == 10 else picture.convert("RGB")).save(
+            folder / "val" / "images" / f"val_{level}.JPEG", "JPEG"
+        )
     data = load_data("tiny-imagenet", root=folder)
-    # A flat picture has no detail to lose: JPEG rounds its level by at most the quantisation of the mean.
+    # A flat picture has no detail to lose: JPEG rounds its level by at most the quantization of the mean.
     assert (data.x * 255).mean((1, 2, 3)).tolist() == pytest.approx([20, 10], abs=2)
 
 

@@ -27,8 +27,12 @@ def test_every_example_runs_and_prints_what_is_shown(page, tmp_path, monkeypatch
             assert capsys.readouterr().out.strip() == shown.strip()
 
 
-def test_the_readme_audits_a_defence_of_the_readers_own_in_twenty_lines_and_shows_what_is_printed():
-    own = [(code, shown) for code, shown in examples(ROOT / "README.md") if "(sp.Defense)" in code and "sp.audit(" in code]
+def test_the_readme_audits_a_defense_of_the_readers_own_in_twenty_lines_and_shows_what_is_printed():
+    own = [
+        (code, shown)
+        for code, shown in examples(ROOT / "README.md")
+        if "(sp.Defense)" in code and "sp.audit(" in code
+    ]
     assert own
     for code, shown in own:
         assert len([line for line in code.splitlines() if line.strip()]) <= 20

@@ -6,17 +6,22 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import Bounds, LinearConstraint, milp
+from tests.problems import Relu, uniform
 from torch import Tensor
 
-from problems import Relu, uniform
-from saddlepoint.attack.apgd import APGD
-from saddlepoint.attack.loss import cross_entropy, dlr, margin, targeted_margin
-from saddlepoint.attack.space import Linf
-from saddlepoint.auditing.suite import compose
-from saddlepoint.defense import Context, Defense, Trace, View
-from saddlepoint.game import Cascade, Direct, MultiTarget, Threat, play
+from saddlepoint.attacks.apgd import APGD
+from saddlepoint.attacks.losses import cross_entropy, dlr, margin, targeted_margin
+from saddlepoint.attacks.spaces import Linf
+from saddlepoint.audits.planning.suite import compose
+from saddlepoint.defenses import Context, Defense, Trace, View
+from saddlepoint.evaluation import Cascade, Direct, MultiTarget, Threat
+from saddlepoint.evaluation.referee import play
 
-NETS, POINTS, INPUTS, HIDDEN, CLASSES = 10, 20, 5, 10, 3
+NETS = 10
+POINTS = 20
+INPUTS = 5
+HIDDEN = 10
+CLASSES = 3
 SPACE = Linf(0.12)
 UNDECIDED = 1e-6  # the program's own feasibility tolerance is 1e-7
 
@@ -33,22 +38,33 @@ def exact_margin(net: Relu, x: Tensor, y: int) -> float:
     Big-M: with l <= U x + u <= m from intervals, h >= U x + u, h >= 0, h <= m a, h <= U x + u - l (1 - a).
     """
     U, u, V, v = (t.numpy() for t in (net.inner, net.inner_bias, net.outer, net.outer_bias))
-    low, high = (x - SPACE.radius).clamp(min=0).numpy(), (x + SPACE.radius).clamp(max=1).numpy()
-    center, half = (low + high) / 2, (high - low) / 2
-    m, lo = U @ center + u + np.abs(U) @ half, U @ center + u - np.abs(U) @ half
-    eye, zero = np.eye(HIDDEN), np.zeros((HIDDEN, INPUTS))
-    above, m, lo = LinearConstraint(np.hstack([-U, eye, 0 * eye]), u, np.inf), np.maximum(m, 0), np.minimum(lo, 0)
+    low = (x - SPACE.radius).clamp(min=0).numpy()
+    high = (x + SPACE.radius).clamp(max=1).numpy()
+    center = (low + high) / 2
+    half = (high - low) / 2
+    m = U @ center + u + np.abs(U) @ half
+    lo = U @ center + u - np.abs(U) @ half
+    eye = np.eye(HIDDEN)
+    zero = np.zeros((HIDDEN, INPUTS))
+    above = LinearConstraint(np.hstack([-U, eye, 0 * eye]), u, np.inf)
+    m = np.maximum(m, 0)
+    lo = np.minimum(lo, 0)
     rows = [
         above,
         LinearConstraint(np.hstack([zero, eye, -np.diag(m)]), -np.inf, 0),
         LinearConstraint(np.hstack([-U, eye, -np.diag(lo)]), -np.inf, u - lo),
     ]
-    bounds = Bounds(np.concatenate([low, np.zeros(2 * HIDDEN)]), np.concatenate([high, np.full(HIDDEN, np.inf), np.ones(HIDDEN)]))
+    bounds = Bounds(
+        np.concatenate([low, np.zeros(2 * HIDDEN)]),
+        np.concatenate([high, np.full(HIDDEN, np.inf), np.ones(HIDDEN)]),
+    )
     whole = np.concatenate([np.zeros(INPUTS + HIDDEN), np.ones(HIDDEN)])
     best = -np.inf
     for j in set(range(CLASSES)) - {y}:
         gain = np.concatenate([np.zeros(INPUTS), V[j] - V[y], np.zeros(HIDDEN)])
-        solved = milp(-gain, constraints=rows, bounds=bounds, integrality=whole, options={"mip_rel_gap": 0})
+        solved = milp(
+            -gain, constraints=rows, bounds=bounds, integrality=whole, options={"mip_rel_gap": 0}
+        )
         assert solved.success, solved.message
         best = max(best, float(-solved.fun + v[j] - v[y]))
     return best
@@ -59,8 +75,12 @@ class Bank(Defense):
 
     def __init__(self, nets: list[Relu]) -> None:
         self.nets = nets
-        self.inner, self.outer = torch.stack([net.inner for net in nets]), torch.stack([net.outer for net in nets])
-        self.biases = torch.stack([net.inner_bias for net in nets]), torch.stack([net.outer_bias for net in nets])
+        self.inner = torch.stack([net.inner for net in nets])
+        self.outer = torch.stack([net.outer for net in nets])
+        self.biases = (
+            torch.stack([net.inner_bias for net in nets]),
+            torch.stack([net.outer_bias for net in nets]),
+        )
 
     def restrict(self, rows: Tensor) -> Bank:
         chosen = rows.nonzero().flatten() if rows.dtype == torch.bool else rows
@@ -68,7 +88,9 @@ class Bank(Defense):
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         hidden = (torch.einsum("nhd,nd->nh", self.inner, x) + self.biases[0]).relu()
-        return Trace((View("final", torch.einsum("nch,nh->nc", self.outer, hidden) + self.biases[1]),))
+        return Trace(
+            (View("final", torch.einsum("nch,nh->nc", self.outer, hidden) + self.biases[1]),)
+        )
 
 
 def bank() -> tuple[Bank, Tensor, Tensor]:
@@ -88,7 +110,12 @@ def test_the_program_finds_a_maximum_that_no_sample_exceeds() -> None:
     net, x, y = points(0)
     for i in range(3):
         exact = exact_margin(net, x[i], int(y[i]))
-        cloud = (x[i] + SPACE.radius * (2 * uniform(i, 200_000, INPUTS) - 1).sign() * uniform(i + 9, 200_000, 1) ** 0.1).clamp(0, 1)
+        cloud = (
+            x[i]
+            + SPACE.radius
+            * (2 * uniform(i, 200_000, INPUTS) - 1).sign()
+            * uniform(i + 9, 200_000, 1) ** 0.1
+        ).clamp(0, 1)
         sampled = margin(net(cloud), y[i].expand(200_000)).amax().item()
         assert sampled <= exact + UNDECIDED
         assert sampled > exact - 0.02
@@ -98,7 +125,9 @@ def test_the_program_finds_a_maximum_that_no_sample_exceeds() -> None:
 def exact() -> Tensor:
     """[NETS, POINTS] worst margins; a point on the boundary to within the program's tolerance would be no test."""
     problems = [points(k) for k in range(NETS)]
-    margins = [[exact_margin(net, x[i], int(y[i])) for i in range(POINTS)] for net, x, y in problems]
+    margins = [
+        [exact_margin(net, x[i], int(y[i])) for i in range(POINTS)] for net, x, y in problems
+    ]
     worst = torch.tensor(margins, dtype=torch.float64)
     assert (worst.abs() > UNDECIDED).all()
     assert 60 < (worst > 0).sum() < 140  # of 200: neither hopeless nor trivial
@@ -109,7 +138,10 @@ def test_the_thorough_suite_finds_every_vulnerable_point_and_no_other(exact: Ten
     """AutoAttack's composition misses two of the 78; a corner to which one start in eight leads is found by 40 short PGDs with
     probability 1 - (7/8)^40 = 0.995."""
     defense, x, y = bank()
-    suite = Cascade("thorough", tuple(choice.adversary for choice in compose(defense, Threat(SPACE), "thorough")))
+    suite = Cascade(
+        "thorough",
+        tuple(choice.adversary for choice in compose(defense, Threat(SPACE), "thorough")),
+    )
     episode = play(defense, suite, x, y, Threat(SPACE), batch_size=len(x))
     assert torch.equal(episode.correct[0] == 0, exact.flatten() > 0)
     assert (episode.margin[0] <= exact.flatten() + UNDECIDED).all()
@@ -118,5 +150,8 @@ def test_the_thorough_suite_finds_every_vulnerable_point_and_no_other(exact: Ten
 def test_auto_pgd_alone_misses_few(exact: Tensor) -> None:
     """Two of 78 when this was written; nobody may make it worse unseen."""
     defense, x, y = bank()
-    standing = play(defense, Cascade("apgd", APGDS), x, y, Threat(SPACE), batch_size=len(x)).correct[0] == 1
+    standing = (
+        play(defense, Cascade("apgd", APGDS), x, y, Threat(SPACE), batch_size=len(x)).correct[0]
+        == 1
+    )
     assert int((standing & (exact.flatten() > 0)).sum()) <= 2

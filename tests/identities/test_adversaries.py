@@ -8,18 +8,40 @@ from typing import Any
 
 import pytest
 import torch
+from tests.problems import (
+    Affine,
+    Centring,
+    Noisy,
+    Purifier,
+    Quantized,
+    Relu,
+    Static,
+    Transductive,
+    smooth,
+    uniform,
+)
 from torch import Tensor
 
-from problems import Affine, Centring, Noisy, Purifier, Quantised, Relu, Static, Transductive, smooth, uniform
-from saddlepoint.attack.apgd import APGD
-from saddlepoint.attack.best import Best, Found
-from saddlepoint.attack.loss import cross_entropy, margin, targeted_margin
-from saddlepoint.attack.oracle import BudgetExceeded
-from saddlepoint.attack.pgd import PGD
-from saddlepoint.attack.space import Ball, Linf
-from saddlepoint.defense import Access, BlackBox, Context, Defense, Trace
-from saddlepoint.game import Adversary, Cascade, Direct, MultiTarget, Restarts, Stand, Threat, Transfer, Turn, play
-from saddlepoint.gradients import BPDA, SPSA, Reading
+from saddlepoint.attacks.apgd import APGD
+from saddlepoint.attacks.best import AttackResult, BestSoFar
+from saddlepoint.attacks.losses import cross_entropy, margin, targeted_margin
+from saddlepoint.attacks.oracle import BudgetExceeded
+from saddlepoint.attacks.pgd import PGD
+from saddlepoint.attacks.spaces import Ball, Linf
+from saddlepoint.defenses import Access, BlackBox, Context, Defense, Trace
+from saddlepoint.evaluation import (
+    Adversary,
+    AttackContext,
+    Cascade,
+    Direct,
+    FixedPoints,
+    MultiTarget,
+    Restarts,
+    Threat,
+    Transfer,
+)
+from saddlepoint.evaluation.referee import play
+from saddlepoint.gradients import BPDA, SPSA, Evaluation
 
 SPACE = Linf(0.1)
 X = uniform(0, 24, 6)
@@ -28,61 +50,66 @@ Y = NET(X).argmax(1)
 PGD5 = Direct("pgd", PGD(steps=5))
 
 
-def turn(threat: Threat | None = None, n: int = len(X), seed: int = 0) -> Turn:
-    return Turn.open(threat or Threat(SPACE), torch.arange(n), seed)
+def context(threat: Threat | None = None, n: int = len(X), seed: int = 0) -> AttackContext:
+    return AttackContext.open(threat or Threat(SPACE), torch.arange(n), seed)
 
 
 @dataclass(frozen=True)
 class Scripted:
     """Proposes what it is told, and remembers which rows it was asked about."""
 
-    propose: Callable[[Tensor], Found]
+    propose: Callable[[Tensor], AttackResult]
     asked: list[list[int]] = field(default_factory=list)
     name: str = "scripted"
     needs: Access = "decision"
 
-    def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
-        self.asked.append(turn.ids.tolist())
+    def move(self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor) -> AttackResult:
+        self.asked.append(context.ids.tolist())
         return self.propose(x)
 
 
-def moved(by: float) -> Callable[[Tensor], Found]:
-    return lambda x: Found(x + by, x + by)
+def moved(by: float) -> Callable[[Tensor], AttackResult]:
+    return lambda x: AttackResult(x + by, x + by)
 
 
 # ---- best --------------------------------------------------------------------------------------------------------------------
 
 
-def reading(values: list[float], success: list[bool]) -> Reading:
-    return Reading(torch.tensor(values), torch.tensor(success))
+def evaluation(values: list[float], success: list[bool]) -> Evaluation:
+    return Evaluation(torch.tensor(values), torch.tensor(success))
 
 
 def test_best_keeps_the_fooled_then_the_highest_and_the_peak_by_value_alone() -> None:
     x = torch.zeros(1, 2)
-    best = Best(x, coupled=False)
-    assert best.offer(x + 1, reading([5.0], [False])).tolist() == [True]
-    assert best.offer(x + 2, reading([1.0], [True])).tolist() == [False]
-    assert (best.found.point.unique(), best.found.peak.unique()) == (2, 1)
-    best.offer(x + 3, reading([9.0], [False]))
-    best.offer(x + 4, reading([2.0], [True]))
-    assert (best.found.point.unique(), best.found.peak.unique()) == (4, 3)
-    best.offer(x + 5, reading([float("nan")], [False]))
-    assert (best.found.point.unique(), best.found.peak.unique()) == (4, 3)
+    best = BestSoFar(x, coupled=False)
+    assert best.offer(x + 1, evaluation([5.0], [False])).tolist() == [True]
+    assert best.offer(x + 2, evaluation([1.0], [True])).tolist() == [False]
+    assert (best.found.point.unique(), best.found.max_loss_point.unique()) == (2, 1)
+    best.offer(x + 3, evaluation([9.0], [False]))
+    best.offer(x + 4, evaluation([2.0], [True]))
+    assert (best.found.point.unique(), best.found.max_loss_point.unique()) == (4, 3)
+    best.offer(x + 5, evaluation([float("nan")], [False]))
+    assert (best.found.point.unique(), best.found.max_loss_point.unique()) == (4, 3)
 
 
 def test_coupled_best_never_makes_a_mosaic() -> None:
     x = torch.zeros(3, 2)
-    best = Best(x, coupled=True)
+    best = BestSoFar(x, coupled=True)
     offers = [
         ([9.0, 0, 0], [True, False, False], 1, 1),
         ([0.0, 1, 1], [False, True, False], 1, 1),  # as many fooled, lower total: every row stays
-        ([0.0, 1, 1], [False, True, True], 3, 1),  # more fooled: every row goes, though the first loses
+        (
+            [0.0, 1, 1],
+            [False, True, True],
+            3,
+            1,
+        ),  # more fooled: every row goes, though the first loses
         ([99.0, 0, 0], [True, False, False], 3, 4),
     ]
-    for k, (values, success, point, peak) in enumerate(offers, start=1):
-        best.offer(x + k, reading(values, success))
+    for k, (values, success, point, max_loss_point) in enumerate(offers, start=1):
+        best.offer(x + k, evaluation(values, success))
         assert (best.point == point).all()
-        assert (best.peak == peak).all()
+        assert (best.max_loss_point == max_loss_point).all()
 
 
 def test_a_coupled_attack_returns_a_batch_that_was_asked_about_as_a_whole() -> None:
@@ -95,9 +122,9 @@ def test_a_coupled_attack_returns_a_batch_that_was_asked_about_as_a_whole() -> N
 
     for attack in (PGD(steps=6), APGD(steps=12)):
         asked.clear()
-        found = Direct("coupled", attack, loss=cross_entropy).move(turn(), Recording(NET), X, Y)
+        found = Direct("coupled", attack, loss=cross_entropy).move(context(), Recording(NET), X, Y)
         assert any(torch.equal(found.point, x) for x in asked)
-        assert any(torch.equal(found.peak, x) for x in asked)
+        assert any(torch.equal(found.max_loss_point, x) for x in asked)
 
 
 # ---- cascade and restarts ------------------------------------------------------------------------------------------------------
@@ -106,38 +133,60 @@ def test_a_coupled_attack_returns_a_batch_that_was_asked_about_as_a_whole() -> N
 def test_a_cascade_asks_only_about_survivors_where_rows_are_independent() -> None:
     """A threshold at 0: the first adversary moves up by 0.05 and fells the rows that stood within 0.05 below it."""
     x = torch.tensor([[-0.01], [-0.2], [-0.04], [-0.06]], dtype=torch.float64)
-    y, space = torch.zeros(4, dtype=torch.long), Ball(float("inf"), 0.1, (-1, 1))
+    y = torch.zeros(4, dtype=torch.long)
+    space = Ball(float("inf"), 0.1, (-1, 1))
     defense = Static(Affine.binary(torch.tensor([-1.0], dtype=torch.float64)))
-    first, second, third = Scripted(moved(0.05)), Scripted(moved(0.1)), Scripted(moved(0.0))
-    seat = turn(Threat(space), 4)
-    found = Cascade("all", (first, second, third)).move(seat, defense, x, y)
+    first = Scripted(moved(0.05))
+    second = Scripted(moved(0.1))
+    third = Scripted(moved(0.0))
+    sub_context = context(Threat(space), 4)
+    found = Cascade("all", (first, second, third)).move(sub_context, defense, x, y)
     assert [a.asked for a in (first, second, third)] == [[[0, 1, 2, 3]], [[1, 3]], [[1]]]
-    assert seat.meter.forward.tolist() == [1, 3, 1, 2]
-    torch.testing.assert_close(found.point, x + torch.tensor([[0.05], [0.1], [0.05], [0.1]], dtype=torch.float64))
+    assert sub_context.meter.forward.tolist() == [1, 3, 1, 2]
+    torch.testing.assert_close(
+        found.point, x + torch.tensor([[0.05], [0.1], [0.05], [0.1]], dtype=torch.float64)
+    )
 
 
 def test_a_cascade_keeps_everybody_where_rows_answer_together() -> None:
     for defense in (Centring(NET), Transductive(NET, X.mean(0))):
-        first, second = Scripted(moved(0.05)), Scripted(moved(0.02))
-        found = Cascade("all", (first, second)).move(turn(), defense, X * 0.5, Y)
+        first = Scripted(moved(0.05))
+        second = Scripted(moved(0.02))
+        found = Cascade("all", (first, second)).move(context(), defense, X * 0.5, Y)
         assert first.asked == second.asked == [list(range(24))]
-        assert len(torch.unique((found.point - X * 0.5).round(decimals=6))) == 1  # one adversary's batch, not a mosaic
+        assert (
+            len(torch.unique((found.point - X * 0.5).round(decimals=6))) == 1
+        )  # one adversary's batch, not a mosaic
 
 
-@pytest.mark.parametrize("defense", [Static(NET), Centring(NET), Transductive(NET, X.mean(0))], ids=["rows", "coupled", "batch"])
+@pytest.mark.parametrize(
+    "defense",
+    [Static(NET), Centring(NET), Transductive(NET, X.mean(0))],
+    ids=["rows", "coupled", "batch"],
+)
 def test_a_cascade_is_no_weaker_than_its_members(defense: Defense) -> None:
-    members = (PGD5, Direct("apgd", APGD(steps=10), loss=cross_entropy), Direct("through", PGD(steps=5), respond=True))
-    threat, right = Threat(SPACE), []
+    members = (
+        PGD5,
+        Direct("apgd", APGD(steps=10), loss=cross_entropy),
+        Direct("through", PGD(steps=5), respond=True),
+    )
+    threat = Threat(SPACE)
+    right = []
     for adversary in (*members, Cascade("all", members)):
         right.append(play(defense, adversary, X, Y, threat).correct.sum())
     assert right[-1] <= min(right[:-1])
 
 
-def test_a_row_costs_and_meets_the_same_in_a_cascade_whatever_its_neighbours() -> None:
-    """Its coins are numbered by its own passes, so no neighbour may make it spend one: here some rows have a peak of their own."""
-    some = Scripted(lambda x: Found((x + 0.01).clamp(max=1), torch.where(x[:, :1] > 0.5, x, (x + 0.01).clamp(max=1))))
+def test_a_row_costs_and_meets_the_same_in_a_cascade_whatever_its_neighbors() -> None:
+    """Its coins are numbered by its own passes, so no neighbor may make it spend one: here some rows have a peak of their own."""
+    some = Scripted(
+        lambda x: AttackResult(
+            (x + 0.01).clamp(max=1), torch.where(x[:, :1] > 0.5, x, (x + 0.01).clamp(max=1))
+        )
+    )
     cascade = Cascade("two", (some, Direct("pgd", PGD(steps=3))))
-    defense, threat = Noisy(NET, 0.2), Threat(SPACE, draws=2)
+    defense = Noisy(NET, 0.2)
+    threat = Threat(SPACE, draws=2)
     together = play(defense, cascade, X, Y, threat)
     alone = play(defense, cascade, X, Y, threat, batch_size=1)
     assert torch.equal(together.forward, alone.forward)
@@ -147,13 +196,20 @@ def test_a_row_costs_and_meets_the_same_in_a_cascade_whatever_its_neighbours() -
 
 
 def test_nobody_is_no_adversary() -> None:
-    for nobody in (lambda: Cascade("none", ()), lambda: Restarts(PGD5, 0).move(turn(), Static(NET), X, Y)):
-        with pytest.raises(ValueError, match="combines no adversaries: it would propose the clean images"):
+    for nobody in (
+        lambda: Cascade("none", ()),
+        lambda: Restarts(PGD5, 0).move(context(), Static(NET), X, Y),
+    ):
+        with pytest.raises(
+            ValueError, match="combines no adversaries: it would propose the clean images"
+        ):
             nobody()
 
 
 def test_the_first_restart_is_the_plain_adversary_and_the_others_toss_other_coins() -> None:
-    defense = Static(lambda x: torch.stack([x.sum(1) * 0 + 1, x.sum(1) * 1e-9], 1))  # never fooled: nobody is dropped
+    defense = Static(
+        lambda x: torch.stack([x.sum(1) * 0 + 1, x.sum(1) * 1e-9], 1)
+    )  # never fooled: nobody is dropped
     y = torch.zeros(24, dtype=torch.long)
     starts: list[Tensor] = []
 
@@ -162,27 +218,34 @@ def test_the_first_restart_is_the_plain_adversary_and_the_others_toss_other_coin
         needs: Access = "decision"
         calls: int = 0
 
-        def __call__(self, oracle: Any, center: Tensor, space: Ball, coins: Any) -> Found:
-            starts.append(space.sample(center, coins))
-            return Found(starts[-1], starts[-1])
+        def __call__(self, oracle: Any, center: Tensor, space: Ball, keys: Any) -> AttackResult:
+            starts.append(space.sample(center, keys))
+            return AttackResult(starts[-1], starts[-1])
 
     plain = Direct("start", Start())
-    plain.move(turn(), defense, X, y)
-    Restarts(Restarts(plain, 2), 2).move(turn(), defense, X, y)
+    plain.move(context(), defense, X, y)
+    Restarts(Restarts(plain, 2), 2).move(context(), defense, X, y)
     assert torch.equal(starts[0], starts[1])
     assert len({float(s[0, 0]) for s in starts[1:]}) == 4  # two times two, all different
-    assert torch.equal(Restarts(PGD5, 1).move(turn(), Static(NET), X, Y).point, PGD5.move(turn(), Static(NET), X, Y).point)
+    assert torch.equal(
+        Restarts(PGD5, 1).move(context(), Static(NET), X, Y).point,
+        PGD5.move(context(), Static(NET), X, Y).point,
+    )
 
 
-def test_restarts_draw_other_noise_of_the_defence_in_private_and_public_alike() -> None:
-    for coins in ("private", "public"):
-        seat = turn(Threat(SPACE, coins=coins))
-        again = replace(seat, attempt=1)
-        assert not torch.equal(seat.attacker_coins().keys, again.attacker_coins().keys)
-        assert torch.equal(seat.defender_coins(0).keys, again.defender_coins(0).keys)
-        assert torch.equal(seat.simulated_coins().keys, seat.defender_coins(0).keys) == (coins == "public")
-    private = turn()
-    assert not torch.equal(private.simulated_coins().keys, replace(private, attempt=1).simulated_coins().keys)
+def test_restarts_draw_other_noise_of_the_defense_in_private_and_public_alike() -> None:
+    for keys in ("private", "public"):
+        sub_context = context(Threat(SPACE, randomness=keys))
+        again = replace(sub_context, attempt=1)
+        assert not torch.equal(sub_context.attacker_keys().state, again.attacker_keys().state)
+        assert torch.equal(sub_context.defender_keys(0).state, again.defender_keys(0).state)
+        assert torch.equal(
+            sub_context.simulated_keys().state, sub_context.defender_keys(0).state
+        ) == (keys == "public")
+    private = context()
+    assert not torch.equal(
+        private.simulated_keys().state, replace(private, attempt=1).simulated_keys().state
+    )
 
 
 # ---- targets and transfer ------------------------------------------------------------------------------------------------------
@@ -190,23 +253,30 @@ def test_restarts_draw_other_noise_of_the_defence_in_private_and_public_alike() 
 
 def test_targets_come_in_the_order_of_the_clean_logits_for_each_row() -> None:
     weight = torch.eye(4, 6, dtype=torch.float64)
-    defense, seen = Static(Affine(weight, torch.zeros(4, dtype=torch.float64))), []
+    defense = Static(Affine(weight, torch.zeros(4, dtype=torch.float64)))
+    seen = []
 
     def recording(target: Tensor) -> Any:
         seen.append(target)
-        return lambda logits, y: targeted_margin(target)(logits, y).clamp(max=0) * 0 + logits.sum(-1) * 0 - 1
+        return lambda logits, y: (
+            targeted_margin(target)(logits, y).clamp(max=0) * 0 + logits.sum(-1) * 0 - 1
+        )
 
     order = X[:, :4].argsort(1, descending=True)
     y = order[:, 0]
-    MultiTarget(Direct("targets", PGD(steps=1)), targets=9, loss=recording).move(turn(Threat(Linf(1e-9))), defense, X, y)
+    MultiTarget(Direct("targets", PGD(steps=1)), targets=9, loss=recording).move(
+        context(Threat(Linf(1e-9))), defense, X, y
+    )
     assert len(seen) == 3  # as many as there are other classes
     assert torch.equal(torch.stack(seen, 1), order[:, 1:])
 
 
 def test_targets_follow_their_rows_when_others_fall() -> None:
     """Rows that fell leave; a row's k-th target stays its own k-th target."""
-    net, space = Affine.random(3, 5, 6), Linf(0.05)
-    y, seen = net(X).argmax(1), []
+    net = Affine.random(3, 5, 6)
+    space = Linf(0.05)
+    y = net(X).argmax(1)
+    seen = []
 
     def recording(target: Tensor) -> Any:
         def loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -215,27 +285,39 @@ def test_targets_follow_their_rows_when_others_fall() -> None:
 
         return loss
 
-    episode = play(Static(net), MultiTarget(Direct("t", PGD(steps=2)), 4, recording), X, y, Threat(space))
+    episode = play(
+        Static(net), MultiTarget(Direct("t", PGD(steps=2)), 4, recording), X, y, Threat(space)
+    )
     assert len({len(labels) for labels, _ in seen}) > 1
     assert all((labels != target).all() for labels, target in seen)
     assert torch.equal(episode.correct[0] == 0, net.worst_margin(X, y, space) > 0)
 
 
 def test_transfer_hands_over_the_peaks_and_no_clean_copies() -> None:
-    source, threat = Static(Relu.random(5, 6, 10, 4)), Threat(SPACE)
+    source = Static(Relu.random(5, 6, 10, 4))
+    threat = Threat(SPACE)
     wrong_from_the_start = (source.net(X).argmax(1) + 1) % 4
     for y in (Y, wrong_from_the_start):
-        own = PGD5.move(turn(threat), source, X, y)
-        found = Transfer(PGD5, source).move(turn(threat), Static(NET), X, y)
-        assert torch.equal(found.point, own.peak)
-        assert torch.equal(found.peak, own.peak)
+        own = PGD5.move(context(threat), source, X, y)
+        found = Transfer(PGD5, source).move(context(threat), Static(NET), X, y)
+        assert torch.equal(found.point, own.max_loss_point)
+        assert torch.equal(found.max_loss_point, own.max_loss_point)
         assert not play(Static(NET), Transfer(PGD5, source), X, y, threat).copies.any()
-    peak, point = Scripted(lambda x: Found(x + 0.01, x + 0.02)), X + 0.02
-    assert torch.equal(Transfer(peak, source).move(turn(), Static(NET), X, Y).point, point)
+    max_loss_point = Scripted(lambda x: AttackResult(x + 0.01, x + 0.02))
+    point = X + 0.02
+    assert torch.equal(
+        Transfer(max_loss_point, source).move(context(), Static(NET), X, Y).point, point
+    )
 
 
 def test_transfer_attacks_its_own_source_whatever_the_threat_grants() -> None:
-    episode = play(BlackBox(NET, classes=None), Transfer(PGD5, Static(NET)), X, Y, Threat(SPACE, access="decision"))
+    episode = play(
+        BlackBox(NET, classes=None),
+        Transfer(PGD5, Static(NET)),
+        X,
+        Y,
+        Threat(SPACE, access="decision"),
+    )
     assert (episode.correct == 0).any()
 
 
@@ -244,63 +326,103 @@ def test_transfer_attacks_its_own_source_whatever_the_threat_grants() -> None:
 
 @pytest.mark.parametrize("access", ["decision", "score"])
 def test_gradients_need_gradient_access(access: Access) -> None:
-    with pytest.raises(PermissionError, match=f"pgd asks for gradient access; the threat model grants {access} access"):
+    with pytest.raises(
+        PermissionError,
+        match=f"pgd asks for gradient access; the threat model grants {access} access",
+    ):
         play(Static(NET), PGD5, X, Y, Threat(SPACE, access=access))
-    with pytest.raises(PermissionError, match=f"pgd asks for gradient access, but {access} access is all there is"):
-        PGD5.move(turn(Threat(SPACE, access=access)), Static(NET), X, Y)
+    with pytest.raises(
+        PermissionError, match=f"pgd asks for gradient access, but {access} access is all there is"
+    ):
+        PGD5.move(context(Threat(SPACE, access=access)), Static(NET), X, Y)
 
 
 def test_a_black_box_gives_no_gradients_and_labels_give_no_scores() -> None:
-    with pytest.raises(PermissionError, match="the defence gives score access"):
+    with pytest.raises(PermissionError, match="the defense gives score access"):
         play(BlackBox(NET), PGD5, X, Y, Threat(SPACE))
     spsa = Direct("spsa", PGD(steps=2), estimator=SPSA(8))
     play(BlackBox(NET), spsa, X, Y, Threat(SPACE))
-    with pytest.raises(PermissionError, match=r"spsa asks for score access.*the defence gives decision access"):
+    with pytest.raises(
+        PermissionError, match=r"spsa asks for score access.*the defense gives decision access"
+    ):
         play(BlackBox(lambda x: NET(x).argmax(1), classes=4), spsa, X, Y, Threat(SPACE))
 
 
 def test_a_combination_needs_what_its_neediest_member_needs() -> None:
     cheap: Adversary = Scripted(moved(0.0))
-    assert Cascade("c", (cheap, PGD5)).needs == Restarts(PGD5).needs == MultiTarget(PGD5).needs == "gradient"
-    assert Cascade("c", (cheap, cheap)).needs == Transfer(PGD5, Static(NET)).needs == Stand().needs == "decision"
+    assert (
+        Cascade("c", (cheap, PGD5)).needs
+        == Restarts(PGD5).needs
+        == MultiTarget(PGD5).needs
+        == "gradient"
+    )
+    assert (
+        Cascade("c", (cheap, cheap)).needs
+        == Transfer(PGD5, Static(NET)).needs
+        == FixedPoints().needs
+        == "decision"
+    )
     assert Direct("spsa", PGD(), estimator=SPSA()).needs == "score"
 
 
 def test_a_budget_is_obeyed_to_the_pass() -> None:
     assert play(Static(NET), PGD5, X, Y, Threat(SPACE, queries=6)).forward.tolist() == [6] * 24
-    with pytest.raises(BudgetExceeded, match=r"allows 5 queries per example, the attack asked for 6. Give the attack fewer steps"):
+    with pytest.raises(
+        BudgetExceeded,
+        match=r"allows 5 queries per example, the attack asked for 6. Give the attack fewer steps",
+    ):
         play(Static(NET), PGD5, X, Y, Threat(SPACE, queries=5))
-    with pytest.raises(BudgetExceeded, match="allows 10 queries per example, the attack asked for 17"):
-        play(Static(NET), Direct("spsa", PGD(steps=1), estimator=SPSA(8)), X, Y, Threat(SPACE, queries=10))
+    with pytest.raises(
+        BudgetExceeded, match="allows 10 queries per example, the attack asked for 17"
+    ):
+        play(
+            Static(NET),
+            Direct("spsa", PGD(steps=1), estimator=SPSA(8)),
+            X,
+            Y,
+            Threat(SPACE, queries=10),
+        )
 
 
-def test_rehearsals_are_charged_and_a_deterministic_defence_needs_but_one() -> None:
+def test_rehearsals_are_charged_and_a_deterministic_defense_needs_but_one() -> None:
     for defense, asked in ((Static(NET), 1), (Noisy(NET), 5)):
-        seat = turn(Threat(SPACE, draws=5))
-        seat.rehearse(defense, X, Y)
-        assert seat.meter.forward.tolist() == [asked] * 24
+        sub_context = context(Threat(SPACE, draws=5))
+        sub_context.simulate(defense, X, Y)
+        assert sub_context.meter.forward.tolist() == [asked] * 24
 
 
 def test_rehearsals_see_the_answer_as_most_draws_give_it() -> None:
-    defense, seat = Noisy(NET, 2.0), turn(Threat(SPACE, draws=7))
-    rehearsal = seat.rehearse(defense, X, Y)
-    answers = [defense.respond(X, Context(seat.simulated_coins().fold(-1).fold(k))) for k in range(7)]
+    defense = Noisy(NET, 2.0)
+    sub_context = context(Threat(SPACE, draws=7))
+    simulation = sub_context.simulate(defense, X, Y)
+    answers = [
+        defense.respond(X, Context(sub_context.simulated_keys().fold_in(-1).fold_in(k)))
+        for k in range(7)
+    ]
     wrong = torch.stack([z.argmax(1) != Y for z in answers])
-    assert torch.equal(rehearsal.reading.success, wrong.sum(0) > 3)
-    assert torch.equal(rehearsal.fallen, wrong.all(0))
-    torch.testing.assert_close(rehearsal.reading.value, torch.stack([margin(z, Y) for z in answers]).mean(0))
-    assert rehearsal.fallen.sum() < rehearsal.reading.success.sum() < 24
+    assert torch.equal(simulation.evaluation.success, wrong.sum(0) > 3)
+    assert torch.equal(simulation.fallen, wrong.all(0))
+    torch.testing.assert_close(
+        simulation.evaluation.value, torch.stack([margin(z, Y) for z in answers]).mean(0)
+    )
+    assert simulation.fallen.sum() < simulation.evaluation.success.sum() < 24
 
 
 # ---- rules reach the site through an adversary ---------------------------------------------------------------------------------
 
 
 def test_an_adversary_with_bpda_beats_rounding_and_one_without_does_not() -> None:
-    defense = Quantised(NET, 8)
-    y = NET(defense.quantise(X)).argmax(1)
+    defense = Quantized(NET, 8)
+    y = NET(defense.quantize(X)).argmax(1)
     blind, seeing = (
-        play(defense, Direct("pgd", PGD(steps=20, random_start=False), rules=rules), X, y, Threat(Linf(0.15))).correct.mean()
-        for rules in ({}, {"quantise": BPDA()})
+        play(
+            defense,
+            Direct("pgd", PGD(steps=20, random_start=False), rules=rules),
+            X,
+            y,
+            Threat(Linf(0.15)),
+        ).correct.mean()
+        for rules in ({}, {"quantize": BPDA()})
     )
     assert blind == 1
     assert seeing < 0.5
@@ -309,6 +431,6 @@ def test_an_adversary_with_bpda_beats_rounding_and_one_without_does_not() -> Non
 def test_the_views_an_adversary_keeps_are_those_it_aims_at() -> None:
     defense = Purifier(NET, steps=3)
     kept = Direct("first", PGD(steps=2), keep=frozenset({"purify/1", "purify/3"}))
-    kept.move(turn(), defense, X, Y)
-    with pytest.raises(ValueError, match=r"no view called \['purify/9'\]; this defence shows"):
-        replace(kept, keep=frozenset({"purify/3", "purify/9"})).move(turn(), defense, X, Y)
+    kept.move(context(), defense, X, Y)
+    with pytest.raises(ValueError, match=r"no view called \['purify/9'\]; this defense shows"):
+        replace(kept, keep=frozenset({"purify/3", "purify/9"})).move(context(), defense, X, Y)

@@ -6,16 +6,16 @@ import math
 
 import pytest
 import torch
+from tests.problems import Static, keys, oracle, smooth, uniform
 from torch import Tensor
 
-from problems import Static, coins, oracle, smooth, uniform
-from saddlepoint.attack.apgd import APGD, _Halving, checkpoints
-from saddlepoint.attack.best import Best
-from saddlepoint.attack.loss import Loss, cross_entropy, margin
-from saddlepoint.attack.pgd import FGSM, PGD
-from saddlepoint.attack.space import Ball
-from saddlepoint.defense import Context, Trace
-from saddlepoint.gradients import Reading
+from saddlepoint.attacks.apgd import APGD, _Halving, checkpoints
+from saddlepoint.attacks.best import BestSoFar
+from saddlepoint.attacks.losses import Loss, cross_entropy, margin
+from saddlepoint.attacks.pgd import FGSM, PGD
+from saddlepoint.attacks.spaces import Ball
+from saddlepoint.defenses import Context, Trace
+from saddlepoint.gradients import Evaluation
 
 
 @pytest.mark.parametrize(
@@ -30,14 +30,23 @@ def test_checkpoints_are_those_of_the_paper(steps: int, after: list[int]) -> Non
     assert [k - 1 for k in checkpoints(steps)] == after
 
 
-def test_the_step_is_halved_when_too_few_steps_rose_or_the_peak_stood_still_since_an_unhalved_checkpoint() -> None:
+def test_the_step_is_halved_when_too_few_steps_rose_or_the_peak_stood_still_since_an_unhalved_checkpoint() -> (
+    None
+):
     """Four rows told what happened to them; 100 steps, so the gaps between checkpoints are 22, 19, 16, 13, ..."""
     pace = _Halving(torch.zeros(4, 2), 0.5, 100, 0.75)
     halved: dict[int, list[bool]] = {}
     for k in range(1, 81):
-        rising = torch.tensor([True, not 41 < k <= 45, not 41 < k <= 44, True])  # 12 of 16 and 13 of 16 steps between 41 and 57
-        best = Best(torch.zeros(4, 2), coupled=False)
-        best.offer(torch.ones(4, 2), Reading(torch.tensor([k, k, k, 0], dtype=torch.float32), torch.zeros(4, dtype=torch.bool)))
+        rising = torch.tensor(
+            [True, not 41 < k <= 45, not 41 < k <= 44, True]
+        )  # 12 of 16 and 13 of 16 steps between 41 and 57
+        best = BestSoFar(torch.zeros(4, 2), coupled=False)
+        best.offer(
+            torch.ones(4, 2),
+            Evaluation(
+                torch.tensor([k, k, k, 0], dtype=torch.float32), torch.zeros(4, dtype=torch.bool)
+            ),
+        )
         back = pace.look(k, rising, best)
         if k in set(checkpoints(100)):
             halved[k] = back.tolist()
@@ -50,10 +59,15 @@ def test_the_step_is_halved_when_too_few_steps_rose_or_the_peak_stood_still_sinc
     assert pace.step(torch.zeros(4, 2)).flatten().tolist() == [1.0, 0.5, 1.0, 0.25]
 
 
-def algorithm_1(f: Loss, x: Tensor, y: Tensor, center: Tensor, space: Ball, steps: int) -> list[Tensor]:
+def algorithm_1(
+    f: Loss, x: Tensor, y: Tensor, center: Tensor, space: Ball, steps: int
+) -> list[Tensor]:
     """Croce & Hein 2020, Algorithm 1, for one row."""
-    w, p = [], [0.0, 0.22]
-    while math.floor(p[-1] * steps + 1e-9) <= steps:  # p_{j+1} = p_j + max(p_j - p_{j-1} - 0.03, 0.06)
+    w = []
+    p = [0.0, 0.22]
+    while (
+        math.floor(p[-1] * steps + 1e-9) <= steps
+    ):  # p_{j+1} = p_j + max(p_j - p_{j-1} - 0.03, 0.06)
         w.append(math.floor(p[-1] * steps + 1e-9))
         p.append(p[-1] + max(p[-1] - p[-2] - 0.03, 0.06))
 
@@ -62,26 +76,42 @@ def algorithm_1(f: Loss, x: Tensor, y: Tensor, center: Tensor, space: Ball, step
         value = f(v, y).sum()
         return value.item(), torch.autograd.grad(value, v)[0]
 
-    asked, eta = [x], 2 * space.radius
+    asked = [x]
+    eta = 2 * space.radius
     value, grad = look(x)
-    best, best_value, best_grad, before = x, value, grad, x
-    rises, last, eta_then, best_then = 0, 0, math.nan, math.nan
+    best = x
+    best_value = value
+    best_grad = grad
+    before = x
+    rises = 0
+    last = 0
+    eta_then = math.nan
+    best_then = math.nan
     for k in range(1, steps + 1):
         direction = grad.sign() if space.p == math.inf else grad / grad.norm()
         z = space.project(x + eta * direction, center)
         new = z if k == 1 else space.project(x + 0.75 * (z - x) + 0.25 * (x - before), center)
-        before, x, value_before = x, new, value
+        before = x
+        x = new
+        value_before = value
         asked.append(x)
         value, grad = look(x)
         rises += value > value_before
         if value > best_value:
-            best, best_value, best_grad = x, value, grad
+            best = x
+            best_value = value
+            best_grad = grad
         if k in w:
             stalled = rises <= 0.75 * (k - last)
             stuck = eta_then == eta and best_then == best_value
-            rises, last, eta_then, best_then = 0, k, eta, best_value
+            rises = 0
+            last = k
+            eta_then = eta
+            best_then = best_value
             if stalled or stuck:
-                eta, x, grad = eta / 2, best, best_grad
+                eta = eta / 2
+                x = best
+                grad = best_grad
     return asked
 
 
@@ -90,28 +120,40 @@ def algorithm_1(f: Loss, x: Tensor, y: Tensor, center: Tensor, space: Ball, step
 def test_every_query_is_that_of_algorithm_1(p: float, loss: Loss) -> None:
     """100 steps, so that 0.22 N, 0.03 N and 0.06 N are whole. At a flat maximum two points whose values agree to the last bit,
     1e-16, may be 1e-8 apart, and either may be kept as the best: hence the tolerance."""
-    net, center, space = smooth(7), uniform(3, 6, 6), Ball(p, {math.inf: 0.3, 2: 0.8}[p])
-    y, asked = net(center).argmax(1), []
+    net = smooth(7)
+    center = uniform(3, 6, 6)
+    space = Ball(p, {math.inf: 0.3, 2: 0.8}[p])
+    y = net(center).argmax(1)
+    asked = []
 
     class Recording(Static):
         def trace(self, x: Tensor, ctx: Context) -> Trace:
             asked.append(x.detach())
             return super().trace(x, ctx)
 
-    found = APGD(100)(oracle(Recording(net), y, loss=loss), center, space, coins(6))
+    found = APGD(100)(oracle(Recording(net), y, loss=loss), center, space, keys(6))
     queries = torch.stack(asked)
     for i in range(6):
         row = slice(i, i + 1)
-        want = torch.cat(algorithm_1(lambda v, y: loss(net(v), y), queries[0][row], y[row], center[row], space, 100))
+        want = torch.cat(
+            algorithm_1(
+                lambda v, y: loss(net(v), y), queries[0][row], y[row], center[row], space, 100
+            )
+        )
         torch.testing.assert_close(queries[:, i], want, rtol=0, atol=1e-7)
     values = torch.stack([loss(net(x), y) for x in asked])
-    torch.testing.assert_close(loss(net(found.peak), y), values.amax(0), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        loss(net(found.max_loss_point), y), values.amax(0), rtol=0, atol=1e-12
+    )
 
 
 def test_pgd_is_its_recursion() -> None:
     """x <- P(x + step ascent(v)), v <- momentum v + g / mean |g|, from the center."""
-    net, center, space = smooth(7), uniform(3, 4, 6), Ball(2, 0.5)
-    y, asked = net(center).argmax(1), []
+    net = smooth(7)
+    center = uniform(3, 4, 6)
+    space = Ball(2, 0.5)
+    y = net(center).argmax(1)
+    asked = []
 
     class Recording(Static):
         def trace(self, x: Tensor, ctx: Context) -> Trace:
@@ -119,8 +161,9 @@ def test_pgd_is_its_recursion() -> None:
             return super().trace(x, ctx)
 
     attack = PGD(steps=6, step_size=0.1, random_start=False, momentum=0.8)
-    attack(oracle(Recording(net), y), center, space, coins(4))
-    x, velocity = center, torch.zeros_like(center)
+    attack(oracle(Recording(net), y), center, space, keys(4))
+    x = center
+    velocity = torch.zeros_like(center)
     for query in asked:
         torch.testing.assert_close(query, x, rtol=0, atol=1e-13)
         v = x.detach().requires_grad_()
@@ -131,11 +174,13 @@ def test_pgd_is_its_recursion() -> None:
 
 
 def test_fgsm_is_one_step_to_the_edge() -> None:
-    net, center, space = smooth(7), 0.5 + 0.1 * uniform(3, 4, 6), Ball(math.inf, 0.1)
+    net = smooth(7)
+    center = 0.5 + 0.1 * uniform(3, 4, 6)
+    space = Ball(math.inf, 0.1)
     y = net(center).argmax(1)
     v = center.clone().requires_grad_()
     (g,) = torch.autograd.grad(margin(net(v), y).sum(), v)
-    point = FGSM()(oracle(Static(net), y), center, space, coins(4)).point
+    point = FGSM()(oracle(Static(net), y), center, space, keys(4)).point
     torch.testing.assert_close(point, center + 0.1 * g.sign(), rtol=0, atol=1e-16)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.problems import normal
 from torch import Tensor
 
-from problems import normal
-from saddlepoint.attack import aim
-from saddlepoint.attack.loss import (
+from saddlepoint.attacks import aims as aim
+from saddlepoint.attacks.losses import (
     Loss,
     cross_entropy,
     dlr,
@@ -21,8 +21,10 @@ from saddlepoint.attack.loss import (
     targeted_margin,
 )
 
-N, C = 50, 6
-Z, Y = 3 * normal(0, N, C), torch.arange(N) % C
+N = 50
+C = 6
+Z = 3 * normal(0, N, C)
+Y = torch.arange(N) % C
 TARGET = (Y + 2) % C
 LOSSES: dict[str, Loss] = {
     "cross_entropy": cross_entropy,
@@ -66,7 +68,9 @@ def test_the_sign_of_a_margin_says_who_is_right(name: str) -> None:
 
 
 def test_losses_are_their_formulas() -> None:
-    z, y, t = torch.tensor([[1.0, 4.0, 2.0, 0.5]], dtype=torch.float64), torch.tensor([2]), torch.tensor([0])
+    z = torch.tensor([[1.0, 4.0, 2.0, 0.5]], dtype=torch.float64)
+    y = torch.tensor([2])
+    t = torch.tensor([0])
     want: dict[str, tuple[Loss, float]] = {
         "margin": (margin, 4 - 2),
         "dlr": (dlr, (4 - 2) / (4 - 1)),
@@ -108,11 +112,17 @@ def test_an_answer_that_is_not_a_number_is_wrong() -> None:
 
 
 def test_ratios_need_enough_classes() -> None:
-    two, three = torch.zeros(1, 2), torch.zeros(1, 3)
+    two = torch.zeros(1, 2)
+    three = torch.zeros(1, 3)
     y = torch.zeros(1, dtype=torch.long)
-    with pytest.raises(ValueError, match=r"dlr needs at least 3 classes, the defence has 2. Use `margin` instead"):
+    with pytest.raises(
+        ValueError, match=r"dlr needs at least 3 classes, the defense has 2. Use `margin` instead"
+    ):
         dlr(two, y)
-    with pytest.raises(ValueError, match=r"targeted_dlr needs at least 4 classes, the defence has 3. Use `targeted_margin`"):
+    with pytest.raises(
+        ValueError,
+        match=r"targeted_dlr needs at least 4 classes, the defense has 3. Use `targeted_margin`",
+    ):
         targeted_dlr(y)(three, y)
 
 
@@ -121,18 +131,26 @@ def views() -> Tensor:  # [V, N, C]
 
 
 def test_aims_are_their_formulas() -> None:
-    z, weights = views(), torch.tensor([0.2, 0.3, 0.5])
+    z = views()
+    weights = torch.tensor([0.2, 0.3, 0.5])
     losses = torch.stack([cross_entropy(v, Y) for v in z])
     torch.testing.assert_close(aim.last(cross_entropy, z, Y), losses[2])
     torch.testing.assert_close(aim.mean_of_losses(cross_entropy, z, Y), losses.mean(0))
-    torch.testing.assert_close(aim.hardest(cross_entropy, z, Y), losses.amin(0))
+    torch.testing.assert_close(aim.max_over_views(cross_entropy, z, Y), losses.amin(0))
     torch.testing.assert_close(aim.loss_of_mean(cross_entropy, z, Y), cross_entropy(z.mean(0), Y))
-    torch.testing.assert_close(aim.expected(weights.double())(cross_entropy, z, Y), weights.double() @ losses)
+    torch.testing.assert_close(
+        aim.expected(weights.double())(cross_entropy, z, Y), weights.double() @ losses
+    )
 
 
 def test_aims_agree_where_all_views_are_the_same() -> None:
     z = views()[:1].expand(3, N, C)
-    for aimed in (aim.mean_of_losses, aim.hardest, aim.loss_of_mean, aim.expected(torch.tensor([0.25, 0.25, 0.5]))):
+    for aimed in (
+        aim.mean_of_losses,
+        aim.max_over_views,
+        aim.loss_of_mean,
+        aim.expected(torch.tensor([0.25, 0.25, 0.5])),
+    ):
         torch.testing.assert_close(aimed(margin, z, Y), aim.last(margin, z, Y))
 
 

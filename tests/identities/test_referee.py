@@ -1,4 +1,4 @@
-"""The referee: legal points, the defender's own coins, memory that lasts as long as the defence says; and what is made of it."""
+"""The referee: legal points, the defender's own coins, memory that lasts as long as the defense says; and what is made of it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,36 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from tests.problems import (
+    Affine,
+    Centring,
+    Exits,
+    Noisy,
+    Online,
+    Static,
+    Transductive,
+    smooth,
+    uniform,
+)
 from torch import Tensor
 
-from problems import Affine, Centring, Exits, Noisy, Online, Static, Transductive, smooth, uniform
-from saddlepoint.attack.apgd import APGD
-from saddlepoint.attack.best import Found
-from saddlepoint.attack.pgd import PGD
-from saddlepoint.attack.space import Linf
-from saddlepoint.defense import Context, Defense, Trace, View, mean, view
-from saddlepoint.game import Cascade, Direct, Outcomes, Restarts, Stand, Threat, Turn, evaluate, play
-from saddlepoint.gradients import FixedCoins
+from saddlepoint.attacks.apgd import APGD
+from saddlepoint.attacks.best import AttackResult
+from saddlepoint.attacks.pgd import PGD
+from saddlepoint.attacks.spaces import Linf
+from saddlepoint.defenses import Context, Defense, Trace, View, mean, view
+from saddlepoint.evaluation import (
+    AttackContext,
+    Cascade,
+    Direct,
+    FixedPoints,
+    Outcomes,
+    Restarts,
+    Threat,
+    evaluate,
+)
+from saddlepoint.evaluation.referee import play
+from saddlepoint.gradients import FixedRandomness
 
 SPACE = Linf(0.1)
 N = 30
@@ -45,12 +65,12 @@ PGD5 = Direct("pgd", PGD(steps=5))
 )
 def test_an_illegal_point_stops_the_game(points: Tensor, complaint: str) -> None:
     with pytest.raises(ValueError, match=f"cheat {complaint}"):
-        play(Static(NET), Stand("cheat", points), X, Y, Threat(SPACE))
+        play(Static(NET), FixedPoints("cheat", points), X, Y, Threat(SPACE))
 
 
 def test_the_record_says_what_was_proposed_and_what_it_cost() -> None:
     nudged = torch.where(torch.arange(N)[:, None] % 2 == 0, X, (X + 0.05).clamp(max=1))
-    episode = play(Static(NET), Stand("half", nudged), X, Y, Threat(SPACE), batch_size=7)
+    episode = play(Static(NET), FixedPoints("half", nudged), X, Y, Threat(SPACE), batch_size=7)
     assert torch.equal(episode.copies, torch.arange(N) % 2 == 0)
     torch.testing.assert_close(episode.size, (nudged - X).abs().amax(1), rtol=0, atol=0)
     assert torch.equal(episode.points, nudged)
@@ -59,14 +79,19 @@ def test_the_record_says_what_was_proposed_and_what_it_cost() -> None:
     assert episode.forward.sum() == episode.backward.sum() == 0
 
 
-def test_answers_are_the_columns_and_without_them_the_defence_answers_itself() -> None:
+def test_answers_are_the_columns_and_without_them_the_defense_answers_itself() -> None:
     nets = tuple(Affine.random(k, 4, 6) for k in (1, 7, 9))
-    answers = {"first": view("exit/0"), "last": view("exit/2"), "all": mean(), "some": mean("exit/1", "exit/2")}
-    correct = play(Exits(nets), Stand(), X, Y, Threat(SPACE), answers=answers).correct
+    answers = {
+        "first": view("exit/0"),
+        "last": view("exit/2"),
+        "all": mean(),
+        "some": mean("exit/1", "exit/2"),
+    }
+    correct = play(Exits(nets), FixedPoints(), X, Y, Threat(SPACE), answers=answers).correct
     z = torch.stack([net(X) for net in nets])
     want = torch.stack([z[0], z[2], z.mean(0), z[1:].mean(0)]).argmax(-1) == Y
     assert torch.equal(correct == 1, want)
-    assert torch.equal(play(Exits(nets), Stand(), X, Y, Threat(SPACE)).correct[0], correct[3])
+    assert torch.equal(play(Exits(nets), FixedPoints(), X, Y, Threat(SPACE)).correct[0], correct[3])
 
 
 def test_evaluate_needs_somebody_to_play() -> None:
@@ -75,14 +100,19 @@ def test_evaluate_needs_somebody_to_play() -> None:
 
 
 def test_inputs_that_cannot_be_played_are_refused_before_anybody_moves() -> None:
-    with pytest.raises(ValueError, match=r"at least one input and a label for each, got 0 inputs and 0 labels"):
+    with pytest.raises(
+        ValueError, match=r"at least one input and a label for each, got 0 inputs and 0 labels"
+    ):
         play(Static(NET), PGD5, X[:0], Y[:0], Threat(SPACE))
     with pytest.raises(ValueError, match=r"got 30 inputs and 29 labels"):
         play(Static(NET), PGD5, X, Y[:29], Threat(SPACE))
-    normalised = (X - 0.5) / 0.25
-    with pytest.raises(ValueError, match=r"must lie in the box \[0, 1\] of the perturbation set, found values from -1.9.* to 1.9"):
-        play(Static(NET), PGD5, normalised, Y, Threat(SPACE))
-    play(Static(NET), PGD5, normalised, Y, Threat(Linf(0.1, box=(-2, 2))))
+    normalized = (X - 0.5) / 0.25
+    with pytest.raises(
+        ValueError,
+        match=r"must lie in the box \[0, 1\] of the perturbation set, found values from -1.9.* to 1.9",
+    ):
+        play(Static(NET), PGD5, normalized, Y, Threat(SPACE))
+    play(Static(NET), PGD5, normalized, Y, Threat(Linf(0.1, box=(-2, 2))))
     with pytest.raises(ValueError, match="must lie in the box"):
         play(Static(NET), PGD5, X * math.nan, Y, Threat(SPACE))
 
@@ -102,22 +132,29 @@ def test_a_threat_that_makes_no_sense_is_refused() -> None:
 
 def test_the_referee_tosses_the_same_coins_in_any_batch() -> None:
     threat = Threat(SPACE, draws=3)
-    whole, parts = (play(Noisy(NET, 1.0), Stand(), X, Y, threat, batch_size=b) for b in (N, 4))
+    whole, parts = (
+        play(Noisy(NET, 1.0), FixedPoints(), X, Y, threat, batch_size=b) for b in (N, 4)
+    )
     assert torch.equal(whole.correct, parts.correct)
     assert torch.equal(whole.chosen, parts.chosen)
-    other = play(Noisy(NET, 1.0), Stand(), X, Y, threat, seed=1)
+    other = play(Noisy(NET, 1.0), FixedPoints(), X, Y, threat, seed=1)
     assert not torch.equal(whole.correct, other.correct)
     order = torch.arange(N).flip(0)
-    assert torch.equal(play(Noisy(NET, 1.0), Stand(), X[order], Y[order], threat, ids=order).correct, whole.correct[:, order])
+    assert torch.equal(
+        play(Noisy(NET, 1.0), FixedPoints(), X[order], Y[order], threat, ids=order).correct,
+        whole.correct[:, order],
+    )
 
 
 def test_the_share_of_right_draws_is_the_probability_of_being_right() -> None:
     """P(w (x + s n) > 0) = Phi(w x / (s |w|)); 400 draws, so five sigma is at most 5 / (2 sqrt(400)) = 0.125 for each row."""
-    w, scale = uniform(5, 6) - 0.5, 0.5
+    w = uniform(5, 6) - 0.5
+    scale = 0.5
     x = X - 0.5
-    defense, y = Noisy(Affine.binary(w), scale), torch.zeros(N, dtype=torch.long)
+    defense = Noisy(Affine.binary(w), scale)
+    y = torch.zeros(N, dtype=torch.long)
     threat = Threat(Linf(0.1, box=(-1, 1)), draws=400)
-    episode = play(defense, Stand(), x, y, threat)
+    episode = play(defense, FixedPoints(), x, y, threat)
     want = 0.5 * (1 + torch.erf((x @ w) / (scale * w.norm()) / math.sqrt(2)))
     assert (episode.correct[0] - want).abs().amax() < 0.125
     assert (episode.chosen[0] - want).abs().amax() < 0.125
@@ -132,45 +169,53 @@ def test_private_coins_are_not_the_defenders_and_public_coins_are() -> None:
             drawn.append(ctx.randn_like(x))
             return Static(self.net).trace(x + self.scale * drawn[-1], ctx)
 
-    fixed = Direct("fixed", PGD(steps=3), estimator=FixedCoins())
-    for coins in ("private", "public"):
+    fixed = Direct("fixed", PGD(steps=3), estimator=FixedRandomness())
+    for keys in ("private", "public"):
         drawn.clear()
-        play(Recording(NET), fixed, X, Y, Threat(SPACE, coins=coins))
-        attack, judged = drawn[:4], drawn[4]
+        play(Recording(NET), fixed, X, Y, Threat(SPACE, randomness=keys))
+        attack = drawn[:4]
+        judged = drawn[4]
         assert all(torch.equal(a, attack[0]) for a in attack)
-        assert torch.equal(attack[0], judged) == (coins == "public")
+        assert torch.equal(attack[0], judged) == (keys == "public")
 
 
 def test_with_public_coins_the_attacked_function_is_the_judged_one() -> None:
     """What the oracle calls a success is one for the referee, row by row; with private coins it is not."""
     defense = Noisy(NET, 0.3)
-    fixed = Direct("fixed", PGD(steps=10), estimator=FixedCoins())
+    fixed = Direct("fixed", PGD(steps=10), estimator=FixedRandomness())
     agreed = {}
-    for coins in ("private", "public"):
-        threat = Threat(SPACE, coins=coins)
-        seat = Turn.open(threat, torch.arange(N), 0)
-        point = fixed.move(seat, defense, X, Y).point
-        success = defense.respond(point, Context(seat.simulated_coins())).argmax(1) != Y
-        agreed[coins] = torch.equal(play(defense, fixed, X, Y, threat).correct[0] == 0, success)
+    for keys in ("private", "public"):
+        threat = Threat(SPACE, randomness=keys)
+        sub_context = AttackContext.open(threat, torch.arange(N), 0)
+        point = fixed.move(sub_context, defense, X, Y).point
+        success = defense.respond(point, Context(sub_context.simulated_keys())).argmax(1) != Y
+        agreed[keys] = torch.equal(play(defense, fixed, X, Y, threat).correct[0] == 0, success)
         assert success.any()
         assert not success.all()
     assert agreed == {"private": False, "public": True}
 
 
-@pytest.mark.parametrize("combine", [lambda a: Cascade("all", (a, PGD5)), lambda a: Restarts(a, 3)], ids=["cascade", "restarts"])
+@pytest.mark.parametrize(
+    "combine",
+    [lambda a: Cascade("all", (a, PGD5)), lambda a: Restarts(a, 3)],
+    ids=["cascade", "restarts"],
+)
 def test_with_public_coins_a_combination_is_no_weaker_than_its_member(combine) -> None:
     """An attacker who knows the coins rehearses with them: what it saw fall will fall."""
-    fixed = Direct("fixed", APGD(steps=10), estimator=FixedCoins())
+    fixed = Direct("fixed", APGD(steps=10), estimator=FixedRandomness())
     for seed in range(5):
         alone, combined = (
-            play(Noisy(NET, 0.3), a, X, Y, Threat(SPACE, coins="public"), seed=seed).correct for a in (fixed, combine(fixed))
+            play(Noisy(NET, 0.3), a, X, Y, Threat(SPACE, randomness="public"), seed=seed).correct
+            for a in (fixed, combine(fixed))
         )
         assert (combined <= alone).all()
 
 
 def test_with_public_coins_the_strongest_adversary_is_picked_on_the_coins_that_count() -> None:
-    adversaries = [Direct(f"pgd {k}", PGD(steps=k), estimator=FixedCoins()) for k in (1, 3, 9)]
-    out = evaluate(Noisy(NET, 0.5), adversaries, X, Y, threat=Threat(SPACE, coins="public", draws=3))
+    adversaries = [Direct(f"pgd {k}", PGD(steps=k), estimator=FixedRandomness()) for k in (1, 3, 9)]
+    out = evaluate(
+        Noisy(NET, 0.5), adversaries, X, Y, threat=Threat(SPACE, randomness="public", draws=3)
+    )
     assert torch.equal(out.worst_case_per_example(), out.correct.amin(0))
     private = evaluate(Noisy(NET, 0.5), adversaries, X, Y, threat=Threat(SPACE, draws=3))
     assert not torch.equal(private.chosen, private.correct)
@@ -179,11 +224,14 @@ def test_with_public_coins_the_strongest_adversary_is_picked_on_the_coins_that_c
 # ---- memory ------------------------------------------------------------------------------------------------------------------
 
 
-def test_an_online_defence_carries_its_state_from_batch_to_batch_and_the_given_object_stays() -> None:
+def test_an_online_defense_carries_its_state_from_batch_to_batch_and_the_given_object_stays() -> (
+    None
+):
     start = torch.zeros(6, dtype=torch.float64)
     defense = Online(NET, start)
-    episode = play(defense, Stand(), X, Y, Threat(SPACE), batch_size=10)
-    mu, right = start, []
+    episode = play(defense, FixedPoints(), X, Y, Threat(SPACE), batch_size=10)
+    mu = start
+    right = []
     for k in range(0, N, 10):
         mu = (mu + X[k : k + 10].mean(0)) / 2
         right.append(NET(X[k : k + 10] - mu).argmax(1) == Y[k : k + 10])
@@ -191,15 +239,15 @@ def test_an_online_defence_carries_its_state_from_batch_to_batch_and_the_given_o
     assert torch.equal(defense.mu, start)
 
 
-def test_a_transductive_defence_forgets() -> None:
+def test_a_transductive_defense_forgets() -> None:
     defense = Transductive(NET, torch.zeros(6, dtype=torch.float64))
-    episode = play(defense, Stand(), X, Y, Threat(SPACE), batch_size=10)
+    episode = play(defense, FixedPoints(), X, Y, Threat(SPACE), batch_size=10)
     batches = [X[k : k + 10] for k in range(0, N, 10)]
     want = torch.cat([NET(b - b.mean(0)).argmax(1) for b in batches]) == Y
     assert torch.equal(episode.correct[0] == 1, want)
 
 
-def test_the_attacker_of_an_online_defence_faces_what_it_has_become() -> None:
+def test_the_attacker_of_an_online_defense_faces_what_it_has_become() -> None:
     met: list[Tensor] = []
 
     @dataclass(frozen=True)
@@ -207,16 +255,29 @@ def test_the_attacker_of_an_online_defence_faces_what_it_has_become() -> None:
         name: str = "spy"
         needs: str = "decision"
 
-        def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
+        def move(
+            self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor
+        ) -> AttackResult:
             met.append(defense.mu)
-            return Found(x, x)
+            return AttackResult(x, x)
 
     play(Online(NET, X[0]), Spy(), X, Y, Threat(SPACE), batch_size=15)
-    torch.testing.assert_close(torch.stack(met), torch.stack([X[0], (X[0] + X[:15].mean(0)) / 2]), rtol=0, atol=1e-15)
+    torch.testing.assert_close(
+        torch.stack(met), torch.stack([X[0], (X[0] + X[:15].mean(0)) / 2]), rtol=0, atol=1e-15
+    )
 
 
-def test_the_unit_follows_from_what_a_defence_declares() -> None:
-    units = [d.unit for d in (Static(NET), Noisy(NET), Centring(NET), Transductive(NET, X[0]), Online(NET, X[0]))]
+def test_the_unit_follows_from_what_a_defense_declares() -> None:
+    units = [
+        d.unit
+        for d in (
+            Static(NET),
+            Noisy(NET),
+            Centring(NET),
+            Transductive(NET, X[0]),
+            Online(NET, X[0]),
+        )
+    ]
     assert units == ["example", "example", "batch", "batch", "stream"]
 
 
@@ -226,7 +287,9 @@ def test_the_unit_follows_from_what_a_defence_declares() -> None:
 def record(correct: Tensor, unit: str, chosen: Tensor | None = None, size: int = 7) -> Outcomes:
     a, d, n = correct.shape
     names = tuple(map(str, range(a))), tuple(map(str, range(d)))
-    return Outcomes(*names, correct, correct if chosen is None else chosen, torch.arange(n) // size, unit)
+    return Outcomes(
+        *names, correct, correct if chosen is None else chosen, torch.arange(n) // size, unit
+    )
 
 
 UNITS = ("example", "batch", "stream")
@@ -255,7 +318,10 @@ def test_one_adversary_is_sent_to_all_rows_of_a_unit() -> None:
     out = record((uniform(3, 4, 2, N) > 0.5).double(), "batch")
     sent = out.strongest()
     assert all((sent[:, k : k + 7] == sent[:, k : k + 1]).all() for k in range(0, N, 7))
-    assert torch.equal(record(out.correct, "stream").strongest(), record(out.correct, "stream").strongest()[:, :1].expand(2, N))
+    assert torch.equal(
+        record(out.correct, "stream").strongest(),
+        record(out.correct, "stream").strongest()[:, :1].expand(2, N),
+    )
 
 
 def test_payoff_is_the_defenders_error() -> None:
@@ -266,17 +332,21 @@ def test_payoff_is_the_defenders_error() -> None:
 def test_the_worst_of_equally_strong_adversaries_is_not_below_their_strength() -> None:
     """Eight adversaries who all leave a row right with probability 0.7, 4000 rows. Picked on other draws the worst case has mean
     0.7 and sigma sqrt(0.21 / 4000) = 0.0072; picked on the same draws it would be 0.7^8 = 0.06."""
-    n, p = 4000, 0.7
-    correct, chosen = (uniform(4, 8, 1, n) < p).double(), (uniform(5, 8, 1, n) < p).double()
-    fair, greedy = record(correct, "example", chosen).worst_case(), record(correct, "example").worst_case()
+    n = 4000
+    p = 0.7
+    correct = (uniform(4, 8, 1, n) < p).double()
+    chosen = (uniform(5, 8, 1, n) < p).double()
+    fair = record(correct, "example", chosen).worst_case()
+    greedy = record(correct, "example").worst_case()
     assert abs(fair.item() - p) < 5 * 0.0072
     assert greedy.item() < 0.1
 
 
-def test_a_random_defence_is_not_made_weaker_by_asking_more_often() -> None:
+def test_a_random_defense_is_not_made_weaker_by_asking_more_often() -> None:
     """The same through the referee: noise alone, no attack, eight copies of the clean image."""
     w = torch.ones(6, dtype=torch.float64)
-    x, y = torch.full((400, 6), 0.1, dtype=torch.float64), torch.zeros(400, dtype=torch.long)
+    x = torch.full((400, 6), 0.1, dtype=torch.float64)
+    y = torch.zeros(400, dtype=torch.long)
     defense = Noisy(Affine.binary(w), 0.5)
 
     @dataclass(frozen=True)
@@ -285,26 +355,34 @@ def test_a_random_defence_is_not_made_weaker_by_asking_more_often() -> None:
         needs: str = "decision"
         name: str = "nudge"
 
-        def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
-            return Found(x + self.by, x + self.by)
+        def move(
+            self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor
+        ) -> AttackResult:
+            return AttackResult(x + self.by, x + self.by)
 
     out = evaluate(defense, [Nudge(1e-9 * k) for k in range(8)], x, y, threat=Threat(SPACE), seed=3)
     p = 0.5 * (1 + math.erf(0.6 / (0.5 * math.sqrt(6)) / math.sqrt(2)))
     assert abs(out.worst_case().item() - p) < 5 * math.sqrt(p * (1 - p) / 400)
 
 
-def test_a_bare_net_and_labels_that_are_no_whole_numbers_are_refused_and_the_message_names_the_fix() -> None:
-    net, x = smooth(1), uniform(0, 4, 6)
+def test_a_bare_net_and_labels_that_are_no_whole_numbers_are_refused_and_the_message_names_the_fix() -> (
+    None
+):
+    net = smooth(1)
+    x = uniform(0, 4, 6)
     with pytest.raises(TypeError, match=r"Plain\(net\)"):
-        play(net, Stand(), x, torch.zeros(4).long(), Threat(SPACE))  # type: ignore[arg-type]
+        play(net, FixedPoints(), x, torch.zeros(4).long(), Threat(SPACE))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="one whole number per input"):
-        play(Static(net), Stand(), x, torch.zeros(4), Threat(SPACE))
+        play(Static(net), FixedPoints(), x, torch.zeros(4), Threat(SPACE))
 
 
 def test_labels_may_be_whole_numbers_of_any_type() -> None:
-    net, x = smooth(1), uniform(0, 4, 6)
+    net = smooth(1)
+    x = uniform(0, 4, 6)
     y = net(x).argmax(1)
-    assert play(Static(net), Direct("pgd", PGD(2)), x, y.to(torch.uint8), Threat(Linf(0.0))).correct.all()
+    assert play(
+        Static(net), Direct("pgd", PGD(2)), x, y.to(torch.uint8), Threat(Linf(0.0))
+    ).correct.all()
 
 
 # ---- traces ------------------------------------------------------------------------------------------------------------------
@@ -317,7 +395,9 @@ def test_a_trace_has_views_and_knows_their_names() -> None:
     assert trace.logits.shape == (2, 2, 3)
     assert torch.equal(trace.last, z + 1)
     assert trace.select(["b"]).names == ("b",)
-    with pytest.raises(ValueError, match=r"no view called \['c'\]; this defence shows \['a', 'b'\]"):
+    with pytest.raises(
+        ValueError, match=r"no view called \['c'\]; this defense shows \['a', 'b'\]"
+    ):
         trace.select(["c"])
     with pytest.raises(ValueError, match="at least one View"):
         Trace(())

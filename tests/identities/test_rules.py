@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.problems import Purifier, Quantized, Static, keys, normal, smooth, uniform
 from torch import Tensor
 
-from problems import Purifier, Quantised, Static, coins, normal, smooth, uniform
-from saddlepoint.attack.goal import Goal
-from saddlepoint.attack.loss import cross_entropy
-from saddlepoint.defense import Context, Defense, Trace
+from saddlepoint.attacks.losses import cross_entropy
+from saddlepoint.attacks.objective import AttackObjective
+from saddlepoint.defenses import Context, Defense, Trace
 from saddlepoint.gradients import BPDA, Backprop, Checkpointed, Exact, Rule
 
 RULES: tuple[Rule, ...] = (Exact(), Checkpointed(), BPDA(), BPDA(surrogate=torch.sin))
@@ -17,49 +17,76 @@ Y = torch.tensor([0, 1, 2, 3, 0])
 
 
 def gradient(defense: Defense, site: str, rule: Rule, x: Tensor) -> Tensor:
-    return Backprop().slope(Goal([defense], Y, cross_entropy, rules={site: rule}), x, coins(len(x))).grad
+    return (
+        Backprop()
+        .value_and_grad(
+            AttackObjective([defense], Y, cross_entropy, rules={site: rule}), x, keys(len(x))
+        )
+        .grad
+    )
 
 
 @pytest.mark.parametrize("rule", RULES, ids=["exact", "checkpointed", "bpda", "bpda through sin"])
 @pytest.mark.parametrize(
-    ("defense", "site"), [(Quantised(smooth(0)), "quantise"), (Purifier(smooth(0)), "purify")], ids=["rounding", "random"]
+    ("defense", "site"),
+    [(Quantized(smooth(0)), "quantize"), (Purifier(smooth(0)), "purify")],
+    ids=["rounding", "random"],
 )
 def test_every_rule_keeps_the_forward_bit_for_bit(rule: Rule, defense: Defense, site: str) -> None:
     x = uniform(1, 5, 6).requires_grad_()
-    plain = defense.trace(x, Context(coins(5))).logits
-    ruled = defense.trace(x, Context(coins(5), {site: rule})).logits
+    plain = defense.trace(x, Context(keys(5))).logits
+    ruled = defense.trace(x, Context(keys(5), {site: rule})).logits
     assert torch.equal(ruled, plain)
     with torch.no_grad():
-        assert torch.equal(defense.trace(x, Context(coins(5), {site: rule})).logits, plain)
+        assert torch.equal(defense.trace(x, Context(keys(5), {site: rule})).logits, plain)
 
 
 def test_bpda_with_the_identity_is_the_gradient_at_the_purified_point() -> None:
-    net, x = smooth(2), uniform(3, 5, 6)
-    defense = Quantised(net)
-    at_the_purified_point = Backprop().slope(Goal([Static(net)], Y, cross_entropy), defense.quantise(x), coins(5)).grad
-    torch.testing.assert_close(gradient(defense, "quantise", BPDA(), x), at_the_purified_point, rtol=0, atol=1e-15)
-    assert (gradient(defense, "quantise", Exact(), x) == 0).all()  # what rounding hides from an attacker who differentiates it
+    net = smooth(2)
+    x = uniform(3, 5, 6)
+    defense = Quantized(net)
+    at_the_purified_point = (
+        Backprop()
+        .value_and_grad(
+            AttackObjective([Static(net)], Y, cross_entropy), defense.quantize(x), keys(5)
+        )
+        .grad
+    )
+    torch.testing.assert_close(
+        gradient(defense, "quantize", BPDA(), x), at_the_purified_point, rtol=0, atol=1e-15
+    )
+    assert (
+        gradient(defense, "quantize", Exact(), x) == 0
+    ).all()  # what rounding hides from an attacker who differentiates it
 
 
 def test_bpda_differentiates_its_surrogate() -> None:
     """d/dx of f(g(x)) with g's Jacobian replaced by that of h: h'(x) times the gradient of f at g(x)."""
-    net, x = smooth(2), uniform(3, 5, 6)
-    defense = Quantised(net)
-    through_the_identity = gradient(defense, "quantise", BPDA(), x)
-    got = gradient(defense, "quantise", BPDA(surrogate=lambda v: v**3), x)
+    net = smooth(2)
+    x = uniform(3, 5, 6)
+    defense = Quantized(net)
+    through_the_identity = gradient(defense, "quantize", BPDA(), x)
+    got = gradient(defense, "quantize", BPDA(surrogate=lambda v: v**3), x)
     torch.testing.assert_close(got, 3 * x**2 * through_the_identity, rtol=1e-14, atol=0)
 
 
 def test_bpda_refuses_a_surrogate_of_another_shape() -> None:
-    with pytest.raises(ValueError, match=r"surrogate gives shape \(5, 3\), but the site gives \(5, 6\)"):
-        gradient(Quantised(smooth(2)), "quantise", BPDA(surrogate=lambda v: v[:, :3]), uniform(3, 5, 6))
+    with pytest.raises(
+        ValueError, match=r"surrogate gives shape \(5, 3\), but the site gives \(5, 6\)"
+    ):
+        gradient(
+            Quantized(smooth(2)), "quantize", BPDA(surrogate=lambda v: v[:, :3]), uniform(3, 5, 6)
+        )
 
 
 def test_checkpointed_is_exact_at_random_sites() -> None:
     """The second run of a site must draw the coins of the first, else the gradient is that of another function."""
-    defense, x = Purifier(smooth(4), steps=5, noise=0.3), uniform(5, 5, 6)
+    defense = Purifier(smooth(4), steps=5, noise=0.3)
+    x = uniform(5, 5, 6)
     exact = gradient(defense, "purify", Exact(), x)
-    torch.testing.assert_close(gradient(defense, "purify", Checkpointed(), x), exact, rtol=0, atol=1e-15)
+    torch.testing.assert_close(
+        gradient(defense, "purify", Checkpointed(), x), exact, rtol=0, atol=1e-15
+    )
 
 
 def test_checkpointed_recomputes_with_the_same_coins_at_nested_sites() -> None:
@@ -107,13 +134,14 @@ def test_checkpointed_replays_randomness_hidden_in_a_module() -> None:
 def test_checkpointed_holds_the_ends_of_steps_and_not_their_insides() -> None:
     """Tensors the graph holds at its peak, 40 steps of 6 layers: exact 240 and more, checkpointed one per step and one step."""
 
-    def peak(rule: Rule, steps: int) -> int:
+    def max_loss_point(rule: Rule, steps: int) -> int:
         held = most = 0
 
         class Saved:  # lives as long as the graph holds the tensor
             def __init__(self, value: Tensor) -> None:
                 nonlocal held, most
-                self.value, held = value, held + 1
+                self.value = value
+                held = held + 1
                 most = max(most, held)
 
             def __del__(self) -> None:
@@ -121,17 +149,22 @@ def test_checkpointed_holds_the_ends_of_steps_and_not_their_insides() -> None:
                 held -= 1
 
         defense = Purifier(smooth(4), steps=steps, layers=6)
-        goal = Goal([defense], Y, cross_entropy, rules={"purify": rule}, keep=frozenset({f"purify/{steps}"}))
+        objective = AttackObjective(
+            [defense], Y, cross_entropy, rules={"purify": rule}, keep=frozenset({f"purify/{steps}"})
+        )
         with torch.autograd.graph.saved_tensors_hooks(Saved, lambda saved: saved.value):
-            Backprop().slope(goal, uniform(5, 5, 6), coins(5))
+            Backprop().value_and_grad(objective, uniform(5, 5, 6), keys(5))
         return most
 
-    assert peak(Exact(), 40) >= 40 * 6
-    assert peak(Checkpointed(), 40) <= 40 + peak(Exact(), 2)
+    assert max_loss_point(Exact(), 40) >= 40 * 6
+    assert max_loss_point(Checkpointed(), 40) <= 40 + max_loss_point(Exact(), 2)
 
 
 def test_a_rule_for_a_site_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"rules were given for \['round'\], but this defence has the sites \['quantise'\]"):
-        gradient(Quantised(smooth(0)), "round", BPDA(), uniform(1, 5, 6))
+    with pytest.raises(
+        ValueError,
+        match=r"rules were given for \['round'\], but this defense has the sites \['quantize'\]",
+    ):
+        gradient(Quantized(smooth(0)), "round", BPDA(), uniform(1, 5, 6))
     with pytest.raises(ValueError, match=r"no named sites. Wrap the step in `ctx.through"):
         gradient(Static(smooth(0)), "round", BPDA(), uniform(1, 5, 6))

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.equilibria import STATES, TIGHT, Affine, C, N, X, gradient, solved
+from tests.problems import keys, normal
 from torch import Tensor
 
-from equilibria import STATES, TIGHT, Affine, C, N, X, gradient, solved
-from problems import coins, normal
-from saddlepoint.defense import Anderson, Broyden, Context, Picard, Status
+from saddlepoint.defenses import Anderson, Broyden, Context, Picard, Status
 from saddlepoint.gradients import Exact, Implicit, SharedInverse, SimultaneousAdjoint
 
 # ---- the simultaneous adjoint ---------------------------------------------------------------------------------------------------
 
 
-def test_with_the_transposed_inverse_the_adjoint_reaches_its_fixed_point_and_without_it_lags() -> None:
+def test_with_the_transposed_inverse_the_adjoint_reaches_its_fixed_point_and_without_it_lags() -> (
+    None
+):
     """d = 12: Broyden knows the map after 2 d steps (Gay 1979), and then a full adjoint step is Newton's."""
-    model, method = Affine.contractive(0), Broyden(steps=24, tolerance=1e-13)
+    model = Affine.contractive(0)
+    method = Broyden(steps=24, tolerance=1e-13)
     exact = model.gradient(C)
     transposed = (gradient(model, SimultaneousAdjoint(1.0), method=method) - exact).abs().amax()
-    as_written = (gradient(model, SimultaneousAdjoint(1.0, transpose=False), method=method) - exact).abs().amax()
+    as_written = (
+        (gradient(model, SimultaneousAdjoint(1.0, transpose=False), method=method) - exact)
+        .abs()
+        .amax()
+    )
     assert transposed < 1e-10
     assert as_written > 1e-8
 
@@ -33,7 +40,11 @@ def test_far_from_normal_only_the_transposed_inverse_works(seed: int) -> None:
     exact = model.gradient(C)
     scale = exact.abs().amax()
     transposed = (gradient(model, SimultaneousAdjoint(0.5), method=method) - exact).abs().amax()
-    as_written = (gradient(model, SimultaneousAdjoint(0.5, transpose=False), method=method) - exact).abs().amax()
+    as_written = (
+        (gradient(model, SimultaneousAdjoint(0.5, transpose=False), method=method) - exact)
+        .abs()
+        .amax()
+    )
     assert transposed < 1e-10 * scale
     assert as_written > 1e-2 * scale
 
@@ -43,14 +54,21 @@ def test_on_a_symmetric_map_both_reach_the_fixed_point() -> None:
     model = Affine.contractive(0)
     model = Affine((model.a + model.a.T) / 2, model.u, model.b)
     for transpose in (True, False):
-        got = gradient(model, SimultaneousAdjoint(0.9, transpose=transpose), method=Broyden(steps=60, tolerance=1e-13))
+        got = gradient(
+            model,
+            SimultaneousAdjoint(0.9, transpose=transpose),
+            method=Broyden(steps=60, tolerance=1e-13),
+        )
         torch.testing.assert_close(got, model.gradient(C), rtol=0, atol=1e-9)
 
 
 def test_the_first_adjoint_is_beta_times_the_loss_gradient_at_zero() -> None:
     """u_1 = beta dL/dz(0): the surrogate gradient at z_1 is U^T u_1 for L(z_0) = c z_0."""
-    model, x = Affine.contractive(0), X.clone().requires_grad_()
-    solution = solved(model, SimultaneousAdjoint(0.7, emit=1), x, method=Broyden(steps=3), keep=[0, 1])
+    model = Affine.contractive(0)
+    x = X.clone().requires_grad_()
+    solution = solved(
+        model, SimultaneousAdjoint(0.7, emit=1), x, method=Broyden(steps=3), keep=[0, 1]
+    )
     assert torch.equal(solution.states[1], model.inject(x))
     (got,) = torch.autograd.grad((C * solution.states[0]).sum(), x)
     torch.testing.assert_close(got, 0.7 * C @ model.u, rtol=1e-14, atol=1e-14)
@@ -58,20 +76,25 @@ def test_the_first_adjoint_is_beta_times_the_loss_gradient_at_zero() -> None:
 
 def test_at_the_start_the_surrogate_gradient_is_zero() -> None:
     x = X.clone().requires_grad_()
-    solution = solved(Affine.contractive(0), SimultaneousAdjoint(emit="all"), x, method=Broyden(steps=3), keep=[0])
+    solution = solved(
+        Affine.contractive(0), SimultaneousAdjoint(emit="all"), x, method=Broyden(steps=3), keep=[0]
+    )
     assert (torch.autograd.grad((C * solution.states[0]).sum(), x)[0] == 0).all()
 
 
 def dense_adjoint(model: Affine, cotangents: list[Tensor], steps: int, beta: float) -> list[Tensor]:
     """Eq. 7-10 of Yang et al. 2022 written out with dense matrices for one row; u_0..u_steps."""
-    z, u, b = model.start(1)[0], model.start(1)[0], -model.eye
+    z = model.start(1)[0]
+    u = model.start(1)[0]
+    b = -model.eye
     out = [u]
     for n in range(steps):
         g = model.cell(z, model.inject(X[0])) - z
         v = model.a.T @ u + cotangents[n] - u
         u = u - beta * b.T @ v
         new = z - b @ g
-        dz, dg = new - z, model.cell(new, model.inject(X[0])) - new - g
+        dz = new - z
+        dg = model.cell(new, model.inject(X[0])) - new - g
         b = b + torch.outer((dz - b @ dg) / (dz @ b @ dg), dz @ b)
         z = new
         out.append(u)
@@ -81,9 +104,16 @@ def dense_adjoint(model: Affine, cotangents: list[Tensor], steps: int, beta: flo
 @pytest.mark.parametrize("emit", [1, 3, 5, "last", "all"])
 def test_the_walk_is_that_of_the_paper(emit: int) -> None:
     """With a loss at every state 0..5, against dense matrices; the best state takes no part."""
-    model, x = Affine.contractive(0), X[:1].clone().requires_grad_()
+    model = Affine.contractive(0)
+    x = X[:1].clone().requires_grad_()
     c = [normal(50 + n, STATES) for n in range(6)]
-    solution = solved(model, SimultaneousAdjoint(0.8, emit=emit), x, method=Broyden(steps=5, tolerance=0), keep=range(6))
+    solution = solved(
+        model,
+        SimultaneousAdjoint(0.8, emit=emit),
+        x,
+        method=Broyden(steps=5, tolerance=0),
+        keep=range(6),
+    )
     loss = sum((v * z[0]).sum() for v, z in zip(c, solution.states.values(), strict=True))
     (got,) = torch.autograd.grad(loss, x)
     u = dense_adjoint(model, c, 5, 0.8)
@@ -92,11 +122,18 @@ def test_the_walk_is_that_of_the_paper(emit: int) -> None:
 
 
 def test_a_state_without_a_loss_borrows_the_next_cotangent() -> None:
-    model, x = Affine.contractive(0), X[:1].clone().requires_grad_()
-    solution = solved(model, SimultaneousAdjoint(0.8), x, method=Broyden(steps=5, tolerance=0), keep=range(6))
+    model = Affine.contractive(0)
+    x = X[:1].clone().requires_grad_()
+    solution = solved(
+        model, SimultaneousAdjoint(0.8), x, method=Broyden(steps=5, tolerance=0), keep=range(6)
+    )
     c = [C[0], C[0], C[0], C[1], C[1], C[1]]
-    (got,) = torch.autograd.grad((C[0] * solution.states[2]).sum() + (C[1] * solution.states[5]).sum(), x)
-    torch.testing.assert_close(got[0], dense_adjoint(model, c, 5, 0.8)[-1] @ model.u, rtol=1e-10, atol=1e-10)
+    (got,) = torch.autograd.grad(
+        (C[0] * solution.states[2]).sum() + (C[1] * solution.states[5]).sum(), x
+    )
+    torch.testing.assert_close(
+        got[0], dense_adjoint(model, c, 5, 0.8)[-1] @ model.u, rtol=1e-10, atol=1e-10
+    )
 
 
 def test_without_an_inverse_the_adjoint_walks_like_picard() -> None:
@@ -114,19 +151,28 @@ def test_the_shared_inverse_is_minus_b_transposed() -> None:
     model = Affine.contractive(0)
     method = Broyden(steps=6, tolerance=0)
     with torch.no_grad():
-        known = method(lambda z, rows: model.cell(z, model.inject(X)[rows]), model.start(N), learned=True).inverse
+        known = method(
+            lambda z, rows: model.cell(z, model.inject(X)[rows]), model.start(N), learned=True
+        ).inverse
     assert known is not None
     for state, inverse in ((None, known), (3, known.first(3))):
         expected = -torch.einsum("nji,nj->ni", inverse.dense(), C) @ model.u
         torch.testing.assert_close(
-            gradient(model, SharedInverse(1e9), method=method, state=state), expected, rtol=1e-11, atol=1e-11
+            gradient(model, SharedInverse(1e9), method=method, state=state),
+            expected,
+            rtol=1e-11,
+            atol=1e-11,
         )
 
 
 def test_rows_whose_shared_inverse_is_too_long_fall_back_to_the_cotangent() -> None:
     model = Affine.contractive(0)
-    shared, one_step = gradient(model, SharedInverse(1e9), method=Broyden(steps=6)), C @ model.u
-    length = {limit: gradient(model, SharedInverse(limit), method=Broyden(steps=6)) for limit in (1e-9, 1.0, 1e9)}
+    shared = gradient(model, SharedInverse(1e9), method=Broyden(steps=6))
+    one_step = C @ model.u
+    length = {
+        limit: gradient(model, SharedInverse(limit), method=Broyden(steps=6))
+        for limit in (1e-9, 1.0, 1e9)
+    }
     torch.testing.assert_close(length[1e-9], one_step, rtol=1e-13, atol=1e-13)
     fell_back = torch.isclose(length[1.0], one_step, rtol=1e-12).all(1)
     assert torch.equal(length[1.0][~fell_back], shared[~fell_back])
@@ -134,12 +180,16 @@ def test_rows_whose_shared_inverse_is_too_long_fall_back_to_the_cotangent() -> N
 
 def test_refined_it_is_the_implicit_gradient_for_fewer_products() -> None:
     """Both backward solves stop at a relative residual of 1e-6; ||U|| < 10 and ||u*|| < 20."""
-    model, products = Affine.contractive(0), {}
+    model = Affine.contractive(0)
+    products = {}
     for rule in (Implicit(), SharedInverse(refine=50)):
-        x, ctx = X.clone().requires_grad_(), Context(coins(N), {"solve": rule})
-        (got,) = torch.autograd.grad((C * solved(model, rule, x, method=TIGHT, ctx=ctx).best).sum(), x)
+        x = X.clone().requires_grad_()
+        ctx = Context(keys(N), {"solve": rule})
+        (got,) = torch.autograd.grad(
+            (C * solved(model, rule, x, method=TIGHT, ctx=ctx).best).sum(), x
+        )
         torch.testing.assert_close(got, model.gradient(C), rtol=0, atol=10 * 20 * 1e-6 / 0.4)
-        products[type(rule)] = int(ctx.notes.products.amax())
+        products[type(rule)] = int(ctx.stats.products.amax())
     assert products[SharedInverse] < 0.7 * products[Implicit]
 
 

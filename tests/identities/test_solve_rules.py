@@ -7,14 +7,26 @@ import weakref
 
 import pytest
 import torch
+from tests.equilibria import (
+    INPUTS,
+    STATES,
+    TIGHT,
+    Affine,
+    C,
+    Curved,
+    Equilibrium,
+    N,
+    X,
+    gradient,
+    solved,
+)
+from tests.problems import Static, keys, normal, smooth, uniform
 from torch import Tensor
 
-from equilibria import INPUTS, STATES, TIGHT, Affine, C, Curved, Equilibrium, N, X, gradient, solved
-from problems import Static, coins, normal, smooth, uniform
-from saddlepoint.attack.aim import mean_of_losses
-from saddlepoint.attack.goal import Goal
-from saddlepoint.attack.loss import cross_entropy
-from saddlepoint.defense import Anderson, Broyden, Context, Defense, Picard, Solver, Status, Trace
+from saddlepoint.attacks.aims import mean_of_losses
+from saddlepoint.attacks.losses import cross_entropy
+from saddlepoint.attacks.objective import AttackObjective
+from saddlepoint.defenses import Anderson, Broyden, Context, Defense, Picard, Solver, Status, Trace
 from saddlepoint.gradients import (
     BPDA,
     Backprop,
@@ -53,26 +65,47 @@ def words(value: object) -> str:
 # ---- the exact gradient ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backward", [TIGHT, Anderson(steps=200, tolerance=1e-13), Picard(steps=300, tolerance=1e-13)], ids=name)
-@pytest.mark.parametrize("forward", [TIGHT, Anderson(steps=200, tolerance=1e-13), Picard(steps=300, tolerance=1e-13)], ids=name)
-def test_the_implicit_gradient_is_that_of_the_fixed_point(forward: Solver, backward: Solver) -> None:
+@pytest.mark.parametrize(
+    "backward",
+    [TIGHT, Anderson(steps=200, tolerance=1e-13), Picard(steps=300, tolerance=1e-13)],
+    ids=name,
+)
+@pytest.mark.parametrize(
+    "forward",
+    [TIGHT, Anderson(steps=200, tolerance=1e-13), Picard(steps=300, tolerance=1e-13)],
+    ids=name,
+)
+def test_the_implicit_gradient_is_that_of_the_fixed_point(
+    forward: Solver, backward: Solver
+) -> None:
     """||u - u*|| <= ||v|| / (1 - 0.6), with ||f(u)|| < 20 and ||U|| < 10: 200 * 1e-13 / 0.4."""
     model = Affine.contractive(0)
-    torch.testing.assert_close(gradient(model, Implicit(backward), method=forward), model.gradient(C), rtol=0, atol=5e-11)
+    torch.testing.assert_close(
+        gradient(model, Implicit(backward), method=forward), model.gradient(C), rtol=0, atol=5e-11
+    )
 
 
-@pytest.mark.parametrize("forward", [TIGHT, Anderson(steps=200, tolerance=1e-13), Picard(steps=300, tolerance=1e-13)], ids=name)
+@pytest.mark.parametrize(
+    "forward",
+    [TIGHT, Anderson(steps=200, tolerance=1e-13), Picard(steps=300, tolerance=1e-13)],
+    ids=name,
+)
 @pytest.mark.parametrize("rule", [Exact(), Checkpointed()], ids=name)
-def test_the_steps_of_a_converged_solver_have_the_same_gradient(forward: Solver, rule: Rule) -> None:
+def test_the_steps_of_a_converged_solver_have_the_same_gradient(
+    forward: Solver, rule: Rule
+) -> None:
     """The derivative of the iterates converges behind the iterates themselves: two digits later here."""
     model = Affine.contractive(0)
-    torch.testing.assert_close(gradient(model, rule, method=forward), model.gradient(C), rtol=0, atol=1e-9)
+    torch.testing.assert_close(
+        gradient(model, rule, method=forward), model.gradient(C), rtol=0, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("rule", [Exact(), Implicit(TIGHT), SimultaneousAdjoint(1.0)], ids=name)
 def test_on_a_curved_map_gradients_are_finite_differences(rule: Rule) -> None:
     """Central differences at 1e-5: truncation 1e-10 and rounding 1e-16 / 1e-5, times curvatures of order ten."""
-    model, direction = Curved.contractive(3, norm=0.9), normal(5, N, INPUTS)
+    model = Curved.contractive(3, norm=0.9)
+    direction = normal(5, N, INPUTS)
     method = Broyden(steps=100, tolerance=1e-14)
 
     def loss(x: Tensor) -> Tensor:
@@ -88,37 +121,59 @@ def test_the_gradient_reaches_the_parameters_of_the_cell() -> None:
     """dL/dA = u* z*^T and dL/dx = U^T u*, in the training of an equilibrium model."""
     model = Affine.contractive(0)
     weight = model.a.clone().requires_grad_()
-    for rule in (Exact(), Implicit(TIGHT), Phantom(200), SharedInverse(refine=60), SimultaneousAdjoint(1.0)):
-        ctx = Context(coins(N), {"solve": rule})
-        solution = ctx.solve("solve", lambda z, u: z @ weight.T + u, model.start(N), model.inject(X), method=TIGHT)
+    for rule in (
+        Exact(),
+        Implicit(TIGHT),
+        Phantom(200),
+        SharedInverse(refine=60),
+        SimultaneousAdjoint(1.0),
+    ):
+        ctx = Context(keys(N), {"solve": rule})
+        solution = ctx.solve(
+            "solve", lambda z, u: z @ weight.T + u, model.start(N), model.inject(X), method=TIGHT
+        )
         (got,) = torch.autograd.grad((C * solution.best).sum(), weight)
-        torch.testing.assert_close(got, model.adjoint(C).T @ model.fixed_point(X), rtol=0, atol=2e-5)
+        torch.testing.assert_close(
+            got, model.adjoint(C).T @ model.fixed_point(X), rtol=0, atol=2e-5
+        )
 
 
 def test_a_site_without_a_rule_is_implicit() -> None:
     x = X.clone().requires_grad_()
     model = Affine.contractive(0)
-    solution = Context(coins(N)).solve("solve", model.cell, model.start(N), model.inject(x), method=Broyden(steps=8))
+    solution = Context(keys(N)).solve(
+        "solve", model.cell, model.start(N), model.inject(x), method=Broyden(steps=8)
+    )
     (got,) = torch.autograd.grad((C * solution.best).sum(), x)
     assert torch.equal(got, gradient(model, Implicit(), method=Broyden(steps=8)))
 
 
-def test_of_a_linear_map_the_implicit_gradient_does_not_depend_on_where_the_solve_ended_but_the_exact_one_does() -> None:
+def test_of_a_linear_map_the_implicit_gradient_does_not_depend_on_where_the_solve_ended_but_the_exact_one_does() -> (
+    None
+):
     """After one step z_1 = f(0), and the gradient of what was run is U^T c."""
-    model, once = Affine.contractive(0), Broyden(steps=1)
-    torch.testing.assert_close(gradient(model, Exact(), method=once), C @ model.u, rtol=1e-14, atol=1e-14)
-    torch.testing.assert_close(gradient(model, Implicit(TIGHT), method=once), model.gradient(C), rtol=0, atol=5e-11)
+    model = Affine.contractive(0)
+    once = Broyden(steps=1)
+    torch.testing.assert_close(
+        gradient(model, Exact(), method=once), C @ model.u, rtol=1e-14, atol=1e-14
+    )
+    torch.testing.assert_close(
+        gradient(model, Implicit(TIGHT), method=once), model.gradient(C), rtol=0, atol=5e-11
+    )
 
 
 def test_rows_finish_their_backward_solves_alone() -> None:
-    """A row's gradient is the same alone, though f is linearised anew for the rows that take long."""
+    """A row's gradient is the same alone, though f is linearized anew for the rows that take long."""
     model = Curved.contractive(3, norm=0.95)
     scale = torch.tensor([0.01, 0.1, 1, 3, 10], dtype=torch.float64)[:, None]
-    x, method = scale * X, Broyden(steps=200, tolerance=1e-8)
-    ctx = Context(coins(N), {"solve": Implicit(method)})
+    x = scale * X
+    method = Broyden(steps=200, tolerance=1e-8)
+    ctx = Context(keys(N), {"solve": Implicit(method)})
     together = x.clone().requires_grad_()
-    (grad,) = torch.autograd.grad((C * solved(model, Implicit(), together, method=method, ctx=ctx).best).sum(), together)
-    assert ctx.notes.products.unique().numel() > 1
+    (grad,) = torch.autograd.grad(
+        (C * solved(model, Implicit(), together, method=method, ctx=ctx).best).sum(), together
+    )
+    assert ctx.stats.products.unique().numel() > 1
     for row in range(N):
         alone = x[row : row + 1].clone().requires_grad_()
         solution = solved(model, Implicit(method), alone, method=method)
@@ -133,7 +188,9 @@ def test_rows_finish_their_backward_solves_alone() -> None:
 @pytest.mark.parametrize("steps", [1, 2, 5])
 @pytest.mark.parametrize("state", [None, 1, 3])
 @pytest.mark.parametrize("at", ["state", "unrolled"])
-def test_k_damped_steps_have_their_closed_form_at_every_state(damping: float, steps: int, state: int | None, at: str) -> None:
+def test_k_damped_steps_have_their_closed_form_at_every_state(
+    damping: float, steps: int, state: int | None, at: str
+) -> None:
     """U^T (I - (M^T)^k) (I - A^T)^-1 c,  M = damping A + (1 - damping) I, from any state of an affine map."""
     model = Affine.contractive(0)
     m = damping * model.a + (1 - damping) * model.eye
@@ -150,7 +207,9 @@ def test_one_undamped_step_is_the_jacobian_free_gradient() -> None:
 
 def test_the_released_variant_makes_its_first_step_undamped() -> None:
     """1 + m steps: U^T [damping sum_{s<m} (M^T)^s + (M^T)^m] c."""
-    model, damping, m = Affine.contractive(0), 0.5, 5
+    model = Affine.contractive(0)
+    damping = 0.5
+    m = 5
     mt = (damping * model.a + (1 - damping) * model.eye).T
     power = [torch.linalg.matrix_power(mt, s) for s in range(m + 1)]
     expected = C @ (damping * sum(power[:m]) + power[m]).T @ model.u
@@ -161,21 +220,26 @@ def test_the_released_variant_makes_its_first_step_undamped() -> None:
 def test_many_steps_are_the_implicit_gradient() -> None:
     """0.6^100 < 1e-22."""
     model = Affine.contractive(0)
-    torch.testing.assert_close(gradient(model, Phantom(100)), model.gradient(C), rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(
+        gradient(model, Phantom(100)), model.gradient(C), rtol=1e-13, atol=1e-13
+    )
 
 
 def test_the_loss_at_the_unrolled_state_is_a_change_of_what_is_shown_and_costs_its_steps() -> None:
-    model, method = Curved.contractive(3), Broyden(steps=4, tolerance=0)
+    model = Curved.contractive(3)
+    method = Broyden(steps=4, tolerance=0)
     plain = solved(model, Exact(), X, method=method, keep=[2])
     for mode in (torch.no_grad(), torch.enable_grad()):
-        ctx = Context(coins(N), {"solve": Phantom(2, 0.5, at="unrolled")})
+        ctx = Context(keys(N), {"solve": Phantom(2, 0.5, at="unrolled")})
         with mode:
             shown = solved(model, Exact(), X, method=method, keep=[2], ctx=ctx)
         z = plain.states[2]
         for _ in range(2):
             z = 0.5 * z + 0.5 * model.cell(z, model.inject(X))
         torch.testing.assert_close(shown.states[2], z, rtol=0, atol=1e-15)
-        assert torch.equal(ctx.notes.evaluations, plain.evaluations + 2 * 2)  # k steps from z_2, k steps from the best
+        assert torch.equal(
+            ctx.stats.evaluations, plain.evaluations + 2 * 2
+        )  # k steps from z_2, k steps from the best
 
 
 # ---- all rules ------------------------------------------------------------------------------------------------------------------
@@ -184,12 +248,16 @@ def test_the_loss_at_the_unrolled_state_is_a_change_of_what_is_shown_and_costs_i
 @pytest.mark.parametrize("rule", KEEPING, ids=words)
 @pytest.mark.parametrize("tolerance", [0.0, 1e-2], ids=["all steps", "rows stop"])
 def test_every_rule_keeps_every_state_bit_for_bit(rule: Rule, tolerance: float) -> None:
-    model, method = Curved.contractive(3, inputs=STATES), Broyden(steps=6, tolerance=tolerance)
-    x, weights = normal(7, N, STATES), [0.5, 0.0, 0.1, 0.1, 0.1, 0.2]
+    model = Curved.contractive(3, inputs=STATES)
+    method = Broyden(steps=6, tolerance=tolerance)
+    x = normal(7, N, STATES)
+    weights = [0.5, 0.0, 0.1, 0.1, 0.1, 0.2]
     with torch.no_grad():
         plain = solved(model, Exact(), x, method=method, keep=range(7), weights=weights)
         quiet = solved(model, rule, x, method=method, keep=range(7), weights=weights)
-    ruled = solved(model, rule, x.clone().requires_grad_(), method=method, keep=range(7), weights=weights)
+    ruled = solved(
+        model, rule, x.clone().requires_grad_(), method=method, keep=range(7), weights=weights
+    )
     for got in (quiet, ruled):
         assert torch.equal(got.best, plain.best)
         assert torch.equal(got.blend, plain.blend)
@@ -200,28 +268,40 @@ def test_every_rule_keeps_every_state_bit_for_bit(rule: Rule, tolerance: float) 
     assert ruled.blend.requires_grad
 
 
-@pytest.mark.parametrize("rule", [r for r in KEEPING if not isinstance(r, SimultaneousAdjoint)], ids=words)
+@pytest.mark.parametrize(
+    "rule", [r for r in KEEPING if not isinstance(r, SimultaneousAdjoint)], ids=words
+)
 def test_the_gradient_of_the_blend_is_the_blend_of_gradients(rule: Rule) -> None:
-    model, method, weights = Curved.contractive(3, inputs=STATES), Broyden(steps=4, tolerance=1e-2), [0.5, 0.0, 0.2, 0.3]
+    model = Curved.contractive(3, inputs=STATES)
+    method = Broyden(steps=4, tolerance=1e-2)
+    weights = [0.5, 0.0, 0.2, 0.3]
 
     def grad(weigh: bool) -> Tensor:
         x = normal(7, N, STATES).requires_grad_()
-        solution = solved(model, rule, x, method=method, keep=range(1, 5), weights=weights if weigh else ())
+        solution = solved(
+            model, rule, x, method=method, keep=range(1, 5), weights=weights if weigh else ()
+        )
         states = sum(w * z for w, z in zip(weights, solution.states.values(), strict=True))
         return torch.autograd.grad((C * (solution.blend if weigh else states)).sum(), x)[0]
 
     torch.testing.assert_close(grad(True), grad(False), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("rule", [Implicit(), Phantom(1), Phantom(2, 0.5), SharedInverse()], ids=words)
+@pytest.mark.parametrize(
+    "rule", [Implicit(), Phantom(1), Phantom(2, 0.5), SharedInverse()], ids=words
+)
 def test_the_mean_of_losses_over_states_is_the_mean_of_their_gradients(rule: Rule) -> None:
     """Eq. 17: every state counts once. Left to add up without being cleared, gradients would count 8, 7, .., 1 times."""
-    defense, y, steps = Equilibrium(Curved.contractive(3)), torch.tensor([0, 1, 2, 3, 0]), range(1, 9)
+    defense = Equilibrium(Curved.contractive(3))
+    y = torch.tensor([0, 1, 2, 3, 0])
+    steps = range(1, 9)
 
     def grad(*steps: int) -> Tensor:
         keep = frozenset(f"solve/{n}" for n in steps)
-        goal = Goal([defense], y, cross_entropy, mean_of_losses, {"solve": rule}, keep)
-        return Backprop().slope(goal, X, coins(N)).grad
+        objective = AttackObjective(
+            [defense], y, cross_entropy, mean_of_losses, {"solve": rule}, keep
+        )
+        return Backprop().value_and_grad(objective, X, keys(N)).grad
 
     each = torch.stack([grad(n) for n in steps])
     torch.testing.assert_close(grad(*steps), each.mean(0), rtol=1e-9, atol=1e-11)
@@ -231,7 +311,8 @@ def test_the_mean_of_losses_over_states_is_the_mean_of_their_gradients(rule: Rul
 
 def test_the_memory_of_the_implicit_gradient_does_not_grow_with_the_steps() -> None:
     """Numbers saved for the backward pass: the exact gradient holds every step, the implicit one a single evaluation of f."""
-    model, saved = Curved.contractive(3, norm=0.95), 0
+    model = Curved.contractive(3, norm=0.95)
+    saved = 0
 
     def pack(tensor: Tensor) -> Tensor:
         nonlocal saved
@@ -242,7 +323,9 @@ def test_the_memory_of_the_implicit_gradient_does_not_grow_with_the_steps() -> N
         nonlocal saved
         saved = 0
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            solution = solved(model, rule, X.clone().requires_grad_(), method=Picard(steps=steps, tolerance=0))
+            solution = solved(
+                model, rule, X.clone().requires_grad_(), method=Picard(steps=steps, tolerance=0)
+            )
             (C * solution.best).sum()
         return saved
 
@@ -254,11 +337,12 @@ def test_the_memory_of_the_implicit_gradient_does_not_grow_with_the_steps() -> N
 @pytest.mark.parametrize("rule", KEEPING, ids=words)
 def test_nothing_outlives_its_graph(rule: Rule) -> None:
     """A cycle through the graph would hold every state of every attack step until somebody collects garbage."""
-    model, x = Curved.contractive(3, inputs=STATES), normal(7, N, STATES).requires_grad_()
+    model = Curved.contractive(3, inputs=STATES)
+    x = normal(7, N, STATES).requires_grad_()
     gc.collect()
     gc.disable()
     try:
-        ctx = Context(coins(N), {"solve": rule})
+        ctx = Context(keys(N), {"solve": rule})
         solution = solved(model, rule, x, method=Broyden(steps=5, tolerance=0), ctx=ctx, keep=[2])
         torch.autograd.grad((C * (solution.best + solution.states[2])).sum(), x)
         watched = weakref.ref(ctx)  # every evaluation of f tosses its coins
@@ -270,11 +354,14 @@ def test_nothing_outlives_its_graph(rule: Rule) -> None:
 
 def test_coins_inside_the_cell_are_tossed_once_and_belong_to_their_row() -> None:
     """A random shift drawn inside f: all evaluations see the same one, also for rows that are left alone, also going backward."""
-    model, method = Curved.contractive(3, norm=0.95), Broyden(steps=100, tolerance=1e-10)
+    model = Curved.contractive(3, norm=0.95)
+    method = Broyden(steps=100, tolerance=1e-10)
 
     def solve(ids: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
-        ctx = Context(coins(N)[ids], {"solve": rule})
-        x = (X * torch.tensor([0.01, 0.1, 1, 3, 10], dtype=torch.float64)[:, None])[ids].requires_grad_()
+        ctx = Context(keys(N)[ids], {"solve": rule})
+        x = (X * torch.tensor([0.01, 0.1, 1, 3, 10], dtype=torch.float64)[:, None])[
+            ids
+        ].requires_grad_()
 
         def cell(z: Tensor, u: Tensor) -> Tensor:
             return model.cell(z, u) + 0.1 * ctx.randn_like(z)
@@ -293,14 +380,16 @@ def test_coins_inside_the_cell_are_tossed_once_and_belong_to_their_row() -> None
 # ---- misuse ---------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rule", [Implicit(), Phantom(), SharedInverse(), SimultaneousAdjoint()], ids=name)
+@pytest.mark.parametrize(
+    "rule", [Implicit(), Phantom(), SharedInverse(), SimultaneousAdjoint()], ids=name
+)
 def test_a_rule_for_solves_refuses_a_plain_site(rule: Rule) -> None:
     class Site(Defense):
         def trace(self, x: Tensor, ctx: Context) -> Trace:
             return Static(smooth(0)).trace(ctx.through("site", torch.sin, x), ctx)
 
     with pytest.raises(TypeError, match=f"{type(rule).__name__} differentiates a solve"):
-        Site().trace(uniform(0, 3, 6), Context(coins(3), {"site": rule}))
+        Site().trace(uniform(0, 3, 6), Context(keys(3), {"site": rule}))
 
 
 def test_a_rule_that_knows_nothing_of_solves_says_so() -> None:
@@ -308,15 +397,26 @@ def test_a_rule_that_knows_nothing_of_solves_says_so() -> None:
         def apply(self, fn, x):  # type: ignore[no-untyped-def]
             return fn(x)
 
-    with pytest.raises(TypeError, match=r"Own does not say how a cotangent crosses a solve. Use Implicit"):
+    with pytest.raises(
+        TypeError, match=r"Own does not say how a cotangent crosses a solve. Use Implicit"
+    ):
         gradient(Affine.contractive(0), Own())
 
 
 def test_rules_refuse_what_they_cannot_mean() -> None:
-    for wrong in (lambda: Phantom(0), lambda: Phantom(1, 0.0), lambda: Phantom(1, at="loss"), lambda: SharedInverse(0)):  # type: ignore[arg-type]
+    for wrong in (
+        lambda: Phantom(0),
+        lambda: Phantom(1, 0.0),
+        lambda: Phantom(1, at="loss"),
+        lambda: SharedInverse(0),
+    ):  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=r"Phantom|SharedInverse"):
             wrong()
-    for wrong in (lambda: SimultaneousAdjoint(0), lambda: SimultaneousAdjoint(emit=0), lambda: SimultaneousAdjoint(emit="best")):  # type: ignore[arg-type]
+    for wrong in (
+        lambda: SimultaneousAdjoint(0),
+        lambda: SimultaneousAdjoint(emit=0),
+        lambda: SimultaneousAdjoint(emit="best"),
+    ):  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=r"beta|emit"):
             wrong()
     with pytest.raises(ValueError, match="emits state 9, but the solve has 4 steps"):
@@ -326,16 +426,23 @@ def test_rules_refuse_what_they_cannot_mean() -> None:
 def test_a_solve_refuses_states_and_inputs_of_other_batches() -> None:
     model = Affine.contractive(0)
     with pytest.raises(ValueError, match="each of 5 rows, got 4 states and 5 inputs"):
-        Context(coins(N)).solve("solve", model.cell, model.start(4), model.inject(X), method=TIGHT)
+        Context(keys(N)).solve("solve", model.cell, model.start(4), model.inject(X), method=TIGHT)
 
 
 def test_how_solves_ended_can_be_read_from_the_context() -> None:
-    model, ctx = Affine.contractive(0), Context(coins(N))
+    model = Affine.contractive(0)
+    ctx = Context(keys(N))
     with torch.no_grad():
         for steps in (2, 60):
-            ctx.solve("solve", model.cell, model.start(N), model.inject(X), method=Broyden(steps=steps, tolerance=1e-9))
-    early, late = ctx.endings["solve"]
+            ctx.solve(
+                "solve",
+                model.cell,
+                model.start(N),
+                model.inject(X),
+                method=Broyden(steps=steps, tolerance=1e-9),
+            )
+    early, late = ctx.solve_info["solve"]
     assert (early.status == Status.OUT_OF_STEPS).all()
     assert (late.status == Status.CONVERGED).all()
-    assert torch.equal(ctx.notes.evaluations, early.evaluations + late.evaluations)
+    assert torch.equal(ctx.stats.evaluations, early.evaluations + late.evaluations)
     assert ctx.sites == {"solve"}

@@ -11,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
+from tests.problems import keys, normal, support, uniform
 from torch import Tensor
 
-from problems import coins, normal, support, uniform
-from saddlepoint.attack.space import L1, L2, Ball, Linf
+from saddlepoint.attacks.spaces import L1, L2, Ball, Linf
 
 NORMS = (1, 2, math.inf)
 BOXES = ((0.0, 1.0), (-1.0, 1.0), (-0.3, 2.7), (-math.inf, math.inf))
@@ -28,15 +28,24 @@ number = st.floats(-4, 4, allow_subnormal=False)
 def problems(draw: st.DrawFn) -> tuple[Ball, Tensor, Tensor, Tensor]:
     """A set, its center and two points anywhere, [1, d] each."""
     d = draw(st.integers(1, 6))
-    row = st.lists(number, min_size=d, max_size=d).map(lambda v: torch.tensor([v], dtype=torch.float64))
+    row = st.lists(number, min_size=d, max_size=d).map(
+        lambda v: torch.tensor([v], dtype=torch.float64)
+    )
     box = draw(st.sampled_from(BOXES))
     radius = draw(st.one_of(st.just(0.0), st.floats(1e-3, 6)))
-    return Ball(draw(st.sampled_from(NORMS)), radius, box), draw(row).clamp(*box), draw(row), draw(row)
+    return (
+        Ball(draw(st.sampled_from(NORMS)), radius, box),
+        draw(row).clamp(*box),
+        draw(row),
+        draw(row),
+    )
 
 
 @thorough
 @given(problems())
-def test_projection_is_inside_and_no_point_of_the_set_is_nearer(problem: tuple[Ball, Tensor, Tensor, Tensor]) -> None:
+def test_projection_is_inside_and_no_point_of_the_set_is_nearer(
+    problem: tuple[Ball, Tensor, Tensor, Tensor],
+) -> None:
     """z is the nearest point to u iff <u - z, v - z> <= 0 for all v of the set; the maximum over v is a support function."""
     space, center, u, _ = problem
     z = space.project(u, center)
@@ -48,7 +57,9 @@ def test_projection_is_inside_and_no_point_of_the_set_is_nearer(problem: tuple[B
 
 @thorough
 @given(problems())
-def test_projection_is_idempotent_and_the_identity_inside(problem: tuple[Ball, Tensor, Tensor, Tensor]) -> None:
+def test_projection_is_idempotent_and_the_identity_inside(
+    problem: tuple[Ball, Tensor, Tensor, Tensor],
+) -> None:
     space, center, u, _ = problem
     z = space.project(u, center)
     torch.testing.assert_close(space.project(z, center), z, rtol=0, atol=TOLERANCE)
@@ -60,7 +71,9 @@ def test_projection_is_idempotent_and_the_identity_inside(problem: tuple[Ball, T
 
 @thorough
 @given(problems())
-def test_projection_brings_no_two_points_further_apart(problem: tuple[Ball, Tensor, Tensor, Tensor]) -> None:
+def test_projection_brings_no_two_points_further_apart(
+    problem: tuple[Ball, Tensor, Tensor, Tensor],
+) -> None:
     space, center, u, v = problem
     apart = (space.project(u, center) - space.project(v, center)).norm()
     assert apart <= (u - v).norm() + TOLERANCE
@@ -70,14 +83,21 @@ def test_projection_brings_no_two_points_further_apart(problem: tuple[Ball, Tens
 @pytest.mark.parametrize("seed", range(8))
 def test_projection_agrees_with_a_general_purpose_solver(p: float, seed: int) -> None:
     """SLSQP on the same problem; its own tolerance of 1e-12 on the objective is 1e-6 on the point."""
-    center, u, space = uniform(seed, 1, 4), 0.5 + 1.5 * normal(seed + 50, 1, 4), Ball(p, 0.2 + 0.1 * seed)
-    c, target = center[0].numpy(), u[0].numpy()
+    center = uniform(seed, 1, 4)
+    u = 0.5 + 1.5 * normal(seed + 50, 1, 4)
+    space = Ball(p, 0.2 + 0.1 * seed)
+    c = center[0].numpy()
+    target = u[0].numpy()
 
-    def point(v: np.ndarray) -> np.ndarray:  # |delta| = plus + minus turns the L1 ball into a linear constraint
+    def point(
+        v: np.ndarray,
+    ) -> np.ndarray:  # |delta| = plus + minus turns the L1 ball into a linear constraint
         return c + v[:4] - v[4:]
 
     def room(v: np.ndarray) -> float:
-        return float(space.radius - v.sum() if p == 1 else space.radius**2 - ((point(v) - c) ** 2).sum())
+        return float(
+            space.radius - v.sum() if p == 1 else space.radius**2 - ((point(v) - c) ** 2).sum()
+        )
 
     found = minimize(
         lambda v: ((point(v) - target) ** 2).sum(),
@@ -91,33 +111,45 @@ def test_projection_agrees_with_a_general_purpose_solver(p: float, seed: int) ->
 
 
 def test_a_radius_per_example_is_that_many_sets() -> None:
-    center, u, radii = uniform(1, 5, 6), normal(2, 5, 6), torch.tensor([0.0, 0.1, 0.4, 1.0, 3.0], dtype=torch.float64)
+    center = uniform(1, 5, 6)
+    u = normal(2, 5, 6)
+    radii = torch.tensor([0.0, 0.1, 0.4, 1.0, 3.0], dtype=torch.float64)
     for p in NORMS:
         together = Ball(p, 0.5).project(u, center, radii)
-        alone = torch.cat([Ball(p, float(r)).project(u[i : i + 1], center[i : i + 1]) for i, r in enumerate(radii)])
+        alone = torch.cat(
+            [
+                Ball(p, float(r)).project(u[i : i + 1], center[i : i + 1])
+                for i, r in enumerate(radii)
+            ]
+        )
         torch.testing.assert_close(together, alone, rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize("p", NORMS)
 def test_radius_zero_holds_the_center_alone(p: float) -> None:
-    center, space = uniform(1, 4, 3), Ball(p, 0.0)
+    center = uniform(1, 4, 3)
+    space = Ball(p, 0.0)
     assert torch.equal(space.project(normal(2, 4, 3), center), center)
-    assert torch.equal(space.sample(center, coins(4)), center)
+    assert torch.equal(space.sample(center, keys(4)), center)
     assert not space.contains(center + 1e-9, center).any()
 
 
 @pytest.mark.parametrize("p", NORMS)
 def test_samples_are_inside_and_uniform_in_the_ball(p: float) -> None:
     """Where the box does not bind, (size / radius)^d is uniform: mean 1/2, within 5 sigma = 5 / sqrt(12 n)."""
-    n, d, radius = 20_000, 5, 0.1
+    n = 20_000
+    d = 5
+    radius = 0.1
     center = torch.full((n, d), 0.5, dtype=torch.float64)
     space = Ball(p, radius)
-    x = space.sample(center, coins(n))
+    x = space.sample(center, keys(n))
     assert space.contains(x, center).all()
     level = (space.size(x - center) / radius) ** d
     assert (level.mean() - 0.5).abs() < 5 / math.sqrt(12 * n)
-    assert (x - center).mean(0).abs().amax() < 5 * radius / math.sqrt(n)  # centred: sigma of a coordinate is below the radius
-    on_the_edge = space.sample(torch.zeros_like(center), coins(n))
+    assert (x - center).mean(0).abs().amax() < 5 * radius / math.sqrt(
+        n
+    )  # centerd: sigma of a coordinate is below the radius
+    on_the_edge = space.sample(torch.zeros_like(center), keys(n))
     assert space.contains(on_the_edge, torch.zeros_like(center)).all()
 
 
@@ -130,7 +162,9 @@ def test_ascent_has_unit_length_and_gains_the_dual_norm(p: float, scale: float) 
         step = Ball(p, 0.1).ascent(grad, torch.full_like(grad, 0.5))
         ones = torch.ones(8, dtype=dtype)
         torch.testing.assert_close(Ball(p, 0.1).size(step), ones, rtol=0, atol=tolerance)
-        gained = (grad.double() * step.double()).sum(1) / torch.linalg.vector_norm(grad.double(), dual, dim=1)
+        gained = (grad.double() * step.double()).sum(1) / torch.linalg.vector_norm(
+            grad.double(), dual, dim=1
+        )
         torch.testing.assert_close(gained, ones.double(), rtol=0, atol=tolerance)
 
 
@@ -142,7 +176,9 @@ def test_no_gradient_is_no_direction(p: float) -> None:
 
 def test_sparse_ascent_moves_the_strongest_coordinates_that_can_move_in_equal_parts() -> None:
     grad = torch.tensor([[5.0, -4.0, 3.0, 2.0, -1.0, 0.5]], dtype=torch.float64)
-    x = torch.tensor([[1.0, 0.0, 0.5, 0.5, 0.5, 0.5]], dtype=torch.float64)  # the two strongest stand at their walls
+    x = torch.tensor(
+        [[1.0, 0.0, 0.5, 0.5, 0.5, 0.5]], dtype=torch.float64
+    )  # the two strongest stand at their walls
     step = Ball(1, 1.0).ascent(grad, x, torch.tensor([0.5], dtype=torch.float64))
     third = 1 / 3
     want = torch.tensor([[0.0, 0.0, third, third, -third, 0.0]], dtype=torch.float64)
@@ -174,4 +210,8 @@ def test_a_set_that_makes_no_sense_is_refused() -> None:
 
 
 def test_a_set_prints_as_one_writes_it() -> None:
-    assert [str(Linf(8 / 255)), str(L2(0.5)), str(L1(12))] == ["Linf radius 8/255", "L2 radius 0.5", "L1 radius 12"]
+    assert [str(Linf(8 / 255)), str(L2(0.5)), str(L1(12))] == [
+        "Linf radius 8/255",
+        "L2 radius 0.5",
+        "L1 radius 12",
+    ]

@@ -5,18 +5,18 @@ from importlib import import_module
 
 import pytest
 import torch
+from tests.problems import keys, normal, uniform
 
-from problems import coins, normal, uniform
-from saddlepoint.attack.goal import Goal
-from saddlepoint.attack.loss import cross_entropy
-from saddlepoint.attack.space import Linf
-from saddlepoint.defense import Broyden, Context, Plain
-from saddlepoint.game import Stand, Threat, Turn
+from saddlepoint.attacks.losses import cross_entropy
+from saddlepoint.attacks.objective import AttackObjective
+from saddlepoint.attacks.spaces import Linf
+from saddlepoint.defenses import Broyden, Context, Plain
+from saddlepoint.evaluation import AttackContext, FixedPoints, Threat
 from saddlepoint.gradients import Backprop
 from saddlepoint.papers import EXPERIMENTS, chosen
-from saddlepoint.papers.bench import Images
 from saddlepoint.papers.deq import EXPERIMENTS as OURS
 from saddlepoint.papers.deq import published
+from saddlepoint.papers.deq.experiment import Lab, Subject
 from saddlepoint.papers.deq.figure_4 import aligned
 from saddlepoint.papers.deq.gradients import (
     AtState,
@@ -29,7 +29,6 @@ from saddlepoint.papers.deq.gradients import (
     walked,
 )
 from saddlepoint.papers.deq.grid import LOWEST, WORST, lowest, robustness
-from saddlepoint.papers.deq.lab import Lab, Subject
 from saddlepoint.papers.deq.memory import most_bytes
 from saddlepoint.papers.deq.scales import Budget
 from saddlepoint.papers.deq.states import ended, residuals, unsettled
@@ -37,6 +36,7 @@ from saddlepoint.papers.deq.table_1 import masking
 from saddlepoint.papers.markdown import of_result
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import read
+from saddlepoint.papers.runner import Images
 from saddlepoint.papers.write import reproduce
 from saddlepoint.zoo.deq import ConvDEQNet, EarlyState, Solved
 from saddlepoint.zoo.deq.model import SITE
@@ -49,7 +49,9 @@ def folder(tmp_path_factory):
 
 
 def tried(name, folder, told=None):
-    return reproduce(EXPERIMENTS[name], Request(folder, say=(told if told is not None else []).append))[0]
+    return reproduce(
+        EXPERIMENTS[name], Request(folder, say=(told if told is not None else []).append)
+    )[0]
 
 
 def small(steps=4, scale=1.0):
@@ -64,11 +66,14 @@ def small(steps=4, scale=1.0):
 
 def slope(solved, gradient, x, y):
     """The gradient in x of one of the paper's columns."""
-    goal = Goal([solved.defense], y, cross_entropy, gradient.aim, {SITE: gradient.rule}, gradient.keep)
-    return Backprop().slope(goal, x, coins(len(x)))
+    objective = AttackObjective(
+        [solved.defense], y, cross_entropy, gradient.aim, {SITE: gradient.rule}, gradient.keep
+    )
+    return Backprop().slope(objective, x, keys(len(x)))
 
 
-X, Y = uniform(1, 3, 1, 8, 8), torch.tensor([1, 2, 3])
+X = uniform(1, 3, 1, 8, 8)
+Y = torch.tensor([1, 2, 3])
 
 
 @pytest.mark.parametrize("name", [one.name for one in OURS])
@@ -76,12 +81,16 @@ def test_every_experiment_runs_and_its_record_can_be_read_again(name, folder):
     result = tried(name, folder)
     assert read(result.text(), name).text() == result.text()
     assert result.findings
-    assert all(any("residual" in word for word in (*t.columns, *(row.labels[0] for row in t.rows))) for t in result.tables)
+    assert all(
+        any("residual" in word for word in (*t.columns, *(row.labels[0] for row in t.rows)))
+        for t in result.tables
+    )
     assert of_result(result).count("|") > 20
 
 
 def test_nothing_is_trained_or_played_again(folder):
-    first, told = tried("deq/table-2", folder), []
+    first = tried("deq/table-2", folder)
+    told = []
     again = tried("deq/table-2", folder, told)
     assert told == []
     assert again.text() == first.text()
@@ -99,7 +108,8 @@ def test_the_lowest_column_is_the_least_of_six_and_robustness_the_largest_of_the
     table = result.tables[0]
     for row in table.rows:
         attacks = [table.cell(row.labels, column) for column in published.ATTACKS]
-        least, worst = table.cell(row.labels, LOWEST), table.cell(row.labels, WORST)
+        least = table.cell(row.labels, LOWEST)
+        worst = table.cell(row.labels, WORST)
         assert least.mean == min(cell.mean for cell in attacks)
         assert least.paper == min(cell.paper for cell in attacks)
         assert worst.mean <= least.mean
@@ -107,11 +117,14 @@ def test_the_lowest_column_is_the_least_of_six_and_robustness_the_largest_of_the
     for start in (0, 3):
         network = table.rows[start].labels[0]
         best = max(table.cell(row.labels, LOWEST).mean for row in table.rows[start : start + 3])
-        assert any(f"{network}, PGD-10" in told and f"is {best:.1f} % (" in told for told in result.findings)
+        assert any(
+            f"{network}, PGD-10" in told and f"is {best:.1f} % (" in told
+            for told in result.findings
+        )
 
 
-def test_robustness_is_the_max_over_defences_of_the_min_over_attacks():
-    """Two attacks, two defences, four images: the first defence keeps 2/4 and 1/4, the second 3/4 and 2/4."""
+def test_robustness_is_the_max_over_defenses_of_the_min_over_attacks():
+    """Two attacks, two defenses, four images: the first defense keeps 2/4 and 1/4, the second 3/4 and 2/4."""
     correct = torch.tensor([[[1, 1, 0, 0], [1, 1, 1, 0]], [[0, 0, 1, 0], [0, 1, 0, 1]]]).double()
     assert robustness(correct).value == 0.5
     assert [lowest(correct[:, d]).value for d in (0, 1)] == [0.25, 0.5]
@@ -128,7 +141,8 @@ def test_accumulation_is_said_only_where_the_interval_says_so(folder):
 
 def test_masking_is_said_where_another_attack_finds_more_on_the_same_images():
     """All of 40 images withstand the exact gradient; half of them the unrolled one; Square changes nothing."""
-    half, everything = (torch.arange(40) % 2).double(), torch.ones(40, dtype=torch.float64)
+    half = (torch.arange(40) % 2).double()
+    everything = torch.ones(40, dtype=torch.float64)
     names = ("PGD-10, exact", "PGD-1000, exact", "PGD-10, unrolled", "PGD-1000, unrolled", "Square")
     told = masking(dict(zip(names, (everything, everything, half, half, everything), strict=True)))
     assert "PGD-10, unrolled leaves 50.0 %" in told[0]
@@ -169,26 +183,39 @@ def test_residuals_are_those_of_the_solver_and_the_mean_has_its_own():
     solved = small()
     found = residuals(solved.defense, X, batch=2)
     u = solved.net.inject(X)
-    solution = solved.method(lambda z, rows: solved.net.cell(z, u[rows]), solved.net.start(u), keep=range(1, 5))
+    solution = solved.method(
+        lambda z, rows: solved.net.cell(z, u[rows]), solved.net.start(u), keep=range(1, 5)
+    )
     for n in range(1, 5):
-        torch.testing.assert_close(found[EarlyState(n).name], solution.residuals[n - 1], rtol=1e-9, atol=1e-15)
+        torch.testing.assert_close(
+            found[EarlyState(n).name], solution.residuals[n - 1], rtol=1e-9, atol=1e-15
+        )
     best = solution.best
     mean = (sum(solution.states[n] for n in range(1, 5)) + solved.net.cell(best, u)) / 5
     f = solved.net.cell(mean, u)
-    torch.testing.assert_close(found["mean"], (f - mean).norm(dim=1) / f.norm(dim=1), rtol=1e-9, atol=1e-15)
-    torch.testing.assert_close(ended(solved.defense, X, batch=2), solution.residual, rtol=1e-9, atol=1e-15)
+    torch.testing.assert_close(
+        found["mean"], (f - mean).norm(dim=1) / f.norm(dim=1), rtol=1e-9, atol=1e-15
+    )
+    torch.testing.assert_close(
+        ended(solved.defense, X, batch=2), solution.residual, rtol=1e-9, atol=1e-15
+    )
 
 
 def test_a_network_that_does_not_converge_is_a_symptom_above_the_numbers(tmp_path):
     lab = Lab.open(Request(tmp_path))
     images = Images(X, Y)
     nets = {"wild": small(scale=8.0), "calm": small()}
-    states = {name: lab.states(Subject(name, net, Linf(0.1), "toy", images, images)) for name, net in nets.items()}
+    states = {
+        name: lab.states(Subject(name, net, Linf(0.1), "toy", images, images))
+        for name, net in nets.items()
+    }
     assert states["calm"].symptoms == ()
     assert "wild (4/50): no fixed point on 100 % of the clean images" in states["wild"].symptoms[0]
     page = of_result(lab.result(OURS[4], [states["wild"].table()], states=[states["wild"]]))
     assert page.index("Symptom") < page.index("| state |")
-    assert "Symptom" not in of_result(lab.result(OURS[4], [states["calm"].table()], states=[states["calm"]]))
+    assert "Symptom" not in of_result(
+        lab.result(OURS[4], [states["calm"].table()], states=[states["calm"]])
+    )
 
 
 def test_a_residual_at_the_limit_is_no_symptom_and_one_beyond_is():
@@ -208,16 +235,26 @@ def test_alignment_counts_the_states_that_the_next_adjoint_state_hurts_most():
 def test_stock_points_are_clean_where_the_attacked_state_did_not_fall():
     """A budget of nothing much cannot fool a state within a radius of 1e-9: the stock code hands back the image, ours does not."""
     solved = small()
-    y = solved.defense.trace(X, Context(coins(3))).select([EarlyState(2).name]).last.argmax(1)
+    y = solved.defense.trace(X, Context(keys(3))).select([EarlyState(2).name]).last.argmax(1)
     sent = [adjoint_at(2).auto(Budget(1, 1, 1), copies=copies) for copies in (False, True)]
-    ours, stock = (one.move(Turn.open(Threat(Linf(1e-9)), torch.arange(3), 0), solved.defense, X, y).point for one in sent)
+    ours, stock = (
+        one.move(
+            AttackContext.open(Threat(Linf(1e-9)), torch.arange(3), 0), solved.defense, X, y
+        ).point
+        for one in sent
+    )
     assert torch.equal(stock, X)
     assert not (ours == X).flatten(1).all(1).any()
 
 
 def test_states_of_a_network_without_solver_cannot_be_attacked():
     with pytest.raises(TypeError, match="needs a DEQ; got Plain"):
-        AtState(Stand(), EarlyState(1)).move(Turn.open(Threat(Linf(0.1)), torch.arange(3), 0), Plain(torch.nn.Flatten()), X, Y)
+        AtState(FixedPoints(), EarlyState(1)).move(
+            AttackContext.open(Threat(Linf(0.1)), torch.arange(3), 0),
+            Plain(torch.nn.Flatten()),
+            X,
+            Y,
+        )
 
 
 def test_memory_is_what_is_alive_at_once():

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from saddlepoint.game.exits import ExitGame
-from saddlepoint.game.outcomes import Outcomes
-from saddlepoint.game.partial import Drawn
+from saddlepoint.evaluation.outcomes import Outcomes
+from saddlepoint.games.exit_attacks import Drawn
+from saddlepoint.games.exit_game import ExitGame
 from saddlepoint.papers import EXPERIMENTS, Request
 from saddlepoint.papers.multi_exit import published
+from saddlepoint.papers.multi_exit.experiment import aimed
 from saddlepoint.papers.multi_exit.figure_3 import remark
 from saddlepoint.papers.multi_exit.figure_6 import dirichlet, low_end
-from saddlepoint.papers.multi_exit.lab import aimed
 from saddlepoint.papers.multi_exit.nets import recipes
 from saddlepoint.papers.multi_exit.scales import SETTINGS
 from saddlepoint.papers.multi_exit.table_1 import findings
@@ -22,7 +22,16 @@ from saddlepoint.papers.registry import SCALES
 from saddlepoint.papers.result import Cell, Row, Table, read
 from saddlepoint.papers.write import reproduce
 
-ROWS = {"table-1": 20, "table-2": 8, "table-3": 10, "table-4": 8, "figure-3": 10, "figure-6": 5, "honest": 5, "seven-exits": 5}
+ROWS = {
+    "table-1": 20,
+    "table-2": 8,
+    "table-3": 10,
+    "table-4": 8,
+    "figure-3": 10,
+    "figure-6": 5,
+    "honest": 5,
+    "seven-exits": 5,
+}
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +41,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_every_experiment_runs_writes_its_record_and_fills_its_tables(name: str, folder: Path) -> None:
+def test_every_experiment_runs_writes_its_record_and_fills_its_tables(
+    name: str, folder: Path
+) -> None:
     result, record = reproduce(EXPERIMENTS[f"multi-exit/{name}"], Request(folder))
     assert len(result.tables[0].rows) == ROWS[name]
     assert read(record.read_text(), str(record)).tables[0].labels == result.tables[0].labels
@@ -41,17 +52,26 @@ def test_every_experiment_runs_writes_its_record_and_fills_its_tables(name: str,
     assert result.forward > 0
     for table in result.tables:
         if "%" in table.title:
-            assert all(0 <= value <= 100 for row in table.rows for cell in row.cells if cell for value in cell.values), table.title
+            assert all(
+                0 <= value <= 100
+                for row in table.rows
+                for cell in row.cells
+                if cell
+                for value in cell.values
+            ), table.title
 
 
 def test_a_second_run_plays_nothing_and_finds_the_same_numbers(folder: Path) -> None:
-    first, said = EXPERIMENTS["multi-exit/figure-3"].run(Request(folder)), list[str]()
+    first = EXPERIMENTS["multi-exit/figure-3"].run(Request(folder))
+    said = list[str]()
     again = EXPERIMENTS["multi-exit/figure-3"].run(Request(folder, say=said.append))
     assert said == []
     assert again == first
 
 
-def test_a_run_that_was_stopped_goes_on_to_the_numbers_it_would_have_had(folder: Path, tmp_path: Path) -> None:
+def test_a_run_that_was_stopped_goes_on_to_the_numbers_it_would_have_had(
+    folder: Path, tmp_path: Path
+) -> None:
     said = list[str]()
 
     def stop_soon(message: str) -> None:
@@ -63,17 +83,26 @@ def test_a_run_that_was_stopped_goes_on_to_the_numbers_it_would_have_had(folder:
         EXPERIMENTS["multi-exit/figure-3"].run(Request(tmp_path, say=stop_soon))
     said.clear()
     rest = EXPERIMENTS["multi-exit/figure-3"].run(Request(tmp_path, say=said.append))
-    assert sum("batch" in one for one in said) == 15 - 3, "fifteen sets of four exits, of which three were attacked before"
+    assert sum("batch" in one for one in said) == 15 - 3, (
+        "fifteen sets of four exits, of which three were attacked before"
+    )
     assert not any("training" in one for one in said)
     assert rest.tables == EXPERIMENTS["multi-exit/figure-3"].run(Request(folder)).tables
 
 
 def test_where_aimer_is_not_the_lowest_the_table_says_so() -> None:
     means = zip(published.EVALUATIONS, (50.0, 40.0, 44.0, 42.5), strict=True)
-    rows = tuple(Row(("Static", "net", "digits", name), (Cell((mean,)), Cell((10.0,)))) for name, mean in means)
-    first, *others = findings(Table("T", ("defence", "network", "data", "evaluation"), ("FGSM", "PGD-20"), rows, 4))
+    rows = tuple(
+        Row(("Static", "net", "digits", name), (Cell((mean,)), Cell((10.0,))))
+        for name, mean in means
+    )
+    first, *others = findings(
+        Table("T", ("defense", "network", "data", "evaluation"), ("FGSM", "PGD-20"), rows, 4)
+    )
     assert "in 1 of 2 columns" in first
-    assert others == ["Against the paper, AIMER is not the lowest: Static on net, FGSM: 2.50 points above the average attack."]
+    assert others == [
+        "Against the paper, AIMER is not the lowest: Static on net, FGSM: 2.50 points above the average attack."
+    ]
 
 
 def test_strategies_are_uniform_over_the_simplex() -> None:
@@ -90,20 +119,30 @@ def test_strategies_are_uniform_over_the_simplex() -> None:
 def test_the_low_end_of_a_difference_is_below_its_mean_by_twice_its_error() -> None:
     apart = torch.randn(3, 400, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     expected = apart.mean(1) - 1.96 * apart.std(1) / 20
-    assert float((low_end(apart, seed=0) - expected).abs().amax()) < 0.02  # a percentile of 1000 draws, itself drawn
+    assert (
+        float((low_end(apart, seed=0) - expected).abs().amax()) < 0.02
+    )  # a percentile of 1000 draws, itself drawn
 
 
 def test_mismatches_are_of_the_four_kinds_of_the_paper() -> None:
-    assert [remark(a, (2, 3)) for a in ((2,), (1, 2, 3), (1, 4), (1, 2))] == ["3.1", "3.2", "3.3", "3.4"]
+    assert [remark(a, (2, 3)) for a in ((2,), (1, 2, 3), (1, 4), (1, 2))] == [
+        "3.1",
+        "3.2",
+        "3.3",
+        "3.4",
+    ]
 
 
 def test_aimer_attacks_the_exits_of_the_best_row_and_draws_where_rows_tie() -> None:
     def game(rights: list[float]) -> ExitGame:
         correct = torch.tensor(rights, dtype=torch.float64)[:, None, None].expand(3, 3, 4)
-        outcomes = Outcomes(("a", "b", "c"), ("1", "2", "1+2"), correct, correct, torch.arange(4), "example")
+        outcomes = Outcomes(
+            ("a", "b", "c"), ("1", "2", "1+2"), correct, correct, torch.arange(4), "example"
+        )
         return ExitGame(((1,), (2,), (1, 2)), ((1,), (2,), (1, 2)), outcomes, 2)
 
-    known, craft = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64), SETTINGS["tiny"].attacks["PGD-20"]
+    known = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
+    craft = SETTINGS["tiny"].attacks["PGD-20"]
     assert aimed(game([1.0, 0.5, 1.0]), known, craft) == craft((2,))
     tied = aimed(game([1.0, 0.5, 0.5]), known, craft)
     assert isinstance(tied, Drawn)
@@ -115,5 +154,10 @@ def test_aimer_attacks_the_exits_of_the_best_row_and_draws_where_rows_tie() -> N
 def test_every_scale_has_every_network_and_attack(scale) -> None:
     assert list(SETTINGS[scale].attacks) == list(published.ATTACKS)
     names = {"resnet-18", "resnet-18 single", "vgg-16", "vgg-16 single", "msdnet", "vit", "seven"}
-    names |= {f"vgg-16 {method}{end}" for method in published.TABLE_3 if method != "PGD-AT" for end in ("", " single")}
+    names |= {
+        f"vgg-16 {method}{end}"
+        for method in published.TABLE_3
+        if method != "PGD-AT"
+        for end in ("", " single")
+    }
     assert set(recipes(scale)) == names

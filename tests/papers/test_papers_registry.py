@@ -29,7 +29,9 @@ def test_every_experiment_has_a_home_that_takes_a_request(name: str) -> None:
 def test_a_paper_stands_for_all_of_its_experiments() -> None:
     for paper in ("multi-exit", "deq", "transductive"):
         found = chosen(paper, EXPERIMENTS)
-        assert found == tuple(one for one in EXPERIMENTS.values() if one.name.startswith(f"{paper}/"))
+        assert found == tuple(
+            one for one in EXPERIMENTS.values() if one.name.startswith(f"{paper}/")
+        )
         assert found
     assert chosen("multi-exit/table-2", EXPERIMENTS) == (EXPERIMENTS["multi-exit/table-2"],)
 
@@ -48,9 +50,7 @@ def test_an_unknown_scale_is_refused(tmp_path) -> None:
 
 
 def test_without_a_name_all_are_listed_without_torch() -> None:
-    code = (
-        "import sys\nfrom saddlepoint.cli import app\napp(['reproduce'], standalone_mode=False)\nassert 'torch' not in sys.modules"
-    )
+    code = "import sys\nfrom saddlepoint.cli import app\napp(['reproduce'], standalone_mode=False)\nassert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert all(name in done.stdout for name in EXPERIMENTS)
     listed = json.loads(call("reproduce", "--json").stdout)

@@ -39,7 +39,13 @@ def result(**other: object) -> Result:
         "versions": {"torch": "2"},
         "charts": (
             Heat("heat", "Heat", ("1", "2"), ("1", "2"), ((1.0, 2.0), (3.0, 4.0))),
-            Cloud("cloud", "Cloud", "R", "A", {"AIMER": ((0.5, 40.0),), "Single": ((0.7, 50.0), (0.9, 60.0))}),
+            Cloud(
+                "cloud",
+                "Cloud",
+                "R",
+                "A",
+                {"AIMER": ((0.5, 40.0),), "Single": ((0.7, 50.0), (0.9, 60.0))},
+            ),
         ),
     }
     return Result(**{**given, **other})  # type: ignore[arg-type]
@@ -92,7 +98,12 @@ def test_records_of_a_newer_version_and_other_files_are_refused() -> None:
 def test_a_page_says_command_seeds_data_numbers_and_findings(tmp_path) -> None:
     (tmp_path / "records").mkdir()
     (tmp_path / "records" / "table-9.json").write_text(result().text())
-    out = page(tmp_path / "records", tmp_path / "docs" / "toy.md", title="Reproduced", intro="From records.")
+    out = page(
+        tmp_path / "records",
+        tmp_path / "docs" / "toy.md",
+        title="Reproduced",
+        intro="From records.",
+    )
     text = out.read_text()
     for words in (
         "# Reproduced", "From records.", "## toy/table-9: A toy", "saddlepoint reproduce toy/table-9 --scale tiny --seed 3",
@@ -100,7 +111,10 @@ def test_a_page_says_command_seeds_data_numbers_and_findings(tmp_path) -> None:
         "![Cloud](toy/cloud.svg)",
     ):  # fmt: skip
         assert words in text, words
-    assert {file.name for file in (tmp_path / "docs" / "toy").iterdir()} == {"heat.svg", "cloud.svg"}
+    assert {file.name for file in (tmp_path / "docs" / "toy").iterdir()} == {
+        "heat.svg",
+        "cloud.svg",
+    }
 
 
 def test_a_page_without_records_says_where_they_come_from(tmp_path) -> None:
@@ -111,10 +125,17 @@ def test_a_page_without_records_says_where_they_come_from(tmp_path) -> None:
 def test_charts_are_pictures_with_every_number_and_point() -> None:
     heat, cloud = (ElementTree.fromstring(drawn(chart)) for chart in result().charts)
     words = [text.text for text in heat.iter("{http://www.w3.org/2000/svg}text")]
-    assert [word for word in words if word in ("1.0", "2.0", "3.0", "4.0")] == ["1.0", "2.0", "3.0", "4.0"]
+    assert [word for word in words if word in ("1.0", "2.0", "3.0", "4.0")] == [
+        "1.0",
+        "2.0",
+        "3.0",
+        "4.0",
+    ]
     circles = list(cloud.iter("{http://www.w3.org/2000/svg}circle"))
     assert len(circles) == 3 + 2, "a circle per point and one per name"
-    assert all(0 <= float(c.get("cx", -1)) <= 720 and 0 <= float(c.get("cy", -1)) <= 420 for c in circles)
+    assert all(
+        0 <= float(c.get("cx", -1)) <= 720 and 0 <= float(c.get("cy", -1)) <= 420 for c in circles
+    )
 
 
 def test_one_run_is_not_called_several(tmp_path) -> None:

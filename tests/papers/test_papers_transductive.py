@@ -8,16 +8,24 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tests.problems import Affine, keys, normal, uniform
 from torch import Tensor
 
-from problems import Affine, coins, normal, uniform
-from saddlepoint.attack.goal import Goal
-from saddlepoint.attack.loss import cross_entropy, margin
-from saddlepoint.attack.pgd import PGD
-from saddlepoint.attack.pool import AverageLoss, LeastLoss
-from saddlepoint.attack.space import Linf
-from saddlepoint.defense import Context, Plain
-from saddlepoint.game import Direct, GreedyModelSpace, Stand, Threat, Transfer, Turn, play
+from saddlepoint.attacks.ensemble import AverageLoss, MinLoss
+from saddlepoint.attacks.losses import cross_entropy, margin
+from saddlepoint.attacks.objective import AttackObjective
+from saddlepoint.attacks.pgd import PGD
+from saddlepoint.attacks.spaces import Linf
+from saddlepoint.defenses import Context, Plain
+from saddlepoint.evaluation import (
+    AttackContext,
+    Direct,
+    FixedPoints,
+    GreedyModelSpace,
+    Threat,
+    Transfer,
+)
+from saddlepoint.evaluation.referee import play
 from saddlepoint.gradients import Backprop
 from saddlepoint.papers import EXPERIMENTS, Request
 from saddlepoint.papers.charts import drawn
@@ -26,9 +34,9 @@ from saddlepoint.papers.result import Cloud, read
 from saddlepoint.papers.transductive import EXPERIMENTS as OURS
 from saddlepoint.papers.transductive import published
 from saddlepoint.papers.transductive.dent import MOVED, ON_MODULE, Batched, gains
+from saddlepoint.papers.transductive.experiment import Base, Lab
 from saddlepoint.papers.transductive.figure_1 import cost, slips, spread
-from saddlepoint.papers.transductive.given import Given
-from saddlepoint.papers.transductive.lab import Base, Lab
+from saddlepoint.papers.transductive.fixed_points import Given
 from saddlepoint.papers.transductive.module import Module
 from saddlepoint.papers.transductive.nets import Residue, recipes
 from saddlepoint.papers.transductive.scales import SETTINGS
@@ -36,7 +44,15 @@ from saddlepoint.papers.transductive.table_1 import findings
 from saddlepoint.papers.write import reproduce
 from saddlepoint.zoo.transductive import DENT, RejectionCurve
 
-ROWS = {"table-1": 2, "table-2": 2, "table-3": 1, "table-4": 1, "table-5": 2, "table-6": 2, "figure-1": 6}
+ROWS = {
+    "table-1": 2,
+    "table-2": 2,
+    "table-3": 1,
+    "table-4": 1,
+    "table-5": 2,
+    "table-6": 2,
+    "figure-1": 6,
+}
 UNITS = {
     "table-1": "(2 images in one stream of 2 batches of one)",
     "table-2": "(32 images in 2 batches of 16)",
@@ -55,7 +71,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_every_experiment_runs_fills_its_tables_and_prints_its_units(name: str, folder: Path) -> None:
+def test_every_experiment_runs_fills_its_tables_and_prints_its_units(
+    name: str, folder: Path
+) -> None:
     result, record = reproduce(EXPERIMENTS[f"transductive/{name}"], Request(folder))
     assert len(result.tables[0].rows) == ROWS[name]
     assert read(record.read_text(), str(record)).text() == result.text()
@@ -66,19 +84,30 @@ def test_every_experiment_runs_fills_its_tables_and_prints_its_units(name: str, 
     assert any("leaking=False" in note for note in result.notes)
     for table in result.tables:
         if not table.title.startswith("Points"):
-            assert all(0 <= value <= 100 for row in table.rows for cell in row.cells if cell for value in cell.values), table.title
+            assert all(
+                0 <= value <= 100
+                for row in table.rows
+                for cell in row.cells
+                if cell
+                for value in cell.values
+            ), table.title
 
 
 def test_nothing_is_trained_or_played_again(folder: Path) -> None:
     for name in ("table-1", "table-5"):
-        first, said = EXPERIMENTS[f"transductive/{name}"].run(Request(folder)), list[str]()
+        first = EXPERIMENTS[f"transductive/{name}"].run(Request(folder))
+        said = list[str]()
         again = EXPERIMENTS[f"transductive/{name}"].run(Request(folder, say=said.append))
         assert said == []
         assert again == first
 
 
-def test_repeats_are_sequences_of_their_own_and_the_first_is_that_of_the_single_run(folder: Path) -> None:
-    one, many = (EXPERIMENTS[f"transductive/table-{k}"].run(Request(folder)).tables[0] for k in (1, 6))
+def test_repeats_are_sequences_of_their_own_and_the_first_is_that_of_the_single_run(
+    folder: Path,
+) -> None:
+    one, many = (
+        EXPERIMENTS[f"transductive/table-{k}"].run(Request(folder)).tables[0] for k in (1, 6)
+    )
     for row in many.rows:
         assert many.cell(row.labels, "GMSA-MIN").values[0] == one.cell(row.labels, "GMSA-MIN").mean
         assert len(many.cell(row.labels, "GMSA-MIN").values) == 2
@@ -91,7 +120,9 @@ def test_every_scale_names_the_networks_it_uses() -> None:
         known = recipes(scale)
         assert set(setting.dent.bases) < set(known)
         for kind in (*setting.rmc, *setting.dann):
-            assert {f"{kind.data} standard", f"{kind.data} madry", f"{kind.data} dann"} <= set(known)
+            assert {f"{kind.data} standard", f"{kind.data} madry", f"{kind.data} dann"} <= set(
+                known
+            )
         assert all(f"{kind.data} tadv" in known for kind in setting.tadv)
         assert known["signs"].data == setting.signs.data
     assert SETTINGS["paper"].repeats == 5
@@ -100,8 +131,10 @@ def test_every_scale_names_the_networks_it_uses() -> None:
 
 # ---- adversaries of its own ------------------------------------------------------------------------------------------------------
 
-N, SPACE = 8, Linf(0.15)
-X, Y = uniform(3, N, 6), torch.arange(N) % 4
+N = 8
+SPACE = Linf(0.15)
+X = uniform(3, N, 6)
+Y = torch.arange(N) % 4
 PGD5 = Direct("pgd", PGD(steps=5, step_size=0.05), cross_entropy)
 
 
@@ -114,19 +147,21 @@ def wrong(points: Tensor, of: Plain) -> int:
 
 
 def test_one_round_on_one_given_model_is_a_transfer_from_it_bit_for_bit() -> None:
-    models, asked = (model(1), model(2)), model(7)
+    models = (model(1), model(2))
+    asked = model(7)
     given, transfer = (
-        play(asked, one, X, Y, Threat(SPACE)).points for one in (Given("g", PGD5, models, ((0,),)), Transfer(PGD5, models[0]))
+        play(asked, one, X, Y, Threat(SPACE)).points
+        for one in (Given("g", PGD5, models, ((0,),)), Transfer(PGD5, models[0]))
     )
     assert torch.equal(given, transfer)
 
 
-def test_given_models_are_what_the_greedy_attack_meets_on_a_defence_that_turns_into_them() -> None:
-    """A defence that is itself whatever it is asked: rounds on copies of it are the rounds of the greedy attack."""
+def test_given_models_are_what_the_greedy_attack_meets_on_a_defense_that_turns_into_them() -> None:
+    """A defense that is itself whatever it is asked: rounds on copies of it are the rounds of the greedy attack."""
     asked = model(1)
     asked.memory = "batch"
     growing = tuple(range(k + 1) for k in range(3))
-    for over in (AverageLoss(), LeastLoss()):
+    for over in (AverageLoss(), MinLoss()):
         both = Given("g", PGD5, (asked,) * 4, growing, over), GreedyModelSpace("g", PGD5, 3, over)
         assert torch.equal(*(play(asked, one, X, Y, Threat(SPACE)).points for one in both))
 
@@ -134,9 +169,16 @@ def test_given_models_are_what_the_greedy_attack_meets_on_a_defence_that_turns_i
 def test_the_round_is_sent_that_fools_the_next_model_most() -> None:
     chosen = set()
     for seed in range(4):
-        models, seat = tuple(model(4 * seed + k) for k in range(1, 6)), Turn.open(Threat(SPACE), torch.arange(N), 0)
-        offered = [PGD5.against([models[k]], seat.again(k), X, Y).peak for k in range(4)]
-        sent = play(model(99), Given("fpa", PGD5, models, tuple((k,) for k in range(4))), X, Y, Threat(SPACE)).points
+        models = tuple(model(4 * seed + k) for k in range(1, 6))
+        seat = AttackContext.open(Threat(SPACE), torch.arange(N), 0)
+        offered = [PGD5.against([models[k]], seat.again(k), X, Y).max_loss_point for k in range(4)]
+        sent = play(
+            model(99),
+            Given("fpa", PGD5, models, tuple((k,) for k in range(4))),
+            X,
+            Y,
+            Threat(SPACE),
+        ).points
         fooled = [wrong(points, models[k + 1]) for k, points in enumerate(offered)]
         (best,) = (k for k, points in enumerate(offered) if torch.equal(points, sent))
         assert fooled[best] == max(fooled)
@@ -145,33 +187,47 @@ def test_the_round_is_sent_that_fools_the_next_model_most() -> None:
 
 
 def test_a_rehearsal_needs_one_model_more_than_are_attacked() -> None:
-    with pytest.raises(ValueError, match="rehearses with the model after the last it attacks, number 2, and was given 2"):
+    with pytest.raises(
+        ValueError,
+        match="rehearses with the model after the last it attacks, number 2, and was given 2",
+    ):
         Given("g", PGD5, (model(1), model(2)), ((0, 1),))
 
 
-def test_taken_for_a_module_a_defence_lets_no_gradient_through_its_adaptation() -> None:
+def test_taken_for_a_module_a_defense_lets_no_gradient_through_its_adaptation() -> None:
     """The gradient is that of the adapted network held still, and not that of the whole response."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        net = torch.nn.Sequential(torch.nn.Conv2d(1, 3, 3), torch.nn.BatchNorm2d(3), torch.nn.Flatten(), torch.nn.Linear(12, 4))
-    dent, x = DENT(net.double().eval()), uniform(5, N, 1, 4, 4)
-    module, ctx = Module(dent), Context(coins(N))
+        net = torch.nn.Sequential(
+            torch.nn.Conv2d(1, 3, 3),
+            torch.nn.BatchNorm2d(3),
+            torch.nn.Flatten(),
+            torch.nn.Linear(12, 4),
+        )
+    dent = DENT(net.double().eval())
+    x = uniform(5, N, 1, 4, 4)
+    module = Module(dent)
+    ctx = Context(keys(N))
     held = dent.adapt(x, ctx)
     assert not module.coupled
     torch.testing.assert_close(module.respond(x, ctx), dent.respond(x, ctx), rtol=0, atol=0)
     slopes = [
-        Backprop().slope(Goal([defense], Y, margin, respond=respond), x, coins(N)).grad
+        Backprop().slope(AttackObjective([defense], Y, margin, respond=respond), x, keys(N)).grad
         for defense, respond in ((module, False), (held, False), (dent, True))
     ]
     torch.testing.assert_close(slopes[0], slopes[1], rtol=0, atol=0)
     assert (slopes[0] - slopes[2]).abs().max() > 1e-6
 
 
-def test_stock_points_are_clean_where_the_attack_did_not_succeed_and_the_others_moved_everywhere() -> None:
+def test_stock_points_are_clean_where_the_attack_did_not_succeed_and_the_others_moved_everywhere() -> (
+    None
+):
     asked = model(1)
     y = asked.net(X).argmax(1)
-    clean, attacked = (play(asked, one, X, y, Threat(Linf(0.1))) for one in (Stand(), PGD5))
-    handed = Base("net", asked.net, SimpleNamespace(x=X, y=y), SPACE, clean, attacked, attacked).handed  # type: ignore[arg-type]
+    clean, attacked = (play(asked, one, X, y, Threat(Linf(0.1))) for one in (FixedPoints(), PGD5))
+    handed = Base(
+        "net", asked.net, SimpleNamespace(x=X, y=y), SPACE, clean, attacked, attacked
+    ).handed  # type: ignore[arg-type]
     fell = attacked.correct[0] == 0
     assert 0 < int(fell.sum()) < N
     assert torch.equal(handed["AA"].points, torch.where(fell[:, None], attacked.points, X))
@@ -190,7 +246,13 @@ CURVE = RejectionCurve(
 
 
 def test_what_slips_through_is_read_at_the_strictest_threshold_that_may_be_used() -> None:
-    assert [slips(CURVE, share) for share in (0.0, 0.05, 0.2, 0.3, 1.0)] == [0.5, 0.25, 0.25, 0.1, 0.0]
+    assert [slips(CURVE, share) for share in (0.0, 0.05, 0.2, 0.3, 1.0)] == [
+        0.5,
+        0.25,
+        0.25,
+        0.1,
+        0.0,
+    ]
     assert [cost(CURVE, error) for error in (0.0, 0.1, 0.3, 0.5)] == [1.0, 0.3, 0.05, 0.0]
 
 
@@ -208,9 +270,17 @@ def told(share: float, count: int = 8) -> SimpleNamespace:
 
 def test_a_ramp_has_no_grain_and_a_chessboard_little_else() -> None:
     down, right = torch.meshgrid(torch.arange(8.0), torch.arange(8.0), indexing="ij")
-    ramp, board = (down + 2 * right).double(), (1 - 2 * ((down + right) % 2)).double()
-    assert Residue()(ramp[None, None])[..., 1:-1, 1:-1].abs().amax() < 1e-12  # a sum of nine numbers below 22
-    torch.testing.assert_close(Residue()(board[None, None])[0, 0, 1:-1, 1:-1], (80 / 9 * board)[1:-1, 1:-1], rtol=1e-14, atol=0)
+    ramp = (down + 2 * right).double()
+    board = (1 - 2 * ((down + right) % 2)).double()
+    assert (
+        Residue()(ramp[None, None])[..., 1:-1, 1:-1].abs().amax() < 1e-12
+    )  # a sum of nine numbers below 22
+    torch.testing.assert_close(
+        Residue()(board[None, None])[0, 0, 1:-1, 1:-1],
+        (80 / 9 * board)[1:-1, 1:-1],
+        rtol=1e-14,
+        atol=0,
+    )
 
 
 def test_gains_stand_beside_the_mean_of_the_papers_seven() -> None:
@@ -222,13 +292,30 @@ def test_gains_stand_beside_the_mean_of_the_papers_seven() -> None:
     table = gains(lab, {"net": one}, (ON_MODULE, "AA"), papers)  # type: ignore[arg-type]
     assert table.cell(("net",), ON_MODULE).mean == 25
     assert table.cell(("mean",), "AA").mean == 12.5
-    assert table.cell(("mean",), ON_MODULE).paper == pytest.approx((20.8 + 22.8 + 21.6 + 22.3 + 25.4 + 27.3 + 23.1) / 7)
+    assert table.cell(("mean",), ON_MODULE).paper == pytest.approx(
+        (20.8 + 22.8 + 21.6 + 22.3 + 25.4 + 27.3 + 23.1) / 7
+    )
 
 
-@pytest.mark.parametrize(("left", "verdict"), [(0.25, "adds nothing to its base, as in the paper"), (0.75, "against the paper")])
-def test_a_defence_that_is_left_with_more_than_its_base_is_said_to_contradict_the_paper(left: float, verdict: str) -> None:
-    names = {"AA": 1.0, MOVED: 0.875, "PGD": 1.0, "FPA": 0.875, "GMSA-AVG": left, "GMSA-MIN": left + 0.125}
-    found = SimpleNamespace(base=SimpleNamespace(auto=told(0.5)), episodes={name: told(share) for name, share in names.items()})
+@pytest.mark.parametrize(
+    ("left", "verdict"),
+    [(0.25, "adds nothing to its base, as in the paper"), (0.75, "against the paper")],
+)
+def test_a_defense_that_is_left_with_more_than_its_base_is_said_to_contradict_the_paper(
+    left: float, verdict: str
+) -> None:
+    names = {
+        "AA": 1.0,
+        MOVED: 0.875,
+        "PGD": 1.0,
+        "FPA": 0.875,
+        "GMSA-AVG": left,
+        "GMSA-MIN": left + 0.125,
+    }
+    found = SimpleNamespace(
+        base=SimpleNamespace(auto=told(0.5)),
+        episodes={name: told(share) for name, share in names.items()},
+    )
     strongest, beside = findings("digits Madry", found)  # type: ignore[arg-type]
     assert f"over it AA overrates RMC by {100 * (1 - left):+.1f} points" in strongest
     assert f"is {100 * (left - 0.5):+.1f} points" in beside

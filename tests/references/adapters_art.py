@@ -14,7 +14,9 @@ from .hosting import ORDER, Adapter, Norm, anchored, peer, points
 def pgd(norm: Norm) -> Adapter:
     """PGD on cross-entropy from a random start; `step` is a fraction of the radius. Returns the last iterate."""
 
-    def run(net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, step: float) -> Tensor:
+    def run(
+        net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, step: float
+    ) -> Tensor:
         with peer("adversarial-robustness-toolbox", seed):
             attack = evasion().ProjectedGradientDescent(
                 classifier(net, x),
@@ -34,7 +36,9 @@ def pgd(norm: Norm) -> Adapter:
 def apgd(norm: Norm, loss: Literal["cross_entropy", "difference_logits_ratio"]) -> Adapter:
     """APGD with the first step of the paper, twice the radius."""
 
-    def run(net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, restarts: int) -> Tensor:
+    def run(
+        net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, restarts: int
+    ) -> Tensor:
         with peer("adversarial-robustness-toolbox", seed):
             attack = evasion().AutoProjectedGradientDescent(
                 classifier(net, x),
@@ -52,7 +56,9 @@ def apgd(norm: Norm, loss: Literal["cross_entropy", "difference_logits_ratio"]) 
     return run
 
 
-def square_linf(net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, queries: int, rescaled: bool) -> Tensor:
+def square_linf(
+    net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, queries: int, rescaled: bool
+) -> Tensor:
     """Square; this peer always fits the schedule of square sizes to the number of queries, whatever `rescaled` says."""
     with peer("adversarial-robustness-toolbox", seed):
         attack = evasion().SquareAttack(
@@ -66,8 +72,18 @@ def square_linf(net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: in
         return points(attack.generate(x.numpy().copy(), y.numpy()))
 
 
-def cw_l2(net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, searches: int, steps: int, rate: float) -> Tensor:
-    """CW in L2 with this peer's own line search in every step; the radius is not used, it minimises the norm."""
+def cw_l2(
+    net: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    radius: float,
+    *,
+    seed: int,
+    searches: int,
+    steps: int,
+    rate: float,
+) -> Tensor:
+    """CW in L2 with this peer's own line search in every step; the radius is not used, it minimizes the norm."""
     with peer("adversarial-robustness-toolbox", seed):
         attack = evasion().CarliniL2Method(
             classifier(net, x),

@@ -12,10 +12,18 @@ from .hosting import Adapter, Norm, anchored, peer, points
 def apgd(norm: Norm, loss: Literal["ce", "dlr"]) -> Adapter:
     """APGD as AutoAttack ships it. Returns the last adversarial iterate, else the clean image."""
 
-    def run(net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, restarts: int) -> Tensor:
+    def run(
+        net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, restarts: int
+    ) -> Tensor:
         with peer("pyautoattack", seed) as aa:
             attack = aa.autopgd_base.APGDAttack(
-                anchored(net), n_iter=steps, n_restarts=restarts, norm=norm, eps=radius, loss=loss, seed=seed
+                anchored(net),
+                n_iter=steps,
+                n_restarts=restarts,
+                norm=norm,
+                eps=radius,
+                loss=loss,
+                seed=seed,
             )
             return points(attack.perturb(x, y))
 
@@ -25,10 +33,17 @@ def apgd(norm: Norm, loss: Literal["ce", "dlr"]) -> Adapter:
 def apgd_t(norm: Norm) -> Adapter:
     """APGD on the targeted DLR loss, over the runners-up of the clean logits."""
 
-    def run(net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, targets: int) -> Tensor:
+    def run(
+        net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, targets: int
+    ) -> Tensor:
         with peer("pyautoattack", seed) as aa:
             attack = aa.autopgd_base.APGDAttack_targeted(
-                anchored(net), n_iter=steps, norm=norm, eps=radius, n_target_classes=targets, seed=seed
+                anchored(net),
+                n_iter=steps,
+                norm=norm,
+                eps=radius,
+                n_target_classes=targets,
+                seed=seed,
             )
             return points(attack.perturb(x, y))
 
@@ -38,9 +53,13 @@ def apgd_t(norm: Norm) -> Adapter:
 def fab(norm: Norm) -> Adapter:
     """FAB over all classes at once. Returns points inside the radius, else the clean image."""
 
-    def run(net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, restarts: int) -> Tensor:
+    def run(
+        net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, restarts: int
+    ) -> Tensor:
         with peer("pyautoattack", seed) as aa:
-            attack = aa.fab_pt.FABAttack_PT(anchored(net), norm=norm, n_restarts=restarts, n_iter=steps, eps=radius, seed=seed)
+            attack = aa.fab_pt.FABAttack_PT(
+                anchored(net), norm=norm, n_restarts=restarts, n_iter=steps, eps=radius, seed=seed
+            )
             return points(attack.perturb(x, y))
 
     return run
@@ -49,7 +68,9 @@ def fab(norm: Norm) -> Adapter:
 def fab_t(norm: Norm) -> Adapter:
     """FAB towards one target at a time. Returns points inside the radius, else the clean image."""
 
-    def run(net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, targets: int) -> Tensor:
+    def run(
+        net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, targets: int
+    ) -> Tensor:
         with peer("pyautoattack", seed) as aa:
             attack = aa.fab_pt.FABAttack_PT(
                 anchored(net),
@@ -68,10 +89,24 @@ def fab_t(norm: Norm) -> Adapter:
 def square(norm: Norm) -> Adapter:
     """Square on the margin loss; `rescaled` fits the schedule of square sizes to the number of queries."""
 
-    def run(net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, queries: int, rescaled: bool) -> Tensor:
+    def run(
+        net: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        radius: float,
+        *,
+        seed: int,
+        queries: int,
+        rescaled: bool,
+    ) -> Tensor:
         with peer("pyautoattack", seed) as aa:
             attack = aa.square.SquareAttack(
-                anchored(net), norm=norm, n_queries=queries, eps=radius, seed=seed, resc_schedule=rescaled
+                anchored(net),
+                norm=norm,
+                n_queries=queries,
+                eps=radius,
+                seed=seed,
+                resc_schedule=rescaled,
             )
             return points(attack.perturb(x, y))
 
@@ -83,7 +118,9 @@ def standard(norm: Norm) -> Adapter:
 
     def run(net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int) -> Tensor:
         with peer("pyautoattack", seed) as aa:
-            suite = aa.AutoAttack(anchored(net), norm=norm, eps=radius, seed=seed, version="standard")
+            suite = aa.AutoAttack(
+                anchored(net), norm=norm, eps=radius, seed=seed, version="standard"
+            )
             return points(suite.run_standard_evaluation(x, y, batch_size=len(x))[0])
 
     return run

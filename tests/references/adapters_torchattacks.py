@@ -12,7 +12,9 @@ from .hosting import Adapter, Norm, anchored, peer, points
 def pgd(norm: Norm) -> Adapter:
     """PGD on cross-entropy from a random start; `step` is a fraction of the radius. Returns the last iterate."""
 
-    def run(net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, step: float) -> Tensor:
+    def run(
+        net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, step: float
+    ) -> Tensor:
         with peer("torchattacks", seed) as ta:
             attack = {"Linf": ta.PGD, "L2": ta.PGDL2}[norm]
             return points(attack(anchored(net), eps=radius, alpha=step * radius, steps=steps)(x, y))
@@ -23,9 +25,19 @@ def pgd(norm: Norm) -> Adapter:
 def apgd(norm: Norm, loss: Literal["ce", "dlr"]) -> Adapter:
     """APGD. Returns the last adversarial iterate, else the clean image."""
 
-    def run(net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, restarts: int) -> Tensor:
+    def run(
+        net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, restarts: int
+    ) -> Tensor:
         with peer("torchattacks", seed) as ta:
-            attack = ta.APGD(anchored(net), norm=norm, eps=radius, steps=steps, n_restarts=restarts, seed=seed, loss=loss)
+            attack = ta.APGD(
+                anchored(net),
+                norm=norm,
+                eps=radius,
+                steps=steps,
+                n_restarts=restarts,
+                seed=seed,
+                loss=loss,
+            )
             return points(attack(x, y))
 
     return run
@@ -34,9 +46,13 @@ def apgd(norm: Norm, loss: Literal["ce", "dlr"]) -> Adapter:
 def apgd_t(norm: Norm) -> Adapter:
     """APGD on the targeted DLR loss."""
 
-    def run(net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, targets: int) -> Tensor:
+    def run(
+        net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, targets: int
+    ) -> Tensor:
         with peer("torchattacks", seed) as ta:
-            attack = ta.APGDT(anchored(net), norm=norm, eps=radius, steps=steps, seed=seed, n_classes=targets + 1)
+            attack = ta.APGDT(
+                anchored(net), norm=norm, eps=radius, steps=steps, seed=seed, n_classes=targets + 1
+            )
             return points(attack(x, y))
 
     return run
@@ -45,9 +61,13 @@ def apgd_t(norm: Norm) -> Adapter:
 def fab(norm: Norm) -> Adapter:
     """FAB over all classes at once. Returns points inside the radius, else the clean image."""
 
-    def run(net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, restarts: int) -> Tensor:
+    def run(
+        net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, restarts: int
+    ) -> Tensor:
         with peer("torchattacks", seed) as ta:
-            attack = ta.FAB(anchored(net), norm=norm, eps=radius, steps=steps, n_restarts=restarts, seed=seed)
+            attack = ta.FAB(
+                anchored(net), norm=norm, eps=radius, steps=steps, n_restarts=restarts, seed=seed
+            )
             return points(attack(x, y))
 
     return run
@@ -56,7 +76,9 @@ def fab(norm: Norm) -> Adapter:
 def fab_t(norm: Norm) -> Adapter:
     """FAB towards one target at a time. Returns points inside the radius, else the clean image."""
 
-    def run(net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, targets: int) -> Tensor:
+    def run(
+        net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, targets: int
+    ) -> Tensor:
         with peer("torchattacks", seed) as ta:
             attack = ta.FAB(
                 anchored(net),
@@ -75,9 +97,25 @@ def fab_t(norm: Norm) -> Adapter:
 def square(norm: Norm) -> Adapter:
     """Square on the margin loss."""
 
-    def run(net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, queries: int, rescaled: bool) -> Tensor:
+    def run(
+        net: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        radius: float,
+        *,
+        seed: int,
+        queries: int,
+        rescaled: bool,
+    ) -> Tensor:
         with peer("torchattacks", seed) as ta:
-            attack = ta.Square(anchored(net), norm=norm, eps=radius, n_queries=queries, seed=seed, resc_schedule=rescaled)
+            attack = ta.Square(
+                anchored(net),
+                norm=norm,
+                eps=radius,
+                n_queries=queries,
+                seed=seed,
+                resc_schedule=rescaled,
+            )
             return points(attack(x, y))
 
     return run
@@ -93,7 +131,17 @@ def standard(norm: Norm) -> Adapter:
     return run
 
 
-def cw_l2(net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, searches: int, steps: int, rate: float) -> Tensor:
+def cw_l2(
+    net: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    radius: float,
+    *,
+    seed: int,
+    searches: int,
+    steps: int,
+    rate: float,
+) -> Tensor:
     """CW in L2 with the constant fixed at 1: no search in this peer, so it gets `searches * steps` steps in one run."""
     with peer("torchattacks", seed) as ta:
         return points(ta.CW(anchored(net), c=1, steps=searches * steps, lr=rate)(x, y))

@@ -35,7 +35,9 @@ MODULES = {
 def why_missing(peer: str) -> str | None:
     """The reason to skip a peer, or None when it can be used."""
     if importlib.util.find_spec(MODULES[peer]) is None:
-        return f"{peer} is not installed; pip install --no-deps -r tests/references/requirements.txt"
+        return (
+            f"{peer} is not installed; pip install --no-deps -r tests/references/requirements.txt"
+        )
     return None
 
 
@@ -50,17 +52,18 @@ def peer(name: str, seed: int) -> Iterator[Any]:
     reason = why_missing(name)
     if reason is not None:
         raise ModuleNotFoundError(reason)
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the peers draw from it
+    python = random.getstate()
+    numpy = np.random.get_state()  # noqa: NPY002
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
         random.seed(seed)
-        np.random.seed(seed)  # noqa: NPY002 - the peers draw from it
+        np.random.seed(seed)  # noqa: NPY002
         torch.manual_seed(seed)
         try:
             yield import_adv_lib() if name == "adv-lib" else importlib.import_module(MODULES[name])
         finally:
             random.setstate(python)
-            np.random.set_state(numpy)  # noqa: NPY002 - the peers draw from it
+            np.random.set_state(numpy)  # noqa: NPY002
 
 
 def import_adv_lib() -> types.ModuleType:
@@ -68,7 +71,9 @@ def import_adv_lib() -> types.ModuleType:
 
     Where they are not installed, empty modules stand in for them while adv-lib is imported, and are taken away again.
     """
-    stand_ins = {name: types.ModuleType(name) for name in ("torchvision", "visdom") if _absent(name)}
+    stand_ins = {
+        name: types.ModuleType(name) for name in ("torchvision", "visdom") if _absent(name)
+    }
     if "torchvision" in stand_ins:
         stand_ins["torchvision"].models = types.ModuleType("torchvision.models")  # type: ignore[attr-defined]
     sys.modules.update(stand_ins)

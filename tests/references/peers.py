@@ -59,8 +59,14 @@ def attacks(norm: Norm) -> dict[str, dict[str, Adapter]]:
             "adv-lib": adv_lib.fab_t(norm),
         },
         "fmn": {"foolbox": foolbox.fmn(norm), "adv-lib": adv_lib.fmn(norm)},
-        "square": {"pyautoattack": pyautoattack.square(norm), "torchattacks": torchattacks.square(norm)},
-        "autoattack": {"pyautoattack": pyautoattack.standard(norm), "torchattacks": torchattacks.standard(norm)},
+        "square": {
+            "pyautoattack": pyautoattack.square(norm),
+            "torchattacks": torchattacks.square(norm),
+        },
+        "autoattack": {
+            "pyautoattack": pyautoattack.standard(norm),
+            "torchattacks": torchattacks.standard(norm),
+        },
     }
 
 

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from tests.references import peers
 from torch import Tensor, nn
-
-from references import peers
 
 BUDGETS: dict[str, dict[str, Any]] = {
     "pgd": {"steps": 20, "step": 0.1},
@@ -45,7 +44,9 @@ def test_no_peer_breaks_what_a_linear_net_certifies(kind: str, peer: str) -> Non
     assert not broken(problem, kind, peer)[certified].any()
 
 
-@pytest.mark.parametrize(("kind", "peer"), [cell for cell in CELLS if cell[0].startswith(("apgd", "fab", "pgd"))])
+@pytest.mark.parametrize(
+    ("kind", "peer"), [cell for cell in CELLS if cell[0].startswith(("apgd", "fab", "pgd"))]
+)
 def test_every_gradient_peer_breaks_what_a_linear_net_leaves_open(kind: str, peer: str) -> None:
     # Half the radius would be enough for these images; the rest is room for a short run and for losses that climb
     # towards no class in particular. FMN is not here: its first step has length 1, far more than these images need.
@@ -64,7 +65,7 @@ def test_an_adapter_leaves_the_global_generators_alone() -> None:
 
 
 def linear() -> Problem:
-    """Ten classes on 8x8 images near grey, so that the unit box never binds; labels are the net's own."""
+    """Ten classes on 8x8 images near gray, so that the unit box never binds; labels are the net's own."""
     generator = torch.Generator().manual_seed(0)
     layer = nn.Linear(64, 10)
     with torch.no_grad():
@@ -82,7 +83,9 @@ def slack(problem: Problem, kind: str) -> Tensor:
     logits = problem.net(problem.x)
     dual = 1 if kind.endswith("linf") else 2
     gap = logits.gather(1, problem.y[:, None]) - logits  # [N, C]
-    steepest = torch.linalg.vector_norm(weight[problem.y][:, None] - weight[None], ord=dual, dim=2)  # [N, C]
+    steepest = torch.linalg.vector_norm(
+        weight[problem.y][:, None] - weight[None], ord=dual, dim=2
+    )  # [N, C]
     ratio = gap / (RADIUS[kind.rsplit("-", 1)[1]] * steepest)
     return ratio.scatter(1, problem.y[:, None], math.inf).amin(dim=1)
 
@@ -90,8 +93,12 @@ def slack(problem: Problem, kind: str) -> Tensor:
 def broken(problem: Problem, kind: str, peer: str) -> Tensor:
     skip_missing(peer)
     attack, norm = kind.rsplit("-", 1)
-    found = peers.ATTACKS[kind][peer](problem.net, problem.x.clone(), problem.y.clone(), RADIUS[norm], seed=0, **BUDGETS[attack])
-    length = torch.linalg.vector_norm((found - problem.x).flatten(1), ord=math.inf if norm == "linf" else 2, dim=1)
+    found = peers.ATTACKS[kind][peer](
+        problem.net, problem.x.clone(), problem.y.clone(), RADIUS[norm], seed=0, **BUDGETS[attack]
+    )
+    length = torch.linalg.vector_norm(
+        (found - problem.x).flatten(1), ord=math.inf if norm == "linf" else 2, dim=1
+    )
     return (problem.net(found).argmax(dim=1) != problem.y) & (length <= RADIUS[norm] * (1 + 1e-4))
 
 

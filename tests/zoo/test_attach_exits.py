@@ -10,11 +10,12 @@ from torch.func import functional_call
 from torch.testing import assert_close
 
 import saddlepoint as sp
-from saddlepoint.coins import Coins
+from saddlepoint.rng import Keys
 from saddlepoint.zoo.multi_exit import attach_exits, multiply_adds, resnet18, vit_b16, vit_small
 
 EXACT = {"rtol": 0.0, "atol": 0.0}
-N, CLASSES = 5, 3
+N = 5
+CLASSES = 3
 
 
 class Net(nn.Module):
@@ -41,7 +42,7 @@ def net():
 
 @pytest.fixture
 def x():
-    return Coins.of(8, torch.arange(N)).uniform((1, 8, 8), torch.float64)
+    return Keys.of(8, torch.arange(N)).uniform((1, 8, 8), torch.float64)
 
 
 def head(width):
@@ -49,7 +50,9 @@ def head(width):
 
 
 def snapshot(net):
-    return {name: value.clone() for name, value in net.state_dict().items()}, [m.training for m in net.modules()]
+    return {name: value.clone() for name, value in net.state_dict().items()}, [
+        m.training for m in net.modules()
+    ]
 
 
 def assert_untouched(net, before):
@@ -61,10 +64,13 @@ def assert_untouched(net, before):
 
 def test_exits_are_the_heads_on_the_networks_own_features(net, x):
     net.eval()
-    first, second = head(4), head(6)
+    first = head(4)
+    second = head(6)
     shown = attach_exits(net, {"layer1.0": second, "stem": first})(x)
     stem = net.stem(x)
-    assert_close(shown, [first(stem), second(net.layer1[0](stem)), net(x)], **EXACT)  # in the order of the forward pass
+    assert_close(
+        shown, [first(stem), second(net.layer1[0](stem)), net(x)], **EXACT
+    )  # in the order of the forward pass
 
 
 def test_it_is_a_public_name():
@@ -75,7 +81,9 @@ def test_missing_heads_are_sized_by_an_example_and_the_network_is_left_alone(net
     before = snapshot(net)
     attached = attach_exits(net, {"stem": None, "layer2": None}, example=x[:1])
     assert_untouched(net, before)
-    assert [tuple(m.weight.shape) for m in attached.heads.modules() if isinstance(m, nn.Linear)] == [(CLASSES, 4), (CLASSES, 8)]
+    assert [
+        tuple(m.weight.shape) for m in attached.heads.modules() if isinstance(m, nn.Linear)
+    ] == [(CLASSES, 4), (CLASSES, 8)]
     net.eval()
     linear = attached.heads[0][1]
     assert_close(attached(x)[0], linear(net.stem(x).mean((2, 3))), **EXACT)
@@ -85,7 +93,13 @@ def test_missing_heads_are_sized_by_an_example_and_the_network_is_left_alone(net
 
 def test_tokens_are_averaged_by_a_default_head(x):
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dtype=torch.float64)
-    net = nn.Sequential(nn.Flatten(2), nn.Linear(64, 8, dtype=torch.float64), layer, nn.Flatten(), nn.Linear(8, 4).double()).eval()
+    net = nn.Sequential(
+        nn.Flatten(2),
+        nn.Linear(64, 8, dtype=torch.float64),
+        layer,
+        nn.Flatten(),
+        nn.Linear(8, 4).double(),
+    ).eval()
     attached = attach_exits(net, {"1": None}, example=x)
     assert_close(attached(x)[0], attached.heads[0][1](net[1](x.flatten(2)).mean(1)), **EXACT)
 
@@ -164,7 +178,9 @@ def test_exits_upon_exits(net, x):
         def forward(self, x):
             return self.inner(x)[-1]
 
-    outer = attach_exits(Last(), {"inner.net.layer1": inner.heads[0], "inner.net.stem": head(4)}).eval()
+    outer = attach_exits(
+        Last(), {"inner.net.layer1": inner.heads[0], "inner.net.stem": head(4)}
+    ).eval()
     shown = outer(x)
     assert_close([shown[1], shown[2]], inner(x), **EXACT)
 
@@ -226,9 +242,14 @@ def test_a_layer_that_is_not_reached_or_reached_twice_is_refused(net, x):
 
 def test_heads_that_disagree_are_refused(net, x):
     other = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 7)).double()
-    with pytest.raises(ValueError, match=r"agree on the number of classes, found \{'layer1': 7, 'the network itself': 3\}"):
+    with pytest.raises(
+        ValueError,
+        match=r"agree on the number of classes, found \{'layer1': 7, 'the network itself': 3\}",
+    ):
         attach_exits(net, {"layer1": other}, example=x)
-    with pytest.raises(ValueError, match=r"'layer1' answers \[5, 6, 6, 6\], expected logits \[N, C\]"):
+    with pytest.raises(
+        ValueError, match=r"'layer1' answers \[5, 6, 6, 6\], expected logits \[N, C\]"
+    ):
         attach_exits(net, {"layer1": nn.Identity()}, example=x)
     with pytest.raises(ValueError, match=r"no head was given for \['layer1'\]: pass example"):
         attach_exits(net, {"layer1": None})
@@ -239,7 +260,9 @@ def test_heads_that_disagree_are_refused(net, x):
 def test_costs_add_up_layer_by_layer(net):
     """Of an 8x8 picture: 64 pixels x 9 x 1 x 4 in the stem, 36 x 9 x 4 x 6, 16 x 9 x 6 x 8, and the linear layers."""
     attached = attach_exits(net, {"stem": head(4), "layer1": head(6)})
-    stem, first, second = 64 * 9 * 4, 36 * 9 * 24, 16 * 9 * 48
+    stem = 64 * 9 * 4
+    first = 36 * 9 * 24
+    second = 16 * 9 * 48
     expected = (stem + 12, stem + 12 + first + 18, stem + 12 + first + 18 + second + 24)
     assert multiply_adds(attached, torch.zeros(3, 1, 8, 8).double()) == expected
     assert multiply_adds(net, torch.zeros(1, 1, 8, 8).double()) == (stem + first + second + 24,)
@@ -252,7 +275,9 @@ def test_attention_is_counted_wherever_it_is_computed(device):
     with torch.device(device):
         net = vit_small(8, 2, 24, 4, 3, in_channels=1)
         found = multiply_adds(net, torch.zeros(2, 1, 8, 8))
-    tokens, embed, linear = 17, 16 * 4 * 24, 24 * 10
+    tokens = 17
+    embed = 16 * 4 * 24
+    linear = 24 * 10
     block = tokens * (4 * 24**2 + 8 * 24**2) + 2 * tokens**2 * 24
     assert found == tuple(embed + k * (block + linear) for k in range(1, 5))
 

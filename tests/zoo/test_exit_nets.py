@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from saddlepoint.coins import Coins
+from saddlepoint.rng import Keys
 from saddlepoint.zoo import multi_exit as zoo
 
 # The early heads are ours: everything else is the size that others publish for the same network with one exit.
@@ -15,7 +15,12 @@ FULL = {
     "resnet18": (zoo.resnet18, {}, 4, 11_173_962 + (64 + 128 + 256 + 3) * 10),
     # Published with biases in its 4 224 convolution channels, which batch norm makes idle.
     "vgg16": (zoo.vgg16, {}, 5, 14_728_266 - 4_224 + (64 + 128 + 256 + 512 + 4) * 10),
-    "wrn34_10": (zoo.wrn34_10, {}, 4, 46_160_474 + sum(2 * c + 10 * c + 10 for c in (160, 320, 640))),
+    "wrn34_10": (
+        zoo.wrn34_10,
+        {},
+        4,
+        46_160_474 + sum(2 * c + 10 * c + 10 for c in (160, 320, 640)),
+    ),
     "vit_b16": (zoo.vit_b16, {"classes": 1000}, 4, 86_567_656 + 3 * (2 * 768 + 769 * 1000)),
 }
 TINY = {
@@ -27,7 +32,15 @@ TINY = {
     "ranet-6": lambda c: zoo.ranet(step=1, channels=4, growth=2, head_width=8, in_channels=c),
     "ranet-8": lambda c: zoo.ranet(8, step=1, channels=4, growth=2, head_width=8, in_channels=c),
 }
-EXITS = {"resnet18": 4, "vgg16": 5, "wrn34_10": 4, "vit_small": 4, "msdnet": 5, "ranet-6": 6, "ranet-8": 8}
+EXITS = {
+    "resnet18": 4,
+    "vgg16": 5,
+    "wrn34_10": 4,
+    "vit_small": 4,
+    "msdnet": 5,
+    "ranet-6": 6,
+    "ranet-8": 8,
+}
 tiny = pytest.mark.parametrize("name", TINY)
 
 
@@ -68,7 +81,9 @@ def test_a_full_network_has_the_published_size_and_the_papers_exits(name):
 
 def test_msdnet_has_the_layers_of_the_released_recipe():
     """Layers 1-5 at three scales, 6-10 at two, 11-15 at one; channels halved after layers 6 and 11."""
-    factors, width, total = (1, 2, 4), 16, conv(3, 16) + conv(16, 32) + conv(32, 64)
+    factors = (1, 2, 4)
+    width = 16
+    total = conv(3, 16) + conv(16, 32) + conv(32, 64)
     for number in range(1, 16):
         finest = (number - 1) // 5
         arrived = max(number - 2, 0) // 5  # the finest scale that comes in
@@ -80,7 +95,9 @@ def test_msdnet_has_the_layers_of_the_released_recipe():
                 total += layer(width * factors[s - 1], 3 * factors[s], factors[s - 1])
         width += 6
         if number in (6, 11):
-            total += sum(conv(width * factors[s], width // 2 * factors[s], 1) for s in range(finest, 3))
+            total += sum(
+                conv(width * factors[s], width // 2 * factors[s], 1) for s in range(finest, 3)
+            )
             width //= 2
         if number in (1, 3, 6, 10, 15):
             total += classifier(4 * width)
@@ -101,11 +118,16 @@ def test_msdnet_has_the_layers_of_the_released_recipe():
     ],
 )
 def test_ranet_has_the_layers_of_the_released_recipes(exits, depths, factors, halving, reducing):
-    total, width, below = 0, 3, []
+    total = 0
+    width = 3
+    below = []
     for factor in reversed(factors):
-        total, width = total + conv(width, 16 * factor), 16 * factor
+        total = total + conv(width, 16 * factor)
+        width = 16 * factor
     for i, factor in enumerate(factors):
-        width, growth, here = 16 * factor, 6 * factor, []
+        width = 16 * factor
+        growth = 6 * factor
+        here = []
         for k in range(2 * (i + 1)):
             widths = [width + growth * j for j in range(depths[k] + 1)]
             if k < len(below):
@@ -118,7 +140,8 @@ def test_ranet_has_the_layers_of_the_released_recipes(exits, depths, factors, ha
                 total += sum(layer(w, growth, factor) for w in widths[:-1])
                 width = widths[-1]
             if k + 1 in reducing[i]:
-                total, width = total + conv(width, width // 2, 1), width // 2
+                total = total + conv(width, width // 2, 1)
+                width = width // 2
             if k >= len(below):
                 total += classifier(width)
             here.append(widths)
@@ -148,10 +171,15 @@ def test_small_versions_take_every_small_image(name, channels, size):
 @tiny
 def test_every_parameter_is_trained_and_earlier_exits_need_no_later_ones(name):
     net = small(name).train()
-    x = Coins.of(1, torch.arange(6)).uniform((1, 8, 8))
+    x = Keys.of(1, torch.arange(6)).uniform((1, 8, 8))
     shown = net(x)
     total = sum(logits.logsumexp(1).sum() - logits[:, 0].sum() for logits in shown)
-    assert all(g is not None for g in torch.autograd.grad(total, list(net.parameters()), retain_graph=True, allow_unused=True))
+    assert all(
+        g is not None
+        for g in torch.autograd.grad(
+            total, list(net.parameters()), retain_graph=True, allow_unused=True
+        )
+    )
     last = list(net.heads[-1].parameters())
     assert all(g is None for g in torch.autograd.grad(shown[0].sum(), last, allow_unused=True))
 
@@ -159,7 +187,7 @@ def test_every_parameter_is_trained_and_earlier_exits_need_no_later_ones(name):
 @tiny
 def test_rows_do_not_depend_on_batch_mates(name):
     net = small(name).double().train()
-    x = Coins.of(2, torch.arange(9)).uniform((1, 8, 8), torch.float64)
+    x = Keys.of(2, torch.arange(9)).uniform((1, 8, 8), torch.float64)
     net(x)  # statistics that are not the initial ones
     net.eval()
     rows = torch.tensor([4, 0])
@@ -169,9 +197,9 @@ def test_rows_do_not_depend_on_batch_mates(name):
 
 @tiny
 def test_a_small_version_learns_to_tell_bright_rows(name):
-    coins = Coins.of(3, torch.arange(32))
-    y = coins.integers(8)
-    x = 0.5 * coins.fold(1).uniform((1, 8, 8))
+    keys = Keys.of(3, torch.arange(32))
+    y = keys.integers(8)
+    x = 0.5 * keys.fold_in(1).uniform((1, 8, 8))
     x[torch.arange(32), 0, y] += 0.5
     net = small(name).train()
     optimizer = torch.optim.Adam(net.parameters(), 1e-2)
@@ -185,15 +213,18 @@ def test_a_small_version_learns_to_tell_bright_rows(name):
     assert losses[-1] < 0.75 * losses[0]
 
 
-def test_pixels_are_normalised_inside():
-    x = Coins.of(4, torch.arange(3)).uniform((3, 16, 16), torch.float64)
-    mean, std = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
+def test_pixels_are_normalized_inside():
+    x = Keys.of(4, torch.arange(3)).uniform((3, 16, 16), torch.float64)
+    mean = (0.1, 0.2, 0.3)
+    std = (0.5, 0.6, 0.7)
     torch.manual_seed(0)
     inside = zoo.resnet18(4, mean=mean, std=std).double().eval()
     outside = zoo.resnet18(4, mean=(0.0,), std=(1.0,)).double().eval()
     outside.load_state_dict(inside.state_dict())
     by_hand = (x - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
-    assert_close(inside(x), outside(by_hand), rtol=0, atol=1e-6)  # the constants are held in single precision
+    assert_close(
+        inside(x), outside(by_hand), rtol=0, atol=1e-6
+    )  # the constants are held in single precision
 
 
 def test_sizes_that_do_not_divide_are_refused():

@@ -1,4 +1,4 @@
-"""Every transductive defence keeps the rules that an audit checks, and can be played, attacked and judged."""
+"""Every transductive defense keeps the rules that an audit checks, and can be played, attacked and judged."""
 
 from __future__ import annotations
 
@@ -6,21 +6,33 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests.zoo.transductive_problem import context, digits, fingerprint, small, trained, two_way
 from torch import nn
-from transductive_problem import context, digits, fingerprint, small, trained, two_way
 
 from saddlepoint import audit
-from saddlepoint.attack.loss import cross_entropy
-from saddlepoint.attack.pgd import PGD
-from saddlepoint.attack.space import Linf
-from saddlepoint.auditing.check import check
-from saddlepoint.defense import Defense, Plain
-from saddlepoint.game import Direct, Threat, Transfer, Turn, play
-from saddlepoint.train.recipe import Adam, unchanged
+from saddlepoint.attacks.losses import cross_entropy
+from saddlepoint.attacks.pgd import PGD
+from saddlepoint.attacks.spaces import Linf
+from saddlepoint.audits.target.check import check
+from saddlepoint.defenses import Defense, Plain
+from saddlepoint.evaluation import AttackContext, Direct, Threat, Transfer
+from saddlepoint.evaluation.referee import play
+from saddlepoint.training.recipe import Adam, unchanged
 from saddlepoint.zoo.nets.dann import DANNNet
-from saddlepoint.zoo.transductive import DANN, RMC, TADV, Distinguishing, DomainTraining, Library, Pretrained, Tuning, URejectron
+from saddlepoint.zoo.transductive import (
+    DANN,
+    RMC,
+    TADV,
+    Distinguishing,
+    DomainTraining,
+    Library,
+    Pretrained,
+    Tuning,
+    URejectron,
+)
 
-SPACE, TEST = Linf(0.15), digits("test", 24)
+SPACE = Linf(0.15)
+TEST = digits("test", 24)
 
 
 def dense() -> DANNNet:
@@ -30,8 +42,10 @@ def dense() -> DANNNet:
 
 def rmc() -> RMC:
     data = digits(n=60)
-    library = Library.build(trained(), data.x, data.y, space=SPACE, attack=PGD(1), copies=1, augment=unchanged)
-    return RMC(trained(), library, neighbours=20, tuning=Tuning(epochs=1, rate=1e-3))
+    library = Library.build(
+        trained(), data.x, data.y, space=SPACE, attack=PGD(1), copies=1, augment=unchanged
+    )
+    return RMC(trained(), library, neighbors=20, tuning=Tuning(epochs=1, rate=1e-3))
 
 
 def dann() -> DANN:
@@ -44,7 +58,11 @@ def tadv() -> TADV:
 
 
 def urejectron() -> URejectron:
-    return URejectron(trained(), digits(n=60).x, training=Distinguishing(build=two_way, epochs=2, optimizer=Adam(1e-2)))
+    return URejectron(
+        trained(),
+        digits(n=60).x,
+        training=Distinguishing(build=two_way, epochs=2, optimizer=Adam(1e-2)),
+    )
 
 
 each = pytest.mark.parametrize("build", [rmc, dann, tadv, urejectron])
@@ -60,7 +78,9 @@ def test_it_is_what_it_declares(build: Callable[[], Defense]) -> None:
 
 @each
 def test_a_game_against_it_leaves_it_as_it_was(build: Callable[[], Defense]) -> None:
-    defense, x, y = build(), TEST.x[:6], TEST.y[:6]
+    defense = build()
+    x = TEST.x[:6]
+    y = TEST.y[:6]
     before = fingerprint(defense)
     attack = Direct("pgd", PGD(steps=3), loss=cross_entropy)
     direct = play(defense, attack, x, y, Threat(SPACE), batch_size=3)
@@ -76,21 +96,23 @@ def test_a_game_against_it_leaves_it_as_it_was(build: Callable[[], Defense]) -> 
 def test_what_has_adapted_can_be_attacked_as_it_stands(build: Callable[[], Defense]) -> None:
     adapted = build().adapt(TEST.x, context(TEST.x))
     attack = Direct("pgd", PGD(steps=5), loss=cross_entropy)
-    turn = Turn.open(Threat(SPACE), torch.arange(len(TEST.x)), 0)
+    turn = AttackContext.open(Threat(SPACE), torch.arange(len(TEST.x)), 0)
     found = attack.against([build(), adapted], turn, TEST.x, TEST.y)
-    assert SPACE.contains(found.peak, TEST.x).all()
-    assert (found.peak != TEST.x).any()
+    assert SPACE.contains(found.max_loss_point, TEST.x).all()
+    assert (found.max_loss_point != TEST.x).any()
 
 
 def test_an_audit_of_one_that_rejects_runs_to_its_end() -> None:
-    found = audit(urejectron(), TEST.x, TEST.y, threat=Threat(SPACE, draws=2), budget="quick", batch_size=12)
+    found = audit(
+        urejectron(), TEST.x, TEST.y, threat=Threat(SPACE, draws=2), budget="quick", batch_size=12
+    )
     names = {symptom.name for symptom in found.symptoms}
     assert "rejections" in names
     assert "adapts at test time" not in names  # what it turns into was anticipated
     assert {"fixed-point", "gmsa-avg", "gmsa-min"} <= {row.name for row in found.rows}
     assert 0 <= found.robust_accuracy <= found.clean_accuracy <= 1
-    point, wrong = found.refusal[:2]  # [2, N]: both draws
-    assert found.refusal.shape == (4, 2, len(TEST.x))
+    point, wrong = found.rejection_scores[:2]  # [2, N]: both draws
+    assert found.rejection_scores.shape == (4, 2, len(TEST.x))
     assert float(((wrong == 0) | (point > 0)).double().mean()) == found.robust_accuracy
 
 

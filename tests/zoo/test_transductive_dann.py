@@ -6,14 +6,15 @@ from functools import partial
 
 import pytest
 import torch
+from tests.zoo.transductive_problem import answers, context, digits, fingerprint, trained
 from torch import Tensor, nn
-from transductive_problem import answers, context, digits, fingerprint, trained
 
-from saddlepoint.attack.loss import cross_entropy
-from saddlepoint.attack.space import Linf
-from saddlepoint.game import Stand, Threat, play
-from saddlepoint.train.descent import initialised
-from saddlepoint.train.recipe import Adam, Piecewise
+from saddlepoint.attacks.losses import cross_entropy
+from saddlepoint.attacks.spaces import Linf
+from saddlepoint.evaluation import FixedPoints, Threat
+from saddlepoint.evaluation.referee import play
+from saddlepoint.training.descent import initialized
+from saddlepoint.training.recipe import Adam, Piecewise
 from saddlepoint.zoo.nets.dann import DANNNet, dann_cifar, dann_mnist, reverse
 from saddlepoint.zoo.transductive import DANN, DomainTraining, cifar_domains
 from saddlepoint.zoo.transductive.dann import adversarially_aligned, domain_losses
@@ -33,25 +34,30 @@ def test_the_gradient_comes_back_reversed_and_the_value_stays() -> None:
 
 def _domain_gradients(net: DANNNet, alpha: float) -> tuple[list[Tensor], list[Tensor]]:
     """Of the domain losses alone: those of the encoder, and those of the discriminator."""
-    x, y = digits().x[:10].double(), digits().y[:10]
+    x = digits().x[:10].double()
+    y = digits().y[:10]
     source, target = domain_losses(net, x, y, TEST.x[:10].double(), alpha)
     domain = source.sum() - cross_entropy(net(x), y).sum() + target.sum()
-    inner, outer = list(net.encoder.parameters()), list(net.discriminator.parameters())
+    inner = list(net.encoder.parameters())
+    outer = list(net.discriminator.parameters())
     grads = torch.autograd.grad(domain, [*inner, *outer])
     return list(grads[: len(inner)]), list(grads[len(inner) :])
 
 
 def test_at_alpha_zero_the_domain_teaches_the_encoder_nothing() -> None:
     # eval: dropout off, so that the two passes whose class losses cancel are one and the same
-    net = initialised(DIGITS, 0).double().eval()
+    net = initialized(DIGITS, 0).double().eval()
     inner, outer = _domain_gradients(net, 0.0)
-    assert max(float(g.abs().max()) for g in inner) < 1e-14  # what is left of two class losses that cancel
+    assert (
+        max(float(g.abs().max()) for g in inner) < 1e-14
+    )  # what is left of two class losses that cancel
     assert max(float(g.abs().max()) for g in outer) > 1e-3
 
 
 def test_alpha_scales_what_reaches_the_encoder_and_not_what_teaches_the_discriminator() -> None:
-    net = initialised(DIGITS, 0).double().eval()
-    (inner, outer), (tenth, same) = _domain_gradients(net, 1.0), _domain_gradients(net, 0.1)
+    net = initialized(DIGITS, 0).double().eval()
+    (inner, outer) = _domain_gradients(net, 1.0)
+    (tenth, same) = _domain_gradients(net, 0.1)
     for whole, part in zip(inner, tenth, strict=True):
         torch.testing.assert_close(part, whole / 10, rtol=0, atol=1e-13)
     for one, other in zip(outer, same, strict=True):
@@ -68,11 +74,24 @@ def test_alpha_rises_from_zero_to_its_ceiling() -> None:
 
 
 def test_the_settings_of_the_paper() -> None:
-    mnist, cifar = DomainTraining(), cifar_domains()
-    assert (mnist.build, mnist.epochs, mnist.batch_size, mnist.optimizer.rate) == (dann_mnist, 100, 128, 1e-3)
+    mnist = DomainTraining()
+    cifar = cifar_domains()
+    assert (mnist.build, mnist.epochs, mnist.batch_size, mnist.optimizer.rate) == (
+        dann_mnist,
+        100,
+        128,
+        1e-3,
+    )
     assert (mnist.schedule.factor(0.0), mnist.schedule.factor(0.999)) == (1, 1)
-    assert (cifar.build, cifar.epochs, cifar.batch_size, cifar.optimizer.rate) == (dann_cifar, 100, 64, 0.1)
-    assert [cifar.schedule.factor(p) for p in (0.49, 0.5, 0.75, 0.9)] == pytest.approx([1, 0.1, 0.01, 0.001])
+    assert (cifar.build, cifar.epochs, cifar.batch_size, cifar.optimizer.rate) == (
+        dann_cifar,
+        100,
+        64,
+        0.1,
+    )
+    assert [cifar.schedule.factor(p) for p in (0.49, 0.5, 0.75, 0.9)] == pytest.approx(
+        [1, 0.1, 0.01, 0.001]
+    )
     assert cifar.optimizer.over([nn.Parameter(torch.zeros(1))]).defaults["nesterov"]
 
 
@@ -92,19 +111,23 @@ def test_the_networks_of_the_paper() -> None:
 def test_an_epoch_is_as_long_as_the_shorter_set(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[int, int, float]] = []
 
-    def noted(net: DANNNet, x: Tensor, y: Tensor, target: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+    def noted(
+        net: DANNNet, x: Tensor, y: Tensor, target: Tensor, alpha: float
+    ) -> tuple[Tensor, Tensor]:
         calls.append((len(x), len(target), alpha))
         return domain_losses(net, x, y, target, alpha)
 
     monkeypatch.setattr("saddlepoint.zoo.transductive.dann.domain_losses", noted)
     data = digits()
     adversarially_aligned(data.x, data.y, TEST.x, QUICK, seed=0)
-    assert [(ours, theirs) for ours, theirs, _ in calls] == [(40, 40)] * 4  # 80 test images in batches of 40, twice
+    assert [(ours, theirs) for ours, theirs, _ in calls] == [
+        (40, 40)
+    ] * 4  # 80 test images in batches of 40, twice
     assert [alpha for *_, alpha in calls] == [QUICK.alpha(k / 4) for k in range(4)]
 
 
 def test_each_domain_has_batch_statistics_of_its_own() -> None:
-    net = initialised(DIGITS, 0).train()
+    net = initialized(DIGITS, 0).train()
     for module in net.modules():
         if isinstance(module, nn.Dropout2d):
             module.eval()
@@ -114,7 +137,7 @@ def test_each_domain_has_batch_statistics_of_its_own() -> None:
     torch.testing.assert_close(alone, other, rtol=0, atol=0)
 
 
-def test_adapting_leaves_the_defence_as_it_was_and_is_a_function_of_batch_and_coins() -> None:
+def test_adapting_leaves_the_defense_as_it_was_and_is_a_function_of_batch_and_coins() -> None:
     data = digits()
     defense = DANN(trained(), data.x, data.y, training=QUICK)
     assert (defense.unit, defense.random) == ("batch", True)
@@ -126,7 +149,9 @@ def test_adapting_leaves_the_defence_as_it_was_and_is_a_function_of_batch_and_co
     assert torch.equal(answers(defense, x), trained()(x))
     assert torch.equal(first, answers(defense.adapt(x, context(x)), x))
     assert not torch.equal(first, answers(defense.adapt(x, context(x, seed=1)), x))
-    assert not torch.equal(first, answers(defense.adapt(1 - x, context(x)), x))  # it does learn from what it is asked
+    assert not torch.equal(
+        first, answers(defense.adapt(1 - x, context(x)), x)
+    )  # it does learn from what it is asked
 
 
 def test_the_global_generator_is_left_alone() -> None:
@@ -140,26 +165,42 @@ def test_the_global_generator_is_left_alone() -> None:
 
 def dense() -> DANNNet:
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(64, 48), nn.ReLU())
-    return DANNNet(encoder, nn.Linear(48, 10), nn.Sequential(nn.Linear(48, 16), nn.ReLU(), nn.Linear(16, 2)))
+    return DANNNet(
+        encoder, nn.Linear(48, 10), nn.Sequential(nn.Linear(48, 16), nn.ReLU(), nn.Linear(16, 2))
+    )
 
 
 def test_it_learns_the_digits_and_the_referee_can_play_it() -> None:
     data = digits()
-    training = DomainTraining(build=dense, epochs=60, batch_size=40, optimizer=Adam(1e-2), schedule=Piecewise(at=(0.8,)))
-    episode = play(DANN(trained(), data.x, data.y, training=training), Stand(), TEST.x, TEST.y, Threat(Linf(0.1)))
+    training = DomainTraining(
+        build=dense, epochs=60, batch_size=40, optimizer=Adam(1e-2), schedule=Piecewise(at=(0.8,))
+    )
+    episode = play(
+        DANN(trained(), data.x, data.y, training=training),
+        FixedPoints(),
+        TEST.x,
+        TEST.y,
+        Threat(Linf(0.1)),
+    )
     assert episode.correct.mean() > 0.85
 
 
 def test_a_stronger_reversal_makes_the_domains_harder_to_tell_apart() -> None:
     data = digits()
-    shifted = (1 - TEST.x).clamp(0, 1)  # negatives: without reversal a linear look at the features tells them from the originals
+    shifted = (1 - TEST.x).clamp(
+        0, 1
+    )  # negatives: without reversal a linear look at the features tells them from the originals
     apart = []
     for ceiling in (0.0, 1.0):
-        training = DomainTraining(build=dense, epochs=40, batch_size=40, optimizer=Adam(3e-3), ceiling=ceiling)
+        training = DomainTraining(
+            build=dense, epochs=40, batch_size=40, optimizer=Adam(3e-3), ceiling=ceiling
+        )
         net = adversarially_aligned(data.x, data.y, shifted, training, seed=0)
         with torch.no_grad():
             ours, theirs = (net.heads(x, 0.0).domain for x in (data.x, shifted))
-            apart.append(float((ours[:, 0] - ours[:, 1]).mean() + (theirs[:, 1] - theirs[:, 0]).mean()))
+            apart.append(
+                float((ours[:, 0] - ours[:, 1]).mean() + (theirs[:, 1] - theirs[:, 0]).mean())
+            )
     assert apart[1] < apart[0] / 2
 
 

@@ -6,16 +6,17 @@ import math
 
 import pytest
 import torch
+from tests.zoo.transductive_problem import answers, context, digits, fingerprint, trained
 from torch import nn
-from transductive_problem import answers, context, digits, fingerprint, trained
 
-from saddlepoint.attack.loss import cross_entropy
-from saddlepoint.attack.pgd import PGD
-from saddlepoint.attack.space import Linf
-from saddlepoint.defense import Plain
-from saddlepoint.game import Direct, Stand, Threat, Transfer, evaluate, play
-from saddlepoint.train.descent import passes
-from saddlepoint.train.recipe import Adam, Shift, unchanged
+from saddlepoint.attacks.losses import cross_entropy
+from saddlepoint.attacks.pgd import PGD
+from saddlepoint.attacks.spaces import Linf
+from saddlepoint.defenses import Plain
+from saddlepoint.evaluation import Direct, FixedPoints, Threat, Transfer, evaluate
+from saddlepoint.evaluation.referee import play
+from saddlepoint.training.descent import passes
+from saddlepoint.training.recipe import Adam, Shift, unchanged
 from saddlepoint.zoo.transductive import RMC, Library, Tuning
 from saddlepoint.zoo.transductive.features import features, penultimate
 
@@ -27,18 +28,27 @@ TEST = digits("test", 60)
 def library() -> Library:
     data = digits()
     return Library.build(
-        trained(), data.x, data.y, space=SPACE, attack=PGD(steps=3, step_size=0.05), copies=2, augment=unchanged, batch_size=150
+        trained(),
+        data.x,
+        data.y,
+        space=SPACE,
+        attack=PGD(steps=3, step_size=0.05),
+        copies=2,
+        augment=unchanged,
+        batch_size=150,
     )
 
 
 @pytest.fixture(scope="module")
 def quick(library: Library) -> RMC:
-    return RMC(trained(), library, neighbours=60, tuning=Tuning(epochs=2, rate=1e-3))
+    return RMC(trained(), library, neighbors=60, tuning=Tuning(epochs=2, rate=1e-3))
 
 
 def test_the_counts_of_the_paper() -> None:
     n = 1200
-    library = Library(torch.rand(n, 1, 2, 2), torch.zeros(n, dtype=torch.long), torch.rand(n, 3), clean=240)
+    library = Library(
+        torch.rand(n, 1, 2, 2), torch.zeros(n, dtype=torch.long), torch.rand(n, 3), clean=240
+    )
     rmc = RMC(nn.Linear(4, 2), library)
     rows = rmc.around(torch.zeros(3), seed=5)
     assert (len(rows.train), len(rows.held)) == (973, 51)
@@ -51,21 +61,30 @@ def test_the_counts_of_the_paper() -> None:
     calibration = rmc.calibration(seed=5)
     assert (len(calibration.train), len(calibration.held)) == (896, 128)
     assert int(torch.cat(calibration).max()) < 240  # of images no attack has touched
-    assert len(torch.cat(calibration).unique()) < 240  # with replacement: 1024 draws miss some of 240 with chance 0.96
+    assert (
+        len(torch.cat(calibration).unique()) < 240
+    )  # with replacement: 1024 draws miss some of 240 with chance 0.96
 
 
 def test_what_is_held_out_is_drawn_anew_by_every_seed() -> None:
     n = 100
-    library = Library(torch.rand(n, 1, 2, 2), torch.zeros(n, dtype=torch.long), torch.rand(n, 3), clean=n)
-    rmc = RMC(nn.Linear(4, 2), library, neighbours=100)
+    library = Library(
+        torch.rand(n, 1, 2, 2), torch.zeros(n, dtype=torch.long), torch.rand(n, 3), clean=n
+    )
+    rmc = RMC(nn.Linear(4, 2), library, neighbors=100)
     assert torch.equal(rmc.around(torch.zeros(3), 1).held, rmc.around(torch.zeros(3), 1).held)
     assert not torch.equal(rmc.around(torch.zeros(3), 1).held, rmc.around(torch.zeros(3), 2).held)
 
 
-def test_neighbours_are_those_of_least_euclidean_distance() -> None:
+def test_neighbors_are_those_of_least_euclidean_distance() -> None:
     spread = torch.tensor([[3.0, 4.0], [0.0, 1.0], [2.0, 0.0], [0.0, -1.0], [9.0, 0.0]])
     library = Library(torch.zeros(5, 1, 1, 1), torch.zeros(5, dtype=torch.long), spread, clean=5)
-    assert library.nearest(torch.zeros(2), 4).tolist() == [1, 3, 2, 0]  # 1, 1, 2 and 5 away; the first of equals first
+    assert library.nearest(torch.zeros(2), 4).tolist() == [
+        1,
+        3,
+        2,
+        0,
+    ]  # 1, 1, 2 and 5 away; the first of equals first
 
 
 def test_the_library_is_the_clean_images_and_then_attacked_copies(library: Library) -> None:
@@ -81,9 +100,13 @@ def test_the_library_is_the_clean_images_and_then_attacked_copies(library: Libra
         assert (moved <= 0.15 + 1e-6).all()
         assert moved.mean() > 0.1
         with torch.no_grad():
-            rises = cross_entropy(trained()(copies), data.y) - cross_entropy(trained()(data.x), data.y)
+            rises = cross_entropy(trained()(copies), data.y) - cross_entropy(
+                trained()(data.x), data.y
+            )
         assert rises.mean() > 0.5
-    assert not torch.equal(library.x[n : 2 * n], library.x[2 * n :])  # each pass has coins of its own
+    assert not torch.equal(
+        library.x[n : 2 * n], library.x[2 * n :]
+    )  # each pass has coins of its own
     expected = features(trained(), library.x, penultimate(trained()))
     torch.testing.assert_close(library.features, expected, rtol=0, atol=0)
     assert library.features.shape[1] == 24
@@ -91,15 +114,20 @@ def test_the_library_is_the_clean_images_and_then_attacked_copies(library: Libra
 
 def test_every_pass_augments_anew() -> None:
     data = digits(n=20)
-    built = Library.build(trained(), data.x, data.y, space=SPACE, attack=PGD(1), copies=1, augment=Shift(1))
+    built = Library.build(
+        trained(), data.x, data.y, space=SPACE, attack=PGD(1), copies=1, augment=Shift(1)
+    )
     assert not torch.equal(built.x[:20], data.x)
 
 
-def test_more_neighbours_than_there_are_images_is_an_error(library: Library) -> None:
-    with pytest.raises(ValueError, match=r"asked for the 1201 nearest of 1200 images. Build a larger library or take fewer"):
-        RMC(trained(), library, neighbours=1201)
+def test_more_neighbors_than_there_are_images_is_an_error(library: Library) -> None:
+    with pytest.raises(
+        ValueError,
+        match=r"asked for the 1201 nearest of 1200 images. Build a larger library or take fewer",
+    ):
+        RMC(trained(), library, neighbors=1201)
     with pytest.raises(ValueError, match="less than two images"):
-        RMC(trained(), library, neighbours=9)
+        RMC(trained(), library, neighbors=9)
 
 
 def test_without_a_learning_rate_it_is_the_base_network(library: Library) -> None:
@@ -107,7 +135,9 @@ def test_without_a_learning_rate_it_is_the_base_network(library: Library) -> Non
     base = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 10))
     data = digits()
     shelf = Library(library.x, library.y, features(base, library.x, penultimate(base)), len(data.x))
-    still = RMC(base, shelf, neighbours=40, tuning=Tuning(epochs=2, rate=0.0)).adapt(TEST.x[:3], context(TEST.x[:3]))
+    still = RMC(base, shelf, neighbors=40, tuning=Tuning(epochs=2, rate=0.0)).adapt(
+        TEST.x[:3], context(TEST.x[:3])
+    )
     torch.testing.assert_close(answers(still, TEST.x[:3]), base(TEST.x[:3]), rtol=0, atol=1e-6)
 
 
@@ -123,7 +153,7 @@ def test_adapting_changes_the_answer_and_nothing_that_was_there(quick: RMC) -> N
     assert all(not torch.equal(looks[i], looks[j]) for i, j in ((0, 1), (1, 2), (0, 2)))
 
 
-def test_neighbours_are_found_by_the_base_network_however_long_the_stream(quick: RMC) -> None:
+def test_neighbors_are_found_by_the_base_network_however_long_the_stream(quick: RMC) -> None:
     later = quick.adapt(TEST.x[:1], context(TEST.x[:1])).adapt(TEST.x[1:2], context(TEST.x[1:2]))
     assert later.base is quick.base
     assert later.library is quick.library
@@ -137,8 +167,8 @@ def test_it_is_a_function_of_its_coins(quick: RMC) -> None:
 
 
 def test_a_batch_is_a_short_stream(quick: RMC) -> None:
-    together = play(quick, Stand(), TEST.x[:4], TEST.y[:4], Threat(SPACE), batch_size=4)
-    one_by_one = play(quick, Stand(), TEST.x[:4], TEST.y[:4], Threat(SPACE), batch_size=1)
+    together = play(quick, FixedPoints(), TEST.x[:4], TEST.y[:4], Threat(SPACE), batch_size=4)
+    one_by_one = play(quick, FixedPoints(), TEST.x[:4], TEST.y[:4], Threat(SPACE), batch_size=1)
     torch.testing.assert_close(together.margin, one_by_one.margin, rtol=0, atol=1e-5)
 
 
@@ -161,12 +191,20 @@ def test_adams_memory_goes_along(quick: RMC) -> None:
 @pytest.mark.parametrize(
     ("tuning", "epochs"),
     [
-        (Tuning(epochs=9, patience=3, rate=0.0), 4),  # the first epoch sets the mark, three more do not lower it
-        (Tuning(epochs=9, patience=3, rate=0.0, enough=0.0), 9),  # no training loss is below zero: patience never counts
+        (
+            Tuning(epochs=9, patience=3, rate=0.0),
+            4,
+        ),  # the first epoch sets the mark, three more do not lower it
+        (
+            Tuning(epochs=9, patience=3, rate=0.0, enough=0.0),
+            9,
+        ),  # no training loss is below zero: patience never counts
         (Tuning(epochs=2, patience=3, rate=0.0), 2),
     ],
 )
-def test_when_it_stops(monkeypatch: pytest.MonkeyPatch, library: Library, tuning: Tuning, epochs: int) -> None:
+def test_when_it_stops(
+    monkeypatch: pytest.MonkeyPatch, library: Library, tuning: Tuning, epochs: int
+) -> None:
     taken: list[float] = []
 
     def counted(*given, **named):
@@ -177,14 +215,16 @@ def test_when_it_stops(monkeypatch: pytest.MonkeyPatch, library: Library, tuning
     monkeypatch.setattr("saddlepoint.zoo.transductive.rmc.passes", counted)
     base = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     shelf = Library(library.x, library.y, library.x.flatten(1), library.clean)
-    RMC(base, shelf, neighbours=40, tuning=tuning).adapt(TEST.x[:1], context(TEST.x[:1]))
+    RMC(base, shelf, neighbors=40, tuning=tuning).adapt(TEST.x[:1], context(TEST.x[:1]))
     assert len(taken) == 2 * epochs  # to adapt, and to calibrate
 
 
-def test_its_neighbours_give_away_the_label_of_what_was_crafted_on_the_base_network(library: Library) -> None:
+def test_its_neighbors_give_away_the_label_of_what_was_crafted_on_the_base_network(
+    library: Library,
+) -> None:
     # D' was made with the same attack on the same network: an image so attacked lies among copies of its own class.
     base = Direct("pgd", PGD(steps=3, step_size=0.05), loss=cross_entropy)
-    rmc = RMC(trained(), library, neighbours=100, tuning=Tuning(epochs=6, rate=2e-3))
+    rmc = RMC(trained(), library, neighbors=100, tuning=Tuning(epochs=6, rate=2e-3))
     transfer = Transfer(base, Plain(trained()))
     n = 10
     static = play(Plain(trained()), base, TEST.x[:n], TEST.y[:n], Threat(SPACE)).correct.mean()
@@ -202,12 +242,16 @@ def test_a_network_without_a_linear_layer_has_no_features() -> None:
 def test_adaptation_also_works_where_gradients_are_off(quick: RMC) -> None:
     with torch.no_grad():
         silent = quick.adapt(TEST.x[:1], context(TEST.x[:1]))
-    assert torch.equal(answers(silent, TEST.x), answers(quick.adapt(TEST.x[:1], context(TEST.x[:1])), TEST.x))
+    assert torch.equal(
+        answers(silent, TEST.x), answers(quick.adapt(TEST.x[:1], context(TEST.x[:1])), TEST.x)
+    )
 
 
 def test_passes_learn(quick: RMC) -> None:
     data = digits()
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    descent = passes(net, Adam(1e-2).over(net.parameters()), data.x, data.y, batch_size=64, seed=0, during="test")
+    descent = passes(
+        net, Adam(1e-2).over(net.parameters()), data.x, data.y, batch_size=64, seed=0, during="test"
+    )
     first, *_, last = (next(descent) for _ in range(6))
     assert last < first / 2

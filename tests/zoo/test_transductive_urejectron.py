@@ -7,18 +7,20 @@ from itertools import pairwise
 
 import pytest
 import torch
+from tests.zoo.transductive_problem import answers, context, digits, fingerprint, trained, two_way
 from torch import Tensor, nn
-from transductive_problem import answers, context, digits, fingerprint, trained, two_way
 
-from saddlepoint.attack.pgd import PGD
-from saddlepoint.attack.space import Linf
-from saddlepoint.defense import Plain
-from saddlepoint.game import Direct, Stand, Threat, play
-from saddlepoint.train.recipe import Adam
+from saddlepoint.attacks.pgd import PGD
+from saddlepoint.attacks.spaces import Linf
+from saddlepoint.defenses import Plain
+from saddlepoint.evaluation import Direct, FixedPoints, Threat
+from saddlepoint.evaluation.referee import play
+from saddlepoint.training.recipe import Adam
 from saddlepoint.zoo.transductive import Distinguishing, Redacted, URejectron, rejection_curve
 from saddlepoint.zoo.transductive.urejectron import log_odds
 
-TEST, SPACE = digits("test", 60), Linf(0.25)
+TEST = digits("test", 60)
+SPACE = Linf(0.25)
 QUICK = Distinguishing(build=two_way, epochs=40, optimizer=Adam(3e-3))
 THRESHOLDS = (-0.1, 0.0, 0.1, 0.5, 0.9, 1.0)
 
@@ -45,7 +47,13 @@ Y = torch.zeros(4, dtype=torch.long)
 
 
 def test_what_is_above_the_threshold_is_refused() -> None:
-    for threshold, expected in {0.5: [0, 1, 2, 2], 0.3: [0, 2, 2, 2], 0.7: [0, 1, 1, 2], 1.0: [0, 1, 1, 0], -0.1: [2] * 4}.items():
+    for threshold, expected in {
+        0.5: [0, 1, 2, 2],
+        0.3: [0, 2, 2, 2],
+        0.7: [0, 1, 1, 2],
+        1.0: [0, 1, 1, 0],
+        -0.1: [2] * 4,
+    }.items():
         assert answers(_redacted(threshold), X).argmax(1).tolist() == expected
 
 
@@ -59,7 +67,7 @@ def test_both_ways_of_counting_errors() -> None:
 
 def test_the_referee_counts_as_the_first_equation_does() -> None:
     for threshold in (0.3, 0.5, 0.7):
-        episode = play(_redacted(threshold), Stand(), X[:, None, None], Y, Threat(SPACE))
+        episode = play(_redacted(threshold), FixedPoints(), X[:, None, None], Y, Threat(SPACE))
         curve = rejection_curve(_redacted(threshold), X, Y, X, thresholds=[threshold])
         assert 1 - float(episode.correct.mean()) == pytest.approx(curve.error_of_all[0])
         assert float(episode.rejected[0].mean()) == pytest.approx(curve.rejected[0])
@@ -70,16 +78,26 @@ def test_the_referee_counts_as_the_first_equation_does() -> None:
 def adapted() -> tuple[Redacted, Tensor, Tensor]:
     """Adapted to ordinary digits and to attacked ones, as the paper mixes them."""
     data = digits()
-    points = play(Plain(trained()), Direct("pgd", PGD(steps=10)), TEST.x, TEST.y, Threat(SPACE)).points
-    mixed, y = torch.cat([TEST.x, points]), torch.cat([TEST.y, TEST.y])
+    points = play(
+        Plain(trained()), Direct("pgd", PGD(steps=10)), TEST.x, TEST.y, Threat(SPACE)
+    ).points
+    mixed = torch.cat([TEST.x, points])
+    y = torch.cat([TEST.y, TEST.y])
     return URejectron(trained(), data.x, training=QUICK).adapt(mixed, context(mixed)), mixed, y
 
 
-def test_thresholds_from_refusing_all_to_refusing_nothing(adapted: tuple[Redacted, Tensor, Tensor]) -> None:
+def test_thresholds_from_refusing_all_to_refusing_nothing(
+    adapted: tuple[Redacted, Tensor, Tensor],
+) -> None:
     redacted, mixed, y = adapted
     curve = rejection_curve(redacted, mixed, y, TEST.x, thresholds=THRESHOLDS)
     for k in (0, 1):  # nobody is answered: no error, by convention
-        assert (curve.rejected[k], curve.rejected_normal[k], curve.error[k], curve.error_of_all[k]) == (1, 1, 0, 0)
+        assert (
+            curve.rejected[k],
+            curve.rejected_normal[k],
+            curve.error[k],
+            curve.error_of_all[k],
+        ) == (1, 1, 0, 0)
     wrong = (trained()(mixed).argmax(1) != y).double().mean()
     assert (curve.rejected[-1], curve.rejected_normal[-1]) == (0, 0)
     assert curve.error[-1] == curve.error_of_all[-1] == pytest.approx(float(wrong))
@@ -93,7 +111,9 @@ def test_a_higher_threshold_never_refuses_more(adapted: tuple[Redacted, Tensor, 
     for values in (curve.rejected, curve.rejected_normal):
         assert all(later <= earlier for earlier, later in pairwise(values))
     assert all(later >= earlier for earlier, later in pairwise(curve.error_of_all))
-    assert all(whole <= answered for whole, answered in zip(curve.error_of_all, curve.error, strict=True))
+    assert all(
+        whole <= answered for whole, answered in zip(curve.error_of_all, curve.error, strict=True)
+    )
     assert len(set(curve.rejected)) > 10
 
 
@@ -103,13 +123,18 @@ def test_batches_are_no_part_of_the_curve(adapted: tuple[Redacted, Tensor, Tenso
     assert one == other
 
 
-def test_attacked_images_are_refused_more_often_than_ordinary_ones(adapted: tuple[Redacted, Tensor, Tensor]) -> None:
+def test_attacked_images_are_refused_more_often_than_ordinary_ones(
+    adapted: tuple[Redacted, Tensor, Tensor],
+) -> None:
     redacted, mixed, y = adapted
     half = len(TEST.x)
     curve = rejection_curve(redacted, mixed, y, TEST.x, thresholds=[0.5])
     attacked = 2 * curve.rejected[0] - curve.rejected_normal[0]
     assert attacked > curve.rejected_normal[0] + 0.3
-    assert curve.error_of_all[0] < float((trained()(mixed[half:]).argmax(1) != y[half:]).double().mean()) / 2
+    assert (
+        curve.error_of_all[0]
+        < float((trained()(mixed[half:]).argmax(1) != y[half:]).double().mean()) / 2
+    )
 
 
 def test_the_answer_agrees_with_the_curve(adapted: tuple[Redacted, Tensor, Tensor]) -> None:
@@ -120,13 +145,16 @@ def test_the_answer_agrees_with_the_curve(adapted: tuple[Redacted, Tensor, Tenso
         assert z.shape[1] == 11
         assert z.isfinite().all()
         share = float((z.argmax(1) == 10).double().mean())
-        assert share == pytest.approx(rejection_curve(redacted, mixed, y, TEST.x, thresholds=[threshold]).rejected[0])
+        assert share == pytest.approx(
+            rejection_curve(redacted, mixed, y, TEST.x, thresholds=[threshold]).rejected[0]
+        )
 
 
-def test_adapting_leaves_the_defence_as_it_was_and_is_a_function_of_its_coins() -> None:
+def test_adapting_leaves_the_defense_as_it_was_and_is_a_function_of_its_coins() -> None:
     data = digits()
     defense = URejectron(trained(), data.x, training=Distinguishing(build=two_way, epochs=2))
-    before, x = fingerprint(defense), TEST.x
+    before = fingerprint(defense)
+    x = TEST.x
     with torch.no_grad():
         one, other = (answers(defense.adapt(x, context(x, seed)), x) for seed in (0, 1))
     assert fingerprint(defense) == before
@@ -143,13 +171,20 @@ def test_before_it_adapts_it_refuses_nothing() -> None:
 def test_the_settings_of_the_paper() -> None:
     training = Distinguishing()
     assert (training.epochs, training.batch_size, training.optimizer) == (10, 128, Adam(1e-3))
-    assert sum(p.numel() for p in training.build().parameters()) == 11173962 - 8 * 513  # ResNet-18 with two answers, not ten
+    assert (
+        sum(p.numel() for p in training.build().parameters()) == 11173962 - 8 * 513
+    )  # ResNet-18 with two answers, not ten
 
 
 def test_log_odds() -> None:
     assert log_odds(0.5) == 0
     assert log_odds(0.9) == pytest.approx(math.log(9))
-    assert (log_odds(0), log_odds(-1), log_odds(1), log_odds(2)) == (-math.inf, -math.inf, math.inf, math.inf)
+    assert (log_odds(0), log_odds(-1), log_odds(1), log_odds(2)) == (
+        -math.inf,
+        -math.inf,
+        math.inf,
+        math.inf,
+    )
     with pytest.raises(ValueError, match="got nan"):
         log_odds(math.nan)
 

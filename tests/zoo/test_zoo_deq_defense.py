@@ -1,26 +1,38 @@
-"""The deep equilibrium model as a defence: every state is a view, the answer is one of them, and memory is what it should be."""
+"""The deep equilibrium model as a defense: every state is a view, the answer is one of them, and memory is what it should be."""
 
 import math
 
 import pytest
 import torch
+from tests.equilibria import Affine, Curved
+from tests.memory import peak_bytes, saved_bytes
+from tests.problems import keys, normal, uniform
 from torch import nn
 
-from equilibria import Affine, Curved
-from memory import peak_bytes, saved_bytes
-from problems import coins, normal, uniform
-from saddlepoint.attack.goal import Goal
-from saddlepoint.attack.loss import cross_entropy
-from saddlepoint.attack.pgd import PGD
-from saddlepoint.attack.space import Linf
-from saddlepoint.auditing.check import check
-from saddlepoint.defense import Broyden, Context, Picard, view
-from saddlepoint.game import Direct, Peak, Threat, Turn, evaluate
+from saddlepoint.attacks.losses import cross_entropy
+from saddlepoint.attacks.objective import AttackObjective
+from saddlepoint.attacks.pgd import PGD
+from saddlepoint.attacks.spaces import Linf
+from saddlepoint.audits.target.check import check
+from saddlepoint.defenses import Broyden, Context, Picard, view
+from saddlepoint.evaluation import AttackContext, Direct, MaxLossPoint, Threat, evaluate
 from saddlepoint.gradients import Backprop, Detached, Exact, Implicit, SimultaneousAdjoint
-from saddlepoint.solving import Status
-from saddlepoint.zoo.deq import DEQ, MDEQ, EarlyState, FinalState, MeanState, MonotoneDEQ, MonotoneNet, Unrolled, early_state
+from saddlepoint.solvers import Status
+from saddlepoint.zoo.deq import (
+    DEQ,
+    MDEQ,
+    EarlyState,
+    FinalState,
+    MeanState,
+    MonotoneDEQ,
+    MonotoneNet,
+    Unrolled,
+    early_state,
+)
 
-N, INPUTS, STATES = 5, 7, 12
+N = 5
+INPUTS = 7
+STATES = 12
 X = uniform(0, N, INPUTS)
 TIGHT = Broyden(steps=40, tolerance=1e-12)
 
@@ -29,7 +41,9 @@ class Toy:
     """An equilibrium network with a known fixed point."""
 
     def __init__(self, model, classes=4):
-        self.model, self.weight, self.heads = model, normal(9, classes, STATES), 0
+        self.model = model
+        self.weight = normal(9, classes, STATES)
+        self.heads = 0
 
     def inject(self, x):
         return self.model.inject(x.flatten(1))
@@ -54,7 +68,7 @@ def affine():
 
 
 def traced(defense, x=X, **options):
-    return defense.trace(x, Context(coins(len(x)), **options))
+    return defense.trace(x, Context(keys(len(x)), **options))
 
 
 def shown(defense, x=X):
@@ -76,14 +90,19 @@ def test_every_state_of_the_solver_is_a_view():
 def test_the_first_state_of_broyden_is_the_cell_at_zero():
     net = toy()
     u = net.inject(X)
-    torch.testing.assert_close(shown(DEQ(net))["solve/1"], net.head(net.cell(net.start(u), u)), rtol=0, atol=1e-14)
+    torch.testing.assert_close(
+        shown(DEQ(net))["solve/1"], net.head(net.cell(net.start(u), u)), rtol=0, atol=1e-14
+    )
 
 
 def test_the_final_view_is_one_cell_after_the_best_state():
-    net, method = toy(), Broyden(steps=3, tolerance=0.0)
+    net = toy()
+    method = Broyden(steps=3, tolerance=0.0)
     u = net.inject(X)
     best = method(lambda z, rows: net.cell(z, u[rows]), net.start(u)).best
-    torch.testing.assert_close(traced(DEQ(net, method=method)).last, net.head(net.cell(best, u)), rtol=0, atol=1e-14)
+    torch.testing.assert_close(
+        traced(DEQ(net, method=method)).last, net.head(net.cell(best, u)), rtol=0, atol=1e-14
+    )
     z = net.cell(best, u)
     for _ in range(5):
         z = 0.5 * z + 0.5 * net.cell(z, u)
@@ -121,7 +140,7 @@ def test_the_state_that_is_answered_with_comes_last_and_alone_where_nobody_reads
     assert alone.names == (state.name,)
     assert net.heads == 1
     assert torch.equal(alone.last, whole.last)
-    assert torch.equal(defense.respond(X, Context(coins(N))), whole.last)
+    assert torch.equal(defense.respond(X, Context(keys(N))), whole.last)
 
 
 def test_heads_are_run_for_the_views_that_are_read():
@@ -133,48 +152,64 @@ def test_heads_are_run_for_the_views_that_are_read():
 
 def test_with_the_implicit_gradient_the_whole_is_the_gradient_of_the_fixed_point_however_many_steps_follow():
     """U^T (I - A^T)^-1 W^T c for logits W z*."""
-    net, cotangent = affine(), normal(11, N, 4)
+    net = affine()
+    cotangent = normal(11, N, 4)
     wanted = net.model.gradient(cotangent @ net.weight)
     for after in (Unrolled(), Unrolled(6), Unrolled(3, damping=1.0)):
         x = X.clone().requires_grad_()
         defense = DEQ(net, method=TIGHT, after=after)
-        trace = defense.trace(x, Context(coins(N), {"solve": Implicit(TIGHT)}, keep=frozenset({"final"})))
+        trace = defense.trace(
+            x, Context(keys(N), {"solve": Implicit(TIGHT)}, keep=frozenset({"final"}))
+        )
         (found,) = torch.autograd.grad(trace.last, x, cotangent)
         torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10)
 
 
 def test_detached_states_leave_the_phantom_gradient_of_the_steps_that_follow():
     """One undamped step and m damped ones: U^T [damping sum_{s<m} (M^T)^s + (M^T)^m] c, M = damping A + (1 - damping) I."""
-    net, m, damping = affine(), 5, 0.5
+    net = affine()
+    m = 5
+    damping = 0.5
     cotangent = normal(11, N, 4)
     c = (cotangent @ net.weight).T
     transposed = damping * net.model.a.T + (1 - damping) * net.model.eye
-    power, total = net.model.eye, torch.zeros_like(net.model.eye)
+    power = net.model.eye
+    total = torch.zeros_like(net.model.eye)
     for _ in range(m):
-        total, power = total + damping * power, transposed @ power
+        total = total + damping * power
+        power = transposed @ power
     x = X.clone().requires_grad_()
     defense = DEQ(net, method=TIGHT, after=Unrolled(m + 1, damping))
-    trace = defense.trace(x, Context(coins(N), {"solve": Detached()}, keep=frozenset({"final"})))
+    trace = defense.trace(x, Context(keys(N), {"solve": Detached()}, keep=frozenset({"final"})))
     (found,) = torch.autograd.grad(trace.last, x, cotangent)
     torch.testing.assert_close(found, ((total + power) @ c).T @ net.model.u, rtol=0, atol=1e-12)
     x = X.clone().requires_grad_()
-    assert not defense.trace(x, Context(coins(N), {"solve": Detached()})).views[0].logits.requires_grad
+    assert (
+        not defense.trace(x, Context(keys(N), {"solve": Detached()})).views[0].logits.requires_grad
+    )
 
 
 def test_an_early_state_is_differentiated_exactly_through_the_solver():
     net = toy()
-    defense, y = DEQ(net, state=EarlyState(3)), torch.arange(N) % 4
-    goal = Goal([defense], y, cross_entropy, rules={"solve": Exact()})
-    slope = Backprop().slope(goal, X, coins(N))
-    direction, step = normal(12, N, INPUTS), 1e-6
-    ahead, behind = (Backprop().read(goal, X + s * direction, coins(N)).value for s in (step, -step))
-    torch.testing.assert_close((slope.grad * direction).sum(1), (ahead - behind) / (2 * step), rtol=1e-6, atol=1e-8)
+    defense = DEQ(net, state=EarlyState(3))
+    y = torch.arange(N) % 4
+    objective = AttackObjective([defense], y, cross_entropy, rules={"solve": Exact()})
+    slope = Backprop().value_and_grad(objective, X, keys(N))
+    direction = normal(12, N, INPUTS)
+    step = 1e-6
+    ahead, behind = (
+        Backprop().evaluate(objective, X + s * direction, keys(N)).value for s in (step, -step)
+    )
+    torch.testing.assert_close(
+        (slope.grad * direction).sum(1), (ahead - behind) / (2 * step), rtol=1e-6, atol=1e-8
+    )
 
 
 @pytest.mark.parametrize("state", [EarlyState(3), MeanState()], ids=lambda s: s.name)
 def test_early_and_mean_answers_hold_no_more_memory_than_the_final_one(state):
     """Per row the final answer holds Broyden's own terms; the others add a running sum or one kept state of ~30 states at most."""
-    net, x = wide(), uniform(1, 4, INPUTS)
+    net = wide()
+    x = uniform(1, 4, INPUTS)
 
     def spent(defense):
         with torch.no_grad():
@@ -207,7 +242,7 @@ def test_the_implicit_gradient_saves_the_same_however_many_steps_the_solver_make
     def saved(steps, rule):
         x = X.clone().requires_grad_()
         defense = DEQ(net, method=method(steps=steps, tolerance=0.0))
-        context = Context(coins(N), {"solve": rule}, keep=frozenset({"final"}))
+        context = Context(keys(N), {"solve": rule}, keep=frozenset({"final"}))
         return saved_bytes(lambda: defense.trace(x, context).last.sum().backward())
 
     rule = Implicit(Picard(steps=20))
@@ -216,11 +251,13 @@ def test_the_implicit_gradient_saves_the_same_however_many_steps_the_solver_make
 
 
 def test_rows_are_independent_unless_the_method_couples_them():
-    """Only with norms over the whole batch does an image's answer depend on its batch mates; and then the defence says so."""
-    net, x = toy(norm=0.97), torch.cat([X, 100 * X[:1]])
+    """Only with norms over the whole batch does an image's answer depend on its batch mates; and then the defense says so."""
+    net = toy(norm=0.97)
+    x = torch.cat([X, 100 * X[:1]])
     for coupled in (False, True):
         defense = DEQ(net, method=Broyden(steps=8, tolerance=1e-2, batch_coupled=coupled))
-        together, alone = traced(defense, x).last[:1], traced(defense, x[:1]).last
+        together = traced(defense, x).last[:1]
+        alone = traced(defense, x[:1]).last
         assert defense.coupled is coupled
         assert ((together - alone).abs().amax().item() > 1e-6) is coupled
     assert DEQ(net).unit == "example"
@@ -235,7 +272,9 @@ def test_settled_tells_the_relative_residual_and_how_each_solve_ended():
     u = net.inject(X)
     z = net.cell(net.start(u), u)
     f = net.cell(z, u)
-    torch.testing.assert_close(rough.residual, (f - z).norm(dim=1) / f.norm(dim=1), rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        rough.residual, (f - z).norm(dim=1) / f.norm(dim=1), rtol=1e-12, atol=0
+    )
 
 
 def test_a_cell_without_equilibrium_is_told_by_its_residual():
@@ -243,19 +282,28 @@ def test_a_cell_without_equilibrium_is_told_by_its_residual():
         def cell(self, z, u):
             return 1.0 - z + 0 * u
 
-    residual = DEQ(Flipping(Affine.contractive(3, states=STATES, inputs=INPUTS)), method=Picard(steps=9)).settled(X).residual
+    residual = (
+        DEQ(Flipping(Affine.contractive(3, states=STATES, inputs=INPUTS)), method=Picard(steps=9))
+        .settled(X)
+        .residual
+    )
     assert (residual > 0.1).all()
 
 
 def test_the_payoff_of_every_adjoint_against_every_state_is_one_matrix():
     """Fig. 4: rows are adjoint states, columns intermediate states."""
-    net, steps = toy(norm=0.97), 4
+    net = toy(norm=0.97)
+    steps = 4
     defense = DEQ(net, method=Broyden(steps=steps, tolerance=0.0))
     y = traced(defense).last.argmax(1)
     rows = [
-        Peak(
+        MaxLossPoint(
             Direct(
-                f"u_{n}", PGD(5), loss=cross_entropy, keep=frozenset({f"solve/{n}"}), rules={"solve": SimultaneousAdjoint(emit=n)}
+                f"u_{n}",
+                PGD(5),
+                loss=cross_entropy,
+                keep=frozenset({f"solve/{n}"}),
+                rules={"solve": SimultaneousAdjoint(emit=n)},
             )
         )
         for n in range(1, steps + 1)
@@ -268,14 +316,15 @@ def test_the_payoff_of_every_adjoint_against_every_state_is_one_matrix():
 
 def test_a_warm_attack_on_the_answer_needs_no_list_of_views():
     net = toy(norm=0.97)
-    defense, y = DEQ(net, method=Broyden(steps=40, tolerance=1e-8)), torch.arange(N) % 4
-    turn = Turn.open(Threat(Linf(0.1)), torch.arange(N), 0)
+    defense = DEQ(net, method=Broyden(steps=40, tolerance=1e-8))
+    y = torch.arange(N) % 4
+    turn = AttackContext.open(Threat(Linf(0.1)), torch.arange(N), 0)
     found = Direct("warm", PGD(3), warm=3).move(turn, defense, X, y)
     assert found.point.shape == X.shape
 
 
 def test_the_early_state_is_the_one_that_withstands_a_ready_made_attack_on_the_data_given():
-    """Images on which z_3 and z_4 disagree, labelled as z_4 or as z_1 says, in a ball that moves nobody: the choice follows."""
+    """Images on which z_3 and z_4 disagree, labeled as z_4 or as z_1 says, in a ball that moves nobody: the choice follows."""
     defense = DEQ(toy(norm=0.97), method=Broyden(steps=5, tolerance=0.0))
     x = uniform(20, 200, INPUTS)
     said = {name: logits.argmax(1) for name, logits in shown(defense, x).items()}
@@ -300,14 +349,14 @@ def test_the_choice_is_made_under_an_attack_on_the_final_state():
     assert choice.accuracy[choice.state.n - 1] == max(choice.accuracy)
 
 
-def test_audits_accept_what_the_defence_declares():
+def test_audits_accept_what_the_defense_declares():
     for state in (FinalState(), EarlyState(2), MeanState()):
         for coupled in (False, True):
             defense = DEQ(toy(), method=Broyden(steps=8, batch_coupled=coupled), state=state)
             check(defense, X, torch.arange(N) % 4, Linf(0.1))
 
 
-def test_a_defence_whose_answer_reads_more_than_it_declares_is_refused():
+def test_a_defense_whose_answer_reads_more_than_it_declares_is_refused():
     class Greedy(DEQ):
         def answer(self, trace, ctx):
             return trace.logits.mean(0)
@@ -316,7 +365,7 @@ def test_a_defence_whose_answer_reads_more_than_it_declares_is_refused():
         check(Greedy(toy()), X, torch.arange(N) % 4, Linf(0.1))
 
 
-def test_the_monotone_defence_answers_alike_when_nobody_reads_its_states():
+def test_the_monotone_defense_answers_alike_when_nobody_reads_its_states():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         defense = MonotoneDEQ(MonotoneNet(image=(1, 1, INPUTS), size=6).double())
@@ -325,7 +374,7 @@ def test_the_monotone_defence_answers_alike_when_nobody_reads_its_states():
     check(defense, x, torch.arange(N), Linf(0.1))
 
 
-def test_a_multiscale_model_of_any_size_is_a_defence():
+def test_a_multiscale_model_of_any_size_is_a_defense():
     defense = MDEQ("digits", method=Broyden(steps=3))
     x = uniform(5, 2, 1, 8, 8).float()
     assert traced(defense, x).logits.shape == (5, 2, 10)
@@ -334,7 +383,9 @@ def test_a_multiscale_model_of_any_size_is_a_defence():
 
 
 def test_wrong_arguments_are_refused():
-    with pytest.raises(TypeError, match="Linear has no inject and no start and no cell and no head"):
+    with pytest.raises(
+        TypeError, match="Linear has no inject and no start and no cell and no head"
+    ):
         DEQ(nn.Linear(2, 2))
     with pytest.raises(ValueError, match="has states 1 to 8, but the answer is state 9"):
         DEQ(toy(), state=EarlyState(9))

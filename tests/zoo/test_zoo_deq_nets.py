@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
+from tests.problems import normal, uniform
 from torch import nn
 
-from problems import normal, uniform
 from saddlepoint.zoo.nets import ConvDEQNet, DenseDEQNet, MonotoneNet
 from saddlepoint.zoo.nets.deq import Bounded
 
@@ -39,8 +39,10 @@ def case(request):
 def test_the_cell_contracts(case):
     net, x, rate = case
     u = net.inject(x)
-    a, b = normal(2, *net.start(u).shape), normal(3, *net.start(u).shape)
-    before, after = (a - b).norm(dim=1), (net.cell(a, u) - net.cell(b, u)).norm(dim=1)
+    a = normal(2, *net.start(u).shape)
+    b = normal(3, *net.start(u).shape)
+    before = (a - b).norm(dim=1)
+    after = (net.cell(a, u) - net.cell(b, u)).norm(dim=1)
     assert (after <= rate * before).all()
 
 
@@ -86,7 +88,8 @@ def test_short_weights_are_left_as_they_are():
 
 def test_rows_are_independent(case):
     net, x, _ = case
-    u, alone = net.inject(x), net.inject(x[1:2])
+    u = net.inject(x)
+    alone = net.inject(x[1:2])
     z = normal(4, *net.start(u).shape)
     torch.testing.assert_close(net.cell(z[1:2], alone), net.cell(z, u)[1:2], rtol=0, atol=1e-12)
 
@@ -98,30 +101,51 @@ def test_a_gain_that_is_not_positive_is_refused():
 
 def test_the_monotone_weight_is_as_monotone_as_it_says():
     """The symmetric part of I - W is m I + A^T A: its smallest eigenvalue is m where A is not of full rank."""
-    a, b = normal(1, 2, 5), normal(2, 5, 5)
-    net = MonotoneNet.from_tensors(a, b, normal(3, 5, 4), normal(4, 5), normal(5, 3, 5), normal(6, 3), m=0.3)
+    a = normal(1, 2, 5)
+    b = normal(2, 5, 5)
+    net = MonotoneNet.from_tensors(
+        a, b, normal(3, 5, 4), normal(4, 5), normal(5, 3, 5), normal(6, 3), m=0.3
+    )
     gap = torch.eye(5, dtype=torch.float64) - net.weight
     eigenvalues = torch.linalg.eigvalsh((gap + gap.T) / 2)
     assert eigenvalues[0].item() == pytest.approx(0.3, abs=1e-12)
     torch.testing.assert_close(gap - gap.T, 2 * (b.T - b), rtol=0, atol=1e-12)
 
 
-def test_the_monotone_network_normalises_its_pixels():
+def test_the_monotone_network_normalizes_its_pixels():
     net = MonotoneNet.from_tensors(
-        normal(1, 2, 5), normal(2, 5, 5), normal(3, 5, 4), normal(4, 5), normal(5, 3, 5), normal(6, 3), m=1, mean=(0.2,), std=(0.5,)
+        normal(1, 2, 5),
+        normal(2, 5, 5),
+        normal(3, 5, 4),
+        normal(4, 5),
+        normal(5, 3, 5),
+        normal(6, 3),
+        m=1,
+        mean=(0.2,),
+        std=(0.5,),
     )
     x = uniform(7, 3, 1, 2, 2)
     expected = (x.flatten(1) - 0.2) / 0.5 @ normal(3, 5, 4).T + normal(4, 5)
-    torch.testing.assert_close(net.inject(x), expected, rtol=0, atol=1e-7)  # mean and std are kept in single precision
+    torch.testing.assert_close(
+        net.inject(x), expected, rtol=0, atol=1e-7
+    )  # mean and std are kept in single precision
     z = normal(8, 3, 5)
-    torch.testing.assert_close(net.cell(z, expected), nn.functional.relu(z @ net.weight.T + expected), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        net.cell(z, expected), nn.functional.relu(z @ net.weight.T + expected), rtol=0, atol=1e-12
+    )
     assert not net.training
 
 
 def test_tensors_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"found \[\(2, 5\), \(4, 4\), "):
         MonotoneNet.from_tensors(
-            normal(1, 2, 5), normal(2, 4, 4), normal(3, 5, 4), normal(4, 5), normal(5, 3, 5), normal(6, 3), m=1
+            normal(1, 2, 5),
+            normal(2, 4, 4),
+            normal(3, 5, 4),
+            normal(4, 5),
+            normal(5, 3, 5),
+            normal(6, 3),
+            m=1,
         )
     with pytest.raises(ValueError, match="needs m > 0, got m=0"):
         MonotoneNet(m=0.0)

@@ -1,4 +1,4 @@
-"""Defences of the zoo by name: what is loaded is what was measured, and is made again by a command."""
+"""Defenses of the zoo by name: what is loaded is what was measured, and is made again by a command."""
 
 import json
 from dataclasses import replace
@@ -7,23 +7,33 @@ import pytest
 import torch
 
 from saddlepoint import zoo
-from saddlepoint.coins import Coins
 from saddlepoint.data import load_data
-from saddlepoint.defense import Context
+from saddlepoint.defenses import Context
 from saddlepoint.describe import describe
-from saddlepoint.run.target import resolve
-from saddlepoint.train import RECIPES
+from saddlepoint.rng import Keys
+from saddlepoint.runs.targets import resolve
+from saddlepoint.training import RECIPES
 from saddlepoint.zoo import adaptive, transductive
 from saddlepoint.zoo.adaptive import TABLE
 from saddlepoint.zoo.adaptive.learning import Phase
 from saddlepoint.zoo.adaptive.sodef import StableTraining
 from saddlepoint.zoo.embedded import KITS, make
-from saddlepoint.zoo.embedded.adaptive import ADAPTIVE, AIDKit, ATLDKit, ClosedLoopKit, ContrastiveKit, DenoisingKit, SODEFKit
+from saddlepoint.zoo.embedded.adaptive import (
+    ADAPTIVE,
+    AIDKit,
+    ATLDKit,
+    ClosedLoopKit,
+    ContrastiveKit,
+    DenoisingKit,
+    SODEFKit,
+)
 from saddlepoint.zoo.embedded.transductive import TRANSDUCTIVE, RMCKit
 from saddlepoint.zoo.models import WEIGHTS
 
 LEARNING = {
-    SODEFKit: {"training": StableTraining(Phase(1, 128, 1e-3), Phase(1, 64, 1e-2), Phase(1, 128, 1e-2))},
+    SODEFKit: {
+        "training": StableTraining(Phase(1, 128, 1e-3), Phase(1, 64, 1e-2), Phase(1, 128, 1e-2))
+    },
     ClosedLoopKit: {},
     ContrastiveKit: {"phase": Phase(1, 64, 1e-3)},
     ATLDKit: {"training": replace(ATLDKit().training, network=Phase(1, 64, 0.02))},
@@ -31,26 +41,34 @@ LEARNING = {
     DenoisingKit: {"epochs": 1},
     RMCKit: {"attack": replace(RMCKit().attack, steps=2)},
 }
-SLOW = ("digits-contrastive", "digits-denoising", "digits-rmc", "digits-dann", "digits-tadv")  # seconds per answer
+SLOW = (
+    "digits-contrastive",
+    "digits-denoising",
+    "digits-rmc",
+    "digits-dann",
+    "digits-tadv",
+)  # seconds per answer
 
 
 def answer(defense, x):
     with torch.no_grad():
-        return defense.respond(x, Context(Coins.of(0, torch.arange(len(x)))))
+        return defense.respond(x, Context(Keys.of(0, torch.arange(len(x)))))
 
 
-def test_every_surveyed_defence_and_every_transductive_one_is_there():
+def test_every_surveyed_defense_and_every_transductive_one_is_there():
     assert {kit.kind.__name__ for kit in ADAPTIVE} == {row.name for row in TABLE}
     assert {kit.kind for kit in TRANSDUCTIVE} == {
-        getattr(transductive, name) for name in ("DENT", "TENT", "RMC", "DANN", "TADV", "URejectron")
+        getattr(transductive, name)
+        for name in ("DENT", "TENT", "RMC", "DANN", "TADV", "URejectron")
     }
     assert all(kit.kind is getattr(adaptive, kit.kind.__name__) for kit in ADAPTIVE)
     assert set(KITS) <= set(zoo.names())
 
 
 @pytest.mark.parametrize("name", KITS)
-def test_a_defence_is_made_of_its_network_its_weights_and_its_settings(name):
-    kit, record = KITS[name], zoo.entry(name)
+def test_a_defense_is_made_of_its_network_its_weights_and_its_settings(name):
+    kit = KITS[name]
+    record = zoo.entry(name)
     defense, source = resolve(f"zoo:{name}")  # as an audit finds it
     assert type(defense) is kit.kind
     assert source == f"zoo:{name}"
@@ -59,32 +77,40 @@ def test_a_defence_is_made_of_its_network_its_weights_and_its_settings(name):
     assert not zoo.entry(kit.base).defense
     if name != "digits-atld":  # which trained a network of its own
         expected = zoo.load(kit.base).state_dict()
-        assert all(torch.equal(value, expected[key]) for key, value in defense.static.state_dict().items())
+        assert all(
+            torch.equal(value, expected[key]) for key, value in defense.static.state_dict().items()
+        )
 
 
 @pytest.mark.parametrize("name", KITS)
 def test_weights_are_small_and_only_where_something_was_learnt(name):
-    file, record = WEIGHTS / f"{name}.safetensors", zoo.entry(name)
+    file = WEIGHTS / f"{name}.safetensors"
+    record = zoo.entry(name)
     assert file.is_file() == bool(record.sha256) == (type(KITS[name]) in LEARNING)
     assert not file.is_file() or file.stat().st_size < 200_000
 
 
 @pytest.mark.parametrize("name", [name for name in KITS if name not in SLOW])
-def test_a_defence_is_as_accurate_as_recorded(name):
+def test_a_defense_is_as_accurate_as_recorded(name):
     """The batch that was measured, 100 digits: other arithmetic may move two of them, and other coins two more."""
-    kit, record = KITS[name], zoo.entry(name)
+    kit = KITS[name]
+    record = zoo.entry(name)
     x, y = load_data("digits", n=kit.measured_on)
     defense = zoo.target(name)
     found = answer(defense, x).argmax(1)
     right = (found == y) | (found == 10)  # a refusal counts as right
-    assert abs(float(right.float().mean()) - record.measured.accuracy["clean"]) <= 0.02 + 0.02 * defense.random
+    assert (
+        abs(float(right.float().mean()) - record.measured.accuracy["clean"])
+        <= 0.02 + 0.02 * defense.random
+    )
 
 
 @pytest.mark.parametrize("kind", LEARNING)
 def test_what_is_learnt_is_a_function_of_the_seed(kind):
     """Short training on few digits, twice, with the global generator somewhere else."""
     kit = kind(**LEARNING[kind])
-    net, data = zoo.load(kit.base), load_data("digits", split="train", n=64)
+    net = zoo.load(kit.base)
+    data = load_data("digits", split="train", n=64)
     before = {key: value.clone() for key, value in net.state_dict().items()}
     first = kit.learn(net, data.x, data.y, 0)
     torch.rand(3)
@@ -99,27 +125,33 @@ def test_what_is_learnt_is_a_function_of_the_seed(kind):
         assert any(not torch.equal(value, other[key]) for key, value in first.items())
 
 
-def test_a_defence_that_was_made_again_is_loaded_from_its_folder(tmp_path):
+def test_a_defense_that_was_made_again_is_loaded_from_its_folder(tmp_path):
     kit = replace(AIDKit(), epochs=1, measured_on=10, attack_steps=2)
     record = make(kit, tmp_path)
     assert record == zoo.entry("digits-aid", tmp_path)
     assert record.sha256 != zoo.entry("digits-aid").sha256
     x = load_data("digits", n=5).x
-    here, packaged = zoo.target("digits-aid", tmp_path), zoo.target("digits-aid")
+    here = zoo.target("digits-aid", tmp_path)
+    packaged = zoo.target("digits-aid")
     assert not torch.equal(here.naturalness(x), packaged.naturalness(x))
     again = make(kit, tmp_path / "again")
     assert again == record
 
 
-def test_a_defence_is_no_network_and_says_which_it_stands_on():
-    with pytest.raises(ValueError, match=r"a defence, AIDPurifier, on the network digits-pgd\. target\('digits-aid'\)"):
+def test_a_defense_is_no_network_and_says_which_it_stands_on():
+    with pytest.raises(
+        ValueError,
+        match=r"a defense, AIDPurifier, on the network digits-pgd\. target\('digits-aid'\)",
+    ):
         zoo.load("digits-aid")
 
 
-def test_a_record_of_a_defence_that_is_not_here_is_refused(tmp_path):
+def test_a_record_of_a_defense_that_is_not_here_is_refused(tmp_path):
     record = json.loads((WEIGHTS / "digits-hedge.json").read_text())
-    (tmp_path / "digits-os.json").write_text(json.dumps({**record, "name": "digits-os", "defense": "os.system"}))
-    with pytest.raises(ValueError, match="the defences here are digits-sodef"):
+    (tmp_path / "digits-os.json").write_text(
+        json.dumps({**record, "name": "digits-os", "defense": "os.system"})
+    )
+    with pytest.raises(ValueError, match="the defenses here are digits-sodef"):
         zoo.target("digits-os", tmp_path)
 
 

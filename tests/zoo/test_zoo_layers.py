@@ -38,7 +38,8 @@ def test_what_is_returned_takes_the_place_of_what_the_layer_gives():
 
 
 def test_another_thread_is_not_seen_and_no_hook_stays_behind():
-    subject, seen = net(inplace=False), []
+    subject = net(inplace=False)
+    seen = []
 
     def note(name, given, out):
         seen.append((name, given, out))

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from saddlepoint.coins import Coins
+from saddlepoint.rng import Keys
 from saddlepoint.zoo.nets import MDEQNet, mdeq_cifar, mdeq_digits, mdeq_large, mdeq_mnist, mdeq_xl
 
 SMALL = {mdeq_digits: (1, 8, 8), mdeq_mnist: (1, 28, 28), mdeq_cifar: (3, 32, 32)}
@@ -20,7 +20,7 @@ def seeded(build, seed=0):
 
 
 def images(n, shape, dtype=torch.float32):
-    return Coins.of(1, torch.arange(n)).uniform(shape, dtype)
+    return Keys.of(1, torch.arange(n)).uniform(shape, dtype)
 
 
 def count(module):
@@ -38,7 +38,9 @@ def dropping():
         (mdeq_xl, 48_792_098, 44_083_512, 48_888, 5_328, 4_654_370, 138_240),
     ],
 )
-def test_the_published_networks_have_their_published_sizes(build, total, step, stem, injection, classifier, state):
+def test_the_published_networks_have_their_published_sizes(
+    build, total, step, stem, injection, classifier, state
+):
     with torch.device("meta"):
         net = build()
     assert [count(part) for part in (net, net.step, net.stem, net.injection, net.classifier)] == [
@@ -61,38 +63,52 @@ def test_the_large_network_computes_with_the_shapes_it_says():
 @pytest.mark.parametrize(("build", "shape"), SMALL.items())
 def test_rows_are_independent_and_states_keep_their_shape(build, shape):
     """In float64 a row alone differs from the row in its batch by the order of additions only."""
-    net, x = seeded(build).double().eval(), images(3, shape, torch.float64)
+    net = seeded(build).double().eval()
+    x = images(3, shape, torch.float64)
     u = net.inject(x)
     z = net.cell(net.cell(net.start(u), u), u)
     alone = net.inject(x[1:2])
     assert z.shape == (3, sum(net.sizes))
     assert net.head(z).shape == (3, 10)
-    torch.testing.assert_close(net.cell(net.cell(net.start(alone), alone), alone), z[1:2], rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        net.cell(net.cell(net.start(alone), alone), alone), z[1:2], rtol=0, atol=1e-10
+    )
 
 
 def test_one_step_of_the_smallest_network_written_out():
     """Two resolutions, from a state that is not zero: blocks, fusion and what follows it, each line from the description."""
     net = seeded(mdeq_digits).double().eval()
     u = net.inject(images(2, (1, 8, 8), torch.float64))
-    z = Coins.of(2, torch.arange(2)).normal((1536,), torch.float64)
-    high, low = z[:, :1024].view(2, 16, 8, 8), z[:, 1024:].view(2, 32, 4, 4)
+    z = Keys.of(2, torch.arange(2)).normal((1536,), torch.float64)
+    high = z[:, :1024].view(2, 16, 8, 8)
+    low = z[:, 1024:].view(2, 32, 4, 4)
     injected = net.stem(images(2, (1, 8, 8), torch.float64))
     torch.testing.assert_close(u[:, :1024].view(2, 16, 8, 8), injected, rtol=0, atol=1e-14)
 
     def block(k, state, injection):
-        part, norm = net.step.blocks[k], nn.functional.group_norm
+        part = net.step.blocks[k]
+        norm = nn.functional.group_norm
         first, scale, _, second = part.inner
-        inside = norm(nn.functional.conv2d(state, first.weight, padding=1), 8, scale.weight, scale.bias).relu()
+        inside = norm(
+            nn.functional.conv2d(state, first.weight, padding=1), 8, scale.weight, scale.bias
+        ).relu()
         change = nn.functional.conv2d(inside, second.weight, padding=1) + injection
         change = norm(change, 8, part.before.weight, part.before.bias)
         return norm((change + state).relu(), 8, part.after.weight, part.after.bias)
 
-    high, low = block(0, high, injected), block(1, low, 0)
-    up, down = net.step.paths["1-0"], net.step.paths["0-1"]
-    raised = nn.functional.group_norm(nn.functional.conv2d(low, up[0].weight), 8, up[1].weight, up[1].bias)
+    high = block(0, high, injected)
+    low = block(1, low, 0)
+    up = net.step.paths["1-0"]
+    down = net.step.paths["0-1"]
+    raised = nn.functional.group_norm(
+        nn.functional.conv2d(low, up[0].weight), 8, up[1].weight, up[1].bias
+    )
     raised = raised.repeat_interleave(2, 2).repeat_interleave(2, 3)
     lowered = nn.functional.group_norm(
-        nn.functional.conv2d(high, down[0].weight, stride=2, padding=1), 8, down[1].weight, down[1].bias
+        nn.functional.conv2d(high, down[0].weight, stride=2, padding=1),
+        8,
+        down[1].weight,
+        down[1].bias,
     )
     fused = [
         nn.functional.group_norm(nn.functional.conv2d(y.relu(), after[1].weight), 4)
@@ -106,20 +122,33 @@ def test_the_way_down_changes_channels_in_its_last_convolution_only():
     with torch.device("meta"):
         path = mdeq_large().step.paths["0-3"]
     convs = [layer for layer in path if isinstance(layer, nn.Conv2d)]
-    assert [(c.in_channels, c.out_channels, c.stride) for c in convs] == [(32, 32, (2, 2)), (32, 32, (2, 2)), (32, 256, (2, 2))]
-    assert [type(layer) for layer in path] == [nn.Conv2d, nn.GroupNorm, nn.ReLU] * 2 + [nn.Conv2d, nn.GroupNorm]
+    assert [(c.in_channels, c.out_channels, c.stride) for c in convs] == [
+        (32, 32, (2, 2)),
+        (32, 32, (2, 2)),
+        (32, 256, (2, 2)),
+    ]
+    assert [type(layer) for layer in path] == [nn.Conv2d, nn.GroupNorm, nn.ReLU] * 2 + [
+        nn.Conv2d,
+        nn.GroupNorm,
+    ]
 
 
-def test_weight_normalised_convolutions_keep_the_start_of_pytorch():
+def test_weight_normalized_convolutions_keep_the_start_of_pytorch():
     """Uniform in +-1/sqrt(fan in), where the others start at 0.01 normal: as the released code does in effect."""
     net = seeded(mdeq_cifar)
-    normalised = [m for m in net.modules() if isinstance(m, nn.Conv2d) and parametrize.is_parametrized(m)]
-    plain = [m for m in net.modules() if isinstance(m, nn.Conv2d) and not parametrize.is_parametrized(m)]
-    assert len(normalised) == 3 * 3
-    for conv in normalised:
+    normalized = [
+        m for m in net.modules() if isinstance(m, nn.Conv2d) and parametrize.is_parametrized(m)
+    ]
+    plain = [
+        m for m in net.modules() if isinstance(m, nn.Conv2d) and not parametrize.is_parametrized(m)
+    ]
+    assert len(normalized) == 3 * 3
+    for conv in normalized:
         bound = conv.weight[0].numel() ** -0.5
         assert conv.weight.abs().max() <= bound * (1 + 1e-5)  # rounding in length times direction
-        assert conv.weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.15)  # at least 256 numbers each
+        assert conv.weight.std().item() == pytest.approx(
+            bound / 3**0.5, rel=0.15
+        )  # at least 256 numbers each
         assert conv.parametrizations.weight.original0.shape == (conv.out_channels, 1, 1, 1)
     pooled = torch.cat([conv.weight.flatten() for conv in plain])
     assert pooled.std().item() == pytest.approx(0.01, rel=0.02)  # of some 100 000 numbers
@@ -127,13 +156,15 @@ def test_weight_normalised_convolutions_keep_the_start_of_pytorch():
 
 def test_the_dropout_mask_is_drawn_once_and_stands_in_u():
     """One factor per example and channel, 0 or 1 / (1 - p); 48 channels of 200 examples: p is met within 4 standard deviations."""
-    net, x = seeded(dropping).train(), images(200, (1, 8, 8))
+    net = seeded(dropping).train()
+    x = images(200, (1, 8, 8))
     with torch.random.fork_rng():
         torch.manual_seed(0)
         u = net.inject(x)
         factors = u[:, 1024:]
         z = net.start(u) + 0.1
-        first, again = net.cell(z, u), net.cell(z, u)
+        first = net.cell(z, u)
+        again = net.cell(z, u)
     assert factors.shape == (200, 48)
     assert set(factors.unique().tolist()) == {0.0, float(torch.tensor(1 / 0.78))}
     assert abs(float((factors == 0).float().mean()) - 0.22) < 4 * (0.22 * 0.78 / 9600) ** 0.5
@@ -145,7 +176,8 @@ def test_the_dropout_mask_is_drawn_once_and_stands_in_u():
 def test_a_dropped_channel_loses_its_convolution_but_not_its_injection():
     net = seeded(dropping).double().eval()
     u = net.inject(images(1, (1, 8, 8), torch.float64))
-    block, z = net.step.blocks[0], torch.ones(1, 16, 8, 8, dtype=torch.float64)
+    block = net.step.blocks[0]
+    z = torch.ones(1, 16, 8, 8, dtype=torch.float64)
     injected = u[:, :1024].view(1, 16, 8, 8)
     dropped = block(z, injected, torch.zeros(1, 16, 1, 1, dtype=torch.float64))
     expected = block.after((z + block.before(injected)).relu())
@@ -167,5 +199,7 @@ def test_wrong_shapes_are_refused_in_words():
         MDEQNet(image=(1, 8, 8), channels=(12, 24), planes=(4, 8), width=8)
     with pytest.raises(ValueError, match="For one resolution use ConvDEQNet"):
         MDEQNet(image=(1, 8, 8), channels=(16,), planes=(4,), width=8)
-    with pytest.raises(ValueError, match=r"halves its image 3 times, got 28x28\. Pad it to multiples of 8"):
+    with pytest.raises(
+        ValueError, match=r"halves its image 3 times, got 28x28\. Pad it to multiples of 8"
+    ):
         MDEQNet(image=(1, 28, 28), channels=(8, 8, 8, 8), planes=(4, 4, 4, 4), width=8)

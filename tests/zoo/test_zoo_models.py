@@ -9,18 +9,18 @@ import torch
 
 from saddlepoint import zoo
 from saddlepoint.data import load_data
-from saddlepoint.defense import Context, Defense
+from saddlepoint.defenses import Context, Defense
 from saddlepoint.describe import describe
-from saddlepoint.run.target import resolve
-from saddlepoint.train import RECIPES, measure
-from saddlepoint.train.rebuild import ADVERSARIES
+from saddlepoint.runs.targets import resolve
+from saddlepoint.training import RECIPES, measure
+from saddlepoint.training.rebuild import ADVERSARIES
 from saddlepoint.zoo.deq import DEQ
 from saddlepoint.zoo.embedded import KITS
 from saddlepoint.zoo.models import WEIGHTS, store
 
 PLAIN = ("digits-exits", "digits-pgd", "digits-standard", "digits-trades")
 EQUILIBRIA = ("digits-deq-exact", "digits-deq-standard", "digits-deq-unrolled")
-BASES = ("digits-lenet", "digits-resnet", "digits-two-heads")  # of transductive defences
+BASES = ("digits-lenet", "digits-resnet", "digits-two-heads")  # of transductive defenses
 NAMES = (*EQUILIBRIA, *PLAIN, *BASES)
 
 
@@ -36,9 +36,11 @@ def test_the_embedded_models_are_known_by_name():
 
 
 @pytest.mark.parametrize("name", BASES)
-def test_a_network_that_defences_stand_on_answers_as_recorded(name):
+def test_a_network_that_defenses_stand_on_answers_as_recorded(name):
     record = zoo.entry(name)
-    clean = measure(zoo.load(name), RECIPES[name], seed=record.measured.seed, adversaries=ADVERSARIES[:1])
+    clean = measure(
+        zoo.load(name), RECIPES[name], seed=record.measured.seed, adversaries=ADVERSARIES[:1]
+    )
     assert clean.accuracy["clean"] == record.measured.accuracy["clean"]
 
 
@@ -47,7 +49,9 @@ def test_a_model_scores_its_recorded_accuracies(name):
     """PGD-40 is replayed with the recorded coins; only rounding on another machine can move it, by at most 5 images of 500."""
     record = zoo.entry(name)
     clean, pgd = ADVERSARIES[:2]
-    measured = measure(zoo.load(name), RECIPES[name], seed=record.measured.seed, adversaries=(clean, pgd))
+    measured = measure(
+        zoo.load(name), RECIPES[name], seed=record.measured.seed, adversaries=(clean, pgd)
+    )
     assert measured.n == record.measured.n == 500
     assert measured.radius == record.measured.radius
     assert measured.accuracy["clean"] == record.measured.accuracy["clean"]
@@ -57,11 +61,17 @@ def test_a_model_scores_its_recorded_accuracies(name):
 @pytest.mark.parametrize("name", EQUILIBRIA)
 def test_an_equilibrium_model_scores_its_recorded_accuracies(name):
     """Solves may stop a step later on another machine: one image of 500. PGD on the first 60 images: 4 standard deviations."""
-    record, recipe = zoo.entry(name), RECIPES[name]
+    record = zoo.entry(name)
+    recipe = RECIPES[name]
     clean = measure(zoo.load(name), recipe, seed=record.measured.seed, adversaries=ADVERSARIES[:1])
     assert clean.n == record.measured.n == 500
     assert abs(clean.accuracy["clean"] - record.measured.accuracy["clean"]) <= 1 / 500
-    few = measure(zoo.load(name), replace(recipe, measured_on=60), seed=record.measured.seed, adversaries=ADVERSARIES[1:2])
+    few = measure(
+        zoo.load(name),
+        replace(recipe, measured_on=60),
+        seed=record.measured.seed,
+        adversaries=ADVERSARIES[1:2],
+    )
     share = record.measured.accuracy["pgd-40"]
     assert abs(few.accuracy["pgd-40"] - share) <= 4 * (share * (1 - share) / 60) ** 0.5
 
@@ -69,7 +79,8 @@ def test_an_equilibrium_model_scores_its_recorded_accuracies(name):
 @pytest.mark.parametrize("name", EQUILIBRIA)
 def test_an_equilibrium_model_has_an_equilibrium_at_every_digit(name):
     """Its solver, 8 or 18 steps, stops within 3 % of the fixed point on all images, and within its tolerance on most."""
-    record, defense = zoo.entry(name), zoo.target(name)
+    record = zoo.entry(name)
+    defense = zoo.target(name)
     residual = defense.settled(load_data("digits", split="test").x).residual
     assert residual.amax() < 0.03
     assert residual.median() < 1e-3
@@ -78,8 +89,9 @@ def test_an_equilibrium_model_has_an_equilibrium_at_every_digit(name):
 
 
 @pytest.mark.parametrize("name", EQUILIBRIA)
-def test_an_audit_of_an_equilibrium_model_is_of_its_defence(name):
-    net, defense = zoo.load(name), zoo.target(name)
+def test_an_audit_of_an_equilibrium_model_is_of_its_defense(name):
+    net = zoo.load(name)
+    defense = zoo.target(name)
     assert isinstance(defense, DEQ)
     found, source = resolve(f"zoo:{name}")
     assert isinstance(found, DEQ)
@@ -105,16 +117,21 @@ def test_adversarial_training_withstands_what_standard_training_does_not():
 def agrees(recorded, described):
     """Every recorded choice still holds; an option that did not exist when the model was trained may have come since."""
     if isinstance(recorded, dict):
-        return all(key in described and agrees(value, described[key]) for key, value in recorded.items())
+        return all(
+            key in described and agrees(value, described[key]) for key, value in recorded.items()
+        )
     return recorded == described
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_record_is_of_its_recipe_and_of_its_network(name):
-    record, net = zoo.entry(name), zoo.load(name)
+    record = zoo.entry(name)
+    net = zoo.load(name)
     assert agrees(record.recipe, json.loads(json.dumps(describe(RECIPES[name]))))
     assert record.parameters == sum(p.numel() for p in net.parameters())
-    assert record.training_radius == (0.0 if name.endswith(("standard", "heads")) else RECIPES[name].space.radius)
+    assert record.training_radius == (
+        0.0 if name.endswith(("standard", "heads")) else RECIPES[name].space.radius
+    )
     assert (WEIGHTS / f"{name}.safetensors").stat().st_size < 800_000
     assert not net.training
 
@@ -124,7 +141,10 @@ def test_weights_with_one_bit_changed_are_refused(folder):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"is not the file that was measured: expected SHA-256 [0-9a-f]{64}, found [0-9a-f]{64}"):
+    with pytest.raises(
+        ValueError,
+        match=r"is not the file that was measured: expected SHA-256 [0-9a-f]{64}, found [0-9a-f]{64}",
+    ):
         zoo.load("digits-standard", folder)
 
 
@@ -143,19 +163,27 @@ def test_a_damaged_record_is_refused(folder):
 def test_a_record_cannot_name_code_to_run(folder):
     path = folder / "digits-standard.json"
     path.write_text(path.read_text().replace('"net": "DigitsCNN"', '"net": "os.system"'))
-    with pytest.raises(ValueError, match=r"recorded as a os\.system, but the networks here are DigitsCNN"):
+    with pytest.raises(
+        ValueError, match=r"recorded as a os\.system, but the networks here are DigitsCNN"
+    ):
         zoo.load("digits-standard", folder)
 
 
 def test_an_unknown_name_is_answered_with_the_nearest():
-    with pytest.raises(ValueError, match=r"no model is called 'digits_pdg'\. Did you mean 'digits-pgd'\? Known: digits-aid, "):
+    with pytest.raises(
+        ValueError,
+        match=r"no model is called 'digits_pdg'\. Did you mean 'digits-pgd'\? Known: digits-aid, ",
+    ):
         zoo.load("digits_pdg")
     with pytest.raises(ValueError, match=r"no model is called 'x'\. Known"):
         zoo.load("x")
 
 
 def test_what_is_stored_is_what_is_loaded(tmp_path):
-    net, record = zoo.load("digits-pgd"), zoo.entry("digits-pgd")
-    assert store(net, record, tmp_path) == record  # the digest too: the same weights are the same bytes
+    net = zoo.load("digits-pgd")
+    record = zoo.entry("digits-pgd")
+    assert (
+        store(net, record, tmp_path) == record
+    )  # the digest too: the same weights are the same bytes
     x = load_data("digits", n=5).x
     assert torch.equal(zoo.load("digits-pgd", tmp_path)(x), net(x))

@@ -4,23 +4,34 @@ import math
 
 import pytest
 import torch
+from tests.problems import normal, uniform
 
-from problems import normal, uniform
-from saddlepoint.attack.loss import cross_entropy
-from saddlepoint.attack.pgd import PGD
-from saddlepoint.attack.space import Ball
-from saddlepoint.defense import Context
-from saddlepoint.game import Direct, Threat, play
+from saddlepoint.attacks.losses import cross_entropy
+from saddlepoint.attacks.pgd import PGD
+from saddlepoint.attacks.spaces import Ball
+from saddlepoint.defenses import Context
+from saddlepoint.evaluation import Direct, Threat
+from saddlepoint.evaluation.referee import play
 from saddlepoint.gradients import BPDA
-from saddlepoint.zoo.deq import ForwardBackward, MonotoneDEQ, PeacemanRachford, adjoint, equilibrium, settle
+from saddlepoint.zoo.deq import (
+    ForwardBackward,
+    MonotoneDEQ,
+    PeacemanRachford,
+    adjoint,
+    equilibrium,
+    settle,
+)
 from saddlepoint.zoo.deq.splitting import iterates
 
-D, N, M = 10, 5, 1.0
+D = 10
+N = 5
+M = 1.0
 IDENTITY = torch.eye(D, dtype=torch.float64)
 
 
 def monotone(seed=0, scale=0.6):
-    a, b = scale * normal(seed, 4, D), scale * normal(seed + 1, D, D)
+    a = scale * normal(seed, 4, D)
+    b = scale * normal(seed + 1, D, D)
     return (1 - M) * IDENTITY - a.T @ a + b - b.T
 
 
@@ -38,7 +49,9 @@ def exactly(weight, bias):
     for code in range(2 ** len(weight)):
         active = torch.tensor([code >> k & 1 for k in range(len(weight))], dtype=torch.bool)
         z = torch.zeros_like(bias)
-        z[active] = torch.linalg.solve((torch.eye(len(weight)).to(weight) - weight)[active][:, active], bias[active])
+        z[active] = torch.linalg.solve(
+            (torch.eye(len(weight)).to(weight) - weight)[active][:, active], bias[active]
+        )
         if (z >= 0).all() and ((weight @ z + bias)[~active] <= 0).all():
             return z
     raise AssertionError("a monotone problem has an equilibrium")
@@ -68,8 +81,14 @@ def test_every_method_finds_the_equilibrium_that_the_definition_gives(method):
 @pytest.mark.parametrize(
     ("method", "rate"),
     [
-        (ForwardBackward(step=M / LENGTH, steps=60, tolerance=1e-30), math.sqrt(1 - (M / LENGTH) ** 2)),
-        (PeacemanRachford(step=1.0, steps=60, tolerance=1e-30), math.sqrt((LENGTH - M) / (LENGTH + M))),
+        (
+            ForwardBackward(step=M / LENGTH, steps=60, tolerance=1e-30),
+            math.sqrt(1 - (M / LENGTH) ** 2),
+        ),
+        (
+            PeacemanRachford(step=1.0, steps=60, tolerance=1e-30),
+            math.sqrt((LENGTH - M) / (LENGTH + M)),
+        ),
     ],
 )
 def test_the_distance_shrinks_at_the_promised_rate(method, rate):
@@ -88,11 +107,15 @@ def test_the_residual_bounds_the_distance_to_the_equilibrium():
     for here in iterates(PeacemanRachford(steps=40), WEIGHT, BIAS):
         gap = WEIGHT @ here.state.T + BIAS.T - here.state.T
         p = torch.relu(here.state + gap.T / LENGTH)
-        torch.testing.assert_close(here.residual, (p - here.state).norm(dim=1) / p.norm(dim=1), rtol=1e-9, atol=1e-12)
-        assert ((here.state - end).norm(dim=1) <= 2 * LENGTH / M * (p - here.state).norm(dim=1) + 1e-12).all()
+        torch.testing.assert_close(
+            here.residual, (p - here.state).norm(dim=1) / p.norm(dim=1), rtol=1e-9, atol=1e-12
+        )
+        assert (
+            (here.state - end).norm(dim=1) <= 2 * LENGTH / M * (p - here.state).norm(dim=1) + 1e-12
+        ).all()
 
 
-def test_a_row_does_not_depend_on_its_neighbours():
+def test_a_row_does_not_depend_on_its_neighbors():
     """Each row stops by itself: its steps are the same alone, and its state up to the order of additions."""
     method = PeacemanRachford(tolerance=1e-8)
     together = settle(method, WEIGHT, BIAS)
@@ -131,7 +154,9 @@ def test_zero_is_an_equilibrium_where_nothing_is_active():
 
 def test_the_gradient_is_that_of_the_implicit_equation(method):
     """dz/db = (I - J W)^-1 J, dz_i/dW = dz/db applied to rows of z: for <c, z*>, y = J (I - W^T J)^-1 c and y z^T."""
-    weight, bias, c = WEIGHT.clone().requires_grad_(), BIAS.clone().requires_grad_(), normal(3, N, D)
+    weight = WEIGHT.clone().requires_grad_()
+    bias = BIAS.clone().requires_grad_()
+    c = normal(3, N, D)
     z = equilibrium(method, weight, bias)
     (c * z).sum().backward()
     end = z.detach()
@@ -143,26 +168,35 @@ def test_the_gradient_is_that_of_the_implicit_equation(method):
 
 def test_the_gradient_is_that_of_finite_differences():
     """Central differences of a piecewise linear function: exact up to rounding, 1e-13 / h, where no unit changes sides within h."""
-    method, c, h = FINE["peaceman-rachford"], normal(3, N, D), 1e-5
+    method = FINE["peaceman-rachford"]
+    c = normal(3, N, D)
+    h = 1e-5
     bias = BIAS.clone().requires_grad_()
     (c * equilibrium(method, WEIGHT, bias)).sum().backward()
     away = (settle(method, WEIGHT, BIAS).state @ WEIGHT.T + BIAS).abs().amin()
     assert away > 100 * h
     for k in range(D):
         up, down = (settle(method, WEIGHT, BIAS + s * h * IDENTITY[k]).state for s in (1, -1))
-        torch.testing.assert_close((c * (up - down)).sum(1) / (2 * h), bias.grad[:, k], rtol=0, atol=1e-7)
+        torch.testing.assert_close(
+            (c * (up - down)).sum(1) / (2 * h), bias.grad[:, k], rtol=0, atol=1e-7
+        )
 
 
 def test_a_vanishing_cotangent_gives_its_gradient_all_the_same():
     """The square of 1e-30 is zero in single precision; the gradient is linear in the cotangent."""
-    weight, active, c = WEIGHT.float(), BIAS > 0, normal(3, N, D).float()
+    weight = WEIGHT.float()
+    active = BIAS > 0
+    c = normal(3, N, D).float()
     plain, tiny = (adjoint(PeacemanRachford(), weight, active, s * c).state for s in (1.0, 1e-30))
     torch.testing.assert_close(tiny * 1e30, plain, rtol=1e-5, atol=1e-6)
     assert (adjoint(PeacemanRachford(), weight, active, 0 * c).state == 0).all()
 
 
 def test_wrong_settings_are_refused():
-    with pytest.raises(ValueError, match=r"needs step > 0, steps >= 1 and tolerance > 0, got ForwardBackward\(step=0"):
+    with pytest.raises(
+        ValueError,
+        match=r"needs step > 0, steps >= 1 and tolerance > 0, got ForwardBackward\(step=0",
+    ):
         ForwardBackward(step=0.0)
     with pytest.raises(ValueError, match="tolerance=0"):
         PeacemanRachford(tolerance=0.0)
@@ -170,11 +204,18 @@ def test_wrong_settings_are_refused():
         toy(shown=-1)
 
 
-# ---- the defence -------------------------------------------------------------------------------------------------------------
+# ---- the defense -------------------------------------------------------------------------------------------------------------
 
 
 def toy(**changes):
-    tensors = normal(0, 4, D), normal(1, D, D), normal(2, D, 9), normal(3, D), normal(4, 3, D), normal(5, 3)
+    tensors = (
+        normal(0, 4, D),
+        normal(1, D, D),
+        normal(2, D, 9),
+        normal(3, D),
+        normal(4, 3, D),
+        normal(5, 3),
+    )
     return MonotoneDEQ.from_tensors(*tensors, m=M, **changes)
 
 
@@ -185,22 +226,31 @@ def logits_of(defense, x):
     return defense.respond(x, Context.seeded(0, len(x)))
 
 
-def test_the_defence_answers_at_the_equilibrium():
+def test_the_defense_answers_at_the_equilibrium():
     defense = toy(method=FINE["peaceman-rachford"])
     bias = X.flatten(1) @ normal(2, D, 9).T + normal(3, D)
-    expected = settle(FINE["forward-backward"], defense.net.weight, bias).state @ normal(4, 3, D).T + normal(5, 3)
+    expected = settle(FINE["forward-backward"], defense.net.weight, bias).state @ normal(
+        4, 3, D
+    ).T + normal(5, 3)
     torch.testing.assert_close(logits_of(defense, X), expected, rtol=0, atol=1e-10)
-    assert (defense.coupled, defense.random, defense.memory, defense.unit) == (False, False, "none", "example")
+    assert (defense.coupled, defense.random, defense.memory, defense.unit) == (
+        False,
+        False,
+        "none",
+        "example",
+    )
 
 
 def test_its_views_are_the_first_states_of_its_solver():
     defense = toy(shown=4)
     trace = defense.trace(X, Context.seeded(0, N))
     assert trace.names == ("solve/1", "solve/2", "solve/3", "solve/4", "final")
-    states = [here.state for here in iterates(defense.method, defense.net.weight, defense.net.inject(X))]
+    states = [
+        here.state for here in iterates(defense.method, defense.net.weight, defense.net.inject(X))
+    ]
     for n in (1, 4):
         assert torch.equal(trace.views[n - 1].logits, defense.net.head(states[n]))
-    kept = defense.trace(X, Context(Context.seeded(0, N).coins, keep=frozenset({"solve/3"})))
+    kept = defense.trace(X, Context(Context.seeded(0, N).keys, keep=frozenset({"solve/3"})))
     assert kept.names == ("solve/3", "final")  # the final view is the answer, so it is always shown
     assert torch.equal(kept.views[0].logits, trace.views[2].logits)
 
@@ -219,7 +269,8 @@ def test_a_solver_that_stops_early_repeats_its_last_state():
 @pytest.mark.parametrize("name", ["final", "solve/1", "solve/5"])
 def test_every_view_has_the_gradient_of_its_finite_differences(name):
     """Of the first class, summed over rows, which are independent; piecewise linear, so only rounding is left."""
-    defense, h = toy(method=FINE["peaceman-rachford"]), 1e-6
+    defense = toy(method=FINE["peaceman-rachford"])
+    h = 1e-6
 
     def value(x):
         return defense.trace(x, Context.seeded(0, N)).select([name]).last[:, 0]
@@ -229,12 +280,18 @@ def test_every_view_has_the_gradient_of_its_finite_differences(name):
     with torch.no_grad():
         for k in range(9):
             step = h * torch.eye(9, dtype=torch.float64)[k].view(1, 1, 3, 3)
-            torch.testing.assert_close((value(X + step) - value(X - step)) / (2 * h), grad.flatten(1)[:, k], rtol=0, atol=1e-6)
+            torch.testing.assert_close(
+                (value(X + step) - value(X - step)) / (2 * h),
+                grad.flatten(1)[:, k],
+                rtol=0,
+                atol=1e-6,
+            )
 
 
 def test_an_attacker_may_replace_the_backward_pass_of_the_solver():
-    defense, x = toy(), X.clone().requires_grad_()
-    ctx = Context(Context.seeded(0, N).coins, rules={"solve": BPDA()})
+    defense = toy()
+    x = X.clone().requires_grad_()
+    ctx = Context(Context.seeded(0, N).keys, rules={"solve": BPDA()})
     trace = defense.trace(x, ctx)
     assert torch.equal(trace.last, logits_of(defense, X))
     (grad,) = torch.autograd.grad(trace.last[:, 0].sum(), x)
@@ -242,13 +299,13 @@ def test_an_attacker_may_replace_the_backward_pass_of_the_solver():
     torch.testing.assert_close(grad.flatten(1), expected, rtol=0, atol=1e-6)
 
 
-def test_the_defence_says_which_examples_have_not_settled():
+def test_the_defense_says_which_examples_have_not_settled():
     assert (toy().settled(X).residual <= 1e-5).all()
     unsettled = toy(method=PeacemanRachford(steps=2)).settled(X)
     assert (unsettled.residual > 1e-5).all()
 
 
-def test_an_attack_on_the_defence_does_what_it_does_on_any_other():
+def test_an_attack_on_the_defense_does_what_it_does_on_any_other():
     """PGD at radius 0.4 of [0, 1] must fool most rows of a random net that answers its own labels."""
     defense = toy()
     y = logits_of(defense, X).argmax(1)

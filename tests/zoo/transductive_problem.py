@@ -1,4 +1,4 @@
-"""A few digits, networks that learn them in a second, and a fingerprint of all that a defence holds."""
+"""A few digits, networks that learn them in a second, and a fingerprint of all that a defense holds."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.coins import Coins
 from saddlepoint.data import Data, load_data
-from saddlepoint.defense import Context, Defense
-from saddlepoint.train.descent import initialised, passes
-from saddlepoint.train.recipe import Adam
+from saddlepoint.defenses import Context, Defense
+from saddlepoint.rng import Keys
+from saddlepoint.training.descent import initialized, passes
+from saddlepoint.training.recipe import Adam
 
 
 @cache
@@ -25,7 +25,13 @@ def digits(split: str = "train", n: int = 400) -> Data:
 def small() -> nn.Sequential:
     """A network with batch norm whose penultimate layer has 24 units."""
     return nn.Sequential(
-        nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 24), nn.ReLU(), nn.Linear(24, 10)
+        nn.Flatten(),
+        nn.Linear(64, 32),
+        nn.BatchNorm1d(32),
+        nn.ReLU(),
+        nn.Linear(32, 24),
+        nn.ReLU(),
+        nn.Linear(24, 10),
     )
 
 
@@ -36,15 +42,24 @@ def two_way() -> nn.Sequential:
 @cache
 def trained(seed: int = 0, epochs: int = 15) -> nn.Module:
     """A network that knows most digits."""
-    net, data = initialised(small, seed), digits()
-    descent = passes(net, Adam(3e-3).over(net.parameters()), data.x, data.y, batch_size=50, seed=seed, during="digits")
+    net = initialized(small, seed)
+    data = digits()
+    descent = passes(
+        net,
+        Adam(3e-3).over(net.parameters()),
+        data.x,
+        data.y,
+        batch_size=50,
+        seed=seed,
+        during="digits",
+    )
     for _ in range(epochs):
         next(descent)
     return net.eval()
 
 
 def context(x: Tensor, seed: int = 0) -> Context:
-    return Context(Coins.of(seed, torch.arange(len(x))))
+    return Context(Keys.of(seed, torch.arange(len(x))))
 
 
 def answers(defense: Defense, x: Tensor) -> Tensor:
@@ -65,7 +80,14 @@ def _feed(digest, value: object) -> None:  # type: ignore[no-untyped-def]
         digest.update(str((value.dtype, value.shape, value.requires_grad)).encode())
         digest.update(value.detach().cpu().contiguous().numpy().tobytes())
     elif isinstance(value, nn.Module):
-        digest.update(str([(m.training, len(m._forward_hooks), len(m._forward_pre_hooks)) for m in value.modules()]).encode())
+        digest.update(
+            str(
+                [
+                    (m.training, len(m._forward_hooks), len(m._forward_pre_hooks))
+                    for m in value.modules()
+                ]
+            ).encode()
+        )
         _feed(digest, dict(value.named_parameters()))
         _feed(digest, dict(value.named_buffers()))
     elif isinstance(value, Mapping):
@@ -80,4 +102,8 @@ def _feed(digest, value: object) -> None:  # type: ignore[no-untyped-def]
     elif is_dataclass(value):
         _feed(digest, {f.name: getattr(value, f.name) for f in fields(value)})
     else:
-        digest.update(repr(value).encode() if isinstance(value, int | float | str) else type(value).__name__.encode())
+        digest.update(
+            repr(value).encode()
+            if isinstance(value, int | float | str)
+            else type(value).__name__.encode()
+        )

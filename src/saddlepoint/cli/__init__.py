@@ -6,9 +6,23 @@ from typing import Annotated
 
 import typer
 
-from saddlepoint.cli import audit, data, demo, doctor, game, probe, report, reproduce, runs, selftest, train, view, zoo
+from saddlepoint.cli import (
+    audit,
+    data,
+    demo,
+    doctor,
+    game,
+    probe,
+    report,
+    reproduce,
+    runs,
+    selftest,
+    train,
+    view,
+    zoo,
+)
+from saddlepoint.cli.console import examples
 from saddlepoint.cli.errors import Shielded
-from saddlepoint.cli.text import examples
 
 app = typer.Typer(
     name="saddlepoint",
@@ -34,9 +48,14 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    traceback: Annotated[bool, typer.Option("--traceback", help="Show where an error came from.")] = False,
+    traceback: Annotated[
+        bool, typer.Option("--traceback", help="Show where an error came from.")
+    ] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     """How robust is a dynamic model, really? Attacks it as an informed attacker would and says what can be concluded."""
@@ -51,7 +70,21 @@ def version() -> None:
 
 
 # A new command is a module with `add`.
-for command in (audit, probe, game, runs, report, view, demo, zoo, train, reproduce, selftest, data, doctor):
+for command in (
+    audit,
+    probe,
+    game,
+    runs,
+    report,
+    view,
+    demo,
+    zoo,
+    train,
+    reproduce,
+    selftest,
+    data,
+    doctor,
+):
     command.add(app)
 
 

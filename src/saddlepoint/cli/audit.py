@@ -11,14 +11,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saddlepoint.cli.request import (
+from saddlepoint.cli.console import (
+    FACTORY,
+    STATES,
+    STYLES,
+    aside,
+    beside,
+    errors,
+    examples,
+    output,
+    percent,
+    say,
+    table,
+    tell,
+)
+from saddlepoint.cli.options import (
     USUAL_RADIUS,
     Access,
     Budget,
-    Coins,
     Means,
     Norm,
     Order,
+    Randomness,
     Rounds,
     Victims,
     by_name,
@@ -27,28 +41,37 @@ from saddlepoint.cli.request import (
     refuse_missing_device,
     run,
 )
-from saddlepoint.cli.request import executor as chosen
-from saddlepoint.cli.text import FACTORY, STATES, STYLES, aside, beside, errors, examples, output, percent, say, table, tell
+from saddlepoint.cli.options import executor as chosen
 
 if TYPE_CHECKING:
-    from saddlepoint.auditing import Audit, Plan
-    from saddlepoint.run.executor import Executor
-    from saddlepoint.run.shelf import Watch
-    from saddlepoint.run.spec import RunSpec
+    from saddlepoint.audits import Audit, Plan
+    from saddlepoint.runs.cache import Watch
+    from saddlepoint.runs.executors import Executor
+    from saddlepoint.runs.spec import RunSpec
 
 # Panels of the help page.
 _attacker = partial(typer.Option, rich_help_panel="The attacker")
-_learner = partial(typer.Option, rich_help_panel="Against a defence that learns from what it is asked")
+_learner = partial(
+    typer.Option, rich_help_panel="Against a defense that learns from what it is asked"
+)
 _means = partial(typer.Option, rich_help_panel="How it is computed")
 _shown = partial(typer.Option, rich_help_panel="What is printed")
 
 _Claim = Annotated[
     float | None,
-    typer.Option(metavar="SHARE", help="A robust accuracy that somebody claims, as 0.62: is it refuted?", show_default="none"),
+    typer.Option(
+        metavar="SHARE",
+        help="A robust accuracy that somebody claims, as 0.62: is it refuted?",
+        show_default="none",
+    ),
 ]
 _Out = Annotated[
     Path | None,
-    typer.Option(help="Where record and report are written.", metavar="FOLDER", show_default="runs/TARGET-NORM-RADIUS"),
+    typer.Option(
+        help="Where record and report are written.",
+        metavar="FOLDER",
+        show_default="runs/TARGET-NORM-RADIUS",
+    ),
 ]
 _Attacks = Annotated[
     str | None,
@@ -58,29 +81,68 @@ _Attacks = Annotated[
     ),
 ]  # fmt: skip
 _Access = Annotated[Access, _attacker(help="What the attacker is shown.", case_sensitive=False)]
-_Coins = Annotated[
-    Coins, _attacker(help="A random defence's: unknown, known, or tossed once for all answers.", case_sensitive=False)
+_Randomness = Annotated[
+    Randomness,
+    _attacker(
+        help="A random defense's: unknown, known, or tossed once for all answers.",
+        case_sensitive=False,
+    ),
 ]
-_Rounds = Annotated[Rounds, _learner(help="Batches of a stream, or all of it as one.", case_sensitive=False)]
-_Hidden = Annotated[bool, _learner("--hidden-state", help="Nobody sees what an online defence has become.")]
+_Rounds = Annotated[
+    Rounds, _learner(help="Batches of a stream, or all of it as one.", case_sensitive=False)
+]
+_Hidden = Annotated[
+    bool, _learner("--hidden-state", help="Nobody sees what an online defense has become.")
+]
 _Order = Annotated[Order, _learner(help="Who orders the stream, and how.", case_sensitive=False)]
-_Window = Annotated[int | None, _learner(min=1, help="Images ordered together.", show_default="256, if ordered")]
+_Window = Annotated[
+    int | None, _learner(min=1, help="Images ordered together.", show_default="256, if ordered")
+]
 _Control = Annotated[float, _learner(metavar="SHARE", help="The attacker's share of each batch.")]
-_Victims = Annotated[Victims, _learner(help="Whose wrong answers count, where --control is below 1.", case_sensitive=False)]
-_Live = Annotated[bool, _learner("--live", help="An online defence is asked itself, and learns from every query.")]
+_Victims = Annotated[
+    Victims,
+    _learner(
+        help="Whose wrong answers count, where --controlled-fraction is below 1.",
+        case_sensitive=False,
+    ),
+]
+_OnlineQueries = Annotated[
+    bool,
+    _learner(
+        "--online-queries", help="An online defense is asked itself, and learns from every query."
+    ),
+]
 _Seed = Annotated[int, _means(help="Every random number follows from it.")]
 _BatchSize = Annotated[int, _means(min=1, help="Images attacked together.")]
 _Device = Annotated[str, _means(help="cpu, cuda, cuda:1, mps.")]
 _Executor = Annotated[
     Means | None,
-    _means(help="Who computes: this process, several, or a Ray cluster.", show_default="serial", case_sensitive=False),
+    _means(
+        help="Who computes: this process, several, or a Ray cluster.",
+        show_default="serial",
+        case_sensitive=False,
+    ),
 ]
-_Workers = Annotated[int | None, _means(min=1, help="How many processes.", show_default="one per core")]
-_Address = Annotated[str | None, _means(metavar="HOST:PORT", help="The Ray cluster to join.", show_default="one of its own")]
-_Watched = Annotated[bool, _shown("--watch", help="Write FOLDER/live.html while the run goes on: a page that loads itself again.")]
+_Workers = Annotated[
+    int | None, _means(min=1, help="How many processes.", show_default="one per core")
+]
+_Address = Annotated[
+    str | None,
+    _means(metavar="HOST:PORT", help="The Ray cluster to join.", show_default="one of its own"),
+]
+_Watched = Annotated[
+    bool,
+    _shown(
+        "--watch",
+        help="Write FOLDER/live.html while the run goes on: a page that loads itself again.",
+    ),
+]
 _DryRun = Annotated[
     bool,
-    _shown("--dry-run", help="Print the specification, which attacks it sends, why and at what price, and stop before them."),
+    _shown(
+        "--dry-run",
+        help="Print the specification, which attacks it sends, why and at what price, and stop before them.",
+    ),
 ]
 _Json = Annotated[bool, _shown("--json", help="Print the record as JSON, and nothing else.")]
 _Quiet = Annotated[bool, _shown("--quiet", help="No progress, no table: the verdict alone.")]
@@ -104,37 +166,63 @@ def add(app: typer.Typer) -> None:
     )(audit)
     app.command(
         "run",
-        epilog=examples("saddlepoint run spec.toml", "saddlepoint run spec.toml --workers 8 --out runs/paper"),
+        epilog=examples(
+            "saddlepoint run spec.toml", "saddlepoint run spec.toml --workers 8 --out runs/paper"
+        ),
     )(run_file)
 
 
 def audit(
-    target: Annotated[str, typer.Argument(help="file.py:factory, package.module:factory or zoo:NAME.", metavar="TARGET")],
-    data: Annotated[str, typer.Option(help="A name (`saddlepoint data list`), a .npz file or file.py:function.")] = "digits",
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="file.py:factory, package.module:factory or zoo:NAME.", metavar="TARGET"
+        ),
+    ],
+    data: Annotated[
+        str, typer.Option(help="A name (`saddlepoint data list`), a .npz file or file.py:function.")
+    ] = "digits",
     n: Annotated[
-        int | None, typer.Option("--n", min=1, help="How many images.", show_default="500 of a named source, all of your own")
+        int | None,
+        typer.Option(
+            "--n",
+            min=1,
+            help="How many images.",
+            show_default="500 of a named source, all of your own",
+        ),
     ] = None,
-    norm: Annotated[Norm, typer.Option(help="How perturbations are measured.", case_sensitive=False)] = Norm.linf,
+    norm: Annotated[
+        Norm, typer.Option(help="How perturbations are measured.", case_sensitive=False)
+    ] = Norm.linf,
     eps: Annotated[
         str | None,
-        typer.Option(metavar="RADIUS", help="As 8/255 or 0.031, for pixels from 0 to 1.", show_default="linf 8/255, l2 0.5, l1 12"),
+        typer.Option(
+            metavar="RADIUS",
+            help="As 8/255 or 0.031, for pixels from 0 to 1.",
+            show_default="linf 8/255, l2 0.5, l1 12",
+        ),
     ] = None,
     budget: Annotated[
-        Budget, typer.Option(help="How much the attacks may cost; --dry-run says how much.", case_sensitive=False)
+        Budget,
+        typer.Option(
+            help="How much the attacks may cost; --dry-run says how much.", case_sensitive=False
+        ),
     ] = Budget.standard,
     claim: _Claim = None,
     out: _Out = None,
-    root: Annotated[Path | None, typer.Option(help="The folder that holds the data.", metavar="FOLDER")] = None,
+    root: Annotated[
+        Path | None, typer.Option(help="The folder that holds the data.", metavar="FOLDER")
+    ] = None,
     attacks: _Attacks = None,
     access: _Access = Access.gradient,
-    coins: _Coins = Coins.private,
+    randomness: _Randomness = Randomness.private,
     rounds: _Rounds = Rounds.many,
     hidden_state: _Hidden = False,
     order: _Order = Order.natural,
     window: _Window = None,
-    control: _Control = 1.0,
+    controlled_fraction: _Control = 1.0,
     victims: _Victims = Victims.all,
-    live: _Live = False,
+    online_queries: _OnlineQueries = False,
     seed: _Seed = 0,
     batch_size: _BatchSize = 128,
     device: _Device = "cpu",
@@ -147,20 +235,21 @@ def audit(
     quiet: _Quiet = False,
 ) -> None:
     """Attack a model and say how robust it is: an upper bound, with an interval, a checklist, and what the number is worth."""
-    from saddlepoint.run.spec import parse, radius
+    from saddlepoint.runs.spec import parse, radius
 
     eps = eps or USUAL_RADIUS[norm]
     radius(eps)
     threat = {
-        "norm": norm.value, "eps": eps, "access": access.value, "coins": coins.value, "rounds": rounds.value, "order": order.value,
-        "leaking": not hidden_state, "window": window, "control": control, "victims": victims.value, "live": live,
+        "norm": norm.value, "eps": eps, "access": access.value, "randomness": randomness.value, "rounds": rounds.value, "order": order.value,
+        "state_visible": not hidden_state, "window": window, "controlled_fraction": controlled_fraction, "victims": victims.value, "online_queries": online_queries,
     }  # fmt: skip
     asked: dict[str, Any] = {
         "target": target, "data": images(data, n, root), "threat": threat, "budget": budget.value,
         "seed": seed, "batch_size": batch_size, "device": device, "attacks": by_name(attacks),
         "claim": claim,
     }  # fmt: skip
-    spec, place = parse(asked, "what was asked for"), out or default_folder(target, norm, eps)
+    spec = parse(asked, "what was asked for")
+    place = out or default_folder(target, norm, eps)
     if dry_run:
         _plan(spec, place, json=json)
         return
@@ -168,8 +257,16 @@ def audit(
 
 
 def run_file(
-    spec: Annotated[Path, typer.Argument(help="A specification: target, data, threat, attacks (TOML).", metavar="SPEC")],
-    out: Annotated[Path | None, typer.Option(help="Where to write.", metavar="FOLDER", show_default="runs/SPEC")] = None,
+    spec: Annotated[
+        Path,
+        typer.Argument(
+            help="A specification: target, data, threat, attacks (TOML).", metavar="SPEC"
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where to write.", metavar="FOLDER", show_default="runs/SPEC"),
+    ] = None,
     executor: _Executor = None,
     workers: _Workers = None,
     address: _Address = None,
@@ -179,9 +276,10 @@ def run_file(
     quiet: _Quiet = False,
 ) -> None:
     """Run the audit that a file specifies."""
-    from saddlepoint.run.spec import read
+    from saddlepoint.runs.spec import read
 
-    asked, place = read(spec), out or Path("runs") / spec.stem
+    asked = read(spec)
+    place = out or Path("runs") / spec.stem
     if dry_run:
         _plan(asked, place, json=json)
         return
@@ -190,44 +288,62 @@ def run_file(
 
 def _plan(spec: RunSpec, out: Path, *, json: bool) -> None:
     """The specification on standard output, where it can be kept as a file; what it costs on standard error."""
-    from saddlepoint.run.spec import write
-    from saddlepoint.run.store import Store
-    from saddlepoint.run.work import load
+    from saddlepoint.runs.spec import write
+    from saddlepoint.runs.store import Store
+    from saddlepoint.runs.work import load
 
     refuse_missing_device(spec.device)
     with aside():
-        work, store = load(spec), Store(out)
+        work = load(spec)
+        store = Store(out)
     names = [adversary.name for adversary in work.plan.adversaries]
     done = sum(store.has(key) for key in work.keys.values())
     if json:
         import json as notation
 
-        found = {"spec": spec.model_dump(mode="json"), "out": str(out), "adversaries": names, "cells": len(work.keys), "done": done}
-        found["choices"] = [{"name": c.name, "reason": c.reason, "passes": c.passes} for c in work.plan.choices]
+        found = {
+            "spec": spec.model_dump(mode="json"),
+            "out": str(out),
+            "adversaries": names,
+            "cells": len(work.keys),
+            "done": done,
+        }
+        found["choices"] = [
+            {"name": c.name, "reason": c.reason, "passes": c.passes} for c in work.plan.choices
+        ]
         found["remedies"] = work.plan.allowance
         typer.echo(notation.dumps(found, indent=1))
         return
     typer.echo(write(spec), nl=False)
     for choice in work.plan.choices:
-        tell(f"{choice.name} (at most {choice.passes or 'unknown'} passes per image): {choice.reason}.")
+        tell(
+            f"{choice.name} (at most {choice.passes or 'unknown'} passes per image): {choice.reason}."
+        )
     for line in _remedies(work.plan):
         tell(line)
-    tell(f"{len(work.keys)} cells: {len(work.plan.job.groups)} groups of images x {', '.join(names)}.")
+    tell(
+        f"{len(work.keys)} cells: {len(work.plan.job.groups)} groups of images x {', '.join(names)}."
+    )
     tell(f"{done} are finished in {out}." if done else f"None is finished in {out} yet.")
 
 
 def _announce(spec: RunSpec) -> None:
     """Who is sent, why, and at what price: on standard error, before anything is spent."""
-    from saddlepoint.run.work import load
+    from saddlepoint.runs.work import load
 
     refuse_missing_device(spec.device)
     plan = load(spec).plan
     choices = plan.choices
-    rows = [[choice.name, "–" if choice.passes is None else str(choice.passes), choice.reason] for choice in choices]
+    rows = [
+        [choice.name, "–" if choice.passes is None else str(choice.passes), choice.reason]
+        for choice in choices
+    ]
     errors().print(table(("attack", "passes", "why"), rows))
     known = [choice.passes for choice in choices if choice.passes is not None]
     if known:
-        tell(f"At most {sum(known)} forward and backward passes per image; one that falls early costs less.")
+        tell(
+            f"At most {sum(known)} forward and backward passes per image; one that falls early costs less."
+        )
     for line in _remedies(plan):
         tell(line)
 
@@ -267,11 +383,13 @@ def _watching(out: Path, *, page: bool, shown: bool) -> Iterator[Watch]:
         if not page:
             yield bar
             return
-        from saddlepoint.report.live import PAGE, Both, LivePage
+        from saddlepoint.reports.live import PAGE, Both, LivePage
 
-        bar.say(f"Watch it in a browser: {out / PAGE}, or `saddlepoint view {shlex.quote(str(out))}`.")
-        with LivePage(out) as live:
-            yield Both(bar, live)
+        bar.say(
+            f"Watch it in a browser: {out / PAGE}, or `saddlepoint view {shlex.quote(str(out))}`."
+        )
+        with LivePage(out) as online_queries:
+            yield Both(bar, online_queries)
 
 
 def show(audit: Audit) -> None:
@@ -287,7 +405,26 @@ def show(audit: Audit) -> None:
     rows = [["clean", percent(audit.clean_accuracy), percent(audit.clean_accuracy), *["–"] * 4]]
     for row in audit.rows:
         passes = f"{row.forward:.1f} / {row.backward:.1f}"
-        taken, seconds = f"{100 * row.gain:.1f}", f"{row.seconds:.1f}"
-        rows.append([row.name, percent(row.robust_accuracy), percent(row.running), taken, str(row.attacked), passes, seconds])
-    head = ("attack", "accuracy", "worst case", "taken", "attacked", "forward / backward", "seconds")
+        taken = f"{100 * row.gain:.1f}"
+        seconds = f"{row.seconds:.1f}"
+        rows.append(
+            [
+                row.name,
+                percent(row.robust_accuracy),
+                percent(row.running),
+                taken,
+                str(row.attacked),
+                passes,
+                seconds,
+            ]
+        )
+    head = (
+        "attack",
+        "accuracy",
+        "worst case",
+        "taken",
+        "attacked",
+        "forward / backward",
+        "seconds",
+    )
     output().print(table(head, rows))

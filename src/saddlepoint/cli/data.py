@@ -8,29 +8,41 @@ from typing import Annotated
 
 import typer
 
-from saddlepoint.cli.light import Light
-from saddlepoint.cli.text import dump, examples, output, say, table
+from saddlepoint.cli.console import dump, examples, output, say, table
+from saddlepoint.cli.lazy_group import Light
 
 _Root = Annotated[
     Path | None,
-    typer.Option(help="The folder that holds the data.", metavar="FOLDER", show_default="$SADDLEPOINT_DATA, or the user's cache"),
+    typer.Option(
+        help="The folder that holds the data.",
+        metavar="FOLDER",
+        show_default="$SADDLEPOINT_DATA, or the user's cache",
+    ),
 ]
 
 
 def add(app: typer.Typer) -> None:
-    group = typer.Typer(cls=Light, no_args_is_help=True, help="List and download data.", rich_markup_mode="rich")
-    group.command("list", epilog=examples("saddlepoint data list", "saddlepoint data list --root ~/data"))(listed)
+    group = typer.Typer(
+        cls=Light, no_args_is_help=True, help="List and download data.", rich_markup_mode="rich"
+    )
+    group.command(
+        "list", epilog=examples("saddlepoint data list", "saddlepoint data list --root ~/data")
+    )(listed)
     group.command(
         "pull",
         epilog=examples(
-            "saddlepoint data pull mnist", "saddlepoint data pull cifar10 --root ~/data --base-url https://mirror.example/cifar"
+            "saddlepoint data pull mnist",
+            "saddlepoint data pull cifar10 --root ~/data --base-url https://mirror.example/cifar",
         ),
     )(pulled)
     app.add_typer(group, name="data")
 
 
 def listed(
-    root: _Root = None, json: Annotated[bool, typer.Option("--json", help="Print the list as JSON, and nothing else.")] = False
+    root: _Root = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the list as JSON, and nothing else.")
+    ] = False,
 ) -> None:
     """List the data that `--data` knows by name, and whether it is here."""
     from saddlepoint.data import PULLABLE, SOURCES
@@ -39,9 +51,14 @@ def listed(
     if json:
         dump([{"name": name, "shape": shape, "pullable": pull} for name, shape, pull in found])
         return
-    rows = [[name, f"yes, images {shape}" if shape else "no", "yes" if pull else "–"] for name, shape, pull in found]
+    rows = [
+        [name, f"yes, images {shape}" if shape else "no", "yes" if pull else "–"]
+        for name, shape, pull in found
+    ]
     output().print(table(("name", "here", "can be pulled"), rows))
-    say("Also: a .npz file with arrays x and y, a folder with train.npz and test.npz, or file.py:function.")
+    say(
+        "Also: a .npz file with arrays x and y, a folder with train.npz and test.npz, or file.py:function."
+    )
 
 
 def _shape(name: str, root: Path | None) -> list[int] | None:
@@ -56,11 +73,19 @@ def _shape(name: str, root: Path | None) -> list[int] | None:
 
 def pulled(
     name: Annotated[
-        str, typer.Argument(help="mnist, fashion-mnist, cifar10, cifar100, svhn, gtsrb or tiny-imagenet.", metavar="NAME")
+        str,
+        typer.Argument(
+            help="mnist, fashion-mnist, cifar10, cifar100, svhn, gtsrb or tiny-imagenet.",
+            metavar="NAME",
+        ),
     ],
     root: _Root = None,
-    base_url: Annotated[str | None, typer.Option(help="A mirror that serves the same files.", metavar="URL")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print where it is as JSON, and nothing else.")] = False,
+    base_url: Annotated[
+        str | None, typer.Option(help="A mirror that serves the same files.", metavar="URL")
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print where it is as JSON, and nothing else.")
+    ] = False,
 ) -> None:
     """Download data, check it and unpack it; what is in place is kept."""
     from saddlepoint.data import pull

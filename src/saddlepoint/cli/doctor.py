@@ -8,28 +8,36 @@ from typing import Annotated
 
 import typer
 
-from saddlepoint.cli.text import examples, say
+from saddlepoint.cli.console import examples, say
 
 _STYLES = {"ok": "", "note": "yellow", "problem": "red"}
 _BROKEN = 1  # exit code of an installation in which something does not work
 
 
 def add(app: typer.Typer) -> None:
-    app.command("doctor", epilog=examples("saddlepoint doctor", "saddlepoint doctor --root ~/data --json"))(doctor)
+    app.command(
+        "doctor", epilog=examples("saddlepoint doctor", "saddlepoint doctor --root ~/data --json")
+    )(doctor)
 
 
 def doctor(
     root: Annotated[
         Path | None,
         typer.Option(
-            help="The folder that holds the data.", metavar="FOLDER", show_default="$SADDLEPOINT_DATA, or the user's cache"
+            help="The folder that holds the data.",
+            metavar="FOLDER",
+            show_default="$SADDLEPOINT_DATA, or the user's cache",
         ),
     ] = None,
-    runs: Annotated[Path, typer.Option(help="The folder that runs are written to.", metavar="FOLDER")] = Path("runs"),
-    json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON, and nothing else.")] = False,
+    runs: Annotated[
+        Path, typer.Option(help="The folder that runs are written to.", metavar="FOLDER")
+    ] = Path("runs"),
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the findings as JSON, and nothing else.")
+    ] = False,
 ) -> None:
     """Check the installation: packages, devices, embedded models, data, and whether runs can be written. Says what to do."""
-    from saddlepoint.run.doctor import examine
+    from saddlepoint.runs.doctor import examine
 
     found = []
     for finding in examine(runs, root):
@@ -42,6 +50,11 @@ def doctor(
 
         typer.echo(notation.dumps([asdict(finding) for finding in found], indent=1))
     else:
-        say(f"{broken} of {len(found)} things are broken." if broken else "Everything that is needed works.", style="bold")
+        say(
+            f"{broken} of {len(found)} things are broken."
+            if broken
+            else "Everything that is needed works.",
+            style="bold",
+        )
     if broken:
         raise typer.Exit(_BROKEN)

@@ -6,10 +6,11 @@ from typing import Any
 
 import typer
 
-from saddlepoint.cli.light import Light
-from saddlepoint.cli.text import warn
+from saddlepoint.cli.console import warn
+from saddlepoint.cli.lazy_group import Light
 
-_MISTAKE, _INTERRUPTED = 2, 130  # exit codes; 128 + SIGINT
+_MISTAKE = 2
+_INTERRUPTED = 130  # exit codes; 128 + SIGINT
 
 
 class Shielded(Light):
@@ -24,14 +25,18 @@ class Shielded(Light):
         except BrokenPipeError:
             raise  # the reader of a pipe went away: typer ends quietly
         except Exception as error:
-            if type(error).__name__ == "Interrupted":  # by name: its module imports torch, and may not have been needed
+            if (
+                type(error).__name__ == "Interrupted"
+            ):  # by name: its module imports torch, and may not have been needed
                 warn(str(error))
                 raise typer.Exit(_INTERRUPTED) from error
             if ctx.params.get("traceback") or not is_mistake(error):
                 raise
             warn(f"Error: {error if str(error) or not _of_memory(error) else 'memory ran out.'}")
             if _of_memory(error):
-                warn("Smaller batches were tried where they can help. Close other programs, or use a machine with more memory.")
+                warn(
+                    "Smaller batches were tried where they can help. Close other programs, or use a machine with more memory."
+                )
             raise typer.Exit(_MISTAKE) from error
 
 
@@ -40,14 +45,22 @@ def is_mistake(error: BaseException) -> bool:
 
     Anything else, a ValueError from within torch say, is a bug of ours or of the user's model: its traceback is what is needed.
     """
-    if isinstance(error, OSError) or _of_memory(error) or type(error).__module__.startswith("saddlepoint."):
+    if (
+        isinstance(error, OSError)
+        or _of_memory(error)
+        or type(error).__module__.startswith("saddlepoint.")
+    ):
         return True
     innermost = error.__traceback__
     while innermost is not None and innermost.tb_next is not None:
         innermost = innermost.tb_next
-    ours = innermost is not None and str(innermost.tb_frame.f_globals.get("__name__", "")).startswith("saddlepoint.")
+    ours = innermost is not None and str(
+        innermost.tb_frame.f_globals.get("__name__", "")
+    ).startswith("saddlepoint.")
     return ours and isinstance(error, ValueError)
 
 
 def _of_memory(error: BaseException) -> bool:
-    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's, which may not be imported
+    return (
+        isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    )  # torch's, which may not be imported

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saddlepoint.cli.request import (
+from saddlepoint.cli.console import (
+    STYLES,
+    aside,
+    dump,
+    errors,
+    examples,
+    output,
+    percent,
+    say,
+    table,
+)
+from saddlepoint.cli.options import (
     USUAL_RADIUS,
     Attack,
     Norm,
@@ -19,11 +30,10 @@ from saddlepoint.cli.request import (
     refuse_missing_device,
     refuse_unwritable,
 )
-from saddlepoint.cli.text import STYLES, aside, dump, errors, examples, output, percent, say, table
 
 if TYPE_CHECKING:
-    from saddlepoint.game.bootstrap import Estimate
-    from saddlepoint.run.games.record import Exposed, GameRecord
+    from saddlepoint.evaluation.bootstrap import Estimate
+    from saddlepoint.games.runs.record import Exposed, GameRecord
 
 _WHOLE = 16  # columns up to which the whole matrix is printed
 
@@ -37,46 +47,84 @@ def add(app: typer.Typer) -> None:
             "saddlepoint game net.py:make --subsets intervals --rows double-oracle",
             "saddlepoint game zoo:digits-exits --eps 0.15 --json | jq .equilibrium",
             note="net.py holds a function without arguments that returns a model in eval mode whose forward gives a list of "
-            "logits, one per exit, or a defence with several views. The first images, --split of them, build the game; what came "
+            "logits, one per exit, or a defense with several views. The first images, --split of them, build the game; what came "
             "out is scored on the others. A game that was stopped goes on when the command is given again.",
         ),
     )(game)
 
 
 def game(
-    target: Annotated[str, typer.Argument(help="file.py:factory, package.module:factory or zoo:NAME.", metavar="TARGET")],
-    data: Annotated[str, typer.Option(help="A name (`saddlepoint data list`), a .npz file or file.py:function.")] = "digits",
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="file.py:factory, package.module:factory or zoo:NAME.", metavar="TARGET"
+        ),
+    ],
+    data: Annotated[
+        str, typer.Option(help="A name (`saddlepoint data list`), a .npz file or file.py:function.")
+    ] = "digits",
     n: Annotated[
-        int | None, typer.Option("--n", min=2, help="How many images.", show_default="500 of a named source, all of your own")
+        int | None,
+        typer.Option(
+            "--n",
+            min=2,
+            help="How many images.",
+            show_default="500 of a named source, all of your own",
+        ),
     ] = None,
-    norm: Annotated[Norm, typer.Option(help="How perturbations are measured.", case_sensitive=False)] = Norm.linf,
+    norm: Annotated[
+        Norm, typer.Option(help="How perturbations are measured.", case_sensitive=False)
+    ] = Norm.linf,
     eps: Annotated[
         str | None,
-        typer.Option(metavar="RADIUS", help="As 8/255 or 0.031, for pixels from 0 to 1.", show_default="linf 8/255, l2 0.5, l1 12"),
+        typer.Option(
+            metavar="RADIUS",
+            help="As 8/255 or 0.031, for pixels from 0 to 1.",
+            show_default="linf 8/255, l2 0.5, l1 12",
+        ),
     ] = None,
-    attack: Annotated[Attack, typer.Option(help="By which sets of exits are attacked.", case_sensitive=False)] = Attack.pgd_20,
+    attack: Annotated[
+        Attack, typer.Option(help="By which sets of exits are attacked.", case_sensitive=False)
+    ] = Attack.pgd_20,
     subsets: Annotated[
-        Subsets, typer.Option(help="Sets of exits: all, or runs of neighbours.", case_sensitive=False)
+        Subsets,
+        typer.Option(help="Sets of exits: all, or runs of neighbors.", case_sensitive=False),
     ] = Subsets.all,
-    rows: Annotated[Rows, typer.Option(help="Attack every set, or only those that matter.", case_sensitive=False)] = Rows.all,
-    tolerance: Annotated[float, typer.Option(help="When the double oracle stops: what another row may still gain.")] = 0.003,
-    split: Annotated[float, typer.Option(help="Share of the images that build the game.", metavar="SHARE")] = 0.5,
+    rows: Annotated[
+        Rows,
+        typer.Option(help="Attack every set, or only those that matter.", case_sensitive=False),
+    ] = Rows.all,
+    tolerance: Annotated[
+        float, typer.Option(help="When the double oracle stops: what another row may still gain.")
+    ] = 0.003,
+    split: Annotated[
+        float, typer.Option(help="Share of the images that build the game.", metavar="SHARE")
+    ] = 0.5,
     seed: Annotated[int, typer.Option(help="Every random number follows from it.")] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Where to write.", metavar="FOLDER", show_default="runs/game-TARGET-NORM-RADIUS")
+        Path | None,
+        typer.Option(
+            help="Where to write.", metavar="FOLDER", show_default="runs/game-TARGET-NORM-RADIUS"
+        ),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images attacked together.")] = 128,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps.")] = "cpu",
-    root: Annotated[Path | None, typer.Option(help="The folder that holds the data.", metavar="FOLDER")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the record as JSON, and nothing else.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress, no tables: the outcome alone.")] = False,
+    root: Annotated[
+        Path | None, typer.Option(help="The folder that holds the data.", metavar="FOLDER")
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the record as JSON, and nothing else.")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="No progress, no tables: the outcome alone.")
+    ] = False,
 ) -> None:
     """Play attacker against defender on the exits of a network: the best mix of exits, and what is left of it elsewhere."""
     from saddlepoint.cli.progress import Rounds
-    from saddlepoint.report.games.page import write
-    from saddlepoint.run.games.play import run_game
-    from saddlepoint.run.games.spec import GameSpec
-    from saddlepoint.run.spec import checked, radius
+    from saddlepoint.games.reports.page import write
+    from saddlepoint.games.runs.play import run_game
+    from saddlepoint.games.runs.spec import GameSpec
+    from saddlepoint.runs.spec import checked, radius
 
     eps = eps or USUAL_RADIUS[norm]
     radius(eps)
@@ -85,7 +133,8 @@ def game(
         "subsets": subsets.value, "rows": rows.value, "tolerance": tolerance, "split": split, "seed": seed,
         "batch_size": batch_size, "device": device,
     }  # fmt: skip
-    spec, place = checked(GameSpec, asked, "what was asked for"), out or _default_folder(target, norm, eps)
+    spec = checked(GameSpec, asked, "what was asked for")
+    place = out or _default_folder(target, norm, eps)
     refuse_missing_device(spec.device)
     refuse_unwritable(place)
     with aside(), Rounds(errors(), shown=not (json or quiet)) as watch:
@@ -112,8 +161,12 @@ def show(found: GameRecord, place: Path) -> None:
     _matrix(found, place)
     _solution(found)
     rows = [_line(strategy) for strategy in found.strategies]
-    say(f"On {found.scored_on} images that did not build the game, accuracy under attackers who know more and more:")
-    output().print(table(("strategy", "clean", "promised", "AIMER", "expected loss", "per image"), rows))
+    say(
+        f"On {found.scored_on} images that did not build the game, accuracy under attackers who know more and more:"
+    )
+    output().print(
+        table(("strategy", "clean", "promised", "AIMER", "expected loss", "per image"), rows)
+    )
     gains = "; ".join(f"{name} {_points(found.gains[key])}" for name, key in _ATTACKERS)
     say(f"NEED less the best pure answer there, image by image: {gains}.")
 
@@ -122,7 +175,7 @@ _ATTACKERS = (("AIMER", "aimer"), ("expected loss", "expected_loss"), ("per imag
 
 
 def _matrix(found: GameRecord, place: Path) -> None:
-    from saddlepoint.run.games.record import best_pure, support
+    from saddlepoint.games.runs.record import best_pure, support
 
     shown = list(range(len(found.subsets)))
     cut = ""
@@ -130,10 +183,13 @@ def _matrix(found: GameRecord, place: Path) -> None:
         shown = list(dict.fromkeys([*support(found.equilibrium.mix), *best_pure(found)]))[:_WHOLE]
         count = f"{len(shown)} of {len(found.subsets)} columns"
         cut = f"; {count}, those of NEED's mix and the best pure ones (all are in {place / 'game.json'})"
-    say(f"Accuracy in % on the {found.built_on} images of the game, rows attacked, columns answering{cut}:")
+    say(
+        f"Accuracy in % on the {found.built_on} images of the game, rows attacked, columns answering{cut}:"
+    )
     payoff = found.payoff
     rows = [
-        [row.name, *(_cell(float(payoff[a, d]), row.target == found.subsets[d]) for d in shown)] for a, row in enumerate(found.rows)
+        [row.name, *(_cell(float(payoff[a, d]), row.target == found.subsets[d]) for d in shown)]
+        for a, row in enumerate(found.rows)
     ]
     output().print(table(("", *(found.columns[d] for d in shown)), rows))
 
@@ -143,9 +199,10 @@ def _cell(share: float, matched: bool) -> str:
 
 
 def _solution(found: GameRecord) -> None:
-    from saddlepoint.run.games.record import shown
+    from saddlepoint.games.runs.record import shown
 
-    columns, names = found.columns, [row.name for row in found.rows]
+    columns = found.columns
+    names = [row.name for row in found.rows]
     lines = [
         ("restricted value", f"{found.value}; the best pure answer, {_named(found)}: {percent(found.pure_value)}"),
         ("NEED's mix", shown(found.equilibrium.mix, columns)),
@@ -158,7 +215,12 @@ def _solution(found: GameRecord) -> None:
          f"certified to within {found.per_example.gap:.1e}"),
     ]  # fmt: skip
     if found.exploitability is not None:
-        lines.append(("exploitability", f"{100 * found.exploitability:.2f} points when the double oracle stopped"))
+        lines.append(
+            (
+                "exploitability",
+                f"{100 * found.exploitability:.2f} points when the double oracle stopped",
+            )
+        )
     output().print(table(("", ""), lines))
 
 
@@ -168,7 +230,12 @@ def _named(found: GameRecord) -> str:
 
 def _line(strategy: Exposed) -> Sequence[str]:
     estimates = (strategy.aimer, strategy.expected_loss, strategy.per_image)
-    return [strategy.name, percent(strategy.clean.value), percent(strategy.restricted), *map(_span, estimates)]
+    return [
+        strategy.name,
+        percent(strategy.clean.value),
+        percent(strategy.restricted),
+        *map(_span, estimates),
+    ]
 
 
 def _span(estimate: Estimate) -> str:

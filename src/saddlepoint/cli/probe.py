@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saddlepoint.cli.request import USUAL_RADIUS, Norm, images, refuse_missing_device
-from saddlepoint.cli.text import FACTORY, aside, dump, examples, output, say, table
+from saddlepoint.cli.console import FACTORY, aside, dump, examples, output, say, table
+from saddlepoint.cli.options import USUAL_RADIUS, Norm, images, refuse_missing_device
 
 if TYPE_CHECKING:
-    from saddlepoint.auditing.traits import Trait
+    from saddlepoint.audits.probes.traits import Trait
 
 _WORDS = {True: "yes", False: "no", None: "–"}
 
@@ -31,36 +31,61 @@ def add(app: typer.Typer) -> None:
 
 
 def probe(
-    target: Annotated[str, typer.Argument(help="file.py:factory, package.module:factory or zoo:NAME.", metavar="TARGET")],
-    data: Annotated[str, typer.Option(help="A name (`saddlepoint data list`), a .npz file or file.py:function.")] = "digits",
-    norm: Annotated[Norm, typer.Option(help="How perturbations are measured.", case_sensitive=False)] = Norm.linf,
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="file.py:factory, package.module:factory or zoo:NAME.", metavar="TARGET"
+        ),
+    ],
+    data: Annotated[
+        str, typer.Option(help="A name (`saddlepoint data list`), a .npz file or file.py:function.")
+    ] = "digits",
+    norm: Annotated[
+        Norm, typer.Option(help="How perturbations are measured.", case_sensitive=False)
+    ] = Norm.linf,
     eps: Annotated[
         str | None,
-        typer.Option(metavar="RADIUS", help="As 8/255 or 0.031, for pixels from 0 to 1.", show_default="linf 8/255, l2 0.5, l1 12"),
+        typer.Option(
+            metavar="RADIUS",
+            help="As 8/255 or 0.031, for pixels from 0 to 1.",
+            show_default="linf 8/255, l2 0.5, l1 12",
+        ),
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps.")] = "cpu",
-    root: Annotated[Path | None, typer.Option(help="The folder that holds the data.", metavar="FOLDER")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the traits as JSON, and nothing else.")] = False,
+    root: Annotated[
+        Path | None, typer.Option(help="The folder that holds the data.", metavar="FOLDER")
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the traits as JSON, and nothing else.")
+    ] = False,
 ) -> None:
     """Find out what a target is like: random, coupled, remembering, hiding its gradients? And whether it says so."""
-    from saddlepoint.attack.space import Ball
-    from saddlepoint.auditing.admission import placed
-    from saddlepoint.auditing.probe import probe as measure
-    from saddlepoint.auditing.probes.subject import ROWS
+    from saddlepoint.attacks.spaces import Ball
+    from saddlepoint.audits.probes.probe import probe as measure
+    from saddlepoint.audits.probes.subject import ROWS
+    from saddlepoint.audits.target.admission import placed
     from saddlepoint.data import load_data
-    from saddlepoint.run.spec import NORMS, DataSpec, radius
-    from saddlepoint.run.target import resolve
+    from saddlepoint.runs.spec import NORMS, DataSpec, radius
+    from saddlepoint.runs.targets import resolve
 
     refuse_missing_device(device)
-    space, asked = Ball(NORMS[norm.value], radius(eps or USUAL_RADIUS[norm])), DataSpec.model_validate(images(data, ROWS, root))
+    space = Ball(NORMS[norm.value], radius(eps or USUAL_RADIUS[norm]))
+    asked = DataSpec.model_validate(images(data, ROWS, root))
     shown = load_data(asked.name, n=asked.n, root=asked.root)
     with aside():
         found, _ = resolve(target)
-        traits = measure(placed(found, device), shown.x.to(device), shown.y.to(device), threat=space)
+        traits = measure(
+            placed(found, device), shown.x.to(device), shown.y.to(device), threat=space
+        )
     if json:
         dump(traits.record())
         return
-    output().print(table(("trait", "found", "declared", "confidence", "evidence"), [_row(trait) for trait in traits]))
+    output().print(
+        table(
+            ("trait", "found", "declared", "confidence", "evidence"),
+            [_row(trait) for trait in traits],
+        )
+    )
     names = [trait.name for trait in traits if trait.present]
     say(f"Found: {', '.join(names)}." if names else "Nothing of this was found.", style="bold")
     for trait in traits.denied:

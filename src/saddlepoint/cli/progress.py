@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from saddlepoint.cli.text import percent
-from saddlepoint.run.pace import Pace, remaining
+from saddlepoint.cli.console import percent
+from saddlepoint.runs.eta import Pace, remaining
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from saddlepoint.game import Episode
-    from saddlepoint.run.work import Cell, Work
+    from saddlepoint.evaluation import Episode
+    from saddlepoint.runs.work import Cell, Work
 
 Clock = Callable[[], float]
 
@@ -28,15 +28,35 @@ class Watching:
     """A bar on a terminal, a line per cell in a log; nothing if not `shown`. Use it as a context."""
 
     def __init__(
-        self, console: Console, *, title: str = "", folder: Path | None = None, shown: bool = True, clock: Clock = time.monotonic
+        self,
+        console: Console,
+        *,
+        title: str = "",
+        folder: Path | None = None,
+        shown: bool = True,
+        clock: Clock = time.monotonic,
     ) -> None:
         """`folder`: where the run is kept; what it holds already counts for where the images stand."""
-        self._console, self._title, self._folder, self._shown, self._clock = console, title, folder, shown, clock
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[left]}", markup=False))
-        self._bar = Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal))
-        self._pace, self._task, self._started = Pace(()), TaskID(0), clock()
+        self._console = console
+        self._title = title
+        self._folder = folder
+        self._shown = shown
+        self._clock = clock
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.fields[left]}", markup=False),
+        )
+        self._bar = Progress(
+            *columns, console=console, transient=True, disable=not (shown and console.is_terminal)
+        )
+        self._pace = Pace(())
+        self._task = TaskID(0)
+        self._started = clock()
         self._names: tuple[str, ...] = ()
-        self._together, self._total, self._finished = False, 0, 0
+        self._together = False
+        self._total = 0
+        self._finished = 0
         self._standing: dict[int, Tensor] = {}
         self._known: set[Cell] = set()  # cells that count for where the images stand
 
@@ -44,7 +64,12 @@ class Watching:
         self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._bar.stop()
 
     def begin(self, work: Work, missing: Sequence[Cell]) -> None:
@@ -54,23 +79,30 @@ class Watching:
         sizes = [len(rows) for rows in work.plan.job.groups]
         self._names, self._started = tuple(a.name for a in work.plan.adversaries), self._clock()
         self._together = work.plan.job.defense.unit != "example"
-        self._total, self._finished = len(work.keys), len(work.keys) - len(missing)
+        self._total = len(work.keys)
+        self._finished = len(work.keys) - len(missing)
         self._pace = Pace([(adversary, sizes[group]) for group, adversary in missing])
-        self._task = self._bar.add_task(self._title, total=sum(sizes[group] for group, _ in missing), left="")
+        self._task = self._bar.add_task(
+            self._title, total=sum(sizes[group] for group, _ in missing), left=""
+        )
         for remedy in work.remedies:
-            self.say(f"Remedy: {remedy.name} (at most {remedy.passes} passes per image that stands): {remedy.reason}.")
+            self.say(
+                f"Remedy: {remedy.name} (at most {remedy.passes} passes per image that stands): {remedy.reason}."
+            )
         if self._finished > len(self._known):
             self.say(f"{self._finished} of {self._total} cells are finished already.")
         self._recall(work, missing)
 
     def cell(self, cell: Cell, episode: Episode) -> None:
         group, adversary = cell
-        right, passes = episode.correct[0], float(episode.forward.sum() + episode.backward.sum())
+        right = episode.correct[0]
+        passes = float(episode.forward.sum() + episode.backward.sum())
         self._pace.add(adversary, len(right), episode.seconds, passes)
         self._finished += 1
         self._known.add(cell)
         self._stand(group, right)
-        told, left = f"{self._title} {self._names[adversary]}: {self._standing_of(episode)}".strip(), self._left()
+        told = f"{self._title} {self._names[adversary]}: {self._standing_of(episode)}".strip()
+        left = self._left()
         self._bar.update(self._task, advance=len(right), description=told, left=left)
         if not self._console.is_terminal:
             self.say(f"{told}; {left}")
@@ -82,7 +114,7 @@ class Watching:
     def _recall(self, work: Work, missing: Sequence[Cell]) -> None:
         if self._folder is None or not self._shown:
             return
-        from saddlepoint.run.store import Store
+        from saddlepoint.runs.store import Store
 
         for cell in [cell for cell in work.plan.cells if cell not in {*missing, *self._known}]:
             self._known.add(cell)
@@ -100,11 +132,13 @@ class Watching:
 
     def _standing_of(self, episode: Episode) -> str:  # noqa: ARG002
         """Where the images stand after one more cell."""
-        standing, seen = sum(float(t.sum()) for t in self._standing.values()), sum(len(t) for t in self._standing.values())
+        standing = sum(float(t.sum()) for t in self._standing.values())
+        seen = sum(len(t) for t in self._standing.values())
         return f"at most {percent(standing / seen)}, {standing:.0f} of {seen} images stand"
 
     def _left(self) -> str:
-        passes, rest = count(self._pace.passes), self._pace.passes_left()
+        passes = count(self._pace.passes)
+        rest = self._pace.passes_left()
         coming = f", about {count(rest)} to come" if math.isfinite(rest) else ""
         time_left = remaining(self._pace.left(self._clock() - self._started))
         return f"{self._finished} of {self._total} cells, {passes} passes{coming}, {time_left}"
@@ -119,7 +153,9 @@ class Rounds(Watching):
 
     def _standing_of(self, episode: Episode) -> str:
         accuracy = episode.correct.mean(1)
-        return f"columns keep {percent(float(accuracy.amin()))} to {percent(float(accuracy.amax()))}"
+        return (
+            f"columns keep {percent(float(accuracy.amin()))} to {percent(float(accuracy.amax()))}"
+        )
 
 
 def count(number: float) -> str:

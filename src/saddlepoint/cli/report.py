@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from saddlepoint.cli.request import is_game
-from saddlepoint.cli.text import dump, examples, say
+from saddlepoint.cli.console import dump, examples, say
+from saddlepoint.cli.options import is_game
 
 
 def add(app: typer.Typer) -> None:
@@ -36,16 +36,18 @@ def report(
     json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON, and nothing else.")] = False,
 ) -> None:  # fmt: skip
     """Write the HTML report of a saved audit or game again, or a site with a leaderboard of several audits."""
-    from saddlepoint.report.games.page import kept as kept_game
-    from saddlepoint.report.games.page import write as write_game
-    from saddlepoint.report.html import write as write_page
-    from saddlepoint.report.site import write as write_site
-    from saddlepoint.report.subject import kept
+    from saddlepoint.games.reports.page import kept as kept_game
+    from saddlepoint.games.reports.page import write as write_game
+    from saddlepoint.reports.context import kept
+    from saddlepoint.reports.html import write as write_page
+    from saddlepoint.reports.site import write as write_site
 
     out = out or (runs[0] / "report.html" if len(runs) == 1 else Path("site"))
     page = out.suffix.lower() in (".html", ".htm")
     if page and len(runs) > 1:
-        raise ValueError(f"{len(runs)} runs do not fit into one file, {out}. Name a folder: --out site/.")
+        raise ValueError(
+            f"{len(runs)} runs do not fit into one file, {out}. Name a folder: --out site/."
+        )
     games = [run for run in runs if is_game(run)]
     if games and not page:
         raise ValueError(

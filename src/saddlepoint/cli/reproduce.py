@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saddlepoint.cli.text import dump, examples, output, say, table, tell
+from saddlepoint.cli.console import dump, examples, output, say, table, tell
 
 if TYPE_CHECKING:
     from saddlepoint.papers import Experiment
@@ -36,15 +36,26 @@ def add(app: typer.Typer) -> None:
 def reproduce(
     name: Annotated[
         str | None,
-        typer.Argument(help="An experiment, or a paper for all of its experiments; without it, all are listed.", metavar="[NAME]"),
+        typer.Argument(
+            help="An experiment, or a paper for all of its experiments; without it, all are listed.",
+            metavar="[NAME]",
+        ),
     ] = None,
     scale: Annotated[Scale, typer.Option(help="How large.", case_sensitive=False)] = Scale.tiny,
     out: Annotated[
         Path | None,
-        typer.Option(help="Where networks, episodes and results are kept.", metavar="FOLDER", show_default="runs/reproduce-SCALE"),
+        typer.Option(
+            help="Where networks, episodes and results are kept.",
+            metavar="FOLDER",
+            show_default="runs/reproduce-SCALE",
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Weights, images' coins and strategies follow from it.")] = 0,
-    json: Annotated[bool, typer.Option("--json", help="Print a list of records as JSON, and nothing else.")] = False,
+    seed: Annotated[
+        int, typer.Option(help="Weights, images' coins and strategies follow from it.")
+    ] = 0,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print a list of records as JSON, and nothing else.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not say how far it is.")] = False,
 ) -> None:
     """Make a table or figure of a paper again. An interrupted reproduction goes on where it was."""
@@ -61,7 +72,9 @@ def reproduce(
     folder = out or Path("runs") / f"reproduce-{scale.value}"
     records = []
     for experiment in found:
-        result, record = make(experiment, Request(folder, scale.value, seed, silent if quiet or json else tell))
+        result, record = make(
+            experiment, Request(folder, scale.value, seed, silent if quiet or json else tell)
+        )
         records.append(result.record())
         if not json:
             say(of_result(result))
@@ -74,7 +87,14 @@ def reproduce(
 
 def _list(experiments: list[Experiment], json: bool) -> None:
     if json:
-        dump([{"name": one.name, "title": one.title, "reports": one.reports} for one in experiments])
+        dump(
+            [{"name": one.name, "title": one.title, "reports": one.reports} for one in experiments]
+        )
         return
-    output().print(table(("name", "what", "the paper reports"), [[one.name, one.title, one.reports] for one in experiments]))
+    output().print(
+        table(
+            ("name", "what", "the paper reports"),
+            [[one.name, one.title, one.reports] for one in experiments],
+        )
+    )
     say("Run one with: saddlepoint reproduce NAME --scale tiny")

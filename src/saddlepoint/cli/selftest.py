@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saddlepoint.cli.request import Budget
-from saddlepoint.cli.text import dump, examples, output, percent, say, table, tell
+from saddlepoint.cli.console import dump, examples, output, percent, say, table, tell
+from saddlepoint.cli.options import Budget
 
 if TYPE_CHECKING:
-    from saddlepoint.selftesting import Line
+    from saddlepoint.selftests import Line
 
 _WRONG = 1  # exit code of an evaluator that missed a truth
 
@@ -40,25 +40,41 @@ def add(app: typer.Typer) -> None:
 
 
 def selftest(
-    case: Annotated[list[str] | None, typer.Option("--case", help="One case; may be given again.", show_default="all")] = None,
+    case: Annotated[
+        list[str] | None,
+        typer.Option("--case", help="One case; may be given again.", show_default="all"),
+    ] = None,
     evaluator: Annotated[
         list[Who] | None,
-        typer.Option(help="Who is tested; may be given again.", show_default="ours", case_sensitive=False),
+        typer.Option(
+            help="Who is tested; may be given again.", show_default="ours", case_sensitive=False
+        ),
     ] = None,
-    budget: Annotated[Budget, typer.Option(help="Of our own audits.", case_sensitive=False)] = Budget.standard,
-    listed: Annotated[bool, typer.Option("--list", help="Say what the cases are, and stop.")] = False,
+    budget: Annotated[
+        Budget, typer.Option(help="Of our own audits.", case_sensitive=False)
+    ] = Budget.standard,
+    listed: Annotated[
+        bool, typer.Option("--list", help="Say what the cases are, and stop.")
+    ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Keep the record; what the file holds of others stays.", metavar="FILE.json")
+        Path | None,
+        typer.Option(
+            help="Keep the record; what the file holds of others stays.", metavar="FILE.json"
+        ),
     ] = None,
-    page: Annotated[Path | None, typer.Option(help="Write the record as a page.", metavar="FILE.md")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the record as JSON, and nothing else.")] = False,
+    page: Annotated[
+        Path | None, typer.Option(help="Write the record as a page.", metavar="FILE.md")
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the record as JSON, and nothing else.")
+    ] = False,
 ) -> None:
-    """Attack defences whose robust accuracy is known, and compare: does the evaluator find the truth, and say so if not?"""
-    from saddlepoint.selftesting import CASES
-    from saddlepoint.selftesting.page import record, text, write
-    from saddlepoint.selftesting.peers import evaluators
-    from saddlepoint.selftesting.score import chosen
-    from saddlepoint.selftesting.score import selftest as test
+    """Attack defenses whose robust accuracy is known, and compare: does the evaluator find the truth, and say so if not?"""
+    from saddlepoint.selftests import CASES
+    from saddlepoint.selftests.page import record, text, write
+    from saddlepoint.selftests.peers import evaluators
+    from saddlepoint.selftests.score import chosen
+    from saddlepoint.selftests.score import selftest as test
 
     if listed:
         output().print(table(("case", "why"), [[one.name, one.why] for one in CASES]))
@@ -83,7 +99,9 @@ def selftest(
 def _progress(line: Line) -> None:
     said = "failed" if line.report is None else percent(line.report.robust_accuracy)
     told = "deceived" if line.deceived else line.outcome
-    tell(f"{line.case}: truth {line.truth} %, said {said}: {told}{f' ({line.error})' if line.error else ''}")
+    tell(
+        f"{line.case}: truth {line.truth} %, said {said}: {told}{f' ({line.error})' if line.error else ''}"
+    )
 
 
 def _command(who: list[Who], budget: Budget) -> str:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saddlepoint.cli.text import dump, errors, examples, output, say
+from saddlepoint.cli.console import dump, errors, examples, output, say
 
 if TYPE_CHECKING:
-    from saddlepoint.train import Recipe
+    from saddlepoint.training import Recipe
     from saddlepoint.zoo import Entry
 
 
@@ -28,31 +28,56 @@ def add(app: typer.Typer) -> None:
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(help="A recipe of the package, such as digits-pgd.", metavar="RECIPE")],
-    seed: Annotated[int, typer.Option(help="Initial weights, order and adversaries follow from it.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Where to write.", metavar="FOLDER", show_default="runs/train-RECIPE")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew where an interrupted run could go on.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the record as JSON, and nothing else.")] = False,
+    recipe: Annotated[
+        str, typer.Argument(help="A recipe of the package, such as digits-pgd.", metavar="RECIPE")
+    ],
+    seed: Annotated[
+        int, typer.Option(help="Initial weights, order and adversaries follow from it.")
+    ] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where to write.", metavar="FOLDER", show_default="runs/train-RECIPE"),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start anew where an interrupted run could go on.")
+    ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the record as JSON, and nothing else.")
+    ] = False,
 ) -> None:
     """Train a model of the zoo again, measure it, and write weights and record. An interrupted run goes on where it was.
 
-    What a defence learns takes a minute, and begins anew.
+    What a defense learns takes a minute, and begins anew.
     """
     from saddlepoint.cli.zoo import scores as scored
-    from saddlepoint.train import recipe as find
+    from saddlepoint.training import recipe as find
     from saddlepoint.zoo.embedded import KITS, make
 
     folder = out or Path("runs") / f"train-{recipe}"
     if recipe in KITS:
         done = make(KITS[recipe], folder, seed=seed)
     else:
-        done = _rebuilt(find(recipe, beside=tuple(KITS)), folder, seed, resume=not fresh, quiet=json)
+        done = _rebuilt(
+            find(recipe, beside=tuple(KITS)), folder, seed, resume=not fresh, quiet=json
+        )
     if json:
         files = {"weights": f"{recipe}.safetensors"} if done.sha256 else {}
-        dump({**asdict(done), **{kind: str(folder / file) for kind, file in {**files, "record": f"{recipe}.json"}.items()}})
+        dump(
+            {
+                **asdict(done),
+                **{
+                    kind: str(folder / file)
+                    for kind, file in {**files, "record": f"{recipe}.json"}.items()
+                },
+            }
+        )
         return
     output().print(scored([done]))
-    written = f"{folder / recipe}.safetensors, {folder / recipe}.json" if done.sha256 else f"{folder / recipe}.json"
+    written = (
+        f"{folder / recipe}.safetensors, {folder / recipe}.json"
+        if done.sha256
+        else f"{folder / recipe}.json"
+    )
     say(f"{'Weights and record' if done.sha256 else 'Record'}: {written}")
     say(f"Audit it with: saddlepoint audit zoo:{folder / recipe} --eps {done.measured.radius:g}")
 
@@ -60,15 +85,19 @@ def train(
 def _rebuilt(chosen: Recipe, folder: Path, seed: int, *, resume: bool, quiet: bool) -> Entry:
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from saddlepoint.train import Epoch, rebuild
+    from saddlepoint.training import Epoch, rebuild
 
     console = errors()
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
+    with Progress(
+        *columns, console=console, transient=True, disable=quiet or not console.is_terminal
+    ) as bar:
         task = bar.add_task(chosen.name, total=chosen.epochs)
 
         def tell(epoch: Epoch) -> None:
-            scores = f"loss {epoch.loss:.3f}, dev {epoch.clean:.3f} clean, {epoch.selected:.3f} attacked"
+            scores = (
+                f"loss {epoch.loss:.3f}, dev {epoch.clean:.3f} clean, {epoch.selected:.3f} attacked"
+            )
             scores += f", residual {epoch.residual:.2g}" if epoch.residual is not None else ""
             told = f"epoch {epoch.number} of {chosen.epochs}: {scores}"
             bar.update(task, completed=epoch.number, description=told)

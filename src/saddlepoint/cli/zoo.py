@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saddlepoint.cli.text import examples, output, percent, say, table
+from saddlepoint.cli.console import examples, output, percent, say, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,15 +16,24 @@ if TYPE_CHECKING:
 
 
 def add(app: typer.Typer) -> None:
-    app.command("zoo", epilog=examples("saddlepoint zoo", "saddlepoint zoo --json", "saddlepoint audit zoo:digits-pgd --eps 0.15"))(
-        zoo
-    )
+    app.command(
+        "zoo",
+        epilog=examples(
+            "saddlepoint zoo",
+            "saddlepoint zoo --json",
+            "saddlepoint audit zoo:digits-pgd --eps 0.15",
+        ),
+    )(zoo)
 
 
-def zoo(json: Annotated[bool, typer.Option("--json", help="Print the records as JSON, and nothing else.")] = False) -> None:
-    """List the trained models and the defences of the package with what they were measured to score.
+def zoo(
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the records as JSON, and nothing else.")
+    ] = False,
+) -> None:
+    """List the trained models and the defenses of the package with what they were measured to score.
 
-    Adaptive defences also say what they do, as Croce et al. 2022 sort them.
+    Adaptive defenses also say what they do, as Croce et al. 2022 sort them.
     """
     from saddlepoint.zoo import entry, names
     from saddlepoint.zoo.adaptive.taxonomy import BLOCKS, PRINCIPLES, surveyed
@@ -33,11 +42,14 @@ def zoo(json: Annotated[bool, typer.Option("--json", help="Print the records as 
     if json:
         import json as notation
 
-        told = [{**asdict(one), "taxonomy": asdict(row) if (row := surveyed(one.defense)) else None} for one in entries]
+        told = [
+            {**asdict(one), "taxonomy": asdict(row) if (row := surveyed(one.defense)) else None}
+            for one in entries
+        ]
         typer.echo(notation.dumps(told, indent=1))
         return
     output().print(scores([one for one in entries if not one.defense]))
-    output().print(defences([one for one in entries if one.defense]))
+    output().print(defenses([one for one in entries if one.defense]))
     legend = [*PRINCIPLES.items(), *BLOCKS.items()]
     say("; ".join(f"{short}: {words}" for short, words in legend) + " (Croce et al. 2022, Sec. 2).")
     say("Audit one with: saddlepoint audit zoo:NAME --eps RADIUS")
@@ -55,22 +67,49 @@ def scores(entries: list[Entry]) -> Table:
         ]
         for one in entries
     ]
-    return table(("name", "data", "weights", "trained at", "measured at", "clean", "worst case"), rows)
+    return table(
+        ("name", "data", "weights", "trained at", "measured at", "clean", "worst case"), rows
+    )
 
 
-def defences(entries: list[Entry]) -> Table:
-    """Names, what the defence does, the network it stands on, and accuracies."""
+def defenses(entries: list[Entry]) -> Table:
+    """Names, what the defense does, the network it stands on, and accuracies."""
     from saddlepoint.zoo.adaptive.taxonomy import surveyed
 
     rows = []
     for one in entries:
         row = surveyed(one.defense)
         does = (row.principle, ", ".join(row.blocks)) if row else ("–", "–")
-        rows.append([one.name, one.defense, *does, one.net, str(one.parameters), *_measured(one), str(one.measured.n)])
-    head = ("name", "defence", "principle", "blocks", "network", "weights", "measured at", "clean", "worst case", "images")
+        rows.append(
+            [
+                one.name,
+                one.defense,
+                *does,
+                one.net,
+                str(one.parameters),
+                *_measured(one),
+                str(one.measured.n),
+            ]
+        )
+    head = (
+        "name",
+        "defense",
+        "principle",
+        "blocks",
+        "network",
+        "weights",
+        "measured at",
+        "clean",
+        "worst case",
+        "images",
+    )
     return table(head, rows)
 
 
 def _measured(one: Entry) -> tuple[str, str, str]:
     accuracy = one.measured.accuracy
-    return f"L{one.measured.p} {one.measured.radius:g}", percent(accuracy["clean"]), percent(accuracy["worst case"])
+    return (
+        f"L{one.measured.p} {one.measured.radius:g}",
+        percent(accuracy["clean"]),
+        percent(accuracy["worst case"]),
+    )

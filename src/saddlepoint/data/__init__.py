@@ -1,4 +1,4 @@
-"""Labelled images: what is in the package, what was downloaded, and what the user brings.
+"""Labeled images: what is in the package, what was downloaded, and what the user brings.
 
 >>> from saddlepoint.data import load_data
 >>> load_data("digits")

@@ -11,7 +11,18 @@ from saddlepoint.data.files import find_folder, read_bytes
 from saddlepoint.data.record import Array, Data, DataError, Split, from_arrays
 from saddlepoint.data.unpickle import unpickle_arrays
 
-_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_CLASSES = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
 _FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py")
 _PIXELS = 3 * 32 * 32
 ROWS_PER_FILE = 10_000  # the layouts declare no size of their own, so a file cut at a row's end is known by this
@@ -47,16 +58,27 @@ def _read_binary(path: Path) -> tuple[Array, Array]:
 def _read_pickle(path: Path) -> tuple[Array, Array]:
     """A dictionary with `data` [rows, 3072] of bytes and a list of `labels`."""
     batch = unpickle_arrays(read_bytes(path), str(path))
-    x, y = batch.get("data"), batch.get("labels")
+    x = batch.get("data")
+    y = batch.get("labels")
     if not isinstance(x, np.ndarray) or x.dtype != np.uint8 or x.shape != (ROWS_PER_FILE, _PIXELS):
         found = f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else f"keys {sorted(batch)}"
-        raise DataError(f"{path}: expected `data` of uint8 ({ROWS_PER_FILE}, {_PIXELS}), found {found}. Get the file again.")
-    if not isinstance(y, list) or len(y) != ROWS_PER_FILE or not all(type(label) is int for label in y):
-        raise DataError(f"{path}: expected `labels`, a list of {ROWS_PER_FILE} whole numbers. Get the file again.")
+        raise DataError(
+            f"{path}: expected `data` of uint8 ({ROWS_PER_FILE}, {_PIXELS}), found {found}. Get the file again."
+        )
+    if (
+        not isinstance(y, list)
+        or len(y) != ROWS_PER_FILE
+        or not all(type(label) is int for label in y)
+    ):
+        raise DataError(
+            f"{path}: expected `labels`, a list of {ROWS_PER_FILE} whole numbers. Get the file again."
+        )
     return x, np.array(y, dtype=np.int64)
 
 
 def _present(path: Path) -> Path:
     if not path.exists():
-        raise DataError(f"cifar10: {path} is missing beside the other files. Run `saddlepoint data pull cifar10`.")
+        raise DataError(
+            f"cifar10: {path} is missing beside the other files. Run `saddlepoint data pull cifar10`."
+        )
     return path

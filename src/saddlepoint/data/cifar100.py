@@ -44,7 +44,9 @@ _TREE = {
 }
 COARSE = tuple(_TREE)
 FINE = tuple(sorted(name for names in _TREE.values() for name in names.split()))
-COARSE_OF = tuple(next(k for k, names in enumerate(_TREE.values()) if fine in names.split()) for fine in FINE)
+COARSE_OF = tuple(
+    next(k for k, names in enumerate(_TREE.values()) if fine in names.split()) for fine in FINE
+)
 
 
 class _Rows(NamedTuple):
@@ -62,7 +64,9 @@ def load_cifar100(roots: Sequence[Path], split: Split, n: int | None) -> Data:
 def load_cifar100_coarse(roots: Sequence[Path], split: Split, n: int | None) -> Data:
     """The same images, of 20 classes."""
     rows = _read(roots, split)
-    return from_arrays("cifar100-coarse", rows.x[:n].reshape(-1, 3, 32, 32), rows.coarse[:n], COARSE)
+    return from_arrays(
+        "cifar100-coarse", rows.x[:n].reshape(-1, 3, 32, 32), rows.coarse[:n], COARSE
+    )
 
 
 def _read(roots: Sequence[Path], split: Split) -> _Rows:
@@ -72,7 +76,9 @@ def _read(roots: Sequence[Path], split: Split) -> _Rows:
     path = binary if binary.exists() else folder / split
     rows = _read_binary(path, ROWS[split]) if path == binary else _read_pickle(path, ROWS[split])
     # Neither layout has a checksum inside; two labels that must agree are nearly one.
-    wrong = np.flatnonzero(np.array([*COARSE_OF, -1])[np.minimum(rows.fine, len(FINE))] != rows.coarse)
+    wrong = np.flatnonzero(
+        np.array([*COARSE_OF, -1])[np.minimum(rows.fine, len(FINE))] != rows.coarse
+    )
     if wrong.size:
         row = int(wrong[0])
         raise DataError(
@@ -84,7 +90,8 @@ def _read(roots: Sequence[Path], split: Split) -> _Rows:
 
 def _read_binary(path: Path, count: int) -> _Rows:
     """Rows of a coarse label byte, a fine label byte and 3072 pixel bytes: red, green, blue planes, each row by row."""
-    content, size = read_bytes(path), 2 + _PIXELS
+    content = read_bytes(path)
+    size = 2 + _PIXELS
     if len(content) != count * size:
         raise DataError(
             f"{path} should be {count * size} bytes ({count} rows of {size}), found {len(content)}. It is damaged or cut "
@@ -100,11 +107,21 @@ def _read_pickle(path: Path, count: int) -> _Rows:
     x = batch.get("data")
     if not isinstance(x, np.ndarray) or x.dtype != np.uint8 or x.shape != (count, _PIXELS):
         found = f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else f"keys {sorted(batch)}"
-        raise DataError(f"{path}: expected `data` of uint8 ({count}, {_PIXELS}), found {found}. Get the file again.")
-    return _Rows(x, *(_labels(path, batch.get(key), key, count) for key in ("coarse_labels", "fine_labels")))
+        raise DataError(
+            f"{path}: expected `data` of uint8 ({count}, {_PIXELS}), found {found}. Get the file again."
+        )
+    return _Rows(
+        x, *(_labels(path, batch.get(key), key, count) for key in ("coarse_labels", "fine_labels"))
+    )
 
 
 def _labels(path: Path, found: object, key: str, count: int) -> Array:
-    if not isinstance(found, list) or len(found) != count or not all(type(label) is int for label in found):
-        raise DataError(f"{path}: expected `{key}`, a list of {count} whole numbers. Get the file again.")
+    if (
+        not isinstance(found, list)
+        or len(found) != count
+        or not all(type(label) is int for label in found)
+    ):
+        raise DataError(
+            f"{path}: expected `{key}`, a list of {count} whole numbers. Get the file again."
+        )
     return np.array(found, dtype=np.int64)

@@ -24,7 +24,9 @@ def load_factory(spec: str, split: Split, n: int | None) -> Data:
     except LocateError as error:
         raise DataError(str(error)) from error
     if not callable(factory):
-        raise DataError(f"{spec} is {type(factory).__name__}, expected a function that returns (x, y) or Data.")
+        raise DataError(
+            f"{spec} is {type(factory).__name__}, expected a function that returns (x, y) or Data."
+        )
     accepted = _accepted(factory, {"split": split, "n": n})
     try:
         made = factory(**accepted)
@@ -37,7 +39,9 @@ def load_factory(spec: str, split: Split, n: int | None) -> Data:
         raise DataError(f"{spec} returned {type(made).__name__}, expected (x, y) or Data.")
     x, y = (_array(part) for part in made)
     if x.ndim != 4 or len(x) != len(y):
-        raise DataError(f"{spec} returned x {list(x.shape)} and y {list(y.shape)}, expected [N, C, H, W] and [N].")
+        raise DataError(
+            f"{spec} returned x {list(x.shape)} and y {list(y.shape)}, expected [N, C, H, W] and [N]."
+        )
     return from_arrays(name, x[:n], y[:n], numbered(y))
 
 

@@ -26,7 +26,9 @@ def data_roots(root: str | Path | None) -> tuple[Path, ...]:
     return (Path(chosen).expanduser() if chosen else _cache_folder(), SYSTEM_FOLDER)
 
 
-def find_folder(name: str, roots: Sequence[Path], folders: Sequence[str], any_of: Sequence[str]) -> Path:
+def find_folder(
+    name: str, roots: Sequence[Path], folders: Sequence[str], any_of: Sequence[str]
+) -> Path:
     """The first folder that exists with one of the files `any_of` in it, or an error that lists where we looked.
 
     A root may also be the folder itself, if its own name says so: the files of MNIST and Fashion-MNIST have the same
@@ -41,7 +43,9 @@ def find_folder(name: str, roots: Sequence[Path], folders: Sequence[str], any_of
 
 def missing(name: str, looked: Sequence[Path], any_of: Sequence[str]) -> DataError:
     """The error for files that are in none of the places, with what to do."""
-    places = "".join(f"\n  {place}{'' if place.is_dir() else ' (no such folder)'}" for place in looked)
+    places = "".join(
+        f"\n  {place}{'' if place.is_dir() else ' (no such folder)'}" for place in looked
+    )
     pull = f"Run `saddlepoint data pull {name}`, or say" if name in PULLABLE else "Say"
     return DataError(
         f"{name}: looked for {' or '.join(any_of)} in{places}\nand found none. {pull} where the files are with "
@@ -81,7 +85,9 @@ def is_web_page(path: Path) -> bool:
 def _places(root: Path, folders: Sequence[str]) -> list[Path]:
     below = [root / folder for folder in folders]
     own = root.absolute().parts
-    itself = any(own[-len(parts) :] == parts for parts in (Path(folder).parts for folder in folders))
+    itself = any(
+        own[-len(parts) :] == parts for parts in (Path(folder).parts for folder in folders)
+    )
     return [root, *below] if itself else below
 
 

@@ -75,7 +75,9 @@ def load_gtsrb(roots: Sequence[Path], split: Split, n: int | None) -> Data:
         return _from_npz("gtsrb", folder / npz, SIGNS, n)
     listed = _training_files(folder) if split == "train" else _test_files(folder)
     if not listed:
-        raise DataError(f"gtsrb: {folder} lists no {split} images. Run `saddlepoint data pull gtsrb`.")
+        raise DataError(
+            f"gtsrb: {folder} lists no {split} images. Run `saddlepoint data pull gtsrb`."
+        )
     paths, y = zip(*listed[:n], strict=True)
     return Data("gtsrb", torch.stack([_image(path) for path in paths]), torch.tensor(y), SIGNS)
 
@@ -83,7 +85,9 @@ def load_gtsrb(roots: Sequence[Path], split: Split, n: int | None) -> Data:
 def load_gtsrb10(roots: Sequence[Path], split: Split, n: int | None) -> Data:
     """Signs 0 to 9 only, from `train.npz` and `test.npz` in the folder `gtsrb10`, in the order of the file."""
     file = f"{split}.npz"
-    return _from_npz("gtsrb10", find_folder("gtsrb10", roots, ("gtsrb10",), (file,)) / file, SIGNS[:10], n)
+    return _from_npz(
+        "gtsrb10", find_folder("gtsrb10", roots, ("gtsrb10",), (file,)) / file, SIGNS[:10], n
+    )
 
 
 def _from_npz(name: str, path: Path, classes: Sequence[str], n: int | None) -> Data:
@@ -106,14 +110,21 @@ def _test_files(folder: Path) -> list[tuple[Path, int]]:
 def _rows(table: Path, images: Path) -> Iterable[tuple[Path, int]]:
     with table.open(newline="") as file:
         for row in csv.DictReader(file, delimiter=";", skipinitialspace=True):
-            name, label = row.get("Filename"), row.get("ClassId")
+            name = row.get("Filename")
+            label = row.get("ClassId")
             if not name or not label or not label.isdigit():
-                raise DataError(f"{table}: expected columns Filename and ClassId separated by ';', found {row}.")
+                raise DataError(
+                    f"{table}: expected columns Filename and ClassId separated by ';', found {row}."
+                )
             yield images / name, int(label)
 
 
 def _image(path: Path) -> Tensor:
     if not path.exists():
-        raise DataError(f"gtsrb: {path} is listed but missing. The folder is not whole: run `saddlepoint data pull gtsrb`.")
-    pixels = torch.tensor(read_ppm(path), dtype=torch.float32).permute(2, 0, 1)[None] / 255  # [1, 3, H, W]
+        raise DataError(
+            f"gtsrb: {path} is listed but missing. The folder is not whole: run `saddlepoint data pull gtsrb`."
+        )
+    pixels = (
+        torch.tensor(read_ppm(path), dtype=torch.float32).permute(2, 0, 1)[None] / 255
+    )  # [1, 3, H, W]
     return interpolate(pixels, size=(_SIDE, _SIDE), mode="bilinear", antialias=True)[0].clamp(0, 1)

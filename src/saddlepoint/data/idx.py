@@ -12,13 +12,26 @@ import numpy as np
 from saddlepoint.data.files import find_folder, read_bytes
 from saddlepoint.data.record import Array, Data, DataError, Split, from_arrays
 
-_FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+_FASHION = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
 _UNSIGNED_BYTE = 0x08
 
 
 def load_mnist(roots: Sequence[Path], split: Split, n: int | None) -> Data:
     """60000 train and 10000 test digits [1, 28, 28]; the four files, plain or .gz, in `mnist/` or `MNIST/raw/`."""
-    return _load("mnist", ("mnist", "MNIST/raw"), [str(digit) for digit in range(10)], roots, split, n)
+    return _load(
+        "mnist", ("mnist", "MNIST/raw"), [str(digit) for digit in range(10)], roots, split, n
+    )
 
 
 def load_fashion_mnist(roots: Sequence[Path], split: Split, n: int | None) -> Data:
@@ -40,7 +53,9 @@ def read_idx(path: Path) -> Array:
         )
     start = 4 + 4 * content[3]
     if len(content) < start:
-        raise DataError(f"{path} ends inside its header. It was cut short: delete it and pull it again.")
+        raise DataError(
+            f"{path} ends inside its header. It was cut short: delete it and pull it again."
+        )
     shape = struct.unpack(f">{content[3]}I", content[4:start])
     if len(content) - start != math.prod(shape):
         raise DataError(
@@ -50,15 +65,28 @@ def read_idx(path: Path) -> Array:
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
-def _load(name: str, folders: Sequence[str], classes: Sequence[str], roots: Sequence[Path], split: Split, n: int | None) -> Data:
+def _load(
+    name: str,
+    folders: Sequence[str],
+    classes: Sequence[str],
+    roots: Sequence[Path],
+    split: Split,
+    n: int | None,
+) -> Data:
     stem = "train" if split == "train" else "t10k"
-    images, labels = f"{stem}-images-idx3-ubyte", f"{stem}-labels-idx1-ubyte"
+    images = f"{stem}-images-idx3-ubyte"
+    labels = f"{stem}-labels-idx1-ubyte"
     folder = find_folder(name, roots, folders, (images, f"{images}.gz"))
-    x, y = read_idx(_plain_or_gz(name, folder, images)), read_idx(_plain_or_gz(name, folder, labels))
+    x = read_idx(_plain_or_gz(name, folder, images))
+    y = read_idx(_plain_or_gz(name, folder, labels))
     if x.ndim != 3 or y.ndim != 1:
-        raise DataError(f"{name}: expected images [N, H, W] and labels [N] in {folder}, found {x.shape} and {y.shape}.")
+        raise DataError(
+            f"{name}: expected images [N, H, W] and labels [N] in {folder}, found {x.shape} and {y.shape}."
+        )
     if len(x) != len(y):
-        raise DataError(f"{name}: {folder} has {len(x)} images and {len(y)} labels; the files are not of one set.")
+        raise DataError(
+            f"{name}: {folder} has {len(x)} images and {len(y)} labels; the files are not of one set."
+        )
     return from_arrays(name, x[:n, None], y[:n], classes)  # cut while it is still bytes
 
 
@@ -66,4 +94,6 @@ def _plain_or_gz(name: str, folder: Path, stem: str) -> Path:
     for path in (folder / stem, folder / f"{stem}.gz"):
         if path.exists():
             return path
-    raise DataError(f"{name}: {folder} has no {stem} or {stem}.gz beside the other files. Run `saddlepoint data pull {name}`.")
+    raise DataError(
+        f"{name}: {folder} has no {stem} or {stem}.gz beside the other files. Run `saddlepoint data pull {name}`."
+    )

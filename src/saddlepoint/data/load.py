@@ -1,4 +1,4 @@
-"""`load_data`: every source of labelled images under one name."""
+"""`load_data`: every source of labeled images under one name."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ SOURCES: Mapping[str, Callable[[Sequence[Path], Split, int | None], Data]] = {
 }
 
 
-def load_data(name: str, *, split: Split = "test", n: int | None = None, root: str | Path | None = None) -> Data:
-    """Labelled images by name: `x, y = load_data("digits", n=100)`.
+def load_data(
+    name: str, *, split: Split = "test", n: int | None = None, root: str | Path | None = None
+) -> Data:
+    """Labeled images by name: `x, y = load_data("digits", n=100)`.
 
     `name` is one of `SOURCES`, a path ending in `.npz`, a folder with `train.npz` and `test.npz`, or a function:
     `package.module:function`, `file.py:function`. Only `digits` comes with the package; `pull` downloads the others.
@@ -72,4 +74,6 @@ def unknown(name: str, known: Mapping[str, object]) -> DataError:
 
 
 def _here_or_below(path: Path, roots: Sequence[Path]) -> Path:
-    return next((place for place in (path, *(root / path for root in roots)) if place.is_file()), path)
+    return next(
+        (place for place in (path, *(root / path for root in roots)) if place.is_file()), path
+    )

@@ -37,31 +37,43 @@ def load_npz(path: Path, split: Split, n: int | None) -> Data:
 def read_npz(path: Path, split: Split = "test") -> Arrays:
     """Images as [N, C, H, W], labels and class names of one file; never unpickles."""
     if not path.is_file():
-        raise DataError(f"There is no file {path}. Check the path; a relative one starts at {Path.cwd()}.")
+        raise DataError(
+            f"There is no file {path}. Check the path; a relative one starts at {Path.cwd()}."
+        )
     refuse_web_page(path)
     try:
         with path.open("rb") as file:  # ours to close: numpy leaves a damaged one open
             stored = np.load(file, allow_pickle=False)
             if not isinstance(stored, np.lib.npyio.NpzFile):
-                raise DataError(f"{path} is a single array; store images and labels: np.savez(path, x=x, y=y).")
+                raise DataError(
+                    f"{path} is a single array; store images and labels: np.savez(path, x=x, y=y)."
+                )
             entries = {key: stored[key] for key in stored.files if key in _read_keys(split)}
             found = sorted(stored.files)
     except DataError:
         raise
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path} is not a whole .npz file of plain arrays ({error}). Write it again.") from error
+        raise DataError(
+            f"{path} is not a whole .npz file of plain arrays ({error}). Write it again."
+        ) from error
     x, y = _pair(path, entries, found, split)
     if len(x) != len(y):
-        raise DataError(f"{path}: x has {len(x)} images and y has {len(y)} labels; give one label per image.")
+        raise DataError(
+            f"{path}: x has {len(x)} images and y has {len(y)} labels; give one label per image."
+        )
     names = tuple(str(name) for name in entries["classes"]) if "classes" in entries else numbered(y)
-    return Arrays(_channels_first(path, x, str(entries["layout"]) if "layout" in entries else None), y, names)
+    return Arrays(
+        _channels_first(path, x, str(entries["layout"]) if "layout" in entries else None), y, names
+    )
 
 
 def _read_keys(split: Split) -> tuple[str, ...]:
     return ("x", "y", f"x_{split}", f"y_{split}", "classes", "layout")
 
 
-def _pair(path: Path, entries: Mapping[str, Array], found: Sequence[str], split: Split) -> tuple[Array, Array]:
+def _pair(
+    path: Path, entries: Mapping[str, Array], found: Sequence[str], split: Split
+) -> tuple[Array, Array]:
     for x, y in (("x", "y"), (f"x_{split}", f"y_{split}")):
         if x in entries and y in entries:
             return entries[x], entries[y]
@@ -75,9 +87,12 @@ def _channels_first(path: Path, x: Array, layout: str | None) -> Array:
     if x.ndim == 3:
         return x[:, None]
     if x.ndim != 4:
-        raise DataError(f"{path}: expected x of shape [N, C, H, W], [N, H, W, C] or [N, H, W], found {list(x.shape)}.")
+        raise DataError(
+            f"{path}: expected x of shape [N, C, H, W], [N, H, W, C] or [N, H, W], found {list(x.shape)}."
+        )
     if layout is None:
-        first, last = x.shape[1] in _CHANNELS, x.shape[3] in _CHANNELS
+        first = x.shape[1] in _CHANNELS
+        last = x.shape[3] in _CHANNELS
         if first == last:
             raise DataError(
                 f"{path}: cannot tell whether x {list(x.shape)} is NCHW or NHWC. Say so in the file: "

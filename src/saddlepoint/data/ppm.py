@@ -20,10 +20,14 @@ def read_ppm(path: Path) -> Array:
     content = read_bytes(path)
     header = _HEADER.match(content)
     if header is None:
-        raise DataError(f"{path} is not a binary PPM image: it should begin with P6 and its size, found {content[:8]!r}.")
+        raise DataError(
+            f"{path} is not a binary PPM image: it should begin with P6 and its size, found {content[:8]!r}."
+        )
     width, height, largest = (int(number) for number in header.groups())
     if largest != 255:
-        raise DataError(f"{path}: expected one byte per value (largest value 255), found largest value {largest}.")
+        raise DataError(
+            f"{path}: expected one byte per value (largest value 255), found largest value {largest}."
+        )
     pixels = content[header.end() :]
     if len(pixels) != width * height * 3 or not pixels:
         raise DataError(

@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TransferSpeedColumn,
+)
 
 
 class ProgressRow:
     """One file. pooch sets `total`, then calls `update` with the bytes of each chunk, `reset` and `close`."""
 
     def __init__(self, display: Progress, task: TaskID) -> None:
-        self._display, self._task = display, task
-        self._total, self._done = 0, 0
+        self._display = display
+        self._task = task
+        self._total = 0
+        self._done = 0
 
     @property
     def total(self) -> int:
@@ -39,6 +48,11 @@ class ProgressRow:
 @contextmanager
 def progress_rows(shown: bool) -> Iterator[Callable[[str], ProgressRow]]:
     """A function that adds a row under a file's name; nothing is printed unless `shown`."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
     with Progress(*columns, disable=not shown) as display:
         yield lambda name: ProgressRow(display, display.add_task(name, total=None))

@@ -19,14 +19,18 @@ from saddlepoint.data.remote import PULLABLE, Remote
 __all__ = ["PULLABLE", "pull"]
 
 
-def pull(name: str, *, root: str | Path | None = None, base_url: str | None = None, progress: bool = True) -> Path:
+def pull(
+    name: str, *, root: str | Path | None = None, base_url: str | None = None, progress: bool = True
+) -> Path:
     """Download the files of `name` into `root/name`, and return that folder.
 
     `root` is found as by `load_data`. `base_url` is a mirror: the files are asked for there, by name. What is in place
     and has the right checksum is not downloaded again; a file that differs is replaced.
     """
     if name in SOURCES and name not in PULLABLE:
-        raise DataError(f"There is nothing to pull for {name!r}. Can be pulled: {', '.join(PULLABLE)}.")
+        raise DataError(
+            f"There is nothing to pull for {name!r}. Can be pulled: {', '.join(PULLABLE)}."
+        )
     if name not in PULLABLE:
         raise unknown(name, PULLABLE)
     folder = data_roots(root)[0] / name
@@ -44,27 +48,37 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"Cannot write to {folder} ({error}). Choose another folder with `--root`.") from error
+        raise DataError(
+            f"Cannot write to {folder} ({error}). Choose another folder with `--root`."
+        ) from error
 
 
 def _download(remote: Remote, folder: Path, base_url: str | None, row: ProgressRow) -> Path:
     import pooch  # only here: importing it is slow
 
     url = f"{(base_url or remote.host).rstrip('/')}/{remote.name}"
-    fetch = pooch.HTTPDownloader(progressbar=row, chunk_size=1 << 16, headers={"Accept-Encoding": "identity"})
+    fetch = pooch.HTTPDownloader(
+        progressbar=row, chunk_size=1 << 16, headers={"Accept-Encoding": "identity"}
+    )
 
     def fetch_data(address: str, output_file: str, owner: object) -> None:
         fetch(address, output_file, owner)
         if is_web_page(Path(output_file)):
-            raise DataError(f"{url}: expected {remote.name}, found a web page. Open the address in a browser to see why.")
+            raise DataError(
+                f"{url}: expected {remote.name}, found a web page. Open the address in a browser to see why."
+            )
 
     try:
         with _quiet(pooch.get_logger()):
             # pooch writes to a temporary name beside the target and renames it once the checksum is right.
-            return Path(pooch.retrieve(url, remote.checksum, remote.name, folder, downloader=fetch_data))
+            return Path(
+                pooch.retrieve(url, remote.checksum, remote.name, folder, downloader=fetch_data)
+            )
     except DataError:
         raise
-    except OSError as error:  # also every error of requests: no network, no such host, 404, connection cut
+    except (
+        OSError
+    ) as error:  # also every error of requests: no network, no such host, 404, connection cut
         raise DataError(
             f"Could not download {url}: {error}. Check the network; or get the file elsewhere and put it into "
             f"{folder}, or name a mirror (`--base-url`)."
@@ -79,7 +93,8 @@ def _download(remote: Remote, folder: Path, base_url: str | None, row: ProgressR
 def _unpack(path: Path, remote: Remote, folder: Path) -> None:
     """Unpack beside the target, move into place, note it down, delete the archive: killed anywhere, it starts again."""
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
-        content, receipt = Path(temporary) / "content", Path(temporary) / "receipt"
+        content = Path(temporary) / "content"
+        receipt = Path(temporary) / "receipt"
         try:
             _extract(path, content)
         except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
@@ -88,7 +103,9 @@ def _unpack(path: Path, remote: Remote, folder: Path) -> None:
                 "and is kept: free disk space and pull again."
             ) from error
         files = [file for file in sorted(content.rglob("*")) if file.is_file()]
-        listed = [f"{file.stat().st_size}\t{file.relative_to(content).as_posix()}" for file in files]
+        listed = [
+            f"{file.stat().st_size}\t{file.relative_to(content).as_posix()}" for file in files
+        ]
         receipt.write_text("\n".join([remote.checksum, *listed]))
         _move(content, folder)
         receipt.replace(_receipt(remote, folder))
@@ -111,8 +128,12 @@ def _unpacked(remote: Remote, folder: Path) -> bool:
     if not receipt.exists():
         return False
     checksum, *listed = receipt.read_text().splitlines()
-    sizes = {folder / path: int(size) for size, _, path in (line.partition("\t") for line in listed)}
-    return checksum == remote.checksum and all(p.is_file() and p.stat().st_size == size for p, size in sizes.items())
+    sizes = {
+        folder / path: int(size) for size, _, path in (line.partition("\t") for line in listed)
+    }
+    return checksum == remote.checksum and all(
+        p.is_file() and p.stat().st_size == size for p, size in sizes.items()
+    )
 
 
 def _receipt(remote: Remote, folder: Path) -> Path:

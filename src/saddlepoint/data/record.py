@@ -1,4 +1,4 @@
-"""Labelled images as every part of the package receives them, and the checks they pass before anyone does."""
+"""Labeled images as every part of the package receives them, and the checks they pass before anyone does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DataError(ValueError):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Data:
-    """Labelled images: `x` float32 [N, C, H, W] in [0, 1], `y` int64 [N], the name of each class.
+    """Labeled images: `x` float32 [N, C, H, W] in [0, 1], `y` int64 [N], the name of each class.
 
     `x, y = data` unpacks; `len(data)` is N. Checked on construction: a `Data` that exists is valid.
     """
@@ -34,15 +34,22 @@ class Data:
 
     def __post_init__(self) -> None:
         if self.x.dtype != torch.float32 or self.x.ndim != 4:
-            raise DataError(f"{self.name}: x must be float32 [N, C, H, W], got {_described(self.x)}.")
+            raise DataError(
+                f"{self.name}: x must be float32 [N, C, H, W], got {_described(self.x)}."
+            )
         if self.y.dtype != torch.int64 or self.y.ndim != 1:
             raise DataError(f"{self.name}: y must be int64 [N], got {_described(self.y)}.")
         if len(self.x) != len(self.y):
-            raise DataError(f"{self.name}: x has {len(self.x)} images and y has {len(self.y)} labels; give one label per image.")
+            raise DataError(
+                f"{self.name}: x has {len(self.x)} images and y has {len(self.y)} labels; give one label per image."
+            )
         if self.x.numel() == 0:
-            raise DataError(f"{self.name}: expected at least one image, got x of shape {list(self.x.shape)}.")
+            raise DataError(
+                f"{self.name}: expected at least one image, got x of shape {list(self.x.shape)}."
+            )
         self._check_pixels()
-        lowest, highest = int(self.y.min()), int(self.y.max())
+        lowest = int(self.y.min())
+        highest = int(self.y.max())
         if lowest < 0 or highest >= len(self.classes):
             raise DataError(
                 f"{self.name}: labels must be in 0..{len(self.classes) - 1} ({len(self.classes)} classes), "
@@ -65,7 +72,9 @@ class Data:
         More than there are is an error, so that no table reports a size it did not use.
         """
         if not 1 <= n <= len(self):
-            raise DataError(f"{self.name}: n must be between 1 and {len(self)}, the number of examples there are; got {n}.")
+            raise DataError(
+                f"{self.name}: n must be between 1 and {len(self)}, the number of examples there are; got {n}."
+            )
         return replace(self, x=self.x[:n], y=self.y[:n])
 
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -86,8 +95,16 @@ class Data:
         lowest, highest = (float(bound) for bound in self.x.aminmax())  # nan if any pixel is
         if not (lowest >= 0 and highest <= 1):
             finite = bool(self.x.isfinite().all())
-            found = f"{lowest:g}..{highest:g}" if finite else f"{int((~self.x.isfinite()).sum())} that are not finite"
-            advice = " Divide by 255 if these are bytes." if finite and 1 < highest <= 255 else " Rescale x."
+            found = (
+                f"{lowest:g}..{highest:g}"
+                if finite
+                else f"{int((~self.x.isfinite()).sum())} that are not finite"
+            )
+            advice = (
+                " Divide by 255 if these are bytes."
+                if finite and 1 < highest <= 255
+                else " Rescale x."
+            )
             raise DataError(f"{self.name}: pixels must be in [0, 1], found {found}.{advice}")
 
 
@@ -102,13 +119,17 @@ def pixels(name: str, x: Array) -> Tensor:
         return torch.from_numpy(np.array(x, dtype=np.float32, order="C")).div_(255)
     if x.dtype.kind == "f":
         return torch.from_numpy(np.array(x, dtype=np.float32, order="C"))
-    raise DataError(f"{name}: x must be uint8 (0..255) or float (0..1), got {x.dtype}. Convert it: x.astype('uint8').")
+    raise DataError(
+        f"{name}: x must be uint8 (0..255) or float (0..1), got {x.dtype}. Convert it: x.astype('uint8')."
+    )
 
 
 def labels(name: str, y: Array) -> Tensor:
     """int64 labels; an [N, 1] column is accepted."""
     if y.dtype.kind not in "iu":
-        raise DataError(f"{name}: labels must be integers, got {y.dtype}. Store y as int64 class numbers.")
+        raise DataError(
+            f"{name}: labels must be integers, got {y.dtype}. Store y as int64 class numbers."
+        )
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     return torch.from_numpy(y.astype(np.int64))
@@ -116,7 +137,11 @@ def labels(name: str, y: Array) -> Tensor:
 
 def numbered(y: Array) -> tuple[str, ...]:
     """Class names `"0", "1", ...` up to the largest label, for data that names none."""
-    return tuple(str(label) for label in range(int(y.max()) + 1)) if y.size and y.dtype.kind in "iu" else ()
+    return (
+        tuple(str(label) for label in range(int(y.max()) + 1))
+        if y.size and y.dtype.kind in "iu"
+        else ()
+    )
 
 
 def _described(tensor: Tensor) -> str:

@@ -37,8 +37,20 @@ PULLABLE: Mapping[str, tuple[Remote, ...]] = {
         Remote(_FASHION, "t10k-images-idx3-ubyte.gz", "md5:bef4ecab320f06d8554ea6380940ec79"),
         Remote(_FASHION, "t10k-labels-idx1-ubyte.gz", "md5:bb300cfdad3c16e7a12a480ee83cd310"),
     ),
-    "cifar10": (Remote("https://www.cs.toronto.edu/~kriz", "cifar-10-binary.tar.gz", "md5:c32a1d4ab5d03f1284b67883e8d87530"),),
-    "cifar100": (Remote("https://www.cs.toronto.edu/~kriz", "cifar-100-binary.tar.gz", "md5:03b5dce01913d631647c71ecec9e9cb8"),),
+    "cifar10": (
+        Remote(
+            "https://www.cs.toronto.edu/~kriz",
+            "cifar-10-binary.tar.gz",
+            "md5:c32a1d4ab5d03f1284b67883e8d87530",
+        ),
+    ),
+    "cifar100": (
+        Remote(
+            "https://www.cs.toronto.edu/~kriz",
+            "cifar-100-binary.tar.gz",
+            "md5:03b5dce01913d631647c71ecec9e9cb8",
+        ),
+    ),
     "svhn": (
         Remote(_SVHN, "train_32x32.mat", "md5:e26dedcc434d2e4c54c9b2d4a06d8373"),
         Remote(_SVHN, "test_32x32.mat", "md5:eb5a983be6a315427106f1b164d9cef3"),
@@ -48,5 +60,11 @@ PULLABLE: Mapping[str, tuple[Remote, ...]] = {
         Remote(_GTSRB, "GTSRB_Final_Test_Images.zip", "md5:c7e4e6327067d32654124b0fe9e82185"),
         Remote(_GTSRB, "GTSRB_Final_Test_GT.zip", "md5:fe31e9c9270bbcd7b84b7f21a9d9d9e5"),
     ),
-    "tiny-imagenet": (Remote("http://cs231n.stanford.edu", "tiny-imagenet-200.zip", "md5:90528d7ca1a48142e341f4ef8d21d0de"),),
+    "tiny-imagenet": (
+        Remote(
+            "http://cs231n.stanford.edu",
+            "tiny-imagenet-200.zip",
+            "md5:90528d7ca1a48142e341f4ef8d21d0de",
+        ),
+    ),
 }

@@ -27,12 +27,21 @@ def _read(path: Path) -> tuple[Array, Array]:
     try:
         content = loadmat(path, variable_names=["X", "y"])
     except Exception as error:  # a damaged file can raise anything
-        raise DataError(f"{path} is not a whole .mat file ({error}). Delete it and pull svhn again.") from error
+        raise DataError(
+            f"{path} is not a whole .mat file ({error}). Delete it and pull svhn again."
+        ) from error
     if "X" not in content or "y" not in content:
-        raise DataError(f"{path}: expected the variables X and y, found {sorted(k for k in content if k[0] != '_')}.")
-    x, y = content["X"], content["y"].reshape(-1)
+        raise DataError(
+            f"{path}: expected the variables X and y, found {sorted(k for k in content if k[0] != '_')}."
+        )
+    x = content["X"]
+    y = content["y"].reshape(-1)
     if x.dtype != np.uint8 or x.ndim != 4 or x.shape[2] != 3 or x.shape[3] != len(y):
-        raise DataError(f"{path}: expected X uint8 [32, 32, 3, N] and y [N, 1], found {x.dtype} {x.shape} and {y.shape}.")
+        raise DataError(
+            f"{path}: expected X uint8 [32, 32, 3, N] and y [N, 1], found {x.dtype} {x.shape} and {y.shape}."
+        )
     if y.min() < 1 or y.max() > 10:
-        raise DataError(f"{path}: expected labels 1..10 (10 is the digit 0), found {y.min()}..{y.max()}.")
+        raise DataError(
+            f"{path}: expected labels 1..10 (10 is the digit 0), found {y.min()}..{y.max()}."
+        )
     return x, y

@@ -29,17 +29,25 @@ def load_tiny_imagenet(roots: Sequence[Path], split: Split, n: int | None) -> Da
     number = {wordnet_id: index for index, wordnet_id in enumerate(ids)}
     listed = _training_files(folder, ids) if split == "train" else _validation_files(folder)
     if not listed:
-        raise DataError(f"{_NAME}: {folder} lists no images for {split}. Run `saddlepoint data pull {_NAME}`.")
+        raise DataError(
+            f"{_NAME}: {folder} lists no images for {split}. Run `saddlepoint data pull {_NAME}`."
+        )
     unknown = {wordnet_id for _, wordnet_id in listed} - set(ids)
     if unknown:
-        raise DataError(f"{_NAME}: {min(unknown)} labels an image but is not in {folder / 'wnids.txt'}. Get the data again.")
+        raise DataError(
+            f"{_NAME}: {min(unknown)} labels an image but is not in {folder / 'wnids.txt'}. Get the data again."
+        )
     x = np.stack([_decode(path) for path, _ in listed[:n]])  # [N, H, W, C]
     y = np.array([number[wordnet_id] for _, wordnet_id in listed[:n]])
     return from_arrays(_NAME, np.moveaxis(x, 3, 1), y, _words(folder, ids))
 
 
 def _training_files(folder: Path, ids: Sequence[str]) -> list[tuple[Path, str]]:
-    listed = [(path, name) for name in ids for path in sorted((folder / "train" / name / "images").glob("*.JPEG"))]
+    listed = [
+        (path, name)
+        for name in ids
+        for path in sorted((folder / "train" / name / "images").glob("*.JPEG"))
+    ]
     return [listed[index] for index in fixed_order(len(listed))]
 
 
@@ -51,14 +59,18 @@ def _validation_files(folder: Path) -> list[tuple[Path, str]]:
     rows = [line.split("\t") for line in table.read_text().splitlines() if line.strip()]
     short = next((row for row in rows if len(row) < 2), None)
     if short is not None:
-        raise DataError(f"{table}: expected a file name, a tab and a WordNet id on every line, found {short[0]!r}.")
+        raise DataError(
+            f"{table}: expected a file name, a tab and a WordNet id on every line, found {short[0]!r}."
+        )
     return [(folder / "val" / "images" / row[0], row[1]) for row in rows]
 
 
 def _words(folder: Path, ids: Sequence[str]) -> list[str]:
     """The first name of each class in `words.txt`, or its id where there is none."""
     table = folder / "words.txt"
-    rows = [line.split("\t", 1) for line in table.read_text().splitlines()] if table.exists() else []
+    rows = (
+        [line.split("\t", 1) for line in table.read_text().splitlines()] if table.exists() else []
+    )
     named = {row[0]: row[1].split(",")[0] for row in rows if len(row) == 2}
     return [named.get(wordnet_id, wordnet_id) for wordnet_id in ids]
 
@@ -67,9 +79,13 @@ def _decode(path: Path) -> Array:
     try:
         image = importlib.import_module("PIL.Image")
     except ImportError as error:
-        raise DataError(f"{_NAME} is stored as JPEG, and reading JPEG needs Pillow: pip install pillow") from error
+        raise DataError(
+            f"{_NAME} is stored as JPEG, and reading JPEG needs Pillow: pip install pillow"
+        ) from error
     if not path.exists():
-        raise DataError(f"{_NAME}: {path} is listed but missing. Run `saddlepoint data pull {_NAME}`.")
+        raise DataError(
+            f"{_NAME}: {path} is listed but missing. Run `saddlepoint data pull {_NAME}`."
+        )
     refuse_web_page(path)
     try:
         with image.open(path) as opened:
@@ -77,5 +93,7 @@ def _decode(path: Path) -> Array:
     except OSError as error:
         raise DataError(f"{path} is not a whole JPEG image ({error}). Get it again.") from error
     if pixels.shape != (_SIDE, _SIDE, 3):
-        raise DataError(f"{path}: expected {_SIDE} x {_SIDE} pixels, found {pixels.shape[1]} x {pixels.shape[0]}.")
+        raise DataError(
+            f"{path}: expected {_SIDE} x {_SIDE} pixels, found {pixels.shape[1]} x {pixels.shape[0]}."
+        )
     return pixels

@@ -25,10 +25,15 @@ def unpickle_arrays(content: bytes, source: str) -> dict[str, Any]:
     except DataError as error:
         raise DataError(f"{source}: {error}") from None
     except Exception as error:  # a damaged pickle can raise anything
-        raise DataError(f"{source} is not a whole pickle ({type(error).__name__}: {error}). Get the file again.") from error
+        raise DataError(
+            f"{source} is not a whole pickle ({type(error).__name__}: {error}). Get the file again."
+        ) from error
     if not isinstance(loaded, dict):
         raise DataError(f"{source}: expected a pickled dictionary, found {type(loaded).__name__}.")
-    return {_text(key): value.values if isinstance(value, _Array) else value for key, value in loaded.items()}
+    return {
+        _text(key): value.values if isinstance(value, _Array) else value
+        for key, value in loaded.items()
+    }
 
 
 class _Dtype:
@@ -36,7 +41,9 @@ class _Dtype:
 
     def __init__(self, code: str | bytes, *_: object) -> None:
         if _text(code) not in _NUMBERS:
-            raise DataError(f"expected arrays of numbers, found dtype {code!r}. This is not a CIFAR file.")
+            raise DataError(
+                f"expected arrays of numbers, found dtype {code!r}. This is not a CIFAR file."
+            )
         self.dtype = np.dtype(_text(code))
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
@@ -73,7 +80,9 @@ def _encode(text: str, encoding: str) -> bytes:
 
 def _filled(raw: bytes, kind: _Dtype, shape: tuple[int, ...], order: str) -> Array:
     if len(raw) != math.prod(shape) * kind.dtype.itemsize:
-        raise DataError(f"an array declares {shape} of {kind.dtype} and holds {len(raw)} bytes. Get the file again.")
+        raise DataError(
+            f"an array declares {shape} of {kind.dtype} and holds {len(raw)} bytes. Get the file again."
+        )
     return np.frombuffer(raw, kind.dtype).reshape(shape, order="F" if order == "F" else "C")
 
 

@@ -2,7 +2,18 @@
 
 from saddlepoint.gradients.adjoint import SimultaneousAdjoint
 from saddlepoint.gradients.detached import Detached
-from saddlepoint.gradients.estimator import SPSA, Backprop, EoT, Estimator, FixedCoins, Objective, Reading, Slope, Smoothed, once
+from saddlepoint.gradients.estimator import (
+    SPSA,
+    Backprop,
+    EoT,
+    Estimator,
+    Evaluation,
+    FixedRandomness,
+    ObjectiveFunction,
+    Smoothed,
+    ValueAndGradient,
+    once,
+)
 from saddlepoint.gradients.implicit import Implicit, SharedInverse
 from saddlepoint.gradients.phantom import Phantom
 from saddlepoint.gradients.rule import BPDA, Checkpointed, Exact, Rule
@@ -16,17 +27,17 @@ __all__ = [
     "Detached",
     "EoT",
     "Estimator",
+    "Evaluation",
     "Exact",
-    "FixedCoins",
+    "FixedRandomness",
     "Implicit",
-    "Objective",
+    "ObjectiveFunction",
     "Phantom",
-    "Reading",
     "Rule",
     "SharedInverse",
     "SimultaneousAdjoint",
-    "Slope",
     "Smoothed",
     "Solve",
+    "ValueAndGradient",
     "once",
 ]

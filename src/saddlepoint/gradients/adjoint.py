@@ -10,7 +10,7 @@ from torch import Tensor
 
 from saddlepoint.gradients.implicit import SolveRule
 from saddlepoint.gradients.solve import Point, Solve, crossed
-from saddlepoint.solving import Inverse, Solution
+from saddlepoint.solvers import Inverse, Solution
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class SimultaneousAdjoint(SolveRule):
     fails on maps far from normal: `transpose=False` is Eq. 10 as written. Methods that build no inverse walk with B = -I.
 
     c_n is the cotangent of z_n, that is, dL(z_n)/dz if the attacker's objective is a sum of losses over the states
-    (`mean_of_losses`; z_0 too, if the defence shows it). For a state whose loss is not in the objective the next one's stands in.
+    (`mean_of_losses`; z_0 too, if the defense shows it). For a state whose loss is not in the objective the next one's stands in.
     The best state, from which a final answer is made, comes after z_T. A row that has finished stays at its state, while its
     adjoint walks on.
     """
@@ -36,26 +36,37 @@ class SimultaneousAdjoint(SolveRule):
         if not 0 < self.beta <= 1:
             raise ValueError(f"SimultaneousAdjoint needs 0 < beta <= 1, got beta={self.beta}.")
         if self.emit not in ("last", "all") and not (isinstance(self.emit, int) and self.emit >= 1):
-            raise ValueError(f'emit is the number of a state from 1, "last" or "all", got {self.emit!r}.')
+            raise ValueError(
+                f'emit is the number of a state from 1, "last" or "all", got {self.emit!r}.'
+            )
 
     def attach(self, solve: Solve) -> Solution:
-        recording, last = torch.is_grad_enabled(), solve.method.steps
+        recording = torch.is_grad_enabled()
+        last = solve.method.steps
         if isinstance(self.emit, int) and self.emit > last:
-            raise ValueError(f"SimultaneousAdjoint emits state {self.emit}, but the solve has {last} steps.")
+            raise ValueError(
+                f"SimultaneousAdjoint emits state {self.emit}, but the solve has {last} steps."
+            )
         with torch.no_grad():
             solution = solve.run(states=range(last + 1) if recording else (), learned=recording)
         if not recording:
             return solution
         chain = [*(solution.states[n] for n in range(last + 1)), solution.best]
-        crossing = sorted(solve.read | ({self.emit} if isinstance(self.emit, int) else set()) | {last + 1})
+        crossing = sorted(
+            solve.read | ({self.emit} if isinstance(self.emit, int) else set()) | {last + 1}
+        )
         points = {n: Point.at(solve, str(n), chain[n], solve.rows) for n in crossing}
         known = solution.inverse or Inverse.start(solve.start.state.flatten(1))
 
         def pull(cotangents: list[Tensor | None]) -> list[Tensor | None]:
             given = dict(zip(crossing, cotangents, strict=True))
-            c = [torch.zeros_like(z) if (v := given.get(n)) is None else v for n, z in enumerate(chain)]
+            c = [
+                torch.zeros_like(z) if (v := given.get(n)) is None else v
+                for n, z in enumerate(chain)
+            ]
             told = torch.stack([v.flatten(1).ne(0).any(1) for v in c])  # [T + 2, N]
-            emitted, u = self._emitted(told), torch.zeros_like(chain[0])
+            emitted = self._emitted(told)
+            u = torch.zeros_like(chain[0])
             out = {}
             for n, v in enumerate(_filled(c, told)):
                 out[n] = torch.where(_like(emitted[n], u), u, 0.0)

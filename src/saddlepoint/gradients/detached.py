@@ -8,14 +8,14 @@ import torch
 
 from saddlepoint.gradients.implicit import SolveRule
 from saddlepoint.gradients.solve import Solve
-from saddlepoint.solving import Solution
+from saddlepoint.solvers import Solution
 
 
 @dataclass(frozen=True)
 class Detached(SolveRule):
-    """States as constants: what the defence computes from them afterwards is all that is differentiated.
+    """States as constants: what the defense computes from them afterwards is all that is differentiated.
 
-    For a defence that makes k damped steps from where its solve ended, this is the phantom gradient with which such networks are
+    For a defense that makes k damped steps from where its solve ended, this is the phantom gradient with which such networks are
     trained (Geng et al. 2021; Yang et al. 2022, Eq. 4-6).
     """
 

@@ -9,24 +9,26 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from saddlepoint.coins import Coins
+from saddlepoint.rng import Keys
 
 
-class Reading(NamedTuple):
+class Evaluation(NamedTuple):
     """One look at the objective, per example."""
 
-    value: Tensor  # [N] the attacker maximises this; [R, N] where it looks at R objectives at once
-    success: Tensor  # [N] bool: does the defence answer wrongly?
+    value: Tensor  # [N] the attacker maximizes this; [R, N] where it looks at R objectives at once
+    success: Tensor  # [N] bool: does the defense answer wrongly?
 
 
-class Slope(NamedTuple):
+class ValueAndGradient(NamedTuple):
     """A reading and where to go from it."""
 
-    reading: Reading
+    evaluation: Evaluation
     grad: Tensor  # [N, ...] like x; [R, N, ...] for R objectives
 
 
-Objective = Callable[[Tensor, Coins], Reading]  # differentiable in x; randomness only from the coins
+ObjectiveFunction = Callable[
+    [Tensor, Keys], Evaluation
+]  # differentiable in x; randomness only from the coins
 
 
 class Estimator(Protocol):
@@ -35,9 +37,13 @@ class Estimator(Protocol):
     @property
     def cost(self) -> int: ...  # forward passes of a reading
     @property
-    def slope_cost(self) -> tuple[int, int]: ...  # forward and backward passes of a slope of one objective
-    def read(self, objective: Objective, x: Tensor, coins: Coins) -> Reading: ...
-    def slope(self, objective: Objective, x: Tensor, coins: Coins) -> Slope: ...
+    def gradient_cost(
+        self,
+    ) -> tuple[int, int]: ...  # forward and backward passes of a slope of one objective
+    def evaluate(self, objective: ObjectiveFunction, x: Tensor, keys: Keys) -> Evaluation: ...
+    def value_and_grad(
+        self, objective: ObjectiveFunction, x: Tensor, keys: Keys
+    ) -> ValueAndGradient: ...
 
 
 @dataclass(frozen=True)
@@ -49,28 +55,35 @@ class Backprop:
         return 1
 
     @property
-    def slope_cost(self) -> tuple[int, int]:
+    def gradient_cost(self) -> tuple[int, int]:
         return 1, 1
 
-    def read(self, objective: Objective, x: Tensor, coins: Coins) -> Reading:
+    def evaluate(self, objective: ObjectiveFunction, x: Tensor, keys: Keys) -> Evaluation:
         with torch.no_grad():
-            return objective(x, coins)
+            return objective(x, keys)
 
-    def slope(self, objective: Objective, x: Tensor, coins: Coins) -> Slope:
+    def value_and_grad(
+        self, objective: ObjectiveFunction, x: Tensor, keys: Keys
+    ) -> ValueAndGradient:
         x = x.detach().requires_grad_()
         with torch.enable_grad():
-            value, success = objective(x, coins)
-            parts = value.sum(-1).reshape(-1).unbind()  # rows are independent, or the defence is coupled and means it
+            value, success = objective(x, keys)
+            parts = (
+                value.sum(-1).reshape(-1).unbind()
+            )  # rows are independent, or the defense is coupled and means it
         grads = [_gradient(part, x, retain=k + 1 < len(parts)) for k, part in enumerate(parts)]
-        return Slope(Reading(value.detach(), success), torch.stack(grads).view(*value.shape[:-1], *x.shape))
+        return ValueAndGradient(
+            Evaluation(value.detach(), success),
+            torch.stack(grads).view(*value.shape[:-1], *x.shape),
+        )
 
 
 @dataclass(frozen=True)
 class EoT:
-    """Expectation over the defence's randomness: value, gradient and success are averaged over fresh draws.
+    """Expectation over the defense's randomness: value, gradient and success are averaged over fresh draws.
 
     grad E[f(t(x))] = E[grad f(t(x))], Athalye et al. 2018 (Synthesizing robust adversarial examples). A point succeeds when the
-    defence errs on more than half of the draws; judging by one draw counts lucky misses as successes.
+    defense errs on more than half of the draws; judging by one draw counts lucky misses as successes.
     """
 
     draws: int = 20
@@ -85,25 +98,29 @@ class EoT:
         return self.draws * self.inner.cost
 
     @property
-    def slope_cost(self) -> tuple[int, int]:
-        forward, backward = self.inner.slope_cost
+    def gradient_cost(self) -> tuple[int, int]:
+        forward, backward = self.inner.gradient_cost
         return self.draws * forward, self.draws * backward
 
-    def read(self, objective: Objective, x: Tensor, coins: Coins) -> Reading:
-        return _mean([self.inner.read(objective, x, c) for c in self._draws(coins)])
+    def evaluate(self, objective: ObjectiveFunction, x: Tensor, keys: Keys) -> Evaluation:
+        return _mean([self.inner.evaluate(objective, x, c) for c in self._draws(keys)])
 
-    def slope(self, objective: Objective, x: Tensor, coins: Coins) -> Slope:
-        slopes = [self.inner.slope(objective, x, c) for c in self._draws(coins)]
-        return Slope(_mean([s.reading for s in slopes]), torch.stack([s.grad for s in slopes]).mean(0))
+    def value_and_grad(
+        self, objective: ObjectiveFunction, x: Tensor, keys: Keys
+    ) -> ValueAndGradient:
+        slopes = [self.inner.value_and_grad(objective, x, c) for c in self._draws(keys)]
+        return ValueAndGradient(
+            _mean([s.evaluation for s in slopes]), torch.stack([s.grad for s in slopes]).mean(0)
+        )
 
-    def _draws(self, coins: Coins) -> Iterator[Coins]:
+    def _draws(self, keys: Keys) -> Iterator[Keys]:
         # One draw is the draw itself, so that EoT(1) is its inner estimator.
-        return iter([coins]) if self.draws == 1 else (coins.fold(k) for k in range(self.draws))
+        return iter([keys]) if self.draws == 1 else (keys.fold_in(k) for k in range(self.draws))
 
 
 @dataclass(frozen=True)
-class FixedCoins:
-    """The same draw at every step: the defence as one deterministic function.
+class FixedRandomness:
+    """The same draw at every step: the defense as one deterministic function.
 
     With public coins it is the very function that will answer; with private ones it is the cheap relative of EoT that Croce et al.
     2022 (Sec. 4) call fixing the seed.
@@ -116,14 +133,16 @@ class FixedCoins:
         return self.inner.cost
 
     @property
-    def slope_cost(self) -> tuple[int, int]:
-        return self.inner.slope_cost
+    def gradient_cost(self) -> tuple[int, int]:
+        return self.inner.gradient_cost
 
-    def read(self, objective: Objective, x: Tensor, coins: Coins) -> Reading:
-        return self.inner.read(objective, x, coins.unfold())
+    def evaluate(self, objective: ObjectiveFunction, x: Tensor, keys: Keys) -> Evaluation:
+        return self.inner.evaluate(objective, x, keys.root())
 
-    def slope(self, objective: Objective, x: Tensor, coins: Coins) -> Slope:
-        return self.inner.slope(objective, x, coins.unfold())
+    def value_and_grad(
+        self, objective: ObjectiveFunction, x: Tensor, keys: Keys
+    ) -> ValueAndGradient:
+        return self.inner.value_and_grad(objective, x, keys.root())
 
 
 @dataclass(frozen=True)
@@ -139,37 +158,41 @@ class SPSA:
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.sigma <= 0:
-            raise ValueError(f"SPSA needs samples >= 1 and sigma > 0, got samples={self.samples} and sigma={self.sigma}.")
+            raise ValueError(
+                f"SPSA needs samples >= 1 and sigma > 0, got samples={self.samples} and sigma={self.sigma}."
+            )
 
     @property
     def cost(self) -> int:
         return 1
 
     @property
-    def slope_cost(self) -> tuple[int, int]:
+    def gradient_cost(self) -> tuple[int, int]:
         return 2 * self.samples + 1, 0
 
-    def read(self, objective: Objective, x: Tensor, coins: Coins) -> Reading:
+    def evaluate(self, objective: ObjectiveFunction, x: Tensor, keys: Keys) -> Evaluation:
         with torch.no_grad():
-            return objective(x, coins)
+            return objective(x, keys)
 
-    def slope(self, objective: Objective, x: Tensor, coins: Coins) -> Slope:
+    def value_and_grad(
+        self, objective: ObjectiveFunction, x: Tensor, keys: Keys
+    ) -> ValueAndGradient:
         grad = torch.zeros_like(x)
         for k in range(self.samples):
-            u = coins.fold(-1 - k).signs(tuple(x.shape[1:]), x.dtype)
-            up = self.read(objective, x + self.sigma * u, coins).value
-            down = self.read(objective, x - self.sigma * u, coins).value
+            u = keys.fold_in(-1 - k).signs(tuple(x.shape[1:]), x.dtype)
+            up = self.evaluate(objective, x + self.sigma * u, keys).value
+            down = self.evaluate(objective, x - self.sigma * u, keys).value
             rise = (up - down) / (2 * self.sigma)
             grad = grad + u * rise.view(*rise.shape, *[1] * (x.ndim - 1))
-        return Slope(self.read(objective, x, coins), grad / self.samples)
+        return ValueAndGradient(self.evaluate(objective, x, keys), grad / self.samples)
 
 
 @dataclass(frozen=True)
 class Smoothed:
-    """The gradient of the neighbourhood: value and success at x itself, the slope a mean over points around it.
+    """The gradient of the neighborhood: value and success at x itself, the slope a mean over points around it.
 
     g = mean_k grad f(clip(x + width u_k)),  u_k uniform in [-1, 1]^d, drawn per example: the slope of f averaged over a cube, which
-    has one where f is jagged or piecewise constant in its slope. Neighbours stay in the box: a defence need not answer outside.
+    has one where f is jagged or piecewise constant in its slope. Neighbors stay in the box: a defense need not answer outside.
     """
 
     samples: int = 8
@@ -179,28 +202,34 @@ class Smoothed:
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.width <= 0:
-            raise ValueError(f"Smoothed needs samples >= 1 and width > 0, got samples={self.samples} and width={self.width}.")
+            raise ValueError(
+                f"Smoothed needs samples >= 1 and width > 0, got samples={self.samples} and width={self.width}."
+            )
 
     @property
     def cost(self) -> int:
         return self.inner.cost
 
     @property
-    def slope_cost(self) -> tuple[int, int]:
-        forward, backward = self.inner.slope_cost
+    def gradient_cost(self) -> tuple[int, int]:
+        forward, backward = self.inner.gradient_cost
         return self.samples * forward + self.inner.cost, self.samples * backward
 
-    def read(self, objective: Objective, x: Tensor, coins: Coins) -> Reading:
-        return self.inner.read(objective, x, coins)
+    def evaluate(self, objective: ObjectiveFunction, x: Tensor, keys: Keys) -> Evaluation:
+        return self.inner.evaluate(objective, x, keys)
 
-    def slope(self, objective: Objective, x: Tensor, coins: Coins) -> Slope:
+    def value_and_grad(
+        self, objective: ObjectiveFunction, x: Tensor, keys: Keys
+    ) -> ValueAndGradient:
         total: Tensor | None = None
         for k in range(self.samples):
-            shift = 2 * coins.fold(-1 - k).uniform(tuple(x.shape[1:]), x.dtype) - 1
-            grad = self.inner.slope(objective, (x + self.width * shift).clamp(*self.box), coins).grad
+            shift = 2 * keys.fold_in(-1 - k).uniform(tuple(x.shape[1:]), x.dtype) - 1
+            grad = self.inner.value_and_grad(
+                objective, (x + self.width * shift).clamp(*self.box), keys
+            ).grad
             total = grad if total is None else total + grad
-        assert total is not None, "there is at least one neighbour"
-        return Slope(self.read(objective, x, coins), total / self.samples)
+        assert total is not None, "there is at least one neighbor"
+        return ValueAndGradient(self.evaluate(objective, x, keys), total / self.samples)
 
 
 def once(estimator: Estimator) -> Estimator:
@@ -209,9 +238,11 @@ def once(estimator: Estimator) -> Estimator:
     What tosses coins of its own, such as `SPSA`, still is.
     """
     match estimator:
-        case EoT(draws=draws, inner=inner) if draws > 1 and isinstance(single := once(inner), Backprop):
+        case EoT(draws=draws, inner=inner) if draws > 1 and isinstance(
+            single := once(inner), Backprop
+        ):
             return single
-        case FixedCoins(inner=inner) | Smoothed(inner=inner):
+        case FixedRandomness(inner=inner) | Smoothed(inner=inner):
             return replace(estimator, inner=once(inner))
         case _:
             return estimator
@@ -219,7 +250,11 @@ def once(estimator: Estimator) -> Estimator:
 
 def _gradient(value: Tensor, x: Tensor, *, retain: bool) -> Tensor:
     # A value may ask for gradients on behalf of the net's parameters while the input is cut off.
-    grad = torch.autograd.grad(value, x, retain_graph=retain, allow_unused=True)[0] if value.requires_grad else None
+    grad = (
+        torch.autograd.grad(value, x, retain_graph=retain, allow_unused=True)[0]
+        if value.requires_grad
+        else None
+    )
     if grad is None:
         raise ValueError(
             "no gradient reaches the input. Give the site that cuts it a rule such as BPDA, or use an attack that asks for "
@@ -228,6 +263,6 @@ def _gradient(value: Tensor, x: Tensor, *, retain: bool) -> Tensor:
     return grad
 
 
-def _mean(readings: list[Reading]) -> Reading:
-    success = torch.stack([r.success for r in readings]).float().mean(0) > 0.5
-    return Reading(torch.stack([r.value for r in readings]).mean(0), success)
+def _mean(evaluated: list[Evaluation]) -> Evaluation:
+    success = torch.stack([r.success for r in evaluated]).float().mean(0) > 0.5
+    return Evaluation(torch.stack([r.value for r in evaluated]).mean(0), success)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from saddlepoint.gradients.rule import Map, Rule
 from saddlepoint.gradients.solve import Point, Solve, crossed
-from saddlepoint.solving import Broyden, Inverse, Solution, Solver, Start
+from saddlepoint.solvers import Broyden, Inverse, Solution, Solver, Start
 
 
 class SolveRule(Rule):
@@ -35,11 +35,18 @@ class StateRule(SolveRule):
     def attach(self, solve: Solve) -> Solution:
         recording = torch.is_grad_enabled()
         with torch.no_grad():
-            solution = solve.run(states=solve.read if recording else (), learned=self.inverted and recording)
+            solution = solve.run(
+                states=solve.read if recording else (), learned=self.inverted and recording
+            )
         if not recording:
             return solution
-        points: dict[int, Point] = {}  # by address: once all rows have finished, the states are one tensor
-        for name, z in [*((str(n), z) for n, z in solution.states.items()), ("best", solution.best)]:
+        points: dict[
+            int, Point
+        ] = {}  # by address: once all rows have finished, the states are one tensor
+        for name, z in [
+            *((str(n), z) for n, z in solution.states.items()),
+            ("best", solution.best),
+        ]:
             if z.data_ptr() not in points:
                 points[z.data_ptr()] = Point.at(solve, name, z, solve.rows)
         unique = list(points.values())
@@ -52,7 +59,11 @@ class StateRule(SolveRule):
             ]
 
         out = dict(zip(points, crossed(unique, pull), strict=True))
-        return solve.shown(solution, {n: out[z.data_ptr()] for n, z in solution.states.items()}, out[solution.best.data_ptr()])
+        return solve.shown(
+            solution,
+            {n: out[z.data_ptr()] for n, z in solution.states.items()},
+            out[solution.best.data_ptr()],
+        )
 
 
 @dataclass(frozen=True)
@@ -67,9 +78,12 @@ class Implicit(StateRule):
     method: Solver = field(default_factory=lambda: Broyden(steps=50, tolerance=1e-6))
 
     def adjoint(self, point: Point, c: Tensor, inverse: Inverse | None) -> Tensor:  # noqa: ARG002
-        notes, name = point.solve.notes, f"u/{point.name}"
-        solution = point.adjoint(c, self.method, notes.start(name, torch.zeros_like(c), self.method.steps))
-        notes.remember(name, solution)
+        stats = point.solve.stats
+        name = f"u/{point.name}"
+        solution = point.adjoint(
+            c, self.method, stats.start(name, torch.zeros_like(c), self.method.steps)
+        )
+        stats.remember(name, solution)
         return solution.best
 
 
@@ -88,7 +102,9 @@ class SharedInverse(StateRule):
 
     def __post_init__(self) -> None:
         if self.limit <= 0 or self.refine < 0:
-            raise ValueError(f"SharedInverse needs limit > 0 and refine >= 0, got limit={self.limit} and refine={self.refine}.")
+            raise ValueError(
+                f"SharedInverse needs limit > 0 and refine >= 0, got limit={self.limit} and refine={self.refine}."
+            )
 
     def adjoint(self, point: Point, c: Tensor, inverse: Inverse | None) -> Tensor:
         if inverse is None:
@@ -98,11 +114,15 @@ class SharedInverse(StateRule):
             )
         flat = c.flatten(1)
         u = -inverse.rmatvec(flat)
-        u = torch.where(u.norm(dim=1, keepdim=True) > self.limit * flat.norm(dim=1, keepdim=True), flat, u).view_as(c)
+        u = torch.where(
+            u.norm(dim=1, keepdim=True) > self.limit * flat.norm(dim=1, keepdim=True), flat, u
+        ).view_as(c)
         if not self.refine:
             return u
         start = Start(u, torch.full((len(u),), self.refine, device=u.device))
-        return point.adjoint(c, Broyden(steps=self.refine, tolerance=1e-6), start, inverse.transposed).best
+        return point.adjoint(
+            c, Broyden(steps=self.refine, tolerance=1e-6), start, inverse.transposed
+        ).best
 
 
 def _known(inverse: Inverse | None, name: str) -> Inverse | None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from saddlepoint.gradients.implicit import SolveRule
 from saddlepoint.gradients.rule import straight_through
 from saddlepoint.gradients.solve import Solve
-from saddlepoint.solving import Solution
+from saddlepoint.solvers import Solution
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,13 @@ class Phantom(SolveRule):
 
     def __post_init__(self) -> None:
         if self.steps < 1 or not 0 < self.damping <= 1:
-            raise ValueError(f"Phantom needs steps >= 1 and 0 < damping <= 1, got steps={self.steps} and damping={self.damping}.")
+            raise ValueError(
+                f"Phantom needs steps >= 1 and 0 < damping <= 1, got steps={self.steps} and damping={self.damping}."
+            )
         if self.at not in ("state", "unrolled"):
-            raise ValueError(f'Phantom takes the loss at="state" or at="unrolled", got at={self.at!r}.')
+            raise ValueError(
+                f'Phantom takes the loss at="state" or at="unrolled", got at={self.at!r}.'
+            )
 
     def attach(self, solve: Solve) -> Solution:
         needed = torch.is_grad_enabled() or self.at == "unrolled"
@@ -42,16 +46,28 @@ class Phantom(SolveRule):
             solution = solve.run(states=solve.read if needed else ())
         if not needed:
             return solution
-        out: dict[int, Tensor] = {}  # by address: once all rows have finished, the states are one tensor
+        out: dict[
+            int, Tensor
+        ] = {}  # by address: once all rows have finished, the states are one tensor
         for z in [*solution.states.values(), solution.best]:
             if z.data_ptr() not in out:
                 unrolled = self._unrolled(solve, z)
-                out[z.data_ptr()] = unrolled if self.at == "unrolled" else straight_through(unrolled, z)
-        return solve.shown(solution, {n: out[z.data_ptr()] for n, z in solution.states.items()}, out[solution.best.data_ptr()])
+                out[z.data_ptr()] = (
+                    unrolled if self.at == "unrolled" else straight_through(unrolled, z)
+                )
+        return solve.shown(
+            solution,
+            {n: out[z.data_ptr()] for n, z in solution.states.items()},
+            out[solution.best.data_ptr()],
+        )
 
     def _unrolled(self, solve: Solve, z: Tensor) -> Tensor:
         for t in range(self.steps):
             damping = 1.0 if self.undamped_first and t == 0 else self.damping
-            z = (1 - damping) * z + damping * solve.everywhere(z) if damping < 1 else solve.everywhere(z)
-        solve.notes.spend(evaluations=self.steps)
+            z = (
+                (1 - damping) * z + damping * solve.everywhere(z)
+                if damping < 1
+                else solve.everywhere(z)
+            )
+        solve.stats.spend(evaluations=self.steps)
         return z

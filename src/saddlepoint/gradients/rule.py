@@ -1,4 +1,4 @@
-"""How a cotangent crosses a named site inside a defence's forward pass."""
+"""How a cotangent crosses a named site inside a defense's forward pass."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from saddlepoint.gradients.solve import Solve
-from saddlepoint.solving import Solution
+from saddlepoint.solvers import Solution
 
 Map = Callable[[Tensor], Tensor]
 

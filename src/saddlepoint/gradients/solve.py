@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from saddlepoint.solving import Inverse, Notes, Solution, Solver, Start
+from saddlepoint.solvers import Inverse, Solution, Solver, SolverStats, Start
 
-Cell = Callable[[Tensor, Tensor, Tensor], Tensor]  # (z, x, rows): f(z; x) for these rows of the batch, with their coins
+Cell = Callable[
+    [Tensor, Tensor, Tensor], Tensor
+]  # (z, x, rows): f(z; x) for these rows of the batch, with their coins
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Solve:
     method: Solver
     keep: frozenset[int]
     weights: tuple[float, ...]
-    notes: Notes
+    stats: SolverStats
 
     def f(self, z: Tensor, rows: Tensor) -> Tensor:
         return self.cell(z, self.x if len(rows) == len(self.x) else self.x[rows], rows)
@@ -53,9 +55,9 @@ class Solve:
             learned=learned,
             limits=self.start.limits,
         )
-        self.notes.spend(evaluations=solution.evaluations)
-        self.notes.judge(solution)
-        self.notes.remember("z", solution)
+        self.stats.spend(evaluations=solution.evaluations)
+        self.stats.judge(solution)
+        self.stats.remember("z", solution)
         return solution
 
     def shown(self, solution: Solution, states: Mapping[int, Tensor], best: Tensor) -> Solution:
@@ -65,7 +67,9 @@ class Solve:
             blend = torch.zeros_like(best)
             for n, weight in enumerate(self.weights, 1):
                 blend = blend + weight * states[n] if weight != 0 else blend
-        return replace(solution, states={n: states[n] for n in sorted(self.keep)}, best=best, blend=blend)
+        return replace(
+            solution, states={n: states[n] for n in sorted(self.keep)}, best=best, blend=blend
+        )
 
 
 @dataclass(frozen=True)
@@ -83,20 +87,24 @@ class Point:
         with torch.enable_grad():
             z = state.detach().requires_grad_()
             point = cls(solve, name, z, solve.f(z, rows), rows)
-        solve.notes[rows].spend(evaluations=1)
+        solve.stats[rows].spend(evaluations=1)
         return point
 
     def vjp(self, u: Tensor) -> Tensor:
         """(df/dz)^T u."""
         if not self.f.requires_grad:  # f looks at nothing
             return torch.zeros_like(u)
-        self.solve.notes[self.rows].spend(products=1)
+        self.solve.stats[self.rows].spend(products=1)
         (product,) = torch.autograd.grad(self.f, self.z, u, retain_graph=True, allow_unused=True)
         return torch.zeros_like(u) if product is None else product
 
-    def adjoint(self, c: Tensor, method: Solver, start: Start, inverse: Inverse | None = None) -> Solution:
-        """u = (df/dz)^T u + c by a solve; when half of the rows have finished, f is linearised anew for the others."""
-        method = replace(method, batch_coupled=method.batch_coupled or self.solve.method.batch_coupled)
+    def adjoint(
+        self, c: Tensor, method: Solver, start: Start, inverse: Inverse | None = None
+    ) -> Solution:
+        """u = (df/dz)^T u + c by a solve; when half of the rows have finished, f is linearized anew for the others."""
+        method = replace(
+            method, batch_coupled=method.batch_coupled or self.solve.method.batch_coupled
+        )
         linear = self
 
         def step(u: Tensor, rows: Tensor) -> Tensor:
@@ -104,23 +112,31 @@ class Point:
             if 2 * len(rows) <= len(linear.rows):
                 linear = Point.at(self.solve, self.name, self.z[rows], rows)
             at = torch.searchsorted(linear.rows, rows)
-            whole = u if len(rows) == len(linear.rows) else torch.zeros_like(linear.z).index_copy(0, at, u)
+            whole = (
+                u
+                if len(rows) == len(linear.rows)
+                else torch.zeros_like(linear.z).index_copy(0, at, u)
+            )
             product = linear.vjp(whole)
             return c[rows] + (product if len(rows) == len(linear.rows) else product[at])
 
         solution = method(step, start.state, inverse=inverse, limits=start.limits)
-        self.solve.notes.judge_adjoint(solution)
+        self.solve.stats.judge_adjoint(solution)
         return solution
 
 
-Pull = Callable[[list[Tensor | None]], list[Tensor | None]]  # cotangents of the states -> cotangents of f at them
+Pull = Callable[
+    [list[Tensor | None]], list[Tensor | None]
+]  # cotangents of the states -> cotangents of f at them
 
 
 def crossed(points: list[Point], pull: Pull) -> list[Tensor]:
     """The points' states, each a function of x and of the cell's parameters through f: `pull` says what f receives."""
     if not any(point.f.requires_grad for point in points):
         return [point.z.detach() for point in points]
-    return list(_Cross.apply(pull, len(points), *[p.z.detach() for p in points], *[p.f for p in points]))  # type: ignore[no-untyped-call]
+    states = [point.z.detach() for point in points]
+    images = [point.f for point in points]
+    return list(_Cross.apply(pull, len(points), *states, *images))  # type: ignore[no-untyped-call]
 
 
 class _Cross(torch.autograd.Function):
@@ -128,7 +144,8 @@ class _Cross(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, pull: Pull, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.pull, ctx.count = pull, count
+        ctx.pull = pull
+        ctx.count = count
         ctx.set_materialize_grads(False)
         return tuple(z.clone() for z in tensors[:count])
 

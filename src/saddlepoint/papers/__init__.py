@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from saddlepoint.papers import adaptive, deq, multi_exit, transductive, untold
+from saddlepoint.papers import adaptive, deq, multi_exit, transductive
+from saddlepoint.papers import blind_audit as untold
 from saddlepoint.papers.registry import SCALES, Experiment, Request, Scale, chosen
 
 PAPERS = (multi_exit, deq, adaptive, transductive, untold)
-EXPERIMENTS: Mapping[str, Experiment] = {one.name: one for paper in PAPERS for one in paper.EXPERIMENTS}
+EXPERIMENTS: Mapping[str, Experiment] = {
+    one.name: one for paper in PAPERS for one in paper.EXPERIMENTS
+}
 
 __all__ = ["EXPERIMENTS", "SCALES", "Experiment", "Request", "Scale", "chosen"]

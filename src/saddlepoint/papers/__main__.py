@@ -8,9 +8,15 @@ from pathlib import Path
 
 from saddlepoint.papers.write import page
 
-parser = argparse.ArgumentParser(prog="python -m saddlepoint.papers", description="Write a results page from records.")
+parser = argparse.ArgumentParser(
+    prog="python -m saddlepoint.papers", description="Write a results page from records."
+)
 parser.add_argument("records", type=Path, help="folder with records of `saddlepoint reproduce`")
-parser.add_argument("page", type=Path, help="the Markdown file to write; charts go into a folder of its name beside it")
+parser.add_argument(
+    "page",
+    type=Path,
+    help="the Markdown file to write; charts go into a folder of its name beside it",
+)
 given = parser.parse_args()
 page(
     given.records,

@@ -1,16 +1,22 @@
-"""Charts of results as SVG files of their own, with their colours inside."""
+"""Charts of results as SVG files of their own, with their colors inside."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from saddlepoint.papers.result import Cloud, Heat
-from saddlepoint.report.markup import Markup, tag
+from saddlepoint.reports.markup import Markup, tag
 
-_COLOURS = ("#7a7f87", "#c77700", "#2b8a3e", "#24569e", "#a3201c", "#6b3fa0")
+_COLORS = ("#7a7f87", "#c77700", "#2b8a3e", "#24569e", "#a3201c", "#6b3fa0")
 _FONT = "system-ui, sans-serif"
-_CELL, _EDGE = 46, 90
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 720, 420, 70, 190, 30, 56
+_CELL = 46
+_EDGE = 90
+_WIDTH = 720
+_HEIGHT = 420
+_LEFT = 70
+_RIGHT = 190
+_TOP = 30
+_BOTTOM = 56
 
 
 def drawn(chart: Heat | Cloud) -> Markup:
@@ -28,19 +34,42 @@ def _svg(width: float, height: float, title: str, *parts: Markup) -> Markup:
 
 def _heat(chart: Heat) -> Markup:
     numbers = [value for row in chart.values for value in row]
-    low, high = min(numbers), max(numbers)
+    low = min(numbers)
+    high = max(numbers)
     parts = []
     for i, row in enumerate(chart.values):
         parts.append(_text(chart.down[i], _EDGE - 8, _EDGE + (i + 0.6) * _CELL, "end"))
         for j, value in enumerate(row):
             share = (value - low) / (high - low) if high > low else 0.5
-            x, y = _EDGE + j * _CELL, _EDGE + i * _CELL
-            parts.append(tag("rect", x=x, y=y, width=_CELL, height=_CELL, fill=_shade(share), stroke="#ffffff"))
-            parts.append(_text(f"{value:.1f}", x + _CELL / 2, y + 0.6 * _CELL, "middle", "#ffffff" if share < 0.5 else "#1c2024"))
+            x = _EDGE + j * _CELL
+            y = _EDGE + i * _CELL
+            parts.append(
+                tag(
+                    "rect",
+                    x=x,
+                    y=y,
+                    width=_CELL,
+                    height=_CELL,
+                    fill=_shade(share),
+                    stroke="#ffffff",
+                )
+            )
+            parts.append(
+                _text(
+                    f"{value:.1f}",
+                    x + _CELL / 2,
+                    y + 0.6 * _CELL,
+                    "middle",
+                    "#ffffff" if share < 0.5 else "#1c2024",
+                )
+            )
     for j, name in enumerate(chart.across):
         parts.append(_text(name, _EDGE + (j + 0.5) * _CELL, _EDGE - 10, "middle"))
-    width, height = _EDGE + len(chart.across) * _CELL + 20, _EDGE + len(chart.down) * _CELL + 20
-    parts.append(_text(chart.across_title, _EDGE + len(chart.across) * _CELL / 2, _EDGE - 32, "middle"))
+    width = _EDGE + len(chart.across) * _CELL + 20
+    height = _EDGE + len(chart.down) * _CELL + 20
+    parts.append(
+        _text(chart.across_title, _EDGE + len(chart.across) * _CELL / 2, _EDGE - 32, "middle")
+    )
     parts.append(_text(chart.down_title, 10, _EDGE - 10, "start"))
     parts.append(_text(chart.title, 10, 20, "start"))
     return _svg(max(width, 420), height, chart.title, *parts)
@@ -57,25 +86,41 @@ def _cloud(chart: Cloud) -> Markup:
     (x0, x1), (y0, y1) = (_scale([point[k] for point in everything]) for k in (0, 1))
 
     def place(point: tuple[float, float]) -> tuple[float, float]:
-        across, up = (point[0] - x0) / (x1 - x0), (point[1] - y0) / (y1 - y0)
-        return _LEFT + across * (_WIDTH - _LEFT - _RIGHT), _HEIGHT - _BOTTOM - up * (_HEIGHT - _TOP - _BOTTOM)
+        across = (point[0] - x0) / (x1 - x0)
+        up = (point[1] - y0) / (y1 - y0)
+        return _LEFT + across * (_WIDTH - _LEFT - _RIGHT), _HEIGHT - _BOTTOM - up * (
+            _HEIGHT - _TOP - _BOTTOM
+        )
 
     parts = list(_axes(chart, x0, x1, y0, y1))
     for k, (name, points) in enumerate(chart.points.items()):
-        colour, y = _COLOURS[k % len(_COLOURS)], _TOP + 14 + 20 * k
+        color = _COLORS[k % len(_COLORS)]
+        y = _TOP + 14 + 20 * k
         placed = [(round(x_, 1), round(y_, 1)) for x_, y_ in map(place, points)]
         if chart.joined:
-            parts.append(tag("polyline", points=" ".join(f"{x_},{y_}" for x_, y_ in placed), fill="none", stroke=colour))
-        parts += [tag("circle", cx=x_, cy=y_, r=2 if chart.joined else 3, fill=colour, fill_opacity=0.55) for x_, y_ in placed]
-        parts.append(tag("circle", cx=_WIDTH - _RIGHT + 20, cy=y - 4, r=4, fill=colour))
+            parts.append(
+                tag(
+                    "polyline",
+                    points=" ".join(f"{x_},{y_}" for x_, y_ in placed),
+                    fill="none",
+                    stroke=color,
+                )
+            )
+        parts += [
+            tag("circle", cx=x_, cy=y_, r=2 if chart.joined else 3, fill=color, fill_opacity=0.55)
+            for x_, y_ in placed
+        ]
+        parts.append(tag("circle", cx=_WIDTH - _RIGHT + 20, cy=y - 4, r=4, fill=color))
         parts.append(_text(name, _WIDTH - _RIGHT + 30, y, "start"))
     return _svg(_WIDTH, _HEIGHT, chart.title, *parts)
 
 
 def _axes(chart: Cloud, x0: float, x1: float, y0: float, y1: float) -> Iterator[Markup]:
-    right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+    right = _WIDTH - _RIGHT
+    bottom = _HEIGHT - _BOTTOM
     for k in range(5):
-        y, x = bottom - k / 4 * (bottom - _TOP), _LEFT + k / 4 * (right - _LEFT)
+        y = bottom - k / 4 * (bottom - _TOP)
+        x = _LEFT + k / 4 * (right - _LEFT)
         yield tag("line", x1=_LEFT, x2=right, y1=y, y2=y, stroke="#dfe1e4")
         yield _text(f"{y0 + k / 4 * (y1 - y0):.3g}", _LEFT - 8, y + 4, "end")
         yield _text(f"{x0 + k / 4 * (x1 - x0):.2g}", x, bottom + 18, "middle")
@@ -85,10 +130,11 @@ def _axes(chart: Cloud, x0: float, x1: float, y0: float, y1: float) -> Iterator[
 
 def _scale(values: list[float]) -> tuple[float, float]:
     """A little wider than the values."""
-    low, high = min(values), max(values)
+    low = min(values)
+    high = max(values)
     margin = 0.05 * (high - low) or 1.0
     return low - margin, high + margin
 
 
-def _text(words: str, x: float, y: float, anchor: str, colour: str = "#1c2024") -> Markup:
-    return tag("text", words, x=x, y=y, text_anchor=anchor, fill=colour)
+def _text(words: str, x: float, y: float, anchor: str, color: str = "#1c2024") -> Markup:
+    return tag("text", words, x=x, y=y, text_anchor=anchor, fill=color)

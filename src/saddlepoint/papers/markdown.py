@@ -30,8 +30,13 @@ def of_result(result: Result, *, level: int = 1, charts: str = "") -> str:
 
 
 def of_table(table: Table) -> str:
-    lines = [[*table.labels, *table.columns], ["---"] * len(table.labels) + ["---:"] * len(table.columns)]
-    lines += [[*row.labels, *(shown(cell, table.digits) for cell in row.cells)] for row in table.rows]
+    lines = [
+        [*table.labels, *table.columns],
+        ["---"] * len(table.labels) + ["---:"] * len(table.columns),
+    ]
+    lines += [
+        [*row.labels, *(shown(cell, table.digits) for cell in row.cells)] for row in table.rows
+    ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -55,7 +60,9 @@ def number(value: float, digits: int) -> str:
 
 def _how(result: Result) -> list[str]:
     repeats = f"{result.repeats} repeats" if result.repeats > 1 else "one run"
-    passes = f"{result.forward:.3g} forward and {result.backward:.3g} backward passes of single images"
+    passes = (
+        f"{result.forward:.3g} forward and {result.backward:.3g} backward passes of single images"
+    )
     spent = f"{result.seconds:.0f} s of attacks, {passes}"
     last = result.seed + result.repeats - 1
     seeds = f"seed {result.seed}" if result.repeats == 1 else f"seeds {result.seed} to {last}"

@@ -50,10 +50,16 @@ class Experiment:
 
 def chosen(name: str, experiments: Mapping[str, Experiment]) -> tuple[Experiment, ...]:
     """The experiment of that name, or all of a paper: "multi-exit/table-1", "multi-exit"."""
-    found = tuple(one for one in experiments.values() if one.name == name or one.name.partition("/")[0] == name)
+    found = tuple(
+        one
+        for one in experiments.values()
+        if one.name == name or one.name.partition("/")[0] == name
+    )
     if found:
         return found
     known = [*experiments, *dict.fromkeys(one.partition("/")[0] for one in experiments)]
-    near = get_close_matches(name.lower().replace("_", "-").replace(" ", "-"), known, n=1, cutoff=0.4)
+    near = get_close_matches(
+        name.lower().replace("_", "-").replace(" ", "-"), known, n=1, cutoff=0.4
+    )
     advice = f" Did you mean {near[0]!r}?" if near else ""
     raise ValueError(f"no experiment is called {name!r}.{advice} Known: {', '.join(known)}.")

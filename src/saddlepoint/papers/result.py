@@ -59,14 +59,16 @@ class Table:
 
     def cell(self, labels: tuple[str, ...], column: str) -> Cell:
         """The cell at this place, which must exist."""
-        found = next(row for row in self.rows if row.labels == labels).cells[self.columns.index(column)]
+        found = next(row for row in self.rows if row.labels == labels).cells[
+            self.columns.index(column)
+        ]
         assert found is not None, f"{self.title} has no {column} for {labels}"
         return found
 
 
 @dataclass(frozen=True)
 class Heat:
-    """Numbers in a grid, drawn as colours."""
+    """Numbers in a grid, drawn as colors."""
 
     name: str
     title: str
@@ -128,7 +130,9 @@ def read(text: str, place: str) -> Result:
         record = migrated(json.loads(text), _MIGRATIONS, SCHEMA, place)
         return TypeAdapter(Result).validate_python(record)
     except (json.JSONDecodeError, AttributeError, ValidationError) as error:
-        raise ValueError(f"{place} is no record of an experiment ({error}). Run the experiment again.") from error
+        raise ValueError(
+            f"{place} is no record of an experiment ({error}). Run the experiment again."
+        ) from error
 
 
 def _rounded(value: Any) -> Any:
@@ -144,9 +148,13 @@ def _compact(value: Any, indent: int = 0) -> str:
     flat = json.dumps(value, ensure_ascii=False)
     if not isinstance(value, dict | list) or not value or len(flat) + indent <= 130:
         return flat
-    inner, brackets = " " * (indent + 1), "{}" if isinstance(value, dict) else "[]"
+    inner = " " * (indent + 1)
+    brackets = "{}" if isinstance(value, dict) else "[]"
     if isinstance(value, dict):
-        parts = [f"{inner}{json.dumps(key, ensure_ascii=False)}: {_compact(item, indent + 1)}" for key, item in value.items()]
+        parts = [
+            f"{inner}{json.dumps(key, ensure_ascii=False)}: {_compact(item, indent + 1)}"
+            for key, item in value.items()
+        ]
     else:
         parts = [inner + _compact(item, indent + 1) for item in value]
     return brackets[0] + "\n" + ",\n".join(parts) + "\n" + " " * indent + brackets[1]

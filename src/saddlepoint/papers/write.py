@@ -25,7 +25,9 @@ def page(records: Path, out: Path, *, title: str, intro: str) -> Path:
     """A Markdown page about all records of a folder, in the order of their names, with the charts beside it."""
     files = sorted(records.glob("*.json"))
     if not files:
-        raise FileNotFoundError(f"{records} holds no records. Copy those of `saddlepoint reproduce` there: FOLDER/PAPER/NAME.json.")
+        raise FileNotFoundError(
+            f"{records} holds no records. Copy those of `saddlepoint reproduce` there: FOLDER/PAPER/NAME.json."
+        )
     results = [read(file.read_text(encoding="utf-8"), str(file)) for file in files]
     folder = out.with_suffix("")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -34,7 +36,9 @@ def page(records: Path, out: Path, *, title: str, intro: str) -> Path:
             folder.mkdir(exist_ok=True)
             _draw(result, folder)
     sections = [of_result(result, level=2, charts=f"{folder.name}/") for result in results]
-    out.write_text("\n".join([f"# {title}\n", intro + "\n", READING + "\n", *sections]), encoding="utf-8")
+    out.write_text(
+        "\n".join([f"# {title}\n", intro + "\n", READING + "\n", *sections]), encoding="utf-8"
+    )
     return out
 
 

@@ -1,4 +1,4 @@
-"""Trained networks and concrete defences."""
+"""Trained networks and concrete defenses."""
 
 from saddlepoint.zoo.models import Defended, Entry, Measured, entry, load, names, target
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from purifiers import context, gradient, pictures, score_net, smooth_net
+from tests.zoo.adaptive.purifiers import context, gradient, pictures, score_net, smooth_net
 from torch import nn
 from torch.testing import assert_close
 
-from saddlepoint.attack.loss import cross_entropy
-from saddlepoint.coins import Coins
-from saddlepoint.defense import Context
+from saddlepoint.attacks.losses import cross_entropy
+from saddlepoint.defenses import Context
 from saddlepoint.gradients import BPDA
+from saddlepoint.rng import Keys
 from saddlepoint.zoo.adaptive import AdaptiveDenoising, constant
 
 EXACT = {"rtol": 0.0, "atol": 0.0}
@@ -53,7 +53,8 @@ def test_a_linear_score_moves_by_the_same_share_whatever_its_strength():
     """c = 1 - 1e-3 K, so a = 0.05 / K, and every step goes 5 % of the way to the middle; K = 10, a = 0.005."""
     defense = AdaptiveDenoising(smooth_net(), Linear(10.0), noise=0.0, steps=3, runs=1)
     x = pictures(N)
-    got, v = states(defense, x), squeezed(x)
+    got = states(defense, x)
+    v = squeezed(x)
     for t in range(3):
         v = stretched(v + 0.05 * (0.5 - v))
         assert_close(got[t + 1], v, rtol=1e-12, atol=0)
@@ -61,7 +62,9 @@ def test_a_linear_score_moves_by_the_same_share_whatever_its_strength():
 
 def test_steps_are_clipped_and_stop_where_they_are_short():
     """a = 0.05 / K within [1e-5, 0.1]: K = 0.1 asks for 0.5 and has 0.1; K = 100 asks for 5e-4, which ends its run."""
-    defense = AdaptiveDenoising(smooth_net(), Linear([0.1, 100.0]), noise=0.0, steps=2, runs=1, coupled=False)
+    defense = AdaptiveDenoising(
+        smooth_net(), Linear([0.1, 100.0]), noise=0.0, steps=2, runs=1, coupled=False
+    )
     x = pictures(2)
     first, second = states(defense, x)[1:]
     v = squeezed(x)
@@ -77,7 +80,9 @@ def test_in_the_released_version_a_row_that_has_ended_is_stretched_along():
     end = states(coupled, x)[-1]
     assert_close(end[1], stretched(stretched(squeezed(x)))[1], rtol=1e-14, atol=0)
     alone = AdaptiveDenoising(smooth_net(), Linear(100.0), noise=0.0, steps=2, runs=1)
-    assert_close(states(alone, x[1:])[-1], squeezed(x)[1:], **EXACT)  # nobody goes on, so nobody is stretched
+    assert_close(
+        states(alone, x[1:])[-1], squeezed(x)[1:], **EXACT
+    )  # nobody goes on, so nobody is stretched
 
 
 def test_without_a_score_nothing_moves_and_gradients_are_finite():
@@ -96,16 +101,25 @@ def test_a_score_that_grows_along_itself_ends_the_run():
 
 
 def test_the_answer_is_that_of_equations_8_and_9():
-    net, score, x = smooth_net(), score_net(), pictures(N)
+    net = smooth_net()
+    score = score_net()
+    x = pictures(N)
     defense = AdaptiveDenoising(net, score, runs=3, steps=4, coupled=False)
     chances = []
     for run in range(3):
         # The draw inside `noise` inside this run's first step, and runs take their steps in turn.
-        n = Coins.of(0, torch.arange(N)).fold(run + 1).fold(1).fold(1).normal((1, 4, 4), torch.float64)
+        n = (
+            Keys.of(0, torch.arange(N))
+            .fold_in(run + 1)
+            .fold_in(1)
+            .fold_in(1)
+            .normal((1, 4, 4), torch.float64)
+        )
         v = squeezed((x + 0.25 * n).clamp(0, 1))
         going = torch.ones(N, dtype=torch.bool)
         for _ in range(4):
-            g, ahead = score(v), score(v + 1e-3 * score(v))
+            g = score(v)
+            ahead = score(v + 1e-3 * score(v))
             c = (g * ahead).sum((1, 2, 3)) / (g * g).sum((1, 2, 3))
             a = (0.05 * 1e-3 / (1 - c)).clamp(1e-5, 0.1)
             going = going & (a > 1e-3)
@@ -118,13 +132,16 @@ def test_the_answer_is_that_of_equations_8_and_9():
 
 def test_more_runs_answer_more_alike():
     """The variance of a mean of S draws is 1/S: over 30 draws, of 1 and of 9 runs, far apart."""
-    net, x = smooth_net(), pictures(2)
+    net = smooth_net()
+    x = pictures(2)
     with torch.no_grad():
         net[5].weight.mul_(5)
 
     def spread(runs):
         defense = AdaptiveDenoising(net, score_net(), runs=runs, steps=1)
-        draws = [defense.respond(x, Context(Coins.of(seed, torch.arange(2)))).exp() for seed in range(30)]
+        draws = [
+            defense.respond(x, Context(Keys.of(seed, torch.arange(2)))).exp() for seed in range(30)
+        ]
         return torch.stack(draws).var(0).mean()
 
     assert spread(9) < spread(1) / 3
@@ -132,10 +149,18 @@ def test_more_runs_answer_more_alike():
 
 def test_step_size_and_noise_can_be_taken_as_constants():
     """The attack of Croce et al. 2022, Sec. B.9: the gradient of steps whose lengths and starting noise are given."""
-    net, score, x = smooth_net(), score_net(), pictures(N)
+    net = smooth_net()
+    score = score_net()
+    x = pictures(N)
     defense = AdaptiveDenoising(net, score, runs=1, steps=3, noise=0.3, stop=0.0, coupled=False)
     got = gradient(defense, x, Y, rules={"noise": BPDA(), "step size": BPDA(constant)})
-    n = Coins.of(0, torch.arange(N)).fold(1).fold(1).fold(1).normal((1, 4, 4), torch.float64)
+    n = (
+        Keys.of(0, torch.arange(N))
+        .fold_in(1)
+        .fold_in(1)
+        .fold_in(1)
+        .normal((1, 4, 4), torch.float64)
+    )
     at = x.clone().requires_grad_()
     v = squeezed(at + ((x + 0.3 * n).clamp(0, 1) - x))
     for _ in range(3):
@@ -152,7 +177,8 @@ class Affine(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.w, self.b = nn.Parameter(torch.zeros((), dtype=torch.float64)), nn.Parameter(torch.zeros((), dtype=torch.float64))
+        self.w = nn.Parameter(torch.zeros((), dtype=torch.float64))
+        self.b = nn.Parameter(torch.zeros((), dtype=torch.float64))
 
     def forward(self, x):
         return self.w * x + self.b
@@ -160,7 +186,7 @@ class Affine(nn.Module):
 
 def test_denoising_score_matching_finds_the_score_of_a_gaussian():
     """Pixels of mean 1/2 and variance v with noise of level s: E[n | x + s n] = s (x - 1/2) / (v + s^2), so w = -s / (v + s^2)."""
-    pixels = 0.5 + 0.1 * Coins.of(2, torch.arange(256)).normal((1, 4, 4), torch.float64)
+    pixels = 0.5 + 0.1 * Keys.of(2, torch.arange(256)).normal((1, 4, 4), torch.float64)
     raw = AdaptiveDenoising(smooth_net(), Affine().eval())
     fitted = raw.fit(pixels, levels=(0.2, 0.2), epochs=80, batch_size=128, learning_rate=0.1).score
     want = -0.2 / (0.1**2 + 0.2**2)

@@ -1,4 +1,4 @@
-"""What the probe finds of the nine defences on the digits, which know nothing of being probed, is what they declare."""
+"""What the probe finds of the nine defenses on the digits, which know nothing of being probed, is what they declare."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from saddlepoint.data import load_data
 from saddlepoint.zoo.adaptive.sodef import Dopri5
 from saddlepoint.zoo.embedded.adaptive import ADAPTIVE
 
-# Fewer or longer steps of the same kind: an answer of the contrastive defence takes 160 passes, and a probe asks for some fifty.
+# Fewer or longer steps of the same kind: an answer of the contrastive defense takes 160 passes, and a probe asks for some fifty.
 SHORTER = {
     "digits-sodef": {"integrator": Dopri5(1e-2)},
     "digits-closed-loop": {"steps": 2},
@@ -20,9 +20,16 @@ SHORTER = {
     "digits-soap": {"steps": 3, "radii": (0.075, 0.225)},
     "digits-contrastive": {"steps": 2, "views": 2},
     "digits-aid": {"steps": 2},
-    "digits-denoising": {"steps": 3, "runs": 1, "stop": 0.03},  # rows then end in different steps, which is what couples them
+    "digits-denoising": {
+        "steps": 3,
+        "runs": 1,
+        "stop": 0.03,
+    },  # rows then end in different steps, which is what couples them
 }
-WITHOUT_GRADIENTS = ("digits-sodef", "digits-denoising")  # a solver, and a network that gives the direction itself
+WITHOUT_GRADIENTS = (
+    "digits-sodef",
+    "digits-denoising",
+)  # a solver, and a network that gives the direction itself
 
 
 @pytest.fixture(scope="module", params=[kit.name for kit in ADAPTIVE])
@@ -30,7 +37,8 @@ def examined(request):
     name = request.param
     defense = copy.copy(zoo.target(name))
     vars(defense).update(SHORTER.get(name, {}))
-    data, kit = load_data("digits", n=6), next(kit for kit in ADAPTIVE if kit.name == name)
+    data = load_data("digits", n=6)
+    kit = next(kit for kit in ADAPTIVE if kit.name == name)
     return name, defense, kit, sp.probe(defense, data.x, data.y, threat=kit.threat())
 
 
@@ -46,7 +54,14 @@ def test_nothing_is_denied_and_nothing_is_claimed_that_is_not_there(examined):
 def test_no_call_leaves_a_mark_or_knows_that_it_is_watched(examined):
     _, defense, _, traits = examined
     assert defense.memory == "none"
-    for trait in ("state", "changes itself", "changes its input", "adapts", "grad mode", "requires grad"):
+    for trait in (
+        "state",
+        "changes itself",
+        "changes its input",
+        "adapts",
+        "grad mode",
+        "requires grad",
+    ):
         assert traits[trait].present is False, traits[trait].evidence
 
 
@@ -57,4 +72,4 @@ def test_gradients_reach_the_input_through_every_one_and_its_steps_are_named(exa
         assert traits[trait].present is False, traits[trait].evidence
     around = {site for site, rule in kit.rules().items() if rule == sp.BPDA()}
     assert around <= set(traits["sites"].places) != set()
-    assert traits["optimises inside"].present is (name not in WITHOUT_GRADIENTS)
+    assert traits["optimizes inside"].present is (name not in WITHOUT_GRADIENTS)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
-from purifiers import CLASSES, context, discriminator, pictures, smooth_net
+from tests.zoo.adaptive.purifiers import CLASSES, context, discriminator, pictures, smooth_net
 from torch import nn
 from torch.nn import functional
 from torch.testing import assert_close
 
-from saddlepoint.attack.best import Found
-from saddlepoint.attack.loss import cross_entropy
-from saddlepoint.attack.pgd import PGD
-from saddlepoint.attack.space import Linf
-from saddlepoint.coins import Coins
-from saddlepoint.defense import Plain
-from saddlepoint.game import Direct, Threat, Turn
+from saddlepoint.attacks.best import AttackResult
+from saddlepoint.attacks.losses import cross_entropy
+from saddlepoint.attacks.pgd import PGD
+from saddlepoint.attacks.spaces import Linf
+from saddlepoint.defenses import Plain
+from saddlepoint.evaluation import AttackContext, Direct, Threat
+from saddlepoint.rng import Keys
 from saddlepoint.zoo.adaptive import AIDPurifier, Discriminator
 from saddlepoint.zoo.adaptive.features import features
 
@@ -24,15 +24,19 @@ N = 5
 
 
 def test_the_discriminator_is_encoders_side_by_side_and_halvings():
-    net, x = smooth_net(), pictures(N)
-    judge = discriminator(net)  # layers "0" and "2", width 6, one further layer in each encoder, one halving
+    net = smooth_net()
+    x = pictures(N)
+    judge = discriminator(
+        net
+    )  # layers "0" and "2", width 6, one further layer in each encoder, one halving
     h = []
     for encoder, given in zip(judge.encoders, (net[:1](x), net[:3](x)), strict=True):
         v = given.mean((2, 3))
         for linear, norm, _ in encoder:
             v = norm(linear(v)).relu()
         h.append(v)
-    (linear, norm, _), last = judge.decision[0][0], judge.decision[1]
+    (linear, norm, _) = judge.decision[0][0]
+    last = judge.decision[1]
     assert linear.weight.shape == (6, 12)
     want = last(norm(linear(torch.cat(h, 1))).relu())[:, 0]
     assert_close(AIDPurifier(net, judge).naturalness(x), want, rtol=1e-13, atol=0)
@@ -42,13 +46,18 @@ def test_the_paper_s_sizes_are_the_defaults():
     judge = Discriminator.on(smooth_net(), ("0", "2"), pictures(1))
     widths = [m.out_features for m in judge.decision.modules() if isinstance(m, nn.Linear)]
     assert widths == [1024, 512, 256, 1]
-    assert [m.out_features for m in judge.encoders[0].modules() if isinstance(m, nn.Linear)] == [1024, 1024]
+    assert [m.out_features for m in judge.encoders[0].modules() if isinstance(m, nn.Linear)] == [
+        1024,
+        1024,
+    ]
 
 
 def test_the_answer_is_that_of_equation_7():
     """Ten steps of 0.031 / 4 up the chance of being natural."""
-    net, x = smooth_net(), pictures(N) - 0.3
-    judge, v = discriminator(net), x
+    net = smooth_net()
+    x = pictures(N) - 0.3
+    judge = discriminator(net)
+    v = x
     for _ in range(10):
         v = v.detach().requires_grad_()
         chance = judge([net[:1](v), net[:3](v)]).sigmoid()
@@ -60,7 +69,9 @@ def test_the_answer_is_that_of_equation_7():
 
 
 def test_layers_behind_the_last_one_looked_at_are_not_run():
-    net, x, ran = smooth_net(), pictures(N), []
+    net = smooth_net()
+    x = pictures(N)
+    ran = []
     net[5].register_forward_hook(lambda *_: ran.append(1))
     given = features(net, ("2", "0"), x)
     assert_close(given[0], net[:3](x), **EXACT)
@@ -70,27 +81,38 @@ def test_layers_behind_the_last_one_looked_at_are_not_run():
 
 
 def test_a_fitted_discriminator_tells_attacked_from_natural_and_nothing_else_changes():
-    net, x = smooth_net(), pictures(96)
+    net = smooth_net()
+    x = pictures(96)
     with torch.no_grad():
         net[0].weight.mul_(4)
     y = net(x).argmax(1)
     space = Linf(0.2)
     raw = AIDPurifier(net, Discriminator.on(net, ("1", "3"), x[:1], width=16, after=1))
-    before = {k: v.clone() for k, v in (*net.state_dict().items(), *raw.discriminator.state_dict().items())}
+    before = {
+        k: v.clone()
+        for k, v in (*net.state_dict().items(), *raw.discriminator.state_dict().items())
+    }
     fitted = raw.fit(x, y, space=space, epochs=10, batch_size=48, learning_rate=0.05)
     pgd = Direct("pgd", PGD(10), loss=cross_entropy)
-    attacked = pgd.move(Turn.open(Threat(space), torch.arange(96), 7), Plain(net), x, y).peak
+    attacked = pgd.move(
+        AttackContext.open(Threat(space), torch.arange(96), 7), Plain(net), x, y
+    ).max_loss_point
     told = (fitted.naturalness(x) > fitted.naturalness(attacked)).double().mean()
     assert told > 0.8
-    assert_close({**dict(net.state_dict()), **dict(raw.discriminator.state_dict())}, before, **EXACT)
+    assert_close(
+        {**dict(net.state_dict()), **dict(raw.discriminator.state_dict())}, before, **EXACT
+    )
     assert all(p.grad is None for p in net.parameters())
     assert not fitted.discriminator.training
 
 
 def test_the_learned_label_is_the_share_of_the_natural_picture():
     """AVmixup: the loss at a mixture w x + (1 - w) v is the cross-entropy to w."""
-    net, x, y = smooth_net(), pictures(8), torch.arange(8) % CLASSES
-    seen, slopes = [], []
+    net = smooth_net()
+    x = pictures(8)
+    y = torch.arange(8) % CLASSES
+    seen = []
+    slopes = []
 
     class Judge(Discriminator):
         def forward(self, given):
@@ -101,25 +123,37 @@ def test_the_learned_label_is_the_share_of_the_natural_picture():
             return out
 
     judge = Judge(("0",), (3,), width=4, after=1).double().eval()
-    fitted = [AIDPurifier(net, judge).fit(x, y, adversary=Brighter(), batch_size=8) for _ in range(2)]
+    fitted = [
+        AIDPurifier(net, judge).fit(x, y, adversary=Brighter(), batch_size=8) for _ in range(2)
+    ]
     assert_close(fitted[0].naturalness(x), fitted[1].naturalness(x), **EXACT)
     given, logit = seen[0]
     # The vertex is x + 2 (x' - x) = x + 0.2: mixtures lie between, and a first layer that is linear shows where.
-    low, high = net[0](x), net[0](x + 0.2)
-    order = Coins.of(0, torch.arange(8)).fold(0).uniform((), torch.float64).argsort(stable=True)
+    low = net[0](x)
+    high = net[0](x + 0.2)
+    order = Keys.of(0, torch.arange(8)).fold_in(0).uniform((), torch.float64).argsort(stable=True)
     w = ((high[order] - given) / (high[order] - low[order])).flatten(1).mean(1)
-    drawn = Coins.of(0, torch.arange(8)).fold(0)[order].fold(1).fold(1).uniform((), torch.float64)
+    drawn = (
+        Keys.of(0, torch.arange(8))
+        .fold_in(0)[order]
+        .fold_in(1)
+        .fold_in(1)
+        .uniform((), torch.float64)
+    )
     assert_close(w, drawn, rtol=0, atol=1e-10)
-    assert_close(slopes[0], (logit.sigmoid() - w) / 8, rtol=0, atol=1e-10)  # of the mean cross-entropy to the label w
+    assert_close(
+        slopes[0], (logit.sigmoid() - w) / 8, rtol=0, atol=1e-10
+    )  # of the mean cross-entropy to the label w
 
 
 class Brighter:
     """Every pixel 0.1 up."""
 
-    name, needs = "brighter", "decision"
+    name = "brighter"
+    needs = "decision"
 
     def move(self, turn, defense, x, y):
-        return Found(x + 0.1, x + 0.1)
+        return AttackResult(x + 0.1, x + 0.1)
 
 
 def test_what_cannot_be_built_is_refused():
@@ -133,7 +167,8 @@ def test_what_cannot_be_built_is_refused():
 
 
 def test_batch_norm_of_the_discriminator_uses_what_it_has_learned():
-    net, x = smooth_net(), pictures(N)
+    net = smooth_net()
+    x = pictures(N)
     judge = AIDPurifier(net, discriminator(net))
     assert_close(judge.naturalness(x)[:1], judge.naturalness(x[:1]), rtol=1e-13, atol=0)
     assert functional.mse_loss(judge.naturalness(x), judge.naturalness(x).mean().expand(N)) > 0

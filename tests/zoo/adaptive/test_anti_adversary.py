@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import pytest
 import torch
-from purifiers import context, pictures, smooth_net
+from tests.zoo.adaptive.purifiers import context, pictures, smooth_net
 from torch import nn
 from torch.nn import functional
 from torch.testing import assert_close
 
-from saddlepoint.attack.rays import RayS
-from saddlepoint.attack.space import Linf
-from saddlepoint.coins import Coins
-from saddlepoint.defense import Plain
-from saddlepoint.game import Direct, Threat, play
+from saddlepoint.attacks.rays import RayS
+from saddlepoint.attacks.spaces import Linf
+from saddlepoint.defenses import Plain
+from saddlepoint.evaluation import Direct, Threat
+from saddlepoint.evaluation.referee import play
+from saddlepoint.rng import Keys
 from saddlepoint.zoo.adaptive import AntiAdversary
 
 N = 64
 
 
 def test_the_answer_is_that_of_two_unprojected_steps():
-    net, x = smooth_net(), pictures(5)
-    label, v = net(x).argmax(1), x
+    net = smooth_net()
+    x = pictures(5)
+    label = net(x).argmax(1)
+    v = x
     for _ in range(2):
         v = v.detach().requires_grad_()
         (grad,) = torch.autograd.grad(functional.cross_entropy(net(v), label, reduction="sum"), v)
@@ -40,18 +43,26 @@ def test_the_net_becomes_surer_of_its_own_answer():
 def two_linear_classes() -> nn.Module:
     net = nn.Sequential(nn.Flatten(), nn.Linear(16, 2)).double().eval()
     with torch.no_grad():
-        net[1].weight.copy_(Coins.of(2, torch.arange(2)).normal((16,), torch.float64))
-        net[1].bias.copy_(-net[1].weight.sum(1) / 2)  # the boundary passes through the middle of the box
+        net[1].weight.copy_(Keys.of(2, torch.arange(2)).normal((16,), torch.float64))
+        net[1].bias.copy_(
+            -net[1].weight.sum(1) / 2
+        )  # the boundary passes through the middle of the box
     return net
 
 
 def test_between_two_linear_classes_no_step_changes_a_label():
     """z_1 - z_0 = w x + b moves by step ||w||_1 away from zero."""
     net = two_linear_classes()
-    x = Coins.of(3, torch.arange(N)).uniform((1, 4, 4), torch.float64)
+    x = Keys.of(3, torch.arange(N)).uniform((1, 4, 4), torch.float64)
     answered = AntiAdversary(net).respond(x, context(N))
-    w, before = net[1].weight[1] - net[1].weight[0], (net(x)[:, 1] - net(x)[:, 0])
-    assert_close(answered[:, 1] - answered[:, 0], before + 2 * 0.15 * w.abs().sum() * before.sign(), rtol=1e-12, atol=0)
+    w = net[1].weight[1] - net[1].weight[0]
+    before = net(x)[:, 1] - net(x)[:, 0]
+    assert_close(
+        answered[:, 1] - answered[:, 0],
+        before + 2 * 0.15 * w.abs().sum() * before.sign(),
+        rtol=1e-12,
+        atol=0,
+    )
 
 
 def rough_net() -> nn.Module:
@@ -60,14 +71,20 @@ def rough_net() -> nn.Module:
     with torch.no_grad():
         for layer in (net[0], net[2]):
             layer.weight.mul_(12)
-        net[5].bias.copy_(-net[:5](pictures(N)).mean(0) @ net[5].weight.T)  # classes of similar size
+        net[5].bias.copy_(
+            -net[:5](pictures(N)).mean(0) @ net[5].weight.T
+        )  # classes of similar size
     return net
 
 
 def test_the_share_of_changed_labels_goes_to_zero_with_the_step():
-    net, x = rough_net(), pictures(N)
+    net = rough_net()
+    x = pictures(N)
     label = net(x).argmax(1)
-    changed = [int((AntiAdversary(net, step_size=a).respond(x, context(N)).argmax(1) != label).sum()) for a in (0.15, 1e-2, 1e-5)]
+    changed = [
+        int((AntiAdversary(net, step_size=a).respond(x, context(N)).argmax(1) != label).sum())
+        for a in (0.15, 1e-2, 1e-5)
+    ]
     assert changed[0] >= changed[1] >= changed[2] == 0
     assert changed[0] > 0
 
@@ -77,15 +94,19 @@ def test_the_share_of_changed_labels_goes_to_zero_with_the_step():
     [(two_linear_classes(), 0.15, 0.03), (rough_net(), 1e-9, 0.01)],
     ids=["two linear classes", "small steps"],
 )
-def test_rays_finds_the_same_points_with_and_without_the_defence(net, step, radius):
-    """Croce et al. 2022, Sec. 3.8: labels are the net's, so an attack on labels does not see the defence.
+def test_rays_finds_the_same_points_with_and_without_the_defense(net, step, radius):
+    """Croce et al. 2022, Sec. 3.8: labels are the net's, so an attack on labels does not see the defense.
 
     Between more than two classes a signed step may lose to one of them what it gains on the others: bisection ends so near to
     boundaries, 1e-3 / 4, that steps must be shorter than that by far.
     """
-    x, threat = pictures(N), Threat(Linf(radius), access="decision")
-    y, rays = net(x).argmax(1), Direct("rays", RayS(150))
-    plain, defended = (play(d, rays, x, y, threat) for d in (Plain(net), AntiAdversary(net, step_size=step)))
+    x = pictures(N)
+    threat = Threat(Linf(radius), access="decision")
+    y = net(x).argmax(1)
+    rays = Direct("rays", RayS(150))
+    plain, defended = (
+        play(d, rays, x, y, threat) for d in (Plain(net), AntiAdversary(net, step_size=step))
+    )
     assert_close(defended.points, plain.points, rtol=0, atol=0)
     assert_close(defended.correct, plain.correct, rtol=0, atol=0)
     assert 0 < plain.correct.mean() < 1

@@ -2,14 +2,31 @@
 
 import pytest
 import torch
-from small_defences import LAYERS, WIDTHS, Recording, answer, closed_loop, context, encoders, images, made, network, subspaces
+from tests.problems import normal, uniform
+from tests.zoo.adaptive.small_defenses import (
+    LAYERS,
+    WIDTHS,
+    Recording,
+    answer,
+    closed_loop,
+    context,
+    encoders,
+    images,
+    made,
+    network,
+    subspaces,
+)
 from torch import nn
 from torch.testing import assert_close
 
 import saddlepoint as sp
-from problems import normal, uniform
 from saddlepoint.zoo.adaptive import ClosedLoopControl
-from saddlepoint.zoo.adaptive.closed_loop import AutoEncoders, Linear, PrincipalComponents, auto_encoder
+from saddlepoint.zoo.adaptive.closed_loop import (
+    AutoEncoders,
+    Linear,
+    PrincipalComponents,
+    auto_encoder,
+)
 from saddlepoint.zoo.adaptive.learning import Phase
 
 EXACT = {"rtol": 0.0, "atol": 0.0}
@@ -18,16 +35,22 @@ EXACT = {"rtol": 0.0, "atol": 0.0}
 def written_out(net, embeddings, x, steps, rate):
     """The released loop on the pieces of the sequential network, with torch's own Adam: logits, loss of each pass, controls."""
     pieces = [nn.Identity(), net[:2], net[2:6]]  # "input", "1", "5"
-    controls = [torch.zeros(len(x), *WIDTHS[name], dtype=x.dtype, requires_grad=True) for name in LAYERS]
-    optimizer, lowest, passes = torch.optim.Adam(controls, rate), torch.inf, []
+    controls = [
+        torch.zeros(len(x), *WIDTHS[name], dtype=x.dtype, requires_grad=True) for name in LAYERS
+    ]
+    optimizer = torch.optim.Adam(controls, rate)
+    lowest = torch.inf
+    passes = []
     for _ in range(steps + 1):
-        h, loss = x, torch.zeros((), dtype=x.dtype)
+        h = x
+        loss = torch.zeros((), dtype=x.dtype)
         for piece, control, name in zip(pieces, controls, LAYERS, strict=True):
             h = piece(h) + control
             loss = loss + nn.functional.mse_loss(reconstructed(embeddings[name], h), h)
         passes.append(loss.item())
         if loss < lowest:
-            lowest, answered = loss, net[6:](h)
+            lowest = loss
+            answered = net[6:](h)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -37,13 +60,15 @@ def written_out(net, embeddings, x, steps, rate):
 def reconstructed(embedding, h):
     if not isinstance(embedding, Linear):
         return embedding.net(h)
-    flat, mean = h.flatten(1), h.flatten(1).mean(0)
+    flat = h.flatten(1)
+    mean = h.flatten(1).mean(0)
     return ((flat - mean) @ (embedding.basis @ embedding.basis.T) + mean).view_as(h)
 
 
 @pytest.mark.parametrize("make", [subspaces, encoders], ids=["projections", "auto-encoders"])
 def test_the_forward_equals_the_released_loop_written_out(make):
-    embeddings, x = make(), images()
+    embeddings = make()
+    x = images()
     expected, losses = written_out(network(), embeddings, x, steps=4, rate=5e-3)
     assert losses[-1] < losses[0]  # control does something
     # Adam divides gradients by their size: a rounding of 1e-17 on a gradient of 1e-9 comes out as 1e-8 of a step of 5e-3.
@@ -52,7 +77,8 @@ def test_the_forward_equals_the_released_loop_written_out(make):
 
 def test_the_answer_is_the_pass_of_lowest_loss_and_not_the_last():
     """A rate at which the loss rises: the best controls are none."""
-    x, wild = images(), closed_loop(rate=50.0)
+    x = images()
+    wild = closed_loop(rate=50.0)
     _, losses = written_out(network(), subspaces(), x, steps=4, rate=50.0)
     assert min(losses) == losses[0]
     assert_close(answer(wild, x), wild.net(x), **EXACT)
@@ -72,7 +98,9 @@ def test_the_batch_keeps_one_pass_and_rows_alone_their_own(per_example, picks):
     """Steps of half a unit bring the far rows nearer each time, and throw the near one away."""
     start = torch.tensor([0.501, 9.0, 9.0], dtype=torch.float64)
     x = start[:, None, None, None].expand(3, 3, 8, 8)
-    defense = ClosedLoopControl(network(), ["input"], embeddings={"input": Near()}, rate=0.5, per_example=per_example)
+    defense = ClosedLoopControl(
+        network(), ["input"], embeddings={"input": Near()}, rate=0.5, per_example=per_example
+    )
     trace = defense.trace(x, context(3))
     assert trace.names == ("control/0", "control/1", "control/2", "control/3", "control/4", "final")
     for n, pick in enumerate(picks):
@@ -82,16 +110,21 @@ def test_the_batch_keeps_one_pass_and_rows_alone_their_own(per_example, picks):
 
 def test_under_bpda_the_controls_are_constants():
     """The gradient of the network run with the controls that were used: Croce et al. 2022, Sec. 3.3."""
-    x, defense, record = images(), closed_loop(), Recording()
+    x = images()
+    defense = closed_loop()
+    record = Recording()
     leaf = x.clone().requires_grad_()
     grad = torch.autograd.grad(answer(defense, leaf, control=sp.BPDA()).sum(), leaf)[0]
     with torch.no_grad():
         answer(defense, x, control=record)
     losses = written_out(network(), subspaces(), x, steps=4, rate=5e-3)[1]
     best = losses.index(min(losses))
-    used = record.states[best - 1][:, 0].split([torch.Size(WIDTHS[name]).numel() for name in LAYERS], dim=1)
+    used = record.states[best - 1][:, 0].split(
+        [torch.Size(WIDTHS[name]).numel() for name in LAYERS], dim=1
+    )
     u = [part.reshape(5, *WIDTHS[name]) for part, name in zip(used, LAYERS, strict=True)]
-    net, other = defense.net, x.clone().requires_grad_()
+    net = defense.net
+    other = x.clone().requires_grad_()
     run = net[6:](net[2:6](net[:2](other + u[0]) + u[1]) + u[2])
     assert_close(grad, torch.autograd.grad(run.sum(), other)[0], rtol=0, atol=1e-12)
 
@@ -99,14 +132,24 @@ def test_under_bpda_the_controls_are_constants():
 @pytest.mark.parametrize("per_example", [False, True])
 def test_with_projections_on_everything_the_static_net_answers(per_example):
     """P = I leaves nothing to correct: loss 0, controls 0. The slope of LeakyReLU is kept, which a rewritten network may lose."""
-    net = made(lambda: nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.LeakyReLU(0.1), nn.Flatten(), nn.Linear(256, 4)), 2)
-    eye = {name: torch.eye(torch.Size(shape).numel(), dtype=torch.float64) for name, shape in WIDTHS.items() if name != "5"}
-    embeddings = {name: Linear(basis, torch.zeros(WIDTHS[name], dtype=torch.float64)) for name, basis in eye.items()}
-    defense, x, record = (
-        ClosedLoopControl(net, ["input", "1"], embeddings=embeddings, per_example=per_example),
-        images(),
-        Recording(),
+    net = made(
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 4, 3, padding=1), nn.LeakyReLU(0.1), nn.Flatten(), nn.Linear(256, 4)
+        ),
+        2,
     )
+    eye = {
+        name: torch.eye(torch.Size(shape).numel(), dtype=torch.float64)
+        for name, shape in WIDTHS.items()
+        if name != "5"
+    }
+    embeddings = {
+        name: Linear(basis, torch.zeros(WIDTHS[name], dtype=torch.float64))
+        for name, basis in eye.items()
+    }
+    defense = ClosedLoopControl(net, ["input", "1"], embeddings=embeddings, per_example=per_example)
+    x = images()
+    record = Recording()
     with torch.no_grad():
         answered = answer(defense, x, control=record)
     assert_close(answered, net(x), **EXACT)
@@ -125,37 +168,50 @@ def test_principal_components_project_onto_the_span_of_the_data():
         assert_close(embedding.residual(h, alone=alone), torch.zeros_like(h), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("share", "rank"), [(0.39, 1), (0.41, 2), (0.69, 2), (0.71, 3), (0.91, 4), (1.0, 6)])
+@pytest.mark.parametrize(
+    ("share", "rank"), [(0.39, 1), (0.41, 2), (0.69, 2), (0.71, 3), (0.91, 4), (1.0, 6)]
+)
 def test_the_share_is_of_the_sum_of_singular_values(share, rank):
     """Singular values 4, 3, 2, 1, 0, 0: kept until their sum is more than the share of 10, which no sum is of the whole."""
-    left = torch.linalg.qr(torch.cat([torch.ones(9, 1, dtype=torch.float64), normal(53, 9, 4)], 1))[0][:, 1:]  # of mean zero
+    left = torch.linalg.qr(torch.cat([torch.ones(9, 1, dtype=torch.float64), normal(53, 9, 4)], 1))[
+        0
+    ][:, 1:]  # of mean zero
     right = torch.linalg.qr(normal(54, 6, 4))[0]
     h = left @ torch.tensor([4.0, 3.0, 2.0, 1.0], dtype=torch.float64).diag() @ right.T
     assert PrincipalComponents(share=share).learn(h, seed=0).basis.shape == (6, rank)
 
 
 def test_embeddings_are_learnt_from_what_is_answered_rightly():
-    net, x = network(), uniform(60, 40, 3, 8, 8)
+    net = network()
+    x = uniform(60, 40, 3, 8, 8)
     y = net(x).argmax(1)
     wrong = torch.arange(40) % 4 == 0
     labels = torch.where(wrong, (y + 1) % 4, y)
     one = ClosedLoopControl(net, LAYERS).fit(x, labels).embeddings
     two = ClosedLoopControl(net, LAYERS).fit(x[~wrong], y[~wrong]).embeddings
-    for name, given in zip(LAYERS, (x[~wrong], net[:2](x[~wrong]), net[:6](x[~wrong])), strict=True):
+    for name, given in zip(
+        LAYERS, (x[~wrong], net[:2](x[~wrong]), net[:6](x[~wrong])), strict=True
+    ):
         assert_close(one[name].mean, given.mean(0), rtol=0, atol=1e-14)
         assert_close(one[name].basis, two[name].basis, **EXACT)
 
 
 def test_only_so_many_samples_are_taken():
-    net, x = network(), uniform(61, 40, 3, 8, 8)
+    net = network()
+    x = uniform(61, 40, 3, 8, 8)
     y = net(x).argmax(1)
-    few = ClosedLoopControl(net, ["input"]).fit(x, y, learner=PrincipalComponents(samples=7)).embeddings["input"]
+    few = (
+        ClosedLoopControl(net, ["input"])
+        .fit(x, y, learner=PrincipalComponents(samples=7))
+        .embeddings["input"]
+    )
     assert_close(few.mean, x[:7].mean(0), rtol=0, atol=1e-14)
     assert few.basis.shape[1] <= 7
 
 
 def test_nothing_to_learn_from_is_refused():
-    net, x = network(), images()
+    net = network()
+    x = images()
     with pytest.raises(ValueError, match="found 0 among 5"):
         ClosedLoopControl(net, LAYERS).fit(x, (net(x).argmax(1) + 1) % 4)
 
@@ -164,7 +220,9 @@ def test_control_brings_activations_back_to_the_training_data():
     """Data in a plane, a point lifted off it: after control it is nearer to the plane, and the answer nearer to the clean one."""
     net = network()
     plane = 0.5 + 0.02 * (normal(62, 60, 2) @ normal(63, 2, 192)).view(60, 3, 8, 8)
-    defense = ClosedLoopControl(net, LAYERS, steps=60, per_example=True).fit(plane, net(plane).argmax(1))
+    defense = ClosedLoopControl(net, LAYERS, steps=60, per_example=True).fit(
+        plane, net(plane).argmax(1)
+    )
     lifted = plane[:8] + 0.1 * normal(64, 8, 3, 8, 8).sign()
     gap = lambda z: (z - net(plane[:8])).norm()  # noqa: E731
     with torch.no_grad():
@@ -172,15 +230,16 @@ def test_control_brings_activations_back_to_the_training_data():
 
 
 def test_auto_encoders_learn_to_reproduce_and_keep_the_network():
-    net, x = network(), images(32, 65)
+    net = network()
+    x = images(32, 65)
     y = net(x).argmax(1)
     learner = AutoEncoders(Phase(epochs=20, batch_size=16, rate=0.01))
-    new, old = (
-        ClosedLoopControl(net, LAYERS).fit(x, y, learner=AutoEncoders(Phase(0, 16, 0.01))),
-        ClosedLoopControl(net, LAYERS).fit(x, y, learner=learner),
-    )
+    new = ClosedLoopControl(net, LAYERS).fit(x, y, learner=AutoEncoders(Phase(0, 16, 0.01)))
+    old = ClosedLoopControl(net, LAYERS).fit(x, y, learner=learner)
     for name, h in zip(LAYERS, (x, net[:2](x), net[:6](x)), strict=True):
-        before, after = (d.embeddings[name].residual(h, alone=True).square().mean() for d in (new, old))
+        before, after = (
+            d.embeddings[name].residual(h, alone=True).square().mean() for d in (new, old)
+        )
         assert after < 0.5 * before
         assert not old.embeddings[name].net.training
     assert_close(dict(net.state_dict()), dict(network().state_dict()), **EXACT)

@@ -6,23 +6,25 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_defences import Recording, answer, context, images, network, reversal
+from tests.problems import normal, uniform
+from tests.zoo.adaptive.small_defenses import Recording, answer, context, images, network, reversal
 from torch import nn
 from torch.testing import assert_close
 
 import saddlepoint as sp
-from problems import normal, uniform
-from saddlepoint.coins import Coins
+from saddlepoint.rng import Keys
 from saddlepoint.zoo.adaptive import ContrastiveReversal
 from saddlepoint.zoo.adaptive.contrastive import Augmentation, contrast, contrastive_head
 from saddlepoint.zoo.adaptive.learning import Phase
 
 EXACT = {"rtol": 0.0, "atol": 0.0}
-STILL = Augmentation(area=(1, 1), ratio=(1, 1), brightness=0, contrast=0, saturation=0, hue=0, grey=0)
+STILL = Augmentation(
+    area=(1, 1), ratio=(1, 1), brightness=0, contrast=0, saturation=0, hue=0, gray=0
+)
 
 
 def numbers(n=1, **chosen):
-    """[n, 14] that change nothing under STILL: no mirror, no grey; positions are named as the augmentation reads them."""
+    """[n, 14] that change nothing under STILL: no mirror, no gray; positions are named as the augmentation reads them."""
     places = {
         "area": 0,
         "ratio": 1,
@@ -31,9 +33,9 @@ def numbers(n=1, **chosen):
         "mirror": 4,
         "bright": 5,
         "contrast": 6,
-        "colour": 7,
+        "color": 7,
         "hue": 8,
-        "grey": 13,
+        "gray": 13,
     }
     u = torch.full((n, 14), 0.5, dtype=torch.float64)
     u[:, 9:13] = torch.linspace(0, 0.9, 4)  # brightness, contrast, saturation, hue: in this order
@@ -59,26 +61,29 @@ def test_the_mirror_swaps_left_and_right():
 
 @pytest.mark.parametrize("area", [0.08, 0.3, 0.7])
 def test_a_crop_is_cut_and_resized_as_interpolate_does(area):
-    x, u = images(2), numbers(2, ratio=0.8, down=0.6, right=0.2)
+    x = images(2)
+    u = numbers(2, ratio=0.8, down=0.6, right=0.2)
     crop = only(area=(area, area), ratio=(3 / 4, 4 / 3))
     ratio = math.exp(math.log(3 / 4) + 0.8 * (math.log(4 / 3) - math.log(3 / 4)))
-    tall, wide = min(round(math.sqrt(64 * area / ratio)), 8), min(round(math.sqrt(64 * area * ratio)), 8)
-    top, left = int(0.6 * (8 - tall + 1)), int(0.2 * (8 - wide + 1))
+    tall = min(round(math.sqrt(64 * area / ratio)), 8)
+    wide = min(round(math.sqrt(64 * area * ratio)), 8)
+    top = int(0.6 * (8 - tall + 1))
+    left = int(0.2 * (8 - wide + 1))
     cut = x[:, :, top : top + tall, left : left + wide]
     expected = nn.functional.interpolate(cut, size=(8, 8), mode="bilinear", align_corners=False)
     assert_close(crop(x, u), expected, rtol=0, atol=1e-13)
 
 
-def test_brightness_contrast_and_saturation_blend_towards_black_the_mean_and_grey():
+def test_brightness_contrast_and_saturation_blend_towards_black_the_mean_and_gray():
     x = images(2)
-    grey = (0.299 * x[:, :1] + 0.587 * x[:, 1:2] + 0.114 * x[:, 2:]).expand_as(x)
-    mean = grey.mean((1, 2, 3), keepdim=True)
+    gray = (0.299 * x[:, :1] + 0.587 * x[:, 1:2] + 0.114 * x[:, 2:]).expand_as(x)
+    mean = gray.mean((1, 2, 3), keepdim=True)
     f = 0.2 + 1.6 * 0.25  # 1 +- 0.8 at the uniform number 0.25
     cases = [
         (only(brightness=0.8), {"bright": 0.25}, f * x),
         (only(contrast=0.8), {"contrast": 0.25}, f * x + (1 - f) * mean),
-        (only(saturation=0.8), {"colour": 0.25}, f * x + (1 - f) * grey),
-        (only(grey=0.2), {"grey": 0.19}, grey),
+        (only(saturation=0.8), {"color": 0.25}, f * x + (1 - f) * gray),
+        (only(gray=0.2), {"gray": 0.19}, gray),
         (only(brightness=0.8), {"bright": 0.999999}, (1.8 * x).clamp(0, 1)),
     ]
     for augment, chosen, expected in cases:
@@ -86,28 +91,35 @@ def test_brightness_contrast_and_saturation_blend_towards_black_the_mean_and_gre
 
 
 def test_the_hue_turns_as_the_standard_library_turns_it():
-    x, turn = uniform(80, 1, 3, 4, 4), 0.2 * (2 * 0.9 - 1)
+    x = uniform(80, 1, 3, 4, 4)
+    turn = 0.2 * (2 * 0.9 - 1)
     found = only(hue=0.2)(x, numbers(hue=0.9))
     for i in range(4):
         for j in range(4):
             h, s, v = colorsys.rgb_to_hsv(*x[0, :, i, j].tolist())
-            assert found[0, :, i, j].tolist() == pytest.approx(colorsys.hsv_to_rgb((h + turn) % 1, s, v), abs=1e-12)
+            assert found[0, :, i, j].tolist() == pytest.approx(
+                colorsys.hsv_to_rgb((h + turn) % 1, s, v), abs=1e-12
+            )
 
 
-def test_grey_images_have_no_hue_to_turn():
+def test_gray_images_have_no_hue_to_turn():
     x = uniform(81, 2, 1, 8, 8).expand(2, 3, 8, 8)
     assert_close(only(hue=0.2)(x, numbers(2, hue=0.9)), x, rtol=0, atol=1e-14)
 
 
 def test_changes_come_in_the_order_that_the_numbers_say():
     """Brightness then contrast, and contrast then brightness, with clipping in between."""
-    x, u = images(1), numbers(bright=1 - 1e-12, contrast=1 - 1e-12)
-    augment, back = only(brightness=0.8, contrast=0.8), u.clone()
+    x = images(1)
+    u = numbers(bright=1 - 1e-12, contrast=1 - 1e-12)
+    augment = only(brightness=0.8, contrast=0.8)
+    back = u.clone()
     back[:, 9:11] = u[:, 9:11].flip(1)
     bright = lambda v: (1.8 * v).clamp(0, 1)  # noqa: E731
 
     def strong(v):
-        mean = (0.299 * v[:, :1] + 0.587 * v[:, 1:2] + 0.114 * v[:, 2:]).mean((1, 2, 3), keepdim=True)
+        mean = (0.299 * v[:, :1] + 0.587 * v[:, 1:2] + 0.114 * v[:, 2:]).mean(
+            (1, 2, 3), keepdim=True
+        )
         return (1.8 * v - 0.8 * mean).clamp(0, 1)
 
     assert_close(augment(x, u), strong(bright(x)), rtol=0, atol=1e-10)
@@ -133,13 +145,17 @@ def cosine(a, b):
 @pytest.mark.parametrize("views", [2, 4])
 @pytest.mark.parametrize("external", [False, True], ids=["batch negatives", "external negatives"])
 def test_the_loss_equals_its_double_loop(views, external):
-    z, bank, rows = normal(84, views, 3, 5), normal(85, 4, 5), 3
+    z = normal(84, views, 3, 5)
+    bank = normal(85, 4, 5)
+    rows = 3
     found = contrast(z, bank if external else None, temperature=0.2)
     for n in range(rows):
         terms = []
         for v in range(views):
             positives = [cosine(z[v, n], z[w, n]) / 0.2 for w in range(views) if w != v]
-            others = bank if external else [z[w, m] for w in range(views) for m in range(rows) if m != n]
+            others = (
+                bank if external else [z[w, m] for w in range(views) for m in range(rows) if m != n]
+            )
             negatives = [cosine(z[v, n], other) / 0.2 for other in others]
             terms.append(math.log(sum(map(math.exp, positives + negatives))) - positives[0])
         assert float(found[n]) == pytest.approx(sum(terms) / views, rel=1e-12)
@@ -154,15 +170,18 @@ def test_one_image_of_two_views_and_no_negatives_has_nothing_to_lose():
 @pytest.mark.parametrize("external", [True, False], ids=["external negatives", "batch negatives"])
 def test_the_forward_equals_the_descent_written_out(external, shared):
     """Every draw is the context's: the k-th crossing of the site folds k into the coins, its first draw 1 more."""
-    x, bank = images(), images(6, 70)
+    x = images()
+    bank = images(6, 70)
     defense = reversal(shared=shared, negatives=bank if external else None, steps=4, radius=5 / 255)
-    coins, net, augment = context(5).coins, defense.net, Augmentation()
+    keys = context(5).keys
+    net = defense.net
+    augment = Augmentation()
     embed = lambda v: defense.head(net[:7](v))  # noqa: E731
-    start = x + 5 / 255 * (2 * coins.fold(1).fold(1).uniform((3, 8, 8), torch.float64) - 1)
+    start = x + 5 / 255 * (2 * keys.fold_in(1).fold_in(1).uniform((3, 8, 8), torch.float64) - 1)
     here = start.clamp(0, 1)
     for k in range(2, 6):
-        drawn = coins.fold(k).fold(1)
-        drawn = Coins.of(drawn.shared(), torch.arange(1)) if shared else drawn
+        drawn = keys.fold_in(k).fold_in(1)
+        drawn = Keys.of(drawn.batch_seed(), torch.arange(1)) if shared else drawn
         u = drawn.uniform((4, 14), torch.float64).expand(5, 4, 14)
         leaf = here.clone().requires_grad_()
         z = torch.stack([embed(augment(leaf, u[:, v])) for v in range(4)])
@@ -173,17 +192,22 @@ def test_the_forward_equals_the_descent_written_out(external, shared):
 
 
 def test_from_the_image_itself_the_first_step_is_taken_at_the_image():
-    defense, x, record = reversal(random_start=False, steps=1), images(), Recording()
+    defense = reversal(random_start=False, steps=1)
+    x = images()
+    record = Recording()
     with torch.no_grad():
         answer(defense, x, reverse=record)
     assert len(record.states) == 1
     length = (record.states[0] - x).abs() * 255 / 2
-    assert_close(length, length.round(), rtol=0, atol=1e-12)  # one step, or none where no view has seen the pixel
+    assert_close(
+        length, length.round(), rtol=0, atol=1e-12
+    )  # one step, or none where no view has seen the pixel
     assert 0.5 < length.mean() < 1
 
 
 def test_all_iterates_stay_in_the_set():
-    x, record = uniform(87, 5, 3, 8, 8).round(), Recording()  # corners of the box
+    x = uniform(87, 5, 3, 8, 8).round()
+    record = Recording()  # corners of the box
     with torch.no_grad():
         answer(reversal(steps=8, step_size=6 / 255, views=2), x, reverse=record)
     for state in record.states:
@@ -197,7 +221,10 @@ def test_where_the_box_binds_the_exact_gradient_is_cut_and_bpda_goes_through():
     with torch.no_grad():
         answer(defense, x, reverse=record)
     clipped = record.states[0] == 0
-    exact, through = (torch.autograd.grad(answer(defense, x, reverse=rule).sum(), x)[0] for rule in (sp.Exact(), sp.BPDA()))
+    exact, through = (
+        torch.autograd.grad(answer(defense, x, reverse=rule).sum(), x)[0]
+        for rule in (sp.Exact(), sp.BPDA())
+    )
     assert clipped.any()
     assert (through[clipped] != 0).any()
     # A pixel at the very bound splits its slope between itself and the bound, so it is at most the one that went through.
@@ -207,7 +234,9 @@ def test_where_the_box_binds_the_exact_gradient_is_cut_and_bpda_goes_through():
 @pytest.fixture(scope="module")
 def fitted():
     x = uniform(88, 48, 3, 1, 1).expand(48, 3, 8, 8) * 0.6 + 0.3 * uniform(89, 48, 3, 8, 8)
-    mild = Augmentation(area=(0.5, 1.0), brightness=0.1, contrast=0.1, saturation=0.1, hue=0.02, grey=0.0)
+    mild = Augmentation(
+        area=(0.5, 1.0), brightness=0.1, contrast=0.1, saturation=0.1, hue=0.02, gray=0.0
+    )
     defense = ContrastiveReversal(network(), steps=2, augment=mild)
     return x, defense.fit(x, phase=Phase(0, 16, 1e-3)), defense.fit(x, phase=Phase(15, 16, 1e-2))
 
@@ -226,7 +255,14 @@ def test_purification_lowers_the_loss_that_it_descends(fitted):
     """With one fixed draw of views: what every step goes down."""
     x, _, old = fitted
     still = ContrastiveReversal(
-        old.net, old.head, steps=15, step_size=1 / 255, shared=False, views=2, augment=STILL, random_start=False
+        old.net,
+        old.head,
+        steps=15,
+        step_size=1 / 255,
+        shared=False,
+        views=2,
+        augment=STILL,
+        random_start=False,
     )
     record = Recording()
     with torch.no_grad():
@@ -238,9 +274,21 @@ def test_purification_lowers_the_loss_that_it_descends(fitted):
 
 
 def test_the_head_has_the_released_sizes():
-    assert [tuple(p.shape) for p in contrastive_head(640).parameters()] == [(256, 640), (256,), (256,), (256,), (16, 256), (16,)]
+    assert [tuple(p.shape) for p in contrastive_head(640).parameters()] == [
+        (256, 640),
+        (256,),
+        (256,),
+        (256,),
+        (16, 256),
+        (16,),
+    ]
     defense = ContrastiveReversal(network())
-    assert (defense.steps, defense.step_size, defense.radius, defense.views) == (40, 2 / 255, 16 / 255, 4)
+    assert (defense.steps, defense.step_size, defense.radius, defense.views) == (
+        40,
+        2 / 255,
+        16 / 255,
+        4,
+    )
 
 
 def test_two_images_are_needed_to_contrast():

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from purifiers import CLASSES, context, pictures, smooth_net
+from tests.zoo.adaptive.purifiers import CLASSES, context, pictures, smooth_net
 from torch import nn
 from torch.nn import functional
 from torch.testing import assert_close
 
-from saddlepoint.coins import Coins
+from saddlepoint.rng import Keys
 from saddlepoint.zoo.adaptive import SOAP, LabelConsistency, Reconstruction, Rotation
 
 EXACT = {"rtol": 0.0, "atol": 0.0}
@@ -42,7 +42,8 @@ def varied(n=N):
 
 
 def test_label_consistency_compares_the_picture_with_its_mirrored_inside():
-    net, x = smooth_net(), pictures(N)
+    net = smooth_net()
+    x = pictures(N)
     assert_close(LabelConsistency().altered(x), stretched(x), **EXACT)
     assert_close(LabelConsistency().loss(net, x), disagreement(net, x), rtol=1e-14, atol=0)
     big = torch.arange(32.0 * 32).view(1, 1, 32, 32)
@@ -51,8 +52,9 @@ def test_label_consistency_compares_the_picture_with_its_mirrored_inside():
 
 
 def test_the_answer_is_that_of_the_one_radius_that_serves_the_batch_best():
-    """All eleven radii are run here; the defence runs those that differ."""
-    net, x = smooth_net(), varied()
+    """All eleven radii are run here; the defense runs those that differ."""
+    net = smooth_net()
+    x = varied()
     ends = [descended(net, x, e * 4 / 255) for e in range(11)]
     best = min(range(11), key=lambda e: float(disagreement(net, ends[e]).mean().detach()))
     assert best > 0
@@ -60,7 +62,8 @@ def test_the_answer_is_that_of_the_one_radius_that_serves_the_batch_best():
 
 
 def test_every_row_may_pick_a_radius_of_its_own():
-    net, x = smooth_net(), varied()
+    net = smooth_net()
+    x = varied()
     ends = torch.stack([descended(net, x, e * 4 / 255) for e in range(11)])  # [E, N, ...]
     losses = torch.stack([disagreement(net, end) for end in ends])
     best = losses.argmin(0)
@@ -72,7 +75,9 @@ def test_every_row_may_pick_a_radius_of_its_own():
 
 
 def test_a_radius_out_of_reach_is_not_tried_twice():
-    net, x, passes = smooth_net(), pictures(N), []
+    net = smooth_net()
+    x = pictures(N)
+    passes = []
     net.register_forward_hook(lambda *_: passes.append(1))
     SOAP(net).picked(x)
     # The loss at six ends, and five walks of five steps; each loss is two passes.
@@ -80,26 +85,35 @@ def test_a_radius_out_of_reach_is_not_tried_twice():
 
 
 def test_the_rotation_loss_is_the_mean_over_four_turns():
-    net, x = smooth_net(), pictures(N)
+    net = smooth_net()
+    x = pictures(N)
     task = Rotation.on(net, "3", x[:1])
     want = 0
     for k in range(4):
         given = net[:4](x.rot90(k, (2, 3))).mean((2, 3))
-        want = want + functional.cross_entropy(task.head[1](given), torch.full((N,), k), reduction="none") / 4
+        want = (
+            want
+            + functional.cross_entropy(task.head[1](given), torch.full((N,), k), reduction="none")
+            / 4
+        )
     assert_close(task.loss(net, x), want, rtol=1e-13, atol=0)
     with pytest.raises(ValueError, match=r"square pictures .* got \[6, 1, 4, 3\]"):
         task.loss(net, x[..., :3])
 
 
 def test_the_reconstruction_loss_is_the_squared_error_of_the_decoder():
-    net, x = smooth_net(), pictures(N)
+    net = smooth_net()
+    x = pictures(N)
     task = Reconstruction.on(net, "4", x[:1], width=8)
-    assert_close(task.loss(net, x), (task.head(net[:5](x)) - x).square().mean((1, 2, 3)), rtol=1e-13, atol=0)
+    assert_close(
+        task.loss(net, x), (task.head(net[:5](x)) - x).square().mean((1, 2, 3)), rtol=1e-13, atol=0
+    )
 
 
 @pytest.mark.parametrize("kind", [Rotation, Reconstruction])
 def test_purifying_lowers_the_loss_of_any_task(kind):
-    net, x = smooth_net(), pictures(N)
+    net = smooth_net()
+    x = pictures(N)
     task = kind.on(net, "1", x[:1])
     defense = SOAP(net, task, step_size=1e-3, radii=(0.02,), coupled=False)
     end = x
@@ -111,7 +125,8 @@ def test_purifying_lowers_the_loss_of_any_task(kind):
 
 @pytest.mark.parametrize("kind", [Rotation, Reconstruction])
 def test_a_head_learns_its_task_and_the_net_stays_as_it_is(kind):
-    net, x = smooth_net(), stripes(48)
+    net = smooth_net()
+    x = stripes(48)
     before = {k: v.clone() for k, v in net.state_dict().items()}
     raw = SOAP(net, kind.on(net, "4", x[:1]))
     untouched = {k: v.clone() for k, v in raw.task.head.state_dict().items()}
@@ -127,14 +142,17 @@ def test_a_head_learns_its_task_and_the_net_stays_as_it_is(kind):
 
 @pytest.mark.parametrize("kind", [LabelConsistency, Rotation, Reconstruction])
 def test_net_and_task_learn_together_on_copies(kind):
-    net, x = smooth_net(), stripes(48)
+    net = smooth_net()
+    x = stripes(48)
     y = (x[:, 0, :, :2].mean((1, 2)) > x[:, 0, :, 2:].mean((1, 2))).long()
     before = {k: v.clone() for k, v in net.state_dict().items()}
     raw = SOAP(net, LabelConsistency() if kind is LabelConsistency else kind.on(net, "1", x[:1]))
     fitted = raw.fit_jointly(x, y, epochs=8, batch_size=16, learning_rate=0.02)
 
     def cost(defense):
-        return (functional.cross_entropy(defense.net(x), y) + defense.task.loss(defense.net, x).mean()).item()
+        return (
+            functional.cross_entropy(defense.net(x), y) + defense.task.loss(defense.net, x).mean()
+        ).item()
 
     assert cost(fitted) < cost(raw)
     assert_close(dict(net.state_dict()), before, **EXACT)
@@ -144,7 +162,7 @@ def test_net_and_task_learn_together_on_copies(kind):
 def stripes(n):
     """Bright above and dark below, so that turns can be told apart."""
     ramp = torch.linspace(0.8, 0.0, 4, dtype=torch.float64).view(1, 1, 4, 1)
-    return ramp + 0.2 * Coins.of(4, torch.arange(n)).uniform((1, 4, 4), torch.float64)
+    return ramp + 0.2 * Keys.of(4, torch.arange(n)).uniform((1, 4, 4), torch.float64)
 
 
 def test_a_random_view_while_learning_is_a_noisy_mirrored_crop():
@@ -156,11 +174,13 @@ def test_a_random_view_while_learning_is_a_noisy_mirrored_crop():
             return x.flatten(1)[:, :CLASSES]
 
     x = torch.arange(64.0, dtype=torch.float64).view(1, 1, 8, 8).expand(40, 1, 8, 8)
-    practice = LabelConsistency().practise(Net(), x, Coins.of(0, torch.arange(40)))
+    practice = LabelConsistency().practice(Net(), x, Keys.of(0, torch.arange(40)))
     assert practice.logits.shape == (2, 40, CLASSES)
     whole = seen[0].floor()  # noise is at least 0 and below 1
     assert ((whole >= 0) & (whole <= 63)).all()
-    step = (whole[..., 1:] - whole[..., :-1]).sum(-1)[:, 0]  # how wide the crop is, and which way round
+    step = (whole[..., 1:] - whole[..., :-1]).sum(-1)[
+        :, 0
+    ]  # how wide the crop is, and which way round
     assert set(step.sign().unique().tolist()) == {-1.0, 1.0}
     assert step.abs().min() >= 5 - 1
     assert step.abs().max() <= 7
@@ -168,7 +188,10 @@ def test_a_random_view_while_learning_is_a_noisy_mirrored_crop():
 
 
 def test_what_has_no_head_cannot_be_fitted_alone():
-    with pytest.raises(TypeError, match="LabelConsistency has no network of its own to fit: use SOAP as it is, or `fit_jointly`"):
+    with pytest.raises(
+        TypeError,
+        match="LabelConsistency has no network of its own to fit: use SOAP as it is, or `fit_jointly`",
+    ):
         SOAP(smooth_net()).fit(pictures(N))
     with pytest.raises(ValueError, match=r"at least one radius, none below 0, got \[\]"):
         SOAP(smooth_net(), radii=())

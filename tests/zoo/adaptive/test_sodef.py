@@ -4,31 +4,46 @@ import math
 
 import pytest
 import torch
-from small_defences import CLASSES, answer, body, images, made, network, sodef
+from tests.problems import normal, uniform
+from tests.zoo.adaptive.small_defenses import CLASSES, answer, body, images, made, network, sodef
 from torch import nn
 from torch.testing import assert_close
 
 import saddlepoint as sp
-from problems import normal, uniform
 from saddlepoint.zoo.adaptive import SODEF
 from saddlepoint.zoo.adaptive.learning import Phase
-from saddlepoint.zoo.adaptive.sodef import Dopri5, RungeKutta, SineField, Stability, StableODE, StableTraining, simplex
+from saddlepoint.zoo.adaptive.sodef import (
+    Dopri5,
+    RungeKutta,
+    SineField,
+    Stability,
+    StableODE,
+    StableTraining,
+    simplex,
+)
 from saddlepoint.zoo.adaptive.sodef.stability import jacobians
 
 A = 0.7 * normal(11, 6, 6) - torch.eye(6, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("solver", [Dopri5(1e-10), Dopri5(1e-10, per_example=True), RungeKutta(400)], ids=str)
+@pytest.mark.parametrize(
+    "solver", [Dopri5(1e-10), Dopri5(1e-10, per_example=True), RungeKutta(400)], ids=str
+)
 def test_a_linear_field_flows_by_its_matrix_exponential(solver):
     z = normal(12, 5, 6)
     # RungeKutta is of order 4: (2.0 / 400)^4 |A|^5 is below 1e-7.
-    assert_close(solver(lambda z: z @ A.T, z, 2.0), z @ torch.linalg.matrix_exp(2.0 * A).T, rtol=0, atol=1e-7)
+    assert_close(
+        solver(lambda z: z @ A.T, z, 2.0), z @ torch.linalg.matrix_exp(2.0 * A).T, rtol=0, atol=1e-7
+    )
 
 
 def test_the_forward_equals_the_equations_written_out():
     """features -> tanh(W z + b) -> n steps of Kutta's 3/8 rule on sin(-A_3 sin(-A_2 sin(-A_1 z))) -> linear."""
-    defense, x, h = sodef(integrator=RungeKutta(6)), images(), 2.0 / 6
-    net, parts = defense.net, defense.body
+    defense = sodef(integrator=RungeKutta(6))
+    x = images()
+    h = 2.0 / 6
+    net = defense.net
+    parts = defense.body
 
     def field(z):
         for layer in parts.field.layers:
@@ -46,13 +61,20 @@ def test_the_forward_equals_the_equations_written_out():
 
 
 def test_without_time_nothing_flows():
-    defense, x = sodef(time=0.0), images()
-    assert_close(answer(defense, x), defense.body.head(defense.body.embed(defense.features(x))), rtol=0, atol=0)
+    defense = sodef(time=0.0)
+    x = images()
+    assert_close(
+        answer(defense, x),
+        defense.body.head(defense.body.embed(defense.features(x))),
+        rtol=0,
+        atol=0,
+    )
     assert not defense.coupled
 
 
 def test_without_time_and_with_the_network_s_own_last_layer_it_is_the_static_net():
-    net, x = network(), images()
+    net = network()
+    x = images()
     defense = SODEF(net, StableODE(nn.Identity(), SineField(12, ()).double(), net[-1]), time=0.0)
     assert_close(answer(defense, x), net(x), rtol=0, atol=0)
     assert (defense.coupled, defense.random, defense.static) == (False, False, net)
@@ -68,7 +90,8 @@ def test_segments_are_one_flow_cut_in_pieces():
 
 
 def test_the_batch_moves_a_row_within_the_tolerance_of_the_solver():
-    defense, x = sodef(integrator=Dopri5(1e-3)), images()
+    defense = sodef(integrator=Dopri5(1e-3))
+    x = images()
     gap = (answer(defense, x)[:1] - answer(defense, x[:1])).abs().amax()
     assert 1e-9 < gap < 1e-2
 
@@ -82,17 +105,24 @@ def test_default_sizes_are_the_released_ones():
 
 
 def test_the_jacobian_of_a_linear_field_is_its_matrix():
-    assert_close(jacobians(lambda z: z @ A.T, normal(13, 3, 6)), A.expand(3, 6, 6), rtol=0, atol=1e-14)
+    assert_close(
+        jacobians(lambda z: z @ A.T, normal(13, 3, 6)), A.expand(3, 6, 6), rtol=0, atol=1e-14
+    )
 
 
 def test_the_losses_equal_their_sums_written_out():
-    z, weights, d = normal(14, 3, 6), Stability(0.3, 5.0, 7.0), 6
+    z = normal(14, 3, 6)
+    weights = Stability(0.3, 5.0, 7.0)
+    d = 6
     loss = weights.loss(lambda z: z @ A.T, z)
     for row, found in zip(z, loss, strict=True):
         f = A @ row
         rest = sum((50 * abs(float(f[i]))) ** 2 for i in range(d)) / d
         slope = sum(math.exp(float(A[i, i]) + 1) for i in range(d)) / d
-        columns = [sum(abs(float(A[i, j])) for i in range(d) if i != j) - abs(float(A[j, j])) for j in range(d)]
+        columns = [
+            sum(abs(float(A[i, j])) for i in range(d) if i != j) - abs(float(A[j, j]))
+            for j in range(d)
+        ]
         dominance = sum(math.exp(0.1 * (c + 1)) for c in columns) / d
         assert float(found) == pytest.approx(0.3 * rest + 5 * slope + 7 * dominance, rel=1e-12)
 
@@ -100,13 +130,20 @@ def test_the_losses_equal_their_sums_written_out():
 def test_a_resting_contracting_field_has_the_closed_form_loss():
     """f(z) = -2 z at z = 0: no rest term, diagonal -2, nothing beside it."""
     loss = Stability(1.0, 1.0, 1.0).loss(lambda z: -2 * z, torch.zeros(2, 5, dtype=torch.float64))
-    assert_close(loss, torch.full((2,), math.exp(-1) + math.exp(-0.1), dtype=torch.float64), rtol=1e-14, atol=0)
+    assert_close(
+        loss,
+        torch.full((2,), math.exp(-1) + math.exp(-0.1), dtype=torch.float64),
+        rtol=1e-14,
+        atol=0,
+    )
 
 
 @pytest.mark.parametrize(("classes", "width"), [(2, 2), (10, 64), (4, 4)])
 def test_the_simplex_has_unit_vectors_all_equally_far_apart(classes, width):
     corners = simplex(classes, width, seed=5)
-    gram = torch.full((classes, classes), -1 / (classes - 1), dtype=torch.float64).fill_diagonal_(1.0)
+    gram = torch.full((classes, classes), -1 / (classes - 1), dtype=torch.float64).fill_diagonal_(
+        1.0
+    )
     assert_close(corners @ corners.T, gram, rtol=0, atol=1e-12)
 
 
@@ -116,7 +153,7 @@ def test_more_classes_than_dimensions_are_refused():
 
 
 def blobs(n):
-    """Images of one flat colour per class, with noise: linearly separable."""
+    """Images of one flat color per class, with noise: linearly separable."""
     y = torch.arange(n) % CLASSES
     level = torch.tensor([0.2, 0.4, 0.6, 0.8], dtype=torch.float64)[y]
     return (level[:, None, None, None] + 0.05 * (uniform(21, n, 3, 8, 8) - 0.5)).clamp(0, 1), y
@@ -129,7 +166,8 @@ def untrained():
 
 @pytest.fixture(scope="module")
 def trained():
-    (x, y), start = blobs(32), untrained()
+    (x, y) = blobs(32)
+    start = untrained()
     training = StableTraining(Phase(80, 16, 0.1), Phase(80, 16, 1e-2), Phase(60, 32, 3e-2))
     defense = SODEF(network(), start, integrator=RungeKutta(20))
     return start, defense.fit(x, y, training=training, seed=3), x, y
@@ -152,13 +190,18 @@ def test_the_trained_head_reads_the_classes_and_the_network_is_untouched(trained
     start, defense, x, y = trained
     assert (answer(defense, x).argmax(1) == y).double().mean() > 0.9
     assert_close(dict(defense.net.state_dict()), dict(network().state_dict()), rtol=0, atol=0)
-    assert_close(dict(start.state_dict()), dict(untrained().state_dict()), rtol=0, atol=0)  # trained in a copy
+    assert_close(
+        dict(start.state_dict()), dict(untrained().state_dict()), rtol=0, atol=0
+    )  # trained in a copy
 
 
 def test_training_is_a_function_of_its_seed():
     x, y = blobs(16)
     training = StableTraining(Phase(1, 8, 1e-2), Phase(1, 8, 1e-2), Phase(1, 8, 1e-2))
-    one, two, other = (SODEF(network(), body()).fit(x, y, training=training, seed=s).body.state_dict() for s in (1, 1, 2))
+    one, two, other = (
+        SODEF(network(), body()).fit(x, y, training=training, seed=s).body.state_dict()
+        for s in (1, 1, 2)
+    )
     assert_close(dict(one), dict(two), rtol=0, atol=0)
     assert not torch.equal(one["head.weight"], other["head.weight"])
 

@@ -7,20 +7,23 @@ from pathlib import Path
 
 import pytest
 import torch
-from purifiers import gradient
+from tests.zoo.adaptive.purifiers import gradient
 from torch import nn
 from torch.testing import assert_close
 
-from saddlepoint.attack.space import Linf
-from saddlepoint.auditing.check import check
-from saddlepoint.coins import Coins
+from saddlepoint.attacks.spaces import Linf
+from saddlepoint.audits.target.check import check
 from saddlepoint.data import DataError, load_data
-from saddlepoint.defense import Context
+from saddlepoint.defenses import Context
 from saddlepoint.gradients import BPDA, Checkpointed
+from saddlepoint.rng import Keys
 from saddlepoint.zoo.adaptive.further import VAE, AnalysisBySynthesis, released_vaes
 from saddlepoint.zoo.adaptive.learning import Phase
 
-N, CLASSES, SHAPE, Y = 4, 3, (1, 4, 4), torch.tensor([0, 1, 2, 0])
+N = 4
+CLASSES = 3
+SHAPE = (1, 4, 4)
+Y = torch.tensor([0, 1, 2, 0])
 
 
 def made(build, seed=0):
@@ -38,11 +41,11 @@ def synthesis(**options):
 
 
 def images(n=N):
-    return Coins.of(1, torch.arange(n)).uniform(SHAPE, torch.float64)
+    return Keys.of(1, torch.arange(n)).uniform(SHAPE, torch.float64)
 
 
 def context(n=N, **options):
-    return Context(Coins.of(0, torch.arange(n)).rooted(), **options)
+    return Context(Keys.of(0, torch.arange(n)).as_root(), **options)
 
 
 def energy(vae, z, x, beta):
@@ -52,7 +55,9 @@ def energy(vae, z, x, beta):
 
 @pytest.mark.parametrize("reach", [5.0, 0.6])
 def test_the_answer_is_that_of_adam_from_the_best_start_for_each_class(reach):
-    defense, x, weights = synthesis(reach=reach, weights=(1.0, 0.9, 1.1), rate=0.2), images(), (1.0, 0.9, 1.1)
+    defense = synthesis(reach=reach, weights=(1.0, 0.9, 1.1), rate=0.2)
+    x = images()
+    weights = (1.0, 0.9, 1.1)
     out = torch.zeros(N, CLASSES, dtype=torch.float64)
     for n in range(N):
         for c, vae in enumerate(defense.vaes):
@@ -62,7 +67,8 @@ def test_the_answer_is_that_of_adam_from_the_best_start_for_each_class(reach):
             for t in (1, 2, 3):
                 z = z.detach().requires_grad_()
                 (g,) = torch.autograd.grad(energy(vae, z, x[n], 2.0), z)
-                m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+                m = 0.9 * m + 0.1 * g
+                v = 0.999 * v + 0.001 * g**2
                 z = z.detach() - 0.2 * (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)).sqrt() + 1e-8)
                 z = z * min(1.0, reach / float(z.norm()))
             out[n, c] = -440 * weights[c] * energy(vae, z, x[n], 2.0).detach()
@@ -71,23 +77,30 @@ def test_the_answer_is_that_of_adam_from_the_best_start_for_each_class(reach):
 
 def test_starts_are_the_likelier_of_points_of_the_prior_and_the_same_in_every_call():
     defense = synthesis(starts=900)
-    drawn = Coins.of(0, torch.arange(1000)).normal((2,), torch.float64)
+    drawn = Keys.of(0, torch.arange(1000)).normal((2,), torch.float64)
     kept = drawn.norm(dim=1).sort().values[899]
     assert_close(defense.z, drawn[drawn.norm(dim=1) <= kept], rtol=0, atol=0)
     assert not torch.equal(defense.z, synthesis(starts=900, seed=1).z)
 
 
 def test_without_steps_the_nearest_start_decides():
-    defense, x = synthesis(steps=0), images()
+    defense = synthesis(steps=0)
+    x = images()
     with torch.no_grad():
-        each = [[[float(energy(vae, z, one, 2.0)) for z in defense.z] for vae in defense.vaes] for one in x]
+        each = [
+            [[float(energy(vae, z, one, 2.0)) for z in defense.z] for vae in defense.vaes]
+            for one in x
+        ]
         trace = defense.trace(x, context())
     assert trace.names == ("latent/0",)
-    assert_close(trace.last, -440 * torch.tensor(each, dtype=torch.float64).amin(2), rtol=1e-10, atol=0)
+    assert_close(
+        trace.last, -440 * torch.tensor(each, dtype=torch.float64).amin(2), rtol=1e-10, atol=0
+    )
 
 
 def test_it_is_what_it_declares_and_shows_the_search():
-    defense, x = synthesis(), images()
+    defense = synthesis()
+    x = images()
     assert check(defense, x, Y, Linf(0.1)).findings == ()
     assert (defense.unit, defense.random, defense.static) == ("example", False, None)
     trace = defense.trace(x, context())
@@ -98,20 +111,27 @@ def test_it_is_what_it_declares_and_shows_the_search():
 
 
 def test_a_longer_search_makes_the_image_better():
-    defense, x = synthesis(steps=40, rate=0.02), images()
+    defense = synthesis(steps=40, rate=0.02)
+    x = images()
     first, *_, last = (view.logits for view in defense.trace(x, context()).views)
     assert (last > first).all()
 
 
 def test_exact_gradients_are_differences_and_the_same_when_steps_are_run_again():
     """Central differences of 1e-6 in double precision: 1e-16 x 440 / 1e-6 by rounding, 1e-12 times a third derivative."""
-    defense, x = synthesis(), images()
+    defense = synthesis()
+    x = images()
     grad = gradient(defense, x, Y)
-    assert_close(gradient(defense, x, Y, rules={"latent": Checkpointed()}), grad, rtol=1e-9, atol=1e-12)
-    way = Coins.of(5, torch.arange(N)).normal(SHAPE, torch.float64)
+    assert_close(
+        gradient(defense, x, Y, rules={"latent": Checkpointed()}), grad, rtol=1e-9, atol=1e-12
+    )
+    way = Keys.of(5, torch.arange(N)).normal(SHAPE, torch.float64)
     with torch.no_grad():
         up, down = (
-            nn.functional.cross_entropy(defense.respond(x + s * 1e-6 * way, context()), Y, reduction="none") for s in (1, -1)
+            nn.functional.cross_entropy(
+                defense.respond(x + s * 1e-6 * way, context()), Y, reduction="none"
+            )
+            for s in (1, -1)
         )
     assert_close((grad * way).flatten(1).sum(1), (up - down) / 2e-6, rtol=1e-5, atol=1e-6)
 
@@ -126,30 +146,41 @@ def test_under_bpda_the_points_found_are_constants_and_at_a_minimum_that_is_exac
 
     off = [float((exact - around).norm() / exact.norm()) for exact, around in (both(2), both(400))]
     assert off[1] < 1e-3 < off[0]
-    defense, seen = synthesis(steps=2, rate=0.05), []
+    defense = synthesis(steps=2, rate=0.05)
+    seen = []
     inner = defense.logits
     defense.logits = lambda z, v: (seen.append(z.detach()), inner(z, v))[1]
     got = gradient(defense, x, Y, rules={"latent": BPDA()})
     at = x.clone().requires_grad_()
-    (want,) = torch.autograd.grad(nn.functional.cross_entropy(inner(seen[-1], at), Y, reduction="sum"), at)
+    (want,) = torch.autograd.grad(
+        nn.functional.cross_entropy(inner(seen[-1], at), Y, reduction="sum"), at
+    )
     assert_close(got, want, rtol=0, atol=1e-12)
 
 
 def test_fitted_to_the_digits_it_reads_them_and_the_given_vaes_stay_as_they_were():
-    train, test = load_data("digits", split="train"), load_data("digits", n=100)
-    begun = AnalysisBySynthesis([made(lambda: VAE.linear((1, 8, 8), latent=6), k).float() for k in range(10)], starts=100, steps=4)
+    train = load_data("digits", split="train")
+    test = load_data("digits", n=100)
+    begun = AnalysisBySynthesis(
+        [made(lambda: VAE.linear((1, 8, 8), latent=6), k).float() for k in range(10)],
+        starts=100,
+        steps=4,
+    )
     before = [p.clone() for p in begun.vaes[0].parameters()]
     fitted = begun.fit(train.x, train.y, phase=Phase(40, 150, 1e-2))
     assert all(torch.equal(a, b) for a, b in zip(before, begun.vaes[0].parameters(), strict=True))
     with torch.no_grad():
-        right = [(one.respond(test.x, context(100)).argmax(1) == test.y).double().mean() for one in (begun, fitted)]
+        right = [
+            (one.respond(test.x, context(100)).argmax(1) == test.y).double().mean()
+            for one in (begun, fitted)
+        ]
     assert right[0] < 0.5
     assert right[1] > 0.9
 
 
 def test_a_class_without_images_and_one_without_a_vae_are_refused():
     x = images(3)
-    with pytest.raises(ValueError, match=r"none are labelled \[2\]"):
+    with pytest.raises(ValueError, match=r"none are labeled \[2\]"):
         synthesis().fit(x, torch.tensor([0, 1, 1]))
     with pytest.raises(ValueError, match="found label 3"):
         synthesis().fit(images(), torch.tensor([0, 1, 2, 3]))
@@ -176,7 +207,8 @@ def test_the_divergence_from_the_prior_is_its_integral():
     grid = torch.linspace(-20, 20, 40001, dtype=torch.float64)
     total = 0.0
     for m, v in zip(believed.mean[0], believed.log_variance[0].exp(), strict=True):
-        log_q, log_p = -((grid - m) ** 2) / (2 * v) - v.log() / 2, -(grid**2) / 2
+        log_q = -((grid - m) ** 2) / (2 * v) - v.log() / 2
+        log_p = -(grid**2) / 2
         q = log_q.exp() / (2 * torch.pi) ** 0.5
         total += float(torch.trapezoid(q * (log_q - log_p), grid))
     assert float(believed.divergence()[0]) == pytest.approx(total, abs=1e-9)
@@ -190,7 +222,8 @@ def test_tensors_by_their_released_names_become_the_convolutional_vaes():
         for key, value in vae.state_dict().items()
         if not key.endswith("num_batches_tracked")
     }
-    z, x = torch.ones(1, 8), torch.full((1, 1, 28, 28), 0.3)
+    z = torch.ones(1, 8)
+    x = torch.full((1, 1, 28, 28), 0.3)
     for given, found in zip(own, released_vaes(named), strict=True):
         assert found.decode(z).shape == x.shape
         assert_close(found.decode(z), given.decode(z), rtol=0, atol=0)

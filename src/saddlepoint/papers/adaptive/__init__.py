@@ -9,22 +9,22 @@ _HOME = "saddlepoint.papers.adaptive"
 EXPERIMENTS = (
     Experiment(
         "adaptive/table-1",
-        "Nine defences, what they cost and what is left of them",
-        "None of nine defences keeps what it reported; where the static net is robust none improves on it, and four weaken it, at "
+        "Nine defenses, what they cost and what is left of them",
+        "None of nine defenses keeps what it reported; where the static net is robust none improves on it, and four weaken it, at "
         "2 to 518 times the cost of an answer.",
         f"{_HOME}.table_1:run",
     ),
     Experiment(
         "adaptive/table-2",
-        "SODEF under points that maximise the static net's loss",
+        "SODEF under points that maximize the static net's loss",
         "Points of AutoAttack, mostly clean copies, leave more than the static net has (60.9 % in Linf, 66.8 % in L2), points of "
         "maximal loss less (52.2 %, 58.2 %).",
         f"{_HOME}.table_2:run",
     ),
     Experiment(
         "adaptive/table-3",
-        "The hedge defence on three robust nets",
-        "Points found on a shorter hedge defence, with BPDA and EoT, leave no more than the static net has: 61.0 % of 63.0 %, "
+        "The hedge defense on three robust nets",
+        "Points found on a shorter hedge defense, with BPDA and EoT, leave no more than the static net has: 61.0 % of 63.0 %, "
         "59.2 % of 59.2 %, 45.2 % of 45.0 %.",
         f"{_HOME}.table_3:run",
     ),

@@ -1,17 +1,26 @@
-"""The paper's attack on each defence, and attacks that know nothing of it: all of them made of shared parts."""
+"""The paper's attack on each defense, and attacks that know nothing of it: all of them made of shared parts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from saddlepoint.attack.apgd import APGD
-from saddlepoint.attack.loss import cross_entropy, dlr, margin
-from saddlepoint.attack.pgd import FGSM, PGD
-from saddlepoint.attack.rays import RayS
-from saddlepoint.attack.space import Radii
-from saddlepoint.defense import Defense, Plain
-from saddlepoint.game import Adversary, Cascade, CleanCopies, Direct, MultiTarget, Restarts, Transfer, autoattack
+from saddlepoint.attacks.apgd import APGD
+from saddlepoint.attacks.losses import cross_entropy, dlr, margin
+from saddlepoint.attacks.pgd import FGSM, PGD
+from saddlepoint.attacks.rays import RayS
+from saddlepoint.attacks.spaces import Radii
+from saddlepoint.defenses import Defense, Plain
+from saddlepoint.evaluation import (
+    Adversary,
+    Cascade,
+    CleanCopies,
+    Direct,
+    MultiTarget,
+    Restarts,
+    Transfer,
+    autoattack,
+)
 from saddlepoint.gradients import BPDA, EoT
 from saddlepoint.papers.adaptive.scales import Spend
 from saddlepoint.papers.deq.gradients import walked
@@ -21,14 +30,16 @@ TRANSFERS = ("transfer FGSM", "transfer PGD", "transfer AutoAttack (clean copies
 
 
 def static(defense: Defense) -> Plain:
-    """The net under a defence."""
+    """The net under a defense."""
     assert defense.static is not None, f"{type(defense).__name__} stands on no static net"
     return Plain(defense.static)
 
 
 def auto(spend: Spend) -> Cascade:
     budget = spend.auto
-    return Cascade("AutoAttack", autoattack(steps=budget.steps, targets=budget.targets, queries=budget.queries))
+    return Cascade(
+        "AutoAttack", autoattack(steps=budget.steps, targets=budget.targets, queries=budget.queries)
+    )
 
 
 def short(spend: Spend, name: str = "PGD") -> Direct:
@@ -41,11 +52,16 @@ def long(spend: Spend, name: str = "APGD") -> Direct:
 
 
 def unaware(defense: Defense, spend: Spend) -> tuple[Adversary, ...]:
-    """Attacks on the static net whose points are handed to the defence, by the names of `TRANSFERS`.
+    """Attacks on the static net whose points are handed to the defense, by the names of `TRANSFERS`.
 
     Points of FGSM, PGD and APGD are those of maximal loss; AutoAttack's are clean images where it failed, as stock code has it.
     """
-    sent = (Direct("FGSM", FGSM(), loss=cross_entropy), short(spend), CleanCopies(auto(spend)), long(spend))
+    sent = (
+        Direct("FGSM", FGSM(), loss=cross_entropy),
+        short(spend),
+        CleanCopies(auto(spend)),
+        long(spend),
+    )
     return tuple(Transfer(one, static(defense)) for one in sent)
 
 
@@ -55,13 +71,17 @@ def on_sodef(defense: Defense, spend: Spend) -> Adversary:
 
 
 def through_sodef(spend: Spend) -> Adversary:
-    """The same losses of the defence itself, by the gradient of the solver's own steps, which the paper did not take."""
+    """The same losses of the defense itself, by the gradient of the solver's own steps, which the paper did not take."""
     return Cascade("APGD through the ODE", _three(spend))
 
 
 def _three(spend: Spend) -> tuple[Adversary, ...]:
     apgd = long(spend, "APGD-CE")
-    return apgd, replace(apgd, name="APGD-CW", loss=margin), MultiTarget(replace(apgd, name="APGD-T"), min(spend.targets, 3))
+    return (
+        apgd,
+        replace(apgd, name="APGD-CW", loss=margin),
+        MultiTarget(replace(apgd, name="APGD-T"), min(spend.targets, 3)),
+    )
 
 
 def on_closed_loop(defense: Defense, spend: Spend) -> Adversary:  # noqa: ARG001
@@ -70,12 +90,20 @@ def on_closed_loop(defense: Defense, spend: Spend) -> Adversary:  # noqa: ARG001
 
 
 def hedged(defense: Defense, spend: Spend) -> tuple[Transfer, Transfer]:
-    """Points of targeted APGD on the static net, and on a hedge defence with few steps, by BPDA and EoT (Sec. 3.4)."""
+    """Points of targeted APGD on the static net, and on a hedge defense with few steps, by BPDA and EoT (Sec. 3.4)."""
     assert isinstance(defense, HedgeDefense)
-    budget, few = spend.hedge, spend.hedge.defence
-    surrogate = HedgeDefense(defense.net, radius=defense.radius, steps=few, step_size=defense.ascent.step_size)
+    budget = spend.hedge
+    few = spend.hedge.defense
+    surrogate = HedgeDefense(
+        defense.net, radius=defense.radius, steps=few, step_size=defense.ascent.step_size
+    )
     apgd = Direct("APGD-T", APGD(budget.steps))
-    adaptive = replace(apgd, name=f"APGD-T+BPDA+EoT from {few} steps", rules={"purify": BPDA()}, estimator=EoT(budget.draws))
+    adaptive = replace(
+        apgd,
+        name=f"APGD-T+BPDA+EoT from {few} steps",
+        rules={"purify": BPDA()},
+        estimator=EoT(budget.draws),
+    )
     return (
         Transfer(MultiTarget(apgd, budget.targets), static(defense)),
         Transfer(MultiTarget(adaptive, budget.targets), surrogate),
@@ -87,7 +115,7 @@ def on_hedge(defense: Defense, spend: Spend) -> Adversary:
 
 
 def on_anti_adversary(defense: Defense, spend: Spend) -> Adversary:  # noqa: ARG001
-    """Labels alone, which the defence does not change (Sec. 3.8)."""
+    """Labels alone, which the defense does not change (Sec. 3.8)."""
     return Direct("RayS", RayS(spend.rays))
 
 
@@ -100,7 +128,7 @@ def on_soap(defense: Defense, spend: Spend) -> Adversary:
 
 
 def on_atld(defense: Defense, spend: Spend) -> Adversary:  # noqa: ARG001
-    """APGD on the full defence, on the cross-entropy and towards targets, started again and again (A.1)."""
+    """APGD on the full defense, on the cross-entropy and towards targets, started again and again (A.1)."""
     apgd = long(spend)
     pair = Cascade("APGD", (apgd, MultiTarget(replace(apgd, name="APGD-T"), spend.targets)))
     return Restarts(pair, spend.atld)
@@ -115,8 +143,16 @@ def on_aid(defense: Defense, spend: Spend) -> Adversary:  # noqa: ARG001
 def on_contrastive(defense: Defense, spend: Spend) -> Adversary:  # noqa: ARG001
     """Short APGD runs on the cross-entropy and DLR, by BPDA and EoT, on all images of a batch together (Sec. 3.6)."""
     budget = spend.contrastive
-    apgd = Direct("APGD-CE", APGD(budget.steps), loss=cross_entropy, rules={"reverse": BPDA()}, estimator=EoT(budget.draws))
-    return Restarts(Cascade("APGD+BPDA+EoT", (apgd, replace(apgd, name="APGD-DLR", loss=dlr))), budget.restarts)
+    apgd = Direct(
+        "APGD-CE",
+        APGD(budget.steps),
+        loss=cross_entropy,
+        rules={"reverse": BPDA()},
+        estimator=EoT(budget.draws),
+    )
+    return Restarts(
+        Cascade("APGD+BPDA+EoT", (apgd, replace(apgd, name="APGD-DLR", loss=dlr))), budget.restarts
+    )
 
 
 def on_denoising(defense: Defense, spend: Spend) -> Adversary:
@@ -128,7 +164,12 @@ def on_denoising(defense: Defense, spend: Spend) -> Adversary:
         limits=defense.limits, stop=defense.stop, coupled=defense.coupled,
     )  # fmt: skip
     rules = {"noise": BPDA(), "step size": BPDA(constant)}
-    return Transfer(Direct("APGD+EoT", APGD(budget.steps), loss=margin, rules=rules, estimator=EoT(budget.draws)), single)
+    return Transfer(
+        Direct(
+            "APGD+EoT", APGD(budget.steps), loss=margin, rules=rules, estimator=EoT(budget.draws)
+        ),
+        single,
+    )
 
 
 PAPER: Mapping[str, Callable[[Defense, Spend], Adversary]] = {

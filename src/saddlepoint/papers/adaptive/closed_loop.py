@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from saddlepoint.attack.apgd import APGD
-from saddlepoint.attack.loss import cross_entropy
-from saddlepoint.game import Adversary, Direct, Stand, Transfer
+from saddlepoint.attacks.apgd import APGD
+from saddlepoint.attacks.losses import cross_entropy
+from saddlepoint.evaluation import Adversary, Direct, FixedPoints, Transfer
 from saddlepoint.gradients import BPDA
 from saddlepoint.papers.adaptive import published
 from saddlepoint.papers.adaptive.attacks import long, on_closed_loop, short
-from saddlepoint.papers.adaptive.lab import Lab, apart, right
-from saddlepoint.papers.deq.lab import accuracy
+from saddlepoint.papers.adaptive.experiment import Lab, apart, right
+from saddlepoint.papers.deq.experiment import accuracy
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Result, Row, Table
 
-CLEAN, BLIND, HELD, LONGER, THROUGH = "clean", "transfer PGD", "PGD + BPDA", "APGD + BPDA", "APGD through all updates (ours)"
+CLEAN = "clean"
+BLIND = "transfer PGD"
+HELD = "PGD + BPDA"
+LONGER = "APGD + BPDA"
+THROUGH = "APGD through all updates (ours)"
 COLUMNS = (CLEAN, BLIND, HELD, LONGER, THROUGH)
 NOTES = (
     "BPDA: the gradient of the last pass, with the controls that were found as constants; PGD starts at the image, its steps are a "
@@ -27,15 +31,37 @@ NOTES = (
 
 def run(request: Request) -> Result:
     lab = Lab.open(request)
-    subject, spend = lab.subject("ClosedLoopControl"), lab.setting.spend
+    subject = lab.subject("ClosedLoopControl")
+    spend = lab.setting.spend
     held = replace(short(spend, "PGD+BPDA"), rules={"control": BPDA()})
-    blind, through = Transfer(short(spend), subject.static), Direct("APGD", APGD(spend.through), loss=cross_entropy)
-    sent: list[Adversary] = [Stand(), blind, held, on_closed_loop(subject.defense, spend), through]
+    blind = Transfer(short(spend), subject.static)
+    through = Direct("APGD", APGD(spend.through), loss=cross_entropy)
+    sent: list[Adversary] = [
+        FixedPoints(),
+        blind,
+        held,
+        on_closed_loop(subject.defense, spend),
+        through,
+    ]
     found = dict(zip(COLUMNS, (right(one) for one in lab.play(subject, sent)), strict=True))
-    clean, pgd, apgd = (right(one) for one in lab.play_static(subject, [Stand(), short(spend), long(spend)]))
+    clean, pgd, apgd = (
+        right(one) for one in lab.play_static(subject, [FixedPoints(), short(spend), long(spend)])
+    )
     rows = (
-        Row(("closed-loop control",), tuple(accuracy(found[name], published.CLOSED_LOOP.get(name)) for name in COLUMNS)),
-        Row(("static",), (accuracy(clean), accuracy(pgd, published.CLOSED_LOOP_STATIC), None, accuracy(apgd), None)),
+        Row(
+            ("closed-loop control",),
+            tuple(accuracy(found[name], published.CLOSED_LOOP.get(name)) for name in COLUMNS),
+        ),
+        Row(
+            ("static",),
+            (
+                accuracy(clean),
+                accuracy(pgd, published.CLOSED_LOOP_STATIC),
+                None,
+                accuracy(apgd),
+                None,
+            ),
+        ),
     )
     title = f"Accuracy, %, on {subject.data} in {subject.space}"
     falls = [(BLIND, HELD), (HELD, LONGER), (LONGER, THROUGH)]
@@ -45,16 +71,23 @@ def run(request: Request) -> Result:
         subjects=[subject],
         notes=[
             *NOTES,
-            f"batches of {subject.batch}, whose mean centres the projections and whose loss picks the controls, as released",
+            f"batches of {subject.batch}, whose mean centers the projections and whose loss picks the controls, as released",
         ],
-        findings=[_fell(found[before].mean().item(), found[after].mean().item(), before, after) for before, after in falls]
+        findings=[
+            _fell(found[before].mean().item(), found[after].mean().item(), before, after)
+            for before, after in falls
+        ]
         + [_apart(apart(found[LONGER], apgd).interval)],
     )
 
 
 def _fell(high: float, low: float, before: str, after: str) -> str:
     known = published.CLOSED_LOOP
-    reported = f" (the paper: {known[before]} to {known[after]} %)" if before in known and after in known else ""
+    reported = (
+        f" (the paper: {known[before]} to {known[after]} %)"
+        if before in known and after in known
+        else ""
+    )
     verb = "falls" if low < high else "stays" if low == high else "rises"
     return f"From {before} to {after} the accuracy {verb} from {100 * high:.1f} to {100 * low:.1f} %{reported}."
 

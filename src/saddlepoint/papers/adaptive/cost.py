@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from saddlepoint.coins import Coins
-from saddlepoint.defense import Context, Defense
+from saddlepoint.defenses import Context, Defense
 from saddlepoint.papers.adaptive.attacks import static
+from saddlepoint.rng import Keys
 
 _TRIES = 3  # of which the fastest counts
 
@@ -35,11 +35,16 @@ def cost(defense: Defense, x: Tensor) -> Cost:
     with passing(plain.net) as passed:
         _answer(defense, x)
     work = _operations(defense, x) / _operations(plain, x)
-    return Cost(passed.forward / len(x), passed.backward / len(x), work, _seconds(defense, x) / _seconds(plain, x))
+    return Cost(
+        passed.forward / len(x),
+        passed.backward / len(x),
+        work,
+        _seconds(defense, x) / _seconds(plain, x),
+    )
 
 
 @dataclass
-class Passes:
+class PassCost:
     """Of single images."""
 
     forward: int = 0
@@ -47,16 +52,18 @@ class Passes:
 
 
 @contextmanager
-def passing(net: nn.Module) -> Iterator[Passes]:
+def passing(net: nn.Module) -> Iterator[PassCost]:
     """Counts the images that a net is shown, and those whose gradient comes back to where the net was entered."""
-    passed = Passes()
+    passed = PassCost()
 
     def entered(module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa: ARG001
         x, *rest = given
         passed.forward += len(x)
         if not (torch.is_grad_enabled() and x.requires_grad):
             return given
-        here = x.view_as(x)  # each entrance has a gradient of its own, also where several passes share an input
+        here = x.view_as(
+            x
+        )  # each entrance has a gradient of its own, also where several passes share an input
 
         def returned(grad: Tensor) -> None:
             passed.backward += len(grad)
@@ -73,7 +80,9 @@ def passing(net: nn.Module) -> Iterator[Passes]:
 
 def _answer(defense: Defense, x: Tensor) -> Tensor:
     with torch.no_grad():
-        return defense.respond(x, Context(Coins.of(0, torch.arange(len(x), device=x.device)), keep=frozenset()))
+        return defense.respond(
+            x, Context(Keys.of(0, torch.arange(len(x), device=x.device)), keep=frozenset())
+        )
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 # Norm -> static under AutoAttack; SODEF under AutoAttack's points, which are clean copies where it failed, and under APGD's.
-TABLE_2: Mapping[str, tuple[float, float, float]] = {"Linf": (53.9, 60.9, 52.2), "L2": (59.1, 66.8, 58.2)}
+TABLE_2: Mapping[str, tuple[float, float, float]] = {
+    "Linf": (53.9, 60.9, 52.2),
+    "L2": (59.1, 66.8, 58.2),
+}
 
-# Underlying defence -> static; hedge defence under points of the static net, of itself with five steps, and the worse of both.
+# Underlying defense -> static; hedge defense under points of the static net, of itself with five steps, and the worse of both.
 TABLE_3: Mapping[str, tuple[float, float, float, float]] = {
     "Gowal et al. 2020": (63.0, 65.9, 61.1, 61.0),
     "Carmon et al. 2019": (59.2, 65.5, 59.6, 59.2),
@@ -22,7 +25,12 @@ TABLE_4: Mapping[str, tuple[float, float, float]] = {
 }
 
 # Sec. 3.3: closed-loop control on a ResNet-20, radius 2/255.
-CLOSED_LOOP: Mapping[str, float] = {"clean": 89.1, "transfer PGD": 34.5, "PGD + BPDA": 9.5, "APGD + BPDA": 5.6}
+CLOSED_LOOP: Mapping[str, float] = {
+    "clean": 89.1,
+    "transfer PGD": 34.5,
+    "PGD + BPDA": 9.5,
+    "APGD + BPDA": 5.6,
+}
 CLOSED_LOOP_STATIC = 0.0
 
 # Sec. 3.8: the anti-adversary under points of APGD on the static net; the same figure is that of the static net.

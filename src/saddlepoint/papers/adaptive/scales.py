@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from saddlepoint.attack.space import L2, Ball
-from saddlepoint.auditing.suite import Budget
+from saddlepoint.attacks.spaces import L2, Ball
+from saddlepoint.audits.planning.suite import Budget
 from saddlepoint.papers.deq.scales import Budget as AutoBudget
 from saddlepoint.papers.registry import Scale
 from saddlepoint.zoo.adaptive.taxonomy import TABLE
@@ -16,20 +16,20 @@ _ALL = tuple(one.name for one in TABLE)
 
 @dataclass(frozen=True)
 class Hedged:
-    """Of the attack on the hedge defence."""
+    """Of the attack on the hedge defense."""
 
     steps: int = 50
     targets: int = 5
     draws: int = 4
-    defence: int = 5  # steps of the defence that is attacked
+    defense: int = 5  # steps of the defense that is attacked
 
     def __str__(self) -> str:
-        return f"{self.steps} steps, {self.targets} targets, {self.draws} draws against {self.defence} of its steps"
+        return f"{self.steps} steps, {self.targets} targets, {self.draws} draws against {self.defense} of its steps"
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """Of attacks on random defences."""
+    """Of attacks on random defenses."""
 
     steps: int = 10
     draws: int = 16
@@ -47,7 +47,9 @@ class Spend:
     pgd: int = 20  # steps of a quarter of the radius, as on closed-loop control
     apgd: int = 100  # steps of an APGD that no other line is about
     targets: int = 9
-    through: int = 100  # steps of an APGD through all updates of closed-loop control, each several passes long
+    through: int = (
+        100  # steps of an APGD through all updates of closed-loop control, each several passes long
+    )
     hedge: Hedged = Hedged()
     rays: int = 10_000  # queries
     soap: int = 1000  # steps
@@ -59,7 +61,7 @@ class Spend:
         return (
             f"budgets: {self.auto}; PGD {self.pgd} steps; APGD {self.apgd} steps, {self.targets} targets; through all updates "
             f"of closed-loop control {self.through} steps; RayS {self.rays} queries"
-            f"; on the hedge defence {self.hedge}; on SOAP {self.soap} steps; on ATLD {self.atld} restarts; on contrastive "
+            f"; on the hedge defense {self.hedge}; on SOAP {self.soap} steps; on ATLD {self.atld} restarts; on contrastive "
             f"reversal {self.contrastive}; on adaptive denoising {self.denoising}"
         )
 
@@ -69,27 +71,43 @@ class Setting:
     """Images, repeats and budgets."""
 
     scored: int  # test images
-    fewer: Mapping[str, int]  # where everything is sent to defences whose answers are dear
+    fewer: Mapping[str, int]  # where everything is sent to defenses whose answers are dear
     batch: int
     steered: int  # images in a batch of closed-loop control, which couples them
-    draws: int  # answers by which a random defence is judged
+    draws: int  # answers by which a random defense is judged
     spend: Spend
     suite: Budget  # of audits
-    audited: tuple[str, ...]  # defences
+    audited: tuple[str, ...]  # defenses
     euclidean: Ball  # of Table 2
-    threads: int | None  # None: torch's own choice, and cells then belong to machines with as many cores
+    threads: (
+        int | None
+    )  # None: torch's own choice, and cells then belong to machines with as many cores
 
-    def images(self, defence: str) -> int:
-        return self.fewer.get(defence, self.scored)
+    def images(self, defense: str) -> int:
+        return self.fewer.get(defense, self.scored)
 
 
 def _tiny() -> Setting:
-    spend = Spend(AutoBudget(2, 1, 4), 2, 3, 2, 2, Hedged(2, 1, 2, 1), 30, 3, 1, Drawn(1, 2), Drawn(2, 2))
+    spend = Spend(
+        AutoBudget(2, 1, 4), 2, 3, 2, 2, Hedged(2, 1, 2, 1), 30, 3, 1, Drawn(1, 2), Drawn(2, 2)
+    )
     return Setting(8, {}, 8, 8, 2, spend, "quick", ("AntiAdversary",), L2(0.5), 1)
 
 
 def _small() -> Setting:
-    spend = Spend(AutoBudget(20, 2, 100), 20, 100, 3, 10, Hedged(15, 2, 4, 5), 500, 30, 2, Drawn(6, 4), Drawn(10, 10))
+    spend = Spend(
+        AutoBudget(20, 2, 100),
+        20,
+        100,
+        3,
+        10,
+        Hedged(15, 2, 4, 5),
+        500,
+        30,
+        2,
+        Drawn(6, 4),
+        Drawn(10, 10),
+    )
     dear = dict.fromkeys(("ClosedLoopControl", "HedgeDefense", "AdaptiveDenoising"), 16)
     dear |= {"SOAP": 32, "AIDPurifier": 32, "ContrastiveReversal": 8}
     return Setting(64, dear, 32, 16, 3, spend, "standard", _ALL, L2(1.5), 1)

@@ -1,4 +1,4 @@
-"""Table 1: nine defences, what they are, what they cost, and what is left under the paper's attack and under an audit."""
+"""Table 1: nine defenses, what they are, what they cost, and what is left under the paper's attack and under an audit."""
 
 from __future__ import annotations
 
@@ -7,38 +7,42 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from saddlepoint.attack.rays import RayS
-from saddlepoint.game import Direct, Episode, Stand
+from saddlepoint.attacks.rays import RayS
+from saddlepoint.evaluation import Direct, Episode, FixedPoints
 from saddlepoint.papers.adaptive import published
 from saddlepoint.papers.adaptive.attacks import PAPER, TRANSFERS, auto, unaware
 from saddlepoint.papers.adaptive.cost import cost
-from saddlepoint.papers.adaptive.defences import FITS, ON_ROBUST
-from saddlepoint.papers.adaptive.lab import FLOW, Lab, Subject, apart, right
-from saddlepoint.papers.deq.lab import accuracy
+from saddlepoint.papers.adaptive.defenses import FITS, ON_ROBUST
+from saddlepoint.papers.adaptive.experiment import FLOW, Lab, Subject, apart, right
+from saddlepoint.papers.deq.experiment import accuracy
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Result, Row, Table
-from saddlepoint.run.work import torch_threads
+from saddlepoint.runs.work import torch_threads
 from saddlepoint.zoo.adaptive import TABLE, Surveyed
 
 KINDS = ("principle", "blocks")
 COSTS = ("forward passes", "backward passes", "operations, ×", "time, ×")
-PAPERS, SUITE, STATIC = "the paper's attack", "audit", "static, AutoAttack"
-LEAST, BEYOND, GAIN = "worst of all", "the paper's less the strongest transfer", "worst of all less static"
+PAPERS = "the paper's attack"
+SUITE = "audit"
+STATIC = "static, AutoAttack"
+LEAST = "worst of all"
+BEYOND = "the paper's less the strongest transfer"
+GAIN = "worst of all less static"
 COLUMNS = ("clean", "static, clean", STATIC, *TRANSFERS, PAPERS, SUITE, LEAST, BEYOND, GAIN)
 NOTES = (
-    "the paper's attack is an adversary of shared parts; audit: the worst points of an audit that is handed the defence and told "
+    "the paper's attack is an adversary of shared parts; audit: the worst points of an audit that is handed the defense and told "
     "nothing of it, answered once more",
-    "transfers, attacks that know nothing of the defence: points of maximal loss on the static net, but AutoAttack's, which are "
+    "transfers, attacks that know nothing of the defense: points of maximal loss on the static net, but AutoAttack's, which are "
     "clean images where it failed",
-    "worst of all: an attacker who sends each image, or each batch of a defence that couples it, the strongest of everything here",
+    "worst of all: an attacker who sends each image, or each batch of a defense that couples it, the strongest of everything here",
     "passes, operations and time are those of one answer in answers of the static net; passes may end at an inner layer, "
     "operations are those of all networks",
 )
 
 
 @dataclass(frozen=True)
-class Found:
-    """One defence under everything."""
+class AttackResult:
+    """One defense under everything."""
 
     about: Surveyed
     subject: Subject
@@ -59,7 +63,7 @@ class Found:
 
     @property
     def strongest(self) -> Episode:
-        """Of the attacks that know nothing of the defence."""
+        """Of the attacks that know nothing of the defense."""
         return min(self.transfers, key=lambda episode: float(right(episode).mean()))
 
     @property
@@ -77,7 +81,9 @@ class Found:
             accuracy(right(self.static), self.about.static),
             *(
                 accuracy(right(episode), paper)
-                for episode, paper in zip(self.transfers, _transferred(self.about.name), strict=True)
+                for episode, paper in zip(
+                    self.transfers, _transferred(self.about.name), strict=True
+                )
             ),
             accuracy(right(self.paper), self.about.found),
             accuracy(self.subject.worst(self.suite)) if self.suite else None,
@@ -85,7 +91,12 @@ class Found:
             self.beyond,
             self.gain,
         )
-        labels = (self.about.name, f"{self.subject.base}, {self.subject.data}", str(len(self.subject.test.x)), self.about.attack)
+        labels = (
+            self.about.name,
+            f"{self.subject.base}, {self.subject.data}",
+            str(len(self.subject.test.x)),
+            self.about.attack,
+        )
         return Row((*labels, f"{self.about.reported:g}"), cells)
 
 
@@ -96,7 +107,12 @@ def _transferred(name: str) -> tuple[float | None, ...]:
         "ClosedLoopControl": (None, published.CLOSED_LOOP["transfer PGD"], None, None),
         "AntiAdversary": (None, None, None, published.ANTI_ADVERSARY_TRANSFER),
         "AIDPurifier": (None, None, None, published.TABLE_4["CIFAR-10"][1]),
-        "ContrastiveReversal": (None, None, published.CONTRASTIVE["AutoAttack"], published.CONTRASTIVE["APGD"]),
+        "ContrastiveReversal": (
+            None,
+            None,
+            published.CONTRASTIVE["AutoAttack"],
+            published.CONTRASTIVE["APGD"],
+        ),
     }
     return known.get(name, (None,) * len(TRANSFERS))
 
@@ -104,8 +120,21 @@ def _transferred(name: str) -> tuple[float | None, ...]:
 def run(request: Request) -> Result:
     lab = Lab.open(request)
     found = [attacked(lab, one) for one in TABLE]
-    labels = ("defence", "static net, data", "images", "the paper's attack", "reported by its authors")
-    accuracies = Table("Accuracy, %, and differences in points", labels, COLUMNS, tuple(one.row() for one in found), 0, digits=1)
+    labels = (
+        "defense",
+        "static net, data",
+        "images",
+        "the paper's attack",
+        "reported by its authors",
+    )
+    accuracies = Table(
+        "Accuracy, %, and differences in points",
+        labels,
+        COLUMNS,
+        tuple(one.row() for one in found),
+        0,
+        digits=1,
+    )
     named, rays = under_rays(lab, next(one for one in found if one.about.name == "AntiAdversary"))
     return lab.result(
         "table-1",
@@ -116,23 +145,26 @@ def run(request: Request) -> Result:
     )
 
 
-def attacked(lab: Lab, about: Surveyed) -> Found:
-    subject, spend = lab.subject(about.name, scored=lab.setting.images(about.name)), lab.setting.spend
-    clean, *transfers = lab.play(subject, [Stand(), *unaware(subject.defense, spend)])
+def attacked(lab: Lab, about: Surveyed) -> AttackResult:
+    subject = lab.subject(about.name, scored=lab.setting.images(about.name))
+    spend = lab.setting.spend
+    clean, *transfers = lab.play(subject, [FixedPoints(), *unaware(subject.defense, spend)])
     (paper,) = lab.play(subject, [PAPER[about.name](subject.defense, spend)])
     suite = generic(lab, subject)
-    static_clean, static = lab.play_static(subject, [Stand(), auto(spend)])
-    return Found(about, subject, clean, tuple(transfers), paper, tuple(suite), static_clean, static)
+    static_clean, static = lab.play_static(subject, [FixedPoints(), auto(spend)])
+    return AttackResult(
+        about, subject, clean, tuple(transfers), paper, tuple(suite), static_clean, static
+    )
 
 
 def generic(lab: Lab, subject: Subject) -> list[Episode]:
-    """The worst points of an audit that is handed the defence; nothing where the scale has no time for that."""
+    """The worst points of an audit that is handed the defense; nothing where the scale has no time for that."""
     audit = lab.audited(subject)
-    return [] if audit is None else lab.play(subject, [Stand(SUITE, audit.worst_points)])
+    return [] if audit is None else lab.play(subject, [FixedPoints(SUITE, audit.worst_points)])
 
 
-def spent(lab: Lab, found: Sequence[Found]) -> Table:
-    """What the defences are, and what an answer costs."""
+def spent(lab: Lab, found: Sequence[AttackResult]) -> Table:
+    """What the defenses are, and what an answer costs."""
     rows = []
     for one in found:
         with torch_threads(lab.setting.threads):
@@ -140,28 +172,53 @@ def spent(lab: Lab, found: Sequence[Found]) -> Table:
         *counts, seconds = (Cell((value,)) for value in found_cost)
         labels = (one.about.name, one.about.paper, one.about.principle, ", ".join(one.about.blocks))
         rows.append(Row(labels, (*counts, Cell(seconds.values, float(one.about.inference)))))
-    return Table("One answer, in answers of the static net", ("defence", "paper", *KINDS), COSTS, tuple(rows), 0, digits=1)
+    return Table(
+        "One answer, in answers of the static net",
+        ("defense", "paper", *KINDS),
+        COSTS,
+        tuple(rows),
+        0,
+        digits=1,
+    )
 
 
-def under_rays(lab: Lab, one: Found) -> tuple[str, Table]:
+def under_rays(lab: Lab, one: AttackResult) -> tuple[str, Table]:
     """The anti-adversary and its static net under the same search along rays: labels are all that it sees."""
-    subject, queries = one.subject, lab.setting.spend.rays
+    subject = one.subject
+    queries = lab.setting.spend.rays
     (bare,) = lab.play_static(subject, [Direct("RayS", RayS(queries))])
     same = one.paper.answered[0].cpu() == bare.answered[0].cpu()
     points = (one.paper.points == bare.points).flatten(1).all(1).cpu()
     cells = (accuracy(right(one.paper), one.about.found), accuracy(right(bare), one.about.static))
     agreed = (Cell((float(same.sum()),)), Cell((float(points.sum()),)))
     columns = ("anti-adversary", "static", "labels that agree", "points that agree")
-    table = Table("RayS, %, and counts", ("queries",), columns, (Row((str(queries),), (*cells, *agreed)),), len(same), digits=1)
-    verdict = "label for label the same" if same.all() else f"not the same on {int((~same).sum())} of {len(same)} images"
+    table = Table(
+        "RayS, %, and counts",
+        ("queries",),
+        columns,
+        (Row((str(queries),), (*cells, *agreed)),),
+        len(same),
+        digits=1,
+    )
+    verdict = (
+        "label for label the same"
+        if same.all()
+        else f"not the same on {int((~same).sum())} of {len(same)} images"
+    )
     return f"Under RayS the anti-adversary and its static net are {verdict}.", table
 
 
-def findings(one: Found) -> list[str]:
-    """Does the paper's attack end at or below every transfer, does the defence gain over its net, and who found the least?"""
-    name, beyond, gain = one.about.name, one.beyond, one.gain
+def findings(one: AttackResult) -> list[str]:
+    """Does the paper's attack end at or below every transfer, does the defense gain over its net, and who found the least?"""
+    name = one.about.name
+    beyond = one.beyond
+    gain = one.gain
     strongest = one.strongest.adversary
-    suite = f"; an audit leaves {accuracy(one.subject.worst(one.suite)).mean:.1f} %" if one.suite else ""
+    suite = (
+        f"; an audit leaves {accuracy(one.subject.worst(one.suite)).mean:.1f} %"
+        if one.suite
+        else ""
+    )
     place = "at or below" if beyond.mean <= 0 else "above"
     told = [
         f"{name}: the paper's attack leaves {accuracy(right(one.paper)).mean:.1f} %, {place} the strongest transfer ({strongest}, "
@@ -175,7 +232,9 @@ def findings(one: Found) -> list[str]:
         else "it weakens its static net, beyond the interval" if high < 0
         else "no difference to its static net that these images could show"
     )  # fmt: skip
-    told.append(f"{name} on a{'n' if base == 'ordinary' else ''} {base} net: {verdict} ({_shown(gain)}).")
+    told.append(
+        f"{name} on a{'n' if base == 'ordinary' else ''} {base} net: {verdict} ({_shown(gain)})."
+    )
     if one.robust_base and low > 0:
         told.append(f"Against the paper: {name} gains over a robust net.")
     return told
@@ -191,5 +250,9 @@ def _budgets(lab: Lab) -> str:
     return f"audits: the budget {lab.setting.suite}, of {', '.join(lab.setting.audited)}"
 
 
-def _judged(found: Sequence[Found]) -> list[str]:
-    return [f"{one.about.name}: judged over {one.subject.draws} draws" for one in found if one.subject.defense.random]
+def _judged(found: Sequence[AttackResult]) -> list[str]:
+    return [
+        f"{one.about.name}: judged over {one.subject.draws} draws"
+        for one in found
+        if one.subject.defense.random
+    ]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from saddlepoint.attack.space import Ball
-from saddlepoint.game import CleanCopies, Stand, Transfer
+from saddlepoint.attacks.spaces import Ball
+from saddlepoint.evaluation import CleanCopies, FixedPoints, Transfer
 from saddlepoint.papers.adaptive import published
 from saddlepoint.papers.adaptive.attacks import auto, on_sodef, through_sodef
-from saddlepoint.papers.adaptive.lab import FLOW, Lab, Subject, apart, right
-from saddlepoint.papers.deq.lab import accuracy
+from saddlepoint.papers.adaptive.experiment import FLOW, Lab, Subject, apart, right
+from saddlepoint.papers.deq.experiment import accuracy
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Result, Row, Table
 
@@ -19,7 +19,7 @@ COLUMNS = (
 )  # fmt: skip
 NOTES = (
     "APGD, transferred: points of maximal cross-entropy, margin and targeted DLR of the static net, of which the worst counts",
-    "through the ODE: the same three attacks on the defence itself, by exact gradients of the solver's steps",
+    "through the ODE: the same three attacks on the defense itself, by exact gradients of the solver's steps",
     FLOW,
 )
 
@@ -29,7 +29,14 @@ def run(request: Request) -> Result:
     subject = lab.subject("SODEF")
     spaces = {"Linf": subject.space, "L2": lab.setting.euclidean}
     rows = {norm: _row(lab, subject, norm, space) for norm, space in spaces.items()}
-    table = Table("Robust accuracy, %", ("norm", "set"), COLUMNS, tuple(rows.values()), len(subject.test.x), digits=1)
+    table = Table(
+        "Robust accuracy, %",
+        ("norm", "set"),
+        COLUMNS,
+        tuple(rows.values()),
+        len(subject.test.x),
+        digits=1,
+    )
     return lab.result(
         "table-2",
         [table],
@@ -40,13 +47,23 @@ def run(request: Request) -> Result:
 
 
 def _row(lab: Lab, subject: Subject, norm: str, space: Ball) -> Row:
-    spend, papers = lab.setting.spend, published.TABLE_2[norm]
+    spend = lab.setting.spend
+    papers = published.TABLE_2[norm]
     (static,) = lab.play_static(subject, [auto(spend)], space=space)
-    sent = [Transfer(CleanCopies(auto(spend)), subject.static), on_sodef(subject.defense, spend), through_sodef(spend), Stand()]
+    sent = [
+        Transfer(CleanCopies(auto(spend)), subject.static),
+        on_sodef(subject.defense, spend),
+        through_sodef(spend),
+        FixedPoints(),
+    ]
     episodes = lab.play(subject, sent, threat=replace(subject.threat, space=space))
     copies, longest, through, clean = (right(one) for one in episodes)
-    cells = [accuracy(one, paper) for one, paper in zip((right(static), copies, longest), papers, strict=True)]
-    gap, least = apart(longest, right(static), papers[2] - papers[0]), apart(subject.worst(episodes), right(static))
+    cells = [
+        accuracy(one, paper)
+        for one, paper in zip((right(static), copies, longest), papers, strict=True)
+    ]
+    gap = apart(longest, right(static), papers[2] - papers[0])
+    least = apart(subject.worst(episodes), right(static))
     return Row((norm, str(space)), (*cells, gap, accuracy(through), least, accuracy(clean)))
 
 
@@ -67,10 +84,12 @@ def _findings(norm: str, row: Row) -> list[str]:
 
 
 def gained(name: str, gap: Cell | None) -> str:
-    """Is the defence above its static net, beyond the interval?"""
+    """Is the defense above its static net, beyond the interval?"""
     assert gap is not None
     assert gap.interval is not None
     low, high = gap.interval
-    verdict = "more robust than" if low > 0 else "less robust than" if high < 0 else "not to be told from"
+    verdict = (
+        "more robust than" if low > 0 else "less robust than" if high < 0 else "not to be told from"
+    )
     paper = f", the paper has {gap.paper:+.1f}" if gap.paper is not None else ""
     return f"{name} is {verdict} its static net ({gap.mean:+.1f} points, {low:+.1f} to {high:+.1f}{paper})"

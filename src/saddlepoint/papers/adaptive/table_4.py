@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from saddlepoint.game import Stand, Transfer
+from saddlepoint.evaluation import FixedPoints, Transfer
 from saddlepoint.papers.adaptive import published
 from saddlepoint.papers.adaptive.attacks import auto, long, on_aid
-from saddlepoint.papers.adaptive.lab import Lab, Subject, apart, right
+from saddlepoint.papers.adaptive.experiment import Lab, Subject, apart, right
 from saddlepoint.papers.adaptive.nets import ROBUST, further
 from saddlepoint.papers.adaptive.table_2 import gained
-from saddlepoint.papers.deq.lab import accuracy
+from saddlepoint.papers.deq.experiment import accuracy
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Result, Row, Table
 
-COLUMNS = ("static, AutoAttack", "transferred", "direct", "direct less static", "clean", "static, clean")
-_PAPERS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "svhn": "SVHN"}  # by the names of our data
+COLUMNS = (
+    "static, AutoAttack",
+    "transferred",
+    "direct",
+    "direct less static",
+    "clean",
+    "static, clean",
+)
+_PAPERS = {
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "svhn": "SVHN",
+}  # by the names of our data
 
 
 def run(request: Request) -> Result:
@@ -22,7 +33,16 @@ def run(request: Request) -> Result:
     rows = [_row(lab, subject) for subject in subjects]
     return lab.result(
         "table-4",
-        [Table("Robust accuracy, %", ("data", "set"), COLUMNS, tuple(rows), len(subjects[0].test.x), digits=1)],
+        [
+            Table(
+                "Robust accuracy, %",
+                ("data", "set"),
+                COLUMNS,
+                tuple(rows),
+                len(subjects[0].test.x),
+                digits=1,
+            )
+        ],
         subjects=subjects,
         notes=[
             "transferred: points of maximal cross-entropy by APGD on the static net",
@@ -36,9 +56,14 @@ def run(request: Request) -> Result:
 def _row(lab: Lab, subject: Subject) -> Row:
     spend = lab.setting.spend
     papers = published.TABLE_4.get(_PAPERS.get(subject.data, ""), (None, None, None))
-    static, bare = (right(one) for one in lab.play_static(subject, [auto(spend), Stand()]))
-    sent = [Transfer(long(spend), subject.static), on_aid(subject.defense, spend), Stand()]
+    static, bare = (right(one) for one in lab.play_static(subject, [auto(spend), FixedPoints()]))
+    sent = [Transfer(long(spend), subject.static), on_aid(subject.defense, spend), FixedPoints()]
     moved, direct, clean = (right(one) for one in lab.play(subject, sent))
     known = papers[2] - papers[0] if papers[0] is not None and papers[2] is not None else None
-    cells = [accuracy(one, paper) for one, paper in zip((static, moved, direct), papers, strict=True)]
-    return Row((subject.data, str(subject.space)), (*cells, apart(direct, static, known), accuracy(clean), accuracy(bare)))
+    cells = [
+        accuracy(one, paper) for one, paper in zip((static, moved, direct), papers, strict=True)
+    ]
+    return Row(
+        (subject.data, str(subject.space)),
+        (*cells, apart(direct, static, known), accuracy(clean), accuracy(bare)),
+    )

@@ -19,14 +19,14 @@ EXPERIMENTS = (
     ),
     Experiment(
         "deq/table-2",
-        "Three defences under six gradients, PGD-10",
-        "The ensemble of states is the best defence: 47.12 % for the unrolled (8/7) and 39.18 % for the exact (50/50) network.",
+        "Three defenses under six gradients, PGD-10",
+        "The ensemble of states is the best defense: 47.12 % for the unrolled (8/7) and 39.18 % for the exact (50/50) network.",
         f"{_HOME}.table_2:run",
     ),
     Experiment(
         "deq/table-3",
-        "Three defences under six gradients, PGD-10 and AutoAttack, two sizes",
-        "The ensemble is the best defence of both sizes, and PGD-10 is often stronger than AutoAttack.",
+        "Three defenses under six gradients, PGD-10 and AutoAttack, two sizes",
+        "The ensemble is the best defense of both sizes, and PGD-10 is often stronger than AutoAttack.",
         f"{_HOME}.table_3:run",
     ),
     Experiment(
@@ -43,7 +43,7 @@ EXPERIMENTS = (
     ),
     Experiment(
         "deq/table-6",
-        "Three defences of a network trained without adversary",
+        "Three defenses of a network trained without adversary",
         "All attacks defeat it: 1.31 % are left of the early state, nothing of the others.",
         f"{_HOME}.table_6:run",
     ),
@@ -68,8 +68,8 @@ EXPERIMENTS = (
     ),
     Experiment(
         "deq/appendix-f",
-        "What defences and attacks cost",
-        "Memory of the defences and running time of the attacks, in an appendix that was not available.",
+        "What defenses and attacks cost",
+        "Memory of the defenses and running time of the attacks, in an appendix that was not available.",
         f"{_HOME}.costs:run",
     ),
 )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from saddlepoint.papers.deq import EXPERIMENTS
+from saddlepoint.papers.deq.experiment import Lab, States, Subject, accuracy
 from saddlepoint.papers.deq.gradients import Gradient
-from saddlepoint.papers.deq.lab import Lab, States, Subject, accuracy
 from saddlepoint.papers.deq.states import label
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cloud, Result, Row, Table
@@ -14,13 +14,21 @@ NETWORKS = ("exact-short", "unrolled")
 
 
 def run(request: Request) -> Result:
-    lab, tables, told = Lab.open(request), list[Table](), list[str]()
-    charts, states = list[Cloud](), list[States]()
+    lab = Lab.open(request)
+    tables = list[Table]()
+    told = list[str]()
+    charts = list[Cloud]()
+    states = list[States]()
     for name in NETWORKS:
         subject = lab.subject(name)
         walking, unrolling = lab.candidates(subject)
-        shown, early = lab.states(subject), lab.early(subject)
-        kinds = {"adjoint": walking} if name != "unrolled" else {"adjoint": walking, "unrolled": unrolling}
+        shown = lab.states(subject)
+        early = lab.early(subject)
+        kinds = (
+            {"adjoint": walking}
+            if name != "unrolled"
+            else {"adjoint": walking, "unrolled": unrolling}
+        )
         for kind, gradients in kinds.items():
             table = ablation(lab, shown, early, kind, gradients)
             tables.append(table)
@@ -29,22 +37,31 @@ def run(request: Request) -> Result:
         tables.append(shown.table())
         states.append(shown)
     notes = ("the residual is that of the state whose gradient is used",)
-    return lab.result(EXPERIMENTS[7], tables, states=states, findings=told, charts=charts, notes=notes)
+    return lab.result(
+        EXPERIMENTS[7], tables, states=states, findings=told, charts=charts, notes=notes
+    )
 
 
-def ablation(lab: Lab, states: States, early: EarlyState, kind: str, gradients: list[Gradient]) -> Table:
+def ablation(
+    lab: Lab, states: States, early: EarlyState, kind: str, gradients: list[Gradient]
+) -> Table:
     """A row per gradient: what it leaves of the final and of the early state."""
     subject = states.subject
     episodes = lab.play(subject, [one.pgd(lab.setting.pgd) for one in gradients], subject.test)
     rows = [
         Row(
             (one.name,),
-            (*(accuracy(subject.right(e, name)) for name in (FinalState.name, early.name)), states.far(one.state.name)),
+            (
+                *(accuracy(subject.right(e, name)) for name in (FinalState.name, early.name)),
+                states.far(one.state.name),
+            ),
         )
         for one, e in zip(gradients, episodes, strict=True)
     ]
     columns = ("final, %", f"early ({label(early.name)}), %", "residual")
-    return Table(f"{subject.title}: PGD-10, {kind}", ("gradient",), columns, tuple(rows), len(subject.test.x))
+    return Table(
+        f"{subject.title}: PGD-10, {kind}", ("gradient",), columns, tuple(rows), len(subject.test.x)
+    )
 
 
 def _strongest(table: Table, subject: Subject, early: EarlyState) -> str:
@@ -55,7 +72,7 @@ def _strongest(table: Table, subject: Subject, early: EarlyState) -> str:
 
 
 def _chart(name: str, table: Table, gradients: list[Gradient]) -> Cloud:
-    """The early state's accuracy over n, a colour per way to estimate the gradient there."""
+    """The early state's accuracy over n, a color per way to estimate the gradient there."""
     points: dict[str, tuple[tuple[float, float], ...]] = {}
     for row, one in zip(table.rows, gradients, strict=True):
         cell = row.cells[1]

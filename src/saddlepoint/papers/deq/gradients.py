@@ -7,13 +7,22 @@ from typing import Any
 
 from torch import Tensor
 
-from saddlepoint.attack.aim import Aim, last, mean_of_losses
-from saddlepoint.attack.base import Attack
-from saddlepoint.attack.best import Found
-from saddlepoint.attack.loss import Loss, cross_entropy
-from saddlepoint.defense import Defense
-from saddlepoint.game import Adversary, Cascade, CleanCopies, Direct, MultiTarget, Peak, Turn, autoattack
-from saddlepoint.game.adversary import Around
+from saddlepoint.attacks.aims import Aim, last, mean_of_losses
+from saddlepoint.attacks.base import Attack
+from saddlepoint.attacks.best import AttackResult
+from saddlepoint.attacks.losses import Loss, cross_entropy
+from saddlepoint.defenses import Defense
+from saddlepoint.evaluation import (
+    Adversary,
+    AttackContext,
+    Cascade,
+    CleanCopies,
+    Direct,
+    MaxLossPoint,
+    MultiTarget,
+    autoattack,
+)
+from saddlepoint.evaluation.adversaries import AdversaryWrapper
 from saddlepoint.gradients import Phantom, Rule, SimultaneousAdjoint
 from saddlepoint.papers.deq.scales import Budget
 from saddlepoint.zoo.deq import DEQ, EarlyState, FinalState, MeanState, Solved, State
@@ -41,11 +50,18 @@ class Gradient:
     state: State  # by which success is judged: the one that is attacked
 
     def direct(self, name: str, attack: Attack[Any]) -> Direct:
-        return Direct(f"{name}, {self.name}", attack, cross_entropy, self.aim, {SITE: self.rule}, keep=self.keep)
+        return Direct(
+            f"{name}, {self.name}",
+            attack,
+            cross_entropy,
+            self.aim,
+            {SITE: self.rule},
+            keep=self.keep,
+        )
 
     def pgd(self, attack: Attack[Any]) -> Adversary:
         """The max-value points of a climb: they are scored on all states."""
-        return Peak(self.direct("pgd", attack))
+        return MaxLossPoint(self.direct("pgd", attack))
 
     def auto(self, budget: Budget, *, copies: bool = False) -> Adversary:
         """AutoAttack with this gradient: max-value points, or with `copies` what its stock code returns."""
@@ -58,23 +74,29 @@ class Gradient:
             return replace(part, direct=self._aimed(part.direct))
         assert isinstance(part, Direct)
         # An attack by scores needs no estimate of a gradient: it asks the attacked state itself.
-        return replace(part, keep=frozenset({self.state.name})) if part.needs == "score" else self._aimed(part)
+        return (
+            replace(part, keep=frozenset({self.state.name}))
+            if part.needs == "score"
+            else self._aimed(part)
+        )
 
     def _aimed(self, direct: Direct) -> Direct:
         return replace(direct, aim=self.aim, rules={SITE: self.rule}, keep=self.keep)
 
 
 @dataclass(frozen=True)
-class AtState(Around):
-    """An adversary sent against the defence as if it answered with this state: its max-value points, and no others."""
+class AtState(AdversaryWrapper):
+    """An adversary sent against the defense as if it answered with this state: its max-value points, and no others."""
 
     state: State
 
-    def move(self, turn: Turn, defense: Defense, x: Tensor, y: Tensor) -> Found:
+    def move(self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor) -> AttackResult:
         if not isinstance(defense, DEQ):
-            raise TypeError(f"{self.name} attacks states of a solver, so it needs a DEQ; got {type(defense).__name__}.")
+            raise TypeError(
+                f"{self.name} attacks states of a solver, so it needs a DEQ; got {type(defense).__name__}."
+            )
         answering = DEQ(defense.net, method=defense.method, after=defense.after, state=self.state)
-        return Peak(self.adversary).move(turn, answering, x, y)
+        return MaxLossPoint(self.adversary).move(context, answering, x, y)
 
 
 def early_names(count: int) -> frozenset[str]:
@@ -89,7 +111,9 @@ def ready_made(solved: Solved) -> Gradient:
 
 def adjoint_at(n: int) -> Gradient:
     """(df(z_n)/dx)^T u_n of the simultaneous adjoint (Eq. 11), with the losses of z_1, ..., z_n on the way."""
-    return Gradient(f"adjoint u{n}", early_names(n), SimultaneousAdjoint(emit=n), walked, EarlyState(n))
+    return Gradient(
+        f"adjoint u{n}", early_names(n), SimultaneousAdjoint(emit=n), walked, EarlyState(n)
+    )
 
 
 def adjoint_final() -> Gradient:
@@ -97,13 +121,17 @@ def adjoint_final() -> Gradient:
 
     Losses of the states on the way would not do: what is made of the best state has another slope in it than the head alone.
     """
-    return Gradient("adjoint final", frozenset({FinalState.name}), SimultaneousAdjoint(emit="last"), last, FINAL)
+    return Gradient(
+        "adjoint final", frozenset({FinalState.name}), SimultaneousAdjoint(emit="last"), last, FINAL
+    )
 
 
 def adjoint_ensemble(solved: Solved) -> Gradient:
     """sum_n (df(z_n)/dx)^T u_n, every state with the weight one (Eq. 17)."""
     keep = early_names(solved.method.steps)
-    return Gradient("adjoint ensemble", keep, SimultaneousAdjoint(emit="all"), mean_of_losses, MeanState())
+    return Gradient(
+        "adjoint ensemble", keep, SimultaneousAdjoint(emit="all"), mean_of_losses, MeanState()
+    )
 
 
 def unrolled_at(n: int, steps: int, damping: float) -> Gradient:

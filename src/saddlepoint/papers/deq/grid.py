@@ -1,4 +1,4 @@
-"""Three defences under six gradients: Final, Early and Ensemble against both estimators at final, intermediate and all states."""
+"""Three defenses under six gradients: Final, Early and Ensemble against both estimators at final, intermediate and all states."""
 
 from __future__ import annotations
 
@@ -8,21 +8,28 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from saddlepoint.game import Adversary, Episode
-from saddlepoint.game.bootstrap import Estimate, bootstrap
+from saddlepoint.evaluation import Adversary, Episode
+from saddlepoint.evaluation.bootstrap import Estimate, bootstrap
 from saddlepoint.gradients import Phantom
-from saddlepoint.papers.bench import Images
 from saddlepoint.papers.deq import published
-from saddlepoint.papers.deq.gradients import Gradient, adjoint_ensemble, adjoint_final, unrolled_ensemble, unrolled_final
-from saddlepoint.papers.deq.lab import Lab, States, Subject, accuracy, percent, stacked
+from saddlepoint.papers.deq.experiment import Lab, States, Subject, accuracy, percent, stacked
+from saddlepoint.papers.deq.gradients import (
+    Gradient,
+    adjoint_ensemble,
+    adjoint_final,
+    unrolled_ensemble,
+    unrolled_final,
+)
 from saddlepoint.papers.deq.states import label
 from saddlepoint.papers.result import Cell, Row
+from saddlepoint.papers.runner import Images
 from saddlepoint.zoo.deq import EarlyState, FinalState, MeanState
 
-LOWEST, WORST = "lowest column", "worst per image (ours)"
+LOWEST = "lowest column"
+WORST = "worst per image (ours)"
 COLUMNS = ("clean", *published.ATTACKS, LOWEST, WORST, "residual")
 NOTES = (
-    "lowest column: the smallest accuracy over the six attacks, by which the paper measures a defence; the largest of these is the "
+    "lowest column: the smallest accuracy over the six attacks, by which the paper measures a defense; the largest of these is the "
     "network's robustness. Worst per image: an attacker who sends each image the strongest of the six",
     "Intermediate: the candidate that hurts the early state most on held-out images. Ensemble: the sum over all states (Eq. 17), "
     "where the released code weighs the states 8, 7, ..., 1; unrolled with the intermediate attack's k and damping",
@@ -34,7 +41,7 @@ Send = Callable[[Gradient], Adversary]
 
 @dataclass(frozen=True)
 class Grid:
-    """One network: its defences, the gradients chosen against it, and all its states."""
+    """One network: its defenses, the gradients chosen against it, and all its states."""
 
     lab: Lab
     subject: Subject
@@ -46,7 +53,9 @@ class Grid:
     def of(cls, lab: Lab, name: str) -> Grid:
         subject = lab.subject(name)
         early = lab.early(subject)
-        walking, unrolling = (lab.strongest(subject, some, early) for some in lab.candidates(subject))
+        walking, unrolling = (
+            lab.strongest(subject, some, early) for some in lab.candidates(subject)
+        )
         rule = unrolling.rule
         assert isinstance(rule, Phantom)
         found = (
@@ -57,29 +66,45 @@ class Grid:
             unrolling,
             unrolled_ensemble(subject.net, rule.steps, rule.damping),
         )
-        return cls(lab, subject, lab.states(subject), early, dict(zip(published.ATTACKS, found, strict=True)))
+        return cls(
+            lab,
+            subject,
+            lab.states(subject),
+            early,
+            dict(zip(published.ATTACKS, found, strict=True)),
+        )
 
     @property
     def names(self) -> dict[str, str]:
-        """Views by the names of the defences."""
-        return dict(zip(published.DEFENCES, (FinalState.name, self.early.name, MeanState.name), strict=True))
+        """Views by the names of the defenses."""
+        return dict(
+            zip(published.DEFENSES, (FinalState.name, self.early.name, MeanState.name), strict=True)
+        )
 
     def correct(self, send: Send, images: Images | None = None) -> Tensor:
-        """[A, D, N] the six attacks on the three defences, on all test images or on these."""
+        """[A, D, N] the six attacks on the three defenses, on all test images or on these."""
         return stacked(self.subject, self.episodes(send, images), list(self.names.values()))
 
     def episodes(self, send: Send, images: Images | None = None) -> list[Episode]:
-        return self.lab.play(self.subject, [send(one) for one in self.gradients.values()], images or self.subject.test)
+        return self.lab.play(
+            self.subject,
+            [send(one) for one in self.gradients.values()],
+            images or self.subject.test,
+        )
 
-    def rows(self, correct: Tensor, papers: Mapping[str, Sequence[float]], more: tuple[str, ...] = ()) -> list[Row]:
-        """A row per defence: clean, the six attacks, what is left under the strongest, and how far from a fixed point it is."""
+    def rows(
+        self, correct: Tensor, papers: Mapping[str, Sequence[float]], more: tuple[str, ...] = ()
+    ) -> list[Row]:
+        """A row per defense: clean, the six attacks, what is left under the strongest, and how far from a fixed point it is."""
         rows = []
-        for d, (defence, name) in enumerate(self.names.items()):
-            paper: Sequence[float | None] = papers.get(defence, (None,) * len(published.ATTACKS))
-            shown = f"{defence} ({label(name)})" if defence == "Early" else defence
+        for d, (defense, name) in enumerate(self.names.items()):
+            paper: Sequence[float | None] = papers.get(defense, (None,) * len(published.ATTACKS))
+            shown = f"{defense} ({label(name)})" if defense == "Early" else defense
             right = self.subject.right(self.states.clean, name)[: correct.shape[-1]]
-            clean = accuracy(right, published.CLEAN.get(self.subject.name, {}).get(defence))
-            attacked = [accuracy(one, figure) for one, figure in zip(correct[:, d], paper, strict=True)]
+            clean = accuracy(right, published.CLEAN.get(self.subject.name, {}).get(defense))
+            attacked = [
+                accuracy(one, figure) for one, figure in zip(correct[:, d], paper, strict=True)
+            ]
             known = [figure for figure in paper if figure is not None]
             least = percent(lowest(correct[:, d]), min(known) if known else None)
             worst = accuracy(correct[:, d].amin(0))
@@ -94,12 +119,15 @@ class Grid:
         d = int(left.amin(0).argmax())
         paper = published.robustness(self.subject.name)
         beside = f"; the paper's figures give {paper:.2f} %" if paper is not None else ""
-        defence, decisive = published.DEFENCES[d], published.ATTACKS[int(left[:, d].argmin()) % len(published.ATTACKS)]
-        named = {column: one.name for column, one in self.gradients.items() if "Intermediate" in column}
+        defense = published.DEFENSES[d]
+        decisive = published.ATTACKS[int(left[:, d].argmin()) % len(published.ATTACKS)]
+        named = {
+            column: one.name for column, one in self.gradients.items() if "Intermediate" in column
+        }
         chosen = ", ".join(f"{column} is {name}" for column, name in named.items())
         return [
-            f"{self.subject.title}, {attack}: the robustness, max over defences of min over attacks, is {found}, by the defence "
-            f"{defence} under {decisive}{beside}.",
+            f"{self.subject.title}, {attack}: the robustness, max over defenses of min over attacks, is {found}, by the defense "
+            f"{defense} under {decisive}{beside}.",
             f"{self.subject.title}: the early state is {label(self.early.name)}; {chosen}.",
             self.states.accumulation(self.early),
         ]
@@ -111,8 +139,10 @@ def lowest(correct: Tensor) -> Estimate:
 
 
 def robustness(correct: Tensor) -> Estimate:
-    """max_d min_a mean_n of [A, D, N], with its interval over images: the best defence under its strongest attack (Sec. 6.2)."""
-    return bootstrap(lambda rows: float(correct[:, :, rows].mean(-1).amin(0).amax()), correct.shape[-1])
+    """max_d min_a mean_n of [A, D, N], with its interval over images: the best defense under its strongest attack (Sec. 6.2)."""
+    return bootstrap(
+        lambda rows: float(correct[:, :, rows].mean(-1).amin(0).amax()), correct.shape[-1]
+    )
 
 
 def with_pgd(lab: Lab) -> Send:

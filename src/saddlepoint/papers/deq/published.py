@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-DEFENCES = ("Final", "Early", "Ensemble")
+DEFENSES = ("Final", "Early", "Ensemble")
 ATTACKS = (
     "adjoint Final",
     "adjoint Intermediate",
@@ -16,9 +16,10 @@ ATTACKS = (
 
 # Gradient -> PGD-10, PGD-1000; clean and Square are the network's.
 TABLE_1: Mapping[str, tuple[float, float]] = {"exact": (79.97, 80.10), "unrolled": (37.07, 36.39)}
-TABLE_1_CLEAN, TABLE_1_SQUARE = 78.24, 5.95
+TABLE_1_CLEAN = 78.24
+TABLE_1_SQUARE = 5.95
 
-# Network -> defence -> a column per attack; PGD-10.
+# Network -> defense -> a column per attack; PGD-10.
 PGD: Mapping[str, Mapping[str, tuple[float, ...]]] = {
     "unrolled": {
         "Final": (49.81, 59.49, 54.91, 42.67, 62.24, 51.52),
@@ -77,6 +78,6 @@ TABLE_5_ROBUST = (2.00, 0.00, 0.00, 0.00, 0.00, 0.00, 0.00, 0.00)
 
 
 def robustness(network: str) -> float | None:
-    """The largest over defences of the smallest over attacks, of the PGD-10 figures."""
+    """The largest over defenses of the smallest over attacks, of the PGD-10 figures."""
     found = PGD.get(network)
     return None if found is None else max(min(row) for row in found.values())

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from saddlepoint.attack.pgd import PGD
-from saddlepoint.attack.space import Radii
-from saddlepoint.attack.square import Square
+from saddlepoint.attacks.pgd import PGD
+from saddlepoint.attacks.spaces import Radii
+from saddlepoint.attacks.square import Square
 from saddlepoint.papers.registry import Scale
 
 _QUARTER = Radii(1 / 4)  # 2/255 of the paper's 8/255
@@ -41,7 +41,9 @@ class Setting:
     unrolled: tuple[int, ...]  # k of Eq. 13-16
     dampings: tuple[float, ...]
     batch: int
-    threads: int | None  # None: torch's own choice, and cells then belong to machines with as many cores
+    threads: (
+        int | None
+    )  # None: torch's own choice, and cells then belong to machines with as many cores
 
     @property
     def budgets(self) -> str:
@@ -52,11 +54,46 @@ class Setting:
 
 
 SETTINGS: Mapping[Scale, Setting] = {
-    "tiny": Setting(12, 16, 6, PGD(3, _QUARTER), PGD(6, _QUARTER), Square(12), Budget(2, 1, 2), 3, (1, 3), (0.5, 1.0), 16, 1),
+    "tiny": Setting(
+        12,
+        16,
+        6,
+        PGD(3, _QUARTER),
+        PGD(6, _QUARTER),
+        Square(12),
+        Budget(2, 1, 2),
+        3,
+        (1, 3),
+        (0.5, 1.0),
+        16,
+        1,
+    ),
     "small": Setting(
-        200, 300, 100, PGD(10, _QUARTER), PGD(100, _QUARTER), Square(500), Budget(20, 3, 200), 8, (1, 5, 9), (0.5, 1.0), 100, 1
+        200,
+        300,
+        100,
+        PGD(10, _QUARTER),
+        PGD(100, _QUARTER),
+        Square(500),
+        Budget(20, 3, 200),
+        8,
+        (1, 5, 9),
+        (0.5, 1.0),
+        100,
+        1,
     ),
     "paper": Setting(
-        1000, 10_000, 10_000, PGD(10, _QUARTER), PGD(1000, _QUARTER), Square(), Budget(), 8, (1, 5, 9), (0.5, 1.0), 96, None
+        1000,
+        10_000,
+        10_000,
+        PGD(10, _QUARTER),
+        PGD(1000, _QUARTER),
+        Square(),
+        Budget(),
+        8,
+        (1, 5, 9),
+        (0.5, 1.0),
+        96,
+        None,
     ),
 }

@@ -20,17 +20,21 @@ def label(name: str) -> str:
 
 
 def residuals(defense: DEQ, x: Tensor, batch: int = 100) -> dict[str, Tensor]:
-    """[N] ||f(z; x) - z|| / ||f(z; x)|| of every state that the defence may answer with, by the name of its view (Sec. 6.1)."""
+    """[N] ||f(z; x) - z|| / ||f(z; x)|| of every state that the defense may answer with, by the name of its view (Sec. 6.1)."""
     parts = [_residuals(defense, part) for part in torch.split(x, batch)]
     return {name: torch.cat([part[name] for part in parts]).double().cpu() for name in parts[0]}
 
 
 @torch.no_grad()
 def _residuals(defense: DEQ, x: Tensor) -> dict[str, Tensor]:
-    net, count = defense.net, defense.method.steps
-    u, numbers = net.inject(x), range(1, count + 1)
+    net = defense.net
+    count = defense.method.steps
+    u = net.inject(x)
+    numbers = range(1, count + 1)
     weights = (1 / (count + 1),) * count
-    solution = defense.method(lambda z, rows: net.cell(z, u[rows]), net.start(u), keep=numbers, weights=weights)
+    solution = defense.method(
+        lambda z, rows: net.cell(z, u[rows]), net.start(u), keep=numbers, weights=weights
+    )
     final = defense.after(net.cell, solution.best, u)
     assert solution.blend is not None
     states = {EarlyState(n).name: solution.states[n] for n in numbers}
@@ -46,7 +50,9 @@ def _residual(z: Tensor, f: Tensor) -> Tensor:  # [N]
 
 def ended(defense: DEQ, x: Tensor, batch: int = 100) -> Tensor:
     """[N] the relative residual of the state at which each solve ended, from which the final one is made."""
-    return torch.cat([defense.settled(part).residual for part in torch.split(x, batch)]).double().cpu()
+    return (
+        torch.cat([defense.settled(part).residual for part in torch.split(x, batch)]).double().cpu()
+    )
 
 
 def unsettled(name: str, found: Mapping[str, Tensor]) -> list[str]:

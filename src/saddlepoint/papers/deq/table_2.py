@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from saddlepoint.papers.deq import EXPERIMENTS, published
+from saddlepoint.papers.deq.experiment import Lab
 from saddlepoint.papers.deq.grid import COLUMNS, NOTES, Grid, with_pgd
-from saddlepoint.papers.deq.lab import Lab
 from saddlepoint.papers.registry import Experiment, Request
 from saddlepoint.papers.result import Result, Row, Table
 
@@ -17,11 +17,21 @@ def run(request: Request) -> Result:
 
 def under_pgd(lab: Lab, experiment: Experiment, networks: tuple[str, ...]) -> Result:
     """Tables 2 and 6 differ in their networks alone."""
-    rows, told, grids = list[Row](), list[str](), [Grid.of(lab, name) for name in networks]
+    rows = list[Row]()
+    told = list[str]()
+    grids = [Grid.of(lab, name) for name in networks]
     for grid in grids:
         correct = grid.correct(with_pgd(lab))
         rows += grid.rows(correct, published.PGD[grid.subject.name])
         told += grid.findings(correct, "PGD-10")
-    table = Table("Accuracy under PGD-10, %", ("network", "defence"), COLUMNS, tuple(rows), lab.setting.scored)
+    table = Table(
+        "Accuracy under PGD-10, %", ("network", "defense"), COLUMNS, tuple(rows), lab.setting.scored
+    )
     states = [grid.states for grid in grids]
-    return lab.result(experiment, [table, *(one.table() for one in states)], states=states, notes=NOTES, findings=told)
+    return lab.result(
+        experiment,
+        [table, *(one.table() for one in states)],
+        states=states,
+        notes=NOTES,
+        findings=told,
+    )

@@ -5,26 +5,36 @@ from __future__ import annotations
 from torch import Tensor
 
 from saddlepoint.papers.deq import EXPERIMENTS, published
+from saddlepoint.papers.deq.experiment import Lab
 from saddlepoint.papers.deq.grid import COLUMNS, NOTES, Grid, joined, with_pgd
-from saddlepoint.papers.deq.lab import Lab
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Result, Row, Table
 
 NETWORKS = ("unrolled", "unrolled-xl")
-PGD, AUTO, STOCK = "PGD-10", "AutoAttack", "AutoAttack, stock"
+PGD = "PGD-10"
+AUTO = "AutoAttack"
+STOCK = "AutoAttack, stock"
 
 
 def run(request: Request) -> Result:
-    lab, rows, told = Lab.open(request), list[Row](), list[str]()
+    lab = Lab.open(request)
+    rows = list[Row]()
+    told = list[str]()
     grids = [Grid.of(lab, name) for name in NETWORKS]
     for grid in grids:
-        name, found = grid.subject.name, attacked(grid)
+        name = grid.subject.name
+        found = attacked(grid)
         rows += grid.rows(found[PGD], published.PGD[name], (PGD,))
         rows += grid.rows(found[AUTO], {}, (AUTO,))
         rows += grid.rows(found[STOCK], published.STOCK[name], (STOCK,))
-        told += [*grid.findings(joined([found[PGD], found[AUTO]]), "PGD-10 and AutoAttack")[:1], *grid.findings(found[PGD], PGD)]
+        told += [
+            *grid.findings(joined([found[PGD], found[AUTO]]), "PGD-10 and AutoAttack")[:1],
+            *grid.findings(found[PGD], PGD),
+        ]
         told.append(_weaker(grid, found))
-    table = Table("Accuracy, %", ("network", "defence", "attack"), COLUMNS, tuple(rows), lab.setting.swept)
+    table = Table(
+        "Accuracy, %", ("network", "defense", "attack"), COLUMNS, tuple(rows), lab.setting.swept
+    )
     states = [grid.states for grid in grids]
     notes = (
         "AutoAttack sends max-value points. Stock: as its own code returns them, the clean image where the attacked state was "
@@ -32,13 +42,18 @@ def run(request: Request) -> Result:
         "AutoAttack counts a success on the attacked state; on the ensemble gradient, that of the ensemble's state",
     )
     return lab.result(
-        EXPERIMENTS[2], [table, *(one.table() for one in states)], states=states, notes=(*notes, *NOTES), findings=told
+        EXPERIMENTS[2],
+        [table, *(one.table() for one in states)],
+        states=states,
+        notes=(*notes, *NOTES),
+        findings=told,
     )
 
 
 def attacked(grid: Grid) -> dict[str, Tensor]:
     """[A, D, N] by kind of attack, on the images that all of them are sent to."""
-    budget, images = grid.lab.setting.auto, grid.lab.swept(grid.subject)
+    budget = grid.lab.setting.auto
+    images = grid.lab.swept(grid.subject)
     return {
         PGD: grid.correct(with_pgd(grid.lab))[..., : len(images.x)],
         AUTO: grid.correct(lambda one: one.auto(budget), images),
@@ -52,8 +67,8 @@ def _weaker(grid: Grid, found: dict[str, Tensor]) -> str:
     above = {name: int((left[name] > left[PGD]).sum()) for name in (AUTO, STOCK)}
     paper = sum(
         stock > pgd
-        for defence, figures in published.STOCK[grid.subject.name].items()
-        for stock, pgd in zip(figures, published.PGD[grid.subject.name][defence], strict=True)
+        for defense, figures in published.STOCK[grid.subject.name].items()
+        for stock, pgd in zip(figures, published.PGD[grid.subject.name][defense], strict=True)
     )
     return (
         f"{grid.subject.title}: AutoAttack leaves more than PGD-10 in {above[STOCK]} of {left[PGD].numel()} cells with the clean "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from saddlepoint.papers.deq import EXPERIMENTS, published
-from saddlepoint.papers.deq.lab import Lab
+from saddlepoint.papers.deq.experiment import Lab
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Result
 
@@ -13,4 +13,6 @@ def run(request: Request) -> Result:
     subject = lab.subject("vanilla")
     states = lab.states(subject)
     table = states.table(published.TABLE_5_CLEAN, published.TABLE_5_ROBUST)
-    return lab.result(EXPERIMENTS[4], [table], states=[states], findings=[states.accumulation(lab.early(subject))])
+    return lab.result(
+        EXPERIMENTS[4], [table], states=[states], findings=[states.accumulation(lab.early(subject))]
+    )

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from saddlepoint.attack.pgd import PGD
-from saddlepoint.coins import Coins
-from saddlepoint.game.exits import ExitGame
-from saddlepoint.game.partial import max_average
-from saddlepoint.papers.bench import Images
-from saddlepoint.papers.multi_exit.lab import Lab, Subject
+from saddlepoint.attacks.pgd import PGD
+from saddlepoint.games.exit_attacks import max_average
+from saddlepoint.games.exit_game import ExitGame
+from saddlepoint.papers.multi_exit.experiment import Lab, Subject
 from saddlepoint.papers.multi_exit.scales import Rows
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Cloud, Result, Row, Table
+from saddlepoint.papers.runner import Images
+from saddlepoint.rng import Keys
 
 NETWORKS = ("resnet-18", "vgg-16")
 OTHERS = ("Random", "Single attack", "Average attack", "Max-average attack")
@@ -23,7 +23,8 @@ _DRAWS = 1000
 
 
 def run(request: Request) -> Result:
-    lab, studies = Lab.open(request), list[Study]()
+    lab = Lab.open(request)
+    studies = list[Study]()
     for name in NETWORKS:
         subject = lab.subject(name)
         studies.append(study(lab, subject, lab.game(subject), lab.game(subject, subject.test)))
@@ -55,24 +56,43 @@ class Study:
     findings: tuple[str, ...]
 
 
-def study(lab: Lab, subject: Subject, game: ExitGame, fresh: ExitGame, attack: PGD | None = None) -> Study:
+def study(
+    lab: Lab, subject: Subject, game: ExitGame, fresh: ExitGame, attack: PGD | None = None
+) -> Study:
     """[S] mismatches and [S, N] chances of a right answer for S strategies, by attacker; `fresh` is the game on test images."""
     strategies = dirichlet(lab.setting.strategies, len(game.subsets), lab.request.seed)
     responses = {
-        "Random": torch.full((len(strategies), len(game.targets)), 1 / len(game.targets), dtype=torch.float64),
+        "Random": torch.full(
+            (len(strategies), len(game.targets)), 1 / len(game.targets), dtype=torch.float64
+        ),
         "Single attack": game.one_hot((subject.exits,)).expand(len(strategies), -1),
         "Average attack": game.one_hot(subject.everything).expand(len(strategies), -1),
         "AIMER": torch.stack([game.best_response(s) for s in strategies]),
     }
     mismatch = {
-        name: [game.mismatch(t, s) for t, s in zip(response, strategies, strict=True)] for name, response in responses.items()
+        name: [game.mismatch(t, s) for t, s in zip(response, strategies, strict=True)]
+        for name, response in responses.items()
     }
     own = _right(lab, subject, game, subject.game, responses, strategies, attack)
     right = _right(lab, subject, fresh, subject.test, responses, strategies, attack)
-    points = {name: tuple(zip(mismatch[name], (100 * right[name].mean(1)).tolist(), strict=True)) for name in responses}
-    cloud = Cloud(f"figure-6-{subject.name}", f"{subject.name}, {subject.data}", "mismatch rate", "expected accuracy, %", points)
+    points = {
+        name: tuple(zip(mismatch[name], (100 * right[name].mean(1)).tolist(), strict=True))
+        for name in responses
+    }
+    cloud = Cloud(
+        f"figure-6-{subject.name}",
+        f"{subject.name}, {subject.data}",
+        "mismatch rate",
+        "expected accuracy, %",
+        points,
+    )
     table = _table(subject, mismatch, own, right)
-    return Study(subject, table, cloud, (*_compared(subject, right, lab.request.seed), _apart(subject, mismatch)))
+    return Study(
+        subject,
+        table,
+        cloud,
+        (*_compared(subject, right, lab.request.seed), _apart(subject, mismatch)),
+    )
 
 
 def _right(
@@ -88,18 +108,28 @@ def _right(
     peaks = max_average(Rows(attack or lab.setting.payoff), subject.exits)
     episode = lab.play(subject, [peaks], images, seed=lab.request.seed)[0]
     by_row = torch.einsum("sd,adn->san", strategies, played.correct.double())  # [S, A, N]
-    right = {name: torch.einsum("sa,san->sn", response, by_row) for name, response in responses.items()}
-    return {**right, "Max-average attack": strategies @ episode.correct[: len(played.subsets)].double()}
+    right = {
+        name: torch.einsum("sa,san->sn", response, by_row) for name, response in responses.items()
+    }
+    return {
+        **right,
+        "Max-average attack": strategies @ episode.correct[: len(played.subsets)].double(),
+    }
 
 
 def dirichlet(count: int, actions: int, seed: int) -> Tensor:
     """[S, A] uniform over the simplex: exponential numbers, divided by their sum."""
-    u = Coins.of(seed, torch.arange(count)).uniform((actions,), torch.float64)
+    u = Keys.of(seed, torch.arange(count)).uniform((actions,), torch.float64)
     drawn = -(1 - u).log()
     return drawn / drawn.sum(1, keepdim=True)
 
 
-def _table(subject: Subject, mismatch: dict[str, list[float]], own: dict[str, Tensor], right: dict[str, Tensor]) -> Table:
+def _table(
+    subject: Subject,
+    mismatch: dict[str, list[float]],
+    own: dict[str, Tensor],
+    right: dict[str, Tensor],
+) -> Table:
     """Means over strategies; and for how many of them AIMER leaves a higher accuracy than the other attacker does."""
     rows = []
     for name in (*OTHERS, "AIMER"):
@@ -114,13 +144,24 @@ def _table(subject: Subject, mismatch: dict[str, list[float]], own: dict[str, Te
         "mismatch rate", "accuracy, %, game's images", "AIMER above it, % of strategies", "accuracy, %, test images",
         "AIMER above it, % of strategies, test",
     )  # fmt: skip
-    return Table(f"{subject.name}, {subject.data}: means over strategies", ("attacker",), columns, tuple(rows), len(subject.test.x))
+    return Table(
+        f"{subject.name}, {subject.data}: means over strategies",
+        ("attacker",),
+        columns,
+        tuple(rows),
+        len(subject.test.x),
+    )
 
 
 def _apart(subject: Subject, mismatch: dict[str, list[float]]) -> str:
     """Whether AIMER has the lowest mismatch."""
-    least = sum(all(rates[k] >= mismatch["AIMER"][k] - 1e-9 for rates in mismatch.values()) for k in range(len(mismatch["AIMER"])))
-    means = ", ".join(f"{name.lower()} {sum(rates) / len(rates):.2f}" for name, rates in mismatch.items())
+    least = sum(
+        all(rates[k] >= mismatch["AIMER"][k] - 1e-9 for rates in mismatch.values())
+        for k in range(len(mismatch["AIMER"]))
+    )
+    means = ", ".join(
+        f"{name.lower()} {sum(rates) / len(rates):.2f}" for name, rates in mismatch.items()
+    )
     return f"{subject.name}: AIMER has the lowest mismatch for {least} of {len(mismatch['AIMER'])} strategies; on average: {means}."
 
 
@@ -144,5 +185,7 @@ def low_end(apart: Tensor, seed: int) -> Tensor:
     n = apart.shape[1]
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randint(n, (_DRAWS, n), generator=generator)
-    counts = torch.zeros(_DRAWS, n, dtype=torch.float64).scatter_add(1, drawn, torch.ones(_DRAWS, n, dtype=torch.float64))
+    counts = torch.zeros(_DRAWS, n, dtype=torch.float64).scatter_add(
+        1, drawn, torch.ones(_DRAWS, n, dtype=torch.float64)
+    )
     return (counts @ apart.T / n).quantile(0.025, dim=0)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from saddlepoint.attack.pgd import PGD
-from saddlepoint.attack.space import Radii
-from saddlepoint.attack.vmi import VMI
-from saddlepoint.defense import Subset
-from saddlepoint.game import Adversary, Cascade, CleanCopies, autoattack
-from saddlepoint.game.partial import ATTACKS, AtExits, Craft, partial
+from saddlepoint.attacks.pgd import PGD
+from saddlepoint.attacks.spaces import Radii
+from saddlepoint.attacks.vmi import VMI
+from saddlepoint.defenses import Subset
+from saddlepoint.evaluation import Adversary, Cascade, CleanCopies, autoattack
+from saddlepoint.games.exit_attacks import ATTACKS, AtExits, Craft, partial
 from saddlepoint.gradients import EoT
 from saddlepoint.papers.registry import Scale
 
@@ -31,7 +31,9 @@ class Setting:
     stock: Craft  # AutoAttack as its own code returns it
     budgets: str  # in words
     batch: int
-    threads: int | None  # None: torch's own choice, and cells then belong to machines with as many cores
+    threads: (
+        int | None
+    )  # None: torch's own choice, and cells then belong to machines with as many cores
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,14 @@ class AutoAttack:
     steps: int = 100
     targets: int = 9
     queries: int = 5000
-    copies: bool = False  # the clean image where the attack does not succeed, as the stock code returns it
+    copies: bool = (
+        False  # the clean image where the attack does not succeed, as the stock code returns it
+    )
 
     def __call__(self, subset: Subset) -> Adversary:
-        sent = Cascade("autoattack", autoattack(steps=self.steps, targets=self.targets, queries=self.queries))
+        sent = Cascade(
+            "autoattack", autoattack(steps=self.steps, targets=self.targets, queries=self.queries)
+        )
         return AtExits(CleanCopies(sent) if self.copies else sent, subset)
 
     def __str__(self) -> str:
@@ -64,7 +70,8 @@ class AutoAttack:
 
 
 def _tiny() -> Setting:
-    once, auto = PGD(1, _QUARTER), AutoAttack(1, 1, 1)
+    once = PGD(1, _QUARTER)
+    auto = AutoAttack(1, 1, 1)
     attacks: dict[str, Craft] = {
         "FGSM": ATTACKS["fgsm"],
         "PGD-20": Rows(once),
@@ -73,7 +80,7 @@ def _tiny() -> Setting:
         "VMI-FGSM": lambda subset: partial(subset, VMI(2, _QUARTER, samples=1), name="vmi-fgsm"),
         "AutoAttack": auto,
     }
-    budgets = f"PGD-20 and EoT-PGD-20 with 1 step, PGD-100 with 2, VMI-FGSM with 2 steps and 1 neighbour, {auto}"
+    budgets = f"PGD-20 and EoT-PGD-20 with 1 step, PGD-100 with 2, VMI-FGSM with 2 steps and 1 neighbor, {auto}"
     return Setting(12, 12, 12, 1, 20, once, attacks, replace(auto, copies=True), budgets, 12, 1)
 
 
@@ -99,7 +106,17 @@ def _small() -> Setting:
 
 def _paper() -> Setting:
     return Setting(
-        2000, 10_000, 10_000, 5, 200, PGD(20, _QUARTER), _full(), AutoAttack(copies=True), "all attacks at full length", 500, None
+        2000,
+        10_000,
+        10_000,
+        5,
+        200,
+        PGD(20, _QUARTER),
+        _full(),
+        AutoAttack(copies=True),
+        "all attacks at full length",
+        500,
+        None,
     )
 
 

@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import torch
 
-from saddlepoint.attack.pgd import PGD
-from saddlepoint.game.exits import ExitGame
-from saddlepoint.game.matrix import least_per_example
-from saddlepoint.papers.multi_exit import figure_6, honest
-from saddlepoint.papers.multi_exit.lab import Lab, Subject
+from saddlepoint.attacks.pgd import PGD
+from saddlepoint.games.exit_game import ExitGame
+from saddlepoint.games.matrix import least_per_example
+from saddlepoint.papers.multi_exit import figure_6
+from saddlepoint.papers.multi_exit import out_of_sample as honest
+from saddlepoint.papers.multi_exit.experiment import Lab, Subject
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Result, Row, Table
 
@@ -22,16 +23,22 @@ def run(request: Request) -> Result:
     lab = Lab.open(request)
     subject = lab.few(lab.subject("seven"))
     attack = PGD(min(_STEPS, lab.setting.payoff.steps), lab.setting.payoff.step_size)
-    game, fresh = lab.game(subject, attack=attack), lab.game(subject, subject.test, attack=attack)
+    game = lab.game(subject, attack=attack)
+    fresh = lab.game(subject, subject.test, attack=attack)
     few = lab.game(subject, attack=attack, double_oracle=True)
     study = figure_6.study(lab, subject, game, fresh, attack)
     exposed = honest.exposure(lab, subject, game, fresh, attack)
-    values, oracle = _values(lab, subject, game), _oracle(subject, game, few)
+    values = _values(lab, subject, game)
+    oracle = _oracle(subject, game, few)
     return lab.result(
         "seven-exits",
         [values, oracle, study.table, exposed.table],
         subjects=[subject],
-        notes=[f"all games here are played with PGD-{attack.steps}", *figure_6.NOTES, *honest.NOTES],
+        notes=[
+            f"all games here are played with PGD-{attack.steps}",
+            *figure_6.NOTES,
+            *honest.NOTES,
+        ],
         findings=[*_told(game, few), *study.findings, *exposed.findings],
         charts=[study.cloud],
         repeats=1,
@@ -49,7 +56,12 @@ def _values(lab: Lab, subject: Subject, game: ExitGame) -> Table:
         def each(g: ExitGame, s: torch.Tensor = s) -> float:
             return float(least_per_example(g.correct, s).mean())
 
-        rows.append(Row((name,), (_interval(game, one, lab.request.seed), _interval(game, each, lab.request.seed))))
+        rows.append(
+            Row(
+                (name,),
+                (_interval(game, one, lab.request.seed), _interval(game, each, lab.request.seed)),
+            )
+        )
     return Table(
         "On the game's own images: accuracy, %", ("strategy",), ("one attack for all images", "an attack per image"), tuple(rows),
         len(subject.game.x),
@@ -62,7 +74,8 @@ def _interval(game: ExitGame, statistic: Callable[[ExitGame], float], seed: int)
 
 
 def _oracle(subject: Subject, game: ExitGame, few: ExitGame) -> Table:
-    full, found = game.equilibrium(), few.equilibrium()
+    full = game.equilibrium()
+    found = few.equilibrium()
     partial = sum(target is not None for target in few.targets)
     numbers = {
         "partial attacks played, all rows": len(game.targets),
@@ -78,7 +91,8 @@ def _oracle(subject: Subject, game: ExitGame, few: ExitGame) -> Table:
 
 
 def _told(game: ExitGame, few: ExitGame) -> list[str]:
-    full, found = game.equilibrium(), few.equilibrium()
+    full = game.equilibrium()
+    found = few.equilibrium()
     partial = sum(target is not None for target in few.targets)
     apart = 100 * (found.value - full.value)
     return [

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from saddlepoint.defense import Subset
-from saddlepoint.game.exits import ExitGame
+from saddlepoint.defenses import Subset
+from saddlepoint.games.exit_game import ExitGame
 from saddlepoint.papers.multi_exit import published
-from saddlepoint.papers.multi_exit.lab import Lab, Subject, attackers
+from saddlepoint.papers.multi_exit.experiment import Lab, Subject, attackers
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Result, Row, Table
 
@@ -24,7 +24,9 @@ class Case:
     method: str
     network: str  # of the lab
     paper: str  # of `published.TABLE_1`
-    strategy: Subset | str  # exits, of which one is drawn at even chances if there are several; or a gate
+    strategy: (
+        Subset | str
+    )  # exits, of which one is drawn at even chances if there are several; or a gate
 
 
 CASES = (
@@ -34,11 +36,13 @@ CASES = (
     Case("Dynamic, confidence", "msdnet", "confidence-msdnet", "confidence"),
     Case("Dynamic, confidence", "vit", "confidence-vit", "confidence"),
 )
-LABELS = ("defence", "network", "data", "evaluation")
+LABELS = ("defense", "network", "data", "evaluation")
 
 
 def run(request: Request) -> Result:
-    lab, rows, subjects = Lab.open(request), list[Row](), dict[str, Subject]()
+    lab = Lab.open(request)
+    rows = list[Row]()
+    subjects = dict[str, Subject]()
     for case in CASES:
         subject = subjects.setdefault(case.network, lab.subject(case.network))
         rows += evaluated(lab, subject, case)
@@ -58,7 +62,8 @@ def run(request: Request) -> Result:
 
 def evaluated(lab: Lab, subject: Subject, case: Case) -> list[Row]:
     """The rows of one defender, a cell per attack with a value per repeat."""
-    game, images = lab.game(subject), lab.swept(subject)
+    game = lab.game(subject)
+    images = lab.swept(subject)
     defender = lab.defender(subject, game, _strategy(case, game))
     found: dict[str, list[Cell]] = {name: [] for name in published.EVALUATIONS}
     for column, attack in enumerate(published.ATTACKS):
@@ -67,7 +72,10 @@ def evaluated(lab: Lab, subject: Subject, case: Case) -> list[Row]:
         for k, name in enumerate(sent):
             values = tuple(100 * float(defender.right(repeat[k]).mean()) for repeat in episodes)
             found[name].append(Cell(values, published.TABLE_1[case.paper][k][column]))
-    return [Row((case.method, subject.name, subject.data, name), tuple(cells)) for name, cells in found.items()]
+    return [
+        Row((case.method, subject.name, subject.data, name), tuple(cells))
+        for name, cells in found.items()
+    ]
 
 
 def _strategy(case: Case, game: ExitGame) -> Strategy:
@@ -79,7 +87,8 @@ def _strategy(case: Case, game: ExitGame) -> Strategy:
 def findings(table: Table) -> list[str]:
     """Where AIMER is not the lowest, and where AutoAttack is not."""
     count = len(published.EVALUATIONS)
-    above, cells = [], 0
+    above = []
+    cells = 0
     for start in range(0, len(table.rows), count):
         group = table.rows[start : start + count]
         for column, attack in enumerate(table.columns):
@@ -88,6 +97,10 @@ def findings(table: Table) -> list[str]:
             cells += 1
             if means["AIMER"] > means[lowest]:
                 gap = means["AIMER"] - means[lowest]
-                above.append(f"{group[0].labels[0]} on {group[0].labels[1]}, {attack}: {gap:.2f} points above the {lowest.lower()}")
-    told = [f"AIMER finds the lowest accuracy, alone or with others, in {cells - len(above)} of {cells} columns."]
+                above.append(
+                    f"{group[0].labels[0]} on {group[0].labels[1]}, {attack}: {gap:.2f} points above the {lowest.lower()}"
+                )
+    told = [
+        f"AIMER finds the lowest accuracy, alone or with others, in {cells - len(above)} of {cells} columns."
+    ]
     return [*told, *(f"Against the paper, AIMER is not the lowest: {one}." for one in above)]

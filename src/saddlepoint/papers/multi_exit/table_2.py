@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from saddlepoint.defense import Subset
-from saddlepoint.game import Stand
+from saddlepoint.defenses import Subset
+from saddlepoint.evaluation import FixedPoints
 from saddlepoint.papers.multi_exit import published
-from saddlepoint.papers.multi_exit.lab import Lab, Subject, aimed
+from saddlepoint.papers.multi_exit.experiment import Lab, Subject, aimed
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Result, Row, Table
 
@@ -17,15 +17,24 @@ NEED = "Multi-exit (NEED)"
 
 
 def run(request: Request) -> Result:
-    lab, rows, subjects = Lab.open(request), list[Row](), list[Subject]()
+    lab = Lab.open(request)
+    rows = list[Row]()
+    subjects = list[Subject]()
     for network in NETWORKS:
-        single, many = lab.subject(f"{network} single"), lab.subject(network)
+        single = lab.subject(f"{network} single")
+        many = lab.subject(network)
         subjects += [single, many]
         rows.append(_row(lab, single, "Single-exit", (1,), network))
         rows.append(_row(lab, many, "Multi-exit (static)", (many.exits,), network))
         rows.append(_row(lab, many, "Multi-exit (dynamic)", "entropy", network))
         rows.append(_row(lab, many, NEED, lab.game(many).equilibrium().defender, network))
-    table = Table("Accuracy under AIMER with PGD-20", ("network", "data", "defence"), COLUMNS, tuple(rows), lab.setting.scored)
+    table = Table(
+        "Accuracy under AIMER with PGD-20",
+        ("network", "data", "defense"),
+        COLUMNS,
+        tuple(rows),
+        lab.setting.scored,
+    )
     notes = (
         "static: the last exit; dynamic: the first exit of low entropy, since the paper does not say which rule its row has",
         "NEED's draw is not simulated: its expectation is exact",
@@ -33,15 +42,22 @@ def run(request: Request) -> Result:
     return lab.result("table-2", [table], subjects=subjects, notes=notes, findings=_findings(table))
 
 
-def _row(lab: Lab, subject: Subject, method: str, strategy: Tensor | Subset | str, network: str) -> Row:
+def _row(
+    lab: Lab, subject: Subject, method: str, strategy: Tensor | Subset | str, network: str
+) -> Row:
     game = lab.game(subject)
     defender = lab.defender(subject, game, strategy)
-    sent = [Stand(), aimed(game, defender.known, lab.setting.attacks["PGD-20"])]
+    sent = [FixedPoints(), aimed(game, defender.known, lab.setting.attacks["PGD-20"])]
     episodes = [lab.play(subject, sent, subject.test, seed=seed) for seed in lab.seeds]
-    clean, robust = (tuple(100 * float(defender.right(repeat[k]).mean()) for repeat in episodes) for k in (0, 1))
-    apart, paper = game.mismatch(game.best_response(defender.known), defender.known), published.TABLE_2[network][method]
+    clean, robust = (
+        tuple(100 * float(defender.right(repeat[k]).mean()) for repeat in episodes) for k in (0, 1)
+    )
+    apart = game.mismatch(game.best_response(defender.known), defender.known)
+    paper = published.TABLE_2[network][method]
     mismatch = None if paper[0] is None else Cell((apart,), paper[0])
-    return Row((network, subject.data, method), (mismatch, Cell(clean, paper[1]), Cell(robust, paper[2])))
+    return Row(
+        (network, subject.data, method), (mismatch, Cell(clean, paper[1]), Cell(robust, paper[2]))
+    )
 
 
 def _findings(table: Table) -> list[str]:
@@ -49,6 +65,11 @@ def _findings(table: Table) -> list[str]:
     for row in table.rows:
         if row.labels[2] != NEED:
             network, data, method = row.labels
-            gain = table.cell((network, data, NEED), "robust, %").mean - table.cell(row.labels, "robust, %").mean
-            told.append(f"{network}: NEED is {abs(gain):.2f} points {'above' if gain >= 0 else 'below'} {method.lower()}.")
+            gain = (
+                table.cell((network, data, NEED), "robust, %").mean
+                - table.cell(row.labels, "robust, %").mean
+            )
+            told.append(
+                f"{network}: NEED is {abs(gain):.2f} points {'above' if gain >= 0 else 'below'} {method.lower()}."
+            )
     return told

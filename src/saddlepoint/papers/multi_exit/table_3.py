@@ -4,23 +4,36 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from saddlepoint.defense import Subset
-from saddlepoint.game import Stand
+from saddlepoint.defenses import Subset
+from saddlepoint.evaluation import FixedPoints
 from saddlepoint.papers.multi_exit import published
-from saddlepoint.papers.multi_exit.lab import Lab, Subject, aimed
+from saddlepoint.papers.multi_exit.experiment import Lab, Subject, aimed
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Result, Row, Table
 
 
 def run(request: Request) -> Result:
-    lab, rows, subjects = Lab.open(request), list[Row](), list[Subject]()
+    lab = Lab.open(request)
+    rows = list[Row]()
+    subjects = list[Subject]()
     for method, (without, with_need) in published.TABLE_3.items():
-        name = "vgg-16" if method == "PGD-AT" else f"vgg-16 {method}"  # the other tables have PGD-AT
-        single, many = lab.subject(f"{name} single"), lab.subject(name)
+        name = (
+            "vgg-16" if method == "PGD-AT" else f"vgg-16 {method}"
+        )  # the other tables have PGD-AT
+        single = lab.subject(f"{name} single")
+        many = lab.subject(name)
         subjects += [single, many]
         rows.append(_row(lab, single, method, (1,), without))
-        rows.append(_row(lab, many, f"{method} + NEED", lab.game(many).equilibrium().defender, with_need))
-    table = Table("Accuracy, %", ("training", "data"), ("clean", *published.ATTACKS), tuple(rows), lab.setting.swept)
+        rows.append(
+            _row(lab, many, f"{method} + NEED", lab.game(many).equilibrium().defender, with_need)
+        )
+    table = Table(
+        "Accuracy, %",
+        ("training", "data"),
+        ("clean", *published.ATTACKS),
+        tuple(rows),
+        lab.setting.swept,
+    )
     notes = (
         lab.setting.budgets,
         "without NEED: the same backbone with one exit, as the paper's abstract compares; with NEED: AIMER's best response",
@@ -28,12 +41,21 @@ def run(request: Request) -> Result:
     return lab.result("table-3", [table], subjects=subjects, notes=notes, findings=_findings(table))
 
 
-def _row(lab: Lab, subject: Subject, label: str, strategy: Tensor | Subset, paper: tuple[float, ...]) -> Row:
-    game, images = lab.game(subject), lab.swept(subject)
+def _row(
+    lab: Lab, subject: Subject, label: str, strategy: Tensor | Subset, paper: tuple[float, ...]
+) -> Row:
+    game = lab.game(subject)
+    images = lab.swept(subject)
     defender = lab.defender(subject, game, strategy)
-    sent = [Stand(), *(aimed(game, defender.known, lab.setting.attacks[name]) for name in published.ATTACKS)]
+    sent = [
+        FixedPoints(),
+        *(aimed(game, defender.known, lab.setting.attacks[name]) for name in published.ATTACKS),
+    ]
     episodes = [lab.play(subject, sent, images, seed=seed) for seed in lab.seeds]
-    values = [tuple(100 * float(defender.right(repeat[k]).mean()) for repeat in episodes) for k in range(len(sent))]
+    values = [
+        tuple(100 * float(defender.right(repeat[k]).mean()) for repeat in episodes)
+        for k in range(len(sent))
+    ]
     return Row((label, subject.data), tuple(Cell(v, p) for v, p in zip(values, paper, strict=True)))
 
 
@@ -41,7 +63,11 @@ def _findings(table: Table) -> list[str]:
     """What NEED gains, by training: largest under which attack, and where it loses."""
     told = []
     for without, with_need in zip(table.rows[::2], table.rows[1::2], strict=True):
-        gains = {name: b.mean - a.mean for name, a, b in zip(table.columns, without.cells, with_need.cells, strict=True) if a and b}
+        gains = {
+            name: b.mean - a.mean
+            for name, a, b in zip(table.columns, without.cells, with_need.cells, strict=True)
+            if a and b
+        }
         words = ", ".join(f"{name} {gain:+.2f}" for name, gain in gains.items())
         told.append(f"{without.labels[0]}: with NEED the accuracy changes by (points): {words}.")
     return told

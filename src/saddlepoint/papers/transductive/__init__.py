@@ -23,7 +23,7 @@ EXPERIMENTS = (
     ),
     Experiment(
         "transductive/table-3",
-        "Domain adversarial networks as a defence",
+        "Domain adversarial networks as a defense",
         "DANN withstands AutoAttack, PGD and FPA on MNIST (97.59, 96.66 and 96.81 %) and falls to 6.17 % under GMSA-MIN.",
         f"{_HOME}.table_3:run",
     ),

@@ -9,26 +9,40 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, pad
 
-from saddlepoint.attack.loss import cross_entropy
-from saddlepoint.attack.pgd import PGD
-from saddlepoint.attack.space import Linf, Radii
-from saddlepoint.game import Direct, Stand
+from saddlepoint.attacks.losses import cross_entropy
+from saddlepoint.attacks.pgd import PGD
+from saddlepoint.attacks.spaces import Linf, Radii
+from saddlepoint.evaluation import Direct, FixedPoints
 from saddlepoint.papers.registry import Scale
-from saddlepoint.train import MART, TRADES, Adam, Cosine, HalfAdversarial, Nesterov, PGDTraining, Piecewise, Recipe, Shift, Standard
+from saddlepoint.training import (
+    MART,
+    TRADES,
+    Adam,
+    Cosine,
+    HalfAdversarial,
+    Nesterov,
+    PGDTraining,
+    Piecewise,
+    Recipe,
+    Shift,
+    Standard,
+)
 from saddlepoint.zoo.nets import dann_cifar, dann_mnist, lenet, resnet
 from saddlepoint.zoo.transductive.tadv import cifar_recipe, mnist_recipe
 
 Build = Callable[[], nn.Module]
 
 
-def normed(channels: int = 16, hidden: int = 100, *, side: int = 28, colours: int = 1, classes: int = 10) -> nn.Sequential:
+def normed(
+    channels: int = 16, hidden: int = 100, *, side: int = 28, colors: int = 1, classes: int = 10
+) -> nn.Sequential:
     """Two convolutions that halve the picture and two dense layers, all but the last with batch norm.
 
     What RMC stands on for MNIST (Chen et al. 2022, A.2.1, which gives no sizes).
     """
     flat = 2 * channels * (side // 4) ** 2
     return nn.Sequential(
-        nn.Conv2d(colours, channels, 4, stride=2, padding=1), nn.BatchNorm2d(channels), nn.ReLU(),
+        nn.Conv2d(colors, channels, 4, stride=2, padding=1), nn.BatchNorm2d(channels), nn.ReLU(),
         nn.Conv2d(channels, 2 * channels, 4, stride=2, padding=1), nn.BatchNorm2d(2 * channels), nn.ReLU(),
         nn.Flatten(), nn.Linear(flat, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, classes),
     )  # fmt: skip
@@ -48,7 +62,7 @@ class Size(nn.Module):
         return x.abs()
 
 
-def grained(channels: int = 12, *, colours: int = 3, classes: int = 2) -> nn.Sequential:
+def grained(channels: int = 12, *, colors: int = 3, classes: int = 2) -> nn.Sequential:
     """Two convolutions over the grain of a picture and their mean over it: sees what an attack leaves, and not what is shown.
 
     What tells a few hundred images from a few thousand must not be able to learn them by heart. Sizes and a saturating activation
@@ -56,7 +70,7 @@ def grained(channels: int = 12, *, colours: int = 3, classes: int = 2) -> nn.Seq
     """
     wide = 2 * channels
     return nn.Sequential(
-        Residue(), nn.Conv2d(colours, channels, 3, padding=1, bias=False), Size(), nn.BatchNorm2d(channels), nn.Tanh(),
+        Residue(), nn.Conv2d(colors, channels, 3, padding=1, bias=False), Size(), nn.BatchNorm2d(channels), nn.Tanh(),
         nn.Conv2d(channels, wide, 3, stride=2, padding=1), nn.BatchNorm2d(wide), nn.ReLU(),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(wide, classes),
     )  # fmt: skip
@@ -68,11 +82,12 @@ def recipes(scale: Scale) -> Mapping[str, Recipe]:
 
 
 def _standard(run: Recipe, name: str, net: Build) -> Recipe:
-    return replace(run, name=name, net=net, method=Standard(), select=Stand())
+    return replace(run, name=name, net=net, method=Standard(), select=FixedPoints())
 
 
 def _tiny() -> tuple[Recipe, ...]:
-    net, attack = partial(normed, 4, 24, side=8), PGD(1)
+    net = partial(normed, 4, 24, side=8)
+    attack = PGD(1)
     run = Recipe(
         "digits madry", "digits", net, PGDTraining(attack), Linf(0.1), 3, n=200, batch_size=32, optimizer=Adam(5e-3),
         select=Direct("pgd-2", attack, loss=cross_entropy),
@@ -81,14 +96,21 @@ def _tiny() -> tuple[Recipe, ...]:
         run,
         _standard(run, "digits standard", net),
         _standard(run, "digits dann", partial(dann_mnist, 4, 16, side=8, kernel=3, padding=1)),
-        replace(run, name="digits tadv", net=partial(lenet, 2, 16, side=8), method=HalfAdversarial(attack), epochs=1),
+        replace(
+            run,
+            name="digits tadv",
+            net=partial(lenet, 2, 16, side=8),
+            method=HalfAdversarial(attack),
+            epochs=1,
+        ),
         replace(run, name="digits half", method=HalfAdversarial(attack)),
         _standard(run, "signs", net),
     )
 
 
 def _small() -> tuple[Recipe, ...]:
-    net, attack = partial(normed, 8, 64), PGD(3, Radii(0.5))
+    net = partial(normed, 8, 64)
+    attack = PGD(3, Radii(0.5))
     run = Recipe(
         "mnist madry", "mnist", net, PGDTraining(attack), Linf(0.3), 12, n=5500, dev_share=1 / 11, batch_size=64,
         optimizer=Adam(4e-3), schedule=Cosine(warmup=0.1),
@@ -96,11 +118,32 @@ def _small() -> tuple[Recipe, ...]:
     return (
         run,
         replace(_standard(run, "mnist standard", net), epochs=4),
-        replace(_standard(run, "mnist dann", partial(dann_mnist, 8, 32)), epochs=4, optimizer=Adam(1e-3)),
-        replace(run, name="mnist tadv", method=HalfAdversarial(attack), n=2200, dev_share=1 / 22, epochs=6),
+        replace(
+            _standard(run, "mnist dann", partial(dann_mnist, 8, 32)), epochs=4, optimizer=Adam(1e-3)
+        ),
+        replace(
+            run,
+            name="mnist tadv",
+            method=HalfAdversarial(attack),
+            n=2200,
+            dev_share=1 / 22,
+            epochs=6,
+        ),
         replace(run, name="mnist trades", method=TRADES(attack=attack)),
-        replace(run, name="mnist half", method=HalfAdversarial(attack), n=3300, dev_share=1 / 33, epochs=8),
-        replace(_standard(run, "signs", partial(resnet, (1, 1, 1), 8)), data="gtsrb10", space=Linf(8 / 255), epochs=8),
+        replace(
+            run,
+            name="mnist half",
+            method=HalfAdversarial(attack),
+            n=3300,
+            dev_share=1 / 33,
+            epochs=8,
+        ),
+        replace(
+            _standard(run, "signs", partial(resnet, (1, 1, 1), 8)),
+            data="gtsrb10",
+            space=Linf(8 / 255),
+            epochs=8,
+        ),
     )
 
 
@@ -115,7 +158,8 @@ def _paper() -> tuple[Recipe, ...]:
         dev_share=0.04, optimizer=Nesterov(rate=0.1, momentum=0.9, weight_decay=1e-4), schedule=Piecewise(at=(0.5, 0.75, 0.9)),
         augment=Shift(4, mirror=True),
     )  # fmt: skip
-    wide, attack = replace(cifar, net=partial(resnet, (2, 2, 2, 2))), PGD(10, 2 / 255)
+    wide = replace(cifar, net=partial(resnet, (2, 2, 2, 2)))
+    attack = PGD(10, 2 / 255)
     return (
         mnist,
         _standard(mnist, "mnist standard", mnist.net),
@@ -132,4 +176,8 @@ def _paper() -> tuple[Recipe, ...]:
     )
 
 
-_SCALES: Mapping[Scale, Callable[[], tuple[Recipe, ...]]] = {"tiny": _tiny, "small": _small, "paper": _paper}
+_SCALES: Mapping[Scale, Callable[[], tuple[Recipe, ...]]] = {
+    "tiny": _tiny,
+    "small": _small,
+    "paper": _paper,
+}

@@ -57,4 +57,10 @@ TABLE_4: Mapping[str, Row] = {
 }
 
 # Accuracy of the classifier of Figure 1: on training and validation images, under PGD and CW, on brighter images (App. A.6).
-FIGURE_1: Mapping[str, float] = {"train": 99.90, "validation": 99.63, "PGD": 3.66, "CW": 0.00, "brightness": 98.90}
+FIGURE_1: Mapping[str, float] = {
+    "train": 99.90,
+    "validation": 99.63,
+    "PGD": 3.66,
+    "CW": 0.00,
+    "brightness": 98.90,
+}

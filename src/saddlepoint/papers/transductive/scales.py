@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from saddlepoint.attack.cw import CW
-from saddlepoint.attack.pgd import PGD
-from saddlepoint.game import Portfolio, high_confidence
+from saddlepoint.attacks.cw import CW
+from saddlepoint.attacks.pgd import PGD
+from saddlepoint.evaluation import Portfolio, high_confidence
 from saddlepoint.papers.deq.scales import Budget
 from saddlepoint.papers.registry import Scale
 from saddlepoint.papers.transductive.nets import grained, normed
-from saddlepoint.train.recipe import Adam, Augment, Shift, unchanged
+from saddlepoint.training.recipe import Adam, Augment, Shift, unchanged
 from saddlepoint.zoo.nets import dann_mnist
 from saddlepoint.zoo.transductive import Distinguishing, DomainTraining, Tuning, cifar_domains
 
@@ -27,7 +27,7 @@ class Cleansing:
     copies: int
     crafted: PGD  # makes the copies
     augment: Augment
-    neighbours: int
+    neighbors: int
     tuning: Tuning
     attack: PGD
     rounds: int  # T + 1, of FPA and GMSA
@@ -51,7 +51,9 @@ class Entropy:
 
     @property
     def portfolio(self) -> Portfolio:
-        return high_confidence(steps=self.steps, step_size=self.step_size, starts=self.starts, targets=self.targets)
+        return high_confidence(
+            steps=self.steps, step_size=self.step_size, starts=self.starts, targets=self.targets
+        )
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Domains:
 
     data: str
     images: int
-    labelled: int | None  # training images that it learns from; None: all
+    labeled: int | None  # training images that it learns from; None: all
     training: DomainTraining
     attack: PGD
     rounds: int
@@ -106,7 +108,9 @@ class Setting:
     auto: Budget  # of AutoAttack on static networks
     module: Budget  # of AutoAttack on DENT as if it were one
     repeats: int  # sequences of Table 6
-    threads: int | None  # None: torch's own choice, and cells then belong to machines with as many cores
+    threads: (
+        int | None
+    )  # None: torch's own choice, and cells then belong to machines with as many cores
 
 
 def _tiny() -> Setting:
@@ -152,8 +156,30 @@ def _small() -> Setting:
 
 def _paper() -> Setting:
     """The authors' own; Table 4 with 41 networks where they have 12."""
-    mnist = Cleansing("mnist", 1000, None, 1, PGD(100, 0.01), unchanged, 1024, Tuning(rate=2e-4), PGD(100, 0.01), 10)
-    cifar = Cleansing("cifar10", 1000, None, 4, PGD(40, 1 / 255), Shift(4, mirror=True), 1024, Tuning(), PGD(40, 1 / 255), 10)
+    mnist = Cleansing(
+        "mnist",
+        1000,
+        None,
+        1,
+        PGD(100, 0.01),
+        unchanged,
+        1024,
+        Tuning(rate=2e-4),
+        PGD(100, 0.01),
+        10,
+    )
+    cifar = Cleansing(
+        "cifar10",
+        1000,
+        None,
+        4,
+        PGD(40, 1 / 255),
+        Shift(4, mirror=True),
+        1024,
+        Tuning(),
+        PGD(40, 1 / 255),
+        10,
+    )
     return Setting(
         rmc=(mnist, cifar),
         dent=Entropy(("cifar10 pgd-at", "cifar10 trades", "cifar10 mart"), 1000, 128, 256, 100, 1 / 255, 5, 9, 3, PGD(20, 2 / 255)),

@@ -5,8 +5,16 @@ from __future__ import annotations
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Result
 from saddlepoint.papers.transductive import EXPERIMENTS, published
-from saddlepoint.papers.transductive.dent import ATTACKS, ON_MODULE, Batched, gains, notes, played, table
-from saddlepoint.papers.transductive.lab import Lab, apart, right
+from saddlepoint.papers.transductive.dent import (
+    ATTACKS,
+    ON_MODULE,
+    Batched,
+    gains,
+    notes,
+    played,
+    table,
+)
+from saddlepoint.papers.transductive.experiment import Lab, apart, right
 
 COLUMNS = (ON_MODULE, *ATTACKS)
 
@@ -18,7 +26,10 @@ def run(request: Request) -> Result:
     return lab.result(
         EXPERIMENTS[1],
         [table(lab, found, COLUMNS), gains(lab, found, COLUMNS, papers)],
-        notes=[*notes(lab, found), f"{ON_MODULE}: {lab.setting.module} on DENT as a module, rows dropped as they fall"],
+        notes=[
+            *notes(lab, found),
+            f"{ON_MODULE}: {lab.setting.module} on DENT as a module, rows dropped as they fall",
+        ],
         findings=[finding(base, one) for base, one in found.items()],
     )
 

@@ -4,13 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from saddlepoint.attack.loss import cross_entropy
-from saddlepoint.attack.pool import LeastLoss
-from saddlepoint.game import Adversary, Direct, Episode, FixedPoint, GreedyModelSpace, Stand, Threat
+from saddlepoint.attacks.ensemble import MinLoss
+from saddlepoint.attacks.losses import cross_entropy
+from saddlepoint.evaluation import (
+    Adversary,
+    Direct,
+    Episode,
+    FixedPoint,
+    FixedPoints,
+    GreedyModelSpace,
+    Threat,
+)
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Result, Row, Table
 from saddlepoint.papers.transductive import EXPERIMENTS, published
-from saddlepoint.papers.transductive.lab import MOVED, Base, Lab, about, accuracy, apart, climbing, right
+from saddlepoint.papers.transductive.experiment import (
+    MOVED,
+    Base,
+    Lab,
+    about,
+    accuracy,
+    apart,
+    climbing,
+    right,
+)
 from saddlepoint.papers.transductive.scales import Domains
 from saddlepoint.zoo.transductive import DANN
 
@@ -41,39 +58,56 @@ def run(request: Request) -> Result:
     )
     notes = [note for kind in lab.setting.dann for note in _notes(lab, kind, found[kind.data])]
     return lab.result(
-        EXPERIMENTS[2], [table], notes=notes, findings=[told for d, one in found.items() for told in findings(d, one)]
+        EXPERIMENTS[2],
+        [table],
+        notes=notes,
+        findings=[told for d, one in found.items() for told in findings(d, one)],
     )
 
 
 def played(lab: Lab, kind: Domains) -> Aligned:
     images = lab.drawn(kind.data, kind.images, lab.request.seed)
-    base, madry = (lab.base(f"{kind.data} {name}", images, climbing(kind.attack)) for name in ("dann", "madry"))
-    labelled = lab.training(kind.data, kind.labelled)
+    base, madry = (
+        lab.base(f"{kind.data} {name}", images, climbing(kind.attack)) for name in ("dann", "madry")
+    )
+    labeled = lab.training(kind.data, kind.labeled)
     direct = Direct("pgd", kind.attack, cross_entropy)
     sent: dict[str, Adversary] = {
-        "clean": Stand(),
+        "clean": FixedPoints(),
         **base.handed,
         "FPA": FixedPoint("fpa", direct, kind.rounds),
         "GMSA-AVG": GreedyModelSpace("gmsa-avg", direct, kind.rounds),
-        "GMSA-MIN": GreedyModelSpace("gmsa-min", direct, kind.rounds, LeastLoss()),
+        "GMSA-MIN": GreedyModelSpace("gmsa-min", direct, kind.rounds, MinLoss()),
     }
-    defense = DANN(base.net, labelled.x, labelled.y, training=kind.training)
-    threat = Threat(base.space, rounds="one", leaking=False)
+    defense = DANN(base.net, labeled.x, labeled.y, training=kind.training)
+    threat = Threat(base.space, rounds="one", state_visible=False)
     return Aligned(base, madry, lab.against(defense, sent, images, threat, batch=kind.images))
 
 
 def row(data: str, found: Aligned) -> Row:
-    known, episodes = published.TABLE_3.get(data), found.episodes
-    static = [found.base.clean, found.madry.clean, episodes["clean"], found.base.auto, found.madry.auto]
+    known = published.TABLE_3.get(data)
+    episodes = found.episodes
+    static = [
+        found.base.clean,
+        found.madry.clean,
+        episodes["clean"],
+        found.base.auto,
+        found.madry.auto,
+    ]
     papers = [None] * len(COLUMNS) if known is None else [*known[:6], None, *known[6:]]
     ours = [*static, *(episodes[name] for name in ATTACKS)]
-    return Row((data,), tuple(accuracy([episode], paper) for episode, paper in zip(ours, papers, strict=True)))
+    return Row(
+        (data,),
+        tuple(accuracy([episode], paper) for episode, paper in zip(ours, papers, strict=True)),
+    )
 
 
 def findings(data: str, found: Aligned) -> list[str]:
     episodes = found.episodes
     lowest = min(("GMSA-AVG", "GMSA-MIN"), key=lambda name: float(right(episodes[name]).mean()))
-    overrated = ", ".join(f"{name} by {apart(episodes[name], episodes[lowest])}" for name in ("AA", "PGD", "FPA"))
+    overrated = ", ".join(
+        f"{name} by {apart(episodes[name], episodes[lowest])}" for name in ("AA", "PGD", "FPA")
+    )
     gain = apart(episodes["PGD"], found.base.pgd)
     return [
         f"{data}: PGD's points from the base leave DANN {gain} from the base itself.",
@@ -85,8 +119,11 @@ def findings(data: str, found: Aligned) -> list[str]:
 def _notes(lab: Lab, kind: Domains, found: Aligned) -> list[str]:
     training = kind.training
     return [
-        *(about(one.name, one.net, one.space, lab.recipe(one.name)) for one in (found.base, found.madry)),
+        *(
+            about(one.name, one.net, one.space, lab.recipe(one.name))
+            for one in (found.base, found.madry)
+        ),
         f"{kind.data}: DANN is trained for {training.epochs} epochs of batches of {training.batch_size} on "
-        f"{kind.labelled or 'all'} labelled images and on the {kind.images} test images, anew in each of {kind.rounds} rounds",
+        f"{kind.labeled or 'all'} labeled images and on the {kind.images} test images, anew in each of {kind.rounds} rounds",
         f"{kind.data}: PGD with {kind.attack.steps} steps",
     ]

@@ -8,15 +8,24 @@ from statistics import fmean
 
 import torch
 
-from saddlepoint.attack.loss import cross_entropy
-from saddlepoint.attack.pool import AVERAGE, LeastLoss
-from saddlepoint.defense import Plain
-from saddlepoint.game import Adversary, Direct, Episode, Stand, Threat
+from saddlepoint.attacks.ensemble import AVERAGE, MinLoss
+from saddlepoint.attacks.losses import cross_entropy
+from saddlepoint.defenses import Plain
+from saddlepoint.evaluation import Adversary, Direct, Episode, FixedPoints, Threat
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Result, Row, Table
 from saddlepoint.papers.transductive import EXPERIMENTS, published
-from saddlepoint.papers.transductive.given import Given
-from saddlepoint.papers.transductive.lab import MOVED, Base, Lab, about, accuracy, apart, climbing, right
+from saddlepoint.papers.transductive.experiment import (
+    MOVED,
+    Base,
+    Lab,
+    about,
+    accuracy,
+    apart,
+    climbing,
+    right,
+)
+from saddlepoint.papers.transductive.fixed_points import Given
 from saddlepoint.papers.transductive.scales import Fresh
 from saddlepoint.zoo.transductive import TADV, Pretrained
 
@@ -42,7 +51,9 @@ def run(request: Request) -> Result:
     rows = tuple(row(data, one) for data, one in found.items())
     first = lab.setting.tadv[0]
     units = f"in one batch of one round, judged by {first.finals} networks drawn afterwards"
-    title = "Accuracy and robustness, %: mean ± standard deviation over the networks that may answer"
+    title = (
+        "Accuracy and robustness, %: mean ± standard deviation over the networks that may answer"
+    )
     table = Table(title, ("data",), COLUMNS, rows, first.images, units=units)
     spreads = [spread(kind, found[kind.data], units) for kind in lab.setting.tadv]
     return lab.result(
@@ -58,53 +69,94 @@ def more(kind: Fresh) -> str:
 
 
 def played(lab: Lab, kind: Fresh) -> Drawn:
-    name, images = f"{kind.data} tadv", lab.drawn(kind.data, kind.images, lab.request.seed)
+    name = f"{kind.data} tadv"
+    images = lab.drawn(kind.data, kind.images, lab.request.seed)
     base = lab.base(name, images, climbing(kind.attack), 0)
     known = kind.more * kind.sources + 1
     models = tuple(Plain(lab.net(name, number)) for number in range(known))
-    direct, each, growing = Direct("pgd", kind.attack, cross_entropy), range(kind.sources), _growing(kind.sources)
+    direct = Direct("pgd", kind.attack, cross_entropy)
+    each = range(kind.sources)
+    growing = _growing(kind.sources)
     sent: dict[str, Adversary] = {
-        "clean": Stand(),
+        "clean": FixedPoints(),
         **base.handed,
         "FPA": Given("fpa", direct, models, tuple((k,) for k in each)),
         "GMSA-AVG": Given("gmsa-avg", direct, models, growing),
-        "GMSA-MIN": Given("gmsa-min", direct, models, growing, LeastLoss()),
+        "GMSA-MIN": Given("gmsa-min", direct, models, growing, MinLoss()),
         more(kind): Given("gmsa-avg", direct, models, (range(known - 1),), AVERAGE),
     }
     nets = [lab.net(name, known + k) for k in range(kind.finals)]
     defense = TADV(base.net, Pretrained(tuple(nets)))
-    threat = Threat(base.space, rounds="one", leaking=False)
-    points = {attack: e.points for attack, e in lab.against(defense, sent, images, threat, batch=kind.images).items()}
-    found = [lab.on(net, [Stand(attack, sent_) for attack, sent_ in points.items()], images, base.space, name) for net in nets]
-    alone = [lab.base(name, images, climbing(kind.attack), known + k).auto for k in range(kind.finals)]
-    return Drawn(base, {attack: [one[k] for one in found] for k, attack in enumerate(points)}, alone)
+    threat = Threat(base.space, rounds="one", state_visible=False)
+    points = {
+        attack: e.points
+        for attack, e in lab.against(defense, sent, images, threat, batch=kind.images).items()
+    }
+    found = [
+        lab.on(
+            net,
+            [FixedPoints(attack, sent_) for attack, sent_ in points.items()],
+            images,
+            base.space,
+            name,
+        )
+        for net in nets
+    ]
+    alone = [
+        lab.base(name, images, climbing(kind.attack), known + k).auto for k in range(kind.finals)
+    ]
+    return Drawn(
+        base, {attack: [one[k] for one in found] for k, attack in enumerate(points)}, alone
+    )
 
 
 def row(data: str, found: Drawn) -> Row:
     known = published.TABLE_4.get(data)
     papers = [None] * len(COLUMNS) if known is None else [*known[:4], None, *known[4:]]
-    ours = [[found.base.clean], found.finals["clean"], [found.base.auto], *(found.finals[name] for name in ATTACKS)]
-    return Row((data,), tuple(accuracy(episodes, paper) for episodes, paper in zip(ours, papers, strict=True)))
+    ours = [
+        [found.base.clean],
+        found.finals["clean"],
+        [found.base.auto],
+        *(found.finals[name] for name in ATTACKS),
+    ]
+    return Row(
+        (data,),
+        tuple(accuracy(episodes, paper) for episodes, paper in zip(ours, papers, strict=True)),
+    )
 
 
 def spread(kind: Fresh, found: Drawn, units: str) -> Table:
     """The least and the most that is left, by the network that happens to be drawn; and each of them attacked itself."""
-    shown = {name: found.finals[name] for name in ("PGD", "GMSA-AVG", more(kind))} | {"AA on that very network": found.alone}
+    shown = {name: found.finals[name] for name in ("PGD", "GMSA-AVG", more(kind))} | {
+        "AA on that very network": found.alone
+    }
     rows = []
     for name, episodes in shown.items():
         cell = accuracy(episodes)
         rows.append(Row((name,), (cell, Cell((min(cell.values),)), Cell((max(cell.values),)))))
     columns = ("all draws", "least", "most")
-    return Table(f"{kind.data}: by the network that is drawn, %", ("attack",), columns, tuple(rows), kind.images, units=units)
+    return Table(
+        f"{kind.data}: by the network that is drawn, %",
+        ("attack",),
+        columns,
+        tuple(rows),
+        kind.images,
+        units=units,
+    )
 
 
 def findings(kind: Fresh, found: Drawn) -> list[str]:
     """Is there a gain over the known network, and how much of it do more sources take?"""
-    static, few = accuracy([found.base.auto]).mean, min(("GMSA-AVG", "GMSA-MIN"), key=found.mean)
-    many, alone = accuracy(found.finals[more(kind)]), fmean(accuracy([one]).mean for one in found.alone)
+    static = accuracy([found.base.auto]).mean
+    few = min(("GMSA-AVG", "GMSA-MIN"), key=found.mean)
+    many = accuracy(found.finals[more(kind)])
+    alone = fmean(accuracy([one]).mean for one in found.alone)
     strongest = min((*ATTACKS, more(kind)), key=found.mean)
     kept = "keeps a gain" if found.mean(few) > static else "keeps no gain, against the paper,"
-    gains = [apart(torch.stack([right(one) for one in found.finals[name]]).mean(0), found.base.auto) for name in (few, more(kind))]
+    gains = [
+        apart(torch.stack([right(one) for one in found.finals[name]]).mean(0), found.base.auto)
+        for name in (few, more(kind))
+    ]
     return [
         f"{kind.data}: with {kind.sources} sources {few} leaves {found.mean(few):.1f} %: TADV {kept} of {gains[0]} over AA on the "
         f"known network ({static:.1f} %); with {kind.more * kind.sources} sources it is {gains[1]}.",

@@ -1,4 +1,4 @@
-"""Adaptive test-time defences: they optimise something before they answer (Croce et al. 2022)."""
+"""Adaptive test-time defenses: they optimize something before they answer (Croce et al. 2022)."""
 
 from saddlepoint.zoo.adaptive.aid import AIDPurifier, Discriminator
 from saddlepoint.zoo.adaptive.anti_adversary import AntiAdversary

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from saddlepoint.attack.loss import cross_entropy
-from saddlepoint.attack.pgd import PGD
-from saddlepoint.attack.space import Ball, Linf, per_example
-from saddlepoint.defense import Context, Plain, Trace
-from saddlepoint.game import Adversary, Direct, Threat, Turn
+from saddlepoint.attacks.losses import cross_entropy
+from saddlepoint.attacks.pgd import PGD
+from saddlepoint.attacks.spaces import Ball, Linf, per_example
+from saddlepoint.defenses import Context, Plain, Trace
+from saddlepoint.evaluation import Adversary, AttackContext, Direct, Threat
 from saddlepoint.zoo.adaptive.features import features, probed
 from saddlepoint.zoo.adaptive.inner import Ascent, Direction, Purifier, shown, walk
-from saddlepoint.zoo.adaptive.learning import Batch, Phase, minimise, seeded
+from saddlepoint.zoo.adaptive.learning import Batch, Phase, minimize, seeded
 from saddlepoint.zoo.multi_exit.attach import Pooled
 
 _MIX = 1
@@ -33,13 +33,24 @@ class Discriminator(nn.Module):
     same with the layers named that are left, `before=1, after=3` on CIFAR and `before=0, after=2` on SVHN.
     """
 
-    def __init__(self, layers: Sequence[str], widths: Sequence[int], *, width: int = 1024, before: int = 1, after: int = 3) -> None:
+    def __init__(
+        self,
+        layers: Sequence[str],
+        widths: Sequence[int],
+        *,
+        width: int = 1024,
+        before: int = 1,
+        after: int = 3,
+    ) -> None:
         super().__init__()
-        self.layers, self.pooled = tuple(layers), Pooled()
+        self.layers = tuple(layers)
+        self.pooled = Pooled()
         self.encoders = nn.ModuleList(_stack([size, *[width] * (1 + before)]) for size in widths)
         sizes = [len(widths) * width // 2**k for k in range(after + 1)]
         if sizes[-1] < 1:
-            raise ValueError(f"{sizes[0]} units cannot be halved {after} times. Give a larger width, or fewer layers after.")
+            raise ValueError(
+                f"{sizes[0]} units cannot be halved {after} times. Give a larger width, or fewer layers after."
+            )
         self.decision = nn.Sequential(_stack(sizes), nn.Linear(sizes[-1], 1))
 
     @classmethod
@@ -57,11 +68,15 @@ class Discriminator(nn.Module):
         """A new one, sized by what the named layers give to an example."""
         given = [Pooled()(out) for out in probed(net, layers, example)]
         with seeded(seed):
-            made = cls(layers, [out.shape[1] for out in given], width=width, before=before, after=after)
+            made = cls(
+                layers, [out.shape[1] for out in given], width=width, before=before, after=after
+            )
         return made.to(given[0]).eval()
 
     def forward(self, given: Sequence[Tensor]) -> Tensor:  # one [N, ...] per layer -> [N]
-        encoded = [encoder(self.pooled(out)) for encoder, out in zip(self.encoders, given, strict=True)]
+        encoded = [
+            encoder(self.pooled(out)) for encoder, out in zip(self.encoders, given, strict=True)
+        ]
         return cast(Tensor, self.decision(torch.cat(encoded, dim=1))[:, 0])
 
 
@@ -89,7 +104,8 @@ class AIDPurifier(Purifier):
             raise ValueError(
                 "AIDPurifier was given a discriminator in training mode, where rows share statistics. Call its eval()."
             )
-        self.discriminator, self.space = discriminator, Linf(radius, box=box)
+        self.discriminator = discriminator
+        self.space = Linf(radius, box=box)
         self.ascent = Ascent(radius / 4 if step_size is None else step_size, self.space, direction)
 
     def naturalness(self, x: Tensor) -> Tensor:
@@ -120,22 +136,33 @@ class AIDPurifier(Purifier):
         BCE(D(w x + (1 - w) v), w) with w uniform in [0, 1] and the vertex v = x + beyond (x' - x), clipped into the box: AVmixup
         (Lee et al. 2020). x' is the `adversary`'s point in `space`, by default that of ten steps of 0.004 in radius 0.031.
         """
-        net, discriminator = self.net, copy.deepcopy(self.discriminator).train()
+        net = self.net
+        discriminator = copy.deepcopy(self.discriminator).train()
         adversary = adversary or Direct("pgd", PGD(steps=10, step_size=0.004), loss=cross_entropy)
         threat = Threat(space or Linf(0.031, box=self.space.box))
-        optimizer = torch.optim.SGD(discriminator.parameters(), lr=learning_rate, momentum=0.9, weight_decay=2e-4)
+        optimizer = torch.optim.SGD(
+            discriminator.parameters(), lr=learning_rate, momentum=0.9, weight_decay=2e-4
+        )
 
         def losses(batch: Batch) -> Tensor:
             here = x[batch.rows]
-            attacked = adversary.move(Turn.open(threat, batch.rows, seed), Plain(net), here, y[batch.rows]).peak
-            natural = batch.coins.fold(_MIX).uniform((), x.dtype)  # [B]
+            attacked = adversary.move(
+                AttackContext.open(threat, batch.rows, seed), Plain(net), here, y[batch.rows]
+            ).max_loss_point
+            natural = batch.keys.fold_in(_MIX).uniform((), x.dtype)  # [B]
             vertex = (here + beyond * (attacked - here)).clamp(*threat.space.box)
             with torch.no_grad():
-                given = features(net, discriminator.layers, torch.lerp(vertex, here, per_example(natural, here)))
-            return functional.binary_cross_entropy_with_logits(discriminator(given), natural, reduction="none")
+                given = features(
+                    net, discriminator.layers, torch.lerp(vertex, here, per_example(natural, here))
+                )
+            return functional.binary_cross_entropy_with_logits(
+                discriminator(given), natural, reduction="none"
+            )
 
         with seeded(seed):
-            minimise(losses, optimizer, len(x), Phase(epochs, batch_size, learning_rate), seed, x.device)
+            minimize(
+                losses, optimizer, len(x), Phase(epochs, batch_size, learning_rate), seed, x.device
+            )
         return AIDPurifier(
             net, discriminator.eval(), radius=self.space.radius, steps=self.steps, step_size=self.ascent.step_size,
             box=self.space.box, direction=self.ascent.direction,
@@ -144,5 +171,7 @@ class AIDPurifier(Purifier):
 
 def _stack(sizes: Sequence[int]) -> nn.Sequential:
     """Linear layers from size to size, each with batch norm and ReLU."""
-    layers = [nn.Sequential(nn.Linear(a, b), nn.BatchNorm1d(b), nn.ReLU()) for a, b in pairwise(sizes)]
+    layers = [
+        nn.Sequential(nn.Linear(a, b), nn.BatchNorm1d(b), nn.ReLU()) for a, b in pairwise(sizes)
+    ]
     return nn.Sequential(*layers)

@@ -10,12 +10,13 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.attack.space import per_example
-from saddlepoint.defense import Context, Trace
+from saddlepoint.attacks.spaces import per_example
+from saddlepoint.defenses import Context, Trace
 from saddlepoint.zoo.adaptive.inner import Purifier, shown
-from saddlepoint.zoo.adaptive.learning import Batch, Phase, minimise, seeded
+from saddlepoint.zoo.adaptive.learning import Batch, Phase, minimize, seeded
 
-_LEVEL, _NOISE = 1, 2
+_LEVEL = 1
+_NOISE = 2
 
 
 class AdaptiveDenoising(Purifier):
@@ -53,10 +54,18 @@ class AdaptiveDenoising(Purifier):
                 f"AdaptiveDenoising needs runs >= 1 and limits with 0 < low <= high, got runs={runs} and limits={limits}."
             )
         if score.training:
-            raise ValueError("AdaptiveDenoising was given a score network in training mode. Call its eval().")
-        self.score, self.runs, self.noise, self.share, self.probe = score, runs, noise, share, probe
-        self.limits, self.stop = limits, stop
-        self.random, self.coupled = noise > 0 and steps > 0, coupled and steps > 0
+            raise ValueError(
+                "AdaptiveDenoising was given a score network in training mode. Call its eval()."
+            )
+        self.score = score
+        self.runs = runs
+        self.noise = noise
+        self.share = share
+        self.probe = probe
+        self.limits = limits
+        self.stop = stop
+        self.random = noise > 0 and steps > 0
+        self.coupled = coupled and steps > 0
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         def answer(states: tuple[Tensor, ...]) -> Tensor:
@@ -66,14 +75,21 @@ class AdaptiveDenoising(Purifier):
             said = torch.stack([self.net(v).log_softmax(1) for v in states])  # [S, N, C]
             return said.logsumexp(0) - math.log(self.runs)
 
-        return shown(zip(*(self._run(x, ctx) for _ in range(self.runs)), strict=True), answer, self.steps, ctx)
+        return shown(
+            zip(*(self._run(x, ctx) for _ in range(self.runs)), strict=True),
+            answer,
+            self.steps,
+            ctx,
+        )
 
     def _run(self, x: Tensor, ctx: Context) -> Iterator[Tensor]:
         alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
         yield x
         for t in range(self.steps):
             if alive.any():
-                noted: list[Tensor] = []  # a step run again, in a backward pass, notes the same again
+                noted: list[
+                    Tensor
+                ] = []  # a step run again, in a backward pass, notes the same again
                 x = ctx.through("purify", partial(self._step, t, alive, noted, ctx), x)
                 alive = noted[0]
             yield x
@@ -85,7 +101,9 @@ class AdaptiveDenoising(Purifier):
         a = ctx.through("step size", partial(self._size, g), v)
         alive = alive & (a > self.stop)
         noted.append(alive)
-        moved = (256 / 255 * (v + per_example(torch.where(alive, a, 0.0), v) * g) - 1 / 510).clamp(0, 1)
+        moved = (256 / 255 * (v + per_example(torch.where(alive, a, 0.0), v) * g) - 1 / 510).clamp(
+            0, 1
+        )
         if self.coupled:
             return moved if alive.any() else v
         return torch.where(per_example(alive, v), moved, v)
@@ -96,10 +114,15 @@ class AdaptiveDenoising(Purifier):
     def _size(self, g: Tensor, v: Tensor) -> Tensor:
         """[N] clip(share probe / (1 - c), *limits); 0 without a score. Divisions stay finite, and so do their gradients."""
         low, high = self.limits
-        length, turned = _dot(g, g), _dot(g, self.score(v + self.probe * g))
+        length = _dot(g, g)
+        turned = _dot(g, self.score(v + self.probe * g))
         gap = 1 - turned / torch.where(length > 0, length, 1.0)
-        size = (self.share * self.probe / gap.clamp(min=self.share * self.probe / high)).clamp(min=low)
-        return torch.where(length > 0, torch.where(gap >= 0, size, low), 0.0)  # a score that grows along itself: as far as known
+        size = (self.share * self.probe / gap.clamp(min=self.share * self.probe / high)).clamp(
+            min=low
+        )
+        return torch.where(
+            length > 0, torch.where(gap >= 0, size, low), 0.0
+        )  # a score that grows along itself: as far as known
 
     def fit(
         self,
@@ -124,13 +147,15 @@ class AdaptiveDenoising(Purifier):
 
         def losses(batch: Batch) -> Tensor:
             here = x[batch.rows]
-            sigma = low * (high / low) ** batch.coins.fold(_LEVEL).uniform((), x.dtype)
-            n = batch.coins.fold(_NOISE).normal(tuple(x.shape[1:]), x.dtype)
+            sigma = low * (high / low) ** batch.keys.fold_in(_LEVEL).uniform((), x.dtype)
+            n = batch.keys.fold_in(_NOISE).normal(tuple(x.shape[1:]), x.dtype)
             missed: Tensor = score(here + per_example(sigma, here) * n) + n
             return missed.square().flatten(1).mean(1) / 2
 
         with seeded(seed):
-            minimise(losses, optimizer, len(x), Phase(epochs, batch_size, learning_rate), seed, x.device)
+            minimize(
+                losses, optimizer, len(x), Phase(epochs, batch_size, learning_rate), seed, x.device
+            )
         return AdaptiveDenoising(
             self.net, score.eval(), steps=self.steps, runs=self.runs, noise=self.noise, share=self.share, probe=self.probe,
             limits=self.limits, stop=self.stop, coupled=self.coupled,

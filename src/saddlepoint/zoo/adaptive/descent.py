@@ -1,4 +1,4 @@
-"""Gradient steps that a defence takes while it answers, under an attacker's autograd or without it."""
+"""Gradient steps that a defense takes while it answers, under an attacker's autograd or without it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from saddlepoint.attack.space import Linf, per_example
+from saddlepoint.attacks.spaces import Linf, per_example
 
 Objective = Callable[[Tensor], Tensor]  # [N, ...] -> [N], or their total
-_BETA_1, _BETA_2, _EPSILON = 0.9, 0.999, 1e-8  # of Adam
+_BETA_1 = 0.9
+_BETA_2 = 0.999
+_EPSILON = 1e-8  # of Adam
 
 
 def slope(objective: Objective, x: Tensor, *, recorded: bool = True) -> Tensor:
@@ -30,7 +32,9 @@ def direction(objective: Objective, x: Tensor) -> Tensor:
     return slope(objective, x, recorded=False).sign()
 
 
-def signed_step(x: Tensor, towards: Tensor, size: float | Tensor, center: Tensor, radius: float) -> Tensor:
+def signed_step(
+    x: Tensor, towards: Tensor, size: float | Tensor, center: Tensor, radius: float
+) -> Tensor:
     """x + size towards, then into the ball of that radius around the center and into [0, 1]; `size` may be one per example."""
     step = per_example(size, x) if isinstance(size, Tensor) else size
     return Linf(radius).project(x + step * towards, center)
@@ -43,7 +47,8 @@ def adam(state: Tensor, g: Tensor, t: int, rate: float) -> Tensor:
     m' = m / (1 - b1^t),  v' = v / (1 - b2^t).
     """
     u, m, v = state.unbind(1)
-    m, v = _BETA_1 * m + (1 - _BETA_1) * g, _BETA_2 * v + (1 - _BETA_2) * g.square()
+    m = _BETA_1 * m + (1 - _BETA_1) * g
+    v = _BETA_2 * v + (1 - _BETA_2) * g.square()
     u = u - rate * (m / (1 - _BETA_1**t)) / (_root(v / (1 - _BETA_2**t)) + _EPSILON)
     return torch.stack([u, m, v], dim=1)
 

@@ -31,7 +31,9 @@ def features(net: nn.Module, layers: Sequence[str], x: Tensor) -> list[Tensor]:
         seen.setdefault(name, out)
         if len(seen) == len(layers):
             raise _Enough
-        return out.clone()  # a layer after it may work in place, and must not change what was seen here
+        return (
+            out.clone()
+        )  # a layer after it may work in place, and must not change what was seen here
 
     try:
         with reaching(net, tuple(layers), note):

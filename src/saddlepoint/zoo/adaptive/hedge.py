@@ -1,12 +1,12 @@
-"""Hedge defence: attack every class at once, and let the wrong one give way first."""
+"""Hedge defense: attack every class at once, and let the wrong one give way first."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.attack.space import Linf
-from saddlepoint.defense import Context, Trace
+from saddlepoint.attacks.spaces import Linf
+from saddlepoint.defenses import Context, Trace
 from saddlepoint.zoo.adaptive.inner import Ascent, Direction, Purifier, shown, walk
 
 
@@ -28,7 +28,8 @@ class HedgeDefense(Purifier):
         direction: Direction = torch.sign,
     ) -> None:
         super().__init__(net, steps)
-        self.radius, self.ascent = radius, Ascent(step_size, Linf(radius, box=box), direction)
+        self.radius = radius
+        self.ascent = Ascent(step_size, Linf(radius, box=box), direction)
         self.random = steps > 0
 
     def hedge(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Optimisation of an input inside a defence, such that an attacker may differentiate it or replace its gradient."""
+"""Optimization of an input inside a defense, such that an attacker may differentiate it or replace its gradient."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.attack.space import Ball
-from saddlepoint.defense import Context, Defense, Trace, View
+from saddlepoint.attacks.spaces import Ball
+from saddlepoint.defenses import Context, Defense, Trace, View
 from saddlepoint.zoo.adaptive.descent import Objective, slope
 
 Direction = Callable[[Tensor], Tensor]  # a gradient [N, ...] -> where to go, of the same shape
@@ -33,10 +33,14 @@ class Purifier(Defense):
                 f"{type(self).__name__} was given a net in training mode, where batch statistics and dropout change its answers. "
                 "Call net.eval() first."
             )
-        self.net, self.steps, self.static = net, steps, net
+        self.net = net
+        self.steps = steps
+        self.static = net
 
 
-def walk(step: Callable[[int, Tensor], Tensor], x: Tensor, steps: int, ctx: Context) -> Iterator[Tensor]:
+def walk(
+    step: Callable[[int, Tensor], Tensor], x: Tensor, steps: int, ctx: Context
+) -> Iterator[Tensor]:
     """x itself, then x_{t+1} = step(t, x_t), each step through the site `purify`."""
     yield x
     for t in range(steps):
@@ -44,10 +48,16 @@ def walk(step: Callable[[int, Tensor], Tensor], x: Tensor, steps: int, ctx: Cont
         yield x
 
 
-def shown(states: Iterable[State], answer: Callable[[State], Tensor], steps: int, ctx: Context) -> Trace:
+def shown(
+    states: Iterable[State], answer: Callable[[State], Tensor], steps: int, ctx: Context
+) -> Trace:
     """A view `purify/t` of every state that somebody will read, and of the last one."""
     named = ((f"purify/{t}", t, state) for t, state in enumerate(states))
-    return Trace(tuple(View(name, answer(state)) for name, t, state in named if t == steps or ctx.keeps(name)))
+    return Trace(
+        tuple(
+            View(name, answer(state)) for name, t, state in named if t == steps or ctx.keeps(name)
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -62,7 +72,9 @@ class Ascent:
     space: Ball | None = None  # around the point where x started; None: x may go anywhere
     direction: Direction = torch.sign
 
-    def __call__(self, objective: Objective, x: Tensor, start: Tensor, radius: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, objective: Objective, x: Tensor, start: Tensor, radius: Tensor | None = None
+    ) -> Tensor:
         """One step; `radius` [N] gives every row a set of its own."""
         grad = slope(objective, x, recorded=self.direction is not torch.sign)
         moved = x + self.step_size * self.direction(grad)

@@ -21,14 +21,18 @@ def refuse_training(net: nn.Module) -> None:
         )
 
 
-def steered(net: nn.Module, names: Sequence[str], steer: Callable[[str, Tensor], Tensor], x: Tensor) -> Tensor:
+def steered(
+    net: nn.Module, names: Sequence[str], steer: Callable[[str, Tensor], Tensor], x: Tensor
+) -> Tensor:
     """net(x) with what each named layer gives replaced by `steer(name, given)`; "input" stands for x itself."""
     reached: set[str] = set()
 
     def met(name: str, given: Tensor) -> Tensor:
         refuse_twice(name, reached)
         reached.add(name)
-        return steer(name, given).clone()  # a layer after it may work in place, and must not change what was seen here
+        return steer(
+            name, given
+        ).clone()  # a layer after it may work in place, and must not change what was seen here
 
     inner = [name for name in names if name != INPUT]
     with reaching(net, inner, lambda name, given, out: met(name, out)):  # noqa: ARG005
@@ -43,7 +47,9 @@ class Features:
     def __init__(self, net: nn.Module, layer: str | None = None) -> None:
         if layer is not None:
             refuse_unknown(net, [layer])
-        self.net, self.layer, self._at = net, layer, layer if layer is not None else _last_linear(net)
+        self.net = net
+        self.layer = layer
+        self._at = layer if layer is not None else _last_linear(net)
 
     def __call__(self, x: Tensor) -> Tensor:
         found: dict[str, Tensor] = {}
@@ -67,12 +73,16 @@ class Features:
 def _pooled(name: str, h: Tensor) -> Tensor:
     if not isinstance(h, Tensor) or h.ndim not in (2, 3, 4):
         found = list(h.shape) if isinstance(h, Tensor) else type(h).__name__
-        raise ValueError(f"layer {name!r} gives {found}; features are [N, D], tokens [N, T, D] or pictures [N, D, H, W].")
+        raise ValueError(
+            f"layer {name!r} gives {found}; features are [N, D], tokens [N, T, D] or pictures [N, D, H, W]."
+        )
     return h.mean((2, 3)) if h.ndim == 4 else h.mean(1) if h.ndim == 3 else h
 
 
 def _last_linear(net: nn.Module) -> str:
     linear = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)]
     if not linear:
-        raise ValueError("the network has no linear layer to take features from. Name the layer that gives them: layer='...'.")
+        raise ValueError(
+            "the network has no linear layer to take features from. Name the layer that gives them: layer='...'."
+        )
     return str(linear[-1])

@@ -1,4 +1,4 @@
-"""What the `fit` of adaptive defences share: minibatches by coins, one descent loop, seeded modules."""
+"""What the `fit` of adaptive defenses share: minibatches by coins, one descent loop, seeded modules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from saddlepoint.coins import Coins
+from saddlepoint.rng import Keys
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,9 @@ class Phase:
 
     def __post_init__(self) -> None:
         if self.epochs < 0 or self.batch_size < 1 or self.rate < 0:
-            raise ValueError(f"a Phase needs epochs >= 0, batch_size >= 1 and rate >= 0, got {self}.")
+            raise ValueError(
+                f"a Phase needs epochs >= 0, batch_size >= 1 and rate >= 0, got {self}."
+            )
 
     def rate_in(self, epoch: int) -> float:
         return self.rate * 0.1 ** sum(epoch >= milestone for milestone in self.milestones)
@@ -36,20 +38,25 @@ class Batch(NamedTuple):
 
     epoch: int
     rows: Tensor  # [B]
-    coins: Coins  # [B]
+    keys: Keys  # [B]
 
 
 def batches(count: int, phase: Phase, seed: int, device: torch.device) -> Iterator[Batch]:
     """Every row once an epoch, in an order drawn by the seed; batches of an epoch are equal to within one."""
     for epoch in range(phase.epochs):
-        coins = Coins.of(seed, torch.arange(count, device=device)).fold(epoch)
-        order = coins.uniform((), torch.float64).argsort(stable=True)
+        keys = Keys.of(seed, torch.arange(count, device=device)).fold_in(epoch)
+        order = keys.uniform((), torch.float64).argsort(stable=True)
         for rows in torch.tensor_split(order, math.ceil(count / phase.batch_size)):
-            yield Batch(epoch, rows, coins[rows].fold(1))
+            yield Batch(epoch, rows, keys[rows].fold_in(1))
 
 
-def minimise(
-    loss: Callable[[Batch], Tensor], optimizer: torch.optim.Optimizer, count: int, phase: Phase, seed: int, device: torch.device
+def minimize(
+    loss: Callable[[Batch], Tensor],
+    optimizer: torch.optim.Optimizer,
+    count: int,
+    phase: Phase,
+    seed: int,
+    device: torch.device,
 ) -> None:
     """theta <- theta - rate(epoch) grad mean_i loss_i(theta), batch by batch; `loss` gives one number per row."""
     with torch.enable_grad():
@@ -66,7 +73,9 @@ def parts(x: Tensor, size: int = 256) -> tuple[Tensor, ...]:
 def descend(optimizer: torch.optim.Optimizer, value: Tensor, epoch: int) -> None:
     if not value.isfinite():
         rate = optimizer.param_groups[0]["lr"]
-        raise FloatingPointError(f"the loss is not a finite number in epoch {epoch + 1}. Lower the learning rate, now {rate}.")
+        raise FloatingPointError(
+            f"the loss is not a finite number in epoch {epoch + 1}. Lower the learning rate, now {rate}."
+        )
     optimizer.zero_grad()
     value.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
@@ -86,7 +95,13 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def refuse_data(x: Tensor, y: Tensor) -> None:
-    if not x.is_floating_point() or x.ndim < 2 or y.dtype != torch.int64 or y.shape != x.shape[:1] or not len(x):
+    if (
+        not x.is_floating_point()
+        or x.ndim < 2
+        or y.dtype != torch.int64
+        or y.shape != x.shape[:1]
+        or not len(x)
+    ):
         raise ValueError(
             f"fit needs floating-point x [N, ...] and int64 labels y [N], got x {x.dtype} {list(x.shape)} and "
             f"y {y.dtype} {list(y.shape)}."

@@ -9,11 +9,11 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.attack.loss import cross_entropy
-from saddlepoint.attack.space import Linf
-from saddlepoint.defense import Context, Trace
+from saddlepoint.attacks.losses import cross_entropy
+from saddlepoint.attacks.spaces import Linf
+from saddlepoint.defenses import Context, Trace
 from saddlepoint.zoo.adaptive.inner import Ascent, Direction, Purifier, shown, walk
-from saddlepoint.zoo.adaptive.learning import Batch, Phase, minimise, seeded
+from saddlepoint.zoo.adaptive.learning import Batch, Phase, minimize, seeded
 from saddlepoint.zoo.adaptive.tasks import Headed, LabelConsistency, Task
 
 RADII = tuple(number * 4 / 255 for number in range(11))
@@ -43,7 +43,9 @@ class SOAP(Purifier):
         super().__init__(net, steps)
         if not radii or min(radii) < 0:
             raise ValueError(f"SOAP needs at least one radius, none below 0, got {list(radii)}.")
-        self.task, self.radii, self.coupled = task or LabelConsistency(), tuple(radii), coupled and steps > 0
+        self.task = task or LabelConsistency()
+        self.radii = tuple(radii)
+        self.coupled = coupled and steps > 0
         self.ascent = Ascent(step_size, Linf(max(radii), box=box), direction)
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
@@ -58,14 +60,20 @@ class SOAP(Purifier):
     def picked(self, x: Tensor) -> Tensor:
         """[N] the radius of each row: a choice, through which no gradient comes."""
         radii = x.new_tensor(self._distinct())
-        losses = torch.stack([self.task.loss(self.net, self._end(x, radius.expand(len(x)))) for radius in radii])  # [R, N]
+        losses = torch.stack(
+            [self.task.loss(self.net, self._end(x, radius.expand(len(x)))) for radius in radii]
+        )  # [R, N]
         if self.coupled:
             losses = losses.mean(1, keepdim=True).expand_as(losses)
         return radii[losses.argmin(0)]
 
     def _distinct(self) -> list[float]:
         """Radii that differ in what can be reached; only signed steps have a length that is known before."""
-        reach = self.steps * self.ascent.step_size if self.ascent.direction is torch.sign else max(self.radii)
+        reach = (
+            self.steps * self.ascent.step_size
+            if self.ascent.direction is torch.sign
+            else max(self.radii)
+        )
         return sorted({min(radius, reach) for radius in self.radii})
 
     def _end(self, x: Tensor, radius: Tensor) -> Tensor:
@@ -77,21 +85,32 @@ class SOAP(Purifier):
     def _step(self, v: Tensor, x: Tensor, radius: Tensor) -> Tensor:
         return self.ascent(lambda u: -self.task.loss(self.net, u), v, x, radius)
 
-    def fit(self, x: Tensor, *, epochs: int = 10, batch_size: int = 128, learning_rate: float = 1e-3, seed: int = 0) -> SOAP:
+    def fit(
+        self,
+        x: Tensor,
+        *,
+        epochs: int = 10,
+        batch_size: int = 128,
+        learning_rate: float = 1e-3,
+        seed: int = 0,
+    ) -> SOAP:
         """The same with a head that has learned its task on x, by Adam; the net stays as it is."""
         if not isinstance(self.task, Headed):
             raise TypeError(
                 f"{type(self.task).__name__} has no network of its own to fit: use SOAP as it is, or `fit_jointly` to train a copy "
                 "of the net for the task too."
             )
-        task, net = self.task.beginning(), self.net
+        task = self.task.beginning()
+        net = self.net
         optimizer = torch.optim.Adam(task.head.parameters(), lr=learning_rate)
 
         def losses(batch: Batch) -> Tensor:
-            return task.practise_alone(net, x[batch.rows], batch.coins)
+            return task.practice_alone(net, x[batch.rows], batch.keys)
 
         with seeded(seed):
-            minimise(losses, optimizer, len(x), Phase(epochs, batch_size, learning_rate), seed, x.device)
+            minimize(
+                losses, optimizer, len(x), Phase(epochs, batch_size, learning_rate), seed, x.device
+            )
         task.head.eval()
         return self._with(net, task)
 
@@ -110,14 +129,18 @@ class SOAP(Purifier):
         net = copy.deepcopy(self.net).train()
         task: Task = self.task.beginning() if isinstance(self.task, Headed) else self.task
         heads = [task.head] if isinstance(task, Headed) else []
-        optimizer = torch.optim.Adam(chain(net.parameters(), *(head.parameters() for head in heads)), lr=learning_rate)
+        optimizer = torch.optim.Adam(
+            chain(net.parameters(), *(head.parameters() for head in heads)), lr=learning_rate
+        )
 
         def losses(batch: Batch) -> Tensor:
-            loss, logits = task.practise(net, x[batch.rows], batch.coins)
+            loss, logits = task.practice(net, x[batch.rows], batch.keys)
             return cross_entropy(logits, y[batch.rows]).mean(0) + weight * loss
 
         with seeded(seed):
-            minimise(losses, optimizer, len(x), Phase(epochs, batch_size, learning_rate), seed, x.device)
+            minimize(
+                losses, optimizer, len(x), Phase(epochs, batch_size, learning_rate), seed, x.device
+            )
         for module in (net, *heads):
             module.eval()
         return self._with(net, task)

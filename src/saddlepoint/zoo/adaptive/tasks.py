@@ -12,13 +12,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from saddlepoint.attack.loss import cross_entropy
-from saddlepoint.coins import Coins
+from saddlepoint.attacks.losses import cross_entropy
+from saddlepoint.rng import Keys
 from saddlepoint.zoo.adaptive.features import features, looked, probed
 from saddlepoint.zoo.adaptive.learning import seeded
 from saddlepoint.zoo.multi_exit.attach import linear_head
 
-_NOISE, _FLIP, _HEIGHT, _WIDTH = 1, 2, 3, 4  # each use of randomness tosses its own coins
+_NOISE = 1
+_FLIP = 2
+_HEIGHT = 3
+_WIDTH = 4  # each use of randomness tosses its own coins
 
 
 class Practice(NamedTuple):
@@ -34,7 +37,7 @@ class Task(Protocol):
     def loss(self, net: nn.Module, x: Tensor) -> Tensor:
         """[N] what is made small at test time."""
 
-    def practise(self, net: nn.Module, x: Tensor, coins: Coins) -> Practice:
+    def practice(self, net: nn.Module, x: Tensor, keys: Keys) -> Practice:
         """The same while net and task learn together, on altered copies of x."""
 
 
@@ -54,12 +57,13 @@ class LabelConsistency:
 
     def altered(self, x: Tensor) -> Tensor:
         height, width = x.shape[-2:]
-        down, right = max(round(self.border * height), 1), max(round(self.border * width), 1)
+        down = max(round(self.border * height), 1)
+        right = max(round(self.border * width), 1)
         inside = x.flip(-1)[..., down : height - down, right : width - right]
         return functional.interpolate(inside, (height, width))
 
-    def practise(self, net: nn.Module, x: Tensor, coins: Coins) -> Practice:
-        one, other = (net(_random_view(x, coins.fold(k))) for k in range(2))
+    def practice(self, net: nn.Module, x: Tensor, keys: Keys) -> Practice:
+        one, other = (net(_random_view(x, keys.fold_in(k))) for k in range(2))
         return Practice(_disagreement(one, other), torch.stack([one, other]))
 
 
@@ -83,23 +87,26 @@ class Headed(ABC):
         (given,) = features(net, [self.layer], self.copies(x))
         return self.judged(given, x)
 
-    def practise(self, net: nn.Module, x: Tensor, coins: Coins) -> Practice:
-        logits, given = looked(net, self.layer, self._noisy(x, coins))
+    def practice(self, net: nn.Module, x: Tensor, keys: Keys) -> Practice:
+        logits, given = looked(net, self.layer, self._noisy(x, keys))
         return Practice(self.judged(given, x), logits.view(-1, len(x), logits.shape[1]))
 
-    def practise_alone(self, net: nn.Module, x: Tensor, coins: Coins) -> Tensor:
+    def practice_alone(self, net: nn.Module, x: Tensor, keys: Keys) -> Tensor:
         """[N] the loss while the head learns and the net stays as it is."""
         with torch.no_grad():
-            (given,) = features(net, [self.layer], self._noisy(x, coins))
+            (given,) = features(net, [self.layer], self._noisy(x, keys))
         return self.judged(given, x)
 
     def beginning(self) -> Self:
         """The task with a copy of its head, in training mode."""
         return replace(self, head=copy.deepcopy(self.head).train())
 
-    def _noisy(self, x: Tensor, coins: Coins) -> Tensor:
+    def _noisy(self, x: Tensor, keys: Keys) -> Tensor:
         seen = self.copies(x)
-        rows = [coins.fold(_NOISE).fold(k).normal(tuple(x.shape[1:]), x.dtype) for k in range(len(seen) // len(x))]
+        rows = [
+            keys.fold_in(_NOISE).fold_in(k).normal(tuple(x.shape[1:]), x.dtype)
+            for k in range(len(seen) // len(x))
+        ]
         return (seen + self.noise * torch.cat(rows)).clamp(0, 1)
 
 
@@ -118,7 +125,9 @@ class Rotation(Headed):
 
     def copies(self, x: Tensor) -> Tensor:
         if x.ndim != 4 or x.shape[2] != x.shape[3]:
-            raise ValueError(f"quarter turns need square pictures [N, C, H, H], got {list(x.shape)}. Use another task.")
+            raise ValueError(
+                f"quarter turns need square pictures [N, C, H, H], got {list(x.shape)}. Use another task."
+            )
         return torch.cat([x.rot90(k, (2, 3)) for k in range(4)])
 
     def judged(self, given: Tensor, x: Tensor) -> Tensor:
@@ -133,12 +142,21 @@ class Reconstruction(Headed):
     noise: float = 0.5
 
     @classmethod
-    def on(cls, net: nn.Module, layer: str, example: Tensor, *, width: int = 256, seed: int = 0) -> Reconstruction:
+    def on(
+        cls, net: nn.Module, layer: str, example: Tensor, *, width: int = 256, seed: int = 0
+    ) -> Reconstruction:
         """With a new decoder of two linear layers with `width` units between them, into [0, 1]."""
         (given,) = probed(net, [layer], example)
-        size, shape = given[0].numel(), tuple(example.shape[1:])
+        size = given[0].numel()
+        shape = tuple(example.shape[1:])
         with seeded(seed):
-            layers = [nn.Flatten(), nn.Linear(size, width), nn.ReLU(), nn.Linear(width, math.prod(shape)), nn.Sigmoid()]
+            layers = [
+                nn.Flatten(),
+                nn.Linear(size, width),
+                nn.ReLU(),
+                nn.Linear(width, math.prod(shape)),
+                nn.Sigmoid(),
+            ]
         return cls(layer, nn.Sequential(*layers, nn.Unflatten(1, shape)).to(given).eval())
 
     def copies(self, x: Tensor) -> Tensor:
@@ -152,21 +170,22 @@ def _disagreement(a: Tensor, b: Tensor) -> Tensor:
     return (a - b).square().mean(1)
 
 
-def _random_view(x: Tensor, coins: Coins) -> Tensor:
+def _random_view(x: Tensor, keys: Keys) -> Tensor:
     """Noise, a mirror and a crop, drawn per example; what is stretched back reads the nearest pixels of the crop."""
     n, _, height, width = x.shape
-    noise = coins.fold(_NOISE).normal(tuple(x.shape[1:]), x.dtype)
+    noise = keys.fold_in(_NOISE).normal(tuple(x.shape[1:]), x.dtype)
     x = x + (0.1 * noise).clamp(0, 1)
-    mirrored = coins.fold(_FLIP).uniform(()) > 0.5
+    mirrored = keys.fold_in(_FLIP).uniform(()) > 0.5
     x = torch.where(mirrored.view(n, 1, 1, 1), x.flip(3), x)
-    rows = _crop(height, coins.fold(_HEIGHT))  # [N, H]
-    columns = _crop(width, coins.fold(_WIDTH))  # [N, W]
+    rows = _crop(height, keys.fold_in(_HEIGHT))  # [N, H]
+    columns = _crop(width, keys.fold_in(_WIDTH))  # [N, W]
     example = torch.arange(n, device=x.device)[:, None, None]
     return x[example, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
-def _crop(size: int, coins: Coins) -> Tensor:
+def _crop(size: int, keys: Keys) -> Tensor:
     """[N, size] which pixel each pixel shows after a random crop, of at least three quarters, is stretched back."""
-    first, least = coins.integers(max(size // 4, 1)), size - size // 4
-    length = least + coins.fold(1).integers((size - first - least).clamp(min=1))
+    first = keys.integers(max(size // 4, 1))
+    least = size - size // 4
+    length = least + keys.fold_in(1).integers((size - first - least).clamp(min=1))
     return first[:, None] + torch.arange(size, device=first.device) * length[:, None] // size

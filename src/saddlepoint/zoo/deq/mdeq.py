@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from saddlepoint.defense import Solver
+from saddlepoint.defenses import Solver
 from saddlepoint.zoo.deq.model import AFTER, DEQ, FINAL, METHOD, State, Unrolled
-from saddlepoint.zoo.nets.mdeq import MDEQNet, mdeq_cifar, mdeq_digits, mdeq_large, mdeq_mnist, mdeq_xl
+from saddlepoint.zoo.nets.mdeq import (
+    MDEQNet,
+    mdeq_cifar,
+    mdeq_digits,
+    mdeq_large,
+    mdeq_mnist,
+    mdeq_xl,
+)
 
 Size = Literal["large", "xl", "cifar", "mnist", "digits"]
 _SIZES: Mapping[Size, Callable[[], MDEQNet]] = {
@@ -20,14 +27,23 @@ _SIZES: Mapping[Size, Callable[[], MDEQNet]] = {
 
 
 class MDEQ(DEQ):
-    """A multiscale equilibrium network (Bai, Koltun & Kolter 2020) as a defence, in eval mode. Its weights are random: load others.
+    """A multiscale equilibrium network (Bai, Koltun & Kolter 2020) as a defense, in eval mode. Its weights are random: load others.
 
-    "large" and "xl" are those of Yang et al. 2022, 11 and 49 million parameters for 32x32 colour images; "cifar", "mnist" and
+    "large" and "xl" are those of Yang et al. 2022, 11 and 49 million parameters for 32x32 color images; "cifar", "mnist" and
     "digits" are small ones of the same shape. `MDEQ("large").net.load_state_dict(...)`; for another network use `DEQ`.
     """
 
-    def __init__(self, size: Size = "large", *, method: Solver = METHOD, after: Unrolled = AFTER, state: State = FINAL) -> None:
+    def __init__(
+        self,
+        size: Size = "large",
+        *,
+        method: Solver = METHOD,
+        after: Unrolled = AFTER,
+        state: State = FINAL,
+    ) -> None:
         if size not in _SIZES:
-            raise ValueError(f"MDEQ comes in the sizes {', '.join(_SIZES)}, got {size!r}. For other networks use DEQ(net).")
+            raise ValueError(
+                f"MDEQ comes in the sizes {', '.join(_SIZES)}, got {size!r}. For other networks use DEQ(net)."
+            )
         super().__init__(_SIZES[size]().eval(), method=method, after=after, state=state)
         self.size = size

@@ -1,4 +1,4 @@
-"""The deep equilibrium model as a defence: every state of its solver is a view."""
+"""The deep equilibrium model as a defense: every state of its solver is a view."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from saddlepoint.defense import Broyden, Context, Defense, Solver, Trace, View
-from saddlepoint.solving import Ending
+from saddlepoint.defenses import Broyden, Context, Defense, Solver, Trace, View
+from saddlepoint.solvers import SolveInfo
 from saddlepoint.zoo.nets.equilibrium import Equilibrium
 
 SITE = "solve"
@@ -65,7 +65,9 @@ class Unrolled:
 
     def __post_init__(self) -> None:
         if self.steps < 1 or not 0 < self.damping <= 1:
-            raise ValueError(f"Unrolled needs steps >= 1 and 0 < damping <= 1, got steps={self.steps} and damping={self.damping}.")
+            raise ValueError(
+                f"Unrolled needs steps >= 1 and 0 < damping <= 1, got steps={self.steps} and damping={self.damping}."
+            )
 
     def __call__(self, cell: Callable[[Tensor, Tensor], Tensor], z: Tensor, u: Tensor) -> Tensor:
         z = cell(z, u)
@@ -74,7 +76,8 @@ class Unrolled:
         return z
 
 
-AFTER, FINAL = Unrolled(), FinalState()
+AFTER = Unrolled()
+FINAL = FinalState()
 
 
 class DEQ(Defense):
@@ -86,45 +89,71 @@ class DEQ(Defense):
     "solve"; through `after` they are exact, so that with the implicit gradient at a fixed point the whole is the gradient of the
     fixed point, however many steps follow.
 
-    A method with `batch_coupled`, for parity with the released code, makes an image's answer depend on its batch mates: the defence
+    A method with `batch_coupled`, for parity with the released code, makes an image's answer depend on its batch mates: the defense
     is then `coupled`. Put the network in eval mode first.
     """
 
-    def __init__(self, net: Equilibrium, *, method: Solver = METHOD, after: Unrolled = AFTER, state: State = FINAL) -> None:
-        missing = [name for name in ("inject", "start", "cell", "head") if not callable(getattr(net, name, None))]
+    def __init__(
+        self,
+        net: Equilibrium,
+        *,
+        method: Solver = METHOD,
+        after: Unrolled = AFTER,
+        state: State = FINAL,
+    ) -> None:
+        missing = [
+            name
+            for name in ("inject", "start", "cell", "head")
+            if not callable(getattr(net, name, None))
+        ]
         if missing:
             raise TypeError(
                 f"DEQ needs a network with inject, start, cell and head (see `Equilibrium`); {type(net).__name__} has no "
                 f"{' and no '.join(missing)}."
             )
         if isinstance(state, EarlyState) and not 1 <= state.n <= method.steps:
-            raise ValueError(f"the solver has states 1 to {method.steps}, but the answer is state {state.n}. Give it more steps.")
-        self.net, self.method, self.after, self.state = net, method, after, state
-        self.coupled, self.reads = method.batch_coupled, frozenset({state.name})
+            raise ValueError(
+                f"the solver has states 1 to {method.steps}, but the answer is state {state.n}. Give it more steps."
+            )
+        self.net = net
+        self.method = method
+        self.after = after
+        self.state = state
+        self.coupled = method.batch_coupled
+        self.reads = frozenset({state.name})
 
     @property
     def names(self) -> tuple[str, ...]:
         """All views in the order in which they are shown."""
-        names = (*(EarlyState(n).name for n in range(1, self.method.steps + 1)), MeanState.name, FinalState.name)
+        names = (
+            *(EarlyState(n).name for n in range(1, self.method.steps + 1)),
+            MeanState.name,
+            FinalState.name,
+        )
         return (*(name for name in names if name != self.state.name), self.state.name)
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         read = {name for name in self.names if ctx.keeps(name)} | {self.state.name}
-        count, averaged = self.method.steps, MeanState.name in read
+        count = self.method.steps
+        averaged = MeanState.name in read
         numbers = [n for n in range(1, count + 1) if EarlyState(n).name in read]
         weights = (1 / (count + 1),) * count if averaged else ()
         u = self.net.inject(x)
         start = self.net.start(u)
-        solution = ctx.solve(SITE, self.net.cell, start, u, method=self.method, keep=numbers, weights=weights)
+        solution = ctx.solve(
+            SITE, self.net.cell, start, u, method=self.method, keep=numbers, weights=weights
+        )
         states = {EarlyState(n).name: solution.states[n] for n in numbers}
         if averaged or FinalState.name in read:
             states[FinalState.name] = final = self.after(self.net.cell, solution.best, u)
-            ctx.notes.spend(evaluations=self.after.steps)
+            ctx.stats.spend(evaluations=self.after.steps)
             if solution.blend is not None:
                 states[MeanState.name] = solution.blend + final / (count + 1)
-        return Trace(tuple(View(name, self.net.head(states[name])) for name in self.names if name in read))
+        return Trace(
+            tuple(View(name, self.net.head(states[name])) for name in self.names if name in read)
+        )
 
-    def settled(self, x: Tensor) -> Ending:
+    def settled(self, x: Tensor) -> SolveInfo:
         """How the solve of each example ends: the relative residual of its best state, what it cost, and whether it converged."""
         with torch.no_grad():
             u = self.net.inject(x)
@@ -133,4 +162,4 @@ class DEQ(Defense):
             gap, size = (v.flatten(1).norm(dim=1) for v in (f - solution.best, f))
             # Measured anew: the method may stop by absolute residuals, or by those of the batch.
             residual = (gap / size.clamp(min=torch.finfo(f.dtype).tiny)).nan_to_num(nan=torch.inf)
-        return Ending(residual, solution.evaluations, solution.status)
+        return SolveInfo(residual, solution.evaluations, solution.status)

@@ -1,4 +1,4 @@
-"""The monotone equilibrium network as a defence."""
+"""The monotone equilibrium network as a defense."""
 
 from __future__ import annotations
 
@@ -8,8 +8,15 @@ from itertools import islice, repeat
 
 from torch import Tensor
 
-from saddlepoint.defense import Context, Defense, Trace, View
-from saddlepoint.zoo.deq.splitting import Iterate, PeacemanRachford, Splitting, equilibrium, iterates, settle
+from saddlepoint.defenses import Context, Defense, Trace, View
+from saddlepoint.zoo.deq.splitting import (
+    Iterate,
+    PeacemanRachford,
+    Splitting,
+    equilibrium,
+    iterates,
+    settle,
+)
 from saddlepoint.zoo.nets.monotone import MonotoneNet
 
 _METHOD = PeacemanRachford()
@@ -25,8 +32,13 @@ class MonotoneDEQ(Defense):
 
     def __init__(self, net: MonotoneNet, *, method: Splitting = _METHOD, shown: int = 8) -> None:
         if shown < 0:
-            raise ValueError(f"MonotoneDEQ shows the first `shown` states of its solver, got shown={shown}. Use 0 for none.")
-        self.net, self.method, self.shown, self.reads = net, method, shown, frozenset({"final"})
+            raise ValueError(
+                f"MonotoneDEQ shows the first `shown` states of its solver, got shown={shown}. Use 0 for none."
+            )
+        self.net = net
+        self.method = method
+        self.shown = shown
+        self.reads = frozenset({"final"})
 
     @classmethod
     def from_tensors(
@@ -44,11 +56,16 @@ class MonotoneDEQ(Defense):
         method: Splitting = _METHOD,
         shown: int = 8,
     ) -> MonotoneDEQ:
-        """The defence of trained tensors; see `MonotoneNet.from_tensors`."""
-        return cls(MonotoneNet.from_tensors(A, B, U, u, C, c, m=m, mean=mean, std=std), method=method, shown=shown)
+        """The defense of trained tensors; see `MonotoneNet.from_tensors`."""
+        return cls(
+            MonotoneNet.from_tensors(A, B, U, u, C, c, m=m, mean=mean, std=std),
+            method=method,
+            shown=shown,
+        )
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
-        bias, weight = self.net.inject(x), self.net.weight
+        bias = self.net.inject(x)
+        weight = self.net.weight
         kept = {n: name for n in range(1, self.shown + 1) if ctx.keeps(name := f"solve/{n}")}
         states = islice(self._states(weight, bias), max(kept, default=0) + 1)
         views = [View(kept[n], self.net.head(state)) for n, state in enumerate(states) if n in kept]

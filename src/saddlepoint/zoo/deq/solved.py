@@ -9,10 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.coins import Coins
-from saddlepoint.defense import Broyden, Context, Solver
+from saddlepoint.defenses import Broyden, Context, Solver
 from saddlepoint.gradients import Detached, Implicit, Rule
-from saddlepoint.solving import Ending
+from saddlepoint.rng import Keys
+from saddlepoint.solvers import SolveInfo
 from saddlepoint.zoo.deq.model import AFTER, DEQ, METHOD, SITE, Unrolled
 from saddlepoint.zoo.nets import ConvDEQNet
 from saddlepoint.zoo.nets.equilibrium import Equilibrium
@@ -28,14 +28,24 @@ class Injected(NamedTuple):
 
 
 class Solved(nn.Module):
-    """[N, ...] -> [N, C]: the answer of the defence `DEQ(net, ...)`, with one way for gradients to cross the solver.
+    """[N, ...] -> [N, C]: the answer of the defense `DEQ(net, ...)`, with one way for gradients to cross the solver.
 
     `Implicit` trains with the exact gradient of Yang et al. 2022, `Detached` and an `after` of several steps with the unrolled one.
     """
 
-    def __init__(self, net: Equilibrium, *, method: Solver = METHOD, after: Unrolled = AFTER, rule: Rule = EXACT) -> None:
+    def __init__(
+        self,
+        net: Equilibrium,
+        *,
+        method: Solver = METHOD,
+        after: Unrolled = AFTER,
+        rule: Rule = EXACT,
+    ) -> None:
         super().__init__()
-        self.net, self.method, self.after, self.rule = net, method, after, rule
+        self.net = net
+        self.method = method
+        self.after = after
+        self.rule = rule
 
     @property
     def defense(self) -> DEQ:
@@ -43,9 +53,9 @@ class Solved(nn.Module):
         return DEQ(self.net, method=self.method, after=self.after)
 
     def forward(self, x: Tensor) -> Tensor:
-        coins = Coins.of(0, torch.arange(len(x), device=x.device))  # none is tossed
+        keys = Keys.of(0, torch.arange(len(x), device=x.device))  # none is tossed
         defense = self.defense
-        return defense.trace(x, Context(coins, {SITE: self.rule}, defense.reads)).last
+        return defense.trace(x, Context(keys, {SITE: self.rule}, defense.reads)).last
 
     def equilibrium(self, x: Tensor) -> Injected:
         """Where the solve ends, as a constant, and what it was fed, which is not."""
@@ -54,14 +64,17 @@ class Solved(nn.Module):
             z = self.method(lambda z, rows: self.net.cell(z, u[rows]), self.net.start(u)).best
         return Injected(u, z)
 
-    def settled(self, x: Tensor) -> Ending:
+    def settled(self, x: Tensor) -> SolveInfo:
         """How near to a fixed point the answer to each example is made."""
         return self.defense.settled(x)
 
     def longer(self, steps: int) -> Solved:
         """The same network, whose solver makes that many steps more."""
         return Solved(
-            self.net, method=replace(self.method, steps=max(self.method.steps + steps, 1)), after=self.after, rule=self.rule
+            self.net,
+            method=replace(self.method, steps=max(self.method.steps + steps, 1)),
+            after=self.after,
+            rule=self.rule,
         )
 
 
@@ -76,7 +89,12 @@ def digits_deq_exact() -> Solved:
 
 def digits_deq_unrolled() -> Solved:
     """The same network, to be trained with the gradient of one undamped and five damped steps after a solve of 8 steps."""
-    return Solved(_digits_net(), method=Broyden(steps=8, tolerance=1e-3), after=Unrolled(6, damping=0.5), rule=Detached())
+    return Solved(
+        _digits_net(),
+        method=Broyden(steps=8, tolerance=1e-3),
+        after=Unrolled(6, damping=0.5),
+        rule=Detached(),
+    )
 
 
 def _digits_net() -> ConvDEQNet:

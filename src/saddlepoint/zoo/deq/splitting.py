@@ -38,7 +38,9 @@ class Splitting(Protocol):
     def steps(self) -> int: ...
     @property
     def tolerance(self) -> float: ...
-    def toward(self, weight: Tensor, bias: Tensor, step: Tensor) -> Advance: ...  # step in units of the state
+    def toward(
+        self, weight: Tensor, bias: Tensor, step: Tensor
+    ) -> Advance: ...  # step in units of the state
 
 
 @dataclass(frozen=True)
@@ -87,10 +89,12 @@ class PeacemanRachford:
         return advance
 
 
-def iterates(method: Splitting, weight: Tensor, bias: Tensor, project: Project = torch.relu) -> Iterator[Iterate]:
+def iterates(
+    method: Splitting, weight: Tensor, bias: Tensor, project: Project = torch.relu
+) -> Iterator[Iterate]:
     """The states after 0, 1, 2, ... steps from zero, until every row has settled or the method's steps are spent.
 
-    Each row stops by its own residual, so that its state does not depend on its neighbours. The equilibrium is no further from z
+    Each row stops by its own residual, so that its state does not depend on its neighbors. The equilibrium is no further from z
     than 2 (L / m) ||p - z||. The residual is that of a step of 1 / L because that of a plain step, P(W z + b) - z, is up to L times
     as large: for a large W it would stay above the tolerance by rounding alone.
     """
@@ -107,11 +111,14 @@ def iterates(method: Splitting, weight: Tensor, bias: Tensor, project: Project =
             return
         v = torch.where(moving[:, None], advance(v, z), v)
         z = project(v)
-        residual, steps = _residual(z, weight, bias, project, unit), steps + moving
+        residual = _residual(z, weight, bias, project, unit)
+        steps = steps + moving
         yield Iterate(z, residual, steps)
 
 
-def settle(method: Splitting, weight: Tensor, bias: Tensor, project: Project = torch.relu) -> Iterate:
+def settle(
+    method: Splitting, weight: Tensor, bias: Tensor, project: Project = torch.relu
+) -> Iterate:
     """The last of `iterates`, without a graph. A row whose residual is above the tolerance has not settled."""
     with torch.no_grad():
         for here in iterates(method, weight, bias, project):
@@ -151,15 +158,23 @@ class _Equilibrium(torch.autograd.Function):
         return y.T @ state, y, None
 
 
-def _residual(z: Tensor, weight: Tensor, bias: Tensor, project: Project, unit: Tensor) -> Tensor:  # [N]
+def _residual(
+    z: Tensor, weight: Tensor, bias: Tensor, project: Project, unit: Tensor
+) -> Tensor:  # [N]
     with torch.no_grad():
         p = project(z + unit * (z @ weight.T + bias - z))
         gap: Tensor = torch.linalg.vector_norm(p - z, dim=1)
         size: Tensor = torch.linalg.vector_norm(p, dim=1)
-        share = gap / size.clamp(min=torch.finfo(z.dtype).tiny)  # where p = 0 the row has settled if z = 0 too
-        return torch.where(size.isfinite(), share, torch.inf)  # a state so large that its square overflows has not
+        share = gap / size.clamp(
+            min=torch.finfo(z.dtype).tiny
+        )  # where p = 0 the row has settled if z = 0 too
+        return torch.where(
+            size.isfinite(), share, torch.inf
+        )  # a state so large that its square overflows has not
 
 
 def _refuse_bad(method: Splitting) -> None:
     if not (method.step > 0 and method.steps >= 1 and method.tolerance > 0):
-        raise ValueError(f"a splitting method needs step > 0, steps >= 1 and tolerance > 0, got {method}.")
+        raise ValueError(
+            f"a splitting method needs step > 0, steps >= 1 and tolerance > 0, got {method}."
+        )

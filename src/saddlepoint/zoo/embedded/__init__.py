@@ -1,4 +1,4 @@
-"""Defences of the zoo on the digits, by name."""
+"""Defenses of the zoo on the digits, by name."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,9 @@ KITS: Mapping[str, Kit] = {kit.name: kit for kit in (*ADAPTIVE, *TRANSDUCTIVE)}
 def kit(name: str) -> Kit:
     """The kit of that name."""
     if name not in KITS:
-        raise ValueError(f"{name} is recorded as a defence, but the defences here are {', '.join(KITS)}. Update the package.")
+        raise ValueError(
+            f"{name} is recorded as a defense, but the defenses here are {', '.join(KITS)}. Update the package."
+        )
     return KITS[name]
 
 

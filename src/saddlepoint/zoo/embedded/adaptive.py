@@ -1,4 +1,4 @@
-"""The nine adaptive defences of Croce et al. 2022 on the digits.
+"""The nine adaptive defenses of Croce et al. 2022 on the digits.
 
 Settings are those of their papers. Lengths that were published for a radius of 8/255 are multiplied by `SCALE`, to be the same in
 units of the digits' radius; auxiliary networks are small, and see the few training images more often.
@@ -13,11 +13,11 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from saddlepoint.attack.loss import cross_entropy
-from saddlepoint.attack.pgd import PGD
-from saddlepoint.attack.space import Linf
-from saddlepoint.defense import Defense
-from saddlepoint.game import Direct
+from saddlepoint.attacks.losses import cross_entropy
+from saddlepoint.attacks.pgd import PGD
+from saddlepoint.attacks.spaces import Linf
+from saddlepoint.defenses import Defense
+from saddlepoint.evaluation import Direct
 from saddlepoint.gradients import BPDA, Rule
 from saddlepoint.zoo.adaptive import (
     ATLD,
@@ -40,7 +40,8 @@ from saddlepoint.zoo.adaptive.learning import Phase, seeded
 from saddlepoint.zoo.adaptive.sodef import SineField, StableODE, StableTraining
 from saddlepoint.zoo.embedded.base import RADIUS, SCALE, Kit, gathered, restored
 
-_FEATURES, _CLASSES = 48, 10  # of DigitsCNN
+_FEATURES = 48
+_CLASSES = 10  # of DigitsCNN
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class SODEFKit(Kit):
 
 @dataclass(frozen=True)
 class ClosedLoopKit(Kit):
-    """Controls the normalised input and the last hidden layer: the components of wider layers would take megabytes."""
+    """Controls the normalized input and the last hidden layer: the components of wider layers would take megabytes."""
 
     name: str = "digits-closed-loop"
     base: str = "digits-standard"
@@ -89,7 +90,11 @@ class ClosedLoopKit(Kit):
     kind: ClassVar[type[Defense]] = ClosedLoopControl
 
     def learn(self, net: nn.Module, x: Tensor, y: Tensor, seed: int) -> dict[str, Tensor]:
-        learnt = ClosedLoopControl(net, self.layers).fit(x, y, learner=self.embedding, seed=seed).embeddings
+        learnt = (
+            ClosedLoopControl(net, self.layers)
+            .fit(x, y, learner=self.embedding, seed=seed)
+            .embeddings
+        )
         assert learnt is not None
         return {
             f"{name}.{part}": getattr(found, part)
@@ -99,7 +104,9 @@ class ClosedLoopKit(Kit):
         }
 
     def defend(self, net: nn.Module, weights: Mapping[str, Tensor]) -> ClosedLoopControl:
-        found = {name: Linear(weights[f"{name}.basis"], weights[f"{name}.mean"]) for name in self.layers}
+        found = {
+            name: Linear(weights[f"{name}.basis"], weights[f"{name}.mean"]) for name in self.layers
+        }
         return ClosedLoopControl(net, self.layers, embeddings=found)
 
     def rules(self) -> dict[str, Rule]:
@@ -107,7 +114,7 @@ class ClosedLoopKit(Kit):
 
 
 class Purifying(Kit):
-    """Defences that move the input at the site `purify`, which an attacker takes for the identity."""
+    """Defenses that move the input at the site `purify`, which an attacker takes for the identity."""
 
     def rules(self) -> dict[str, Rule]:
         return {"purify": BPDA()}
@@ -150,7 +157,11 @@ class SOAPKit(Purifying):
     kind: ClassVar[type[Defense]] = SOAP
 
     def defend(self, net: nn.Module, weights: Mapping[str, Tensor]) -> SOAP:  # noqa: ARG002
-        return SOAP(net, radii=[number * self.step_size for number in range(self.radii)], step_size=self.step_size)
+        return SOAP(
+            net,
+            radii=[number * self.step_size for number in range(self.radii)],
+            step_size=self.step_size,
+        )
 
 
 @dataclass(frozen=True)
@@ -194,7 +205,9 @@ class ATLDKit(Kit):
     depth: int = 10
     widen: int = 1
     training: LatentTraining = field(
-        default_factory=lambda: LatentTraining(Phase(epochs=40, batch_size=64, rate=0.02, milestones=(20, 30)), radius=RADIUS)
+        default_factory=lambda: LatentTraining(
+            Phase(epochs=40, batch_size=64, rate=0.02, milestones=(20, 30)), radius=RADIUS
+        )
     )
     kind: ClassVar[type[Defense]] = ATLD
 
@@ -233,7 +246,9 @@ class AIDKit(Purifying):
     def learn(self, net: nn.Module, x: Tensor, y: Tensor, seed: int) -> dict[str, Tensor]:
         adversary = Direct("pgd", PGD(steps=10, step_size=self.step_size), loss=cross_entropy)
         untrained = self._purifier(net, self._discriminator(seed))
-        learnt = untrained.fit(x, y, adversary=adversary, space=Linf(self.reach), epochs=self.epochs, seed=seed)
+        learnt = untrained.fit(
+            x, y, adversary=adversary, space=Linf(self.reach), epochs=self.epochs, seed=seed
+        )
         return gathered(discriminator=learnt.discriminator)
 
     def defend(self, net: nn.Module, weights: Mapping[str, Tensor]) -> AIDPurifier:

@@ -5,26 +5,34 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-from saddlepoint.attack.apgd import APGD
-from saddlepoint.attack.loss import cross_entropy
-from saddlepoint.attack.pgd import PGD
+from saddlepoint.attacks.apgd import APGD
+from saddlepoint.attacks.losses import cross_entropy
+from saddlepoint.attacks.pgd import PGD
 from saddlepoint.data import load_data
-from saddlepoint.defense import Defense, Plain
+from saddlepoint.defenses import Defense, Plain
 from saddlepoint.describe import describe
-from saddlepoint.game import Adversary, Direct, GreedyModelSpace, Stand, Transfer, evaluate
+from saddlepoint.evaluation import (
+    Adversary,
+    Direct,
+    FixedPoints,
+    GreedyModelSpace,
+    Transfer,
+    evaluate,
+)
 from saddlepoint.gradients import Backprop, EoT
-from saddlepoint.train.rebuild import one_thread
+from saddlepoint.training.rebuild import one_thread
 from saddlepoint.zoo.embedded.base import Kit
 from saddlepoint.zoo.models import Entry, Measured, entry, keep, load
 
 
 def make(kit: Kit, folder: str | Path, *, seed: int = 0) -> Entry:
-    """The kit's defence trained and measured; weights, if it has any, and record are written into `folder`.
+    """The kit's defense trained and measured; weights, if it has any, and record are written into `folder`.
 
     The same kit, seed and machine give the same weights to the last bit.
     """
     with one_thread():
-        net, data = load(kit.base), load_data("digits", split="train")
+        net = load(kit.base)
+        data = load_data("digits", split="train")
         weights = kit.learn(net, data.x, data.y, seed)
         measured = measure(kit, kit.defend(net, weights), seed=seed)
     record = Entry(
@@ -44,10 +52,23 @@ def make(kit: Kit, folder: str | Path, *, seed: int = 0) -> Entry:
 
 def measure(kit: Kit, defense: Defense, *, seed: int = 0) -> Measured:
     """Accuracy on the first test digits, by adversary; a refusal counts as right."""
-    data, threat = load_data("digits", n=kit.measured_on), kit.threat()
-    outcomes = evaluate(defense, adversaries(kit, defense), data.x, data.y, threat=threat, seed=seed, batch_size=kit.measured_on)
+    data = load_data("digits", n=kit.measured_on)
+    threat = kit.threat()
+    outcomes = evaluate(
+        defense,
+        adversaries(kit, defense),
+        data.x,
+        data.y,
+        threat=threat,
+        seed=seed,
+        batch_size=kit.measured_on,
+    )
     accuracy = dict(zip(outcomes.adversaries, outcomes.accuracy()[:, 0].tolist(), strict=True))
-    refused = {"clean, refused": float(outcomes.episodes[0].rejected[0].mean())} if defense.rejects else {}
+    refused = (
+        {"clean, refused": float(outcomes.episodes[0].rejected[0].mean())}
+        if defense.rejects
+        else {}
+    )
     return Measured(
         data="digits, test",
         n=len(data),
@@ -60,13 +81,22 @@ def measure(kit: Kit, defense: Defense, *, seed: int = 0) -> Measured:
 
 
 def adversaries(kit: Kit, defense: Defense) -> tuple[Adversary, ...]:
-    """Nobody, who attacks the network alone, and who knows the defence."""
+    """Nobody, who attacks the network alone, and who knows the defense."""
     assert defense.static is not None
     pgd = Direct("pgd-40", PGD(steps=40), loss=cross_entropy)
     transfer = Transfer(pgd, Plain(defense.static))
     if defense.memory != "none":
         inner = Direct(f"pgd-{kit.attack_steps}", PGD(steps=kit.attack_steps), loss=cross_entropy)
-        return Stand(), transfer, GreedyModelSpace(f"gmsa-{kit.rounds}", inner, rounds=kit.rounds)
+        return (
+            FixedPoints(),
+            transfer,
+            GreedyModelSpace(f"gmsa-{kit.rounds}", inner, rounds=kit.rounds),
+        )
     estimator = EoT(2) if defense.random else Backprop()
-    whole = Direct(f"apgd-{kit.attack_steps}", APGD(steps=kit.attack_steps), rules=kit.rules(), estimator=estimator)
-    return Stand(), transfer, whole
+    whole = Direct(
+        f"apgd-{kit.attack_steps}",
+        APGD(steps=kit.attack_steps),
+        rules=kit.rules(),
+        estimator=estimator,
+    )
+    return FixedPoints(), transfer, whole

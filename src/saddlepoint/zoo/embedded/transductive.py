@@ -1,4 +1,4 @@
-"""Six defences that learn at test time on the digits (Chen et al. 2022).
+"""Six defenses that learn at test time on the digits (Chen et al. 2022).
 
 Settings are those of their papers for MNIST, or for CIFAR-10 where there are none; lengths are scaled to the digits' radius, and
 networks and numbers of images to 1297 training digits.
@@ -14,13 +14,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.attack.pgd import PGD
-from saddlepoint.attack.space import Linf
+from saddlepoint.attacks.pgd import PGD
+from saddlepoint.attacks.spaces import Linf
 from saddlepoint.data import Data, load_data
-from saddlepoint.defense import Defense
-from saddlepoint.game import Control, Threat
-from saddlepoint.train.recipe import unchanged
-from saddlepoint.train.recipes import recipe
+from saddlepoint.defenses import Defense
+from saddlepoint.evaluation import BatchControl, Threat
+from saddlepoint.training.recipe import unchanged
+from saddlepoint.training.recipes import recipe
 from saddlepoint.zoo.embedded.base import RADIUS, Kit
 from saddlepoint.zoo.nets.dann import digits_two_heads
 from saddlepoint.zoo.nets.lenet import lenet
@@ -75,13 +75,22 @@ class RMCKit(Kit):
     name: str = "digits-rmc"
     base: str = "digits-resnet"
     measured_on: int = 6
-    neighbours: int = 128
+    neighbors: int = 128
     tuning: Tuning = field(default_factory=lambda: Tuning(epochs=10, rate=2e-4))
     attack: PGD = field(default_factory=lambda: PGD(steps=40, step_size=0.01 / 0.3 * RADIUS))
     kind: ClassVar[type[Defense]] = RMC
 
     def learn(self, net: nn.Module, x: Tensor, y: Tensor, seed: int) -> dict[str, Tensor]:
-        library = Library.build(net, x, y, space=Linf(RADIUS), attack=self.attack, copies=1, augment=unchanged, seed=seed)
+        library = Library.build(
+            net,
+            x,
+            y,
+            space=Linf(RADIUS),
+            attack=self.attack,
+            copies=1,
+            augment=unchanged,
+            seed=seed,
+        )
         return {"attacked": (255 * library.x[library.clean :]).round().to(torch.uint8)}
 
     def defend(self, net: nn.Module, weights: Mapping[str, Tensor]) -> RMC:
@@ -90,10 +99,15 @@ class RMCKit(Kit):
         # In double precision, then rounded: the library must not depend on how many threads add up.
         exact = copy.deepcopy(net).double()
         seen = features(exact, whole.double(), penultimate(exact)).to(whole)
-        return RMC(net, Library(whole, known.y.repeat(2), seen, len(known)), neighbours=self.neighbours, tuning=self.tuning)
+        return RMC(
+            net,
+            Library(whole, known.y.repeat(2), seen, len(known)),
+            neighbors=self.neighbors,
+            tuning=self.tuning,
+        )
 
     def threat(self) -> Threat:
-        return Threat(Linf(self.radius), coins="fixed")
+        return Threat(Linf(self.radius), randomness="fixed")
 
 
 @dataclass(frozen=True)
@@ -102,7 +116,9 @@ class DANNKit(Kit):
 
     name: str = "digits-dann"
     base: str = "digits-two-heads"
-    training: DomainTraining = field(default_factory=lambda: DomainTraining(build=digits_two_heads, batch_size=64))
+    training: DomainTraining = field(
+        default_factory=lambda: DomainTraining(build=digits_two_heads, batch_size=64)
+    )
     kind: ClassVar[type[Defense]] = DANN
 
     def defend(self, net: nn.Module, weights: Mapping[str, Tensor]) -> DANN:  # noqa: ARG002
@@ -110,7 +126,7 @@ class DANNKit(Kit):
         return DANN(net, known.x, known.y, training=self.training)
 
     def threat(self) -> Threat:
-        return Threat(Linf(self.radius), coins="fixed")
+        return Threat(Linf(self.radius), randomness="fixed")
 
 
 @dataclass(frozen=True)
@@ -141,14 +157,16 @@ class URejectronKit(Kit):
     draws: int = 2
     share: float = 0.5
     known: int = 128  # training digits
-    training: Distinguishing = field(default_factory=lambda: Distinguishing(build=digits_domains, epochs=15))
+    training: Distinguishing = field(
+        default_factory=lambda: Distinguishing(build=digits_domains, epochs=15)
+    )
     kind: ClassVar[type[Defense]] = URejectron
 
     def defend(self, net: nn.Module, weights: Mapping[str, Tensor]) -> URejectron:  # noqa: ARG002
         return URejectron(net, training_digits().x[: self.known], training=self.training)
 
     def threat(self) -> Threat:
-        return Threat(Linf(self.radius), draws=self.draws, control=Control(self.share))
+        return Threat(Linf(self.radius), draws=self.draws, batch_control=BatchControl(self.share))
 
 
 def digits_domains() -> nn.Module:
@@ -160,4 +178,11 @@ def training_digits() -> Data:
     return load_data("digits", split="train")
 
 
-TRANSDUCTIVE: tuple[Kit, ...] = (DENTKit(), TENTKit(), RMCKit(), DANNKit(), TADVKit(), URejectronKit())
+TRANSDUCTIVE: tuple[Kit, ...] = (
+    DENTKit(),
+    TENTKit(),
+    RMCKit(),
+    DANNKit(),
+    TADVKit(),
+    URejectronKit(),
+)

@@ -29,27 +29,40 @@ def attach_exits(
     no gradient; the input still does. Without it network and heads are trained together, and the network is the one given.
     """
     if not heads:
-        raise ValueError("attach_exits was given no layer. Name at least one, such as {'layer3': None}.")
+        raise ValueError(
+            "attach_exits was given no layer. Name at least one, such as {'layer3': None}."
+        )
     refuse_unknown(net, heads)
     missing = [name for name, head in heads.items() if head is None]
     if missing and example is None:
-        raise ValueError(f"no head was given for {missing}: pass example=x[:1], an input by which to size them, or give the heads.")
+        raise ValueError(
+            f"no head was given for {missing}: pass example=x[:1], an input by which to size them, or give the heads."
+        )
     built = dict(heads)
     if example is not None and missing:
         built.update(_default_heads(net, missing, example))
-    attached = Attached(copy.deepcopy(net) if freeze else net, cast(Mapping[str, nn.Module], built), frozen=freeze)
+    attached = Attached(
+        copy.deepcopy(net) if freeze else net, cast(Mapping[str, nn.Module], built), frozen=freeze
+    )
     if example is not None:
         with torch.no_grad():
-            copy.deepcopy(attached).eval()(example)  # of a copy: modes and statistics stay as they are
+            copy.deepcopy(attached).eval()(
+                example
+            )  # of a copy: modes and statistics stay as they are
     return attached
 
 
 class Attached(nn.Module):
     """A network whose forward gives the logits of every head, in the order in which their layers are reached, and its own last."""
 
-    def __init__(self, net: nn.Module, heads: Mapping[str, nn.Module], *, frozen: bool = False) -> None:
+    def __init__(
+        self, net: nn.Module, heads: Mapping[str, nn.Module], *, frozen: bool = False
+    ) -> None:
         super().__init__()
-        self.net, self.names, self.heads, self.frozen = net, tuple(heads), nn.ModuleList(heads.values()), frozen
+        self.net = net
+        self.names = tuple(heads)
+        self.heads = nn.ModuleList(heads.values())
+        self.frozen = frozen
         if frozen:
             net.requires_grad_(False).eval()
 
@@ -64,7 +77,8 @@ class Attached(nn.Module):
         return self
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        heads, exits = dict(zip(self.names, self.heads, strict=True)), dict[str, Tensor]()
+        heads = dict(zip(self.names, self.heads, strict=True))
+        exits = dict[str, Tensor]()
 
         def answer(name: str, given: Tensor, features: Tensor) -> None:  # noqa: ARG001
             refuse_twice(name, exits)
@@ -83,13 +97,16 @@ def _of_equal_classes(exits: Mapping[str, Tensor]) -> list[Tensor]:
             raise ValueError(f"{name!r} answers {found}, expected logits [N, C].")
     classes = {name: logits.shape[1] for name, logits in exits.items()}
     if len(set(classes.values())) > 1:
-        raise ValueError(f"exits must agree on the number of classes, found {classes}. Give those heads another last layer.")
+        raise ValueError(
+            f"exits must agree on the number of classes, found {classes}. Give those heads another last layer."
+        )
     return list(exits.values())
 
 
 def _default_heads(net: nn.Module, names: list[str], example: Tensor) -> dict[str, nn.Module]:
     """Sized by one pass, in eval mode, of a copy."""
-    probe, features = copy.deepcopy(net).eval(), dict[str, Tensor]()
+    probe = copy.deepcopy(net).eval()
+    features = dict[str, Tensor]()
 
     def note(name: str, given: Tensor, out: Tensor) -> None:  # noqa: ARG001
         features[name] = out
@@ -110,7 +127,9 @@ def linear_head(name: str, features: Tensor, classes: int) -> nn.Module:
             "Give it a head."
         )
     width = features.shape[1] if features.ndim == 4 else features.shape[-1]
-    return nn.Sequential(Pooled(), nn.Linear(width, classes, device=features.device, dtype=features.dtype))
+    return nn.Sequential(
+        Pooled(), nn.Linear(width, classes, device=features.device, dtype=features.dtype)
+    )
 
 
 class Pooled(nn.Module):

@@ -34,10 +34,18 @@ def multiply_adds(net: nn.Module, example: Tensor) -> tuple[int, ...]:
     with torch.enable_grad(), counter:
         out = probe(example.detach().requires_grad_())
     exits = [out] if isinstance(out, Tensor) else list(out)
-    return tuple(_cost(k, logits, answered) // (2 * len(example)) for k, logits in enumerate(exits, start=1))
+    return tuple(
+        _cost(k, logits, answered) // (2 * len(example)) for k, logits in enumerate(exits, start=1)
+    )
 
 
-def _attention_operations(q: Sequence[int], k: Sequence[int], v: Sequence[int], *rest: object, **options: object) -> int:  # noqa: ARG001
+def _attention_operations(
+    q: Sequence[int],
+    k: Sequence[int],
+    v: Sequence[int],
+    *rest: object,  # noqa: ARG001
+    **options: object,  # noqa: ARG001
+) -> int:
     """Two per multiply-add of Q K^T and of the weights times V, from the shapes [N, heads, tokens, d]."""
     return 2 * math.prod(q[:3]) * k[2] * (q[3] + v[3])
 

@@ -1,11 +1,18 @@
-"""Networks that the zoo's models and defences stand on."""
+"""Networks that the zoo's models and defenses stand on."""
 
 from saddlepoint.zoo.nets.dann import DANNNet, dann_cifar, dann_mnist
 from saddlepoint.zoo.nets.deq import ConvDEQNet, DenseDEQNet
 from saddlepoint.zoo.nets.digits import DigitsCNN
 from saddlepoint.zoo.nets.equilibrium import Equilibrium
 from saddlepoint.zoo.nets.lenet import lenet
-from saddlepoint.zoo.nets.mdeq import MDEQNet, mdeq_cifar, mdeq_digits, mdeq_large, mdeq_mnist, mdeq_xl
+from saddlepoint.zoo.nets.mdeq import (
+    MDEQNet,
+    mdeq_cifar,
+    mdeq_digits,
+    mdeq_large,
+    mdeq_mnist,
+    mdeq_xl,
+)
 from saddlepoint.zoo.nets.monotone import MonotoneNet
 from saddlepoint.zoo.nets.msdnet import l2w_den, msdnet
 from saddlepoint.zoo.nets.normalize import Normalize

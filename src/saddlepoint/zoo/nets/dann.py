@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from saddlepoint.zoo.nets.normalize import Normalize
 from saddlepoint.zoo.nets.resnet import stages
-from saddlepoint.zoo.nets.staged import MEAN, STD, conv_bn_relu, normalised_stem, pooled_head
+from saddlepoint.zoo.nets.staged import MEAN, STD, conv_bn_relu, normalized_stem, pooled_head
 
 
 class Heads(NamedTuple):
@@ -28,7 +28,9 @@ class DANNNet(nn.Module):
 
     def __init__(self, encoder: nn.Module, predictor: nn.Module, discriminator: nn.Module) -> None:
         super().__init__()
-        self.encoder, self.predictor, self.discriminator = encoder, predictor, discriminator
+        self.encoder = encoder
+        self.predictor = predictor
+        self.discriminator = discriminator
 
     def forward(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.predictor(self.encoder(x)))
@@ -54,7 +56,9 @@ class _Reverse(torch.autograd.Function):
         return -ctx.alpha * grads[0], None
 
 
-def dann_mnist(width: int = 64, hidden: int = 256, *, side: int = 28, kernel: int = 5, padding: int = 0) -> DANNNet:
+def dann_mnist(
+    width: int = 64, hidden: int = 256, *, side: int = 28, kernel: int = 5, padding: int = 0
+) -> DANNNet:
     """The network of Chen et al. 2022, A.4.1: two pooled convolutions and two more, three and five on top, [N, 1, 28, 28] -> 10.
 
     The first layer has one channel, as in the released code; the paper's table prints three. `side=8, kernel=3, padding=1` with a
@@ -64,9 +68,13 @@ def dann_mnist(width: int = 64, hidden: int = 256, *, side: int = 28, kernel: in
     for _ in range(2):
         side = (side + 2 * padding - kernel + 1) // 2
     if side < 1:
-        raise ValueError("the images are too small for two unpadded convolutions and pools. Give kernel=3 and padding=1.")
+        raise ValueError(
+            "the images are too small for two unpadded convolutions and pools. Give kernel=3 and padding=1."
+        )
     encoder = nn.Sequential(
-        Normalize([0.1307], [0.3015]),  # as the released code has it; the standard deviation of MNIST is 0.3081
+        Normalize(
+            [0.1307], [0.3015]
+        ),  # as the released code has it; the standard deviation of MNIST is 0.3081
         nn.Conv2d(1, width, kernel, padding=padding),
         nn.BatchNorm2d(width),
         nn.MaxPool2d(2),
@@ -80,7 +88,12 @@ def dann_mnist(width: int = 64, hidden: int = 256, *, side: int = 28, kernel: in
     )
     flat = wide * side**2
     predictor = nn.Sequential(
-        *_convolutions(wide, 3), nn.Flatten(), nn.Linear(flat, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, 10)
+        *_convolutions(wide, 3),
+        nn.Flatten(),
+        nn.Linear(flat, hidden),
+        nn.BatchNorm1d(hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, 10),
     )
     discriminator = nn.Sequential(
         *(layer for _ in range(5) for layer in (nn.Conv2d(wide, wide, 3, padding=1), nn.ReLU())),
@@ -100,12 +113,22 @@ def dann_cifar(width: int = 64, *, in_channels: int = 3, classes: int = 10) -> D
     The paper's table gives the heads 512 input channels; the stage before them has 4 times `width`, 256.
     """
     *first, last = stages(width, (2, 2, 2, 2))
-    encoder = nn.Sequential(normalised_stem(conv_bn_relu(in_channels, width), MEAN, STD), *first)
+    encoder = nn.Sequential(normalized_stem(conv_bn_relu(in_channels, width), MEAN, STD), *first)
     predictor = nn.Sequential(last, pooled_head(8 * width, classes))
-    return DANNNet(encoder, predictor, nn.Sequential(stages(width, (2, 2, 2, 2))[-1], pooled_head(8 * width, 2)))
+    return DANNNet(
+        encoder,
+        predictor,
+        nn.Sequential(stages(width, (2, 2, 2, 2))[-1], pooled_head(8 * width, 2)),
+    )
 
 
 def _convolutions(channels: int, count: int) -> list[nn.Module]:
     return [
-        layer for _ in range(count) for layer in (nn.Conv2d(channels, channels, 3, padding=1), nn.BatchNorm2d(channels), nn.ReLU())
+        layer
+        for _ in range(count)
+        for layer in (
+            nn.Conv2d(channels, channels, 3, padding=1),
+            nn.BatchNorm2d(channels),
+            nn.ReLU(),
+        )
     ]

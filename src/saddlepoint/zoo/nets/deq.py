@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization
 
-_DEPTH = 3  # k below: within a sixth of the norm for random weights, at the cost of a few small products
+_DEPTH = (
+    3  # k below: within a sixth of the norm for random weights, at the cost of a few small products
+)
 
 
 class DenseDEQNet(nn.Module):
@@ -19,7 +21,14 @@ class DenseDEQNet(nn.Module):
     gain^n ||z*|| of it. With gain = inf nothing is bounded.
     """
 
-    def __init__(self, *, image: tuple[int, int, int] = (1, 8, 8), size: int = 128, classes: int = 10, gain: float = 0.9) -> None:
+    def __init__(
+        self,
+        *,
+        image: tuple[int, int, int] = (1, 8, 8),
+        size: int = 128,
+        classes: int = 10,
+        gain: float = 0.9,
+    ) -> None:
         super().__init__()
         self.size = size
         self.inputs = nn.Linear(math.prod(image), size)
@@ -58,14 +67,18 @@ class ConvDEQNet(nn.Module):
         depth, height, width = image
         self.shape = (channels, -(-height // stride), -(-width // stride))
         self.features = nn.Sequential(
-            nn.Conv2d(depth, channels, 3, padding=1), nn.ReLU(), nn.Conv2d(channels, channels, 3, stride=stride, padding=1)
+            nn.Conv2d(depth, channels, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(channels, channels, 3, stride=stride, padding=1),
         )
         self.inner = nn.Sequential(
             _bounded(nn.Conv2d(channels, channels, 3, padding=1), gain),
             nn.ReLU(),
             _bounded(nn.Conv2d(channels, channels, 3, padding=1, bias=False), gain),
         )
-        self.outputs = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(16 * channels, classes))
+        self.outputs = nn.Sequential(
+            nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(16 * channels, classes)
+        )
 
     def inject(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.features(x).flatten(1))
@@ -94,15 +107,20 @@ class Bounded(nn.Module):
         self.gain = gain
 
     def forward(self, v: Tensor) -> Tensor:
-        matrix, area = v.flatten(1), math.prod(v.shape[2:])
+        matrix = v.flatten(1)
+        area = math.prod(v.shape[2:])
         gram = matrix @ matrix.T
         for _ in range(_DEPTH - 1):
             gram = gram @ gram
-        largest = gram.abs().sum(1).amax().clamp(min=torch.finfo(v.dtype).tiny)  # the root has no slope at zero
+        largest = (
+            gram.abs().sum(1).amax().clamp(min=torch.finfo(v.dtype).tiny)
+        )  # the root has no slope at zero
         return v / (math.sqrt(area) * largest ** (0.5**_DEPTH) / self.gain).clamp(min=1)
 
 
 def _bounded(layer: nn.Module, gain: float) -> nn.Module:
     if not gain > 0:
-        raise ValueError(f"the gain of an equilibrium network must be positive, got {gain}. Below 1 an equilibrium is certain.")
+        raise ValueError(
+            f"the gain of an equilibrium network must be positive, got {gain}. Below 1 an equilibrium is certain."
+        )
     return register_parametrization(layer, "weight", Bounded(gain))

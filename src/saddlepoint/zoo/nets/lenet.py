@@ -5,7 +5,9 @@ from __future__ import annotations
 from torch import nn
 
 
-def lenet(channels: int = 32, hidden: int = 1024, *, side: int = 28, classes: int = 10) -> nn.Sequential:
+def lenet(
+    channels: int = 32, hidden: int = 1024, *, side: int = 28, classes: int = 10
+) -> nn.Sequential:
     """Two 5x5 convolutions, `channels` and twice as many, each halved by a pool, then `hidden` units (Madry et al. 2018).
 
     The penultimate layer is the rectified hidden one. [N, 1, side, side] -> [N, classes]; for 8x8 digits take `side=8`.

@@ -22,7 +22,7 @@ class MDEQNet(nn.Module):
 
     f(z; x) = fuse(block_1(z_1, inject(x)), block_2(z_2, 0), ...): one residual block per resolution, then every resolution receives
     the sum of all. The image enters at the highest resolution only. This is the network of Yang, Pang & Liu 2022 as they released
-    it, who do not normalise pixels: `mdeq_large`, `mdeq_xl`.
+    it, who do not normalize pixels: `mdeq_large`, `mdeq_xl`.
 
     u holds the injected features and, behind them, one factor per channel: 1, or in training mode 0 with probability `dropout` and
     1 / (1 - dropout) otherwise, the same for all steps of a forward pass (variational dropout).
@@ -33,7 +33,9 @@ class MDEQNet(nn.Module):
         *,
         image: tuple[int, int, int],  # channels, height, width
         channels: Sequence[int],  # of the state, highest resolution first
-        planes: Sequence[int],  # of the bottlenecks in the head, which are four times as wide outside
+        planes: Sequence[
+            int
+        ],  # of the bottlenecks in the head, which are four times as wide outside
         width: int,  # of the last features, before the linear layer
         classes: int = 10,
         dropout: float = 0.0,
@@ -41,18 +43,25 @@ class MDEQNet(nn.Module):
         super().__init__()
         self.shapes = _shapes(image, channels, planes)
         self.sizes = [math.prod(shape) for shape in self.shapes]
-        self.channels, self.dropout = list(channels), dropout
+        self.channels = list(channels)
+        self.dropout = dropout
         first = channels[0]
-        self.stem = nn.Sequential(*_rectified(_conv(image[0], first, 3)), *_rectified(_conv(first, first, 3)))
+        self.stem = nn.Sequential(
+            *_rectified(_conv(image[0], first, 3)), *_rectified(_conv(first, first, 3))
+        )
         # With two resolutions the stem is the injection, as in the released code.
-        self.injection = nn.Sequential(*_rectified(_conv(first, first, 1)) if len(channels) > 2 else ())
+        self.injection = nn.Sequential(
+            *_rectified(_conv(first, first, 1)) if len(channels) > 2 else ()
+        )
         self.step = _Step(channels)
         self.classifier = _Classifier(channels, planes, width, classes)
         self.apply(_initialize)
 
     def inject(self, x: Tensor) -> Tensor:
         features = self.injection(self.stem(x)).flatten(1)
-        factors = nn.functional.dropout(features.new_ones(len(x), sum(self.channels)), self.dropout, self.training)
+        factors = nn.functional.dropout(
+            features.new_ones(len(x), sum(self.channels)), self.dropout, self.training
+        )
         return torch.cat([features, factors], 1)
 
     def start(self, u: Tensor) -> Tensor:
@@ -60,7 +69,9 @@ class MDEQNet(nn.Module):
 
     def cell(self, z: Tensor, u: Tensor) -> Tensor:
         injected, factors = torch.split(u, [self.sizes[0], sum(self.channels)], 1)
-        factors_of = [factor[:, :, None, None] for factor in torch.split(factors, self.channels, 1)]  # [N, C_i, 1, 1] each
+        factors_of = [
+            factor[:, :, None, None] for factor in torch.split(factors, self.channels, 1)
+        ]  # [N, C_i, 1, 1] each
         states = self.step(self._split(z), injected.view(-1, *self.shapes[0]), factors_of)
         return torch.cat([state.flatten(1) for state in states], 1)
 
@@ -68,17 +79,32 @@ class MDEQNet(nn.Module):
         return cast(Tensor, self.classifier(self._split(z)))
 
     def _split(self, z: Tensor) -> list[Tensor]:  # [N, D] -> [N, C_i, H_i, W_i] each
-        return [part.view(-1, *shape) for part, shape in zip(torch.split(z, self.sizes, 1), self.shapes, strict=True)]
+        return [
+            part.view(-1, *shape)
+            for part, shape in zip(torch.split(z, self.sizes, 1), self.shapes, strict=True)
+        ]
 
 
 def mdeq_large() -> MDEQNet:
-    """11 097 438 parameters for 32x32 colour images; the state has 61 440 numbers."""
-    return MDEQNet(image=(3, 32, 32), channels=(32, 64, 128, 256), planes=(14, 28, 56, 112), width=1680, dropout=0.22)
+    """11 097 438 parameters for 32x32 color images; the state has 61 440 numbers."""
+    return MDEQNet(
+        image=(3, 32, 32),
+        channels=(32, 64, 128, 256),
+        planes=(14, 28, 56, 112),
+        width=1680,
+        dropout=0.22,
+    )
 
 
 def mdeq_xl() -> MDEQNet:
-    """48 792 098 parameters for 32x32 colour images; the state has 138 240 numbers."""
-    return MDEQNet(image=(3, 32, 32), channels=(72, 144, 288, 576), planes=(20, 40, 80, 160), width=1800, dropout=0.22)
+    """48 792 098 parameters for 32x32 color images; the state has 138 240 numbers."""
+    return MDEQNet(
+        image=(3, 32, 32),
+        channels=(72, 144, 288, 576),
+        planes=(20, 40, 80, 160),
+        width=1800,
+        dropout=0.22,
+    )
 
 
 def mdeq_digits() -> MDEQNet:
@@ -87,12 +113,12 @@ def mdeq_digits() -> MDEQNet:
 
 
 def mdeq_mnist() -> MDEQNet:
-    """Three resolutions for 28x28 grey images."""
+    """Three resolutions for 28x28 gray images."""
     return MDEQNet(image=(1, 28, 28), channels=(8, 16, 32), planes=(4, 8, 16), width=128)
 
 
 def mdeq_cifar() -> MDEQNet:
-    """Three resolutions for 32x32 colour images."""
+    """Three resolutions for 32x32 color images."""
     return MDEQNet(image=(3, 32, 32), channels=(16, 32, 64), planes=(8, 16, 32), width=256)
 
 
@@ -105,20 +131,34 @@ class _Step(nn.Module):
         pairs = [(j, i) for i in range(len(channels)) for j in range(len(channels)) if i != j]
         self.paths = nn.ModuleDict({f"{j}-{i}": _path(channels, j, i) for j, i in pairs})
         self.after = nn.ModuleList(
-            [nn.Sequential(nn.ReLU(), weight_norm(_conv(c, c, 1)), nn.GroupNorm(_GROUPS // 2, c, affine=False)) for c in channels]
+            [
+                nn.Sequential(
+                    nn.ReLU(),
+                    weight_norm(_conv(c, c, 1)),
+                    nn.GroupNorm(_GROUPS // 2, c, affine=False),
+                )
+                for c in channels
+            ]
         )
 
-    def forward(self, states: list[Tensor], injected: Tensor, factors: list[Tensor]) -> list[Tensor]:
+    def forward(
+        self, states: list[Tensor], injected: Tensor, factors: list[Tensor]
+    ) -> list[Tensor]:
         injections = [injected] + [torch.zeros_like(state) for state in states[1:]]
-        states = [block(*given) for block, *given in zip(self.blocks, states, injections, factors, strict=True)]
+        states = [
+            block(*given)
+            for block, *given in zip(self.blocks, states, injections, factors, strict=True)
+        ]
         return [after(self._fused(states, i)) for i, after in enumerate(self.after)]
 
     def _fused(self, states: list[Tensor], i: int) -> Tensor:
-        return torch.stack([state if j == i else self.paths[f"{j}-{i}"](state) for j, state in enumerate(states)]).sum(0)
+        return torch.stack(
+            [state if j == i else self.paths[f"{j}-{i}"](state) for j, state in enumerate(states)]
+        ).sum(0)
 
 
 class _Block(nn.Module):
-    """norm(relu(z + norm(factor conv(relu(norm(conv(z)))) + injected))); both convolutions are weight-normalised."""
+    """norm(relu(z + norm(factor conv(relu(norm(conv(z)))) + injected))); both convolutions are weight-normalized."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -129,7 +169,8 @@ class _Block(nn.Module):
             nn.ReLU(),
             weight_norm(_conv(inside, channels, 3)),
         )
-        self.before, self.after = nn.GroupNorm(_GROUPS, channels), nn.GroupNorm(_GROUPS, channels)
+        self.before = nn.GroupNorm(_GROUPS, channels)
+        self.after = nn.GroupNorm(_GROUPS, channels)
 
     def forward(self, z: Tensor, injected: Tensor, factor: Tensor) -> Tensor:
         change = self.before(factor * self.inner(z) + injected)
@@ -137,8 +178,9 @@ class _Block(nn.Module):
 
 
 def _path(channels: Sequence[int], source: int, target: int) -> nn.Module:
-    """From one resolution to another: up by nearest neighbours, down by convolutions with stride 2, which change channels last."""
-    c, wanted = channels[source], channels[target]
+    """From one resolution to another: up by nearest neighbors, down by convolutions with stride 2, which change channels last."""
+    c = channels[source]
+    wanted = channels[target]
     if source > target:
         up = nn.Upsample(scale_factor=2 ** (source - target), mode="nearest")
         return nn.Sequential(_conv(c, wanted, 1), nn.GroupNorm(_GROUPS, wanted), up)
@@ -151,17 +193,28 @@ def _path(channels: Sequence[int], source: int, target: int) -> nn.Module:
 class _Classifier(nn.Module):
     """y_{i+1} = bottleneck_{i+1}(z_{i+1}) + down(y_i) from high to low resolution, then pooled and read linearly."""
 
-    def __init__(self, channels: Sequence[int], planes: Sequence[int], width: int, classes: int) -> None:
+    def __init__(
+        self, channels: Sequence[int], planes: Sequence[int], width: int, classes: int
+    ) -> None:
         super().__init__()
         outside = [_HEAD_EXPANSION * p for p in planes]
-        self.bottlenecks = nn.ModuleList([_Bottleneck(c, p) for c, p in zip(channels, planes, strict=True)])
-        self.down = nn.ModuleList([nn.Sequential(*_rectified(_conv(a, b, 3, stride=2, bias=True))) for a, b in pairwise(outside)])
+        self.bottlenecks = nn.ModuleList(
+            [_Bottleneck(c, p) for c, p in zip(channels, planes, strict=True)]
+        )
+        self.down = nn.ModuleList(
+            [
+                nn.Sequential(*_rectified(_conv(a, b, 3, stride=2, bias=True)))
+                for a, b in pairwise(outside)
+            ]
+        )
         self.last = nn.Sequential(*_rectified(_conv(outside[-1], width, 1, bias=True)))
         self.linear = nn.Linear(width, classes)
 
     def forward(self, states: list[Tensor]) -> Tensor:
         y = self.bottlenecks[0](states[0])
-        for bottleneck, down, state in zip(self.bottlenecks[1:], self.down, states[1:], strict=True):
+        for bottleneck, down, state in zip(
+            self.bottlenecks[1:], self.down, states[1:], strict=True
+        ):
             y = bottleneck(state) + down(y)
         return cast(Tensor, self.linear(self.last(y).mean((2, 3))))
 
@@ -188,7 +241,9 @@ class _Bottleneck(nn.Module):
         return cast(Tensor, (self.project(z) + self.long(z)).relu())
 
 
-def _conv(inside: int, outside: int, kernel: int, *, stride: int = 1, bias: bool = False) -> nn.Conv2d:
+def _conv(
+    inside: int, outside: int, kernel: int, *, stride: int = 1, bias: bool = False
+) -> nn.Conv2d:
     return nn.Conv2d(inside, outside, kernel, stride=stride, padding=kernel // 2, bias=bias)
 
 
@@ -197,7 +252,7 @@ def _rectified(conv: nn.Conv2d) -> tuple[nn.Module, ...]:
 
 
 def _initialize(module: nn.Module) -> None:
-    """Convolutions start at 0.01 times normal noise, but weight-normalised ones where PyTorch starts them.
+    """Convolutions start at 0.01 times normal noise, but weight-normalized ones where PyTorch starts them.
 
     The released code fills the derived weight of those, which is computed anew from direction and length before it is used.
     """
@@ -207,7 +262,9 @@ def _initialize(module: nn.Module) -> None:
             nn.init.normal_(module.bias, 0, 0.01)
 
 
-def _shapes(image: tuple[int, int, int], channels: Sequence[int], planes: Sequence[int]) -> list[tuple[int, int, int]]:
+def _shapes(
+    image: tuple[int, int, int], channels: Sequence[int], planes: Sequence[int]
+) -> list[tuple[int, int, int]]:
     _, height, width = image
     if len(channels) < 2 or len(planes) != len(channels) or any(c % _GROUPS for c in channels):
         raise ValueError(

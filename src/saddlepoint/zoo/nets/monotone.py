@@ -31,10 +31,14 @@ class MonotoneNet(nn.Module):
     ) -> None:
         super().__init__()
         if not m > 0:
-            raise ValueError(f"MonotoneNet needs m > 0, got m={m}: otherwise nothing promises an equilibrium.")
-        self.size, self.m = size, m
+            raise ValueError(
+                f"MonotoneNet needs m > 0, got m={m}: otherwise nothing promises an equilibrium."
+            )
+        self.size = size
+        self.m = m
         self.normalize = Normalize(mean, std)
-        self.inputs, self.outputs = nn.Linear(math.prod(image), size), nn.Linear(size, classes)
+        self.inputs = nn.Linear(math.prod(image), size)
+        self.outputs = nn.Linear(size, classes)
         self.A, self.B = (nn.Linear(size, size, bias=False).weight for _ in range(2))
 
     @classmethod
@@ -53,11 +57,20 @@ class MonotoneNet(nn.Module):
     ) -> MonotoneNet:
         """The network of trained tensors, in eval mode and in their type: A [R, D], B [D, D], U [D, K], u [D], C [C, D], c [C].
 
-        Pixels x are normalised to (x - mean) / std per channel, then flattened to K numbers.
+        Pixels x are normalized to (x - mean) / std per channel, then flattened to K numbers.
         """
-        size, inputs, classes = A.shape[-1], U.shape[-1], C.shape[0]
+        size = A.shape[-1]
+        inputs = U.shape[-1]
+        classes = C.shape[0]
         found = [tuple(t.shape) for t in (A, B, U, u, C, c)]
-        wanted = [(len(A), size), (size, size), (size, inputs), (size,), (classes, size), (classes,)]
+        wanted = [
+            (len(A), size),
+            (size, size),
+            (size, inputs),
+            (size,),
+            (classes, size),
+            (classes,),
+        ]
         if found != wanted:
             raise ValueError(
                 f"expected A [R, D], B [D, D], U [D, K], u [D], C [C, D] and c [C], here {wanted}, found {found}. "

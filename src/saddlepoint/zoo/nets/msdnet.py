@@ -12,7 +12,15 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.zoo.nets.staged import MEAN, STD, Staged, bottlenecked, conv_bn_relu, normalised_stem, strided_head
+from saddlepoint.zoo.nets.staged import (
+    MEAN,
+    STD,
+    Staged,
+    bottlenecked,
+    conv_bn_relu,
+    normalized_stem,
+    strided_head,
+)
 
 
 def msdnet(
@@ -37,9 +45,14 @@ def msdnet(
     growth. After each third of the layers the finest scale is dropped, and 1x1 convolutions halve the channels of the others.
     `channels=4, growth=2, head_width=16` is a small version.
     """
-    last_layers = list(accumulate([base, *(step * k + 1 if growing else step for k in range(1, exits))]))
+    last_layers = list(
+        accumulate([base, *(step * k + 1 if growing else step for k in range(1, exits))])
+    )
     third = math.ceil(last_layers[-1] / len(factors))
-    stages, heads, layers, scales = [], [], list[nn.Module](), range(len(factors))
+    stages = []
+    heads = []
+    layers = list[nn.Module]()
+    scales = range(len(factors))
     width = channels  # of scale s: times factors[s]
     for number in range(last_layers[-1]):
         kept = range(number // third, len(factors))
@@ -47,12 +60,17 @@ def msdnet(
         width += growth
         if kept != scales:
             layers.append(_Halved(width, factors, kept))
-            width, scales = width // 2, kept
+            width = width // 2
+            scales = kept
         if number + 1 in last_layers:
             stages.append(nn.Sequential(*layers))
-            heads.append(nn.Sequential(_Coarsest(), *strided_head(width * factors[-1], classes, head_width)))
+            heads.append(
+                nn.Sequential(_Coarsest(), *strided_head(width * factors[-1], classes, head_width))
+            )
             layers = []
-    return Staged(normalised_stem(_Scales(in_channels, channels, factors), mean, std), stages, heads)
+    return Staged(
+        normalized_stem(_Scales(in_channels, channels, factors), mean, std), stages, heads
+    )
 
 
 def l2w_den(
@@ -85,7 +103,10 @@ class _Scales(nn.Module):
     def __init__(self, in_channels: int, channels: int, factors: Sequence[int]) -> None:
         super().__init__()
         widths = [in_channels, *(channels * factor for factor in factors)]
-        self.down = nn.ModuleList(conv_bn_relu(widths[s], widths[s + 1], stride=1 if s == 0 else 2) for s in range(len(factors)))
+        self.down = nn.ModuleList(
+            conv_bn_relu(widths[s], widths[s + 1], stride=1 if s == 0 else 2)
+            for s in range(len(factors))
+        )
 
     def forward(self, x: Tensor) -> list[Tensor]:
         scales = []
@@ -101,15 +122,20 @@ class _Layer(nn.Module):
     `scales` are those that come in, `kept` those that go out; both end with the coarsest. The finest one's growth is all its own.
     """
 
-    def __init__(self, width: int, growth: int, factors: Sequence[int], scales: range, kept: range) -> None:
+    def __init__(
+        self, width: int, growth: int, factors: Sequence[int], scales: range, kept: range
+    ) -> None:
         super().__init__()
         self.first = kept.start - scales.start
-        self.same, self.down = nn.ModuleList(), nn.ModuleDict()
+        self.same = nn.ModuleList()
+        self.down = nn.ModuleDict()
         for k, s in enumerate(kept, start=self.first):
             share = growth * factors[s] // (1 if s == scales.start else 2)
             self.same.append(bottlenecked(width * factors[s], share, factors[s]))
             if s > scales.start:
-                self.down[str(k)] = bottlenecked(width * factors[s - 1], share, factors[s - 1], stride=2)
+                self.down[str(k)] = bottlenecked(
+                    width * factors[s - 1], share, factors[s - 1], stride=2
+                )
 
     def forward(self, z: list[Tensor]) -> list[Tensor]:
         return [self._grown(z, k, same) for k, same in enumerate(self.same, start=self.first)]
@@ -124,7 +150,9 @@ class _Halved(nn.Module):
 
     def __init__(self, width: int, factors: Sequence[int], scales: range) -> None:
         super().__init__()
-        self.each = nn.ModuleList(conv_bn_relu(width * factors[s], width // 2 * factors[s], kernel=1) for s in scales)
+        self.each = nn.ModuleList(
+            conv_bn_relu(width * factors[s], width // 2 * factors[s], kernel=1) for s in scales
+        )
 
     def forward(self, z: list[Tensor]) -> list[Tensor]:
         return [halve(features) for halve, features in zip(self.each, z, strict=True)]

@@ -1,4 +1,4 @@
-"""Normalisation as the first layer of a network, so that attacks and perturbation sets stay in pixels."""
+"""Normalization as the first layer of a network, so that attacks and perturbation sets stay in pixels."""
 
 from __future__ import annotations
 

@@ -11,7 +11,14 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.zoo.nets.staged import MEAN, STD, bottlenecked, conv_bn_relu, normalised_stem, strided_head
+from saddlepoint.zoo.nets.staged import (
+    MEAN,
+    STD,
+    bottlenecked,
+    conv_bn_relu,
+    normalized_stem,
+    strided_head,
+)
 
 
 def ranet(
@@ -32,13 +39,21 @@ def ranet(
     head_width=16` is a small version.
     """
     if exits not in (6, 8):
-        raise ValueError(f"the released RANets for small images have 6 or 8 exits, got exits={exits}.")
+        raise ValueError(
+            f"the released RANets for small images have 6 or 8 exits, got exits={exits}."
+        )
     # How fine the sub-networks start: 1 is the coarsest picture, every further one is twice as large.
     scales, factors = ((1, 2, 3), (4, 2, 1)) if exits == 6 else ((1, 2, 3, 3), (4, 2, 1, 1))
-    flows, heads, below = [], [], list[_Block]()
+    flows = []
+    heads = []
+    below = list[_Block]()
     for number, (scale, factor) in enumerate(zip(scales, factors, strict=True), start=1):
-        count, width, blocks = 2 * number, channels * factor, list[_Block]()
-        halving = range(2, count, 2)[number - scale :]  # as often as it takes to end at the coarsest size
+        count = 2 * number
+        width = channels * factor
+        blocks = list[_Block]()
+        halving = range(2, count, 2)[
+            number - scale :
+        ]  # as often as it takes to end at the coarsest size
         reducing = [k * count // scale for k in range(1, scale)]
         for k in range(1, count + 1):
             depth = (step or 2) * k if exits == 6 else step or 4
@@ -47,20 +62,33 @@ def ranet(
                 heads.append(strided_head(block.out, classes, head_width))
             else:
                 low = below[k - 1]
-                block = _Fusion(width, growth * factor, depth, factor, low, halves=k in halving, reduces=k in reducing)
+                block = _Fusion(
+                    width,
+                    growth * factor,
+                    depth,
+                    factor,
+                    low,
+                    halves=k in halving,
+                    reduces=k in reducing,
+                )
             blocks.append(block)
             width = block.out
         flows.append(blocks)
         below = blocks
-    return RANet(normalised_stem(_Pyramid(in_channels, channels, scales, factors), mean, std), flows, heads)
+    return RANet(
+        normalized_stem(_Pyramid(in_channels, channels, scales, factors), mean, std), flows, heads
+    )
 
 
 class RANet(nn.Module):
     """Sub-network i fuses block k with block k of sub-network i - 1 where that has one, and ends its other blocks in an exit."""
 
-    def __init__(self, stem: nn.Module, flows: Iterable[Sequence[nn.Module]], heads: Iterable[nn.Module]) -> None:
+    def __init__(
+        self, stem: nn.Module, flows: Iterable[Sequence[nn.Module]], heads: Iterable[nn.Module]
+    ) -> None:
         super().__init__()
-        self.stem, self.heads = stem, nn.ModuleList(heads)
+        self.stem = stem
+        self.heads = nn.ModuleList(heads)
         self.flows = nn.ModuleList(nn.ModuleList(blocks) for blocks in flows)
 
     @property
@@ -84,13 +112,19 @@ class RANet(nn.Module):
 class _Pyramid(nn.Module):
     """[N, C, H, W] -> the features that each sub-network starts from, the coarsest first, each made of the next finer one."""
 
-    def __init__(self, in_channels: int, channels: int, scales: Sequence[int], factors: Sequence[int]) -> None:
+    def __init__(
+        self, in_channels: int, channels: int, scales: Sequence[int], factors: Sequence[int]
+    ) -> None:
         super().__init__()
         self.down = nn.ModuleList()
-        width, size = in_channels, scales[-1]
+        width = in_channels
+        size = scales[-1]
         for scale, factor in zip(reversed(scales), reversed(factors), strict=True):
-            self.down.append(conv_bn_relu(width, channels * factor, stride=1 if scale == size else 2))
-            width, size = channels * factor, scale
+            self.down.append(
+                conv_bn_relu(width, channels * factor, stride=1 if scale == size else 2)
+            )
+            width = channels * factor
+            size = scale
 
     def forward(self, x: Tensor) -> list[Tensor]:
         features = []
@@ -105,7 +139,8 @@ class _Block(nn.Module):
 
     def __init__(self, width: int, growth: int, depth: int, factor: int) -> None:
         super().__init__()
-        self.widths, self.factor = [width + k * growth for k in range(depth + 1)], factor
+        self.widths = [width + k * growth for k in range(depth + 1)]
+        self.factor = factor
         self.out = self.widths[-1]
         self.last: nn.Module = nn.Identity()
 
@@ -120,7 +155,9 @@ class _Dense(_Block):
 
     def __init__(self, width: int, growth: int, depth: int, factor: int, *, reduces: bool) -> None:
         super().__init__(width, growth, depth, factor)
-        self.layers = nn.ModuleList(bottlenecked(channels, growth, factor) for channels in self.widths[:-1])
+        self.layers = nn.ModuleList(
+            bottlenecked(channels, growth, factor) for channels in self.widths[:-1]
+        )
         self._reduce(self.out, reduces=reduces)
 
     def forward(self, x: Tensor, low: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:  # noqa: ARG002
@@ -137,14 +174,27 @@ class _Fusion(_Block):
     the picture does so in its last layer.
     """
 
-    def __init__(self, width: int, growth: int, depth: int, factor: int, low: _Block, *, halves: bool, reduces: bool) -> None:
+    def __init__(
+        self,
+        width: int,
+        growth: int,
+        depth: int,
+        factor: int,
+        low: _Block,
+        *,
+        halves: bool,
+        reduces: bool,
+    ) -> None:
         super().__init__(width, growth, depth, factor)
         share = max(growth // 4, 1)
         strides = [1] * (depth - 1) + [2 if halves else 1]
         self.layers = nn.ModuleList(
-            bottlenecked(channels, growth - share, factor, stride) for channels, stride in zip(self.widths, strides, strict=False)
+            bottlenecked(channels, growth - share, factor, stride)
+            for channels, stride in zip(self.widths, strides, strict=False)
         )
-        self.up = nn.ModuleList(bottlenecked(channels, share, low.factor) for channels in low.widths[:-1])
+        self.up = nn.ModuleList(
+            bottlenecked(channels, share, low.factor) for channels in low.widths[:-1]
+        )
         self.up.append(conv_bn_relu(low.widths[-1], self.out // 4, kernel=1))
         self._reduce(self.out + self.out // 4, reduces=reduces)
 
@@ -152,7 +202,9 @@ class _Fusion(_Block):
         shown = [x]
         for layer, up, coarse in zip(self.layers, self.up, low, strict=False):
             added = layer(shown[-1])
-            shown.append(torch.cat([_resized(shown[-1], added), _resized(up(coarse), added), added], dim=1))
+            shown.append(
+                torch.cat([_resized(shown[-1], added), _resized(up(coarse), added), added], dim=1)
+            )
         final = torch.cat([shown[-1], _resized(self.up[-1](low[-1]), shown[-1])], dim=1)
         return self.last(final), shown
 

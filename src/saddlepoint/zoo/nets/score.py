@@ -18,7 +18,9 @@ class ScoreNet(nn.Module):
         super().__init__()
         self.begin = nn.Conv2d(channels, width, 3, padding=1)
         self.blocks = nn.ModuleList(_block(width, dilation=2 ** (k % 3)) for k in range(blocks))
-        self.end = nn.Sequential(nn.GroupNorm(1, width), nn.ELU(), nn.Conv2d(width, channels, 3, padding=1))
+        self.end = nn.Sequential(
+            nn.GroupNorm(1, width), nn.ELU(), nn.Conv2d(width, channels, 3, padding=1)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.begin(2 * x - 1)
@@ -29,6 +31,10 @@ class ScoreNet(nn.Module):
 
 def _block(width: int, dilation: int) -> nn.Sequential:
     def half() -> list[nn.Module]:
-        return [nn.GroupNorm(1, width), nn.ELU(), nn.Conv2d(width, width, 3, padding=dilation, dilation=dilation)]
+        return [
+            nn.GroupNorm(1, width),
+            nn.ELU(),
+            nn.Conv2d(width, width, 3, padding=dilation, dilation=dilation),
+        ]
 
     return nn.Sequential(*half(), *half())

@@ -9,15 +9,20 @@ from torch import Tensor, nn
 from saddlepoint.zoo.nets.normalize import Normalize
 
 # Pixels in [0, 1] come out in about [-2, 2], whatever the number of channels; a data set's own figures serve as well.
-MEAN, STD = (0.5,), (0.25,)
+MEAN = (0.5,)
+STD = (0.25,)
 
 
 class Staged(nn.Module):
     """z_0 = stem(x), z_i = stage_i(z_{i-1}), logits_i = head_i(z_i): [N, C] for each of the exits, the last one last."""
 
-    def __init__(self, stem: nn.Module, stages: Iterable[nn.Module], heads: Iterable[nn.Module]) -> None:
+    def __init__(
+        self, stem: nn.Module, stages: Iterable[nn.Module], heads: Iterable[nn.Module]
+    ) -> None:
         super().__init__()
-        self.stem, self.stages, self.heads = stem, nn.ModuleList(stages), nn.ModuleList(heads)
+        self.stem = stem
+        self.stages = nn.ModuleList(stages)
+        self.heads = nn.ModuleList(heads)
         assert len(self.stages) == len(self.heads)
 
     @property
@@ -25,7 +30,8 @@ class Staged(nn.Module):
         return len(self.heads)
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        exits, z = [], self.stem(x)
+        exits = []
+        z = self.stem(x)
         for stage, head in zip(self.stages, self.heads, strict=True):
             z = stage(z)
             exits.append(head(z))
@@ -47,8 +53,8 @@ def conv_bn_relu(channels: int, out: int, kernel: int = 3, stride: int = 1) -> n
     return conv_bn(channels, out, kernel, stride).append(nn.ReLU())
 
 
-def normalised_stem(first: nn.Module, mean: Sequence[float], std: Sequence[float]) -> nn.Sequential:
-    """Normalisation inside the network, so that attacks and perturbation sets stay in pixels."""
+def normalized_stem(first: nn.Module, mean: Sequence[float], std: Sequence[float]) -> nn.Sequential:
+    """Normalization inside the network, so that attacks and perturbation sets stay in pixels."""
     return nn.Sequential(Normalize(mean, std), first)
 
 
@@ -59,11 +65,14 @@ def pooled_head(channels: int, classes: int) -> nn.Sequential:
 
 def strided_head(channels: int, classes: int, width: int) -> nn.Sequential:
     """Two strided convolutions before the mean: the classifier of MSDNet and RANet, `width` 128 there."""
-    first, second = conv_bn_relu(channels, width, stride=2), conv_bn_relu(width, width, stride=2)
+    first = conv_bn_relu(channels, width, stride=2)
+    second = conv_bn_relu(width, width, stride=2)
     return nn.Sequential(*first, *second, *pooled_head(width, classes))
 
 
 def bottlenecked(channels: int, out: int, factor: int, stride: int = 1) -> nn.Sequential:
     """A 1x1 convolution to at most factor x out channels, then a 3x3 one: the layer of MSDNet and RANet."""
     inner = min(channels, factor * out)
-    return nn.Sequential(*conv_bn_relu(channels, inner, kernel=1), *conv_bn_relu(inner, out, stride=stride))
+    return nn.Sequential(
+        *conv_bn_relu(channels, inner, kernel=1), *conv_bn_relu(inner, out, stride=stride)
+    )

@@ -26,14 +26,24 @@ class VAE(nn.Module):
 
     def __init__(self, encoder: nn.Module, decoder: nn.Module, latent: int) -> None:
         super().__init__()
-        self.encoder, self.decoder, self.latent = encoder, decoder, latent
+        self.encoder = encoder
+        self.decoder = decoder
+        self.latent = latent
 
     @classmethod
     def linear(cls, shape: Sequence[int], *, latent: int = 8, hidden: int = 64) -> VAE:
         """One hidden layer on either side."""
         pixels = math.prod(shape)
-        encoder = nn.Sequential(nn.Flatten(), nn.Linear(pixels, hidden), nn.ELU(), nn.Linear(hidden, 2 * latent))
-        decoder = [nn.Linear(latent, hidden), nn.ELU(), nn.Linear(hidden, pixels), nn.Sigmoid(), nn.Unflatten(1, tuple(shape))]
+        encoder = nn.Sequential(
+            nn.Flatten(), nn.Linear(pixels, hidden), nn.ELU(), nn.Linear(hidden, 2 * latent)
+        )
+        decoder = [
+            nn.Linear(latent, hidden),
+            nn.ELU(),
+            nn.Linear(hidden, pixels),
+            nn.Sigmoid(),
+            nn.Unflatten(1, tuple(shape)),
+        ]
         return cls(encoder, nn.Sequential(*decoder), latent)
 
     @classmethod
@@ -42,7 +52,11 @@ class VAE(nn.Module):
         inward = _stack(nn.Conv2d, (1, 32, 32, 64, 2 * latent), (5, 4, 3, 5))
         outward = _stack(nn.ConvTranspose2d, (latent, 32, 16, 16, 1), (4, 5, 5, 4))
         encoder = nn.Sequential(inward | {"flat": nn.Flatten()})
-        decoder = nn.Sequential(OrderedDict({"picture": nn.Unflatten(1, (latent, 1, 1))}) | outward | {"shade": nn.Sigmoid()})
+        decoder = nn.Sequential(
+            OrderedDict({"picture": nn.Unflatten(1, (latent, 1, 1))})
+            | outward
+            | {"shade": nn.Sigmoid()}
+        )
         return cls(encoder, decoder, latent)
 
     def encode(self, x: Tensor) -> Posterior:
@@ -60,15 +74,28 @@ def released_vaes(tensors: Mapping[str, Tensor]) -> tuple[VAE, ...]:
     """
     classes = sorted({name.partition(".")[0] for name in tensors}, key=int)
     return tuple(
-        _released({name.partition(".")[2]: value for name, value in tensors.items() if name.startswith(f"{k}.")}) for k in classes
+        _released(
+            {
+                name.partition(".")[2]: value
+                for name, value in tensors.items()
+                if name.startswith(f"{k}.")
+            }
+        )
+        for k in classes
     )
 
 
 def _released(tensors: Mapping[str, Tensor]) -> VAE:
     vae = VAE.convolutional(latent=len(tensors["Decoder.conv_0.weight"]))
     # How many batches the statistics were taken from is not among them, and nothing asks for it in eval mode.
-    counted = {name: value for name, value in vae.state_dict().items() if name.endswith("num_batches_tracked")}
-    vae.load_state_dict({name[:1].lower() + name[1:]: value for name, value in tensors.items()} | counted)
+    counted = {
+        name: value
+        for name, value in vae.state_dict().items()
+        if name.endswith("num_batches_tracked")
+    }
+    vae.load_state_dict(
+        {name[:1].lower() + name[1:]: value for name, value in tensors.items()} | counted
+    )
     return vae.eval()
 
 

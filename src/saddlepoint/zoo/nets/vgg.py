@@ -25,8 +25,13 @@ def vgg16(
     early heads. A picture too small to be halved any more stays as it is, so that 8x8 digits pass all five poolings.
     """
     widths = [width * min(2**k, 8) for k in range(len(depths))]
-    stages = [_stage(before, out, depth) for before, out, depth in zip([in_channels, *widths], widths, depths, strict=False)]
-    return Staged(Normalize(mean, std), stages, [pooled_head(channels, classes) for channels in widths])
+    stages = [
+        _stage(before, out, depth)
+        for before, out, depth in zip([in_channels, *widths], widths, depths, strict=False)
+    ]
+    return Staged(
+        Normalize(mean, std), stages, [pooled_head(channels, classes) for channels in widths]
+    )
 
 
 def _stage(channels: int, out: int, depth: int) -> nn.Sequential:

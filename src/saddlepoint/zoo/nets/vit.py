@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.zoo.nets.staged import MEAN, STD, Staged, normalised_stem
+from saddlepoint.zoo.nets.staged import MEAN, STD, Staged, normalized_stem
 
 
 def vit_b16(
@@ -57,12 +57,21 @@ def _vit(
     mean: Sequence[float],
     std: Sequence[float],
 ) -> Staged:
-    for what, number, divisor in (("image_size", image_size, patch), ("depth", depth, 4), ("width", width, attention_heads)):
+    for what, number, divisor in (
+        ("image_size", image_size, patch),
+        ("depth", depth, 4),
+        ("width", width, attention_heads),
+    ):
         if number % divisor:
             raise ValueError(f"{what} must be a multiple of {divisor}, got {what}={number}.")
     tokens = _Tokens(image_size, patch, width, in_channels)
-    stages = [nn.Sequential(*(_Block(width, attention_heads) for _ in range(depth // 4))) for _ in range(4)]
-    return Staged(normalised_stem(tokens, mean, std), stages, [_ClassToken(width, classes) for _ in stages])
+    stages = [
+        nn.Sequential(*(_Block(width, attention_heads) for _ in range(depth // 4)))
+        for _ in range(4)
+    ]
+    return Staged(
+        normalized_stem(tokens, mean, std), stages, [_ClassToken(width, classes) for _ in stages]
+    )
 
 
 class _Tokens(nn.Module):
@@ -73,7 +82,9 @@ class _Tokens(nn.Module):
         self.image_size = image_size
         self.embed = nn.Conv2d(in_channels, width, patch, patch)
         self.first = nn.Parameter(torch.zeros(1, 1, width))
-        self.position = nn.Parameter(torch.empty(1, 1 + (image_size // patch) ** 2, width).normal_(std=0.02))
+        self.position = nn.Parameter(
+            torch.empty(1, 1 + (image_size // patch) ** 2, width).normal_(std=0.02)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[-1] != self.image_size:
@@ -87,9 +98,14 @@ class _Block(nn.Module):
 
     def __init__(self, width: int, attention_heads: int) -> None:
         super().__init__()
-        self.attention = nn.Sequential(nn.LayerNorm(width, eps=1e-6), _Attention(width, attention_heads))
+        self.attention = nn.Sequential(
+            nn.LayerNorm(width, eps=1e-6), _Attention(width, attention_heads)
+        )
         self.perceptron = nn.Sequential(
-            nn.LayerNorm(width, eps=1e-6), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+            nn.LayerNorm(width, eps=1e-6),
+            nn.Linear(width, 4 * width),
+            nn.GELU(),
+            nn.Linear(4 * width, width),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -103,7 +119,8 @@ class _Attention(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.questions_keys_values, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.questions_keys_values = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         n, tokens, width = x.shape
@@ -118,7 +135,8 @@ class _ClassToken(nn.Module):
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
-        self.norm, self.linear = nn.LayerNorm(width, eps=1e-6), nn.Linear(width, classes)
+        self.norm = nn.LayerNorm(width, eps=1e-6)
+        self.linear = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.linear(self.norm(x[:, 0])))

@@ -8,7 +8,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from saddlepoint.zoo.nets.staged import MEAN, STD, Staged, convolution, normalised_stem, pooled_head
+from saddlepoint.zoo.nets.staged import MEAN, STD, Staged, convolution, normalized_stem, pooled_head
 
 
 def wrn34_10(
@@ -22,24 +22,34 @@ def wrn34_10(
 ) -> Staged:
     """Three groups of (depth - 4) / 6 blocks; exits after group 1, after group 2, in the middle of group 3 and after it: 4 exits.
 
-    The paper of the attack-defence game does not say where its exits are: those after the groups are natural, and the fourth stands
+    The paper of the attack-defense game does not say where its exits are: those after the groups are natural, and the fourth stands
     where most of the parameters are, after the third of the last group's five blocks. Without the three early heads these are the
     46 160 474 parameters usual for CIFAR-10; `widen=1, depth=16` is a small version.
     """
     blocks, rest = divmod(depth - 4, 6)
     if rest or blocks < 2:
-        raise ValueError(f"a wide ResNet with an exit inside its last group has depth 6 n + 4 with n >= 2, got depth={depth}.")
+        raise ValueError(
+            f"a wide ResNet with an exit inside its last group has depth 6 n + 4 with n >= 2, got depth={depth}."
+        )
     widths = [16 * widen, 32 * widen, 64 * widen]
-    groups = [_group(before, out, blocks, first=k == 0) for k, (before, out) in enumerate(pairwise([16, *widths]))]
+    groups = [
+        _group(before, out, blocks, first=k == 0)
+        for k, (before, out) in enumerate(pairwise([16, *widths]))
+    ]
     middle = (blocks + 1) // 2
     stages = [groups[0], groups[1], groups[2][:middle], groups[2][middle:]]
     heads = [_head(channels, classes) for channels in (*widths, widths[-1])]
-    return Staged(normalised_stem(convolution(in_channels, 16), mean, std), stages, heads)
+    return Staged(normalized_stem(convolution(in_channels, 16), mean, std), stages, heads)
 
 
 def _group(channels: int, out: int, blocks: int, *, first: bool) -> nn.Sequential:
     return nn.Sequential(
-        *(_PreActivation(channels if k == 0 else out, out, stride=2 if k == 0 and not first else 1) for k in range(blocks))
+        *(
+            _PreActivation(
+                channels if k == 0 else out, out, stride=2 if k == 0 and not first else 1
+            )
+            for k in range(blocks)
+        )
     )
 
 
@@ -54,7 +64,12 @@ class _PreActivation(nn.Module):
     def __init__(self, channels: int, out: int, stride: int) -> None:
         super().__init__()
         self.activation = nn.Sequential(nn.BatchNorm2d(channels), nn.ReLU())
-        self.body = nn.Sequential(convolution(channels, out, stride=stride), nn.BatchNorm2d(out), nn.ReLU(), convolution(out, out))
+        self.body = nn.Sequential(
+            convolution(channels, out, stride=stride),
+            nn.BatchNorm2d(out),
+            nn.ReLU(),
+            convolution(out, out),
+        )
         self.widened = stride != 1 or channels != out
         if self.widened:
             self.shortcut = convolution(channels, out, kernel=1, stride=stride)

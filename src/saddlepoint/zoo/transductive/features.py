@@ -21,7 +21,8 @@ def penultimate(net: nn.Module) -> nn.Linear:
 
 def features(net: nn.Module, x: Tensor, layer: nn.Module, *, batch_size: int = 256) -> Tensor:
     """[N, F] what enters `layer` when the network is asked about x, without gradients, in the mode the network is in."""
-    seen, here = list[Tensor](), threading.get_ident()
+    seen = list[Tensor]()
+    here = threading.get_ident()
 
     def note(module: nn.Module, entering: tuple[Tensor, ...]) -> None:  # noqa: ARG001
         if threading.get_ident() == here:
@@ -36,5 +37,7 @@ def features(net: nn.Module, x: Tensor, layer: nn.Module, *, batch_size: int = 2
     finally:
         handle.remove()
     if len(seen) != len(parts):
-        raise ValueError(f"the layer was reached {len(seen)} times in {len(parts)} passes. Choose one that is reached once.")
+        raise ValueError(
+            f"the layer was reached {len(seen)} times in {len(parts)} passes. Choose one that is reached once."
+        )
     return torch.cat(seen)

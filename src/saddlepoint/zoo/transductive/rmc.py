@@ -12,18 +12,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.attack.loss import cross_entropy
-from saddlepoint.attack.pgd import PGD
-from saddlepoint.attack.space import Ball, Linf
-from saddlepoint.coins import Coins
-from saddlepoint.defense import Context, Defense, Plain, Trace, View
-from saddlepoint.game import Direct, Threat, Turn
-from saddlepoint.train.craft import evaluating
-from saddlepoint.train.descent import passes, permutation
-from saddlepoint.train.recipe import Adam, Augment, Shift
+from saddlepoint.attacks.losses import cross_entropy
+from saddlepoint.attacks.pgd import PGD
+from saddlepoint.attacks.spaces import Ball, Linf
+from saddlepoint.defenses import Context, Defense, Plain, Trace, View
+from saddlepoint.evaluation import AttackContext, Direct, Threat
+from saddlepoint.rng import Keys
+from saddlepoint.training.descent import passes, permutation
+from saddlepoint.training.inner_attack import evaluating
+from saddlepoint.training.recipe import Adam, Augment, Shift
 from saddlepoint.zoo.transductive.features import features, penultimate
 
-_SPLIT, _CALIBRATION, _ADAPT, _CALIBRATE = range(1, 5)  # each use of randomness tosses its own coins
+_SPLIT, _CALIBRATION, _ADAPT, _CALIBRATE = range(
+    1, 5
+)  # each use of randomness tosses its own coins
 
 
 @dataclass(frozen=True)
@@ -58,23 +60,33 @@ class Library:
             raise ValueError(f"the number of attacked copies must not be negative, got {copies}.")
         threat = Threat(space or Linf(8 / 255))
         direct = Direct("pgd", attack or PGD(steps=40, step_size=1 / 255), loss=cross_entropy)
-        change, ids = augment or Shift(4, mirror=True), torch.arange(len(x), device=x.device)
+        change = augment or Shift(4, mirror=True)
+        ids = torch.arange(len(x), device=x.device)
         shelves = []
         with evaluating(base):
             for k in range(copies + 1):
-                seen = change(x, Coins.of(seed, ids).fold(k))
+                seen = change(x, Keys.of(seed, ids).fold_in(k))
                 for rows in torch.split(ids, batch_size) if k else ():
-                    turn = Turn.open(threat, ids[rows], seed + k)
-                    point = direct.move(turn, Plain(base), seen[rows], y[rows]).peak.detach()
+                    context = AttackContext.open(threat, ids[rows], seed + k)
+                    point = direct.move(
+                        context, Plain(base), seen[rows], y[rows]
+                    ).max_loss_point.detach()
                     seen = seen.index_copy(0, rows, point)
                 shelves.append(seen)
             whole = torch.cat(shelves)
-            return cls(whole, y.repeat(copies + 1), features(base, whole, penultimate(base), batch_size=batch_size), len(x))
+            return cls(
+                whole,
+                y.repeat(copies + 1),
+                features(base, whole, penultimate(base), batch_size=batch_size),
+                len(x),
+            )
 
     def nearest(self, feature: Tensor, count: int) -> Tensor:
         """[count] rows by Euclidean distance in feature space, the nearest first."""
         # Products of matrices would be faster and round differently where many are close.
-        distance = torch.cdist(feature[None], self.features, compute_mode="donot_use_mm_for_euclid_dist")[0]  # [M]
+        distance = torch.cdist(
+            feature[None], self.features, compute_mode="donot_use_mm_for_euclid_dist"
+        )[0]  # [M]
         return distance.argsort(stable=True)[:count]
 
 
@@ -120,25 +132,36 @@ class RMC(Defense):
     memory = "stream"
 
     def __init__(
-        self, base: nn.Module, library: Library, *, neighbours: int = 1024, tuning: Tuning | None = None, near: float = 0.2
+        self,
+        base: nn.Module,
+        library: Library,
+        *,
+        neighbors: int = 1024,
+        tuning: Tuning | None = None,
+        near: float = 0.2,
     ) -> None:
-        if not 1 <= neighbours <= len(library.x):
+        if not 1 <= neighbors <= len(library.x):
             raise ValueError(
-                f"RMC was asked for the {neighbours} nearest of {len(library.x)} images. Build a larger library or take fewer "
-                "neighbours."
+                f"RMC was asked for the {neighbors} nearest of {len(library.x)} images. Build a larger library or take fewer "
+                "neighbors."
             )
-        if math.floor(near * neighbours) < 2:
+        if math.floor(near * neighbors) < 2:
             raise ValueError(
-                f"of {neighbours} neighbours the nearest {near:g} is less than two images, one to learn from and one to hold out. "
-                "Take more neighbours."
+                f"of {neighbors} neighbors the nearest {near:g} is less than two images, one to learn from and one to hold out. "
+                "Take more neighbors."
             )
-        self.base, self.library, self.neighbours, self.near = base, library, neighbours, near
-        self.tuning, self.static = tuning or Tuning(), base
+        self.base = base
+        self.library = library
+        self.neighbors = neighbors
+        self.near = near
+        self.tuning = tuning or Tuning()
+        self.static = base
         self.state = State(base, {})
         self.answering: tuple[nn.Module, ...] = (base,)  # one for every row that was adapted to
 
     def adapt(self, x: Tensor, ctx: Context) -> RMC:
-        state, nets = self.state, []
+        state = self.state
+        nets = []
         with evaluating(self.base):
             points = features(self.base, x.detach(), penultimate(self.base))
         for point, seed in zip(points, ctx.randint(2**53).tolist(), strict=True):
@@ -146,7 +169,9 @@ class RMC(Defense):
             nets.append(state.net)
             state = self._tuned(state, self.calibration(seed), seed, _CALIBRATE)
         adapted = copy.copy(self)
-        adapted.state, adapted.answering, adapted.coupled = state, tuple(nets), len(nets) > 1
+        adapted.state = state
+        adapted.answering = tuple(nets)
+        adapted.coupled = len(nets) > 1
         return adapted
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:  # noqa: ARG002
@@ -154,16 +179,24 @@ class RMC(Defense):
 
     def around(self, feature: Tensor, seed: int) -> Rows:
         """The K nearest: of the nearest fifth a quarter is held out, drawn by the seed."""
-        order = self.library.nearest(feature, self.neighbours)
-        near, far = order[: (split := math.floor(self.near * len(order)))], order[split:]
-        mixed = near[permutation(Coins.of(seed, torch.arange(len(near))).fold(_SPLIT)).to(near.device)]
+        order = self.library.nearest(feature, self.neighbors)
+        near = order[: (split := math.floor(self.near * len(order)))]
+        far = order[split:]
+        mixed = near[
+            permutation(Keys.of(seed, torch.arange(len(near))).fold_in(_SPLIT)).to(near.device)
+        ]
         held = math.ceil(0.25 * len(near))
         return Rows(torch.cat([mixed[held:], far]), mixed[:held])
 
     def calibration(self, seed: int) -> Rows:
         """K clean images, drawn with replacement; an eighth of them is held out."""
-        drawn = Coins.of(seed, torch.arange(self.neighbours)).fold(_CALIBRATION).integers(self.library.clean)
-        drawn, held = drawn.to(self.library.y.device), math.ceil(0.125 * self.neighbours)
+        drawn = (
+            Keys.of(seed, torch.arange(self.neighbors))
+            .fold_in(_CALIBRATION)
+            .integers(self.library.clean)
+        )
+        drawn = drawn.to(self.library.y.device)
+        held = math.ceil(0.125 * self.neighbors)
         return Rows(drawn[held:], drawn[:held])
 
     def _tuned(self, state: State, rows: Rows, seed: int, use: int) -> State:
@@ -172,11 +205,17 @@ class RMC(Defense):
         adam = Adam(self.tuning.rate).over(net.parameters())
         if state.adam:
             adam.load_state_dict(copy.deepcopy(state.adam))
-        library, tuning = self.library, self.tuning
-        order = Coins.of(seed, torch.arange(1)).fold(use).shared()
-        x, y = library.x[rows.train], library.y[rows.train]
-        lowest, stale = math.inf, 0
-        for loss in islice(passes(net, adam, x, y, batch_size=tuning.batch_size, seed=order, during="RMC"), tuning.epochs):
+        library = self.library
+        tuning = self.tuning
+        order = Keys.of(seed, torch.arange(1)).fold_in(use).batch_seed()
+        x = library.x[rows.train]
+        y = library.y[rows.train]
+        lowest = math.inf
+        stale = 0
+        for loss in islice(
+            passes(net, adam, x, y, batch_size=tuning.batch_size, seed=order, during="RMC"),
+            tuning.epochs,
+        ):
             with evaluating(net), torch.no_grad():
                 held = float(cross_entropy(net(library.x[rows.held]), library.y[rows.held]).mean())
             lowest, stale = (held, 0) if held < lowest else (lowest, stale + 1)
@@ -192,6 +231,6 @@ def _each(nets: Sequence[nn.Module], x: Tensor) -> Tensor:
         return logits
     if len(nets) != len(x):
         raise ValueError(
-            f"this defence was adapted to {len(nets)} images and is asked about {len(x)}. Ask about as many, or adapt."
+            f"this defense was adapted to {len(nets)} images and is asked about {len(x)}. Ask about as many, or adapt."
         )
     return torch.cat([net(row[None]) for net, row in zip(nets, x, strict=True)])

@@ -9,13 +9,13 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.attack.pgd import PGD
-from saddlepoint.attack.space import Linf
-from saddlepoint.defense import Context, Defense, Plain, Trace, View
-from saddlepoint.train.descent import initialised
-from saddlepoint.train.fit import fit
-from saddlepoint.train.method import HalfAdversarial
-from saddlepoint.train.recipe import Adam, Nesterov, Piecewise, Recipe, Shift
+from saddlepoint.attacks.pgd import PGD
+from saddlepoint.attacks.spaces import Linf
+from saddlepoint.defenses import Context, Defense, Plain, Trace, View
+from saddlepoint.training.descent import initialized
+from saddlepoint.training.fit import fit
+from saddlepoint.training.method import HalfAdversarial
+from saddlepoint.training.recipe import Adam, Nesterov, Piecewise, Recipe, Shift
 from saddlepoint.zoo.nets.lenet import lenet
 from saddlepoint.zoo.nets.resnet import resnet
 
@@ -41,7 +41,9 @@ class Trainer:
 def _trained(trainer: Trainer, seed: int) -> nn.Module:
     """A referee tosses the same coins for every attack, and an attacker for every rehearsal."""
     with torch.enable_grad():
-        return fit(initialised(trainer.recipe.net, seed), trainer.x, trainer.y, trainer.recipe, seed=seed).net
+        return fit(
+            initialized(trainer.recipe.net, seed), trainer.x, trainer.y, trainer.recipe, seed=seed
+        ).net
 
 
 @dataclass(frozen=True)
@@ -63,14 +65,16 @@ class Pretrained:
     def divided(self, known: int) -> tuple[Pretrained, Pretrained]:
         """The first `known` for the attacker to rehearse with, the others for the defender: no network is in both."""
         if not 0 < known < len(self.nets):
-            raise ValueError(f"both sides need a network of {len(self.nets)}, so the attacker may have 1 to {len(self.nets) - 1}.")
+            raise ValueError(
+                f"both sides need a network of {len(self.nets)}, so the attacker may have 1 to {len(self.nets) - 1}."
+            )
         return Pretrained(self.nets[:known]), Pretrained(self.nets[known:])
 
 
 class TADV(Defense):
     """Answers with an adversarially trained network that is drawn after the attacker's move: Gamma(U') = F_r, r fresh coins.
 
-    Nothing is learned from the test images; all the defence there is lies in the attacker not knowing r (Chen et al. 2022, Sec. 6).
+    Nothing is learned from the test images; all the defense there is lies in the attacker not knowing r (Chen et al. 2022, Sec. 6).
     Before it has adapted it shows `base`, the network that the attacker may know. In the paper a dozen networks are trained
     beforehand, eleven for the attacker and the last for the defender: `Transfer(attack, TADV(base, theirs))` is sent against
     `TADV(base, ours)`, where `theirs, ours = Pretrained(nets).divided(11)`.
@@ -80,7 +84,9 @@ class TADV(Defense):
     memory = "batch"
 
     def __init__(self, base: nn.Module, retrain: Retrain) -> None:
-        self.base, self.retrain, self.static = base, retrain, base
+        self.base = base
+        self.retrain = retrain
+        self.static = base
 
     def adapt(self, x: Tensor, ctx: Context) -> Defense:  # noqa: ARG002
         return Plain(self.retrain(ctx.shared_seed()))

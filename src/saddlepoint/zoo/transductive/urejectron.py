@@ -10,11 +10,11 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.attack.loss import fooled
-from saddlepoint.defense import Context, Defense, Trace, View
-from saddlepoint.game.refusal import RejectionCurve, traded
-from saddlepoint.train.descent import initialised, passes
-from saddlepoint.train.recipe import Adam, Optimizer
+from saddlepoint.attacks.losses import fooled
+from saddlepoint.defenses import Context, Defense, Trace, View
+from saddlepoint.evaluation.rejection import RejectionCurve, rejection_tradeoff
+from saddlepoint.training.descent import initialized, passes
+from saddlepoint.training.recipe import Adam, Optimizer
 from saddlepoint.zoo.nets.resnet import resnet
 
 _FAR = 1e6  # beyond any logit, and finite: what is answered must be a number
@@ -47,19 +47,41 @@ class URejectron(Defense):
     memory = "batch"
     rejects = True
 
-    def __init__(self, classifier: nn.Module, x: Tensor, *, threshold: float = 0.5, training: Distinguishing | None = None) -> None:
+    def __init__(
+        self,
+        classifier: nn.Module,
+        x: Tensor,
+        *,
+        threshold: float = 0.5,
+        training: Distinguishing | None = None,
+    ) -> None:
         if not len(x):
-            raise ValueError("URejectron tells test images from training images, and was given none of the latter.")
-        self.classifier, self.x, self.threshold = classifier, x, threshold
-        self.training, self.static = training or Distinguishing(), classifier
+            raise ValueError(
+                "URejectron tells test images from training images, and was given none of the latter."
+            )
+        self.classifier = classifier
+        self.x = x
+        self.threshold = threshold
+        self.training = training or Distinguishing()
+        self.static = classifier
 
     def adapt(self, x: Tensor, ctx: Context) -> Redacted:
-        seed, training, asked = ctx.shared_seed(), self.training, x.detach()
-        net = initialised(training.build, seed).to(asked.device)
+        seed = ctx.shared_seed()
+        training = self.training
+        asked = x.detach()
+        net = initialized(training.build, seed).to(asked.device)
         both = torch.cat([self.x.to(asked), asked])
         domain = torch.arange(len(both), device=asked.device) >= len(self.x)
         optimizer = training.optimizer.over(net.parameters())
-        learning = passes(net, optimizer, both, domain.long(), batch_size=training.batch_size, seed=seed, during="URejectron")
+        learning = passes(
+            net,
+            optimizer,
+            both,
+            domain.long(),
+            batch_size=training.batch_size,
+            seed=seed,
+            during="URejectron",
+        )
         for _ in islice(learning, training.epochs):
             pass
         return Redacted(self.classifier, net.eval(), self.threshold)
@@ -75,7 +97,10 @@ class Redacted(Defense):
     rejects = True
 
     def __init__(self, classifier: nn.Module, discriminator: nn.Module, threshold: float) -> None:
-        self.classifier, self.discriminator, self.threshold, self.static = classifier, discriminator, threshold, classifier
+        self.classifier = classifier
+        self.discriminator = discriminator
+        self.threshold = threshold
+        self.static = classifier
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:  # noqa: ARG002
         beyond = (self.odds(x) - log_odds(self.threshold)).clamp(-_FAR, _FAR)
@@ -105,7 +130,13 @@ def log_odds(threshold: float) -> float:
 
 
 def rejection_curve(
-    redacted: Redacted, x: Tensor, y: Tensor, normal: Tensor, *, thresholds: int | Sequence[float] = 100, batch_size: int = 256
+    redacted: Redacted,
+    x: Tensor,
+    y: Tensor,
+    normal: Tensor,
+    *,
+    thresholds: int | Sequence[float] = 100,
+    batch_size: int = 256,
 ) -> RejectionCurve:
     """The curve over a test batch x with labels y; `normal` are its ordinary images. Thresholds: so many from 0 to 1, or these."""
     if len(x) != len(y) or not len(x) or not len(normal):
@@ -117,7 +148,10 @@ def rejection_curve(
         thresholds = torch.linspace(0, 1, thresholds, dtype=torch.float64).tolist()
     thresholds = sorted(thresholds)
     with torch.no_grad():
-        odds, beside = (torch.cat([redacted.odds(part) for part in torch.split(t, batch_size)]).double() for t in (x, normal))
+        odds, beside = (
+            torch.cat([redacted.odds(part) for part in torch.split(t, batch_size)]).double()
+            for t in (x, normal)
+        )
         asked = zip(torch.split(x, batch_size), torch.split(y, batch_size), strict=True)
         wrong = torch.cat([fooled(redacted.classifier(part), labels) for part, labels in asked])
-    return traded(odds, wrong, beside, [log_odds(t) for t in thresholds], thresholds)
+    return rejection_tradeoff(odds, wrong, beside, [log_odds(t) for t in thresholds], thresholds)

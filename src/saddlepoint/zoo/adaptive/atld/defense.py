@@ -1,4 +1,4 @@
-"""ATLD with its inference manifold transformation as a defence."""
+"""ATLD with its inference manifold transformation as a defense."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from saddlepoint.defense import Context, Defense, Trace, View
+from saddlepoint.defenses import Context, Defense, Trace, View
 from saddlepoint.zoo.adaptive.atld.discriminator import LogitDiscriminator
 from saddlepoint.zoo.adaptive.atld.training import LatentTraining
 from saddlepoint.zoo.adaptive.descent import direction, signed_step
@@ -17,7 +17,10 @@ from saddlepoint.zoo.adaptive.layers import refuse_training
 from saddlepoint.zoo.adaptive.learning import refuse_data, seeded
 
 _TRAINING = LatentTraining()
-_UNSURE = (0.3, 0.7)  # where the discriminator's probability lies between these, half a step is taken
+_UNSURE = (
+    0.3,
+    0.7,
+)  # where the discriminator's probability lies between these, half a step is taken
 
 
 class ATLD(Defense):
@@ -35,7 +38,7 @@ class ATLD(Defense):
     def __init__(
         self,
         net: nn.Module,
-        discriminator: nn.Module | None = None,  # logits [N, C] -> Judgement
+        discriminator: nn.Module | None = None,  # logits [N, C] -> Judgment
         *,
         steps: int = 1,
         step_size: float = 8 / 255,
@@ -46,8 +49,12 @@ class ATLD(Defense):
                 f"ATLD needs steps >= 0, step_size > 0 and radius > 0, got steps={steps}, step_size={step_size}, radius={radius}."
             )
         refuse_training(net)
-        self.net, self.discriminator, self.static = net, discriminator, net
-        self.steps, self.step_size, self.radius = steps, step_size, radius
+        self.net = net
+        self.discriminator = discriminator
+        self.static = net
+        self.steps = steps
+        self.step_size = step_size
+        self.radius = radius
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         views = [View("imt/0", self.net(x))] if ctx.keeps("imt/0") or not self.steps else []
@@ -58,13 +65,19 @@ class ATLD(Defense):
                 views.append(View(f"imt/{t}", self.net(here)))
         return Trace(tuple(views))
 
-    def fit(self, x: Tensor, y: Tensor, *, training: LatentTraining = _TRAINING, seed: int = 0) -> ATLD:
-        """This defence trained: a copy of the network and a discriminator, against each other; see `LatentTraining`."""
+    def fit(
+        self, x: Tensor, y: Tensor, *, training: LatentTraining = _TRAINING, seed: int = 0
+    ) -> ATLD:
+        """This defense trained: a copy of the network and a discriminator, against each other; see `LatentTraining`."""
         refuse_data(x, y)
         net = copy.deepcopy(self.net)
-        discriminator = self._new(x, seed) if self.discriminator is None else copy.deepcopy(self.discriminator)
+        discriminator = (
+            self._new(x, seed) if self.discriminator is None else copy.deepcopy(self.discriminator)
+        )
         training.run(net, discriminator, x, y, seed)
-        return ATLD(net, discriminator, steps=self.steps, step_size=self.step_size, radius=self.radius)
+        return ATLD(
+            net, discriminator, steps=self.steps, step_size=self.step_size, radius=self.radius
+        )
 
     def natural(self, x: Tensor) -> Tensor:
         """[N]: log-odds that the images are natural, as the discriminator sees them."""

@@ -1,4 +1,4 @@
-"""Closed-loop control as a defence."""
+"""Closed-loop control as a defense."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.defense import Context, Defense, Trace, View
+from saddlepoint.defenses import Context, Defense, Trace, View
 from saddlepoint.zoo.adaptive.closed_loop.embedding import Embedding, Learner, PrincipalComponents
 from saddlepoint.zoo.adaptive.descent import adam, at_rest, slope
 from saddlepoint.zoo.adaptive.layers import INPUT, refuse_training, steered
@@ -40,9 +40,9 @@ class ClosedLoopControl(Defense):
     An update crosses the site "control", where the state is the controls and not the image: under `BPDA()` the controls are
     constants, and the gradient is that of the network run with them, as Croce et al. take it.
 
-    As released, projections are centred on the batch's mean and the best of the updates is the one of lowest loss over the batch.
-    With `per_example` the centre is the mean of the training data, and loss and best update are each row's own.
-    `layers` are names of `net.named_modules()`; "input" is the image itself, and of a network that normalises first its normaliser
+    As released, projections are centerd on the batch's mean and the best of the updates is the one of lowest loss over the batch.
+    With `per_example` the center is the mean of the training data, and loss and best update are each row's own.
+    `layers` are names of `net.named_modules()`; "input" is the image itself, and of a network that normalizes first its normalizer
     gives the input that the paper controls.
     """
 
@@ -57,16 +57,27 @@ class ClosedLoopControl(Defense):
         per_example: bool = False,
     ) -> None:
         if not layers or isinstance(layers, str):
-            raise ValueError(f"ClosedLoopControl needs a list of layer names, such as ['input', 'layer1'], got {layers!r}.")
+            raise ValueError(
+                f"ClosedLoopControl needs a list of layer names, such as ['input', 'layer1'], got {layers!r}."
+            )
         if steps < 0 or rate <= 0:
-            raise ValueError(f"ClosedLoopControl needs steps >= 0 and rate > 0, got steps={steps} and rate={rate}.")
+            raise ValueError(
+                f"ClosedLoopControl needs steps >= 0 and rate > 0, got steps={steps} and rate={rate}."
+            )
         refuse_training(net)
         refuse_unknown(net, layers, beside=(INPUT,))
         if embeddings is not None and set(embeddings) != set(layers):
-            raise ValueError(f"every layer needs an embedding: layers are {sorted(layers)}, embeddings are {sorted(embeddings)}.")
-        self.net, self.layers, self.embeddings = net, tuple(layers), embeddings
-        self.steps, self.rate, self.per_example = steps, rate, per_example
-        self.coupled, self.static = not per_example and steps > 0, net
+            raise ValueError(
+                f"every layer needs an embedding: layers are {sorted(layers)}, embeddings are {sorted(embeddings)}."
+            )
+        self.net = net
+        self.layers = tuple(layers)
+        self.embeddings = embeddings
+        self.steps = steps
+        self.rate = rate
+        self.per_example = per_example
+        self.coupled = not per_example and steps > 0
+        self.static = net
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         embeddings = self._fitted()
@@ -76,11 +87,15 @@ class ClosedLoopControl(Defense):
         for t in range(1, self.steps + 1):
             state = ctx.through("control", partial(self._update, x, t), state)
             passes.append(self._pass(x, state[:, 0]))
-        views = [View(name, p.logits) for t, p in enumerate(passes) if ctx.keeps(name := f"control/{t}")]
+        views = [
+            View(name, p.logits) for t, p in enumerate(passes) if ctx.keeps(name := f"control/{t}")
+        ]
         return Trace((*views, View("final", self._best(passes))))
 
-    def fit(self, x: Tensor, y: Tensor, *, learner: Learner = _PCA, seed: int = 0) -> ClosedLoopControl:
-        """This defence with embeddings learnt from training images that the network answers rightly."""
+    def fit(
+        self, x: Tensor, y: Tensor, *, learner: Learner = _PCA, seed: int = 0
+    ) -> ClosedLoopControl:
+        """This defense with embeddings learnt from training images that the network answers rightly."""
         refuse_data(x, y)
         with torch.no_grad():
             right = torch.cat([self.net(part) for part in parts(x)]).argmax(1) == y
@@ -92,7 +107,12 @@ class ClosedLoopControl(Defense):
             )
         embeddings = {name: learner.learn(h, seed) for name, h in self._activations(chosen).items()}
         return ClosedLoopControl(
-            self.net, self.layers, embeddings=embeddings, steps=self.steps, rate=self.rate, per_example=self.per_example
+            self.net,
+            self.layers,
+            embeddings=embeddings,
+            steps=self.steps,
+            rate=self.rate,
+            per_example=self.per_example,
         )
 
     def _fitted(self) -> Mapping[str, Embedding]:
@@ -107,7 +127,8 @@ class ClosedLoopControl(Defense):
         embeddings = self._fitted()
         ends = accumulate(math.prod(embeddings[name].shape) for name in self.layers)
         flat = torch.tensor_split(controls, tuple(ends)[:-1], dim=1)
-        control, losses = dict(zip(self.layers, flat, strict=True)), list[Tensor]()
+        control = dict(zip(self.layers, flat, strict=True))
+        losses = list[Tensor]()
 
         def steer(name: str, given: Tensor) -> Tensor:
             h = given + control[name].view_as(given)
@@ -130,7 +151,11 @@ class ClosedLoopControl(Defense):
     def _best(self, passes: Sequence[Pass]) -> Tensor:
         logits = torch.stack([p.logits for p in passes])  # [T, N, C]
         losses = torch.stack([p.loss for p in passes]).detach()  # [T, N]
-        best = losses.argmin(0) if self.per_example else losses.mean(1).argmin().expand(losses.shape[1])
+        best = (
+            losses.argmin(0)
+            if self.per_example
+            else losses.mean(1).argmin().expand(losses.shape[1])
+        )
         answered: Tensor = logits[best, torch.arange(losses.shape[1], device=best.device)]
         return answered
 

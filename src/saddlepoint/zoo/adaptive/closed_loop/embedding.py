@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.zoo.adaptive.learning import Phase, minimise, seeded
+from saddlepoint.zoo.adaptive.learning import Phase, minimize, seeded
 
 Shape = tuple[int, ...]
 
@@ -19,7 +19,9 @@ class Embedding(Protocol):
 
     @property
     def shape(self) -> Shape: ...  # of one example's activation
-    def residual(self, h: Tensor, *, alone: bool) -> Tensor: ...  # what of h [N, *shape] is off it; row by row, if `alone`
+    def residual(
+        self, h: Tensor, *, alone: bool
+    ) -> Tensor: ...  # what of h [N, *shape] is off it; row by row, if `alone`
 
 
 class Learner(Protocol):
@@ -42,8 +44,8 @@ class Linear:
         return tuple(self.mean.shape)
 
     def residual(self, h: Tensor, *, alone: bool) -> Tensor:
-        centred = (h - (self.mean if alone else h.mean(0))).flatten(1)
-        return (centred - (centred @ self.basis) @ self.basis.T).view_as(h)
+        centerd = (h - (self.mean if alone else h.mean(0))).flatten(1)
+        return (centerd - (centerd @ self.basis) @ self.basis.T).view_as(h)
 
 
 @dataclass(frozen=True)
@@ -60,14 +62,16 @@ class AutoEncoded:
 
 @dataclass(frozen=True)
 class PrincipalComponents:
-    """The leading right singular vectors of centred activations, until their singular values sum to more than `share` of all."""
+    """The leading right singular vectors of centerd activations, until their singular values sum to more than `share` of all."""
 
     share: float = 0.99  # of the sum of singular values, not of the variance
     samples: int | None = 5000
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
-            raise ValueError(f"PrincipalComponents keeps a share of the spectrum, 0 < share <= 1, got share={self.share}.")
+            raise ValueError(
+                f"PrincipalComponents keeps a share of the spectrum, 0 < share <= 1, got share={self.share}."
+            )
 
     def learn(self, h: Tensor, seed: int) -> Linear:  # noqa: ARG002
         mean = h.mean(0)
@@ -83,15 +87,24 @@ def auto_encoder(shape: Shape) -> nn.Module:
     The released widths are these for 3 and for 64 channels and up to a fifth more for those in between.
     """
     if len(shape) == 1:
-        wide, narrow = max(shape[0] // 2, 1), max(shape[0] // 4, 1)
-        inward = [nn.Linear(shape[0], wide), nn.ELU(), nn.BatchNorm1d(wide), nn.Linear(wide, narrow), nn.ELU()]
+        wide = max(shape[0] // 2, 1)
+        narrow = max(shape[0] // 4, 1)
+        inward = [
+            nn.Linear(shape[0], wide),
+            nn.ELU(),
+            nn.BatchNorm1d(wide),
+            nn.Linear(wide, narrow),
+            nn.ELU(),
+        ]
         return nn.Sequential(*inward, nn.Linear(narrow, wide), nn.ELU(), nn.Linear(wide, shape[0]))
     if len(shape) != 3 or shape[1] % 4 or shape[2] % 4:
         raise ValueError(
             "auto-encoders are made for activations [D] and for pictures [C, H, W] with sides that four divides, got "
             f"{list(shape)}. Give AutoEncoders a `build` of your own, or control another layer."
         )
-    channels, first, second = shape[0], max(2 * shape[0], 18), max(4 * shape[0], 36)
+    channels = shape[0]
+    first = max(2 * shape[0], 18)
+    second = max(4 * shape[0], 36)
     inward = [
         nn.Conv2d(channels, first, 4, stride=2, padding=1), nn.ELU(), nn.BatchNorm2d(first),
         nn.Conv2d(first, second, 4, stride=2, padding=1), nn.ELU(),
@@ -107,7 +120,9 @@ def auto_encoder(shape: Shape) -> nn.Module:
 class AutoEncoders:
     """An auto-encoder per layer, by the mean squared error with Adam; the last epoch's, not the one best on test data."""
 
-    phase: Phase = field(default_factory=lambda: Phase(epochs=300, batch_size=128, rate=0.01, milestones=(100, 125)))
+    phase: Phase = field(
+        default_factory=lambda: Phase(epochs=300, batch_size=128, rate=0.01, milestones=(100, 125))
+    )
     build: Callable[[Shape], nn.Module] = auto_encoder
     samples: int | None = None
 
@@ -116,7 +131,7 @@ class AutoEncoders:
         with seeded(seed):
             net = self.build(shape).to(h).train()
         optimizer = torch.optim.Adam(net.parameters(), self.phase.rate)
-        minimise(
+        minimize(
             lambda batch: (net(h[batch.rows]) - h[batch.rows]).square().flatten(1).mean(1),
             optimizer, len(h), self.phase, seed, h.device,
         )  # fmt: skip

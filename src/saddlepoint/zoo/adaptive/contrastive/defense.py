@@ -1,4 +1,4 @@
-"""Contrastive reversal as a defence, its loss and its head."""
+"""Contrastive reversal as a defense, its loss and its head."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.attack.space import Linf
-from saddlepoint.coins import Coins
-from saddlepoint.defense import Context, Defense, Trace, View
+from saddlepoint.attacks.spaces import Linf
+from saddlepoint.defenses import Context, Defense, Trace, View
+from saddlepoint.rng import Keys
 from saddlepoint.zoo.adaptive.contrastive.augment import Augmentation
 from saddlepoint.zoo.adaptive.descent import direction, signed_step
 from saddlepoint.zoo.adaptive.layers import Features, refuse_training
-from saddlepoint.zoo.adaptive.learning import Batch, Phase, minimise, seeded
+from saddlepoint.zoo.adaptive.learning import Batch, Phase, minimize, seeded
 
 _SIMCLR = Augmentation()
 _TRAINING = Phase(epochs=200, batch_size=128, rate=1e-4)
@@ -45,7 +45,9 @@ def contrast(z: Tensor, negatives: Tensor | None = None, *, temperature: float =
 
 def contrastive_head(features: int) -> nn.Module:
     """Linear to 256, batch norm, ReLU, linear to 16, on the network's features."""
-    return nn.Sequential(nn.Linear(features, 256), nn.BatchNorm1d(256), nn.ReLU(), nn.Linear(256, 16))
+    return nn.Sequential(
+        nn.Linear(features, 256), nn.BatchNorm1d(256), nn.ReLU(), nn.Linear(256, 16)
+    )
 
 
 class ContrastiveReversal(Defense):
@@ -83,17 +85,35 @@ class ContrastiveReversal(Defense):
                 f"views={views}, steps={steps}, step_size={step_size}, radius={radius} and temperature={temperature}."
             )
         refuse_training(net)
-        self.net, self.head, self.features = net, head, Features(net, layer)
-        self.negatives, self.shared, self.views, self.augment = negatives, shared, views, augment
-        self.steps, self.step_size, self.radius, self.random_start = steps, step_size, radius, random_start
+        self.net = net
+        self.head = head
+        self.features = Features(net, layer)
+        self.negatives = negatives
+        self.shared = shared
+        self.views = views
+        self.augment = augment
+        self.steps = steps
+        self.step_size = step_size
+        self.radius = radius
+        self.random_start = random_start
         self.temperature = temperature
-        self.coupled, self.random, self.static = steps > 0 and (negatives is None or shared), steps > 0, net
+        self.coupled = steps > 0 and (negatives is None or shared)
+        self.random = steps > 0
+        self.static = net
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         views = [View("reverse/0", self.net(x))] if ctx.keeps("reverse/0") or not self.steps else []
         with torch.no_grad():
-            negatives = self.embed(self.negatives.to(x)) if self.steps and self.negatives is not None else None
-        here = ctx.through("reverse", partial(self._start, ctx), x) if self.steps and self.random_start else x
+            negatives = (
+                self.embed(self.negatives.to(x))
+                if self.steps and self.negatives is not None
+                else None
+            )
+        here = (
+            ctx.through("reverse", partial(self._start, ctx), x)
+            if self.steps and self.random_start
+            else x
+        )
         for t in range(1, self.steps + 1):
             here = ctx.through("reverse", partial(self._step, ctx, x, negatives), here)
             if ctx.keeps(f"reverse/{t}") or t == self.steps:
@@ -101,22 +121,29 @@ class ContrastiveReversal(Defense):
         return Trace(tuple(views))
 
     def fit(self, x: Tensor, *, phase: Phase = _TRAINING, seed: int = 0) -> ContrastiveReversal:
-        """This defence with a trained head: two views of each training image, the batch as negatives, the network as it is.
+        """This defense with a trained head: two views of each training image, the batch as negatives, the network as it is.
 
         A head that was given is trained further, in a copy.
         """
         if not x.is_floating_point() or x.ndim != 4 or len(x) < 2:
-            raise ValueError(f"fit needs at least two floating-point images [N, C, H, W], got {x.dtype} {list(x.shape)}.")
+            raise ValueError(
+                f"fit needs at least two floating-point images [N, C, H, W], got {x.dtype} {list(x.shape)}."
+            )
         head = self._new(x, seed) if self.head is None else copy.deepcopy(self.head)
         optimizer = torch.optim.Adam(head.train().parameters(), phase.rate)
 
         def loss(batch: Batch) -> Tensor:
             images = x[batch.rows]
             with torch.no_grad():
-                found = [self.features(self.augment(images, u)) for u in self._numbers(Context(batch.coins), images, views=2)]
-            return contrast(head(torch.cat(found)).view(2, len(images), -1), temperature=self.temperature)
+                found = [
+                    self.features(self.augment(images, u))
+                    for u in self._numbers(Context(batch.keys), images, views=2)
+                ]
+            return contrast(
+                head(torch.cat(found)).view(2, len(images), -1), temperature=self.temperature
+            )
 
-        minimise(loss, optimizer, len(x), phase, seed, x.device)
+        minimize(loss, optimizer, len(x), phase, seed, x.device)
         return ContrastiveReversal(
             self.net, head.eval(), layer=self.features.layer, negatives=self.negatives, shared=self.shared, views=self.views,
             steps=self.steps, step_size=self.step_size, radius=self.radius, temperature=self.temperature,
@@ -136,7 +163,11 @@ class ContrastiveReversal(Defense):
     def loss(self, x: Tensor, numbers: Tensor, negatives: Tensor | None = None) -> Tensor:
         """[N]: the contrastive loss of the views that uniform numbers [V, N, 14] make of x; `negatives` [M, E] are embedded."""
         views = torch.cat([self.augment(x, u) for u in numbers])
-        return contrast(self.embed(views).view(len(numbers), len(x), -1), negatives, temperature=self.temperature)
+        return contrast(
+            self.embed(views).view(len(numbers), len(x), -1),
+            negatives,
+            temperature=self.temperature,
+        )
 
     def _start(self, ctx: Context, x: Tensor) -> Tensor:
         return Linf(self.radius).project(x + self.radius * (2 * ctx.rand_like(x) - 1), x)
@@ -150,7 +181,7 @@ class ContrastiveReversal(Defense):
         shape = (views, Augmentation.numbers)
         if not self.shared:
             return ctx.rand(*shape, dtype=x.dtype).transpose(0, 1)
-        one = Coins.of(ctx.shared_seed(), torch.arange(1, device=x.device)).uniform(shape, x.dtype)
+        one = Keys.of(ctx.shared_seed(), torch.arange(1, device=x.device)).uniform(shape, x.dtype)
         return one.expand(len(x), -1, -1).transpose(0, 1)
 
     def _new(self, x: Tensor, seed: int) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Further adaptive defences, of those that Croce et al. 2022 index in Table 5."""
+"""Further adaptive defenses, of those that Croce et al. 2022 index in Table 5."""
 
 from saddlepoint.zoo.adaptive.further.diffusion import DiffusionPurifier, NoiseNet
 from saddlepoint.zoo.adaptive.further.energy import EBMPurifier, EnergyNet
@@ -6,7 +6,13 @@ from saddlepoint.zoo.adaptive.further.generator import DefenseGAN, Generator, Wa
 from saddlepoint.zoo.adaptive.further.pixels import PixelCNN, PixelDefend
 from saddlepoint.zoo.adaptive.further.quilting import Quilting
 from saddlepoint.zoo.adaptive.further.synthesis import AnalysisBySynthesis
-from saddlepoint.zoo.adaptive.further.transformations import JPEG, BitDepth, TotalVariation, Transformation, Transformed
+from saddlepoint.zoo.adaptive.further.transformations import (
+    JPEG,
+    BitDepth,
+    TotalVariation,
+    Transformation,
+    Transformed,
+)
 from saddlepoint.zoo.nets.vae import VAE, released_vaes
 
 __all__ = [

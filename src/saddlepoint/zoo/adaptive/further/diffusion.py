@@ -11,12 +11,13 @@ from operator import mul
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.attack.space import per_example
-from saddlepoint.defense import Context, Trace
+from saddlepoint.attacks.spaces import per_example
+from saddlepoint.defenses import Context, Trace
 from saddlepoint.zoo.adaptive.inner import Purifier, shown
-from saddlepoint.zoo.adaptive.learning import Batch, Phase, minimise, seeded
+from saddlepoint.zoo.adaptive.learning import Batch, Phase, minimize, seeded
 
-_TIME, _NOISE = 1, 2
+_TIME = 1
+_NOISE = 2
 _TRAINING = Phase(epochs=200, batch_size=128, rate=1e-3)
 
 
@@ -25,17 +26,25 @@ class NoiseNet(nn.Module):
 
     def __init__(self, channels: int = 3, *, width: int = 32, blocks: int = 3) -> None:
         super().__init__()
-        self.begin, self.end = nn.Conv2d(channels, width, 3, padding=1), nn.Conv2d(width, channels, 3, padding=1)
+        self.begin = nn.Conv2d(channels, width, 3, padding=1)
+        self.end = nn.Conv2d(width, channels, 3, padding=1)
         self.time = nn.Sequential(nn.Linear(8, width), nn.SiLU())
         self.shifts = nn.ModuleList(nn.Linear(width, width) for _ in range(blocks))
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.GroupNorm(1, width), nn.SiLU(), nn.Conv2d(width, width, 3, padding=2**k % 7, dilation=2**k % 7))
+            nn.Sequential(
+                nn.GroupNorm(1, width),
+                nn.SiLU(),
+                nn.Conv2d(width, width, 3, padding=2**k % 7, dilation=2**k % 7),
+            )
             for k in range(blocks)
         )
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
-        waves = time[:, None] * math.pi * 2 ** torch.arange(4, device=x.device, dtype=x.dtype)  # [N, 4]
-        told, h = self.time(torch.cat([waves.sin(), waves.cos()], dim=1)), self.begin(x)
+        waves = (
+            time[:, None] * math.pi * 2 ** torch.arange(4, device=x.device, dtype=x.dtype)
+        )  # [N, 4]
+        told = self.time(torch.cat([waves.sin(), waves.cos()], dim=1))
+        h = self.begin(x)
         for block, shift in zip(self.blocks, self.shifts, strict=True):
             h = h + block(h + shift(told)[:, :, None, None])
         noise: Tensor = self.end(h)
@@ -51,14 +60,24 @@ class DiffusionPurifier(Purifier):
     Forth and back are one crossing of `purify` each; `purify/t` is the net after t steps back, and `purify/0` on the image itself.
     """
 
-    def __init__(self, net: nn.Module, noise: nn.Module, *, steps: int = 100, horizon: int = 1000) -> None:
+    def __init__(
+        self, net: nn.Module, noise: nn.Module, *, steps: int = 100, horizon: int = 1000
+    ) -> None:
         super().__init__(net, steps)
         if steps > horizon:
-            raise ValueError(f"DiffusionPurifier cannot go {steps} steps of {horizon}. Give steps <= horizon.")
+            raise ValueError(
+                f"DiffusionPurifier cannot go {steps} steps of {horizon}. Give steps <= horizon."
+            )
         if noise.training:
-            raise ValueError("DiffusionPurifier was given a network in training mode. Call its eval().")
-        self.noise, self.horizon, self.random = noise, horizon, steps > 0
-        self.b = tuple(torch.linspace(1e-4, 0.02, horizon, dtype=torch.float64).tolist())  # b_1 .. b_horizon
+            raise ValueError(
+                "DiffusionPurifier was given a network in training mode. Call its eval()."
+            )
+        self.noise = noise
+        self.horizon = horizon
+        self.random = steps > 0
+        self.b = tuple(
+            torch.linspace(1e-4, 0.02, horizon, dtype=torch.float64).tolist()
+        )  # b_1 .. b_horizon
         self.a = tuple(accumulate((1 - b for b in self.b), mul))
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
@@ -78,7 +97,8 @@ class DiffusionPurifier(Purifier):
         return diffused(2 * x - 1, ctx.randn_like(x), x.new_full((len(x),), self.a[self.steps - 1]))
 
     def _back(self, ctx: Context, t: int, v: Tensor) -> Tensor:
-        a, b = self.a[t - 1], self.b[t - 1]
+        a = self.a[t - 1]
+        b = self.b[t - 1]
         guess = self.noise(v, v.new_full((len(v),), t / self.horizon))
         mean = (v - b / math.sqrt(1 - a) * guess) / math.sqrt(1 - b)
         moved: Tensor = mean + math.sqrt(b) * ctx.randn_like(v) if t > 1 else mean
@@ -90,18 +110,22 @@ class DiffusionPurifier(Purifier):
         Ho et al. 2020, Algorithm 1, with t uniform among the steps that are gone: later ones serve to generate images.
         """
         if not self.steps:
-            raise ValueError("DiffusionPurifier with steps=0 never asks its network: there is nothing to fit.")
-        net, gone = copy.deepcopy(self.noise).train(), torch.tensor(self.a[: self.steps], dtype=x.dtype, device=x.device)
+            raise ValueError(
+                "DiffusionPurifier with steps=0 never asks its network: there is nothing to fit."
+            )
+        net = copy.deepcopy(self.noise).train()
+        gone = torch.tensor(self.a[: self.steps], dtype=x.dtype, device=x.device)
         optimizer = torch.optim.Adam(net.parameters(), lr=phase.rate)
 
         def losses(batch: Batch) -> Tensor:
-            k, n = batch.coins.fold(_TIME).integers(self.steps), batch.coins.fold(_NOISE).normal(tuple(x.shape[1:]), x.dtype)
+            k = batch.keys.fold_in(_TIME).integers(self.steps)
+            n = batch.keys.fold_in(_NOISE).normal(tuple(x.shape[1:]), x.dtype)
             seen = diffused(2 * x[batch.rows] - 1, n, gone[k])
             missed: Tensor = net(seen, (k + 1).to(x.dtype) / self.horizon) - n
             return missed.square().flatten(1).mean(1)
 
         with seeded(seed):
-            minimise(losses, optimizer, len(x), phase, seed, x.device)
+            minimize(losses, optimizer, len(x), phase, seed, x.device)
         return DiffusionPurifier(self.net, net.eval(), steps=self.steps, horizon=self.horizon)
 
 

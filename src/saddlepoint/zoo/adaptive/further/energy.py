@@ -9,13 +9,15 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.coins import Coins
-from saddlepoint.defense import Context, Trace
+from saddlepoint.defenses import Context, Trace
+from saddlepoint.rng import Keys
 from saddlepoint.zoo.adaptive.descent import slope
 from saddlepoint.zoo.adaptive.inner import Purifier, shown, walk
-from saddlepoint.zoo.adaptive.learning import Batch, Phase, minimise, seeded
+from saddlepoint.zoo.adaptive.learning import Batch, Phase, minimize, seeded
 
-_STEP, _NOISE, _BLUR = 1, 2, 3  # each use of randomness tosses its own coins
+_STEP = 1
+_NOISE = 2
+_BLUR = 3  # each use of randomness tosses its own coins
 _TRAINING = Phase(epochs=20, batch_size=128, rate=1e-4)
 
 
@@ -41,20 +43,37 @@ class EBMPurifier(Purifier):
     box, as there. The many small steps need neither BPDA nor memory: `Checkpointed()` at `purify` runs each again.
     """
 
-    def __init__(self, net: nn.Module, energy: nn.Module, *, steps: int = 1500, runs: int = 150, noise: float = 0.01) -> None:
+    def __init__(
+        self,
+        net: nn.Module,
+        energy: nn.Module,
+        *,
+        steps: int = 1500,
+        runs: int = 150,
+        noise: float = 0.01,
+    ) -> None:
         super().__init__(net, steps)
         if runs < 1 or noise < 0:
-            raise ValueError(f"EBMPurifier needs runs >= 1 and noise >= 0, got runs={runs} and noise={noise}.")
+            raise ValueError(
+                f"EBMPurifier needs runs >= 1 and noise >= 0, got runs={runs} and noise={noise}."
+            )
         if energy.training:
             raise ValueError("EBMPurifier was given an energy in training mode. Call its eval().")
-        self.energy, self.runs, self.noise = energy, runs, noise
+        self.energy = energy
+        self.runs = runs
+        self.noise = noise
         self.random = noise > 0 and steps > 0
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         def answer(states: tuple[Tensor, ...]) -> Tensor:
             return torch.stack([self.net(v) for v in states]).mean(0)
 
-        return shown(zip(*(self._run(x, ctx) for _ in range(self.runs)), strict=True), answer, self.steps, ctx)
+        return shown(
+            zip(*(self._run(x, ctx) for _ in range(self.runs)), strict=True),
+            answer,
+            self.steps,
+            ctx,
+        )
 
     def _run(self, x: Tensor, ctx: Context) -> Iterator[Tensor]:
         def step(t: int, v: Tensor) -> Tensor:  # noqa: ARG001
@@ -63,7 +82,14 @@ class EBMPurifier(Purifier):
         return walk(step, x, self.steps, ctx)
 
     def fit(
-        self, x: Tensor, *, phase: Phase = _TRAINING, steps: int = 50, blur: float = 0.03, weight: float = 0.01, seed: int = 0
+        self,
+        x: Tensor,
+        *,
+        phase: Phase = _TRAINING,
+        steps: int = 50,
+        blur: float = 0.03,
+        weight: float = 0.01,
+        seed: int = 0,
     ) -> EBMPurifier:
         """The same with an energy that has learned to be low at x and high where its own short walks end, by Adam.
 
@@ -74,13 +100,18 @@ class EBMPurifier(Purifier):
         optimizer = torch.optim.Adam(energy.parameters(), lr=phase.rate)
 
         def losses(batch: Batch) -> Tensor:
-            here = x[batch.rows] + blur * batch.coins.fold(_BLUR).normal(tuple(x.shape[1:]), x.dtype)
-            low, high = energy(here), energy(_dreamt(energy, batch.coins, x, steps, self.noise))
+            here = x[batch.rows] + blur * batch.keys.fold_in(_BLUR).normal(
+                tuple(x.shape[1:]), x.dtype
+            )
+            low = energy(here)
+            high = energy(_dreamt(energy, batch.keys, x, steps, self.noise))
             return cast(Tensor, low - high + weight * (low.square() + high.square()))
 
         with seeded(seed):
-            minimise(losses, optimizer, len(x), phase, seed, x.device)
-        return EBMPurifier(self.net, energy.eval(), steps=self.steps, runs=self.runs, noise=self.noise)
+            minimize(losses, optimizer, len(x), phase, seed, x.device)
+        return EBMPurifier(
+            self.net, energy.eval(), steps=self.steps, runs=self.runs, noise=self.noise
+        )
 
 
 def langevin(energy: nn.Module, x: Tensor, n: Tensor, noise: float) -> Tensor:
@@ -88,11 +119,11 @@ def langevin(energy: nn.Module, x: Tensor, n: Tensor, noise: float) -> Tensor:
     return x - noise**2 / 2 * slope(energy, x) + noise * n
 
 
-def _dreamt(energy: nn.Module, coins: Coins, like: Tensor, steps: int, noise: float) -> Tensor:
+def _dreamt(energy: nn.Module, keys: Keys, like: Tensor, steps: int, noise: float) -> Tensor:
     """Where walks from uniform noise end; no gradient comes through them."""
     shape = tuple(like.shape[1:])
     with torch.no_grad():
-        v = coins.fold(_NOISE).uniform(shape, like.dtype)
+        v = keys.fold_in(_NOISE).uniform(shape, like.dtype)
         for t in range(steps):
-            v = langevin(energy, v, coins.fold(_STEP).fold(t).normal(shape, like.dtype), noise)
+            v = langevin(energy, v, keys.fold_in(_STEP).fold_in(t).normal(shape, like.dtype), noise)
     return v

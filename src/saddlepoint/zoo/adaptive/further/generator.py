@@ -11,14 +11,15 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.attack.space import per_example
-from saddlepoint.coins import Coins
-from saddlepoint.defense import Context, Trace
+from saddlepoint.attacks.spaces import per_example
+from saddlepoint.defenses import Context, Trace
+from saddlepoint.rng import Keys
 from saddlepoint.zoo.adaptive.descent import slope
 from saddlepoint.zoo.adaptive.inner import Purifier, shown, walk
 from saddlepoint.zoo.adaptive.learning import Phase, batches, descend, seeded
 
-_LATENT, _MIX = 1, 2
+_LATENT = 1
+_MIX = 2
 
 
 class Generator(nn.Module):
@@ -26,9 +27,15 @@ class Generator(nn.Module):
 
     def __init__(self, shape: Sequence[int], *, latent: int = 32, hidden: int = 256) -> None:
         super().__init__()
-        self.latent, self.shape = latent, tuple(shape)
+        self.latent = latent
+        self.shape = tuple(shape)
         body = [nn.Linear(latent, hidden), nn.ELU(), nn.Linear(hidden, hidden), nn.ELU()]
-        self.layers = nn.Sequential(*body, nn.Linear(hidden, math.prod(self.shape)), nn.Sigmoid(), nn.Unflatten(1, self.shape))
+        self.layers = nn.Sequential(
+            *body,
+            nn.Linear(hidden, math.prod(self.shape)),
+            nn.Sigmoid(),
+            nn.Unflatten(1, self.shape),
+        )
 
     def forward(self, z: Tensor) -> Tensor:
         return cast(Tensor, self.layers(z))
@@ -47,17 +54,27 @@ class WassersteinTraining:
 
     def run(self, generator: Generator, critic: nn.Module, x: Tensor, seed: int) -> None:
         """Trains both in place."""
-        make, judge = (torch.optim.Adam(net.parameters(), self.phase.rate, betas=(0.0, 0.9)) for net in (generator, critic))
+        make, judge = (
+            torch.optim.Adam(net.parameters(), self.phase.rate, betas=(0.0, 0.9))
+            for net in (generator, critic)
+        )
         with torch.enable_grad():
             for k, batch in enumerate(batches(len(x), self.phase, seed, x.device)):
-                real, z = x[batch.rows], batch.coins.fold(_LATENT).normal((generator.latent,), x.dtype)
-                descend(judge, self.criticism(critic, real, generator(z).detach(), batch.coins.fold(_MIX)).mean(), batch.epoch)
+                real = x[batch.rows]
+                z = batch.keys.fold_in(_LATENT).normal((generator.latent,), x.dtype)
+                descend(
+                    judge,
+                    self.criticism(
+                        critic, real, generator(z).detach(), batch.keys.fold_in(_MIX)
+                    ).mean(),
+                    batch.epoch,
+                )
                 if k % self.critics == self.critics - 1:
                     descend(make, -critic(generator(z)).mean(), batch.epoch)
 
-    def criticism(self, critic: nn.Module, real: Tensor, made: Tensor, coins: Coins) -> Tensor:
+    def criticism(self, critic: nn.Module, real: Tensor, made: Tensor, keys: Keys) -> Tensor:
         """[N] what the critic makes small."""
-        between = torch.lerp(real, made, per_example(coins.uniform((), real.dtype), real))
+        between = torch.lerp(real, made, per_example(keys.uniform((), real.dtype), real))
         steep = slope(lambda v: critic(v)[:, 0], between.requires_grad_()).flatten(1).norm(dim=1)
         loss: Tensor = critic(made)[:, 0] - critic(real)[:, 0] + self.penalty * (steep - 1).square()
         return loss
@@ -74,7 +91,13 @@ class DefenseGAN(Purifier):
     """
 
     def __init__(
-        self, net: nn.Module, generator: Generator, *, search: int = 200, starts: int = 10, step_size: float = 0.1
+        self,
+        net: nn.Module,
+        generator: Generator,
+        *,
+        search: int = 200,
+        starts: int = 10,
+        step_size: float = 0.1,
     ) -> None:
         super().__init__(net, 1)
         if search < 0 or starts < 1 or step_size <= 0:
@@ -84,7 +107,11 @@ class DefenseGAN(Purifier):
             )
         if generator.training:
             raise ValueError("DefenseGAN was given a generator in training mode. Call its eval().")
-        self.generator, self.search, self.starts, self.step_size, self.random = generator, search, starts, step_size, True
+        self.generator = generator
+        self.search = search
+        self.starts = starts
+        self.step_size = step_size
+        self.random = True
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         def step(t: int, v: Tensor) -> Tensor:  # noqa: ARG001
@@ -105,9 +132,22 @@ class DefenseGAN(Purifier):
     def _distance(self, z: Tensor, x: Tensor) -> Tensor:
         return cast(Tensor, (self.generator(z) - x).square().flatten(1).sum(1))
 
-    def fit(self, x: Tensor, critic: nn.Module, *, training: WassersteinTraining = _TRAINING, seed: int = 0) -> DefenseGAN:
+    def fit(
+        self,
+        x: Tensor,
+        critic: nn.Module,
+        *,
+        training: WassersteinTraining = _TRAINING,
+        seed: int = 0,
+    ) -> DefenseGAN:
         """The same with a generator that has learned x against a critic [N, ...] -> [N, 1], which is a copy too."""
         generator = copy.deepcopy(self.generator).train()
         with seeded(seed):
             training.run(generator, copy.deepcopy(critic).train(), x, seed)
-        return DefenseGAN(self.net, generator.eval(), search=self.search, starts=self.starts, step_size=self.step_size)
+        return DefenseGAN(
+            self.net,
+            generator.eval(),
+            search=self.search,
+            starts=self.starts,
+            step_size=self.step_size,
+        )

@@ -8,9 +8,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.defense import Context, Trace
+from saddlepoint.defenses import Context, Trace
 from saddlepoint.zoo.adaptive.inner import Purifier, shown, walk
-from saddlepoint.zoo.adaptive.learning import Batch, Phase, minimise, seeded
+from saddlepoint.zoo.adaptive.learning import Batch, Phase, minimize, seeded
 
 _TRAINING = Phase(epochs=50, batch_size=128, rate=1e-3)
 
@@ -18,10 +18,12 @@ _TRAINING = Phase(epochs=50, batch_size=128, rate=1e-3)
 class PixelCNN(nn.Module):
     """[N, 1, H, W] in [0, 1] -> [N, L, H, W]: log-odds of each pixel's level, given the pixels above it and to its left.
 
-    Convolutions whose kernels see nothing at or after their centre, the first, or after it, the others (van den Oord et al. 2016).
+    Convolutions whose kernels see nothing at or after their center, the first, or after it, the others (van den Oord et al. 2016).
     """
 
-    def __init__(self, levels: int = 256, *, width: int = 32, depth: int = 4, kernel: int = 5) -> None:
+    def __init__(
+        self, levels: int = 256, *, width: int = 32, depth: int = 4, kernel: int = 5
+    ) -> None:
         super().__init__()
         if levels < 2:
             raise ValueError(f"pixels have at least two levels, got levels={levels}.")
@@ -51,7 +53,8 @@ class PixelDefend(Purifier):
             raise ValueError(f"PixelDefend needs radius >= 0, got radius={radius}.")
         if density.training:
             raise ValueError("PixelDefend was given a density in training mode. Call its eval().")
-        self.density, self.radius = density, radius
+        self.density = density
+        self.radius = radius
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         def step(t: int, v: Tensor) -> Tensor:  # noqa: ARG001
@@ -62,7 +65,9 @@ class PixelDefend(Purifier):
     @torch.no_grad()
     def likeliest(self, x: Tensor) -> Tensor:
         if x.ndim != 4 or x.shape[1] != 1:
-            raise ValueError(f"PixelDefend reads images of one channel, [N, 1, H, W], got {list(x.shape)}. Convert them to grey.")
+            raise ValueError(
+                f"PixelDefend reads images of one channel, [N, 1, H, W], got {list(x.shape)}. Convert them to gray."
+            )
         values = torch.linspace(0, 1, self.density.levels, dtype=x.dtype, device=x.device)
         off = (values[:, None, None] - x).abs()  # [N, L, H, W]
         # Half a step of rounding: a level exactly on the rim belongs to the set.
@@ -70,7 +75,9 @@ class PixelDefend(Purifier):
         height, width = x.shape[2:]
         for i in range(height):
             for j in range(width):
-                odds = self.density(x)[:, :, i, j].masked_fill(~allowed[:, :, i, j], -torch.inf)  # [N, L]
+                odds = self.density(x)[:, :, i, j].masked_fill(
+                    ~allowed[:, :, i, j], -torch.inf
+                )  # [N, L]
                 here = torch.zeros(height, width, dtype=torch.bool, device=x.device)
                 here[i, j] = True
                 x = torch.where(here, values[odds.argmax(1)][:, None, None, None], x)
@@ -84,15 +91,17 @@ class PixelDefend(Purifier):
 
         def losses(batch: Batch) -> Tensor:
             odds = density(x[batch.rows])
-            return nn.functional.cross_entropy(odds, level[batch.rows], reduction="none").mean((1, 2))
+            return nn.functional.cross_entropy(odds, level[batch.rows], reduction="none").mean(
+                (1, 2)
+            )
 
         with seeded(seed):
-            minimise(losses, optimizer, len(x), phase, seed, x.device)
+            minimize(losses, optimizer, len(x), phase, seed, x.device)
         return PixelDefend(self.net, density.eval(), radius=self.radius)
 
 
 class _Causal(nn.Conv2d):
-    """A convolution that sees what comes before its centre in reading order, and the centre `itself` if asked."""
+    """A convolution that sees what comes before its center in reading order, and the center `itself` if asked."""
 
     seen: Tensor
 

@@ -8,39 +8,46 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from saddlepoint.coins import Coins
-from saddlepoint.defense import Context
+from saddlepoint.defenses import Context
+from saddlepoint.rng import Keys
 
 
 @dataclass(frozen=True)
 class Quilting:
-    """Lays patches over the image row by row, each one of the `neighbours` of the database nearest to what it covers, by a coin.
+    """Lays patches over the image row by row, each one of the `neighbors` of the database nearest to what it covers, by a coin.
 
     Patches overlap; there the new one begins at the cut of least error. Of a left overlap with e_ij = sum over channels of (old -
     new)^2 the cut is the path that goes down by one and aside by at most one, along which e sums to least; above, the same on its
-    side (Efros & Freeman 2001). As a defence: Guo et al. 2018, with patches of 5 x 5; their released code takes the nearest unless
+    side (Efros & Freeman 2001). As a defense: Guo et al. 2018, with patches of 5 x 5; their released code takes the nearest unless
     told otherwise, and 10 and the overlap are our choice. Where patches do not divide the image, the last overlaps by more.
 
     Nothing that is laid depends smoothly on the image: only `BPDA()` brings a gradient.
     """
 
     patches: Tensor  # [M, C, P, P]
-    neighbours: int = 10
+    neighbors: int = 10
     overlap: int = 2  # pixels, at least
 
     def __post_init__(self) -> None:
         shape = list(self.patches.shape)
         if self.patches.ndim != 4 or shape[2] != shape[3]:
             raise ValueError(f"Quilting needs square patches [M, C, P, P], got {shape}.")
-        if not 1 <= self.neighbours <= shape[0] or not 0 <= self.overlap < shape[3]:
+        if not 1 <= self.neighbors <= shape[0] or not 0 <= self.overlap < shape[3]:
             raise ValueError(
-                f"Quilting needs 1 <= neighbours <= {shape[0]}, the number of patches, and 0 <= overlap < {shape[3]}, their side; "
-                f"got neighbours={self.neighbours} and overlap={self.overlap}."
+                f"Quilting needs 1 <= neighbors <= {shape[0]}, the number of patches, and 0 <= overlap < {shape[3]}, their side; "
+                f"got neighbors={self.neighbors} and overlap={self.overlap}."
             )
 
     @classmethod
     def of(
-        cls, images: Tensor, *, count: int = 10_000, size: int = 5, neighbours: int = 10, overlap: int = 2, seed: int = 0
+        cls,
+        images: Tensor,
+        *,
+        count: int = 10_000,
+        size: int = 5,
+        neighbors: int = 10,
+        overlap: int = 2,
+        seed: int = 0,
     ) -> Quilting:
         """With `count` patches of size x size pixels from anywhere in the images [N, C, H, W], by the seed."""
         if images.ndim != 4 or min(images.shape[2:]) < size or size < 1 or count < 1:
@@ -48,29 +55,38 @@ class Quilting:
                 f"patches of {size} x {size} are cut out of images [N, C, H, W] at least as large, at least one of them; got "
                 f"{list(images.shape)} and count={count}."
             )
-        coins, (n, _, height, width) = Coins.of(seed, torch.arange(count, device=images.device)), images.shape
-        image, down, right = coins.integers(n), coins.fold(1).integers(height - size + 1), coins.fold(2).integers(width - size + 1)
+        keys = Keys.of(seed, torch.arange(count, device=images.device))
+        (n, _, height, width) = images.shape
+        image = keys.integers(n)
+        down = keys.fold_in(1).integers(height - size + 1)
+        right = keys.fold_in(2).integers(width - size + 1)
         side = torch.arange(size, device=images.device)
-        rows, columns = (down[:, None] + side)[:, :, None], (right[:, None] + side)[:, None, :]
+        rows = (down[:, None] + side)[:, :, None]
+        columns = (right[:, None] + side)[:, None, :]
         cut = images[image[:, None, None], :, rows, columns]  # [M, P, P, C]
-        return cls(cut.permute(0, 3, 1, 2).contiguous(), neighbours, overlap)
+        return cls(cut.permute(0, 3, 1, 2).contiguous(), neighbors, overlap)
 
     @property
     def random(self) -> bool:
-        return self.neighbours > 1
+        return self.neighbors > 1
 
     @torch.no_grad()
     def __call__(self, x: Tensor, ctx: Context) -> Tensor:
-        size, channels = self.patches.shape[3], self.patches.shape[1]
+        size = self.patches.shape[3]
+        channels = self.patches.shape[1]
         if x.ndim != 4 or x.shape[1] != channels or min(x.shape[2:]) < size:
-            raise ValueError(f"patches {list(self.patches.shape[1:])} do not cover images of {list(x.shape)}.")
+            raise ValueError(
+                f"patches {list(self.patches.shape[1:])} do not cover images of {list(x.shape)}."
+            )
         downs, rights = (_places(side, size, size - self.overlap) for side in x.shape[2:])
-        picks = ctx.randint(self.neighbours, len(downs), len(rights))  # [N, rows, columns]
-        laid, (height, width) = torch.zeros_like(x), x.shape[2:]
+        picks = ctx.randint(self.neighbors, len(downs), len(rights))  # [N, rows, columns]
+        laid = torch.zeros_like(x)
+        (height, width) = x.shape[2:]
         for i, down in enumerate(downs):
             for j, right in enumerate(rights):
                 here = (..., slice(down, down + size), slice(right, right + size))
-                new, old = self._near(x[here], picks[:, i, j]), laid[here]
+                new = self._near(x[here], picks[:, i, j])
+                old = laid[here]
                 above = downs[i - 1] + size - down if i else 0
                 before = rights[j - 1] + size - right if j else 0
                 fresh = ~(_kept(old, new, before) | _kept(old.mT, new.mT, above).mT)  # [N, P, P]
@@ -81,8 +97,10 @@ class Quilting:
     def _near(self, wanted: Tensor, pick: Tensor) -> Tensor:
         """[N, C, P, P]: of the patches nearest to these, for each row the one picked."""
         patches = self.patches.to(wanted)
-        far = torch.cdist(wanted.flatten(1), patches.flatten(1), compute_mode="donot_use_mm_for_euclid_dist")  # [N, M]
-        nearest = far.topk(self.neighbours, largest=False).indices  # [N, K]
+        far = torch.cdist(
+            wanted.flatten(1), patches.flatten(1), compute_mode="donot_use_mm_for_euclid_dist"
+        )  # [N, M]
+        nearest = far.topk(self.neighbors, largest=False).indices  # [N, K]
         return patches[nearest.gather(1, pick[:, None])[:, 0]]
 
 
@@ -95,7 +113,9 @@ def _kept(old: Tensor, new: Tensor, overlap: int) -> Tensor:
     """[N, P, P]: where what was laid stays, left of the cut; the cut itself belongs to the new patch."""
     columns = torch.arange(new.shape[3], device=new.device)
     if overlap == 0:
-        return torch.zeros(len(new), new.shape[2], new.shape[3], dtype=torch.bool, device=new.device)
+        return torch.zeros(
+            len(new), new.shape[2], new.shape[3], dtype=torch.bool, device=new.device
+        )
     error = (old - new)[..., :overlap].square().sum(1)  # [N, P, overlap]
     return columns < _cut(error)[:, :, None]
 

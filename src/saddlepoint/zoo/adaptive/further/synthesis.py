@@ -9,10 +9,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from saddlepoint.coins import Coins
-from saddlepoint.defense import Context, Defense, Trace, View
+from saddlepoint.defenses import Context, Defense, Trace, View
+from saddlepoint.rng import Keys
 from saddlepoint.zoo.adaptive.descent import adam, at_rest, slope
-from saddlepoint.zoo.adaptive.learning import Batch, Phase, minimise, parts, refuse_data, seeded
+from saddlepoint.zoo.adaptive.learning import Batch, Phase, minimize, parts, refuse_data, seeded
 from saddlepoint.zoo.nets.vae import VAE
 
 _TRAINING = Phase(epochs=100, batch_size=64, rate=1e-3)
@@ -51,15 +51,28 @@ class AnalysisBySynthesis(Defense):
                 "AnalysisBySynthesis needs starts >= 1, steps >= 0 and a positive rate, beta, reach and scale, got "
                 f"starts={starts}, steps={steps}, rate={rate}, beta={beta}, reach={reach} and scale={scale}."
             )
-        if len(vaes) < 2 or len({vae.latent for vae in vaes}) > 1 or (weights is not None and len(weights) != len(vaes)):
+        if (
+            len(vaes) < 2
+            or len({vae.latent for vae in vaes}) > 1
+            or (weights is not None and len(weights) != len(vaes))
+        ):
             raise ValueError(
                 "AnalysisBySynthesis needs a VAE for each of at least two classes, as many latent dimensions in each, and a weight "
                 f"for each, if any; got {[vae.latent for vae in vaes]} dimensions and weights={weights}."
             )
         if any(vae.training for vae in vaes):
-            raise ValueError("AnalysisBySynthesis was given a VAE in training mode, where rows share statistics. Call its eval().")
-        self.vaes, self.starts, self.steps, self.rate, self.beta = tuple(vaes), starts, steps, rate, beta
-        self.reach, self.scale, self.weights, self.seed = reach, scale, None if weights is None else tuple(weights), seed
+            raise ValueError(
+                "AnalysisBySynthesis was given a VAE in training mode, where rows share statistics. Call its eval()."
+            )
+        self.vaes = tuple(vaes)
+        self.starts = starts
+        self.steps = steps
+        self.rate = rate
+        self.beta = beta
+        self.reach = reach
+        self.scale = scale
+        self.weights = None if weights is None else tuple(weights)
+        self.seed = seed
         like = next(vaes[0].parameters())
         self.z = _likely(starts, vaes[0].latent, seed).to(like)  # [S, Z]
         with torch.no_grad():
@@ -69,7 +82,11 @@ class AnalysisBySynthesis(Defense):
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         state = at_rest(self.nearest(x))  # [N, 3, C, Z]
-        views = [View("latent/0", self.logits(state[:, 0], x))] if ctx.keeps("latent/0") or not self.steps else []
+        views = (
+            [View("latent/0", self.logits(state[:, 0], x))]
+            if ctx.keeps("latent/0") or not self.steps
+            else []
+        )
         for t in range(1, self.steps + 1):
             state = ctx.through("latent", partial(self._update, x, t), state)
             if ctx.keeps(f"latent/{t}") or t == self.steps:
@@ -78,7 +95,9 @@ class AnalysisBySynthesis(Defense):
 
     def energies(self, z: Tensor, x: Tensor) -> Tensor:
         """[N, C]: E of each class at its own latent point, z [N, C, Z]."""
-        made = torch.stack([vae.decode(z[:, k]) for k, vae in enumerate(self.vaes)], dim=1)  # [N, C, ...]
+        made = torch.stack(
+            [vae.decode(z[:, k]) for k, vae in enumerate(self.vaes)], dim=1
+        )  # [N, C, ...]
         off = (made - x[:, None]).square().flatten(2).sum(2)
         return (off + self.beta / 2 * z.square().sum(2)) / x[0].numel()
 
@@ -90,9 +109,13 @@ class AnalysisBySynthesis(Defense):
     @torch.no_grad()
     def nearest(self, x: Tensor) -> Tensor:
         """[N, C, Z]: of the starts, for each class that of lowest energy."""
-        wanted, prior = x.flatten(1), self.beta / 2 * self.z.square().sum(1)
-        # Matrix products round by the height of the batch: where two starts are nearly as good, neighbours would pick.
-        far = (torch.cdist(wanted, made, compute_mode="donot_use_mm_for_euclid_dist") for made in self.made)
+        wanted = x.flatten(1)
+        prior = self.beta / 2 * self.z.square().sum(1)
+        # Matrix products round by the height of the batch: where two starts are nearly as good, neighbors would pick.
+        far = (
+            torch.cdist(wanted, made, compute_mode="donot_use_mm_for_euclid_dist")
+            for made in self.made
+        )
         best = [(distance.square() + prior).argmin(1) for distance in far]
         return self.z[torch.stack(best, dim=1)]
 
@@ -102,7 +125,9 @@ class AnalysisBySynthesis(Defense):
         length = z.norm(dim=2, keepdim=True).clamp(min=self.reach)
         return torch.cat([(z * (self.reach / length))[:, None], moved[:, 1:]], dim=1)
 
-    def fit(self, x: Tensor, y: Tensor, *, phase: Phase = _TRAINING, seed: int = 0) -> AnalysisBySynthesis:
+    def fit(
+        self, x: Tensor, y: Tensor, *, phase: Phase = _TRAINING, seed: int = 0
+    ) -> AnalysisBySynthesis:
         """The same with VAEs that have learned the images of their class, by Adam; copies learn.
 
         |x - G(m + s n)|^2 + beta KL(N(m, s^2) | N(0, 1)), with m and s by the encoder and n ~ N(0, 1) (Kingma & Welling 2014).
@@ -112,10 +137,12 @@ class AnalysisBySynthesis(Defense):
         if missing or int(y.amax()) >= len(self.vaes):
             raise ValueError(
                 f"there is a VAE for each of the classes 0 to {len(self.vaes) - 1}, each of which needs images: "
-                + (f"none are labelled {missing}." if missing else f"found label {int(y.amax())}.")
+                + (f"none are labeled {missing}." if missing else f"found label {int(y.amax())}.")
             )
         with seeded(seed):
-            vaes = [self._learnt(vae, x[y == k], phase, seed + k) for k, vae in enumerate(self.vaes)]
+            vaes = [
+                self._learnt(vae, x[y == k], phase, seed + k) for k, vae in enumerate(self.vaes)
+            ]
         return AnalysisBySynthesis(
             vaes, starts=self.starts, steps=self.steps, rate=self.rate, beta=self.beta, reach=self.reach, scale=self.scale,
             weights=self.weights, seed=self.seed,
@@ -125,16 +152,21 @@ class AnalysisBySynthesis(Defense):
         vae = copy.deepcopy(vae).train()
 
         def losses(batch: Batch) -> Tensor:
-            here, believed = x[batch.rows], vae.encode(x[batch.rows])
-            noise = batch.coins.normal((vae.latent,), x.dtype)
+            here = x[batch.rows]
+            believed = vae.encode(x[batch.rows])
+            noise = batch.keys.normal((vae.latent,), x.dtype)
             made = vae.decode(believed.mean + (believed.log_variance / 2).exp() * noise)
             return (made - here).square().flatten(1).sum(1) + self.beta * believed.divergence()
 
-        minimise(losses, torch.optim.Adam(vae.parameters(), phase.rate), len(x), phase, seed, x.device)
+        minimize(
+            losses, torch.optim.Adam(vae.parameters(), phase.rate), len(x), phase, seed, x.device
+        )
         return vae.eval()
 
 
 def _likely(count: int, latent: int, seed: int) -> Tensor:
     """[count, latent], float64: standard normal points, of some more the nearest to zero."""
-    drawn = Coins.of(seed, torch.arange(round(count / (1 - _UNLIKELY)))).normal((latent,), torch.float64)
+    drawn = Keys.of(seed, torch.arange(round(count / (1 - _UNLIKELY)))).normal(
+        (latent,), torch.float64
+    )
     return drawn[drawn.norm(dim=1).argsort(stable=True)[:count].sort().values]

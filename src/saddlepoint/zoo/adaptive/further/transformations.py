@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from saddlepoint.defense import Context, Trace
+from saddlepoint.defenses import Context, Trace
 from saddlepoint.zoo.adaptive.descent import slope
 from saddlepoint.zoo.adaptive.inner import Purifier, shown, walk
 
@@ -45,7 +45,8 @@ class Transformed(Purifier):
 
     def __init__(self, net: nn.Module, transformation: Transformation) -> None:
         super().__init__(net, 1)
-        self.transformation, self.random = transformation, transformation.random
+        self.transformation = transformation
+        self.random = transformation.random
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         def step(t: int, v: Tensor) -> Tensor:  # noqa: ARG001
@@ -74,7 +75,7 @@ class BitDepth:
 class JPEG:
     """D^T (Q round((D b D^T) / Q)) D on blocks b of 8 x 8, D the cosine transform, Q the table of luminance for the quality.
 
-    What of JPEG changes pixels. All channels are treated as luminance is, at full size: colours are neither converted nor halved.
+    What of JPEG changes pixels. All channels are treated as luminance is, at full size: colors are neither converted nor halved.
     Pixels outside of the image repeat its edge. Guo et al. 2018 compress at quality 75.
     """
 
@@ -83,14 +84,20 @@ class JPEG:
 
     def __post_init__(self) -> None:
         if not 1 <= self.quality <= 100:
-            raise ValueError(f"the quality of JPEG lies between 1 and 100, got quality={self.quality}.")
+            raise ValueError(
+                f"the quality of JPEG lies between 1 and 100, got quality={self.quality}."
+            )
 
     def __call__(self, x: Tensor, ctx: Context) -> Tensor:  # noqa: ARG002
         height, width = x.shape[-2:]
         padded = functional.pad(x, (0, -width % _SIDE, 0, -height % _SIDE), mode="replicate")
-        down, right = padded.shape[-2] // _SIDE, padded.shape[-1] // _SIDE
-        blocks = padded.reshape(*x.shape[:2], down, _SIDE, right, _SIDE).transpose(-3, -2)  # [N, C, h, w, 8, 8]
-        waves, table = _cosines().to(x), self.table().to(x)  # D, Q
+        down = padded.shape[-2] // _SIDE
+        right = padded.shape[-1] // _SIDE
+        blocks = padded.reshape(*x.shape[:2], down, _SIDE, right, _SIDE).transpose(
+            -3, -2
+        )  # [N, C, h, w, 8, 8]
+        waves = _cosines().to(x)
+        table = self.table().to(x)  # D, Q
         kept = table * (waves @ (255 * blocks - 128) @ waves.T / table).round()
         back: Tensor = ((waves.T @ kept @ waves + 128).round() / 255).clamp(0, 1)
         return back.transpose(-3, -2).reshape_as(padded)[..., :height, :width]
@@ -119,15 +126,20 @@ class TotalVariation:
 
     def __post_init__(self) -> None:
         if not 0 <= self.drop < 1 or self.weight < 0 or self.steps < 0 or self.smooth <= 0:
-            raise ValueError(f"TotalVariation needs 0 <= drop < 1, weight >= 0, steps >= 0 and smooth > 0, got {self}.")
+            raise ValueError(
+                f"TotalVariation needs 0 <= drop < 1, weight >= 0, steps >= 0 and smooth > 0, got {self}."
+            )
 
     @property
     def random(self) -> bool:
         return self.drop > 0 and self.steps > 0
 
     def __call__(self, x: Tensor, ctx: Context) -> Tensor:
-        kept = (ctx.rand(*x.shape[-2:], dtype=x.dtype) >= self.drop)[:, None].to(x)  # all channels of a pixel go together
-        z, length = x, 1 / (1 + 8 * self.weight / self.smooth)
+        kept = (ctx.rand(*x.shape[-2:], dtype=x.dtype) >= self.drop)[:, None].to(
+            x
+        )  # all channels of a pixel go together
+        z = x
+        length = 1 / (1 + 8 * self.weight / self.smooth)
         for _ in range(self.steps):
             z = z - length * slope(self.objective(x, kept), z)
         return z.clamp(0, 1)
@@ -142,8 +154,12 @@ class TotalVariation:
 
     def variation(self, z: Tensor) -> Tensor:
         """[N]: TV(z), rounded off."""
-        down, right = z.diff(dim=-2).square().sum(-1), z.diff(dim=-1).square().sum(-2)  # [N, C, H - 1], [N, C, W - 1]
-        return sum(((part + self.smooth**2).sqrt().flatten(1).sum(1) for part in (down, right)), z.new_zeros(len(z)))
+        down = z.diff(dim=-2).square().sum(-1)
+        right = z.diff(dim=-1).square().sum(-2)  # [N, C, H - 1], [N, C, W - 1]
+        return sum(
+            ((part + self.smooth**2).sqrt().flatten(1).sum(1) for part in (down, right)),
+            z.new_zeros(len(z)),
+        )
 
 
 def _cosines() -> Tensor:

@@ -1,4 +1,4 @@
-"""SODEF as a defence, and how it is trained."""
+"""SODEF as a defense, and how it is trained."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.attack.loss import cross_entropy
-from saddlepoint.defense import Context, Defense, Trace, View
+from saddlepoint.attacks.losses import cross_entropy
+from saddlepoint.defenses import Context, Defense, Trace, View
 from saddlepoint.zoo.adaptive.layers import Features, refuse_training
-from saddlepoint.zoo.adaptive.learning import Phase, minimise, parts, refuse_data, seeded
+from saddlepoint.zoo.adaptive.learning import Phase, minimize, parts, refuse_data, seeded
 from saddlepoint.zoo.adaptive.sodef.flow import Dopri5, Integrator, StableODE
 from saddlepoint.zoo.adaptive.sodef.stability import Stability, simplex
 
@@ -33,7 +33,8 @@ class StableTraining:
     stability: Stability = field(default_factory=Stability)
 
 
-_DOPRI5, _TRAINING = Dopri5(), StableTraining()
+_DOPRI5 = Dopri5()
+_TRAINING = StableTraining()
 
 
 class SODEF(Defense):
@@ -58,11 +59,18 @@ class SODEF(Defense):
         integrator: Integrator = _DOPRI5,
     ) -> None:
         if time < 0 or segments < 1:
-            raise ValueError(f"SODEF needs time >= 0 and segments >= 1, got time={time} and segments={segments}.")
+            raise ValueError(
+                f"SODEF needs time >= 0 and segments >= 1, got time={time} and segments={segments}."
+            )
         refuse_training(net)
-        self.net, self.body, self.features = net, body, Features(net, layer)
-        self.time, self.segments, self.integrator = time, segments, integrator
-        self.coupled, self.static = integrator.coupled and time > 0, net
+        self.net = net
+        self.body = body
+        self.features = Features(net, layer)
+        self.time = time
+        self.segments = segments
+        self.integrator = integrator
+        self.coupled = integrator.coupled and time > 0
+        self.static = net
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         body = self._fitted()
@@ -74,8 +82,10 @@ class SODEF(Defense):
                 views.append(View(f"ode/{k}", body.head(z)))
         return Trace(tuple(views))
 
-    def fit(self, x: Tensor, y: Tensor, *, training: StableTraining = _TRAINING, seed: int = 0) -> SODEF:
-        """This defence with a trained ODE; the network stays as it is. A body that was given is trained further, in a copy."""
+    def fit(
+        self, x: Tensor, y: Tensor, *, training: StableTraining = _TRAINING, seed: int = 0
+    ) -> SODEF:
+        """This defense with a trained ODE; the network stays as it is. A body that was given is trained further, in a copy."""
         refuse_data(x, y)
         features = self.features.of(x)
         body = self._new(x, features, seed) if self.body is None else copy.deepcopy(self.body)
@@ -95,7 +105,9 @@ class SODEF(Defense):
 
     def _fitted(self) -> StableODE:
         if self.body is None:
-            raise RuntimeError("SODEF has no trained ODE yet. Call fit: SODEF(net).fit(x, y), or give one: SODEF(net, body).")
+            raise RuntimeError(
+                "SODEF has no trained ODE yet. Call fit: SODEF(net).fit(x, y), or give one: SODEF(net, body)."
+            )
         return self.body
 
     def _flow(self, body: StableODE, z: Tensor) -> Tensor:
@@ -109,9 +121,11 @@ class SODEF(Defense):
 
     def _embed(self, body: StableODE, features: Tensor, y: Tensor, phase: Phase, seed: int) -> None:
         width = body.embed(features[:1]).shape[1]
-        anchors = simplex(body.head(features.new_zeros(1, width)).shape[1], width, seed).to(features)
+        anchors = simplex(body.head(features.new_zeros(1, width)).shape[1], width, seed).to(
+            features
+        )
         optimizer = torch.optim.Adam(body.embed.parameters(), phase.rate, eps=1e-2, amsgrad=True)
-        minimise(
+        minimize(
             lambda batch: cross_entropy(body.embed(features[batch.rows]) @ anchors.T, y[batch.rows]),
             optimizer, len(y), phase, seed, features.device,
         )  # fmt: skip
@@ -121,12 +135,21 @@ class SODEF(Defense):
             for _ in range(self.segments):
                 z = torch.cat([self._flow(body, part) for part in parts(z, phase.batch_size)])
         optimizer = torch.optim.Adam(body.head.parameters(), phase.rate, eps=1e-4, amsgrad=True)
-        minimise(lambda batch: cross_entropy(body.head(z[batch.rows]), y[batch.rows]), optimizer, len(y), phase, seed + 2, z.device)
+        minimize(
+            lambda batch: cross_entropy(body.head(z[batch.rows]), y[batch.rows]),
+            optimizer,
+            len(y),
+            phase,
+            seed + 2,
+            z.device,
+        )
 
 
 def _settle(body: StableODE, z: Tensor, training: StableTraining, seed: int) -> None:
-    optimizer = torch.optim.Adam(body.field.parameters(), training.settle.rate, eps=1e-3, amsgrad=True)
-    minimise(
+    optimizer = torch.optim.Adam(
+        body.field.parameters(), training.settle.rate, eps=1e-3, amsgrad=True
+    )
+    minimize(
         lambda batch: training.stability.loss(body.field, z[batch.rows]),
         optimizer, len(z), training.settle, seed + 1, z.device,
     )  # fmt: skip

@@ -65,7 +65,14 @@ class RungeKutta:
 
 
 def _integrated(field: Field, z: Tensor, times: Tensor, method: str, tolerance: float) -> Tensor:
-    states = odeint(lambda t, state: field(state), z, times, rtol=tolerance, atol=tolerance, method=method)  # noqa: ARG005
+    states = odeint(
+        lambda t, state: field(state),  # noqa: ARG005
+        z,
+        times,
+        rtol=tolerance,
+        atol=tolerance,
+        method=method,
+    )
     return cast(Tensor, states[-1])
 
 
@@ -90,10 +97,14 @@ class StableODE(nn.Module):
 
     def __init__(self, embed: nn.Module, field: nn.Module, head: nn.Module) -> None:
         super().__init__()
-        self.embed, self.field, self.head = embed, field, head
+        self.embed = embed
+        self.field = field
+        self.head = head
 
     @classmethod
     def over(cls, features: int, classes: int, *, width: int = 64, hidden: int = 2048) -> StableODE:
         """The released parts: two tanh layers down to `width`, the sine field, one linear layer to the classes."""
-        embed = nn.Sequential(nn.Linear(features, hidden), nn.Tanh(), nn.Linear(hidden, width), nn.Tanh())
+        embed = nn.Sequential(
+            nn.Linear(features, hidden), nn.Tanh(), nn.Linear(hidden, width), nn.Tanh()
+        )
         return cls(embed, SineField(width), nn.Linear(width, classes))

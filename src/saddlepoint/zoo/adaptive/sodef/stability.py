@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from saddlepoint.coins import Coins
+from saddlepoint.rng import Keys
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Stability:
     At z = z(0) of a training example, with J = df/dz (Kang et al. 2021, in the form and with the constants of the released code;
     its WRN-70-16 has rest 0.1 and dominance 0). The first term makes z an equilibrium; the second and third make the diagonal of J
     negative and larger than the rest of its column, so that by Gershgorin all eigenvalues have negative real part and the
-    equilibrium attracts its neighbourhood.
+    equilibrium attracts its neighborhood.
     """
 
     rest: float = 0.2
@@ -29,8 +29,11 @@ class Stability:
         rest = (50 * field(z)).square().mean(1)
         jacobian = jacobians(field, z)  # [N, D, D]
         diagonal = jacobian.diagonal(dim1=1, dim2=2)  # [N, D]
-        column = jacobian.abs().sum(1) - 2 * diagonal.abs()  # [N, D]: off the diagonal, less the diagonal
-        slope, dominance = (diagonal + 1).exp().mean(1), ((column + 1) / 10).exp().mean(1)
+        column = (
+            jacobian.abs().sum(1) - 2 * diagonal.abs()
+        )  # [N, D]: off the diagonal, less the diagonal
+        slope = (diagonal + 1).exp().mean(1)
+        dominance = ((column + 1) / 10).exp().mean(1)
         return self.rest * rest + self.slope * slope + self.dominance * dominance
 
 
@@ -43,13 +46,15 @@ def jacobians(field: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
 def simplex(classes: int, width: int, seed: int = 0) -> Tensor:
     """[classes, width], float64: unit vectors as far apart as can be, any two at cosine -1 / (classes - 1), turned by the seed.
 
-    Features are first trained towards these, so that the equilibria of different classes lie apart. The released code maximises the
+    Features are first trained towards these, so that the equilibria of different classes lie apart. The released code maximizes the
     least distance numerically; for no more classes than dimensions the regular simplex attains the maximum.
     """
     if not 2 <= classes <= width:
-        raise ValueError(f"{classes} classes cannot be placed as a simplex in {width} dimensions. Give the ODE a larger width.")
-    centred = torch.eye(classes, dtype=torch.float64) - 1 / classes
-    corners = centred * (classes / (classes - 1)) ** 0.5
-    turn = torch.linalg.qr(Coins.of(seed, torch.arange(width)).normal((width,), torch.float64))[0]
+        raise ValueError(
+            f"{classes} classes cannot be placed as a simplex in {width} dimensions. Give the ODE a larger width."
+        )
+    centerd = torch.eye(classes, dtype=torch.float64) - 1 / classes
+    corners = centerd * (classes / (classes - 1)) ** 0.5
+    turn = torch.linalg.qr(Keys.of(seed, torch.arange(width)).normal((width,), torch.float64))[0]
     turned: Tensor = corners @ turn[:classes]
     return turned

@@ -1,1 +1,0 @@
-"""Attacks: optimisers over an oracle and a space."""

@@ -1,0 +1,1 @@
+"""Attacks: optimizers over an oracle and a space."""

@@ -1,0 +1,110 @@
+"""FAB: walk along the decision boundary towards the clean image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from saddlepoint.attacks.best import AttackResult
+from saddlepoint.attacks.hyperplane import distance, step_to_plane
+from saddlepoint.attacks.min_norm import MinNormTracker
+from saddlepoint.attacks.oracle import Differentiates
+from saddlepoint.attacks.spaces import Ball, per_example
+from saddlepoint.defenses import Access
+from saddlepoint.gradients import Evaluation, ValueAndGradient
+from saddlepoint.rng import Keys
+
+Facet = Callable[
+    [Differentiates, Tensor, Ball], tuple[Evaluation, ValueAndGradient]
+]  # the margin, and one facet of it, zero on the boundary
+
+
+def nearest_facet(
+    oracle: Differentiates, x: Tensor, space: Ball
+) -> tuple[Evaluation, ValueAndGradient]:
+    """The other class that is nearest where margins are linear, argmin_k |f_k| / ||grad f_k||_q: a backward pass per class."""
+    (values, success), grads = oracle.class_margins(x)  # [C-1, N], [C-1, N, ...]
+    nearest = torch.stack(
+        [distance(value, grad, space) for value, grad in zip(values, grads, strict=True)]
+    ).argmin(0)
+    rows = torch.arange(len(x), device=x.device)
+    return Evaluation(values.amax(0), success), ValueAndGradient(
+        Evaluation(values[nearest, rows], success), grads[nearest, rows]
+    )
+
+
+def own_facet(
+    oracle: Differentiates,
+    x: Tensor,
+    space: Ball,  # noqa: ARG001
+) -> tuple[Evaluation, ValueAndGradient]:
+    """The oracle's own value, which must be a margin: with `targeted_margin` the boundary to one class, at one backward pass."""
+    slope = oracle.gradient(x)
+    return slope.evaluation, slope
+
+
+@dataclass(frozen=True)
+class FAB:
+    """x <- (1 - a)(x + eta d(x)) + a (c + eta d(c)), d the shortest step onto the linearized boundary; Croce & Hein 2020, Alg. 1.
+
+    a = min(|d(x)| / (|d(x)| + |d(c)|), bias) draws x towards the clean image c; a success is recorded and taken back,
+    x <- c + beta (x - c). FAB-T is `MultiTarget(Direct("fab-t", FAB(facet=own_facet)), loss=targeted_margin)`. Costs a slope and a
+    reading per step, `search` readings and one. The paper ends with three steps of an interpolating line search on the margin; we
+    bisect on success, which needs no margin. Restarts are drawn in half the ball that is still of interest, not on its sphere.
+    """
+
+    steps: int = 100
+    restarts: int = 1  # runs in all; the first starts from the clean image
+    facet: Facet = nearest_facet
+    bias: float = 0.1  # alpha_max of the paper
+    eta: float = 1.05  # how far beyond the linearized boundary
+    beta: float = 0.9  # how much of a success is kept
+    search: int = 10  # bisections at the end
+    needs: ClassVar[Access] = "gradient"
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.restarts < 1 or self.search < 0:
+            raise ValueError(
+                "FAB needs at least one step, one restart and no negative search, "
+                f"got steps={self.steps}, restarts={self.restarts}, search={self.search}."
+            )
+
+    @property
+    def calls(self) -> int:
+        return 2 * self.steps * self.restarts + self.search + 1
+
+    def __call__(
+        self, oracle: Differentiates, center: Tensor, space: Ball, keys: Keys
+    ) -> AttackResult:
+        nearest = MinNormTracker(center, space, keys, oracle.coupled)
+        for run in range(self.restarts):
+            x = self._start(center, space, nearest.size, keys.fold_in(run)) if run else center
+            for _ in range(self.steps):
+                evaluation, ((value, _), grad) = self.facet(oracle, x, space)
+                nearest.offer(x, evaluation)
+                x = nearest.legal(self._step(x, center, value, grad, space))
+                evaluation = oracle.score(x)
+                nearest.offer(x, evaluation)
+                x = torch.where(
+                    per_example(evaluation.success, x), center + self.beta * (x - center), x
+                )
+        nearest.search(oracle, self.search)
+        return nearest.found(oracle)
+
+    def _start(self, center: Tensor, space: Ball, size: Tensor, keys: Keys) -> Tensor:
+        share = size.clamp(max=space.radius) / (2 * max(space.radius, 1e-30))
+        return center + per_example(share, center) * (space.sample(center, keys) - center)
+
+    def _step(self, x: Tensor, center: Tensor, value: Tensor, grad: Tensor, space: Ball) -> Tensor:
+        value_center = value + (grad * (center - x)).flatten(1).sum(1)  # of the linearized function
+        d_x = step_to_plane(x, grad, -value, space)
+        d_center = step_to_plane(center, grad, -value_center, space)
+        size_x, size_center = (space.size(d).clamp(min=1e-8) for d in (d_x, d_center))
+        a = per_example((size_x / (size_x + size_center)).clamp(max=self.bias), x)
+        return ((1 - a) * (x + self.eta * d_x) + a * (center + self.eta * d_center)).clamp(
+            *space.box
+        )

@@ -1,0 +1,72 @@
+"""FMN: gradient steps inside a ball that shrinks after every success and grows after every failure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from saddlepoint.attacks.best import AttackResult
+from saddlepoint.attacks.hyperplane import distance
+from saddlepoint.attacks.min_norm import MinNormTracker
+from saddlepoint.attacks.oracle import Differentiates
+from saddlepoint.attacks.spaces import Ball, per_example
+from saddlepoint.defenses import Access
+from saddlepoint.rng import Keys
+
+
+@dataclass(frozen=True)
+class FMN:
+    """x <- project_r(x + step g / ||g||_2), the radius r of each example adapting; Pintor et al. 2021, Alg. 1.
+
+    r <- min((1 - gamma) r, shortest success) after a success, else (1 + gamma) r; before the first success the distance to the
+    linearized boundary, |x - c| + |value| / ||g||_q. Step and gamma are annealed by a half cosine. The value must be a margin, zero
+    on the boundary. Costs `steps` slopes, `search` readings and two. Two departures: the projection is onto ball and box at once,
+    and the success is bisected at the end, since gamma resolves its size no finer than `gamma_final`.
+    """
+
+    steps: int = 100
+    step: float = 1.0  # Euclidean, in units of the input; the last step is a hundredth of it
+    gamma: float = 0.05
+    gamma_final: float = 0.001
+    search: int = 10  # bisections at the end
+    needs: ClassVar[Access] = "gradient"
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.search < 0:
+            raise ValueError(
+                f"FMN needs at least one step and no negative search, got steps={self.steps}, search={self.search}."
+            )
+
+    @property
+    def calls(self) -> int:
+        return self.steps + self.search + 2
+
+    def __call__(
+        self, oracle: Differentiates, center: Tensor, space: Ball, keys: Keys
+    ) -> AttackResult:
+        nearest = MinNormTracker(center, space, keys, oracle.coupled)
+        x = center
+        radius = shortest = center.new_full((len(center),), torch.inf)
+        for k in range(self.steps):
+            (value, success), grad = evaluation, grad = oracle.gradient(x)
+            nearest.offer(x, evaluation)
+            gamma = self._anneal(k, self.gamma, self.gamma_final)
+            step = self._anneal(k, self.step, self.step / 100)
+            size = space.size(x - center)
+            shortest = torch.where(success, size.minimum(shortest), shortest)
+            wider = torch.where(
+                shortest.isfinite(), (1 + gamma) * radius, size + distance(value, grad, space)
+            )
+            radius = torch.where(success, ((1 - gamma) * radius).minimum(shortest), wider)
+            direction = grad / per_example(grad.flatten(1).norm(dim=1).clamp(min=1e-12), x)
+            x = nearest.legal(space.project(x + step * direction, center, radius))
+        nearest.offer(x, oracle.score(x))
+        nearest.search(oracle, self.search)
+        return nearest.found(oracle)
+
+    def _anneal(self, k: int, first: float, last: float) -> float:
+        return last + (first - last) * (1 + math.cos(math.pi * k / self.steps)) / 2

@@ -1,0 +1,71 @@
+"""Defenses: what they show, what they are handed, what a user implements."""
+
+from saddlepoint.defenses.base import Access, BlackBox, Defense, Memory, Plain, Unit
+from saddlepoint.defenses.context import Context
+from saddlepoint.defenses.gates import (
+    Confident,
+    LowEntropy,
+    average_cost,
+    exit_logits,
+    frequencies,
+    ratio_for,
+)
+from saddlepoint.defenses.multi_exit import (
+    Mix,
+    MultiExit,
+    Numbered,
+    Static,
+    Strategy,
+    Subset,
+    all_subsets,
+    exit_name,
+    exits_mean,
+    intervals,
+    mean_logits,
+    membership,
+    refuse_subset,
+    subset_name,
+)
+from saddlepoint.defenses.trace import Answer, Trace, View, mean, view
+from saddlepoint.solvers import Anderson, Broyden, Picard, Solution, Solver, Status
+
+__all__ = [
+    "Access",
+    "Anderson",
+    "Answer",
+    "BlackBox",
+    "Broyden",
+    "Confident",
+    "Context",
+    "Defense",
+    "LowEntropy",
+    "Memory",
+    "Mix",
+    "MultiExit",
+    "Numbered",
+    "Picard",
+    "Plain",
+    "Solution",
+    "Solver",
+    "Static",
+    "Status",
+    "Strategy",
+    "Subset",
+    "Trace",
+    "Unit",
+    "View",
+    "all_subsets",
+    "average_cost",
+    "exit_logits",
+    "exit_name",
+    "exits_mean",
+    "frequencies",
+    "intervals",
+    "mean",
+    "mean_logits",
+    "membership",
+    "ratio_for",
+    "refuse_subset",
+    "subset_name",
+    "view",
+]

@@ -1,0 +1,69 @@
+"""The game: threats, adversaries, the referee, and the record of who was right."""
+
+from saddlepoint.evaluation.adversaries import (
+    Adversary,
+    AttackContext,
+    Cascade,
+    CleanCopies,
+    Direct,
+    MaxLossPoint,
+    MultiTarget,
+    Restarts,
+    SkipMisclassified,
+    Transfer,
+)
+from saddlepoint.evaluation.batch_control import BatchControl
+from saddlepoint.evaluation.escalation import Escalate
+from saddlepoint.evaluation.joint_equilibrium import JointEquilibrium
+from saddlepoint.evaluation.on_examples import OnExamples
+from saddlepoint.evaluation.orders import NaturalOrder, SortedByLabel, WorstCaseOrder
+from saddlepoint.evaluation.outcomes import Outcomes, evaluate
+from saddlepoint.evaluation.referee import Episode, FixedPoints, play
+from saddlepoint.evaluation.suites import autoattack, rand
+from saddlepoint.evaluation.threat import Threat
+from saddlepoint.evaluation.transductive import (
+    CleanFallback,
+    FixedPoint,
+    GreedyModelSpace,
+    Portfolio,
+    RetrainedEnsemble,
+    Skip,
+    high_confidence,
+)
+from saddlepoint.evaluation.warm_start import WarmStart
+
+__all__ = [
+    "Adversary",
+    "AttackContext",
+    "BatchControl",
+    "Cascade",
+    "CleanCopies",
+    "CleanFallback",
+    "Direct",
+    "Episode",
+    "Escalate",
+    "FixedPoint",
+    "FixedPoints",
+    "GreedyModelSpace",
+    "JointEquilibrium",
+    "MaxLossPoint",
+    "MultiTarget",
+    "NaturalOrder",
+    "OnExamples",
+    "Outcomes",
+    "Portfolio",
+    "Restarts",
+    "RetrainedEnsemble",
+    "Skip",
+    "SkipMisclassified",
+    "SortedByLabel",
+    "Threat",
+    "Transfer",
+    "WarmStart",
+    "WorstCaseOrder",
+    "autoattack",
+    "evaluate",
+    "high_confidence",
+    "play",
+    "rand",
+]

@@ -1,0 +1,256 @@
+"""What an attack read is written down by passes spent: nothing is lost, nothing changes, and batches add up."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tests.problems import normal, uniform
+
+from saddlepoint.attacks.apgd import APGD
+from saddlepoint.attacks.fmn import FMN
+from saddlepoint.attacks.history import POINTS, History, RecordingOracle, nothing, together
+from saddlepoint.attacks.losses import cross_entropy, margin
+from saddlepoint.attacks.pgd import PGD
+from saddlepoint.attacks.rays import RayS
+from saddlepoint.attacks.spaces import Linf
+from saddlepoint.attacks.square import Square
+from saddlepoint.defenses import Defense, Plain, Trace, View
+from saddlepoint.evaluation import Cascade, Direct, FixedPoints, Restarts, Threat
+from saddlepoint.evaluation.referee import play
+
+N = 24
+D = 6
+W = normal(0, D, 4)
+X = 0.3 + 0.4 * uniform(1, N, D)
+SPACE = Linf(0.02)
+
+
+class Net(torch.nn.Module):
+    """Linear with a bend, so that one step is not enough."""
+
+    def forward(self, x):
+        return torch.tanh(3 * (x - 0.5)) @ W
+
+
+NET = Plain(Net())
+Y = Net()(X).argmax(1)
+Y = torch.where(torch.arange(N) % 6 == 0, (Y + 1) % 4, Y)  # every sixth is wrong from the start
+
+
+def episode(adversary, space=SPACE, defense=NET, **options):
+    return play(defense, adversary, X, Y, Threat(space), **options)
+
+
+def direct(attack, **options):
+    return Direct("attack", attack, **options)
+
+
+def by_hand(evaluated, rows):
+    """The ascent by its definition: readings are (row, spent, value, success)."""
+    end = max(spent for _, spent, _, _ in evaluated)
+    stride = max(2 ** math.ceil(math.log2(end / POINTS)), 1)
+    table = []
+    for k in range(1, math.ceil(end / stride) + 1):
+        seen = [
+            [(v, s) for r, spent, v, s in evaluated if r == row and spent <= k * stride]
+            for row in range(rows)
+        ]
+        asked = [one for one in seen if one]
+        values = [max(v for v, _ in one) for one in asked if max(v for v, _ in one) > -math.inf]
+        table.append(
+            [
+                min(k * stride, end),
+                len(asked),
+                sum(max(s for _, s in one) for one in asked),
+                len(values),
+                sum(values),
+            ]
+        )
+    return torch.tensor(table, dtype=torch.float64).T
+
+
+@pytest.mark.parametrize("end", [1, 63, 64, 65, 128, 129, 700])
+def test_what_is_kept_is_the_best_so_far_of_each_row_at_every_stride(end):
+    draw = torch.Generator().manual_seed(end)
+    history = History(3)
+    evaluated = []
+    spent = torch.zeros(3, dtype=torch.long)
+    while int(spent.amax()) < end:
+        rows = (
+            torch.rand(3, generator=draw)
+            .argsort()[: int(torch.randint(1, 4, (), generator=draw))]
+            .sort()
+            .values
+        )
+        spent[rows] = (spent[rows] + torch.randint(1, 9, (len(rows),), generator=draw)).clamp(
+            max=end
+        )
+        value = torch.randn(len(rows), generator=draw, dtype=torch.float64)
+        value, success = torch.where(value < -1, -torch.inf, value), (value > 1).double()
+        history.note("one", rows, spent[rows], value, success)
+        evaluated += zip(
+            rows.tolist(), spent[rows].tolist(), value.tolist(), success.tolist(), strict=True
+        )
+    found = history.loss_curve()
+    assert found.shape[1] <= POINTS
+    torch.testing.assert_close(
+        found, by_hand(evaluated, 3), rtol=0, atol=1e-12
+    )  # sums of at most 3 numbers of size 4
+
+
+@pytest.mark.parametrize("batch_size", [4, 10])
+@pytest.mark.parametrize(
+    "attack", [PGD(10), APGD(70), Square(90), RayS(60)], ids=lambda a: type(a).__name__
+)
+def test_an_ascent_does_not_depend_on_how_rows_are_batched(attack, batch_size):
+    whole, parts = (episode(direct(attack), batch_size=size).loss_curve for size in (N, batch_size))
+    # Sums over 24 rows of values of size 5; a row's own numbers may round otherwise in another batch.
+    torch.testing.assert_close(parts, whole, rtol=0, atol=1e-9)
+
+
+def test_parts_of_different_lengths_come_together_at_the_longer_stride():
+    short = History(2)
+    long = History(1)
+    for k in range(1, 4):
+        short.note(
+            "one",
+            torch.arange(2),
+            torch.full((2,), k),
+            torch.tensor([k, 2.0 * k]),
+            torch.tensor([0.0, 1.0]),
+        )
+    for k in range(1, 131):
+        long.note(
+            "one",
+            torch.zeros(1, dtype=torch.long),
+            torch.tensor([k]),
+            torch.tensor([float(k)]),
+            torch.tensor([k > 100.0]),
+        )
+    found = together([short.loss_curve(), nothing(), long.loss_curve()])
+    passes = torch.arange(4, 136, 4, dtype=torch.float64).clamp(
+        max=130
+    )  # 130 passes in at most 64 places: a stride of 4
+    assert torch.equal(found[0], passes)
+    assert torch.equal(found[1], torch.full_like(passes, 3))
+    assert torch.equal(found[2], 1 + (passes > 100).double())
+    assert torch.equal(found[4], 3 + 6 + passes)
+    assert torch.equal(together([found]), found)
+    assert torch.equal(together([nothing()]), nothing())
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+def test_the_last_point_is_what_the_attack_keeps(coupled):
+    """PGD keeps the highest point it read: at the end the sum of values is that of its peaks."""
+    defense = Plain(Net(), coupled=coupled)
+    found = play(defense, direct(PGD(15), loss=margin), X, Y, Threat(SPACE))
+    highest = _Peak(direct(PGD(15), loss=margin))
+    at = margin(Net()(play(defense, highest, X, Y, Threat(SPACE)).points), Y)
+    assert float(found.loss_curve[4, -1]) == pytest.approx(float(at.sum()), abs=1e-12)
+    assert int(found.loss_curve[1, -1]) == N
+    if coupled:  # the most fooled at once; alone, rows fooled at different times add up
+        assert float(found.loss_curve[2, -1]) == pytest.approx(float((at > 0).sum()), abs=1e-12)
+    assert (found.loss_curve[4].diff() >= 0).all()
+
+
+class _Peak(Direct):
+    """Proposes the peak instead of the point."""
+
+    def __init__(self, inner):
+        super().__init__(inner.name, inner.attack, inner.loss)
+
+    def move(self, context, defense, x, y):
+        max_loss_point = super().move(context, defense, x, y).max_loss_point
+        return type("Both", (), {"point": max_loss_point})
+
+
+def test_rows_that_leave_keep_what_they_had():
+    early, late = (episode(direct(PGD(20), stop_at_success=stop)) for stop in (True, False))
+    assert torch.equal(early.loss_curve[2], late.loss_curve[2])  # who was fooled when is the same
+    assert torch.equal(early.loss_curve[1], late.loss_curve[1])
+    assert early.forward.sum() < late.forward.sum()
+    assert (
+        early.loss_curve[4, -1] < late.loss_curve[4, -1]
+    )  # who stops at success climbs no further
+
+
+def test_points_outside_the_set_count_for_nothing():
+    """FMN walks outside to come back: whoever it fools inside is fooled at its last point, which is inside."""
+    found = episode(direct(FMN(30)))
+    inside = int((found.correct[0] == 0).sum())
+    assert int(found.loss_curve[2, -1]) == inside
+    outside = {}
+
+    class Wide(RecordingOracle):
+        def _note(self, x, evaluation):
+            outside[int(self.inner.meter.forward[0])] = int((~SPACE.contains(x, self.center)).sum())
+            super()._note(x, evaluation)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("saddlepoint.evaluation.adversaries.RecordingOracle", Wide)
+        again = episode(direct(FMN(30)))
+    assert max(outside.values()) > N // 4  # there was something to leave out
+    assert torch.equal(again.loss_curve, found.loss_curve)
+
+
+def test_decisions_have_no_value_but_successes():
+    found = episode(direct(RayS(80))).loss_curve
+    assert (found[3:] == 0).all()
+    assert int(found[2, -1]) > 4
+
+
+def test_values_of_a_second_objective_are_not_mixed_with_those_of_the_first():
+    alone = episode(direct(PGD(5), loss=cross_entropy)).loss_curve
+    pair = episode(
+        Cascade(
+            "both",
+            (direct(PGD(5), loss=cross_entropy), direct(PGD(60, step_size=0.02), loss=margin)),
+        )
+    ).loss_curve
+    stride = int(pair[0, 0])
+    assert stride == 2  # 6 and 61 readings, and what the cascade asks itself
+    assert torch.equal(pair[4, 2:], alone[4, -1].expand(pair.shape[1] - 2))
+    assert pair[2, -1] >= alone[2, -1]
+
+
+def test_restarts_of_one_objective_go_on_where_the_last_one_ended():
+    once, thrice = (episode(Restarts(direct(PGD(5)), times=times)).loss_curve for times in (1, 3))
+    torch.testing.assert_close(
+        thrice[:, : once.shape[1]], once, rtol=0, atol=1e-12
+    )  # 24 values of size 1, added in another order
+    assert thrice.shape[1] > once.shape[1]
+    assert (thrice[4].diff() >= 0).all()
+
+
+def test_who_asks_nothing_has_no_ascent():
+    assert torch.equal(episode(FixedPoints()).loss_curve, nothing())
+
+
+class Broken(Defense):
+    """Answers with nothing that is a number on half of the points."""
+
+    def trace(self, x, ctx):
+        z = Net()(x)
+        return Trace((View("final", torch.where(x[:, :1] > 0.5, torch.nan, z)),))
+
+
+def test_values_that_are_no_numbers_are_left_out_and_count_as_fooled():
+    found = episode(direct(Square(20)), defense=Broken()).loss_curve
+    assert found.isfinite().all()
+    assert found[3, -1] < found[1, -1] == N
+
+
+@pytest.mark.parametrize(
+    "attack", [PGD(10), APGD(20), Square(40), FMN(8)], ids=lambda a: type(a).__name__
+)
+@pytest.mark.parametrize("stop", [False, True])
+def test_writing_down_changes_nothing(attack, stop):
+    kept = episode(direct(attack, stop_at_success=stop))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RecordingOracle, "_note", lambda self, x, evaluation: None)
+        plain = episode(direct(attack, stop_at_success=stop))
+    assert plain.loss_curve.shape[1] == 0 < kept.loss_curve.shape[1]
+    for name in ("points", "correct", "margin", "forward", "backward"):
+        assert torch.equal(getattr(kept, name), getattr(plain, name))

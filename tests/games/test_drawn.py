@@ -1,0 +1,63 @@
+"""A mixed strategy of the attacker: every example is attacked by one adversary, drawn by its own coins."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.problems import Centring, Static, smooth, uniform
+
+from saddlepoint.attacks.spaces import Linf
+from saddlepoint.evaluation import FixedPoints, Threat
+from saddlepoint.evaluation.referee import play
+from saddlepoint.games.exit_attacks import Drawn
+
+N = 400
+RADIUS = 0.1
+X = 0.2 + 0.6 * uniform(0, N, 6)
+THREAT = Threat(Linf(RADIUS))
+
+
+def moved(by: float) -> FixedPoints:
+    return FixedPoints(f"by {by}", X + by)
+
+
+def points(drawn: Drawn, rows: slice = slice(None), seed: int = 0) -> torch.Tensor:
+    ids = torch.arange(N)[rows]
+    return play(
+        Static(smooth(0)),
+        drawn,
+        X[rows],
+        torch.zeros(N, dtype=torch.long)[rows],
+        THREAT,
+        ids=ids,
+        seed=seed,
+    ).points
+
+
+def test_each_example_gets_the_points_of_one_adversary_as_often_as_its_probability_says() -> None:
+    found = points(Drawn("mix", (moved(0.05), moved(-0.05)), (0.3, 0.7)))
+    up = (found == X + 0.05).all(1)
+    down = (found == X - 0.05).all(1)
+    assert bool((up ^ down).all())
+    # A share of 400 draws at 0.3 lies within 4 standard deviations, 0.092, of it.
+    assert float(up.double().mean()) == pytest.approx(0.3, abs=4 * (0.3 * 0.7 / N) ** 0.5)
+
+
+def test_a_sure_draw_is_the_adversary_itself() -> None:
+    assert torch.equal(points(Drawn("mix", (moved(0.05), moved(-0.05)), (0.0, 1.0))), X - 0.05)
+
+
+def test_what_is_drawn_belongs_to_the_example_and_to_the_seed() -> None:
+    mix = Drawn("mix", (moved(0.05), moved(-0.05)), (0.5, 0.5))
+    assert torch.equal(points(mix)[7:19], points(mix, slice(7, 19)))
+    assert not torch.equal(points(mix), points(mix, seed=1))
+
+
+def test_probabilities_and_defenses_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ValueError, match="sum to one"):
+        Drawn("mix", (moved(0.0), moved(0.0)), (0.5, 0.6))
+    with pytest.raises(ValueError, match="one probability for each"):
+        Drawn("mix", (moved(0.0),), (0.5, 0.5))
+    mix = Drawn("mix", (moved(0.0), moved(0.01)), (0.5, 0.5))
+    with pytest.raises(ValueError, match="whole batches"):
+        play(Centring(smooth(0)), mix, X, torch.zeros(N, dtype=torch.long), THREAT)

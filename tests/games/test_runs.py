@@ -1,0 +1,337 @@
+"""A game is kept like an audit: it goes on where it was, says when it was touched, and can be checked point by point."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from typing import get_args
+
+import pytest
+import torch
+from safetensors.torch import load_file, save
+from tests.runs.runs import TARGETS
+
+from saddlepoint import load_data
+from saddlepoint.attacks.pgd import FGSM
+from saddlepoint.attacks.spaces import Linf
+from saddlepoint.audits.target.check import TargetError
+from saddlepoint.defenses import MultiExit, exit_name, subset_name
+from saddlepoint.evaluation import Direct
+from saddlepoint.games.exit_attacks import ATTACKS
+from saddlepoint.games.exit_game import columns_of
+from saddlepoint.games.matrix import least_per_example, solve
+from saddlepoint.games.runs.play import prepare, run_game
+from saddlepoint.games.runs.record import GameError, GameRecord, shown
+from saddlepoint.games.runs.spec import GameSpec, command
+from saddlepoint.games.runs.verify import checks
+from saddlepoint.runs.cache import Interrupted
+from saddlepoint.runs.cached_play import kept
+from saddlepoint.runs.gc import tidy
+from saddlepoint.runs.inspect import details, summary
+from saddlepoint.runs.spec import SpecError, checked
+from saddlepoint.runs.store import Packed, Store, sealed, sha
+from saddlepoint.runs.targets import resolve
+
+ASKED = {
+    "target": f"{TARGETS}:halves",
+    "data": {"n": 40},
+    "threat": {"eps": "0.2"},
+    "attack": "fgsm",
+    "split": 0.4,
+    "batch_size": 12,
+}
+SPEC = checked(GameSpec, ASKED)
+CELLS = 2 * 7 + 2 * (1 + 7 + 4)  # 16 and 24 images in two groups each
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_draws():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("saddlepoint.games.runs.play._DRAWS", 8)
+        yield
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    out = tmp_path_factory.mktemp("made") / "run"
+    return out, run_game(SPEC, out)
+
+
+@pytest.fixture
+def run(made, tmp_path):
+    return shutil.copytree(made[0], tmp_path / "run")
+
+
+def failed(folder) -> dict[str, str]:
+    return {check.name: check.message for check in checks(Store(folder)) if not check.passed}
+
+
+def edit(folder, change) -> None:
+    """Change the record and seal it anew, as somebody would who knows how."""
+    record = json.loads((folder / "game.json").read_text())
+    del record["seal"]
+    change(record)
+    (folder / "game.json").write_bytes(sealed(record))
+
+
+def test_what_is_loaded_is_what_was_found(made):
+    folder, found = made
+    loaded = GameRecord.load(folder)
+    assert loaded.record() == found.record()
+    assert torch.equal(loaded.correct, found.correct)
+    assert (loaded.n, loaded.built_on, loaded.scored_on) == (40, 16, 24)
+    assert loaded.correct.shape == (7, 7, 16)
+    assert loaded.scored.shape == (1 + 7 + 4, 7, 24)
+    assert loaded.passed == json.loads(SPEC.model_dump_json(exclude_unset=True))
+    assert loaded.spec["seed"] == 0
+    assert loaded.hashes.keys() == {"target", "images"}
+
+
+def test_every_number_of_the_record_follows_from_its_outcomes(made):
+    _, found = made
+    payoff = found.payoff
+    solved = solve(payoff)
+    mix = torch.tensor(found.equilibrium.mix, dtype=torch.float64)
+    assert found.value.value == found.equilibrium.value == solved.value
+    assert float((payoff @ mix).amin()) == pytest.approx(found.equilibrium.value, abs=1e-12)
+    assert found.pure_value == float(payoff.amin(0).amax()) <= found.value.value + 1e-12
+    assert found.value.low <= found.value.value <= found.value.high
+    alone = torch.tensor(found.per_example.mix, dtype=torch.float64)
+    assert float(least_per_example(found.correct.double(), alone).mean()) == pytest.approx(
+        found.per_example.value, abs=1e-9
+    )
+    scored = found.scored.double()
+    need = found.strategy("NEED")
+    assert need.restricted == pytest.approx(found.value.value, abs=1e-12)
+    assert need.clean.value == pytest.approx(float(mix @ scored[0].mean(-1)), abs=1e-12)
+    assert need.per_image.value == pytest.approx(
+        float(torch.einsum("d,adn->an", mix, scored).amin(0).mean()), abs=1e-12
+    )
+    pure = found.strategy("best pure")
+    assert pure.name.endswith(subset_name(found.pure))
+    for name in ("clean", "aimer", "expected_loss", "per_image"):
+        difference = getattr(need, name).value - getattr(pure, name).value
+        assert found.gains[name].value == pytest.approx(difference, abs=1e-12), name
+    assert found.exit_accuracy(0)[2] == float(scored[0, found.subsets.index((3,))].mean())
+    assert found.scored_rows[found.all_exits_row].target == (1, 2, 3)
+
+
+def test_images_that_score_are_not_those_that_built_the_game(made):
+    """Clean answers of the last column are those of the images after the first 16, in order."""
+    _, found = made
+    x, y = load_data("digits", n=40)
+    net, _ = resolve(SPEC.target)
+    right = net(x)[2].argmax(1) == y
+    column = found.subsets.index((3,))
+    assert torch.equal(found.scored[0, column], right[16:])
+
+
+def test_a_game_that_is_asked_for_again_computes_nothing_and_says_the_same(run, made):
+    class Listening:
+        missing = 0
+
+        def begin(self, work, missing):
+            self.missing += len(missing)
+
+        def cell(self, cell, episode): ...
+        def say(self, message): ...
+
+    before = json.loads((run / "game.json").read_text())
+    tensors = (run / "game.safetensors").read_bytes()
+    watch = Listening()
+    again = run_game(SPEC, run, watch=watch)
+    assert watch.missing == 0
+    assert (run / "game.safetensors").read_bytes() == tensors
+    assert {k: v for k, v in again.record().items() if k != "seconds"} == {
+        k: before[k] for k in again.record() if k != "seconds"
+    }
+    assert len(Store(run).run()["cells"]) == CELLS
+    assert tidy(run).cells == 0
+    Store(run).discard(Store(run).keys()[0])
+    assert summary(run).done == CELLS - 1
+    assert not summary(run).finished
+    run_game(SPEC, run, watch=watch)
+    assert watch.missing == 1
+    assert (run / "game.safetensors").read_bytes() == tensors
+
+
+def test_a_stopped_game_claims_no_number_and_goes_on(tmp_path, made):
+    class Stopping:
+        count = 0
+
+        def begin(self, work, missing): ...
+        def say(self, message): ...
+        def cell(self, cell, episode):
+            self.count += 1
+            if self.count == 20:  # while the other images are scored
+                signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted, match="Run the same command to go on"):
+        run_game(SPEC, tmp_path, watch=Stopping())
+    one = summary(tmp_path)
+    assert (one.kind, one.done, one.finished, one.robust_accuracy) == ("game", 20, False, None)
+    again = run_game(SPEC, tmp_path)
+    assert again.record()["payoff"] == made[1].record()["payoff"]
+    assert again.strategies == made[1].strategies
+
+
+def test_a_finished_game_in_a_line(made):
+    folder, found = made
+    one = summary(folder)
+    assert (one.kind, one.target, one.threat, one.examples) == ("game", SPEC.target, "Linf 0.2", 40)
+    assert (one.done, one.total, one.finished) == (CELLS, CELLS, True)
+    assert one.robust_accuracy == found.strategy("NEED").per_image.value
+    assert one.verdict == f"value {100 * found.value.value:.1f} %"
+    assert 'attack = "fgsm"' in details(folder).spec
+
+
+def test_another_game_in_the_same_folder_does_not_pass_for_it(run):
+    held = run_game(SPEC.model_copy(update={"seed": 1, "attack": "fgsm"}), run)
+    assert held.run != SPEC
+    assert summary(run).finished
+    edit(run, lambda record: record.update(run="another"))
+    assert not summary(run).finished
+    assert "belongs to another request" in failed(run)["record"]
+
+
+@pytest.mark.parametrize("damage", ["seal", "tensors", "payoff", "schema", "torn", "lost"])
+def test_a_record_that_was_touched_is_refused(run, damage):
+    path = run / "game.json"
+    tensors = run / "game.safetensors"
+    if damage == "seal":
+        path.write_text(path.read_text().replace('"exits": 3', '"exits": 4'))
+    elif damage == "tensors":
+        content = bytearray(tensors.read_bytes())
+        content[-1] ^= 1
+        tensors.write_bytes(content)
+    elif damage == "payoff":
+        edit(run, lambda record: record["payoff"][0].__setitem__(0, 0.123))
+    elif damage == "schema":
+        edit(run, lambda record: record.update(schema=99))
+    elif damage == "torn":
+        path.write_text(path.read_text()[:100])
+    else:
+        tensors.unlink()
+    with pytest.raises(GameError):
+        GameRecord.load(run)
+    assert "record" in failed(run)
+
+
+def test_a_folder_without_a_game_is_said_to_be_one(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no game\.json"):
+        GameRecord.load(tmp_path)
+
+
+def test_a_sound_game_passes_every_check(made):
+    assert failed(made[0]) == {}
+    assert [check.name for check in checks(Store(made[0]))] == [
+        "cells",
+        "target",
+        "inside",
+        "answers",
+        "record",
+    ]
+
+
+def test_a_number_that_was_changed_and_sealed_anew_does_not_follow_from_the_cells(run):
+    edit(run, lambda record: record["strategies"][0]["per_image"].update(value=0.99))
+    assert "strategies" in failed(run)["record"]
+
+
+def test_outcomes_that_were_changed_with_their_hash_do_not_follow_from_the_cells(run):
+    outcomes = load_file(run / "game.safetensors")
+    outcomes["scored"] = ~outcomes["scored"]
+    content = save(outcomes)
+    (run / "game.safetensors").write_bytes(content)
+    edit(run, lambda record: record.update(tensors=sha(content)))
+    assert "outcomes" in failed(run)["record"]
+
+
+def test_a_cell_that_was_forged_and_sealed_anew_is_put_to_the_target_again(run):
+    store = Store(run)
+    key = next(key for key in store.keys() if store.record(key)["adversary"] == "fgsm at 3")  # noqa: SIM118
+    episode = store.get(key)
+    record = store.record(key)
+    about = {name: record[name] for name in ("group", "rows", "description")}
+    store.put(
+        Packed.of(
+            key, type(episode)(**{**vars(episode), "correct": 1 - episode.correct}), about, 0.0
+        )
+    )
+    wrong = failed(run)
+    assert "cells" not in wrong
+    assert wrong.keys() == {"answers", "record"}
+    far = type(episode)(**{**vars(episode), "points": 1 - episode.points})
+    store.put(Packed.of(key, far, about, 0.0))
+    assert "inside" in failed(run)
+
+
+def test_another_target_behind_the_name_and_a_lost_cell_are_found(tmp_path):
+    target = tmp_path / "net.py"
+    target.write_text(TARGETS.read_text())
+    run_game(checked(GameSpec, {**ASKED, "target": f"{target}:halves"}), tmp_path / "run")
+    assert failed(tmp_path / "run") == {}
+    target.write_text(TARGETS.read_text().replace("4 * (x.flatten", "5 * (x.flatten"))
+    wrong = failed(tmp_path / "run")
+    assert "is another model" in wrong["target"]
+    assert "are not here" in wrong["record"]
+    target.unlink()
+    assert "cannot be loaded again" in failed(tmp_path / "run")["target"]
+
+
+def test_cells_of_a_later_round_keep_their_times(tmp_path):
+    x, y = load_data("digits", n=8)
+    net, _ = resolve(SPEC.target)
+    send = kept(
+        MultiExit(net), x, y, threat=Linf(0.1), answers=columns_of(((1,), (2,))), out=tmp_path
+    )
+    for number in (1, 2):
+        [episode] = send([Direct(f"fgsm {number}", FGSM(), keep=frozenset([exit_name(number)]))])
+        assert episode.seconds > 0
+
+
+def test_attacks_are_known_by_the_names_of_the_spec():
+    assert get_args(GameSpec.model_fields["attack"].annotation) == tuple(ATTACKS)
+    with pytest.raises(SpecError, match="Did you mean 'pgd-20'"):
+        checked(GameSpec, {**ASKED, "attack": "pgd20"})
+    with pytest.raises(
+        SpecError, match=r"threat\.esp: unknown key\. Did you mean 'eps'\? Known here: norm, eps"
+    ):
+        checked(GameSpec, {**ASKED, "threat": {"esp": "1"}})
+    with pytest.raises(SpecError, match="eps must be a number"):
+        checked(GameSpec, {**ASKED, "threat": {"eps": "x"}})
+
+
+def test_a_game_needs_exits_and_images_on_both_sides():
+    with pytest.raises(TargetError, match=r"has one output.*attach_exits"):
+        prepare(checked(GameSpec, {**ASKED, "target": f"{TARGETS}:linear"}))
+    with pytest.raises(SpecError, match="leaves 0 to build the game and 2 to score"):
+        prepare(checked(GameSpec, {**ASKED, "data": {"n": 2}, "split": 0.2}))
+
+
+def test_the_command_names_what_differs_from_the_defaults():
+    spec = checked(
+        GameSpec,
+        {
+            **ASKED,
+            "rows": "double-oracle",
+            "tolerance": 0.01,
+            "device": "cuda:1",
+            "data": {"root": "/d"},
+        },
+    )
+    words = command(spec).split()
+    told = dict(zip(words[3::2], words[4::2], strict=True))
+    expected = {
+        "--rows": "double-oracle",
+        "--tolerance": "0.01",
+        "--device": "cuda:1",
+        "--root": "/d",
+        "--n": "500",
+    }
+    assert expected.items() <= told.items()
+
+
+def test_a_mix_in_words():
+    assert shown((0.25, 0.0, 0.75), ("1", "2", "1+2")) == "1+2 75 %, 1 25 %"

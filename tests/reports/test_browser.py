@@ -1,0 +1,426 @@
+"""The pages in a real browser: nothing fails, every link leads somewhere, and what is shown is what the record says."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.reports.audits import SYMPTOMS, a_large_audit, an_audit
+
+from saddlepoint.games.reports.page import write as write_game
+from saddlepoint.games.runs.play import run_game
+from saddlepoint.games.runs.spec import GameSpec
+from saddlepoint.reports.html import write
+from saddlepoint.reports.live import LivePage
+from saddlepoint.reports.site import write as write_site
+from saddlepoint.reports.style import DARK, LIGHT
+from saddlepoint.runs import run_spec
+from saddlepoint.runs.executors import Serial
+from saddlepoint.runs.spec import AttackSpec, DataSpec, RunSpec, ThreatSpec, checked
+from saddlepoint.runs.work import load
+
+webdriver = pytest.importorskip(
+    "selenium.webdriver", reason="skipped: the browser tests need selenium (pip install '.[dev]')."
+)
+wait = pytest.importorskip("selenium.webdriver.support.wait")
+CHROMIUM = shutil.which("chromium")
+DRIVER = shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER),
+    reason="skipped: no chromium or chromedriver here (apt-get install chromium chromium-driver).",
+)
+_FLAGS = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--window-size=1280,900",
+)  # fmt: skip
+_HOSTILE = '<script>document.title = "taken"</script>'
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (*_FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def visit(browser):
+    """Open a file; at the end nothing may have been complained about."""
+
+    def go(path: Path):
+        browser.get(path.as_uri())
+        return browser
+
+    browser.get_log("browser")
+    yield go
+    assert browser.get_log("browser") == []
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Three runs: one real, with its cells; two by hand, one of which cannot be told and one with published figures."""
+    folder = tmp_path_factory.mktemp("runs")
+    attacks = (
+        AttackSpec(kind="apgd", loss="ce", steps=5),
+        AttackSpec(kind="fab", steps=5),
+        AttackSpec(kind="fmn", steps=10),
+    )
+    spec = RunSpec(
+        target="zoo:digits-pgd",
+        data=DataSpec(n=60),
+        threat=ThreatSpec(eps="0.3"),
+        batch_size=30,
+        attacks=attacks,
+    )
+    audits = {
+        "real": run_spec(spec, folder / "real", executor=Serial()),
+        "masked": an_audit(symptoms=SYMPTOMS, target="masked", robust_accuracy=0.99),
+        "hand": an_audit(target=f"hand {_HOSTILE}"),
+    }
+    for name in ("masked", "hand"):
+        audits[name].save(folder / name)
+    (folder / "hand" / "published.toml").write_text('claimed = 0.7\nsource = "a paper"\n')
+    return folder, audits
+
+
+def texts(browser, selector):
+    return [element.text for element in browser.find_elements("css selector", selector)]
+
+
+def test_every_section_is_one_click_away_and_unfolds(visit, runs):
+    folder, _ = runs
+    browser = visit(folder / "real" / "report.html")
+    links = browser.find_elements("css selector", "nav a")
+    sections = browser.find_elements("css selector", "section")
+    assert [link.text for link in links] == [
+        section.find_element("tag name", "h2").text for section in sections
+    ]
+    assert {
+        "Accuracy by radius",
+        "What each attack took",
+        "Who won",
+        "What it cost",
+        "Examples",
+        "Loss traces",
+    } <= {link.text for link in links}
+    for link, section in zip(links, sections, strict=True):
+        link.click()
+        place = browser.execute_script("return arguments[0].getBoundingClientRect().top", section)
+        end = browser.execute_script(
+            "return innerHeight + scrollY >= document.documentElement.scrollHeight - 1"
+        )
+        assert -1 <= place <= 60 or end, link.text
+        browser.execute_script("scrollTo(0, 0)")
+    folds = browser.find_elements("css selector", "details")
+    assert len(folds) == 4
+    for fold in folds:
+        fold.find_element("tag name", "summary").click()
+        assert fold.find_element("css selector", "table, pre").is_displayed()
+    assert browser.execute_script(
+        "return [...document.images].every((image) => image.complete && image.naturalWidth > 0)"
+    )
+
+
+def test_figures_on_the_page_are_those_of_the_record(visit, runs):
+    folder, audits = runs
+    audit = audits["real"]
+    browser = visit(folder / "real" / "report.html")
+    cards = texts(browser, ".numbers b")
+    assert cards[:2] == [
+        f"{100 * audit.clean_accuracy:.1f} %",
+        f"{100 * audit.robust_accuracy:.1f} %",
+    ]
+    table = texts(browser, "#what-each-attack-took > .card tbody tr")
+    assert (
+        len(table)
+        == len(audit.rows)
+        == len(texts(browser, "#what-each-attack-took > details tbody tr"))
+    )
+    for row, line in zip(audit.rows, table, strict=True):
+        assert line.startswith(f"{row.name} {100 * row.robust_accuracy:.1f} %")
+        assert f" {100 * row.running:.1f} % " in line
+    fell = [int(line.split()[1]) for line in texts(browser, "#who-won tbody tr")]
+    assert sum(fell) == int((audit.correct < 0.5).sum())
+    traced = texts(browser, "#loss-traces tbody tr")
+    for row, line in zip(audit.rows, traced, strict=True):
+        known = row.loss_curve.known
+        assert line.startswith(
+            f"{row.name} {row.loss_curve.images[-1]} {row.loss_curve.passes[-1]} {known[0][1]:.4g} {known[-1][1]:.4g} "
+        )
+    # The curve ends, at the full radius, where the attacks one by one ended: it counts every success of every attack.
+    told = browser.find_element("css selector", "#accuracy-by-radius desc").get_attribute(
+        "textContent"
+    )
+    assert float(re.findall(r": ([\d.]+) %", told)[-1]) == pytest.approx(
+        100 * audit.rows[-1].running, abs=0.051
+    )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_loss_traces_are_drawn_inside_their_figure_in_the_colors_of_the_page(visit, runs, scheme):
+    browser = visit(runs[0] / "real" / "report.html")
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": features})
+    try:
+        frame, *parts = browser.execute_script(
+            "const svg = document.querySelector('#loss-traces svg');"
+            "return [svg, ...svg.querySelectorAll('path, circle, text')].map((e) => e.getBoundingClientRect().toJSON())"
+        )
+        assert len(parts) > 10
+        for part in parts:
+            assert frame["left"] - 1 <= part["left"] <= part["right"] <= frame["right"] + 1
+            assert frame["top"] - 1 <= part["top"] <= part["bottom"] <= frame["bottom"] + 1
+        stroke = browser.execute_script(
+            "return getComputedStyle(document.querySelector('#loss-traces .line')).stroke"
+        )
+        kept = (LIGHT if scheme == "light" else DARK)["kept"]
+        assert stroke == f"rgb({', '.join(str(int(kept[k : k + 2], 16)) for k in (1, 3, 5))})"
+        title = browser.find_element(
+            "css selector", "#loss-traces svg[role=img] title"
+        ).get_attribute("textContent")
+        assert title == "What each attack had reached, by passes spent"
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
+
+
+def test_the_leaderboard_sorts_by_any_column_with_mouse_and_keys(visit, runs, tmp_path):
+    folder, audits = runs
+    browser = visit(
+        write_site([folder / name for name in ("masked", "hand", "real")], tmp_path / "site")
+    )
+
+    def order():
+        return [
+            Path(link.get_attribute("href")).parent.name
+            for link in browser.find_elements("css selector", ".leaders tbody a")
+        ]
+
+    def by(value, down):
+        return sorted(audits, key=lambda name: value(audits[name]), reverse=down)
+
+    titles = [title.strip() for title in texts(browser, ".leaders thead button")]
+    assert titles == [
+        "target",
+        "clean",
+        "claimed",
+        "ours, at most",
+        "verdict",
+        "images",
+        "passes",
+        "seconds",
+    ]
+    heads = dict(
+        zip(titles, browser.find_elements("css selector", ".leaders thead th"), strict=True)
+    )
+    assert order()[0] == "hand"  # what cannot be told leads nothing, however high
+    columns = {
+        "ours, at most": lambda a: a.robust_accuracy,
+        "seconds": lambda a: a.seconds,
+        "images": lambda a: a.n,
+    }
+    for title, value in columns.items():
+        for direction in ("descending", "ascending"):
+            heads[title].find_element("tag name", "button").click()
+            assert heads[title].get_attribute("aria-sort") == direction
+            assert [value(audits[name]) for name in order()] == [
+                value(audits[name]) for name in by(value, direction == "descending")
+            ]
+            assert len(browser.find_elements("css selector", "[aria-sort]")) == 1
+    heads["target"].find_element("tag name", "button").send_keys("\n")
+    assert order() == by(lambda a: a.target, False)
+    assert "Sorted by target, ascending" in texts(browser, "[role=status]")[0]
+    for direction in ("descending", "ascending"):
+        heads["claimed"].find_element("tag name", "button").send_keys(" ")
+        assert heads["claimed"].get_attribute("aria-sort") == direction
+        assert order()[0] == "hand"  # what is not known stays last, both ways
+
+
+def test_the_leaderboard_leads_to_every_report_and_back(visit, runs, tmp_path):
+    folder, audits = runs
+    index = write_site([folder / name for name in audits], tmp_path / "site")
+    for name, audit in audits.items():
+        browser = visit(index)
+        browser.find_element("css selector", f"a[href='{name}/report.html']").click()
+        assert texts(browser, "h1") == [audit.target]
+        browser.find_element("link text", "← All runs").click()
+        assert texts(browser, "h1") == ["Audits side by side"]
+
+
+def test_a_script_in_a_name_is_text(visit, runs, tmp_path):
+    folder, _ = runs
+    browser = visit(write_site([folder / "hand"], tmp_path / "site"))
+    assert _HOSTILE in texts(browser, ".leaders tbody th")[0]
+    assert browser.title == "saddlepoint: audits side by side"
+    audit = an_audit()
+    named = replace(
+        audit,
+        target=_HOSTILE,
+        classes=(_HOSTILE,) * 10,
+        rows=tuple(replace(r, name=_HOSTILE) for r in audit.rows),
+    )
+    browser = visit(write(named, tmp_path / "alone" / "report.html"))
+    assert texts(browser, "h1") == [_HOSTILE]
+    assert browser.title == f"{_HOSTILE}: holds so far"
+    assert browser.find_elements("css selector", "script") == []
+
+
+def test_ten_thousand_images_under_thirty_attacks_open_at_once(visit, tmp_path):
+    written = write(a_large_audit(), tmp_path / "report.html")
+    assert written.stat().st_size < 8_000_000
+    browser = visit(written)
+    seconds = browser.execute_script(
+        "return performance.getEntriesByType('navigation')[0].loadEventEnd / 1000"
+    )
+    assert 0 < seconds < 3
+    assert len(texts(browser, "#what-each-attack-took tbody tr")) == 30
+    assert len(browser.find_elements("css selector", "#loss-traces path.line")) == 60
+    assert len(browser.find_elements("css selector", "figure")) == 12
+
+
+def test_a_live_page_loads_itself_again_and_ends_at_the_report(visit, runs, tmp_path):
+    folder = shutil.copytree(runs[0] / "real", tmp_path / "real")
+    work = load(
+        RunSpec.model_validate_json(
+            json.dumps(json.loads((folder / "run.json").read_text())["spec"])
+        )
+    )
+    with LivePage(folder) as page:
+        page.begin(work, [])
+        browser = visit(folder / "live.html")
+        assert browser.title == "zoo:digits-pgd: running"
+        assert "cells done\n8\nof 8; 0 left" in texts(browser, ".numbers .card")
+    wait.WebDriverWait(browser, 10).until(lambda driver: driver.current_url.endswith("report.html"))
+    assert browser.title == "zoo:digits-pgd: cannot be told"
+
+
+@pytest.fixture(scope="module")
+def game(tmp_path_factory):
+    """A real game, small, beside one made by hand with names that would be code."""
+    folder = tmp_path_factory.mktemp("game")
+    asked = {
+        "target": "zoo:digits-exits",
+        "data": {"n": 16},
+        "threat": {"eps": "0.15"},
+        "attack": "fgsm",
+        "subsets": "intervals",
+    }
+    record = run_game(checked(GameSpec, asked), folder)
+    return record, write_game(record, folder / "report.html")
+
+
+def test_every_section_of_a_game_is_one_click_away_and_its_figures_are_those_of_the_record(
+    visit, game
+):
+    record, path = game
+    browser = visit(path)
+    links, sections = (browser.find_elements("css selector", name) for name in ("nav a", "section"))
+    assert [link.text for link in links] == [
+        section.find_element("tag name", "h2").text for section in sections
+    ]
+    assert {"The game", "Strategies under attack", "Accuracy per exit", "What it cost"} <= {
+        link.text for link in links
+    }
+    for link, section in zip(links, sections, strict=True):
+        link.click()
+        place = browser.execute_script("return arguments[0].getBoundingClientRect().top", section)
+        end = browser.execute_script(
+            "return innerHeight + scrollY >= document.documentElement.scrollHeight - 1"
+        )
+        assert -1 <= place <= 60 or end, link.text
+        browser.execute_script("scrollTo(0, 0)")
+    for fold in browser.find_elements("css selector", "details"):
+        fold.find_element("tag name", "summary").click()
+        assert fold.find_element("tag name", "pre").is_displayed()
+    assert texts(browser, ".numbers b")[0] == f"{100 * record.value.value:.1f} %"
+    assert texts(browser, ".matrix .value") == [
+        f"{100 * p:.1f}" for p in record.payoff.flatten().tolist()
+    ]
+    for strategy, line in zip(
+        record.strategies, texts(browser, "#strategies-under-attack tbody tr"), strict=False
+    ):
+        assert line.startswith(f"{strategy.name} {100 * strategy.clean.value:.1f} %")
+        assert f" {100 * strategy.per_image.value:.1f} % " in line
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_matrix_is_drawn_inside_its_figure_with_text_that_stands_out(visit, game, scheme):
+    browser = visit(game[1])
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": features})
+    try:
+        frame, *parts = browser.execute_script(
+            "const svg = document.querySelector('.matrix');"
+            "return [svg, ...svg.querySelectorAll('rect, text')].map((e) => e.getBoundingClientRect().toJSON())"
+        )
+        assert len(parts) > 200
+        for part in parts:
+            assert frame["left"] - 1 <= part["left"] <= part["right"] <= frame["right"] + 1
+            assert frame["top"] - 1 <= part["top"] <= part["bottom"] <= frame["bottom"] + 1
+        ink = browser.execute_script(
+            "return getComputedStyle(document.querySelector('.matrix .value')).fill"
+        )
+        color = (LIGHT if scheme == "light" else DARK)["ink"]
+        assert ink == f"rgb({', '.join(str(int(color[k : k + 2], 16)) for k in (1, 3, 5))})"
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
+
+
+def test_a_script_in_a_name_of_a_game_is_text(visit, game, tmp_path):
+    record, _ = game
+    named = replace(
+        record, target=_HOSTILE, rows=tuple(replace(row, name=_HOSTILE) for row in record.rows)
+    )
+    browser = visit(write_game(named, tmp_path / "report.html"))
+    assert texts(browser, "h1") == [_HOSTILE]
+    assert browser.title == f"{_HOSTILE}: game on exits"
+    assert browser.find_elements("css selector", "script") == []
+
+
+def test_on_paper_everything_is_light_and_unfolded(visit, runs):
+    browser = visit(runs[0] / "real" / "report.html")
+    dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": dark})
+    try:
+        assert (
+            browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+            == "rgb(255, 255, 255)"
+        )
+        assert (
+            browser.execute_script("return getComputedStyle(document.body).color")
+            == "rgb(28, 32, 36)"
+        )
+        assert not browser.find_element("tag name", "nav").is_displayed()
+        assert browser.execute_script(
+            "return [...document.querySelectorAll('details pre')].every((p) => p.checkVisibility())"
+        )
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_page_is_wider_than_its_window(visit, runs, game, tmp_path, width):
+    folder, audits = runs
+    pages = (
+        write_site([folder / name for name in audits], tmp_path / "site"),
+        folder / "real" / "report.html",
+        game[1],
+    )
+    for page in pages:
+        browser = visit(page)
+        browser.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500},
+        )
+        try:
+            assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+        finally:
+            browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -1,0 +1,89 @@
+"""Targets that worker processes can load by name."""
+
+from __future__ import annotations
+
+import sys
+from multiprocessing import parent_process
+
+import torch
+from torch import nn
+
+from saddlepoint import load_data
+
+
+class Linear(nn.Module):
+    """A fixed linear classifier of 8x8 images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            self.layer.weight.copy_(torch.randn(10, 64, generator=generator))
+            self.layer.bias.zero_()
+
+    def forward(self, x):
+        return self.layer(x.flatten(1))
+
+
+def linear():
+    if parent_process() is not None:
+        sys.stdout.write("a worker loads the target\n")
+    return Linear().eval()
+
+
+class Trembling(Linear):
+    """The same but for a tremor of a hundredth, whose slope outdoes all others: a standard audit finds that gradients disagree."""
+
+    def forward(self, x):
+        return super().forward(x) + (1e-4 * (1e5 * x).sin()).flatten(1).sum(
+            1, keepdim=True
+        ) * torch.arange(10)
+
+
+def trembling():
+    return Trembling().eval()
+
+
+def broken():
+    raise RuntimeError("no such checkpoint")
+
+
+def hungry():
+    """A net that can hold no more than sixteen images at a time."""
+
+    class Hungry(Linear):
+        def forward(self, x):
+            if len(x) > 16:
+                raise MemoryError
+            return super().forward(x)
+
+    return Hungry().eval()
+
+
+def flipped():
+    """Another model of the same shape."""
+    net = Linear().eval()
+    with torch.no_grad():
+        net.layer.weight.mul_(-1)
+    return net
+
+
+class Halves(nn.Module):
+    """Three exits that know the class means of the upper half, the lower half and the whole of the digits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        x, y = load_data("digits", split="train")
+        means = torch.stack([x[y == label].mean(0).flatten() for label in range(10)])
+        rows = torch.arange(64) // 8
+        self.register_buffer(
+            "means", torch.stack([means * part for part in (rows < 4, rows >= 4, rows >= 0)])
+        )  # [3, 10, 64]
+
+    def forward(self, x):
+        return [4 * (x.flatten(1) @ m.T - (m * m).sum(1) / 2) for m in self.means]
+
+
+def halves():
+    return Halves().eval()

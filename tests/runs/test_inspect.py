@@ -1,0 +1,202 @@
+"""What a folder says about its runs, and what it holds in vain."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import time
+
+import pytest
+from tests.runs.runs import ATTACKS, spec
+
+from saddlepoint.runs.cache import Interrupted
+from saddlepoint.runs.executors import Serial
+from saddlepoint.runs.gc import tidy
+from saddlepoint.runs.inspect import details, runs, summary
+from saddlepoint.runs.runner import run_spec
+from saddlepoint.runs.spec import read
+from saddlepoint.runs.store import Store, StoreError
+
+FORK = multiprocessing.get_context("forkserver")
+FORK.set_forkserver_preload(["saddlepoint.runs.runner"])
+SMALL = spec(n=8, attacks=ATTACKS[:2])  # 4 groups x (clean + 2)
+OTHER = spec(n=8, attacks=ATTACKS[1:3])
+
+
+class Stopping(Serial):
+    """Interrupted after the third cell."""
+
+    def run(self, work, spec, cells):
+        for k, packed in enumerate(super().run(work, spec, cells)):
+            if k == 2:
+                signal.raise_signal(signal.SIGINT)
+            yield packed
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    out = tmp_path_factory.mktemp("made") / "run"
+    return out, run_spec(SMALL, out, executor=Serial())
+
+
+@pytest.fixture
+def run(made, tmp_path):
+    return shutil.copytree(made[0], tmp_path / "run")
+
+
+def test_a_finished_run_in_a_line(made):
+    folder, audit = made
+    one = summary(folder)
+    assert (one.done, one.total, one.finished) == (12, 12, True)
+    assert one.robust_accuracy == audit.robust_accuracy
+    assert one.verdict == audit.verdict
+    assert (one.target, one.threat, one.examples) == (SMALL.target, "Linf 0.05", 8)
+
+
+def test_an_interrupted_run_claims_no_number(tmp_path):
+    with pytest.raises(Interrupted):
+        run_spec(SMALL, tmp_path, executor=Stopping())
+    one = summary(tmp_path)
+    assert (one.done, one.total, one.finished) == (3, 12, False)
+    assert one.robust_accuracy is None
+
+
+def test_the_number_of_an_earlier_request_is_not_shown_as_that_of_the_present_one(run):
+    with pytest.raises(Interrupted):
+        run_spec(spec("flipped", n=8, attacks=ATTACKS[:2]), run, executor=Stopping())
+    assert (run / "audit.json").is_file()  # of the first request
+    one = summary(run)
+    assert one.target.endswith(":flipped")
+    assert not one.finished
+    assert one.robust_accuracy is None
+    found = details(run)
+    assert found.foreign == 12
+    assert [
+        event["target"].rpartition(":")[2] for event in found.events if event["event"] == "asked"
+    ] == ["linear", "flipped"]
+    run_spec(SMALL, run, executor=Serial())  # and back: everything is there
+    assert summary(run).finished
+
+
+def test_another_target_in_the_folder_is_said_aloud_and_the_same_one_is_not(run):
+    class Listening:
+        def __init__(self):
+            self.told = []
+
+        def begin(self, work, missing): ...
+
+        def cell(self, cell, episode): ...
+
+        def say(self, message):
+            self.told.append(message)
+
+    again = Listening()
+    other = Listening()
+    run_spec(SMALL, run, executor=Serial(), watch=again)
+    assert again.told == []
+    run_spec(spec("flipped", n=8, attacks=ATTACKS[:2]), run, executor=Serial(), watch=other)
+    assert "held an audit of" in other.told[0]
+    assert "Use another --out to keep both" in other.told[0]
+
+
+def test_runs_are_found_below_a_folder_and_unreadable_ones_say_why(run, tmp_path):
+    shutil.copytree(run, tmp_path / "deep" / "er" / "two")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "run.json").write_text("{")
+    found = {one.folder.rpartition("/")[2]: one for one in runs(tmp_path)}
+    assert set(found) == {"run", "two", "bad"}
+    assert "is damaged" in found["bad"].problem
+    with pytest.raises(StoreError, match="there is no folder"):
+        runs(tmp_path / "nowhere")
+
+
+def test_details_hold_spec_cells_and_timing(run):
+    found = details(run)
+    (run / "copy.toml").write_text(found.spec)
+    assert read(run / "copy.toml") == read(run / "spec.toml") == SMALL
+    assert {cell.state for cell in found.cells} == {"done"}
+    assert sum(cell.bytes for cell in found.cells) == sum(
+        p.stat().st_size for p in (run / "cells").iterdir()
+    )
+    assert set(found.timing) == {"clean", "apgd-0", "apgd-1"}
+    json.dumps(found.events)
+    victim = found.cells[0].key
+    (run / "cells" / f"{victim}.json").write_text("{}")
+    (run / "cells" / f"{found.cells[1].key}.json").unlink()
+    states = [cell.state for cell in details(run).cells]
+    assert sorted(states)[:2] == ["damaged", "done"]
+    assert states.count("missing") == 1
+
+
+def test_what_the_present_request_does_not_use_is_removed_and_nothing_else(run):
+    before = {path.name for path in (run / "cells").iterdir()}
+    run_spec(OTHER, run, executor=Serial())  # shares the clean images and one attack
+    (run / "cells" / ".abc.json.4242").write_bytes(b"torn")
+    (run / ".audit.json.4242").write_bytes(b"torn")
+    (run / ".hidden.file").write_bytes(b"the user's")
+    (run / "cells" / "orphan.safetensors").write_bytes(b"without a record")
+    said = tidy(run, dry_run=True)
+    assert not said.removed
+    assert (said.cells, said.torn) == (4, 3)
+    size = sum(path.stat().st_size for path in run.rglob("*") if path.is_file())
+    done = tidy(run)
+    assert (done.cells, done.torn, done.locks, done.bytes) == (
+        said.cells,
+        said.torn,
+        said.locks,
+        said.bytes,
+    )
+    assert (
+        sum(path.stat().st_size for path in run.rglob("*") if path.is_file()) == size - done.bytes
+    )
+    assert (run / ".hidden.file").exists()
+    assert set(Store(run).keys()) == set(Store(run).run()["cells"])
+    assert summary(run).finished
+    assert tidy(run).bytes == 0
+    run_spec(SMALL, run, executor=Serial())
+    assert before <= {path.name for path in (run / "cells").iterdir()}
+
+
+def test_a_run_at_work_is_not_tidied(run):
+    process = FORK.Process(target=hold, args=(run, "key"))
+    process.start()
+    while not (run / "held").exists():
+        time.sleep(0.01)
+    with pytest.raises(StoreError, match="being computed"):
+        tidy(run)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    tidy(run)
+
+
+def test_files_that_a_killed_writer_left_are_swept_up_and_those_of_a_living_one_are_not(run):
+    (run / "cells" / ".dead.json.4242").write_bytes(b"torn")
+    (run / "cells" / ".living.json.4242").write_bytes(b"being written")
+    with Store(run).claim("living") as ours:
+        assert ours
+        run_spec(SMALL, run, executor=Serial())
+        assert [path.name for path in (run / "cells").glob(".*")] == [".living.json.4242"]
+
+
+def test_a_lock_that_was_thrown_away_is_not_held(tmp_path, monkeypatch):
+    import fcntl
+
+    real = fcntl.flock
+    lock = tmp_path / "locks" / "cell"
+
+    def overtaken(file, operation):
+        lock.unlink()  # between opening and locking
+        real(file, operation)
+
+    monkeypatch.setattr("saddlepoint.runs.store.fcntl.flock", overtaken)
+    with Store(tmp_path).claim("cell") as ours:
+        assert not ours
+
+
+def hold(folder, key):
+    with Store(folder).claim(key):
+        (folder / "held").touch()
+        time.sleep(60)

@@ -1,0 +1,172 @@
+"""Records of earlier versions are brought up to date; records of later ones are refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from safetensors.torch import load, save
+from tests.runs.runs import ATTACKS, content, spec
+
+from saddlepoint.audits import Audit
+from saddlepoint.audits.diagnostics.loss_curve import LossCurve
+from saddlepoint.runs import store as store_module
+from saddlepoint.runs.executors import Serial
+from saddlepoint.runs.runner import run_spec
+from saddlepoint.runs.store import Store, StoreError
+from saddlepoint.schema import SchemaError, migrated
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    out = tmp_path_factory.mktemp("made") / "run"
+    run_spec(spec(n=8, attacks=ATTACKS[:1]), out, executor=Serial())
+    return out
+
+
+@pytest.fixture
+def run(made, tmp_path):
+    return shutil.copytree(made, tmp_path / "run")
+
+
+def edit(path, **changes):
+    record = {
+        name: value
+        for name, value in {**json.loads(path.read_text()), **changes}.items()
+        if value is not None
+    }
+    path.write_text(json.dumps(record))
+
+
+def test_migrations_are_applied_one_after_the_other():
+    table = {
+        0: lambda r: {**r, "path": "a"},
+        1: lambda r: {**r, "path": r["path"] + "b"},
+        2: lambda r: {**r, "path": r["path"] + "c"},
+    }
+    assert migrated({}, table, 3, "here") == {"schema": 3, "path": "abc"}
+    assert migrated({"schema": 2, "path": "x"}, table, 3, "here") == {"schema": 3, "path": "xc"}
+    assert migrated({"schema": 3}, table, 3, "here") == {"schema": 3}
+
+
+def test_a_gap_in_the_migrations_is_said():
+    with pytest.raises(SchemaError, match="schema 1, which cannot be brought to 2"):
+        migrated({"schema": 1}, {0: dict}, 2, "here")
+
+
+@pytest.mark.parametrize("schema", ["1", 1.0, True, [1]])
+def test_a_schema_is_a_whole_number(schema):
+    with pytest.raises(SchemaError, match="expected a whole number"):
+        migrated({"schema": schema}, {}, 1, "here")
+
+
+def test_a_run_from_before_there_were_schemas_is_read_and_goes_on(run):
+    now = Store(run).run()
+    edit(run / "run.json", schema=None)
+    assert "schema" not in json.loads((run / "run.json").read_text())
+    assert Store(run).run() == now
+    run_spec(spec(n=8, attacks=ATTACKS[:1]), run, executor=Serial())
+    assert json.loads((run / "run.json").read_text())["schema"] == 1
+
+
+def test_a_run_of_a_newer_version_is_refused_and_left_alone(run):
+    edit(run / "run.json", schema=99)
+    before = (run / "run.json").read_bytes()
+    with pytest.raises(StoreError, match=r"schema 99.*up to 1.*Update saddlepoint"):
+        run_spec(spec(n=8, attacks=ATTACKS[:1]), run, executor=Serial())
+    assert (run / "run.json").read_bytes() == before
+
+
+def test_a_run_json_that_is_none_is_said(run):
+    for text in ("{", "[]"):
+        (run / "run.json").write_text(text)
+        with pytest.raises(StoreError, match=r"is damaged .* finished cells are kept"):
+            Store(run).run()
+    run_spec(spec(n=8, attacks=ATTACKS[:1]), run, executor=Serial())  # which mends it
+    assert Store(run).run()["schema"] == 1
+
+
+@pytest.mark.parametrize(
+    ("schema", "says"), [(99, "Update saddlepoint"), (0, "cannot be brought to 1")]
+)
+def test_a_cell_of_another_schema_is_not_taken_for_one_of_ours(run, schema, says):
+    store = Store(run)
+    key = store.keys()[0]
+    record = {name: value for name, value in store.record(key).items() if name != "seal"}
+    (run / "cells" / f"{key}.json").write_bytes(store_module.sealed({**record, "schema": schema}))
+    with pytest.raises(StoreError, match=says):
+        store.get(key)
+
+
+def test_cells_from_before_ascents_were_kept_are_read_and_the_run_goes_on_with_them(run):
+    store = Store(run)
+    for key in store.keys():  # noqa: SIM118
+        tensors = load((run / "cells" / f"{key}.safetensors").read_bytes())
+        del tensors["ascent"]
+        record = {name: value for name, value in store.record(key).items() if name != "seal"}
+        (run / "cells" / f"{key}.safetensors").write_bytes(save(tensors))
+        old = {**record, "schema": 1, "tensors": store_module.sha(save(tensors))}
+        (run / "cells" / f"{key}.json").write_bytes(store_module.sealed(old))
+    before = content(run)
+    now = Audit.load(run)
+    again = run_spec(spec(n=8, attacks=ATTACKS[:1]), run, executor=Serial())
+    assert content(run) == before  # no cell was computed again
+    assert now.rows[0].loss_curve != again.rows[0].loss_curve == LossCurve()
+    assert again.robust_accuracy == now.robust_accuracy
+
+
+def test_an_audit_from_before_ascents_were_kept_is_what_cells_of_that_time_lead_to(run):
+    record = json.loads((run / "audit.json").read_text())
+    for row in record["rows"]:
+        del row["ascent"]
+    edit(run / "audit.json", schema=1, rows=record["rows"], run=None)
+    old = Audit.load(run)
+    assert old.record()["rows"][0]["ascent"] == {
+        "passes": [],
+        "images": [],
+        "fooled": [],
+        "value": [],
+    }
+    assert old.run == ""
+
+
+def test_an_audit_from_before_there_was_a_checklist_is_read_and_its_verdict_rests_on_nothing(run):
+    record = json.loads((run / "audit.json").read_text())
+    interval = {name: value for name, value in record["interval"].items() if name != "covers"}
+    symptoms = [
+        {name: value for name, value in s.items() if name not in ("remedy", "trait")}
+        for s in record["symptoms"]
+    ]
+    old = {"schema": 2, "verdict": "upper bound", "interval": interval, "symptoms": symptoms}
+    edit(run / "audit.json", **old, checklist=None, compared=None, reasons=None)
+    found = Audit.load(run)
+    assert found.checklist == ()
+    assert (found.verdict, found.reasons) == ("cannot be told", ("the checklist was not run.",))
+    assert found.record()["schema"] == 3
+    found.to_html(run / "again.html")
+
+
+def test_a_cell_under_the_name_of_another_is_found_out(run):
+    store = Store(run)
+    first, second, *_ = store.keys()
+    for end in ("json", "safetensors"):
+        shutil.copy(run / "cells" / f"{first}.{end}", run / "cells" / f"{second}.{end}")
+    with pytest.raises(
+        StoreError, match=f"{second[:12]} is damaged: it holds the record of cell {first[:12]}"
+    ):
+        store.get(second)
+
+
+def test_an_audit_from_before_there_were_schemas_is_read(run):
+    now = Audit.load(run)
+    edit(run / "audit.json", schema=None, data=None, classes=None, command=None, run=None)
+    old = Audit.load(run)
+    assert old.robust_accuracy == now.robust_accuracy
+    assert (old.data, old.classes, old.command) == ("", (), "")
+
+
+def test_an_audit_of_a_newer_version_is_refused(run):
+    edit(run / "audit.json", schema=99)
+    with pytest.raises(SchemaError, match="schema 99"):
+        Audit.load(run)

@@ -1,0 +1,137 @@
+"""A small smooth network, images for it, and the four steering defenses on it with parts that need no training."""
+
+from __future__ import annotations
+
+import torch
+from tests.problems import normal, uniform
+from torch import nn
+
+from saddlepoint.defenses import Context
+from saddlepoint.gradients.rule import Rule
+from saddlepoint.rng import Keys
+from saddlepoint.zoo.adaptive import ATLD, SODEF, ClosedLoopControl, ContrastiveReversal
+from saddlepoint.zoo.adaptive.atld import LogitDiscriminator
+from saddlepoint.zoo.adaptive.closed_loop import AutoEncoded, Linear, auto_encoder
+from saddlepoint.zoo.adaptive.contrastive import contrastive_head
+from saddlepoint.zoo.adaptive.sodef import Dopri5, RungeKutta, SineField, StableODE
+
+CLASSES = 4
+SIDE = 8
+LAYERS = ("input", "1", "5")
+WIDTHS = {"input": (3, SIDE, SIDE), "1": (4, SIDE, SIDE), "5": (12,)}
+
+
+def made(build, seed=0):
+    """A module with weights of this seed; batch norms get statistics that are not those of a new one."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = build().double().eval()
+    for k, norm in enumerate(
+        m for m in module.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)
+    ):
+        norm.running_mean.copy_(0.1 * normal(900 + k, norm.num_features))
+        norm.running_var.copy_(0.5 + uniform(950 + k, norm.num_features))
+    return module
+
+
+def network(seed=0):
+    """[N, 3, 8, 8] -> [N, 4]; smooth, so that differences of finite length see no kink."""
+    return made(
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 4, 3, padding=1), nn.Tanh(), nn.Conv2d(4, 6, 3, stride=2, padding=1), nn.Tanh(), nn.Flatten(),
+            nn.Linear(96, 12), nn.Tanh(), nn.Linear(12, CLASSES),
+        ),
+        seed,
+    )  # fmt: skip
+
+
+def images(n=5, seed=1):
+    """Away from 0 and 1, where clipping would bend things."""
+    return 0.3 + 0.4 * uniform(seed, n, 3, SIDE, SIDE)
+
+
+def subspaces():
+    """Random subspaces of half the dimensions, and a mean off zero."""
+    found = {}
+    for k, (name, shape) in enumerate(WIDTHS.items()):
+        d = torch.Size(shape).numel()
+        found[name] = Linear(
+            torch.linalg.qr(normal(30 + k, d, d // 2))[0], 0.5 * uniform(40 + k, *shape)
+        )
+    return found
+
+
+def encoders():
+    built = {
+        name: made(lambda shape=shape: auto_encoder(shape), k)
+        for k, (name, shape) in enumerate(WIDTHS.items())
+    }
+    return {name: AutoEncoded(net, WIDTHS[name]) for name, net in built.items()}
+
+
+def body(seed=3):
+    embed = lambda: nn.Sequential(nn.Linear(12, 8), nn.Tanh())  # noqa: E731
+    return made(lambda: StableODE(embed(), SineField(8, (16, 16)), nn.Linear(8, CLASSES)), seed)
+
+
+def sodef(**options):
+    return SODEF(network(), body(), **{"time": 2.0, **options})
+
+
+def closed_loop(embeddings=None, **options):
+    return ClosedLoopControl(network(), LAYERS, embeddings=embeddings or subspaces(), **options)
+
+
+def reversal(**options):
+    head = made(lambda: contrastive_head(12), 5)
+    return ContrastiveReversal(network(), head, **{"steps": 2, **options})
+
+
+def atld(**options):
+    return ATLD(
+        network(), made(lambda: LogitDiscriminator(CLASSES, depth=10, widen=1), 6), **options
+    )
+
+
+# name -> a defense as small as it can be, by the options of its constructor
+EACH = {
+    "sodef": lambda: sodef(),
+    "sodef, rows alone": lambda: sodef(integrator=Dopri5(per_example=True)),
+    "sodef, equal steps": lambda: sodef(integrator=RungeKutta(6), segments=2),
+    "closed loop": lambda: closed_loop(),
+    "closed loop, rows alone": lambda: closed_loop(per_example=True),
+    "closed loop, auto-encoders": lambda: closed_loop(encoders()),
+    "closed loop, auto-encoders, rows alone": lambda: closed_loop(encoders(), per_example=True),
+    "reversal": lambda: reversal(),
+    "reversal, shared augmentation": lambda: reversal(negatives=images(6, 70), views=2),
+    "reversal, batch negatives": lambda: reversal(shared=False, views=2),
+    "reversal, rows alone": lambda: reversal(
+        negatives=images(6, 70), shared=False, random_start=False, views=2
+    ),
+    "atld": lambda: atld(),
+    "atld, three steps": lambda: atld(steps=3, step_size=4 / 255),
+}
+SITES = {"sodef": "ode", "closed loop": "control", "reversal": "reverse", "atld": "imt"}
+
+
+def site(name):
+    return SITES[name.split(",")[0]]
+
+
+def context(n, seed=0, rules=(), keep=None):
+    return Context(Keys.of(seed, torch.arange(n)), dict(rules), keep)
+
+
+def answer(defense, x, seed=0, **rules):
+    return defense.respond(x, context(len(x), seed, rules))
+
+
+class Recording(Rule):
+    """Runs a site as it is and keeps what came out of it."""
+
+    def __init__(self):
+        self.states = []
+
+    def apply(self, fn, x):
+        self.states.append(fn(x))
+        return self.states[-1]

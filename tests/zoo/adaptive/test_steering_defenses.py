@@ -1,0 +1,367 @@
+"""What SODEF, closed-loop control, contrastive reversal and ATLD have in common: facts, sites, views, gradients, refusals."""
+
+import copy
+
+import pytest
+import torch
+from tests.zoo.adaptive.purifiers import Memory
+from tests.zoo.adaptive.small_defenses import (
+    CLASSES,
+    EACH,
+    Recording,
+    answer,
+    atld,
+    closed_loop,
+    context,
+    images,
+    made,
+    network,
+    reversal,
+    site,
+    sodef,
+)
+from torch import nn
+from torch.testing import assert_close
+
+import saddlepoint as sp
+from saddlepoint.attacks.objective import AttackObjective
+from saddlepoint.audits.target.check import check
+from saddlepoint.gradients import Backprop
+from saddlepoint.zoo.adaptive import ATLD, SODEF, ClosedLoopControl, ContrastiveReversal
+from saddlepoint.zoo.adaptive.closed_loop import AutoEncoders, auto_encoder
+from saddlepoint.zoo.adaptive.learning import Phase
+from saddlepoint.zoo.adaptive.sodef import Dopri5
+
+EXACT = {"rtol": 0.0, "atol": 0.0}
+EVERY = pytest.mark.parametrize("name", EACH)
+LABELS = torch.tensor([0, 1, 2, 3, 0])
+
+
+@EVERY
+def test_the_declared_facts_are_what_the_audit_measures(name):
+    assert check(EACH[name](), images(), LABELS, sp.Linf(8 / 255)).findings == ()
+
+
+@EVERY
+def test_who_declares_coupling_or_randomness_has_it(name):
+    defense = EACH[name]()
+    x = images()
+    with torch.no_grad():
+        here = answer(defense, x)
+        alone = answer(defense, x[:1])
+        elsewhere = answer(defense, x, seed=1)
+    # A solver's step sizes move answers within its tolerance, 1e-3; float64 rounds at 1e-15.
+    assert bool(((here[:1] - alone).abs() > 1e-9).any()) == defense.coupled
+    assert bool(((here - elsewhere).abs() > 1e-9).any()) == defense.random
+
+
+@EVERY
+def test_rows_of_an_uncoupled_defense_do_not_know_their_place(name):
+    defense = EACH[name]()
+    x = images()
+    order = torch.tensor([3, 0, 4])
+    if defense.coupled:
+        pytest.skip("declares that rows influence each other")
+    keys = context(5).keys
+    with torch.no_grad():
+        whole = answer(defense, x)
+        some = defense.respond(x[order], sp.Context(keys[order]))
+    assert_close(
+        some, whole[order], rtol=0, atol=1e-12
+    )  # matrix products of another height round otherwise
+
+
+@EVERY
+@pytest.mark.parametrize(
+    "rule", [sp.Exact(), sp.Checkpointed(), sp.BPDA()], ids=lambda r: type(r).__name__
+)
+def test_every_rule_keeps_the_forward_value(name, rule):
+    defense = EACH[name]()
+    x = images()
+    with torch.no_grad():
+        expected = defense.trace(x, context(5))
+    shown = defense.trace(x.clone().requires_grad_(), context(5, rules={site(name): rule}))
+    assert shown.names == expected.names
+    assert_close(shown.logits.detach(), expected.logits, rtol=0, atol=1e-12)
+
+
+@EVERY
+def test_exact_gradients_equal_finite_differences(name):
+    # Of the SODEFs only the one with equal steps is one smooth function: adaptive steps jump, within the tolerance.
+    defense = (
+        sodef(integrator=Dopri5(1e-10)) if name in ("sodef", "sodef, rows alone") else EACH[name]()
+    )
+    x = images()
+    direction = torch.linspace(-1, 1, 5 * 3 * 64, dtype=torch.float64).view(5, 3, 8, 8)
+    weights = torch.linspace(-1, 2, 5 * CLASSES, dtype=torch.float64).view(5, CLASSES)
+
+    def value(v):
+        return (answer(defense, v) * weights).sum()
+
+    leaf = x.clone().requires_grad_()
+    grad = torch.autograd.grad(value(leaf), leaf)[0]
+    h = 1e-7  # truncation h^2 times at most 4e5, where an entry's first Adam step is steep; rounding 1e-15 / h
+    with torch.no_grad():
+        expected = (value(x + h * direction) - value(x - h * direction)) / (2 * h)
+    assert_close((grad * direction).sum(), expected, rtol=0, atol=5e-8)
+
+
+@EVERY
+def test_steps_that_are_run_again_give_the_same_gradient(name):
+    """With the coins of the first run: sums over other orders of the same numbers, 1e-10 of them in double precision."""
+    defense = EACH[name]()
+    x = images()
+    exact, again = (
+        Backprop()
+        .slope(
+            AttackObjective([defense], LABELS, sp.cross_entropy, rules={site(name): rule}),
+            x,
+            context(5).keys,
+        )
+        .grad
+        for rule in (sp.Exact(), sp.Checkpointed())
+    )
+    assert_close(again, exact, rtol=1e-10, atol=1e-14)
+    assert float(exact.abs().amax()) > 0
+
+
+def test_forty_checkpointed_steps_of_a_random_purifier_take_the_memory_of_two():
+    """The peak of live bytes is below 2.5 of what one step takes; every step draws its views, and draws them again going back."""
+    x = images()
+    keys = context(5).keys
+
+    def objective(steps, rule):
+        kept = frozenset({f"reverse/{steps}"})
+        return AttackObjective(
+            [reversal(steps=steps, views=2)],
+            LABELS,
+            sp.cross_entropy,
+            rules={"reverse": rule},
+            keep=kept,
+        )
+
+    with Memory() as one:
+        Backprop().slope(objective(1, sp.Exact()), x, keys)
+    with Memory() as forty:
+        again = Backprop().slope(objective(40, sp.Checkpointed()), x, keys).grad
+    assert forty.max_loss_point <= 2.5 * one.max_loss_point
+    assert_close(
+        again, Backprop().slope(objective(40, sp.Exact()), x, keys).grad, rtol=1e-6, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in EACH if name.startswith(("reversal", "atld"))])
+def test_identity_bpda_is_the_gradient_of_the_net_at_the_purified_point(name):
+    defense = EACH[name]()
+    x = images().requires_grad_()
+    record = Recording()
+    grad = torch.autograd.grad(answer(defense, x, **{site(name): sp.BPDA()}).sum(), x)[0]
+    with torch.no_grad():
+        answer(defense, x, **{site(name): record})
+    purified = record.states[-1].requires_grad_()
+    assert_close(
+        grad, torch.autograd.grad(defense.net(purified).sum(), purified)[0], rtol=1e-12, atol=1e-14
+    )
+
+
+@pytest.mark.parametrize("name", ["reversal", "atld, three steps"])
+def test_trajectory_bpda_is_the_mean_gradient_over_the_iterates(name):
+    defense = EACH[name]()
+    x = images()
+    record = Recording()
+    objective = AttackObjective(
+        [defense], LABELS, sp.cross_entropy, sp.mean_of_losses, {site(name): sp.BPDA()}
+    )
+    slope = Backprop().slope(objective, x, context(5).keys).grad
+    with torch.no_grad():
+        defense.respond(x, context(5, rules={site(name): record}))
+    points = [x, *record.states[-defense.steps :]]
+    grads = [
+        Backprop()
+        .slope(
+            AttackObjective([sp.Plain(defense.net)], LABELS, sp.cross_entropy), p, context(5).keys
+        )
+        .grad
+        for p in points
+    ]
+    assert_close(slope, torch.stack(grads).mean(0), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "defense",
+    [
+        closed_loop(steps=0),
+        closed_loop(steps=0, per_example=True),
+        reversal(steps=0),
+        atld(steps=0),
+        ContrastiveReversal(
+            network(), negatives=images(6, 70), steps=0
+        ),  # which never asks for the head that it lacks
+    ],
+    ids=[
+        "closed loop",
+        "closed loop, rows alone",
+        "reversal",
+        "atld",
+        "reversal, negatives and no head",
+    ],
+)
+def test_without_steps_the_static_net_is_recovered_and_nothing_couples_or_draws(defense):
+    x = images()
+    assert_close(answer(defense, x), defense.net(x), **EXACT)
+    assert (defense.coupled, defense.random) == (False, False)
+    assert defense.static is defense.net
+
+
+@EVERY
+def test_the_first_view_is_the_state_before_any_step(name):
+    defense = EACH[name]()
+    x = images()
+    with torch.no_grad():
+        before = (
+            defense.body.head(defense.body.embed(defense.features(x)))
+            if name.startswith("sodef")
+            else defense.net(x)
+        )
+        first = defense.trace(x, context(5)).views[0]
+    assert first.name.endswith("/0")
+    assert_close(first.logits, before, **EXACT)
+
+
+@EVERY
+def test_views_nobody_reads_change_nothing(name):
+    defense = EACH[name]()
+    x = images()
+    with torch.no_grad():
+        whole = defense.trace(x, context(5))
+        last = defense.trace(x, context(5, keep=frozenset()))
+    assert len(last.views) == 1
+    assert_close(last.last, whole.last, **EXACT)
+
+
+@EVERY
+def test_answering_leaves_no_mark(name):
+    defense = EACH[name]()
+    x = images().requires_grad_()
+    before = copy.deepcopy(defense.net.state_dict())
+    answer(defense, x).sum().backward()
+    assert_close(dict(defense.net.state_dict()), dict(before), **EXACT)
+    assert not any(m._forward_hooks or m.training for m in defense.net.modules())
+    torch.manual_seed(0)
+    state = torch.random.get_rng_state()
+    answer(defense, x)
+    assert torch.equal(torch.random.get_rng_state(), state)  # all randomness is the context's
+
+
+@pytest.mark.parametrize(
+    "defense", [SODEF(network()), ClosedLoopControl(network(), ["1"]), ContrastiveReversal(network()), ATLD(network())],
+    ids=lambda d: type(d).__name__,
+)  # fmt: skip
+def test_one_that_was_not_fitted_says_so(defense):
+    with pytest.raises(RuntimeError, match=r"Call fit: .*\.fit\(x"):
+        answer(defense, images())
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda net: SODEF(net, layer="fc"),
+        lambda net: ClosedLoopControl(net, ["input", "fc"]),
+        lambda net: ContrastiveReversal(net, layer="fc"),
+    ],
+    ids=["sodef", "closed loop", "reversal"],
+)
+def test_a_layer_that_does_not_exist_names_the_nearest(build):
+    net = nn.Sequential()
+    net.add_module("stem", nn.Flatten())
+    net.add_module("fc1", nn.Linear(192, CLASSES))
+    with pytest.raises(ValueError, match=r"no layer called 'fc'\. Nearest: 'fc1'"):
+        build(net.eval())
+
+
+@pytest.mark.parametrize(
+    "build", [SODEF, ATLD, ContrastiveReversal, lambda net: ClosedLoopControl(net, ["1"])]
+)
+def test_a_network_in_training_mode_is_refused(build):
+    with pytest.raises(ValueError, match=r"net\.eval\(\)"):
+        build(network().train())
+
+
+def test_layers_that_work_in_place_do_not_change_what_was_seen_before_them():
+    def build(inplace):
+        layers = [
+            nn.Conv2d(3, 4, 3, padding=1),
+            nn.ReLU(inplace=inplace),
+            nn.Flatten(),
+            nn.Linear(256, CLASSES),
+        ]
+        return made(lambda: nn.Sequential(*layers), 8)
+
+    nets = [build(True), build(False)]
+    x = images(24, 9)
+    nets[1].load_state_dict(nets[0].state_dict())
+    y = nets[0](x).argmax(1)
+    learner = AutoEncoders(Phase(2, 8, 0.01))
+    controlled = [ClosedLoopControl(net, ["input", "0"]).fit(x, y, learner=learner) for net in nets]
+    leaves = [images().requires_grad_() for _ in nets]
+    assert_close(
+        *[
+            torch.autograd.grad(answer(d, v).sum(), v)[0]
+            for d, v in zip(controlled, leaves, strict=True)
+        ],
+        **EXACT,
+    )
+    assert_close(*[SODEF(net, layer="0").features(x) for net in nets], **EXACT)
+
+
+def test_features_need_a_linear_layer_or_a_name():
+    net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    with pytest.raises(ValueError, match=r"layer='\.\.\.'"):
+        SODEF(net)
+    assert SODEF(net, layer="0").features(images().float()).shape == (
+        5,
+        4,
+    )  # averaged over positions
+
+
+def test_a_layer_that_answers_twice_or_never_is_refused():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.act = nn.Tanh()
+            self.fc = nn.Linear(192, CLASSES)
+            self.spare = nn.Tanh()
+
+        def forward(self, x):
+            return self.fc(self.act(self.act(x.flatten(1))))
+
+    x = images().float()
+    y = LABELS
+    net = Twice().eval()
+    for layer, says in (("act", "more than once"), ("spare", "never calls")):
+        with pytest.raises(ValueError, match=says):
+            ClosedLoopControl(net, [layer]).fit(x, net(x).argmax(1))
+        with pytest.raises(ValueError, match=says):
+            SODEF(net, layer=layer).fit(x, y)
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (lambda: sodef(time=-1), "time >= 0"),
+        (lambda: sodef(segments=0), "segments >= 1"),
+        (lambda: closed_loop(steps=-1), "steps >= 0"),
+        (lambda: closed_loop(rate=0), "rate > 0"),
+        (lambda: ClosedLoopControl(network(), "input"), "list of layer names"),
+        (
+            lambda: ClosedLoopControl(network(), ["1"], embeddings={}),
+            "every layer needs an embedding",
+        ),
+        (lambda: reversal(views=1), "views >= 2"),
+        (lambda: atld(steps=-1), "steps >= 0"),
+        (lambda: auto_encoder((3, 6, 8)), "four divides"),
+    ],
+)
+def test_arguments_out_of_range_are_refused_with_what_was_found(build, says):
+    with pytest.raises(ValueError, match=says):
+        build()
