@@ -175,7 +175,7 @@ def test_a_row_that_won_stays_with_its_first_winning_point() -> None:
     x = torch.full((1, 4), 0.5).double()
     oracle = sub_context(Halfspace(torch.ones(4).double(), 2.1), torch.zeros(1).long())
     early = StopAtSuccess.of(oracle, x, Linf(0.2))
-    found = early.settled(
+    found = early.finish(
         PGD(steps=9, step_size=0.03, random_start=False)(early, x, Linf(0.2), keys(1))
     )
     torch.testing.assert_close(found.point, x + 0.03, rtol=0, atol=1e-15)

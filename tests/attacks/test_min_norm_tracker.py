@@ -43,9 +43,9 @@ def test_the_nearest_success_wins_over_higher_value():
     oracle = Threshold(center, 0.1)
     nearest = fresh(center)
     for by in (0.3, 0.12, 0.2):
-        nearest.offer(raised(center, by), oracle.score(raised(center, by)))
+        nearest.update(raised(center, by), oracle.score(raised(center, by)))
     assert abs(nearest.size.item() - 0.12) < 1e-12
-    found = nearest.found(oracle)
+    found = nearest.result(oracle)
     assert abs(SPACE.size(found.point - center).item() - 0.12) < 1e-7
     assert abs(SPACE.size(found.max_loss_point - center).item() - 0.3) < 1e-12
 
@@ -54,7 +54,7 @@ def test_the_bisection_stops_at_the_boundary():
     center = images(n=2, d=3)
     oracle = Threshold(center, 0.1)
     nearest = fresh(center)
-    nearest.offer(raised(center, 0.2, 0.25), oracle.score(raised(center, 0.2, 0.25)))
+    nearest.update(raised(center, 0.2, 0.25), oracle.score(raised(center, 0.2, 0.25)))
     nearest.search(oracle, 30)
     assert (nearest.size - 0.1).abs().max() < 1e-8
 
@@ -63,8 +63,8 @@ def test_a_copy_of_the_clean_image_is_no_proposal_even_if_it_is_misclassified():
     center = images(n=2, d=3)
     oracle = Threshold(center, -0.1)
     nearest = fresh(center)
-    nearest.offer(center, oracle.score(center))
-    found = nearest.found(oracle)
+    nearest.update(center, oracle.score(center))
+    found = nearest.result(oracle)
     assert (found.point != center).any(1).all()
     assert (SPACE.size(found.point - center) < 1e-4).all()
     assert oracle.score(found.point).success.all()
@@ -75,8 +75,8 @@ def test_a_success_outside_the_set_gives_way_to_the_best_inside():
     oracle = Threshold(center, 0.6)
     nearest = fresh(center)
     for by in (0.1, 0.4, 0.7):
-        nearest.offer(raised(center, by), oracle.score(raised(center, by)))
-    found = nearest.found(oracle)
+        nearest.update(raised(center, by), oracle.score(raised(center, by)))
+    found = nearest.result(oracle)
     assert SPACE.contains(found.point, center).all()
     assert (
         abs(SPACE.size(found.point - center).item() - 0.5) < 1e-6
@@ -88,8 +88,8 @@ def test_what_is_not_a_number_is_never_kept():
     oracle = Threshold(center, 0.1)
     nearest = fresh(center)
     broken = torch.full_like(center, torch.nan)
-    nearest.offer(broken, Evaluation(broken[:, 0], torch.ones(1, dtype=torch.bool)))
-    assert nearest.found(oracle).point.isfinite().all()
+    nearest.update(broken, Evaluation(broken[:, 0], torch.ones(1, dtype=torch.bool)))
+    assert nearest.result(oracle).point.isfinite().all()
 
 
 def test_coupled_rows_that_succeeded_apart_are_lengthened_until_they_succeed_together():
@@ -102,12 +102,12 @@ def test_coupled_rows_that_succeeded_apart_are_lengthened_until_they_succeed_tog
         (0.0, 0.0, 0.15, 0.0),
         (0.0, 0.0, 0.0, 0.15),
     ):
-        nearest.offer(raised(center, *batch), oracle.score(raised(center, *batch)))
+        nearest.update(raised(center, *batch), oracle.score(raised(center, *batch)))
     assert not oracle.score(
         raised(center, 0.14, 0.14, 0.14, 0.14)
     ).success.any()  # each alone would stand at 0.11
     nearest.search(oracle, 6)
-    found = nearest.found(oracle)
+    found = nearest.result(oracle)
     assert oracle.score(found.point).success.all()
     assert SPACE.contains(found.point, center).all()
 
@@ -119,9 +119,9 @@ def test_without_any_success_the_highest_value_is_kept():
     first = raised(center, 0.1, 0.3, 0.2)
     second = center + 0.01 * (numbers(9, 3, 3) - 0.5)
     for x in (first, second):
-        nearest.offer(x, oracle.score(x))
+        nearest.update(x, oracle.score(x))
     assert nearest.size.isinf().all()
-    assert (nearest.found(oracle).point - first).abs().max() < 1e-7
+    assert (nearest.result(oracle).point - first).abs().max() < 1e-7
 
 
 def test_a_point_outside_the_set_is_never_proposed_for_want_of_another():
@@ -129,7 +129,7 @@ def test_a_point_outside_the_set_is_never_proposed_for_want_of_another():
     center = images(n=1, d=3)
     nearest = fresh(center)
     outside = raised(center, 0.6)
-    nearest.offer(
+    nearest.update(
         outside, Evaluation(torch.tensor([1.0], dtype=center.dtype), torch.tensor([False]))
     )
 
@@ -140,6 +140,6 @@ def test_a_point_outside_the_set_is_never_proposed_for_want_of_another():
                 torch.zeros(len(x), dtype=torch.bool),
             )
 
-    found = nearest.found(Silent(center, 0.1))
+    found = nearest.result(Silent(center, 0.1))
     for point in (found.point, found.max_loss_point):
         assert SPACE.contains(point, center).all()

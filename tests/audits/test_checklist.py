@@ -12,7 +12,7 @@ import saddlepoint as sp
 from saddlepoint.audits.cells import Group
 from saddlepoint.audits.diagnostics import checklist
 from saddlepoint.audits.plan import Evidence, plan
-from saddlepoint.evaluation.adversaries import CleanCopies
+from saddlepoint.evaluation.combinators import CleanCopies
 
 RADIUS = 0.01
 

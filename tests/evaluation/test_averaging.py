@@ -13,7 +13,7 @@ from tests.problems import Noisy, Static, keys, smooth, uniform
 from torch import Tensor, nn
 
 from saddlepoint.attacks.apgd import APGD
-from saddlepoint.attacks.ensemble import AverageLoss, LossWeighting, MinLoss, Pool
+from saddlepoint.attacks.ensemble import AverageLoss, LossWeighting, MinLoss, Ensemble
 from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.attacks.pgd import PGD
@@ -205,7 +205,7 @@ def test_models_that_a_learner_became_are_averaged_only_if_they_toss_coins(
     (found, context) = spent(gmsa, Learner(), draws)
     (want, _) = spent(replace(gmsa, direct=PLAIN), Learner(), draws)
     models = [1 + draws * i for i in range(rounds)]
-    steps = [STEPS * over.patience(m) for m in models]
+    steps = [STEPS * over.step_factor(m) for m in models]
     assert (
         context.meter.forward.tolist()
         == [sum(m * (s + 1 + 2) for m, s in zip(models, steps, strict=True)) + draws * rounds] * N
@@ -244,7 +244,7 @@ def test_the_price_is_never_exceeded(adversary: Any, defense: Defense) -> None:
 @pytest.mark.parametrize("over", [AverageLoss(), MinLoss()], ids=lambda over: type(over).__name__)
 def test_a_pool_of_both_kinds_reads_as_its_slope_does(over: LossWeighting) -> None:
     sure = AttackObjective([Static(smooth(3))], Y, cross_entropy, sure=True)
-    pool = Pool((sure, AttackObjective([Noisy(NET)], Y, cross_entropy)), over)
+    pool = Ensemble((sure, AttackObjective([Noisy(NET)], Y, cross_entropy)), over)
     assert pool.cost(EoT(4)) == 1 + 4
     assert pool.gradient_cost(EoT(4)) == (5, 5)
     evaluation = pool.evaluate(EoT(4), X, keys(N))

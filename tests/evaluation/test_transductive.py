@@ -24,7 +24,7 @@ from torch import Tensor
 
 from saddlepoint.attacks.base import longer
 from saddlepoint.attacks.best import AttackResult
-from saddlepoint.attacks.ensemble import AverageLoss, LossWeighting, MinLoss, Pool
+from saddlepoint.attacks.ensemble import AverageLoss, LossWeighting, MinLoss, Ensemble
 from saddlepoint.attacks.losses import cross_entropy, margin, saturated
 from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.attacks.pgd import PGD
@@ -101,7 +101,7 @@ def test_a_pool_of_one_model_is_that_model(over: LossWeighting) -> None:
     alone = PGD5.move(sub_context(), defense, X, Y)
     pooled = PGD5.against([defense], sub_context(), X, Y, over)
     assert torch.equal(alone.max_loss_point, pooled.max_loss_point)
-    single = Pool(objectives(NET), over).value_and_grad(Backprop(), X, keys(N))
+    single = Ensemble(objectives(NET), over).value_and_grad(Backprop(), X, keys(N))
     plain = Backprop().value_and_grad(objectives(NET)[0], X, keys(N))
     assert torch.equal(single.grad, plain.grad)
     assert torch.equal(single.evaluation.value, plain.evaluation.value)
@@ -114,10 +114,10 @@ def test_duplicates_leave_the_average_as_it_is_and_double_the_steps_of_the_least
     assert torch.equal(alone, PGD5.against([defense, defense], double, X, Y).max_loss_point)
     assert single.meter.forward.tolist() == [6] * N
     assert double.meter.forward.tolist() == [12] * N  # two models at each of six looks
-    lasting = PGD5.lasting(MinLoss().patience(2))
+    lasting = PGD5.scaled(MinLoss().step_factor(2))
     assert isinstance(lasting.attack, PGD)
     assert (lasting.attack.steps, lasting.attack.step_size) == (10, 0.03)
-    assert AverageLoss().patience(7) == 1
+    assert AverageLoss().step_factor(7) == 1
     assert longer(Square(queries=30), 3) == Square(queries=90)
     with pytest.raises(TypeError, match="has neither a field `steps` nor `queries`"):
         longer(Fixed(), 2)
@@ -168,7 +168,7 @@ def test_a_radius_of_zero_leaves_the_clean_batch_and_the_clean_accuracy(
 def test_the_least_loss_is_at_most_the_average_which_is_at_most_the_greatest() -> None:
     nets = [smooth(seed) for seed in (1, 5, 9)]
     values = torch.stack([cross_entropy(net(X), Y) for net in nets])
-    average, least = (Pool(objectives(*nets), over)(X, keys(N)).value for over in OVERS)
+    average, least = (Ensemble(objectives(*nets), over)(X, keys(N)).value for over in OVERS)
     assert (least <= average + 1e-12).all()
     assert (average <= values.amax(0) + 1e-12).all()
     torch.testing.assert_close(least, values.amin(0), rtol=0, atol=0)
@@ -180,7 +180,7 @@ def test_the_gradient_of_the_least_is_that_of_the_model_with_the_least_loss() ->
     each = [Backprop().value_and_grad(objective, X, keys(N)) for objective in objectives(*nets)]
     least = torch.stack([slope.evaluation.value for slope in each]).argmin(0)
     assert len(set(least.tolist())) > 1
-    slope = Pool(objectives(*nets), MinLoss()).value_and_grad(Backprop(), X, keys(N))
+    slope = Ensemble(objectives(*nets), MinLoss()).value_and_grad(Backprop(), X, keys(N))
     wanted = torch.stack([s.grad for s in each])[least, torch.arange(N)]
     assert torch.equal(slope.grad, wanted)
 
@@ -189,7 +189,7 @@ def test_the_gradient_of_the_least_is_that_of_the_model_with_the_least_loss() ->
 def test_model_by_model_the_gradient_is_that_of_the_whole_objective_even_where_rows_are_coupled(
     over: LossWeighting,
 ) -> None:
-    pool = Pool(
+    pool = Ensemble(
         tuple(AttackObjective([Centring(smooth(s))], Y, cross_entropy) for s in (1, 5)),
         over,
         coupled=True,
@@ -204,7 +204,7 @@ def test_model_by_model_the_gradient_is_that_of_the_whole_objective_even_where_r
 
 def test_a_pool_is_fooled_where_all_its_models_are_and_facets_combine_class_by_class() -> None:
     nets = [smooth(seed) for seed in (1, 5)]
-    pool = Pool(objectives(*nets, loss=margin), MinLoss())
+    pool = Ensemble(objectives(*nets, loss=margin), MinLoss())
     wrong = torch.stack([net(X).argmax(1) != Y for net in nets])
     assert torch.equal(pool(X, keys(N)).success, wrong.all(0))
     assert wrong.any(0).sum() > wrong.all(0).sum()
@@ -241,7 +241,7 @@ def test_no_more_than_one_models_activations_are_held_at_a_time() -> None:
                 live -= self.tensor.nbytes
 
         with torch.autograd.graph.saved_tensors_hooks(Held, lambda packed: packed.tensor):
-            look(Pool(objectives(*[wide(*w) for w in weights[:models]]), MinLoss()))
+            look(Ensemble(objectives(*[wide(*w) for w in weights[:models]]), MinLoss()))
         assert live == 0
         return highest
 
@@ -489,7 +489,7 @@ def test_an_adapted_model_with_parameters_per_row_follows_its_rows() -> None:
     torch.testing.assert_close(
         objective[rows](X[rows], keys(N)[rows]).value, objective(X, keys(N)).value[rows]
     )
-    pool = Pool((objective, objective), MinLoss())
+    pool = Ensemble((objective, objective), MinLoss())
     torch.testing.assert_close(
         pool[rows](X[rows], keys(N)[rows]).value, pool(X, keys(N)).value[rows]
     )

@@ -16,7 +16,7 @@ from saddlepoint.attacks.spaces import Linf
 from saddlepoint.defenses import Context, Mix, MultiExit, Plain, Static, all_subsets, intervals
 from saddlepoint.defenses.gates import Confident
 from saddlepoint.evaluation import Direct
-from saddlepoint.evaluation.adversaries import MaxLossPoint
+from saddlepoint.evaluation.combinators import MaxLossPoint
 from saddlepoint.evaluation.referee import play
 from saddlepoint.evaluation.threat import Threat
 from saddlepoint.games.aimer import NEED, aimer, mixed

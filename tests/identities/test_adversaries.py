@@ -82,14 +82,14 @@ def evaluation(values: list[float], success: list[bool]) -> Evaluation:
 def test_best_keeps_the_fooled_then_the_highest_and_the_peak_by_value_alone() -> None:
     x = torch.zeros(1, 2)
     best = BestSoFar(x, coupled=False)
-    assert best.offer(x + 1, evaluation([5.0], [False])).tolist() == [True]
-    assert best.offer(x + 2, evaluation([1.0], [True])).tolist() == [False]
-    assert (best.found.point.unique(), best.found.max_loss_point.unique()) == (2, 1)
-    best.offer(x + 3, evaluation([9.0], [False]))
-    best.offer(x + 4, evaluation([2.0], [True]))
-    assert (best.found.point.unique(), best.found.max_loss_point.unique()) == (4, 3)
-    best.offer(x + 5, evaluation([float("nan")], [False]))
-    assert (best.found.point.unique(), best.found.max_loss_point.unique()) == (4, 3)
+    assert best.update(x + 1, evaluation([5.0], [False])).tolist() == [True]
+    assert best.update(x + 2, evaluation([1.0], [True])).tolist() == [False]
+    assert (best.result.point.unique(), best.result.max_loss_point.unique()) == (2, 1)
+    best.update(x + 3, evaluation([9.0], [False]))
+    best.update(x + 4, evaluation([2.0], [True]))
+    assert (best.result.point.unique(), best.result.max_loss_point.unique()) == (4, 3)
+    best.update(x + 5, evaluation([float("nan")], [False]))
+    assert (best.result.point.unique(), best.result.max_loss_point.unique()) == (4, 3)
 
 
 def test_coupled_best_never_makes_a_mosaic() -> None:
@@ -107,7 +107,7 @@ def test_coupled_best_never_makes_a_mosaic() -> None:
         ([99.0, 0, 0], [True, False, False], 3, 4),
     ]
     for k, (values, success, point, max_loss_point) in enumerate(offers, start=1):
-        best.offer(x + k, evaluation(values, success))
+        best.update(x + k, evaluation(values, success))
         assert (best.point == point).all()
         assert (best.max_loss_point == max_loss_point).all()
 
@@ -401,11 +401,11 @@ def test_rehearsals_see_the_answer_as_most_draws_give_it() -> None:
     ]
     wrong = torch.stack([z.argmax(1) != Y for z in answers])
     assert torch.equal(simulation.evaluation.success, wrong.sum(0) > 3)
-    assert torch.equal(simulation.fallen, wrong.all(0))
+    assert torch.equal(simulation.always_misclassified, wrong.all(0))
     torch.testing.assert_close(
         simulation.evaluation.value, torch.stack([margin(z, Y) for z in answers]).mean(0)
     )
-    assert simulation.fallen.sum() < simulation.evaluation.success.sum() < 24
+    assert simulation.always_misclassified.sum() < simulation.evaluation.success.sum() < 24
 
 
 # ---- rules reach the site through an adversary ---------------------------------------------------------------------------------

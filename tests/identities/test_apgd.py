@@ -41,7 +41,7 @@ def test_the_step_is_halved_when_too_few_steps_rose_or_the_peak_stood_still_sinc
             [True, not 41 < k <= 45, not 41 < k <= 44, True]
         )  # 12 of 16 and 13 of 16 steps between 41 and 57
         best = BestSoFar(torch.zeros(4, 2), coupled=False)
-        best.offer(
+        best.update(
             torch.ones(4, 2),
             Evaluation(
                 torch.tensor([k, k, k, 0], dtype=torch.float32), torch.zeros(4, dtype=torch.bool)

@@ -13,7 +13,7 @@ from torch import nn
 from saddlepoint.attacks.spaces import Linf
 from saddlepoint.defenses import Plain
 from saddlepoint.evaluation import Cascade, CleanCopies, Direct, MultiTarget, Restarts, Transfer
-from saddlepoint.evaluation.adversaries import Adversary
+from saddlepoint.evaluation.adversary import Adversary
 from saddlepoint.papers import EXPERIMENTS, Request
 from saddlepoint.papers.adaptive import EXPERIMENTS as OURS
 from saddlepoint.papers.adaptive.attacks import PAPER, TRANSFERS, unaware

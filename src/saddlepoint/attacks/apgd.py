@@ -9,6 +9,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from saddlepoint.attacks.base import Attack
 from saddlepoint.attacks.best import AttackResult, BestSoFar, block
 from saddlepoint.attacks.oracle import Differentiates
 from saddlepoint.attacks.spaces import Ball, per_example
@@ -17,7 +18,7 @@ from saddlepoint.rng import Keys
 
 
 @dataclass(frozen=True)
-class APGD:
+class APGD(Attack[Differentiates]):
     """Algorithm 1 of Croce & Hein 2020; for p = 1 the sparse steps of Croce & Hein 2021 (Sec. 3) in balls of shrinking radius.
 
     Costs `steps` slopes and one reading. One departure from the released code: the first checkpoint compares with the value of the
@@ -37,6 +38,9 @@ class APGD:
     def calls(self) -> int:
         return self.steps + 1
 
+    def scaled(self, factor: int) -> APGD:
+        return replace(self, steps=factor * self.steps)
+
     def __call__(
         self, oracle: Differentiates, center: Tensor, space: Ball, keys: Keys
     ) -> AttackResult:
@@ -47,7 +51,7 @@ class APGD:
             momentum = 1.0 if space.p == 1 else self.momentum
             best = ascend(oracle, center, wide, x, calls, pace, momentum, final=wide == space)
             start = best.max_loss_point
-        return best.found
+        return best.result
 
     def _stages(self, space: Ball) -> list[tuple[Ball, int]]:
         """The ball at 3, 2 and 1 times its radius for p = 1 (Croce & Hein 2021, Sec. 3.3), else the ball itself."""
@@ -95,7 +99,7 @@ def ascend(
     best = BestSoFar(center, oracle.coupled)
     x_old = x
     evaluation, grad = oracle.gradient(x)
-    best.offer(x, evaluation)
+    best.update(x, evaluation)
     value = block(evaluation.value, oracle.coupled)
     grad_peak = grad
     for k in range(1, calls):
@@ -107,7 +111,7 @@ def ascend(
         evaluation, grad = (
             (oracle.score(x), grad) if final and k == calls - 1 else oracle.gradient(x)
         )
-        grad_peak = torch.where(per_example(best.offer(x, evaluation), x), grad, grad_peak)
+        grad_peak = torch.where(per_example(best.update(x, evaluation), x), grad, grad_peak)
         value_old = value
         value = block(evaluation.value, oracle.coupled)
         back = per_example(pace.look(k, value > value_old, best), x)

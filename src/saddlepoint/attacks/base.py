@@ -1,43 +1,124 @@
-"""What an attack is: an optimizer over an oracle and a space."""
+"""The base class of attacks: optimizers over an oracle and a perturbation set."""
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass, replace
-from typing import Any, ClassVar, Protocol, TypeVar
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from torch import Tensor
 
-from saddlepoint.attacks.best import AttackResult
+from saddlepoint.attacks.best import AttackResult, BestSoFar
+from saddlepoint.attacks.oracle import Scores
 from saddlepoint.attacks.spaces import Ball
 from saddlepoint.defenses import Access
 from saddlepoint.rng import Keys
 
-Asked = TypeVar("Asked", contravariant=True)
+QueriedOracle = TypeVar("QueriedOracle", contravariant=True)
 
 
-class Attack(Protocol[Asked]):
-    """One optimizer. It knows no model, no labels and no norm."""
+class Attack(ABC, Generic[QueriedOracle]):
+    """One optimizer. It sees an oracle and a perturbation set, never a model, labels or a norm.
 
-    needs: ClassVar[Access]  # checked against the threat model before anything runs
+    Subclasses are frozen dataclasses whose fields are the hyper-parameters. They set `needs`, give
+    `calls` as a field or property, and implement `__call__`.
+    """
+
+    needs: ClassVar[Access]  # the access it needs; checked against the threat model before it runs
+    minimum_norm: ClassVar[bool] = (
+        False  # it minimizes the perturbation instead of maximizing a loss
+    )
+    stops_at_budget: ClassVar[bool] = False  # it stops by itself when the query budget is used up
+
+    if TYPE_CHECKING:
+
+        @property
+        def calls(self) -> int: ...  # the most oracle calls per example
+
+    @abstractmethod
+    def __call__(
+        self, oracle: QueriedOracle, center: Tensor, space: Ball, keys: Keys
+    ) -> AttackResult:
+        """Search the perturbation set around `center`.
+
+        Args:
+            oracle: evaluates points and counts passes.
+            center: clean inputs, [N, ...].
+            space: the perturbation set.
+            keys: one random key per example.
+
+        Returns:
+            The best point and the point of highest loss per example.
+        """
+
+    def scaled(self, factor: int) -> Attack[Any]:
+        """This attack with `factor` times as many steps or queries.
+
+        By default the attack is repeated `factor` times with different random keys. Attacks with a
+        number of steps or queries override this.
+        """
+        return self if factor == 1 else Repeated(self, factor)
+
+
+@dataclass(frozen=True)
+class Repeated(Attack[Scores]):
+    """The best result of `times` runs of an attack, each with different random keys.
+
+    The end points of each run are evaluated once more, so that runs are compared by one objective.
+    """
+
+    attack: Attack[Any]
+    times: int
 
     @property
-    def calls(self) -> int: ...  # the most readings and slopes it asks for, per example
+    def needs(self) -> Access:  # type: ignore[override]
+        return self.attack.needs
 
-    def __call__(self, oracle: Asked, center: Tensor, space: Ball, keys: Keys) -> AttackResult: ...
+    @property
+    def minimum_norm(self) -> bool:  # type: ignore[override]
+        return self.attack.minimum_norm
+
+    @property
+    def calls(self) -> int:
+        return self.times * (self.attack.calls + 2)
+
+    def __call__(self, oracle: Scores, center: Tensor, space: Ball, keys: Keys) -> AttackResult:
+        best = BestSoFar(center, oracle.coupled)
+        for k in range(self.times):
+            result = self.attack(oracle, center, space, keys.fold_in(k))
+            for point in (result.point, result.max_loss_point):
+                best.update(point, oracle.score(point))
+        return best.result
 
 
-def longer(attack: Attack[Any], times: int) -> Attack[Any]:
-    """The same attack with `times` as many steps, or queries; of one around another, the `inner` one."""
-    names: list[str] = [f.name for f in fields(attack)] if is_dataclass(attack) else []
-    held: Any = attack
-    if "inner" in names:
-        around: Attack[Any] = replace(held, inner=longer(held.inner, times))
-        return around
-    length = next((name for name in names if name in ("steps", "queries")), None)
-    if length is None:
-        raise TypeError(
-            f"the least of several losses is climbed with as many times the steps, but {type(attack).__name__} has neither a field "
-            "`steps` nor `queries`. Use another attack, or AverageLoss()."
-        )
-    scaled: Attack[Any] = replace(held, **{length: times * getattr(attack, length)})
-    return scaled
+class CallableAttack(Protocol):
+    """What `as_attack` accepts: an object with `needs` and `calls` that can be called."""
+
+    @property
+    def needs(self) -> Access: ...
+    @property
+    def calls(self) -> int: ...
+    def __call__(self, oracle: Any, center: Tensor, space: Ball, keys: Keys) -> AttackResult: ...
+
+
+@dataclass(frozen=True)
+class AttackAdapter(Attack[Any]):
+    """An object with `needs`, `calls` and `__call__` that does not subclass `Attack`."""
+
+    attack: CallableAttack
+
+    @property
+    def needs(self) -> Access:  # type: ignore[override]
+        return self.attack.needs
+
+    @property
+    def calls(self) -> int:
+        return self.attack.calls
+
+    def __call__(self, oracle: Any, center: Tensor, space: Ball, keys: Keys) -> AttackResult:
+        return self.attack(oracle, center, space, keys)
+
+
+def as_attack(attack: Attack[Any] | CallableAttack) -> Attack[Any]:
+    """The attack itself if it subclasses `Attack`, else an adapter with the default behavior."""
+    return attack if isinstance(attack, Attack) else AttackAdapter(attack)

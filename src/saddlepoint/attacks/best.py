@@ -23,6 +23,13 @@ class AttackResult:
     def __getitem__(self, rows: Tensor) -> AttackResult:
         return AttackResult(self.point[rows], self.max_loss_point[rows])
 
+    def with_rows(self, rows: Tensor, other: AttackResult) -> AttackResult:
+        """This result with the points of `rows`, [M], replaced by those of `other`."""
+        return AttackResult(
+            self.point.index_copy(0, rows, other.point),
+            self.max_loss_point.index_copy(0, rows, other.max_loss_point),
+        )
+
 
 def reunited(parts: Sequence[tuple[Tensor, AttackResult]]) -> AttackResult:
     """One batch again from parts (rows, found) that were finished at different times."""
@@ -52,7 +59,7 @@ class BestSoFar:
         self.value = self.max_loss = x.new_full((len(x),), -torch.inf)
 
     @property
-    def found(self) -> AttackResult:
+    def result(self) -> AttackResult:
         return AttackResult(self.point, self.max_loss_point)
 
     def __getitem__(self, rows: Tensor) -> BestSoFar:
@@ -66,7 +73,7 @@ class BestSoFar:
         part.max_loss = self.max_loss[rows]
         return part
 
-    def offer(self, x: Tensor, evaluation: Evaluation) -> Tensor:
+    def update(self, x: Tensor, evaluation: Evaluation) -> Tensor:
         """[N] bool: where this is the new peak."""
         moved = block((x != self._start).flatten(1).any(1).long(), self.coupled) > 0
         value = torch.where(moved & ~evaluation.value.isnan(), evaluation.value, -torch.inf)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from saddlepoint.attacks.base import Attack
 from saddlepoint.attacks.best import AttackResult
 from saddlepoint.attacks.min_norm import MinNormTracker
 from saddlepoint.attacks.oracle import Differentiates
@@ -18,7 +19,7 @@ from saddlepoint.rng import Keys
 
 
 @dataclass(frozen=True)
-class CW:
+class CW(Attack[Differentiates]):
     """min_w ||x - c||_2^2 + k max(confidence - value, 0), x = low + (high - low)(tanh w + 1) / 2; Carlini & Wagner 2017, Sec. V-VI.
 
     Adam on w for `steps` steps, `rounds` times over: after a round that succeeded the constant k of that example is halved towards
@@ -34,6 +35,7 @@ class CW:
     confidence: float = 0.0  # the margin that counts as success
     search: int = 10  # bisections at the end
     needs: ClassVar[Access] = "gradient"
+    minimum_norm: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.rounds < 1 or self.search < 0:
@@ -45,6 +47,9 @@ class CW:
     @property
     def calls(self) -> int:
         return self.rounds * self.steps + self.search + 1
+
+    def scaled(self, factor: int) -> CW:
+        return replace(self, steps=factor * self.steps)
 
     def __call__(
         self, oracle: Differentiates, center: Tensor, space: Ball, keys: Keys
@@ -64,7 +69,7 @@ class CW:
             constant = torch.where(worked.isinf(), 10 * constant, (failed + worked) / 2)
         if not self.confidence:  # a bisection ends where the margin is zero
             nearest.search(oracle, self.search)
-        return nearest.found(oracle)
+        return nearest.result(oracle)
 
     def _descend(
         self,
@@ -85,7 +90,7 @@ class CW:
             x = nearest.legal(free)
             (value, success), grad = oracle.gradient(x)
             success = success & (value >= self.confidence) if self.confidence else success
-            nearest.offer(x, Evaluation(value, success))
+            nearest.update(x, Evaluation(value, success))
             ever = ever | success
             penalty = per_example(torch.where(value < self.confidence, constant, 0.0), x)
             slope = (

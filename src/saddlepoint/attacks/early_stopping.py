@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.attacks.best import AttackResult
-from saddlepoint.attacks.oracle import Differentiates
+from saddlepoint.attacks.oracle import Differentiates, OracleWrapper
 from saddlepoint.attacks.spaces import Ball, per_example
 from saddlepoint.gradients import Evaluation, ValueAndGradient
 
@@ -22,17 +22,16 @@ class _Record:
 
 
 @dataclass(frozen=True)
-class StopAtSuccess:
+class StopAtSuccess(OracleWrapper):
     """An oracle that asks about a row only until one of its points wins, that is, fools from inside the set and is not the center.
 
     For a row that has won, a reading says success and is worth nothing (-inf, which no comparison prefers to a point that was
     read), a slope is flat, and the meter stands still. Attacks also look at points that they would not propose (the center,
-    neighbors, wider balls), so a win may pass them by: the winning points are kept here, and `settled` puts them in place.
+    neighbors, wider balls), so a win may pass them by: the winning points are kept here, and `finish` puts them in place.
 
     Meant for defenses that are deterministic and answer row by row: under noise the first lucky draw would end the search.
     """
 
-    inner: Differentiates
     center: Tensor  # [N, ...]
     space: Ball
     record: _Record
@@ -58,7 +57,7 @@ class StopAtSuccess:
     def won(self) -> Tensor:  # [N] bool
         return self.record.won[self.rows]
 
-    def settled(self, found: AttackResult) -> AttackResult:
+    def finish(self, found: AttackResult) -> AttackResult:
         """What the attack found, with the winning point of each row that won; as its peak too if the attack heard of none."""
         won = per_example(self.won, self.center)
         points = self.record.points[self.rows]
@@ -67,9 +66,6 @@ class StopAtSuccess:
             torch.where(won, points, found.point),
             torch.where(won & unheard, points, found.max_loss_point),
         )
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     def __getitem__(self, rows: Tensor) -> StopAtSuccess:
         return replace(self, inner=self.inner[rows], center=self.center[rows], rows=self.rows[rows])

@@ -24,7 +24,7 @@ class LossWeighting(Protocol):
     def weights(
         self, values: Tensor
     ) -> Tensor: ...  # [M, ..., N] losses -> as many weights, which sum to one over the M models
-    def patience(
+    def step_factor(
         self, models: int
     ) -> int: ...  # how many times longer an attack on so many models takes
 
@@ -40,7 +40,7 @@ class AverageLoss:
     def weights(self, values: Tensor) -> Tensor:
         return torch.full_like(values, 1 / len(values))
 
-    def patience(self, models: int) -> int:  # noqa: ARG002
+    def step_factor(self, models: int) -> int:  # noqa: ARG002
         return 1
 
 
@@ -60,7 +60,7 @@ class MinLoss:
         least = values.argmin(0, keepdim=True)
         return torch.zeros_like(values).scatter(0, least, 1.0)
 
-    def patience(self, models: int) -> int:
+    def step_factor(self, models: int) -> int:
         return models
 
 
@@ -68,7 +68,7 @@ AVERAGE = AverageLoss()
 
 
 @dataclass(frozen=True)
-class Pool:
+class Ensemble:
     """The attacker's objective over several models: w-weighted losses, and success where all models err.
 
     Gradients are taken model by model, so that no more than one model's activations are held. Where rows are independent the
@@ -76,13 +76,13 @@ class Pool:
     """
 
     objectives: tuple[AttackObjective, ...]
-    over: LossWeighting
+    weighting: LossWeighting
     coupled: bool = False
 
     def __call__(self, x: Tensor, keys: Keys) -> Evaluation:
         return self._combined([objective(x, keys) for objective in self.objectives])
 
-    def __getitem__(self, rows: Tensor) -> Pool:
+    def __getitem__(self, rows: Tensor) -> Ensemble:
         return replace(self, objectives=tuple(objective[rows] for objective in self.objectives))
 
     def cost(self, estimator: Estimator) -> int:
@@ -114,7 +114,7 @@ class Pool:
 
     @property
     def _looks_first(self) -> bool:
-        return self.coupled and self.over.needs_all_losses
+        return self.coupled and self.weighting.needs_all_losses
 
     def _slope(
         self, functions: Sequence[ObjectiveFunction], estimator: Estimator, x: Tensor, keys: Keys
@@ -127,7 +127,7 @@ class Pool:
             values = torch.stack(
                 [each.evaluate(function, x, keys).value for each, function in looked]
             )
-            weights = self.over.weights(values)
+            weights = self.weighting.weights(values)
             parts = [
                 each.value_and_grad(_Weighted(o, w), x, keys)
                 for (each, o), w in zip(looked, weights, strict=True)
@@ -138,7 +138,7 @@ class Pool:
                 torch.stack([part.grad for part in parts]).sum(0),
             )
         slopes = [each.value_and_grad(function, x, keys) for each, function in looked]
-        weights = self.over.weights(
+        weights = self.weighting.weights(
             torch.stack([slope.evaluation.value for slope in slopes])
         )  # [M, ..., N]
         grads = torch.stack([slope.grad for slope in slopes])  # [M, ..., N, *shape]
@@ -150,7 +150,7 @@ class Pool:
     def _combined(self, evaluated: Sequence[Evaluation]) -> Evaluation:
         values = torch.stack([evaluation.value for evaluation in evaluated])
         return Evaluation(
-            _weighted(self.over.weights(values.detach()), values),
+            _weighted(self.weighting.weights(values.detach()), values),
             torch.stack([evaluation.success for evaluation in evaluated]).all(0),
         )
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from saddlepoint.attacks.base import Attack
 from saddlepoint.attacks.best import AttackResult
 from saddlepoint.attacks.hyperplane import distance, step_to_plane
 from saddlepoint.attacks.min_norm import MinNormTracker
@@ -48,7 +49,7 @@ def own_facet(
 
 
 @dataclass(frozen=True)
-class FAB:
+class FAB(Attack[Differentiates]):
     """x <- (1 - a)(x + eta d(x)) + a (c + eta d(c)), d the shortest step onto the linearized boundary; Croce & Hein 2020, Alg. 1.
 
     a = min(|d(x)| / (|d(x)| + |d(c)|), bias) draws x towards the clean image c; a success is recorded and taken back,
@@ -65,6 +66,7 @@ class FAB:
     beta: float = 0.9  # how much of a success is kept
     search: int = 10  # bisections at the end
     needs: ClassVar[Access] = "gradient"
+    minimum_norm: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.restarts < 1 or self.search < 0:
@@ -77,6 +79,9 @@ class FAB:
     def calls(self) -> int:
         return 2 * self.steps * self.restarts + self.search + 1
 
+    def scaled(self, factor: int) -> FAB:
+        return replace(self, steps=factor * self.steps)
+
     def __call__(
         self, oracle: Differentiates, center: Tensor, space: Ball, keys: Keys
     ) -> AttackResult:
@@ -85,15 +90,15 @@ class FAB:
             x = self._start(center, space, nearest.size, keys.fold_in(run)) if run else center
             for _ in range(self.steps):
                 evaluation, ((value, _), grad) = self.facet(oracle, x, space)
-                nearest.offer(x, evaluation)
+                nearest.update(x, evaluation)
                 x = nearest.legal(self._step(x, center, value, grad, space))
                 evaluation = oracle.score(x)
-                nearest.offer(x, evaluation)
+                nearest.update(x, evaluation)
                 x = torch.where(
                     per_example(evaluation.success, x), center + self.beta * (x - center), x
                 )
         nearest.search(oracle, self.search)
-        return nearest.found(oracle)
+        return nearest.result(oracle)
 
     def _start(self, center: Tensor, space: Ball, size: Tensor, keys: Keys) -> Tensor:
         share = size.clamp(max=space.radius) / (2 * max(space.radius, 1e-30))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from saddlepoint.attacks.base import Attack
 from saddlepoint.attacks.best import AttackResult
 from saddlepoint.attacks.hyperplane import distance
 from saddlepoint.attacks.min_norm import MinNormTracker
@@ -19,7 +20,7 @@ from saddlepoint.rng import Keys
 
 
 @dataclass(frozen=True)
-class FMN:
+class FMN(Attack[Differentiates]):
     """x <- project_r(x + step g / ||g||_2), the radius r of each example adapting; Pintor et al. 2021, Alg. 1.
 
     r <- min((1 - gamma) r, shortest success) after a success, else (1 + gamma) r; before the first success the distance to the
@@ -34,6 +35,7 @@ class FMN:
     gamma_final: float = 0.001
     search: int = 10  # bisections at the end
     needs: ClassVar[Access] = "gradient"
+    minimum_norm: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.search < 0:
@@ -45,6 +47,9 @@ class FMN:
     def calls(self) -> int:
         return self.steps + self.search + 2
 
+    def scaled(self, factor: int) -> FMN:
+        return replace(self, steps=factor * self.steps)
+
     def __call__(
         self, oracle: Differentiates, center: Tensor, space: Ball, keys: Keys
     ) -> AttackResult:
@@ -53,7 +58,7 @@ class FMN:
         radius = shortest = center.new_full((len(center),), torch.inf)
         for k in range(self.steps):
             (value, success), grad = evaluation, grad = oracle.gradient(x)
-            nearest.offer(x, evaluation)
+            nearest.update(x, evaluation)
             gamma = self._anneal(k, self.gamma, self.gamma_final)
             step = self._anneal(k, self.step, self.step / 100)
             size = space.size(x - center)
@@ -64,9 +69,9 @@ class FMN:
             radius = torch.where(success, ((1 - gamma) * radius).minimum(shortest), wider)
             direction = grad / per_example(grad.flatten(1).norm(dim=1).clamp(min=1e-12), x)
             x = nearest.legal(space.project(x + step * direction, center, radius))
-        nearest.offer(x, oracle.score(x))
+        nearest.update(x, oracle.score(x))
         nearest.search(oracle, self.search)
-        return nearest.found(oracle)
+        return nearest.result(oracle)
 
     def _anneal(self, k: int, first: float, last: float) -> float:
         return last + (first - last) * (1 + math.cos(math.pi * k / self.steps)) / 2

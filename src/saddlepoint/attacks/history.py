@@ -9,7 +9,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from saddlepoint.attacks.oracle import Oracle
+from saddlepoint.attacks.oracle import Oracle, OracleWrapper
 from saddlepoint.attacks.spaces import Ball
 from saddlepoint.describe import Plain
 from saddlepoint.gradients import Evaluation, ValueAndGradient
@@ -95,7 +95,7 @@ def _places(stride: int, longest: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class RecordingOracle:
+class RecordingOracle(OracleWrapper):
     """An oracle whose readings are written down; it answers as the one inside does.
 
     Points outside the set have no value and fool nobody: attacks look at them, but could not propose them. Rows that answer
@@ -109,21 +109,8 @@ class RecordingOracle:
     center: Tensor  # [N, ...]
     space: Ball
 
-    @property
-    def coupled(self) -> bool:
-        return self.inner.coupled
-
-    def __len__(self) -> int:
-        return len(self.inner)
-
     def __getitem__(self, rows: Tensor) -> RecordingOracle:
         return replace(self, inner=self.inner[rows], center=self.center[rows])
-
-    def left(self) -> int:
-        return self.inner.left()
-
-    def allowance(self) -> Tensor:
-        return self.inner.allowance()
 
     def decide(self, x: Tensor) -> Tensor:
         success = self.inner.decide(x)

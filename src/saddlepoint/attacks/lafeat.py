@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import ClassVar
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.attacks.apgd import ascend
+from saddlepoint.attacks.base import Attack
 from saddlepoint.attacks.best import AttackResult, BestSoFar
 from saddlepoint.attacks.losses import Loss, fooled
 from saddlepoint.attacks.oracle import Differentiates
@@ -21,7 +22,7 @@ from saddlepoint.rng import Keys
 
 
 @dataclass(frozen=True)
-class CosineAscent:
+class CosineAscent(Attack[Differentiates]):
     """APGD's heavy ball from the image itself, with steps eta_i = 2 radius (1 + cos(pi i / steps)) / 2, i = 0 ... steps - 1.
 
     Costs `steps` slopes and one reading. The best visited point is kept, not the last that fooled.
@@ -39,6 +40,9 @@ class CosineAscent:
     def calls(self) -> int:
         return self.steps + 1
 
+    def scaled(self, factor: int) -> CosineAscent:
+        return replace(self, steps=factor * self.steps)
+
     def __call__(
         self,
         oracle: Differentiates,
@@ -47,7 +51,7 @@ class CosineAscent:
         keys: Keys,  # noqa: ARG002
     ) -> AttackResult:
         pace = _Cosine(space.radius, self.steps)
-        return ascend(oracle, center, space, center, self.calls, pace, self.momentum).found
+        return ascend(oracle, center, space, center, self.calls, pace, self.momentum).result
 
 
 class _Cosine:

@@ -13,9 +13,6 @@ from saddlepoint.attacks.spaces import Ball, per_example
 from saddlepoint.gradients import Evaluation
 from saddlepoint.rng import Keys
 
-MINIMUM_NORM = frozenset(
-    {"CW", "FAB", "FMN", "RayS"}
-)  # attacks that look for the nearest mistake, as records call them
 _HAIR = 1e-5  # of the box, per pixel: no distance to speak of, yet no copy of the clean image in single precision either
 
 
@@ -48,7 +45,7 @@ class MinNormTracker:
         """x itself; its projection when rows answer together, since then the batch must be a legal proposal as a whole."""
         return self._space.project(x, self._center) if self._coupled else x
 
-    def offer(self, x: Tensor, evaluation: Evaluation) -> None:
+    def update(self, x: Tensor, evaluation: Evaluation) -> None:
         size = self._space.size(x - self._center)
         moved = (
             block((size > 0).long(), self._coupled) > 0
@@ -56,9 +53,9 @@ class MinNormTracker:
         value = torch.where(moved & ~evaluation.value.isnan(), evaluation.value, -torch.inf)
         success = evaluation.success & moved
         for keep in {self._rows, self._whole}:
-            keep.offer(x, size, value, success)
+            keep.update(x, size, value, success)
         inside = self._space.contains(x, self._center)
-        self._inside.offer(x, Evaluation(torch.where(inside, value, -torch.inf), success & inside))
+        self._inside.update(x, Evaluation(torch.where(inside, value, -torch.inf), success & inside))
 
     def search(self, oracle: Scores, steps: int) -> None:
         """`steps` readings on the segments from the clean image through each row's point.
@@ -73,11 +70,11 @@ class MinNormTracker:
             at = high if self._coupled else (low + high) / 2
             x = self.legal(self._center + per_example(at, end) * end)
             evaluation = oracle.score(x)
-            self.offer(x, evaluation)
+            self.update(x, evaluation)
             low = torch.where(evaluation.success, low, at)
             high = torch.where(evaluation.success, at, 1.1 * high if self._coupled else high)
 
-    def found(self, oracle: Scores) -> AttackResult:
+    def result(self, oracle: Scores) -> AttackResult:
         """One more reading, of the point projected into the set: where it succeeds it is proposed, else the best seen inside.
 
         On the boundary itself rounding decides who is right, so the point is first lengthened by the root of the rounding unit.
@@ -88,7 +85,7 @@ class MinNormTracker:
         )
         evaluation = oracle.score(x)
         claimed = self._whole.fooled
-        self.offer(x, evaluation)
+        self.update(x, evaluation)
         holds = block(evaluation.success.long(), self._coupled) >= claimed.clamp(min=1)
         return AttackResult(
             torch.where(per_example(holds, x), x, self._inside.point), self._inside.max_loss_point
@@ -104,7 +101,7 @@ class _Keep:
         self.fooled = torch.zeros(len(x), dtype=torch.long, device=x.device)
         self.merit = x.new_full((len(x),), -torch.inf)
 
-    def offer(self, x: Tensor, size: Tensor, value: Tensor, success: Tensor) -> None:
+    def update(self, x: Tensor, size: Tensor, value: Tensor, success: Tensor) -> None:
         fooled = block(success.long(), self.coupled)
         merit = torch.where(
             fooled > 0,

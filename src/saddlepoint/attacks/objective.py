@@ -21,7 +21,7 @@ class AttackObjective:
     """The attacker's per-example objective over all kept views of all given defenses.
 
     With several defenses the views of all are aimed at together, and success means that every one of them errs. `respond` lets each
-    defense adapt to x first and differentiates through that. One that is `sure` tosses no coins: nothing is averaged over draws.
+    defense adapt to x first and differentiates through that. One that is `deterministic` tosses no coins: nothing is averaged over draws.
     """
 
     defenses: Sequence[Defense]
@@ -32,7 +32,7 @@ class AttackObjective:
     keep: frozenset[str] | None = None
     respond: bool = False
     stats: SolverStats | None = None  # on the solves inside the defenses; None: none are taken
-    sure: bool = False
+    deterministic: bool = False
 
     def __call__(self, x: Tensor, keys: Keys) -> Evaluation:
         logits, wrong = self._look(x, keys)
@@ -65,27 +65,30 @@ class AttackObjective:
         """Forward and backward passes of a slope."""
         return self.through(estimator).gradient_cost
 
-    def looked_at(self, x: Tensor, keys: Sequence[Keys], *, climbs: bool) -> AttackObjective:
-        """The goal; `sure` if no look at x with these coins tosses any, and all show the same, gradients too if it `climbs`."""
+    def checked_deterministic(
+        self, x: Tensor, keys: Sequence[Keys], *, gradients: bool
+    ) -> AttackObjective:
+        """The goal; `deterministic` if no look at x with these coins tosses any, and all show the same, gradients too if it `climbs`."""
         quiet = replace(self, stats=None)
         shown = []
         with count_draws(x.device) as heard:
             for each in keys:
                 slope = (
                     Backprop().value_and_grad(quiet, x, each)
-                    if climbs
+                    if gradients
                     else ValueAndGradient(Backprop().evaluate(quiet, x, each), x)
                 )
                 shown.append(
                     torch.cat([slope.evaluation.value[:, None], slope.grad.flatten(1)], dim=1)
                 )
         return replace(
-            self, sure=not heard and all(torch.equal(shown[0], other) for other in shown[1:])
+            self,
+            deterministic=not heard and all(torch.equal(shown[0], other) for other in shown[1:]),
         )
 
     def through(self, estimator: Estimator) -> Estimator:
         """What is left of an estimator here."""
-        return once(estimator) if self.sure else estimator
+        return once(estimator) if self.deterministic else estimator
 
     def class_margins(self, x: Tensor, keys: Keys) -> Evaluation:
         """Value [C-1, N]: the margin of each other class, class y + 1 first. Their maximum is the margin."""

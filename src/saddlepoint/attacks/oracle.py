@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
 
-from saddlepoint.attacks.ensemble import Pool
+from saddlepoint.attacks.ensemble import Ensemble
 from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.defenses import Access
 from saddlepoint.gradients import Estimator, Evaluation, ValueAndGradient
 from saddlepoint.rng import Keys
 
-_ORDER: tuple[Access, ...] = ("decision", "score", "gradient")
+ACCESS_LEVELS: tuple[Access, ...] = (
+    "decision",
+    "score",
+    "gradient",
+)  # each includes the ones before
 _UNLIMITED = 2**62
 
 
 def grants(access: Access, needed: Access) -> bool:
-    return _ORDER.index(access) >= _ORDER.index(needed)
+    return ACCESS_LEVELS.index(access) >= ACCESS_LEVELS.index(needed)
 
 
 class BudgetExceeded(RuntimeError):  # noqa: N818
@@ -97,7 +101,7 @@ class Differentiates(Scores, Protocol):
 class Oracle:
     """A goal with a price tag. Attacks see this and nothing else: no model, no labels, no views."""
 
-    objective: AttackObjective | Pool
+    objective: AttackObjective | Ensemble
     estimator: Estimator
     meter: Meter
     rows: Tensor  # [N] which examples of the metered batch these are, on the meter's device
@@ -166,6 +170,42 @@ class Oracle:
             raise PermissionError(
                 f"this attack asks for {what}, but the threat model grants {self.access} access only."
             )
+
+
+@dataclass(frozen=True)
+class OracleWrapper:
+    """An oracle around another one: everything is forwarded unless a subclass overrides it."""
+
+    inner: Differentiates
+
+    @property
+    def coupled(self) -> bool:
+        return self.inner.coupled
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitem__(self, rows: Tensor) -> Self:
+        """The same wrapper for some of the rows. Wrappers with values per row override this."""
+        return replace(self, inner=self.inner[rows])
+
+    def left(self) -> int:
+        return self.inner.left()
+
+    def allowance(self) -> Tensor:
+        return self.inner.allowance()
+
+    def decide(self, x: Tensor) -> Tensor:
+        return self.inner.decide(x)
+
+    def score(self, x: Tensor) -> Evaluation:
+        return self.inner.score(x)
+
+    def gradient(self, x: Tensor) -> ValueAndGradient:
+        return self.inner.gradient(x)
+
+    def class_margins(self, x: Tensor) -> ValueAndGradient:
+        return self.inner.class_margins(x)
 
 
 def _finite(slope: ValueAndGradient) -> ValueAndGradient:

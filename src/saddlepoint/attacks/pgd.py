@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from saddlepoint.attacks.base import Attack
 from saddlepoint.attacks.best import AttackResult, BestSoFar
 from saddlepoint.attacks.oracle import Differentiates
 from saddlepoint.attacks.spaces import Ball, Radii, per_example
@@ -17,7 +18,7 @@ from saddlepoint.rng import Keys
 
 
 @dataclass(frozen=True)
-class PGD:
+class PGD(Attack[Differentiates]):
     """x <- project(x + step ascent(g)), Madry et al. 2018; with momentum g <- momentum g + grad / ||grad||_1, Dong et al. 2018.
 
     Costs `steps` slopes and one reading. The best visited point is kept, not the last.
@@ -38,6 +39,9 @@ class PGD:
     @property
     def calls(self) -> int:
         return self.steps + 1
+
+    def scaled(self, factor: int) -> PGD:
+        return replace(self, steps=factor * self.steps)
 
     def __call__(
         self, oracle: Differentiates, center: Tensor, space: Ball, keys: Keys
@@ -66,17 +70,17 @@ class PGD:
         velocity = torch.zeros_like(center)
         for step in lengths:
             evaluation, grad = oracle.gradient(x)
-            best.offer(x, evaluation)
+            best.update(x, evaluation)
             if self.momentum:
                 velocity = self.momentum * velocity + normalized(grad)
                 grad = velocity
             x = space.project(x + step * space.ascent(grad, x), center)
-        best.offer(x, oracle.score(x))
-        return best.found
+        best.update(x, oracle.score(x))
+        return best.result
 
 
 @dataclass(frozen=True)
-class From:
+class From(Attack[Differentiates]):
     """PGD from given points, with ever shorter steps: x <- project(x + step (1 - k / steps) ascent(g)), k = 0, 1, ...
 
     What is near enough to be found from there is not jumped over at the end; the points themselves compete with all that it visits.
@@ -89,6 +93,9 @@ class From:
     @property
     def calls(self) -> int:
         return self.pgd.calls
+
+    def scaled(self, factor: int) -> From:
+        return replace(self, pgd=self.pgd.scaled(factor))
 
     def __call__(
         self,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from saddlepoint.attacks.base import Attack
 from saddlepoint.attacks.best import AttackResult, reunited
 from saddlepoint.attacks.oracle import Decides
 from saddlepoint.attacks.spaces import Ball, per_example
@@ -17,7 +18,7 @@ from saddlepoint.rng import Keys
 
 
 @dataclass(frozen=True)
-class RayS:
+class RayS(Attack[Decides]):
     """min_s g(s), g(s) = min{r : clip(center + r s) is answered wrongly}, over signs s; Chen & Gu 2020, Algorithms 1-3.
 
     From s = (1, ..., 1) the blocks of a partition into 1, 2, 4, ... parts are flipped in turn. A flip is checked with one query at
@@ -36,6 +37,8 @@ class RayS:
         True  # stop an example whose point lies in the ball; else go on to its nearest point
     )
     needs: ClassVar[Access] = "decision"
+    minimum_norm: ClassVar[bool] = True
+    stops_at_budget: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.queries < 1:
@@ -48,6 +51,9 @@ class RayS:
     @property
     def calls(self) -> int:
         return self.queries
+
+    def scaled(self, factor: int) -> RayS:
+        return replace(self, queries=factor * self.queries)
 
     def __call__(self, oracle: Decides, center: Tensor, space: Ball, keys: Keys) -> AttackResult:  # noqa: ARG002
         if space.p != math.inf:
@@ -66,7 +72,7 @@ class RayS:
         for k in range(self.queries):
             playing = (allowed > k) & ~((rays.radius <= space.radius) & self.stop_inside)
             if not playing.all():
-                parts.append((rows[~playing], rays[~playing].found(space)))
+                parts.append((rows[~playing], rays[~playing].result(space)))
                 rows = rows[playing]
                 rays = rays[playing]
                 allowed = allowed[playing]
@@ -75,7 +81,7 @@ class RayS:
                 oracle = oracle[playing]
             up, radius = rays.probe(space)
             rays = rays.told(oracle.decide(rays.at(up, radius, space)), up, radius, tolerance)
-        return reunited([*parts, (rows, rays.found(space))])
+        return reunited([*parts, (rows, rays.result(space))])
 
 
 @dataclass(frozen=True)
@@ -144,7 +150,7 @@ class _Rays:
             block,
         )
 
-    def found(self, space: Ball) -> AttackResult:
+    def result(self, space: Ball) -> AttackResult:
         """The points at the radii found or at the ball's; on the opposite ray where the box leaves this one no room at all."""
         radius = self.radius.clamp(max=space.radius)
         point = self.at(self.up, radius, space)

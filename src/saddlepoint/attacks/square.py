@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar, Protocol
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from saddlepoint.attacks.base import Attack
 from saddlepoint.attacks.best import AttackResult, BestSoFar, reunited
 from saddlepoint.attacks.oracle import Scores
 from saddlepoint.attacks.spaces import Ball, per_example
@@ -21,7 +22,7 @@ _HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # of 10 000 iterat
 
 
 @dataclass(frozen=True)
-class Square:
+class Square(Attack[Scores]):
     """x <- y if value(y) > value(x), where y is x with one square window drawn anew; Andriushchenko et al. 2020, Algorithms 1-3.
 
     Linf: the window is set to center +- radius, one sign per channel; the start is vertical stripes. L2: the window takes over the
@@ -38,6 +39,7 @@ class Square:
     share: float = 0.8  # of the image, covered by the first windows: p_init
     rescale: bool = False  # AutoAttack: 5000 queries, not rescaled
     needs: ClassVar[Access] = "score"
+    stops_at_budget: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.queries < 1:
@@ -50,6 +52,9 @@ class Square:
     @property
     def calls(self) -> int:
         return self.queries
+
+    def scaled(self, factor: int) -> Square:
+        return replace(self, queries=factor * self.queries)
 
     def __call__(self, oracle: Scores, center: Tensor, space: Ball, keys: Keys) -> AttackResult:
         windows = _windows(center, space)
@@ -80,10 +85,10 @@ class Square:
             x = torch.where(per_example(rose, x), y, x)
             value = torch.where(rose, evaluation.value, value)
             if oracle.coupled:
-                best.offer(y, evaluation)
+                best.update(y, evaluation)
             else:
                 fooled = evaluation.success
-        found = best.found if oracle.coupled else reunited([*parts, (rows, _found(fooled, y, x))])
+        found = best.result if oracle.coupled else reunited([*parts, (rows, _found(fooled, y, x))])
         point, max_loss_point = (
             _unless_copy(p, center.reshape(p.shape), start).view_as(center)
             for p in (found.point, found.max_loss_point)

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from saddlepoint.attacks.base import Attack
 from saddlepoint.attacks.best import AttackResult, BestSoFar
 from saddlepoint.attacks.oracle import Differentiates
 from saddlepoint.attacks.pgd import normalized
@@ -17,7 +18,7 @@ from saddlepoint.rng import Keys
 
 
 @dataclass(frozen=True)
-class VMI:
+class VMI(Attack[Differentiates]):
     """VMI-FGSM of Wang & He 2021 (Algorithm 1), in any norm: x <- project(x + step ascent(g)) from the center, where
 
     g <- momentum g + (grad f(x) + v) / ||grad f(x) + v||_1   and then   v <- mean_i grad f(x + r_i) - grad f(x),
@@ -44,6 +45,9 @@ class VMI:
     def calls(self) -> int:
         return self.steps + (self.steps - 1) * self.samples + 1
 
+    def scaled(self, factor: int) -> VMI:
+        return replace(self, steps=factor * self.steps)
+
     def __call__(
         self, oracle: Differentiates, center: Tensor, space: Ball, keys: Keys
     ) -> AttackResult:
@@ -53,13 +57,13 @@ class VMI:
         velocity = variance = torch.zeros_like(center)
         for k in range(self.steps):
             evaluation, grad = oracle.gradient(x)
-            best.offer(x, evaluation)
+            best.update(x, evaluation)
             velocity = self.momentum * velocity + normalized(grad + variance)
             if self.samples and k + 1 < self.steps:
                 variance = self._around(oracle, x, space, keys.fold_in(k)) - grad
             x = space.project(x + step * space.ascent(velocity, x), center)
-        best.offer(x, oracle.score(x))
-        return best.found
+        best.update(x, oracle.score(x))
+        return best.result
 
     def _around(self, oracle: Differentiates, x: Tensor, space: Ball, keys: Keys) -> Tensor:
         """The mean gradient of the neighborhood."""

@@ -27,6 +27,7 @@ from saddlepoint.defenses.multi_exit import (
     subset_name,
 )
 from saddlepoint.defenses.trace import Answer, Trace, View, mean, view
+from saddlepoint.defenses.wrapper import DefenseWrapper, innermost
 from saddlepoint.solvers import Anderson, Broyden, Picard, Solution, Solver, Status
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "Confident",
     "Context",
     "Defense",
+    "DefenseWrapper",
     "LowEntropy",
     "Memory",
     "Mix",
@@ -60,6 +62,7 @@ __all__ = [
     "exit_name",
     "exits_mean",
     "frequencies",
+    "innermost",
     "intervals",
     "mean",
     "mean_logits",

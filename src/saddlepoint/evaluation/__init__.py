@@ -1,23 +1,25 @@
-"""The game: threats, adversaries, the referee, and the record of who was right."""
+"""Threat models, adversaries, the referee, and outcomes."""
 
-from saddlepoint.evaluation.adversaries import (
-    Adversary,
-    AttackContext,
+from saddlepoint.evaluation.adversary import Adversary, AdversaryWrapper
+from saddlepoint.evaluation.attack_context import AttackContext, Simulation
+from saddlepoint.evaluation.batch_control import BatchControl
+from saddlepoint.evaluation.combinators import (
     Cascade,
     CleanCopies,
-    Direct,
     MaxLossPoint,
     MultiTarget,
     Restarts,
     SkipMisclassified,
     Transfer,
 )
-from saddlepoint.evaluation.batch_control import BatchControl
+from saddlepoint.evaluation.cost import PassCost
+from saddlepoint.evaluation.direct import Direct
 from saddlepoint.evaluation.escalation import Escalate
 from saddlepoint.evaluation.joint_equilibrium import JointEquilibrium
 from saddlepoint.evaluation.on_examples import OnExamples
 from saddlepoint.evaluation.orders import NaturalOrder, SortedByLabel, WorstCaseOrder
 from saddlepoint.evaluation.outcomes import Outcomes, evaluate
+from saddlepoint.evaluation.properties import AdversaryProperties
 from saddlepoint.evaluation.referee import Episode, FixedPoints, play
 from saddlepoint.evaluation.suites import autoattack, rand
 from saddlepoint.evaluation.threat import Threat
@@ -34,6 +36,8 @@ from saddlepoint.evaluation.warm_start import WarmStart
 
 __all__ = [
     "Adversary",
+    "AdversaryProperties",
+    "AdversaryWrapper",
     "AttackContext",
     "BatchControl",
     "Cascade",
@@ -51,9 +55,11 @@ __all__ = [
     "NaturalOrder",
     "OnExamples",
     "Outcomes",
+    "PassCost",
     "Portfolio",
     "Restarts",
     "RetrainedEnsemble",
+    "Simulation",
     "Skip",
     "SkipMisclassified",
     "SortedByLabel",

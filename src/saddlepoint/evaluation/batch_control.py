@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.attacks.spaces import per_example
-from saddlepoint.defenses import Context, Defense, Trace
+from saddlepoint.defenses import Context, Defense, DefenseWrapper, Trace
 from saddlepoint.defenses.trace import View
 from saddlepoint.rng import Keys
 
@@ -55,29 +55,25 @@ class BatchControl:
         return f"{100 * self.share:g}% of each batch controlled, success counted on {self.victims} rows"
 
 
-class PartialControl(Defense):
+class PartialControl(DefenseWrapper):
     """The defense as the minority meets it: whatever it proposes for rows that are not its own, they come clean.
 
     Where only benign rows count, its own rows are answered with zeros: they cannot tempt any attack, whatever its loss.
     """
 
     def __init__(self, inner: Defense, mine: Tensor, clean: Tensor, control: BatchControl) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.mine = mine
         self.clean = clean
         self.control = control
-        for fact in Defense.__annotations__:
-            setattr(self, fact, getattr(inner, fact))
+
+    def rewrap(self, inner: Defense, rows: Tensor | None = None) -> Defense:
+        mine = self.mine if rows is None else self.mine[rows]
+        clean = self.clean if rows is None else self.clean[rows]
+        return PartialControl(inner, mine, clean, self.control)
 
     def adapt(self, x: Tensor, ctx: Context) -> Defense:
-        return PartialControl(
-            self.inner.adapt(self.among(x), ctx), self.mine, self.clean, self.control
-        )
-
-    def restrict(self, rows: Tensor) -> Defense:
-        return PartialControl(
-            self.inner.restrict(rows), self.mine[rows], self.clean[rows], self.control
-        )
+        return self.rewrap(self.inner.adapt(self.among(x), ctx))
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         return Trace(

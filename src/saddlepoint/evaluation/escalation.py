@@ -1,7 +1,8 @@
-"""Go on where it nearly worked: a long attack for the few rows that a short one brought close to the edge."""
+"""A second, longer attack on the rows for which a first one came close to success."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,12 +11,14 @@ from torch import Tensor
 from saddlepoint.attacks.best import AttackResult
 from saddlepoint.attacks.spaces import per_example
 from saddlepoint.defenses import Access, Defense
-from saddlepoint.evaluation.adversaries import Adversary, AttackContext, Cascade
+from saddlepoint.evaluation.adversary import Adversary, known_costs, strongest_need
+from saddlepoint.evaluation.attack_context import AttackContext
+from saddlepoint.evaluation.cost import PassCost
 
 
 @dataclass(frozen=True)
-class TwoStage:
-    """Two attacks, the second for some rows of the first; sent under the name of the first."""
+class TwoStage(Adversary):
+    """Two adversaries, the second on some rows of the first, under the name of the first."""
 
     first: Adversary
     then: Adversary
@@ -26,60 +29,67 @@ class TwoStage:
 
     @property
     def needs(self) -> Access:
-        return Cascade(self.name, (self.first, self.then)).needs
+        return strongest_need(self.children())
 
-    def refuse(self, defense: Defense) -> None:
-        """Where coins are tossed or rows answer together, no row can be told apart from the others."""
+    def children(self) -> Sequence[Adversary]:
+        return (self.first, self.then)
+
+    def require_independent(self, defense: Defense) -> None:
+        """Raise ValueError unless rows can be selected one by one."""
         if defense.random or defense.unit != "example":
             kind = type(self).__name__
             raise ValueError(
-                f"{kind} needs a deterministic defense with independent rows; send its first adversary alone."
+                f"{kind} needs a deterministic defense with independent rows; "
+                "run its first adversary alone."
             )
 
 
 @dataclass(frozen=True)
 class Escalate(TwoStage):
-    """`first` on all rows, then `then` on those that still stand and whose lead fell to at most `within` of what it was.
+    """`first` on all rows, then `then` on correctly classified rows that came close to success.
 
-    The lead of the right class is minus the margin: lead(x) = z_y - max_{j != y} z_j; a row is pursued if
-    0 <= lead(x~) <= within lead(x), whatever its neighbors do. Pursuits nest: `then` may be one. Only for a deterministic
-    defense with independent rows, as `Standing`. Costs both attacks and three answers.
+    The lead of the correct class is minus the margin, lead(x) = z_y - max_{j != y} z_j. `then`
+    attacks the rows with 0 <= lead(x~) <= within lead(x), where x~ is the point of `first`. Each
+    row is selected independently of the others. Escalations nest: `then` may be one. Only for
+    deterministic defenses with independent rows. It costs both attacks and three outputs.
     """
 
-    within: float  # of the clean lead
+    within: float  # fraction of the clean lead, in (0, 1]
 
     def __post_init__(self) -> None:
         if not 0 < self.within <= 1:
             raise ValueError(
-                f"a pursuit goes on within a share of the clean lead in (0, 1], got within={self.within}."
+                f"`within` is a fraction of the clean lead in (0, 1], got within={self.within}."
             )
 
+    def cost(self, draws: int = 1) -> PassCost | None:
+        costs = known_costs([self.first.cost(draws), self.then.cost(draws)])
+        return None if costs is None else PassCost.sum(costs).plus_forward(3 * draws)
+
+    def first_stage_cost(self, draws: int = 1) -> PassCost | None:
+        return self.first.first_stage_cost(draws)
+
+    def single_run(self) -> Adversary | None:
+        return self.first.single_run()
+
     def move(self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor) -> AttackResult:
-        self.refuse(defense)
+        self.require_independent(defense)
         clean = context.simulate(defense, x, y).evaluation.value
-        found = self.first.move(context, defense, x, y)
-        held, fallen = context.simulate(defense, found.point, y)[:2]
-        rows = (~fallen & (held.value >= self.within * clean)).nonzero()[:, 0]
+        result = self.first.move(context, defense, x, y)
+        reached, misclassified = context.simulate(defense, result.point, y)[:2]
+        close = ~misclassified & (reached.value >= self.within * clean)
+        rows = close.nonzero()[:, 0]
         if not len(rows):
-            return found
-        # Other coins: the second attack is also another start.
-        sub_context = context.again(1).restrict(rows)
-        there = defense.restrict(rows)
-        chased = self.then.move(sub_context, there, x[rows], y[rows])
-        closer = per_example(
-            sub_context.simulate(there, chased.point, y[rows]).evaluation.value > held.value[rows],
-            x,
+            return result
+        # Other random keys: the second attack also starts from another point.
+        part = context.again(1).restrict(rows)
+        restricted = defense.restrict(rows)
+        second = self.then.move(part, restricted, x[rows], y[rows])
+        after = part.simulate(restricted, second.point, y[rows]).evaluation.value
+        better = per_example(after > reached.value[rows], x)
+        first = result[rows]
+        kept = AttackResult(
+            torch.where(better, second.point, first.point),
+            torch.where(better, second.max_loss_point, first.max_loss_point),
         )
-        better = (
-            torch.where(closer, new, old[rows])
-            for new, old in (
-                (chased.point, found.point),
-                (chased.max_loss_point, found.max_loss_point),
-            )
-        )
-        return AttackResult(
-            *(
-                old.index_copy(0, rows, new)
-                for old, new in zip((found.point, found.max_loss_point), better, strict=True)
-            )
-        )
+        return result.with_rows(rows, kept)

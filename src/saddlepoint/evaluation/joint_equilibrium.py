@@ -15,7 +15,9 @@ from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.attacks.oracle import Oracle, grants
 from saddlepoint.attacks.spaces import Ball
 from saddlepoint.defenses import Access, Defense, Picard, Solution, Solver, Status
-from saddlepoint.evaluation.adversaries import AttackContext
+from saddlepoint.evaluation.adversary import Adversary
+from saddlepoint.evaluation.attack_context import AttackContext
+from saddlepoint.evaluation.properties import AdversaryProperties
 from saddlepoint.gradients import Backprop, Rule, Solve
 from saddlepoint.gradients.implicit import SolveRule
 from saddlepoint.gradients.solve import Point, crossed
@@ -23,7 +25,7 @@ from saddlepoint.solvers import SolverStats
 
 
 @dataclass(frozen=True)
-class JointEquilibrium:
+class JointEquilibrium(Adversary):
     """The fixed point of state, adjoint and input together, instead of solves inside every attack step.
 
     z <- f(z; x),  u <- (df/dz)^T u + dL(z)/dz,  x <- project(x + step ascent((df/dx)^T u)),  by any fixed-point method.
@@ -43,6 +45,10 @@ class JointEquilibrium:
     step_size: float | None = None  # in units of the input; None: 2.5 radius / steps
     random_start: bool = True
     needs: ClassVar[Access] = "gradient"
+
+    @property
+    def properties(self) -> AdversaryProperties:
+        return AdversaryProperties(self.needs, anticipates_adaptation=True, custom_rules=True)
 
     def move(self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor) -> AttackResult:
         if not grants(context.access(defense), self.needs):
@@ -68,9 +74,9 @@ class JointEquilibrium:
         best = BestSoFar(x, coupled=False)
         for end in (solution.best, solution.states[self.method.steps]):
             point = context.threat.space.project(walk.parts(end)[2], x)
-            best.offer(point, oracle.score(point))
+            best.update(point, oracle.score(point))
         context.meter.note(context.rows, stats.evaluations + stats.products)
-        return best.found
+        return best.result
 
     def planted(self, oracle: Oracle, rule: Rule) -> Oracle:
         """The same oracle with a rule at the site."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from saddlepoint.defenses import Context, Defense, Trace
+from saddlepoint.defenses import Context, Defense, DefenseWrapper, Trace
 
 
-class OnlineDefense(Defense):
+class OnlineDefense(DefenseWrapper):
     """The defense itself instead of a copy of it: every query is answered as a batch of the stream and leaves its mark.
 
     The one object of a game that changes. `state` is what the defense has become. Coins are its own at every query: no attacker can
@@ -15,10 +15,9 @@ class OnlineDefense(Defense):
     """
 
     def __init__(self, state: Defense) -> None:
+        super().__init__(state)
         self.state = state
         self.asked = 0
-        for fact in Defense.__annotations__:
-            setattr(self, fact, getattr(state, fact))
         self.coupled = state.unit != "example"  # a query is adapted to as a whole
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:

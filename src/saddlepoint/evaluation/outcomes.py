@@ -10,7 +10,7 @@ from torch import Tensor
 
 from saddlepoint.attacks.spaces import Ball
 from saddlepoint.defenses import Answer, Defense, Unit
-from saddlepoint.evaluation.adversaries import Adversary
+from saddlepoint.evaluation.adversary import Adversary
 from saddlepoint.evaluation.referee import Episode, Progress, play
 from saddlepoint.evaluation.threat import Threat
 

@@ -17,7 +17,8 @@ from saddlepoint.attacks.losses import fooled, margin, refusing
 from saddlepoint.attacks.oracle import grants
 from saddlepoint.attacks.spaces import per_example
 from saddlepoint.defenses import Access, Answer, Context, Defense
-from saddlepoint.evaluation.adversaries import Adversary, AttackContext
+from saddlepoint.evaluation.adversary import Adversary
+from saddlepoint.evaluation.attack_context import AttackContext
 from saddlepoint.evaluation.batch_control import PartialControl
 from saddlepoint.evaluation.mutation import fingerprint, refuse_mutation
 from saddlepoint.evaluation.online import OnlineDefense
@@ -111,7 +112,7 @@ _WHOLE = (
 
 
 @dataclass(frozen=True)
-class FixedPoints:
+class FixedPoints(Adversary):
     """The adversary that proposes given points: the clean images by default, or points found elsewhere."""
 
     name: str = "clean"

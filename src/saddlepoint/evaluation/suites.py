@@ -18,7 +18,9 @@ from saddlepoint.attacks.losses import (
     targeted_margin,
 )
 from saddlepoint.attacks.square import Square
-from saddlepoint.evaluation.adversaries import Adversary, Direct, MultiTarget
+from saddlepoint.evaluation.adversary import Adversary
+from saddlepoint.evaluation.combinators import MultiTarget
+from saddlepoint.evaluation.direct import Direct
 from saddlepoint.gradients import EoT
 
 

@@ -28,7 +28,9 @@ from saddlepoint.defenses import (
     refuse_subset,
 )
 from saddlepoint.defenses.gates import frequencies
-from saddlepoint.evaluation.adversaries import Adversary, Direct, MaxLossPoint
+from saddlepoint.evaluation.adversary import Adversary
+from saddlepoint.evaluation.combinators import MaxLossPoint
+from saddlepoint.evaluation.direct import Direct
 from saddlepoint.evaluation.bootstrap import Estimate, mean_of
 from saddlepoint.evaluation.referee import Episode, FixedPoints, Progress, play
 from saddlepoint.evaluation.threat import Threat

@@ -35,16 +35,10 @@ from saddlepoint.defenses import (
     refuse_subset,
     subset_name,
 )
-from saddlepoint.evaluation.adversaries import (
-    Adversary,
-    AdversaryWrapper,
-    AttackContext,
-    Cascade,
-    CleanCopies,
-    Direct,
-    MaxLossPoint,
-    MultiTarget,
-)
+from saddlepoint.evaluation.adversary import Adversary, AdversaryWrapper
+from saddlepoint.evaluation.attack_context import AttackContext
+from saddlepoint.evaluation.combinators import Cascade, CleanCopies, MaxLossPoint, MultiTarget
+from saddlepoint.evaluation.direct import Direct
 from saddlepoint.evaluation.suites import autoattack
 from saddlepoint.gradients import Backprop, EoT, Estimator
 
@@ -132,7 +126,7 @@ class MaxAverage:
             max_loss_point = candidate.move(context, defense, x, y).max_loss_point
             context.meter.charge(context.rows, 1, 0)
             with torch.no_grad():
-                best.offer(max_loss_point, objective(max_loss_point, context.simulated_keys()))
+                best.update(max_loss_point, objective(max_loss_point, context.simulated_keys()))
         return AttackResult(best.max_loss_point, best.max_loss_point)
 
 

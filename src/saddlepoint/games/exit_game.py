@@ -28,7 +28,9 @@ from saddlepoint.defenses import (
     refuse_subset,
     subset_name,
 )
-from saddlepoint.evaluation.adversaries import Adversary, Direct, MaxLossPoint
+from saddlepoint.evaluation.adversary import Adversary
+from saddlepoint.evaluation.combinators import MaxLossPoint
+from saddlepoint.evaluation.direct import Direct
 from saddlepoint.evaluation.bootstrap import Estimate, bootstrap
 from saddlepoint.evaluation.outcomes import Outcomes
 from saddlepoint.evaluation.referee import Episode, Progress, play

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,23 +32,42 @@ ObjectiveFunction = Callable[
 ]  # differentiable in x; randomness only from the coins
 
 
-class Estimator(Protocol):
-    """One reading, or one slope, of an objective, and what each costs."""
+class Estimator(ABC):
+    """How value and gradient of an objective are estimated, and how many passes that takes."""
 
     @property
-    def cost(self) -> int: ...  # forward passes of a reading
+    @abstractmethod
+    def cost(self) -> int:
+        """Forward passes of one evaluation."""
+
     @property
-    def gradient_cost(
-        self,
-    ) -> tuple[int, int]: ...  # forward and backward passes of a slope of one objective
-    def evaluate(self, objective: ObjectiveFunction, x: Tensor, keys: Keys) -> Evaluation: ...
+    @abstractmethod
+    def gradient_cost(self) -> tuple[int, int]:
+        """Forward and backward passes of one value and gradient."""
+
+    @property
+    def approximate(self) -> bool:
+        """Gradients are estimated from score differences, without a backward pass."""
+        return False
+
+    @property
+    def handles_randomness(self) -> bool:
+        """The defense's randomness is averaged over draws, or fixed."""
+        return False
+
+    @abstractmethod
+    def evaluate(self, objective: ObjectiveFunction, x: Tensor, keys: Keys) -> Evaluation:
+        """The objective at `x`, [N, ...], with one random key per row."""
+
+    @abstractmethod
     def value_and_grad(
         self, objective: ObjectiveFunction, x: Tensor, keys: Keys
-    ) -> ValueAndGradient: ...
+    ) -> ValueAndGradient:
+        """The objective and its gradient with respect to `x`."""
 
 
 @dataclass(frozen=True)
-class Backprop:
+class Backprop(Estimator):
     """One forward and one backward pass."""
 
     @property
@@ -79,7 +99,7 @@ class Backprop:
 
 
 @dataclass(frozen=True)
-class EoT:
+class EoT(Estimator):
     """Expectation over the defense's randomness: value, gradient and success are averaged over fresh draws.
 
     grad E[f(t(x))] = E[grad f(t(x))], Athalye et al. 2018 (Synthesizing robust adversarial examples). A point succeeds when the
@@ -102,6 +122,14 @@ class EoT:
         forward, backward = self.inner.gradient_cost
         return self.draws * forward, self.draws * backward
 
+    @property
+    def approximate(self) -> bool:
+        return self.inner.approximate
+
+    @property
+    def handles_randomness(self) -> bool:
+        return True
+
     def evaluate(self, objective: ObjectiveFunction, x: Tensor, keys: Keys) -> Evaluation:
         return _mean([self.inner.evaluate(objective, x, c) for c in self._draws(keys)])
 
@@ -119,7 +147,7 @@ class EoT:
 
 
 @dataclass(frozen=True)
-class FixedRandomness:
+class FixedRandomness(Estimator):
     """The same draw at every step: the defense as one deterministic function.
 
     With public coins it is the very function that will answer; with private ones it is the cheap relative of EoT that Croce et al.
@@ -136,6 +164,14 @@ class FixedRandomness:
     def gradient_cost(self) -> tuple[int, int]:
         return self.inner.gradient_cost
 
+    @property
+    def approximate(self) -> bool:
+        return self.inner.approximate
+
+    @property
+    def handles_randomness(self) -> bool:
+        return True
+
     def evaluate(self, objective: ObjectiveFunction, x: Tensor, keys: Keys) -> Evaluation:
         return self.inner.evaluate(objective, x, keys.root())
 
@@ -146,7 +182,7 @@ class FixedRandomness:
 
 
 @dataclass(frozen=True)
-class SPSA:
+class SPSA(Estimator):
     """Antithetic finite differences from scores alone (Spall 1992; Uesato et al. 2018).
 
     g = mean_k u_k (f(x + sigma u_k) - f(x - sigma u_k)) / (2 sigma),  u_k in {-1, +1}^d, drawn per example. Both sides of a
@@ -170,6 +206,10 @@ class SPSA:
     def gradient_cost(self) -> tuple[int, int]:
         return 2 * self.samples + 1, 0
 
+    @property
+    def approximate(self) -> bool:
+        return True
+
     def evaluate(self, objective: ObjectiveFunction, x: Tensor, keys: Keys) -> Evaluation:
         with torch.no_grad():
             return objective(x, keys)
@@ -188,7 +228,7 @@ class SPSA:
 
 
 @dataclass(frozen=True)
-class Smoothed:
+class Smoothed(Estimator):
     """The gradient of the neighborhood: value and success at x itself, the slope a mean over points around it.
 
     g = mean_k grad f(clip(x + width u_k)),  u_k uniform in [-1, 1]^d, drawn per example: the slope of f averaged over a cube, which
@@ -214,6 +254,14 @@ class Smoothed:
     def gradient_cost(self) -> tuple[int, int]:
         forward, backward = self.inner.gradient_cost
         return self.samples * forward + self.inner.cost, self.samples * backward
+
+    @property
+    def approximate(self) -> bool:
+        return self.inner.approximate
+
+    @property
+    def handles_randomness(self) -> bool:
+        return self.inner.handles_randomness
 
     def evaluate(self, objective: ObjectiveFunction, x: Tensor, keys: Keys) -> Evaluation:
         return self.inner.evaluate(objective, x, keys)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ class Phantom(SolveRule):
     makes its first step undamped, beside the damped ones: "k" there is steps = k + 1 here, with `undamped_first`.
     """
 
+    approximate: ClassVar[bool] = True
     steps: int = 5
     damping: float = 1.0
     at: Literal["state", "unrolled"] = "state"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ def identity(x: Tensor) -> Tensor:
 
 class Rule(ABC):
     """The backward pass of one site. A rule never changes the forward value."""
+
+    approximate: ClassVar[bool] = False  # it replaces the backward pass by an approximation
 
     @abstractmethod
     def apply(self, fn: Map, x: Tensor) -> Tensor:
@@ -70,6 +72,7 @@ class BPDA(Rule):
     """Forward `fn`, backward through `surrogate` (Athalye, Carlini & Wagner 2018, Sec. 4.1); the identity by default."""
 
     surrogate: Map = identity
+    approximate: ClassVar[bool] = True
 
     def apply(self, fn: Map, x: Tensor) -> Tensor:
         with torch.no_grad():

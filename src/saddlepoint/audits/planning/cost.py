@@ -20,7 +20,8 @@ from saddlepoint.evaluation import (
     Transfer,
     WarmStart,
 )
-from saddlepoint.evaluation.adversaries import LOOKS, AdversaryWrapper
+from saddlepoint.evaluation.MISSING import LOOKS
+from saddlepoint.evaluation.adversary import AdversaryWrapper
 from saddlepoint.evaluation.transductive import Joint
 from saddlepoint.gradients import once
 

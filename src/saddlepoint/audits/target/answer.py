@@ -10,7 +10,8 @@ from torch import Tensor
 from saddlepoint.attacks.best import AttackResult
 from saddlepoint.audits.target.wrappers import Guise, LogProbabilities
 from saddlepoint.defenses import Context, Defense, Trace, View
-from saddlepoint.evaluation.adversaries import AdversaryWrapper, AttackContext
+from saddlepoint.evaluation.adversary import AdversaryWrapper
+from saddlepoint.evaluation.attack_context import AttackContext
 
 
 def answer_is_not_last_view(defense: Defense) -> bool:

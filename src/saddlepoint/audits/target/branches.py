@@ -15,7 +15,9 @@ from torch.overrides import TorchFunctionMode
 
 from saddlepoint.attacks.best import AttackResult
 from saddlepoint.defenses import Context, Defense, Trace, View
-from saddlepoint.evaluation.adversaries import AdversaryWrapper, AttackContext, MaxLossPoint
+from saddlepoint.evaluation.adversary import AdversaryWrapper
+from saddlepoint.evaluation.attack_context import AttackContext
+from saddlepoint.evaluation.combinators import MaxLossPoint
 
 _THRESHOLDS = {
     "gt": 1,

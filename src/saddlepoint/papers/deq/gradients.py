@@ -22,7 +22,7 @@ from saddlepoint.evaluation import (
     MultiTarget,
     autoattack,
 )
-from saddlepoint.evaluation.adversaries import AdversaryWrapper
+from saddlepoint.evaluation.adversary import AdversaryWrapper
 from saddlepoint.gradients import Phantom, Rule, SimultaneousAdjoint
 from saddlepoint.papers.deq.scales import Budget
 from saddlepoint.zoo.deq import DEQ, EarlyState, FinalState, MeanState, Solved, State

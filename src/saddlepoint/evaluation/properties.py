@@ -1,0 +1,44 @@
+"""What an adversary is made of, as far as an audit has to know it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from saddlepoint.defenses import Access
+
+
+@dataclass(frozen=True)
+class AdversaryProperties:
+    """Facts about an adversary and all adversaries inside it."""
+
+    needs: Access  # the access to the attacked defense
+    transfers: bool = False  # its points are computed on another model
+    approximate_backward: bool = False  # BPDA, phantom gradients or SPSA replace a backward pass
+    score_differences: bool = False  # gradients are estimated from differences of scores
+    custom_rules: bool = False  # it sets a gradient rule at a named site
+    handles_randomness: bool = False  # it averages over random draws, or fixes them
+    anticipates_adaptation: bool = False  # it attacks models that the defense may adapt to
+    through_adaptation: bool = False  # it differentiates through the adaptation
+    other_views: bool = False  # it aims at more than the last view
+    restarts: bool = False  # it repeats a run with other random keys
+    minimum_norm: bool = False  # one run of it minimizes the perturbation, not a loss
+    query_search: bool = False  # it searches with queries and stops when the budget is used up
+    continues_search: bool = False  # it runs gradient steps from where a query search ended
+    clean_fallback: bool = False  # it proposes the clean image where it does not succeed
+
+    @property
+    def white_box(self) -> bool:
+        """It follows gradients of the attacked defense, from the clean image on."""
+        return self.needs == "gradient" and not self.transfers and not self.continues_search
+
+    @property
+    def black_box(self) -> bool:
+        """It only queries scores or labels of the attacked defense."""
+        return self.needs != "gradient" and not self.transfers
+
+    @classmethod
+    def union(cls, needs: Access, parts: Sequence[AdversaryProperties]) -> AdversaryProperties:
+        """A property holds if it holds for any part."""
+        names = [field.name for field in fields(cls) if field.name != "needs"]
+        return cls(needs, **{name: any(getattr(part, name) for part in parts) for name in names})
