@@ -129,7 +129,7 @@ def test_parts_of_different_lengths_come_together_at_the_longer_stride():
             torch.tensor([float(k)]),
             torch.tensor([k > 100.0]),
         )
-    found = together([short.loss_curve(), nothing(), long.loss_curve()])
+    found = merge_loss_curves([short.loss_curve(), nothing(), long.loss_curve()])
     passes = torch.arange(4, 136, 4, dtype=torch.float64).clamp(
         max=130
     )  # 130 passes in at most 64 places: a stride of 4
@@ -137,8 +137,8 @@ def test_parts_of_different_lengths_come_together_at_the_longer_stride():
     assert torch.equal(found[1], torch.full_like(passes, 3))
     assert torch.equal(found[2], 1 + (passes > 100).double())
     assert torch.equal(found[4], 3 + 6 + passes)
-    assert torch.equal(together([found]), found)
-    assert torch.equal(together([nothing()]), nothing())
+    assert torch.equal(merge_loss_curves([found]), found)
+    assert torch.equal(merge_loss_curves([nothing()]), nothing())
 
 
 @pytest.mark.parametrize("coupled", [False, True])

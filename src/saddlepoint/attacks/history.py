@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,16 +18,26 @@ from saddlepoint.gradients import Evaluation, ValueAndGradient
 POINTS = 64  # at most, however long the attack
 
 
+class Step(NamedTuple):
+    """One oracle call of an attack, for all rows of a batch."""
+
+    value: Tensor  # [N] objective
+    success: Tensor  # [N] bool: a point of the set that is misclassified
+    gradient: Tensor  # [N] largest absolute gradient entry; NaN if no gradient was computed
+
+
 class History:
     """The highest value of each row and whether it was fooled, by forward passes spent; at most `POINTS` places.
 
     Place k holds what was read after more than s k and at most s (k + 1) passes of the row's own. The stride s is 1 and doubles
     when the places run out, two of them becoming one: a power of two that depends on nothing but the longest row. Values of
-    different objectives do not compare, so those of the first one are kept.
+    different objectives do not compare, so those of the first one are kept. With a list `steps`, every
+    oracle call is also appended to it.
     """
 
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
+    def __init__(self, rows: int, steps: list[Step] | None = None) -> None:
+        self.rows = rows
+        self.steps = steps
         self._stride = 1
         self._longest = 0
         self._best: Tensor | None = (
@@ -41,13 +52,13 @@ class History:
         self._objective = self._objective or objective
         value = value if objective == self._objective else torch.full_like(value, -torch.inf)
         best = (
-            value.new_full((2, self._rows, POINTS), -torch.inf)
+            value.new_full((2, self.rows, POINTS), -torch.inf)
             if self._best is None
             else self._best
         )
         self._longest = max(self._longest, int(spent.amax()))
         while self._longest > POINTS * self._stride:
-            pairs = best.view(2, self._rows, POINTS // 2, 2).amax(3)
+            pairs = best.view(2, self.rows, POINTS // 2, 2).amax(3)
             best = torch.cat([pairs, torch.full_like(pairs, -torch.inf)], dim=2)
             self._stride = 2 * self._stride
         at = (rows * POINTS + (spent - 1) // self._stride).to(best.device)
@@ -60,7 +71,7 @@ class History:
         A row that left keeps what it had. Sums, not means: the ascents of several batches are put `together` by adding them.
         """
         if self._best is None:
-            return nothing()
+            return no_loss_curve()
         passes = _places(self._stride, self._longest)
         value, success = self._best[:, :, : len(passes)].cpu().double().cummax(2).values
         known = value.isfinite()
@@ -71,16 +82,16 @@ class History:
         return torch.stack([row.double() for row in (passes, *counts, total)])
 
 
-def nothing() -> Tensor:
+def no_loss_curve() -> Tensor:
     """The ascent of an attack that asked nothing, or of which nothing is known."""
     return torch.zeros(5, 0, dtype=torch.float64)
 
 
-def together(ascents: Sequence[Tensor]) -> Tensor:
+def merge_loss_curves(ascents: Sequence[Tensor]) -> Tensor:
     """The ascent of all rows, at the longest stride of the parts; a part that has ended stays where it was."""
     parts = [part for part in ascents if part.shape[1]]
     if not parts:
-        return nothing()
+        return no_loss_curve()
     passes = _places(*(max(int(part[0, at]) for part in parts) for at in (0, -1)))
     # The place of each part that holds what was known after that many passes.
     sums = [
@@ -120,17 +131,32 @@ class RecordingOracle(OracleWrapper):
     def score(self, x: Tensor) -> Evaluation:
         evaluation = self.inner.score(x)
         self._note(x, evaluation)
+        self._note_step(x, evaluation, torch.full_like(evaluation.value, torch.nan))
         return evaluation
 
     def gradient(self, x: Tensor) -> ValueAndGradient:
-        slope = self.inner.gradient(x)
-        self._note(x, slope.evaluation)
-        return slope
+        result = self.inner.gradient(x)
+        self._note(x, result.evaluation)
+        self._note_step(x, result.evaluation, result.grad.flatten(1).abs().amax(1))
+        return result
 
     def class_margins(self, x: Tensor) -> ValueAndGradient:
         slope = self.inner.class_margins(x)
         self._note(x, Evaluation(_no_value(x), slope.evaluation.success))
         return slope
+
+    def _note_step(self, x: Tensor, evaluation: Evaluation, gradient: Tensor) -> None:
+        """Append the call to the detailed history, if one is kept."""
+        if self.history.steps is None:
+            return
+        if len(self) != self.history.rows:
+            raise TypeError(
+                "an attack whose steps are recorded must evaluate all rows at every step, "
+                f"got {len(self)} of {self.history.rows} rows. Record an attack such as PGD."
+            )
+        success = evaluation.success & self.space.contains(x, self.center)
+        value = evaluation.value.detach()
+        self.history.steps.append(Step(value, success, gradient.detach().to(value)))
 
     def _note(self, x: Tensor, evaluation: Evaluation) -> None:
         if not len(self):

@@ -1,13 +1,16 @@
-"""The audit: from any model to a verdict."""
+"""Audits: from any model to a verdict on an estimate of its robust accuracy."""
 
 from saddlepoint.audits.diagnostics.loss_curve import LossCurve
-from saddlepoint.audits.plan import Plan, conclude, plan
-from saddlepoint.audits.result import Audit, Examples, Row, Symptom
+from saddlepoint.audits.pipeline import collect, prepare
+from saddlepoint.audits.planning.plan import Plan
+from saddlepoint.audits.request import AuditRequest
+from saddlepoint.audits.result import Audit, Examples, Row, Symptom, Verdict
 from saddlepoint.audits.statistics import Interval, wilson
 from saddlepoint.audits.target.admission import Target, TargetError
 
 __all__ = [
     "Audit",
+    "AuditRequest",
     "Examples",
     "Interval",
     "LossCurve",
@@ -16,7 +19,8 @@ __all__ = [
     "Symptom",
     "Target",
     "TargetError",
-    "conclude",
-    "plan",
+    "Verdict",
+    "collect",
+    "prepare",
     "wilson",
-]  # fmt: skip
+]

@@ -1,25 +1,32 @@
-"""The work of an audit in independent pieces: one adversary on one group of examples is one cell."""
+"""Cells: the independent pieces of work of an audit.
+
+An attack cell runs one adversary on one group of examples. All other passes of an audit are
+measurements: re-evaluations of worst points, and diagnostics.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from saddlepoint.attacks.spaces import per_example
 from saddlepoint.defenses import Answer, Defense
 from saddlepoint.evaluation import (
     Adversary,
     Episode,
     FixedPoints,
     OnExamples,
-    Outcomes,
     SkipMisclassified,
     Threat,
     play,
 )
+
+AttackCell = tuple[int, int]  # (group of examples, adversary)
+Values = Mapping[str, Tensor]  # the result of a measurement
 
 
 @dataclass(frozen=True)
@@ -32,53 +39,56 @@ class Job:
     threat: Threat
     seed: int
     batch_size: int
-    answers: Mapping[str, Answer] | None = None  # columns that answer instead of the defense itself
+    answers: Mapping[str, Answer] | None = None  # columns scored instead of the defense's answer
 
     @property
     def groups(self) -> list[Tensor]:
-        """Row numbers that make a cell: a batch, or the whole stream where later batches depend on earlier ones."""
+        """Row numbers of each cell: a batch, or the whole stream if batches depend on earlier ones."""
         rows = torch.arange(len(self.x), device=self.x.device)
-        return (
-            [rows]
-            if self.defense.unit == "stream"
-            else list(torch.split(rows, self.threat.examples_per_cell(len(rows), self.batch_size)))
-        )
+        if self.defense.unit == "stream":
+            return [rows]
+        return list(torch.split(rows, self.threat.examples_per_cell(len(rows), self.batch_size)))
+
+    @property
+    def unlimited(self) -> Job:
+        """The same job without a query limit: measurements do not count as the attacker's queries."""
+        return replace(self, threat=replace(self.threat, queries=None))
 
     def play(self, adversary: Adversary, rows: Tensor) -> Episode:
-        """One cell. It depends on nothing but the job, the adversary and the rows.
+        """Run one adversary on some rows. The result depends on job, adversary and rows only.
 
-        A row that is wrong without an attack needs none, unless its points are scored on other answers than the defense's own; one
-        that is sent to chosen rows knows which.
+        Rows that are misclassified without an attack are skipped, unless points are scored on other
+        answers than the defense's own, or the adversary selects its rows itself.
         """
-        skips = self.answers is None and not self.defense.random and self.defense.unit == "example"
-        if skips and not isinstance(adversary, FixedPoints | OnExamples):
+        independent = not self.defense.random and self.defense.unit == "example"
+        if (
+            self.answers is None
+            and independent
+            and not isinstance(adversary, FixedPoints | OnExamples)
+        ):
             adversary = SkipMisclassified(adversary)
         return self._play(adversary, rows, self.seed)
 
-    def judge(self, points: Tensor, rows: Tensor) -> Episode:
-        """The verdict on given points, with fresh coins: a point that was worst by luck is not worst again.
+    def recheck(self, points: Tensor, rows: Tensor) -> Episode:
+        """Evaluate points [N, ...] of some rows with new randomness.
 
-        Coins that the attacker knows are the coins that count, so they stay.
+        A point that was worst by chance is not worst again. Randomness that the attacker knows
+        stays the same, since it is the randomness that counts.
         """
-        return self._play(
-            FixedPoints("verdict", points),
-            rows,
-            self.seed if self.threat.randomness_known else self.seed + 1,
-        )
+        seed = self.seed if self.threat.randomness_known else self.seed + 1
+        return self._play(FixedPoints("verdict", points), rows, seed)
 
     def _play(
         self, adversary: Adversary, rows: Tensor, seed: int, at_once: int | None = None
     ) -> Episode:
-        """Where rows are independent, memory that runs out is no reason to stop: half as many are attacked at a time."""
+        """Halve the number of rows per batch when memory runs out and rows are independent."""
         at_once = at_once or self.batch_size
         try:
-            x = self.x[rows]
-            y = self.y[rows]
             return play(
                 self.defense,
                 adversary,
-                x,
-                y,
+                self.x[rows],
+                self.y[rows],
                 self.threat,
                 answers=self.answers,
                 ids=rows,
@@ -90,35 +100,59 @@ class Job:
                 raise
             if self.defense.unit != "example" or min(at_once, len(rows)) == 1:
                 raise MemoryError(
-                    f"{adversary.name} ran out of memory on {len(rows)} examples; use a smaller batch size."
+                    f"{adversary.name} ran out of memory on {len(rows)} examples; "
+                    "use a smaller batch size."
                 ) from error
         return self._play(adversary, rows, seed, max(min(at_once, len(rows)) // 2, 1))
 
 
 def _out_of_memory(error: Exception) -> bool:
-    # On the CPU torch says it with a plain RuntimeError.
-    return isinstance(
-        error, torch.OutOfMemoryError | MemoryError
-    ) or "can't allocate memory" in str(error)
+    # On the CPU torch raises a plain RuntimeError.
+    kinds = (torch.OutOfMemoryError, MemoryError)
+    return isinstance(error, kinds) or "can't allocate memory" in str(error)
+
+
+class Measurement(ABC):
+    """A cell that is no attack. Subclasses are frozen dataclasses, so that they have a hash.
+
+    `compute` runs in any process that has the job. The fields are all other inputs.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name shown in progress bars and records."""
+        return type(self).__name__
+
+    if TYPE_CHECKING:
+
+        @property
+        def rows(self) -> Tensor: ...  # [M] the rows of the data on which the result depends
+
+    @abstractmethod
+    def compute(self, job: Job) -> Values:
+        """The measured tensors by name, on the CPU."""
 
 
 @dataclass(frozen=True)
-class Group:
-    """All cells of one group of examples, and the verdict on the worst of their points; on the CPU, where kept cells are."""
+class Recheck(Measurement):
+    """Worst points of one group, evaluated again with new randomness."""
 
-    outcomes: Outcomes  # [A, 1, M]; the clean images are the first adversary
+    rows: Tensor  # [M]
     points: Tensor  # [M, ...]
-    winner: tuple[str, ...]  # [M]
-    verdict: Episode
 
-    @classmethod
-    def of(cls, job: Job, rows: Tensor, episodes: list[Episode]) -> Group:
-        episodes = [episode.to("cpu") for episode in episodes]
-        outcomes = Outcomes.of(episodes, ("final",), job.defense.unit)
-        strongest = outcomes.strongest()[0]  # [M]
-        points = episodes[0].points
-        for a, episode in enumerate(episodes):
-            points = torch.where(per_example(strongest == a, points), episode.points, points)
-        whole = job.x.index_copy(0, rows, points.to(job.x.device))
-        winner = tuple(outcomes.adversaries[a] for a in strongest.tolist())
-        return cls(outcomes, points, winner, job.judge(whole, rows).to("cpu"))
+    @property
+    def name(self) -> str:
+        return "re-evaluation"
+
+    def compute(self, job: Job) -> Values:
+        whole = job.x.index_copy(0, self.rows, self.points.to(job.x))
+        episode = job.recheck(whole, self.rows).to("cpu")
+        return {name: getattr(episode, name) for name in _EPISODE_TENSORS}
+
+
+_EPISODE_TENSORS = tuple(f.name for f in fields(Episode) if f.name not in ("adversary", "seconds"))
+
+
+def rechecked(values: Values) -> Episode:
+    """The episode of a `Recheck`."""
+    return Episode(adversary="verdict", seconds=0.0, **values)

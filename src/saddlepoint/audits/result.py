@@ -1,9 +1,9 @@
-"""What an audit says, and how it is kept."""
+"""The result of an audit, and how it is saved and loaded."""
 
 from __future__ import annotations
 
 import json
-import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,52 +12,30 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from saddlepoint.atomic import write_atomic
 from saddlepoint.audits.diagnostics.loss_curve import LossCurve
+from saddlepoint.audits.evidence import Row
+from saddlepoint.audits.records import MIGRATIONS, SCHEMA
 from saddlepoint.audits.statistics import Interval
 from saddlepoint.audits.verdict import (
     CertifiedBound,
     Comparisons,
+    Conclusion,
     Cost,
     Item,
+    ItemName,
     Level,
-    Ruling,
     State,
     StaticNet,
     Symptom,
+    SymptomName,
     Verdict,
-    Verification,
-    rule,
+    decide,
 )
 from saddlepoint.evaluation.rejection import no_rejection_scores
-from saddlepoint.schema import Migrations, migrated
+from saddlepoint.schema import migrated
 
-__all__ = ["SCHEMA", "Audit", "Examples", "Item", "Level", "Row", "State", "Symptom", "Verdict"]
-
-SCHEMA = 4
-MIGRATIONS: Migrations = {
-    0: lambda record: {
-        "data": "",
-        "classes": [],
-        "command": "",
-        **record,
-    },  # before audits said where their images are from
-    # before they said how objectives rose, and which request they answer
-    1: lambda record: {
-        **record,
-        "run": "",
-        "rows": [{**row, "ascent": {}} for row in record["rows"]],
-    },
-    # before there was a checklist: a verdict of that time rests on none, and cannot be told now
-    2: lambda record: {**record, "checklist": [], "compared": {}, "reasons": []},
-    # before the loss curve had its present name
-    3: lambda record: {**record, "rows": [_renamed(row) for row in record["rows"]]},
-}
-
-
-def _renamed(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of schema 3, whose loss curve was called `ascent`."""
-    return {"loss_curve" if name == "ascent" else name: value for name, value in row.items()}
-
+__all__ = ["Audit", "Examples", "Item", "Level", "Row", "State", "Symptom", "Verdict"]
 
 _TENSORS = ("x", "y", "worst_points", "correct", "answered")
 _DAMAGE = (
@@ -65,6 +43,7 @@ _DAMAGE = (
     UnicodeDecodeError,
     TypeError,
     KeyError,
+    ValueError,
     AttributeError,
     OSError,
     SafetensorError,
@@ -73,51 +52,25 @@ _LEDGER = ("margin", "size", "forward", "backward", "verified")  # tensors of `E
 
 
 @dataclass(frozen=True)
-class Row:
-    """One adversary of the audit."""
-
-    name: str
-    robust_accuracy: float  # against this adversary alone; a remedy, which meets only what stands, together with all before it
-    running: float  # worst case over this adversary and all before it
-    gain: float  # what it took from the running worst case
-    attacked: int  # examples it was sent to; where rows are independent, only those answered rightly without it
-    forward: float  # passes per example of the whole set
-    backward: float
-    seconds: float
-    copies: int  # attacked examples for which it proposed the clean image itself
-    loss_curve: LossCurve = field(default_factory=LossCurve)  # how its objective rose
-    reason: str = ""  # why it was sent
-
-    def record(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            **asdict(self),
-            "loss_curve": {name: list(column) for name, column in asdict(self.loss_curve).items()},
-        }
-
-
-@dataclass(frozen=True)
 class Examples:
-    """One line per example: how it fell, or what it withstood."""
+    """One entry per image."""
 
-    winner: tuple[
-        str, ...
-    ]  # [N] the adversary whose point is the worst; "clean" where none did worse than the image itself
-    margin: Tensor  # [N] of the wrong classes at that point: positive where the answer is wrong
-    size: Tensor  # [N] of the perturbation, in the threat's norm
-    forward: Tensor  # [N] passes spent on it by all adversaries
+    winner: tuple[str, ...]  # [N] the attack with the worst point; "clean" if none was worse
+    margin: Tensor  # [N] of the wrong classes at that point: positive if misclassified
+    size: Tensor  # [N] of the perturbation, in the norm of the threat model
+    forward: Tensor  # [N] passes of all attacks
     backward: Tensor  # [N]
-    draws: int  # answers by which each was judged
-    verified: Tensor  # [N] bool: asked again, the defense answered as the attack had claimed
+    draws: int  # over which each image was evaluated
+    verified: Tensor  # [N] bool: a second evaluation gave the same output
 
 
-def _unscored() -> Tensor:
+def _no_scores() -> Tensor:
     return no_rejection_scores().flatten(1, 2)
 
 
 @dataclass(frozen=True)
 class Audit:
-    """The outcome of an audit. Robust accuracy is an upper bound: no attack proves that none is stronger."""
+    """The result of an audit. Robust accuracy is an upper bound: a stronger attack may exist."""
 
     target: str
     threat: str
@@ -126,33 +79,34 @@ class Audit:
     n: int
     clean_accuracy: float
     robust_accuracy: float
-    interval: Interval  # says itself what it covers: never the strength of the attack
+    interval: Interval  # covers sampling of images, never the strength of attacks
     rows: tuple[Row, ...]
     symptoms: tuple[Symptom, ...]
     versions: dict[str, str]
-    x: Tensor  # [N, ...] the clean images
+    x: Tensor  # [N, ...] clean images
     y: Tensor  # [N]
-    worst_points: Tensor  # [N, ...] the adversarial inputs by which the accuracy was judged
-    correct: Tensor  # [N] share of draws answered rightly there
-    answered: Tensor  # [N] the class answered there most often
+    worst_points: Tensor  # [N, ...] adversarial inputs by which accuracy was computed
+    correct: Tensor  # [N] fraction of draws classified correctly there
+    answered: Tensor  # [N] the most frequent prediction there
     examples: Examples
     seconds: float
-    data: str = ""  # the name `load_data` knows the images by, if they came that way
-    classes: tuple[str, ...] = ()  # their names; without them, classes are called by number
-    command: str = ""  # the command line that made this audit, if one did
-    run: str = ""  # the identity of the request it answers, if it was kept as a run
+    data: str = ""  # name of the data set, as `load_data` knows it
+    classes: tuple[str, ...] = ()  # names of the classes; empty: numbers are shown
+    command: str = ""  # the command line of the audit, if there was one
+    run: str = ""  # identity of the stored run, if there is one
     checklist: tuple[Item, ...] = ()
     compared: Comparisons = field(default_factory=Comparisons)
-    # [4, S, N] of each draw: `saddlepoint.evaluation.rejection.scored` at the worst points, then at the clean images they were made from,
-    # as the defense is when it meets the points; [4, 0, 0] where nothing is refused, and of audits from before it was kept
-    rejection_scores: Tensor = field(default_factory=_unscored)
-    folder: str = field(
-        default="", compare=False
-    )  # where it was read from or written to, if it was
+    # [4, S, N] per draw: `evaluation.rejection.rejection_scores` at the worst points, then at their
+    # clean images in the same adapted state. [4, 0, 0] for a defense that never rejects.
+    rejection_scores: Tensor = field(default_factory=_no_scores)
+    # The threat model as plain values; empty in records from before it was saved.
+    threat_description: Mapping[str, Any] = field(default_factory=dict)
+    folder: str = field(default="", compare=False)  # where it was loaded from or saved to
 
     @property
-    def ruling(self) -> Ruling:
-        return rule(
+    def conclusion(self) -> Conclusion:
+        """The verdict with all reasons."""
+        return decide(
             self.robust_accuracy,
             self.n,
             self.interval,
@@ -163,48 +117,49 @@ class Audit:
 
     @property
     def verdict(self) -> Verdict:
-        return self.ruling.verdict
+        """Credible, overstated or inconclusive."""
+        return self.conclusion.verdict
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What the verdict rests on, what refutes a number first."""
-        return self.ruling.reasons
+        """The reasons of the verdict; those that refute a number come first."""
+        return self.conclusion.reasons
 
     def summary(self) -> str:
-        """The verdict in words."""
+        """The verdict in one paragraph."""
         level = f"{100 * self.interval.level:.0f} %"
-        bound = f"{self.verdict}: at most {100 * self.robust_accuracy:.1f} % robust accuracy ({self.interval}, {level})"
+        accuracy = f"{100 * self.robust_accuracy:.1f} %"
+        bound = f"{self.verdict}: robust accuracy ≤ {accuracy} ({self.interval}, {level})"
         if self.compared.proven is not None:
-            bound += f" and at least {100 * self.compared.proven.accuracy:.1f} %, proven"
-        return f"{bound}. The interval covers {self.interval.covers}, not attacks that were not tried.{self._but()}"
+            bound += f" and ≥ {100 * self.compared.proven.accuracy:.1f} %, certified"
+        covers = f"The interval covers {self.interval.covers}, not stronger attacks."
+        return f"{bound}. {covers}{self._problems()}"
 
-    def _but(self) -> str:
-        """Why it does not hold, in few words; `reasons` has all of them."""
-        if self.verdict == "holds so far":
+    def _problems(self) -> str:
+        """Why the verdict is not credible, in few words; `reasons` has all of them."""
+        if self.verdict is Verdict.CREDIBLE:
             return ""
-        words = {
-            state: [item.name for item in self.checklist if item.state == state]
-            for state in ("fail", "not run")
-        }
-        met = [s.name for s in self.symptoms if s.level == "serious"]
-        told = [
-            *(
-                [self.reasons[0].rstrip(".")]
-                if self.verdict == "overstated" or not self.checklist
-                else []
-            ),
-            *([f"failed: {', '.join(words['fail'])}"] if words["fail"] else []),
-            *([f"not run: {', '.join(words['not run'])}"] if words["not run"] else []),
-            *([f"met: {', '.join(met)}"] if met else []),
-        ]
-        return f" {'; '.join(told)}."
+        failed = [item.name for item in self.checklist if item.state is State.FAIL]
+        not_run = [item.name for item in self.checklist if item.state is State.NOT_RUN]
+        serious = [s.name for s in self.symptoms if s.level is Level.SERIOUS]
+        parts = []
+        if self.verdict is Verdict.OVERSTATED or not self.checklist:
+            parts.append(self.reasons[0].rstrip("."))
+        if failed:
+            parts.append(f"failed: {', '.join(failed)}")
+        if not_run:
+            parts.append(f"not run: {', '.join(not_run)}")
+        if serious:
+            parts.append(f"serious: {', '.join(serious)}")
+        return f" {'; '.join(parts)}."
 
     def record(self) -> dict[str, Any]:
-        """Everything but the images, as plain values."""
+        """Everything except the images, as plain values."""
         return {
             "schema": SCHEMA,
             "target": self.target,
             "threat": self.threat,
+            "threat_description": dict(self.threat_description),
             "budget": self.budget,
             "seed": self.seed,
             "n": self.n,
@@ -215,7 +170,7 @@ class Audit:
             "reasons": list(self.reasons),
             "checklist": [asdict(item) for item in self.checklist],
             "compared": asdict(self.compared),
-            "rows": [row.record() for row in self.rows],
+            "rows": [_row_record(row) for row in self.rows],
             "symptoms": [asdict(symptom) for symptom in self.symptoms],
             "versions": self.versions,
             "winner": list(self.examples.winner),
@@ -228,24 +183,27 @@ class Audit:
         }
 
     def save(self, path: str | Path) -> Path:
-        """Write `audit.json` and `points.safetensors` into the folder `path`."""
+        """Write `audit.json` and `points.safetensors` into the folder `path`, and return it."""
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
-        ledger = {name: getattr(self.examples, name) for name in _LEDGER}
-        tensors = {**{name: getattr(self, name) for name in _TENSORS}, **ledger}
-        tensors |= (
-            {"rejection_scores": self.rejection_scores} if self.rejection_scores.numel() else {}
-        )
-        _replace(
-            folder / "points.safetensors",
-            save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}),
-        )
-        _replace(folder / "audit.json", (json.dumps(self.record(), indent=1) + "\n").encode())
+        tensors = {name: getattr(self, name) for name in _TENSORS}
+        tensors |= {name: getattr(self.examples, name) for name in _LEDGER}
+        if self.rejection_scores.numel():
+            tensors["rejection_scores"] = self.rejection_scores
+        plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+        write_atomic(folder / "points.safetensors", save(plain))
+        text = json.dumps(self.record(), indent=1) + "\n"
+        write_atomic(folder / "audit.json", text.encode())
         return folder
 
     @classmethod
     def load(cls, path: str | Path) -> Audit:
-        """Read what `save` wrote."""
+        """Read what `save` wrote, in this or an older version.
+
+        Raises:
+            FileNotFoundError: the folder has no audit.json.
+            ValueError: the files are damaged, or were written by a newer version.
+        """
         folder = Path(path)
         if not (folder / "audit.json").is_file():
             raise FileNotFoundError(
@@ -255,74 +213,56 @@ class Audit:
             return cls._read(folder)
         except _DAMAGE as error:
             raise ValueError(
-                f"{folder} holds no whole audit ({type(error).__name__}: {error}). Run the audit again."
+                f"{folder} holds no complete audit ({type(error).__name__}: {error}). "
+                "Run the audit again."
             ) from error
 
     @classmethod
     def _read(cls, folder: Path) -> Audit:
-        record = migrated(
-            json.loads((folder / "audit.json").read_text(encoding="utf-8")),
-            MIGRATIONS,
-            SCHEMA,
-            str(folder),
-        )
+        text = (folder / "audit.json").read_text(encoding="utf-8")
+        record = migrated(json.loads(text), MIGRATIONS, SCHEMA, str(folder))
         del record["schema"], record["verdict"], record["reasons"]  # they follow from the rest
         record["interval"] = Interval(**record["interval"])
-        record["rows"] = tuple(
-            Row(**{**row, "loss_curve": LossCurve.read(row["loss_curve"])})
-            for row in record["rows"]
-        )
-        record["symptoms"] = tuple(Symptom(**symptom) for symptom in record["symptoms"])
-        record["checklist"] = tuple(Item(**item) for item in record["checklist"])
-        record["compared"] = _compared(record["compared"])
+        record["rows"] = tuple(_read_row(row) for row in record["rows"])
+        record["symptoms"] = tuple(_read_symptom(symptom) for symptom in record["symptoms"])
+        record["checklist"] = tuple(_read_item(item) for item in record["checklist"])
+        record["compared"] = _read_comparisons(record["compared"])
         record["classes"] = tuple(record["classes"])
         tensors: dict[str, Any] = load_file(folder / "points.safetensors")
         ledger = {name: tensors[name] for name in _LEDGER}
-        examples = Examples(winner=tuple(record.pop("winner")), draws=record.pop("draws"), **ledger)
-        found = {name: tensors[name] for name in _TENSORS}
+        winner = tuple(record.pop("winner"))
+        examples = Examples(winner=winner, draws=record.pop("draws"), **ledger)
+        # Records before schema 4 call the scores `refusal`.
+        scores = tensors.get("rejection_scores", tensors.get("refusal", _no_scores()))
         return cls(
             **record,
-            **found,
+            **{name: tensors[name] for name in _TENSORS},
             examples=examples,
-            rejection_scores=tensors.get("rejection_scores", tensors.get("refusal", _unscored())),
+            rejection_scores=scores,
             folder=str(folder),
         )
 
-    def verify(self) -> Verification:
-        """Put every claimed point to the target again, in a fresh process, from the saved record; raises on any disagreement.
 
-        The target is loaded from the specification of its run, so its code is run. A model in memory has none and does not pass.
-        """
-        from saddlepoint.runs.verify import confirmed
-
-        if not self.folder:
-            raise ValueError(
-                "only a kept audit can be verified: give `out=` to the audit, or load it with `Audit.load(folder)`."
-            )
-        return confirmed(self)
-
-    def to_html(self, path: str | Path) -> Path:
-        """Write one self-contained HTML page."""
-        from saddlepoint.reports.html import write
-
-        return write(self, Path(path))
+def _row_record(row: Row) -> dict[str, Any]:
+    curve = {name: list(column) for name, column in asdict(row.loss_curve).items()}
+    return {**asdict(row), "loss_curve": curve}
 
 
-def _compared(record: dict[str, Any]) -> Comparisons:
-    made = {"static": StaticNet, "cost": Cost, "proven": CertifiedBound}
-    return Comparisons(
-        **{
-            name: made[name](**value) if name in made and value else value
-            for name, value in record.items()
-        }
-    )
+def _read_row(row: dict[str, Any]) -> Row:
+    return Row(**{**row, "loss_curve": LossCurve.read(row["loss_curve"])})
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Whole or not at all: another process may read, or write, at the same time."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(content)
-        temporary.rename(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+def _read_symptom(record: dict[str, Any]) -> Symptom:
+    return Symptom(SymptomName(record["name"]), Level(record["level"]), record["message"])
+
+
+def _read_item(record: dict[str, Any]) -> Item:
+    return Item(ItemName(record["name"]), State(record["state"]), record["evidence"])
+
+
+def _read_comparisons(record: dict[str, Any]) -> Comparisons:
+    kinds = {"static": StaticNet, "cost": Cost, "proven": CertifiedBound}
+    values = {}
+    for name, value in record.items():
+        values[name] = kinds[name](**value) if name in kinds and value else value
+    return Comparisons(**values)

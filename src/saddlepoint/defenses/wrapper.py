@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from saddlepoint.defenses.base import Defense
@@ -15,6 +17,8 @@ class DefenseWrapper(Defense):
     All declarations of `Defense` are copied from the inner defense. `adapt` and `restrict` wrap
     their results again with `rewrap`.
     """
+
+    replaces_views: ClassVar[bool] = False  # it shows its own views and answers with the last one
 
     def __init__(self, inner: Defense) -> None:
         self.inner = inner

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.attacks.best import AttackResult
-from saddlepoint.attacks.history import nothing, together
+from saddlepoint.attacks.history import merge_loss_curves, no_loss_curve
 from saddlepoint.attacks.losses import fooled, margin, refusing
 from saddlepoint.attacks.oracle import grants
 from saddlepoint.attacks.spaces import per_example
@@ -51,7 +51,7 @@ class Episode:
     backward: Tensor  # [N]
     seconds: float
     loss_curve: Tensor = field(
-        default_factory=nothing
+        default_factory=no_loss_curve
     )  # [5, K] how its objective rose, summed over examples: `Tape.ascent`
     # [2, D, N] share of draws that refused the point, which counts as right, and that would have refused the clean image instead:
     # rej_U(S) of Goldwasser et al. 2020 is the mean of the latter. [2, 0, 0] of a defense that rejects nothing.
@@ -98,7 +98,7 @@ class Episode:
             forward=torch.cat([p.forward for p in parts]),
             backward=torch.cat([p.backward for p in parts]),
             seconds=sum(p.seconds for p in parts),
-            loss_curve=together([p.loss_curve for p in parts]),
+            loss_curve=merge_loss_curves([p.loss_curve for p in parts]),
             rejected=torch.cat([p.rejected for p in parts], dim=2),
             rejection_scores=torch.cat([p.rejection_scores for p in parts], dim=3),
         )

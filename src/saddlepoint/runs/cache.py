@@ -1,30 +1,42 @@
-"""Where finished cells are kept while a run goes on, and the loop that fills the gaps."""
+"""Finished cells, in memory or on disk, and the loop that computes missing ones."""
 
 from __future__ import annotations
 
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
 
+from saddlepoint.audits.cells import AttackCell, Measurement, Values
 from saddlepoint.evaluation import Episode
 from saddlepoint.runs.executors import Executor
-from saddlepoint.runs.store import Packed, Store, StoreError
+from saddlepoint.runs.store import PackedCell, Store, StoreError
 from saddlepoint.runs.work import Cell, Work
 
-_POLL = 0.2  # seconds between two looks at a cell that another process computes
+_POLL = 0.2  # seconds between two checks of a cell that another process computes
 
 
 class Watch(Protocol):
-    """Somebody who wants to know how far a run is."""
+    """Follows the progress of a run."""
 
-    def begin(self, work: Work, missing: Sequence[Cell]) -> None: ...
-    def cell(self, cell: Cell, episode: Episode) -> None: ...
-    def say(self, message: str) -> None: ...
+    def begin(self, work: Work, missing: Sequence[AttackCell]) -> None:
+        """Attack cells are about to be computed."""
+
+    def cell(self, cell: AttackCell, episode: Episode) -> None:
+        """An attack cell was computed."""
+
+    def measure(self, missing: Sequence[Measurement]) -> None:
+        """Measurements are about to be computed."""
+
+    def measured(self, cell: Measurement) -> None:
+        """A measurement was computed."""
+
+    def say(self, message: str) -> None:
+        """Show a message."""
 
 
 class Interrupted(RuntimeError):  # noqa: N818
@@ -32,58 +44,92 @@ class Interrupted(RuntimeError):  # noqa: N818
 
 
 class StrangeCellError(RuntimeError):
-    """A worker does not see the target that the run was asked for."""
+    """A worker computed a cell of another target than the driver."""
+
+
+class Cache(Protocol):
+    """Finished cells by key."""
+
+    def has(self, key: str) -> bool: ...
+    def get(self, key: str) -> Episode: ...
+    def values(self, key: str) -> Values: ...
+    def put(self, packed: PackedCell) -> None: ...
+    def claimed(self, cells: Mapping[str, Cell], stopping: threading.Event) -> Iterator[Cell]: ...
 
 
 def fill(
     work: Work,
-    shelf: Memory | DiskCache,
-    missing: Sequence[Cell],
+    cache: Cache,
+    missing: Mapping[str, Cell],
     executor: Executor,
     spec: str | None,
     watch: Watch | None,
 ) -> None:
-    """Compute the missing cells and put them on the shelf; stop between two of them if asked to."""
-    of_key = {key: cell for cell, key in work.keys.items()}
+    """Compute missing cells and put them into the cache.
+
+    Args:
+        work: plan and target.
+        cache: where results go.
+        missing: cells by key.
+        executor: computes cells.
+        spec: the specification as JSON, for executors with other processes.
+        watch: follows progress.
+
+    Raises:
+        Interrupted: the user asked to stop; finished cells are kept.
+        StrangeCellError: a worker has another target.
+    """
     with stop_between_cells() as stopping:
-        for packed in executor.run(work, spec, shelf.claimed(work, missing, stopping)):
-            if packed.key not in of_key:
+        for packed in executor.run(work, spec, cache.claimed(missing, stopping)):
+            if packed.key not in missing:
                 raise StrangeCellError(
-                    f"a worker computed a cell nobody asked for ({packed.key[:12]}): the file of the target was changed while it "
-                    "ran, or is another on another machine. Finished cells are kept: run the same command again."
+                    f"a worker computed an unknown cell ({packed.key[:12]}): the file of the "
+                    "target was changed during the run, or differs on another machine. Finished "
+                    "cells are kept: run the same command again."
                 )
-            shelf.put(packed)
+            cache.put(packed)
             if watch:
-                watch.cell(of_key[packed.key], packed.episode())
+                _report(watch, missing[packed.key], packed)
         if stopping.is_set():
-            done = sum(shelf.has(key) for key in work.keys.values())
+            done = sum(cache.has(key) for key in missing)
             raise Interrupted(
-                f"stopped: {done} of {len(work.keys)} cells are finished and kept. Run the same command to go on."
+                f"stopped: {done} of {len(missing)} cells of this step are finished and kept. "
+                "Run the same command to continue."
             )
 
 
-@dataclass
-class Memory:
-    """Finished cells of a run that is not kept."""
+def _report(watch: Watch, cell: Cell, packed: PackedCell) -> None:
+    if isinstance(cell, Measurement):
+        watch.measured(cell)
+    else:
+        watch.cell(cell, packed.episode())
 
-    cells: dict[str, Episode] = field(default_factory=dict)
+
+@dataclass
+class MemoryCache:
+    """Finished cells of a run that is not stored."""
+
+    cells: dict[str, PackedCell] = field(default_factory=dict)
 
     def has(self, key: str) -> bool:
+        """Whether a cell is finished."""
         return key in self.cells
 
     def get(self, key: str) -> Episode:
-        return self.cells[key]
+        """The result of an attack cell."""
+        return self.cells[key].episode()
 
-    def put(self, packed: Packed) -> None:
-        self.cells[packed.key] = replace(packed.episode(), seconds=packed.seconds)
+    def values(self, key: str) -> Values:
+        """The result of a measurement."""
+        return self.cells[key].values()
 
-    def claimed(
-        self,
-        work: Work,  # noqa: ARG002
-        cells: Sequence[Cell],
-        stopping: threading.Event,
-    ) -> Iterator[Cell]:
-        for cell in cells:
+    def put(self, packed: PackedCell) -> None:
+        """Keep a result."""
+        self.cells[packed.key] = packed
+
+    def claimed(self, cells: Mapping[str, Cell], stopping: threading.Event) -> Iterator[Cell]:
+        """All cells, until the user asks to stop."""
+        for cell in cells.values():
             if stopping.is_set():
                 return
             yield cell
@@ -91,18 +137,18 @@ class Memory:
 
 @dataclass
 class DiskCache:
-    """Finished cells of a run that is kept, and shared with whoever else works in the same folder."""
+    """Finished cells of a stored run, shared with other processes that work in the same folder."""
 
     store: Store
     watch: Watch | None
     claims: dict[str, ExitStack] = field(default_factory=dict)
 
     def has(self, key: str) -> bool:
-        """Is there a sound cell? A damaged one is reported and taken out of the way."""
+        """Whether there is an undamaged cell. A damaged one is reported and removed."""
         if not self.store.has(key):
             return False
         try:
-            self.store.get(key)
+            self.store.check(key)
         except StoreError as error:
             self.store.discard(key)
             self.store.log("damaged", key=key, error=str(error))
@@ -112,31 +158,34 @@ class DiskCache:
         return True
 
     def get(self, key: str) -> Episode:
+        """The result of an attack cell."""
         return replace(self.store.get(key), seconds=self.seconds.get(key, 0.0))
+
+    def values(self, key: str) -> Values:
+        """The result of a measurement."""
+        return self.store.values(key)
 
     @cached_property
     def seconds(self) -> dict[str, float]:
-        """Of every cell. Read once, when all are finished."""
-        return {
-            event["key"]: event["seconds"]
-            for event in self.store.events()
-            if event["event"] == "cell"
-        }
+        """Seconds by key. Read once, when all cells are finished."""
+        events = self.store.events()
+        return {event["key"]: event["seconds"] for event in events if event["event"] == "cell"}
 
-    def put(self, packed: Packed) -> None:
+    def put(self, packed: PackedCell) -> None:
+        """Store a result and release its lock."""
         self.store.put(packed)
         self.store.log("cell", key=packed.key, seconds=packed.seconds)
         self.claims.pop(packed.key).close()
 
-    def claimed(
-        self, work: Work, cells: Sequence[Cell], stopping: threading.Event
-    ) -> Iterator[Cell]:
-        """Cells that are ours to compute. Those that another process holds come last: it finishes them, or dies and leaves them."""
-        waiting = list(cells)
+    def claimed(self, cells: Mapping[str, Cell], stopping: threading.Event) -> Iterator[Cell]:
+        """Cells that this process may compute.
+
+        Cells that another process computes come last: it finishes them, or dies and frees them.
+        """
+        waiting = dict(cells)
         while waiting:
-            postponed = []
-            for cell in waiting:
-                key = work.keys[cell]
+            postponed = {}
+            for key, cell in waiting.items():
                 if stopping.is_set():
                     return
                 if self.store.has(key):
@@ -144,31 +193,31 @@ class DiskCache:
                 stack = ExitStack()
                 if not stack.enter_context(self.store.claim(key)):
                     stack.close()
-                    postponed.append(cell)
+                    postponed[key] = cell
                 elif self.store.has(key):
                     stack.close()
                 else:
                     self.claims[key] = stack
                     yield cell
-            if postponed == waiting:
+            if len(postponed) == len(waiting):
                 time.sleep(_POLL)
             waiting = postponed
 
 
 @contextmanager
 def stop_between_cells() -> Iterator[threading.Event]:
-    """The first interrupt asks to stop after the current cell, the second stops at once."""
+    """The first interrupt stops after the current cell, the second one at once."""
     stopping = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stopping
         return
     before = signal.getsignal(signal.SIGINT)
 
-    def ask(signum: int, frame: object) -> None:  # noqa: ARG001
+    def stop(signum: int, frame: object) -> None:  # noqa: ARG001
         stopping.set()
         signal.signal(signal.SIGINT, before)
 
-    signal.signal(signal.SIGINT, ask)
+    signal.signal(signal.SIGINT, stop)
     try:
         yield stopping
     finally:

@@ -1,26 +1,27 @@
-"""Episodes that are kept: an adversary that was played on the same images before is not played again."""
+"""Outcomes of adversaries that are cached: the same adversary on the same images runs once."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
 
 from saddlepoint.attacks.spaces import Ball
+from saddlepoint.audits import Plan
 from saddlepoint.audits.cells import Job
-from saddlepoint.audits.plan import Plan
 from saddlepoint.defenses import Answer, Defense
 from saddlepoint.evaluation import Adversary, Episode, Threat
-from saddlepoint.games.exit_game import Send
-from saddlepoint.runs.cache import DiskCache, Memory, Watch, fill
-from saddlepoint.runs.executors import Serial
+from saddlepoint.runs.cache import MemoryCache, Watch
+from saddlepoint.runs.execution import CachedExecution
 from saddlepoint.runs.store import Store
 from saddlepoint.runs.work import Work
 
+RunAdversaries = Callable[[Sequence[Adversary]], list[Episode]]
 
-def kept(
+
+def cached_play(
     defense: Defense,
     x: Tensor,
     y: Tensor,
@@ -33,34 +34,41 @@ def kept(
     batch_size: int = 128,
     threads: int | None = None,
     watch: Watch | None = None,
-) -> Send:
-    """A way to play adversaries against a defense whose finished cells are kept in the folder `out`, and found there again.
+) -> RunAdversaries:
+    """A function that runs adversaries on a defense and caches each cell.
 
-    One adversary on one batch is a cell, named by all that it depends on. Several processes may share the folder.
+    One adversary on one batch is a cell, named by everything it depends on. Several processes may
+    use the same folder.
+
+    Args:
+        defense: the defense.
+        x: clean inputs, [N, ...].
+        y: labels, [N].
+        threat: the threat model, or its perturbation set.
+        answers: columns that are scored; default: the defense's answer.
+        out: folder of the cells; None: memory.
+        name: of the target, for records; default: the class of the defense.
+        seed: random seed.
+        batch_size: rows per batch.
+        threads: torch threads; None: the number that torch uses.
+        watch: follows progress.
     """
     threat = threat if isinstance(threat, Threat) else Threat(threat)
     job = Job(defense, x.detach(), y.long(), threat, seed, batch_size, answers)
-    store = None if out is None else Store(Path(out)).opened()
-    memory = Memory()
+    title = name or type(defense).__name__
+    memory = MemoryCache()
 
-    def send(adversaries: Sequence[Adversary]) -> list[Episode]:
-        shelf = (
-            memory if store is None else DiskCache(store, watch)
-        )  # a new one each time: it reads once how long cells took
-        work = Work.of(
-            Plan(name or type(defense).__name__, "standard", job, tuple(adversaries), ()),
-            threads=threads,
-        )
-        missing = [cell for cell in work.plan.cells if not shelf.has(work.keys[cell])]
-        if watch:
-            watch.begin(work, missing)
-        fill(work, shelf, missing, Serial(), None, watch)
-        return [
-            replace(
-                Episode.joined([shelf.get(work.keys[g, a]) for g in range(len(job.groups))]),
-                adversary=adversary.name,
-            )
-            for a, adversary in enumerate(adversaries)
-        ]
+    def run(adversaries: Sequence[Adversary]) -> list[Episode]:
+        plan = Plan(title, "standard", job, tuple(adversaries))
+        store = None if out is None else Store(Path(out)).opened()
+        work = Work.of(plan, threads=threads)
+        execution = CachedExecution(work, store=store, watch=watch, memory=memory)
+        episodes = execution.attacks(plan, plan.cells)
+        count = len(adversaries)
+        joined = []
+        for a, adversary in enumerate(adversaries):
+            episode = Episode.joined([*episodes[a::count]])
+            joined.append(replace(episode, adversary=adversary.name))
+        return joined
 
-    return send
+    return run

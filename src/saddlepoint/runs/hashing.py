@@ -1,4 +1,4 @@
-"""What makes two pieces of work the same: hashes of target, data and adversary."""
+"""Hashes that identify cells: of the target, the data, the adversary and the settings."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.audits.cells import Job
-from saddlepoint.audits.plan import Plan
+from saddlepoint.audits import Plan
+from saddlepoint.audits.cells import AttackCell, Job, Measurement
 from saddlepoint.defenses import Context, Defense
 from saddlepoint.describe import describe, digest
-from saddlepoint.evaluation import Adversary
 from saddlepoint.rng import Keys
 
 _PROBE_ROWS = 16
@@ -35,9 +34,14 @@ def tensor_digest(*tensors: Tensor) -> str:
 
 
 def target_digest(plan: Plan, source: str = "") -> str:
-    """SHA-256 of all that can be seen of a target: its parameters and settings, its source text, and how it answers.
+    """SHA-256 of a target: its parameters, settings, source code and some outputs.
 
-    Some nets hide their tensors where nothing finds them, so the answers to a few images count too, to half precision.
+    Some nets keep tensors where they cannot be found, so the outputs for a few images are included,
+    rounded to half precision.
+
+    Args:
+        plan: the plan with the prepared target.
+        source: the source code of the target, if it is known.
     """
     rows = slice(0, _PROBE_ROWS)
     x = plan.job.x[rows]
@@ -55,12 +59,11 @@ def target_digest(plan: Plan, source: str = "") -> str:
 
 
 def cell_keys(
-    plan: Plan, target: str, threads: int, cells: Sequence[tuple[int, int]] | None = None
-) -> dict[tuple[int, int], str]:
-    """The name of every cell, or of some: a hash of everything its content depends on."""
+    plan: Plan, target: str, threads: int, cells: Sequence[AttackCell]
+) -> dict[AttackCell, str]:
+    """The key of each attack cell: a hash of everything that its content depends on."""
     job = plan.job
-    groups = plan.job.groups
-    cells = plan.cells if cells is None else cells
+    groups = job.groups
     data = {g: _rows(job, groups[g]) for g in sorted({g for g, _ in cells})}
     adversaries = {a: _fingerprint(plan.adversaries[a], 0) for a in sorted({a for _, a in cells})}
     shared = _shared(job, target, threads)
@@ -69,12 +72,11 @@ def cell_keys(
     }
 
 
-def trial_key(job: Job, adversary: Adversary, rows: Tensor, target: str, threads: int) -> str:
-    """The name of a trial on some rows, made as that of a cell is; its defense may be a part of the target."""
+def measurement_key(job: Job, measurement: Measurement, target: str, threads: int) -> str:
+    """The key of a measurement: a hash of everything that its result depends on."""
     about = {
-        "defense": _fingerprint(job.defense, 0),
-        "data": _rows(job, rows),
-        "adversary": _fingerprint(adversary, 0),
+        "data": _rows(job, measurement.rows),
+        "measurement": _fingerprint(measurement, 0),
     }
     return digest({**_shared(job, target, threads), **about})
 
@@ -90,23 +92,21 @@ def _shared(job: Job, target: str, threads: int) -> dict[str, Any]:
         "seed": job.seed,
         "batch": job.batch_size,
         "threads": threads,
+        # Another version may attack differently, or round differently.
+        "versions": [version("saddlepoint"), torch.__version__],
     }
     if job.answers is not None:
         shared["answers"] = _fingerprint(job.answers, 0)
-    shared["versions"] = [
-        version("saddlepoint"),
-        torch.__version__,
-    ]  # another version may attack, or round, in another way
     return shared
 
 
 def _fingerprint(value: Any, depth: int) -> Any:
-    """Plain data that changes when the value does: tensors by their bytes, objects by their class and fields."""
+    """Plain data that changes with the value: bytes of tensors, class and fields of objects."""
     if isinstance(value, Tensor):
         return tensor_digest(value)
     if isinstance(value, nn.Module):
         state = {name: tensor_digest(t) for name, t in value.state_dict().items()}
-        # The forward pass may be written anew and answer as before: with another gradient it is another target.
+        # A changed forward pass may keep all outputs and change gradients: include its source.
         kinds = {type(module) for module in value.modules()}
         sources = sorted({_source(kind) for kind in kinds})  # sorted: classes may share a name
         return {
@@ -146,7 +146,7 @@ def _fingerprint(value: Any, depth: int) -> Any:
 
 
 def _held(function: Any) -> list[Any]:
-    """What a function carries along beside its text: the variables it was made with, defaults, fields, the object it belongs to."""
+    """What a function holds besides its code: closure, defaults, attributes and its object."""
     filled = [
         cell.cell_contents
         for cell in getattr(function, "__closure__", None) or ()
@@ -168,7 +168,7 @@ def _source(thing: Any) -> str:
 
 @lru_cache(maxsize=1024)
 def _text(thing: type | CodeType) -> str:
-    """Kept: finding a class means parsing its whole file, and a network has many layers of few classes."""
+    """The source code; cached, since finding a class parses its whole file."""
     try:
         return inspect.getsource(thing)
     except (OSError, TypeError):

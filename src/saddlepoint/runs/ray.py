@@ -1,4 +1,4 @@
-"""Cells on a Ray cluster. Ray is imported here and nowhere else."""
+"""Computes cells on a Ray cluster. Ray is imported only here."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from saddlepoint.audits.planning.suite import Choice
+from saddlepoint.audits.planning.choice import Choice
 from saddlepoint.runs.executors import needs_spec
-from saddlepoint.runs.store import Packed
+from saddlepoint.runs.store import PackedCell
 from saddlepoint.runs.work import Cell, Work, compute
 
-_PATIENCE = 10  # seconds for a cluster to answer
+_TIMEOUT = 10  # seconds until a cluster must respond
 
 
 @dataclass(frozen=True)
 class Ray:
-    """A task per cell. Each worker loads the target once; cells of a node that is lost are computed elsewhere.
+    """One Ray task per cell.
 
-    Without an address a local cluster is started, which listens on 127.0.0.1 only.
+    Each worker loads the target once. Cells of a lost node are computed elsewhere. Without an
+    address a local cluster is started, which listens on 127.0.0.1 only.
     """
 
-    address: str | None = None
-    cpus: float | None = None  # per cell; None: as many as it has threads
+    address: str | None = None  # HOST:PORT, or "auto"; None: start a local cluster
+    cpus: float | None = None  # per cell; None: the number of torch threads
     gpus: float | None = None  # per cell; None: one if it runs on a GPU
     retries: int = 5  # of a cell whose node or worker was lost
 
-    def run(self, work: Work, spec: str | None, cells: Iterable[Cell]) -> Iterator[Packed]:
+    def run(self, work: Work, spec: str | None, cells: Iterable[Cell]) -> Iterator[PackedCell]:
         spec = needs_spec(spec)
         ray = self._connect()
         cpus = self.cpus if self.cpus is not None else work.threads or 1
@@ -52,12 +53,15 @@ class Ray:
             except ray.exceptions.RayTaskError as error:
                 raise error.cause if isinstance(error.cause, Exception) else error from None
 
+    def close(self) -> None:
+        """The cluster keeps running; it ends with this process, or with its owner."""
+
     def _connect(self) -> Any:
         if self.address is None or self.address.startswith(("127.", "localhost")):
-            # Ray takes 127.0.0.1 for a mistake and asks for the outer address instead, unless it is told that there is no cluster.
+            # Without this setting Ray replaces 127.0.0.1 by the outer address of the machine.
             os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         if self.address is not None:
-            _refuse_silence(self.address)
+            _check_reachable(self.address)
         try:
             import ray
         except ImportError:
@@ -76,8 +80,8 @@ class Ray:
         return ray
 
 
-def _refuse_silence(address: str) -> None:
-    """Ray itself keeps trying for minutes."""
+def _check_reachable(address: str) -> None:
+    """Fail at once if nothing listens at the address; Ray itself would retry for minutes."""
     if address == "auto":
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")
@@ -86,14 +90,14 @@ def _refuse_silence(address: str) -> None:
             f"the address of a Ray cluster is HOST:PORT, or 'auto' for the one on this machine, got {address!r}."
         )
     try:
-        socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
+        socket.create_connection((host, int(port)), timeout=_TIMEOUT).close()
     except (OSError, OverflowError) as error:
         raise ValueError(
-            f"nothing answers at {address} ({error}). Start Ray there (`ray start --head --port={port}`), or leave --address out."
+            f"nothing responds at {address} ({error}). Start Ray there (`ray start --head --port={port}`), or leave --address out."
         ) from None
 
 
-def _compute(spec: str, cell: Cell, folder: str, remedies: Sequence[Choice]) -> Packed:
+def _compute(spec: str, cell: Cell, folder: str, remedies: Sequence[Choice]) -> PackedCell:
     if Path(folder).is_dir():
-        os.chdir(folder)  # a target named by a relative path is where it was for the one who asked
+        os.chdir(folder)  # relative paths of the target start at the folder of the driver
     return compute(spec, cell, remedies)

@@ -1,24 +1,24 @@
-"""A folder of finished cells that survives anything: written whole or not at all, checked when read.
+"""A folder of finished cells: each written completely or not at all, and checked when read.
 
-    RUN/run.json            what was asked for: spec, hashes, device, the names of its cells
-    RUN/spec.toml           the same as a file that can be run again, if it was asked for by one or on the command line
-    RUN/cells/KEY.json      a cell: adversary, rows, the hash of its tensors, its own seal
+    RUN/run.json            the request: specification, hashes, device, keys of its cells
+    RUN/spec.toml           the specification, if there is one
+    RUN/cells/KEY.json      an attack cell: adversary, rows, hash of its tensors, its own seal
     RUN/cells/KEY.safetensors
-    RUN/trials/cells/       small trials after the attacks, in the same form
-    RUN/ledger.jsonl        what happened when, one line per event; the only place with time stamps
+    RUN/diagnostics/cells/  measurements, in the same form
+    RUN/ledger.jsonl        one line per event; the only file with time stamps
 
-A cell is named by the hash of everything it depends on: the same work is never done twice, and changed work never mistaken for it.
+A cell is named by the hash of everything it depends on, so the same work is never done twice, and
+changed work is never mistaken for it.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -28,6 +28,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from saddlepoint.atomic import sha256_hex, write_atomic
+from saddlepoint.audits.cells import Values
 from saddlepoint.describe import digest
 from saddlepoint.evaluation import Episode
 from saddlepoint.schema import Migrations, SchemaError, migrated
@@ -59,34 +61,43 @@ class DamagedError(StoreError):
 
 
 @dataclass(frozen=True)
-class Packed:
-    """A cell as the bytes that are kept: the same work gives the same bytes, wherever it was done."""
+class PackedCell:
+    """A cell as the bytes that are stored: the same work gives the same bytes on every executor."""
 
     key: str
     record: bytes
     tensors: bytes
     seconds: float
 
-    def episode(self) -> Episode:
-        return Episode(
-            adversary=json.loads(self.record)["adversary"],
-            seconds=self.seconds,
-            **_tensors(self.tensors),
-        )
+    @classmethod
+    def of_episode(
+        cls, key: str, episode: Episode, about: dict[str, Any], seconds: float
+    ) -> PackedCell:
+        """Pack the result of an attack cell; `about` is added to its record."""
+        tensors = {name: getattr(episode, name) for name in _TENSORS}
+        return cls._of(key, {"adversary": episode.adversary, **about}, tensors, seconds)
 
     @classmethod
-    def of(cls, key: str, episode: Episode, about: dict[str, Any], seconds: float) -> Packed:
-        tensors = save(
-            {name: getattr(episode, name).detach().cpu().contiguous() for name in _TENSORS}
-        )
-        record = {
-            "schema": CELL_SCHEMA,
-            "key": key,
-            "adversary": episode.adversary,
-            **about,
-            "tensors": sha(tensors),
-        }
-        return cls(key, sealed(record), tensors, seconds)
+    def of_values(cls, key: str, name: str, values: Values, seconds: float) -> PackedCell:
+        """Pack the result of a measurement."""
+        return cls._of(key, {"measurement": name}, values, seconds)
+
+    @classmethod
+    def _of(
+        cls, key: str, about: dict[str, Any], tensors: Mapping[str, Tensor], seconds: float
+    ) -> PackedCell:
+        content = save({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
+        record = {"schema": CELL_SCHEMA, "key": key, **about, "tensors": sha256_hex(content)}
+        return cls(key, sealed(record), content, seconds)
+
+    def episode(self) -> Episode:
+        """The result of an attack cell."""
+        adversary = json.loads(self.record)["adversary"]
+        return Episode(adversary=adversary, seconds=self.seconds, **_tensors(self.tensors))
+
+    def values(self) -> Values:
+        """The result of a measurement."""
+        return _tensors(self.tensors)
 
 
 @dataclass(frozen=True)
@@ -170,26 +181,40 @@ class Store:
     def keys(self) -> list[str]:
         return sorted(path.stem for path in self.cells.glob("*.json"))
 
-    def put(self, packed: Packed) -> None:
+    def put(self, packed: PackedCell) -> None:
         """Tensors first: a cell exists once its record does."""
         self._write(self.cells / f"{packed.key}.safetensors", packed.tensors)
         self._write(self.cells / f"{packed.key}.json", packed.record)
 
     def get(self, key: str) -> Episode:
-        """The cell, or a `StoreError` that says how it is damaged."""
+        """The result of an attack cell, or a `StoreError` that says how it is damaged."""
+        return self._read(key).episode()
+
+    def values(self, key: str) -> Values:
+        """The result of a measurement, or a `StoreError` that says how it is damaged."""
+        return self._read(key).values()
+
+    def check(self, key: str) -> None:
+        """Read a cell and raise a `StoreError` if it is damaged."""
+        self._read(key)
+
+    def _read(self, key: str) -> PackedCell:
         record = self.record(key)
         try:
-            tensors = (self.cells / f"{key}.safetensors").read_bytes()
+            content = (self.cells / f"{key}.safetensors").read_bytes()
         except OSError as error:
             raise StoreError(f"cell {key[:12]} has lost its tensors ({error.strerror}).") from None
-        if sha(tensors) != record["tensors"]:
-            raise StoreError(
-                f"cell {key[:12]} is damaged: its tensors do not have the hash that was recorded."
-            )
+        if sha256_hex(content) != record["tensors"]:
+            raise StoreError(f"cell {key[:12]} is damaged: the hash of its tensors is wrong.")
+        packed = PackedCell(key, sealed(record), content, 0.0)
         try:
-            return Episode(adversary=record["adversary"], seconds=0.0, **_tensors(tensors))
+            if "adversary" in record:
+                packed.episode()
+            else:
+                packed.values()
         except (SafetensorError, TypeError) as error:
             raise StoreError(f"cell {key[:12]} cannot be read: {error}.") from None
+        return packed
 
     def record(self, key: str) -> dict[str, Any]:
         try:
@@ -249,17 +274,8 @@ class Store:
             yield _same(file.fileno(), lock)
 
     def _write(self, path: Path, content: bytes) -> None:
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         with _disk_errors(self.folder):
-            try:
-                with temporary.open("wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                temporary.rename(path)
-                _sync(path.parent)
-            finally:
-                temporary.unlink(missing_ok=True)
+            write_atomic(path, content, sync=True)
 
 
 def identity(run: dict[str, Any]) -> str:
@@ -298,23 +314,10 @@ def _same(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def sealed(record: dict[str, Any]) -> bytes:
     """The record as JSON with a hash of itself: whoever changes it must change that too."""
-    seal = sha(json.dumps(record, sort_keys=True).encode())
+    seal = sha256_hex(json.dumps(record, sort_keys=True).encode())
     return (json.dumps({**record, "seal": seal}, sort_keys=True, indent=1) + "\n").encode()
-
-
-def sha(content: bytes) -> str:
-    """SHA-256, in hexadecimal."""
-    return hashlib.sha256(content).hexdigest()
 
 
 def _tensors(content: bytes) -> dict[str, Tensor]:

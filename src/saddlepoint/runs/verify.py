@@ -1,6 +1,7 @@
-"""Does a run hold what it claims? Every cell is read, and every worst point is put to the target again.
+"""Verification of a stored run.
 
-The target is loaded anew, in a process that has seen nothing of the run, from the specification in run.json: its code is run.
+Every cell is read, every worst point is evaluated again, and the record is derived again from the
+cells. The target is loaded in a new process from the specification in run.json, so its code runs.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saddlepoint.audits.plan import conclude
-from saddlepoint.audits.result import Audit
-from saddlepoint.audits.verdict import DEARER, Check, Verification
+from saddlepoint.audits import Audit, Plan, collect
+from saddlepoint.audits.cells import AttackCell, Measurement, Values
+from saddlepoint.audits.conclude import conclude
+from saddlepoint.audits.verdict import Check, ItemName, Verification
 from saddlepoint.describe import describe
 from saddlepoint.evaluation import Episode
-from saddlepoint.locate import told
+from saddlepoint.locate import describe_error
 from saddlepoint.runs.inspect import answers
-from saddlepoint.runs.rounds import Finished, rounds
-from saddlepoint.runs.spec import RunSpec
+from saddlepoint.runs.spec import RunSpec, migrate_spec
 from saddlepoint.runs.store import Store, StoreError
 from saddlepoint.runs.work import Work, load, torch_threads
 
@@ -36,70 +37,66 @@ __all__ = [
     "cell_check",
     "checks",
     "confirmed",
-    "sound_cells",
+    "undamaged_cells",
     "verify",
 ]
 
-_TIMED = (
-    "seconds",
-    "versions",
-    "verdict",
-    "reasons",
-    "schema",
-    "run",
-)  # of a record: not determined by the cells, or looked at elsewhere
-_MARGIN = 1e-4  # logits of another machine's arithmetic; answers and accuracies must agree exactly
+# Fields of a record that the cells do not determine, or that are checked elsewhere.
+_NOT_DERIVED = ("seconds", "versions", "verdict", "reasons", "schema", "run")
+_MARGIN = 1e-4  # tolerance for logits; predictions and accuracies must agree exactly
 
 
 def verify(folder: Path) -> Verification:
-    """Look at every cell, then score every worst point again in a fresh process, started where the audit was asked for."""
+    """Check every cell and evaluate every worst point again, in a new process.
+
+    The process starts in the folder where the audit was started, for relative paths.
+    """
     store = Store(folder)
     store.run()
-    asked = [
+    started_in = [
         event["folder"]
         for event in store.events()
         if event["event"] == "asked" and Path(event["folder"]).is_dir()
     ]
-    start = (
-        Path(asked[-1]) if asked else Path.cwd()
-    )  # a target or data may have been named by a relative path
+    start = Path(started_in[-1]) if started_in else Path.cwd()
     try:
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
             checks = pool.submit(_verify, folder.resolve(), start).result()
     except BrokenProcessPool:
-        checks = (
-            Check(
-                "process",
-                False,
-                "the process that scored the points died, perhaps for want of memory.",
-            ),
-        )
+        message = "the process that evaluated the points died, perhaps because memory ran out."
+        checks = (Check("process", False, message),)
     return Verification(str(folder), checks)
 
 
 class VerificationError(ValueError):
-    """A kept audit is not what it claims to be."""
+    """A stored audit differs from what its cells and its target show."""
 
 
 def confirmed(audit: Audit) -> Verification:
-    """The checks of a kept audit, all passed; else a `VerificationError` that names every disagreement.
+    """All checks of a stored audit.
 
-    What is held in memory must be what lies in the folder: a record that was changed after loading claims something else.
+    Raises:
+        ValueError: the audit was not stored.
+        VerificationError: a check failed, or the object differs from the stored record.
     """
+    if not audit.folder:
+        raise ValueError(
+            "only a stored audit can be verified: give `out=` to the audit, or load it with "
+            "`Audit.load(folder)`."
+        )
     found = verify(Path(audit.folder))
     wrong = [f"{check.name}: {check.message}" for check in found.checks if not check.passed]
     saved = Audit.load(audit.folder)
     names = ("x", "y", "worst_points", "correct", "answered")
-    moved = [
+    changed = [
         name for name in names if not torch.equal(getattr(saved, name), getattr(audit, name).cpu())
     ]
-    if moved or saved.record() != audit.record():
-        wrong.append(
-            f"record: what is held differs from what {audit.folder} holds{': ' + ', '.join(moved) if moved else ''}."
-        )
+    if changed or saved.record() != audit.record():
+        fields = f": {', '.join(changed)}" if changed else ""
+        wrong.append(f"record: the object differs from the files in {audit.folder}{fields}.")
     if wrong:
         raise VerificationError(
-            "\n".join([f"the audit in {audit.folder} is not what it claims to be:", *wrong])
+            "\n".join([f"the audit in {audit.folder} could not be verified:", *wrong])
         )
     return found
 
@@ -115,18 +112,15 @@ def _verify(folder: Path, start: Path) -> tuple[Check, ...]:
 
 
 def checks(store: Store) -> Iterator[Check]:
-    """One check after the other; those that rest on one that failed are left out."""
+    """All checks in order; checks that depend on a failed one are left out."""
     run = store.run()
-    episodes, damage = sound_cells(store)
+    episodes, damage = undamaged_cells(store)
     yield cell_check(run, episodes, damage)
     try:
         work = _work(run)
-    except (Exception, SystemExit) as error:  # the target's code can raise anything
-        yield Check(
-            "target",
-            False,
-            f"it cannot be loaded again: {error if isinstance(error, ValueError) else told(error)}",
-        )
+    except (Exception, SystemExit) as error:  # code of the target can raise anything
+        reason = error if isinstance(error, ValueError) else describe_error(error)
+        yield Check("target", False, f"it cannot be loaded again: {reason}")
         return
     yield _same_target(run, work)
     try:
@@ -141,191 +135,195 @@ def checks(store: Store) -> Iterator[Check]:
             "audit.json belongs to another request than run.json. Run the audit to its end.",
         )
         return
-    whole = {*work.keys.values(), *run["cells"]} <= episodes.keys()
-    yield from _points(work, audit, episodes if whole else {}, set(run["cells"]))
+    complete = {*work.keys.values(), *run["cells"]} <= episodes.keys()
+    yield from _points(work, audit)
+    if complete and audit.worst_points.shape == work.plan.job.x.shape:
+        yield from _derived(work, audit, episodes, set(run["cells"]))
 
 
-def cell_check(run: dict[str, Any], sound: Mapping[str, Episode], damage: Sequence[str]) -> Check:
-    """Is every cell of the run there, and sound?"""
-    missing = [key for key in run["cells"] if key not in sound]
-    told_damage = f": {' '.join(damage[:5])}" if damage else "."
-    return Check(
-        "cells", not (damage or missing),
-        f"{len(sound)} cells have the hash and the seal they should have"
-        + (f", {len(damage)} have not{told_damage}" if damage else "")
-        + (f" {len(missing)} of {len(run['cells'])} cells of this run are missing or damaged." if missing else "."),
-    )  # fmt: skip
+def cell_check(run: dict[str, Any], found: Mapping[str, Episode], damage: Sequence[str]) -> Check:
+    """Whether every cell of the run exists and is undamaged."""
+    missing = [key for key in run["cells"] if key not in found]
+    message = f"{len(found)} cells have the recorded hash and seal"
+    if damage:
+        message += f", {len(damage)} do not: {' '.join(damage[:5])}"
+    else:
+        message += "."
+    if missing:
+        message += f" {len(missing)} of {len(run['cells'])} cells are missing or damaged."
+    return Check("cells", not (damage or missing), message)
 
 
 def _work(run: dict[str, Any]) -> Work:
     if run["spec"] is None:
         raise ValueError(
-            "the audit was of a model in memory, which no specification leads to. Give it a factory and audit 'file.py:factory'."
+            "the audit was of a model in memory, which cannot be loaded again. "
+            "Write a factory and audit 'file.py:factory'."
         )
-    return load(RunSpec.model_validate_json(json.dumps(run["spec"])))
+    return load(RunSpec.model_validate_json(json.dumps(migrate_spec(run["spec"]))))
 
 
 def _same_target(run: dict[str, Any], work: Work) -> Check:
-    if work.target != run["target"]["sha256"]:
-        expected = run["target"]["sha256"][:16]
-        found = work.target[:16]
-        message = f"{run['target']['name']} is not the model that was audited: expected hash {expected}…, found {found}…."
-        return Check("target", False, message)
-    if json.loads(json.dumps(describe(work.plan.job.threat))) != run["threat"]:
+    name = run["target"]["name"]
+    expected = run["target"]["sha256"]
+    if work.target != expected:
         return Check(
             "target",
             False,
-            "the threat in run.json is not the one that its specification describes.",
+            f"{name} is not the model that was audited: expected hash {expected[:16]}…, "
+            f"found {work.target[:16]}….",
+        )
+    if json.loads(json.dumps(describe(work.plan.job.threat))) != run["threat"]:
+        return Check(
+            "target", False, "the threat model in run.json differs from that of its specification."
         )
     if not set(work.keys.values()) <= set(run["cells"]):
         return Check(
             "target",
             False,
-            "data, threat, attacks or seed are not those that were audited: the cells have other names.",
+            "data, threat model, attacks or seed differ from the audited ones: "
+            "the cells have other keys.",
         )
     return Check(
         "target",
         True,
-        f"{run['target']['name']} is the model that was audited, and data, threat, attacks and seed agree.",
+        f"{name} is the model that was audited, and data, threat model, attacks and seed agree.",
     )
 
 
-def _points(
-    work: Work, audit: Audit, episodes: Mapping[str, Episode], named: set[str]
-) -> Iterator[Check]:
-    """What the record says of each example, against the data, the cells and the target's own answers."""
+def _points(work: Work, audit: Audit) -> Iterator[Check]:
+    """The images, labels and worst points of the record, against the data and the target."""
     job = work.plan.job
     if audit.x.shape != job.x.shape or audit.worst_points.shape != job.x.shape:
-        yield Check(
-            "images",
-            False,
-            f"the record holds {list(audit.x.shape)} images, the data {list(job.x.shape)}.",
-        )
+        shapes = f"{list(audit.x.shape)} images, the data {list(job.x.shape)}"
+        yield Check("images", False, f"the record holds {shapes}.")
         return
-    x = job.x
-    y = job.y
     points = audit.worst_points.to(job.x)
-    yield _rows(
-        "images",
-        ~(audit.x.to(x) == x).flatten(1).all(1),
-        "are those of the data",
-        "differ from the data",
-    )
-    yield _rows("labels", audit.y.to(y) != y, "are those of the data", "differ from the data")
-    outside = ~(points.isfinite().flatten(1).all(1) & job.threat.space.contains(points, x))
-    yield _rows(
-        "inside",
-        outside,
-        f"lie within {job.threat.space}",
-        f"lie outside {job.threat.space}",
-        "worst points",
-    )
-    if not outside.any():
+    different = ~(audit.x.to(job.x) == job.x).flatten(1).all(1)
+    yield _rows("images", different, "equal the data", "differ from the data")
+    yield _rows("labels", audit.y.to(job.y) != job.y, "equal the data", "differ from the data")
+    inside = points.isfinite().flatten(1).all(1) & job.threat.space.contains(points, job.x)
+    space = job.threat.space
+    yield _rows("inside", ~inside, f"lie within {space}", f"lie outside {space}", "worst points")
+    if inside.all():
         yield from _scores(work, audit, points)
-    if not episodes:
-        return
 
-    def finish(wanted: Work) -> Finished:
-        if not set(wanted.keys.values()) <= episodes.keys():
-            raise VerificationError(
-                "what the cells show calls for other remedies than those that were tried."
-            )
-        return episodes.__getitem__
 
+class _StoredAttacks:
+    """Attack cells from the store; measurements are computed again."""
+
+    def __init__(self, work: Work, episodes: Mapping[str, Episode]) -> None:
+        self.work = work
+        self._episodes = episodes
+
+    def attacks(self, plan: Plan, cells: Sequence[AttackCell]) -> Sequence[Episode]:
+        """The stored results of attack cells."""
+        if len(plan.choices) > len(self.work.plan.choices):
+            self.work = self.work.for_plan(plan)
+        keys = [self.work.keys[cell] for cell in cells]
+        if not set(keys) <= self._episodes.keys():
+            raise VerificationError("the cells lead to other remedies than those that were run.")
+        return [self._episodes[key] for key in keys]
+
+    def measurements(self, plan: Plan, cells: Sequence[Measurement]) -> Sequence[Values]:
+        """The results of measurements."""
+        return [cell.compute(plan.job) for cell in cells]
+
+
+def _derived(
+    work: Work, audit: Audit, episodes: Mapping[str, Episode], named: set[str]
+) -> Iterator[Check]:
+    """The record that follows from the cells, against the stored one."""
+    execution = _StoredAttacks(work, episodes)
     try:
-        played = rounds(work, finish)
+        with torch_threads(work.threads):
+            derived = conclude(collect(work.plan, execution), audit.seconds)
     except VerificationError as error:
         yield Check("remedies", False, str(error))
         return
-    if set(played.work.keys.values()) != named:
+    if set(execution.work.keys.values()) != named:
         yield Check(
             "remedies",
             False,
-            "run.json names cells that neither its specification nor what was found asks for.",
+            "run.json names cells that neither its specification nor the symptoms call for.",
         )
         return
-    with torch_threads(work.threads):
-        derived = conclude(played.work.plan, played.evidence, audit.seconds)
+    points = audit.worst_points.to(derived.worst_points)
     moved = ~(derived.worst_points == points).flatten(1).all(1)
-    yield _rows(
-        "points",
-        moved,
-        "are those of the cells",
-        "are not those that the cells hold",
-        "worst points",
-    )
+    yield _rows("points", moved, "equal the cells", "differ from the cells", "worst points")
     yield _same_record(audit, derived)
 
 
 def _scores(work: Work, audit: Audit, points: Tensor) -> Iterator[Check]:
-    """Every worst point answered again."""
+    """Every worst point, evaluated again."""
     job = work.plan.job
     with torch_threads(work.threads):
-        judged = Episode.joined([job.judge(points, rows) for rows in job.groups])
-    correct = judged.correct[0].cpu()
-    answered = judged.answered[0].cpu()
-    yield _rows("answers", (correct != audit.correct) | (answered != audit.answered), "are answered as recorded",
-                "are answered otherwise than recorded", "worst points")  # fmt: skip
-    margin = judged.margin[0].cpu()
-    size = judged.size.cpu()
-    apart = ~torch.isclose(
-        margin, audit.examples.margin, rtol=_MARGIN, atol=_MARGIN, equal_nan=True
+        checked = Episode.joined([job.recheck(points, rows) for rows in job.groups])
+    correct = checked.correct[0].cpu()
+    predicted = checked.answered[0].cpu()
+    yield _rows(
+        "answers",
+        (correct != audit.correct) | (predicted != audit.answered),
+        "have the recorded prediction",
+        "have another prediction than recorded",
+        "worst points",
     )
-    apart |= ~torch.isclose(size, audit.examples.size, rtol=_MARGIN, atol=1e-7)
+    margin = checked.margin[0].cpu()
+    recorded = audit.examples
+    same = torch.isclose(margin, recorded.margin, rtol=_MARGIN, atol=_MARGIN, equal_nan=True)
+    same &= torch.isclose(checked.size.cpu(), recorded.size, rtol=_MARGIN, atol=1e-7)
     yield _rows(
         "margins",
-        apart,
-        "have the margin and size that was recorded",
+        ~same,
+        "have the recorded margin and size",
         "have another margin or size",
         "worst points",
     )
-    found = float(correct.mean())
-    same = found == audit.robust_accuracy
-    yield Check(
-        "accuracy", same,
-        f"{100 * found:.2f} % of {len(correct)} worst points are answered rightly, "
-        + ("as recorded." if same else f"but {100 * audit.robust_accuracy:.2f} % are recorded."),
-    )  # fmt: skip
+    accuracy = float(correct.mean())
+    message = f"{100 * accuracy:.2f} % of {len(correct)} worst points are classified correctly, "
+    equal = accuracy == audit.robust_accuracy
+    message += "as recorded." if equal else f"but {100 * audit.robust_accuracy:.2f} % are recorded."
+    yield Check("accuracy", equal, message)
 
 
 def _same_record(audit: Audit, derived: Audit) -> Check:
-    """audit.json follows from the cells, all but times and versions."""
-    claimed = _untimed(audit.record())
-    due = _untimed(derived.record())
-    differ = [name for name in due if claimed.get(name) != due[name]]
+    """Whether audit.json follows from the cells, except times and versions."""
+    claimed = _comparable(audit.record())
+    expected = _comparable(derived.record())
+    differ = [name for name in expected if claimed.get(name) != expected[name]]
     if differ:
-        return Check(
-            "record", False, f"audit.json says otherwise than the cells: {', '.join(differ)}."
-        )
-    return Check("record", True, "audit.json is what the cells lead to.")
+        return Check("record", False, f"audit.json differs from the cells in: {', '.join(differ)}.")
+    return Check("record", True, "audit.json follows from the cells.")
 
 
-def _untimed(record: dict[str, Any]) -> dict[str, Any]:
+def _comparable(record: dict[str, Any]) -> dict[str, Any]:
+    """The record without times and without texts that quote measured noise."""
+    record = json.loads(json.dumps(record))
     rows = [
         {name: value for name, value in row.items() if name != "seconds"} for row in record["rows"]
     ]
-    symptoms = [
-        (symptom["name"], symptom["level"]) for symptom in record["symptoms"]
-    ]  # the words may tell of measured noise
-    # Words and clocks tell of this machine; what an answer costs is known to the clock alone.
+    symptoms = [(symptom["name"], symptom["level"]) for symptom in record["symptoms"]]
+    # The cost of a prediction is measured in seconds.
     items = [
-        (item["name"], item["state"]) for item in record["checklist"] if item["name"] != DEARER
+        (item["name"], item["state"])
+        for item in record["checklist"]
+        if item["name"] != ItemName.COST
     ]
     compared = {**record["compared"], "cost": None}
-    kept = {name: value for name, value in record.items() if name not in _TIMED}
+    kept = {name: value for name, value in record.items() if name not in _NOT_DERIVED}
     return {**kept, "rows": rows, "symptoms": symptoms, "checklist": items, "compared": compared}
 
 
-def sound_cells(store: Store) -> tuple[dict[str, Episode], list[str]]:
-    """All sound cells, and what is wrong with the others."""
-    sound = {}
+def undamaged_cells(store: Store) -> tuple[dict[str, Episode], list[str]]:
+    """All undamaged attack cells, and what is wrong with the others."""
+    found = {}
     damage = []
     for key in store.keys():  # noqa: SIM118
         try:
-            sound[key] = store.get(key)
+            found[key] = store.get(key)
         except StoreError as error:
             damage.append(str(error))
-    return sound, damage
+    return found, damage
 
 
 def _rows(name: str, wrong: Tensor, good: str, bad: str, what: str = "") -> Check:
@@ -333,8 +331,6 @@ def _rows(name: str, wrong: Tensor, good: str, bad: str, what: str = "") -> Chec
     if not wrong.any():
         return Check(name, True, f"{len(wrong)} {what} {good}.")
     first = ", ".join(str(row) for row in wrong.nonzero().flatten()[:5].tolist())
-    return Check(
-        name,
-        False,
-        f"{int(wrong.sum())} of {len(wrong)} {what} {bad}: examples {first}{', …' if wrong.sum() > 5 else ''}.",
-    )
+    more = ", …" if wrong.sum() > 5 else ""
+    message = f"{int(wrong.sum())} of {len(wrong)} {what} {bad}: examples {first}{more}."
+    return Check(name, False, message)

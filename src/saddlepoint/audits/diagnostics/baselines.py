@@ -1,56 +1,61 @@
-"""What a robust accuracy is held against: a claim, the usual attacks, the static net inside, what can be proven."""
+"""What robust accuracy is compared with."""
 
 from __future__ import annotations
 
-import torch
-
-from saddlepoint.attacks.losses import fooled
-from saddlepoint.audits.diagnostics.bounds import prove
-from saddlepoint.audits.diagnostics.trials import Trials
-from saddlepoint.audits.planning.properties import ANTICIPATING, APPROXIMATE, AVERAGING, Sent
+from saddlepoint.audits.diagnostics.bounds import certificate_method
+from saddlepoint.audits.evidence import AttackRun, Evidence
 from saddlepoint.audits.statistics import mcnemar
 from saddlepoint.audits.verdict import CertifiedBound, Comparisons, StaticNet
 
 
-def compare(trials: Trials, claim: float | None) -> Comparisons:
-    return Comparisons(claim, _standard(trials), _static(trials), trials.cost, _proven(trials))
+def comparisons(evidence: Evidence) -> Comparisons:
+    """The claim, a standard evaluation, the static net, the cost and a certified bound."""
+    return Comparisons(
+        evidence.plan.claim,
+        _standard(evidence),
+        _static(evidence),
+        evidence.diagnoses.cost,
+        _certified(evidence),
+    )
 
 
-def _proven(trials: Trials) -> CertifiedBound | None:
-    """Over all images, a batch at a time."""
-    job = trials.job
-    share = 0.0
-    found = None
-    for x, y in zip(
-        torch.split(job.x, trials.at_once), torch.split(job.y, trials.at_once), strict=True
-    ):
-        found = prove(job.defense, x, y, job.threat.space)
-        if found is None:
-            return None
-        share += found.accuracy * len(x) / len(job.x)
-    return None if found is None else CertifiedBound(share, found.method)
-
-
-def _standard(trials: Trials) -> float | None:
-    """What plain gradients and queries leave, as any attack on any net uses them; None where no such attack was sent."""
-    usual = [one for one in trials.sent if one.black_box or _plain(one)]
-    return float(trials.left(usual).mean()) if any(one.white_box for one in usual) else None
-
-
-def _plain(sent: Sent) -> bool:
-    special = sent.ruled or sent.responds or sent.kinds & (ANTICIPATING | APPROXIMATE | AVERAGING)
-    return sent.white_box and not special and sent.aims <= {"last"}
-
-
-def _static(trials: Trials) -> StaticNet | None:
-    if trials.static is None or trials.static_left is None:
+def _certified(e: Evidence) -> CertifiedBound | None:
+    method = certificate_method(e.defense, e.plan.job.x.dtype)
+    if e.diagnoses.certified is None or method is None:
         return None
-    with torch.no_grad():
-        rows = torch.split(
-            torch.arange(len(trials.job.x), device=trials.job.x.device), trials.at_once
-        )
-        parts = [fooled(trials.static(trials.job.x[some]), trials.job.y[some]) for some in rows]
-    found = mcnemar(trials.judged, trials.static_left)
-    clean = 1 - float(torch.cat(parts).double().mean())
-    robust = float(trials.static_left.mean())
-    return StaticNet(clean, robust, found.only_first, found.only_second, found.p)
+    return CertifiedBound(float(e.diagnoses.certified.double().mean()), method)
+
+
+def _standard(e: Evidence) -> float | None:
+    """Accuracy under attacks that work on any net; None if there was no such gradient attack."""
+    usual = [run for run in e.runs if run.properties.black_box or _plain(run)]
+    if not any(run.properties.white_box for run in usual):
+        return None
+    return float(e.remaining(usual).mean())
+
+
+def _plain(run: AttackRun) -> bool:
+    has = run.properties
+    special = (
+        has.custom_rules
+        or has.through_adaptation
+        or has.anticipates_adaptation
+        or has.approximate_backward
+        or has.handles_randomness
+        or has.other_views
+    )
+    return has.white_box and not special
+
+
+def _static(e: Evidence) -> StaticNet | None:
+    static = e.diagnoses.static
+    if e.static is None or static is None:
+        return None
+    test = mcnemar(e.robust, static.robust)
+    return StaticNet(
+        float(static.clean.mean()),
+        float(static.robust.mean()),
+        test.only_first,
+        test.only_second,
+        test.p,
+    )

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from saddlepoint.attacks.spaces import Ball
-from saddlepoint.audits.verdict import CertifiedBound
+from saddlepoint.audits.cells import Job, Measurement, Values
 from saddlepoint.defenses import Context, Defense, Plain
 from saddlepoint.rng import Keys
-from saddlepoint.solvers import EquilibriumModel
-from saddlepoint.zoo.nets.monotone import MonotoneNet
-from saddlepoint.zoo.nets.normalize import Normalize
 
 _SLACK = 1e-5  # of the largest logit
 _MONOTONE = (
@@ -32,7 +30,7 @@ _MONOTONE = (
     nn.Dropout,
     nn.Dropout2d,
 )
-_AFFINE = (nn.Linear, nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d, Normalize)
+_AFFINE = (nn.Linear, nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d)
 
 
 class Box(NamedTuple):
@@ -90,63 +88,80 @@ def lipschitz_margins(net: nn.Sequential, x: Tensor, y: Tensor, space: Ball) -> 
         return _steepest(net(x), y, _linear(head), steep * _euclidean(space, x))
 
 
-def monotone_margins(net: MonotoneNet, logits: Tensor, x: Tensor, y: Tensor, space: Ball) -> Tensor:
-    """[N] the same for z = relu(W z + U x + u) with I - W strongly monotone with constant m: the equilibrium has L = ||U|| / m.
+@runtime_checkable
+class CertifiedDefense(Protocol):
+    """A defense that can bound its own margins, such as a monotone equilibrium model."""
 
-    Pabbaraju et al. 2021. `logits` [N, C] are those of the equilibrium at x; the bound is that of the exact one.
-    """
-    with torch.no_grad():
-        std = (
-            net.normalize.std.expand(x.shape[1:]).flatten()
-            if x.ndim > 2
-            else net.normalize.std.flatten()
-        )
-        steep = (
-            float(torch.linalg.matrix_norm(net.inputs.weight / std, 2)) / net.m
-        )  # in pixels: inputs are divided by std
-        return _steepest(logits, y, net.outputs, steep * _euclidean(space, x))
+    @property
+    def certificate(self) -> str: ...  # the method, as shown beside the bound
+
+    def certified_margins(self, logits: Tensor, x: Tensor, y: Tensor, space: Ball) -> Tensor:
+        """[N] lower bounds of the margin over the set, given the logits [N, C] at x."""
 
 
-def prove(defense: Defense, x: Tensor, y: Tensor, space: Ball) -> CertifiedBound | None:
-    """The share of images whose answer no point of the set changes, where there is a way to prove it; else None."""
+@runtime_checkable
+class ChannelAffine(Protocol):
+    """A layer that scales and shifts each channel, such as input normalization."""
+
+    def channel_scales(self) -> Tensor:
+        """[channels] the scale of each channel."""
+
+
+def certificate_method(defense: Defense, dtype: torch.dtype) -> str | None:
+    """How predictions of this defense can be certified; None if they cannot."""
     net = getattr(defense, "net", None)
-    alone = not defense.random and not defense.coupled
-    if (
-        type(defense) is Plain
-        and alone
-        and isinstance(net, nn.Sequential)
-        and supported(net)
-        and torch.finfo(x.dtype).bits >= 32
-    ):
+    deterministic = not defense.random and not defense.coupled
+    plain = type(defense) is Plain and deterministic and torch.finfo(dtype).bits >= 32
+    if plain and isinstance(net, nn.Sequential) and supported(net):
+        return "interval and Lipschitz bounds, layer by layer"
+    return defense.certificate if isinstance(defense, CertifiedDefense) else None
+
+
+def certified(defense: Defense, x: Tensor, y: Tensor, space: Ball) -> Tensor:
+    """[N] bool: no point of the set changes the prediction, which is correct.
+
+    Only for a defense with a `certificate_method`.
+    """
+    if isinstance(defense, CertifiedDefense):
+        keys = Keys.of(0, torch.arange(len(x), device=x.device))
+        with torch.no_grad():
+            logits = defense.respond(x, Context(keys, keep=defense.reads))
+        least = defense.certified_margins(logits, x, y, space)
+    else:
+        net = getattr(defense, "net", None)
+        assert isinstance(net, nn.Sequential), "see certificate_method"
         with torch.no_grad():
             logits = net(x)
-        best = torch.maximum(
-            interval_margins(net, x, y, space), lipschitz_margins(net, x, y, space)
-        )
-        return _proven(best, logits, "interval and Lipschitz bounds, layer by layer")
-    if isinstance(defense, EquilibriumModel) and isinstance(net, MonotoneNet):
-        with torch.no_grad():
-            logits = defense.respond(
-                x, Context(Keys.of(0, torch.arange(len(x), device=x.device)), keep=defense.reads)
-            )
-        told = "the Lipschitz bound of a monotone equilibrium, if the solver reaches it"
-        return _proven(monotone_margins(net, logits, x, y, space), logits, told)
-    return None
+        interval = interval_margins(net, x, y, space)
+        least = torch.maximum(interval, lipschitz_margins(net, x, y, space))
+    slack = _SLACK * logits.abs().amax(1).clamp(min=1.0)
+    return least > slack
+
+
+@dataclass(frozen=True)
+class Certify(Measurement):
+    """Images whose correct prediction no point of the set changes."""
+
+    rows: Tensor
+    at_once: int
+
+    @property
+    def name(self) -> str:
+        return "certified bounds"
+
+    def compute(self, job: Job) -> Values:
+        parts = [
+            certified(job.defense, job.x[rows], job.y[rows], job.threat.space)
+            for rows in torch.split(self.rows, self.at_once)
+        ]
+        return {"certified": torch.cat(parts).cpu()}
 
 
 def supported(net: nn.Sequential) -> bool:
     """Is every layer one whose bounds are known, the last one linear?"""
     layers = _layers(net)
-    known = all(
-        type(layer) in _MONOTONE + _AFFINE and not layer.training and _plain(layer)
-        for layer in layers
-    )
+    known = all(_known(layer) and not layer.training and _plain(layer) for layer in layers)
     return known and bool(layers) and isinstance(layers[-1], nn.Linear)
-
-
-def _proven(least: Tensor, logits: Tensor, method: str) -> CertifiedBound:
-    slack = _SLACK * logits.abs().amax(1).clamp(min=1.0)
-    return CertifiedBound(float((least > slack).double().mean()), method)
 
 
 def _steepest(z: Tensor, y: Tensor, head: nn.Linear, reach: float) -> Tensor:
@@ -187,10 +202,9 @@ def _plain(layer: nn.Module) -> bool:
 def _through(layer: nn.Module, box: Box) -> Box:
     if isinstance(layer, _MONOTONE):
         return Box(layer(box.low), layer(box.high))
-    if not isinstance(layer, _AFFINE):
-        raise TypeError(
-            f"there is no interval bound for {type(layer).__name__}; known are {_known()}."
-        )
+    if not isinstance(layer, (*_AFFINE, ChannelAffine)):
+        names = ", ".join(kind.__name__ for kind in _MONOTONE + _AFFINE)
+        raise TypeError(f"no interval bound for {type(layer).__name__}; known layers: {names}.")
     center = layer((box.low + box.high) / 2)
     half = _absolute(layer, (box.high - box.low) / 2)
     return Box(center - half, center + half)
@@ -208,8 +222,8 @@ def _absolute(layer: nn.Module, half: Tensor) -> Tensor:
 
 def _scales(layer: nn.Module) -> Tensor:
     """[channels] of a layer that scales each of them."""
-    if isinstance(layer, Normalize):
-        return 1 / layer.std.flatten()
+    if isinstance(layer, ChannelAffine):
+        return layer.channel_scales()
     assert isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d), "the last of the affine layers"
     assert layer.running_var is not None, "without them it is not supported"
     scale = (layer.running_var + layer.eps).rsqrt()
@@ -265,5 +279,5 @@ def _euclidean(space: Ball, x: Tensor) -> float:
     return float(space.radius * x[0].numel() ** max(0.5 - 1 / space.p, 0.0))
 
 
-def _known() -> str:
-    return ", ".join(kind.__name__ for kind in _MONOTONE + _AFFINE)
+def _known(layer: nn.Module) -> bool:
+    return type(layer) in _MONOTONE + _AFFINE or isinstance(layer, ChannelAffine)

@@ -1,7 +1,4 @@
-"""The checklist of an evaluation, executed: the six steps of Croce et al. 2022 (Sec. 4) and the signs of Carlini et al. 2019.
-
-An item passes, fails, was not run, or does not apply; which is told by what was sent and by small trials, and the evidence is kept.
-"""
+"""The checklist of an evaluation: `verdict.ItemName` lists all items and where they are from."""
 
 from __future__ import annotations
 
@@ -9,329 +6,350 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from saddlepoint.audits.diagnostics.trials import Trials
-from saddlepoint.audits.planning.properties import ANTICIPATING, APPROXIMATE, AVERAGING, Sent
+from saddlepoint.audits.evidence import AttackRun, Evidence
 from saddlepoint.audits.statistics import mcnemar
-from saddlepoint.audits.verdict import DEARER, WEAKER, Item, State
+from saddlepoint.audits.verdict import Item, ItemName, State
 
-_SHARE = 0.1  # of the images: more are not a few odd ones
-_TELLING = 5  # images on which the static net falls: had the defense held all of them, McNemar's p would be 1 / 32
-_NOISE = 0.1  # cosine below which two averaged gradients have nothing in common
-
-TRANSFER = "transfer from the static net"
-BLACK_BOX = "black-box attacks"
-WHITE_BOX = "white-box attacks on the full defense"
-BACKWARD = "approximate backward passes"
-RANDOMNESS = "randomness averaged or fixed"
-ADAPTIVE = "adaptive attacks are the stronger ones"
-SINGLE = "many steps beat one"
-CONVERGED = "more steps and restarts change nothing"
-UNBOUNDED = "an unbounded attack succeeds"
-MASKED = "black-box attacks find nothing more"
-CLEAN = "no attack raises the accuracy"
+_SHARE = 0.1  # of the images: more is not a few outliers
+_ENOUGH_BROKEN = 5  # images: with all of them held by the defense, McNemar's p would be 1 / 32
+_NOISE = 0.1  # cosine below which two averaged gradients are unrelated
 
 
-def checklist(trials: Trials) -> tuple[Item, ...]:
-    """All items, in the order in which an evaluation takes the steps."""
-    return tuple(item(trials) for item in ITEMS)
+def checklist(evidence: Evidence) -> tuple[Item, ...]:
+    """All items, in the order of the steps of an evaluation."""
+    return tuple(check(evidence) for check in CHECKS)
 
 
-def transfer(t: Trials) -> Item:
-    """Step 1: points of highest loss from the static net; a clean copy in place of a failure would flatter the defense."""
-    if t.static is None:
-        return Item(TRANSFER, "does not apply", "there is no static net inside.")
-    sent = [one for one in t.sent if one.from_static(t.job.defense)]
-    if not sent:
+def _transfer(e: Evidence) -> Item:
+    if e.static is None:
+        return Item(ItemName.TRANSFER, State.NOT_APPLICABLE, "there is no static net inside.")
+    runs = [run for run in e.runs if run.transfers_from(e.defense.static)]
+    if not runs:
         return Item(
-            TRANSFER,
-            "not run",
-            "no attack on the static net was handed over. Send Transfer(adversary, Plain(net)).",
+            ItemName.TRANSFER,
+            State.NOT_RUN,
+            "no points were transferred from the static net. Run Transfer(adversary, Plain(net)).",
         )
-    copied = sum(t.rows[one.index - 1].copies for one in sent)
-    if copied or any(one.copies for one in sent):
-        told = f"{_names(sent)} handed over {copied} clean images: where it failed, the points of highest loss are due."
-        return Item(TRANSFER, "fail", told)
-    return Item(TRANSFER, "pass", f"points of highest loss were handed over; {_leave(t, sent)}.")
-
-
-def black_box(t: Trials) -> Item:
-    """Step 2: on the defense and on its static net alike; the defense should be the one that withstands them."""
-    sent = [one for one in t.sent if one.black_box]
-    if not sent:
+    copied = sum(e.row(run).copies for run in runs)
+    if copied or any(run.properties.clean_fallback for run in runs):
         return Item(
-            BLACK_BOX,
-            "not run",
-            "no attack without gradients was sent. Take a larger budget, or send Square or RayS.",
+            ItemName.TRANSFER,
+            State.FAIL,
+            f"{_names(runs)} transferred {copied} clean images. Where an attack fails, its points "
+            "of highest loss must be transferred.",
         )
-    if t.queried is None:
-        return Item(BLACK_BOX, "pass", f"{_leave(t, sent)}.")
-    ours, bare = t.queried
-    told = f"on {len(ours)} images {_names(sent)}: the defense holds {_percent(ours)}, its static net {_percent(bare)}"
-    weaker = mcnemar(ours, bare)
-    if weaker.second_better:
-        return Item(
-            BLACK_BOX,
-            "fail",
-            f"{told}: without the defense the net withstands them better (p = {weaker.p:.2g}{_as_if(t)}).",
-        )
-    return Item(BLACK_BOX, "pass", f"{told}.")
-
-
-def white_box(t: Trials) -> Item:
-    """Step 3: gradients of the whole defense, and not zeros."""
-    if not t.open:
-        return Item(
-            WHITE_BOX, "does not apply", f"the threat grants {t.job.threat.access} access only."
-        )
-    sent = [one for one in t.sent if one.white_box]
-    if not sent:
-        reason = (
-            "the target has no gradients to give"
-            if not t.graded
-            else "no attack with gradients was sent"
-        )
-        return Item(WHITE_BOX, "not run", f"{reason}, though the threat grants them.")
-    told = _leave(t, sent)
-    if t.seen is not None and (blind := _share_of_blind(t)) > _SHARE:
-        which = t.strongest[0].name if t.strongest else ""
-        return Item(
-            WHITE_BOX,
-            "fail",
-            f"{told}, but the gradients of the strongest, {which}, are zero on {100 * blind:.0f} % of images.",
-        )
-    return Item(WHITE_BOX, "pass", f"{told}.")
-
-
-def backward(t: Trials) -> Item:
-    """Step 4: where gradients fail, other backward passes; they must find at least what attacks without gradients find."""
-    if not t.open or t.opaque:
-        return Item(
-            BACKWARD,
-            "does not apply",
-            "there is no backward pass to replace." if t.open else "gradients are not granted.",
-        )
-    if t.failing <= _SHARE:
-        return Item(
-            BACKWARD,
-            "does not apply",
-            f"plain gradients fail on {100 * t.failing:.0f} % of the images.",
-        )
-    fails = f"plain gradients fail on {100 * t.failing:.0f} % of the images"
-    sent = [one for one in t.sent if one.kinds & APPROXIMATE]
-    if not sent:
-        return Item(
-            BACKWARD,
-            "not run",
-            f"{fails}, and no backward pass was replaced. Give the site that kills them a rule: BPDA().",
-        )
-    blind = [one for one in t.sent if one.black_box]
-    left = t.left(sent)
-    if blind and _less(t.left(blind), left):
-        told = f"{fails}; {_leave(t, sent)}, but {_names(blind)} {_percent(t.left(blind))}: try other rules."
-        return Item(BACKWARD, "fail", told)
-    return Item(BACKWARD, "pass", f"{fails}; {_leave(t, sent)}.")
-
-
-def keys(t: Trials) -> Item:
-    """Step 5: average gradients over coins, or fix them; an average over too few points nowhere."""
-    if not t.job.defense.random or not t.open:
-        return Item(
-            RANDOMNESS,
-            "does not apply",
-            "the defense tosses no coins." if t.open else "gradients are not granted.",
-        )
-    sent = [one for one in t.sent if one.white_box and one.kinds & AVERAGING]
-    if not sent and t.job.threat.randomness != "fixed":
-        return Item(
-            RANDOMNESS,
-            "not run",
-            "the defense tosses coins, and no attack averages over them or fixes them. Use EoT.",
-        )
-    if t.agreement is not None and t.agreement < _NOISE:
-        told = f"two of its gradients at the same image have a cosine of {t.agreement:.2f}: they are noise. Average over more draws."
-        return Item(RANDOMNESS, "fail", told)
-    told = (
-        f"two gradients at the same image have a cosine of {t.agreement:.2f}"
-        if t.agreement is not None
-        else "the coins are fixed"
+    return Item(
+        ItemName.TRANSFER,
+        State.PASS,
+        f"points of highest loss were transferred; {_leave(e, runs)}.",
     )
-    return Item(RANDOMNESS, "pass", f"{told}.")
 
 
-def adaptive(t: Trials) -> Item:
-    """Step 6: attacks made for the defense must do better than attacks made for a static net."""
-    fails = t.failing > _SHARE
-    made = [one for one in t.sent if one.adaptive(t.job.defense, gradients_fail=fails)]
-    other = [one for one in t.sent if not one.black_box and one not in made]
-    if t.static is None and t.job.defense.memory == "none" and not other:
+def _black_box(e: Evidence) -> Item:
+    runs = e.black_box
+    if not runs:
         return Item(
-            ADAPTIVE,
-            "does not apply",
-            "every attack that was sent looks at the whole of the target.",
+            ItemName.BLACK_BOX,
+            State.NOT_RUN,
+            "no attack without gradients was run. Use a larger budget, or run Square or RayS.",
         )
-    if not made:
+    compared = e.diagnoses.static_queries
+    if compared is None:
+        return Item(ItemName.BLACK_BOX, State.PASS, f"{_leave(e, runs)}.")
+    message = (
+        f"on {len(compared.first)} images under {_names(runs)}: defense "
+        f"{_percent(compared.first)}, static net {_percent(compared.second)}"
+    )
+    test = mcnemar(compared.first, compared.second)
+    if test.second_better:
         return Item(
-            ADAPTIVE,
-            "not run",
-            f"no attack was made for what the defense does at test time{_how(t, fails)}.",
+            ItemName.BLACK_BOX,
+            State.FAIL,
+            f"{message}: the static net is more robust without the defense "
+            f"(p = {test.p:.2g}{_as_if_independent(e)}).",
+        )
+    return Item(ItemName.BLACK_BOX, State.PASS, f"{message}.")
+
+
+def _white_box(e: Evidence) -> Item:
+    if not e.gradients_granted:
+        access = e.plan.job.threat.access
+        return Item(
+            ItemName.WHITE_BOX,
+            State.NOT_APPLICABLE,
+            f"the threat model grants {access} access only.",
+        )
+    runs = e.white_box
+    if not runs:
+        reason = "no attack with gradients was run"
+        if not e.gradients_available:
+            reason = "the target has no gradients"
+        return Item(
+            ItemName.WHITE_BOX, State.NOT_RUN, f"{reason}, though the threat model grants them."
+        )
+    message = _leave(e, runs)
+    zero = _zero_gradient_share(e)
+    if zero > _SHARE:
+        return Item(
+            ItemName.WHITE_BOX,
+            State.FAIL,
+            f"{message}, but the gradients of the strongest attack, {e.strongest_name}, are zero "
+            f"on {100 * zero:.0f} % of images.",
+        )
+    return Item(ItemName.WHITE_BOX, State.PASS, f"{message}.")
+
+
+def _backward(e: Evidence) -> Item:
+    if not e.gradients_granted:
+        return Item(ItemName.BACKWARD, State.NOT_APPLICABLE, "gradients are not granted.")
+    if e.callable_target:
+        return Item(
+            ItemName.BACKWARD, State.NOT_APPLICABLE, "there is no backward pass to replace."
+        )
+    share = e.diagnoses.gradient_failure
+    message = f"plain gradients fail on {100 * share:.0f} % of images"
+    if share <= _SHARE:
+        return Item(ItemName.BACKWARD, State.NOT_APPLICABLE, f"{message}.")
+    runs = [run for run in e.runs if run.properties.approximate_backward]
+    if not runs:
+        return Item(
+            ItemName.BACKWARD,
+            State.NOT_RUN,
+            f"{message}, and no backward pass was replaced. Set a rule at the site where the "
+            "gradient is lost: BPDA().",
+        )
+    if e.black_box and significantly_lower(e.remaining(e.black_box), e.remaining(runs)):
+        return Item(
+            ItemName.BACKWARD,
+            State.FAIL,
+            f"{message}; {_leave(e, runs)}, but {_leave(e, e.black_box)}: try other rules.",
+        )
+    return Item(ItemName.BACKWARD, State.PASS, f"{message}; {_leave(e, runs)}.")
+
+
+def _randomness(e: Evidence) -> Item:
+    if not e.gradients_granted:
+        return Item(ItemName.RANDOMNESS, State.NOT_APPLICABLE, "gradients are not granted.")
+    if not e.defense.random:
+        return Item(ItemName.RANDOMNESS, State.NOT_APPLICABLE, "the defense is deterministic.")
+    runs = [run for run in e.white_box if run.properties.handles_randomness]
+    if not runs and e.plan.job.threat.randomness != "fixed":
+        return Item(
+            ItemName.RANDOMNESS,
+            State.NOT_RUN,
+            "the defense is randomized, and no attack averages over draws or fixes them. Use EoT.",
+        )
+    cosine = e.diagnoses.gradient_cosine
+    if cosine is None:
+        return Item(ItemName.RANDOMNESS, State.PASS, "the randomness is fixed.")
+    message = f"two gradients at the same image have a mean cosine of {cosine:.2f}"
+    if cosine < _NOISE:
+        return Item(
+            ItemName.RANDOMNESS,
+            State.FAIL,
+            f"{message}: they are noise. Average over more draws.",
+        )
+    return Item(ItemName.RANDOMNESS, State.PASS, f"{message}.")
+
+
+def _adaptive(e: Evidence) -> Item:
+    fails = e.diagnoses.gradient_failure > _SHARE
+    adaptive = [run for run in e.runs if run.adaptive(e.defense, gradients_fail=fails)]
+    other = [run for run in e.not_black_box if run not in adaptive]
+    if e.static is None and e.defense.memory == "none" and not other:
+        return Item(ItemName.ADAPTIVE, State.NOT_APPLICABLE, "every attack used the whole target.")
+    if not adaptive:
+        return Item(
+            ItemName.ADAPTIVE,
+            State.NOT_RUN,
+            f"no attack was made for what the defense does at test time{_needs(e, fails)}.",
         )
     if not other:
-        return Item(ADAPTIVE, "pass", f"{_leave(t, made)}; nothing else was sent.")
-    ours = t.left(made)
-    theirs = t.left(other)
-    told = f"{_leave(t, made)}, attacks of the static kind ({_names(other)}) {_percent(theirs)}"
-    state: State = "fail" if _less(theirs, ours) else "pass"
-    return Item(ADAPTIVE, state, f"{told}.")
-
-
-def single(t: Trials) -> Item:
-    """A step that does more harm than many says that the many lost their way (Carlini et al. 2019)."""
-    if not t.open:
-        return Item(SINGLE, "does not apply", "gradients are not granted.")
-    if t.single is None:
-        return Item(SINGLE, "not run", "no attack that climbs step by step was sent.")
-    one, many = t.single
-    told = f"on {len(one)} images one step leaves {_percent(one)}, many leave {_percent(many)}."
-    return Item(SINGLE, "fail" if _less(one, many) else "pass", told)
-
-
-def converged(t: Trials) -> Item:
-    """What stands must also stand after twice the steps from other starts."""
-    if not t.open:
-        return Item(CONVERGED, "does not apply", "gradients are not granted.")
-    if t.further is None:
-        return Item(CONVERGED, "not run", "no attack that climbs step by step was sent.")
-    before, after = t.further
-    if not len(before):
-        return Item(CONVERGED, "pass", "no image stands.")
-    taken = f"{100 * _drop(before, after):.1f} %"
-    told = f"of {len(before)} images that stand, twice the steps of {t.climber} from two other starts take {taken}."
-    return Item(CONVERGED, "fail" if _less(after, before) else "pass", told)
-
-
-def unbounded(t: Trials) -> Item:
-    """With a radius that allows a gray image nothing may stand (Carlini et al. 2019)."""
-    if not t.graded:
         return Item(
-            UNBOUNDED,
-            "not run" if t.open else "does not apply",
-            "there are no gradients to follow.",
+            ItemName.ADAPTIVE, State.PASS, f"{_leave(e, adaptive)}; no other attack was run."
         )
-    if t.unbounded is None:
-        return Item(UNBOUNDED, "does not apply", "the threat allows any image already.")
-    radius, accuracy = t.unbounded
-    told = f"with radius {radius:.3g}, which allows a gray image, {100 * accuracy:.0f} % stand."
-    return Item(UNBOUNDED, "fail" if accuracy > _SHARE else "pass", told)
-
-
-def masked(t: Trials) -> Item:
-    """Attacks that see less must not find more (Carlini et al. 2019)."""
-    if not t.open:
-        return Item(MASKED, "does not apply", "gradients are not granted.")
-    seeing = [one for one in t.sent if not one.black_box]
-    blind = [one for one in t.sent if one.black_box]
-    if not blind or not seeing:
-        return Item(
-            MASKED,
-            "not run",
-            f"only attacks {'with' if seeing else 'without'} gradients were sent.",
-        )
-    all_ = t.left([*seeing, *blind])
-    gradients = t.left(seeing)
-    told = f"of what attacks with gradients left, {_names(blind)} took {100 * _drop(gradients, all_):.1f} points."
-    return Item(MASKED, "fail" if _less(all_, gradients) else "pass", told)
-
-
-def clean(t: Trials) -> Item:
-    """An accuracy above that on clean images is no robustness but an attack that helps."""
-    slack = (
-        2 * (0.5 / (len(t.clean) * t.job.threat.draws)) ** 0.5 if t.job.defense.random else 0.0
-    )  # two errors of a difference
-    best = max(t.rows, key=lambda row: row.robust_accuracy)
-    told = f"clean images {_percent(t.clean)}, the weakest attack, {best.name}, {100 * best.robust_accuracy:.1f} %."
+    ours = e.remaining(adaptive)
+    theirs = e.remaining(other)
+    state = State.FAIL if significantly_lower(theirs, ours) else State.PASS
     return Item(
-        CLEAN,
-        "fail" if best.robust_accuracy > float(t.clean.mean()) + slack + 1e-9 else "pass",
-        told,
+        ItemName.ADAPTIVE,
+        state,
+        f"{_leave(e, adaptive)}, attacks made for a static net ({_names(other)}) "
+        f"{_percent(theirs)}.",
     )
 
 
-def static(t: Trials) -> Item:
-    """A finding, not an error: a defense may be weaker than the net it is built on. Paired, by McNemar's exact test."""
-    if t.static is None:
-        return Item(WEAKER, "does not apply", "there is no static net inside.")
-    if t.static_left is None:
-        return Item(WEAKER, "not run", "the static net was not attacked.")
-    found = mcnemar(t.judged, t.static_left)
-    told = (
-        f"the defense holds {_percent(t.judged)}, its static net {_percent(t.static_left)}; {found.only_first} images stand only "
-        f"with the defense, {found.only_second} only without it (McNemar, p = {found.p:.2g}{_as_if(t)})."
+def _single_step(e: Evidence) -> Item:
+    if not e.gradients_granted:
+        return Item(ItemName.SINGLE_STEP, State.NOT_APPLICABLE, "gradients are not granted.")
+    compared = e.diagnoses.one_step
+    if compared is None:
+        return Item(ItemName.SINGLE_STEP, State.NOT_RUN, "no iterative attack was run.")
+    failed = significantly_lower(compared.first, compared.second)
+    return Item(
+        ItemName.SINGLE_STEP,
+        State.FAIL if failed else State.PASS,
+        f"on {len(compared.first)} images one step leaves {_percent(compared.first)}, many steps "
+        f"leave {_percent(compared.second)}.",
     )
-    return Item(WEAKER, "fail" if found.second_better else "pass", told)
 
 
-def cost(t: Trials) -> Item:
-    """Robustness is to be held against what it costs; a dearer answer that stands no better was bought for nothing."""
-    if t.static is None or t.cost is None:
-        return Item(DEARER, "does not apply", "there is no static net inside.")
-    spent = t.cost
-    told = f"an answer takes {spent.times:.1f} times as long as one of the static net"
-    told += f" and asks it {spent.calls:.1f} times" + (
-        f", {spent.graded:.1f} of them for gradients" if spent.graded else ""
+def _converged(e: Evidence) -> Item:
+    if not e.gradients_granted:
+        return Item(ItemName.CONVERGED, State.NOT_APPLICABLE, "gradients are not granted.")
+    compared = e.diagnoses.longer
+    if compared is None:
+        return Item(ItemName.CONVERGED, State.NOT_RUN, "no iterative attack was run.")
+    if not len(compared.first):
+        return Item(ItemName.CONVERGED, State.PASS, "every image is already misclassified.")
+    failed = significantly_lower(compared.second, compared.first)
+    return Item(
+        ItemName.CONVERGED,
+        State.FAIL if failed else State.PASS,
+        f"of {len(compared.first)} correctly classified images, twice the steps of "
+        f"{e.strongest_name} from two other starts break "
+        f"{100 * _drop(compared.first, compared.second):.1f} %.",
     )
-    if (
-        spent.dearer
-        and t.static_left is not None
-        and float(t.judged.mean()) <= float(t.static_left.mean())
-    ):
-        fallen = int((t.static_left < 0.5).sum())
-        if fallen < _TELLING:
+
+
+def _unbounded(e: Evidence) -> Item:
+    if not e.gradients_available:
+        state = State.NOT_RUN if e.gradients_granted else State.NOT_APPLICABLE
+        return Item(ItemName.UNBOUNDED, state, "there are no gradients to follow.")
+    found = e.diagnoses.unbounded
+    if found is None:
+        return Item(
+            ItemName.UNBOUNDED, State.NOT_APPLICABLE, "the threat model allows any image already."
+        )
+    return Item(
+        ItemName.UNBOUNDED,
+        State.FAIL if found.accuracy > _SHARE else State.PASS,
+        f"with radius {found.radius:.3g}, which allows a gray image, {100 * found.accuracy:.0f} % "
+        "of images are still classified correctly.",
+    )
+
+
+def _masked(e: Evidence) -> Item:
+    if not e.gradients_granted:
+        return Item(ItemName.MASKED, State.NOT_APPLICABLE, "gradients are not granted.")
+    if not e.black_box or not e.not_black_box:
+        kind = "with" if e.not_black_box else "without"
+        return Item(ItemName.MASKED, State.NOT_RUN, f"only attacks {kind} gradients were run.")
+    every = e.remaining(e.runs)
+    gradients = e.remaining(e.not_black_box)
+    failed = significantly_lower(every, gradients)
+    return Item(
+        ItemName.MASKED,
+        State.FAIL if failed else State.PASS,
+        f"{_names(e.black_box)} broke {100 * _drop(gradients, every):.1f} points more than "
+        "attacks with gradients.",
+    )
+
+
+def _clean(e: Evidence) -> Item:
+    slack = 0.0
+    if e.defense.random:  # two standard errors of a difference
+        slack = 2 * (0.5 / (len(e.clean) * e.plan.job.threat.draws)) ** 0.5
+    weakest = max(e.rows, key=lambda row: row.robust_accuracy)
+    failed = weakest.robust_accuracy > float(e.clean.mean()) + slack + 1e-9
+    return Item(
+        ItemName.CLEAN,
+        State.FAIL if failed else State.PASS,
+        f"clean accuracy {_percent(e.clean)}; under the weakest attack, {weakest.name}, "
+        f"{100 * weakest.robust_accuracy:.1f} %.",
+    )
+
+
+def _not_weaker(e: Evidence) -> Item:
+    if e.static is None:
+        return Item(ItemName.NOT_WEAKER, State.NOT_APPLICABLE, "there is no static net inside.")
+    static = e.diagnoses.static
+    if static is None:
+        return Item(ItemName.NOT_WEAKER, State.NOT_RUN, "the static net was not attacked.")
+    test = mcnemar(e.robust, static.robust)
+    return Item(
+        ItemName.NOT_WEAKER,
+        State.FAIL if test.second_better else State.PASS,
+        f"robust accuracy {_percent(e.robust)} with the defense, {_percent(static.robust)} for its "
+        f"static net; {test.only_first} images are correct only with the defense, "
+        f"{test.only_second} only without it (McNemar, p = {test.p:.2g}{_as_if_independent(e)}).",
+    )
+
+
+def _cost(e: Evidence) -> Item:
+    cost = e.diagnoses.cost
+    if e.static is None or cost is None:
+        return Item(ItemName.COST, State.NOT_APPLICABLE, "there is no static net inside.")
+    message = (
+        f"a prediction takes {cost.times:.1f} times as long as one of the static net and calls it "
+        f"{cost.calls:.1f} times"
+    )
+    if cost.graded:
+        message += f", {cost.graded:.1f} of them with gradients"
+    static = e.diagnoses.static
+    no_better = static is not None and float(e.robust.mean()) <= float(static.robust.mean())
+    if cost.expensive and no_better and static is not None:
+        broken = int((static.robust < 0.5).sum())
+        if broken < _ENOUGH_BROKEN:
             return Item(
-                DEARER,
-                "not run",
-                f"{told}; the static net falls on {fallen} images, too few to tell whether it helps.",
+                ItemName.COST,
+                State.NOT_RUN,
+                f"{message}; attacks break only {broken} images of the static net, too few to "
+                "decide whether the defense helps.",
             )
         return Item(
-            DEARER,
-            "fail",
-            f"{told}, yet stands no better: {_percent(t.judged)} against {_percent(t.static_left)}.",
+            ItemName.COST,
+            State.FAIL,
+            f"{message}, yet it is not more robust: {_percent(e.robust)} against "
+            f"{_percent(static.robust)}.",
         )
-    return Item(DEARER, "pass", f"{told}.")
+    return Item(ItemName.COST, State.PASS, f"{message}.")
 
 
-ITEMS: tuple[Callable[[Trials], Item], ...] = (
-    transfer, black_box, white_box, backward, keys, adaptive, single, converged, unbounded, masked, clean, static, cost,
-)  # fmt: skip
+CHECKS: tuple[Callable[[Evidence], Item], ...] = (
+    _transfer,
+    _black_box,
+    _white_box,
+    _backward,
+    _randomness,
+    _adaptive,
+    _single_step,
+    _converged,
+    _unbounded,
+    _masked,
+    _clean,
+    _not_weaker,
+    _cost,
+)
 
 
-def _share_of_blind(t: Trials) -> float:
-    """Of the watched images, those on which the strongest attack met a gradient of zero at every step."""
-    assert t.seen is not None, "asked for only where an attack was watched"
-    slope = t.seen.slope.nan_to_num(nan=0.0)
-    return float((slope == 0).all(0).double().mean())
+def _zero_gradient_share(e: Evidence) -> float:
+    """Images on which the strongest attack had a zero gradient at every step."""
+    if e.diagnoses.watched is None:
+        return 0.0
+    gradient = e.diagnoses.watched.gradient.nan_to_num(nan=0.0)
+    return float((gradient == 0).all(0).double().mean())
 
 
-def _how(t: Trials, fails: bool) -> str:
-    """What an attack would need that is made for this defense."""
-    needs = [
-        *(["a rule where gradients fail (BPDA)"] if fails else []),
-        *(["averaging over coins (EoT)"] if t.job.defense.random else []),
-        *(
-            [f"anticipation of what it learns ({', '.join(sorted(ANTICIPATING)[:2])})"]
-            if t.job.defense.memory != "none"
-            else []
-        ),
-    ]
-    return f": it takes {' and '.join(needs)}" if needs else ""
+def _needs(e: Evidence, gradients_fail: bool) -> str:
+    """What an attack made for this defense needs."""
+    needs = []
+    if gradients_fail:
+        needs.append("a rule where gradients fail (BPDA)")
+    if e.defense.random:
+        needs.append("averaging over draws (EoT)")
+    if e.defense.memory != "none":
+        needs.append("anticipation of the adapted model (FixedPoint, GreedyModelSpace)")
+    return f": it needs {' and '.join(needs)}" if needs else ""
 
 
-def _as_if(t: Trials) -> str:
-    """A paired test takes images for independent; answered together they are not, and chance does more."""
-    return "" if t.job.defense.unit == "example" else ", as if each image were answered alone"
+def _as_if_independent(e: Evidence) -> str:
+    """A paired test assumes independent images; coupled images vary more by chance."""
+    return "" if e.defense.unit == "example" else ", as if images were independent"
 
 
-def _less(fewer: Tensor, more: Tensor) -> bool:
-    """Fewer right answers by at least two images and one in a hundred: one image, or a lucky draw, is no sign."""
+def significantly_lower(fewer: Tensor, more: Tensor) -> bool:
+    """Lower by at least two images and one percent: one image, or one draw, may be chance."""
     return float((more - fewer).sum()) >= 2 - 1e-9 and _drop(more, fewer) >= 0.01
 
 
@@ -339,13 +357,14 @@ def _drop(before: Tensor, after: Tensor) -> float:
     return float((before - after).double().mean())
 
 
-def _percent(right: Tensor) -> str:
-    return f"{100 * float(right.double().mean()):.1f} %"
+def _percent(correct: Tensor) -> str:
+    return f"{100 * float(correct.double().mean()):.1f} %"
 
 
-def _leave(t: Trials, sent: Sequence[Sent]) -> str:
-    return f"{_names(sent)} {'leaves' if len(sent) == 1 else 'leave'} {_percent(t.left(sent))}"
+def _leave(e: Evidence, runs: Sequence[AttackRun]) -> str:
+    verb = "leaves" if len(runs) == 1 else "leave"
+    return f"{_names(runs)} {verb} {_percent(e.remaining(runs))}"
 
 
-def _names(sent: Sequence[Sent]) -> str:
-    return ", ".join(dict.fromkeys(one.name for one in sent))
+def _names(runs: Sequence[AttackRun]) -> str:
+    return ", ".join(dict.fromkeys(run.name for run in runs))

@@ -1,8 +1,8 @@
-"""The objective around an image and on the way to its worst point, looked at with plain forward passes."""
+"""The margin around images and on the line to their worst points."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -10,64 +10,73 @@ from torch import Tensor
 from saddlepoint.attacks.losses import margin
 from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.attacks.oracle import grants
-from saddlepoint.audits.cells import Job
-from saddlepoint.audits.target.answer import AnswerView, answer_is_not_last_view
+from saddlepoint.audits.cells import Job, Measurement, Values
+from saddlepoint.audits.target.answer import attacked_defense
 from saddlepoint.gradients import Backprop, EoT, Estimator, Evaluation
 from saddlepoint.rng import Keys
 
-_NEAR = 0.05  # of the radius: what changes all within so little is no landscape
-_LOOKS = 8
+_NEAR = 0.05  # of the radius: outputs that change completely within so little are unstable
+_POINTS = 8
 _DRAWS = 8
 
 
-def around(job: Job, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """[K, n] margins at random points very near to the images, and [n] at the images themselves, with the same coins."""
-    space = replace(job.threat.space, radius=_NEAR * job.threat.space.radius)
-    x = job.x[rows]
-    keys = Keys.of(job.seed, rows)
-    near = [_read(job, space.sample(x, keys.fold_in(k + 1)), rows).value for k in range(_LOOKS)]
-    return torch.stack(near).double().cpu(), _read(job, x, rows).value.double().cpu()
+@dataclass(frozen=True)
+class MeasureLandscape(Measurement):
+    """Margins near images, agreement of nearby gradients, and margins on the way to worst points."""
 
+    rows: Tensor  # [n]
+    points: Tensor  # [n, ...] worst points
 
-def along(job: Job, rows: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
-    """[K, n] margins at equal steps from the images to these points, the last one included, and where they fool, [K, n]."""
-    x = job.x[rows]
-    evaluated = [
-        _read(job, x + t / _LOOKS * (points.to(x) - x), rows) for t in range(1, _LOOKS + 1)
-    ]
-    return torch.stack([r.value for r in evaluated]).double().cpu(), torch.stack(
-        [r.success for r in evaluated]
-    ).cpu()
+    @property
+    def name(self) -> str:
+        return "loss landscape"
 
-
-def agreement(job: Job, rows: Tensor) -> Tensor | None:
-    """Cosine of the margin's gradients at two random points very near to an image, of images that have them; None if none has."""
-    if not (grants(job.defense.grants, "gradient") and grants(job.threat.access, "gradient")):
-        return None
-    space = replace(job.threat.space, radius=_NEAR * job.threat.space.radius)
-    x = job.x[rows]
-    keys = Keys.of(job.seed, rows)
-    try:
-        slopes = [
-            _estimator(job).value_and_grad(
-                _objective(job, rows), space.sample(x, keys.fold_in(k)), keys
-            )
-            for k in (1, 2)
+    def compute(self, job: Job) -> Values:
+        x = job.x[self.rows]
+        keys = Keys.of(job.seed, self.rows)
+        space = replace(job.threat.space, radius=_NEAR * job.threat.space.radius)
+        near = [
+            self._evaluate(job, space.sample(x, keys.fold_in(k + 1))).value for k in range(_POINTS)
         ]
-    except (ValueError, RuntimeError):
-        return None  # what cannot be differentiated is told elsewhere
-    first, second = (slope.grad.flatten(1).double().nan_to_num(0.0, 0.0, 0.0) for slope in slopes)
-    both = (first != 0).any(1) & (second != 0).any(1)
-    return torch.cosine_similarity(first, second)[both].cpu() if both.any() else None
+        direction = self.points.to(x) - x
+        line = [self._evaluate(job, x + t / _POINTS * direction) for t in range(1, _POINTS + 1)]
+        return {
+            "near": torch.stack(near).double().cpu(),
+            "center": self._evaluate(job, x).value.double().cpu(),
+            "cosine": self._cosine(job),
+            "line": torch.stack([e.value for e in line]).double().cpu(),
+            "line_success": torch.stack([e.success for e in line]).cpu(),
+        }
 
+    def _cosine(self, job: Job) -> Tensor:
+        """Cosine of the gradients at two random points near an image; empty without gradients."""
+        empty = torch.zeros(0, dtype=torch.float64)
+        available = grants(job.defense.grants, "gradient")
+        if not (available and grants(job.threat.access, "gradient")):
+            return empty
+        space = replace(job.threat.space, radius=_NEAR * job.threat.space.radius)
+        x = job.x[self.rows]
+        keys = Keys.of(job.seed, self.rows)
+        grads = []
+        try:
+            for k in (1, 2):
+                point = space.sample(x, keys.fold_in(k))
+                result = _estimator(job).value_and_grad(self._objective(job), point, keys)
+                grads.append(result.grad.flatten(1).double().nan_to_num(0.0, 0.0, 0.0))
+        except (ValueError, RuntimeError):
+            return empty  # a missing gradient is reported by another diagnostic
+        first, second = grads
+        both = (first != 0).any(1) & (second != 0).any(1)
+        return torch.cosine_similarity(first, second)[both].cpu()
 
-def _objective(job: Job, rows: Tensor) -> AttackObjective:
-    aimed_at = AnswerView(job.defense) if answer_is_not_last_view(job.defense) else job.defense
-    return AttackObjective([aimed_at], job.y[rows], margin, respond=job.defense.memory != "none")
+    def _objective(self, job: Job) -> AttackObjective:
+        adapts = job.defense.memory != "none"
+        defense = attacked_defense(job.defense)
+        return AttackObjective([defense], job.y[self.rows], margin, respond=adapts)
 
-
-def _read(job: Job, x: Tensor, rows: Tensor) -> Evaluation:
-    return _estimator(job).evaluate(_objective(job, rows), x, Keys.of(job.seed, rows))
+    def _evaluate(self, job: Job, x: Tensor) -> Evaluation:
+        keys = Keys.of(job.seed, self.rows)
+        return _estimator(job).evaluate(self._objective(job), x, keys)
 
 
 def _estimator(job: Job) -> Estimator:

@@ -56,7 +56,7 @@ class LossCurve:
         )
 
     @property
-    def pace(self) -> float | None:
+    def final_slope(self) -> float | None:
         """How steep the last quarter was, in units of the whole climb's mean; None where nothing rose.
 
         On the way to a limit, 1 - exp(-t / tau), half as steep means that a fifth of the way is still ahead.

@@ -12,14 +12,14 @@ from torch import Tensor
 from saddlepoint.attacks.losses import Loss, cross_entropy, margin, refusing
 from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.audits.probes.gradient_check import SCALES, rounding, unfaithful
+from saddlepoint.audits.probes.probe_target import ProbeTarget
 from saddlepoint.audits.probes.sites import crossings, functions, killers, layers
-from saddlepoint.audits.probes.subject import Subject
-from saddlepoint.audits.probes.traits import Trait, seen, told, unseen, untold
+from saddlepoint.audits.probes.traits import Trait, TraitName, absent, observed, present, unmeasured
 from saddlepoint.gradients import BPDA, Backprop, Rule
 
 NAMES = (
-    "no gradient", "non-finite gradients", "zero gradients", "misdirected gradients", "noisy gradients", "saturated logits",
-    "sites",
+    TraitName.NO_GRADIENT, TraitName.NON_FINITE_GRADIENTS, TraitName.ZERO_GRADIENTS, TraitName.WRONG_GRADIENTS, TraitName.NOISY_GRADIENTS, TraitName.SATURATED_LOGITS,
+    TraitName.SITES,
 )  # fmt: skip
 _AGREES = 0.5  # mean agreement of gradients and differences; 1 where they are equal, 0.8 where one is twice the other
 _AFAR = 0.25  # the same at a distance, where no gradient is exact
@@ -34,7 +34,7 @@ _MOST_LAYERS = 32  # that are looked into, from the input on
 class Look:
     """A place to look from: images moved off the edges of the box, so that both sides of a difference lie in it."""
 
-    subject: Subject
+    subject: ProbeTarget
     rules: Mapping[str, Rule] = field(default_factory=dict)
     loss: Loss = margin
 
@@ -81,10 +81,10 @@ class Look:
         ) - self.value(self.x)
 
 
-def slopes(subject: Subject) -> Iterator[Trait]:
+def slopes(subject: ProbeTarget) -> Iterator[Trait]:
     """Missing, not finite, zero, misdirected or noisy gradients, and losses that saturate."""
     if subject.defense.grants != "gradient":
-        yield from (untold(name, "the target gives no gradients") for name in NAMES)
+        yield from (unmeasured(name, "the target gives no gradients") for name in NAMES)
         return
     look = Look(subject)
     n = len(subject)
@@ -95,25 +95,25 @@ def slopes(subject: Subject) -> Iterator[Trait]:
     except (ValueError, RuntimeError) as error:
         first = str(error).splitlines()[0]
         none = "no gradient reaches the input"
-        yield seen(
+        yield present(
             NAMES[0],
             none if first.startswith(none) else f"{none} ({first})",
             places=killers(subject),
         )
-        yield from (untold(name, "there is no gradient") for name in NAMES[1:-1])
+        yield from (unmeasured(name, "there is no gradient") for name in NAMES[1:-1])
         return
-    yield unseen(NAMES[0], n, "a gradient reaches the input")
+    yield absent(NAMES[0], n, "a gradient reaches the input")
     bad = ~grad.isfinite().flatten(1).all(1)
     zero = (grad == 0).flatten(1).all(1)
     places = killers(subject) if bool((bad | zero).any()) else ()
-    yield told(
+    yield observed(
         NAMES[1],
         bool(bad.any()),
         n,
         f"NaN or infinite on {int(bad.sum())} of {n} images",
         f"finite on {n} images",
     )
-    flat = told(
+    flat = observed(
         NAMES[2],
         bool(zero.any()),
         n,
@@ -128,12 +128,12 @@ def slopes(subject: Subject) -> Iterator[Trait]:
     yield _saturated(look)
 
 
-def _sites(subject: Subject) -> Trait:
+def _sites(subject: ProbeTarget) -> Trait:
     """Where the attacker may choose how gradients cross, and the identity could stand in."""
     sites = tuple(crossing.site for crossing in crossings(subject) if crossing.keeps_shape)
     if not sites:
-        return unseen(NAMES[6], 1, "it names no step that maps something to something like it")
-    return seen(
+        return absent(NAMES[6], 1, "it names no step that maps something to something like it")
+    return present(
         NAMES[6], f"{len(sites)} named steps around which a gradient could be led", places=sites
     )
 
@@ -141,11 +141,11 @@ def _sites(subject: Subject) -> Trait:
 def _misdirected(look: Look, grad: Tensor, usable: Tensor, *, named: bool) -> Trait:
     """Differences m against products p with the gradient: 2 m p / (m^2 + p^2) is 1 where they are equal, -1 where opposite."""
     if not usable.any():
-        return untold(NAMES[3], "no image has a gradient that could point anywhere")
+        return unmeasured(NAMES[3], "no image has a gradient that could point anywhere")
     agreement = {scale: _agreement(look, grad, scale, usable) for scale in SCALES}
     known = {scale: value for scale, value in agreement.items() if not math.isnan(value)}
     if not known:
-        return untold(NAMES[3], "all differences drown in rounding")
+        return unmeasured(NAMES[3], "all differences drown in rounding")
     best = max(known.values())
     far = max([value for scale, value in known.items() if scale > min(SCALES)], default=1.0)
     shares = ", ".join(
@@ -166,7 +166,7 @@ def _misdirected(look: Look, grad: Tensor, usable: Tensor, *, named: bool) -> Tr
         place, rows if _several(rows) else torch.ones_like(rows), suspicious=wrong
     )
     if not wrong and not better:
-        return unseen(NAMES[3], 2 * int(usable.sum()), told_so, amount=best)
+        return absent(NAMES[3], 2 * int(usable.sum()), told_so, amount=best)
     if better:
         told_so += f"; around {', '.join(better)} it leads further"
     return Trait(NAMES[3], True, told_so, min(1.0, 1 - min(best, far) / 2), None, better, best)
@@ -252,7 +252,7 @@ def _noisy(look: Look) -> Trait:
         [look.grad(seed).nan_to_num(0.0, 0.0, 0.0).flatten(1) for seed in range(_DRAWS)]
     ).double()  # [K, N, d]
     if torch.equal(grads[0], grads[1]):
-        return unseen(name, _DRAWS, "the same with other coins", amount=1.0)
+        return absent(name, _DRAWS, "the same with other coins", amount=1.0)
     power = grads.square().sum(2).mean(0)  # [N]
     signal = (grads.sum(0).square().sum(1) - _DRAWS * power) / (_DRAWS * (_DRAWS - 1))
     total = float(power.sum())
@@ -278,7 +278,7 @@ def _saturated(look: Look) -> Trait:
         logits = refusing(subject.look(), subject.y, subject.defense.rejects)
     ahead = margin(logits, subject.y) < 0
     if not ahead.any():
-        return untold(name, "no image is answered rightly")
+        return unmeasured(name, "no image is answered rightly")
     flat = float(
         ((cross_entropy(logits, subject.y) == 0) & ahead).double().sum() / ahead.double().sum()
     )
@@ -290,6 +290,6 @@ def _saturated(look: Look) -> Trait:
         f"the cross-entropy is exactly 0 on {100 * flat:.0f} % of the images that are answered rightly, and a step along its "
         f"gradient raises the margin by {rises[0]:.2g}, where one along the margin's own raises it by {rises[1]:.2g}"
     )
-    return told(
+    return observed(
         name, flat > _MANY and rises[0] < rises[1] / 2, int(ahead.sum()), evidence, evidence
     )

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from saddlepoint.audits.probes.subject import Subject, alike, gap
-from saddlepoint.audits.probes.traits import Trait, seen, told, unseen, untold
+from saddlepoint.audits.probes.probe_target import ProbeTarget, alike, gap
+from saddlepoint.audits.probes.traits import Trait, TraitName, absent, observed, present, unmeasured
 from saddlepoint.audits.target.instrument import SCORES, heard
 from saddlepoint.defenses import Plain
 
@@ -16,13 +16,13 @@ _MOST = 0.9  # of the rows
 _TINY = 1e-4  # of the box: far below any pixel, far above the rounding of single precision
 
 
-def outputs(subject: Subject) -> Iterator[Trait]:
+def outputs(subject: ProbeTarget) -> Iterator[Trait]:
     """The form of the answers."""
     with torch.no_grad():
         answer = subject.look()
     scores = subject.defense.grants != "decision"
-    yield told(
-        "probabilities", scores and probabilities(answer), len(subject), "answers are not negative and sum to one",
+    yield observed(
+        TraitName.PROBABILITIES, scores and probabilities(answer), len(subject), "answers are not negative and sum to one",
         f"answers go from {answer.amin().item():.2g} to {answer.amax().item():.2g}",
     )  # fmt: skip
     yield _hidden(subject)
@@ -34,12 +34,12 @@ def probabilities(answer: Tensor) -> bool:
     return bool((answer >= 0).all() and ((answer.sum(1) - 1).abs() < 1e-3).all())
 
 
-def _hidden(subject: Subject) -> Trait:
+def _hidden(subject: ProbeTarget) -> Trait:
     """Do scores tell which class comes second? Where they do not, no loss knows where to go; a layer inside may."""
-    name = "hidden scores"
+    name = TraitName.HIDDEN_SCORES
     n = len(subject)
     if subject.defense.grants == "decision":
-        return untold(name, "the target answers with labels")
+        return unmeasured(name, "the target answers with labels")
     near = subject.space.sample(subject.x, subject.keys(13))
     with torch.no_grad():
         share = (
@@ -49,7 +49,7 @@ def _hidden(subject: Subject) -> Trait:
             .item()
         )
     if share < _MOST:
-        return unseen(
+        return absent(
             name,
             2 * n,
             f"{100 * (1 - share):.0f} % of {2 * n} answers tell which class comes second",
@@ -57,7 +57,7 @@ def _hidden(subject: Subject) -> Trait:
     evidence = (
         f"{100 * share:.0f} % of {2 * n} answers give all classes but the first the same score"
     )
-    return seen(name, evidence, places=_telling(subject, near) if subject.opaque else ())
+    return present(name, evidence, places=_telling(subject, near) if subject.opaque else ())
 
 
 def _second_hidden(answer: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ def _second_hidden(answer: Tensor) -> Tensor:
     return (ranked[:, 1] <= ranked[:, -1] + 1e-6 * ranked.abs().amax(1)) & (answer.shape[1] > 2)
 
 
-def _telling(subject: Subject, near: Tensor) -> tuple[str, ...]:
+def _telling(subject: ProbeTarget, near: Tensor) -> tuple[str, ...]:
     """The last layer that ranks first what is answered and does not hide what comes second, as a site."""
     subject = subject.fresh()  # one call of a net that remembers is its first
     assert isinstance(subject.defense, Plain), "only a net has layers to look into"
@@ -96,9 +96,9 @@ def _telling(subject: Subject, near: Tensor) -> tuple[str, ...]:
     return tuple(f"{SCORES}{name}" for name in last)
 
 
-def _quantized(subject: Subject, answer: Tensor) -> Trait:
+def _quantized(subject: ProbeTarget, answer: Tensor) -> Trait:
     """Piecewise constant: equal to the last bit a little way off, and not further away."""
-    name = "quantized"
+    name = TraitName.QUANTIZED
     n = len(subject)
     low, high = subject.space.box
     radius = min(
@@ -106,29 +106,29 @@ def _quantized(subject: Subject, answer: Tensor) -> Trait:
         0.2 * (high - low),
     )
     if answer.dtype in (torch.float16, torch.bfloat16):
-        return untold(name, f"{answer.dtype} has steps of its own")
+        return unmeasured(name, f"{answer.dtype} has steps of its own")
     if subject.defense.grants == "decision":
-        return untold(name, "the target answers with labels")
+        return unmeasured(name, "the target answers with labels")
     equal = {
         step: _equal(subject, answer, step) for step in (_TINY * (high - low), radius / 32, radius)
     }
     flat = [step for step, share in list(equal.items())[:2] if share >= _MOST]
     if equal[radius] >= _MOST:
-        return untold(
+        return unmeasured(
             name,
             f"{100 * equal[radius]:.0f} % of {n} answers do not change at all within the radius",
         )
     if flat:
         still = 100 * equal[flat[-1]]
         moved = 100 * equal[radius]
-        return seen(
+        return present(
             name, f"{still:.0f} % of {n} answers are the same to the last bit after steps of {flat[-1]:.2g}, {moved:.0f} % after "
             f"steps of {radius:.2g}", amount=flat[-1],
         )  # fmt: skip
-    return unseen(name, n, f"answers change with steps of {min(equal):.2g}")
+    return absent(name, n, f"answers change with steps of {min(equal):.2g}")
 
 
-def _equal(subject: Subject, answer: Tensor, step: float) -> float:
+def _equal(subject: ProbeTarget, answer: Tensor, step: float) -> float:
     """The share of answers that a step of that size along random signs leaves as they are."""
     x = subject.x + step * subject.keys(11).signs(tuple(subject.x.shape[1:]), subject.x.dtype)
     with torch.no_grad():
@@ -136,7 +136,7 @@ def _equal(subject: Subject, answer: Tensor, step: float) -> float:
     return float((moved == answer).all(1).double().mean())
 
 
-def _views(subject: Subject, answer: Tensor) -> Iterator[Trait]:
+def _views(subject: ProbeTarget, answer: Tensor) -> Iterator[Trait]:
     trace, _ = subject.views()
     answered = answer.argmax(1)
     n = len(subject)
@@ -146,17 +146,19 @@ def _views(subject: Subject, answer: Tensor) -> Iterator[Trait]:
     }
     differing = tuple(name for name, share in apart.items() if share > 0)
     if len(apart) == 1:
-        yield unseen("views disagree", n, "there is one view")
+        yield absent(TraitName.VIEWS_DISAGREE, n, "there is one view")
     elif differing:
         most = max(apart, key=lambda name: apart[name])
-        yield seen(
-            "views disagree",
+        yield present(
+            TraitName.VIEWS_DISAGREE,
             f"{len(differing)} of {len(apart)} views answer some image otherwise, {most} {100 * apart[most]:.0f} %",
             places=differing, amount=max(apart.values()),
         )  # fmt: skip
     else:
-        yield unseen("views disagree", n, f"{len(apart)} views answer {n} images alike", amount=0.0)
-    yield told(
-        "answers otherwise", not alike(trace.last, answer), n, f"from its last view to its answer: {gap(trace.last, answer)}",
+        yield absent(
+            TraitName.VIEWS_DISAGREE, n, f"{len(apart)} views answer {n} images alike", amount=0.0
+        )
+    yield observed(
+        TraitName.OTHER_ANSWER, not alike(trace.last, answer), n, f"from its last view to its answer: {gap(trace.last, answer)}",
         "it answers with its last view",
     )  # fmt: skip

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from saddlepoint.attacks.losses import margin
 from saddlepoint.attacks.objective import AttackObjective
-from saddlepoint.audits.probes.subject import Subject
+from saddlepoint.audits.probes.probe_target import ProbeTarget
 from saddlepoint.audits.target.admission import asking
 from saddlepoint.audits.target.instrument import FUNCTIONS, INPUT, cut_off
 from saddlepoint.defenses import Context, Plain
@@ -70,7 +70,7 @@ class _Listening(Rule):
         return out
 
 
-def crossings(subject: Subject) -> tuple[Crossing, ...]:
+def crossings(subject: ProbeTarget) -> tuple[Crossing, ...]:
     """At every named site of a defense but its solves, which have rules of their own; by name."""
     _, ctx = subject.views()
     sites = sorted(ctx.sites - set(ctx.solve_info))
@@ -80,7 +80,7 @@ def crossings(subject: Subject) -> tuple[Crossing, ...]:
     return tuple(_crossing(site, runs) for site, runs in passages.items() if runs)
 
 
-def killers(subject: Subject) -> tuple[str, ...]:
+def killers(subject: ProbeTarget) -> tuple[str, ...]:
     """Sites around which a gradient gets where through them it does not: named ones, or layers and functions of an opaque module.
 
     Of a module: the innermost layers that lose gradients, else the functions of torch in it that have none, else both, else the
@@ -102,7 +102,7 @@ def killers(subject: Subject) -> tuple[str, ...]:
     return ()
 
 
-def functions(subject: Subject) -> tuple[str, ...]:
+def functions(subject: ProbeTarget) -> tuple[str, ...]:
     """Those in which a module may lose gradients, by name; some show only in the graph that is recorded for a gradient."""
     opened = subject.opened(*FUNCTIONS)
     x = subject.x.clone().requires_grad_()
@@ -112,7 +112,7 @@ def functions(subject: Subject) -> tuple[str, ...]:
     return tuple(sorted(ctx.sites))
 
 
-def entrances(subject: Subject) -> tuple[str, ...]:
+def entrances(subject: ProbeTarget) -> tuple[str, ...]:
     """Inputs of layers that are like the images, change with them and have no gradient; not of layers inside such a one."""
     first, other = (_entered(subject.fresh(), x) for x in (subject.x, subject.x.flip(0)))
     made = [name for name in first if name in other and not torch.equal(first[name], other[name])]
@@ -123,7 +123,7 @@ def entrances(subject: Subject) -> tuple[str, ...]:
     )
 
 
-def _entered(subject: Subject, images: Tensor) -> dict[str, Tensor]:
+def _entered(subject: ProbeTarget, images: Tensor) -> dict[str, Tensor]:
     """What every layer is given, the first time, that is like the images and has no gradient."""
     assert isinstance(subject.defense, Plain), "only a net has layers to look into"
     x = images.clone().requires_grad_()
@@ -146,7 +146,7 @@ def _entered(subject: Subject, images: Tensor) -> dict[str, Tensor]:
     return found
 
 
-def _leads_on(subject: Subject, rules: Mapping[str, Rule]) -> bool:
+def _leads_on(subject: ProbeTarget, rules: Mapping[str, Rule]) -> bool:
     """Does a gradient reach most images?"""
     grad = _climb(subject, rules)
     return (
@@ -155,7 +155,7 @@ def _leads_on(subject: Subject, rules: Mapping[str, Rule]) -> bool:
     )
 
 
-def layers(subject: Subject) -> tuple[Crossing, ...]:
+def layers(subject: ProbeTarget) -> tuple[Crossing, ...]:
     """At every layer of a module that maps a tensor to a tensor, found by hooks; a layer that holds one that loses is not named."""
     subject = subject.fresh()  # one call of a net that remembers is its first
     assert isinstance(subject.defense, Plain), "only a net has layers to look into"
@@ -215,7 +215,7 @@ def _crossing(site: str, runs: list[_Passage]) -> Crossing:
     return Crossing(site, all(run.keeps_shape for run in runs), any(run.lost for run in runs))
 
 
-def _climb(subject: Subject, rules: Mapping[str, Rule]) -> Tensor | None:
+def _climb(subject: ProbeTarget, rules: Mapping[str, Rule]) -> Tensor | None:
     objective = AttackObjective([subject.aimed_at], subject.y, margin, rules=rules)
     try:
         return Backprop().value_and_grad(objective, subject.x, subject.keys()).grad

@@ -1,47 +1,50 @@
-"""What remedies took, beside the symptoms that called for them."""
+"""What remedies achieved, reported beside the symptoms that called for them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from saddlepoint.audits.diagnostics.trials import Trials
-from saddlepoint.audits.planning.suite import Choice
-from saddlepoint.audits.verdict import Item, Symptom
+from saddlepoint.audits.evidence import Evidence
+from saddlepoint.audits.verdict import Item, State, Symptom
 
 
 @dataclass(frozen=True)
-class Tried:
-    """By symptom or item: which remedies were tried for it, and what they took."""
+class RemedyResults:
+    """The remedies that were run, by symptom or item, with the number of images they broke."""
 
     remedies: dict[str, tuple[str, ...]]
 
     @classmethod
-    def of(cls, choices: Sequence[Choice], trials: Trials) -> Tried:
-        """From all choices, in the order in which they were sent."""
+    def of(cls, evidence: Evidence) -> RemedyResults:
+        """From all adversaries, in the order in which they were run."""
         found: dict[str, tuple[str, ...]] = {}
-        for choice, one, row in zip(choices, trials.sent, trials.rows, strict=True):
+        for choice, run in zip(evidence.plan.choices, evidence.runs, strict=True):
             for name in choice.against:
-                took = f"{choice.name}, which took {_images(trials.taken(one))} of the {row.attacked} images it met"
-                found[name] = (*found.get(name, ()), took)
+                broken = _images(evidence.broken_by(run))
+                attacked = evidence.row(run).attacked
+                text = f"{choice.name}, which broke {broken} of {attacked} attacked images"
+                found[name] = (*found.get(name, ()), text)
         return cls(found)
 
-    def told(self, symptom: Symptom) -> Symptom:
-        """The symptom that was met again, with what was tried for it."""
-        return replace(symptom, message=f"{symptom.message}{self._words(symptom.name)}")
+    def on_symptom(self, symptom: Symptom) -> Symptom:
+        """The symptom with the remedies that were run for it."""
+        return replace(symptom, message=f"{symptom.message}{self._text(symptom.name)}")
 
-    def beside(self, item: Item) -> Item:
-        return (
-            item
-            if item.state != "fail"
-            else replace(item, evidence=f"{item.evidence}{self._words(item.name)}")
-        )
+    def on_item(self, item: Item) -> Item:
+        """A failed item with the remedies that were run for it."""
+        if item.state is not State.FAIL:
+            return item
+        return replace(item, evidence=f"{item.evidence}{self._text(item.name)}")
 
-    def _words(self, name: str) -> str:
-        return f" Tried: {', '.join(self.remedies[name])}." if name in self.remedies else ""
+    def _text(self, name: str) -> str:
+        if name not in self.remedies:
+            return ""
+        return f" Remedies: {', '.join(self.remedies[name])}."
 
 
 def _images(count: float) -> str:
-    """Whole where answers are; of random ones the mean may be any."""
+    """A number of images; a mean over draws may be fractional."""
     whole = round(count)
-    return f"{whole or 'none'}" if abs(count - whole) < 1e-6 else f"{count:.1f}"
+    if abs(count - whole) < 1e-6:
+        return f"{whole or 'none'}"
+    return f"{count:.1f}"

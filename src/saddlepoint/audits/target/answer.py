@@ -3,44 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from saddlepoint.attacks.best import AttackResult
-from saddlepoint.audits.target.wrappers import Guise, LogProbabilities
-from saddlepoint.defenses import Context, Defense, Trace, View
-from saddlepoint.evaluation.adversary import AdversaryWrapper
+from saddlepoint.defenses import Context, Defense, DefenseWrapper, Trace, View
+from saddlepoint.evaluation.adversary import Adversary, AdversaryWrapper
 from saddlepoint.evaluation.attack_context import AttackContext
 
 
 def answer_is_not_last_view(defense: Defense) -> bool:
     """Does the defense answer with anything but its last view: an earlier exit, a mixture, a vote?"""
-    if isinstance(defense, Guise):
-        return not isinstance(defense, LogProbabilities) and answer_is_not_last_view(defense.inner)
+    if isinstance(defense, DefenseWrapper):
+        return not defense.replaces_views and answer_is_not_last_view(defense.inner)
     return type(defense).answer is not Defense.answer
 
 
-class AnswerView(Defense):
-    """A defense whose one view is its answer.
+class AnswerView(DefenseWrapper):
+    """A defense whose only view is its answer.
 
-    An answer through which no gradient comes, such as a vote, keeps its value and takes the gradient of the mean view.
+    An answer without a gradient, such as a vote, keeps its value and gets the gradient of the mean
+    view.
     """
 
+    replaces_views: ClassVar[bool] = True
+
     def __init__(self, inner: Defense) -> None:
-        self.inner = inner
-        self.coupled = inner.coupled
-        self.random = inner.random
-        self.memory = inner.memory
-        self.grants = inner.grants
-        self.static = inner.static
-        self.rejects = inner.rejects
-
-    def adapt(self, x: Tensor, ctx: Context) -> Defense:
-        return AnswerView(self.inner.adapt(x, ctx))
-
-    def restrict(self, rows: Tensor) -> Defense:
-        return AnswerView(self.inner.restrict(rows))
+        super().__init__(inner)
+        self.reads = None
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         trace = self.inner.trace(x, ctx)
@@ -50,10 +42,22 @@ class AnswerView(Defense):
             answer = answer + mean - mean.detach()
         return Trace((View("answer", answer),))
 
+    def answer(self, trace: Trace, ctx: Context) -> Tensor:  # noqa: ARG002
+        return trace.last
+
 
 @dataclass(frozen=True)
 class AgainstAnswer(AdversaryWrapper):
     """The adversary aimed at the answer instead of at views."""
 
+    def single_run(self) -> Adversary | None:
+        inner = self.adversary.single_run()
+        return None if inner is None else AgainstAnswer(inner)
+
     def move(self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor) -> AttackResult:
         return self.adversary.move(context, AnswerView(defense), x, y)
+
+
+def attacked_defense(defense: Defense) -> Defense:
+    """The defense whose last view is attacked: its answer, if that is not its last view."""
+    return AnswerView(defense) if answer_is_not_last_view(defense) else defense

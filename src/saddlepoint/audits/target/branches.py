@@ -7,14 +7,14 @@ the other way answers and what decides for it at once.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from saddlepoint.attacks.best import AttackResult
-from saddlepoint.defenses import Context, Defense, Trace, View
+from saddlepoint.defenses import Context, Defense, DefenseWrapper, Trace, View
 from saddlepoint.evaluation.adversary import AdversaryWrapper
 from saddlepoint.evaluation.attack_context import AttackContext
 from saddlepoint.evaluation.combinators import MaxLossPoint
@@ -105,16 +105,21 @@ class _Choices(TorchFunctionMode):
         return None
 
 
-class ForcedBranch(Defense):
+class ForcedBranch(DefenseWrapper):
     """A defense that takes a given route: the view `way` answers so, and `choice` is as wrong about y as the route is preferred."""
 
+    replaces_views: ClassVar[bool] = True
+
     def __init__(self, inner: Defense, route: Branch, y: Tensor) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.route = route
         self.y = y
 
-    def restrict(self, rows: Tensor) -> Defense:
-        return ForcedBranch(self.inner.restrict(rows), self.route, self.y[rows])
+    def rewrap(self, inner: Defense, rows: Tensor | None = None) -> Defense:
+        return ForcedBranch(inner, self.route, self.y if rows is None else self.y[rows])
+
+    def answer(self, trace: Trace, ctx: Context) -> Tensor:  # noqa: ARG002
+        return trace.last
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         taken = self.taken(x, ctx)
@@ -158,7 +163,7 @@ class AgainstBranch(AdversaryWrapper):
         )
 
 
-def branches(defense: Defense, x: Tensor, y: Tensor, ctx: Context) -> tuple[Branch, ...]:
+def find_branches(defense: Defense, x: Tensor, y: Tensor, ctx: Context) -> tuple[Branch, ...]:
     """The ways that change what some image is answered; none where there are too many.
 
     Where rows choose together none, they may do so one after the other, each as it does alone.

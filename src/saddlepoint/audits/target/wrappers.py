@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
-from saddlepoint.defenses import Context, Defense, Plain, Trace, View
+from saddlepoint.defenses import Context, Defense, DefenseWrapper, Plain, Trace, View
 from saddlepoint.gradients.rule import straight_through
 
 
-class Guise(Defense):
-    """Another defense with all its facts; what differs is told by the class."""
+class TargetWrapper(DefenseWrapper):
+    """A target prepared for attacks: the same predictions, without what hides its gradients."""
 
     def __init__(self, inner: Defense) -> None:
-        self.inner = inner
-        for fact in Defense.__annotations__:
-            setattr(self, fact, getattr(inner, fact))
-        if isinstance(inner, Plain):  # a net is not its own static net
+        super().__init__(inner)
+        if isinstance(inner, Plain):  # a plain net is not the static net of a defense
             self.static = None
 
-    def adapt(self, x: Tensor, ctx: Context) -> Defense:
-        return type(self)(self.inner.adapt(x, ctx))
 
-    def restrict(self, rows: Tensor) -> Defense:
-        return type(self)(self.inner.restrict(rows))
-
-    def trace(self, x: Tensor, ctx: Context) -> Trace:
-        return self.inner.trace(x, ctx)
-
-    def answer(self, trace: Trace, ctx: Context) -> Tensor:
-        return self.inner.answer(trace, ctx)
-
-
-class LogProbabilities(Guise):
+class LogProbabilities(TargetWrapper):
     """log p of a net that answers with probabilities: softmax(log p) = p, so no answer changes and no loss saturates twice."""
+
+    replaces_views: ClassVar[bool] = True
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         p = self.inner.trace(x, ctx).last
@@ -43,7 +33,7 @@ class LogProbabilities(Guise):
         return trace.last
 
 
-class NoGradient(Guise):
+class NoGradient(TargetWrapper):
     """A defense whose gradients cannot be had, seen through its answers."""
 
     def __init__(self, inner: Defense) -> None:
@@ -51,7 +41,7 @@ class NoGradient(Guise):
         self.grants = "score"
 
 
-class ValueWithoutGrad(Guise):
+class ValueWithoutGrad(TargetWrapper):
     """A defense that cannot tell an attacker from a user: values come from a call without gradients, slopes from one with them.
 
     BPDA around the whole (Athalye et al. 2018, Sec. 4.1): what the target shows to who differentiates it stands in for it.

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from saddlepoint.attacks.spaces import Ball
+from saddlepoint.audits.probes.traits import TraitName, Traits
 from saddlepoint.audits.target.admission import (
     Form,
     Target,
@@ -31,7 +32,7 @@ _LEARNER_ROWS = 8  # of a defense that learns from what it is asked: each answer
 
 
 @dataclass(frozen=True)
-class Subject:
+class ProbeTarget:
     """What is probed: copies of the target, so that nothing asked here leaves a mark, and a few images with labels."""
 
     defense: Defense
@@ -46,7 +47,7 @@ class Subject:
     )
 
     @classmethod
-    def of(cls, target: Target, x: Tensor, y: Tensor, space: Ball) -> Subject:
+    def of(cls, target: Target, x: Tensor, y: Tensor, space: Ball) -> ProbeTarget:
         check_data(x, y, space)
         learner = isinstance(target, Defense) and target.memory != "none"
         count = _LEARNER_ROWS if learner else ROWS
@@ -98,13 +99,13 @@ class Subject:
     @cached_property
     def answer(self) -> Tensor:
         """The first answer, asked for once: it may be dear."""
-        return self.fresh().ask()
+        return self.fresh().query()
 
     @cached_property
     def otherwise(self) -> Tensor:
         """An answer with other coins, another one if there is any: a net that picks one of few ways often picks the same twice."""
         for seed in range(1, 2 if self.declares else _TOSSES + 1):
-            other = self.fresh().ask(seed=seed)
+            other = self.fresh().query(seed=seed)
             if not alike(self.answer, other):
                 break
         return other
@@ -113,24 +114,29 @@ class Subject:
     def classes(self) -> int:
         return self.answer.shape[1] - self.defense.rejects
 
-    def renewed(self) -> Subject:
+    def renewed(self) -> ProbeTarget:
         """The same with a target that forgets after every call; as it is, unless it is a module that can be copied."""
         if not (isinstance(self.untouched, nn.Module) and isinstance(self.defense, Plain)):
             return self
         return replace(self, defense=Stateless(copied(self.untouched), random=True))
 
-    def opened(self, *sites: str) -> Subject:
+    def opened(self, *sites: str) -> ProbeTarget:
         """The same with a module whose layers, or functions, of these names are sites."""
         assert isinstance(self.defense, Plain), "only a net can be opened"
         kind = Stateless if isinstance(self.defense, Stateless) else Instrumented
         return replace(self, defense=kind(self.defense.net, sites, random=self.defense.random))
+
+    def stateful(self, traits: Traits) -> bool:
+        """Calls change the target, and it can be copied: each call then uses a fresh copy."""
+        changes = TraitName.STATE in traits or TraitName.CHANGES_ITSELF in traits
+        return changes and self.untouched is not None
 
     @property
     def opaque(self) -> bool:
         """Is it a net that names no sites?"""
         return self.module is not None and isinstance(self.defense, Plain)
 
-    def fresh(self) -> Subject:
+    def fresh(self) -> ProbeTarget:
         """The same with a target that nobody has asked anything; as it is, where there is no such copy."""
         return (
             self
@@ -142,7 +148,7 @@ class Subject:
         count = len(self.x) if n is None else n
         return Keys.of(seed, torch.arange(count, device=self.x.device) if ids is None else ids)
 
-    def ask(
+    def query(
         self,
         x: Tensor | None = None,
         *,

@@ -1,0 +1,142 @@
+"""Diagnostics that run a variation of an attack on a few images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from saddlepoint.attacks.best import AttackResult
+from saddlepoint.attacks.history import History, Step
+from saddlepoint.attacks.pgd import FGSM
+from saddlepoint.audits.cells import Job, Measurement, Values
+from saddlepoint.defenses import Defense, Plain
+from saddlepoint.evaluation import (
+    Adversary,
+    AdversaryWrapper,
+    AttackContext,
+    Restarts,
+)
+
+_OTHER_SEED = 7919  # added to the seed: other random starts for every image
+
+
+@dataclass(frozen=True)
+class _RecordSteps(AdversaryWrapper):
+    """The adversary with a detailed history of its oracle calls."""
+
+    steps: list[Step]
+
+    def move(self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor) -> AttackResult:
+        history = History(len(context.meter.forward), self.steps)
+        return self.adversary.move(replace(context, history=history), defense, x, y)
+
+
+@dataclass(frozen=True)
+class WatchAttack(Measurement):
+    """Every step of an attack, on rows of one batch that are correct without it.
+
+    No row stops early, so that all rows have the same number of steps.
+    """
+
+    adversary: Adversary
+    rows: Tensor
+
+    @property
+    def name(self) -> str:
+        return "steps of the strongest attack"
+
+    def compute(self, job: Job) -> Values:
+        steps: list[Step] = []
+        complete = self.adversary.map_direct(lambda d: replace(d, stop_at_success=False))
+        episode = job.play(_RecordSteps(complete, steps), self.rows)
+        return {
+            "value": torch.stack([step.value for step in steps]).cpu().double(),
+            "success": torch.stack([step.success for step in steps]).cpu().bool(),
+            "gradient": torch.stack([step.gradient for step in steps]).cpu().double(),
+            "robust": episode.correct[0].cpu() >= 0.5,
+        }
+
+
+@dataclass(frozen=True)
+class OneStep(Measurement):
+    """One step of an attack in place of many."""
+
+    adversary: Adversary
+    rows: Tensor
+
+    @property
+    def name(self) -> str:
+        return "single-step attack"
+
+    def compute(self, job: Job) -> Values:
+        single = self.adversary.map_direct(
+            lambda direct: replace(direct, attack=FGSM(), stop_at_success=False)
+        )
+        return {"correct": job.unlimited.play(single, self.rows).correct[0].cpu()}
+
+
+@dataclass(frozen=True)
+class LongerAttack(Measurement):
+    """Twice the steps of an attack from two other starts, on images that it did not break.
+
+    For a randomized defense the worst points are evaluated once more before: images that were
+    selected because they were classified correctly by chance are less often correct the next time.
+    """
+
+    adversary: Adversary
+    rows: Tensor
+    points: Tensor  # [n, ...] worst points of the rows
+
+    @property
+    def name(self) -> str:
+        return "twice the steps from other starts"
+
+    def compute(self, job: Job) -> Values:
+        # Other random keys than before: with the same ones the attack would only be repeated.
+        other = replace(job.unlimited, seed=job.seed + _OTHER_SEED)
+        twice = self.adversary.map_direct(lambda direct: direct.scaled(2))
+        after = other.play(Restarts(twice, 2), self.rows).correct[0].cpu()
+        if not job.defense.random:
+            return {"after": after}
+        whole = job.x.index_copy(0, self.rows, self.points.to(job.x))
+        return {"before": other.recheck(whole, self.rows).correct[0].cpu(), "after": after}
+
+
+@dataclass(frozen=True)
+class Unbounded(Measurement):
+    """An attack with another radius."""
+
+    adversary: Adversary
+    radius: float
+    rows: Tensor
+
+    @property
+    def name(self) -> str:
+        return "unbounded attack"
+
+    def compute(self, job: Job) -> Values:
+        threat = job.unlimited.threat
+        wide = replace(threat, space=replace(threat.space, radius=self.radius))
+        episode = replace(job, threat=wide).play(self.adversary, self.rows)
+        return {"accuracy": episode.correct.mean().double().cpu()}
+
+
+@dataclass(frozen=True)
+class StaticQueries(Measurement):
+    """Black-box attacks on the static net of a defense."""
+
+    adversaries: Sequence[Adversary]
+    rows: Tensor
+
+    @property
+    def name(self) -> str:
+        return "black-box attacks on the static net"
+
+    def compute(self, job: Job) -> Values:
+        assert job.defense.static is not None, "measured only where there is a static net"
+        bare = replace(job.unlimited, defense=Plain(job.defense.static))
+        correct = [bare.play(one, self.rows).correct[0].cpu() for one in self.adversaries]
+        return {"correct": torch.stack(correct).amin(0)}

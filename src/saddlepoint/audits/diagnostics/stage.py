@@ -1,0 +1,217 @@
+"""The diagnose stage: which diagnostics an audit runs, and how their results are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from saddlepoint.attacks.apgd import APGD
+from saddlepoint.attacks.losses import cross_entropy
+from saddlepoint.attacks.oracle import grants
+from saddlepoint.audits.cells import Measurement, Values
+from saddlepoint.audits.diagnostics.attack_trials import (
+    LongerAttack,
+    OneStep,
+    StaticQueries,
+    Unbounded,
+    WatchAttack,
+)
+from saddlepoint.audits.diagnostics.bounds import Certify, certificate_method
+from saddlepoint.audits.diagnostics.convergence import MeasureResiduals
+from saddlepoint.audits.diagnostics.gradient_trials import GradientCosine, GradientFailure
+from saddlepoint.audits.diagnostics.landscape import MeasureLandscape
+from saddlepoint.audits.diagnostics.static_net import PredictionCost, StaticOnPoints, cost_of
+from saddlepoint.audits.diagnostics.values import (
+    Compared,
+    Diagnoses,
+    Landscape,
+    SolverResiduals,
+    StaticResult,
+    UnboundedResult,
+    WatchedSteps,
+)
+from saddlepoint.audits.evidence import Evidence
+from saddlepoint.audits.target.answer import AgainstAnswer, answer_is_not_last_view
+from saddlepoint.evaluation import Adversary, Direct
+from saddlepoint.gradients import Backprop, EoT, Estimator
+
+Measure = Callable[[Sequence[Measurement]], Sequence[Values]]
+
+MANY = 64  # rows of a cheap diagnostic
+FEW = 32  # rows of a diagnostic that costs as much as an attack
+_STEPS = 20
+_DRAWS = 8
+
+
+@dataclass(frozen=True)
+class _Diagnostic:
+    """Measurements and the field of `Diagnoses` that follows from their results."""
+
+    field: str
+    measurements: Sequence[Measurement]
+    read: Callable[[Sequence[Values]], object]
+
+
+def diagnose(evidence: Evidence, measure: Measure) -> Evidence:
+    """Run all diagnostics that apply, as cells, and add their results to the evidence."""
+    diagnostics = [one for one in (make(evidence) for make in DIAGNOSTICS) if one is not None]
+    results = iter(measure([cell for one in diagnostics for cell in one.measurements]))
+    found = {}
+    for one in diagnostics:
+        values = [next(results) for _ in one.measurements]
+        found[one.field] = one.read(values)
+    return replace(evidence, diagnoses=Diagnoses(**found))  # type: ignore[arg-type]
+
+
+def _gradient_failure(e: Evidence) -> _Diagnostic | None:
+    if not grants(e.defense.grants, "gradient"):
+        return None
+    cells = [GradientFailure(e.sample(MANY))]
+    return _Diagnostic("gradient_failure", cells, lambda v: float(v[0]["fails"].double().mean()))
+
+
+def _watched(e: Evidence) -> _Diagnostic | None:
+    rows = e.sample(FEW, e.clean >= 0.5)
+    if e.strongest is None or not len(rows):
+        return None
+    return _Diagnostic(
+        "watched", [WatchAttack(e.strongest[1], rows)], lambda v: WatchedSteps(**v[0])
+    )
+
+
+def _one_step(e: Evidence) -> _Diagnostic | None:
+    if e.strongest is None:
+        return None
+    rows = e.sample(MANY)
+    many = e.remaining([run for run, _ in e.iterative(e.runs)])[rows.cpu()]
+    cells = [OneStep(e.strongest[1], rows)]
+    return _Diagnostic("one_step", cells, lambda v: Compared(v[0]["correct"], many))
+
+
+def _longer(e: Evidence) -> _Diagnostic | None:
+    if e.strongest is None:
+        return None
+    rows = e.sample(FEW, e.robust >= 0.5)
+    if not len(rows):
+        nothing = Compared(e.robust[:0], e.robust[:0])
+        return _Diagnostic("longer", [], lambda _: nothing)
+    before = e.robust[rows.cpu()]
+    cells = [LongerAttack(e.strongest[1], rows, e.points[rows.cpu()])]
+    return _Diagnostic(
+        "longer", cells, lambda v: Compared(v[0].get("before", before), v[0]["after"])
+    )
+
+
+def _unbounded(e: Evidence) -> _Diagnostic | None:
+    space = e.plan.job.threat.space
+    dimension = e.plan.job.x[0].numel()
+    radius = (space.box[1] - space.box[0]) / 2 * dimension ** (1 / space.p)
+    if radius <= space.radius or not e.gradients_available:
+        return None
+    cells = [Unbounded(_wide_attack(e), radius, e.sample(MANY))]
+    return _Diagnostic(
+        "unbounded", cells, lambda v: UnboundedResult(radius, float(v[0]["accuracy"]))
+    )
+
+
+def _wide_attack(e: Evidence) -> Adversary:
+    """The strongest attack with APGD, or APGD on the cross-entropy if there is none."""
+    if e.strongest is not None:
+        return e.strongest[1].map_direct(
+            lambda direct: replace(direct, attack=APGD(_STEPS), stop_at_success=False)
+        )
+    estimator: Estimator = EoT(_DRAWS) if e.defense.random else Backprop()
+    attack = Direct("unbounded", APGD(_STEPS), loss=cross_entropy, estimator=estimator)
+    return AgainstAnswer(attack) if answer_is_not_last_view(e.defense) else attack
+
+
+def _static(e: Evidence) -> _Diagnostic | None:
+    transferred = any(run.transfers_from(e.defense.static) for run in e.runs)
+    if e.static is None or not transferred:
+        return None
+    cells = [
+        StaticOnPoints(
+            rows, torch.stack([one.points for one in group.outcomes.episodes]), e.rows_at_once
+        )
+        for rows, group in zip(e.plan.job.groups, e.groups, strict=True)
+    ]
+    return _Diagnostic(
+        "static",
+        cells,
+        lambda v: StaticResult(_joined(v, "clean"), _joined(v, "robust")),
+    )
+
+
+def _static_queries(e: Evidence) -> _Diagnostic | None:
+    runs = [run for run in e.black_box if not run.remedy]
+    if e.static is None or not runs:
+        return None
+    rows = e.sample(MANY)
+    defense = e.remaining(runs)[rows.cpu()]
+    cells = [StaticQueries(tuple(_unwrapped(run.adversary) for run in runs), rows)]
+    return _Diagnostic("static_queries", cells, lambda v: Compared(defense, v[0]["correct"]))
+
+
+def _unwrapped(adversary: Adversary) -> Adversary:
+    return adversary.adversary if isinstance(adversary, AgainstAnswer) else adversary
+
+
+def _gradient_cosine(e: Evidence) -> _Diagnostic | None:
+    if e.strongest is None or not e.defense.random:
+        return None
+    cells = [GradientCosine(e.strongest[1], e.sample(FEW))]
+    return _Diagnostic("gradient_cosine", cells, lambda v: float(v[0]["cosine"]))
+
+
+def _cost(e: Evidence) -> _Diagnostic | None:
+    if e.static is None:
+        return None
+    return _Diagnostic("cost", [PredictionCost(e.sample(MANY))], lambda v: cost_of(v[0]))
+
+
+def _landscape(e: Evidence) -> _Diagnostic | None:
+    rows = e.sample(FEW, e.robust >= 0.5)
+    # Without such images, for a defense that adapts at every point, or with labels only there is
+    # no landscape to measure.
+    adapts = e.defense.memory != "none"
+    if not len(rows) or adapts or e.defense.grants == "decision":
+        return None
+    cells = [MeasureLandscape(rows, e.points[rows.cpu()])]
+    return _Diagnostic("landscape", cells, lambda v: Landscape(rows.cpu(), **v[0]))
+
+
+def _residuals(e: Evidence) -> _Diagnostic | None:
+    rows = torch.arange(len(e.plan.job.x), device=e.plan.job.x.device)
+    cells = [MeasureResiduals(rows, e.points)]
+    return _Diagnostic("residuals", cells, lambda v: SolverResiduals(**v[0]) if v[0] else None)
+
+
+def _certified(e: Evidence) -> _Diagnostic | None:
+    job = e.plan.job
+    if certificate_method(e.defense, job.x.dtype) is None:
+        return None
+    cells = [Certify(rows, e.rows_at_once) for rows in job.groups]
+    return _Diagnostic("certified", cells, lambda v: _joined(v, "certified"))
+
+
+def _joined(values: Sequence[Values], name: str) -> Tensor:
+    return torch.cat([each[name] for each in values])
+
+
+DIAGNOSTICS: tuple[Callable[[Evidence], _Diagnostic | None], ...] = (
+    _gradient_failure,
+    _watched,
+    _one_step,
+    _longer,
+    _unbounded,
+    _static,
+    _static_queries,
+    _gradient_cosine,
+    _cost,
+    _landscape,
+    _residuals,
+    _certified,
+)

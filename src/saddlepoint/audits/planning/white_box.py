@@ -1,0 +1,206 @@
+"""Adversaries that follow gradients of the defense."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from saddlepoint.attacks.aims import max_over_views, mean_of_losses
+from saddlepoint.attacks.apgd import APGD
+from saddlepoint.attacks.ensemble import MinLoss
+from saddlepoint.attacks.fab import FAB, own_facet
+from saddlepoint.attacks.fmn import FMN
+from saddlepoint.attacks.losses import margin, targeted_margin
+from saddlepoint.attacks.pgd import PGD
+from saddlepoint.audits.planning.choice import Choice
+from saddlepoint.audits.planning.parts import FEW_TARGETS, Parts
+from saddlepoint.audits.probes.traits import TraitName
+from saddlepoint.audits.target.answer import answer_is_not_last_view
+from saddlepoint.audits.target.branches import AgainstBranch
+from saddlepoint.evaluation import (
+    Adversary,
+    Direct,
+    Escalate,
+    FixedPoint,
+    GreedyModelSpace,
+    MultiTarget,
+    Restarts,
+    RetrainedEnsemble,
+)
+from saddlepoint.evaluation.suites import dlr_or_margin
+from saddlepoint.gradients import BPDA, Checkpointed, FixedRandomness, Phantom, Rule
+
+_BRANCH_STEPS = 40
+# Rows are attacked longer if at most this fraction of the clean lead is left: after a few targets,
+# and after all targets. Tuned on third-party nets.
+_AFTER_FEW_TARGETS = 0.35
+_AFTER_ALL_TARGETS = 0.2
+
+
+def gradient_attacks(parts: Parts) -> Iterator[Choice]:
+    """APGD with several losses, targeted attacks, minimum-norm attacks and restarts."""
+    apgd = parts.apgd
+    budget = parts.budget
+    limit = parts.query_budget
+    why = parts.why()
+    yield Choice(apgd, f"cross-entropy{why}")
+    steps = budget.steps if parts.escalates else 3 * budget.steps // 2
+    longer = APGD(min(steps, limit.steps))
+    dlr = replace(apgd, name="apgd-dlr", attack=longer, loss=dlr_or_margin)
+    yield Choice(dlr, f"a scale-invariant loss{why}")
+    yield from _other_rules(parts)
+    if parts.defense.random:
+        fixed = replace(
+            apgd, name="apgd-fixed", attack=longer, loss=margin, estimator=FixedRandomness()
+        )
+        yield Choice(
+            fixed, "randomized: one draw held fixed, which allows more steps than averaging"
+        )
+    yield from _targeted(parts)
+    fab = Direct(
+        "fab-t",
+        FAB(max(budget.fab_steps, 1), facet=own_facet),
+        stop_at_success=apgd.stop_at_success,
+        rules=parts.bypass,
+    )
+    targets = limit.repetitions(fab, budget.targets) if budget.fab_steps else 0
+    if not parts.defense.random and targets:
+        yield Choice(
+            MultiTarget(fab, targets, targeted_margin),
+            "minimum-norm attack, which does not depend on the scale of a loss",
+        )
+    # The first step of APGD is two radii long and forgets where it started; short steps from many
+    # starts find corners that it misses.
+    pgd = replace(apgd, name="pgd", attack=PGD(20), loss=margin)
+    restarts = limit.repetitions(pgd, parts.restarts)
+    if restarts:
+        benefit = "find corners that long steps miss"
+        if parts.facts.masked:
+            benefit = "continue where outputs are constant"
+        yield Choice(Restarts(pgd, restarts), f"short steps from {restarts} starts {benefit}{why}")
+
+
+def _targeted(parts: Parts) -> Iterator[Choice]:
+    steps = min(parts.budget.targeted_steps, parts.query_budget.steps)
+    direct = replace(parts.apgd, name="apgd-t", attack=APGD(steps))
+    targets = parts.query_budget.repetitions(direct, parts.targets)
+    if not targets:
+        return
+    every = MultiTarget(direct, targets, targeted_margin)
+    reason = f"{targets} target classes{parts.why()}"
+    if not parts.escalates:
+        yield Choice(every, reason)
+        return
+    # Few targets first, all targets where these come close, a minimum-norm attack where all do.
+    few = replace(every, targets=min(every.targets, FEW_TARGETS))
+    fmn = replace(direct, name="fmn", attack=FMN(parts.budget.fmn_steps), loss=margin)
+    escalated = parts.escalate(few, Escalate(every, fmn, _AFTER_ALL_TARGETS), _AFTER_FEW_TARGETS)
+    if escalated is few:
+        yield Choice(every, reason)
+        return
+    yield Choice(
+        escalated,
+        f"{reason}: {few.targets} on all images, all where these come close to success, and a "
+        "minimum-norm attack where all come close",
+    )
+
+
+def _other_rules(parts: Parts) -> Iterator[Choice]:
+    """The same attack with other gradient rules at sites."""
+    apgd = parts.apgd
+    facts = parts.facts
+    exact = replace(apgd, rules={})
+    if facts.bypassed and not facts.no_exact_gradient:
+        # BPDA gave the better first step on a few images; over many steps it need not be better.
+        reason = "exact gradients at all sites, beside the replaced ones"
+        yield Choice(replace(exact, name="apgd-exact"), reason)
+        # Momentum averages gradients that jump.
+        steps = min(_BRANCH_STEPS, parts.query_budget.steps)
+        short = PGD(steps, parts.threat.space.radius / 8, momentum=0.75)
+        pgd = replace(exact, name="pgd-exact", attack=short, loss=margin)
+        restarts = parts.query_budget.repetitions(pgd, parts.restarts)
+        if restarts:
+            yield Choice(
+                Restarts(pgd, restarts), f"{reason}, in short steps from {restarts} starts"
+            )
+    named = facts.traits.places(TraitName.SITES)
+    if named and set(named) != set(facts.bypassed):
+        rules: dict[str, Rule] = dict.fromkeys(named, BPDA())
+        sites = ", ".join(f"`{site}`" for site in named)
+        yield Choice(
+            replace(apgd, name="apgd-bpda", rules=rules), f"BPDA(identity) at all sites: {sites}"
+        )
+    # All other attacks use the implicit gradient, which is the gradient of a fixed point. Where the
+    # solver has not reached one, the gradient of its own steps is right, and that of a few steps
+    # from its last state is often more useful.
+    variants: dict[str, tuple[Rule, str]] = {
+        "through": (Checkpointed(), "the gradient of the solver's own steps"),
+        "unrolled": (
+            Phantom(steps=5, damping=0.5),
+            "the gradient of five steps from the solver's last state",
+        ),
+    }
+    for name, (rule, reason) in variants.items() if facts.solves else ():
+        solve_rules = {**parts.bypass, **dict.fromkeys(facts.solves, rule)}
+        yield Choice(
+            replace(apgd, name=f"apgd-{name}", rules=solve_rules),
+            f"it solves for a fixed point: {reason}",
+        )
+
+
+def branch_attacks(parts: Parts) -> Iterator[Choice]:
+    """One attack per discrete branch; momentum averages the gradients on both sides of a border."""
+    if not parts.budget.targets:
+        return
+    attack = PGD(min(_BRANCH_STEPS, parts.query_budget.steps), momentum=0.75)
+    pgd = replace(
+        parts.apgd,
+        name="pgd-branch",
+        attack=attack,
+        loss=margin,
+        aim=max_over_views,
+        stop_at_success=False,
+    )
+    for branch in parts.facts.branches:
+        yield Choice(
+            AgainstBranch(pgd, branch),
+            f"discrete branches: branch {branch} together with the scores that select it"
+            f"{parts.why()}",
+        )
+
+
+def view_attacks(parts: Parts) -> Iterator[Choice]:
+    """The mean loss over all views: a gradient may vanish only in the last one."""
+    several = parts.facts.traits.amount(TraitName.VIEWS_DISAGREE) is not None
+    if several or answer_is_not_last_view(parts.defense):
+        yield Choice(
+            replace(parts.apgd, name="apgd-views", aim=mean_of_losses),
+            "the mean loss over all intermediate views",
+        )
+
+
+def adaptation_attacks(parts: Parts) -> Iterator[Choice]:
+    """Attacks on models that the defense may adapt to."""
+    rounds = parts.budget.rounds
+    apgd = replace(parts.apgd, stop_at_success=False)
+    on_margin = replace(apgd, name="apgd-margin", loss=margin)
+    yield Choice(
+        FixedPoint("fixed-point", apgd, rounds),
+        f"it adapts: attack the last adapted model, {rounds} rounds",
+    )
+    yield Choice(
+        GreedyModelSpace("gmsa-avg", on_margin, rounds),
+        f"it adapts: attack the mean loss of all adapted models, {rounds} rounds",
+    )
+    least: Adversary = GreedyModelSpace("gmsa-min", on_margin, rounds, MinLoss())
+    yield Choice(least, f"it adapts: attack the least loss of all adapted models, {rounds} rounds")
+    if parts.defense.random:
+        yield Choice(
+            RetrainedEnsemble("retrained", on_margin, rounds),
+            f"its adaptation is randomized: attack an ensemble of {rounds} adapted models",
+        )
+    if parts.facts.has(TraitName.ADAPTS_DIFFERENTIABLY):
+        yield Choice(
+            replace(apgd, name="apgd-adapt", respond=True),
+            "its adaptation is differentiable: the gradient through it",
+        )

@@ -1,0 +1,183 @@
+"""Findings of the probes that a user should know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from saddlepoint.audits.planning.facts import TargetFacts
+from saddlepoint.audits.probes.probe_target import ProbeTarget
+from saddlepoint.audits.probes.traits import TraitName, Traits
+from saddlepoint.audits.verdict import Level, Symptom, SymptomName
+from saddlepoint.defenses import BlackBox, MultiExit
+
+_COUPLING = (TraitName.COUPLED, TraitName.ROW_ORDER, TraitName.BATCH_SIZE)
+
+
+def findings_of(target: ProbeTarget, facts: TargetFacts) -> Iterator[Symptom]:
+    """All findings about a target."""
+    traits = facts.traits
+    if isinstance(target.defense, MultiExit) and not target.declares:
+        yield Symptom(
+            SymptomName.SEVERAL_EXITS,
+            Level.NOTE,
+            "the model returns a list of logits and is treated as MultiExit(net), which answers "
+            "with its last exit. Pass MultiExit(net, strategy) to audit another answer.",
+        )
+    if not target.declares:
+        yield from _of_undeclared(target, traits)
+    if TraitName.PROBABILITIES in traits:
+        yield _probabilities(target)
+    yield from _of_self_changes(target, traits)
+    yield from _of_gradient_mode(traits)
+    yield from _of_gradients(facts)
+    if isinstance(target.defense, BlackBox) and not target.declares:
+        yield _of_black_box(target.defense)
+    if facts.branches:
+        yield Symptom(
+            SymptomName.HARD_BRANCHES,
+            Level.NOTE,
+            "the model selects one of several branches for each image, which gradients do not "
+            f"show: {len(facts.branches)} branches are attacked one by one, each together with "
+            "the scores that select it.",
+        )
+
+
+def _probabilities(target: ProbeTarget) -> Symptom:
+    message = (
+        "the model outputs probabilities, not logits. Their logarithm is attacked, which gives the "
+        "same predictions. Saturated probabilities still hide gradients: return logits if you can."
+    )
+    if target.declares:
+        message = "the defense outputs probabilities; return logits, or their logarithm."
+    return Symptom(SymptomName.PROBABILITIES, Level.WARNING, message)
+
+
+def _of_self_changes(target: ProbeTarget, traits: Traits) -> Iterator[Symptom]:
+    if TraitName.CHANGES_ITSELF in traits and not target.stateful(traits):
+        yield Symptom(
+            SymptomName.CHANGES_ITSELF,
+            Level.WARNING,
+            f"{traits[TraitName.CHANGES_ITSELF].evidence}: changes persist between calls. "
+            "Return a new object from `adapt`.",
+        )
+
+
+def _of_gradient_mode(traits: Traits) -> Iterator[Symptom]:
+    for name in (TraitName.GRAD_MODE, TraitName.REQUIRES_GRAD):
+        if name in traits:
+            yield Symptom(
+                SymptomName.GRADIENT_MODE,
+                Level.SERIOUS,
+                f"{traits[name].evidence}. Attacks use outputs computed without gradients and "
+                "gradients computed with them, which may belong to different functions.",
+            )
+
+
+def _of_gradients(facts: TargetFacts) -> Iterator[Symptom]:
+    """Unusable gradients, and whether BPDA at some sites replaces them."""
+    traits = facts.traits
+    bypassed = facts.bypassed
+    level = Level.WARNING if bypassed else Level.SERIOUS
+    bypass = ""
+    if bypassed:
+        bypass = f" Attacks replace the backward pass at {', '.join(bypassed)} (BPDA)."
+    advice = (
+        " Make the step a layer, or name it with ctx.through in a Defense, so that a rule such as "
+        "BPDA can replace its backward pass."
+    )
+    if TraitName.NO_GRADIENT in traits:
+        evidence = traits[TraitName.NO_GRADIENT].evidence
+        consequence = bypass or " Only attacks without gradients are run."
+        yield Symptom(SymptomName.NO_GRADIENT, level, f"{evidence}.{consequence}")
+    if TraitName.NON_FINITE_GRADIENTS in traits:
+        evidence = traits[TraitName.NON_FINITE_GRADIENTS].evidence
+        yield Symptom(
+            SymptomName.NON_FINITE_GRADIENTS, level, f"the gradient is {evidence}.{bypass}"
+        )
+    if TraitName.ZERO_GRADIENTS in traits:
+        evidence = traits[TraitName.ZERO_GRADIENTS].evidence
+        cause = "saturation, quantization or a detached step"
+        yield Symptom(
+            SymptomName.ZERO_GRADIENTS,
+            level,
+            f"the gradient is {evidence}: {cause}.{bypass or advice}",
+        )
+    if TraitName.HIDDEN_SCORES in traits:
+        yield _hidden_scores(traits)
+    # At named sites other rules are tried anyway.
+    wrong = TraitName.WRONG_GRADIENTS in traits and TraitName.SITES not in traits
+    if wrong and not bypassed:
+        evidence = traits[TraitName.WRONG_GRADIENTS].evidence
+        yield Symptom(
+            SymptomName.WRONG_GRADIENTS,
+            level,
+            f"{evidence}: they are not the gradients of the outputs.{advice}",
+        )
+
+
+def _hidden_scores(traits: Traits) -> Symptom:
+    trait = traits[TraitName.HIDDEN_SCORES]
+    if trait.places:
+        layers = ", ".join(trait.places)
+        message = f"{trait.evidence}. Attacks use the {layers} instead."
+        return Symptom(SymptomName.HIDDEN_SCORES, Level.WARNING, message)
+    message = f"{trait.evidence}. No loss has a direction: pass a target that outputs all scores."
+    return Symptom(SymptomName.HIDDEN_SCORES, Level.SERIOUS, message)
+
+
+def _of_black_box(defense: BlackBox) -> Symptom:
+    if defense.grants == "decision":
+        return Symptom(
+            SymptomName.LABELS_ONLY,
+            Level.NOTE,
+            "the callable returns labels: only decision-based attacks are possible.",
+        )
+    return Symptom(
+        SymptomName.NO_GRADIENT_ACCESS,
+        Level.NOTE,
+        "the target is a callable: only attacks without gradients are possible.",
+    )
+
+
+def _of_undeclared(target: ProbeTarget, traits: Traits) -> Iterator[Symptom]:
+    """A net declares nothing: report how it is treated."""
+    if TraitName.RANDOM in traits:
+        yield Symptom(
+            SymptomName.RANDOM_OUTPUTS,
+            Level.WARNING,
+            f"{traits[TraitName.RANDOM].evidence}. The model is treated as randomized: gradients "
+            "are averaged, and robust accuracy is evaluated over many draws. Its noise belongs to "
+            "the batch; write a Defense that draws from `ctx` for noise that belongs to the image.",
+        )
+    if target.stateful(traits):
+        name = TraitName.STATE if TraitName.STATE in traits else TraitName.CHANGES_ITSELF
+        yield Symptom(
+            SymptomName.STATEFUL,
+            Level.WARNING,
+            f"{traits[name].evidence}. Every call uses a copy of the model in its initial state; "
+            "the state that it reaches in use is not audited. Write a Defense with `memory` for "
+            "that.",
+        )
+    if any(name in traits for name in _COUPLING):
+        yield Symptom(
+            SymptomName.COUPLED_ROWS,
+            Level.WARNING,
+            "the output for an image depends on the other images of its batch (batch statistics?): "
+            "whole batches are attacked and evaluated together.",
+        )
+    if target.untouched is None:
+        yield Symptom(
+            SymptomName.NOT_COPYABLE,
+            Level.SERIOUS if target.module is not None else Level.WARNING,
+            f"the {target.kind} cannot be copied, so the original was used: state from earlier "
+            "calls could not be separated from the model, and this audit may have changed it. Make "
+            "copy.deepcopy work on it.",
+        )
+    if target.module is not None:
+        training = [name for name, module in target.module.named_modules() if module.training]
+        if training:
+            yield Symptom(
+                SymptomName.TRAINING_MODE,
+                Level.WARNING,
+                f"submodules in training mode although the model is not: {training[:5]}.",
+            )

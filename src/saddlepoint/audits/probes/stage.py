@@ -1,0 +1,155 @@
+"""The probe stage: check the target and its data, measure traits, and prepare it for attacks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from saddlepoint.audits.planning.facts import TargetFacts
+from saddlepoint.audits.probes.findings import findings_of
+from saddlepoint.audits.probes.probe import measure_traits
+from saddlepoint.audits.probes.probe_target import ProbeTarget, alike
+from saddlepoint.audits.probes.traits import TraitName, Traits
+from saddlepoint.audits.request import AuditRequest
+from saddlepoint.audits.target.admission import Target, TargetError
+from saddlepoint.audits.target.branches import Branch, find_branches
+from saddlepoint.audits.target.instrument import Instrumented, Stateless
+from saddlepoint.audits.target.wrappers import LogProbabilities, NoGradient, ValueWithoutGrad
+from saddlepoint.audits.verdict import Symptom
+from saddlepoint.defenses import BlackBox, Context, Defense, MultiExit, Plain
+
+_COUPLING = (TraitName.COUPLED, TraitName.ROW_ORDER, TraitName.BATCH_SIZE)
+_GRADIENT_MODE = (TraitName.GRAD_MODE, TraitName.REQUIRES_GRAD)
+# Traits whose places are sites where BPDA gives better gradients than the exact ones.
+_BROKEN = (
+    TraitName.NO_GRADIENT,
+    TraitName.NON_FINITE_GRADIENTS,
+    TraitName.ZERO_GRADIENTS,
+    TraitName.WRONG_GRADIENTS,
+    TraitName.HIDDEN_SCORES,
+)
+# Branches are searched only in deterministic, stateless nets with independent rows and gradients.
+_NO_BRANCHES = (
+    TraitName.RANDOM,
+    *_COUPLING,
+    TraitName.STATE,
+    TraitName.CHANGES_ITSELF,
+    TraitName.NO_GRADIENT,
+    *_GRADIENT_MODE,
+)
+
+
+@dataclass(frozen=True)
+class Probed:
+    """A checked target, ready for attacks, with measured facts and findings."""
+
+    defense: Defense
+    facts: TargetFacts
+    findings: tuple[Symptom, ...]
+
+
+def probe_stage(request: AuditRequest) -> Probed:
+    """Check and probe the target of a request.
+
+    Raises:
+        TargetError: the data or the target violates a rule that every attack relies on. The
+            message names the rule and the fix.
+    """
+    target = ProbeTarget.of(request.target, request.x, request.y, request.threat.space)
+    traits = measure_traits(target)
+    if TraitName.CHANGES_INPUT in traits:
+        raise TargetError(
+            f"the {target.kind} modifies its input in place. Copy it first: x = x.clone()."
+        )
+    if target.declares or isinstance(target.defense, MultiExit):
+        _check_declarations(target, traits)
+    _, ctx = target.views()
+    places = [site for name in _BROKEN if name in traits for site in traits[name].places]
+    bypassed = tuple(dict.fromkeys(places))
+    branches = _branches(target, traits)
+    defense = _prepared(request.target, target, traits, bypassed)
+    facts = TargetFacts(traits, frozenset(ctx.solve_info), bypassed, branches)
+    return Probed(defense, facts, tuple(findings_of(target, facts)))
+
+
+def _branches(target: ProbeTarget, traits: Traits) -> tuple[Branch, ...]:
+    if not target.opaque or any(name in traits for name in _NO_BRANCHES):
+        return ()
+    return find_branches(target.defense, target.x, target.y, Context(target.keys()))
+
+
+def _prepared(
+    given: Target, target: ProbeTarget, traits: Traits, bypassed: tuple[str, ...]
+) -> Defense:
+    """The defense that attacks run against: the same outputs, with usable gradients."""
+    random = TraitName.RANDOM in traits
+    coupled = any(name in traits for name in _COUPLING)
+    defense: Defense
+    if target.declares or isinstance(target.defense, MultiExit):
+        defense = target.form(given)
+    elif isinstance(target.defense, BlackBox):
+        assert callable(given), "a black box is a callable"
+        classes = target.defense.classes
+        defense = BlackBox(given, classes=classes, random=random, coupled=coupled)
+    else:
+        defense = _prepared_net(target, traits, bypassed, random=random, coupled=coupled)
+    if any(name in traits for name in _GRADIENT_MODE):
+        defense = ValueWithoutGrad(defense)
+    if TraitName.NO_GRADIENT in traits and not bypassed:
+        defense = NoGradient(defense)
+    return defense
+
+
+def _prepared_net(
+    target: ProbeTarget,
+    traits: Traits,
+    bypassed: tuple[str, ...],
+    *,
+    random: bool,
+    coupled: bool,
+) -> Defense:
+    assert target.module is not None, "only a module has no declarations"
+    defense: Defense
+    if target.stateful(traits):
+        defense = Stateless(target.module, bypassed, random=random, coupled=coupled)
+    elif bypassed:
+        defense = Instrumented(target.module, bypassed, random=random, coupled=coupled)
+    else:
+        defense = Plain(target.module, random=random, coupled=coupled)
+    # Where the softmax is bypassed, a logarithm would only be one more place to lose gradients.
+    if TraitName.PROBABILITIES in traits and not bypassed:
+        defense = LogProbabilities(defense)
+    return defense
+
+
+def _check_declarations(target: ProbeTarget, traits: Traits) -> None:
+    """Reject a Defense whose declarations contradict what was measured."""
+    if TraitName.STATE in traits:
+        raise TargetError(
+            "the defense gives different outputs for two calls with the same randomness. Draw all "
+            "randomness from `ctx` (ctx.randn_like(x), ctx.shared_seed()) and return a new object "
+            f"from `adapt` instead of modifying self. ({traits[TraitName.STATE].evidence})"
+        )
+    if traits[TraitName.RANDOM].denied:
+        raise TargetError(
+            "the defense declares random=False, but its outputs change with the random seed. "
+            "Set random = True."
+        )
+    if traits[TraitName.ADAPTS].denied:
+        raise TargetError(
+            "the defense declares memory='none', but `adapt` changes its outputs "
+            f"({traits[TraitName.ADAPTS].evidence}), which attacks would not anticipate. Set "
+            "memory = 'batch' on the class, or 'stream' if later batches see the adapted model."
+        )
+    reads = target.defense.reads
+    if reads is not None and not alike(target.answer, target.query(keep=reads)):
+        raise TargetError(
+            f"the defense declares that its answer reads only {sorted(reads)}, but the answer "
+            "changes when no other views are requested. Set reads = None on the class."
+        )
+    for name in _COUPLING:
+        if traits[name].denied:
+            raise TargetError(
+                "the defense declares that rows are independent, but they are not "
+                f"({name}: {traits[name].evidence}). Set coupled = True on the class (or memory, "
+                "if `adapt` is the reason)."
+            )

@@ -1,0 +1,72 @@
+"""The schema of audit.json, and migrations of records that older versions wrote."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from saddlepoint.schema import Migrations
+
+SCHEMA = 4
+
+# Names of symptoms and checklist items in schema 3 and before, and their present names.
+_SYMPTOMS = {
+    "hard choices": "hard branches",
+    "knows that it is attacked": "output depends on gradient mode",
+    "random answers": "random outputs",
+    "remembers": "stateful",
+    "adapts at test time": "adaptation not anticipated",
+    "still rising": "loss still increasing",
+    "incomplete optimisation": "incomplete optimization",
+    "falling objective": "oscillating loss",
+    "overshot": "overshooting",
+    "staircase": "piecewise constant",
+    "no fixed point": "solver not converged",
+    "gradient not solved for": "backward solve not converged",
+}
+_ITEMS = {
+    "white-box attacks on the full defence": "white-box attacks on the full defense",
+    "adaptive attacks are the stronger ones": "adaptive attacks are the strongest",
+    "many steps beat one": "iterative attacks beat single-step attacks",
+    "black-box attacks find nothing more": "black-box attacks break nothing more",
+    "cost of an answer": "cost of a prediction",
+}
+_STATES = {"does not apply": "not applicable"}
+
+
+def _to_4(record: dict[str, Any]) -> dict[str, Any]:
+    """Schema 3 had other names, and no structured threat model."""
+    rows = []
+    for row in record["rows"]:
+        renamed = {"loss_curve" if name == "ascent" else name: v for name, v in row.items()}
+        rows.append({"minimum_norm": False, **renamed})
+    symptoms = []
+    for symptom in record["symptoms"]:
+        name = _SYMPTOMS.get(symptom["name"], symptom["name"])
+        symptoms.append({**symptom, "name": name})
+    checklist = []
+    for item in record["checklist"]:
+        name = _ITEMS.get(item["name"], item["name"])
+        state = _STATES.get(item["state"], item["state"])
+        checklist.append({**item, "name": name, "state": state})
+    return {
+        **record,
+        "rows": rows,
+        "symptoms": symptoms,
+        "checklist": checklist,
+        "threat_description": {},
+    }
+
+
+MIGRATIONS: Migrations = {
+    # Schema 0 did not say where the images are from.
+    0: lambda record: {"data": "", "classes": [], "command": "", **record},
+    # Schema 1 had no loss curves and no identity of the run.
+    1: lambda record: {
+        **record,
+        "run": "",
+        "rows": [{**row, "ascent": {}} for row in record["rows"]],
+    },
+    # Schema 2 had no checklist: a verdict of that time rests on none, and is inconclusive now.
+    2: lambda record: {**record, "checklist": [], "compared": {}, "reasons": []},
+    3: _to_4,
+}

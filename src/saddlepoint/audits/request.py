@@ -1,0 +1,48 @@
+"""The request for an audit: target, data, threat model and settings, checked on creation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from saddlepoint.audits.planning.budget import BUDGETS, Budget
+from saddlepoint.audits.target.admission import Target
+from saddlepoint.evaluation import Adversary, Threat
+
+
+@dataclass(frozen=True)
+class AuditRequest:
+    """Everything that determines an audit."""
+
+    target: Target
+    x: Tensor  # clean images, [N, ...]
+    y: Tensor  # labels, [N]
+    threat: Threat
+    budget: Budget = "standard"
+    adversaries: tuple[Adversary, ...] = ()  # replace those that the budget would compose
+    seed: int = 0
+    batch_size: int = 128
+    name: str = ""  # of the target; default: its class
+    claim: float | None = None  # a robust accuracy to test, in [0, 1]
+    data: str = ""  # name of the data set
+    classes: tuple[str, ...] = ()  # names of the classes
+    command: str = ""  # the command line
+
+    def __post_init__(self) -> None:
+        if self.budget not in BUDGETS:
+            raise ValueError(f"the budget is one of {', '.join(BUDGETS)}, got {self.budget!r}.")
+        if self.batch_size < 1:
+            raise ValueError(f"the batch size must be at least 1, got {self.batch_size}.")
+        if self.claim is not None and not 0 <= self.claim <= 1:
+            raise ValueError(
+                f"a claimed accuracy lies between 0 and 1, 0.62 for 62 %, got {self.claim}."
+            )
+        for adversary in self.adversaries:
+            if not isinstance(adversary, Adversary):
+                raise TypeError(
+                    f"an adversary must subclass saddlepoint.Adversary, "
+                    f"got {type(adversary).__name__}. Wrap an attack in Direct(name, attack)."
+                )
+        if not self.name:
+            object.__setattr__(self, "name", type(self.target).__name__)

@@ -1,0 +1,85 @@
+"""Runs the cells of an audit with an executor and keeps the results in a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from saddlepoint.audits import Plan
+from saddlepoint.audits.cells import AttackCell, Measurement, Values
+from saddlepoint.evaluation import Episode
+from saddlepoint.runs.cache import Cache, DiskCache, MemoryCache, Watch, fill
+from saddlepoint.runs.executors import Executor, Serial
+from saddlepoint.runs.store import Store
+from saddlepoint.runs.work import Cell, Work
+
+DIAGNOSTICS = "diagnostics"  # folder of measurements: they can be repeated by a verification
+
+
+class CachedExecution:
+    """An `audits.pipeline.Execution` that computes missing cells only.
+
+    Args:
+        work: the plan and the target.
+        store: where cells are stored; None: in memory.
+        executor: computes cells; default: this process.
+        spec: the specification as JSON, for executors with other processes.
+        watch: follows progress.
+        on_remedies: called with the work when remedies were added to the plan.
+        memory: cells in memory that are shared with other executions.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        *,
+        store: Store | None = None,
+        executor: Executor | None = None,
+        spec: str | None = None,
+        watch: Watch | None = None,
+        on_remedies: Callable[[Work], None] | None = None,
+        memory: MemoryCache | None = None,
+    ) -> None:
+        self.work = work
+        self._store = store
+        self._executor = executor or Serial()
+        self._spec = spec
+        self._watch = watch
+        self._on_remedies = on_remedies
+        self._memory = MemoryCache() if memory is None else memory
+
+    def attacks(self, plan: Plan, cells: Sequence[AttackCell]) -> Sequence[Episode]:
+        """The results of attack cells, in order."""
+        if len(plan.choices) > len(self.work.plan.choices):
+            self.work = self.work.for_plan(plan)
+            if self._on_remedies:
+                self._on_remedies(self.work)
+        cache = self._cache(self._store)
+        keys = [self.work.keys[cell] for cell in cells]
+        wanted = dict(zip(keys, cells, strict=True))
+        missing = {key: cell for key, cell in wanted.items() if not cache.has(key)}
+        if self._watch:
+            self._watch.begin(self.work, list(missing.values()))
+        self._fill(cache, missing)
+        return [cache.get(key) for key in keys]
+
+    def measurements(self, plan: Plan, cells: Sequence[Measurement]) -> Sequence[Values]:  # noqa: ARG002
+        """The results of measurements, in order."""
+        store = None
+        if self._store is not None:
+            store = Store(self._store.folder / DIAGNOSTICS).opened()
+        cache = self._cache(store)
+        keys = [self.work.key(cell) for cell in cells]
+        wanted = dict(zip(keys, cells, strict=True))
+        missing = {key: cell for key, cell in wanted.items() if not cache.has(key)}
+        if self._watch and missing:
+            self._watch.measure(list(missing.values()))
+        self._fill(cache, missing)
+        return [cache.values(key) for key in keys]
+
+    def _cache(self, store: Store | None) -> Cache:
+        # A new one each time: it reads once how long cells took.
+        return self._memory if store is None else DiskCache(store, self._watch)
+
+    def _fill(self, cache: Cache, missing: dict[str, AttackCell] | dict[str, Measurement]) -> None:
+        cells: dict[str, Cell] = {**missing}
+        fill(self.work, cache, cells, self._executor, self._spec, self._watch)
