@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import version
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -165,6 +166,7 @@ def conclude(plan: Plan, evidence: Evidence, seconds: float) -> Audit:
     return Audit(
         target=plan.name,
         threat=str(job.threat),
+        threat_description=_threat_description(job.threat),
         budget=plan.budget,
         seed=job.seed,
         n=len(job.x),
@@ -194,6 +196,13 @@ def conclude(plan: Plan, evidence: Evidence, seconds: float) -> Audit:
         classes=plan.classes,
         command=plan.command,
     )
+
+
+def _threat_description(threat: Threat) -> dict[str, Any]:
+    """Describe the threat as plain data, for the record."""
+    description = describe(threat)
+    assert isinstance(description, dict), "a dataclass is described by a dictionary"
+    return description
 
 
 def _units(job: Job, groups: Sequence[Group]) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,12 @@ MIGRATIONS: Migrations = {
     },
     # before there was a checklist: a verdict of that time rests on none, and cannot be told now
     2: lambda record: {**record, "checklist": [], "compared": {}, "reasons": []},
-    # before the loss curve had its present name
-    3: lambda record: {**record, "rows": [_renamed(row) for row in record["rows"]]},
+    # before the loss curve had its present name and the threat was kept as structured data
+    3: lambda record: {
+        **record,
+        "threat_description": {},
+        "rows": [_renamed(row) for row in record["rows"]],
+    },
 }
 
 
@@ -146,6 +151,8 @@ class Audit:
     # [4, S, N] of each draw: `saddlepoint.evaluation.rejection.scored` at the worst points, then at the clean images they were made from,
     # as the defense is when it meets the points; [4, 0, 0] where nothing is refused, and of audits from before it was kept
     rejection_scores: Tensor = field(default_factory=_unscored)
+    # The threat as `describe(Threat)` returns it; empty for records from before it was kept.
+    threat_description: Mapping[str, Any] = field(default_factory=dict)
     folder: str = field(
         default="", compare=False
     )  # where it was read from or written to, if it was
@@ -205,6 +212,7 @@ class Audit:
             "schema": SCHEMA,
             "target": self.target,
             "threat": self.threat,
+            "threat_description": dict(self.threat_description),
             "budget": self.budget,
             "seed": self.seed,
             "n": self.n,

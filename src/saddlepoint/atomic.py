@@ -1,0 +1,52 @@
+"""Write files atomically and hash their content. Imports nothing else of this package."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+
+def write_atomic(path: Path, content: bytes, *, sync: bool = False) -> None:
+    """Write a file completely or not at all.
+
+    The content goes to a temporary file in the same folder, which is then renamed to `path`. Other
+    processes see either the old file or the new one. After an error the old file is unchanged and
+    the temporary file is removed. A process killed while writing leaves the temporary file
+    `.NAME.PID` behind.
+
+    Args:
+        path: The file to write. Its folder must exist. An existing file is replaced.
+        content: The bytes of the file.
+        sync: Flush the file and its folder to disk before returning, so that the file survives a
+            power failure. Default: leave the time of writing to the operating system.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.rename(path)
+        if sync:
+            _sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def sha256_hex(content: bytes) -> str:
+    """Return the SHA-256 of the content as 64 hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Flush the folder to disk: the rename is part of the folder, not of the file."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
