@@ -8,7 +8,7 @@ from collections.abc import Callable
 from saddlepoint.games.reports.sections.configuration import configuration, reproduction
 from saddlepoint.games.reports.sections.cost import cost
 from saddlepoint.games.reports.sections.findings import accuracies, warnings
-from saddlepoint.games.reports.sections.payoff import payoff
+from saddlepoint.games.reports.sections.matrix import payoff
 from saddlepoint.games.reports.sections.strategies import exits, strategies
 from saddlepoint.games.runs.record import GameRecord
 from saddlepoint.reports.context import Section
