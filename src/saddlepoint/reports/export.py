@@ -99,7 +99,7 @@ def latex(audit: Audit) -> str:
         [
             f"% {_one_line(audit.target)}: {_one_line(audit.threat)}",
             f"% {audit.n} images, seed {audit.seed}, verdict: {audit.verdict}.",
-            "% Robust accuracy in percent (upper bounds); passes per image.",
+            "% Accuracy in percent; robust accuracies are upper bounds. Passes per image.",
             r"\begin{tabular}{lrrrrr}",
             r"\hline",
             r"attack & accuracy & 95\,\% interval & worst case & forward & backward \\",
