@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 
 import pytest
@@ -23,7 +23,13 @@ from saddlepoint.audits import Audit
 from saddlepoint.audits.statistics import wilson
 from saddlepoint.audits.verdict import CertifiedBound, Comparisons, Cost, Item, StaticNet
 from saddlepoint.describe import describe
-from saddlepoint.evaluation import BatchControl, SortedByLabel, Threat, WorstCaseOrder
+from saddlepoint.evaluation import (
+    BatchControl,
+    NaturalOrder,
+    SortedByLabel,
+    Threat,
+    WorstCaseOrder,
+)
 from saddlepoint.reports.comparison import write as write_comparison
 from saddlepoint.reports.document import save_page
 from saddlepoint.reports.html import write
@@ -322,11 +328,22 @@ def test_an_old_record_shows_its_command_but_no_python_call_and_checks_no_sizes(
     audit.save(tmp_path)
     monkeypatch.chdir(tmp_path)
     words = Page(page(audit)).words
-    assert "too old to show the Python call" in words
+    assert "The Python call cannot be shown: the record is too old" in words
     assert audit.command in words
     assert "from saddlepoint import" not in words
     _, accuracy = run_verification(audit, capsys)
     assert float(accuracy[2]) == pytest.approx(audit.robust_accuracy)
+
+
+def test_a_threat_with_a_class_of_the_user_gets_a_page_without_python_call():
+    @dataclass(frozen=True)
+    class Reversed(NaturalOrder):
+        pass
+
+    description = describe(Threat(Linf(0.1), order=Reversed()))
+    words = Page(page(an_audit(threat_description=description))).words
+    assert "the threat model uses Reversed, which is not part of saddlepoint" in words
+    assert "largest perturbation ≤ 0.1 up to rounding" in words
 
 
 @pytest.mark.parametrize("threat", _THREATS.values(), ids=_THREATS.keys())

@@ -21,7 +21,7 @@ from saddlepoint.reports.figures import Bar, bars
 from saddlepoint.reports.markup import Markup, join, tag
 from saddlepoint.reports.published import NO_RESULTS, Published
 from saddlepoint.reports.sorting import SORT_SCRIPT
-from saddlepoint.reports.threats import read_threat
+from saddlepoint.reports.threats import read_space
 from saddlepoint.reports.verdicts import SHAPES, VERDICTS, verdict_level
 
 
@@ -52,13 +52,13 @@ class Line:
             url: URL of its report, relative to the leaderboard.
             published: Published results for the same target. Default: none.
         """
-        threat = read_threat(audit.threat_description)
+        space = read_space(audit.threat_description)
         passes = audit.examples.forward + audit.examples.backward
         return cls(
             name=url.removesuffix("/report.html"),
             target=audit.target,
             url=url,
-            threat=str(threat.space) if threat else audit.threat,
+            threat=str(space) if space else audit.threat,
             data=audit.data or "tensors of the caller",
             n=audit.n,
             clean=audit.clean_accuracy,

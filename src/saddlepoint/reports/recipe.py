@@ -14,7 +14,7 @@ from saddlepoint.audits.result import Audit
 from saddlepoint.evaluation import Threat
 from saddlepoint.reports.document import muted
 from saddlepoint.reports.markup import Markup, tag
-from saddlepoint.reports.threats import read_threat
+from saddlepoint.reports.threats import read_space, read_threat
 
 
 def tensor_sha256(values: Tensor) -> str:
@@ -22,15 +22,13 @@ def tensor_sha256(values: Tensor) -> str:
     return sha256_hex(values.detach().cpu().contiguous().numpy().tobytes())
 
 
-def python_call(audit: Audit) -> str | None:
+def python_call(audit: Audit) -> str:
     """Return the Python code that repeats the audit; the reader inserts the target.
 
-    None for a record without a structured threat: it was written before the threat was kept.
+    Args:
+        audit: An audit with a readable threat model: `threats.why_unreadable` returns no reason.
     """
-    threat = read_threat(audit.threat_description)
-    if threat is None:
-        return None
-    expression, classes = _threat_expression(threat)
+    expression, classes = _threat_expression(read_threat(audit.threat_description))
     imports = [*classes, "audit", *(["load_data"] if audit.data else [])]
     data = f"x, y = ...  # the {audit.n} images and labels"
     if audit.data:
@@ -50,7 +48,7 @@ def python_call(audit: Audit) -> str | None:
 
 def verification_steps(audit: Audit) -> Iterator[Markup]:
     """Yield the code that re-evaluates the saved points with torch alone, and what it prints."""
-    threat = read_threat(audit.threat_description)
+    space = read_space(audit.threat_description)
     yield tag(
         "p",
         "The adversarial examples are in points.safetensors, in the folder of this page if the "
@@ -58,7 +56,7 @@ def verification_steps(audit: Audit) -> Iterator[Markup]:
         "and that they are misclassified:",
     )
     yield tag("pre", verification_code(audit))
-    size = f"largest perturbation ≤ {_radius(threat.space)} up to rounding, " if threat else ""
+    size = f"largest perturbation ≤ {_radius(space)} up to rounding, " if space else ""
     yield muted(
         f"Expected: {size}robust accuracy {audit.robust_accuracy:.6g}. For a randomized defense "
         "the accuracy varies with its randomness. A defense that adapts at test time must receive "
@@ -71,7 +69,7 @@ def verification_code(audit: Audit) -> str:
 
     Without a structured threat (old records) the code does not compute perturbation sizes.
     """
-    threat = read_threat(audit.threat_description)
+    space = read_space(audit.threat_description)
     return "\n".join(
         [
             "import torch",
@@ -80,7 +78,7 @@ def verification_code(audit: Audit) -> str:
             f"target = ...  # {_one_line(audit.target)}",
             'points = load_file("points.safetensors")',
             'x, y, worst = points["x"], points["y"], points["worst_points"]',
-            *(_size_lines(threat.space) if threat else []),
+            *(_size_lines(space) if space else []),
             'print("pixel values from", worst.min().item(), "to", worst.max().item())',
             "with torch.no_grad():",
             "    correct = target(worst).argmax(1) == y",

@@ -14,32 +14,53 @@ from saddlepoint.evaluation import (
     WorstCaseOrder,
 )
 
+# The classes of this package that a field of a threat model can have.
 _CLASSES = {
     cls.__name__: cls for cls in (BatchControl, NaturalOrder, SortedByLabel, WorstCaseOrder)
 }
 
 
-def read_threat(description: Mapping[str, Any]) -> Threat | None:
-    """Rebuild a threat model from its description: the inverse of `describe(threat)`.
+def read_space(description: Mapping[str, Any]) -> Ball | None:
+    """Rebuild the perturbation set of a threat model.
 
     Args:
-        description: `Audit.threat_description`.
+        description: `Audit.threat_description`, which is `describe(threat)`.
 
     Returns:
-        The threat model, or None for an empty description. Records written before the description
-        was kept have an empty one.
+        The perturbation set, or None for an empty description: the record was written before the
+        description was kept.
     """
     if not description:
         return None
+    space = description["space"]
+    low, high = space["box"]
+    return Ball(float(space["p"]), space["radius"], (low, high))  # JSON writes p = inf as a string
+
+
+def read_threat(description: Mapping[str, Any]) -> Threat:
+    """Rebuild a threat model: the inverse of `describe(threat)`.
+
+    Args:
+        description: `Audit.threat_description`, for which `why_unreadable` returns no reason.
+    """
+    space = read_space(description)
+    assert space is not None, "check `why_unreadable` first"
     options = {
         name: _value(value) for name, value in description.items() if name not in ("kind", "space")
     }
-    return Threat(_ball(description["space"]), **options)
+    return Threat(space, **options)
 
 
-def _ball(space: Mapping[str, Any]) -> Ball:
-    low, high = space["box"]
-    return Ball(float(space["p"]), space["radius"], (low, high))  # JSON writes p = inf as a string
+def why_unreadable(description: Mapping[str, Any]) -> str:
+    """Return the reason why `read_threat` cannot rebuild a threat model, or an empty string."""
+    if not description:
+        return "the record is too old and does not contain the threat model as structured data"
+    objects = (value for name, value in description.items() if name != "space")
+    kinds = (value["kind"] for value in objects if isinstance(value, Mapping))
+    foreign = [kind for kind in kinds if kind not in _CLASSES]
+    if foreign:
+        return f"the threat model uses {', '.join(foreign)}, which is not part of saddlepoint"
+    return ""
 
 
 def _value(value: Any) -> Any:

@@ -13,6 +13,7 @@ from saddlepoint.reports.context import ReportContext, Section
 from saddlepoint.reports.document import collapsible, facts, muted
 from saddlepoint.reports.markup import Markup, tag
 from saddlepoint.reports.recipe import python_call, tensor_sha256, verification_steps
+from saddlepoint.reports.threats import why_unreadable
 
 
 def configuration(context: ReportContext) -> Section:
@@ -108,15 +109,12 @@ def _calls(audit: Audit) -> Iterator[Markup]:
     if audit.command:
         yield tag("h3", "On the command line")
         yield tag("pre", audit.command)
-    call = python_call(audit)
-    if call is None:
-        yield muted(
-            "This record is too old to show the Python call: it does not contain the threat model "
-            "as structured data."
-        )
+    reason = why_unreadable(audit.threat_description)
+    if reason:
+        yield muted(f"The Python call cannot be shown: {reason}.")
     else:
         yield tag("h3", "In Python")
-        yield tag("pre", call)
+        yield tag("pre", python_call(audit))
 
 
 def verification(context: ReportContext) -> Section:

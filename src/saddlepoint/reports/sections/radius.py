@@ -16,7 +16,7 @@ from saddlepoint.reports.curves import CurvePoint, accuracy_curve
 from saddlepoint.reports.document import legend, muted
 from saddlepoint.reports.markup import Markup, tag
 from saddlepoint.reports.recipe import in_255ths, norm_name
-from saddlepoint.reports.threats import read_threat
+from saddlepoint.reports.threats import read_space
 
 _INTERVALS = 160  # of the x axis
 _INSIDE = 0.98  # of the radius; larger perturbations count as using the whole radius
@@ -33,10 +33,10 @@ def radius(context: ReportContext) -> Section | None:
     None if too few perturbations are smaller than the radius of the threat model, and for records
     without a structured threat model.
     """
-    threat = read_threat(context.audit.threat_description)
-    if threat is None:
+    space = read_space(context.audit.threat_description)
+    if space is None:
         return None
-    largest = threat.space.radius
+    largest = space.radius
     sizes, errors = _successes(context)
     sizes = sizes.clamp(max=largest)  # the referee accepts sizes above the radius by rounding
     attacked = errors.bool() & (sizes > 0)
@@ -50,7 +50,7 @@ def radius(context: ReportContext) -> Section | None:
         f"bound everywhere. {_quality(context)}"
     )
     key = legend(primary="robust accuracy (upper bound)", band="95 % interval over images")
-    figure = tag("div", key, _figure(threat.space, sizes, errors), class_="card")
+    figure = tag("div", key, _figure(space, sizes, errors), class_="card")
     return Section("Robust accuracy by radius", (figure, muted(explanation)))
 
 
