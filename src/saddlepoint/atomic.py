@@ -1,4 +1,4 @@
-"""Files that are written completely or not at all, and hashes of their content."""
+"""Write files atomically and hash their content. Imports nothing else of this package."""
 
 from __future__ import annotations
 
@@ -8,14 +8,21 @@ from pathlib import Path
 
 
 def write_atomic(path: Path, content: bytes, *, sync: bool = False) -> None:
-    """Write `content` to a temporary file beside `path` and rename it.
+    """Write a file completely or not at all.
 
-    Other processes see the old file or the new one, never a part.
+    The content goes to a temporary file in the same folder, which is then renamed to `path`. Other
+    processes see either the old file or the new one. After an error the old file is unchanged and
+    the temporary file is removed. A process killed while writing leaves the temporary file
+    `.NAME.PID` behind.
 
     Args:
-        path: the file to write.
-        content: all of its bytes.
-        sync: wait until the data is on disk, so that it survives a crash of the machine.
+        path: The file to write. Its folder must exist. An existing file is replaced.
+        content: The bytes of the file.
+        sync: Flush the file and its folder to disk before returning, so that the file survives a
+            power failure. Default: leave the time of writing to the operating system.
+
+    Raises:
+        OSError: The file cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -32,11 +39,12 @@ def write_atomic(path: Path, content: bytes, *, sync: bool = False) -> None:
 
 
 def sha256_hex(content: bytes) -> str:
-    """SHA-256 in hexadecimal."""
+    """Return the SHA-256 of the content as 64 hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()
 
 
 def _sync_folder(folder: Path) -> None:
+    """Flush the folder to disk: the rename is part of the folder, not of the file."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Exports say what the record says, to programs that read CSV, JSON, LaTeX and Markdown."""
+"""Exports contain what the record contains, for programs that read CSV, JSON, LaTeX, Markdown."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from tests.reports.audits import SYMPTOMS, an_audit
+from tests.reports.audits import INCONCLUSIVE, SYMPTOMS, an_audit
 
 from saddlepoint.audits.statistics import wilson
+from saddlepoint.audits.verdict import CertifiedBound, Comparisons
 from saddlepoint.reports.export import as_json, examples_csv, latex, model_card, rows_csv
 
 _HOSTILE = '=<b>|"50%_of_$x^2$\\{a}&#~\n`[x](y)'
 
 
-def test_the_ledger_has_a_line_per_example_that_says_what_the_record_says():
+def test_the_examples_have_one_line_each_with_the_values_of_the_record():
     audit = an_audit(n=50)
     lines = list(csv.DictReader(io.StringIO(examples_csv(audit))))
     assert [line["winner"] for line in lines] == list(audit.examples.winner)
@@ -29,7 +30,7 @@ def test_the_ledger_has_a_line_per_example_that_says_what_the_record_says():
     )
 
 
-def test_attacks_have_a_line_each_with_their_interval():
+def test_the_attacks_have_one_line_each_with_their_interval():
     audit = an_audit()
     lines = list(csv.DictReader(io.StringIO(rows_csv(audit))))
     for row, line in zip(audit.rows, lines, strict=True):
@@ -38,7 +39,7 @@ def test_attacks_have_a_line_each_with_their_interval():
         assert (float(line["low"]), float(line["high"])) == (interval.low, interval.high)
 
 
-def test_a_spreadsheet_computes_no_name():
+def test_a_spreadsheet_evaluates_no_name_as_a_formula():
     audit = an_audit(n=10)
     named = replace(audit, examples=replace(audit.examples, winner=("=1+1",) * 10))
     assert all(
@@ -46,14 +47,14 @@ def test_a_spreadsheet_computes_no_name():
     )
 
 
-def test_json_is_strict_json_even_where_a_margin_is_no_number():
+def test_json_is_strict_json_even_if_margins_are_nan():
     audit = an_audit(n=20)
     nan = replace(audit, examples=replace(audit.examples, margin=torch.full((20,), torch.nan)))
 
-    def refuse(constant):
+    def fail(constant):
         raise AssertionError(constant)
 
-    read = json.loads(as_json(nan), parse_constant=refuse)
+    read = json.loads(as_json(nan), parse_constant=fail)
     assert read["examples"]["margin"] == [None] * 20
     assert (read["robust_accuracy"], read["target"], len(read["rows"])) == (
         audit.robust_accuracy,
@@ -62,45 +63,52 @@ def test_json_is_strict_json_even_where_a_margin_is_no_number():
     )
 
 
-def test_json_holds_every_number_of_the_loss_traces():
+def test_json_contains_the_loss_curves_and_the_structured_threat():
     audit = an_audit(n=20)
     read = json.loads(as_json(audit))
     for row, line in zip(audit.rows, read["rows"], strict=True):
-        assert {name: tuple(column) for name, column in line["ascent"].items()} == asdict(
-            row.loss_curve
-        )
-        assert len(line["ascent"]["passes"]) == len(row.loss_curve.value) > 5
+        curve = {name: tuple(column) for name, column in line["loss_curve"].items()}
+        assert curve == asdict(row.loss_curve)
+        assert len(line["loss_curve"]["passes"]) == len(row.loss_curve.value) > 5
+    assert read["threat_description"] == audit.threat_description
 
 
-def test_a_latex_table_has_as_many_cells_in_every_line_whatever_names_hold():
+def test_every_line_of_a_latex_table_has_the_same_number_of_cells_whatever_the_names_contain():
     audit = an_audit(symptoms=SYMPTOMS)
-    made = latex(
+    text = latex(
         replace(
             audit, target=_HOSTILE, rows=tuple(replace(row, name=_HOSTILE) for row in audit.rows)
         )
     )
-    body = [line for line in made.splitlines() if not line.startswith("%")]
-    rows = [line for line in body if line.endswith("\\\\")]
+    lines = [line for line in text.splitlines() if not line.startswith("%")]
+    rows = [line for line in lines if line.endswith("\\\\")]
     assert len(rows) == 1 + 1 + len(audit.rows) + 1
     assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {5}
-    text = "\n".join(body)
-    assert re.search(r"(?<!\\)[#%$_~^]", text) is None
-    plain = re.sub(r"\\[{}]", "", text)
+    body = "\n".join(lines)
+    assert re.search(r"(?<!\\)[#%$_~^]", body) is None
+    plain = re.sub(r"\\[{}]", "", body)
     assert plain.count("{") == plain.count("}")
-    assert f"{100 * audit.rows[0].robust_accuracy:.1f}" in text
+    assert f"{100 * audit.rows[0].robust_accuracy:.1f}" in body
 
 
-def test_a_model_card_says_verdict_number_interval_and_symptoms():
+def test_a_model_card_contains_verdict_upper_bound_interval_and_warnings():
     audit = an_audit(symptoms=SYMPTOMS)
     card = model_card(audit)
     for part in (
-        "cannot be told",
-        f"{100 * audit.robust_accuracy:.1f} % ({audit.interval}",
+        INCONCLUSIVE,
+        f"≤ {100 * audit.robust_accuracy:.1f} % ({audit.interval}",
         "vanishing gradients",
         "upper bound",
     ):
         assert part in card
     assert audit.command in card
+
+
+def test_a_model_card_contains_the_claim_and_the_certified_accuracy():
+    compared = Comparisons(claim=0.7, proven=CertifiedBound(0.2, "interval <bounds>"))
+    card = model_card(an_audit(compared=compared))
+    assert "| claimed robust accuracy | 70.0 % |" in card
+    assert "≥ 20.0 %, certified by interval \\<bounds\\>" in card
 
 
 def test_no_name_leaves_its_cell_in_a_model_card():

@@ -1,29 +1,64 @@
-"""The page says the verdict first, hides nothing, fetches nothing and runs nothing."""
+"""The report shows the verdict first, hides nothing, loads nothing and runs no scripts."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 
 import pytest
 import torch
-from tests.reports.audits import CHECKLIST, SYMPTOMS, an_audit, page
+from tests.reports.audits import (
+    CHECKLIST,
+    INCONCLUSIVE,
+    OVERSTATED,
+    SYMPTOMS,
+    an_audit,
+    page,
+)
 
+import saddlepoint
+from saddlepoint.attacks.spaces import L2, Linf
+from saddlepoint.audits import Audit
 from saddlepoint.audits.statistics import wilson
 from saddlepoint.audits.verdict import CertifiedBound, Comparisons, Cost, Item, StaticNet
+from saddlepoint.describe import describe
+from saddlepoint.evaluation import (
+    BatchControl,
+    NaturalOrder,
+    SortedByLabel,
+    Threat,
+    WorstCaseOrder,
+)
 from saddlepoint.reports.comparison import write as write_comparison
-from saddlepoint.reports.document import put
+from saddlepoint.reports.document import save_page
 from saddlepoint.reports.html import write
-from saddlepoint.reports.recipe import python, verification
+from saddlepoint.reports.recipe import python_call, verification_code
 from saddlepoint.reports.style import DARK, LIGHT
+from saddlepoint.reports.threats import read_threat
 
 _VOID = {"link", "meta", "img", "br", "hr"}
 _HOSTILE = '<script>alert("x")</script>&\'"'
+_THREATS = {
+    "default": Threat(Linf(8 / 255)),
+    "decimal radius": Threat(Linf(0.1)),
+    "many digits": Threat(L2(0.123456789)),
+    "box": Threat(Linf(8.0, box=(0.0, 255.0))),
+    "scores": Threat(L2(0.5), access="score", queries=100, draws=8),
+    "stream": Threat(
+        Linf(0.1),
+        randomness="public",
+        state_visible=False,
+        order=SortedByLabel(64),
+        batch_control=BatchControl(0.2, victims="benign"),
+    ),
+    "order": Threat(Linf(0.1), order=WorstCaseOrder(tries=3)),
+    "online": Threat(Linf(0.1), access="decision", rounds="one", online_queries=True),
+}
 
 
 class Page(HTMLParser):
-    """The tags, in order and nested rightly, and the text between them."""
+    """The tags in order, checked for correct nesting, and the text between them."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -31,7 +66,7 @@ class Page(HTMLParser):
         self.open: list[str] = []
         self.text: list[str] = []
         self.feed(text)
-        assert self.open == [], f"left open: {self.open}"
+        assert self.open == [], f"not closed: {self.open}"
 
     def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
@@ -50,66 +85,67 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.text).split())
 
 
-def test_verdict_comes_before_symptoms_and_symptoms_before_numbers():
+def assert_in_order(words: str, *parts: str) -> None:
+    places = [words.index(part) for part in parts]
+    assert places == sorted(places)
+
+
+def test_the_verdict_comes_before_the_warnings_and_the_warnings_before_the_numbers():
     words = Page(page(an_audit(symptoms=SYMPTOMS))).words
-    places = [
-        words.index(part)
-        for part in (
-            "Verdict: cannot be told",
-            "serious: vanishing gradients",
-            "clean accuracy",
-            "SHA-256 of x",
-        )
-    ]
-    assert places == sorted(places)
+    assert_in_order(
+        words,
+        f"Verdict: {INCONCLUSIVE}",
+        "serious: vanishing gradients",
+        "clean accuracy",
+        "SHA-256 of x",
+    )
 
 
-def test_the_checklist_stands_above_the_numbers_what_is_open_first():
-    gap = Item("black-box attacks", "not run", "no attack without gradients was sent <b>.")
+def test_the_checklist_comes_before_the_numbers_and_begins_with_open_items():
+    gap = Item("black-box attacks", "not run", "no attack without gradients was run <b>.")
     words = Page(page(an_audit(checklist=(*CHECKLIST[:2], gap)))).words
-    places = [
-        words.index(part)
-        for part in (
-            "Verdict: cannot be told",
-            "○ not run",
-            "✓ pass",
-            "– does not apply",
-            "clean accuracy",
-        )
-    ]
-    assert places == sorted(places)
+    assert_in_order(
+        words,
+        f"Verdict: {INCONCLUSIVE}",
+        "○ not run",
+        "✓ pass",
+        "– does not apply",
+        "clean accuracy",
+    )
     assert gap.evidence in words  # as text
 
 
-def test_what_the_number_is_held_against_stands_beside_it():
+def test_comparisons_are_shown_beside_the_robust_accuracy():
     static = StaticNet(0.95, 0.5, 3, 20, 0.001)
-    held = Comparisons(
+    compared = Comparisons(
         0.8, 0.75, static, Cost(12.0, 10.0, 4.0, 0.5), CertifiedBound(0.2, "interval <bounds>")
     )
-    words = Page(page(an_audit(compared=held))).words
+    audit = an_audit(compared=compared)
+    words = Page(page(audit)).words
     for part in (
-        "claimed 80.0 %",
-        "95.0 % clean, at most 50.0 % robust",
+        "claimed robust accuracy 80.0 %",
+        "under non-adaptive attacks 75.0 %",
+        "95.0 % clean accuracy, ≤ 50.0 % robust accuracy",
         "20 only without it",
         "8.0 times",
-        "20.0 %, proven by interval <bounds>",
+        "≥ 20.0 %, certified by interval <bounds>",
     ):
         assert part in words, part
-    assert "Verdict: overstated" in words
-    assert "80.0 % is claimed" in words
+    assert f"Verdict: {OVERSTATED}" in words
+    assert audit.reasons[0] in words  # the claim is refuted
+    assert "80.0 %" in audit.reasons[0]
 
 
-def test_symptoms_are_ranked_and_named_by_word_not_by_color_alone():
+def test_warnings_are_sorted_by_level_and_name_their_level_in_words():
     words = Page(page(an_audit(symptoms=SYMPTOMS))).words
-    places = [words.index(f"{s.level}: {s.name}") for s in reversed(SYMPTOMS)]
-    assert places == sorted(places)
+    assert_in_order(words, *(f"{s.level}: {s.name}" for s in reversed(SYMPTOMS)))
 
 
-def test_without_symptoms_the_page_says_so():
-    assert "No symptom was met" in Page(page(an_audit())).words
+def test_a_page_without_warnings_says_so():
+    assert "No warnings" in Page(page(an_audit())).words
 
 
-def test_every_number_of_the_table_is_there():
+def test_every_number_of_the_tables_is_shown():
     audit = an_audit()
     words = Page(page(audit)).words
     for row in audit.rows:
@@ -128,11 +164,12 @@ def test_every_number_of_the_table_is_there():
             f"{row.seconds:.1f}",
         )
         assert " ".join([row.name, *cost]) in words
-    assert f"{100 * audit.clean_accuracy:.1f} %" in words
+    assert f"clean accuracy {100 * audit.clean_accuracy:.1f} %" in words
+    assert f"robust accuracy ≤ {100 * audit.robust_accuracy:.1f} %" in words
     assert f"{100 * audit.interval.low:.1f} – {100 * audit.interval.high:.1f} %" in words
 
 
-def test_names_chosen_by_others_stay_text_everywhere():
+def test_names_from_outside_are_text_everywhere():
     audit = an_audit()
     hostile = replace(
         audit,
@@ -150,19 +187,19 @@ def test_names_chosen_by_others_stay_text_everywhere():
     text = page(hostile)
     assert "<script" not in text
     assert "script" not in {tag for tag, _ in Page(text).tags}
-    # Whatever is written survives as text: nothing was dropped to be safe.
+    # The name is shown as text: nothing was removed.
     assert _HOSTILE in "".join(Page(text).text)
 
 
-def test_a_comparison_escapes_names_and_addresses(tmp_path):
+def test_a_comparison_escapes_names_and_urls(tmp_path):
     written = write_comparison(
         [(an_audit(target=_HOSTILE), f"{_HOSTILE}/report.html")], tmp_path / "index.html"
     ).read_text("utf-8")
-    assert written.count("<script") == 1  # ours, which sorts
+    assert written.count("<script") == 1  # our own, which sorts
     assert ("a", {"href": f"{_HOSTILE}/report.html"}) in Page(written).tags
 
 
-def test_nothing_is_fetched():
+def test_the_page_loads_nothing_from_the_network():
     text = page(an_audit(symptoms=SYMPTOMS))
     sources = [
         value
@@ -174,24 +211,24 @@ def test_nothing_is_fetched():
     assert all(source.startswith(("data:image/png;base64,", "data:,", "#")) for source in sources)
     assert "@import" not in text
     assert "url(" not in text
-    addresses = set(re.findall(r"https?://[^\"' ]+", text))
-    assert addresses <= {"http://www.w3.org/2000/svg"}  # a name, not an address
+    urls = set(re.findall(r"https?://[^\"' ]+", text))
+    assert urls <= {"http://www.w3.org/2000/svg"}  # the name of a namespace
 
 
-def test_whoever_has_a_page_open_sees_the_old_one_whole(tmp_path):
-    put(tmp_path / "page.html", "old")
+def test_a_reader_of_the_old_page_keeps_reading_the_old_page(tmp_path):
+    save_page(tmp_path / "page.html", "old")
     with (tmp_path / "page.html").open() as reader:
-        put(tmp_path / "page.html", "new")
+        save_page(tmp_path / "page.html", "new")
         assert reader.read() == "old"
     assert [path.read_text() for path in tmp_path.iterdir()] == ["new"]
 
 
-def test_500_digits_make_less_than_a_megabyte(tmp_path):
+def test_the_report_of_500_digits_is_smaller_than_a_megabyte(tmp_path):
     written = write(an_audit(n=500, symptoms=SYMPTOMS), tmp_path / "new" / "folder" / "report.html")
     assert written.stat().st_size < 1_000_000
 
 
-def test_inputs_that_are_no_images_get_a_page_without_pictures():
+def test_inputs_that_are_not_images_get_a_page_without_images():
     audit = an_audit()
     flat = replace(
         audit, x=audit.x.flatten(1), worst_points=audit.worst_points.flatten(1), classes=()
@@ -201,48 +238,48 @@ def test_inputs_that_are_no_images_get_a_page_without_pictures():
     assert "not images that can be drawn" in parsed.words
 
 
-def test_an_audit_in_which_nothing_fell_gets_a_page():
+def test_an_audit_without_misclassified_images_gets_a_page():
     audit = an_audit(correct=torch.ones(200), worst_points=an_audit().x, robust_accuracy=1.0)
-    assert "No image that was changed is answered wrongly" in Page(page(audit)).words
+    assert "No perturbed image is misclassified" in Page(page(audit)).words
 
 
-def test_answers_that_are_not_finite_get_a_page():
+def test_outputs_that_are_not_finite_get_a_page():
     audit = an_audit()
     nan = replace(audit, examples=replace(audit.examples, margin=torch.full((audit.n,), torch.nan)))
     assert "margins cannot be drawn" in Page(page(nan)).words
 
 
-def test_many_classes_show_the_weakest():
+def test_of_many_classes_those_with_the_lowest_accuracy_are_shown():
     audit = an_audit(n=100)
     many = replace(audit, y=torch.arange(100), answered=torch.arange(100), classes=())
-    assert "80 stronger classes are left out" in Page(page(many)).words
+    assert "80 classes with higher robust accuracy are not shown" in Page(page(many)).words
 
 
 @pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
-def test_text_stands_out_from_its_ground(palette):
+def test_text_has_enough_contrast_to_its_background(palette):
     pairs = [
-        (text, ground)
-        for text in ("ink", "quiet", "accent", "serious")
-        for ground in ("ground", "card")
+        (text, background)
+        for text in ("text", "muted", "accent", "serious")
+        for background in ("background", "card")
     ]
     pairs += [
-        ("ink", "code"),
+        ("text", "code"),
         *(
-            (word, f"{level}-ground")
+            (text, f"{level}-background")
             for level in ("serious", "warning", "note")
-            for word in (level, "ink")
+            for text in (level, "text")
         ),
     ]
-    for text, ground in pairs:
-        assert contrast(palette[text], palette[ground]) >= 4.5, (text, ground)  # WCAG 2.2, 1.4.3
+    for text, background in pairs:
+        # WCAG 2.2, 1.4.3
+        assert contrast(palette[text], palette[background]) >= 4.5, (text, background)
 
 
 @pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
-def test_bars_stand_out_from_the_card_and_from_each_other(palette):
-    assert contrast(palette["kept"], palette["card"]) >= 3  # WCAG 2.2, 1.4.11
-    assert (
-        contrast(palette["kept"], palette["lost"]) >= 1.5
-    )  # beside each other; also told by order and words
+def test_bars_have_enough_contrast_to_the_card_and_to_each_other(palette):
+    assert contrast(palette["primary"], palette["card"]) >= 3  # WCAG 2.2, 1.4.11
+    # Bars beside each other also differ by order and text.
+    assert contrast(palette["primary"], palette["secondary"]) >= 1.5
 
 
 def contrast(one: str, other: str) -> float:
@@ -257,23 +294,96 @@ def contrast(one: str, other: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_the_check_on_the_page_runs_and_finds_the_number(tmp_path, monkeypatch, capsys):
+def run_verification(audit: Audit, capsys) -> list[list[str]]:
+    """Run the code on the page with a model that outputs the recorded predictions.
+
+    The model recognizes the saved points and accepts nothing else. Returns the words printed.
+    """
+    outputs = torch.nn.functional.one_hot(audit.answered, 10).float()
+
+    def model(points):
+        assert torch.equal(points, audit.worst_points)
+        return outputs
+
+    code = verification_code(audit).replace("target = ...", "target = model")
+    exec(code, {"model": model})
+    return [line.split() for line in capsys.readouterr().out.splitlines()]
+
+
+def test_the_verification_code_runs_and_prints_size_and_accuracy(tmp_path, monkeypatch, capsys):
     audit = an_audit()
     audit.save(tmp_path)
     monkeypatch.chdir(tmp_path)
-    # A model that answers as the record says: it recognizes the points and nothing else.
-    answers = torch.nn.functional.one_hot(audit.answered, 10).float()
-    code = verification(audit).replace("target = ...", "target = given")
-    exec(
-        code, {"given": lambda points: answers if torch.equal(points, audit.worst_points) else None}
-    )
-    size, accuracy = (line.split() for line in capsys.readouterr().out.splitlines())
+    size, _, accuracy = run_verification(audit, capsys)
+    assert size[:2] == ["largest", "perturbation"]
     assert float(size[2]) <= 0.1 + 1e-6
+    assert accuracy[:2] == ["robust", "accuracy"]
     assert float(accuracy[2]) == pytest.approx(audit.robust_accuracy)
 
 
-def test_a_name_cannot_leave_the_comment_it_stands_in():
-    for made in (python, verification):
-        code = made(an_audit(target="net\nimport os; os.abort()"))
-        assert not any(line.startswith("import os") for line in code.splitlines())
-        compile(code, "page", "exec")
+def test_an_old_record_shows_its_command_but_no_python_call_and_checks_no_sizes(
+    tmp_path, monkeypatch, capsys
+):
+    audit = an_audit(threat_description={})
+    audit.save(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    words = Page(page(audit)).words
+    assert "The Python call cannot be shown: the record is too old" in words
+    assert audit.command in words
+    assert "from saddlepoint import" not in words
+    _, accuracy = run_verification(audit, capsys)
+    assert float(accuracy[2]) == pytest.approx(audit.robust_accuracy)
+
+
+def test_a_threat_with_a_class_of_the_user_gets_a_page_without_python_call():
+    @dataclass(frozen=True)
+    class Reversed(NaturalOrder):
+        pass
+
+    description = describe(Threat(Linf(0.1), order=Reversed()))
+    words = Page(page(an_audit(threat_description=description))).words
+    assert "the threat model uses Reversed, which is not part of saddlepoint" in words
+    assert "largest perturbation ≤ 0.1 up to rounding" in words
+
+
+@pytest.mark.parametrize("threat", _THREATS.values(), ids=_THREATS.keys())
+def test_a_threat_is_rebuilt_from_the_record_of_an_audit(threat, tmp_path):
+    audit = an_audit(n=10, threat_description=describe(threat))
+    loaded = Audit.load(audit.save(tmp_path))
+    assert read_threat(loaded.threat_description) == threat
+
+
+@pytest.mark.parametrize("threat", _THREATS.values(), ids=_THREATS.keys())
+def test_the_python_call_on_the_page_passes_the_same_threat_data_budget_and_seed(
+    threat, monkeypatch, capsys
+):
+    calls = []
+
+    class Result:
+        def summary(self):
+            return "done"
+
+    def record_call(target, x, y, **arguments):
+        calls.append((len(x), len(y), arguments))
+        return Result()
+
+    monkeypatch.setattr(saddlepoint, "audit", record_call)
+    exec(python_call(an_audit(n=10, seed=3, threat_description=describe(threat))), {})
+    [(images, labels, arguments)] = calls
+    passed = arguments.pop("threat")
+    assert (passed if isinstance(passed, Threat) else Threat(passed)) == threat
+    assert (images, labels, arguments) == (10, 10, {"budget": "standard", "seed": 3})
+    assert capsys.readouterr().out == "done\n"
+
+
+def test_the_python_call_is_short_for_a_default_threat():
+    assert "threat=Linf(8 / 255), budget" in python_call(
+        an_audit(threat_description=describe(Threat(Linf(8 / 255))))
+    )
+
+
+@pytest.mark.parametrize("code_of", [python_call, verification_code])
+def test_a_name_cannot_leave_the_comment_that_contains_it(code_of):
+    code = code_of(an_audit(target="net\nimport os; os.abort()"))
+    assert not any(line.startswith("import os") for line in code.splitlines())
+    compile(code, "page", "exec")

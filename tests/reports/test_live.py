@@ -1,4 +1,4 @@
-"""The live page shows what is known while a run goes on, and leads to the report when it is over."""
+"""The live page shows the progress of a run and redirects to the report at its end."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from saddlepoint.runs.executors import Serial
 from saddlepoint.runs.spec import AttackSpec, DataSpec, RunSpec, ThreatSpec
 
 _SPEC = RunSpec(
-    target="zoo:digits-pgd", data=DataSpec(n=40), threat=ThreatSpec(eps="0.15"), batch_size=10,
+    target="zoo:digits-pgd",
+    data=DataSpec(n=40),
+    threat=ThreatSpec(eps="0.15"),
+    batch_size=10,
     attacks=(AttackSpec(kind="apgd", loss="ce", steps=3), AttackSpec(kind="square", queries=5)),
-)  # fmt: skip
+)
 _REFRESH = re.compile(r'<meta http-equiv="refresh" content="([^"]*)">')
 
 
 class Snapshots:
-    """A watch that keeps the page as it is after every cell."""
+    """Keeps the page as it is after every cell; can interrupt the run."""
 
     def __init__(self, folder, stop_after=None):
         self.folder = folder
@@ -33,7 +36,7 @@ class Snapshots:
     def cell(self, cell, episode):
         self.take()
         if len(self.pages) - 1 == self.stop_after:
-            raise Interrupted("stopped: run the same command to go on.")
+            raise Interrupted("stopped: run the same command to resume.")
 
     def say(self, message):
         pass
@@ -43,58 +46,58 @@ class Snapshots:
 
 
 def watched(folder, stop_after=None):
-    seen = Snapshots(folder, stop_after)
+    """The audit, the page after every cell, and the last page."""
+    snapshots = Snapshots(folder, stop_after)
     with LivePage(folder, interval=0.0) as page:
-        audit = run_spec(_SPEC, folder, executor=Serial(), watch=Both(page, seen))
-    return audit, seen.pages, (folder / "live.html").read_text("utf-8")
+        audit = run_spec(_SPEC, folder, executor=Serial(), watch=Both(page, snapshots))
+    return audit, snapshots.pages, (folder / "live.html").read_text("utf-8")
 
 
-def test_every_cell_is_counted_and_the_worst_case_only_comes_down(tmp_path):
+def number(pattern, page):
+    """The number that a pattern with one group finds on a page."""
+    return int(re.search(pattern, Page(page).words)[1].replace(",", ""))
+
+
+def test_every_cell_is_counted_and_the_last_page_shows_the_worst_case_of_the_record(tmp_path):
     audit, pages, last = watched(tmp_path)
-    cells = [int(re.search(r"cells done (\d+) of 12", Page(page).words)[1]) for page in pages]
-    assert cells == list(range(13))
-    assert (
-        "worst case so far – nothing was attacked yet" in Page(pages[1]).words
-    )  # the clean images alone
-    standing = float(re.search(r"images that stand (\d+)", Page(last).words)[1])
-    assert standing == pytest.approx(40 * audit.rows[-1].running)
-    assert f"worst case so far {100 * audit.rows[-1].running:.1f} %" in Page(last).words
-    spent = 40 * sum(row.forward + row.backward for row in audit.rows)
-    assert int(
-        re.search(r"passes spent ([\d,]+)", Page(last).words)[1].replace(",", "")
-    ) == pytest.approx(spent)
+    assert [number(r"cells done (\d+) of 12", page) for page in pages] == list(range(13))
+    # After the first cell only clean images were evaluated.
+    assert "robust accuracy so far – no image was attacked yet" in Page(pages[1]).words
+    unbroken = number(r"images not broken (\d+)", last)
+    assert unbroken == pytest.approx(40 * audit.rows[-1].running)
+    assert f"robust accuracy so far {100 * audit.rows[-1].running:.1f} %" in Page(last).words
+    passes = 40 * sum(row.forward + row.backward for row in audit.rows)
+    assert number(r"passes so far ([\d,]+)", last) == pytest.approx(passes)
 
 
-def test_it_loads_itself_again_until_it_leads_to_the_report(tmp_path):
+def test_the_page_reloads_until_it_redirects_to_the_report(tmp_path):
     _, pages, last = watched(tmp_path)
-    assert {_REFRESH.search(page)[1] for page in pages} == {"1"}  # no more often than once a second
+    assert {_REFRESH.search(page)[1] for page in pages} == {"1"}  # at most once per second
     assert _REFRESH.search(last)[1] == "0; url=report.html"
     assert (tmp_path / "report.html").is_file()
 
 
-def test_a_stopped_run_says_how_to_go_on_and_what_was_done_counts_when_it_does(tmp_path):
+def test_a_stopped_run_says_how_to_resume_and_its_cells_count_after_resuming(tmp_path):
     with pytest.raises(Interrupted):
         watched(tmp_path, stop_after=5)
     stopped = (tmp_path / "live.html").read_text("utf-8")
-    assert "run the same command to go on" in Page(stopped).words
+    assert "run the same command to resume" in Page(stopped).words
     assert _REFRESH.search(stopped) is None
     _, pages, _ = watched(tmp_path)
-    first = int(re.search(r"cells done (\d+) of 12", Page(pages[0]).words)[1])
-    assert first >= 5
-    assert float(re.search(r"images that stand (\d+)", Page(pages[0]).words)[1]) > 0
+    assert number(r"cells done (\d+) of 12", pages[0]) >= 5
+    assert number(r"images not broken (\d+)", pages[0]) > 0
 
 
-def test_pages_are_written_no_more_often_than_asked(tmp_path):
-    seconds = iter(
-        range(1000)
-    )  # the clock is read twice per cell at most: five seconds are at least two cells
-    seen = Snapshots(tmp_path)
+def test_pages_are_written_at_most_once_per_interval(tmp_path):
+    # The clock is read at most twice per cell: five seconds are at least two cells.
+    seconds = iter(range(1000))
+    snapshots = Snapshots(tmp_path)
     with LivePage(tmp_path, interval=5.0, clock=lambda: float(next(seconds))) as page:
-        run_spec(_SPEC, tmp_path, executor=Serial(), watch=Both(page, seen))
-    assert 1 < len(set(seen.pages)) <= 8
+        run_spec(_SPEC, tmp_path, executor=Serial(), watch=Both(page, snapshots))
+    assert 1 < len(set(snapshots.pages)) <= 8
 
 
-def test_names_stay_text(tmp_path):
+def test_names_are_text(tmp_path):
     hostile = _SPEC.model_copy(
         update={"attacks": (AttackSpec(kind="fgsm", name="<script>alert(1)</script>"),)}
     )

@@ -1,4 +1,4 @@
-"""`view` shows one folder to this machine and nothing else to anybody."""
+"""The server shows one folder to this machine, and nothing else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from saddlepoint.reports.serve import found, server
+from saddlepoint.reports.serve import requested_file, server
 
 
 @pytest.fixture
@@ -35,26 +35,27 @@ def site(tmp_path):
 
 
 @pytest.fixture
-def ask(site):
-    with server(site, 0) as listening:
-        thread = threading.Thread(target=listening.serve_forever, args=(0.01,))
+def request_page(site):
+    """Send a request to a running server; returns status, body and response."""
+    with server(site, 0) as running:
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
         thread.start()
 
-        def call(path, method="GET", host=None, headers=()):
-            connection = http.client.HTTPConnection("127.0.0.1", listening.server_port, timeout=5)
+        def send(path, method="GET", host=None):
+            connection = http.client.HTTPConnection("127.0.0.1", running.server_port, timeout=5)
             connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
-            for value in [f"127.0.0.1:{listening.server_port}"] if host is None else host:
+            for value in [f"127.0.0.1:{running.server_port}"] if host is None else host:
                 connection.putheader("Host", value)
             connection.endheaders()
-            answer = connection.getresponse()
-            body = answer.read()
+            response = connection.getresponse()
+            body = response.read()
             connection.close()
-            return answer.status, body, answer
+            return response.status, body, response
 
-        call.port = listening.server_port
-        call.address = listening.server_address[0]
-        yield call
-        listening.shutdown()
+        send.port = running.server_port
+        send.address = running.server_address[0]
+        yield send
+        running.shutdown()
         thread.join()
 
 
@@ -67,61 +68,90 @@ def ask(site):
         ("/run/report.html", "text/html; charset=utf-8", "é".encode()),
         ("/run/audit.json", "application/json", b"{}"),
         ("/points.safetensors", "application/octet-stream", b"\0\1"),
-        ("/inner.html", "text/html; charset=utf-8", b"index"),  # a link that stays inside
+        ("/inner.html", "text/html; charset=utf-8", b"index"),  # a link inside the folder
     ],
 )
-def test_what_is_in_the_folder_is_shown_as_what_it_is(ask, path, kind, text):
-    status, body, answer = ask(path)
-    assert (status, answer.headers["Content-Type"]) == (200, kind)
+def test_files_of_the_folder_are_sent_with_their_content_type(request_page, path, kind, text):
+    status, body, response = request_page(path)
+    assert (status, response.headers["Content-Type"]) == (200, kind)
     assert text in body
-    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        "/../secret.txt", "/run/../../secret.txt", "/%2e%2e/secret.txt", "/%2e%2e%2fsecret.txt", "/..%2fsecret.txt",
-        "/%252e%252e/secret.txt", "/..%5csecret.txt", "/..\\secret.txt", "/link.txt", "/door/", "/door/index.html", "//etc/passwd",
-        "/etc/passwd", "/%00", "/index.html%00.txt", "/%ff", "/.hidden", "/./.hidden", "/empty/", "/run", "/nothing.html",
-        "/" + "a" * 5000, "http://127.0.0.1/index.html", "*", "index.html",
+        "/../secret.txt",
+        "/run/../../secret.txt",
+        "/%2e%2e/secret.txt",
+        "/%2e%2e%2fsecret.txt",
+        "/..%2fsecret.txt",
+        "/%252e%252e/secret.txt",
+        "/..%5csecret.txt",
+        "/..\\secret.txt",
+        "/link.txt",
+        "/door/",
+        "/door/index.html",
+        "//etc/passwd",
+        "/etc/passwd",
+        "/%00",
+        "/index.html%00.txt",
+        "/%ff",
+        "/.hidden",
+        "/./.hidden",
+        "/empty/",
+        "/run",
+        "/nothing.html",
+        "/" + "a" * 5000,
+        "http://127.0.0.1/index.html",
+        "*",
+        "index.html",
     ],
-)  # fmt: skip
-def test_what_is_outside_or_hidden_or_a_folder_is_not_there(ask, path):
-    status, body, _ = ask(path)
+)
+def test_paths_outside_the_folder_hidden_files_and_folders_are_not_found(request_page, path):
+    status, body, _ = request_page(path)
     assert status == 404
     assert b"secret" not in body
     assert b"hidden" not in body
 
 
-def test_only_this_machine_under_its_own_name_is_answered(ask):
-    port = ask.port
-    assert ask.address == "127.0.0.1"
+def test_only_requests_for_a_local_host_name_are_served(request_page):
+    port = request_page.port
+    assert request_page.address == "127.0.0.1"
     for host in ("127.0.0.1", f"localhost:{port}", "LOCALHOST"):
-        assert ask("/", host=[host])[0] == 200, host
-    strangers = (
-        [], [""], ["evil.example"], [f"evil.example:{port}"], ["127.0.0.1.evil.example"], ["localhost.evil.example"],
-        [f"127.0.0.1:{port + 1}"], ["0.0.0.0"], ["127.0.0.1@evil.example"], ["127.0.0.1", "evil.example"],
-    )  # fmt: skip
-    for host in strangers:
-        status, body, _ = ask("/", host=host)
+        assert request_page("/", host=[host])[0] == 200, host
+    foreign = (
+        [],
+        [""],
+        ["evil.example"],
+        [f"evil.example:{port}"],
+        ["127.0.0.1.evil.example"],
+        ["localhost.evil.example"],
+        [f"127.0.0.1:{port + 1}"],
+        ["0.0.0.0"],
+        ["127.0.0.1@evil.example"],
+        ["127.0.0.1", "evil.example"],
+    )
+    for host in foreign:
+        status, body, _ = request_page("/", host=host)
         assert status == 403, host
         assert b"index" not in body
 
 
-def test_nothing_but_get_and_head_is_answered(ask):
+def test_only_get_and_head_are_allowed(request_page):
     for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
-        status, _, answer = ask("/", method)
-        assert (status, answer.headers["Allow"]) == (405, "GET, HEAD")
-    status, body, answer = ask("/", "HEAD")
-    assert (status, body, answer.headers["Content-Length"]) == (200, b"", "12")
-    assert ask("/none", "HEAD")[:2] == (404, b"")
+        status, _, response = request_page("/", method)
+        assert (status, response.headers["Allow"]) == (405, "GET, HEAD")
+    status, body, response = request_page("/", "HEAD")
+    assert (status, body, response.headers["Content-Length"]) == (200, b"", "12")
+    assert request_page("/none", "HEAD")[:2] == (404, b"")
 
 
-def test_a_folder_without_pages_or_a_port_that_is_taken_is_told(tmp_path, site):
-    with pytest.raises(FileNotFoundError, match="no folder"):
+def test_a_missing_folder_a_folder_without_pages_and_a_port_in_use_are_errors(tmp_path, site):
+    with pytest.raises(FileNotFoundError, match="does not exist"):
         server(tmp_path / "none", 0)
     with pytest.raises(
-        FileNotFoundError, match=r"holds no index\.html, report\.html or live\.html"
+        FileNotFoundError, match=r"contains no index\.html, report\.html or live\.html"
     ):
         server(site / "empty", 0)
     with socket.socket() as taken:
@@ -133,12 +163,14 @@ def test_a_folder_without_pages_or_a_port_that_is_taken_is_told(tmp_path, site):
 
 def test_a_link_to_the_folder_itself_is_followed(tmp_path, site):
     (tmp_path / "alias").symlink_to(site)
-    assert found((tmp_path / "alias").resolve(), "/index.html") == (site / "index.html").resolve()
+    folder = (tmp_path / "alias").resolve()
+    assert requested_file(folder, "/index.html") == (site / "index.html").resolve()
 
 
-def test_ctrl_c_ends_it_without_noise(site):
+def test_ctrl_c_ends_the_server_without_a_traceback(site):
     code = (
-        "import typer; from saddlepoint.cli import view; app = typer.Typer(); app.callback()(lambda: None); view.add(app);"
+        "import typer; from saddlepoint.cli import view; app = typer.Typer();"
+        "app.callback()(lambda: None); view.add(app);"
         f"app(['view', {str(site)!r}, '--port', '0'])"
     )
     process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What a run folder adds to a report, and several of them as a site."""
+"""What a run folder adds to a report, and several runs as a site."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.reports.audits import an_audit
+from tests.reports.audits import a_threat, an_audit
 from tests.reports.test_html import Page
 from typer.testing import CliRunner
 
 from saddlepoint.cli import app
-from saddlepoint.reports.context import Subject
+from saddlepoint.reports.context import ReportContext
 from saddlepoint.reports.html import page
 from saddlepoint.reports.published import Published
 from saddlepoint.reports.sections.radius import radius
@@ -38,63 +38,70 @@ def run(tmp_path_factory):
     return folder, run_spec(spec, folder, executor=Serial())
 
 
-def shares(part):
-    """What the curve says at its quarters, from its description."""
-    return [
-        float(share)
-        for share in re.findall(r": ([\d.]+) %", re.search("<desc>(.*?)</desc>", part.body[0])[1])
-    ]
+def accuracies(section):
+    """The accuracies at the quarters of the curve, from its description."""
+    description = re.search("<desc>(.*?)</desc>", section.body[0])[1]
+    return [float(share) for share in re.findall(r": ([\d.]+) %", description)]
 
 
-def test_the_curve_counts_what_is_known_to_have_fallen_at_each_radius():
+def an_audit_with_small_perturbations():
+    """Of 100 images, 10 are misclassified at each of five sizes and 50 are robust.
+
+    The sizes are 0 and just below a quarter, half, three quarters and all of the radius 0.1.
+    """
     audit = an_audit(n=100)
-    # Ten images fall unchanged, ten each just below a quarter, half, three quarters and the whole of the radius 0.1, fifty stand.
     sizes = torch.tensor([0.0, 0.0249, 0.0499, 0.0749, 0.0999]).repeat_interleave(10)
-    known = replace(audit.examples, size=torch.cat([sizes, torch.full((50,), 0.1)]))
-    part = radius(
-        Subject(replace(audit, examples=known, correct=(torch.arange(100) >= 50).double()))
-    )
-    assert shares(part) == [90.0, 80.0, 70.0, 60.0, 50.0]
-    assert (
-        "the truth may be far lower" in part.body[1]
-    )  # nothing says that the nearest mistakes were looked for
+    examples = replace(audit.examples, size=torch.cat([sizes, torch.full((50,), 0.1)]))
+    return replace(audit, examples=examples, correct=(torch.arange(100) >= 50).double())
 
 
-def test_there_is_no_curve_where_every_perturbation_uses_the_whole_radius():
-    assert radius(Subject(an_audit())) is None
+def test_the_curve_counts_images_known_to_be_misclassified_at_each_radius():
+    section = radius(ReportContext(an_audit_with_small_perturbations()))
+    assert accuracies(section) == [90.0, 80.0, 70.0, 60.0, 50.0]
+    # The record does not say whether a minimum-norm attack ran.
+    assert "may be far lower" in section.body[1]
 
 
-def test_the_nearest_success_of_any_attack_is_found_in_the_cells(run):
+def test_there_is_no_curve_if_every_perturbation_uses_the_whole_radius():
+    assert radius(ReportContext(an_audit())) is None
+
+
+def test_there_is_no_curve_for_an_old_record_without_a_structured_threat():
+    old = replace(an_audit_with_small_perturbations(), threat_description={})
+    assert radius(ReportContext(old)) is None
+
+
+def test_the_smallest_successful_perturbation_of_any_attack_is_found_in_the_cells(run):
     folder, audit = run
     store = Store(folder)
-    nearest = torch.full((40,), torch.inf, dtype=torch.float64)
+    smallest = torch.full((40,), torch.inf, dtype=torch.float64)
     for key in json.loads((folder / "run.json").read_text())["cells"]:
         episode = store.get(key)
         (first, last) = store.record(key)["rows"]
-        for row, size, right in zip(
+        for row, size, correct in zip(
             range(first, last + 1), episode.size.tolist(), episode.correct[0].tolist(), strict=True
         ):
-            if not right:
-                nearest[row] = min(nearest[row], size)
-    subject = Subject.of(audit, folder)
-    assert torch.equal(subject.nearest, nearest)
-    assert "FMN looked for the nearest mistake" in radius(subject).body[1]
+            if not correct:
+                smallest[row] = min(smallest[row], size)
+    context = ReportContext.load(audit, folder)
+    assert torch.equal(context.smallest_sizes, smallest)
+    assert "FMN minimized the perturbation size" in radius(context).body[1]
 
 
 @pytest.mark.parametrize("changes", [{"unit": "batch"}, {"random": True}, {"cells": ["0" * 64]}])
-def test_points_that_fooled_in_other_company_or_by_luck_or_are_gone_are_not_counted(
+def test_sizes_are_unknown_for_coupled_or_randomized_defenses_and_missing_cells(
     run, tmp_path, changes
 ):
     folder, audit = run
     record = {**json.loads((folder / "run.json").read_text()), **changes}
     (tmp_path / "run.json").write_text(json.dumps(record))
     (tmp_path / "cells").symlink_to(folder / "cells")
-    assert Subject.of(audit, tmp_path).nearest is None
+    assert ReportContext.load(audit, tmp_path).smallest_sizes is None
 
 
-def test_threat_specification_and_adversaries_are_there_in_full(run):
+def test_threat_specification_and_adversaries_are_shown_in_full(run):
     folder, audit = run
-    words = Page(page(Subject.of(audit, folder))).words
+    words = Page(page(ReportContext.load(audit, folder))).words
     for part in (
         "space.radius 0.3",
         "access gradient",
@@ -105,31 +112,37 @@ def test_threat_specification_and_adversaries_are_there_in_full(run):
     ):
         assert part in words
     assert "saddlepoint run spec.toml" in words
-    assert "budget='standard'" not in words  # a budget would have composed other attacks
+    assert "budget='standard'" not in words  # a budget would choose other attacks
 
 
-def test_the_record_of_another_audit_is_not_told(run):
+def test_an_audit_keeps_the_threat_of_its_run(run):
+    folder, audit = run
+    record = json.loads((folder / "run.json").read_text())
+    assert audit.threat_description == record["threat"]
+
+
+def test_the_run_record_of_another_audit_is_ignored(run):
     folder, _ = run
-    assert Subject.of(an_audit(), folder).record == {}
+    assert ReportContext.load(an_audit(), folder).record == {}
 
 
-def test_a_damaged_run_record_is_told(tmp_path):
+def test_a_damaged_run_record_is_an_error(tmp_path):
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(StoreError, match=r"run\.json is damaged"):
-        Subject.of(an_audit(), tmp_path)
+        ReportContext.load(an_audit(), tmp_path)
 
 
-def test_what_others_report_stands_beside_ours(tmp_path):
+def test_published_results_are_shown_beside_ours(tmp_path):
     an_audit().save(tmp_path / "run")
     (tmp_path / "run" / "published.toml").write_text(
         'claimed = 0.7\nstatic = 0.4\nsource = "Table 1 of <b>them</b>"\n'
     )
     index = write([tmp_path / "run"], tmp_path / "site")
     words = Page(index.read_text("utf-8").split("<script>")[0] + "</body></html>").words
-    assert "claimed static ours, at most" in words
-    assert "70.0 % 40.0 % 53.0 %" in words
+    assert "clean accuracy claimed static model robust accuracy" in words
+    assert "70.0 % 40.0 % ≤ 53.0 %" in words
     report = (tmp_path / "site" / "run" / "report.html").read_text("utf-8")
-    assert "From Table 1 of <b>them</b>." in Page(report).words
+    assert "Source: Table 1 of <b>them</b>." in Page(report).words
     assert "claimed 70.0 % +17.0" in Page(report).words
 
 
@@ -140,17 +153,31 @@ def test_what_others_report_stands_beside_ours(tmp_path):
         ("claimed = 62", "0.62 for 62 %"),
         ("claimed = '62'", "0.62 for 62 %"),
         ("claimed = nan", "0.62 for 62 %"),
-        ("source = 3", "source is a text"),
+        ("source = 3", "source must be a string"),
         ("claimed =", "not valid TOML"),
     ],
 )
-def test_published_figures_that_cannot_be_read_are_told(tmp_path, text, message):
+def test_published_results_that_are_not_valid_are_errors(tmp_path, text, message):
     (tmp_path / "published.toml").write_text(text)
     with pytest.raises(ValueError, match=message):
         Published.read(tmp_path)
 
 
-def test_runs_of_the_same_name_get_pages_of_their_own(tmp_path):
+@pytest.mark.parametrize(
+    ("changes", "comparable"), [({}, True), ({"data": "mnist"}, False), (a_threat(0.2), False)]
+)
+def test_audits_with_different_data_or_threats_are_marked_as_not_comparable(
+    tmp_path, changes, comparable
+):
+    an_audit(n=20).save(tmp_path / "a")
+    an_audit(n=20, **changes).save(tmp_path / "b")
+    index = write([tmp_path / "a", tmp_path / "b"], tmp_path / "site")
+    words = Page(index.read_text("utf-8")).words
+    assert ("not comparable" in words) is not comparable
+    assert "Linf radius 0.1, digits" in words
+
+
+def test_runs_with_equal_names_get_pages_of_their_own(tmp_path):
     folders = [tmp_path / part / "my run" for part in ("a", "b")]
     for folder, target in zip(folders, ("first", "second"), strict=True):
         an_audit(n=20, target=target).save(folder)
@@ -170,7 +197,7 @@ def test_the_command_writes_a_page_or_a_site(tmp_path, monkeypatch):
     assert call("a").stdout == "a/report.html\n"
     assert call("a", "b").stdout == "site/index.html\n"
     assert call("a", "-o", "alone/").stdout == "alone/index.html\n"
-    refused = call("a", "b", "--out", "both.html")
-    assert refused.exit_code == 2
-    assert "2 runs do not fit into one file" in refused.stderr
+    rejected = call("a", "b", "--out", "both.html")
+    assert rejected.exit_code == 2
+    assert "2 runs do not fit into one file" in rejected.stderr
     assert not (tmp_path / "both.html").exists()

@@ -1,1 +1,1 @@
-"""What an audit looks like on paper."""
+"""HTML reports, exports and a local web server for finished and running audits."""

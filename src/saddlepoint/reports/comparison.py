@@ -1,4 +1,4 @@
-"""Several audits side by side: a leaderboard that can be sorted, each line a link to its own page."""
+"""A leaderboard of several audits that sorts by any column and links to their reports."""
 
 from __future__ import annotations
 
@@ -8,157 +8,191 @@ from pathlib import Path
 
 from saddlepoint.audits.result import Audit, Verdict
 from saddlepoint.audits.statistics import Interval
-from saddlepoint.reports.document import between, document, key, percent, put, quiet
+from saddlepoint.reports.document import (
+    at_most,
+    document,
+    legend,
+    muted,
+    percent,
+    percent_range,
+    save_page,
+)
 from saddlepoint.reports.figures import Bar, bars
 from saddlepoint.reports.markup import Markup, join, tag
-from saddlepoint.reports.published import NOTHING, Published
-
-_RANK: tuple[Verdict, ...] = ("holds so far", "overstated", "cannot be told")
+from saddlepoint.reports.published import NO_RESULTS, Published
+from saddlepoint.reports.sorting import SORT_SCRIPT
+from saddlepoint.reports.threats import read_space
+from saddlepoint.reports.verdicts import SHAPES, VERDICTS, verdict_level
 
 
 @dataclass(frozen=True)
 class Line:
-    """What the leaderboard says about an audit: numbers only, so that many fit into memory."""
+    """One line of the leaderboard. It contains no tensors, so that many fit into memory."""
 
     name: str  # of the run
     target: str
-    address: str  # of its report, relative to the leaderboard
+    url: str  # of its report, relative to the leaderboard
     threat: str
     data: str
-    n: int
+    n: int  # images
     clean: float
-    ours: float
+    robust: float
     interval: Interval
     verdict: Verdict
     passes: float  # forward and backward, per image
     seconds: float
-    published: Published = NOTHING
+    published: Published = NO_RESULTS
 
     @classmethod
-    def of(cls, audit: Audit, address: str, published: Published = NOTHING) -> Line:
-        passes = float((audit.examples.forward + audit.examples.backward).double().mean())
-        threat = audit.threat.partition(",")[0]
-        data = audit.data or "given images"
-        numbers = (
-            audit.n,
-            audit.clean_accuracy,
-            audit.robust_accuracy,
-            audit.interval,
-            audit.verdict,
-            passes,
-            audit.seconds,
+    def of(cls, audit: Audit, url: str, published: Published = NO_RESULTS) -> Line:
+        """Return the line of an audit.
+
+        Args:
+            audit: The audit.
+            url: URL of its report, relative to the leaderboard.
+            published: Published results for the same target. Default: none.
+        """
+        space = read_space(audit.threat_description)
+        passes = audit.examples.forward + audit.examples.backward
+        return cls(
+            name=url.removesuffix("/report.html"),
+            target=audit.target,
+            url=url,
+            threat=str(space) if space else audit.threat,
+            data=audit.data or "tensors of the caller",
+            n=audit.n,
+            clean=audit.clean_accuracy,
+            robust=audit.robust_accuracy,
+            interval=audit.interval,
+            verdict=audit.verdict,
+            passes=float(passes.double().mean()),
+            seconds=audit.seconds,
+            published=published,
         )
-        name = address.removesuffix("/report.html")
-        return cls(name, audit.target, address, threat, data, *numbers, published)
+
+    @property
+    def setting(self) -> str:
+        """Threat and data: lines with different settings are not comparable."""
+        return f"{self.threat}, {self.data}"
 
 
 def write(audits: Sequence[tuple[Audit, str]], path: Path) -> Path:
-    """Write a page that compares audits; each comes with the address of its report, relative to this page."""
-    return write_lines([Line.of(audit, address) for audit, address in audits], path)
+    """Write the leaderboard of several audits.
+
+    Args:
+        audits: Each audit with the URL of its report, relative to the leaderboard.
+        path: The HTML file to write.
+
+    Returns:
+        `path`.
+    """
+    return write_lines([Line.of(audit, url) for audit, url in audits], path)
 
 
 def write_lines(lines: Sequence[Line], path: Path) -> Path:
-    """Write the leaderboard of these lines."""
-    return put(path, document("saddlepoint: audits side by side", _body(lines), script=_SCRIPT))
+    """Write the leaderboard of these lines to `path` and return `path`."""
+    return save_page(path, document("saddlepoint leaderboard", _body(lines), script=SORT_SCRIPT))
 
 
 def _body(lines: Sequence[Line]) -> Markup:
-    # A number that cannot be trusted leads nothing, however high it is.
-    ranked = sorted(lines, key=lambda line: (_RANK.index(line.verdict), -line.ours, line.target))
-    settings = sorted({f"{line.threat}, {line.data}" for line in lines})
-    mixed = (
-        "" if len(settings) == 1 else " Lines with another threat or other data are not comparable."
+    # Rank by verdict first: a number that is not credible does not lead, however high it is.
+    ranked = sorted(
+        lines, key=lambda line: (VERDICTS.index(line.verdict), -line.robust, line.target)
     )
-    twice = {
-        line.target for line in lines if sum(other.target == line.target for other in lines) > 1
-    }
-    labels = [line.name if line.target in twice else line.target for line in ranked]
-    rows = [
-        Bar(
-            label,
-            line.ours,
-            max(line.clean - line.ours, 0.0),
-            percent(line.ours),
-            line.published.claimed,
-            line.interval[:2],
-        )
-        for label, line in zip(labels, ranked, strict=True)
-    ]
-    claimed = (
-        {"alone": "claimed"} if any(line.published.claimed is not None for line in lines) else {}
-    )
-    legend = key(
-        kept="left after every attack",
-        lost="taken by the attacks",
-        **claimed,
-        whisker="95 % interval over images",
-    )
+    settings = sorted({line.setting for line in lines})
+    mixed = len(settings) > 1
+    warning = " Lines with different threats or data are not comparable." if mixed else ""
     return tag(
         "main",
         tag("p", "saddlepoint", class_="brand"),
-        tag("h1", "Audits side by side"),
-        tag("p", "; ".join(settings), class_="quiet"),
+        tag("h1", "Comparison of audits"),
+        tag("p", "; ".join(settings), class_="muted"),
         tag("h2", "Leaderboard"),
-        _table(ranked, bool(mixed)),
+        _table(ranked, mixed),
         tag(
             "p",
-            "What can be told comes first, then the higher number. Click a title to sort.",
-            class_="quiet",
+            f"Sorted by verdict ({', '.join(VERDICTS)}), then by robust accuracy. Click a column "
+            "title to sort by it.",
+            class_="muted",
             role="status",
         ),
-        quiet(
-            "Every number is an upper bound: no attack proves that none is stronger. Intervals cover which images were drawn, not "
-            f"attacks that were not tried. Passes are forward and backward, per image.{mixed}"
+        muted(
+            "Robust accuracies are upper bounds: a stronger attack can only lower them. Intervals "
+            "cover which images were drawn, not attacks that were not run. Passes are forward and "
+            f"backward passes per image.{warning}"
         ),
-        tag("h2", "Robust accuracy, at most"),
-        tag("div", legend, bars(rows, title="Robust accuracy"), class_="card"),
+        tag("h2", "Robust accuracy"),
+        _figure(ranked),
         class_="wide",
     )
 
 
+def _figure(lines: Sequence[Line]) -> Markup:
+    targets = [line.target for line in lines]
+    rows = [
+        Bar(
+            line.name if targets.count(line.target) > 1 else line.target,
+            line.robust,
+            max(line.clean - line.robust, 0.0),
+            at_most(line.robust),
+            line.published.claimed,
+            line.interval[:2],
+        )
+        for line in lines
+    ]
+    claimed = any(line.published.claimed is not None for line in lines)
+    key = legend(
+        primary="robust accuracy (upper bound)",
+        secondary="broken by the attacks",
+        **({"marker": "claimed robust accuracy"} if claimed else {}),
+        whisker="95 % interval over images",
+    )
+    return tag("div", key, bars(rows, title="Robust accuracy"), class_="card")
+
+
 @dataclass(frozen=True)
 class _Column:
-    """A title, what is shown, and what is sorted by: a number, a text, or nothing, which goes last."""
+    """One column of the leaderboard."""
 
     title: str
-    shown: Callable[[Line], Markup]
-    value: Callable[[Line], float | str | None]
-    words: bool = False
+    content: Callable[[Line], Markup]  # of a cell
+    value: Callable[[Line], float | str | None]  # to sort by; None is always last
+    words: bool = False  # values are texts, not numbers
 
 
-def _share(title: str, value: Callable[[Line], float | None]) -> _Column:
-    return _Column(
-        title, lambda line: join("–" if (share := value(line)) is None else percent(share)), value
-    )
+def _accuracy(title: str, value: Callable[[Line], float | None]) -> _Column:
+    def content(line: Line) -> Markup:
+        share = value(line)
+        return join("–" if share is None else percent(share))
+
+    return _Column(title, content, value)
 
 
 def _target(mixed: bool) -> _Column:
-    def shown(line: Line) -> Markup:
-        settings = [tag("small", f"{line.threat}, {line.data}")] if mixed else []
-        return join(tag("a", line.target, href=line.address), tag("small", line.name), *settings)
+    def content(line: Line) -> Markup:
+        setting = [tag("small", line.setting)] if mixed else []
+        return join(tag("a", line.target, href=line.url), tag("small", line.name), *setting)
 
-    return _Column("target", shown, lambda line: line.target, words=True)
+    return _Column("target", content, lambda line: line.target, words=True)
 
 
-def _ours(line: Line) -> Markup:
-    return join(
-        tag("b", percent(line.ours)), tag("small", between(line.interval.low, line.interval.high))
-    )
+def _robust(line: Line) -> Markup:
+    interval = percent_range(line.interval.low, line.interval.high)
+    return join(tag("b", at_most(line.robust)), tag("small", interval))
 
 
 def _verdict(line: Line) -> Markup:
-    level, shape = ("note", "●") if line.verdict == "holds so far" else ("serious", "■")
-    return tag(
-        "span", tag("span", f"{shape} ", aria_hidden="true"), line.verdict, class_=f"badge {level}"
-    )
+    level = verdict_level(line.verdict)
+    shape = tag("span", f"{SHAPES[level]} ", aria_hidden="true")
+    return tag("span", shape, line.verdict, class_=f"badge {level}")
 
 
 _COLUMNS = (
-    _share("clean", lambda line: line.clean),
-    _share("claimed", lambda line: line.published.claimed),
-    _share("static", lambda line: line.published.static),
-    _share("AutoAttack", lambda line: line.published.autoattack),
-    _Column("ours, at most", _ours, lambda line: line.ours),
+    _accuracy("clean accuracy", lambda line: line.clean),
+    _accuracy("claimed", lambda line: line.published.claimed),
+    _accuracy("static model", lambda line: line.published.static),
+    _accuracy("AutoAttack", lambda line: line.published.autoattack),
+    _Column("robust accuracy", _robust, lambda line: line.robust),
     _Column("verdict", _verdict, lambda line: line.verdict, words=True),
     _Column("images", lambda line: join(f"{line.n:,}"), lambda line: line.n),
     _Column("passes", lambda line: join(f"{line.passes:,.0f}"), lambda line: line.passes),
@@ -167,6 +201,7 @@ _COLUMNS = (
 
 
 def _table(lines: Sequence[Line], mixed: bool) -> Markup:
+    """Return the table, without columns that have no values."""
     columns = [
         column
         for column in (_target(mixed), *_COLUMNS)
@@ -185,44 +220,26 @@ def _table(lines: Sequence[Line], mixed: bool) -> Markup:
         tag("tr", *(_cell(column, line, first=k == 0) for k, column in enumerate(columns)))
         for line in lines
     )
-    drawn = tag("table", tag("thead", tag("tr", *head)), tag("tbody", *body), class_="leaders")
+    content = tag(
+        "table", tag("thead", tag("tr", *head)), tag("tbody", *body), class_="leaderboard"
+    )
     return tag(
-        "div", drawn, class_="card scroll", tabindex=0, role="region", aria_label="Leaderboard"
+        "div", content, class_="card scroll", tabindex=0, role="region", aria_label="Leaderboard"
     )
 
 
 def _cell(column: _Column, line: Line, *, first: bool) -> Markup:
-    value = column.value(line)
-    text = "" if value is None else value if isinstance(value, str) else repr(float(value))
-    style = "words" if column.words else "number"
     return tag(
         "th" if first else "td",
-        column.shown(line),
-        data_value=text,
-        class_=style,
+        column.content(line),
+        data_value=_sort_value(column.value(line)),
+        class_="words" if column.words else "number",
         **({"scope": "row"} if first else {}),
     )
 
 
-# Sorting is all that runs. Numbers begin with the highest, words with the first; what is not known stays last.
-_SCRIPT = Markup("""
-for (const table of document.querySelectorAll("table.leaders")) {
-  const body = table.tBodies[0], heads = [...table.tHead.rows[0].cells];
-  const status = document.querySelector("[role=status]");
-  heads.forEach((head, column) => head.firstElementChild.addEventListener("click", () => {
-    const words = head.classList.contains("words"), before = head.getAttribute("aria-sort");
-    const upward = before ? before === "descending" : words;
-    const value = (row) => row.cells[column].dataset.value;
-    const compare = (a, b) => words ? a.localeCompare(b, undefined, {numeric: true}) : Number(a) - Number(b);
-    const rows = [...body.rows].sort((a, b) => {
-      const [x, y] = [value(a), value(b)];
-      if (x === "" || y === "") return (x === "") - (y === "");
-      return upward ? compare(x, y) : compare(y, x);
-    });
-    body.append(...rows);
-    heads.forEach((other) => other.removeAttribute("aria-sort"));
-    head.setAttribute("aria-sort", upward ? "ascending" : "descending");
-    status.textContent = `Sorted by ${head.textContent}, ${upward ? "ascending" : "descending"}.`;
-  }));
-}
-""")
+def _sort_value(value: float | str | None) -> str:
+    """Return the text that the script sorts by; it is empty for missing values."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else repr(float(value))

@@ -1,4 +1,4 @@
-"""What a page is about: the audit, and what its run folder adds to it."""
+"""The data that a report is written from: the audit and what its run folder adds to it."""
 
 from __future__ import annotations
 
@@ -13,85 +13,102 @@ from torch import Tensor
 
 from saddlepoint.audits.result import Audit
 from saddlepoint.reports.markup import Markup
-from saddlepoint.reports.published import NOTHING, Published
+from saddlepoint.reports.published import NO_RESULTS, Published
 from saddlepoint.runs.inspect import answers
 from saddlepoint.runs.store import Store, StoreError
 
 
 @dataclass(frozen=True)
-class Subject:
-    """An audit, with as much of its run as there is. Sections read it; what is not there is not told."""
+class ReportContext:
+    """An audit and as much of its run as is available. Sections omit what is not available."""
 
     audit: Audit
-    record: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # run.json; empty where the audit was not kept as a run
-    nearest: Tensor | None = (
-        None  # [N] the least size at which any attack fooled each image, inf where none did
-    )
-    published: Published = NOTHING
-    home: str = ""  # the address of the page that lists this one among others
+    # Content of run.json; empty if the audit was not saved as a run.
+    record: Mapping[str, Any] = field(default_factory=dict)
+    # [N] smallest perturbation size at which any attack changed the prediction of each image to a
+    # wrong one, inf where none did; None if it cannot be known.
+    smallest_sizes: Tensor | None = None
+    published: Published = NO_RESULTS
+    index_url: str = ""  # URL of the leaderboard that lists this report; empty: none
 
     @classmethod
-    def of(cls, audit: Audit, folder: Path, home: str = "") -> Subject:
-        """With what the folder says about this audit; a record of another one is none."""
-        record = _record(folder)
-        told = record if _belongs(audit, record, folder) else {}
-        return cls(audit, told, _nearest(folder, told, audit.n), Published.read(folder), home)
+    def load(cls, audit: Audit, folder: Path, index_url: str = "") -> ReportContext:
+        """Collect what a run folder contains about an audit.
+
+        Args:
+            audit: The audit to report on.
+            folder: The run folder. A run.json of another audit is ignored.
+            index_url: URL of the leaderboard that lists this report. Default: none.
+
+        Raises:
+            StoreError: run.json is damaged.
+            ValueError: published.toml is not valid.
+        """
+        found = _read_run(folder)
+        record = found if _is_run_of(audit, found, folder) else {}
+        sizes = _smallest_sizes(folder, record, audit.n)
+        return cls(audit, record, sizes, Published.read(folder), index_url)
 
 
-class Part(NamedTuple):
-    """A section of a page."""
+class Section(NamedTuple):
+    """One section of a page."""
 
     title: str
     body: tuple[Markup, ...]
 
 
-Section = Callable[[Subject], Part | None]  # nothing, where there is nothing to say
+SectionWriter = Callable[[ReportContext], Section | None]  # None: the section does not apply
 
 
 def kept(folder: Path) -> Audit:
-    """The audit of a run. What an earlier request left in the folder is refused: it is not what run.json asks for."""
+    """Load the audit of a run folder.
+
+    Raises:
+        ValueError: The audit in the folder belongs to an earlier run than run.json, or is damaged.
+        FileNotFoundError: The folder contains no audit.
+    """
     audit = Audit.load(folder)
-    record = _record(folder)
-    if record and not _belongs(audit, record, folder):
-        asked = record.get("target", {}).get("name", "something else")
+    record = _read_run(folder)
+    if record and not _is_run_of(audit, record, folder):
+        other = record.get("target", {}).get("name", "another target")
         raise ValueError(
-            f"{folder} holds the audit of {audit.target}, but its run.json asks for another one, of {asked}, that has not "
-            "finished. Give the command of that run again, or copy audit.json and points.safetensors into a folder of their own."
+            f"{folder} contains the audit of {audit.target}, but its run.json describes another "
+            f"audit, of {other}, that has not finished. Repeat the command of that run to finish "
+            "it, or copy audit.json and points.safetensors into another folder."
         )
     return audit
 
 
-def _belongs(audit: Audit, record: dict[str, Any], folder: Path) -> bool:
-    asked = record.get("target", {}).get("name"), record.get("seed"), record.get("examples")
-    return asked == (audit.target, audit.seed, audit.n) and answers(
+def _is_run_of(audit: Audit, record: dict[str, Any], folder: Path) -> bool:
+    requested = record.get("target", {}).get("name"), record.get("seed"), record.get("examples")
+    return requested == (audit.target, audit.seed, audit.n) and answers(
         audit.run, Store(folder), record
     )
 
 
-def _record(folder: Path) -> dict[str, Any]:
+def _read_run(folder: Path) -> dict[str, Any]:
     return Store(folder).run() if (folder / "run.json").is_file() else {}
 
 
-def _nearest(folder: Path, record: Mapping[str, Any], n: int) -> Tensor | None:
-    """[N] from the cells.
+def _smallest_sizes(folder: Path, record: Mapping[str, Any], n: int) -> Tensor | None:
+    """Return [N] the smallest successful perturbation of each image over all cells of a run.
 
-    Only where images are answered alone and always alike: a point that fooled once, in other company or by luck, says nothing.
+    None if the defense is randomized or if its predictions depend on the batch: a point that was
+    misclassified once, by chance or in another batch, says nothing about the image.
     """
     if record.get("unit") != "example" or record.get("random") is not False:
         return None
     store = Store(folder)
-    found = torch.full((n,), torch.inf, dtype=torch.float64)
+    smallest = torch.full((n,), torch.inf, dtype=torch.float64)
     for key in record.get("cells", ()):
         try:
             first, last = store.record(key)["rows"]
-            # One column of many: the points of all attacks together may not fit into memory.
+            # Read single columns: the points of all attacks together may not fit into memory.
             with safe_open(store.cells / f"{key}.safetensors", framework="pt") as cell:
                 size = cell.get_tensor("size").double()
-                right = cell.get_tensor("correct")[0]
+                correct = cell.get_tensor("correct")[0]
         except (StoreError, SafetensorError, OSError, KeyError):
-            return None  # a store that was thinned out or damaged
-        fooled = torch.where(right < 0.5, size, torch.inf)
-        found[first : last + 1] = found[first : last + 1].minimum(fooled)
-    return found
+            return None  # some cells were removed or damaged
+        successful = torch.where(correct < 0.5, size, torch.inf)
+        smallest[first : last + 1] = smallest[first : last + 1].minimum(successful)
+    return smallest

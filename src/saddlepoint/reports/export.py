@@ -1,4 +1,4 @@
-"""An audit for other programs and other pages: CSV, JSON, a LaTeX table, a model card. Audit -> text, nothing else."""
+"""Export an audit as text for other programs: CSV, JSON, a LaTeX table, a model card."""
 
 from __future__ import annotations
 
@@ -7,84 +7,107 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from saddlepoint.audits.result import Audit
 from saddlepoint.audits.statistics import Interval, wilson
-from saddlepoint.audits.verdict import CertifiedBound
+from saddlepoint.reports.document import at_least, at_most, percent
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet computes a cell that begins so
+# A spreadsheet evaluates a cell that begins with one of these as a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _LATEX = {
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
-}  # fmt: skip
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "%": r"\%",
+    "_": r"\_",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+}
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+!|~&$-])")
+_ATTACK_COLUMNS = (
+    "name",
+    "robust_accuracy",
+    "low",
+    "high",
+    "running",
+    "gain",
+    "attacked",
+    "forward",
+    "backward",
+    "seconds",
+    "copies",
+)
 
 
 def examples_csv(audit: Audit) -> str:
-    """One line per example: who won, the size of the perturbation, how it was answered, what it cost."""
-    columns = ledger(audit)
+    """Return CSV with one line per image: winning attack, perturbation size, prediction, cost."""
+    columns = example_columns(audit)
     return as_csv(list(columns), zip(*columns.values(), strict=True))
 
 
 def rows_csv(audit: Audit) -> str:
-    """One line per attack, in the order in which they were sent, with Wilson's interval for the accuracy against it."""
+    """Return CSV with one line per attack, in the order in which they ran.
+
+    `low` and `high` are the Wilson score interval of the accuracy under the attack.
+    """
     lines = attack_lines(audit)
-    head = [
-        "name",
-        "robust_accuracy",
-        "low",
-        "high",
-        "running",
-        "gain",
-        "attacked",
-        "forward",
-        "backward",
-        "seconds",
-        "copies",
-    ]
-    return as_csv(head, ([line[name] for name in head] for line in lines))
+    return as_csv(_ATTACK_COLUMNS, ([line[name] for name in _ATTACK_COLUMNS] for line in lines))
 
 
 def as_json(audit: Audit) -> str:
-    """The record, with an interval per attack and the ledger by column; what is not a number is null."""
+    """Return the record as JSON, with an interval per attack and one column per image property.
+
+    Numbers that are not finite are null.
+    """
     record = audit.record()
-    del record["winner"], record["draws"]  # they are columns of the ledger
-    return (
-        json.dumps(
-            _finite({**record, "rows": attack_lines(audit), "examples": ledger(audit)}),
-            indent=1,
-            allow_nan=False,
-        )
-        + "\n"
-    )
+    del record["winner"]  # columns of `examples`
+    del record["draws"]
+    everything = {**record, "rows": attack_lines(audit), "examples": example_columns(audit)}
+    return json.dumps(_finite(everything), indent=1, allow_nan=False) + "\n"
 
 
 def latex(audit: Audit) -> str:
-    r"""A `tabular` that needs no package: put it into a `table` with a caption of your own. For booktabs replace the `\hline`s."""
+    r"""Return a LaTeX `tabular` that needs no package.
+
+    Put it into a `table` with your own caption. For booktabs, replace the `\hline`s.
+    """
     clean = audit.clean_accuracy
     robust = audit.robust_accuracy
     forward = _mean(audit.examples.forward)
     backward = _mean(audit.examples.backward)
-    body = [_tex_line("clean", clean, wilson(clean, audit.n), clean, "", "")]
-    for row in audit.rows:
-        interval = wilson(row.robust_accuracy, audit.n)
-        passes = f"{row.forward:.1f}", f"{row.backward:.1f}"
-        body.append(_tex_line(row.name, row.robust_accuracy, interval, row.running, *passes))
+    rows = [
+        _latex_line(
+            row.name,
+            row.robust_accuracy,
+            wilson(row.robust_accuracy, audit.n),
+            row.running,
+            (f"{row.forward:.1f}", f"{row.backward:.1f}"),
+        )
+        for row in audit.rows
+    ]
     return "\n".join(
         [
             f"% {_one_line(audit.target)}: {_one_line(audit.threat)}",
-            f"% {audit.n} images, seed {audit.seed}, verdict: {audit.verdict}. Accuracy in percent, at most; passes per image.",
+            f"% {audit.n} images, seed {audit.seed}, verdict: {audit.verdict}.",
+            "% Accuracy in percent; robust accuracies are upper bounds. Passes per image.",
             r"\begin{tabular}{lrrrrr}",
             r"\hline",
             r"attack & accuracy & 95\,\% interval & worst case & forward & backward \\",
             r"\hline",
-            *body,
+            _latex_line("clean", clean, wilson(clean, audit.n), clean, ("", "")),
+            *rows,
             r"\hline",
-            _tex_line("all, judged afresh", robust, audit.interval, robust, forward, backward),
+            _latex_line("all, re-evaluated", robust, audit.interval, robust, (forward, backward)),
             r"\hline",
             r"\end{tabular}",
             "",
@@ -93,102 +116,107 @@ def latex(audit: Audit) -> str:
 
 
 def model_card(audit: Audit) -> str:
-    """A section for a model card, in Markdown: the number with what it means and what speaks against it."""
-    interval = audit.interval
-    level = f"{100 * audit.interval.level:.0f} %"
+    """Return a section for a model card in Markdown: robust accuracy, verdict and warnings."""
+    covers = _markdown(audit.interval.covers)
     lines = [
         "## Adversarial robustness",
         "",
-        f"| {_md(audit.target)} | |",
+        f"| {_markdown(audit.target)} | |",
         "|---|---|",
-        f"| threat | {_md(audit.threat)} |",
-        f"| data | {_md(audit.data or 'given by the caller')}, {audit.n} images |",
-        f"| clean accuracy | {100 * audit.clean_accuracy:.1f} % |",
-        f"| robust accuracy, at most | {100 * audit.robust_accuracy:.1f} % ({interval}, {level} interval) |",
-        f"| verdict | {audit.verdict} |",
-        *(
-            [f"| claimed | {100 * audit.compared.claim:.1f} % |"]
-            if audit.compared.claim is not None
-            else []
-        ),
-        *(
-            [f"| robust accuracy, at least | {_at_least(audit.compared.proven)} |"]
-            if audit.compared.proven is not None
-            else []
-        ),
-        f"| attacks | {', '.join(_md(row.name) for row in audit.rows)} |",
-        f"| cost | {_mean(audit.examples.forward)} forward and {_mean(audit.examples.backward)} backward passes per image |",
+        *(f"| {name} | {value} |" for name, value in _card_rows(audit)),
         "",
-        f"The number is an upper bound: a stronger attack can only lower it. The interval covers {_md(interval.covers)}, not",
-        "attacks that were not tried.",
+        "Robust accuracy is an upper bound: a stronger attack can only lower it. The interval",
+        f"covers {covers}, not attacks that were not run.",
         "",
-        "What the verdict rests on:",
+        "Reasons for the verdict:",
         "",
-        *(f"- {_md(reason)}" for reason in audit.reasons),
-    ]
-    if audit.symptoms:
-        lines += ["", "What speaks against the number:", ""]
-        lines += [
-            f"- **{symptom.level}: {_md(symptom.name)}.** {_md(symptom.message)}"
-            for symptom in audit.symptoms
-        ]
-    known = audit.versions.get("saddlepoint", "")
-    lines += [
+        *(f"- {_markdown(reason)}" for reason in audit.reasons),
+        *_card_warnings(audit),
         "",
-        f"Measured with saddlepoint {_md(known)}, budget {_md(audit.budget)}, seed {audit.seed}.",
+        f"Measured with saddlepoint {_markdown(audit.versions.get('saddlepoint', ''))}, budget "
+        f"{_markdown(audit.budget)}, seed {audit.seed}.",
     ]
     if audit.command:
-        lines += ["", _code(audit.command)]
+        lines += ["", _code_block(audit.command)]
     return "\n".join([*lines, ""])
 
 
-def _at_least(proven: CertifiedBound) -> str:
-    return f"{100 * proven.accuracy:.1f} %, proven by {_md(proven.method)}"
+def _card_rows(audit: Audit) -> Iterator[tuple[str, str]]:
+    level = f"{100 * audit.interval.level:.0f} %"
+    yield "threat", _markdown(audit.threat)
+    yield "data", f"{_markdown(audit.data or 'tensors of the caller')}, {audit.n} images"
+    yield "clean accuracy", percent(audit.clean_accuracy)
+    robust = at_most(audit.robust_accuracy)
+    yield "robust accuracy (upper bound)", f"{robust} ({audit.interval}, {level} interval)"
+    yield "verdict", audit.verdict
+    if audit.compared.claim is not None:
+        yield "claimed robust accuracy", percent(audit.compared.claim)
+    if (certified := audit.compared.proven) is not None:
+        bound = f"{at_least(certified.accuracy)}, certified by {_markdown(certified.method)}"
+        yield "certified robust accuracy (lower bound)", bound
+    yield "attacks", ", ".join(_markdown(row.name) for row in audit.rows)
+    forward = _mean(audit.examples.forward)
+    backward = _mean(audit.examples.backward)
+    yield "cost", f"{forward} forward and {backward} backward passes per image"
 
 
-def ledger(audit: Audit) -> dict[str, list[Any]]:
-    """The columns of the per-example ledger."""
-    known = audit.examples
+def _card_warnings(audit: Audit) -> list[str]:
+    if not audit.symptoms:
+        return []
+    warnings = (
+        f"- **{symptom.level}: {_markdown(symptom.name)}.** {_markdown(symptom.message)}"
+        for symptom in audit.symptoms
+    )
+    return ["", "Warnings:", "", *warnings]
+
+
+def example_columns(audit: Audit) -> dict[str, list[Any]]:
+    """Return the properties of the images, one list of length N per column."""
+    examples = audit.examples
     return {
         "example": list(range(audit.n)),
         "label": _list(audit.y),
-        "winner": list(known.winner),
+        "winner": list(examples.winner),
         "correct": _list(audit.correct),  # share of draws
         "answered": _list(audit.answered),
-        "margin": _list(known.margin),
-        "size": _list(known.size),
-        "forward": _list(known.forward),
-        "backward": _list(known.backward),
-        "draws": [known.draws] * audit.n,
-        "verified": _list(known.verified),
+        "margin": _list(examples.margin),
+        "size": _list(examples.size),
+        "forward": _list(examples.forward),
+        "backward": _list(examples.backward),
+        "draws": [examples.draws] * audit.n,
+        "verified": _list(examples.verified),
     }
 
 
 def attack_lines(audit: Audit) -> list[dict[str, Any]]:
-    """The rows of the record, each with the interval of its accuracy."""
-    found = []
+    """Return the attacks as in the record, each with the interval of its accuracy."""
+    lines = []
     for row, line in zip(audit.rows, audit.record()["rows"], strict=True):
         interval = wilson(row.robust_accuracy, audit.n)
-        found.append({**line, "low": interval.low, "high": interval.high})
-    return found
+        lines.append({**line, "low": interval.low, "high": interval.high})
+    return lines
 
 
 def as_csv(head: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
-    """RFC 4180; text that a spreadsheet would compute is led by an apostrophe."""
+    """Return CSV according to RFC 4180.
+
+    Text that a spreadsheet would evaluate as a formula gets a leading apostrophe.
+    """
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(head)
-    writer.writerows([_inert(cell) for cell in line] for line in lines)
+    writer.writerows([_without_formula(cell) for cell in line] for line in lines)
     return text.getvalue()
 
 
-def _inert(cell: Any) -> Any:
+def _without_formula(cell: Any) -> Any:
     if isinstance(cell, bool):
         return int(cell)
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
 
 
 def _finite(value: Any) -> Any:
+    """Replace numbers that are not finite by None, at any depth."""
     if isinstance(value, dict):
         return {name: _finite(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -197,8 +225,8 @@ def _finite(value: Any) -> Any:
 
 
 def _list(values: Tensor) -> list[Any]:
-    found: list[Any] = values.detach().cpu().tolist()
-    return found
+    numbers: list[Any] = values.detach().cpu().tolist()
+    return numbers
 
 
 def _mean(values: Tensor) -> str:
@@ -209,22 +237,31 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _tex(text: str) -> str:
+def _latex_text(text: str) -> str:
+    """Escape characters that are special in LaTeX."""
     return "".join(_LATEX.get(letter, letter) for letter in _one_line(text))
 
 
-def _tex_line(
-    name: str, accuracy: float, interval: Interval, running: float, forward: str, backward: str
+def _latex_line(
+    name: str, accuracy: float, interval: Interval, worst_case: float, passes: tuple[str, str]
 ) -> str:
-    between = f"{100 * interval.low:.1f}--{100 * interval.high:.1f}"
-    return f"{_tex(name)} & {100 * accuracy:.1f} & {between} & {100 * running:.1f} & {forward} & {backward} \\\\"
+    cells = (
+        _latex_text(name),
+        f"{100 * accuracy:.1f}",
+        f"{100 * interval.low:.1f}--{100 * interval.high:.1f}",
+        f"{100 * worst_case:.1f}",
+        *passes,
+    )
+    return " & ".join(cells) + r" \\"
 
 
-def _md(text: str) -> str:
+def _markdown(text: str) -> str:
+    """Escape characters that are special in Markdown."""
     return _MARKDOWN.sub(r"\\\1", _one_line(text))
 
 
-def _code(text: str) -> str:
-    """A block fenced by more backticks than the text holds in a row."""
-    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+def _code_block(text: str) -> str:
+    """Return a code block; its fence is longer than any run of backticks in the text."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, 1 + longest)
     return f"{fence}\n{_one_line(text)}\n{fence}"

@@ -1,4 +1,8 @@
-"""Figures as inline SVG: a few rectangles and labels need no plotting library, print sharply and follow the page's colors."""
+"""Bar charts and histograms as inline SVG.
+
+The figures are a few rectangles and labels: they need no plotting library, print sharply and use
+the colors of the page.
+"""
 
 from __future__ import annotations
 
@@ -6,144 +10,162 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from saddlepoint.reports.markup import Markup, join, tag
+from saddlepoint.reports.markup import Markup, svg, tag
 
-_WIDTH = 860
-_LEFT = 190
-_RIGHT = 110
-_ROW = 30
+WIDTH = 860  # units of the coordinate system, for all figures
+LABEL_WIDTH = 190  # left of the bars
+TEXT_WIDTH = 110  # right of the bars
+ROW_HEIGHT = 30
 _AXIS = 24
-_LABEL = 26  # characters that fit beside the bars
+_LABEL_LENGTH = 26  # characters that fit beside the bars
+_BASELINE = 150  # y coordinate of the bottom of a histogram
+_TALLEST = 130  # height of the tallest bin of a histogram
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One row of a figure: what is kept, what was just lost, and words at the end."""
+    """One row of a bar chart of accuracies. All accuracies are in [0, 1]."""
 
     label: str
-    kept: float  # in [0, 1]
-    lost: float
-    words: str
-    alone: float | None = None  # a tick: what this row would keep by itself
-    interval: tuple[float, float] | None = None
+    value: float  # the filled part
+    drop: float  # the part after it in the secondary color: accuracy that was lost
+    text: str  # shown at the right end of the row
+    marker: float | None = None  # position of a tick; None: no tick
+    interval: tuple[float, float] | None = None  # ends of a whisker; None: no whisker
 
 
 def bars(rows: Sequence[Bar], *, title: str) -> Markup:
-    """Horizontal bars on a common scale from 0 to 100 %."""
-    height = _AXIS + _ROW * len(rows)
-    described = "; ".join(f"{row.label}: {row.words}" for row in rows)
-    body = (part for k, row in enumerate(rows) for part in _bar(row, _AXIS + _ROW * k))
-    drawn = join(tag("title", title), tag("desc", described), *_scale(height), *body)
+    """Return horizontal bars on a common scale from 0 to 100 %."""
+    height = _AXIS + ROW_HEIGHT * len(rows)
+    description = "; ".join(f"{row.label}: {row.text}" for row in rows)
+    shapes = (shape for k, row in enumerate(rows) for shape in _bar(row, _AXIS + ROW_HEIGHT * k))
+    return svg(title, description, *_scale(height), *shapes, width=WIDTH, height=height)
+
+
+def row_label(label: str, middle: float) -> Markup:
+    """Return the label left of a row of bars, truncated; the full text is its tooltip."""
     return tag(
-        "svg",
-        drawn,
-        viewBox=f"0 0 {_WIDTH} {height}",
-        role="img",
-        xmlns="http://www.w3.org/2000/svg",
+        "text",
+        tag("title", label),
+        truncated(label),
+        x=LABEL_WIDTH - 12,
+        y=middle + 4.5,
+        text_anchor="end",
     )
 
 
-def shortened(text: str, length: int = _LABEL) -> str:
-    """The beginning of a text that is too long for its place."""
+def truncated(text: str, length: int = _LABEL_LENGTH) -> str:
+    """Return the text, cut to `length` characters with an ellipsis if it is longer."""
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def _scale(height: int) -> Iterator[Markup]:
     for percent in (0, 25, 50, 75, 100):
-        x = _across(percent / 100)
+        x = _x(percent / 100)
         yield tag("line", x1=x, x2=x, y1=_AXIS - 4, y2=height, class_="grid")
         yield tag("text", f"{percent} %", x=x, y=12, text_anchor="middle", class_="axis")
 
 
 def _bar(row: Bar, top: int) -> Iterator[Markup]:
-    middle = top + _ROW / 2
-    y = top + 6
-    thick = _ROW - 12
+    middle = top + ROW_HEIGHT / 2
+    yield row_label(row.label, middle)
+    yield from _filled(row, top + 6, ROW_HEIGHT - 12)
+    if row.marker is not None:
+        x = _x(row.marker)
+        yield tag("line", x1=x, x2=x, y1=top + 3, y2=top + ROW_HEIGHT - 3, class_="marker")
+    if row.interval:
+        yield _whisker(row.interval, middle)
+    yield tag("text", row.text, x=WIDTH - TEXT_WIDTH + 12, y=middle + 4.5)
+
+
+def _filled(row: Bar, y: int, height: int) -> Iterator[Markup]:
+    """Yield the empty track, the lost part and the filled part of a bar."""
     yield tag(
-        "text",
-        tag("title", row.label),
-        shortened(row.label),
-        x=_LEFT - 12,
-        y=middle + 4.5,
-        text_anchor="end",
+        "rect", x=LABEL_WIDTH, y=y, width=_x(1) - LABEL_WIDTH, height=height, rx=3, class_="track"
     )
-    yield tag("rect", x=_LEFT, y=y, width=_across(1) - _LEFT, height=thick, rx=3, class_="track")
-    if row.lost > 0:
+    if row.drop > 0:
         yield tag(
             "rect",
-            x=_across(row.kept),
+            x=_x(row.value),
             y=y,
-            width=_across(row.lost) - _LEFT,
-            height=thick,
-            class_="lost",
+            width=_x(row.drop) - LABEL_WIDTH,
+            height=height,
+            class_="secondary",
         )
     yield tag(
         "rect",
-        x=_LEFT,
+        x=LABEL_WIDTH,
         y=y,
-        width=_across(row.kept) - _LEFT,
-        height=thick,
-        rx=3 if row.lost <= 0 else 0,
-        class_="kept",
+        width=_x(row.value) - LABEL_WIDTH,
+        height=height,
+        rx=3 if row.drop <= 0 else 0,
+        class_="primary",
     )
-    if row.alone is not None:
-        x = _across(row.alone)
-        yield tag("line", x1=x, x2=x, y1=y - 3, y2=y + thick + 3, class_="alone")
-    if row.interval:
-        low, high = (_across(end) for end in row.interval)
-        yield tag(
-            "path",
-            d=f"M{low:.1f} {middle - 5}v10M{low:.1f} {middle}H{high:.1f}M{high:.1f} {middle - 5}v10",
-            class_="whisker",
-        )
-    yield tag("text", row.words, x=_WIDTH - _RIGHT + 12, y=middle + 4.5)
 
 
-def _across(share: float) -> float:
-    return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
+def _whisker(interval: tuple[float, float], middle: float) -> Markup:
+    low, high = (_x(end) for end in interval)
+    left_end = f"M{low:.1f} {middle - 5}v10"
+    line = f"M{low:.1f} {middle}H{high:.1f}"
+    right_end = f"M{high:.1f} {middle - 5}v10"
+    return tag("path", d=f"{left_end}{line}{right_end}", class_="whisker")
+
+
+def _x(share: float) -> float:
+    return LABEL_WIDTH + share * (WIDTH - LABEL_WIDTH - TEXT_WIDTH)
 
 
 def histogram(
     values: Sequence[float], *, title: str, below: str, above: str, bins: int = 60
 ) -> Markup:
-    """Counts on a scale with zero in its middle, in one color below and in another above.
+    """Return a histogram with zero in the middle, in one color below zero and another above.
 
-    The scale ends at the 98th percentile of the sizes; what lies beyond is counted in the outermost bins.
+    Args:
+        values: The values to count. The scale ends at the 98th percentile of their absolute
+            values; values beyond it are counted in the outermost bins.
+        title: Title of the figure.
+        below: Meaning of negative values.
+        above: Meaning of positive values.
+        bins: Number of bins.
     """
-    sizes = sorted(abs(value) for value in values)
-    reach = sizes[int(0.98 * (len(sizes) - 1))] or 1.0
+    magnitudes = sorted(abs(value) for value in values)
+    reach = magnitudes[int(0.98 * (len(magnitudes) - 1))] or 1.0
     counts = Counter(min(max(int((value / reach + 1) * bins / 2), 0), bins - 1) for value in values)
-    base = 150
-    wide = _WIDTH / bins
-    tallest = max(counts.values())
     negative = sum(value < 0 for value in values)
-    parts = [
-        tag("title", title),
-        tag("desc", f"{below}: {negative} images; {above}: {len(values) - negative}"),
-    ]
+    return svg(
+        title,
+        f"{below}: {negative} images; {above}: {len(values) - negative}",
+        *_bins(counts, bins),
+        tag("line", x1=0, x2=WIDTH, y1=_BASELINE, y2=_BASELINE, class_="grid"),
+        tag("line", x1=WIDTH / 2, x2=WIDTH / 2, y1=4, y2=_BASELINE + 6, class_="marker"),
+        *_histogram_labels(reach, below, above),
+        width=WIDTH,
+        height=_BASELINE + 30,
+    )
+
+
+def _bins(counts: Counter[int], bins: int) -> Iterator[Markup]:
+    width = WIDTH / bins
+    highest = max(counts.values())
     for k, count in sorted(counts.items()):
-        up = 130 * count / tallest
-        color = "kept" if k < bins / 2 else "lost"
-        parts.append(
-            tag("rect", x=k * wide + 0.5, y=base - up, width=wide - 1, height=up, class_=color)
+        height = _TALLEST * count / highest
+        yield tag(
+            "rect",
+            x=k * width + 0.5,
+            y=_BASELINE - height,
+            width=width - 1,
+            height=height,
+            class_="primary" if k < bins / 2 else "secondary",
         )
-    parts.append(tag("line", x1=0, x2=_WIDTH, y1=base, y2=base, class_="grid"))
-    parts.append(tag("line", x1=_WIDTH / 2, x2=_WIDTH / 2, y1=4, y2=base + 6, class_="alone"))
-    words = (
-        (0, base + 22, f"{-reach:.3g}", "start"),
-        (_WIDTH / 2, base + 22, "0", "middle"),
-        (_WIDTH, base + 22, f"{reach:.3g}", "end"),
-        (_WIDTH / 2 - 14, 14, f"← {below}", "end"),
-        (_WIDTH / 2 + 14, 14, f"{above} →", "start"),
+
+
+def _histogram_labels(reach: float, below: str, above: str) -> Iterator[Markup]:
+    labels = (
+        (0, _BASELINE + 22, f"{-reach:.3g}", "start"),
+        (WIDTH / 2, _BASELINE + 22, "0", "middle"),
+        (WIDTH, _BASELINE + 22, f"{reach:.3g}", "end"),
+        (WIDTH / 2 - 14, 14, f"← {below}", "end"),
+        (WIDTH / 2 + 14, 14, f"{above} →", "start"),
     )
-    parts += [
-        tag("text", text, x=x, y=y, text_anchor=anchor, class_="axis")
-        for x, y, text, anchor in words
-    ]
-    return tag(
-        "svg",
-        *parts,
-        viewBox=f"0 0 {_WIDTH} {base + 30}",
-        role="img",
-        xmlns="http://www.w3.org/2000/svg",
-    )
+    for x, y, text, anchor in labels:
+        yield tag("text", text, x=x, y=y, text_anchor=anchor, class_="axis")

@@ -1,67 +1,88 @@
-"""A page about a run that is still going on, written again and again into its folder."""
+"""A page about a running audit, rewritten into its run folder while the run goes on."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-
-import torch
-from torch import Tensor
+from typing import Literal, NamedTuple
 
 from saddlepoint.audits.statistics import wilson
-from saddlepoint.evaluation import Episode, OnExamples
-from saddlepoint.reports.document import between, document, key, percent, put, quiet, table
+from saddlepoint.evaluation import Episode
+from saddlepoint.reports.document import (
+    document,
+    legend,
+    muted,
+    number_cards,
+    percent,
+    percent_range,
+    save_page,
+    table,
+)
 from saddlepoint.reports.figures import Bar, bars
 from saddlepoint.reports.markup import Markup, tag
+from saddlepoint.reports.tally import Tally
 from saddlepoint.runs.cache import Watch
-from saddlepoint.runs.eta import CLEAN, Pace, duration
+from saddlepoint.runs.eta import duration
 from saddlepoint.runs.store import Store, StoreError
 from saddlepoint.runs.work import Cell, Work
 
 PAGE = "live.html"
 Clock = Callable[[], float]
+State = Literal["running", "finished", "stopped"]
+_MESSAGES_SHOWN = 5
 
 
 class Both:
-    """Two who watch the same run: `Both(bar, page)`."""
+    """Forward the progress of a run to two watches: `Both(bar, page)`."""
 
     def __init__(self, first: Watch, second: Watch) -> None:
+        """Forward to `first`, then to `second`."""
         self._watches = (first, second)
 
     def begin(self, work: Work, missing: Sequence[Cell]) -> None:
+        """Report the work of the run and the cells that are still missing."""
         for watch in self._watches:
             watch.begin(work, missing)
 
     def cell(self, cell: Cell, episode: Episode) -> None:
+        """Report a finished cell."""
         for watch in self._watches:
             watch.cell(cell, episode)
 
     def say(self, message: str) -> None:
+        """Report a message."""
         for watch in self._watches:
             watch.say(message)
 
 
 class LivePage:
-    """Writes FOLDER/live.html, at most once per `interval` seconds; the page loads itself again as often. Use it as a context.
+    """Writes FOLDER/live.html at most once per `interval` seconds; use it in a `with` statement.
 
-    It counts what is in the folder, whoever computed it: also before an interruption, also another process.
+    The page reloads itself at the same interval. It counts all cells in the folder: those finished
+    before an interruption and those computed by other processes, too.
     """
 
     def __init__(
         self, folder: Path, interval: float = 2.0, *, clock: Clock = time.monotonic
     ) -> None:
+        """Prepare the page; the first one is written when the run begins.
+
+        Args:
+            folder: The run folder.
+            interval: Seconds between two pages.
+            clock: Returns the time in seconds, for tests.
+        """
         self._store = Store(folder)
         self._interval = interval
         self._clock = clock
         self._tally: Tally | None = None
-        self._told: list[str] = []
+        self._messages: list[str] = []
         self._started = clock()
-        self._before = 0
-        self._written = -math.inf
+        self._passes_before = 0  # counted when the run was started or resumed
+        self._written = -math.inf  # time of the last page
 
     def __enter__(self) -> LivePage:
         return self
@@ -72,225 +93,160 @@ class LivePage:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """The last page loads itself no more: it leads to the report, or says why there is none."""
+        """Write the last page, which redirects to the report or says why there is none."""
         if self._tally is None:
             return
-        stopped = f"{error}" or kind.__name__ if kind else ""
-        self._look(self._tally)
-        self._write(self._tally, "stopped" if kind else "finished", stopped)
+        reason = (str(error) or kind.__name__) if kind else ""
+        self._load_finished(self._tally)
+        self._write(self._tally, "stopped" if kind else "finished", reason)
 
     def begin(self, work: Work, missing: Sequence[Cell]) -> None:  # noqa: ARG002
-        self._tally, self._started = Tally.of(work), self._clock()
-        self._look(self._tally)
-        self._before = self._tally.passes
+        """Write the first page of a run that was started or resumed."""
+        self._tally = Tally.of(work)
+        self._started = self._clock()
+        self._load_finished(self._tally)
+        self._passes_before = self._tally.passes
         self._write(self._tally, "running")
 
     def cell(self, cell: Cell, episode: Episode) -> None:
+        """Count a finished cell, and write a page if the interval has passed."""
         tally = self._tally
         assert tally is not None, "a run begins before its first cell"
         tally.add(cell, episode)
         if self._clock() - self._written >= self._interval:
-            self._look(tally)
+            self._load_finished(tally)
             self._write(tally, "running")
 
     def say(self, message: str) -> None:
-        self._told.append(message)
+        """Show a message on the next page."""
+        self._messages.append(message)
 
-    def _look(self, tally: Tally) -> None:
-        """Take in what others finished."""
-        for cell in tally.open():
+    def _load_finished(self, tally: Tally) -> None:
+        """Count cells that are in the folder but were not reported to this object."""
+        for cell in tally.missing():
             if self._store.has(tally.work.keys[cell]):
                 try:
                     tally.add(cell, self._store.get(tally.work.keys[cell]))
                 except StoreError:
-                    continue  # the run itself finds it damaged, says so, and computes it again
+                    continue  # the run itself detects, reports and recomputes a damaged cell
 
-    def _write(self, tally: Tally, state: str, stopped: str = "") -> None:
+    def _write(self, tally: Tally, state: State, reason: str = "") -> None:
         now = self._clock()
-        report = state == "finished" and (self._store.folder / "report.html").is_file()
-        refresh = (
-            f"{max(math.ceil(self._interval), 1)}"
-            if state == "running"
-            else "0; url=report.html"
-            if report
-            else ""
-        )
         elapsed = now - self._started
-        since = tally.passes - self._before
-        rest = elapsed * tally.left() / since if since else math.inf
-        body = _body(tally, state, stopped, elapsed, rest, self._told[-5:])
-        put(
-            self._store.folder / PAGE,
-            document(f"{tally.work.plan.name}: {state}", body, refresh=refresh),
-        )
+        passes = tally.passes - self._passes_before
+        left = elapsed * tally.passes_left() / passes if passes else math.inf
+        progress = _Progress(tally, state, reason, elapsed, left, self._messages)
+        title = f"{tally.work.plan.name}: {state}"
+        html = document(title, _body(progress), refresh=self._refresh(state))
+        save_page(self._store.folder / PAGE, html)
         self._written = now
 
-
-@dataclass
-class Tally:
-    """What is known so far. The one mutable thing here: it grows with every cell."""
-
-    work: Work
-    right: dict[Cell, Tensor]  # [M] per finished cell: share of draws answered rightly
-    forward: dict[int, int]  # by adversary
-    backward: dict[int, int]
-    pace: Pace  # in passes: unlike seconds, they are known of every cell, whoever computed it
-
-    @classmethod
-    def of(cls, work: Work) -> Tally:
-        sizes = [len(rows) for rows in work.plan.job.groups]
-        return cls(work, {}, {}, {}, Pace([(a, sizes[g]) for g, a in work.plan.cells]))
-
-    @property
-    def passes(self) -> int:
-        return sum(self.forward.values()) + sum(self.backward.values())
-
-    def left(self) -> float:
-        """Passes to go, if each adversary goes on as it began; infinite as long as nothing is known."""
-        return self.pace.left(self.passes)
-
-    def add(self, cell: Cell, episode: Episode) -> None:
-        if cell in self.right:
-            return
-        adversary = cell[1]
-        count = len(episode.size)
-        forward = int(episode.forward.sum())
-        backward = int(episode.backward.sum())
-        self.right[cell] = episode.correct[0].cpu()
-        self.forward[adversary] = self.forward.get(adversary, 0) + forward
-        self.backward[adversary] = self.backward.get(adversary, 0) + backward
-        self.pace.add(adversary, count, forward + backward)
-
-    def open(self) -> list[Cell]:
-        return [cell for cell in self.work.plan.cells if cell not in self.right]
-
-    def standing(self) -> tuple[float, int]:
-        """Images that stand against the strongest adversary so far, of how many that were attacked.
-
-        Where images are answered together the strongest is chosen for a whole group, as the verdict does.
-        """
-        groups: dict[int, list[Tensor]] = {}
-        attacked = {group for group, adversary in self.right if adversary != CLEAN}
-        for (group, _), right in self.right.items():
-            groups.setdefault(group, []).append(right)
-        alone = self.work.plan.job.defense.unit == "example"
-        left = sum(_least(groups[group], alone) for group in attacked)
-        return left, sum(len(groups[group][0]) for group in attacked)
-
-    def against(self, adversary: int) -> tuple[float, int, int]:
-        """Images that stand against one adversary, of how many it met, in how many cells."""
-        sent = self.work.plan.adversaries[adversary]
-        groups = self.work.plan.job.groups
-        met = {group: right for (group, a), right in self.right.items() if a == adversary}
-        chosen = [
-            right[torch.isin(groups[group].cpu(), torch.tensor(sent.ids))]
-            if isinstance(sent, OnExamples)
-            else right
-            for group, right in met.items()
-        ]
-        return (
-            sum(float(right.sum()) for right in chosen),
-            sum(len(right) for right in chosen),
-            len(met),
-        )
+    def _refresh(self, state: State) -> str:
+        """Return when the page reloads, or where it redirects to."""
+        if state == "running":
+            return f"{max(math.ceil(self._interval), 1)}"
+        report = self._store.folder / "report.html"
+        return "0; url=report.html" if state == "finished" and report.is_file() else ""
 
 
-def _least(tried: list[Tensor], alone: bool) -> float:
-    if not alone:
-        return min(float(right.sum()) for right in tried)
-    least = tried[0]
-    for right in tried[1:]:
-        least = least.minimum(right)
-    return float(least.sum())
+class _Progress(NamedTuple):
+    """What the page shows."""
+
+    tally: Tally
+    state: State
+    reason: str  # why the run stopped; empty if it did not
+    elapsed: float  # seconds since the run was started or resumed
+    left: float  # seconds to go; infinite if unknown
+    messages: Sequence[str]
 
 
-def _body(
-    tally: Tally, state: str, stopped: str, elapsed: float, rest: float, told: Sequence[str]
-) -> Markup:
-    plan = tally.work.plan
-    heading = {"running": "Still running", "finished": "Finished", "stopped": "Stopped"}[state]
-    level = "serious" if state == "stopped" else "note"
-    words = {
-        "running": "What is left can only shrink: the worst case so far is no verdict yet.",
-        "finished": "All cells are there. The report has the verdict.",
-        "stopped": stopped,
-    }[state]
-    link = (
-        [tag("p", tag("a", "Go to the report", href="report.html"))] if state == "finished" else []
-    )
+def _body(progress: _Progress) -> Markup:
+    plan = progress.tally.work.plan
+    messages = progress.messages[-_MESSAGES_SHOWN:]
     return tag(
         "main",
         tag("p", "saddlepoint run", class_="brand"),
         tag("h1", plan.name),
-        tag("p", str(plan.job.threat), class_="quiet"),
-        tag(
-            "div",
-            tag("span", heading, class_="label"),
-            tag("p", words),
-            *link,
-            class_=f"verdict {level}",
-        ),
+        tag("p", str(plan.job.threat), class_="muted"),
+        _status(progress),
         tag("h2", "So far"),
-        tag("div", *_cards(tally, state, elapsed, rest), class_="numbers five"),
-        *_progress(tally),
-        *([tag("h2", "Messages"), tag("pre", "\n".join(told))] if told else []),
-        quiet(
-            f"Written {time.strftime('%Y-%m-%d %H:%M:%S')}, {duration(elapsed)} after the run went on."
+        number_cards(_cards(progress), class_="numbers five"),
+        *_adversaries(progress.tally),
+        *([tag("h2", "Messages"), tag("pre", "\n".join(messages))] if messages else []),
+        muted(
+            f"Written {time.strftime('%Y-%m-%d %H:%M:%S')}, {duration(progress.elapsed)} after "
+            "the run was started or resumed."
         ),
     )
 
 
-def _cards(tally: Tally, state: str, elapsed: float, rest: float) -> Iterator[Markup]:
-    (standing, seen) = tally.standing()
-    done = len(tally.right)
+def _status(progress: _Progress) -> Markup:
+    heading, text, level = {
+        "running": (
+            "Running",
+            "More attacks can only lower the robust accuracy: there is no verdict yet.",
+            "note",
+        ),
+        "finished": ("Finished", "All cells are finished. The verdict is in the report.", "note"),
+        "stopped": ("Stopped", progress.reason, "serious"),
+    }[progress.state]
+    link = tag("p", tag("a", "Open the report", href="report.html"))
+    return tag(
+        "div",
+        tag("span", heading, class_="label"),
+        tag("p", text),
+        *([link] if progress.state == "finished" else []),
+        class_=f"verdict {level}",
+    )
+
+
+def _cards(progress: _Progress) -> Iterator[tuple[str, str, str]]:
+    tally = progress.tally
+    unbroken, attacked = tally.unbroken()
+    accuracy = "–"
+    interval = "no image was attacked yet"
+    if attacked:
+        accuracy = percent(unbroken / attacked)
+        interval = f"95 % interval {percent_range(*wilson(unbroken / attacked, attacked)[:2])}"
+    images = len(tally.work.plan.job.x)
+    done = len(tally.correct)
     total = len(tally.work.keys)
-    spent = tally.passes
-    n = len(tally.work.plan.job.x)
-    ahead = tally.left()
-    told = (
-        f"about {ahead:,.0f} to go"
-        if math.isfinite(ahead)
-        else "how many are to go is not known yet"
-    )
-    span = (
-        f"95 % interval {between(*wilson(standing / seen, seen)[:2])}"
-        if seen
-        else "nothing was attacked yet"
-    )
-    left = "none" if state == "finished" else duration(rest) if math.isfinite(rest) else "unknown"
-    cards = (
-        ("worst case so far", percent(standing / seen) if seen else "–", span),
-        ("images that stand", f"{standing:,.0f}", f"of {seen:,} attacked, {n:,} in all"),
-        ("cells done", f"{done:,}", f"of {total:,}; {total - done:,} left"),
-        ("passes spent", f"{spent:,}", told),
-        ("time left", left, f"{duration(elapsed)} since the run went on"),
-    )
-    for name, value, text in cards:
-        yield tag(
-            "div",
-            tag("span", name),
-            tag("b", value),
-            tag("span", text, class_="quiet"),
-            class_="card",
-        )
+    left = tally.passes_left()
+    rest = f"about {left:,.0f} to go" if math.isfinite(left) else "number to go still unknown"
+    yield "robust accuracy so far", accuracy, interval
+    yield "images not broken", f"{unbroken:,.0f}", f"of {attacked:,} attacked, {images:,} in all"
+    yield "cells done", f"{done:,}", f"of {total:,}; {total - done:,} left"
+    yield "passes so far", f"{tally.passes:,}", rest
+    elapsed = f"{duration(progress.elapsed)} since the run was started or resumed"
+    yield "time left", _time_left(progress), elapsed
 
 
-def _progress(tally: Tally) -> Iterator[Markup]:
-    plan = tally.work.plan
+def _time_left(progress: _Progress) -> str:
+    if progress.state == "finished":
+        return "none"
+    return duration(progress.left) if math.isfinite(progress.left) else "unknown"
+
+
+def _adversaries(tally: Tally) -> Iterator[Markup]:
+    """Yield the progress and the results by adversary."""
     groups = len(tally.work.plan.job.groups)
     rows = []
     lines = []
-    for a, adversary in enumerate(plan.adversaries):
-        standing, met, cells = tally.against(a)
-        rows.append(Bar(adversary.name, cells / groups, 0.0, f"{cells} of {groups}"))
-        passes = (f"{spent.get(a, 0):,}" for spent in (tally.forward, tally.backward))
-        lines.append((adversary.name, percent(standing / met) if met else "–", f"{met:,}", *passes))
+    for a, adversary in enumerate(tally.work.plan.adversaries):
+        result = tally.against(a)
+        rows.append(Bar(adversary.name, result.cells / groups, 0.0, f"{result.cells} of {groups}"))
+        lines.append(
+            (
+                adversary.name,
+                percent(result.correct / result.images) if result.images else "–",
+                f"{result.images:,}",
+                f"{tally.forward.get(a, 0):,}",
+                f"{tally.backward.get(a, 0):,}",
+            )
+        )
+    head = ("adversary", "accuracy", "images evaluated", "forward passes", "backward passes")
+    chart = bars(rows, title="Cells done by adversary")
     yield tag("h2", "Progress")
-    yield tag(
-        "div", key(kept="cells done"), bars(rows, title="Cells done by adversary"), class_="card"
-    )
-    yield tag("h2", "By adversary")
-    yield table(
-        ("adversary", "accuracy against it", "images met", "forward passes", "backward passes"),
-        lines,
-    )
+    yield tag("div", legend(primary="cells done"), chart, class_="card")
+    yield tag("h2", "Results by adversary")
+    yield table(head, lines)

@@ -1,23 +1,36 @@
-"""HTML and SVG as nested calls; text is escaped by construction, so no name a user chose can become code."""
+"""Build HTML and SVG by nested function calls.
+
+Text is always escaped, so a name chosen by a user cannot become markup or a script.
+"""
 
 from __future__ import annotations
 
 from html import escape
 
-_VOID = frozenset({"link", "meta", "img", "br", "hr"})
+_VOID = frozenset({"link", "meta", "img", "br", "hr"})  # elements without a closing tag
 
 
 class Markup(str):
-    """Text that is HTML already. Only `tag`, `join` and our own constants make it."""
+    """Text that is already valid HTML.
+
+    Only `tag`, `join`, `svg` and constants of this package create it.
+    """
 
     __slots__ = ()
 
 
 def tag(name: str, /, *children: str, **attributes: str | float | bool) -> Markup:
-    """`tag("p", "a < b", class_="x")` -> `<p class="x">a &lt; b</p>`. Children that are no `Markup` are escaped.
+    """Return one element, for example `tag("p", "a < b", class_="x")`.
 
-    In attribute names a trailing underscore falls and others become hyphens: `class_`, `stroke_width`. True writes the name alone,
-    False nothing.
+    Args:
+        name: The element name.
+        children: The content. `Markup` is inserted as it is; any other text is escaped.
+        attributes: The attributes. In their names a trailing underscore is removed and the other
+            underscores become hyphens: `class_`, `stroke_width`. True writes the name alone, False
+            omits the attribute. Floats are written with 6 significant digits.
+
+    Returns:
+        The element, for example `<p class="x">a &lt; b</p>`.
     """
     words = [
         name,
@@ -28,8 +41,34 @@ def tag(name: str, /, *children: str, **attributes: str | float | bool) -> Marku
 
 
 def join(*children: str) -> Markup:
+    """Concatenate the children. `Markup` is kept as it is; any other text is escaped."""
     return Markup(
         "".join(child if isinstance(child, Markup) else escape(child) for child in children)
+    )
+
+
+def svg(
+    title: str, description: str, *children: str, width: float, height: float, class_: str = ""
+) -> Markup:
+    """Return a figure as an inline SVG element.
+
+    Args:
+        title: The title, for tooltips and screen readers.
+        description: The data of the figure in words, for screen readers.
+        children: The shapes.
+        width: Width of the coordinate system. The page scales the figure to the width available.
+        height: Height of the coordinate system.
+        class_: CSS class of the element. Default: none.
+    """
+    return tag(
+        "svg",
+        tag("title", title),
+        tag("desc", description),
+        *children,
+        viewBox=f"0 0 {width:g} {height:g}",
+        role="img",
+        xmlns="http://www.w3.org/2000/svg",
+        class_=class_ or False,
     )
 
 

@@ -1,4 +1,4 @@
-"""What others report about the same target: figures that a run cannot measure and a reader wants beside it."""
+"""Published results for the same target, which a run cannot measure, shown beside ours."""
 
 from __future__ import annotations
 
@@ -14,42 +14,61 @@ FILE = "published.toml"
 
 @dataclass(frozen=True)
 class Published:
-    """Robust accuracy according to others, as shares; None where nobody says. Kept as `published.toml` in the folder of the run."""
+    """Robust accuracies reported by others, in [0, 1], kept as `published.toml` in a run folder.
 
-    claimed: float | None = None  # by those who made the target
-    static: float | None = None  # of the static net inside it
-    autoattack: float | None = None
-    source: str = ""
+    None means that no such number was published.
+    """
+
+    claimed: float | None = None  # by the authors of the target
+    static: float | None = None  # of the static model inside the target
+    autoattack: float | None = None  # under AutoAttack
+    source: str = ""  # where the numbers are from
 
     @classmethod
-    def of(cls, values: dict[str, Any], place: str) -> Published:
+    def parse(cls, values: dict[str, Any], place: str) -> Published:
+        """Check values and return them as published results.
+
+        Args:
+            values: The content of `published.toml`.
+            place: Name of the file, for error messages.
+
+        Raises:
+            ValueError: A key is unknown or a value is not valid.
+        """
         known = [f.name for f in fields(cls)]
         for name, value in values.items():
             if name not in known:
                 raise ValueError(
-                    f"{place}: {name!r} is unknown.{nearest(name, known)} Known: {', '.join(known)}."
+                    f"{place}: unknown key {name!r}.{nearest(name, known)} "
+                    f"Known keys: {', '.join(known)}."
                 )
             if name == "source":
                 if not isinstance(value, str):
-                    raise ValueError(f"{place}: source is a text, got {value!r}.")
-            elif (
-                isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1
-            ):
+                    raise ValueError(f"{place}: source must be a string, got {value!r}.")
+            elif not _is_share(value):
                 raise ValueError(
-                    f"{place}: {name} is a share between 0 and 1, 0.62 for 62 %, got {value!r}."
+                    f"{place}: {name} must be a number from 0 to 1 (0.62 for 62 %), got {value!r}."
                 )
         return cls(**values)
 
     @classmethod
     def read(cls, folder: Path) -> Published:
-        """Nothing, where the folder has no such file."""
+        """Read `published.toml` of a run folder; without that file nothing is published.
+
+        Raises:
+            ValueError: The file is not valid.
+        """
         path = folder / FILE
         if not path.is_file():
             return cls()
         try:
-            return cls.of(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
+            return cls.parse(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is not valid TOML: {error}.") from None
 
 
-NOTHING = Published()
+NO_RESULTS = Published()
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1

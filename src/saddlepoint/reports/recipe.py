@@ -1,65 +1,75 @@
-"""How to get the number again, and how to check it with nothing of ours."""
+"""Code shown on the page: reproduce the audit, and verify its points with torch alone."""
 
 from __future__ import annotations
 
-import hashlib
-import re
+import math
 from collections.abc import Iterator
+from dataclasses import fields
 
 from torch import Tensor
 
+from saddlepoint.atomic import sha256_hex
+from saddlepoint.attacks.spaces import Ball
 from saddlepoint.audits.result import Audit
+from saddlepoint.evaluation import Threat
+from saddlepoint.reports.document import muted
 from saddlepoint.reports.markup import Markup, tag
-
-_BALL = re.compile(r"(Linf|L2|L1) radius ([0-9./e+-]+)")
-_ORDER = {"Linf": "float('inf')", "L2": "2", "L1": "1"}
+from saddlepoint.reports.threats import read_space, read_threat
 
 
-def sha256(values: Tensor) -> str:
-    """Of the bytes in memory order, as `hashlib.sha256(x.numpy().tobytes())` gives."""
-    return hashlib.sha256(values.detach().cpu().contiguous().numpy().tobytes()).hexdigest()
+def tensor_sha256(values: Tensor) -> str:
+    """Return the hash of the bytes in memory order: `sha256(values.numpy().tobytes())`."""
+    return sha256_hex(values.detach().cpu().contiguous().numpy().tobytes())
 
 
-def python(audit: Audit) -> str:
-    """The call that makes this audit; the reader fills in the target."""
-    norm, radius = ball(audit)
-    data = (
-        f"x, y = load_data({audit.data!r}, n={audit.n})"
-        if audit.data
-        else f"x, y = ...  # the {audit.n} images and labels"
-    )
-    names = ["audit", *(["load_data"] if audit.data else [])]
+def python_call(audit: Audit) -> str:
+    """Return the Python code that repeats the audit; the reader inserts the target.
+
+    Args:
+        audit: An audit with a readable threat model: `threats.why_unreadable` returns no reason.
+    """
+    expression, classes = _threat_expression(read_threat(audit.threat_description))
+    imports = [*classes, "audit", *(["load_data"] if audit.data else [])]
+    data = f"x, y = ...  # the {audit.n} images and labels"
+    if audit.data:
+        data = f"x, y = load_data({audit.data!r}, n={audit.n})"
+    arguments = f"threat={expression}, budget={audit.budget!r}, seed={audit.seed}"
     return "\n".join(
         [
-            f"from saddlepoint import {', '.join([norm, *names])}",
+            f"from saddlepoint import {', '.join(imports)}",
             "",
             f"target = ...  # {_one_line(audit.target)}",
             data,
-            f"result = audit(target, x, y, threat={norm}({radius}), budget={audit.budget!r}, seed={audit.seed})",
+            f"result = audit(target, x, y, {arguments})",
             "print(result.summary())",
         ]
     )
 
 
-def check_again(audit: Audit) -> Iterator[Markup]:
-    """The saved points judged by plain torch."""
+def verification_steps(audit: Audit) -> Iterator[Markup]:
+    """Yield the code that re-evaluates the saved points with torch alone, and what it prints."""
+    space = read_space(audit.threat_description)
     yield tag(
         "p",
-        "The adversarial inputs are kept in points.safetensors, beside this page if the audit was saved. Whoever has the model can "
-        "check that they are allowed and that they fool it:",
+        "The adversarial examples are in points.safetensors, in the folder of this page if the "
+        "audit was saved. With the model, this code checks that they are within the threat model "
+        "and that they are misclassified:",
     )
-    yield tag("pre", verification(audit))
-    yield tag(
-        "p",
-        f"Expected: at most {ball(audit)[1]} but for rounding, and {audit.robust_accuracy:.6g}. A random defense answers to "
-        "within its own noise; one that adapts must see the points in the same batches.",
-        class_="quiet",
+    yield tag("pre", verification_code(audit))
+    size = f"largest perturbation ≤ {_radius(space)} up to rounding, " if space else ""
+    yield muted(
+        f"Expected: {size}robust accuracy {audit.robust_accuracy:.6g}. For a randomized defense "
+        "the accuracy varies with its randomness. A defense that adapts at test time must receive "
+        "the points in the same batches."
     )
 
 
-def verification(audit: Audit) -> str:
-    """Python that needs torch and safetensors only."""
-    norm, _ = ball(audit)
+def verification_code(audit: Audit) -> str:
+    """Return Python code that needs torch and safetensors only.
+
+    Without a structured threat (old records) the code does not compute perturbation sizes.
+    """
+    space = read_space(audit.threat_description)
     return "\n".join(
         [
             "import torch",
@@ -68,21 +78,56 @@ def verification(audit: Audit) -> str:
             f"target = ...  # {_one_line(audit.target)}",
             'points = load_file("points.safetensors")',
             'x, y, worst = points["x"], points["y"], points["worst_points"]',
-            f"sizes = torch.linalg.vector_norm((worst - x).flatten(1), ord={_ORDER[norm]}, dim=1)",
-            'print("largest perturbation", sizes.max().item(), "in", worst.min().item(), "to", worst.max().item())',
+            *(_size_lines(space) if space else []),
+            'print("pixel values from", worst.min().item(), "to", worst.max().item())',
             "with torch.no_grad():",
-            "    right = target(worst).argmax(1) == y",
-            'print("robust accuracy", right.double().mean().item())',
+            "    correct = target(worst).argmax(1) == y",
+            'print("robust accuracy", correct.double().mean().item())',
         ]
     )
 
 
-def ball(audit: Audit) -> tuple[str, str]:
-    """The norm and the radius as they stand in the threat: `("Linf", "8 / 255")`."""
-    found = _BALL.match(audit.threat)
-    return (found[1], found[2].replace("/", " / ")) if found else ("Linf", "...")
+def in_255ths(space: Ball) -> bool:
+    """Return whether the radius is a multiple of 1/255 of an L-infinity ball."""
+    return space.p == math.inf and abs(255 * space.radius - round(255 * space.radius)) < 1e-9
+
+
+def norm_name(space: Ball) -> str:
+    """Return `Linf`, `L2` or `L1`, which is also the function that creates the ball."""
+    return "Linf" if space.p == math.inf else f"L{space.p:g}"
+
+
+def _threat_expression(threat: Threat) -> tuple[str, list[str]]:
+    """Return a Python expression for the threat, and the names it needs from `saddlepoint`."""
+    space = threat.space
+    box = "" if space.box == (0.0, 1.0) else f", box={space.box}"
+    ball = f"{norm_name(space)}({_radius(space)}{box})"
+    options = {
+        f.name: getattr(threat, f.name)
+        for f in fields(threat)
+        if f.name != "space" and getattr(threat, f.name) != f.default
+    }
+    if not options:
+        return ball, [norm_name(space)]
+    arguments = "".join(f", {name}={value!r}" for name, value in options.items())
+    objects = [value for value in options.values() if not isinstance(value, str | int | bool)]
+    classes = [norm_name(space), "Threat", *(type(value).__name__ for value in objects)]
+    return f"Threat({ball}{arguments})", classes
+
+
+def _size_lines(space: Ball) -> list[str]:
+    order = "float('inf')" if space.p == math.inf else f"{space.p:g}"
+    return [
+        f"sizes = torch.linalg.vector_norm((worst - x).flatten(1), ord={order}, dim=1)",
+        'print("largest perturbation", sizes.max().item())',
+    ]
+
+
+def _radius(space: Ball) -> str:
+    """Return an expression for the radius: `8 / 255`, or a decimal number."""
+    return f"{round(255 * space.radius)} / 255" if in_255ths(space) else repr(space.radius)
 
 
 def _one_line(text: str) -> str:
-    """A name cannot end the comment it stands in."""
+    """Remove line breaks, so that a name cannot end the comment it is written in."""
     return " ".join(text.split())

@@ -1,4 +1,4 @@
-"""A folder of pages on 127.0.0.1: read only, nothing outside it, for nobody else."""
+"""A web server for one folder of pages: read-only, on 127.0.0.1 only."""
 
 from __future__ import annotations
 
@@ -13,28 +13,44 @@ from urllib.parse import unquote
 
 ADDRESS = "127.0.0.1"
 _HOSTS = (ADDRESS, "localhost")
-_FRONT = (
-    "index.html",
-    "report.html",
-    "live.html",
-)  # what a folder shows of itself; nothing is listed
-_TYPES = {
-    ".html": "text/html; charset=utf-8", ".json": "application/json", ".jsonl": "text/plain; charset=utf-8",
-    ".csv": "text/csv; charset=utf-8", ".toml": "text/plain; charset=utf-8", ".txt": "text/plain; charset=utf-8",
-    ".md": "text/plain; charset=utf-8", ".tex": "text/plain; charset=utf-8", ".png": "image/png", ".css": "text/css; charset=utf-8",
-}  # fmt: skip
-_SECONDS = 30  # after which a silent connection is closed
+# The page shown for a folder is the first of these that exists. Folders are never listed.
+_INDEX_PAGES = ("index.html", "report.html", "live.html")
+_TEXT = "text/plain; charset=utf-8"
+_CONTENT_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".json": "application/json",
+    ".jsonl": _TEXT,
+    ".csv": "text/csv; charset=utf-8",
+    ".toml": _TEXT,
+    ".txt": _TEXT,
+    ".md": _TEXT,
+    ".tex": _TEXT,
+    ".png": "image/png",
+    ".css": "text/css; charset=utf-8",
+}
+_TIMEOUT = 30  # seconds without data after which a connection is closed
 
 
 def server(folder: Path, port: int) -> ThreadingHTTPServer:
-    """A server that is ready for `serve_forever`; port 0 takes any that is free."""
+    """Return a server for a folder; call `serve_forever` on it.
+
+    Args:
+        folder: The folder to serve.
+        port: The port to listen on. 0 chooses a free port.
+
+    Raises:
+        FileNotFoundError: The folder does not exist or contains no page.
+        ValueError: The port is not available.
+    """
     if not folder.is_dir():
         raise FileNotFoundError(
-            f"there is no folder {folder}. Give one that `saddlepoint report` or `--out` wrote."
+            f"the folder {folder} does not exist. Pass a folder that `saddlepoint report` or "
+            "`--out` wrote."
         )
-    if not any((folder / name).is_file() for name in _FRONT):
+    if not any((folder / name).is_file() for name in _INDEX_PAGES):
         raise FileNotFoundError(
-            f"{folder} holds no {', '.join(_FRONT[:-1])} or {_FRONT[-1]}. Write one with `saddlepoint report`."
+            f"{folder} contains no {', '.join(_INDEX_PAGES[:-1])} or {_INDEX_PAGES[-1]}. "
+            "Write one with `saddlepoint report`."
         )
     root = folder.resolve()
 
@@ -45,20 +61,33 @@ def server(folder: Path, port: int) -> ThreadingHTTPServer:
         return _Server((ADDRESS, port), Handler)
     except OSError as error:
         raise ValueError(
-            f"cannot listen on port {port} ({error.strerror}). Choose another with --port, or 0 for any."
+            f"cannot listen on port {port} ({error.strerror}). Choose another port with --port, "
+            "or 0 for any free port."
         ) from None
 
 
-def found(folder: Path, target: str) -> Path | None:
-    """The file that a request asks for. Outside the folder, which is resolved, there is nothing, also not through a link."""
+def requested_file(folder: Path, target: str) -> Path | None:
+    """Return the file of a request.
+
+    Args:
+        folder: The folder that is served, with symbolic links resolved.
+        target: The request target, for example `/run/report.html?x=1`.
+
+    Returns:
+        The file, or None if there is no such file in the folder. Hidden files, and links that
+        lead out of the folder, are treated as missing.
+
+    Raises:
+        ValueError: The target is not valid UTF-8.
+    """
     path = unquote(re.split("[?#]", target)[0], errors="strict") if target.startswith("/") else ""
     parts = path.split("/")[1:]
     if not path or "\\" in path or "\0" in path or any(part.startswith(".") for part in parts):
         return None
-    asked = folder.joinpath(*(part for part in parts if part))
-    candidates = [asked / name for name in _FRONT] if path.endswith("/") else [asked]
-    whole = (candidate.resolve() for candidate in candidates if candidate.is_file())
-    return next((file for file in whole if file.is_relative_to(folder)), None)
+    place = folder.joinpath(*(part for part in parts if part))
+    candidates = [place / name for name in _INDEX_PAGES] if path.endswith("/") else [place]
+    files = (candidate.resolve() for candidate in candidates if candidate.is_file())
+    return next((file for file in files if file.is_relative_to(folder)), None)
 
 
 class _Server(ThreadingHTTPServer):
@@ -68,69 +97,89 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
     folder: Path
-    timeout = _SECONDS
+    timeout = _TIMEOUT
     server_version = "saddlepoint"
     sys_version = ""
 
     def do_GET(self) -> None:
-        self._answer(body=True)
+        self._respond(body=True)
 
     def do_HEAD(self) -> None:
-        self._answer(body=False)
+        self._respond(body=False)
 
-    def _refuse(self) -> None:
-        self._say(HTTPStatus.METHOD_NOT_ALLOWED, "Only GET and HEAD.", {"Allow": "GET, HEAD"})
+    def _reject_method(self) -> None:
+        allow = {"Allow": "GET, HEAD"}
+        self._send_text(HTTPStatus.METHOD_NOT_ALLOWED, "Only GET and HEAD are allowed.", allow)
 
-    do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = _refuse  # noqa: N815
+    do_POST = _reject_method  # noqa: N815
+    do_PUT = _reject_method  # noqa: N815
+    do_PATCH = _reject_method  # noqa: N815
+    do_DELETE = _reject_method  # noqa: N815
+    do_OPTIONS = _reject_method  # noqa: N815
+    do_TRACE = _reject_method  # noqa: N815
+    do_CONNECT = _reject_method  # noqa: N815
 
-    def _answer(self, *, body: bool) -> None:
-        if not self._local():
-            self._say(HTTPStatus.FORBIDDEN, f"This server answers to {' and '.join(_HOSTS)} only.")
+    def _respond(self, *, body: bool) -> None:
+        if not self._host_is_local():
+            hosts = " and ".join(_HOSTS)
+            self._send_text(HTTPStatus.FORBIDDEN, f"This server accepts requests for {hosts} only.")
         elif (content := self._open()) is None:
-            self._say(HTTPStatus.NOT_FOUND, "There is no such page.")
+            self._send_text(HTTPStatus.NOT_FOUND, "There is no such page.")
         else:
             with content:
-                self.send_response(HTTPStatus.OK)
-                kind = _TYPES.get(Path(content.name).suffix.lower(), "application/octet-stream")
-                self._heads(kind, os.fstat(content.fileno()).st_size)
-                if body:
-                    shutil.copyfileobj(content, self.wfile)
+                self._send_file(content, body=body)
+
+    def _send_file(self, content: BinaryIO, *, body: bool) -> None:
+        self.send_response(HTTPStatus.OK)
+        suffix = Path(content.name).suffix.lower()
+        content_type = _CONTENT_TYPES.get(suffix, "application/octet-stream")
+        self._send_headers(content_type, os.fstat(content.fileno()).st_size)
+        if body:
+            shutil.copyfileobj(content, self.wfile)
 
     def _open(self) -> BinaryIO | None:
         try:
-            file = found(self.folder, self.path)
+            file = requested_file(self.folder, self.path)
             return file.open("rb") if file else None
-        except (
-            ValueError,
-            OSError,
-        ):  # not text, too long, not readable: to whoever asks it is not there
+        except (ValueError, OSError):  # not UTF-8, too long, or not readable
             return None
 
-    def _local(self) -> bool:
-        """A name that somebody else points at this machine is not ours, or any page could read this one (DNS rebinding)."""
+    def _host_is_local(self) -> bool:
+        """Return whether the Host header names this machine.
+
+        Another site could let its own name point to 127.0.0.1 and then read our pages (DNS
+        rebinding). Such requests have the name of that site in their Host header.
+        """
         hosts = self.headers.get_all("Host") or []
         return len(hosts) == 1 and hosts[0].strip().lower() in {
             *_HOSTS,
             *(f"{host}:{self.server.server_port}" for host in _HOSTS),
         }
 
-    def _say(self, status: HTTPStatus, text: str, more: dict[str, str] | None = None) -> None:
+    def _send_text(
+        self, status: HTTPStatus, text: str, headers: dict[str, str] | None = None
+    ) -> None:
         content = f"{text}\n".encode()
         self.send_response(status)
-        for name, value in (more or {}).items():
+        for name, value in (headers or {}).items():
             self.send_header(name, value)
-        self._heads("text/plain; charset=utf-8", len(content))
+        self._send_headers(_TEXT, len(content))
         if self.command != "HEAD":
             self.wfile.write(content)
 
-    def _heads(self, kind: str, length: int) -> None:
-        heads = {
-            "Content-Type": kind, "Content-Length": str(length), "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff",
-            "Referrer-Policy": "no-referrer", "Cross-Origin-Resource-Policy": "same-origin", "X-Frame-Options": "DENY",
-        }  # fmt: skip
-        for name, value in heads.items():
+    def _send_headers(self, content_type: str, length: int) -> None:
+        headers = {
+            "Content-Type": content_type,
+            "Content-Length": str(length),
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer",
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "X-Frame-Options": "DENY",
+        }
+        for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Nobody needs to read what their own browser asked for."""
+        """Log nothing: the requests are those of the user's own browser."""

@@ -1,4 +1,4 @@
-"""Several runs as a site: a leaderboard and a page per run, all plain files."""
+"""Write several runs as a static site: a leaderboard and one report per run."""
 
 from __future__ import annotations
 
@@ -8,27 +8,43 @@ from pathlib import Path
 
 from saddlepoint.reports.comparison import Line, write_lines
 from saddlepoint.reports.context import kept
-from saddlepoint.reports.html import write as write_page
+from saddlepoint.reports.html import write as write_report
 from saddlepoint.reports.published import Published
 
 
 def write(runs: Sequence[Path], out: Path) -> Path:
-    """`out/index.html`, and `out/RUN/report.html` for every folder of a run; the address of the index."""
+    """Write `out/index.html` and `out/RUN/report.html` for every run.
+
+    Args:
+        runs: Folders of finished audits.
+        out: Folder of the site.
+
+    Returns:
+        The path of the leaderboard, `out/index.html`.
+
+    Raises:
+        ValueError: There are no runs, or the audit of a run is damaged or of another run.
+        FileNotFoundError: A folder contains no audit.
+    """
     if not runs:
-        raise ValueError("a site needs at least one run: give the folders that audits wrote.")
+        raise ValueError("a site needs at least one run: pass folders that audits wrote.")
     lines = []
-    for run, name in zip(runs, _names(runs), strict=True):
+    for run, name in zip(runs, _folder_names(runs), strict=True):
         audit = kept(run)
-        write_page(audit, out / name / "report.html", folder=run, home="../index.html")
+        write_report(audit, out / name / "report.html", folder=run, index_url="../index.html")
         lines.append(Line.of(audit, f"{name}/report.html", Published.read(run)))
     return write_lines(lines, out / "index.html")
 
 
-def _names(runs: Sequence[Path]) -> list[str]:
-    """A folder name for each run: its own, without what addresses do not take, and with a number where two are alike."""
+def _folder_names(runs: Sequence[Path]) -> list[str]:
+    """Return the folder name of each run on the site.
+
+    It is the name of the run folder without characters that are special in URLs. Runs with equal
+    names get a number.
+    """
     names: list[str] = []
     for run in runs:
         own = re.sub(r"[^A-Za-z0-9._-]+", "-", run.resolve().name).strip("-.") or "run"
-        tried = (own if k == 1 else f"{own}-{k}" for k in range(1, len(runs) + 1))
-        names.append(next(name for name in tried if name not in names))
+        candidates = (own if k == 1 else f"{own}-{k}" for k in range(1, len(runs) + 1))
+        names.append(next(name for name in candidates if name not in names))
     return names

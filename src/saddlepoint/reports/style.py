@@ -1,25 +1,51 @@
-"""Colors and layout of a report. Every pair of text and ground is tested to reach a contrast of 4.5 to 1 (WCAG 2.2, AA)."""
+"""Colors and layout of the pages.
+
+Tests check that each text color has a contrast of at least 4.5 to 1 on its backgrounds (WCAG 2.2,
+level AA).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-Palette = Mapping[str, str]
+Palette = Mapping[str, str]  # colors in hexadecimal, by name
 
 LIGHT: Palette = {
-    "ground": "#f7f7f5", "card": "#ffffff", "ink": "#1c2024", "quiet": "#5c6470", "line": "#dfe1e4", "code": "#f1f2f4",
-    "accent": "#24569e", "kept": "#3b74c4", "lost": "#f2b48c", "track": "#e9ebee",
-    "serious": "#a3201c", "serious-ground": "#fdeceb",
-    "warning": "#7a4d00", "warning-ground": "#fff3d9",
-    "note": "#24569e", "note-ground": "#e9f1fc",
-}  # fmt: skip
+    "background": "#f7f7f5",
+    "card": "#ffffff",
+    "text": "#1c2024",
+    "muted": "#5c6470",
+    "line": "#dfe1e4",
+    "code": "#f1f2f4",
+    "accent": "#24569e",
+    "primary": "#3b74c4",
+    "secondary": "#f2b48c",
+    "track": "#e9ebee",
+    "serious": "#a3201c",
+    "serious-background": "#fdeceb",
+    "warning": "#7a4d00",
+    "warning-background": "#fff3d9",
+    "note": "#24569e",
+    "note-background": "#e9f1fc",
+}
 DARK: Palette = {
-    "ground": "#14171b", "card": "#1c2026", "ink": "#e8eaed", "quiet": "#a2abb8", "line": "#333a44", "code": "#252a32",
-    "accent": "#8ab4f8", "kept": "#6ea1ee", "lost": "#a8643a", "track": "#2b313a",
-    "serious": "#ff9d96", "serious-ground": "#3a1e1e",
-    "warning": "#f4c467", "warning-ground": "#372c15",
-    "note": "#9cc2fb", "note-ground": "#1c2b42",
-}  # fmt: skip
+    "background": "#14171b",
+    "card": "#1c2026",
+    "text": "#e8eaed",
+    "muted": "#a2abb8",
+    "line": "#333a44",
+    "code": "#252a32",
+    "accent": "#8ab4f8",
+    "primary": "#6ea1ee",
+    "secondary": "#a8643a",
+    "track": "#2b313a",
+    "serious": "#ff9d96",
+    "serious-background": "#3a1e1e",
+    "warning": "#f4c467",
+    "warning-background": "#372c15",
+    "note": "#9cc2fb",
+    "note-background": "#1c2b42",
+}
 
 
 def _variables(palette: Palette) -> str:
@@ -28,21 +54,23 @@ def _variables(palette: Palette) -> str:
 
 _RULES = """
 *{box-sizing:border-box}
-body{margin:0;background:var(--ground);color:var(--ink);font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
+body{margin:0;background:var(--background);color:var(--text);
+  font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
 main{max-width:60rem;margin:0 auto;padding:2.5rem 1.25rem 4rem}
 .brand a{display:inline-block;margin-bottom:.6rem}
-.brand{color:var(--quiet);font-size:.85rem;letter-spacing:.04em;margin:0}
+.brand{color:var(--muted);font-size:.85rem;letter-spacing:.04em;margin:0}
 h1{font-size:1.9rem;line-height:1.2;margin:.15rem 0 .25rem;overflow-wrap:anywhere}
 h2{font-size:1.2rem;margin:2.6rem 0 .8rem}
 section{scroll-margin-top:.5rem}
 .contents{display:flex;flex-wrap:wrap;gap:.1rem;margin:1.2rem -.6rem 0;font-size:.85rem}
 .contents a{padding:.25rem .6rem;border-radius:1rem;text-decoration:none}
 @media screen and (min-width:88rem){
-.contents{position:fixed;top:2.5rem;left:calc(50% - 43.5rem);width:12.5rem;flex-direction:column;margin:0;
-border-right:1px solid var(--line);padding-right:.6rem}
+  .contents{position:fixed;top:2.5rem;left:calc(50% - 43.5rem);width:12.5rem;
+    flex-direction:column;margin:0;border-right:1px solid var(--line);padding-right:.6rem}
 }
-.contents a:hover{background:var(--note-ground)}
-a:focus-visible,button:focus-visible,summary:focus-visible,.scroll:focus-visible{outline:2px solid var(--accent);outline-offset:2px}
+.contents a:hover{background:var(--note-background)}
+a:focus-visible,button:focus-visible,summary:focus-visible,.scroll:focus-visible{
+  outline:2px solid var(--accent);outline-offset:2px}
 details{margin:.8rem 0}
 summary{cursor:pointer;color:var(--accent);font-weight:600;font-size:.92rem;padding:.2rem 0}
 details>.card{margin-top:.4rem}
@@ -51,100 +79,111 @@ table button:focus-visible{outline:2px solid var(--accent);outline-offset:2px}
 table button::after{content:"↕";opacity:.45;margin-left:.35em;font-weight:400}
 [aria-sort=ascending] button::after{content:"↑";opacity:1;color:var(--accent)}
 [aria-sort=descending] button::after{content:"↓";opacity:1;color:var(--accent)}
-[aria-sort=ascending],[aria-sort=descending]{color:var(--ink)}
-.leaders td small,.leaders th small{display:block;color:var(--quiet);font-weight:400;font-size:.8rem}
-.leaders td,.leaders button{white-space:nowrap}
-.leaders tbody th{min-width:12rem}
-.leaders{font-size:.88rem}
-.leaders th,.leaders td{padding:.45rem .5rem}
-.leaders .words{text-align:left;white-space:normal}
-.badge{color:var(--tone);background:var(--tone-ground);border-radius:1rem;padding:.1rem .6rem;font-size:.82rem;font-weight:600;
-white-space:nowrap}
+[aria-sort=ascending],[aria-sort=descending]{color:var(--text)}
+.leaderboard td small,.leaderboard th small{display:block;color:var(--muted);font-weight:400;
+  font-size:.8rem}
+.leaderboard td,.leaderboard button{white-space:nowrap}
+.leaderboard tbody th{min-width:12rem}
+.leaderboard{font-size:.88rem}
+.leaderboard th,.leaderboard td{padding:.45rem .5rem}
+.leaderboard .words{text-align:left;white-space:normal}
+.badge{color:var(--tone);background:var(--tone-background);border-radius:1rem;padding:.1rem .6rem;
+  font-size:.82rem;font-weight:600;white-space:nowrap}
 main.wide{max-width:76rem}
 h3{font-size:.95rem;margin:1.2rem 0 .4rem}
 p{margin:.4rem 0;overflow-wrap:anywhere}
-.quiet{color:var(--quiet);font-size:.9rem}
+.muted{color:var(--muted);font-size:.9rem}
 .card{background:var(--card);border:1px solid var(--line);border-radius:.6rem;padding:1.1rem 1.3rem}
-.verdict{margin:1.4rem 0 0;border-left:.4rem solid var(--tone);background:var(--tone-ground);
-border-radius:.6rem;padding:1rem 1.3rem}
+.verdict{margin:1.4rem 0 0;border-left:.4rem solid var(--tone);background:var(--tone-background);
+  border-radius:.6rem;padding:1rem 1.3rem}
 .verdict p{font-size:1.15rem;margin:.15rem 0}
-.label{color:var(--tone);font-size:.8rem;font-weight:700;letter-spacing:.06em;text-transform:uppercase}
-.serious{--tone:var(--serious);--tone-ground:var(--serious-ground)}
-.warning{--tone:var(--warning);--tone-ground:var(--warning-ground)}
-.note{--tone:var(--note);--tone-ground:var(--note-ground)}
+.label{color:var(--tone);font-size:.8rem;font-weight:700;letter-spacing:.06em;
+  text-transform:uppercase}
+.serious{--tone:var(--serious);--tone-background:var(--serious-background)}
+.warning{--tone:var(--warning);--tone-background:var(--warning-background)}
+.note{--tone:var(--note);--tone-background:var(--note-background)}
 .symptoms{list-style:none;margin:0;padding:0;display:grid;gap:.6rem}
-.symptoms li{background:var(--tone-ground);border-left:.4rem solid var(--tone);border-radius:.4rem;padding:.6rem 1rem}
+.symptoms li{background:var(--tone-background);border-left:.4rem solid var(--tone);
+  border-radius:.4rem;padding:.6rem 1rem}
 .symptoms p{margin:.1rem 0 0}
 .numbers{display:grid;grid-template-columns:repeat(auto-fit,minmax(12.5rem,1fr));gap:.8rem}
 .numbers .card{padding:.9rem 1.1rem}
 .numbers span:first-child{font-size:.9rem}
-.numbers b{display:block;font-size:1.5rem;line-height:1.35;font-variant-numeric:tabular-nums;white-space:nowrap}
+.numbers b{display:block;font-size:1.5rem;line-height:1.35;font-variant-numeric:tabular-nums;
+  white-space:nowrap}
 .numbers.five{grid-template-columns:repeat(auto-fit,minmax(10.2rem,1fr))}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-size:.92rem;font-variant-numeric:tabular-nums}
 th,td{text-align:right;padding:.4rem .7rem;border-bottom:1px solid var(--line);vertical-align:top}
 th:first-child,td:first-child{text-align:left;overflow-wrap:anywhere;min-width:7rem}
-thead th{color:var(--quiet);font-weight:600;vertical-align:bottom;border-bottom:2px solid var(--line)}
+thead th{color:var(--muted);font-weight:600;vertical-align:bottom;
+  border-bottom:2px solid var(--line)}
 tbody tr:last-child>*{border-bottom:0}
 tbody th{font-weight:600}
 td{white-space:nowrap}
-.facts th{color:var(--quiet);font-weight:600;width:11rem;white-space:nowrap}
+.facts th{color:var(--muted);font-weight:600;width:11rem;white-space:nowrap}
 .facts td{text-align:left;overflow-wrap:anywhere;white-space:normal}
 svg{display:block;width:100%;max-width:58rem;height:auto;font:13px system-ui,sans-serif}
-svg text{fill:var(--ink)}
-svg .axis{fill:var(--quiet);font-size:12px}
+svg text{fill:var(--text)}
+svg .axis{fill:var(--muted);font-size:12px}
 svg .grid{stroke:var(--line)}
 svg .track{fill:var(--track)}
-svg .kept{fill:var(--kept)}
-svg .lost{fill:var(--lost)}
-svg .alone{stroke:var(--ink);stroke-width:2.5}
-svg .line{stroke:var(--kept);stroke-width:2.5;fill:none;stroke-linejoin:round}
-svg .line.lost{stroke:var(--lost)}
-svg .line.alone{stroke:var(--ink);stroke-width:1.6;stroke-dasharray:5 4}
-svg .band{fill:var(--kept);opacity:.18}
-.matrix .cell,.matrix .matched{fill:var(--kept)}
-.matrix .matched{stroke:var(--ink);stroke-width:1.6}
+svg .primary{fill:var(--primary)}
+svg .secondary{fill:var(--secondary)}
+svg .marker{stroke:var(--text);stroke-width:2.5}
+svg .line{stroke:var(--primary);stroke-width:2.5;fill:none;stroke-linejoin:round}
+svg .line.secondary{stroke:var(--secondary)}
+svg .line.marker{stroke:var(--text);stroke-width:1.6;stroke-dasharray:5 4}
+svg .band{fill:var(--primary);opacity:.18}
+.matrix .cell,.matrix .matched{fill:var(--primary)}
+.matrix .matched{stroke:var(--text);stroke-width:1.6}
 .matrix .value{font-size:11.5px;pointer-events:none}
-svg .whisker{stroke:var(--ink);stroke-width:2;fill:none}
+svg .whisker{stroke:var(--text);stroke-width:2;fill:none}
 @media screen and (max-width:48rem){
-.card{overflow-x:auto;padding:.9rem 1rem}
-.card>svg{min-width:34rem}
+  .card{overflow-x:auto;padding:.9rem 1rem}
+  .card>svg{min-width:34rem}
 }
-.key{display:flex;gap:1.2rem;flex-wrap:wrap;margin:0 0 .5rem}
-.key span::before{content:"";display:inline-block;width:.8em;height:.8em;border-radius:.2em;margin-right:.45em}
-.swatch-kept::before{background:var(--kept)}
-.swatch-lost::before{background:var(--lost)}
-.key .swatch-alone::before{background:var(--ink);width:.2em;margin-left:.3em}
-.key .swatch-whisker::before{background:linear-gradient(var(--ink),var(--ink)) center/100% 2px no-repeat;
-border:solid var(--ink);border-width:0 2px;border-radius:0}
-.key .swatch-band::before{background:var(--kept);opacity:.3}
-.gallery{display:grid;grid-template-columns:repeat(auto-fill,minmax(16rem,1fr));gap:.8rem;margin-top:.8rem}
-figure{margin:0;background:var(--card);border:1px solid var(--line);border-radius:.6rem;padding:.8rem;
-display:grid;grid-template-columns:repeat(3,1fr);gap:.2rem .6rem}
-figure>div{display:flex;flex-direction:column;align-items:center;text-align:center;font-size:.9rem;line-height:1.3;min-width:0;
-overflow-wrap:anywhere}
-figure img{width:100%;aspect-ratio:1;object-fit:contain;image-rendering:pixelated;border-radius:.25rem;margin-bottom:.3rem}
-figure .kind{color:var(--quiet);font-size:.75rem}
+.legend{display:flex;gap:1.2rem;flex-wrap:wrap;margin:0 0 .5rem}
+.legend span::before{content:"";display:inline-block;width:.8em;height:.8em;border-radius:.2em;
+  margin-right:.45em}
+.swatch-primary::before{background:var(--primary)}
+.swatch-secondary::before{background:var(--secondary)}
+.legend .swatch-marker::before{background:var(--text);width:.2em;margin-left:.3em}
+.legend .swatch-whisker::before{
+  background:linear-gradient(var(--text),var(--text)) center/100% 2px no-repeat;
+  border:solid var(--text);border-width:0 2px;border-radius:0}
+.legend .swatch-band::before{background:var(--primary);opacity:.3}
+.gallery{display:grid;grid-template-columns:repeat(auto-fill,minmax(16rem,1fr));gap:.8rem;
+  margin-top:.8rem}
+figure{margin:0;background:var(--card);border:1px solid var(--line);border-radius:.6rem;
+  padding:.8rem;display:grid;grid-template-columns:repeat(3,1fr);gap:.2rem .6rem}
+figure>div{display:flex;flex-direction:column;align-items:center;text-align:center;
+  font-size:.9rem;line-height:1.3;min-width:0;overflow-wrap:anywhere}
+figure img{width:100%;aspect-ratio:1;object-fit:contain;image-rendering:pixelated;
+  border-radius:.25rem;margin-bottom:.3rem}
+figure .kind{color:var(--muted);font-size:.75rem}
 figure .wrong{color:var(--serious)}
-figcaption{grid-column:1/-1;color:var(--quiet);font-size:.8rem;overflow-wrap:anywhere}
+figcaption{grid-column:1/-1;color:var(--muted);font-size:.8rem;overflow-wrap:anywhere}
 a{color:var(--accent)}
-pre{background:var(--code);border-radius:.5rem;padding:.8rem 1rem;margin:.3rem 0;white-space:pre-wrap;overflow-wrap:anywhere;
-font:.85rem/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
+pre{background:var(--code);border-radius:.5rem;padding:.8rem 1rem;margin:.3rem 0;
+  white-space:pre-wrap;overflow-wrap:anywhere;
+  font:.85rem/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
 footer{margin-top:3rem;border-top:1px solid var(--line);padding-top:.8rem}
 @media print{
-body{font-size:10.5pt;background:#fff}
-main{max-width:none;padding:0}
-.card,figure,.symptoms li,tr,svg{break-inside:avoid}
-h2{break-after:avoid}
-.contents{display:none}
-details::details-content{content-visibility:visible;height:auto}
-table button::after{content:none}
-.scroll{overflow:visible}
-.verdict,.symptoms li,svg,.key span::before{print-color-adjust:exact;-webkit-print-color-adjust:exact}
+  body{font-size:10.5pt;background:#fff}
+  main{max-width:none;padding:0}
+  .card,figure,.symptoms li,tr,svg{break-inside:avoid}
+  h2{break-after:avoid}
+  .contents{display:none}
+  details::details-content{content-visibility:visible;height:auto}
+  table button::after{content:none}
+  .scroll{overflow:visible}
+  .verdict,.symptoms li,svg,.legend span::before{print-color-adjust:exact;
+    -webkit-print-color-adjust:exact}
 }
 """
 
-# Paper is white whatever the screen is.
+# Dark colors are for screens only: paper is white.
 CSS = (
     f":root{{color-scheme:light dark;{_variables(LIGHT)}}}"
     f"@media screen and (prefers-color-scheme:dark){{:root{{{_variables(DARK)}}}}}{_RULES}"

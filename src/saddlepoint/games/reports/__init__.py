@@ -1,1 +1,1 @@
-"""A game on exits as a page, and for other programs."""
+"""The HTML report of an exit game and its exports."""

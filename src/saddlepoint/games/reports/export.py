@@ -1,4 +1,4 @@
-"""A game for other programs: the payoff matrix as CSV, the record as JSON."""
+"""Export an exit game: the payoff matrix as CSV, the record as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from saddlepoint.reports.export import as_csv
 
 
 def payoff_csv(record: GameRecord) -> str:
-    """A line per row of the game: its attack, how often the attacker plays it at equilibrium, and the accuracy of every column."""
+    """Return CSV with one line per row of the payoff matrix.
+
+    The columns are the attack, its probability in the attacker's equilibrium strategy, and the
+    accuracy of every set of exits.
+    """
     head = ["attack", "probability", *record.columns]
     rows = zip(
         (row.name for row in record.rows), record.attacker, record.payoff.tolist(), strict=True
@@ -18,5 +22,5 @@ def payoff_csv(record: GameRecord) -> str:
 
 
 def as_json(record: GameRecord) -> str:
-    """The record; the outcomes of single images are in game.safetensors."""
+    """Return the record as JSON; the outcomes of single images are in game.safetensors."""
     return json.dumps(record.record(), indent=1, allow_nan=False) + "\n"

@@ -1,4 +1,4 @@
-"""A game as one HTML page that needs no network."""
+"""The report of an exit game: one HTML page that needs no network."""
 
 from __future__ import annotations
 
@@ -6,52 +6,57 @@ from pathlib import Path
 
 from saddlepoint.games.reports.sections import SECTIONS
 from saddlepoint.games.runs.record import GameRecord
-from saddlepoint.reports.document import document, put
-from saddlepoint.reports.html import contents, section
-from saddlepoint.reports.markup import tag
+from saddlepoint.reports.document import document, save_page
+from saddlepoint.reports.html import contents, footer, section_element
+from saddlepoint.reports.markup import Markup, tag
 from saddlepoint.runs.store import Store, identity
 
 
 def kept(folder: Path) -> GameRecord:
-    """The game of a run. What an earlier request left in the folder is refused: it is not what run.json asks for."""
+    """Load the game of a run folder.
+
+    Raises:
+        ValueError: The game in the folder belongs to an earlier run than run.json, or is damaged.
+        FileNotFoundError: The folder contains no game.
+    """
     record = GameRecord.load(folder)
     if record.run != identity(Store(folder).run()):
         raise ValueError(
-            f"{folder} holds a game of {record.target}, but its run.json asks for another one that has not finished. Give the "
-            "command of that run again, or copy game.json and game.safetensors into a folder of their own."
+            f"{folder} contains a game of {record.target}, but its run.json describes another "
+            "game that has not finished. Repeat the command of that run to finish it, or copy "
+            "game.json and game.safetensors into another folder."
         )
     return record
 
 
 def write(record: GameRecord, path: Path) -> Path:
-    """Write the page to the file `path` and return it."""
-    return put(path, page(record))
+    """Write the report of a game to the HTML file `path` and return `path`."""
+    return save_page(path, page(record))
 
 
 def page(record: GameRecord) -> str:
-    """The whole document."""
-    parts = [part for make in SECTIONS if (part := make(record)) is not None]
-    told = record.summary()
+    """Return the report as an HTML document."""
+    sections = [section for write in SECTIONS if (section := write(record)) is not None]
     body = tag(
         "main",
         tag("p", "saddlepoint game", class_="brand"),
         tag("h1", record.target),
-        tag("p", f"{record.threat}; {record.exits} exits", class_="quiet"),
-        tag(
-            "div",
-            tag("span", f"Value of the game: {100 * record.value.value:.1f} %", class_="label"),
-            tag("p", told[:1].upper() + told[1:]),
-            class_=f"verdict {'serious' if any(s.level == 'serious' for s in record.symptoms) else 'note'}",
-        ),
-        contents(parts),
-        *(section(part) for part in parts),
-        tag(
-            "footer",
-            tag(
-                "p",
-                f"Written by saddlepoint {record.versions.get('saddlepoint', '')}.",
-                class_="quiet",
-            ),
-        ),
+        tag("p", f"{record.threat}; {record.exits} exits", class_="muted"),
+        _value(record),
+        contents(sections),
+        *(section_element(section) for section in sections),
+        footer(record.versions.get("saddlepoint", "")),
     )
-    return document(f"{record.target}: game on exits", body)
+    return document(f"{record.target}: exit game", body)
+
+
+def _value(record: GameRecord) -> Markup:
+    """Return the box with the value of the game and the summary."""
+    summary = record.summary()
+    serious = any(symptom.level == "serious" for symptom in record.symptoms)
+    return tag(
+        "div",
+        tag("span", f"Value of the game: {100 * record.value.value:.1f} %", class_="label"),
+        tag("p", summary[:1].upper() + summary[1:]),
+        class_=f"verdict {'serious' if serious else 'note'}",
+    )

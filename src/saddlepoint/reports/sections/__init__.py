@@ -1,35 +1,38 @@
-"""The sections of a report, in order. One is a function from a subject to a part, or to nothing; a new one is a line here."""
+"""The sections of the report of an audit, in order.
 
-from saddlepoint.reports.context import Section
+A section is a function from the `ReportContext` to a `Section`, or to None if it does not apply.
+"""
+
+from saddlepoint.reports.context import SectionWriter
 from saddlepoint.reports.sections.attacks import attacks
 from saddlepoint.reports.sections.classes import classes
+from saddlepoint.reports.sections.configuration import configuration, reproduction, verification
 from saddlepoint.reports.sections.cost import cost
-from saddlepoint.reports.sections.findings import checklist, numbers, others, symptoms
-from saddlepoint.reports.sections.ledger import ledger
+from saddlepoint.reports.sections.examples import examples
+from saddlepoint.reports.sections.findings import accuracies, checklist, published, warnings
 from saddlepoint.reports.sections.loss_curves import loss_curves
 from saddlepoint.reports.sections.margins import margins
-from saddlepoint.reports.sections.pictures import pictures
 from saddlepoint.reports.sections.radius import radius
-from saddlepoint.reports.sections.record import run_again, verify, what_was_run
 from saddlepoint.reports.sections.rejections import rejections
+from saddlepoint.reports.sections.winners import winners
 
-SECTIONS: tuple[Section, ...] = (
-    symptoms,
+SECTIONS: tuple[SectionWriter, ...] = (
+    warnings,
     checklist,
-    numbers,
-    others,
+    accuracies,
+    published,
     attacks,
     loss_curves,
     rejections,
     radius,
     margins,
     classes,
-    pictures,
-    ledger,
+    examples,
+    winners,
     cost,
-    what_was_run,
-    run_again,
-    verify,
+    configuration,
+    reproduction,
+    verification,
 )
 
 __all__ = ["SECTIONS"]

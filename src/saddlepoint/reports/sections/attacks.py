@@ -1,73 +1,94 @@
-"""Robust accuracy by attack, and the worst case as it came down."""
+"""Robust accuracy by attack."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from saddlepoint.audits.result import Audit, Row
 from saddlepoint.audits.statistics import wilson
-from saddlepoint.reports.context import Part, Subject
-from saddlepoint.reports.document import between, folded, key, percent, quiet, table
+from saddlepoint.reports.context import ReportContext, Section
+from saddlepoint.reports.document import (
+    collapsible,
+    legend,
+    muted,
+    percent,
+    percent_range,
+    table,
+)
 from saddlepoint.reports.figures import Bar, bars
-from saddlepoint.reports.markup import tag
+from saddlepoint.reports.markup import Markup, tag
+
+_HEAD = (
+    "attack",
+    "accuracy under this attack",
+    "95 % interval",
+    "worst case so far",
+    "95 % interval",
+    "broken by this attack (points)",
+    "images attacked",
+)
+_EXPLANATION = (
+    "Each bar is the worst case over that attack and all attacks above it. The last bar "
+    "re-evaluates the worst point of each image. Intervals are Wilson score intervals: they cover "
+    "which images were drawn, not the strength of the attacks."
+)
 
 
-def attacks(subject: Subject) -> Part:
-    """A bar per attack, from top to bottom the worst case so far; then the same in numbers."""
-    audit = subject.audit
-    steps = [Bar("clean", audit.clean_accuracy, 0.0, percent(audit.clean_accuracy))]
-    lines = []
-    for row in audit.rows:
-        alone = wilson(row.robust_accuracy, audit.n)
-        running = wilson(row.running, audit.n)
-        words = percent(row.running)
-        steps.append(
-            Bar(
-                row.name,
-                row.running,
-                max(row.gain, 0.0),
-                words,
-                alone=row.robust_accuracy,
-                interval=running[:2],
-            )
-        )
-        spans = between(*alone[:2]), between(*running[:2])
-        lines.append(
-            (
-                row.name,
-                percent(row.robust_accuracy),
-                spans[0],
-                words,
-                spans[1],
-                f"{100 * row.gain:.1f}",
-                str(row.attacked),
-            )
-        )
-    steps.append(
-        Bar(
-            "judged afresh",
-            audit.robust_accuracy,
-            0.0,
-            percent(audit.robust_accuracy),
-            interval=audit.interval[:2],
-        )
-    )
-    legend = key(
-        kept="accuracy left",
-        lost="taken by this attack",
-        alone="left by this attack alone",
+def attacks(context: ReportContext) -> Section:
+    """Show the worst case after each attack, in a figure and in a table."""
+    audit = context.audit
+    key = legend(
+        primary="robust accuracy so far",
+        secondary="broken by this attack",
+        marker="robust accuracy under this attack alone",
         whisker="95 % interval",
     )
-    figure = tag(
-        "div", legend, bars(steps, title="Accuracy that is left after each attack"), class_="card"
+    chart = bars(list(_bars(audit)), title="Robust accuracy after each attack")
+    return Section(
+        "Robust accuracy by attack",
+        (
+            tag("div", key, chart, class_="card"),
+            muted(_EXPLANATION),
+            table(_HEAD, [_line(row, audit.n) for row in audit.rows]),
+            *_reasons(audit),
+        ),
     )
-    head = (
-        "attack",
-        "accuracy against it",
-        "95 % interval",
-        "worst case so far",
-        "95 % interval",
-        "taken",
-        "images attacked",
+
+
+def _bars(audit: Audit) -> Iterator[Bar]:
+    yield Bar("clean", audit.clean_accuracy, 0.0, percent(audit.clean_accuracy))
+    for row in audit.rows:
+        yield Bar(
+            row.name,
+            row.running,
+            max(row.gain, 0.0),
+            percent(row.running),
+            marker=row.robust_accuracy,
+            interval=wilson(row.running, audit.n)[:2],
+        )
+    yield Bar(
+        "re-evaluated",
+        audit.robust_accuracy,
+        0.0,
+        percent(audit.robust_accuracy),
+        interval=audit.interval[:2],
     )
-    remark = "Worst case over the attacks so far, from top to bottom. Intervals are Wilson's: they cover which images were drawn."
-    told = [(row.name, row.reason) for row in audit.rows if row.reason]
-    why = [folded("Why each attack was sent", table(("attack", "why"), told))] if told else []
-    return Part("What each attack took", (figure, quiet(remark), table(head, lines), *why))
+
+
+def _line(row: Row, n: int) -> tuple[str, ...]:
+    return (
+        row.name,
+        percent(row.robust_accuracy),
+        percent_range(*wilson(row.robust_accuracy, n)[:2]),
+        percent(row.running),
+        percent_range(*wilson(row.running, n)[:2]),
+        f"{100 * row.gain:.1f}",
+        str(row.attacked),
+    )
+
+
+def _reasons(audit: Audit) -> list[Markup]:
+    lines = [(row.name, row.reason) for row in audit.rows if row.reason]
+    if not lines:
+        return []
+    return [collapsible("Why each attack was run", table(("attack", "reason"), lines))]

@@ -1,46 +1,44 @@
-"""Which classes fall, and to what."""
+"""Robust accuracy by true class."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from saddlepoint.reports.context import Part, Subject
-from saddlepoint.reports.document import percent, quiet
+from saddlepoint.audits.result import Audit
+from saddlepoint.reports.context import ReportContext, Section
+from saddlepoint.reports.document import muted, percent
 from saddlepoint.reports.figures import Bar, bars
-from saddlepoint.reports.gallery import named
+from saddlepoint.reports.gallery import class_name
 from saddlepoint.reports.markup import tag
 
-_SHOWN = 20
+_SHOWN = 20  # classes
 
 
-def classes(subject: Subject) -> Part:
-    """Robust accuracy by true class, the weakest first."""
-    audit = subject.audit
+def classes(context: ReportContext) -> Section:
+    """Show the robust accuracy of each true class, lowest first, at most 20 classes."""
+    audit = context.audit
+    rows = [_bar(audit, label) for label in sorted(set(audit.y.tolist()))]
+    lowest_first = sorted(rows, key=lambda bar: bar.value)
+    hidden = len(rows) - _SHOWN
+    more = f" {hidden} classes with higher robust accuracy are not shown." if hidden > 0 else ""
+    explanation = (
+        "Robust accuracy by true class, lowest first. The arrow shows the most frequent wrong "
+        f"prediction.{more}"
+    )
+    chart = bars(lowest_first[:_SHOWN], title="Robust accuracy by true class")
+    return Section(
+        "Robust accuracy by class", (muted(explanation), tag("div", chart, class_="card"))
+    )
+
+
+def _bar(audit: Audit, label: int) -> Bar:
     y = audit.y.cpu()
-    answered = audit.answered.cpu()
+    predicted = audit.answered.cpu()
     correct = audit.correct.cpu().double()
-    rows = []
-    for label in sorted(set(y.tolist())):
-        here = y == label
-        kept = float(correct[here].mean())
-        wrong = Counter(answered[here & (answered != y) & (correct < 1)].tolist()).most_common(
-            1
-        )  # a refusal is not wrong
-        mistaken = f" → {named(audit, int(wrong[0][0]))}" if wrong else ""
-        rows.append(
-            (
-                kept,
-                Bar(
-                    f"{named(audit, label)}{mistaken}",
-                    kept,
-                    0.0,
-                    f"{percent(kept)} of {int(here.sum())}",
-                ),
-            )
-        )
-    weakest = [bar for _, bar in sorted(rows, key=lambda row: row[0])]
-    hidden = len(weakest) - _SHOWN
-    more = f" {hidden} stronger classes are left out." if hidden > 0 else ""
-    remark = f"Robust accuracy by true class, weakest first; the arrow leads to the most frequent wrong answer.{more}"
-    figure = bars(weakest[:_SHOWN], title="Robust accuracy by true class")
-    return Part("Which classes fall", (quiet(remark), tag("div", figure, class_="card")))
+    members = y == label
+    accuracy = float(correct[members].mean())
+    # A rejected image is predicted differently but counts as correct.
+    wrong = Counter(predicted[members & (predicted != y) & (correct < 1)].tolist())
+    arrow = "".join(f" → {class_name(audit, int(other))}" for other, _ in wrong.most_common(1))
+    text = f"{percent(accuracy)} of {int(members.sum())}"
+    return Bar(f"{class_name(audit, label)}{arrow}", accuracy, 0.0, text)

@@ -1,66 +1,66 @@
-"""What the number cost."""
+"""The cost of the attacks in forward and backward passes."""
 
 from __future__ import annotations
 
-from saddlepoint.reports.amounts import Amount, amounts
-from saddlepoint.reports.context import Part, Subject
-from saddlepoint.reports.document import key, quiet, table
+from collections.abc import Iterator
+
+from saddlepoint.audits.result import Audit
+from saddlepoint.reports.context import ReportContext, Section
+from saddlepoint.reports.document import legend, muted, table
 from saddlepoint.reports.markup import tag
+from saddlepoint.reports.stacked_bars import StackedBar, stacked_bars
+
+_HEAD = (
+    "attack",
+    "forward, per image",
+    "backward, per image",
+    "passes per attacked image",
+    "clean copies",
+    "seconds",
+)
 
 
-def cost(subject: Subject) -> Part:
-    """Forward and backward passes per image by attack, in a figure and in numbers."""
-    audit = subject.audit
-    known = subject.audit.examples
-    spent = (known.forward + known.backward).double()
+def cost(context: ReportContext) -> Section:
+    """Show forward and backward passes per image by attack, in a figure and in a table."""
+    audit = context.audit
+    passes = (audit.examples.forward + audit.examples.backward).double()
     rows = [
-        Amount(row.name, row.forward, row.backward, f"{row.forward + row.backward:,.1f}")
+        StackedBar(row.name, row.forward, row.backward, f"{row.forward + row.backward:,.1f}")
         for row in audit.rows
     ]
-    lines = []
-    for row in audit.rows:
-        per = (
-            f"{(row.forward + row.backward) * audit.n / row.attacked:,.1f}" if row.attacked else "–"
-        )
-        lines.append(
-            (
-                row.name,
-                f"{row.forward:,.1f}",
-                f"{row.backward:,.1f}",
-                per,
-                str(row.copies),
-                f"{row.seconds:,.1f}",
-            )
-        )
-    forward = float(known.forward.double().mean())
-    backward = float(known.backward.double().mean())
-    lines.append(
-        (
-            "all",
-            f"{forward:,.1f}",
-            f"{backward:,.1f}",
-            "–",
-            str(sum(row.copies for row in audit.rows)),
-            f"{audit.seconds:,.1f}",
-        )
-    )
-    head = (
-        "attack",
-        "forward, per image",
-        "backward, per image",
-        "per attacked image",
-        "clean copies",
-        "seconds",
-    )
-    told = (
-        "Passes through the target are counted per image of the whole set, whoever was attacked. One image cost "
-        f"{spent.min():,.0f} to {spent.max():,.0f} passes, {spent.median():,.0f} in the middle; all together {spent.sum():,.0f}. "
-        "Seconds of attacks are added up over all workers; the last line is the clock's, since the run last went on."
+    explanation = (
+        "Passes through the target are averaged over all images of the set, including images that "
+        f"were not attacked. One image took {passes.min():,.0f} to {passes.max():,.0f} passes, "
+        f"the median is {passes.median():,.0f}, the sum over all images {passes.sum():,.0f}. "
+        "Clean copies are attacked images for which the attack returned the clean image. Seconds "
+        "of an attack are summed over all workers; the last line is the wall-clock time since the "
+        "run was last started or resumed."
     )
     figure = tag(
         "div",
-        key(kept="forward", lost="backward"),
-        amounts(rows, title="Passes per image"),
+        legend(primary="forward", secondary="backward"),
+        stacked_bars(rows, title="Passes per image"),
         class_="card",
     )
-    return Part("What it cost", (figure, quiet(told), table(head, lines)))
+    return Section("Cost", (figure, muted(explanation), table(_HEAD, _lines(audit))))
+
+
+def _lines(audit: Audit) -> Iterator[tuple[str, ...]]:
+    for row in audit.rows:
+        passes = (row.forward + row.backward) * audit.n
+        yield (
+            row.name,
+            f"{row.forward:,.1f}",
+            f"{row.backward:,.1f}",
+            f"{passes / row.attacked:,.1f}" if row.attacked else "–",
+            str(row.copies),
+            f"{row.seconds:,.1f}",
+        )
+    yield (
+        "all",
+        f"{float(audit.examples.forward.double().mean()):,.1f}",
+        f"{float(audit.examples.backward.double().mean()):,.1f}",
+        "–",
+        str(sum(row.copies for row in audit.rows)),
+        f"{audit.seconds:,.1f}",
+    )

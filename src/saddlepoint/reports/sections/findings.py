@@ -1,148 +1,148 @@
-"""What speaks against the number, the number, and what others say."""
+"""Warnings, checklist, clean and robust accuracy, and published results."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from saddlepoint.audits.result import Level, State, Symptom
+from saddlepoint.audits.result import State, Symptom
 from saddlepoint.audits.verdict import Comparisons
-from saddlepoint.reports.context import Part, Subject
-from saddlepoint.reports.document import between, facts, percent, quiet, table
+from saddlepoint.reports.context import ReportContext, Section
+from saddlepoint.reports.document import (
+    at_least,
+    at_most,
+    facts,
+    muted,
+    number_cards,
+    percent,
+    percent_range,
+    table,
+)
 from saddlepoint.reports.markup import Markup, tag
+from saddlepoint.reports.verdicts import LEVELS, SHAPES
 
-LEVELS: tuple[Level, ...] = ("serious", "warning", "note")
 STATES: tuple[State, ...] = ("fail", "not run", "pass", "does not apply")
 MARKS: dict[State, str] = {"fail": "✗", "not run": "○", "pass": "✓", "does not apply": "–"}
-SHAPES: dict[Level, str] = {
-    "serious": "■",
-    "warning": "▲",
-    "note": "●",
-}  # a level is never told by color alone
 
 
-def symptoms(subject: Subject) -> Part:
-    """Every symptom, the serious ones first."""
+def warnings(context: ReportContext) -> Section:
+    """List every symptom, serious ones first."""
     none = (
-        "No symptom was met: neither the checks before the attacks nor what the attacks gave away raises a doubt. They cannot "
-        "rule out an attack that was not tried."
+        "No warnings: neither the checks before the attacks nor the results of the attacks "
+        "indicate a problem. This does not rule out that another attack is stronger."
     )
-    return Part("What speaks against the number", symptom_list(subject.audit.symptoms, none))
+    return Section("Warnings", symptom_list(context.audit.symptoms, none))
 
 
-def symptom_list(found: Sequence[Symptom], none: str) -> tuple[Markup]:
-    """The list, or the remark that there is nothing on it."""
-    if not found:
-        return (quiet(none),)
-    items = (
-        tag(
-            "li",
-            tag(
-                "span",
-                tag("span", f"{SHAPES[s.level]} ", aria_hidden="true"),
-                f"{s.level}: {s.name}",
-                class_="label",
-            ),
-            tag("p", s.message[:1].upper() + s.message[1:]),
-            *([tag("p", f"Remedy: {s.remedy}", class_="quiet")] if s.remedy else []),
-            class_=s.level,
-        )
-        for s in sorted(found, key=lambda symptom: LEVELS.index(symptom.level))
-    )
-    return (tag("ul", *items, class_="symptoms"),)
+def symptom_list(symptoms: Sequence[Symptom], none: str) -> tuple[Markup]:
+    """Return the list of symptoms, serious ones first.
+
+    Args:
+        symptoms: The symptoms.
+        none: The text to show if there are no symptoms.
+    """
+    if not symptoms:
+        return (muted(none),)
+    ordered = sorted(symptoms, key=lambda symptom: LEVELS.index(symptom.level))
+    return (tag("ul", *map(_symptom, ordered), class_="symptoms"),)
 
 
-def checklist(subject: Subject) -> Part:
-    """Every item with its evidence; what failed or was not run comes first."""
-    items = sorted(subject.audit.checklist, key=lambda item: STATES.index(item.state))
+def _symptom(symptom: Symptom) -> Markup:
+    message = symptom.message[:1].upper() + symptom.message[1:]
+    remedy = [muted(f"Remedy: {symptom.remedy}")] if symptom.remedy else []
+    shape = tag("span", f"{SHAPES[symptom.level]} ", aria_hidden="true")
+    label = tag("span", shape, f"{symptom.level}: {symptom.name}", class_="label")
+    return tag("li", label, tag("p", message), *remedy, class_=symptom.level)
+
+
+def checklist(context: ReportContext) -> Section:
+    """Show every item with its evidence; items that failed or were not run come first."""
+    items = sorted(context.audit.checklist, key=lambda item: STATES.index(item.state))
     if not items:
-        return Part(
-            "The checklist",
-            (
-                quiet(
-                    "It was not run: the record is from before there was one, so no verdict rests on it."
-                ),
-            ),
-        )
+        old = "Not run: this record was written before audits had a checklist."
+        return Section("Checklist", (muted(old),))
     lines = [(item.name, f"{MARKS[item.state]} {item.state}", item.evidence) for item in items]
-    told = (
-        "The steps of Croce et al. 2022 (Sec. 4) and the signs of Carlini et al. 2019, told by what was sent and by small trials. "
-        "Nothing holds while an item that applies failed or was not run."
+    explanation = (
+        "The steps of Croce et al. 2022 (Sec. 4) and the warning signs of Carlini et al. 2019, "
+        "checked on the attacks that were run and on small additional trials. An estimate is not "
+        "credible while an item that applies failed or was not run."
     )
-    return Part("The checklist", (table(("item", "state", "evidence"), lines), quiet(told)))
+    return Section("Checklist", (table(("item", "state", "evidence"), lines), muted(explanation)))
 
 
-def numbers(subject: Subject) -> Part:
-    """Clean and robust accuracy, the interval, the price."""
-    audit = subject.audit
-    forward, backward = (
-        float(t.double().mean()) for t in (audit.examples.forward, audit.examples.backward)
-    )
+def accuracies(context: ReportContext) -> Section:
+    """Show clean accuracy, robust accuracy, its interval, its cost and comparisons."""
+    audit = context.audit
+    forward = float(audit.examples.forward.double().mean())
+    backward = float(audit.examples.backward.double().mean())
     cards = (
-        ("clean accuracy", percent(audit.clean_accuracy), f"of {audit.n} images, before any attack"),
-        ("robust accuracy, at most", percent(audit.robust_accuracy), "after every attack, judged afresh"),
-        (f"{100 * audit.interval.level:.0f} % interval", between(audit.interval.low, audit.interval.high),
-         f"covers {audit.interval.covers}; not the strength of the attacks"),
-        ("passes per image", f"{forward + backward:,.0f}", f"{forward:,.1f} forward and {backward:,.1f} backward"),
-    )  # fmt: skip
-    drawn = (
-        tag(
-            "div",
-            tag("span", name),
-            tag("b", value),
-            tag("span", text, class_="quiet"),
-            class_="card",
-        )
-        for name, value, text in cards
+        ("clean accuracy", percent(audit.clean_accuracy), f"on {audit.n} images, without attack"),
+        (
+            "robust accuracy",
+            at_most(audit.robust_accuracy),
+            "upper bound: worst point of all attacks, re-evaluated",
+        ),
+        (
+            f"{100 * audit.interval.level:.0f} % interval",
+            percent_range(audit.interval.low, audit.interval.high),
+            f"covers {audit.interval.covers}; not the strength of the attacks",
+        ),
+        (
+            "passes per image",
+            f"{forward + backward:,.0f}",
+            f"{forward:,.1f} forward and {backward:,.1f} backward",
+        ),
     )
-    held = dict(_held(audit.compared))
-    return Part(
-        "The number", (tag("div", *drawn, class_="numbers"), *([facts(held)] if held else []))
-    )
+    compared = dict(_comparisons(audit.compared))
+    more = [facts(compared)] if compared else []
+    return Section("Clean and robust accuracy", (number_cards(cards), *more))
 
 
-def _held(compared: Comparisons) -> Iterator[tuple[str, str]]:
-    """What the number is held against."""
+def _comparisons(compared: Comparisons) -> Iterator[tuple[str, str]]:
+    """Yield the name and the value of everything that the robust accuracy is compared with."""
     if compared.claim is not None:
-        yield "claimed", percent(compared.claim)
+        yield "claimed robust accuracy", percent(compared.claim)
     if compared.standard is not None:
-        yield "left by attacks that do not know the defense", percent(compared.standard)
+        yield "robust accuracy under non-adaptive attacks", percent(compared.standard)
     if (static := compared.static) is not None:
         yield (
-            "the static net inside",
-            f"{percent(static.clean_accuracy)} clean, at most {percent(static.robust_accuracy)} robust",
+            "static model inside the defense",
+            f"{percent(static.clean_accuracy)} clean accuracy, "
+            f"{at_most(static.robust_accuracy)} robust accuracy",
         )
         yield (
             "paired comparison",
-            f"{static.only_defense} images stand only with the defense, {static.only_static} only without it; McNemar's exact "
-            f"test, p = {static.p:.2g}",
+            f"{static.only_defense} images are robust only with the defense, {static.only_static} "
+            f"only without it; McNemar's exact test, p = {static.p:.2g}",
         )
     if (cost := compared.cost) is not None:
         yield (
-            "cost of an answer",
-            f"{cost.times:.1f} times the time of the static net, which is asked {cost.calls:.1f} times",
+            "inference cost",
+            f"{cost.times:.1f} times the time of the static model, which the defense evaluates "
+            f"{cost.calls:.1f} times per image",
         )
-    if (proven := compared.proven) is not None:
-        yield "robust accuracy, at least", f"{percent(proven.accuracy)}, proven by {proven.method}"
+    if (certified := compared.proven) is not None:
+        yield (
+            "certified robust accuracy",
+            f"{at_least(certified.accuracy)}, certified by {certified.method}",
+        )
 
 
-def others(subject: Subject) -> Part | None:
-    """Published figures beside ours, where there are any."""
-    known = subject.published
-    ours = subject.audit.robust_accuracy
-    told = {
-        "claimed": known.claimed,
-        "the static net inside": known.static,
-        "AutoAttack": known.autoattack,
+def published(context: ReportContext) -> Section | None:
+    """Show published results beside ours, if there are any."""
+    results = context.published
+    ours = context.audit.robust_accuracy
+    values = {
+        "claimed": results.claimed,
+        "static model": results.static,
+        "AutoAttack": results.autoattack,
     }
     lines = [
-        (name, percent(share), f"{100 * (share - ours):+.1f}")
-        for name, share in told.items()
-        if share is not None
+        (name, percent(accuracy), f"{100 * (accuracy - ours):+.1f}")
+        for name, accuracy in values.items()
+        if accuracy is not None
     ]
     if not lines:
         return None
-    source = [quiet(f"From {known.source}.")] if known.source else []
-    return Part(
-        "What others report",
-        (table(("robust accuracy", "published", "above ours, points"), lines), *source),
-    )
+    source = [muted(f"Source: {results.source}.")] if results.source else []
+    head = ("result", "published robust accuracy", "above ours (points)")
+    return Section("Published results", (table(head, lines), *source))

@@ -1,78 +1,89 @@
-"""How the objective of each attack rose, and whether it had converged when the attack ended."""
+"""The objective of each attack over its forward passes: had the attack converged?"""
 
 from __future__ import annotations
 
 from saddlepoint.audits.result import Row
-from saddlepoint.reports.context import Part, Subject
-from saddlepoint.reports.document import percent, quiet, table
+from saddlepoint.reports.context import ReportContext, Section
+from saddlepoint.reports.document import muted, percent, table
+from saddlepoint.reports.loss_curve_figure import LossCurveRow, loss_curve_figure
 from saddlepoint.reports.markup import tag
-from saddlepoint.reports.traces import Trace, traces
 
-_TOLD = (
-    "Read from left to right as an attack spends forward passes. An image counts with the highest value of the attack's own "
-    "objective that any point within the threat had shown by then, and keeps it once it is left alone; the mean is over the images "
-    "the attack asked about, from where each of them has a value. Images that answer together count with the best mean of their "
-    "batch. Objectives have scales of their own, so values of two attacks do not compare."
+_HEAD = (
+    "attack",
+    "images",
+    "passes",
+    "first value",
+    "last value",
+    "final slope",
+    "misclassified during the attack",
 )
-_READ = (
-    "A curve that is flat at its end has converged: more steps would bring little. One that is still steep has not. An attack that "
-    "looks for the nearest mistake does not climb: its last point may be its only one within the threat. What was fooled on the "
-    "way is what the attack saw, not the verdict."
+_DEFINITION = (
+    "The x axis is the number of forward passes. The left curve is the mean, over the images that "
+    "the attack queried, of the highest value that its objective has reached so far at a point "
+    "within the threat model. An image keeps its value after the attack has stopped querying it. "
+    "The curve begins where every image has a value. If predictions depend on the batch, each "
+    "image counts with the best mean of its batch. Each attack has its own objective with its own "
+    "scale, so values of different attacks cannot be compared."
+)
+_INTERPRETATION = (
+    "A curve that is flat at its end has converged: more steps would change little. A curve that "
+    "is still rising has not converged. A minimum-norm attack does not maximize its objective: "
+    "its last point may be its only one within the threat model. The right curve counts images "
+    "that were misclassified at any query during the attack, before the re-evaluation."
+)
+_SLOPE = (
+    "Final slope: the increase per pass over the last quarter of the passes, relative to the mean "
+    "increase over all passes. 100 % is a straight line. For a curve that approaches a limit "
+    "exponentially, 50 % means that a fifth of the total increase is still to come."
 )
 
 
-def loss_curves(subject: Subject) -> Part | None:
-    """A curve per attack of what it had reached, then the same in numbers; nothing for audits in which it was not written down."""
-    known = [row for row in subject.audit.rows if row.loss_curve.passes]
-    if not known:
+def loss_curves(context: ReportContext) -> Section | None:
+    """Show the loss curve of each attack, in a figure and in a table.
+
+    None for audits that recorded no loss curves.
+    """
+    rows = [row for row in context.audit.rows if row.loss_curve.passes]
+    if not rows:
         return None
-    drawn = traces(
-        [_trace(row) for row in known], title="What each attack had reached, by passes spent",
-        left="mean value of its objective", right="images fooled on the way",
-    )  # fmt: skip
-    head = (
-        "attack",
-        "images",
-        "passes",
-        "first value",
-        "last value",
-        "steepness at the end",
-        "fooled on the way",
+    figure = loss_curve_figure(
+        [_figure_row(row) for row in rows],
+        title="Objective and misclassified images by forward passes",
+        left="mean of the objective",
+        right="images misclassified during the attack",
     )
-    missing = [row.name for row in subject.audit.rows if not row.loss_curve.passes]
-    silent = [quiet(f"Nothing was written down for {', '.join(missing)}.")] if missing else []
-    steep = (
-        "Steepness at the end: the rise in the last quarter of the passes, per pass, in percent of the mean over all of them. "
-        "100 % is a straight line; on the way to a limit, 50 % means that a fifth of the way is still ahead."
-    )
-    figure = tag("div", drawn, class_="card")
-    lines = [_line(row) for row in known]
-    return Part(
-        "Loss traces",
-        (figure, quiet(_TOLD), quiet(_READ), *silent, table(head, lines), quiet(steep)),
+    missing = [row.name for row in context.audit.rows if not row.loss_curve.passes]
+    unrecorded = [muted(f"No loss curve was recorded for {', '.join(missing)}.")] if missing else []
+    return Section(
+        "Loss curves",
+        (
+            tag("div", figure, class_="card"),
+            muted(_DEFINITION),
+            muted(_INTERPRETATION),
+            *unrecorded,
+            table(_HEAD, [_line(row) for row in rows]),
+            muted(_SLOPE),
+        ),
     )
 
 
-def _trace(row: Row) -> Trace:
-    loss_curve = row.loss_curve
-    value = row.loss_curve.known
-    climbed = f"value {value[0][1]:.3g} to {value[-1][1]:.3g}" if value else "no value"
-    words = f"{climbed} in {loss_curve.passes[-1]} passes, {percent(loss_curve.fooled[-1])} fooled"
-    return Trace(
-        row.name, value, tuple(zip(loss_curve.passes, loss_curve.fooled, strict=True)), words
-    )
+def _figure_row(row: Row) -> LossCurveRow:
+    curve = row.loss_curve
+    values = curve.known
+    change = f"value {values[0][1]:.3g} to {values[-1][1]:.3g}" if values else "no values"
+    text = f"{change} in {curve.passes[-1]} passes, {percent(curve.fooled[-1])} misclassified"
+    return LossCurveRow(row.name, values, tuple(zip(curve.passes, curve.fooled, strict=True)), text)
 
 
 def _line(row: Row) -> tuple[str, ...]:
-    loss_curve = row.loss_curve
-    value = row.loss_curve.known
-    ends = (f"{value[0][1]:.4g}", f"{value[-1][1]:.4g}") if value else ("–", "–")
-    steep = "–" if loss_curve.pace is None else f"{100 * loss_curve.pace:.0f} %"
+    curve = row.loss_curve
+    values = curve.known
+    ends = (f"{values[0][1]:.4g}", f"{values[-1][1]:.4g}") if values else ("–", "–")
     return (
         row.name,
-        f"{loss_curve.images[-1]:,}",
-        f"{loss_curve.passes[-1]:,}",
+        f"{curve.images[-1]:,}",
+        f"{curve.passes[-1]:,}",
         *ends,
-        steep,
-        percent(loss_curve.fooled[-1]),
+        "–" if curve.pace is None else f"{100 * curve.pace:.0f} %",
+        percent(curve.fooled[-1]),
     )

@@ -1,29 +1,27 @@
-"""How far from the boundary the worst points lie."""
+"""A histogram of the margins at the worst points."""
 
 from __future__ import annotations
 
-from saddlepoint.reports.context import Part, Subject
-from saddlepoint.reports.document import quiet
+from saddlepoint.reports.context import ReportContext, Section
+from saddlepoint.reports.document import muted
 from saddlepoint.reports.figures import histogram
 from saddlepoint.reports.markup import tag
 
 
-def margins(subject: Subject) -> Part:
-    """A histogram of margins, right answers left and wrong ones right."""
-    title = "How far from the boundary"
-    values = subject.audit.examples.margin.detach().cpu().double()
+def margins(context: ReportContext) -> Section:
+    """Show margins: correctly classified points on the left, misclassified ones on the right."""
+    values = context.audit.examples.margin.detach().cpu().double()
     if not values.isfinite().all():
-        return Part(
-            title, (quiet("Some answers are not finite numbers, so margins cannot be drawn."),)
-        )
+        return Section("Margins", (muted("Some outputs are not finite: margins cannot be drawn."),))
     figure = histogram(
         values.tolist(),
         title="Margins at the worst points",
-        below="answered rightly",
-        above="answered wrongly",
+        below="classified correctly",
+        above="misclassified",
     )
-    remark = (
-        "The strongest wrong class against the true one, in units of the answers, at the point kept for each image: the worst one "
-        "where an attack did harm, the one that came nearest to the boundary where none did."
+    explanation = (
+        "The margin is the highest output of a wrong class minus the output of the true class, at "
+        "the point kept for each image. That is the worst point if an attack succeeded, and the "
+        "point closest to the decision boundary otherwise."
     )
-    return Part(title, (quiet(remark), tag("div", figure, class_="card")))
+    return Section("Margins", (muted(explanation), tag("div", figure, class_="card")))

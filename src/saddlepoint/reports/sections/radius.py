@@ -1,4 +1,4 @@
-"""How accuracy falls as the attacker may do more."""
+"""Robust accuracy as a function of the perturbation radius."""
 
 from __future__ import annotations
 
@@ -9,73 +9,93 @@ import torch
 from torch import Tensor
 
 from saddlepoint.attacks.min_norm import MINIMUM_NORM
+from saddlepoint.attacks.spaces import Ball
 from saddlepoint.audits.statistics import wilson
-from saddlepoint.reports.context import Part, Subject
-from saddlepoint.reports.curves import Point, curve
-from saddlepoint.reports.document import key, quiet
-from saddlepoint.reports.markup import tag
-from saddlepoint.reports.recipe import ball
-from saddlepoint.runs.spec import SpecError
-from saddlepoint.runs.spec import radius as number
+from saddlepoint.reports.context import ReportContext, Section
+from saddlepoint.reports.curves import CurvePoint, accuracy_curve
+from saddlepoint.reports.document import legend, muted
+from saddlepoint.reports.markup import Markup, tag
+from saddlepoint.reports.recipe import in_255ths, norm_name
+from saddlepoint.reports.threats import read_space
 
-_GRID = 160
-_INSIDE = 0.98  # of the radius; a point beyond used all that was allowed
-_SHARE = 0.1  # of the images that fell; with fewer inside, the curve is a step at the radius and says nothing
+_INTERVALS = 160  # of the x axis
+_INSIDE = 0.98  # of the radius; larger perturbations count as using the whole radius
+# Share of the successful perturbations that must be inside. With fewer, the curve is a step at the
+# radius and shows nothing.
+_SHARE_INSIDE = 0.1
 
 
-def radius(subject: Subject) -> Part | None:
-    """acc(r) <= 1 - mean(fallen with a perturbation of size <= r), where enough of them are smaller than the threat allows."""
-    try:
-        most = number(ball(subject.audit)[1].replace(" ", ""))
-    except SpecError:
+def radius(context: ReportContext) -> Section | None:
+    """Show an upper bound of robust accuracy by radius r.
+
+    acc(r) <= 1 - mean(misclassified with a perturbation of size <= r).
+
+    None if too few perturbations are smaller than the radius of the threat model, and for records
+    without a structured threat model.
+    """
+    space = read_space(context.audit.threat_description)
+    if space is None:
         return None
-    sizes, lost = _fallen(subject)
-    sizes = sizes.clamp(max=most)  # the referee lets rounding pass, and so does the curve
-    attacked = lost.bool() & (sizes > 0)
-    inside = attacked & (sizes < _INSIDE * most)
-    if most <= 0 or not attacked.any() or int(inside.sum()) < _SHARE * int(attacked.sum()):
+    largest = space.radius
+    sizes, errors = _successes(context)
+    sizes = sizes.clamp(max=largest)  # the referee accepts sizes above the radius by rounding
+    attacked = errors.bool() & (sizes > 0)
+    inside = attacked & (sizes < _INSIDE * largest)
+    enough = int(inside.sum()) >= _SHARE_INSIDE * int(attacked.sum())
+    if largest <= 0 or not attacked.any() or not enough:
         return None
-    near = sorted(
-        {name for adversary in subject.record.get("adversaries", ()) for name in _near(adversary)}
+    explanation = (
+        "A perturbation that is allowed at a small radius is allowed at every larger one. The "
+        "curve counts the images known to be misclassified at each radius, so it is an upper "
+        f"bound everywhere. {_quality(context)}"
     )
-    if near and subject.nearest is not None:
-        how = f"{', '.join(near)} looked for the nearest mistake of each image, so the bound is close to what these attacks can do."
-    else:
-        how = "No attack that looks for the nearest mistake is known to have run: below the full radius the truth may be far lower."
-    points = [_point(subject.audit.n, most * k / _GRID, sizes, lost) for k in range(_GRID + 1)]
-    norm, text = ball(subject.audit)
-    figure = curve(
-        points,
-        title="Robust accuracy, at most, by radius",
-        across=f"{norm} radius",
-        unit=255 if "/ 255" in text else 1,
-    )
-    told = (
-        "What falls to a small perturbation falls to every larger one. The curve counts the images known to have fallen at each "
-        f"radius, so it is an upper bound everywhere. {how}"
-    )
-    legend = key(kept="robust accuracy, at most", band="95 % interval over images")
-    return Part("Accuracy by radius", (tag("div", legend, figure, class_="card"), quiet(told)))
+    key = legend(primary="robust accuracy (upper bound)", band="95 % interval over images")
+    figure = tag("div", key, _figure(space, sizes, errors), class_="card")
+    return Section("Robust accuracy by radius", (figure, muted(explanation)))
 
 
-def _fallen(subject: Subject) -> tuple[Tensor, Tensor]:
-    """[N] the size of the perturbation that each image is known to fall to, and [N] how much of it falls there."""
-    audit = subject.audit
-    if subject.nearest is not None:
-        return subject.nearest, subject.nearest.isfinite().double()
+def _successes(context: ReportContext) -> tuple[Tensor, Tensor]:
+    """Return [N] the smallest known size of a successful perturbation, and [N] its error rate."""
+    audit = context.audit
+    if context.smallest_sizes is not None:
+        return context.smallest_sizes, context.smallest_sizes.isfinite().double()
     return audit.examples.size.cpu().double(), 1 - audit.correct.cpu().double()
 
 
-def _point(n: int, at: float, sizes: Tensor, lost: Tensor) -> Point:
-    share = float(1 - torch.where(sizes <= at, lost, 0.0).mean())
-    low, high = wilson(min(max(share, 0.0), 1.0), n)[:2]
-    return Point(at, share, low, high)
+def _figure(space: Ball, sizes: Tensor, errors: Tensor) -> Markup:
+    return accuracy_curve(
+        [_point(space.radius * k / _INTERVALS, sizes, errors) for k in range(_INTERVALS + 1)],
+        title="Upper bound of robust accuracy by radius",
+        x_label=f"{norm_name(space)} radius",
+        denominator=255 if in_255ths(space) else 1,
+    )
 
 
-def _near(adversary: Mapping[str, Any]) -> Iterator[str]:
-    """Names of adversaries that hold, at any depth, an attack which minimizes the norm."""
+def _point(at: float, sizes: Tensor, errors: Tensor) -> CurvePoint:
+    accuracy = float(1 - torch.where(sizes <= at, errors, 0.0).mean())
+    low, high = wilson(min(max(accuracy, 0.0), 1.0), len(sizes))[:2]
+    return CurvePoint(at, accuracy, low, high)
+
+
+def _quality(context: ReportContext) -> str:
+    """Say how close the bound is to the best that the attacks could do."""
+    adversaries = context.record.get("adversaries", ())
+    names = sorted({name for adversary in adversaries for name in _minimum_norm(adversary)})
+    if names and context.smallest_sizes is not None:
+        return (
+            f"{', '.join(names)} minimized the perturbation size of each image, so the bound is "
+            "close to what these attacks can reach."
+        )
+    return (
+        "No minimum-norm attack is known to have run: below the full radius the robust accuracy "
+        "may be far lower."
+    )
+
+
+def _minimum_norm(adversary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the minimum-norm attacks that the description of an adversary contains."""
     if adversary.get("kind") in MINIMUM_NORM:
         yield str(adversary["kind"])
     for inner in adversary.values():
         if isinstance(inner, Mapping):
-            yield from _near(inner)
+            yield from _minimum_norm(inner)

@@ -1,4 +1,4 @@
-"""What a defense that may refuse would let through at other thresholds, and what that costs."""
+"""The tradeoff of a defense that can reject inputs: errors against rejected clean images."""
 
 from __future__ import annotations
 
@@ -8,103 +8,120 @@ import torch
 from torch import Tensor
 
 from saddlepoint.evaluation.rejection import RejectionCurve, rejection_tradeoff
-from saddlepoint.reports.context import Part, Subject
-from saddlepoint.reports.curves import lines
-from saddlepoint.reports.document import key, percent, quiet, table
-from saddlepoint.reports.markup import tag
+from saddlepoint.reports.context import ReportContext, Section
+from saddlepoint.reports.curves import share_curves
+from saddlepoint.reports.document import legend, muted, percent, table
+from saddlepoint.reports.markup import Markup, tag
 
-_GRID = 200  # thresholds that are drawn
-_SHARES = (0.01, 0.1, 0.5)  # of clean images that somebody may be willing to lose
-_TOLD = (
-    "How far an answer is from a refusal is the refusal's lead over the foremost class. A defense that asked for more or less of a "
-    "lead would refuse other images: the curves go from one that refuses nothing, left, to one that refuses everything, right. The "
-    "clean images are put to the defense as it is when it meets the worst points. These were sought against the threshold that it "
-    "has; against another one an attack might find worse."
+_THRESHOLDS = 200  # drawn
+_SHARES = (0.01, 0.1, 0.5)  # of the clean images that may be rejected, for the table
+_HEAD = (
+    "threshold",
+    "clean images rejected",
+    "worst points rejected",
+    "worst points accepted",
+    "errors among accepted",
+    "errors among all",
+)
+_EXPLANATION = (
+    "The rejection score is the output for rejection minus the highest class output: the defense "
+    "rejects an input with a positive score. With another threshold it would reject other inputs. "
+    "The curves run from a threshold that rejects nothing, on the left, to one that rejects "
+    "everything, on the right. Clean images are evaluated by the defense in the state in which it "
+    "receives the worst points. The attacks searched for these points at the actual threshold; at "
+    "another threshold an attack might find worse ones."
 )
 
 
-def rejections(subject: Subject) -> Part | None:
-    """Mistakes among what is answered, by the share of clean images that is refused; nothing of a defense that cannot refuse."""
-    scores = subject.audit.rejection_scores
+def rejections(context: ReportContext) -> Section | None:
+    """Show the error rate among accepted inputs by the share of clean images rejected.
+
+    None for a defense that cannot reject.
+    """
+    scores = context.audit.rejection_scores
     if not scores.numel():
         return None
-    point, wrong, beside, mistaken = scores.cpu().flatten(1)  # [4, S N]: every draw of every image
-    cuts = _cuts(point, beside)
-    attacked = rejection_tradeoff(point, wrong > 0, beside, cuts, cuts)
-    clean = rejection_tradeoff(beside, mistaken > 0, beside, cuts, cuts)
-    drawn = lines(
-        {
-            "lost": _over(attacked, attacked.error),
-            "alone": _over(attacked, attacked.rejected),
-            "kept": _over(clean, clean.error),
-        },
-        title="Mistakes among answers, by rejections",
-        across="share of clean images refused, %",
-    )
-    legend = key(
-        lost="worst points: wrong among answered",
-        alone="worst points: refused",
-        kept="clean images: wrong among answered",
-    )
-    head = (
-        "threshold",
-        "clean refused",
-        "worst points refused",
-        "answered",
-        "wrong among answered",
-        "wrong among all",
-    )
-    places = {
-        "as it is": cuts.index(0.0),
-        **{f"clean refused ≤ {100 * s:g} %": _strictest(attacked, s) for s in _SHARES},
+    # [4, S N]: all draws of all images
+    worst, worst_wrong, clean, clean_wrong = scores.cpu().flatten(1)
+    thresholds = _thresholds(worst, clean)
+    attacked = rejection_tradeoff(worst, worst_wrong > 0, clean, thresholds, thresholds)
+    unattacked = rejection_tradeoff(clean, clean_wrong > 0, clean, thresholds, thresholds)
+    rows = {
+        "actual threshold": thresholds.index(0.0),
+        **{f"clean rejected ≤ {100 * s:g} %": _strictest(attacked, s) for s in _SHARES},
+        "no rejection": len(thresholds) - 1,
     }
-    places["nothing refused"] = len(cuts) - 1
-    rows = [(name, *_line(attacked, place, len(point))) for name, place in places.items()]
-    draws = "one draw" if scores.shape[1] == 1 else f"{scores.shape[1]} draws"
-    behind = f"{scores.shape[2]:,} images and as many worst points, each asked in {draws}."
-    return Part(
-        "What refusing buys",
-        (tag("div", legend, drawn, class_="card"), quiet(_TOLD), table(head, rows), quiet(behind)),
+    lines = [(name, *_line(attacked, index, len(worst))) for name, index in rows.items()]
+    _, draws, images = scores.shape
+    sample = (
+        f"{images:,} clean images and as many worst points, each evaluated in "
+        f"{'one draw' if draws == 1 else f'{draws} draws'}."
+    )
+    return Section(
+        "Rejection tradeoff",
+        (_figure(attacked, unattacked), muted(_EXPLANATION), table(_HEAD, lines), muted(sample)),
     )
 
 
-def _cuts(point: Tensor, beside: Tensor) -> list[float]:
-    """Leads that are asked for, rising: spread over those that there are, its own, which is none, and both extremes."""
-    both, own = (scores[~scores.isnan()] for scores in (torch.cat([point, beside]), beside))
-    levels = (
-        torch.linspace(0, 1, _GRID, dtype=torch.float64),
-        torch.tensor([1 - share for share in _SHARES], dtype=torch.float64),
+def _figure(attacked: RejectionCurve, clean: RejectionCurve) -> Markup:
+    curves = {
+        "secondary": _over_rejected_clean(attacked, attacked.error),
+        "marker": _over_rejected_clean(attacked, attacked.rejected),
+        "primary": _over_rejected_clean(clean, clean.error),
+    }
+    key = legend(
+        secondary="worst points: errors among accepted",
+        marker="worst points: rejected",
+        primary="clean images: errors among accepted",
     )
-    found = [
-        s.quantile(q, interpolation="higher")
-        for s, q in zip((both, own), levels, strict=True)
-        if len(s)
-    ]
-    return sorted({-math.inf, 0.0, math.inf, *(cut for part in found for cut in part.tolist())})
+    figure = share_curves(
+        curves,
+        title="Errors among accepted inputs by clean images rejected",
+        x_label="share of clean images rejected, %",
+    )
+    return tag("div", key, figure, class_="card")
 
 
-def _over(curve: RejectionCurve, up: tuple[float, ...]) -> list[tuple[float, float]]:
-    """From nothing refused to everything refused."""
-    return list(zip(curve.rejected_normal, up, strict=True))[::-1]
+def _thresholds(worst: Tensor, clean: Tensor) -> list[float]:
+    """Return increasing thresholds of the score.
+
+    They are quantiles of all scores, the thresholds that reject given shares of the clean images,
+    the actual threshold, which is 0, and both infinities.
+    """
+    everything = torch.cat([worst, clean])
+    uniform = torch.linspace(0, 1, _THRESHOLDS, dtype=torch.float64)
+    shares = torch.tensor([1 - share for share in _SHARES], dtype=torch.float64)
+    found = [*_quantiles(everything, uniform), *_quantiles(clean, shares)]
+    return sorted({-math.inf, 0.0, math.inf, *found})
+
+
+def _quantiles(scores: Tensor, levels: Tensor) -> list[float]:
+    """Return the quantiles of the scores that are numbers; none if there are no such scores."""
+    numbers = scores[~scores.isnan()]
+    if not len(numbers):
+        return []
+    values: list[float] = numbers.quantile(levels, interpolation="higher").tolist()
+    return values
+
+
+def _over_rejected_clean(
+    curve: RejectionCurve, values: tuple[float, ...]
+) -> list[tuple[float, float]]:
+    """Return points from no rejection to full rejection."""
+    return list(zip(curve.rejected_normal, values, strict=True))[::-1]
 
 
 def _strictest(curve: RejectionCurve, share: float) -> int:
-    """The place of the lowest threshold that refuses no more than this share of the clean images."""
-    return next(k for k, refused in enumerate(curve.rejected_normal) if refused <= share)
+    """Return the index of the lowest threshold that rejects at most this share of clean images."""
+    return next(k for k, rejected in enumerate(curve.rejected_normal) if rejected <= share)
 
 
-def _line(curve: RejectionCurve, place: int, asked: int) -> tuple[str, ...]:
-    shares = (
-        curve.rejected_normal[place],
-        curve.rejected[place],
-        curve.error[place],
-        curve.error_of_all[place],
-    )
-    refused, attacked, error, all_ = (percent(share) for share in shares)
+def _line(curve: RejectionCurve, index: int, total: int) -> tuple[str, ...]:
+    accepted = round((1 - curve.rejected[index]) * total)
     return (
-        refused,
-        attacked,
-        f"{round((1 - curve.rejected[place]) * asked):,} of {asked:,}",
-        error,
-        all_,
+        percent(curve.rejected_normal[index]),
+        percent(curve.rejected[index]),
+        f"{accepted:,} of {total:,}",
+        percent(curve.error[index]),
+        percent(curve.error_of_all[index]),
     )
