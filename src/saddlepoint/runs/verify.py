@@ -22,7 +22,7 @@ from saddlepoint.audits.result import Audit
 from saddlepoint.audits.verdict import DEARER, Check, Verification
 from saddlepoint.describe import describe
 from saddlepoint.evaluation import Episode
-from saddlepoint.locate import told
+from saddlepoint.locate import describe_error
 from saddlepoint.runs.inspect import answers
 from saddlepoint.runs.rounds import Finished, rounds
 from saddlepoint.runs.spec import RunSpec
@@ -125,7 +125,7 @@ def checks(store: Store) -> Iterator[Check]:
         yield Check(
             "target",
             False,
-            f"it cannot be loaded again: {error if isinstance(error, ValueError) else told(error)}",
+            f"it cannot be loaded again: {error if isinstance(error, ValueError) else describe_error(error)}",
         )
         return
     yield _same_target(run, work)

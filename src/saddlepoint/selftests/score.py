@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 
 from saddlepoint.audits import Target
-from saddlepoint.locate import told
+from saddlepoint.locate import describe_error
 from saddlepoint.selftests.case import Case, Truth
 from saddlepoint.selftests.evaluator import Audited, Evaluator, Opaque, Report
 from saddlepoint.selftests.families import CASES
@@ -161,7 +161,7 @@ def _line(evaluator: Evaluator, case: Case) -> Line:
             said = evaluator(handed, problem.x.clone(), problem.y.clone(), problem.radius)
             report = said if isinstance(said, Report) else Report(float(said))
         except Exception as failure:  # one that cannot evaluate a case says so in its line, and goes on with the others
-            error = told(failure)
+            error = describe_error(failure)
     return Line(case.name, truth, report, error, time.process_time() - started)
 
 

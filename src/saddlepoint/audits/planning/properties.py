@@ -9,7 +9,7 @@ from typing import Any
 from saddlepoint.attacks.min_norm import MINIMUM_NORM
 from saddlepoint.audits.target.answer import AgainstAnswer
 from saddlepoint.defenses import Defense, Plain
-from saddlepoint.describe import Plain as Described
+from saddlepoint.describe import PlainValue as Described
 from saddlepoint.describe import describe
 from saddlepoint.evaluation import (
     Adversary,
