@@ -113,6 +113,7 @@ def broken(problem: LinearProblem, kind: str, peer: str) -> Tensor:
 
 
 def skip_missing(peer: str) -> None:
+    """Skip the test if the peer is not installed."""
     reason = peers.why_missing(peer)
     if reason is not None:
         pytest.skip(reason)
