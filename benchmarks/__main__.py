@@ -1,4 +1,4 @@
-"""`python -m benchmarks` is the comparison of speed; the other modules are commands of their own."""
+"""`python -m benchmarks` runs the speed comparison; the other modules are separate commands."""
 
 from benchmarks.speed import main
 

@@ -1,14 +1,17 @@
-"""What deep equilibrium models cost: memory of answers and gradients, evaluations under attack, time of a solve beside torchdeq.
+"""Costs of deep equilibrium models: memory, evaluations under attack, solver time beside torchdeq.
 
-    python -m benchmarks.deq memory                           # -> benchmarks/records/equilibria/memory.json
-    python -m benchmarks.deq warm --n 500                     # -> benchmarks/records/equilibria/warm.json
-    python -m benchmarks.deq solve  # -> benchmarks/records/equilibria/solve.json; needs `pip install torchdeq`
-    python -m benchmarks.deq monotone --models FOLDER --data FOLDER   # -> benchmarks/records/equilibria/monotone.json
+    python -m benchmarks.deq memory         # -> benchmarks/records/equilibria/memory.json
+    python -m benchmarks.deq warm --n 500   # -> benchmarks/records/equilibria/warm.json
+    python -m benchmarks.deq solve          # -> benchmarks/records/equilibria/solve.json
+    python -m benchmarks.deq monotone --models FOLDER --data FOLDER
+                                            # -> benchmarks/records/equilibria/monotone.json
 
-`memory` counts the bytes of all tensors alive at once, so that it is a property of the code and not of the machine. `warm` counts
-evaluations of f and products with its Jacobian. `solve` runs both libraries in one process, in turns. `monotone` audits a network
-that somebody else trained: `--models`, or SADDLEPOINT_MODELS, holds `mnist/mondeq_*.safetensors` with tensors A, B, U, u, C, c and,
-in the metadata, m; without it there is nothing to do.
+`memory` counts the bytes of all tensors alive at once, so the result is a property of the code and
+not of the machine. `warm` counts evaluations of f and products with its Jacobian. `solve`
+alternates between both libraries in one process; it requires `pip install torchdeq`. `monotone`
+audits third-party networks. `--models`, or SADDLEPOINT_MODELS, is a folder with
+`mnist/mondeq_*.safetensors`: the tensors A, B, U, u, C, c and, in the metadata, m. Without it the
+command does nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +35,9 @@ from torch import Tensor
 import saddlepoint as sp
 from saddlepoint import zoo
 from saddlepoint.data import load_data
+from saddlepoint.data.record import Data
 from saddlepoint.defenses import Anderson, Broyden, Context, Picard, Solver
+from saddlepoint.evaluation import AttackContext
 from saddlepoint.gradients import Implicit
 from saddlepoint.rng import Keys
 from saddlepoint.zoo.deq import DEQ, MDEQ, EarlyState, FinalState, MeanState, MonotoneDEQ
@@ -42,36 +47,42 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from tests.memory import peak_bytes
 
 RECORDS = Path("benchmarks/records/equilibria")
+DEFAULT_IMAGES = {"memory": 4, "warm": 500, "solve": 128, "monotone": 200}
+TENSORS = ("A", "B", "U", "u", "C", "c")
 
 
 def context(n: int, **options: Any) -> Context:
+    """A context with seed 0 for n examples."""
     return Context(Keys.of(0, torch.arange(n)), **options)
 
 
-def memory(asked: argparse.Namespace) -> dict[str, Any]:
-    """Peak of answers relative to the plain forward, and of the implicit gradient for 8 and 64 steps of the solver."""
+def memory(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Peak memory of the forward pass per returned state, and of the implicit gradient.
+
+    The forward pass is relative to the final state. The implicit gradient is the ratio of 64 to 8
+    solver steps.
+    """
     torch.manual_seed(0)
     net = MDEQ("cifar").net
-    x = torch.rand(asked.n, 3, 32, 32)
+    x = torch.rand(arguments.n, 3, 32, 32)
 
-    def answer(state: FinalState | EarlyState | MeanState) -> int:
+    def forward_bytes(state: FinalState | EarlyState | MeanState) -> int:
         defense = DEQ(net, method=Broyden(steps=8, tolerance=0.0), state=state)
         with torch.no_grad():
             return peak_bytes(lambda: defense.trace(x, context(len(x), keep=defense.reads)))
 
-    def gradient(method: Solver) -> int:
+    def gradient_bytes(method: Solver) -> int:
         defense = DEQ(net, method=method)
-        live = x.clone().requires_grad_()
         rules = {"solve": Implicit(Picard(steps=10, tolerance=0.0))}
-        return peak_bytes(
-            lambda: (
-                defense.trace(live, context(len(x), rules=rules, keep=defense.reads))
-                .last.sum()
-                .backward()
-            )
-        )
+        with_gradient = x.clone().requires_grad_()
 
-    plain = answer(FinalState())
+        def backward() -> None:
+            ctx = context(len(x), rules=rules, keep=defense.reads)
+            defense.trace(with_gradient, ctx).last.sum().backward()
+
+        return peak_bytes(backward)
+
+    final = forward_bytes(FinalState())
     methods: dict[str, Callable[[int], Solver]] = {
         "picard": lambda steps: Picard(steps=steps, tolerance=0.0),
         "anderson": lambda steps: Anderson(steps=steps, tolerance=0.0),
@@ -81,241 +92,238 @@ def memory(asked: argparse.Namespace) -> dict[str, Any]:
     return {
         "net": "MDEQ('cifar'), random weights",
         "images": len(x),
-        "unit": "bytes of all tensors that the call made and that were alive at once",
+        "unit": "bytes of all tensors that the call created and that were alive at once",
         "forward": {
-            "final": plain,
-            "early state 3": answer(EarlyState(3)),
-            "mean state": answer(MeanState()),
+            "final": final,
+            "early state 3": forward_bytes(EarlyState(3)),
+            "mean state": forward_bytes(MeanState()),
         },
         "forward, relative to final": {
-            s.name: round(answer(s) / plain, 3) for s in (EarlyState(3), MeanState())
+            state.name: round(forward_bytes(state) / final, 3)
+            for state in (EarlyState(3), MeanState())
         },
         "implicit gradient, 64 steps / 8 steps": {
-            name: round(gradient(make(64)) / gradient(make(8)), 3) for name, make in methods.items()
+            name: round(gradient_bytes(make(64)) / gradient_bytes(make(8)), 3)
+            for name, make in methods.items()
         },
     }
 
 
-def warm(asked: argparse.Namespace) -> dict[str, Any]:
-    """An attack of 50 steps with cold solves and with solves that go on where the last ones ended."""
+def warm(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Attacks of 50 steps with cold solves and with solves started at the previous solution."""
     rows: dict[str, Any] = {}
-    for name in asked.target or ["digits-deq-exact", "digits-deq-unrolled"]:
+    for name in arguments.target or ["digits-deq-exact", "digits-deq-unrolled"]:
         defense = zoo.target(name)
-        data = load_data("digits", split="test", n=asked.n)
+        data = load_data("digits", split="test", n=arguments.n)
         assert isinstance(defense, DEQ)
         for attack in (sp.PGD(50), sp.APGD(50)):
             cold = sp.Direct("cold", attack, loss=sp.cross_entropy)
-            for steps in (0, *asked.steps):
+            found = rows.setdefault(f"{name}, {type(attack).__name__}-50", {})
+            for steps in (0, *arguments.steps):
                 direct = replace(cold, name="cold" if not steps else f"warm={steps}", warm=steps)
-                rows.setdefault(f"{name}, {type(attack).__name__}-50", {})[direct.name] = attacked(
-                    defense, direct, data.x, data.y
-                )
+                found[direct.name] = attack_cost(defense, direct, data.x, data.y)
     for found in rows.values():
         for row in found.values():
             row["of cold"] = {
                 key: round(row[key] / found["cold"][key], 3) for key in ("evaluations", "in solves")
             }
     return {
-        "n": asked.n,
+        "n": arguments.n,
         "threat": "Linf 0.15",
-        "evaluations": "of f and products with its Jacobian, per image and attack; the defense and its implicit gradient with "
-        "their own tolerances, 1e-3 and 1e-6",
-        "in solves": "the same without the steps that the defense makes after its solver, 1 or 6 in every pass",
+        "evaluations": "of f and products with its Jacobian, per image and attack; the defense and "
+        "its implicit gradient use their own tolerances, 1e-3 and 1e-6",
+        "in solves": "the same without the steps that the defense takes after its solver, 1 or 6 "
+        "in every pass",
         "attacks": rows,
     }
 
 
-def attacked(defense: DEQ, direct: sp.Direct, x: Tensor, y: Tensor) -> dict[str, float]:
-    from saddlepoint.evaluation import AttackContext
-
+def attack_cost(defense: DEQ, direct: sp.Direct, x: Tensor, y: Tensor) -> dict[str, float]:
+    """Robust accuracy, and evaluations of f per image, of one attack."""
     threat = sp.Threat(sp.Linf(0.15))
-    inner = 0
-    after = 0
-    right = 0
+    evaluations = 0
+    after_solver = 0
+    correct = 0
     for rows in torch.split(torch.arange(len(x)), 125):
-        turn = AttackContext.open(threat, rows, 0)
-        points = direct.move(turn, defense, x[rows], y[rows]).point
-        with torch.no_grad():
-            right += int(
-                (
-                    defense.respond(points, context(len(rows), keep=defense.reads)).argmax(1)
-                    == y[rows]
-                ).sum()
-            )
-        inner += int(turn.meter.inner.sum())
-        after += defense.after.steps * int(turn.meter.forward.sum())
+        attack_context = AttackContext.open(threat, rows, 0)
+        points = direct.move(attack_context, defense, x[rows], y[rows]).point
+        correct += count_correct(defense, points, y[rows])
+        evaluations += int(attack_context.meter.inner.sum())
+        after_solver += defense.after.steps * int(attack_context.meter.forward.sum())
     return {
-        "robust accuracy": right / len(x),
-        "evaluations": round(inner / len(x), 1),
-        "in solves": round((inner - after) / len(x), 1),
+        "robust accuracy": correct / len(x),
+        "evaluations": round(evaluations / len(x), 1),
+        "in solves": round((evaluations - after_solver) / len(x), 1),
     }
 
 
-def solve(asked: argparse.Namespace) -> dict[str, Any]:
-    """Seconds per example of Broyden to the same relative residual, ours and torchdeq's, in turns in one process."""
-    from torchdeq.solver import get_solver
+@torch.no_grad()
+def count_correct(defense: DEQ | MonotoneDEQ, x: Tensor, y: Tensor) -> int:
+    """Number of images that the defense classifies correctly."""
+    logits = defense.respond(x, context(len(x), keep=defense.reads))
+    return int((logits.argmax(1) == y).sum())
 
-    theirs = get_solver("broyden")
+
+def solve(arguments: argparse.Namespace) -> dict[str, Any]:
+    """CPU time per example of Broyden in saddlepoint and torchdeq, to the same residual."""
     rows = {}
-    for name, net, x in problems(asked.n):
-        with torch.no_grad():
-            u = net.inject(x)
-            start = net.start(u)
+    for name, net, x in problems(arguments.n):
         for tolerance in (1e-2, 1e-3, 1e-4):
-            method = Broyden(steps=50, tolerance=tolerance)
-
-            def ours(
-                net: Any = net, u: Tensor = u, start: Tensor = start, method: Broyden = method
-            ) -> Tensor:
-                return method(
-                    lambda z, rows: net.cell(z, u if len(rows) == len(u) else u[rows]), start
-                ).best
-
-            def peer(
-                net: Any = net, u: Tensor = u, start: Tensor = start, tolerance: float = tolerance
-            ) -> Tensor:
-                return theirs(
-                    lambda z: net.cell(z, u), start, max_iter=50, tol=tolerance, stop_mode="rel"
-                )[0]
-
-            taken: dict[str, list[float]] = {"saddlepoint": [], "torchdeq": []}
-            with torch.no_grad():
-                residual = {
-                    key: far(net, u, run())
-                    for key, run in (("saddlepoint", ours), ("torchdeq", peer))
-                }
-                for _ in range(asked.rounds):
-                    for key, run in (("saddlepoint", ours), ("torchdeq", peer)):
-                        began = time.process_time()
-                        run()
-                        taken[key].append((time.process_time() - began) / len(x))
-            seconds = {key: statistics.median(values) for key, values in taken.items()}
-            rows[f"{name}, tolerance {tolerance:g}"] = {
-                "milliseconds per example": {
-                    key: round(1e3 * value, 4) for key, value in seconds.items()
-                },
-                "largest residual": {key: float(f"{value:.2g}") for key, value in residual.items()},
-                "ratio": round(
-                    statistics.median(
-                        a / b for a, b in zip(taken["saddlepoint"], taken["torchdeq"], strict=True)
-                    ),
-                    3,
-                ),
-            }
-            print(name, tolerance, rows[f"{name}, tolerance {tolerance:g}"], flush=True)
+            key = f"{name}, tolerance {tolerance:g}"
+            rows[key] = compare_solvers(net, x, tolerance, arguments.rounds)
+            print(name, tolerance, rows[key], flush=True)
     return {
-        "images": asked.n,
-        "rounds": asked.rounds,
-        "ratio": "median over rounds of our CPU time / theirs",
+        "images": arguments.n,
+        "rounds": arguments.rounds,
+        "ratio": "median over rounds of the CPU time of saddlepoint / torchdeq",
         "torchdeq": version("torchdeq"),
         "solves": rows,
     }
 
 
+@torch.no_grad()
+def compare_solvers(net: Any, x: Tensor, tolerance: float, rounds: int) -> dict[str, Any]:
+    """Alternate between the Broyden solvers of both libraries on one problem."""
+    from torchdeq.solver import get_solver
+
+    u = net.inject(x)
+    start = net.start(u)
+    broyden = Broyden(steps=50, tolerance=tolerance)
+    torchdeq_broyden = get_solver("broyden")
+
+    def cell_of_rows(z: Tensor, rows: Tensor) -> Tensor:
+        return net.cell(z, u if len(rows) == len(u) else u[rows])
+
+    def saddlepoint_solve() -> Tensor:
+        return broyden(cell_of_rows, start).best
+
+    def torchdeq_solve() -> Tensor:
+        return torchdeq_broyden(
+            lambda z: net.cell(z, u), start, max_iter=50, tol=tolerance, stop_mode="rel"
+        )[0]
+
+    solvers = {"saddlepoint": saddlepoint_solve, "torchdeq": torchdeq_solve}
+    residual = {key: largest_residual(net, u, run()) for key, run in solvers.items()}
+    taken: dict[str, list[float]] = {key: [] for key in solvers}
+    for _ in range(rounds):
+        for key, run in solvers.items():
+            began = time.process_time()
+            run()
+            taken[key].append((time.process_time() - began) / len(x))
+    ratios = [a / b for a, b in zip(taken["saddlepoint"], taken["torchdeq"], strict=True)]
+    return {
+        "milliseconds per example": {
+            key: round(1e3 * statistics.median(values), 4) for key, values in taken.items()
+        },
+        "largest residual": {key: float(f"{value:.2g}") for key, value in residual.items()},
+        "ratio": round(statistics.median(ratios), 3),
+    }
+
+
 def problems(n: int) -> list[tuple[str, Any, Tensor]]:
+    """Name, network and images of each fixed-point problem."""
     torch.manual_seed(0)
     digits = load_data("digits", split="test", n=min(n, 500)).x
     trained = [
-        (name, zoo.target(name).net, digits) for name in ("digits-deq-exact", "digits-deq-unrolled")
-    ]  # type: ignore[union-attr]
-    wide = ConvDEQNet(image=(3, 32, 32), channels=32, gain=0.95).eval()
-    return [
-        *trained,
-        ("32x32x32 state, random weights", wide, torch.rand(max(n // 8, 1), 3, 32, 32)),
+        (name, zoo.target(name).net, digits)  # type: ignore[union-attr]
+        for name in ("digits-deq-exact", "digits-deq-unrolled")
     ]
+    wide = ConvDEQNet(image=(3, 32, 32), channels=32, gain=0.95).eval()
+    images = torch.rand(max(n // 8, 1), 3, 32, 32)
+    return [*trained, ("32x32x32 state, random weights", wide, images)]
 
 
-def far(net: Any, u: Tensor, z: Tensor) -> float:
+def largest_residual(net: Any, u: Tensor, z: Tensor) -> float:
+    """The largest relative residual |f(z) - z| / |f(z)| of the batch."""
     f = net.cell(z, u)
     return float(((f - z).norm(dim=1) / f.norm(dim=1)).max())
 
 
-def monotone(asked: argparse.Namespace) -> dict[str, Any]:
-    """A monotone network trained by others, audited end to end."""
-    from safetensors import safe_open
-
-    folder = asked.models or os.environ.get("SADDLEPOINT_MODELS")
+def monotone(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Audit third-party monotone networks."""
+    folder = arguments.models or os.environ.get("SADDLEPOINT_MODELS")
     if not folder:
         print(
-            "nothing to do: give --models FOLDER, or set SADDLEPOINT_MODELS, with mnist/mondeq_*.safetensors in it"
+            "nothing to do: specify --models FOLDER or set SADDLEPOINT_MODELS; the folder contains "
+            "mnist/mondeq_*.safetensors"
         )
         raise SystemExit
     index = Path(folder) / "index.json"
-    published = (
-        {one["name"]: one.get("clean") for one in json.loads(index.read_text())}
-        if index.is_file()
-        else {}
-    )
-    data = load_data("mnist", split="test", root=asked.data)
+    entries = json.loads(index.read_text()) if index.is_file() else []
+    stated = {entry["name"]: entry.get("clean") for entry in entries}
+    data = load_data("mnist", split="test", root=arguments.data)
     rows = {}
     for path in sorted(Path(folder).glob("mnist/mondeq_*.safetensors")):
-        with safe_open(path, "pt") as file:
-            tensors = {key: file.get_tensor(key).float() for key in ("A", "B", "U", "u", "C", "c")}
-            told = dict(file.metadata() or {})
-        m = json.loads(told["loader"])["m"]
-        defense = MonotoneDEQ.from_tensors(**tensors, m=m, mean=(0.1307,), std=(0.3081,))
-        clean = sum(
-            int((defense.respond(x, context(len(x), keep=defense.reads)).argmax(1) == y).sum())
-            for x, y in zip(torch.split(data.x, 1000), torch.split(data.y, 1000), strict=True)
-        )
-        audit = sp.audit(
-            defense,
-            data.x[: asked.n],
-            data.y[: asked.n],
-            threat=sp.Linf(asked.eps),
-            budget=asked.budget,
-            name=path.stem,
-        )
-        rows[path.stem] = {
-            "source": told.get("source"),
-            "m": m,
-            f"clean accuracy, {len(data.x)} images": clean / len(data.x),
-            "clean accuracy by its own loader": published.get(f"mnist/{path.stem}"),
-            "audit": {
-                "n": audit.n,
-                "threat": audit.threat,
-                "budget": audit.budget,
-                "clean": audit.clean_accuracy,
-                "robust": audit.robust_accuracy,
-                "by attack": {row.name: row.robust_accuracy for row in audit.rows},
-                "symptoms": [f"{s.name} ({s.level})" for s in audit.symptoms],
-                "largest residual": float(
-                    f"{defense.settled(data.x[: asked.n]).residual.max():.2g}"
-                ),
-            },
-        }
+        rows[path.stem] = audit_monotone(path, data, stated, arguments)
         print(path.stem, json.dumps(rows[path.stem]), flush=True)
     return {"models": rows}
 
 
+def audit_monotone(
+    path: Path, data: Data, stated: dict[str, Any], arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """Clean accuracy on all images, and an audit on the first n."""
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as file:
+        tensors = {key: file.get_tensor(key).float() for key in TENSORS}
+        metadata = dict(file.metadata() or {})
+    m = json.loads(metadata["loader"])["m"]
+    defense = MonotoneDEQ.from_tensors(**tensors, m=m, mean=(0.1307,), std=(0.3081,))
+    clean = sum(count_correct(defense, x, y) for x, y in data.batches(1000))
+    x = data.x[: arguments.n]
+    y = data.y[: arguments.n]
+    audit = sp.audit(
+        defense, x, y, threat=sp.Linf(arguments.eps), budget=arguments.budget, name=path.stem
+    )
+    return {
+        "source": metadata.get("source"),
+        "m": m,
+        f"clean accuracy, {len(data.x)} images": clean / len(data.x),
+        "clean accuracy by its own loader": stated.get(f"mnist/{path.stem}"),
+        "audit": {
+            "n": audit.n,
+            "threat": audit.threat,
+            "budget": audit.budget,
+            "clean": audit.clean_accuracy,
+            "robust": audit.robust_accuracy,
+            "by attack": {row.name: row.robust_accuracy for row in audit.rows},
+            "symptoms": [f"{s.name} ({s.level})" for s in audit.symptoms],
+            "largest residual": float(f"{defense.settled(x).residual.max():.2g}"),
+        },
+    }
+
+
 def main() -> None:
+    """Run one benchmark and write its record."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=["memory", "warm", "solve", "monotone"])
-    parser.add_argument("--n", type=int, help="images")
+    parser.add_argument("--n", type=int, help="number of images")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--steps", type=int, nargs="+", default=[1, 2], help="of a warm solve")
     parser.add_argument(
-        "--target", nargs="+", help="models of the zoo that are attacked warm and cold"
+        "--steps", type=int, nargs="+", default=[1, 2], help="solver steps of a warm solve"
     )
-    parser.add_argument("--models", help="folder of networks trained by others")
+    parser.add_argument(
+        "--target", nargs="+", help="zoo models to attack with warm and cold solves"
+    )
+    parser.add_argument("--models", help="folder of third-party networks")
     parser.add_argument("--data", help="folder of the MNIST files")
     parser.add_argument("--eps", type=float, default=0.05)
     parser.add_argument("--budget", default="quick")
     parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    asked.n = asked.n or {"memory": 4, "warm": 500, "solve": 128, "monotone": 200}[asked.what]
-    found = {"memory": memory, "warm": warm, "solve": solve, "monotone": monotone}[asked.what](
-        asked
-    )
-    about = {
-        "command": f"python -m benchmarks.deq {asked.what} --n {asked.n}"
-        + (f" --steps {' '.join(map(str, asked.steps))}" if asked.what == "warm" else ""),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-    }
-    out = asked.out or RECORDS / f"{asked.what}.json"
+    arguments.n = arguments.n or DEFAULT_IMAGES[arguments.what]
+    benchmarks = {"memory": memory, "warm": warm, "solve": solve, "monotone": monotone}
+    found = benchmarks[arguments.what](arguments)
+    command = f"python -m benchmarks.deq {arguments.what} --n {arguments.n}"
+    if arguments.what == "warm":
+        command += f" --steps {' '.join(map(str, arguments.steps))}"
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
+    about = {"command": command, "versions": versions}
+    out = arguments.out or RECORDS / f"{arguments.what}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps({"about": about, **found}, indent=1) + "\n")
     print(json.dumps(found, indent=1))

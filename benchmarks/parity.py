@@ -1,10 +1,12 @@
-"""Our attacks at the budgets at which peers were measured, on the same nets and images.
+"""Attacks of this library at the budgets of the peers, on the same nets and images.
 
     python -m benchmarks.parity --models DIR --data DIR --n 200 --out benchmarks/records/ours.json
-    python -m benchmarks.parity --table benchmarks/records/ours.json benchmarks/records/peers.json > docs/parity.md
+    python -m benchmarks.parity > docs/parity.md \\
+        --table benchmarks/records/ours.json benchmarks/records/peers.json
 
-Points are scored by the same function as the peers' points. Passes are the mean over all images of what the meter counted; rows
-that are wrong from the start are not attacked, and rows that have fallen stop asking.
+Points are evaluated by the same function as those of the peers. Passes are the mean over all images
+of the metered passes. Images that are misclassified without an attack are not attacked, and an
+attack stops querying an image once it is misclassified.
 """
 
 from __future__ import annotations
@@ -26,12 +28,14 @@ from benchmarks.peer_accuracy import (
     PLANS,
     Net,
     Plan,
+    add_folders,
     bits,
     first_images,
-    scored,
+    score_points,
     since,
     write,
 )
+from torch import nn
 
 from saddlepoint.attacks.apgd import APGD
 from saddlepoint.attacks.cw import CW
@@ -42,11 +46,18 @@ from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Ball
 from saddlepoint.attacks.square import Square
 from saddlepoint.defenses import Plain
-from saddlepoint.evaluation import Adversary, Direct, MultiTarget, SkipMisclassified, Threat
-from saddlepoint.evaluation import referee as play
+from saddlepoint.evaluation import (
+    Adversary,
+    Direct,
+    MultiTarget,
+    SkipMisclassified,
+    Threat,
+    play,
+)
 
 SUITE = ("apgd-ce-linf", "apgd-t-linf", "fab-t-linf", "square-1000-linf")
-AUTOATTACK = {  # per cent left, as stated beside the checkpoints by those who collected them; this command does not measure it
+# Robust accuracy in percent as stated by the collectors of the checkpoints; not measured here.
+AUTOATTACK = {
     "cifar10/abcrown_resnet2b": 55.0,
     "cifar10/abcrown_resnet4b": 64.0,
     "cifar10/sdp_cnn_a_adv": 46.0,
@@ -57,25 +68,17 @@ AUTOATTACK = {  # per cent left, as stated beside the checkpoints by those who c
     "mnist/rsl18a_linf01": 84.0,
 }
 NOTES = (
-    "apgd-dlr-linf on mnist/cora_trades depends on the seed, as single runs outside the records showed: over seeds 0 to 3 ours "
-    "leaves 88.0, 87.5, 88.5, 87.5, pyautoattack 87.0, 87.0, 89.0, 87.5 and ART 86.5, 88.0, 87.0, 88.0.",
-    "cw-l2 on mnist/cora_trades: ours leaves what adv-lib and foolbox leave, 89.5; torchattacks, which does not search for the "
-    "constant, 87.0. At 9 x 200 steps the attack is far from converged there: pixels at the edge of the box need hundreds.",
-    "fmn-l2, ours: the projection is onto ball and box at once, and the nearest success is bisected at the end.",
+    "apgd-dlr-linf on mnist/cora_trades depends on the seed, as single runs outside the records "
+    "showed: the robust accuracy over seeds 0 to 3 is 88.0, 87.5, 88.5, 87.5 for saddlepoint, "
+    "87.0, 87.0, 89.0, 87.5 for pyautoattack and 86.5, 88.0, 87.0, 88.0 for ART.",
+    "cw-l2 on mnist/cora_trades: saddlepoint, adv-lib and foolbox reach a robust accuracy of 89.5; "
+    "torchattacks, which does not search for the constant, 87.0. At 9 x 200 steps the attack is "
+    "far from converged there: pixels at the edge of the box need hundreds of steps.",
+    "fmn-l2 in saddlepoint projects onto ball and box at once, and refines the nearest success by "
+    "bisection at the end.",
 )
 
 Budget = dict[str, Any]
-OURS: dict[str, Callable[[Budget, float], Adversary]] = {
-    "pgd": lambda b, r: _direct(PGD(b["steps"], b["step"] * r), cross_entropy),
-    "apgd-ce": lambda b, r: _direct(APGD(b["steps"]), cross_entropy),
-    "apgd-dlr": lambda b, r: _direct(APGD(b["steps"]), dlr),
-    "apgd-t": lambda b, r: MultiTarget(_direct(APGD(b["steps"])), b["targets"], targeted_dlr),
-    "fab": lambda b, r: _direct(FAB(b["steps"])),
-    "fab-t": lambda b, r: MultiTarget(_direct(FAB(b["steps"], facet=own_facet)), b["targets"], targeted_margin),
-    "square": lambda b, r: _direct(Square(b["queries"], rescale=b["rescaled"])),
-    "cw": lambda b, r: _direct(CW(b["steps"], b["searches"], learning_rate=b["rate"])),
-    "fmn": lambda b, r: _direct(FMN(b["steps"])),
-}  # fmt: skip
 
 
 def _direct(attack: Any, loss: Any = None) -> Direct:
@@ -83,69 +86,96 @@ def _direct(attack: Any, loss: Any = None) -> Direct:
     return direct if loss is None else Direct("ours", attack, loss, stop_at_success=True)
 
 
+def _apgd_t(budget: Budget, _: float) -> Adversary:
+    return MultiTarget(_direct(APGD(budget["steps"])), budget["targets"], targeted_dlr)
+
+
+def _fab_t(budget: Budget, _: float) -> Adversary:
+    attack = FAB(budget["steps"], facet=own_facet)
+    return MultiTarget(_direct(attack), budget["targets"], targeted_margin)
+
+
+# The adversary of each kind of attack, from the budget and the radius.
+ADVERSARIES: dict[str, Callable[[Budget, float], Adversary]] = {
+    "pgd": lambda b, r: _direct(PGD(b["steps"], b["step"] * r), cross_entropy),
+    "apgd-ce": lambda b, r: _direct(APGD(b["steps"]), cross_entropy),
+    "apgd-dlr": lambda b, r: _direct(APGD(b["steps"]), dlr),
+    "apgd-t": _apgd_t,
+    "fab": lambda b, r: _direct(FAB(b["steps"])),
+    "fab-t": _fab_t,
+    "square": lambda b, r: _direct(Square(b["queries"], rescale=b["rescaled"])),
+    "cw": lambda b, r: _direct(CW(b["steps"], b["searches"], learning_rate=b["rate"])),
+    "fmn": lambda b, r: _direct(FMN(b["steps"])),
+}
+
+
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    arguments.add_argument(
-        "--models", type=Path, help="directory with loaders.py and the checkpoints"
-    )
-    arguments.add_argument(
-        "--data", type=Path, help="directory with cifar-10-batches-bin and mnist"
-    )
-    arguments.add_argument("--n", type=int, default=200)
-    arguments.add_argument("--out", type=Path, help="the record to write, or to go on with")
-    arguments.add_argument("--only", nargs="+", default=[], choices=[plan.name for plan in PLANS])
-    arguments.add_argument("--nets", nargs="+", default=[], choices=[net.name for net in NETS])
-    arguments.add_argument(
+    """Measure all missing cells, or print the page."""
+    parser = _parser()
+    arguments = parser.parse_args()
+    if arguments.table:
+        print(page(*(json.loads(path.read_text()) for path in arguments.table)))
+        return
+    if not (arguments.models and arguments.data and arguments.out):
+        parser.error("specify --models, --data and --out, or --table")
+    torch.set_num_threads(1)
+    sys.path.insert(0, str(arguments.models))
+    loaders = importlib.import_module("loaders")
+    record = {"command": "python -m benchmarks.parity", "cells": {}}
+    if arguments.out.exists():
+        record = json.loads(arguments.out.read_text())
+    for plan, net in _selected(arguments):
+        key = f"{net.name} {plan.name}"
+        if key in record["cells"]:
+            continue
+        cell = measure(loaders.load(net.name), plan, net, arguments.data, arguments.n)
+        record["cells"][key] = cell
+        write(arguments.out, record)
+        print(key, cell["robust_accuracy"], cell["seconds"], flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add_folders(parser, required=False)
+    parser.add_argument("--n", type=int, default=200)
+    parser.add_argument("--out", type=Path, help="record to write or to continue")
+    parser.add_argument("--only", nargs="+", default=[], choices=[plan.name for plan in PLANS])
+    parser.add_argument("--nets", nargs="+", default=[], choices=[net.name for net in NETS])
+    parser.add_argument(
         "--table",
         nargs=2,
         type=Path,
         metavar=("OURS", "PEERS"),
         help="print the comparison as a page",
     )
-    chosen = arguments.parse_args()
-    if chosen.table:
-        print(page(*(json.loads(path.read_text()) for path in chosen.table)))
-        return
-    if not (chosen.models and chosen.data and chosen.out):
-        arguments.error("give --models, --data and --out, or --table")
-    torch.set_num_threads(1)
-    sys.path.insert(0, str(chosen.models))
-    loaders = importlib.import_module("loaders")
-    record = (
-        json.loads(chosen.out.read_text())
-        if chosen.out.exists()
-        else {"command": "python -m benchmarks.parity", "cells": {}}
-    )
-    for plan in PLANS:
-        for where in NETS:
-            key = f"{where.name} {plan.name}"
-            wanted = (not chosen.only or plan.name in chosen.only) and (
-                not chosen.nets or where.name in chosen.nets
-            )
-            if wanted and key not in record["cells"] and _kind(plan) in OURS:
-                record["cells"][key] = measured(
-                    loaders.load(where.name), plan, where, chosen.data, chosen.n
-                )
-                write(chosen.out, record)
-                print(
-                    key,
-                    record["cells"][key]["robust_accuracy"],
-                    record["cells"][key]["seconds"],
-                    flush=True,
-                )
+    return parser
+
+
+def _selected(arguments: argparse.Namespace) -> list[tuple[Plan, Net]]:
+    """The attacks and nets chosen on the command line that this library implements."""
+    return [
+        (plan, net)
+        for plan in PLANS
+        for net in NETS
+        if (not arguments.only or plan.name in arguments.only)
+        and (not arguments.nets or net.name in arguments.nets)
+        and _kind(plan) in ADVERSARIES
+    ]
 
 
 def _kind(plan: Plan) -> str:
+    """The kind of attack without its norm."""
     return plan.kind.rpartition("-")[0]
 
 
-def measured(net: torch.nn.Module, plan: Plan, where: Net, data: Path, n: int) -> dict[str, Any]:
-    x, y = first_images(data, where.name.split("/")[0], n)
-    radius = where.l2 if plan.norm == 2 else where.linf
-    adversary = OURS[_kind(plan)](plan.budget, radius)
+def measure(model: nn.Module, plan: Plan, net: Net, data: Path, n: int) -> dict[str, Any]:
+    """Run one attack on one net and evaluate its points."""
+    x, y = first_images(data, net.name.split("/")[0], n)
+    radius = net.l2 if plan.norm == 2 else net.linf
+    adversary = ADVERSARIES[_kind(plan)](plan.budget, radius)
     start = time.perf_counter()
     episode = play(
-        Plain(net),
+        Plain(model),
         SkipMisclassified(adversary),
         x,
         y,
@@ -153,9 +183,9 @@ def measured(net: torch.nn.Module, plan: Plan, where: Net, data: Path, n: int) -
         batch_size=n,
     )
     seconds = since(start)
-    score = scored(net, x, y, episode.points, plan.norm, radius)
+    score = score_points(model, x, y, episode.points, plan.norm, radius)
     return {
-        "net": where.name,
+        "net": net.name,
         "attack": plan.name,
         "radius": radius,
         "budget": plan.budget,
@@ -170,22 +200,25 @@ def measured(net: torch.nn.Module, plan: Plan, where: Net, data: Path, n: int) -
 
 
 def page(ours: dict[str, Any], peers: dict[str, Any]) -> str:
-    """The comparison as Markdown: a row per attack and net, ours beside every peer's."""
+    """The comparison as Markdown: one row per attack and net, one column per library."""
     names = sorted({cell["peer"] for cell in peers["cells"].values()})
     n = next(iter(ours["cells"].values()))["n"]
     versions = ", ".join(f"{name} {peers['about']['versions'][name]}" for name in names)
     lines = [
         "# Parity with other libraries",
         "",
-        "Robust accuracy in percent, on nets that others trained, at the same radius and budget; lower is stronger. Written",
-        "by `python -m benchmarks.parity --table benchmarks/records/ours.json benchmarks/records/peers.json` from records of",
-        f"`benchmarks.parity` and `benchmarks.peer_accuracy`: the first {n} test images, seed 0, one run each, so differences of a",
-        f"point ({n // 100} images) are within what another seed does. {versions}.",
+        "Robust accuracy in percent on third-party nets, at the same radius and budget; lower",
+        "means a stronger attack. Written by `python -m benchmarks.parity --table",
+        "benchmarks/records/ours.json benchmarks/records/peers.json` from records of",
+        f"`benchmarks.parity` and `benchmarks.peer_accuracy`: the first {n} test images, seed 0,",
+        f"one run each. Differences of a point ({n // 100} images) are within the variation",
+        f"between seeds. {versions}.",
         "",
         *_table(ours, peers, names),
         "",
-        "Our passes are forward / backward passes per image, all images counted; images that are wrong from the start are not",
-        "attacked, and images that have fallen stop asking.",
+        "Our passes are forward / backward passes per image, averaged over all images. Images that",
+        "are misclassified without an attack are not attacked, and an attack stops querying an",
+        "image once it is misclassified.",
         "",
         "## The suite",
         "",
@@ -199,56 +232,54 @@ def page(ours: dict[str, Any], peers: dict[str, Any]) -> str:
 
 
 def _table(ours: dict[str, Any], peers: dict[str, Any], names: list[str]) -> list[str]:
-    lines = [
-        "| attack | net | ours | best peer | " + " | ".join(names) + " | our passes |",
-        "|---" * (len(names) + 5) + "|",
+    header = "| attack | net | ours | best peer | " + " | ".join(names) + " | our passes |"
+    rows = [_row(cell, peers, names) for cell in ours["cells"].values()]
+    return [header, "|---" * (len(names) + 5) + "|", *rows]
+
+
+def _row(cell: dict[str, Any], peers: dict[str, Any], names: list[str]) -> str:
+    theirs = {
+        other["peer"]: other.get("robust_accuracy")
+        for other in peers["cells"].values()
+        if other["net"] == cell["net"] and other["attack"] == cell["attack"]
+    }
+    measured = [value for value in theirs.values() if value is not None]
+    columns = [
+        cell["attack"],
+        cell["net"],
+        _percent(cell["robust_accuracy"]),
+        _percent(min(measured, default=None)),
+        *(_percent(theirs.get(name)) for name in names),
+        f"{cell['forward']:.0f} / {cell['backward']:.0f}",
     ]
-    for cell in ours["cells"].values():
-        theirs = {
-            c["peer"]: c.get("robust_accuracy") for c in peers["cells"].values() if _same(c, cell)
-        }
-        found = [value for value in theirs.values() if value is not None]
-        best = f"{100 * min(found):.1f}" if found else "–"
-        columns = [
-            f"{100 * theirs[name]:.1f}" if theirs.get(name) is not None else "–" for name in names
-        ]
-        passes = f"{cell['forward']:.0f} / {cell['backward']:.0f}"
-        shown = [
-            cell["attack"],
-            cell["net"],
-            f"{100 * cell['robust_accuracy']:.1f}",
-            best,
-            *columns,
-            passes,
-        ]
-        lines.append("| " + " | ".join(shown) + " |")
-    return lines
+    return "| " + " | ".join(columns) + " |"
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f}"
 
 
 def _suite(ours: dict[str, Any]) -> list[str]:
-    """AutoAttack's composition from our parts: an image is robust if it withstood each of them."""
+    """The composition of AutoAttack from our attacks: an image is robust if every part fails."""
     lines = [
-        "An image withstands the suite if it withstands each part of AutoAttack's composition that was run on its net (Square with",
-        "1000 queries, not 5000). AutoAttack's figures are those stated beside the checkpoints (`standard` version, seed 0, the",
-        "same 200 images); they were not measured again here.",
+        "An image is robust against the suite if it is robust against each part of AutoAttack's",
+        "composition that was run on its net (Square with 1000 queries, not 5000). AutoAttack's",
+        "figures are those stated by the collectors of the checkpoints (`standard` version, seed",
+        "0, the same 200 images); they were not measured again here.",
         "",
         "| net | ours | AutoAttack | parts |",
         "|---|---|---|---|",
     ]
-    for net, theirs in AUTOATTACK.items():
+    for net, stated in AUTOATTACK.items():
         parts = {
             name: ours["cells"][f"{net} {name}"]
             for name in SUITE
             if f"{net} {name}" in ours["cells"]
         }
-        left = reduce(and_, (int(cell["robust"], 16) for cell in parts.values()))
-        share = 100 * left.bit_count() / next(iter(parts.values()))["n"]
-        lines.append(f"| {net} | {share:.1f} | {theirs:.1f} | {', '.join(parts)} |")
+        robust = reduce(and_, (int(cell["robust"], 16) for cell in parts.values()))
+        percent = 100 * robust.bit_count() / next(iter(parts.values()))["n"]
+        lines.append(f"| {net} | {percent:.1f} | {stated:.1f} | {', '.join(parts)} |")
     return lines
-
-
-def _same(theirs: dict[str, Any], ours: dict[str, Any]) -> bool:
-    return all(theirs[name] == ours[name] for name in ("net", "attack"))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""Robust accuracy that peer libraries find on nets others trained, at budgets written down here.
+"""Robust accuracy that peer libraries find on third-party nets, at the budgets listed here.
 
-    python -m benchmarks.peer_accuracy --models DIR --data DIR --n 200 --out benchmarks/records/peers.json
+    python -m benchmarks.peer_accuracy --models DIR --data DIR --n 200 \\
+        --out benchmarks/records/peers.json
 
-Every cell is one net, one attack, one peer, seed 0, one batch of the first n test images, one thread. The points a peer
-returns are scored again by a separate forward pass: an image counts as broken if the clean image was classified right
-and the returned point is inside the ball and the unit box and classified wrong. Cells already in the record are
-skipped, and the record is written after each cell, so the command can be stopped and started again.
+Every cell is one net, one attack, one peer, seed 0, one batch of the first n test images, one
+thread. The points that a peer returns are evaluated by a separate forward pass. An image counts as
+broken if the clean image is classified correctly and the returned point is inside the ball and the
+unit box and is misclassified. Cells that are already in the record are skipped, and the record is
+written after each cell, so the command can be interrupted and started again.
 """
 
 from __future__ import annotations
@@ -28,43 +30,49 @@ from tests.references import peers
 from torch import Tensor, nn
 
 SEED = 0
-SCORING_BATCH = (
-    50  # not the attacks' batch, so that a different order of summation is part of the check
-)
+# Different from the batch of the attacks, so that the check includes another order of summation.
+SCORING_BATCH = 50
 
 
 class Net(NamedTuple):
+    """A third-party net and the radii at which it is attacked."""
+
     name: str
     linf: float
     l2: float
 
 
 class Plan(NamedTuple):
+    """An attack with its budget."""
+
     name: str
-    kind: str
+    kind: str  # key of `peers.ATTACKS`
     budget: dict[str, Any]
     peers: tuple[str, ...] = ()  # empty: every peer that has the attack
 
     @property
     def norm(self) -> float:
+        """2 or infinity."""
         return 2 if self.kind.endswith("-l2") else math.inf
 
     @property
-    def minimizes(self) -> bool:
-        """Whether the attack looks for the nearest adversarial point, so that its distance is worth recording."""
+    def minimizes_norm(self) -> bool:
+        """Whether the attack minimizes the distance, so that its distance is recorded."""
         return self.kind.startswith(("cw-", "fmn-"))
 
 
 class Score(NamedTuple):
-    clean: Tensor  # [N] right on the clean image
-    robust: Tensor  # [N] right on the clean image, and not broken
+    """The evaluation of the points that an attack returned."""
+
+    clean: Tensor  # [N] clean image classified correctly
+    robust: Tensor  # [N] clean image classified correctly and not broken
     outside: Tensor  # [N] the returned point is outside the ball or the unit box
-    repaired: Tensor  # [N] wrong on the clean image, right on the returned point
-    distance: Tensor  # [N] to the returned point if it is misclassified, else inf
+    repaired: Tensor  # [N] clean image misclassified, returned point classified correctly
+    distance: Tensor  # [N] distance of the returned point if it is misclassified, else inf
 
 
-# At the L2 radii, APGD with 20 steps leaves the nets between a third and three quarters of their images; only the
-# TRADES net keeps 96 % even at 2.0.
+# At the L2 radii, the robust accuracy of the nets under APGD with 20 steps is between a third and
+# three quarters. The TRADES net is an exception: 96 % even at 2.0.
 NETS = (
     Net("cifar10/eran_conv_small_pgd", linf=2 / 255, l2=0.35),
     Net("cifar10/sdp_cnn_a_adv", linf=2 / 255, l2=0.35),
@@ -83,7 +91,7 @@ TARGETED = {"steps": 100, "targets": 9}
 FAB = {"steps": 100, "restarts": 1}
 FMN = {"steps": 200}
 
-# Cheap first, so that a run that is stopped early has a row for every net.
+# Cheap attacks first, so that an interrupted run has results for every net.
 PLANS = (
     Plan("pgd-linf", "pgd-linf", PGD),
     Plan("pgd-l2", "pgd-l2", PGD),
@@ -95,7 +103,8 @@ PLANS = (
     Plan("fmn-l2", "fmn-l2", FMN),
     Plan("apgd-t-linf", "apgd-t-linf", TARGETED),
     Plan("apgd-t-l2", "apgd-t-l2", TARGETED),
-    # AutoAttack's Square keeps the schedule of 10000 queries (rescaled False); the paper's is fitted to the budget.
+    # AutoAttack's Square keeps the schedule of 10000 queries (rescaled False). The paper's schedule
+    # is fitted to the budget.
     Plan("square-1000-linf", "square-linf", {"queries": 1000, "rescaled": True}),
     Plan(
         "cw-l2",
@@ -107,7 +116,8 @@ PLANS = (
     Plan("fab-l2", "fab-l2", FAB),
     Plan("fab-t-linf", "fab-t-linf", TARGETED),
     Plan("fab-t-l2", "fab-t-l2", TARGETED),
-    # One step of ART's CW is a line search of up to ten forward passes, which is why it is compared at 20 steps.
+    # ART's CW is compared at 20 steps, because each step is a line search of up to ten forward
+    # passes.
     Plan("cw-20-l2", "cw-l2", {"searches": 9, "steps": 20, "rate": 0.01}),
     Plan("square-5000-linf", "square-linf", {"queries": 5000, "rescaled": False}),
     Plan("square-5000-l2", "square-l2", {"queries": 5000, "rescaled": False}),
@@ -116,70 +126,73 @@ PLANS = (
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    arguments.add_argument(
-        "--models", type=Path, required=True, help="directory with loaders.py and the checkpoints"
+    """Measure all missing cells and add them to the record."""
+    arguments = parse_arguments()
+    torch.set_num_threads(1)
+    sys.path.insert(0, str(arguments.models))
+    loaders = importlib.import_module("loaders")
+    record = read_record(arguments.out, arguments.n)
+    for reason in filter(None, map(peers.why_missing, peers.MODULES)):
+        print(f"skipped: {reason}")
+    for plan, net, peer in cells(arguments.only, arguments.nets):
+        key = f"{net.name} {plan.name} {peer}"
+        if key in record["cells"]:
+            continue
+        x, y = first_images(arguments.data, net.name.split("/")[0], arguments.n)
+        cell = measure(loaders.load(net.name), plan, net, peer, x, y)
+        record["cells"][key] = cell
+        write(arguments.out, record)
+        print(key, cell.get("robust_accuracy"), cell["seconds"], flush=True)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add_folders(parser, required=True)
+    parser.add_argument(
+        "--n", type=int, default=200, help="number of test images, from the first one"
     )
-    arguments.add_argument(
-        "--data", type=Path, required=True, help="directory with cifar-10-batches-bin and mnist"
-    )
-    arguments.add_argument(
-        "--n", type=int, default=200, help="how many test images, from the first"
-    )
-    arguments.add_argument(
-        "--out", type=Path, required=True, help="the record to write, or to go on with"
-    )
-    arguments.add_argument(
+    parser.add_argument("--out", type=Path, required=True, help="record to write or to continue")
+    parser.add_argument(
         "--only",
         nargs="+",
         default=[],
         choices=[plan.name for plan in PLANS],
-        help="these plans only",
+        help="only these attacks",
     )
-    arguments.add_argument(
-        "--nets", nargs="+", default=[], choices=[net.name for net in NETS], help="these nets only"
+    parser.add_argument(
+        "--nets", nargs="+", default=[], choices=[net.name for net in NETS], help="only these nets"
     )
-    chosen = arguments.parse_args()
+    return parser.parse_args()
 
-    torch.set_num_threads(1)
-    sys.path.insert(0, str(chosen.models))
-    loaders = importlib.import_module("loaders")
-    record = opened(chosen.out, chosen.n)
-    for reason in filter(None, map(peers.why_missing, peers.MODULES)):
-        print(f"skipped: {reason}")
-    for plan, net, peer in cells(chosen.only, chosen.nets):
-        key = f"{net.name} {plan.name} {peer}"
-        if key in record["cells"]:
-            continue
-        x, y = first_images(chosen.data, net.name.split("/")[0], chosen.n)
-        record["cells"][key] = measured(loaders.load(net.name), plan, net, peer, x, y)
-        write(chosen.out, record)
-        print(
-            key,
-            record["cells"][key].get("robust_accuracy"),
-            record["cells"][key]["seconds"],
-            flush=True,
-        )
+
+def add_folders(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    """Add the options `--models` and `--data`."""
+    parser.add_argument(
+        "--models", type=Path, required=required, help="folder with loaders.py and the checkpoints"
+    )
+    parser.add_argument(
+        "--data", type=Path, required=required, help="folder with cifar-10-batches-bin and mnist"
+    )
 
 
 def cells(only: list[str], nets: list[str]) -> Iterator[tuple[Plan, Net, str]]:
-    """What to measure, in order, without the peers that are not installed."""
-    present = [peer for peer in peers.MODULES if peers.why_missing(peer) is None]
+    """The cells to measure, in order, without peers that are not installed."""
+    installed = [peer for peer in peers.MODULES if peers.why_missing(peer) is None]
     for plan in PLANS:
         for net in NETS:
             if (plan.name in only or not only) and (net.name in nets or not nets):
-                for peer in plan.peers or peers.ATTACKS[plan.kind]:
-                    if peer in present:
-                        yield plan, net, peer
+                candidates = plan.peers or peers.ATTACKS[plan.kind]
+                yield from ((plan, net, peer) for peer in candidates if peer in installed)
 
 
-def measured(
-    net: nn.Module, plan: Plan, where: Net, peer: str, x: Tensor, y: Tensor
+def measure(
+    model: nn.Module, plan: Plan, net: Net, peer: str, x: Tensor, y: Tensor
 ) -> dict[str, Any]:
-    """One cell: the attack, timed, and what its points are worth."""
-    radius = where.l2 if plan.norm == 2 else where.linf
+    """Run one attack and evaluate its points."""
+    radius = net.l2 if plan.norm == 2 else net.linf
     cell: dict[str, Any] = {
-        "net": where.name,
+        "net": net.name,
         "attack": plan.name,
         "peer": peer,
         "version": peers.versions()[peer],
@@ -190,15 +203,14 @@ def measured(
     }
     start = time.perf_counter()
     try:
-        found = peers.ATTACKS[plan.kind][peer](
-            net, x.clone(), y.clone(), radius, seed=SEED, **plan.budget
+        points = peers.ATTACKS[plan.kind][peer](
+            model, x.clone(), y.clone(), radius, seed=SEED, **plan.budget
         )
-    except (
-        Exception
-    ) as failure:  # a peer that cannot run is a result, not a reason to lose the other cells
+    # A peer that fails is a result; the other cells must still run.
+    except Exception as failure:
         return cell | {"failed": f"{type(failure).__name__}: {failure}", "seconds": since(start)}
     cell["seconds"] = since(start)
-    score = scored(net, x, y, found, plan.norm, radius)
+    score = score_points(model, x, y, points, plan.norm, radius)
     cell |= {
         "clean_accuracy": score.clean.double().mean().item(),
         "robust_accuracy": score.robust.double().mean().item(),
@@ -206,41 +218,42 @@ def measured(
         "outside": int((score.outside & score.clean).sum()),
         "repaired": int(score.repaired.sum()),
     }
-    if plan.minimizes:
+    if plan.minimizes_norm:
         cell["median_distance"] = finite(score.distance[score.clean].median().item())
     return cell
 
 
 @torch.no_grad()
-def scored(
-    net: nn.Module, x: Tensor, y: Tensor, found: Tensor, norm: float, radius: float
+def score_points(
+    model: nn.Module, x: Tensor, y: Tensor, points: Tensor, norm: float, radius: float
 ) -> Score:
-    """What the points are worth by a forward pass of our own.
+    """Evaluate points with a separate forward pass.
 
-    The tolerance of 1e-6 + 1e-5 radius is float32 rounding: half a unit in the last place of a pixel near 1 is 6e-8,
-    and a sum of 3072 squares loses a relative 1e-6 or so.
+    The tolerance of 1e-6 + 1e-5 radius allows for float32 rounding: half a unit in the last place
+    of a pixel near 1 is 6e-8, and a sum of 3072 squares has a relative error of about 1e-6.
     """
-    length = torch.linalg.vector_norm((found - x).flatten(1).double(), ord=norm, dim=1)  # [N]
-    overshoot = torch.maximum(-found, found - 1).flatten(1).amax(dim=1)  # [N]
+    length = torch.linalg.vector_norm((points - x).flatten(1).double(), ord=norm, dim=1)  # [N]
+    overshoot = torch.maximum(-points, points - 1).flatten(1).amax(dim=1)  # [N]
     outside = (
         (length > radius + 1e-6 + 1e-5 * radius)
         | (overshoot > 1e-6)
-        | ~found.flatten(1).isfinite().all(dim=1)
+        | ~points.flatten(1).isfinite().all(dim=1)
     )
-    clean = predictions(net, x) == y
-    right = predictions(net, found) == y
+    clean = predictions(model, x) == y
+    correct = predictions(model, points) == y
     return Score(
         clean=clean,
-        robust=clean & (right | outside),
+        robust=clean & (correct | outside),
         outside=outside,
-        repaired=~clean & right,
-        distance=torch.where(right, math.inf, length),
+        repaired=~clean & correct,
+        distance=torch.where(correct, math.inf, length),
     )
 
 
-def predictions(net: nn.Module, x: Tensor) -> Tensor:
+def predictions(model: nn.Module, x: Tensor) -> Tensor:
+    """Predicted labels, in batches of `SCORING_BATCH`."""
     batches = (x[start : start + SCORING_BATCH] for start in range(0, len(x), SCORING_BATCH))
-    return torch.cat([net(batch).argmax(dim=1) for batch in batches])
+    return torch.cat([model(batch).argmax(dim=1) for batch in batches])
 
 
 def first_images(data: Path, name: str, n: int) -> tuple[Tensor, Tensor]:
@@ -253,36 +266,45 @@ def first_images(data: Path, name: str, n: int) -> tuple[Tensor, Tensor]:
         labels = rows[:, 0]
     else:
         folder = data / "mnist"
-        images = idx(folder / "t10k-images-idx3-ubyte.gz", header=16).reshape(-1, 1, 28, 28)[:n]
-        labels = idx(folder / "t10k-labels-idx1-ubyte.gz", header=8)[:n]
-    return torch.from_numpy(images.astype(np.float32) / 255), torch.from_numpy(
-        labels.astype(np.int64)
-    )
+        images = read_idx(folder / "t10k-images-idx3-ubyte.gz", header=16)
+        images = images.reshape(-1, 1, 28, 28)[:n]
+        labels = read_idx(folder / "t10k-labels-idx1-ubyte.gz", header=8)[:n]
+    x = torch.from_numpy(images.astype(np.float32) / 255)
+    return x, torch.from_numpy(labels.astype(np.int64))
 
 
-def idx(file: Path, header: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def read_idx(file: Path, header: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The bytes of a gzipped IDX file after its header."""
     return np.frombuffer(gzip.decompress(file.read_bytes()), dtype=np.uint8, offset=header)
 
 
-def opened(file: Path, n: int) -> dict[str, Any]:
-    """The record so far, or an empty one."""
+def read_record(file: Path, n: int) -> dict[str, Any]:
+    """Read the record, or create an empty one.
+
+    Raises:
+        ValueError: The record was measured with another number of images.
+    """
     if not file.exists():
         return {"about": about(), "notes": [], "cells": {}}
     record: dict[str, Any] = json.loads(file.read_text())
     different = {cell["n"] for cell in record["cells"].values()} - {n}
     if different:
         raise ValueError(
-            f"{file} was measured with n={different.pop()}, asked for n={n}. Give another --out."
+            f"{file} was measured with n={different.pop()}, but --n is {n}. Specify another --out."
         )
     return record
 
 
 def about() -> dict[str, Any]:
+    """How the record was measured, and the meaning of its fields."""
     return {
         "command": "python -m benchmarks.peer_accuracy --models DIR --data DIR --n 200 --out FILE",
-        "robust": "one bit per image, the first image is the highest bit of the first hex digit; 1 means not broken",
-        "outside": "clean-correct images whose returned point is outside the ball or the box; not counted as broken",
-        "repaired": "images classified wrong when clean and right at the returned point",
+        "robust": "one bit per image, the first image is the highest bit of the first hex digit; "
+        "1 means not broken",
+        "outside": "clean-correct images with a returned point outside the ball or the box; not "
+        "counted as broken",
+        "repaired": "images misclassified when clean and classified correctly at the returned "
+        "point",
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -293,7 +315,7 @@ def about() -> dict[str, Any]:
 
 
 def write(file: Path, record: dict[str, Any]) -> None:
-    """Replace the record in one step, so that a stop in the middle leaves the old one."""
+    """Replace the record atomically, so that an interruption keeps the old one."""
     file.parent.mkdir(parents=True, exist_ok=True)
     unfinished = file.with_suffix(".unfinished")
     unfinished.write_text(json.dumps(record, indent=1) + "\n")
@@ -301,14 +323,17 @@ def write(file: Path, record: dict[str, Any]) -> None:
 
 
 def bits(mask: Tensor) -> str:
+    """A boolean mask [N] as hexadecimal digits."""
     return np.packbits(mask.numpy()).tobytes().hex()
 
 
 def finite(value: float) -> float | None:
+    """The value, or None if it is not finite."""
     return value if math.isfinite(value) else None
 
 
 def since(start: float) -> float:
+    """Seconds since `start`, rounded."""
     return round(time.perf_counter() - start, 2)
 
 

@@ -1,9 +1,11 @@
-"""AutoAttack-standard on nets that others trained, for the images on which nobody stated its figure, with its passes counted.
+"""AutoAttack-standard on third-party nets, on images without a stated figure, with its passes.
 
-    python -m benchmarks.wild_autoattack --models DIR --data DIR --out benchmarks/records/wild-autoattack.json
+    python -m benchmarks.wild_autoattack --models DIR --data DIR \\
+        --out benchmarks/records/wild-autoattack.json
 
-Test images 200 to 299, seed 0, one thread, batches of 100. A pass is one image going once through the net, forward or backward;
-all of them count, AutoAttack's own checks of the net as well. Nets already in the record are skipped.
+Test images 200 to 299, seed 0, one thread, batches of 100. A pass is one image through the net,
+forward or backward. All passes are counted, including those of AutoAttack's own checks of the net.
+Nets that are already in the record are skipped.
 """
 
 from __future__ import annotations
@@ -18,7 +20,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.peer_accuracy import NETS, SEED, Net, bits, first_images, scored, since, write
+from benchmarks.peer_accuracy import (
+    NETS,
+    SEED,
+    Net,
+    add_folders,
+    bits,
+    first_images,
+    score_points,
+    since,
+    write,
+)
 from tests.references import peers
 from torch import Tensor, nn
 
@@ -26,8 +38,8 @@ FROM = 200
 TO = 300
 
 
-class Counted(nn.Module):
-    """A net, and how many images went through it each way."""
+class CountedNet(nn.Module):
+    """A net that counts the images of its forward and backward passes."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -39,54 +51,49 @@ class Counted(nn.Module):
         self.forwards += len(x)
         logits: Tensor = self.net(x)
         if logits.requires_grad:
-            logits.register_hook(self._back)
+            logits.register_hook(self._count_backward)
         return logits
 
-    def _back(self, cotangent: Tensor) -> None:
+    def _count_backward(self, cotangent: Tensor) -> None:
         self.backwards += len(cotangent)
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    arguments.add_argument(
-        "--models", type=Path, required=True, help="directory with loaders.py and the checkpoints"
+    """Attack all nets that are not in the record."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add_folders(parser, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="record to write or to continue")
+    parser.add_argument(
+        "--nets", nargs="+", default=[], choices=[net.name for net in NETS], help="only these nets"
     )
-    arguments.add_argument(
-        "--data", type=Path, required=True, help="directory with cifar-10-batches-bin and mnist"
-    )
-    arguments.add_argument(
-        "--out", type=Path, required=True, help="the record to write, or to go on with"
-    )
-    arguments.add_argument(
-        "--nets", nargs="+", default=[], choices=[net.name for net in NETS], help="these nets only"
-    )
-    chosen = arguments.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    sys.path.insert(0, str(chosen.models))
+    sys.path.insert(0, str(arguments.models))
     loaders = importlib.import_module("loaders")
-    record = (
-        json.loads(chosen.out.read_text())
-        if chosen.out.exists()
-        else {"versions": peers.versions(), "nets": {}}
-    )
-    for where in NETS:
-        if where.name not in record["nets"] and (not chosen.nets or where.name in chosen.nets):
-            record["nets"][where.name] = measured(loaders.load(where.name), where, chosen.data)
-            write(chosen.out, record)
-            print(where.name, record["nets"][where.name], flush=True)
+    if arguments.out.exists():
+        record = json.loads(arguments.out.read_text())
+    else:
+        record = {"versions": peers.versions(), "nets": {}}
+    for net in NETS:
+        if net.name in record["nets"] or (arguments.nets and net.name not in arguments.nets):
+            continue
+        record["nets"][net.name] = measure(loaders.load(net.name), net, arguments.data)
+        write(arguments.out, record)
+        print(net.name, record["nets"][net.name], flush=True)
 
 
-def measured(net: nn.Module, where: Net, data: Path) -> dict[str, Any]:
-    x, y = (part[FROM:] for part in first_images(data, where.name.split("/")[0], TO))
-    counted = Counted(net)
+def measure(model: nn.Module, net: Net, data: Path) -> dict[str, Any]:
+    """Run AutoAttack on one net and count its passes."""
+    x, y = (part[FROM:] for part in first_images(data, net.name.split("/")[0], TO))
+    counted = CountedNet(model)
     start = time.perf_counter()
-    found = peers.ATTACKS["autoattack-linf"]["pyautoattack"](
-        counted, x.clone(), y.clone(), where.linf, seed=SEED
+    points = peers.ATTACKS["autoattack-linf"]["pyautoattack"](
+        counted, x.clone(), y.clone(), net.linf, seed=SEED
     )
     seconds = since(start)
-    score = scored(net, x, y, found, math.inf, where.linf)
+    score = score_points(model, x, y, points, math.inf, net.linf)
     return {
-        "radius": where.linf,
+        "radius": net.linf,
         "from": FROM,
         "to": TO,
         "seconds": seconds,

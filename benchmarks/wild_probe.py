@@ -1,9 +1,11 @@
-"""What `sp.probe` says of networks that others trained: of plain static ones it should say nothing.
+"""Traits that `sp.probe` finds in third-party networks; a plain static network should have none.
 
-    python -m benchmarks.wild_probe --models DIR --data DIR --signs FILE.npz --out benchmarks/records/wild-probe.json
+    python -m benchmarks.wild_probe --models DIR --data DIR --signs FILE.npz \\
+        --out benchmarks/records/wild-probe.json
 
-index.json in the folder of models lists them, loaders.py loads them by name. The first 16 test images, Linf 2/255 on color images
-and 0.1 on MNIST; traffic signs come from a file of their own, of the size that the network was trained for.
+index.json in the folder of models lists the nets, and loaders.py loads them by name. The first 16
+test images; Linf 2/255 on CIFAR-10, 8/255 on traffic signs and 0.1 on MNIST. Traffic signs are read
+from a separate file, with the image size that the network was trained for.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ RADII = {"cifar10": 2 / 255, "mnist": 0.1, "gtsrb": 8 / 255}
 
 
 def main() -> None:
+    """Probe all nets and write the record after each."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -31,25 +34,27 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--signs", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    asked = parser.parse_args()
-    sys.path.insert(0, str(asked.models))
+    arguments = parser.parse_args()
+    sys.path.insert(0, str(arguments.models))
     loaders = importlib.import_module("loaders")
     record = {}
-    for entry in json.loads((asked.models / "index.json").read_text()):
-        if entry["name"] in WITHOUT_FORWARD:
+    for entry in json.loads((arguments.models / "index.json").read_text()):
+        name = entry["name"]
+        if name in WITHOUT_FORWARD:
             continue
-        record[entry["name"]] = found = _probed(loaders.load(entry["name"]), entry, asked)
-        print(entry["name"], found["present"], flush=True)
-        asked.out.write_text(json.dumps(record, indent=1) + "\n")
+        record[name] = probe_net(loaders.load(name), entry, arguments)
+        print(name, record[name]["present"], flush=True)
+        arguments.out.write_text(json.dumps(record, indent=1) + "\n")
 
 
-def _probed(
-    net: torch.nn.Module, entry: dict[str, Any], asked: argparse.Namespace
+def probe_net(
+    net: torch.nn.Module, entry: dict[str, Any], arguments: argparse.Namespace
 ) -> dict[str, Any]:
+    """The traits found in one net, and those that could not be decided."""
     source = entry["name"].partition("/")[0]
     radius = RADII[source]
-    named = str(asked.signs) if source == "gtsrb" else source
-    images = sp.load_data(named, n=16, root=str(asked.data))
+    dataset = str(arguments.signs) if source == "gtsrb" else source
+    images = sp.load_data(dataset, n=16, root=str(arguments.data))
     traits = sp.probe(net, images.x, images.y, threat=sp.Linf(radius))
     return {
         "training": entry["training"],

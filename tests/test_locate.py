@@ -1,4 +1,4 @@
-"""A string names an object in a file or a module; a string that names none says why."""
+"""`locate` imports an object named by a string, or explains why there is none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from saddlepoint.locate import LocateError, locate
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Write a Python file into the current folder, which is a temporary one."""
+    """A function that writes a Python file into the current folder, a temporary one."""
     monkeypatch.chdir(tmp_path)
     known = set(sys.modules)
 
@@ -29,34 +29,34 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             del sys.modules[name]
 
 
-def test_a_name_in_a_file(write):
+def test_a_name_in_a_file_is_found(write):
     path = write("model.py", "answer = 42")
     assert locate(f"{path}:answer") == 42
     assert locate("model.py:answer") == 42
 
 
-def test_a_name_in_an_installed_module():
+def test_a_name_in_an_installed_module_is_found():
     assert locate("pathlib:Path") is Path
 
 
-def test_a_name_in_a_package_of_the_current_folder(write):
+def test_a_name_in_a_package_of_the_current_folder_is_found(write):
     write("nets_of_user/__init__.py", "")
     write("nets_of_user/small.py", "width = 8")
     assert locate("nets_of_user.small:width") == 8
 
 
-def test_a_dotted_name():
+def test_a_dotted_name_is_found():
     assert locate("pathlib:Path.cwd")() == Path.cwd()
 
 
-def test_a_file_can_import_its_neighbor(write):
+def test_a_file_can_import_files_of_its_folder(write):
     write("sub/neighbor_of_user.py", "value = 7")
     write("sub/model.py", "from neighbor_of_user import value")
     assert locate("sub/model.py:value") == 7
 
 
 @pytest.mark.parametrize("text", ["x = 1", "raise RuntimeError('no')"], ids=["succeeds", "raises"])
-def test_the_search_path_is_left_as_it_was(write, text):
+def test_the_search_path_is_restored(write, text):
     write("model.py", text)
     before = list(sys.path)
     try:
@@ -66,14 +66,14 @@ def test_the_search_path_is_left_as_it_was(write, text):
     assert sys.path == before
 
 
-def test_two_files_of_one_name_stay_apart(write):
+def test_two_files_with_the_same_name_are_different_modules(write):
     write("a/model.py", "x = 'a'")
     write("b/model.py", "x = 'b'")
     assert (locate("a/model.py:x"), locate("b/model.py:x")) == ("a", "b")
     assert "model" not in sys.modules
 
 
-def test_an_unchanged_file_gives_the_same_class_and_an_edited_one_is_run_again(write):
+def test_an_unchanged_file_gives_the_same_class_and_an_edited_file_is_executed_again(write):
     write("model.py", "class Net: pass")
     net = locate("model.py:Net")
     assert locate("model.py:Net") is net
@@ -86,18 +86,19 @@ def test_an_unchanged_file_gives_the_same_class_and_an_edited_one_is_run_again(w
 def test_a_dataclass_in_a_file_is_found(write):
     write(
         "model.py",
-        "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass C:\n  a: int",
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+        "@dataclass\nclass C:\n  a: int",
     )
     assert locate("model.py:C")(3).a == 3
 
 
 @pytest.mark.parametrize("spec", ["model", "model.py", ":name", "model.py:", ""])
-def test_a_string_without_two_parts_says_the_form(spec):
+def test_the_error_for_a_malformed_string_shows_the_expected_form(spec):
     with pytest.raises(LocateError, match=r"Expected 'file\.py:name'"):
         locate(spec)
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_the_error_names_a_missing_file(tmp_path):
     with pytest.raises(LocateError, match=r"no file .*absent\.py"):
         locate(f"{tmp_path}/absent.py:x")
 
@@ -105,12 +106,12 @@ def test_a_missing_file_is_named(tmp_path):
 @pytest.mark.parametrize(
     "spec", ["no_such_package:x", "no_such_package.deeper:x", "email.no_such_part:x"]
 )
-def test_a_missing_module_is_named(spec):
+def test_the_error_names_a_missing_module(spec):
     with pytest.raises(LocateError, match=r"There is no module '.*no_such"):
         locate(spec)
 
 
-def test_a_module_whose_own_import_is_missing_is_not_called_missing(write):
+def test_a_module_with_a_missing_dependency_is_not_reported_as_missing(write):
     write("needs_of_user.py", "import no_such_thing")
     with pytest.raises(
         LocateError, match=r"Importing needs_of_user raised ModuleNotFoundError.*no_such_thing"
@@ -121,7 +122,7 @@ def test_a_module_whose_own_import_is_missing_is_not_called_missing(write):
 @pytest.mark.parametrize(
     "spec", ["broken_of_user.py:x", "broken_of_user:x"], ids=["file", "module"]
 )
-def test_an_import_that_raises_names_error_and_line(write, spec):
+def test_the_error_of_a_failed_import_contains_the_cause_and_its_line(write, spec):
     write("broken_of_user.py", "\n1 / 0")
     with pytest.raises(
         LocateError, match=r"ZeroDivisionError: division by zero \(broken_of_user\.py, line 2\)"
@@ -130,14 +131,14 @@ def test_an_import_that_raises_names_error_and_line(write, spec):
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
-def test_a_file_that_raised_is_not_remembered_as_imported(write):
+def test_a_file_that_raised_is_not_cached_as_imported(write):
     write("model.py", "x = 1\n1 / 0")
     for _ in range(2):
         with pytest.raises(LocateError, match="ZeroDivisionError"):
             locate("model.py:x")
 
 
-def test_a_script_that_exits_does_not_end_the_program(write):
+def test_a_script_that_calls_exit_does_not_end_the_process(write):
     write("script.py", "import sys\nsys.exit(3)")
     with pytest.raises(LocateError, match="SystemExit"):
         locate("script.py:x")
@@ -149,7 +150,7 @@ def test_a_missing_name_suggests_the_nearest(write):
         locate("model.py:resnt")
 
 
-def test_a_missing_name_with_no_near_one_lists_what_there_is(write):
+def test_a_missing_name_without_a_near_one_lists_the_public_names(write):
     write("model.py", "alpha = beta = 1")
     with pytest.raises(LocateError, match="It has: alpha, beta"):
         locate("model.py:zzzzz")

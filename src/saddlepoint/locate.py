@@ -1,4 +1,4 @@
-"""Finds a Python object by a string: `file.py:name` or `package.module:name`."""
+"""Imports a Python object named by a string: `file.py:name` or `package.module:name`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,21 @@ from types import ModuleType
 
 
 class LocateError(ValueError):
-    """A `file.py:name` or `package.module:name` string that leads to no object."""
+    """A `file.py:name` or `package.module:name` string does not name an object."""
 
 
 def locate(spec: str) -> object:
-    """The object that `spec` names, imported as if from the folder of the file, or from the current folder.
+    """Import the object that `spec` names.
 
-    `file.py:name` runs the file; its neighbors can be imported while it runs. `package.module:name` imports a module
-    that is installed or lies in the current folder. `name` may be dotted: `nets.py:Small.pretrained`. Importing runs
-    the user's code: a spec is trusted as much as a script is.
+    Importing executes the user's code, so a spec must be trusted like a script.
+
+    Args:
+        spec: `file.py:name` executes the file; files in the same folder can be imported while it
+            runs. `package.module:name` imports a module that is installed or in the current folder.
+            `name` may be dotted: `nets.py:Small.pretrained`.
+
+    Raises:
+        LocateError: The file, module or name does not exist, or the import raised an error.
     """
     place, colon, name = spec.rpartition(":")
     if not colon or not place or not name:
@@ -39,10 +45,11 @@ def _run_file(path: Path) -> ModuleType:
     path = path.expanduser().resolve()
     if not path.is_file():
         raise LocateError(
-            f"There is no file {path}. Check the path; a relative one starts at {Path.cwd()}."
+            f"There is no file {path}. Check the path; relative paths start at {Path.cwd()}."
         )
-    # Named by path and content: two files called model.py stay apart, an edited file is run again, and an unchanged one
-    # is not, so that its classes keep their identity.
+    # The module is named by path and content. Two files called model.py are therefore different
+    # modules, and an edited file is executed again. An unchanged file is not executed again, so
+    # that its classes keep their identity.
     key = hashlib.sha256(str(path).encode() + b"\0" + path.read_bytes()).hexdigest()[:12]
     name = f"_located_{path.stem}_{key}"
     if name in sys.modules:
@@ -51,13 +58,14 @@ def _run_file(path: Path) -> ModuleType:
     assert module_spec is not None
     assert module_spec.loader is not None
     module = importlib.util.module_from_spec(module_spec)
-    sys.modules[name] = module  # dataclasses and pickle look their module up while it runs
+    # Dataclasses and pickle look up the module by name while it executes.
+    sys.modules[name] = module
     try:
         with _first_on_path(path.parent):
             module_spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise LocateError(f"Running {path} raised {told(error)}.") from error
+        raise LocateError(f"Running {path} raised {describe_error(error)}.") from error
     return module
 
 
@@ -68,13 +76,14 @@ def _import_module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
             raise LocateError(
-                f"There is no module {error.name!r}. Install it, start in the folder that holds it, or give a file: 'file.py:name'."
+                f"There is no module {error.name!r}. Install it, start in the folder that contains "
+                "it, or specify a file: 'file.py:name'."
             ) from error
         raise LocateError(
-            f"Importing {name} raised {told(error)}. Install what it needs."
+            f"Importing {name} raised {describe_error(error)}. Install the missing package."
         ) from error
     except (Exception, SystemExit) as error:
-        raise LocateError(f"Importing {name} raised {told(error)}.") from error
+        raise LocateError(f"Importing {name} raised {describe_error(error)}.") from error
 
 
 def _attribute(holder: object, name: str, spec: str) -> object:
@@ -83,11 +92,10 @@ def _attribute(holder: object, name: str, spec: str) -> object:
     except AttributeError:
         known = [word for word in dir(holder) if not word.startswith("_")]
         near = get_close_matches(name, known, n=1)
-        advice = (
-            f"Did you mean {near[0]!r}?"
-            if near
-            else f"It has: {', '.join(known[:20]) or 'no public names'}."
-        )
+        if near:
+            advice = f"Did you mean {near[0]!r}?"
+        else:
+            advice = f"It has: {', '.join(known[:20]) or 'no public names'}."
         raise LocateError(
             f"Nothing is called {name!r} in {spec.rpartition(':')[0]}. {advice}"
         ) from None
@@ -95,6 +103,7 @@ def _attribute(holder: object, name: str, spec: str) -> object:
 
 @contextmanager
 def _first_on_path(folder: Path) -> Iterator[None]:
+    """Put a folder first on the module search path, then remove it."""
     entry = str(folder)
     sys.path.insert(0, entry)
     try:
@@ -104,18 +113,21 @@ def _first_on_path(folder: Path) -> Iterator[None]:
             sys.path.remove(entry)
 
 
-def told(error: BaseException) -> str:
-    """The error and the line that raised it: the reader may see this sentence without the traceback."""
+def describe_error(error: BaseException) -> str:
+    """Type, first line of the message, file and line of an error, for use without a traceback.
+
+    The line is the last one in the user's own code, because code that it calls, such as torch, is
+    not theirs to change. If there is none, it is the last line of the traceback.
+    """
     frames = traceback.extract_tb(error.__traceback__)
-    # The line that can be changed: what it called into, torch say, is not the reader's.
-    own = [frame for frame in frames if not _installed(Path(frame.filename))] or frames
+    user_frames = [frame for frame in frames if not _is_installed(Path(frame.filename))]
+    last = (user_frames or frames)[-1]
     message = next(iter(str(error).strip().splitlines()), "")
-    return (
-        f"{type(error).__name__}: {message} ({Path(own[-1].filename).name}, line {own[-1].lineno})"
-    )
+    return f"{type(error).__name__}: {message} ({Path(last.filename).name}, line {last.lineno})"
 
 
-def _installed(path: Path) -> bool:
+def _is_installed(path: Path) -> bool:
+    """Whether the file belongs to an installed package, to saddlepoint, or to Python itself."""
     return (
         "site-packages" in path.parts
         or path.is_relative_to(Path(__file__).parent)

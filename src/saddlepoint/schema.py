@@ -1,4 +1,4 @@
-"""Records that outlive the version that wrote them: each says its schema, and older ones are brought up to date on reading."""
+"""Schema versions of saved records: older records are migrated when they are read."""
 
 from __future__ import annotations
 
@@ -6,29 +6,42 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 Record = dict[str, Any]
-Migrations = Mapping[int, Callable[[Record], Record]]  # from this schema to the next
+# Entry k converts a record of schema k to schema k + 1.
+Migrations = Mapping[int, Callable[[Record], Record]]
 
 
 class SchemaError(ValueError):
-    """A record that this version cannot read."""
+    """This version cannot read the record."""
 
 
 def migrated(record: Record, migrations: Migrations, current: int, place: str) -> Record:
-    """The record in the current schema: r_{k+1} = migrations[k](r_k). No `schema` means 0."""
+    """Migrate a record to the current schema: r_{k+1} = migrations[k](r_k).
+
+    Args:
+        record: The record; without the key `schema`, its schema is 0.
+        migrations: The conversion from each schema to the next.
+        current: The schema of this version.
+        place: Where the record was found, for error messages.
+
+    Raises:
+        SchemaError: The schema is invalid, newer than `current`, or has no migration.
+    """
     schema = record.get("schema", 0)
     if not isinstance(schema, int) or isinstance(schema, bool):
         raise SchemaError(
-            f"{place} holds a record of schema {schema!r}, expected a whole number up to {current}."
+            f"{place} contains a record of schema {schema!r}, expected a whole number up to "
+            f"{current}."
         )
     if schema > current:
         raise SchemaError(
-            f"{place} holds a record of schema {schema}; this version of saddlepoint knows schemas up to {current}. "
-            "Update saddlepoint, or use another folder."
+            f"{place} contains a record of schema {schema}; this version of saddlepoint reads "
+            f"schemas up to {current}. Update saddlepoint, or use another folder."
         )
     while schema < current:
         if schema not in migrations:
             raise SchemaError(
-                f"{place} holds a record of schema {schema}, which cannot be brought to {schema + 1}. Run the audit again."
+                f"{place} contains a record of schema {schema}, which cannot be brought to "
+                f"{schema + 1}. Run the audit again."
             )
         record = {**migrations[schema](record), "schema": schema + 1}
         schema += 1

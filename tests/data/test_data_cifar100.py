@@ -1,4 +1,4 @@
-"""CIFAR-100: both layouts and both kinds of labels."""
+"""CIFAR-100: both layouts, fine and coarse labels."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from saddlepoint.data import DataError, load_data
 from saddlepoint.data.cifar100 import COARSE, COARSE_OF, FINE
 
 X = random_bytes(6, 3072)
-NAMES = {"train": ("apple", "baby", "tractor", "worm"), "test": ("whale", "aquarium_fish")}
-FAMILIES = {
+FINE_NAMES = {"train": ("apple", "baby", "tractor", "worm"), "test": ("whale", "aquarium_fish")}
+COARSE_NAMES = {
     "train": ("fruit_and_vegetables", "people", "vehicles_2", "non-insect_invertebrates"),
     "test": ("aquatic_mammals", "fish"),
 }
@@ -26,17 +26,18 @@ def _few_rows(monkeypatch):
     monkeypatch.setattr("saddlepoint.data.cifar100.ROWS", {"train": 4, "test": 2})
 
 
-def numbers(split):
-    return [COARSE.index(name) for name in FAMILIES[split]], [
-        FINE.index(name) for name in NAMES[split]
-    ]
+def label_numbers(split):
+    """The coarse and the fine labels of a split."""
+    coarse = [COARSE.index(name) for name in COARSE_NAMES[split]]
+    fine = [FINE.index(name) for name in FINE_NAMES[split]]
+    return coarse, fine
 
 
 def write_binary(root: Path) -> Path:
     folder = root / "cifar-100-binary"
     folder.mkdir(parents=True)
     for split in ("train", "test"):
-        labels = np.array(numbers(split), np.uint8).T
+        labels = np.array(label_numbers(split), np.uint8).T
         (folder / f"{split}.bin").write_bytes(
             np.concatenate([labels, X[ROWS[split]]], axis=1).tobytes()
         )
@@ -47,7 +48,7 @@ def write_pickles(root: Path) -> Path:
     folder = root / "cifar-100-python"
     folder.mkdir(parents=True)
     for split in ("train", "test"):
-        coarse, fine = numbers(split)
+        coarse, fine = label_numbers(split)
         batch = {
             "filenames": ["a.png"],
             "fine_labels": fine,
@@ -58,38 +59,36 @@ def write_pickles(root: Path) -> Path:
     return folder
 
 
-def test_there_are_a_hundred_classes_in_twenty_families_of_five():
+def test_there_are_100_fine_classes_five_in_each_of_20_coarse_classes():
     assert (len(FINE), len(COARSE)) == (100, 20)
     assert list(FINE) == sorted(set(FINE))
     assert list(COARSE) == sorted(COARSE)
     assert [COARSE_OF.count(k) for k in range(20)] == [5] * 20
-    # As published: the first five fine classes, and the coarse ones of these.
+    # The first five fine classes as published, and their coarse classes.
     assert FINE[:5] == ("apple", "aquarium_fish", "baby", "bear", "beaver")
     assert COARSE_OF[:5] == (4, 1, 14, 8, 0)
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_both_layouts_hold_the_same_images_and_labels(tmp_path, split):
+def test_both_layouts_contain_the_same_images_and_labels(tmp_path, split):
     write_binary(tmp_path / "a")
     write_pickles(tmp_path / "b" / "cifar100")
-    for name, told in (("cifar100", NAMES), ("cifar100-coarse", FAMILIES)):
+    for name, expected in (("cifar100", FINE_NAMES), ("cifar100-coarse", COARSE_NAMES)):
         binary, pickled = (load_data(name, root=tmp_path / folder, split=split) for folder in "ab")
         assert binary.digest() == pickled.digest()
-        assert tuple(binary.classes[k] for k in binary.y) == told[split]
+        assert tuple(binary.classes[k] for k in binary.y) == expected[split]
         assert (binary.x[1] * 255).round().flatten().tolist() == X[ROWS[split]][1].tolist()
         assert binary.x.shape[1:] == (3, 32, 32)
 
 
-def test_n_takes_the_first(tmp_path):
+def test_n_selects_the_first_examples(tmp_path):
     write_binary(tmp_path)
-    assert (
-        load_data("cifar100", root=tmp_path, split="train", n=3).y.tolist()
-        == numbers("train")[1][:3]
-    )
+    _, fine = label_numbers("train")
+    assert load_data("cifar100", root=tmp_path, split="train", n=3).y.tolist() == fine[:3]
 
 
 @pytest.mark.parametrize("change", [-1, -3074, 1])
-def test_a_binary_file_of_another_size_is_refused(tmp_path, change):
+def test_a_binary_file_of_the_wrong_size_is_rejected(tmp_path, change):
     path = write_binary(tmp_path) / "test.bin"
     content = path.read_bytes()
     path.write_bytes(content[:change] if change < 0 else content + b"\0")
@@ -98,7 +97,7 @@ def test_a_binary_file_of_another_size_is_refused(tmp_path, change):
 
 
 @pytest.mark.parametrize("labels", [(3, 0), (4, 100), (20, 0), (255, 255)])
-def test_labels_that_do_not_belong_together_are_refused(tmp_path, labels):
+def test_fine_and_coarse_labels_that_do_not_match_are_rejected(tmp_path, labels):
     path = write_binary(tmp_path) / "test.bin"
     path.write_bytes(bytes(labels) + path.read_bytes()[2:])
     with pytest.raises(
@@ -118,12 +117,12 @@ def test_labels_that_do_not_belong_together_are_refused(tmp_path, labels):
         ),
     ],
 )
-def test_a_pickle_of_something_else_is_refused(tmp_path, batch, message):
+def test_a_pickle_with_other_content_is_rejected(tmp_path, batch, message):
     (write_pickles(tmp_path) / "test").write_bytes(pickle.dumps(batch))
     with pytest.raises(DataError, match=message):
         load_data("cifar100", root=tmp_path)
 
 
-def test_missing_files_of_the_coarse_labels_are_those_of_the_fine_ones(tmp_path):
+def test_the_advice_for_missing_coarse_labels_is_to_pull_cifar100(tmp_path):
     with pytest.raises(DataError, match="saddlepoint data pull cifar100`"):
         load_data("cifar100-coarse", root=tmp_path)

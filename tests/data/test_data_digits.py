@@ -1,4 +1,4 @@
-"""The embedded digits, split once and for all."""
+"""The bundled digits and their fixed split."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_the_split_never_changes():
     assert train.digest() == "f86ace65a2fcc3ea4b60078ada4b05ac974bf881de857351e71c7844cc868bca"
 
 
-def test_train_and_test_are_all_images_once():
+def test_train_and_test_together_contain_every_image_once():
     from sklearn.datasets import load_digits
 
     images, _ = load_digits(return_X_y=True)
@@ -25,15 +25,16 @@ def test_train_and_test_are_all_images_once():
     assert sorted(torch.cat(parts).tolist()) == sorted(images.tolist())
 
 
-def test_every_class_has_its_share_of_the_test_set():
+def test_every_class_has_its_proportion_in_the_test_set():
     train = load_data("digits", split="train")
     test = load_data("digits")
     for digit in range(10):
-        tested = int((test.y == digit).sum())
-        total = tested + int((train.y == digit).sum())
-        # Even steps through a sorted list meet a run of `total` items within one of its fair number of times.
-        assert abs(tested - total * 500 / 1797) < 1
+        in_test = int((test.y == digit).sum())
+        total = in_test + int((train.y == digit).sum())
+        # Even steps through a list sorted by class select from each run of `total` items its
+        # proportional number, to within one.
+        assert abs(in_test - total * 500 / 1797) < 1
 
 
-def test_the_first_hundred_show_every_class():
+def test_the_first_100_examples_contain_every_class():
     assert len(load_data("digits", n=100).y.unique()) == 10

@@ -43,7 +43,7 @@ def write_test(folder: Path, table: Path) -> None:
 @pytest.mark.parametrize(
     "place", ["gtsrb/GTSRB/Final_Training/Images", "GTSRB/Training", "gtsrb/Final_Training/Images"]
 )
-def test_training_images_follow_their_tables_in_a_mixed_order(tmp_path, place):
+def test_training_images_have_the_labels_of_their_tables_in_a_shuffled_order(tmp_path, place):
     write_training(tmp_path / place)
     data = load_data("gtsrb", root=tmp_path, split="train")
     assert data.x.shape == (12, 3, 32, 32)
@@ -54,7 +54,7 @@ def test_training_images_follow_their_tables_in_a_mixed_order(tmp_path, place):
 
 
 @pytest.mark.parametrize("table", ["gtsrb", "gtsrb/GTSRB", "gtsrb/GTSRB/Final_Test/Images"])
-def test_test_images_follow_their_table(tmp_path, table):
+def test_test_images_have_the_order_and_labels_of_their_table(tmp_path, table):
     write_test(tmp_path / "gtsrb/GTSRB/Final_Test/Images", tmp_path / table / "GT-final_test.csv")
     data = load_data("gtsrb", root=tmp_path)
     assert data.y.tolist() == [16, 1]
@@ -68,23 +68,25 @@ def test_resizing_a_linear_ramp_keeps_it_linear(tmp_path):
     write_test(tmp_path / "GTSRB/Final_Test/Images", tmp_path / "GTSRB/GT-final_test.csv")
     (tmp_path / "GTSRB/Final_Test/Images/00000.ppm").write_bytes(ppm_bytes(ramp))
     row = load_data("gtsrb", root=tmp_path, n=1).x[0, 0, 16] * 255
-    # Output pixel i is centerd on input 2 i + 1/2, where the ramp is 4 i + 1; borders lack half their neighbors.
+    # Output pixel i is centered on input 2 i + 1/2, where the ramp is 4 i + 1. Pixels at the border
+    # lack half of their neighbors.
     expected = [4 * i + 1 for i in range(1, 31)]
     assert row[1:-1].tolist() == pytest.approx(expected, abs=1e-3)
 
 
-def test_shrinking_averages_what_it_drops(tmp_path):
+def test_downsampling_averages_the_dropped_pixels(tmp_path):
     stripes = np.zeros((128, 128, 3), np.uint8)
     stripes[:, ::4] = 200
     write_test(tmp_path / "GTSRB/Final_Test/Images", tmp_path / "GTSRB/GT-final_test.csv")
     (tmp_path / "GTSRB/Final_Test/Images/00000.ppm").write_bytes(ppm_bytes(stripes))
     row = load_data("gtsrb", root=tmp_path, n=1).x[0, 0, 16] * 255
-    # One column in four is lit and four become one: without antialiasing the lit ones fall between the samples.
+    # One column in four is bright, and four columns become one. Without antialiasing the bright
+    # columns would lie between the samples.
     assert row[1:-1].tolist() == pytest.approx([50] * 30, abs=1e-3)
 
 
 @pytest.mark.parametrize(("name", "folder"), [("gtsrb", "gtsrb"), ("gtsrb10", "gtsrb10")])
-def test_arrays_in_a_folder(tmp_path, name, folder):
+def test_npz_files_in_a_folder_are_loaded(tmp_path, name, folder):
     (tmp_path / folder).mkdir()
     np.savez(
         tmp_path / folder / "test.npz",
@@ -97,35 +99,35 @@ def test_arrays_in_a_folder(tmp_path, name, folder):
     assert len(data.classes) == (10 if name == "gtsrb10" else 43)
 
 
-def test_what_cannot_be_pulled_is_not_said_to_be(tmp_path):
-    with pytest.raises(DataError, match=r"and found none\. Say where"):
+def test_pull_is_not_suggested_for_data_that_cannot_be_pulled(tmp_path):
+    with pytest.raises(DataError, match=r"and found none\. Specify the folder"):
         load_data("gtsrb10", root=tmp_path)
 
 
-def test_an_image_that_is_listed_but_missing_is_named(tmp_path):
+def test_the_error_names_an_image_that_is_listed_but_missing(tmp_path):
     write_training(tmp_path / "GTSRB/Training")
     (tmp_path / "GTSRB/Training/00001/00000_00002.ppm").unlink()
     with pytest.raises(DataError, match=r"00000_00002\.ppm is listed but missing"):
         load_data("gtsrb", root=tmp_path, split="train")
 
 
-def test_a_table_without_labels_is_refused(tmp_path):
+def test_a_table_without_labels_is_rejected(tmp_path):
     write_test(tmp_path / "GTSRB/Final_Test/Images", tmp_path / "GTSRB/GT-final_test.csv")
     (tmp_path / "GTSRB/GT-final_test.csv").write_text("Filename;Width\n00000.ppm;30\n")
     with pytest.raises(DataError, match="expected columns Filename and ClassId"):
         load_data("gtsrb", root=tmp_path)
 
 
-def test_an_empty_training_folder_is_refused(tmp_path):
+def test_an_empty_training_folder_is_rejected(tmp_path):
     (tmp_path / "GTSRB/Training").mkdir(parents=True)
     with pytest.raises(DataError, match="lists no train images"):
         load_data("gtsrb", root=tmp_path, split="train")
 
 
 @pytest.mark.parametrize("comment", [b"", b"# made by hand\n"])
-def test_a_pixmap_comes_back_as_written(tmp_path, comment):
+def test_a_pixmap_is_read_as_written(tmp_path, comment):
     pixels = random_bytes(3, 5, 3)
-    pixels[0, 0] = ord("\n")  # a pixel that looks like white space is not part of the header
+    pixels[0, 0] = ord("\n")  # a pixel equal to white space is not part of the header
     (tmp_path / "a.ppm").write_bytes(ppm_bytes(pixels, comment))
     assert read_ppm(tmp_path / "a.ppm").tolist() == pixels.tolist()
 
@@ -135,13 +137,13 @@ def test_a_pixmap_comes_back_as_written(tmp_path, comment):
     [
         (b"", "not a binary PPM"),
         (b"P3\n1 1\n255\n0 0 0", "not a binary PPM"),
-        (b"P6\n1 1\n65535\n" + bytes(6), "largest value 65535"),
-        (b"P6\n2 2\n255\n" + bytes(11), "= 12 bytes and holds 11"),
-        (b"P6\n2 2\n255\n" + bytes(13), "= 12 bytes and holds 13"),
+        (b"P6\n1 1\n65535\n" + bytes(6), "maximum value 65535"),
+        (b"P6\n2 2\n255\n" + bytes(11), "= 12 bytes but contains 11"),
+        (b"P6\n2 2\n255\n" + bytes(13), "= 12 bytes but contains 13"),
         (b"P6\n0 0\n255\n", "0 x 0 pixels"),
     ],
 )
-def test_a_damaged_pixmap_is_refused(tmp_path, content, message):
+def test_a_damaged_pixmap_is_rejected(tmp_path, content, message):
     (tmp_path / "a.ppm").write_bytes(content)
     with pytest.raises(DataError, match=message):
         read_ppm(tmp_path / "a.ppm")

@@ -1,4 +1,4 @@
-"""One function for every source: names, folders, the user's functions, and what it says when there is nothing."""
+"""`load_data`: names, folders, users' functions, and errors when data is missing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def splits(split, n=None):
     x, y = plain()
     return (x, y) if split == "train" else (x[:2], y[:2])
 def anything(**options): calls.append(options); return plain()
-def made(): return Data("mine", *plain(), ("cat", "dog"))
+def as_data(): return Data("mine", *plain(), ("cat", "dog"))
 def half(): x, y = plain(); return x.bfloat16(), y
 def wrong(): return 3
 def flat(): x, y = plain(); return x.flatten(1), y
@@ -36,15 +36,15 @@ def mine(tmp_path: Path) -> str:
     return f"{tmp_path}/mine.py"
 
 
-@pytest.mark.parametrize("name", ["plain", "anything", "made", "half"])
-def test_a_function_gives_images_and_labels(mine, name):
+@pytest.mark.parametrize("name", ["plain", "anything", "as_data", "half"])
+def test_a_function_can_return_images_and_labels(mine, name):
     data = load_data(f"{mine}:{name}")
     assert data.x.unique().tolist() == [0.5]
     assert data.y.tolist() == [0, 1, 0, 1]
     assert len(load_data(f"{mine}:{name}", n=3)) == 3
 
 
-def test_a_function_is_told_split_and_n_if_it_asks(mine):
+def test_a_function_receives_split_and_n_if_it_has_such_parameters(mine):
     from saddlepoint.locate import locate
 
     calls = locate(f"{mine}:calls")
@@ -54,9 +54,9 @@ def test_a_function_is_told_split_and_n_if_it_asks(mine):
     assert calls == [("train", 3), ("test", None), {"split": "test", "n": 1}]
 
 
-def test_the_record_keeps_the_name_of_the_function_or_of_its_data(mine):
+def test_the_name_is_that_of_the_function_or_of_its_data(mine):
     assert load_data(f"{mine}:plain").name == "plain"
-    assert load_data(f"{mine}:made").name == "mine"
+    assert load_data(f"{mine}:as_data").name == "mine"
 
 
 @pytest.mark.parametrize(
@@ -70,13 +70,13 @@ def test_the_record_keeps_the_name_of_the_function_or_of_its_data(mine):
         ("plan", "Did you mean 'plain'"),
     ],
 )
-def test_a_function_that_gives_something_else_is_refused(mine, name, message):
+def test_a_function_that_returns_something_else_is_rejected(mine, name, message):
     with pytest.raises(DataError, match=message):
         load_data(f"{mine}:{name}")
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    ("name", "meant"),
     [
         ("cifar", "cifar10"),
         ("MNIST", "mnist"),
@@ -84,13 +84,13 @@ def test_a_function_that_gives_something_else_is_refused(mine, name, message):
         ("tiny_imagenet", "tiny-imagenet"),
     ],
 )
-def test_an_unknown_name_suggests_the_nearest(given, meant):
+def test_an_unknown_name_suggests_the_nearest(name, meant):
     with pytest.raises(DataError, match=f"Did you mean '{meant}'"):
-        load_data(given)
+        load_data(name)
 
 
 @pytest.mark.parametrize("name", sorted(set(SOURCES) - {"digits", "gtsrb10", "cifar100-coarse"}))
-def test_missing_files_say_where_we_looked_and_what_to_do(tmp_path, name):
+def test_the_error_for_missing_files_lists_folders_and_advice(tmp_path, name):
     with pytest.raises(DataError) as caught:
         load_data(name, root=tmp_path)
     message = str(caught.value)
@@ -101,22 +101,22 @@ def test_missing_files_say_where_we_looked_and_what_to_do(tmp_path, name):
 
 
 @pytest.mark.parametrize("n", [0, -3])
-def test_n_is_at_least_one(n):
+def test_n_must_be_at_least_one(n):
     with pytest.raises(DataError, match="at least 1"):
         load_data("digits", n=n)
 
 
-def test_n_beyond_the_data_is_an_error_not_fewer_examples():
+def test_n_beyond_the_data_is_an_error_and_does_not_return_fewer_examples():
     with pytest.raises(DataError, match="between 1 and 500"):
         load_data("digits", n=501)
 
 
-def test_a_third_split_is_an_error():
+def test_an_unknown_split_is_an_error():
     with pytest.raises(DataError, match="'train' or 'test', got 'valid'"):
         load_data("digits", split="valid")
 
 
-def test_the_root_is_the_argument_then_the_environment_then_the_cache(tmp_path, monkeypatch):
+def test_the_root_is_the_argument_or_the_environment_variable_or_the_cache(tmp_path, monkeypatch):
     assert data_roots(tmp_path) == (tmp_path,)
     monkeypatch.setenv("SADDLEPOINT_DATA", str(tmp_path / "env"))
     assert data_roots(None)[0] == tmp_path / "env"
@@ -134,7 +134,7 @@ def test_the_root_is_the_argument_then_the_environment_then_the_cache(tmp_path, 
         ("gtsrb10", 4800, [9, 4, 4, 1, 5]),
     ],
 )
-def test_the_published_files(real_data, name, size, first):
+def test_published_files_have_the_known_size_and_first_labels(real_data, name, size, first):
     try:
         data = load_data(name, root=real_data)
     except DataError as error:

@@ -1,4 +1,4 @@
-"""The user's own arrays: read as what they are, or refused with the way out."""
+"""Users' own arrays: read in every layout, or rejected with advice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Y = np.array([0, 1, 2, 1])
         ((4, 8, 6), (4, 1, 8, 6)),
     ],
 )
-def test_channels_come_first_whatever_the_layout(tmp_path, shape, expected):
+def test_channels_come_first_for_every_layout(tmp_path, shape, expected):
     x = random_bytes(*shape)
     np.savez(tmp_path / "my.npz", x=x, y=Y)
     data = load_data(str(tmp_path / "my.npz"))
@@ -33,16 +33,16 @@ def test_channels_come_first_whatever_the_layout(tmp_path, shape, expected):
 
 
 @pytest.mark.parametrize("shape", [(4, 3, 8, 3), (4, 1, 1, 3), (4, 5, 8, 8)])
-def test_an_ambiguous_layout_is_refused_until_it_is_said(tmp_path, shape):
+def test_an_ambiguous_layout_is_rejected_unless_the_file_specifies_it(tmp_path, shape):
     np.savez(tmp_path / "my.npz", x=random_bytes(*shape), y=Y)
-    with pytest.raises(DataError, match=r"cannot tell whether .* NCHW or NHWC.*layout='NCHW'"):
+    with pytest.raises(DataError, match=r"ambiguous whether .* NCHW or NHWC.*layout='NCHW'"):
         load_data(str(tmp_path / "my.npz"))
     np.savez(tmp_path / "my.npz", x=random_bytes(*shape), y=Y, layout="NHWC")
     n, h, w, c = shape
     assert load_data(str(tmp_path / "my.npz")).x.shape == (n, c, h, w)
 
 
-def test_floats_are_kept_and_classes_are_named(tmp_path):
+def test_floats_and_class_names_are_kept(tmp_path):
     np.savez(
         tmp_path / "my.npz",
         x=np.full((4, 1, 2, 2), 0.25),
@@ -54,14 +54,14 @@ def test_floats_are_kept_and_classes_are_named(tmp_path):
     assert data.classes[3] == "fox"
 
 
-def test_one_file_may_hold_both_splits(tmp_path):
+def test_one_file_may_contain_both_splits(tmp_path):
     x = random_bytes(4, 8, 8)
     np.savez(tmp_path / "my.npz", x_train=x, y_train=Y, x_test=x[:2], y_test=Y[:2])
     assert len(load_data(str(tmp_path / "my.npz"), split="train")) == 4
     assert len(load_data(str(tmp_path / "my.npz"))) == 2
 
 
-def test_a_folder_holds_a_file_per_split(tmp_path):
+def test_a_folder_contains_one_file_per_split(tmp_path):
     np.savez(tmp_path / "train.npz", x=random_bytes(4, 8, 8), y=Y)
     np.savez(tmp_path / "test.npz", x=random_bytes(2, 8, 8), y=Y[:2])
     assert len(load_data(str(tmp_path), split="train")) == 4
@@ -89,14 +89,14 @@ def test_a_file_is_also_found_below_the_root(tmp_path):
         ({"x": random_bytes(4, 8, 8), "y": np.array([{}] * 4)}, "plain arrays"),
     ],
 )
-def test_arrays_that_do_not_fit_are_refused(tmp_path, arrays, message):
+def test_invalid_arrays_are_rejected(tmp_path, arrays, message):
     np.savez(tmp_path / "my.npz", **arrays)
     with pytest.raises(DataError, match=message):
         load_data(str(tmp_path / "my.npz"))
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "page", "empty", "single array"])
-def test_a_damaged_file_is_refused(tmp_path, damage):
+def test_a_damaged_file_is_rejected(tmp_path, damage):
     path = tmp_path / "my.npz"
     np.savez(path, x=random_bytes(4, 8, 8), y=Y)
     whole = path.read_bytes()
@@ -115,6 +115,6 @@ def test_a_damaged_file_is_refused(tmp_path, damage):
         load_data(str(path))
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_the_error_names_a_missing_file(tmp_path):
     with pytest.raises(DataError, match=r"no file .*absent\.npz"):
         load_data(str(tmp_path / "absent.npz"))

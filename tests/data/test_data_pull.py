@@ -1,4 +1,4 @@
-"""Downloads from a server on this machine: what arrives is whole and known, or nothing is kept."""
+"""Downloads from a local server: the result is complete and verified, or nothing is kept."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ LABELS = "t10k-labels-idx1-ubyte"
 
 
 class Server(ThreadingHTTPServer):
-    """Serves `files`, cut after `cut` bytes if it is given, and counts what it was asked for."""
+    """Serves `files`, truncated after `cut` bytes if set, and records the requested names."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.files: dict[str, bytes] = {}
         self.cut: int | None = None
-        self.asked: list[str] = []
+        self.requested: list[str] = []
 
     @property
     def url(self) -> str:
@@ -42,7 +42,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         name = self.path.lstrip("/")
-        self.server.asked.append(name)
+        self.server.requested.append(name)
         if name not in self.server.files:
             self.send_error(404)
             return
@@ -68,7 +68,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def offer(server, monkeypatch):
-    """Serve these files, and let `name` be made of them."""
+    """A function that serves files and registers them as the files of a dataset."""
 
     def offer(name: str, **files: bytes) -> None:
         server.files = dict(files)
@@ -114,7 +114,7 @@ def files_below(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("progress", [True, False])
-def test_what_was_pulled_can_be_loaded(server, offer, tmp_path, progress):
+def test_pulled_data_can_be_loaded(server, offer, tmp_path, progress):
     offer("mnist", **mnist())
     assert (
         pull("mnist", root=tmp_path, base_url=server.url + "/", progress=progress)
@@ -124,33 +124,33 @@ def test_what_was_pulled_can_be_loaded(server, offer, tmp_path, progress):
     assert files_below(tmp_path) == [f"mnist/{IMAGES}", f"mnist/{LABELS}"]
 
 
-def test_it_shows_the_name_and_size_of_each_file(server, offer, tmp_path, capsys):
+def test_the_progress_display_shows_the_name_of_each_file(server, offer, tmp_path, capsys):
     offer("mnist", **mnist())
     pull("mnist", root=tmp_path, base_url=server.url)
     assert IMAGES in capsys.readouterr().out
 
 
-def test_without_progress_it_is_silent(server, offer, tmp_path, capfd):
+def test_without_progress_nothing_is_printed(server, offer, tmp_path, capfd):
     offer("mnist", **mnist())
     pull("mnist", root=tmp_path, base_url=server.url, progress=False)
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_root_is_found_as_for_loading(server, offer, tmp_path, monkeypatch):
+def test_the_root_is_resolved_as_in_load_data(server, offer, tmp_path, monkeypatch):
     monkeypatch.setenv("SADDLEPOINT_DATA", str(tmp_path / "env"))
     offer("mnist", **mnist())
     pull("mnist", base_url=server.url, progress=False)
     assert len(load_data("mnist")) == 2
 
 
-def test_a_whole_file_is_not_asked_for_again(server, offer, tmp_path):
+def test_a_verified_file_is_not_requested_again(server, offer, tmp_path):
     offer("mnist", **mnist())
     for _ in range(2):
         pull("mnist", root=tmp_path, base_url=server.url, progress=False)
-    assert server.asked == [IMAGES, LABELS]
+    assert server.requested == [IMAGES, LABELS]
 
 
-def test_half_a_file_left_from_before_is_replaced(server, offer, tmp_path):
+def test_a_partial_file_of_an_earlier_download_is_replaced(server, offer, tmp_path):
     files = mnist()
     offer("mnist", **files)
     (tmp_path / "mnist").mkdir()
@@ -159,21 +159,21 @@ def test_half_a_file_left_from_before_is_replaced(server, offer, tmp_path):
     assert (tmp_path / "mnist" / IMAGES).read_bytes() == files[IMAGES]
 
 
-@pytest.mark.parametrize("wrong", ["other content", "cut short", "page", "not found"])
-def test_what_is_not_the_file_is_refused_and_not_kept(server, offer, tmp_path, wrong):
+@pytest.mark.parametrize("wrong", ["other content", "truncated", "page", "not found"])
+def test_a_download_that_is_not_the_file_is_rejected_and_not_kept(server, offer, tmp_path, wrong):
     offer("mnist", **mnist())
     match wrong:
         case "other content":
             server.files[IMAGES] = idx_bytes(random_bytes(3, 28, 28))
-        case "cut short":
+        case "truncated":
             server.cut = 100
         case "page":
             server.files[IMAGES] = b"<!DOCTYPE html><title>Please log in</title>"
         case "not found":
             del server.files[IMAGES]
     messages = {
-        "other content": "is not the file we know: its checksum should be sha256:",
-        "cut short": f"Could not download {server.url}/{IMAGES}",
+        "other content": "is not the expected file: its checksum should be sha256:",
+        "truncated": f"Could not download {server.url}/{IMAGES}",
         "page": f"{server.url}/{IMAGES}: expected {IMAGES}, found a web page",
         "not found": "404",
     }
@@ -182,7 +182,7 @@ def test_what_is_not_the_file_is_refused_and_not_kept(server, offer, tmp_path, w
     assert files_below(tmp_path) == []
 
 
-def test_a_failed_replacement_leaves_what_was_there(server, offer, tmp_path):
+def test_a_failed_replacement_keeps_the_existing_file(server, offer, tmp_path):
     offer("mnist", **mnist())
     (tmp_path / "mnist").mkdir()
     (tmp_path / "mnist" / IMAGES).write_bytes(b"the user's own")
@@ -192,7 +192,7 @@ def test_a_failed_replacement_leaves_what_was_there(server, offer, tmp_path):
     assert (tmp_path / "mnist" / IMAGES).read_bytes() == b"the user's own"
 
 
-def test_no_network_says_so(offer, tmp_path):
+def test_a_network_error_is_reported(offer, tmp_path):
     offer("mnist", **mnist())
     with Server() as closed:
         url = closed.url
@@ -208,14 +208,14 @@ def test_an_archive_is_unpacked_once_and_deleted(server, offer, tmp_path, monkey
     for _ in range(2):
         pull("cifar10", root=tmp_path, base_url=server.url, progress=False)
     assert load_data("cifar10", root=tmp_path).y.tolist() == [3]
-    assert server.asked == ["cifar-10-binary.tar.gz"]
+    assert server.requested == ["cifar-10-binary.tar.gz"]
     assert files_below(tmp_path) == [
         "cifar10/.cifar-10-binary.tar.gz.files",
         "cifar10/cifar-10-batches-bin/test_batch.bin",
     ]
 
 
-def test_a_half_unpacked_folder_is_not_trusted(server, offer, tmp_path):
+def test_a_partially_unpacked_folder_is_unpacked_again(server, offer, tmp_path):
     offer(
         "cifar10",
         **{"cifar-10-binary.tar.gz": tar(**{"cifar-10-batches-bin/test_batch.bin": b"whole"})},
@@ -227,8 +227,8 @@ def test_a_half_unpacked_folder_is_not_trusted(server, offer, tmp_path):
     assert half.read_bytes() == b"whole"
 
 
-@pytest.mark.parametrize("damage", ["deleted", "cut short"])
-def test_an_unpacked_file_that_was_lost_is_pulled_again(server, offer, tmp_path, damage):
+@pytest.mark.parametrize("damage", ["deleted", "truncated"])
+def test_a_lost_or_damaged_unpacked_file_is_pulled_again(server, offer, tmp_path, damage):
     offer(
         "cifar10",
         **{"cifar-10-binary.tar.gz": tar(**{"cifar-10-batches-bin/test_batch.bin": b"whole"})},
@@ -255,14 +255,14 @@ def test_archives_that_share_a_folder_are_merged(server, offer, tmp_path):
     assert files_below(tmp_path / "gtsrb" / "GTSRB") == ["Final_Test/b", "Training/a"]
 
 
-def test_a_tar_that_reaches_outside_is_refused(server, offer, tmp_path):
+def test_a_tar_with_a_path_outside_is_rejected(server, offer, tmp_path):
     offer("cifar10", **{"cifar-10-binary.tar.gz": tar(**{"../../outside": b"x"})})
     with pytest.raises(DataError, match="Could not unpack"):
         pull("cifar10", root=tmp_path / "root", base_url=server.url, progress=False)
     assert files_below(tmp_path) == ["root/cifar10/cifar-10-binary.tar.gz"]
 
 
-def test_a_tar_with_a_link_to_outside_is_refused(server, offer, tmp_path):
+def test_a_tar_with_a_link_to_outside_is_rejected(server, offer, tmp_path):
     link = tarfile.TarInfo("link")
     link.type = tarfile.SYMTYPE
     link.linkname = "/etc"
@@ -273,7 +273,7 @@ def test_a_tar_with_a_link_to_outside_is_refused(server, offer, tmp_path):
     assert not (tmp_path / "cifar10" / "link").is_symlink()
 
 
-def test_a_zip_that_reaches_outside_stays_inside(server, offer, tmp_path):
+def test_a_zip_with_a_path_outside_is_unpacked_inside(server, offer, tmp_path):
     offer("gtsrb", **{"a.zip": zipped(**{"../../outside": b"x"})})
     pull("gtsrb", root=tmp_path / "root", base_url=server.url, progress=False)
     assert not (tmp_path / "outside").exists()
@@ -281,7 +281,7 @@ def test_a_zip_that_reaches_outside_stays_inside(server, offer, tmp_path):
 
 
 @pytest.mark.parametrize(("file", "name"), [("a.zip", "gtsrb"), ("a.tar.gz", "cifar10")])
-def test_an_archive_that_cannot_be_unpacked_is_kept_and_not_trusted(
+def test_an_archive_that_cannot_be_unpacked_is_kept_and_not_downloaded_again(
     server, offer, tmp_path, file, name
 ):
     offer(name, **{file: b"not an archive"})
@@ -290,27 +290,27 @@ def test_an_archive_that_cannot_be_unpacked_is_kept_and_not_trusted(
     assert files_below(tmp_path) == [f"{name}/{file}"]
     with pytest.raises(DataError, match="Could not unpack"):
         pull(name, root=tmp_path, base_url=server.url, progress=False)
-    assert server.asked == [file]
+    assert server.requested == [file]
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+def test_the_error_names_a_folder_that_cannot_be_created(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="Cannot write to"):
         pull("mnist", root=tmp_path / "file", progress=False)
 
 
-def test_a_name_that_is_unknown_suggests_the_nearest(tmp_path):
+def test_an_unknown_name_suggests_the_nearest(tmp_path):
     with pytest.raises(DataError, match="Did you mean 'mnist'"):
         pull("mnits", root=tmp_path)
 
 
 @pytest.mark.parametrize("name", sorted(set(SOURCES) - set(PULLABLE)))
-def test_what_has_no_server_says_so(tmp_path, name):
+def test_pulling_data_without_a_server_is_an_error(tmp_path, name):
     with pytest.raises(DataError, match="nothing to pull"):
         pull(name, root=tmp_path)
 
 
-def test_the_logger_of_the_downloader_is_left_as_it_was(server, offer, tmp_path):
+def test_the_log_level_of_pooch_is_restored(server, offer, tmp_path):
     import pooch
 
     before = pooch.get_logger().level

@@ -1,4 +1,4 @@
-"""A `Data` that exists is valid: one label per image, pixels in [0, 1], labels that name a class."""
+"""Every `Data` is valid: one label per image, pixels in [0, 1], labels within the classes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def example(**changes: object) -> Data:
     return Data(**(fields | changes))
 
 
-def test_it_unpacks_into_images_and_labels():
+def test_data_unpacks_into_images_and_labels():
     data = example()
     x, y = data
     assert x is data.x
@@ -32,37 +32,37 @@ def test_it_unpacks_into_images_and_labels():
     assert len(data) == 3
 
 
-def test_it_cannot_be_changed():
+def test_data_is_immutable():
     with pytest.raises(FrozenInstanceError):
         example().name = "other"
 
 
-def test_it_prints_sizes_not_pixels():
+def test_repr_shows_sizes_not_pixels():
     assert repr(example()) == "Data('toy', x=[3, 1, 2, 2], 2 classes)"
 
 
-def test_take_keeps_the_first():
+def test_take_returns_the_first_examples():
     assert example().take(2).y.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("n", [0, -1, 4])
-def test_taking_more_than_there_is_or_nothing_is_an_error(n):
+def test_taking_too_many_or_no_examples_is_an_error(n):
     with pytest.raises(DataError, match="between 1 and 3"):
         example().take(n)
 
 
-def test_batches_are_all_rows_in_order():
+def test_batches_contain_all_rows_in_order():
     batches = list(example().batches(2))
     assert [len(y) for _, y in batches] == [2, 1]
     assert torch.cat([y for _, y in batches]).tolist() == [0, 1, 1]
 
 
-def test_a_batch_of_nothing_is_an_error():
+def test_a_batch_size_of_zero_is_an_error():
     with pytest.raises(DataError, match="at least one example"):
         example().batches(0)
 
 
-def test_digest_depends_on_pixels_labels_and_shape_and_on_nothing_else():
+def test_digest_depends_only_on_pixels_labels_and_shape():
     same = example(name="other", classes=("a", "b"))
     strided = example(x=torch.full((3, 1, 2, 4), 0.5)[..., ::2])
     assert example().digest() == same.digest() == strided.digest()
@@ -96,16 +96,16 @@ def test_digest_depends_on_pixels_labels_and_shape_and_on_nothing_else():
         ({"y": torch.tensor([0, 1, -1])}, "found -1..1"),
     ],
 )
-def test_what_is_wrong_is_named(changes, message):
+def test_the_error_describes_the_invalid_field(changes, message):
     with pytest.raises(DataError, match=message):
         example(**changes)
 
 
-def test_bytes_become_unit_floats():
+def test_bytes_are_divided_by_255():
     data = from_arrays(
         "toy", np.array([0, 51, 255, 0], np.uint8).reshape(1, 1, 2, 2), np.array([0]), ["a"]
     )
-    # 51 / 255 = 1/5 is the float32 nearest to it: one correctly rounded division.
+    # 51 / 255 = 1/5: one correctly rounded division gives the float32 nearest to it.
     assert data.x.flatten().tolist() == pytest.approx([0, 0.2, 1, 0], rel=2**-24)
 
 
@@ -127,7 +127,7 @@ def test_a_column_of_labels_is_accepted():
         (np.zeros((1, 1, 1, 1)), np.array(["cat"]), "labels must be integers"),
     ],
 )
-def test_arrays_of_the_wrong_kind_are_refused(x, y, message):
+def test_arrays_of_the_wrong_dtype_are_rejected(x, y, message):
     with pytest.raises(DataError, match=message):
         from_arrays("toy", x, y, ["a"])
 

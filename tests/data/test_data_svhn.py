@@ -1,4 +1,4 @@
-"""SVHN: MATLAB files whose label 10 is the digit 0."""
+"""SVHN: MATLAB files in which label 10 is the digit 0."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def write(root, **arrays):
     return root / "svhn" / "test_32x32.mat"
 
 
-def test_images_are_turned_and_ten_is_zero(tmp_path):
+def test_images_are_transposed_and_label_10_becomes_0(tmp_path):
     write(tmp_path, X=X, y=Y)
     data = load_data("svhn", root=tmp_path)
     assert data.y.tolist() == [0, 1, 9, 0]
@@ -36,21 +36,21 @@ def test_images_are_turned_and_ten_is_zero(tmp_path):
         ({"X": X, "y": Y - 1}, r"expected labels 1\.\.10"),
     ],
 )
-def test_a_file_of_something_else_is_refused(tmp_path, arrays, message):
+def test_a_file_with_other_content_is_rejected(tmp_path, arrays, message):
     write(tmp_path, **arrays)
     with pytest.raises(DataError, match=message):
         load_data("svhn", root=tmp_path)
 
 
 @pytest.mark.parametrize("kept", [0, 100, 200, 5000])
-def test_a_file_cut_short_is_refused(tmp_path, kept):
+def test_a_truncated_file_is_rejected(tmp_path, kept):
     path = write(tmp_path, X=X, y=Y)
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(DataError, match=r"not a whole \.mat file"):
         load_data("svhn", root=tmp_path)
 
 
-def test_a_web_page_is_named(tmp_path):
+def test_the_error_identifies_a_web_page(tmp_path):
     write(tmp_path, X=X, y=Y).write_text("<html>")
     with pytest.raises(DataError, match="web page"):
         load_data("svhn", root=tmp_path)

@@ -1,4 +1,4 @@
-"""Tiny ImageNet: folders of JPEG images; decoding is Pillow's, or stands in for it where Pillow is not installed."""
+"""Tiny ImageNet: folders of JPEG images, decoded by Pillow or by a fake decoder without Pillow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from saddlepoint.data import DataError, load_data
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two classes, three training and one validation image each; an image file holds its gray level as text."""
+    """Two classes with three training images and one validation image each.
+
+    An image file contains its gray level as text.
+    """
     folder = tmp_path / "tiny-imagenet-200"
     (folder / "val" / "images").mkdir(parents=True)
     (folder / "wnids.txt").write_text("n02\nn01\n")
@@ -31,30 +34,30 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def stand_in(monkeypatch):
+def fake_decoder(monkeypatch):
     def decode(path: Path) -> np.ndarray:
         return np.full((64, 64, 3), int(path.read_text()), np.uint8)
 
     monkeypatch.setattr("saddlepoint.data.tiny_imagenet._decode", decode)
 
 
-@pytest.mark.usefixtures("stand_in")
-def test_labels_number_the_sorted_ids(folder):
+@pytest.mark.usefixtures("fake_decoder")
+def test_labels_are_the_positions_of_the_sorted_ids(folder):
     data = load_data("tiny-imagenet", root=folder.parent)
     assert data.y.tolist() == [1, 0]
     assert (data.x[:, 0, 0, 0] * 255).round().tolist() == [20, 10]
     assert data.classes == ("goldfish", "n02")
 
 
-@pytest.mark.usefixtures("stand_in")
-def test_training_images_come_with_the_label_of_their_folder(folder):
+@pytest.mark.usefixtures("fake_decoder")
+def test_training_images_have_the_label_of_their_folder(folder):
     data = load_data("tiny-imagenet", root=folder, split="train")
     assert data.x.shape == (6, 3, 64, 64)
     assert (data.x[:, 0, 0, 0] * 255 / 10).round().tolist() == (data.y + 1).tolist()
     assert data.y.tolist() not in ([0, 0, 0, 1, 1, 1], [1, 1, 1, 0, 0, 0])
 
 
-@pytest.mark.usefixtures("stand_in")
+@pytest.mark.usefixtures("fake_decoder")
 @pytest.mark.parametrize(
     ("table", "message"),
     [
@@ -63,13 +66,13 @@ def test_training_images_come_with_the_label_of_their_folder(folder):
         ("", "no images"),
     ],
 )
-def test_annotations_that_do_not_fit_are_refused(folder, table, message):
+def test_invalid_annotations_are_rejected(folder, table, message):
     (folder / "val" / "val_annotations.txt").write_text(table)
     with pytest.raises(DataError, match=message):
         load_data("tiny-imagenet", root=folder)
 
 
-def test_without_pillow_the_error_says_how_to_get_it(folder, monkeypatch):
+def test_without_pillow_the_error_explains_how_to_install_it(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.raises(DataError, match="pip install pillow"):
@@ -78,17 +81,18 @@ def test_without_pillow_the_error_says_how_to_get_it(folder, monkeypatch):
 
 def test_jpeg_files_are_decoded(folder):
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
-    for level in (10, 20):  # one is stored in gray, as some of the published files are
+    for level in (10, 20):  # one is stored in gray, like some of the published files
         picture = image.fromarray(np.full((64, 64), level, np.uint8))
         (picture if level == 10 else picture.convert("RGB")).save(
             folder / "val" / "images" / f"val_{level}.JPEG", "JPEG"
         )
     data = load_data("tiny-imagenet", root=folder)
-    # A flat picture has no detail to lose: JPEG rounds its level by at most the quantization of the mean.
+    # A constant image has no detail, so JPEG changes its level by at most the quantization of the
+    # mean.
     assert (data.x * 255).mean((1, 2, 3)).tolist() == pytest.approx([20, 10], abs=2)
 
 
-def test_a_damaged_jpeg_is_refused(folder):
+def test_a_damaged_jpeg_is_rejected(folder):
     pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     with pytest.raises(DataError, match="not a whole JPEG image"):
         load_data("tiny-imagenet", root=folder)

@@ -1,4 +1,4 @@
-"""The attacks of adv-lib."""
+"""Adapters for the attacks of adv-lib."""
 
 from __future__ import annotations
 
@@ -6,29 +6,32 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from .hosting import ORDER, Adapter, Norm, anchored, peer, points
+from .hosting import ORDER, Adapter, Norm, imported_peer, to_points, with_parameter
 
 
 def pgd_linf(
     net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, step: float
 ) -> Tensor:
-    """PGD on cross-entropy from a uniform start. Returns the last adversarial iterate, else the clean image."""
-    with peer("adv-lib", seed) as al:
-        return points(
-            al.pgd_linf(anchored(net), x, y, radius, steps=steps, relative_step_size=step)
+    """PGD on cross-entropy from a uniform start.
+
+    Returns the last adversarial iterate, otherwise the clean image.
+    """
+    with imported_peer("adv-lib", seed) as al:
+        return to_points(
+            al.pgd_linf(with_parameter(net), x, y, radius, steps=steps, relative_step_size=step)
         )
 
 
 def apgd(norm: Norm, loss: Literal["ce", "dlr"]) -> Adapter:
-    """APGD. Returns the last adversarial iterate, else the clean image."""
+    """APGD. Returns the last adversarial iterate, otherwise the clean image."""
 
     def run(
         net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, restarts: int
     ) -> Tensor:
-        with peer("adv-lib", seed) as al:
-            return points(
+        with imported_peer("adv-lib", seed) as al:
+            return to_points(
                 al.apgd(
-                    anchored(net),
+                    with_parameter(net),
                     x,
                     y,
                     radius,
@@ -43,15 +46,24 @@ def apgd(norm: Norm, loss: Literal["ce", "dlr"]) -> Adapter:
 
 
 def apgd_t(norm: Norm) -> Adapter:
-    """APGD on the targeted DLR loss. It ignores the labels: targets are the runners-up of the clean prediction."""
+    """APGD on the targeted DLR loss.
+
+    It ignores the labels: the targets are the classes that follow the clean prediction.
+    """
 
     def run(
         net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, targets: int
     ) -> Tensor:
-        with peer("adv-lib", seed) as al:
-            return points(
+        with imported_peer("adv-lib", seed) as al:
+            return to_points(
                 al.apgd_targeted(
-                    anchored(net), x, y, radius, ORDER[norm], n_iter=steps, num_targets=targets
+                    with_parameter(net),
+                    x,
+                    y,
+                    radius,
+                    ORDER[norm],
+                    n_iter=steps,
+                    num_targets=targets,
                 )
             )
 
@@ -59,29 +71,37 @@ def apgd_t(norm: Norm) -> Adapter:
 
 
 def fab(norm: Norm) -> Adapter:
-    """FAB over all classes at once; the radius only sets the random restarts."""
+    """FAB over all classes at once; the radius is only used for random restarts."""
 
     def run(
         net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, restarts: int
     ) -> Tensor:
-        with peer("adv-lib", seed) as al:
-            return points(
-                al.fab(anchored(net), x, y, ORDER[norm], n_iter=steps, ε=radius, restarts=restarts)
+        with imported_peer("adv-lib", seed) as al:
+            return to_points(
+                al.fab(
+                    with_parameter(net),
+                    x,
+                    y,
+                    ORDER[norm],
+                    n_iter=steps,
+                    ε=radius,
+                    restarts=restarts,
+                )
             )
 
     return run
 
 
 def fab_t(norm: Norm) -> Adapter:
-    """FAB towards one target at a time; the radius only sets the random restarts."""
+    """FAB towards one target at a time; the radius is only used for random restarts."""
 
     def run(
         net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, targets: int
     ) -> Tensor:
-        with peer("adv-lib", seed) as al:
-            return points(
+        with imported_peer("adv-lib", seed) as al:
+            return to_points(
                 al.fab(
-                    anchored(net),
+                    with_parameter(net),
                     x,
                     y,
                     ORDER[norm],
@@ -106,11 +126,11 @@ def cw_l2(
     steps: int,
     rate: float,
 ) -> Tensor:
-    """CW in L2; the radius is not used, it minimizes the norm."""
-    with peer("adv-lib", seed) as al:
-        return points(
+    """CW in L2; it minimizes the norm, so the radius is not used."""
+    with imported_peer("adv-lib", seed) as al:
+        return to_points(
             al.carlini_wagner_l2(
-                anchored(net),
+                with_parameter(net),
                 x,
                 y,
                 binary_search_steps=searches,
@@ -121,12 +141,12 @@ def cw_l2(
 
 
 def fmn(norm: Norm) -> Adapter:
-    """Fast minimum norm; the radius is not used."""
+    """Fast minimum norm (FMN); the radius is not used."""
 
     def run(
         net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int
     ) -> Tensor:
-        with peer("adv-lib", seed) as al:
-            return points(al.fmn(anchored(net), x, y, norm=ORDER[norm], steps=steps))
+        with imported_peer("adv-lib", seed) as al:
+            return to_points(al.fmn(with_parameter(net), x, y, norm=ORDER[norm], steps=steps))
 
     return run

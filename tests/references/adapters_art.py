@@ -1,4 +1,4 @@
-"""The attacks of the adversarial robustness toolbox."""
+"""Adapters for the attacks of the Adversarial Robustness Toolbox (ART)."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from .hosting import ORDER, Adapter, Norm, anchored, peer, points
+from .hosting import ORDER, Adapter, Norm, imported_peer, to_points, with_parameter
 
 
 def pgd(norm: Norm) -> Adapter:
-    """PGD on cross-entropy from a random start; `step` is a fraction of the radius. Returns the last iterate."""
+    """PGD on cross-entropy from a random start; `step` is a fraction of the radius.
+
+    Returns the last iterate.
+    """
 
     def run(
         net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, step: float
     ) -> Tensor:
-        with peer("adversarial-robustness-toolbox", seed):
+        with imported_peer("adversarial-robustness-toolbox", seed):
             attack = evasion().ProjectedGradientDescent(
                 classifier(net, x),
                 norm=ORDER[norm],
@@ -28,18 +31,18 @@ def pgd(norm: Norm) -> Adapter:
                 batch_size=len(x),
                 verbose=False,
             )
-            return points(attack.generate(x.numpy().copy(), y.numpy()))
+            return to_points(attack.generate(x.numpy().copy(), y.numpy()))
 
     return run
 
 
 def apgd(norm: Norm, loss: Literal["cross_entropy", "difference_logits_ratio"]) -> Adapter:
-    """APGD with the first step of the paper, twice the radius."""
+    """APGD with the initial step size of the paper, twice the radius."""
 
     def run(
         net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, restarts: int
     ) -> Tensor:
-        with peer("adversarial-robustness-toolbox", seed):
+        with imported_peer("adversarial-robustness-toolbox", seed):
             attack = evasion().AutoProjectedGradientDescent(
                 classifier(net, x),
                 norm=ORDER[norm],
@@ -51,7 +54,7 @@ def apgd(norm: Norm, loss: Literal["cross_entropy", "difference_logits_ratio"]) 
                 loss_type=loss,
                 verbose=False,
             )
-            return points(attack.generate(x.numpy().copy(), y.numpy()))
+            return to_points(attack.generate(x.numpy().copy(), y.numpy()))
 
     return run
 
@@ -59,8 +62,11 @@ def apgd(norm: Norm, loss: Literal["cross_entropy", "difference_logits_ratio"]) 
 def square_linf(
     net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, queries: int, rescaled: bool
 ) -> Tensor:
-    """Square; this peer always fits the schedule of square sizes to the number of queries, whatever `rescaled` says."""
-    with peer("adversarial-robustness-toolbox", seed):
+    """Square attack.
+
+    ART always fits the schedule of square sizes to the number of queries; `rescaled` is ignored.
+    """
+    with imported_peer("adversarial-robustness-toolbox", seed):
         attack = evasion().SquareAttack(
             classifier(net, x),
             norm=math.inf,
@@ -69,7 +75,7 @@ def square_linf(
             batch_size=len(x),
             verbose=False,
         )
-        return points(attack.generate(x.numpy().copy(), y.numpy()))
+        return to_points(attack.generate(x.numpy().copy(), y.numpy()))
 
 
 def cw_l2(
@@ -83,8 +89,11 @@ def cw_l2(
     steps: int,
     rate: float,
 ) -> Tensor:
-    """CW in L2 with this peer's own line search in every step; the radius is not used, it minimizes the norm."""
-    with peer("adversarial-robustness-toolbox", seed):
+    """CW in L2 with ART's line search in every step.
+
+    It minimizes the norm, so the radius is not used.
+    """
+    with imported_peer("adversarial-robustness-toolbox", seed):
         attack = evasion().CarliniL2Method(
             classifier(net, x),
             learning_rate=rate,
@@ -93,16 +102,18 @@ def cw_l2(
             batch_size=len(x),
             verbose=False,
         )
-        return points(attack.generate(x.numpy().copy(), y.numpy()))
+        return to_points(attack.generate(x.numpy().copy(), y.numpy()))
 
 
 def evasion() -> Any:
+    """The module of ART's evasion attacks."""
     return importlib.import_module("art.attacks.evasion")
 
 
 def classifier(net: nn.Module, x: Tensor) -> Any:
+    """The net as an ART classifier."""
     return importlib.import_module("art.estimators.classification").PyTorchClassifier(
-        anchored(net),
+        with_parameter(net),
         loss=nn.CrossEntropyLoss(),
         input_shape=tuple(x.shape[1:]),
         nb_classes=net(x[:1]).shape[1],

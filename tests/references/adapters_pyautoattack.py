@@ -1,4 +1,4 @@
-"""The attacks of AutoAttack, from the package pyautoattack."""
+"""Adapters for the attacks of AutoAttack, from the package pyautoattack."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from .hosting import Adapter, Norm, anchored, peer, points
+from .hosting import Adapter, Norm, imported_peer, to_points, with_parameter
 
 
 def apgd(norm: Norm, loss: Literal["ce", "dlr"]) -> Adapter:
-    """APGD as AutoAttack ships it. Returns the last adversarial iterate, else the clean image."""
+    """APGD of AutoAttack. Returns the last adversarial iterate, otherwise the clean image."""
 
     def run(
         net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, restarts: int
     ) -> Tensor:
-        with peer("pyautoattack", seed) as aa:
+        with imported_peer("pyautoattack", seed) as aa:
             attack = aa.autopgd_base.APGDAttack(
-                anchored(net),
+                with_parameter(net),
                 n_iter=steps,
                 n_restarts=restarts,
                 norm=norm,
@@ -25,55 +25,63 @@ def apgd(norm: Norm, loss: Literal["ce", "dlr"]) -> Adapter:
                 loss=loss,
                 seed=seed,
             )
-            return points(attack.perturb(x, y))
+            return to_points(attack.perturb(x, y))
 
     return run
 
 
 def apgd_t(norm: Norm) -> Adapter:
-    """APGD on the targeted DLR loss, over the runners-up of the clean logits."""
+    """APGD on the targeted DLR loss; the targets are the next classes of the clean logits."""
 
     def run(
         net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, targets: int
     ) -> Tensor:
-        with peer("pyautoattack", seed) as aa:
+        with imported_peer("pyautoattack", seed) as aa:
             attack = aa.autopgd_base.APGDAttack_targeted(
-                anchored(net),
+                with_parameter(net),
                 n_iter=steps,
                 norm=norm,
                 eps=radius,
                 n_target_classes=targets,
                 seed=seed,
             )
-            return points(attack.perturb(x, y))
+            return to_points(attack.perturb(x, y))
 
     return run
 
 
 def fab(norm: Norm) -> Adapter:
-    """FAB over all classes at once. Returns points inside the radius, else the clean image."""
+    """FAB over all classes at once. Returns points inside the radius, otherwise the clean image."""
 
     def run(
         net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, restarts: int
     ) -> Tensor:
-        with peer("pyautoattack", seed) as aa:
+        with imported_peer("pyautoattack", seed) as aa:
             attack = aa.fab_pt.FABAttack_PT(
-                anchored(net), norm=norm, n_restarts=restarts, n_iter=steps, eps=radius, seed=seed
+                with_parameter(net),
+                norm=norm,
+                n_restarts=restarts,
+                n_iter=steps,
+                eps=radius,
+                seed=seed,
             )
-            return points(attack.perturb(x, y))
+            return to_points(attack.perturb(x, y))
 
     return run
 
 
 def fab_t(norm: Norm) -> Adapter:
-    """FAB towards one target at a time. Returns points inside the radius, else the clean image."""
+    """FAB towards one target at a time.
+
+    Returns points inside the radius, otherwise the clean image.
+    """
 
     def run(
         net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, targets: int
     ) -> Tensor:
-        with peer("pyautoattack", seed) as aa:
+        with imported_peer("pyautoattack", seed) as aa:
             attack = aa.fab_pt.FABAttack_PT(
-                anchored(net),
+                with_parameter(net),
                 norm=norm,
                 n_iter=steps,
                 eps=radius,
@@ -81,13 +89,16 @@ def fab_t(norm: Norm) -> Adapter:
                 targeted=True,
                 n_target_classes=targets,
             )
-            return points(attack.perturb(x, y))
+            return to_points(attack.perturb(x, y))
 
     return run
 
 
 def square(norm: Norm) -> Adapter:
-    """Square on the margin loss; `rescaled` fits the schedule of square sizes to the number of queries."""
+    """Square attack on the margin loss.
+
+    `rescaled` fits the schedule of square sizes to the number of queries.
+    """
 
     def run(
         net: nn.Module,
@@ -99,16 +110,16 @@ def square(norm: Norm) -> Adapter:
         queries: int,
         rescaled: bool,
     ) -> Tensor:
-        with peer("pyautoattack", seed) as aa:
+        with imported_peer("pyautoattack", seed) as aa:
             attack = aa.square.SquareAttack(
-                anchored(net),
+                with_parameter(net),
                 norm=norm,
                 n_queries=queries,
                 eps=radius,
                 seed=seed,
                 resc_schedule=rescaled,
             )
-            return points(attack.perturb(x, y))
+            return to_points(attack.perturb(x, y))
 
     return run
 
@@ -117,10 +128,10 @@ def standard(norm: Norm) -> Adapter:
     """AutoAttack, version standard: APGD-CE, APGD-T, FAB-T, Square."""
 
     def run(net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int) -> Tensor:
-        with peer("pyautoattack", seed) as aa:
+        with imported_peer("pyautoattack", seed) as aa:
             suite = aa.AutoAttack(
-                anchored(net), norm=norm, eps=radius, seed=seed, version="standard"
+                with_parameter(net), norm=norm, eps=radius, seed=seed, version="standard"
             )
-            return points(suite.run_standard_evaluation(x, y, batch_size=len(x))[0])
+            return to_points(suite.run_standard_evaluation(x, y, batch_size=len(x))[0])
 
     return run

@@ -1,4 +1,4 @@
-"""The attacks of torchattacks."""
+"""Adapters for the attacks of torchattacks."""
 
 from __future__ import annotations
 
@@ -6,31 +6,36 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from .hosting import Adapter, Norm, anchored, peer, points
+from .hosting import Adapter, Norm, imported_peer, to_points, with_parameter
 
 
 def pgd(norm: Norm) -> Adapter:
-    """PGD on cross-entropy from a random start; `step` is a fraction of the radius. Returns the last iterate."""
+    """PGD on cross-entropy from a random start; `step` is a fraction of the radius.
+
+    Returns the last iterate.
+    """
 
     def run(
         net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, step: float
     ) -> Tensor:
-        with peer("torchattacks", seed) as ta:
+        with imported_peer("torchattacks", seed) as ta:
             attack = {"Linf": ta.PGD, "L2": ta.PGDL2}[norm]
-            return points(attack(anchored(net), eps=radius, alpha=step * radius, steps=steps)(x, y))
+            return to_points(
+                attack(with_parameter(net), eps=radius, alpha=step * radius, steps=steps)(x, y)
+            )
 
     return run
 
 
 def apgd(norm: Norm, loss: Literal["ce", "dlr"]) -> Adapter:
-    """APGD. Returns the last adversarial iterate, else the clean image."""
+    """APGD. Returns the last adversarial iterate, otherwise the clean image."""
 
     def run(
         net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, restarts: int
     ) -> Tensor:
-        with peer("torchattacks", seed) as ta:
+        with imported_peer("torchattacks", seed) as ta:
             attack = ta.APGD(
-                anchored(net),
+                with_parameter(net),
                 norm=norm,
                 eps=radius,
                 steps=steps,
@@ -38,7 +43,7 @@ def apgd(norm: Norm, loss: Literal["ce", "dlr"]) -> Adapter:
                 seed=seed,
                 loss=loss,
             )
-            return points(attack(x, y))
+            return to_points(attack(x, y))
 
     return run
 
@@ -49,39 +54,52 @@ def apgd_t(norm: Norm) -> Adapter:
     def run(
         net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, targets: int
     ) -> Tensor:
-        with peer("torchattacks", seed) as ta:
+        with imported_peer("torchattacks", seed) as ta:
             attack = ta.APGDT(
-                anchored(net), norm=norm, eps=radius, steps=steps, seed=seed, n_classes=targets + 1
+                with_parameter(net),
+                norm=norm,
+                eps=radius,
+                steps=steps,
+                seed=seed,
+                n_classes=targets + 1,
             )
-            return points(attack(x, y))
+            return to_points(attack(x, y))
 
     return run
 
 
 def fab(norm: Norm) -> Adapter:
-    """FAB over all classes at once. Returns points inside the radius, else the clean image."""
+    """FAB over all classes at once. Returns points inside the radius, otherwise the clean image."""
 
     def run(
         net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, restarts: int
     ) -> Tensor:
-        with peer("torchattacks", seed) as ta:
+        with imported_peer("torchattacks", seed) as ta:
             attack = ta.FAB(
-                anchored(net), norm=norm, eps=radius, steps=steps, n_restarts=restarts, seed=seed
+                with_parameter(net),
+                norm=norm,
+                eps=radius,
+                steps=steps,
+                n_restarts=restarts,
+                seed=seed,
             )
-            return points(attack(x, y))
+            return to_points(attack(x, y))
 
     return run
 
 
 def fab_t(norm: Norm) -> Adapter:
-    """FAB towards one target at a time. Returns points inside the radius, else the clean image."""
+    """FAB towards one target at a time.
+
+    Returns points inside the radius, otherwise the clean image.
+    """
 
     def run(
         net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, targets: int
     ) -> Tensor:
-        with peer("torchattacks", seed) as ta:
+        with imported_peer("torchattacks", seed) as ta:
             attack = ta.FAB(
-                anchored(net),
+                with_parameter(net),
                 norm=norm,
                 eps=radius,
                 steps=steps,
@@ -89,13 +107,13 @@ def fab_t(norm: Norm) -> Adapter:
                 multi_targeted=True,
                 n_classes=targets + 1,
             )
-            return points(attack(x, y))
+            return to_points(attack(x, y))
 
     return run
 
 
 def square(norm: Norm) -> Adapter:
-    """Square on the margin loss."""
+    """Square attack on the margin loss."""
 
     def run(
         net: nn.Module,
@@ -107,26 +125,31 @@ def square(norm: Norm) -> Adapter:
         queries: int,
         rescaled: bool,
     ) -> Tensor:
-        with peer("torchattacks", seed) as ta:
+        with imported_peer("torchattacks", seed) as ta:
             attack = ta.Square(
-                anchored(net),
+                with_parameter(net),
                 norm=norm,
                 eps=radius,
                 n_queries=queries,
                 seed=seed,
                 resc_schedule=rescaled,
             )
-            return points(attack(x, y))
+            return to_points(attack(x, y))
 
     return run
 
 
 def standard(norm: Norm) -> Adapter:
-    """AutoAttack, version standard, with the steps this peer gives its parts (10 for APGD, APGD-T and FAB-T)."""
+    """AutoAttack, version standard.
+
+    torchattacks uses 10 steps for APGD, APGD-T and FAB-T.
+    """
 
     def run(net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int) -> Tensor:
-        with peer("torchattacks", seed) as ta:
-            return points(ta.AutoAttack(anchored(net), norm=norm, eps=radius, seed=seed)(x, y))
+        with imported_peer("torchattacks", seed) as ta:
+            return to_points(
+                ta.AutoAttack(with_parameter(net), norm=norm, eps=radius, seed=seed)(x, y)
+            )
 
     return run
 
@@ -142,6 +165,9 @@ def cw_l2(
     steps: int,
     rate: float,
 ) -> Tensor:
-    """CW in L2 with the constant fixed at 1: no search in this peer, so it gets `searches * steps` steps in one run."""
-    with peer("torchattacks", seed) as ta:
-        return points(ta.CW(anchored(net), c=1, steps=searches * steps, lr=rate)(x, y))
+    """CW in L2 with the constant fixed at 1.
+
+    torchattacks does not search for the constant, so it gets `searches * steps` steps in one run.
+    """
+    with imported_peer("torchattacks", seed) as ta:
+        return to_points(ta.CW(with_parameter(net), c=1, steps=searches * steps, lr=rate)(x, y))

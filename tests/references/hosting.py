@@ -1,4 +1,4 @@
-"""What every peer needs around it: a name, a seed, a net it accepts, and points as one type."""
+"""Shared code of the adapters: import with a fixed seed, a net that peers accept, and results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MODULES = {
 
 
 def why_missing(peer: str) -> str | None:
-    """The reason to skip a peer, or None when it can be used."""
+    """The reason why a peer cannot be used, or None if it is installed."""
     if importlib.util.find_spec(MODULES[peer]) is None:
         return (
             f"{peer} is not installed; pip install --no-deps -r tests/references/requirements.txt"
@@ -42,18 +42,24 @@ def why_missing(peer: str) -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """The installed version of every peer that is there."""
+    """The version of every installed peer."""
     return {peer: importlib.metadata.version(peer) for peer in MODULES if why_missing(peer) is None}
 
 
 @contextlib.contextmanager
-def peer(name: str, seed: int) -> Iterator[Any]:
-    """The peer's module, with its warnings silenced and the global generators it draws from seeded, then put back."""
+def imported_peer(name: str, seed: int) -> Iterator[Any]:
+    """Import a peer, with warnings ignored and the global generators seeded.
+
+    The states of the generators are restored afterwards.
+
+    Raises:
+        ModuleNotFoundError: The peer is not installed.
+    """
     reason = why_missing(name)
     if reason is not None:
         raise ModuleNotFoundError(reason)
-    python = random.getstate()
-    numpy = np.random.get_state()  # noqa: NPY002
+    python_state = random.getstate()
+    numpy_state = np.random.get_state()  # noqa: NPY002
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
         random.seed(seed)
@@ -62,34 +68,38 @@ def peer(name: str, seed: int) -> Iterator[Any]:
         try:
             yield import_adv_lib() if name == "adv-lib" else importlib.import_module(MODULES[name])
         finally:
-            random.setstate(python)
-            np.random.set_state(numpy)  # noqa: NPY002
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)  # noqa: NPY002
 
 
 def import_adv_lib() -> types.ModuleType:
-    """`adv_lib.attacks`, which imports torchvision (for LPIPS) and visdom (for plots); no attack here uses them.
+    """Import `adv_lib.attacks` without its dependencies torchvision and visdom.
 
-    Where they are not installed, empty modules stand in for them while adv-lib is imported, and are taken away again.
+    adv-lib imports torchvision (for LPIPS) and visdom (for plots); no attack used here needs them.
+    If they are not installed, empty modules replace them during the import.
     """
-    stand_ins = {
-        name: types.ModuleType(name) for name in ("torchvision", "visdom") if _absent(name)
+    placeholders = {
+        name: types.ModuleType(name) for name in ("torchvision", "visdom") if _is_absent(name)
     }
-    if "torchvision" in stand_ins:
-        stand_ins["torchvision"].models = types.ModuleType("torchvision.models")  # type: ignore[attr-defined]
-    sys.modules.update(stand_ins)
+    if "torchvision" in placeholders:
+        models = types.ModuleType("torchvision.models")
+        placeholders["torchvision"].models = models  # type: ignore[attr-defined]
+    sys.modules.update(placeholders)
     try:
         return importlib.import_module("adv_lib.attacks")
     finally:
-        for name in stand_ins:
+        for name in placeholders:
             del sys.modules[name]
 
 
-def anchored(net: nn.Module) -> nn.Module:
-    """The net with one unused parameter: torchattacks and ART ask the first parameter for the device."""
-    return Anchored(net).eval()
+def with_parameter(net: nn.Module) -> nn.Module:
+    """The net with an unused parameter: torchattacks and ART read the device from the first one."""
+    return WithParameter(net).eval()
 
 
-class Anchored(nn.Module):
+class WithParameter(nn.Module):
+    """A net with one unused parameter."""
+
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.net = net
@@ -100,9 +110,10 @@ class Anchored(nn.Module):
         return logits
 
 
-def points(found: Any) -> Tensor:
-    return torch.as_tensor(found).detach().float().clone()
+def to_points(result: Any) -> Tensor:
+    """The result of an attack, a tensor or an array, as a new float32 tensor."""
+    return torch.as_tensor(result).detach().float().clone()
 
 
-def _absent(module: str) -> bool:
+def _is_absent(module: str) -> bool:
     return module not in sys.modules and importlib.util.find_spec(module) is None

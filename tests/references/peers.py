@@ -1,14 +1,14 @@
-"""The same attacks as other libraries implement them, behind one signature.
+"""Attacks of other libraries ("peers") with a common signature.
 
     ATTACKS[kind][peer](net, x, y, radius, seed=0, **budget) -> Tensor
 
-takes a net with inputs in [0, 1], images, labels and a radius, and returns one point per image. The words of the budget
-depend on the kind and are the same for every peer. Points are returned as the peer made them: nothing is projected,
-clipped or replaced by the clean image, so a point may be outside the ball (minimum-norm attacks) or not adversarial.
-Whoever scores them decides.
+takes a net with inputs in [0, 1], images, labels and a radius, and returns one point per image. The
+keywords of the budget depend on the kind of attack and are the same for every peer. Points are
+returned unchanged: they are not projected, clipped or replaced by the clean image. A point may
+therefore be outside the ball (minimum-norm attacks) or not adversarial; the caller has to check.
 
-Install the peers with `pip install --no-deps -r tests/references/requirements.txt`; where one is missing,
-`why_missing(peer)` is the reason to skip.
+Install the peers with `pip install --no-deps -r tests/references/requirements.txt`. If a peer is
+missing, `why_missing(peer)` returns the reason.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["ATTACKS", "MODULES", "versions", "why_missing"]
 
 
 def attacks(norm: Norm) -> dict[str, dict[str, Adapter]]:
-    """Every attack that exists in both norms, by kind and peer."""
+    """All attacks that exist in both norms, by kind and peer."""
     return {
         "pgd": {
             "torchattacks": torchattacks.pgd(norm),

@@ -1,4 +1,4 @@
-"""The adapters, on a linear net where the worst case is known in closed form."""
+"""The adapters on a linear net, with a worst case known in closed form."""
 
 from __future__ import annotations
 
@@ -25,19 +25,21 @@ RADIUS = {"linf": 0.008, "l2": 0.04}
 CELLS = [
     (kind, peer)
     for kind, by_peer in peers.ATTACKS.items()
-    if not kind.startswith("autoattack")  # its parts are here
+    if not kind.startswith("autoattack")  # its parts are tested separately
     for peer in by_peer
 ]
 
 
-class Problem(NamedTuple):
+class LinearProblem(NamedTuple):
+    """A linear net with images and labels."""
+
     net: nn.Module
     x: Tensor
     y: Tensor
 
 
 @pytest.mark.parametrize(("kind", "peer"), CELLS)
-def test_no_peer_breaks_what_a_linear_net_certifies(kind: str, peer: str) -> None:
+def test_no_peer_breaks_an_image_that_is_certified(kind: str, peer: str) -> None:
     problem = linear()
     certified = slack(problem, kind) > 1
     assert certified.sum() >= 5
@@ -47,16 +49,19 @@ def test_no_peer_breaks_what_a_linear_net_certifies(kind: str, peer: str) -> Non
 @pytest.mark.parametrize(
     ("kind", "peer"), [cell for cell in CELLS if cell[0].startswith(("apgd", "fab", "pgd"))]
 )
-def test_every_gradient_peer_breaks_what_a_linear_net_leaves_open(kind: str, peer: str) -> None:
-    # Half the radius would be enough for these images; the rest is room for a short run and for losses that climb
-    # towards no class in particular. FMN is not here: its first step has length 1, far more than these images need.
+def test_every_gradient_attack_breaks_an_image_that_needs_half_the_radius(
+    kind: str, peer: str
+) -> None:
+    # Half the radius is enough for these images. The other half is a margin for short runs and for
+    # untargeted losses. FMN is not tested: its first step has length 1, far more than these images
+    # need.
     problem = linear()
-    open_ = slack(problem, kind) < 0.5
-    assert open_.sum() >= 5
-    assert broken(problem, kind, peer)[open_].all()
+    vulnerable = slack(problem, kind) < 0.5
+    assert vulnerable.sum() >= 5
+    assert broken(problem, kind, peer)[vulnerable].all()
 
 
-def test_an_adapter_leaves_the_global_generators_alone() -> None:
+def test_an_adapter_restores_the_global_generator() -> None:
     skip_missing("torchattacks")
     problem = linear()
     before = torch.get_rng_state()
@@ -64,8 +69,11 @@ def test_an_adapter_leaves_the_global_generators_alone() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-def linear() -> Problem:
-    """Ten classes on 8x8 images near gray, so that the unit box never binds; labels are the net's own."""
+def linear() -> LinearProblem:
+    """Ten classes on 8x8 images near gray, so that the unit box is never active.
+
+    The labels are the predictions of the net.
+    """
     generator = torch.Generator().manual_seed(0)
     layer = nn.Linear(64, 10)
     with torch.no_grad():
@@ -73,36 +81,39 @@ def linear() -> Problem:
         layer.bias.copy_(-0.5 * layer.weight.sum(dim=1))
     net = nn.Sequential(nn.Flatten(), layer)
     x = 0.5 + 0.08 * torch.randn(40, 1, 8, 8, generator=generator)
-    return Problem(net, x, net(x).argmax(dim=1).detach())
+    return LinearProblem(net, x, net(x).argmax(dim=1).detach())
 
 
 @torch.no_grad()
-def slack(problem: Problem, kind: str) -> Tensor:
-    """min over classes j of (z_y - z_j) / (radius * dual norm of w_y - w_j): below 1 an adversarial point exists."""
+def slack(problem: LinearProblem, kind: str) -> Tensor:
+    """min over classes j of (z_y - z_j) / (radius * dual norm of w_y - w_j).
+
+    Below 1 an adversarial point exists.
+    """
     weight = problem.net[1].weight  # type: ignore[index]
     logits = problem.net(problem.x)
     dual = 1 if kind.endswith("linf") else 2
     gap = logits.gather(1, problem.y[:, None]) - logits  # [N, C]
-    steepest = torch.linalg.vector_norm(
-        weight[problem.y][:, None] - weight[None], ord=dual, dim=2
-    )  # [N, C]
+    difference = weight[problem.y][:, None] - weight[None]  # [N, C, d]
+    steepest = torch.linalg.vector_norm(difference, ord=dual, dim=2)  # [N, C]
     ratio = gap / (RADIUS[kind.rsplit("-", 1)[1]] * steepest)
     return ratio.scatter(1, problem.y[:, None], math.inf).amin(dim=1)
 
 
-def broken(problem: Problem, kind: str, peer: str) -> Tensor:
+def broken(problem: LinearProblem, kind: str, peer: str) -> Tensor:
+    """Whether the peer finds a misclassified point inside the ball, [N]."""
     skip_missing(peer)
     attack, norm = kind.rsplit("-", 1)
-    found = peers.ATTACKS[kind][peer](
+    points = peers.ATTACKS[kind][peer](
         problem.net, problem.x.clone(), problem.y.clone(), RADIUS[norm], seed=0, **BUDGETS[attack]
     )
-    length = torch.linalg.vector_norm(
-        (found - problem.x).flatten(1), ord=math.inf if norm == "linf" else 2, dim=1
-    )
-    return (problem.net(found).argmax(dim=1) != problem.y) & (length <= RADIUS[norm] * (1 + 1e-4))
+    order = math.inf if norm == "linf" else 2
+    length = torch.linalg.vector_norm((points - problem.x).flatten(1), ord=order, dim=1)
+    return (problem.net(points).argmax(dim=1) != problem.y) & (length <= RADIUS[norm] * (1 + 1e-4))
 
 
 def skip_missing(peer: str) -> None:
+    """Skip the test if the peer is not installed."""
     reason = peers.why_missing(peer)
     if reason is not None:
         pytest.skip(reason)

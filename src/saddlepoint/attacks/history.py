@@ -12,7 +12,7 @@ from torch import Tensor
 
 from saddlepoint.attacks.oracle import Oracle, OracleWrapper
 from saddlepoint.attacks.spaces import Ball
-from saddlepoint.describe import Plain
+from saddlepoint.describe import PlainValue
 from saddlepoint.gradients import Evaluation, ValueAndGradient
 
 POINTS = 64  # at most, however long the attack
@@ -43,10 +43,10 @@ class History:
         self._best: Tensor | None = (
             None  # [2, N, POINTS] value and success, -inf where nothing was read
         )
-        self._objective: Plain = None
+        self._objective: PlainValue = None
 
     def note(
-        self, objective: Plain, rows: Tensor, spent: Tensor, value: Tensor, success: Tensor
+        self, objective: PlainValue, rows: Tensor, spent: Tensor, value: Tensor, success: Tensor
     ) -> None:
         """Readings [N] of these rows, with what each has spent; a value of -inf is none, a success lies in [0, 1]."""
         self._objective = self._objective or objective
@@ -116,7 +116,7 @@ class RecordingOracle(OracleWrapper):
 
     inner: Oracle
     history: History
-    objective: Plain  # what tells it from others
+    objective: PlainValue  # what tells it from others
     center: Tensor  # [N, ...]
     space: Ball
 

@@ -1,4 +1,4 @@
-"""Labeled images: what is in the package, what was downloaded, and what the user brings.
+"""Labeled images: bundled with the package, downloaded, or supplied by the user.
 
 >>> from saddlepoint.data import load_data
 >>> load_data("digits")

@@ -1,4 +1,7 @@
-"""CIFAR-10, in its binary layout (`cifar-10-batches-bin`) or its Python layout (`cifar-10-batches-py`)."""
+"""CIFAR-10 in its binary layout or its Python layout.
+
+The binary layout is the folder `cifar-10-batches-bin`, the Python layout `cifar-10-batches-py`.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,21 @@ _CLASSES = (
 )
 _FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py")
 _PIXELS = 3 * 32 * 32
-ROWS_PER_FILE = 10_000  # the layouts declare no size of their own, so a file cut at a row's end is known by this
+# The files do not store their number of rows. This constant detects a file truncated after a row.
+ROWS_PER_FILE = 10_000
 
 
 def load_cifar10(roots: Sequence[Path], split: Split, n: int | None) -> Data:
-    """50000 train and 10000 test images [3, 32, 32], in the order of the files."""
+    """Load CIFAR-10: 50000 train and 10000 test images [3, 32, 32], in file order.
+
+    Args:
+        roots: Folders to search.
+        split: "train" or "test".
+        n: Number of examples from the start; None loads all. Only the files needed are read.
+
+    Raises:
+        DataError: A file is missing or damaged.
+    """
     stems = [f"data_batch_{i}" for i in range(1, 6)] if split == "train" else ["test_batch"]
     places = [*_FOLDERS, *(f"cifar10/{folder}" for folder in _FOLDERS)]
     folder = find_folder("cifar10", roots, places, (f"{stems[0]}.bin", stems[0]))
@@ -37,33 +50,38 @@ def load_cifar10(roots: Sequence[Path], split: Split, n: int | None) -> Data:
     read: Callable[[Path], tuple[Array, Array]] = _read_binary if binary else _read_pickle
     files = [folder / (f"{stem}.bin" if binary else stem) for stem in stems]
     needed = files if n is None else files[: -(-n // ROWS_PER_FILE)]
-    parts = [read(_present(path)) for path in needed]
+    parts = [read(_require_file(path)) for path in needed]
     x, y = (np.concatenate(column)[:n] for column in zip(*parts, strict=True))
     return from_arrays("cifar10", x.reshape(-1, 3, 32, 32), y, _CLASSES)
 
 
 def _read_binary(path: Path) -> tuple[Array, Array]:
-    """Rows of one label byte and 3072 pixel bytes: red, green, blue planes, each row by row."""
+    """Read rows of one label byte and 3072 pixel bytes.
+
+    The pixels are the red, green and blue planes, each in row-major order.
+    """
     content = read_bytes(path)
     expected = ROWS_PER_FILE * (1 + _PIXELS)
     if len(content) != expected:
         raise DataError(
-            f"{path} should be {expected} bytes ({ROWS_PER_FILE} rows of {1 + _PIXELS}), found {len(content)}. It is "
-            "damaged or cut short: delete it and pull cifar10 again."
+            f"{path} should be {expected} bytes ({ROWS_PER_FILE} rows of {1 + _PIXELS}), "
+            f"found {len(content)}. The file is damaged or truncated: delete it and pull cifar10 "
+            "again."
         )
     rows = np.frombuffer(content, np.uint8).reshape(ROWS_PER_FILE, 1 + _PIXELS)
     return rows[:, 1:], rows[:, 0]
 
 
 def _read_pickle(path: Path) -> tuple[Array, Array]:
-    """A dictionary with `data` [rows, 3072] of bytes and a list of `labels`."""
+    """Read a pickled dictionary with `data` (uint8 [rows, 3072]) and a list of `labels`."""
     batch = unpickle_arrays(read_bytes(path), str(path))
     x = batch.get("data")
     y = batch.get("labels")
     if not isinstance(x, np.ndarray) or x.dtype != np.uint8 or x.shape != (ROWS_PER_FILE, _PIXELS):
         found = f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else f"keys {sorted(batch)}"
         raise DataError(
-            f"{path}: expected `data` of uint8 ({ROWS_PER_FILE}, {_PIXELS}), found {found}. Get the file again."
+            f"{path}: expected `data` of uint8 ({ROWS_PER_FILE}, {_PIXELS}), found {found}. "
+            "Download the file again."
         )
     if (
         not isinstance(y, list)
@@ -71,14 +89,16 @@ def _read_pickle(path: Path) -> tuple[Array, Array]:
         or not all(type(label) is int for label in y)
     ):
         raise DataError(
-            f"{path}: expected `labels`, a list of {ROWS_PER_FILE} whole numbers. Get the file again."
+            f"{path}: expected `labels`, a list of {ROWS_PER_FILE} integers. "
+            "Download the file again."
         )
     return x, np.array(y, dtype=np.int64)
 
 
-def _present(path: Path) -> Path:
+def _require_file(path: Path) -> Path:
     if not path.exists():
         raise DataError(
-            f"cifar10: {path} is missing beside the other files. Run `saddlepoint data pull cifar10`."
+            f"cifar10: {path} is missing, although other files of the dataset are present. "
+            "Run `saddlepoint data pull cifar10`."
         )
     return path

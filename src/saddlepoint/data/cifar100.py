@@ -1,4 +1,7 @@
-"""CIFAR-100, in its binary layout (`cifar-100-binary`) or its Python layout (`cifar-100-python`)."""
+"""CIFAR-100 in its binary layout or its Python layout.
+
+The binary layout is the folder `cifar-100-binary`, the Python layout `cifar-100-python`.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,11 @@ from saddlepoint.data.unpickle import unpickle_arrays
 
 _FOLDERS = ("cifar-100-binary", "cifar-100-python")
 _PIXELS = 3 * 32 * 32
-ROWS = {
-    "train": 50_000,
-    "test": 10_000,
-}  # the binary layout declares no size of its own: a file cut at a row's end is known by this
+# The binary layout does not store its number of rows. This table detects a file truncated after
+# a row.
+ROWS = {"train": 50_000, "test": 10_000}
 
-# Twenty coarse classes, each with its five fine ones; both are numbered by the alphabet.
+# The 20 coarse classes with their five fine classes each. Both are numbered alphabetically.
 _TREE = {
     "aquatic_mammals": "beaver dolphin otter seal whale",
     "fish": "aquarium_fish flatfish ray shark trout",
@@ -50,19 +52,28 @@ COARSE_OF = tuple(
 
 
 class _Rows(NamedTuple):
-    x: Array  # [rows, 3072] bytes
+    x: Array  # [rows, 3072] uint8
     coarse: Array  # [rows]
     fine: Array  # [rows]
 
 
 def load_cifar100(roots: Sequence[Path], split: Split, n: int | None) -> Data:
-    """50000 train and 10000 test images [3, 32, 32] of 100 classes, in the order of the file."""
+    """Load CIFAR-100: 50000 train and 10000 test images [3, 32, 32], 100 classes, in file order.
+
+    Args:
+        roots: Folders to search.
+        split: "train" or "test".
+        n: Number of examples from the start; None loads all.
+
+    Raises:
+        DataError: The file is missing or damaged.
+    """
     rows = _read(roots, split)
     return from_arrays("cifar100", rows.x[:n].reshape(-1, 3, 32, 32), rows.fine[:n], FINE)
 
 
 def load_cifar100_coarse(roots: Sequence[Path], split: Split, n: int | None) -> Data:
-    """The same images, of 20 classes."""
+    """Load CIFAR-100 with the 20 coarse labels; otherwise the same as `load_cifar100`."""
     rows = _read(roots, split)
     return from_arrays(
         "cifar100-coarse", rows.x[:n].reshape(-1, 3, 32, 32), rows.coarse[:n], COARSE
@@ -75,53 +86,60 @@ def _read(roots: Sequence[Path], split: Split) -> _Rows:
     binary = folder / f"{split}.bin"
     path = binary if binary.exists() else folder / split
     rows = _read_binary(path, ROWS[split]) if path == binary else _read_pickle(path, ROWS[split])
-    # Neither layout has a checksum inside; two labels that must agree are nearly one.
-    wrong = np.flatnonzero(
-        np.array([*COARSE_OF, -1])[np.minimum(rows.fine, len(FINE))] != rows.coarse
-    )
+    # Neither layout contains a checksum. The consistency of the two labels is a substitute.
+    expected = np.array([*COARSE_OF, -1])[np.minimum(rows.fine, len(FINE))]
+    wrong = np.flatnonzero(expected != rows.coarse)
     if wrong.size:
         row = int(wrong[0])
         raise DataError(
-            f"{path}: row {row} has fine label {rows.fine[row]} and coarse label {rows.coarse[row]}, which do not belong together. "
-            "It is damaged, or no CIFAR-100: delete it and pull cifar100 again."
+            f"{path}: row {row} has fine label {rows.fine[row]} and coarse label "
+            f"{rows.coarse[row]}, which do not match. The file is damaged or is not CIFAR-100: "
+            "delete it and pull cifar100 again."
         )
     return rows
 
 
 def _read_binary(path: Path, count: int) -> _Rows:
-    """Rows of a coarse label byte, a fine label byte and 3072 pixel bytes: red, green, blue planes, each row by row."""
+    """Read rows of a coarse label byte, a fine label byte and 3072 pixel bytes.
+
+    The pixels are the red, green and blue planes, each in row-major order.
+    """
     content = read_bytes(path)
     size = 2 + _PIXELS
     if len(content) != count * size:
         raise DataError(
-            f"{path} should be {count * size} bytes ({count} rows of {size}), found {len(content)}. It is damaged or cut "
-            "short: delete it and pull cifar100 again."
+            f"{path} should be {count * size} bytes ({count} rows of {size}), found "
+            f"{len(content)}. The file is damaged or truncated: delete it and pull cifar100 again."
         )
     rows = np.frombuffer(content, np.uint8).reshape(count, size)
     return _Rows(rows[:, 2:], rows[:, 0], rows[:, 1])
 
 
 def _read_pickle(path: Path, count: int) -> _Rows:
-    """A dictionary with `data` [rows, 3072] of bytes, and lists of `coarse_labels` and `fine_labels`."""
+    """Read a pickled dictionary with `data`, `coarse_labels` and `fine_labels`.
+
+    `data` is uint8 [rows, 3072]; the labels are lists of integers.
+    """
     batch = unpickle_arrays(read_bytes(path), str(path))
     x = batch.get("data")
     if not isinstance(x, np.ndarray) or x.dtype != np.uint8 or x.shape != (count, _PIXELS):
         found = f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else f"keys {sorted(batch)}"
         raise DataError(
-            f"{path}: expected `data` of uint8 ({count}, {_PIXELS}), found {found}. Get the file again."
+            f"{path}: expected `data` of uint8 ({count}, {_PIXELS}), found {found}. "
+            "Download the file again."
         )
-    return _Rows(
-        x, *(_labels(path, batch.get(key), key, count) for key in ("coarse_labels", "fine_labels"))
-    )
+    coarse = _checked_labels(path, batch.get("coarse_labels"), "coarse_labels", count)
+    fine = _checked_labels(path, batch.get("fine_labels"), "fine_labels", count)
+    return _Rows(x, coarse, fine)
 
 
-def _labels(path: Path, found: object, key: str, count: int) -> Array:
+def _checked_labels(path: Path, found: object, key: str, count: int) -> Array:
     if (
         not isinstance(found, list)
         or len(found) != count
         or not all(type(label) is int for label in found)
     ):
         raise DataError(
-            f"{path}: expected `{key}`, a list of {count} whole numbers. Get the file again."
+            f"{path}: expected `{key}`, a list of {count} integers. Download the file again."
         )
     return np.array(found, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The 8x8 handwritten digits that come with scikit-learn: 1797 images, no download."""
+"""The 8x8 handwritten digits bundled with scikit-learn: 1797 images, no download."""
 
 from __future__ import annotations
 
@@ -14,18 +14,25 @@ TEST_SIZE = 500
 
 
 def load_digits(roots: Sequence[Path], split: Split, n: int | None) -> Data:  # noqa: ARG001
-    """1297 train and 500 test images [1, 8, 8]; a pixel is one of 0/16 .. 16/16.
+    """Load 1297 train or 500 test images [1, 8, 8]; pixels are multiples of 1/16.
 
-    Nothing is read from `roots`. The split is ours, as scikit-learn has none: examples in a fixed order, grouped by
-    class, and 500 of them taken at even distances, so that every class has its share to within one example. Both parts
-    keep the fixed order.
+    scikit-learn defines no split, so this function defines one. It puts the examples into a fixed
+    order, groups them by class, and takes 500 at even distances for the test set. Each class is
+    therefore represented proportionally, to within one example. Both splits keep the fixed order.
+
+    Args:
+        roots: Not used; the images come from scikit-learn.
+        split: "train" or "test".
+        n: Number of examples from the start; None loads all.
     """
-    from sklearn.datasets import load_digits as bundled  # only here: importing scikit-learn is slow
+    # Imported here because importing scikit-learn is slow.
+    from sklearn.datasets import load_digits as bundled
 
     images, y = bundled(return_X_y=True)
     rows = np.array(fixed_order(len(y)))
     by_class = np.argsort(y[rows], kind="stable")  # positions in the fixed order
-    tested = np.isin(np.arange(len(rows)), by_class[np.arange(TEST_SIZE) * len(rows) // TEST_SIZE])
-    chosen = rows[tested if split == "test" else ~tested][:n]
+    test_positions = by_class[np.arange(TEST_SIZE) * len(rows) // TEST_SIZE]
+    in_test = np.isin(np.arange(len(rows)), test_positions)
+    chosen = rows[in_test if split == "test" else ~in_test][:n]
     x = images[chosen].reshape(-1, 1, 8, 8) / 16
     return from_arrays("digits", x, y[chosen], [str(digit) for digit in range(10)])

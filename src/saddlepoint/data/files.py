@@ -1,4 +1,4 @@
-"""Where data files are looked for, and how they are read: whole, or refused."""
+"""Finds data files and reads them; rejects damaged files and web pages saved in their place."""
 
 from __future__ import annotations
 
@@ -15,83 +15,111 @@ SYSTEM_FOLDER = Path("/usr/share/datasets")  # Debian's dataset-* packages
 
 
 def data_roots(root: str | Path | None) -> tuple[Path, ...]:
-    """The folders to search, in order; the first is the one that `pull` writes to.
+    """Folders to search for data, in order; `pull` writes to the first one.
 
-    `root` if it is given, and nothing else. Otherwise the folder named by the environment variable SADDLEPOINT_DATA, or
-    the user's cache folder, then the folder of Debian's dataset packages.
+    Args:
+        root: If given, the only folder. If None, the folder in the environment variable
+            SADDLEPOINT_DATA or else the user's cache folder, followed by the folder of Debian's
+            dataset packages.
     """
     if root is not None:
         return (Path(root).expanduser(),)
-    chosen = os.environ.get("SADDLEPOINT_DATA")
-    return (Path(chosen).expanduser() if chosen else _cache_folder(), SYSTEM_FOLDER)
+    variable = os.environ.get("SADDLEPOINT_DATA")
+    return (Path(variable).expanduser() if variable else _cache_folder(), SYSTEM_FOLDER)
 
 
 def find_folder(
     name: str, roots: Sequence[Path], folders: Sequence[str], any_of: Sequence[str]
 ) -> Path:
-    """The first folder that exists with one of the files `any_of` in it, or an error that lists where we looked.
+    """Find the first folder that contains one of several files.
 
-    A root may also be the folder itself, if its own name says so: the files of MNIST and Fashion-MNIST have the same
-    names, so an unnamed folder is not guessed to be either.
+    A root may itself be the dataset folder, but only if its name matches one of `folders`. The
+    files of MNIST and Fashion-MNIST have the same names, so the name of the folder must identify
+    the dataset.
+
+    Args:
+        name: Name of the dataset, for the error message.
+        roots: Folders to search, in order.
+        folders: Paths of the dataset folder relative to a root.
+        any_of: File names; one of them must exist in the folder.
+
+    Raises:
+        DataError: No folder contains any of the files; the message lists the folders searched.
     """
-    looked = [place for root in roots for place in _places(root, folders)]
-    for place in looked:
+    searched = [place for root in roots for place in _candidates(root, folders)]
+    for place in searched:
         if any((place / file).exists() for file in any_of):
             return place
-    raise missing(name, looked, any_of)
+    raise missing_files_error(name, searched, any_of)
 
 
-def missing(name: str, looked: Sequence[Path], any_of: Sequence[str]) -> DataError:
-    """The error for files that are in none of the places, with what to do."""
+def missing_files_error(name: str, searched: Sequence[Path], any_of: Sequence[str]) -> DataError:
+    """The error for files that are in none of the folders searched, with advice."""
     places = "".join(
-        f"\n  {place}{'' if place.is_dir() else ' (no such folder)'}" for place in looked
+        f"\n  {place}{'' if place.is_dir() else ' (no such folder)'}" for place in searched
     )
-    pull = f"Run `saddlepoint data pull {name}`, or say" if name in PULLABLE else "Say"
+    advice = f"Run `saddlepoint data pull {name}`, or specify" if name in PULLABLE else "Specify"
+    # `saddlepoint.runs.doctor` recognizes this error by the words "and found none".
     return DataError(
-        f"{name}: looked for {' or '.join(any_of)} in{places}\nand found none. {pull} where the files are with "
-        "`--root` (root= in Python) or the environment variable SADDLEPOINT_DATA."
+        f"{name}: looked for {' or '.join(any_of)} in{places}\nand found none. {advice} the folder "
+        "of the files with `--root` (root= in Python) or the environment variable SADDLEPOINT_DATA."
     )
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a file, decompressed if its name ends in .gz; refuses a web page and a damaged gzip."""
-    refuse_web_page(path)
+    """Read a file, decompressed if its name ends in .gz.
+
+    Raises:
+        DataError: The file is a web page or a damaged gzip file.
+    """
+    reject_web_page(path)
     if path.suffix != ".gz":
         return path.read_bytes()
     try:
         return gzip.decompress(path.read_bytes())
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(
-            f"{path} is not a whole gzip file ({error}). It is damaged or cut short: delete it and pull it again."
+            f"{path} is not a whole gzip file ({error}). The file is damaged or truncated: "
+            "delete it and pull it again."
         ) from error
 
 
-def refuse_web_page(path: Path) -> None:
-    """An error if the file is a page that a server sent in place of data, before it is misread as damaged data."""
+def reject_web_page(path: Path) -> None:
+    """Raise an error if the file is a web page that a server returned in place of data.
+
+    Without this check the page would be reported as damaged data.
+
+    Raises:
+        DataError: The file is a web page.
+    """
     if is_web_page(path):
         raise DataError(
-            f"{path}: expected data, found a web page. A server or proxy sent a page instead of the file: delete "
-            "it and get the file elsewhere."
+            f"{path}: expected data, found a web page. A server or proxy returned a page instead "
+            "of the file: delete it and download the file from another source."
         )
 
 
 def is_web_page(path: Path) -> bool:
-    """Does the file begin as HTML or XML does? Servers send such pages for what moved, is missing or needs a login."""
+    """Whether the file starts like HTML or XML.
+
+    Servers return such pages for files that moved, are missing, or require a login.
+    """
     with path.open("rb") as file:
         head = file.read(512).lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     return head.startswith((b"<!doctype", b"<html", b"<?xml"))
 
 
-def _places(root: Path, folders: Sequence[str]) -> list[Path]:
+def _candidates(root: Path, folders: Sequence[str]) -> list[Path]:
     below = [root / folder for folder in folders]
-    own = root.absolute().parts
-    itself = any(
-        own[-len(parts) :] == parts for parts in (Path(folder).parts for folder in folders)
+    root_parts = root.absolute().parts
+    named_like_dataset = any(
+        root_parts[-len(parts) :] == parts for parts in (Path(folder).parts for folder in folders)
     )
-    return [root, *below] if itself else below
+    return [root, *below] if named_like_dataset else below
 
 
 def _cache_folder() -> Path:
-    import pooch  # only here: importing it is slow, and a known root does without
+    # Imported here because importing pooch is slow and not needed when the root is known.
+    import pooch
 
     return Path(pooch.os_cache("saddlepoint"))

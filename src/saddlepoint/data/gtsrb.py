@@ -1,4 +1,7 @@
-"""German Traffic Sign Recognition Benchmark: the official folders of PPM images, or `train.npz` and `test.npz`."""
+"""German Traffic Sign Recognition Benchmark (GTSRB).
+
+Reads the official folders of PPM images, or the files `train.npz` and `test.npz`.
+"""
 
 from __future__ import annotations
 
@@ -63,15 +66,24 @@ _SIDE = 32
 
 
 def load_gtsrb(roots: Sequence[Path], split: Split, n: int | None) -> Data:
-    """All 43 signs, 39209 train and 12630 test images resized to [3, 32, 32].
+    """Load all 43 classes: 39209 train and 12630 test images, resized to [3, 32, 32].
 
-    Whole images (not cropped to the sign), bilinear with antialiasing. Training files are sorted by class on disk and
-    come in a fixed mixed order here; test images come in the order of `GT-final_test.csv`, which is already mixed.
+    The whole image is used, not the crop to the sign. Resizing is bilinear with antialiasing. The
+    training files are sorted by class on disk; they are returned in a fixed shuffled order. Test
+    images are returned in the order of `GT-final_test.csv`, which is already shuffled.
+
+    Args:
+        roots: Folders to search.
+        split: "train" or "test".
+        n: Number of examples from the start; None loads all.
+
+    Raises:
+        DataError: A file is missing or damaged.
     """
     npz = f"{split}.npz"
-    wanted = (*_TRAINING, npz) if split == "train" else (*_TEST_LABELS, npz)
-    folder = find_folder("gtsrb", roots, _FOLDERS, wanted)
-    if not any((folder / place).exists() for place in wanted[:-1]):
+    official = _TRAINING if split == "train" else _TEST_LABELS
+    folder = find_folder("gtsrb", roots, _FOLDERS, (*official, npz))
+    if not any((folder / place).exists() for place in official):
         return _from_npz("gtsrb", folder / npz, SIGNS, n)
     listed = _training_files(folder) if split == "train" else _test_files(folder)
     if not listed:
@@ -79,15 +91,17 @@ def load_gtsrb(roots: Sequence[Path], split: Split, n: int | None) -> Data:
             f"gtsrb: {folder} lists no {split} images. Run `saddlepoint data pull gtsrb`."
         )
     paths, y = zip(*listed[:n], strict=True)
-    return Data("gtsrb", torch.stack([_image(path) for path in paths]), torch.tensor(y), SIGNS)
+    return Data("gtsrb", torch.stack([_read_image(path) for path in paths]), torch.tensor(y), SIGNS)
 
 
 def load_gtsrb10(roots: Sequence[Path], split: Split, n: int | None) -> Data:
-    """Signs 0 to 9 only, from `train.npz` and `test.npz` in the folder `gtsrb10`, in the order of the file."""
+    """Load classes 0 to 9 from `train.npz` or `test.npz` in the folder `gtsrb10`, in file order.
+
+    The arguments and errors are those of `load_gtsrb`.
+    """
     file = f"{split}.npz"
-    return _from_npz(
-        "gtsrb10", find_folder("gtsrb10", roots, ("gtsrb10",), (file,)) / file, SIGNS[:10], n
-    )
+    folder = find_folder("gtsrb10", roots, ("gtsrb10",), (file,))
+    return _from_npz("gtsrb10", folder / file, SIGNS[:10], n)
 
 
 def _from_npz(name: str, path: Path, classes: Sequence[str], n: int | None) -> Data:
@@ -96,18 +110,20 @@ def _from_npz(name: str, path: Path, classes: Sequence[str], n: int | None) -> D
 
 
 def _training_files(folder: Path) -> list[tuple[Path, int]]:
+    """Image paths and labels of the training set, in the fixed shuffled order."""
     images = next(folder / place for place in _TRAINING if (folder / place).exists())
     tables = sorted(images.glob("[0-9]*/GT-*.csv"))
-    listed = [row for table in tables for row in _rows(table, table.parent)]
+    listed = [row for table in tables for row in _read_table(table, table.parent)]
     return [listed[index] for index in fixed_order(len(listed))]
 
 
 def _test_files(folder: Path) -> list[tuple[Path, int]]:
+    """Image paths and labels of the test set, in the order of the table."""
     table = next(folder / place for place in _TEST_LABELS if (folder / place).exists())
-    return list(_rows(table, folder / "Final_Test" / "Images"))
+    return list(_read_table(table, folder / "Final_Test" / "Images"))
 
 
-def _rows(table: Path, images: Path) -> Iterable[tuple[Path, int]]:
+def _read_table(table: Path, images: Path) -> Iterable[tuple[Path, int]]:
     with table.open(newline="") as file:
         for row in csv.DictReader(file, delimiter=";", skipinitialspace=True):
             name = row.get("Filename")
@@ -119,12 +135,13 @@ def _rows(table: Path, images: Path) -> Iterable[tuple[Path, int]]:
             yield images / name, int(label)
 
 
-def _image(path: Path) -> Tensor:
+def _read_image(path: Path) -> Tensor:
+    """One image resized to [3, 32, 32], float32 in [0, 1]."""
     if not path.exists():
         raise DataError(
-            f"gtsrb: {path} is listed but missing. The folder is not whole: run `saddlepoint data pull gtsrb`."
+            f"gtsrb: {path} is listed but missing. The dataset is incomplete: "
+            "run `saddlepoint data pull gtsrb`."
         )
-    pixels = (
-        torch.tensor(read_ppm(path), dtype=torch.float32).permute(2, 0, 1)[None] / 255
-    )  # [1, 3, H, W]
-    return interpolate(pixels, size=(_SIDE, _SIDE), mode="bilinear", antialias=True)[0].clamp(0, 1)
+    pixels = torch.tensor(read_ppm(path), dtype=torch.float32)  # [H, W, 3]
+    image = pixels.permute(2, 0, 1)[None] / 255  # [1, 3, H, W]
+    return interpolate(image, size=(_SIDE, _SIDE), mode="bilinear", antialias=True)[0].clamp(0, 1)

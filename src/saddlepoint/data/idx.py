@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST in the IDX format: a magic number, the sizes, then bytes."""
+"""MNIST and Fashion-MNIST in the IDX format: a magic number, the shape, then bytes."""
 
 from __future__ import annotations
 
@@ -28,39 +28,57 @@ _UNSIGNED_BYTE = 0x08
 
 
 def load_mnist(roots: Sequence[Path], split: Split, n: int | None) -> Data:
-    """60000 train and 10000 test digits [1, 28, 28]; the four files, plain or .gz, in `mnist/` or `MNIST/raw/`."""
+    """Load MNIST: 60000 train and 10000 test images [1, 28, 28], in file order.
+
+    The four files, plain or .gz, are in `mnist/` or `MNIST/raw/`.
+
+    Args:
+        roots: Folders to search.
+        split: "train" or "test".
+        n: Number of examples from the start; None loads all.
+
+    Raises:
+        DataError: A file is missing or damaged.
+    """
     return _load(
         "mnist", ("mnist", "MNIST/raw"), [str(digit) for digit in range(10)], roots, split, n
     )
 
 
 def load_fashion_mnist(roots: Sequence[Path], split: Split, n: int | None) -> Data:
-    """60000 train and 10000 test garments [1, 28, 28]; as MNIST, in `fashion-mnist/` or `FashionMNIST/raw/`."""
+    """Load Fashion-MNIST: 60000 train and 10000 test images [1, 28, 28], in file order.
+
+    The files are in `fashion-mnist/` or `FashionMNIST/raw/`. Otherwise the same as `load_mnist`.
+    """
     return _load("fashion-mnist", ("fashion-mnist", "FashionMNIST/raw"), _FASHION, roots, split, n)
 
 
 def read_idx(path: Path) -> Array:
-    """The array of unsigned bytes in an IDX file, plain or .gz.
+    """Read an IDX file of unsigned bytes, plain or .gz.
 
-    Two zero bytes, the type (8: unsigned byte), the number of dimensions, each size as a big-endian 32-bit number, the
-    values.
+    The format is: two zero bytes, the type (8: unsigned byte), the number of dimensions, each size
+    as a big-endian 32-bit integer, the values.
+
+    Raises:
+        DataError: The file is not in this format or is truncated.
     """
     content = read_bytes(path)
     if len(content) < 4 or content[:3] != bytes((0, 0, _UNSIGNED_BYTE)):
         raise DataError(
             f"{path} is not an IDX file of bytes: it should begin with 00 00 08, found "
-            f"{content[:4].hex(' ') or 'nothing'}. Get the file again."
+            f"{content[:4].hex(' ') or 'an empty file'}. Download the file again."
         )
     start = 4 + 4 * content[3]
     if len(content) < start:
         raise DataError(
-            f"{path} ends inside its header. It was cut short: delete it and pull it again."
+            f"{path} ends inside its header. The file is truncated: delete it and pull it again."
         )
     shape = struct.unpack(f">{content[3]}I", content[4:start])
     if len(content) - start != math.prod(shape):
         raise DataError(
-            f"{path} declares {list(shape)} = {math.prod(shape)} bytes and holds {len(content) - start}. It is "
-            "damaged or cut short: delete it and pull it again."
+            f"{path} declares {list(shape)} = {math.prod(shape)} bytes but contains "
+            f"{len(content) - start}. The file is damaged or truncated: delete it and pull it "
+            "again."
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
@@ -81,13 +99,16 @@ def _load(
     y = read_idx(_plain_or_gz(name, folder, labels))
     if x.ndim != 3 or y.ndim != 1:
         raise DataError(
-            f"{name}: expected images [N, H, W] and labels [N] in {folder}, found {x.shape} and {y.shape}."
+            f"{name}: expected images [N, H, W] and labels [N] in {folder}, found {x.shape} and "
+            f"{y.shape}."
         )
     if len(x) != len(y):
         raise DataError(
-            f"{name}: {folder} has {len(x)} images and {len(y)} labels; the files are not of one set."
+            f"{name}: {folder} has {len(x)} images and {len(y)} labels; the files do not belong "
+            "to the same dataset."
         )
-    return from_arrays(name, x[:n, None], y[:n], classes)  # cut while it is still bytes
+    # Select the first n while the pixels are still bytes, to save memory.
+    return from_arrays(name, x[:n, None], y[:n], classes)
 
 
 def _plain_or_gz(name: str, folder: Path, stem: str) -> Path:
@@ -95,5 +116,6 @@ def _plain_or_gz(name: str, folder: Path, stem: str) -> Path:
         if path.exists():
             return path
     raise DataError(
-        f"{name}: {folder} has no {stem} or {stem}.gz beside the other files. Run `saddlepoint data pull {name}`."
+        f"{name}: {folder} has no {stem} or {stem}.gz, although other files of the dataset are "
+        f"present. Run `saddlepoint data pull {name}`."
     )

@@ -1,4 +1,4 @@
-"""`load_data`: every source of labeled images under one name."""
+"""`load_data`: loads labeled images by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from saddlepoint.data.record import Data, DataError, Split
 from saddlepoint.data.svhn import load_svhn
 from saddlepoint.data.tiny_imagenet import load_tiny_imagenet
 
-# Called with the folders to search, the split and n; returns the first n examples, or all if there are fewer.
+# Each loader takes the folders to search, the split and n. It returns the first n examples, or all
+# examples if there are fewer.
 SOURCES: Mapping[str, Callable[[Sequence[Path], Split, int | None], Data]] = {
     "digits": load_digits,
     "mnist": load_mnist,
@@ -37,17 +38,25 @@ SOURCES: Mapping[str, Callable[[Sequence[Path], Split, int | None], Data]] = {
 def load_data(
     name: str, *, split: Split = "test", n: int | None = None, root: str | Path | None = None
 ) -> Data:
-    """Labeled images by name: `x, y = load_data("digits", n=100)`.
+    """Load labeled images by name: `x, y = load_data("digits", n=100)`.
 
-    `name` is one of `SOURCES`, a path ending in `.npz`, a folder with `train.npz` and `test.npz`, or a function:
-    `package.module:function`, `file.py:function`. Only `digits` comes with the package; `pull` downloads the others.
-    `n` takes the first n examples; the order is fixed, and mixes the classes for every named source. `root` is the
-    folder that holds the data; without it, the environment variable SADDLEPOINT_DATA or the user's cache folder.
+    Args:
+        name: One of `SOURCES`, a path ending in `.npz`, a folder with `train.npz` and `test.npz`,
+            or a function: `package.module:function` or `file.py:function`. Only `digits` is
+            bundled with the package; `pull` downloads the others.
+        split: "train" or "test" (default).
+        n: Number of examples from the start; None (default) loads all. The order is fixed, and for
+            every named source the classes are shuffled.
+        root: Folder of the data. Without it, the environment variable SADDLEPOINT_DATA or the
+            user's cache folder.
+
+    Raises:
+        DataError: The name is unknown, the data is missing or damaged, or `n` exceeds its size.
     """
     if split not in get_args(Split):
         raise DataError(f"split must be 'train' or 'test', got {split!r}.")
     if n is not None and n < 1:
-        raise DataError(f"n must be at least 1, got {n}. Leave it out to take all.")
+        raise DataError(f"n must be at least 1, got {n}. Omit it to load all examples.")
     data = _load(name, split, n, data_roots(root))
     return data if n is None else data.take(n)
 
@@ -56,24 +65,25 @@ def _load(name: str, split: Split, n: int | None, roots: Sequence[Path]) -> Data
     if name in SOURCES:
         return SOURCES[name](roots, split, n)
     if name.endswith(".npz"):
-        return load_npz(_here_or_below(Path(name).expanduser(), roots), split, n)
+        return load_npz(_resolve_file(Path(name).expanduser(), roots), split, n)
     if ":" in name:
         return load_factory(name, split, n)
     if Path(name).expanduser().is_dir():
         return load_npz(Path(name).expanduser(), split, n)
-    raise unknown(name, SOURCES)
+    raise unknown_name_error(name, SOURCES)
 
 
-def unknown(name: str, known: Mapping[str, object]) -> DataError:
-    """The error for a name that is no source, with the nearest one that is."""
+def unknown_name_error(name: str, known: Mapping[str, object]) -> DataError:
+    """The error for an unknown dataset name; suggests the most similar known name."""
     near = get_close_matches(name.lower().replace("_", "-"), known, n=1, cutoff=0.5)
     advice = f" Did you mean {near[0]!r}?" if near else ""
     return DataError(
-        f"No data is called {name!r}.{advice} Known: {', '.join(known)}; or a path ending in .npz, or 'file.py:function'."
+        f"There is no dataset named {name!r}.{advice} Known: {', '.join(known)}; or a path ending "
+        "in .npz, or 'file.py:function'."
     )
 
 
-def _here_or_below(path: Path, roots: Sequence[Path]) -> Path:
-    return next(
-        (place for place in (path, *(root / path for root in roots)) if place.is_file()), path
-    )
+def _resolve_file(path: Path, roots: Sequence[Path]) -> Path:
+    """The first existing file among `path` and `root / path`; `path` itself if there is none."""
+    candidates = (path, *(root / path for root in roots))
+    return next((place for place in candidates if place.is_file()), path)

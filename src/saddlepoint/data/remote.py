@@ -1,4 +1,4 @@
-"""The files that `pull` downloads, and their published checksums."""
+"""The files that `pull` downloads, with their published checksums."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Remote:
-    """A file on a server: where its folder is, its name, its checksum as `algorithm:hexadecimal`."""
+    """A file on a server."""
 
-    host: str
-    name: str
-    checksum: str
+    host: str  # URL of the folder
+    name: str  # file name
+    checksum: str  # `algorithm:hexadecimal`
 
     @property
     def archive(self) -> bool:
+        """Whether the file has to be unpacked."""
         return self.name.endswith((".tar.gz", ".zip"))
 
 

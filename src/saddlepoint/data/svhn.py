@@ -1,4 +1,4 @@
-"""Street View House Numbers, cropped digits: `train_32x32.mat` and `test_32x32.mat`."""
+"""Street View House Numbers (SVHN), cropped digits: `train_32x32.mat` and `test_32x32.mat`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,23 @@ from pathlib import Path
 
 import numpy as np
 
-from saddlepoint.data.files import find_folder, refuse_web_page
+from saddlepoint.data.files import find_folder, reject_web_page
 from saddlepoint.data.record import Array, Data, DataError, Split, from_arrays
 
 
 def load_svhn(roots: Sequence[Path], split: Split, n: int | None) -> Data:
-    """73257 train and 26032 test images [3, 32, 32]; the file's label 10 is the digit 0."""
+    """Load SVHN: 73257 train and 26032 test images [3, 32, 32], in file order.
+
+    The label 10 in the file is the digit 0.
+
+    Args:
+        roots: Folders to search.
+        split: "train" or "test".
+        n: Number of examples from the start; None loads all.
+
+    Raises:
+        DataError: The file is missing or damaged.
+    """
     file = f"{split}_32x32.mat"
     path = find_folder("svhn", roots, ("svhn", "SVHN"), (file,)) / file
     x, y = _read(path)
@@ -21,9 +32,9 @@ def load_svhn(roots: Sequence[Path], split: Split, n: int | None) -> Data:
 
 
 def _read(path: Path) -> tuple[Array, Array]:
-    from scipy.io import loadmat  # only here: importing SciPy is slow
+    from scipy.io import loadmat  # imported here because SciPy is slow to import
 
-    refuse_web_page(path)
+    reject_web_page(path)
     try:
         content = loadmat(path, variable_names=["X", "y"])
     except Exception as error:  # a damaged file can raise anything
@@ -32,13 +43,15 @@ def _read(path: Path) -> tuple[Array, Array]:
         ) from error
     if "X" not in content or "y" not in content:
         raise DataError(
-            f"{path}: expected the variables X and y, found {sorted(k for k in content if k[0] != '_')}."
+            f"{path}: expected the variables X and y, found "
+            f"{sorted(k for k in content if k[0] != '_')}."
         )
     x = content["X"]
     y = content["y"].reshape(-1)
     if x.dtype != np.uint8 or x.ndim != 4 or x.shape[2] != 3 or x.shape[3] != len(y):
         raise DataError(
-            f"{path}: expected X uint8 [32, 32, 3, N] and y [N, 1], found {x.dtype} {x.shape} and {y.shape}."
+            f"{path}: expected X uint8 [32, 32, 3, N] and y [N, 1], found {x.dtype} {x.shape} and "
+            f"{y.shape}."
         )
     if y.min() < 1 or y.max() > 10:
         raise DataError(

@@ -1,4 +1,4 @@
-"""Tiny ImageNet: 200 classes of 64x64 JPEG images, in its own folder `tiny-imagenet-200`."""
+"""Tiny ImageNet: 200 classes of 64x64 JPEG images in the folder `tiny-imagenet-200`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from saddlepoint.data.files import find_folder, refuse_web_page
+from saddlepoint.data.files import find_folder, reject_web_page
 from saddlepoint.data.order import fixed_order
 from saddlepoint.data.record import Array, Data, DataError, Split, from_arrays
 
@@ -18,11 +18,20 @@ _SIDE = 64
 
 
 def load_tiny_imagenet(roots: Sequence[Path], split: Split, n: int | None) -> Data:
-    """100000 train and 10000 test images [3, 64, 64].
+    """Load Tiny ImageNet: 100000 train and 10000 test images [3, 64, 64].
 
-    `test` is the folder `val`: the labels of the folder `test` were never published. Classes are numbered in the
-    alphabetical order of their WordNet ids, as folder-reading trainers do, not in the order of `wnids.txt`. Training
-    images come in a fixed mixed order. All of `train` takes 5 GB of memory; n takes its share.
+    The split "test" is the folder `val`, because the labels of the folder `test` were never
+    published. Classes are numbered in the alphabetical order of their WordNet ids, as in
+    torchvision's `ImageFolder`, not in the order of `wnids.txt`. Training images are returned in a
+    fixed shuffled order. The whole training set takes 5 GB of memory; `n` reduces it in proportion.
+
+    Args:
+        roots: Folders to search.
+        split: "train" or "test".
+        n: Number of examples from the start; None loads all.
+
+    Raises:
+        DataError: A file is missing or damaged, or Pillow is not installed.
     """
     folder = find_folder(_NAME, roots, _FOLDERS, ("wnids.txt",))
     ids = sorted((folder / "wnids.txt").read_text().split())
@@ -35,14 +44,16 @@ def load_tiny_imagenet(roots: Sequence[Path], split: Split, n: int | None) -> Da
     unknown = {wordnet_id for _, wordnet_id in listed} - set(ids)
     if unknown:
         raise DataError(
-            f"{_NAME}: {min(unknown)} labels an image but is not in {folder / 'wnids.txt'}. Get the data again."
+            f"{_NAME}: {min(unknown)} labels an image but is not in {folder / 'wnids.txt'}. "
+            "Download the data again."
         )
     x = np.stack([_decode(path) for path, _ in listed[:n]])  # [N, H, W, C]
     y = np.array([number[wordnet_id] for _, wordnet_id in listed[:n]])
-    return from_arrays(_NAME, np.moveaxis(x, 3, 1), y, _words(folder, ids))
+    return from_arrays(_NAME, np.moveaxis(x, 3, 1), y, _class_names(folder, ids))
 
 
 def _training_files(folder: Path, ids: Sequence[str]) -> list[tuple[Path, str]]:
+    """Paths and WordNet ids of the training images, in the fixed shuffled order."""
     listed = [
         (path, name)
         for name in ids
@@ -52,7 +63,11 @@ def _training_files(folder: Path, ids: Sequence[str]) -> list[tuple[Path, str]]:
 
 
 def _validation_files(folder: Path) -> list[tuple[Path, str]]:
-    """`val_annotations.txt`: file name, WordNet id and the box of the object, separated by tabs."""
+    """Paths and WordNet ids of the validation images, from `val_annotations.txt`.
+
+    A line of that file contains the file name, the WordNet id and the bounding box, separated by
+    tabs.
+    """
     table = folder / "val" / "val_annotations.txt"
     if not table.exists():
         raise DataError(f"{_NAME}: {table} is missing. Run `saddlepoint data pull {_NAME}`.")
@@ -60,13 +75,14 @@ def _validation_files(folder: Path) -> list[tuple[Path, str]]:
     short = next((row for row in rows if len(row) < 2), None)
     if short is not None:
         raise DataError(
-            f"{table}: expected a file name, a tab and a WordNet id on every line, found {short[0]!r}."
+            f"{table}: expected a file name, a tab and a WordNet id on every line, found "
+            f"{short[0]!r}."
         )
     return [(folder / "val" / "images" / row[0], row[1]) for row in rows]
 
 
-def _words(folder: Path, ids: Sequence[str]) -> list[str]:
-    """The first name of each class in `words.txt`, or its id where there is none."""
+def _class_names(folder: Path, ids: Sequence[str]) -> list[str]:
+    """The first name of each class in `words.txt`, or its id if the file has no name for it."""
     table = folder / "words.txt"
     rows = (
         [line.split("\t", 1) for line in table.read_text().splitlines()] if table.exists() else []
@@ -80,20 +96,23 @@ def _decode(path: Path) -> Array:
         image = importlib.import_module("PIL.Image")
     except ImportError as error:
         raise DataError(
-            f"{_NAME} is stored as JPEG, and reading JPEG needs Pillow: pip install pillow"
+            f"{_NAME} is stored as JPEG; reading it requires Pillow: pip install pillow"
         ) from error
     if not path.exists():
         raise DataError(
             f"{_NAME}: {path} is listed but missing. Run `saddlepoint data pull {_NAME}`."
         )
-    refuse_web_page(path)
+    reject_web_page(path)
     try:
         with image.open(path) as opened:
             pixels: Array = np.asarray(opened.convert("RGB"))
     except OSError as error:
-        raise DataError(f"{path} is not a whole JPEG image ({error}). Get it again.") from error
+        raise DataError(
+            f"{path} is not a whole JPEG image ({error}). Download it again."
+        ) from error
     if pixels.shape != (_SIDE, _SIDE, 3):
         raise DataError(
-            f"{path}: expected {_SIDE} x {_SIDE} pixels, found {pixels.shape[1]} x {pixels.shape[0]}."
+            f"{path}: expected {_SIDE} x {_SIDE} pixels, found {pixels.shape[1]} x "
+            f"{pixels.shape[0]}."
         )
     return pixels

@@ -1,7 +1,8 @@
-"""Reads the arrays in CIFAR's Python pickles without letting the file run anything.
+"""Reads the arrays in CIFAR's Python pickles without executing code from the file.
 
-A pickle is a program: it names functions and has them called. Here every name resolves to one of a few stand-ins below,
-which only rebuild arrays of numbers from bytes; any other name is refused. numpy's own unpickling is not used either.
+A pickle can name any function and have it called. Here each name resolves to one of the few
+replacements below, which only rebuild numeric arrays from bytes. Any other name raises an error.
+numpy's own unpickling code is not used either.
 """
 
 from __future__ import annotations
@@ -15,18 +16,30 @@ import numpy as np
 
 from saddlepoint.data.record import Array, DataError
 
-_NUMBERS = frozenset({"u1", "i1", "i2", "i4", "i8", "u2", "u4", "u8", "f4", "f8"})
+_NUMERIC_DTYPES = frozenset({"u1", "i1", "i2", "i4", "i8", "u2", "u4", "u8", "f4", "f8"})
 
 
 def unpickle_arrays(content: bytes, source: str) -> dict[str, Any]:
-    """The dictionary in a pickle of lists, numbers, strings and numpy arrays of numbers; keys become `str`."""
+    """Read a pickled dictionary of lists, numbers, strings and numeric numpy arrays.
+
+    Args:
+        content: The pickle.
+        source: Name of the file, for error messages.
+
+    Returns:
+        The dictionary; its keys are converted to `str`.
+
+    Raises:
+        DataError: The pickle is damaged or contains anything else.
+    """
     try:
         loaded = _Unpickler(io.BytesIO(content), encoding="bytes").load()
     except DataError as error:
         raise DataError(f"{source}: {error}") from None
     except Exception as error:  # a damaged pickle can raise anything
         raise DataError(
-            f"{source} is not a whole pickle ({type(error).__name__}: {error}). Get the file again."
+            f"{source} is not a whole pickle ({type(error).__name__}: {error}). Download the "
+            "file again."
         ) from error
     if not isinstance(loaded, dict):
         raise DataError(f"{source}: expected a pickled dictionary, found {type(loaded).__name__}.")
@@ -37,12 +50,12 @@ def unpickle_arrays(content: bytes, source: str) -> dict[str, Any]:
 
 
 class _Dtype:
-    """Stands in for numpy.dtype: a number's kind, then its byte order."""
+    """Replacement for numpy.dtype: constructed from a type code, then given its byte order."""
 
     def __init__(self, code: str | bytes, *_: object) -> None:
-        if _text(code) not in _NUMBERS:
+        if _text(code) not in _NUMERIC_DTYPES:
             raise DataError(
-                f"expected arrays of numbers, found dtype {code!r}. This is not a CIFAR file."
+                f"expected numeric arrays, found dtype {code!r}. This is not a CIFAR file."
             )
         self.dtype = np.dtype(_text(code))
 
@@ -52,38 +65,42 @@ class _Dtype:
 
 
 class _Array:
-    """Stands in for numpy.ndarray: made empty, then filled from (version, shape, dtype, column order, bytes)."""
+    """Replacement for numpy.ndarray.
+
+    It is created empty and then filled from (version, shape, dtype, Fortran order, bytes).
+    """
 
     values: Array
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        _, shape, kind, by_column, raw = state
-        self.values = _filled(raw, kind, shape, "F" if by_column else "C")
+        _, shape, dtype, fortran_order, raw = state
+        self.values = _build_array(raw, dtype, shape, "F" if fortran_order else "C")
 
 
 def _reconstruct(*_: object) -> _Array:
     return _Array()
 
 
-def _from_buffer(raw: bytes, kind: _Dtype, shape: tuple[int, ...], order: str) -> _Array:
+def _from_buffer(raw: bytes, dtype: _Dtype, shape: tuple[int, ...], order: str) -> _Array:
     array = _Array()
-    array.values = _filled(raw, kind, shape, order)
+    array.values = _build_array(raw, dtype, shape, order)
     return array
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    """Python 3 writes bytes into old pickle protocols as latin-1 text."""
+    """Replacement for `_codecs.encode`: Python 3 stores bytes as latin-1 text in old protocols."""
     if encoding != "latin1":
-        raise DataError(f"refused to decode text as {encoding!r}.")
+        raise DataError(f"text encoding {encoding!r} is not allowed; expected latin1.")
     return text.encode("latin1")
 
 
-def _filled(raw: bytes, kind: _Dtype, shape: tuple[int, ...], order: str) -> Array:
-    if len(raw) != math.prod(shape) * kind.dtype.itemsize:
+def _build_array(raw: bytes, dtype: _Dtype, shape: tuple[int, ...], order: str) -> Array:
+    if len(raw) != math.prod(shape) * dtype.dtype.itemsize:
         raise DataError(
-            f"an array declares {shape} of {kind.dtype} and holds {len(raw)} bytes. Get the file again."
+            f"an array declares {shape} of {dtype.dtype} but contains {len(raw)} bytes. Download "
+            "the file again."
         )
-    return np.frombuffer(raw, kind.dtype).reshape(shape, order="F" if order == "F" else "C")
+    return np.frombuffer(raw, dtype.dtype).reshape(shape, order="F" if order == "F" else "C")
 
 
 _ALLOWED: dict[tuple[str, str], Any] = {
@@ -101,8 +118,8 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
             raise DataError(
-                f"refused: the pickle asks for {module}.{name}, and CIFAR needs only numpy arrays. Do not use this "
-                "file; pull the data again."
+                f"unsafe pickle: it refers to {module}.{name}, but CIFAR files contain only numpy "
+                "arrays. Do not use this file; pull the data again."
             )
         return _ALLOWED[module, name]
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from saddlepoint.audits.target.admission import Target
 from saddlepoint.defenses import Defense
-from saddlepoint.locate import locate, told
+from saddlepoint.locate import describe_error, locate
 from saddlepoint.runs.spec import SpecError
 from saddlepoint.zoo import target as of_zoo
 
@@ -55,7 +55,7 @@ def _made(text: str, factory: object) -> object:
     try:
         return factory()
     except (Exception, SystemExit) as error:
-        raise SpecError(f"calling {text}() failed: {told(error)}.") from error
+        raise SpecError(f"calling {text}() failed: {describe_error(error)}.") from error
 
 
 def _kind(thing: object) -> str:

@@ -1,14 +1,14 @@
-"""Defenses whose robust accuracy is known: any evaluator can be scored on them."""
+"""Defenses with known robust accuracy, on which any evaluator can be scored."""
 
 from saddlepoint.selftests.case import Case, Truth
-from saddlepoint.selftests.evaluator import Audited, Evaluator, Report
+from saddlepoint.selftests.evaluator import AuditEvaluator, Evaluator, Report
 from saddlepoint.selftests.families import CASES, FAMILIES
 from saddlepoint.selftests.score import Line, SelfTest, selftest
 
 __all__ = [
     "CASES",
     "FAMILIES",
-    "Audited",
+    "AuditEvaluator",
     "Case",
     "Evaluator",
     "Line",

@@ -1,4 +1,4 @@
-"""A defense whose true robust accuracy is known."""
+"""A self-test case: a defense with known true robust accuracy."""
 
 from __future__ import annotations
 
@@ -13,18 +13,27 @@ from saddlepoint.selftests.problem import Problem, left
 
 @dataclass(frozen=True)
 class Truth:
-    """The robust accuracy against the strongest attack there is. Of a random defense, its expectation over the defense's coins."""
+    """The robust accuracy against the strongest possible attack, as an interval.
 
-    low: float
-    high: float
-    random: bool = (
-        False  # then a finite number of draws is off by chance, and an evaluator's interval counts
-    )
+    For a randomized defense it is the expectation over the randomness of the defense.
+    """
+
+    low: float  # in [0, 1]
+    high: float  # in [0, 1]; equal to `low` if the accuracy is known exactly
+    # Whether the defense is randomized. A finite number of draws then deviates from the truth by
+    # chance, and the interval of an evaluator counts.
+    random: bool = False
 
     @classmethod
-    def of(cls, right: Tensor | float, *, random: bool = False) -> Truth:
-        """From what is right [N], or the probability that it is, of every image at its worst point."""
-        value = float(right.double().mean()) if isinstance(right, Tensor) else right
+    def of(cls, correct: Tensor | float, *, random: bool = False) -> Truth:
+        """Build an exactly known truth.
+
+        Args:
+            correct: The accuracy, or [N]: for each image at its worst point, whether it is
+                classified correctly, or the probability of it.
+            random: Whether the defense is randomized; default False.
+        """
+        value = float(correct.double().mean()) if isinstance(correct, Tensor) else correct
         return cls(value, value, random)
 
     def __str__(self) -> str:
@@ -34,22 +43,28 @@ class Truth:
 
 @dataclass(frozen=True)
 class Case:
-    """A problem, a defense on it, and the truth, which code computes from the problem."""
+    """A problem, a defense for it, and a function that computes its true robust accuracy."""
 
     name: str
-    why: str  # whom it fools, and how
+    why: str  # the property that makes evaluations fail
     problem: Callable[[], Problem]
-    defense: Callable[[Problem], Target]  # a new one at every call: some of them keep state
+    defense: Callable[[Problem], Target]  # returns a new instance, because some keep state
     truth: Callable[[Problem], Truth]
 
 
-def unchanged(problem: Problem) -> Truth:
-    """The truth of a defense that changes gradients, scores or the order of calls, and no answer of the linear classifier."""
+def linear_truth(problem: Problem) -> Truth:
+    """The truth of a defense that does not change the predictions of the linear classifier.
+
+    Such a defense changes only gradients, scores, or the effect of repeated calls.
+    """
     return Truth.of(left(problem, *problem.box()))
 
 
-def after(pixelwise: Callable[[Tensor], Tensor]) -> Callable[[Problem], Truth]:
-    """The truth behind a map that acts on each pixel alone and keeps their order: a box goes to a box, corners to corners."""
+def truth_after(pixelwise: Callable[[Tensor], Tensor]) -> Callable[[Problem], Truth]:
+    """The truth of the linear classifier behind a monotone map of each pixel.
+
+    Such a map takes a box to a box and its corners to corners.
+    """
 
     def truth(problem: Problem) -> Truth:
         low, high = problem.box()

@@ -1,4 +1,4 @@
-"""Networks with several exits, and networks that solve for a fixed point."""
+"""Multi-exit networks and networks that solve for a fixed point."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.defenses import Confident, Context, Defense, Mix, MultiExit, Picard, Trace, View
-from saddlepoint.selftests.case import Case, Truth, unchanged
+from saddlepoint.selftests.case import Case, Truth, linear_truth
 from saddlepoint.selftests.exact import meet, mixture
 from saddlepoint.selftests.problem import (
     DEAD,
@@ -22,26 +22,26 @@ from saddlepoint.selftests.problem import (
     worst_margins,
 )
 
-_SURE = 1.0  # the margin at which the first exit answers
-_SHARES = (0.5, 0.3, 0.2)  # of three exits
+_CONFIDENT_MARGIN = 1.0  # margin from which the first exit is used
+_EXIT_PROBABILITIES = (0.5, 0.3, 0.2)
 _STATES = 16
-_STEPS = 3
-_MANY = 200
+_STEPS = 3  # of the unconverged network
+_SOLVER_STEPS = 200  # of the converged network
 
 
-class Heads(nn.Module):
-    """Linear exits on gray-centerd pixels, two live classes each."""
+class LinearExits(nn.Module):
+    """Linear exits on pixels minus 1/2, with two live classes each."""
 
     def __init__(self, weights: Tensor) -> None:
         super().__init__()
-        self.weights = weights  # [L, d]: of the margins
+        self.weights = weights  # [L, d], of the margins
 
     def forward(self, x: Tensor) -> list[Tensor]:
         return [live((x.flatten(1) - 0.5) @ w.to(x.dtype)) for w in self.weights]
 
 
-class MaskedLast(nn.Module):
-    """Two exits that agree; the last one, which answers, has no gradient."""
+class MaskedLastExit(nn.Module):
+    """Two equal exits; the last one, which makes the prediction, has no gradient."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -51,22 +51,22 @@ class MaskedLast(nn.Module):
         return [cast(Tensor, self.net(x)), cast(Tensor, self.net(x.detach() + 0 * x))]
 
 
-class Router(nn.Module):
-    """The margin of one of three linear experts: that of the highest gate."""
+class HardRouter(nn.Module):
+    """Three linear experts; the expert with the highest gate makes the prediction."""
 
     def __init__(self, experts: Tensor, gates: Tensor) -> None:
         super().__init__()
-        self.experts = experts
-        self.gates = gates
+        self.experts = experts  # [3, d], of the margins
+        self.gates = gates  # [3, d]
 
     def forward(self, x: Tensor) -> Tensor:
-        centerd = x.flatten(1) - 0.5
-        chosen = (centerd @ self.gates.T).argmax(1)
-        return live((centerd @ self.experts.T).gather(1, chosen[:, None])[:, 0])
+        centered = x.flatten(1) - 0.5
+        chosen = (centered @ self.gates.T).argmax(1)
+        return live((centered @ self.experts.T).gather(1, chosen[:, None])[:, 0])
 
 
-class Equilibrium(nn.Module):
-    """z = A z + U (x - 1/2), and logits V z; A has the eigenvalues it is given."""
+class LinearEquilibrium(nn.Module):
+    """z = A z + U (x - 1/2) with logits V z; A has the specified eigenvalues."""
 
     def __init__(self, eigenvalues: Tensor, pixels: int) -> None:
         super().__init__()
@@ -77,31 +77,35 @@ class Equilibrium(nn.Module):
         self.head = torch.randn(4, _STATES, generator=generator)
 
     def cell(self, z: Tensor, x: Tensor) -> Tensor:
-        own = z @ self.recur.T
-        given = (x.flatten(1) - 0.5) @ self.inject.T
-        return own + given
+        """A z + U (x - 1/2)."""
+        recurrent = z @ self.recur.T
+        injected = (x.flatten(1) - 0.5) @ self.inject.T
+        return recurrent + injected
 
     def linear(self, steps: int | None) -> Tensor:
-        """[4, d] V (I + A + ... + A^{steps - 1}) U, and V (I - A)^{-1} U for the fixed point itself: the whole net."""
+        """[4, d] the whole network as one matrix.
+
+        V (I + A + ... + A^{steps - 1}) U after `steps` steps from zero, and V (I - A)^{-1} U at the
+        fixed point (`steps=None`).
+        """
         recur = self.recur.double()
-        eye = torch.eye(_STATES, dtype=torch.float64)
-        total = (
-            torch.linalg.inv(eye - recur)
-            if steps is None
-            else sum(torch.linalg.matrix_power(recur, k) for k in range(steps))
-        )
-        return self.head.double() @ cast(Tensor, total) @ self.inject.double()
+        if steps is None:
+            eye = torch.eye(_STATES, dtype=torch.float64)
+            total: Tensor = torch.linalg.inv(eye - recur)
+        else:
+            total = cast(Tensor, sum(torch.linalg.matrix_power(recur, k) for k in range(steps)))
+        return self.head.double() @ total @ self.inject.double()
 
 
-class Unconverged(Defense):
-    """Answers with the state after three steps from zero of an iteration that does not converge.
+class UnconvergedEquilibrium(Defense):
+    """Predicts from the state after three steps of an iteration that does not converge.
 
-    Half of A's eigenvalues are above 1, where 1 / (1 - a) < 0 < 1 + a + a^2: the slope of the fixed point, which is the implicit
-    gradient, leads the wrong way.
+    Half of the eigenvalues of A are above 1, where 1 / (1 - a) < 0 < 1 + a + a^2. The implicit
+    gradient, which is the gradient of the fixed point, therefore has the wrong sign.
     """
 
     def __init__(self, pixels: int) -> None:
-        self.net = Equilibrium(torch.tensor([1.5, -0.5]).repeat(_STATES // 2), pixels)
+        self.net = LinearEquilibrium(torch.tensor([1.5, -0.5]).repeat(_STATES // 2), pixels)
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         start = x.new_zeros(len(x), _STATES)
@@ -110,32 +114,41 @@ class Unconverged(Defense):
         return Trace((View("final", states[_STEPS] @ self.net.head.T.to(x.dtype)),))
 
 
-class LastStep(nn.Module):
-    """Solves for a fixed point without a graph and shows the gradient of one step from there, as many released nets do."""
+class OneStepGradient(nn.Module):
+    """Solves for a fixed point without a graph and exposes only the gradient of one more step.
+
+    Many released networks do this.
+    """
 
     def __init__(self, pixels: int) -> None:
         super().__init__()
-        self.net = Equilibrium(torch.tensor([0.95, -0.9, 0.9, -0.95]).repeat(_STATES // 4), pixels)
+        eigenvalues = torch.tensor([0.95, -0.9, 0.9, -0.95]).repeat(_STATES // 4)
+        self.net = LinearEquilibrium(eigenvalues, pixels)
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.no_grad():
             z = x.new_zeros(len(x), _STATES)
-            for _ in range(_MANY):
+            for _ in range(_SOLVER_STEPS):
                 z = self.net.cell(z, x)
         return self.net.cell(z, x) @ self.net.head.T
 
 
-def _confident(problem: Problem) -> MultiExit:
-    """The confidence of a margin of `_SURE`, dead classes counted."""
-    up = math.exp(_SURE / 2)
-    down = math.exp(-_SURE / 2)
-    return MultiExit(
-        Heads(_exits(problem)[:2]).eval(), Confident((up / (up + down + 2 * math.exp(DEAD)),))
-    )
+_EquilibriumNet = type[UnconvergedEquilibrium] | type[OneStepGradient]
+
+
+def _confident_exits(problem: Problem) -> MultiExit:
+    """Two exits; the threshold is the softmax confidence at a margin of `_CONFIDENT_MARGIN`.
+
+    The softmax includes the dead classes.
+    """
+    up = math.exp(_CONFIDENT_MARGIN / 2)
+    down = math.exp(-_CONFIDENT_MARGIN / 2)
+    threshold = up / (up + down + 2 * math.exp(DEAD))
+    return MultiExit(LinearExits(_exits(problem)[:2]).eval(), Confident((threshold,)))
 
 
 def _exits(problem: Problem) -> Tensor:
-    """[3, d] margins' weights: the problem's own, and two that lean away from it."""
+    """[3, d] margin weights: those of the problem, and two that are partly random."""
     other = torch.randn(2, problem.weight.shape[1], generator=torch.Generator().manual_seed(19))
     own = problem.weight[0] - problem.weight[1]
     return torch.stack([own, 0.6 * own + 0.8 * other[0], 0.6 * own + 0.8 * other[1]])
@@ -145,103 +158,114 @@ def _gates(problem: Problem) -> Tensor:  # [3, d]
     return torch.randn(3, problem.weight.shape[1], generator=torch.Generator().manual_seed(23))
 
 
-def _routed(problem: Problem) -> Truth:
-    """Wrong if some gate k can be made the highest, (g_k - g_j) t >= 0 for both others j, where expert k errs, s e_k t <= 0."""
+def _router_truth(problem: Problem) -> Truth:
+    """Exact worst case of `HardRouter`, with t = x - 1/2.
+
+    An image is broken if for some k the gate k can be the highest, (g_k - g_j) t >= 0 for both
+    others j, at a point where expert k is wrong, s e_k t <= 0.
+    """
     sign = toward(problem.y)
-    (low, high) = problem.box()
-    wrong = torch.zeros(len(sign), dtype=torch.bool)
+    low, high = problem.box()
+    broken = torch.zeros(len(sign), dtype=torch.bool)
     gates = _gates(problem).double()
     for k, expert in enumerate(_exits(problem).double()):
         others = torch.cat([gates[:k], gates[k + 1 :]])
-        normals = torch.cat(
-            [-sign[:, None, None] * expert, (gates[k] - others).expand(len(sign), -1, -1)], 1
-        )  # [N, 3, d]
-        wrong |= meet(normals, -0.5 * normals.sum(2), low, high)  # t = x - 1/2
-    return Truth.of(~wrong)
+        wrong = -sign[:, None, None] * expert
+        highest = (gates[k] - others).expand(len(sign), -1, -1)
+        normals = torch.cat([wrong, highest], 1)  # [N, 3, d]
+        broken |= meet(normals, -0.5 * normals.sum(2), low, high)
+    return Truth.of(~broken)
 
 
-def _for_router() -> Problem:
+def _router_problem() -> Problem:
     problem = two_classes()
-    return relabeled(problem, Router(_exits(problem), _gates(problem)))
+    return relabeled(problem, HardRouter(_exits(problem), _gates(problem)))
 
 
-def _first_sure(problem: Problem) -> Truth:
-    """Wrong if exit 1 can be made sure and wrong, s t_1 <= -T, or unsure while exit 2 is wrong, |t_1| <= T and s t_2 <= 0."""
+def _confident_truth(problem: Problem) -> Truth:
+    """Exact worst case of `_confident_exits`, with margins t_k = w_k x - sum(w_k) / 2.
+
+    An image is broken if exit 1 can be confident and wrong, s t_1 <= -T, or if it can be not
+    confident while exit 2 is wrong, |t_1| <= T and s t_2 <= 0.
+    """
     sign = toward(problem.y)
-    (low, high) = problem.box()
+    low, high = problem.box()
     first, second = _exits(problem)[:2].double()
-    gray = 0.5 * sign * first.sum()
-    other = 0.5 * sign * second.sum()  # t = w x - w / 2
-    sure = meet(-first[None, None], (gray - _SURE)[:, None], low, high, sign)
-    unsure = meet(
+    first_offset = 0.5 * sign * first.sum()
+    second_offset = 0.5 * sign * second.sum()
+    threshold = _CONFIDENT_MARGIN
+    first_wrong = meet(-first[None, None], (first_offset - threshold)[:, None], low, high, sign)
+    second_wrong = meet(
         torch.stack([-second, first, -first])[None],
-        torch.stack([other, _SURE - gray, _SURE + gray], 1),
+        torch.stack([second_offset, threshold - first_offset, threshold + first_offset], 1),
         low,
         high,
         sign,
     )
-    return Truth.of(~(sure | unsure))
+    return Truth.of(~(first_wrong | second_wrong))
 
 
-def _random_exit(problem: Problem) -> Truth:
+def _random_exit_truth(problem: Problem) -> Truth:
     heads = _exits(problem)
-    return Truth.of(
-        mixture(heads, -0.5 * heads.sum(1), _SHARES, *problem.box(), toward(problem.y)), random=True
-    )
+    biases = -0.5 * heads.sum(1)
+    correct = mixture(heads, biases, _EXIT_PROBABILITIES, *problem.box(), toward(problem.y))
+    return Truth.of(correct, random=True)
 
 
-def _solved(kind: type[Unconverged] | type[LastStep], steps: int | None, problem: Problem) -> Truth:
-    weight = kind(problem.weight.shape[1]).net.linear(steps)
+def _equilibrium_truth(net: _EquilibriumNet, steps: int | None, problem: Problem) -> Truth:
+    weight = net(problem.weight.shape[1]).net.linear(steps)
     return Truth.of(worst_margins(weight, -0.5 * weight.sum(1), *problem.box(), problem.y) < 0)
 
 
-def _for(kind: type[Unconverged] | type[LastStep], steps: int | None) -> Problem:
+def _equilibrium_problem(net: _EquilibriumNet, steps: int | None) -> Problem:
     problem = four_classes()
-    weight = kind(problem.weight.shape[1]).net.linear(steps).float()
+    weight = net(problem.weight.shape[1]).net.linear(steps).float()
     return relabeled(problem, lambda x: (x.flatten(1) - 0.5) @ weight.T)
 
 
 CASES = (
     Case(
         "sure exit",
-        "the first exit answers if it is sure, else the second",
+        "the first exit is used if it is confident, otherwise the second",
         two_classes,
-        _confident,
-        _first_sure,
+        _confident_exits,
+        _confident_truth,
     ),
     Case(
         "masked last exit",
-        "the exit that answers has no gradient",
+        "the exit that makes the prediction has no gradient",
         four_classes,
-        lambda p: MaskedLast(p.net()).eval(),
-        unchanged,
+        lambda p: MaskedLastExit(p.net()).eval(),
+        linear_truth,
     ),
     Case(
         "hard router",
-        "behind the border of another expert, which no gradient sees, that one errs",
-        _for_router,
-        lambda p: Router(_exits(p), _gates(p)).eval(),
-        _routed,
+        "another expert is wrong, but no gradient leads across the border to its region",
+        _router_problem,
+        lambda p: HardRouter(_exits(p), _gates(p)).eval(),
+        _router_truth,
     ),
     Case(
         "random exit",
-        "one of three exits answers, drawn anew each time",
+        "one of three exits makes the prediction, drawn at every call",
         two_classes,
-        lambda p: MultiExit(Heads(_exits(p)).eval(), Mix(((1,), (2,), (3,)), _SHARES)),
-        _random_exit,
+        lambda p: MultiExit(
+            LinearExits(_exits(p)).eval(), Mix(((1,), (2,), (3,)), _EXIT_PROBABILITIES)
+        ),
+        _random_exit_truth,
     ),
     Case(
         "no equilibrium",
-        "the slope of a fixed point that is never reached leads the wrong way",
-        lambda: _for(Unconverged, _STEPS),
-        lambda p: Unconverged(p.weight.shape[1]),
-        lambda p: _solved(Unconverged, _STEPS, p),
+        "the implicit gradient at a fixed point that is never reached has the wrong sign",
+        lambda: _equilibrium_problem(UnconvergedEquilibrium, _STEPS),
+        lambda p: UnconvergedEquilibrium(p.weight.shape[1]),
+        lambda p: _equilibrium_truth(UnconvergedEquilibrium, _STEPS, p),
     ),
     Case(
         "last step's gradient",
-        "the gradient of one step is not that of the fixed point",
-        lambda: _for(LastStep, None),
-        lambda p: LastStep(p.weight.shape[1]).eval(),
-        lambda p: _solved(LastStep, None, p),
+        "the gradient of the last solver step is not the gradient of the fixed point",
+        lambda: _equilibrium_problem(OneStepGradient, None),
+        lambda p: OneStepGradient(p.weight.shape[1]).eval(),
+        lambda p: _equilibrium_truth(OneStepGradient, None, p),
     ),
 )

@@ -1,4 +1,4 @@
-"""Whoever says how robust a model is, and what it says."""
+"""Evaluators of robust accuracy, and the report that they return."""
 
 from __future__ import annotations
 
@@ -12,36 +12,41 @@ from torch import Tensor, nn
 from saddlepoint.attacks.spaces import Linf
 from saddlepoint.audits import Target
 from saddlepoint.audits.planning.suite import Budget
+from saddlepoint.audits.verdict import Verdict
 from saddlepoint.defenses import Context, Defense
 from saddlepoint.rng import Keys
 from saddlepoint.runs import audit
 
+_CREDIBLE: Verdict = "holds so far"
+
 
 @dataclass(frozen=True)
 class Report:
-    """The robust accuracy, and whether the evaluator stands by it."""
+    """The robust accuracy that an evaluator found, and whether it warns about it."""
 
-    robust_accuracy: float
-    interval: tuple[float, float] | None = None
-    verdict: str = ""  # in its own words
-    holds: bool = True  # False: it says itself that the number may be far too high
+    robust_accuracy: float  # in [0, 1]
+    interval: tuple[float, float] | None = None  # confidence interval, if the evaluator has one
+    verdict: str = ""  # in the evaluator's own words
+    holds: bool = True  # False: the evaluator warns that the number may be far too high
 
 
-# (model, images, labels, radius in Linf) -> what it says. The model is a module from images to logits; an evaluator whose `takes`
-# is "targets" is handed the target as it is, which may be a `Defense` or any callable.
+# (model, images, labels, Linf radius) -> robust accuracy or Report. The model is a module from
+# images to logits. An evaluator with a true attribute `accepts_targets` receives the target itself,
+# which may be a `Defense` or any callable.
 Evaluator = Callable[..., "float | Report"]
 
 
 @dataclass(frozen=True)
-class Audited:
-    """`saddlepoint.audit`."""
+class AuditEvaluator:
+    """`saddlepoint.audit` as an evaluator."""
 
     budget: Budget = "standard"
     seed: int = 0
-    takes: ClassVar[str] = "targets"
+    accepts_targets: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
+        """Name in tables."""
         return f"saddlepoint {self.budget}"
 
     def __call__(self, target: Target, x: Tensor, y: Tensor, radius: float) -> Report:
@@ -52,15 +57,16 @@ class Audited:
             found.robust_accuracy,
             found.interval[:2],
             found.verdict,
-            found.verdict == "holds so far",
+            found.verdict == _CREDIBLE,
         )
 
 
-class Opaque(nn.Module):
-    """A target as peers meet it: a module from images to logits.
+class LogitsModule(nn.Module):
+    """A target as a module from images to logits, for libraries that expect one.
 
-    Of several exits the last one answers; a defense adapts, traces and answers, with new coins at every call if it tosses any;
-    labels are one-hot. The parameter is not used: some peers ask the first one for its device.
+    The output of a multi-exit network is its last exit. A defense adapts and returns its final
+    answer, with new randomness at every call if it is randomized. Predicted labels become one-hot
+    vectors. The parameter is unused; some libraries read the device from the first parameter.
     """
 
     def __init__(self, target: Target, classes: int) -> None:
@@ -75,6 +81,6 @@ class Opaque(nn.Module):
             return self.target.respond(x, Context(Keys.of(seed, torch.arange(len(x)))))
         out = cast("Tensor | list[Tensor]", self.target(x))
         logits = out if isinstance(out, Tensor) else out[-1]
-        return (
-            nn.functional.one_hot(logits, self.classes).to(x.dtype) if logits.ndim == 1 else logits
-        )
+        if logits.ndim == 1:
+            return nn.functional.one_hot(logits, self.classes).to(x.dtype)
+        return logits

@@ -1,4 +1,4 @@
-"""All cases, family by family."""
+"""All self-test cases, grouped by family."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defenses that leave answers alone, or round them, and take gradients away."""
+"""Defenses that mask gradients; predictions are unchanged or only affected by rounding."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.selftests.case import Case, Truth, after, unchanged
-from saddlepoint.selftests.exact import reach, separable
+from saddlepoint.selftests.case import Case, Truth, linear_truth, truth_after
+from saddlepoint.selftests.exact import separable, value_range
 from saddlepoint.selftests.problem import Problem, four_classes, left, relabeled
 
 _LEVELS = 8
-_CELL = 0.2  # of the transform's coefficients
-_RIPPLE = 0.002
-_PITCH = 3000.0
+_CELL = 0.2  # rounding step of the transform's coefficients
+_RIPPLE_AMPLITUDE = 0.002
+_RIPPLE_FREQUENCY = 3000.0
 
 
-class Kill(nn.Module):
+class ZeroGradient(nn.Module):
     """x, with a gradient of zero."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.detach() + 0 * x
 
 
-class HalfBlind(nn.Module):
+class HalfGradient(nn.Module):
     """x, with a gradient of zero in every other column."""
 
     def forward(self, x: Tensor) -> Tensor:
-        seen = (torch.arange(x.shape[-1]) % 2).to(x)
-        return seen * x + ((1 - seen) * x).detach()
+        keeps_gradient = (torch.arange(x.shape[-1]) % 2).to(x)
+        return keeps_gradient * x + ((1 - keeps_gradient) * x).detach()
 
 
-class Turned(torch.autograd.Function):
-    """x going forward; going backward, the gradient times one factor per example."""
+class _ScaleGradient(torch.autograd.Function):
+    """The identity in the forward pass; the backward pass multiplies by one factor per example."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, factor: Tensor) -> Tensor:
@@ -47,61 +47,65 @@ class Turned(torch.autograd.Function):
         return cotangent[0] * factor, None
 
 
-def turned(x: Tensor, factor: Tensor) -> Tensor:
-    return cast(Tensor, Turned.apply(x, factor.view(-1, *[1] * (x.ndim - 1))))  # type: ignore[no-untyped-call]
+def scale_gradient(x: Tensor, factor: Tensor) -> Tensor:
+    """Return x, with its gradient multiplied by `factor` [N]."""
+    per_example = factor.view(-1, *[1] * (x.ndim - 1))
+    return cast(Tensor, _ScaleGradient.apply(x, per_example))  # type: ignore[no-untyped-call]
 
 
-class Flip(nn.Module):
+class FlippedGradient(nn.Module):
     """x, with the opposite gradient."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return turned(x, -torch.ones(len(x)))
+        return scale_gradient(x, -torch.ones(len(x)))
 
 
-class CoinFlip(nn.Module):
-    """x, with a gradient whose sign is tossed for every example and call: its mean is zero."""
+class RandomSignGradient(nn.Module):
+    """x, with a random sign of the gradient for every example and call: the mean is zero."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return turned(
-            x, torch.randint(0, 2, (len(x),)) * 2.0 - 1
-        )  # torch's own generator, as users' models do
+        # Drawn from torch's global generator, as in users' models.
+        return scale_gradient(x, torch.randint(0, 2, (len(x),)) * 2.0 - 1)
 
 
 class Ripple(nn.Module):
-    """x + a sin(k x): a k = 6 times as steep as what it adds to, and too small to matter."""
+    """x + a sin(k x): the ripple is small, but its slope a k = 6 dominates the gradient."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return ripple(x)
+        return add_ripple(x)
 
 
-def ripple(x: Tensor) -> Tensor:
-    return x + _RIPPLE * (_PITCH * x).sin()
+def add_ripple(x: Tensor) -> Tensor:
+    """x + a sin(k x)."""
+    return x + _RIPPLE_AMPLITUDE * (_RIPPLE_FREQUENCY * x).sin()
 
 
 class Quantize(nn.Module):
-    """Each pixel rounded to one of a few levels."""
+    """Rounds each pixel to a multiple of 1/8."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return quantized(x)
+        return quantize(x)
 
 
-def quantized(x: Tensor) -> Tensor:
+def quantize(x: Tensor) -> Tensor:
+    """Round to a multiple of 1/8."""
     return (x * _LEVELS).round() / _LEVELS
 
 
-class Bytes(nn.Module):
-    """Each pixel stored in a byte, through which no gradient passes at all."""
+class StoreAsBytes(nn.Module):
+    """Converts each pixel to uint8 and back: there is no path for the gradient."""
 
     def forward(self, x: Tensor) -> Tensor:
         return (x * 255).round().to(torch.uint8).to(x.dtype) / 255
 
 
-def stored(x: Tensor) -> Tensor:
+def round_to_bytes(x: Tensor) -> Tensor:
+    """The values of `StoreAsBytes`, computed in floating point."""
     return (x * 255).round() / 255
 
 
 class Codebook(nn.Module):
-    """Each pixel replaced by the word of a codebook whose index is an argmin."""
+    """Replaces each pixel by the nearest entry of a codebook, selected by an argmin."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +117,7 @@ class Codebook(nn.Module):
 
 
 class Thermometer(nn.Module):
-    """A linear net on the code 1[x_i > l / L], l = 0..L-1, of every pixel (Buckman et al. 2018)."""
+    """A linear net on the thermometer code 1[x_i > l / L], l = 0..L-1 (Buckman et al. 2018)."""
 
     def __init__(self, pixels: int) -> None:
         super().__init__()
@@ -125,28 +129,31 @@ class Thermometer(nn.Module):
         return self.gains(x.flatten(1)).sum(1)
 
     def gains(self, x: Tensor) -> Tensor:
-        """[..., d] -> [..., d, C]: what each pixel adds to each logit."""
+        """[..., d] -> [..., d, C]: the contribution of each pixel to each logit."""
         code = (x[..., None] > torch.arange(_LEVELS) / _LEVELS).to(self.weight)
         return torch.einsum("...il,cil->...ic", code, self.weight)
 
 
-class Transformed(nn.Module):
-    """Neighboring pixels as sum and difference, both rounded, and back: what image compression does to larger blocks."""
+class RoundedTransform(nn.Module):
+    """Rounds the normalized sum and difference of each pair of neighboring pixels.
+
+    Image compression does the same with larger blocks.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         pairs = x.flatten(1).view(len(x), -1, 2)
-        return _unrotated((_rotated(pairs) / _CELL).round() * _CELL).reshape(x.shape)
+        return _inverse_rotate((_rotate(pairs) / _CELL).round() * _CELL).reshape(x.shape)
 
 
 class OneHot(nn.Module):
-    """1 for the class answered, 0 for all others."""
+    """1 for the predicted class, 0 for all others."""
 
     def forward(self, z: Tensor) -> Tensor:
         return nn.functional.one_hot(z.argmax(1), z.shape[1]).to(z.dtype)
 
 
-class Labels:
-    """Not a net: a function from images to labels."""
+class PredictedLabels:
+    """A function from images to predicted labels; not an `nn.Module`."""
 
     def __init__(self, net: nn.Module) -> None:
         self.net = net
@@ -155,165 +162,181 @@ class Labels:
         return cast(Tensor, self.net(x)).argmax(1)
 
 
-def _rotated(pairs: Tensor) -> Tensor:
+def _rotate(pairs: Tensor) -> Tensor:
     """(a, b) -> ((a + b), (a - b)) / sqrt 2."""
     a, b = pairs.unbind(-1)
     return torch.stack([a + b, a - b], dim=-1) / math.sqrt(2)
 
 
-_unrotated = _rotated  # its own inverse
+_inverse_rotate = _rotate  # the map is its own inverse
 
 
-def _rippled(problem: Problem) -> Truth:
-    """A continuous function maps an interval to an interval; it grows from period to period: the ends lie in the outer ones."""
-    (low, high) = problem.box()
-    period = 2 * math.pi / _PITCH
-    least = reach(ripple, low, low + period)[0]
-    most = reach(ripple, high - period, high)[1]
-    return Truth.of(left(problem, least, most))
+def _ripple_truth(problem: Problem) -> Truth:
+    """Exact worst case behind `Ripple`.
+
+    A continuous function maps an interval to an interval. The function increases from period to
+    period, so its minimum is in the first period of the interval and its maximum in the last.
+    """
+    low, high = problem.box()
+    period = 2 * math.pi / _RIPPLE_FREQUENCY
+    smallest = value_range(add_ripple, low, low + period)[0]
+    largest = value_range(add_ripple, high - period, high)[1]
+    return Truth.of(left(problem, smallest, largest))
 
 
-def _thermometers(problem: Problem) -> Truth:
-    """Every level that a pixel reaches, tried: the code changes just above l / L."""
+def _thermometer_truth(problem: Problem) -> Truth:
+    """Tries every level that a pixel can reach: the code changes just above l / L."""
     net = Thermometer(problem.weight.shape[1])
-    (low, high) = problem.box()
+    low, high = problem.box()
     just_above = torch.arange(_LEVELS, dtype=torch.float64) / _LEVELS + 1e-9
     return Truth.of(separable(net.gains, just_above, low, high, problem.y) < 0)
 
 
-def _transforms(problem: Problem) -> Truth:
-    """Every pair of rounded coefficients that a pair of pixels reaches, tried.
-
-    Pixels reach a rectangle R, and a pair k of whole numbers stands for a square Q_k turned by 45 degrees. Two convex polygons meet
-    unless a line along one of their edges parts them: R and Q_k are compared along both axes of each.
-    """
+def _transform_truth(problem: Problem) -> Truth:
+    """Tries every pair of rounded coefficients that a pair of pixels can reach."""
     low, high = (side.view(len(side), -1, 2) for side in problem.box())  # [N, P, 2]
     center = (low + high) / 2
-    half = (high - low) / 2
-    middle = (_rotated(center) / _CELL).round()
+    middle = (_rotate(center) / _CELL).round()
     span = torch.arange(-2.0, 3.0, dtype=torch.float64)
-    steps = torch.cartesian_prod(span, span)  # [K, 2]; the radius is far below two cells
-    k = (middle[..., None, :] + steps) * _CELL  # [N, P, K, 2] centers of Q_k in rotated coordinates
-    turned_gap = (k - _rotated(center)[..., None, :]).abs()
-    gap = (_unrotated(k) - center[..., None, :]).abs()
-    # To each side R is (h_1 + h_2) / sqrt 2 wide along rotated axes, and Q_k cell / 2; along the pixels' axes, h and cell / sqrt 2.
-    across = half.sum(-1, keepdim=True)[..., None, :] / math.sqrt(2) + _CELL / 2
-    along = half[..., None, :] + _CELL / math.sqrt(2)
-    reached = (turned_gap < across).all(-1) & (gap < along).all(-1)  # [N, P, K]
-    values = _unrotated(k)
+    # [K, 2]; the radius is far below two cells.
+    steps = torch.cartesian_prod(span, span)
+    k = (middle[..., None, :] + steps) * _CELL  # [N, P, K, 2], in rotated coordinates
+    reachable = _reaches_cell(center, (high - low) / 2, k)  # [N, P, K]
+    values = _inverse_rotate(k)
     weight = problem.weight.double()
     bias = problem.bias.double()
     worst = []
     for j in range(len(weight)):
         w = (weight[j] - weight[problem.y]).view(len(low), -1, 1, 2)
-        best = (
-            torch.where(reached, (w * values).sum(-1), -torch.inf).amax(-1).sum(1)
-            + bias[j]
-            - bias[problem.y]
-        )
-        worst.append(torch.where(problem.y == j, -torch.inf, best))
+        gain = torch.where(reachable, (w * values).sum(-1), -torch.inf).amax(-1).sum(1)
+        margin = gain + bias[j] - bias[problem.y]
+        worst.append(torch.where(problem.y == j, -torch.inf, margin))
     return Truth.of(torch.stack(worst).amax(0) < 0)
 
 
-def _with_thermometer() -> Problem:
+def _reaches_cell(center: Tensor, half: Tensor, cell_center: Tensor) -> Tensor:
+    """Whether the rectangle R of each pair of pixels intersects each rounding cell Q_k.
+
+    Q_k is a square that is rotated by 45 degrees. Two convex polygons are disjoint only if a line
+    parallel to one of their edges separates them. R and Q_k are therefore compared along the axes
+    of both.
+
+    Args:
+        center: Center of R, [N, P, 2].
+        half: Half the side lengths h of R, [N, P, 2].
+        cell_center: Center of Q_k in rotated coordinates, [N, P, K, 2].
+
+    Returns:
+        [N, P, K] bool.
+    """
+    rotated_gap = (cell_center - _rotate(center)[..., None, :]).abs()
+    gap = (_inverse_rotate(cell_center) - center[..., None, :]).abs()
+    # Half widths along the rotated axes: (h_1 + h_2) / sqrt 2 for R and cell / 2 for Q_k. Along the
+    # pixel axes: h for R and cell / sqrt 2 for Q_k.
+    rotated_reach = half.sum(-1, keepdim=True)[..., None, :] / math.sqrt(2) + _CELL / 2
+    reach = half[..., None, :] + _CELL / math.sqrt(2)
+    return (rotated_gap < rotated_reach).all(-1) & (gap < reach).all(-1)
+
+
+def _thermometer_problem() -> Problem:
     problem = four_classes()
     return relabeled(problem, Thermometer(problem.weight.shape[1]))
 
 
-def _before(layer: nn.Module, problem: Problem) -> nn.Module:
+def _layer_then_net(layer: nn.Module, problem: Problem) -> nn.Module:
     return nn.Sequential(layer, problem.net()).eval()
 
 
 CASES = (
     Case(
         "plain net",
-        "nothing is hidden: who misses this misses everything",
+        "nothing is masked; every evaluator should be right here",
         four_classes,
         lambda p: p.net(),
-        unchanged,
+        linear_truth,
     ),
     Case(
         "gradient killer",
         "the gradient is zero everywhere",
         four_classes,
-        lambda p: _before(Kill(), p),
-        unchanged,
+        lambda p: _layer_then_net(ZeroGradient(), p),
+        linear_truth,
     ),
     Case(
         "half a gradient",
-        "every other column of 32 is left out, more than a search makes up for",
+        "the gradient is zero in every other of 32 columns, too many for random search",
         lambda: four_classes(radius=0.005, side=32),
-        lambda p: _before(HalfBlind(), p),
-        unchanged,
+        lambda p: _layer_then_net(HalfGradient(), p),
+        linear_truth,
     ),
     Case(
         "flipped gradients",
-        "every gradient leads away from mistakes",
+        "every gradient has the opposite sign",
         four_classes,
-        lambda p: _before(Flip(), p),
-        unchanged,
+        lambda p: _layer_then_net(FlippedGradient(), p),
+        linear_truth,
     ),
     Case(
         "coin-flip gradients",
-        "gradients average to zero",
+        "gradients have random signs and average to zero",
         four_classes,
-        lambda p: _before(CoinFlip(), p),
-        unchanged,
+        lambda p: _layer_then_net(RandomSignGradient(), p),
+        linear_truth,
     ),
     Case(
         "shattered gradients",
-        "a ripple too small to matter rules the gradient",
+        "a ripple with almost no effect on the output dominates the gradient",
         four_classes,
-        lambda p: _before(Ripple(), p),
-        _rippled,
+        lambda p: _layer_then_net(Ripple(), p),
+        _ripple_truth,
     ),
     Case(
         "quantizer",
         "rounded pixels have no gradient",
         four_classes,
-        lambda p: _before(Quantize(), p),
-        after(quantized),
+        lambda p: _layer_then_net(Quantize(), p),
+        truth_after(quantize),
     ),
     Case(
         "bytes",
-        "no gradient passes an integer",
+        "pixels are stored as integers, through which no gradient flows",
         four_classes,
-        lambda p: _before(Bytes(), p),
-        after(stored),
+        lambda p: _layer_then_net(StoreAsBytes(), p),
+        truth_after(round_to_bytes),
     ),
     Case(
         "codebook",
-        "an argmin picks what the net sees",
+        "an argmin selects the input of the net",
         four_classes,
-        lambda p: _before(Codebook(), p),
-        after(Codebook()),
+        lambda p: _layer_then_net(Codebook(), p),
+        truth_after(Codebook()),
     ),
     Case(
         "thermometer code",
-        "a code of steps has no gradient",
-        _with_thermometer,
+        "a step function of each pixel has no gradient",
+        _thermometer_problem,
         lambda p: Thermometer(p.weight.shape[1]).eval(),
-        _thermometers,
+        _thermometer_truth,
     ),
     Case(
         "rounded transform",
-        "coefficients of pixel pairs are rounded",
+        "transform coefficients of pixel pairs are rounded",
         four_classes,
-        lambda p: _before(Transformed(), p),
-        _transforms,
+        lambda p: _layer_then_net(RoundedTransform(), p),
+        _transform_truth,
     ),
     Case(
         "one-hot answers",
-        "scores say nothing",
+        "scores are one-hot and carry no more information than the label",
         four_classes,
         lambda p: nn.Sequential(p.net(), OneHot()).eval(),
-        unchanged,
+        linear_truth,
     ),
     Case(
         "labels only",
-        "a function that answers with labels",
+        "a function that returns labels only",
         four_classes,
-        lambda p: Labels(p.net()),
-        unchanged,
+        lambda p: PredictedLabels(p.net()),
+        linear_truth,
     ),
 )

@@ -1,14 +1,14 @@
-"""Defenses that are only badly scaled, saturated, cut off or rounded."""
+"""Defenses that only scale, saturate, clip or round their logits or inputs."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.selftests.case import Case, Truth, after, unchanged
+from saddlepoint.selftests.case import Case, Truth, linear_truth, truth_after
 from saddlepoint.selftests.problem import DEAD, Problem, four_classes, two_classes, worst_margins
 
-_KNOWN = 0.082  # the darkest pixel that the net can take
+_MIN_PIXEL = 0.082  # darker pixels give NaN
 _CLIP = (0.3, 0.7)
 
 
@@ -24,7 +24,7 @@ class Scaled(nn.Module):
 
 
 class Saturated(nn.Module):
-    """100 tanh(2 z): keeps the order of logits, and flattens them far from zero."""
+    """100 tanh(2 z): keeps the order of the logits and saturates far from zero."""
 
     def forward(self, z: Tensor) -> Tensor:
         return 100 * (2 * z).tanh()
@@ -41,130 +41,134 @@ class Probabilities(nn.Module):
         return (z / self.temperature).softmax(1)
 
 
-class FirstAlone(nn.Module):
-    """The highest logit, above the lowest, and zeros."""
+class TopLogitOnly(nn.Module):
+    """The highest logit minus the lowest, and zeros for all other classes."""
 
     def forward(self, z: Tensor) -> Tensor:
-        highest, at = (z - z.amin(1, keepdim=True)).max(1, keepdim=True)
-        return torch.zeros_like(z).scatter(1, at, highest)
+        highest, index = (z - z.amin(1, keepdim=True)).max(1, keepdim=True)
+        return torch.zeros_like(z).scatter(1, index, highest)
 
 
-class Padded(nn.Module):
-    """More classes, none of which ever wins."""
+class ExtraClasses(nn.Module):
+    """Additional classes that are never predicted."""
 
-    def __init__(self, more: int) -> None:
+    def __init__(self, count: int) -> None:
         super().__init__()
-        self.extra = DEAD - torch.arange(more) / more
+        self.extra = DEAD - torch.arange(count) / count
 
     def forward(self, z: Tensor) -> Tensor:
         return torch.cat([z, self.extra.expand(len(z), -1)], dim=1)
 
 
-class Clipped(nn.Module):
-    """Pixels cut off at both ends: beyond them there is no gradient, although an attacker comes back inside."""
+class ClippedInput(nn.Module):
+    """Pixels clipped at both ends: outside the range the gradient is zero.
+
+    An attack can still move such a pixel back into the range.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
-        return clipped(x)
+        return clip_pixels(x)
 
 
-def clipped(x: Tensor) -> Tensor:
+def clip_pixels(x: Tensor) -> Tensor:
+    """Clip to [0.3, 0.7]."""
     return x.clamp(*_CLIP)
 
 
-class TargetFacts(nn.Module):
-    """Pixels darker than any of the data make it answer with what is not a number."""
+class NaNBelowMinimum(nn.Module):
+    """The identity, but NaN for pixels that are darker than any pixel of the data."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + 0 * (x - _KNOWN).log()
+        return x + 0 * (x - _MIN_PIXEL).log()
 
 
-class Half(nn.Module):
-    """Logits in half precision, in which the gradient of a sure answer is rounded to zero."""
+class HalfPrecision(nn.Module):
+    """Logits in half precision: the gradient of a confident prediction underflows to zero."""
 
     def forward(self, z: Tensor) -> Tensor:
         return (30 * z).half().to(z.dtype)
 
 
-def _known(problem: Problem) -> Truth:
-    """An answer that is not a number is no right answer: an image falls as soon as one pixel can be made too dark."""
+def _nan_truth(problem: Problem) -> Truth:
+    """NaN is not a correct prediction: an image is broken if one pixel can be made too dark."""
     low, high = problem.box()
     worst = worst_margins(problem.weight, problem.bias, low, high, problem.y)
-    return Truth.of((worst < 0) & (low > _KNOWN).all(1))
+    return Truth.of((worst < 0) & (low > _MIN_PIXEL).all(1))
 
 
-def _then(problem: Problem, layer: nn.Module) -> nn.Module:
+def _net_then(problem: Problem, layer: nn.Module) -> nn.Module:
     return nn.Sequential(problem.net(), layer).eval()
 
 
 CASES = (
     Case(
         "logits x 1000",
-        "cross-entropy saturates",
+        "large logits saturate cross-entropy",
         four_classes,
-        lambda p: _then(p, Scaled(1e3)),
-        unchanged,
+        lambda p: _net_then(p, Scaled(1e3)),
+        linear_truth,
     ),
     Case(
         "logits / 1000",
-        "losses hardly change",
+        "small logits make the loss almost constant",
         four_classes,
-        lambda p: _then(p, Scaled(1e-3)),
-        unchanged,
+        lambda p: _net_then(p, Scaled(1e-3)),
+        linear_truth,
     ),
     Case(
         "tanh logits",
-        "logits saturate, and so does cross-entropy",
+        "logits saturate, and cross-entropy with them",
         four_classes,
-        lambda p: _then(p, Saturated()),
-        unchanged,
+        lambda p: _net_then(p, Saturated()),
+        linear_truth,
     ),
     Case(
         "probabilities",
-        "softmax is taken twice",
+        "outputs are probabilities, so softmax is applied twice",
         four_classes,
-        lambda p: _then(p, Probabilities(1.0)),
-        unchanged,
+        lambda p: _net_then(p, Probabilities(1.0)),
+        linear_truth,
     ),
     Case(
         "cold softmax",
-        "probabilities are 0 and 1 to the last bit",
+        "probabilities are exactly 0 and 1 in floating point",
         four_classes,
-        lambda p: _then(p, Probabilities(0.01)),
-        unchanged,
+        lambda p: _net_then(p, Probabilities(0.01)),
+        linear_truth,
     ),
     Case(
         "first score alone",
-        "nothing tells which class comes second",
+        "all scores but the highest are zero, so the second class is unknown",
         four_classes,
-        lambda p: _then(p, FirstAlone()),
-        unchanged,
+        lambda p: _net_then(p, TopLogitOnly()),
+        linear_truth,
     ),
     Case(
         "padded classes",
-        "most classes can never be reached",
+        "most classes can never be predicted",
         two_classes,
-        lambda p: _then(p, Padded(96)),
-        unchanged,
+        lambda p: _net_then(p, ExtraClasses(96)),
+        linear_truth,
     ),
     Case(
         "input clipping",
-        "clipped pixels show no gradient",
+        "clipped pixels have no gradient",
         four_classes,
-        lambda p: nn.Sequential(Clipped(), p.net()).eval(),
-        after(clipped),
+        lambda p: nn.Sequential(ClippedInput(), p.net()).eval(),
+        truth_after(clip_pixels),
     ),
     Case(
         "no number",
-        "outside the data's range it answers NaN",
+        "outside the range of the data the output is NaN",
         four_classes,
-        lambda p: nn.Sequential(TargetFacts(), p.net()).eval(),
-        _known,
+        lambda p: nn.Sequential(NaNBelowMinimum(), p.net()).eval(),
+        _nan_truth,
     ),
     Case(
         "half precision",
-        "gradients of sure answers underflow",
+        "gradients of confident predictions underflow",
         four_classes,
-        lambda p: _then(p, Half()),
-        unchanged,
+        lambda p: _net_then(p, HalfPrecision()),
+        linear_truth,
     ),
 )

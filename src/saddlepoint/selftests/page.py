@@ -1,4 +1,4 @@
-"""Self-tests as a record, and as a page that is written from the record alone."""
+"""Saves self-test results as a JSON record, and renders the record as a Markdown page."""
 
 from __future__ import annotations
 
@@ -15,34 +15,35 @@ SCHEMA = 1
 _MIGRATIONS: Migrations = {}
 _INTRO = f"""# Who finds the truth
 
-Each row is a defense whose true robust accuracy is known in closed form or by exhaustion (`saddlepoint.selftest`): 100 images of
-64 or 16 pixels, perturbed in Linf. Every evaluator reports a robust accuracy in percent. Printed plainly, it is within
-{100 * TOLERANCE:g} points of the truth, or its interval holds the truth of a random defense. **Bold** is wrong, and the evaluator
-stands by it; ***bold and slanted*** is wrong, and the evaluator says itself that it may be; – is an error, an empty cell was not
-run. Too low is wrong as well: points that fooled by luck, or another model than the one that was handed over."""
+Each row is a defense with a true robust accuracy that is known in closed form or by exhaustive
+search (`saddlepoint.selftest`): 100 images of 64 or 16 pixels, perturbed in Linf. Every evaluator
+reports a robust accuracy in percent. A number in plain type is within {100 * TOLERANCE:g} points of
+the truth, or its interval contains the truth of a randomized defense. A number in **bold** is wrong
+and the evaluator gives no warning. A number in ***bold italics*** is wrong and the evaluator warns
+that it may be. A dash (–) means that the evaluator raised an error; an empty cell was not run. A
+number that is too low is wrong as well: the evaluator counted points that a randomized defense
+misclassified by chance, or it evaluated a different model than the one it received."""
 
 
 def record(tests: Sequence[SelfTest], command: str = "saddlepoint selftest") -> dict[str, Any]:
-    """Plain values."""
+    """The results as JSON data, with the command that produced them."""
     return {"schema": SCHEMA, "tests": [{**test.record(), "command": command} for test in tests]}
 
 
 def write(kept: Mapping[str, Any], out: Path) -> dict[str, Any]:
-    """The record, kept at `out` with what the file held before: other evaluators, and other cases of the same one.
+    """Merge a record into a file and return the merged record.
 
-    A case is a new model with coins of its own, so that a record may be made in parts, in any order.
+    Other evaluators in the file are kept, and other cases of the same evaluator. Every case uses a
+    new model and its own random stream, so a record can be written in parts, in any order.
+
+    Args:
+        kept: The record.
+        out: The file; it is created if it does not exist.
     """
     tests = {test["evaluator"]: test for test in read(out)["tests"]} if out.exists() else {}
     for test in kept["tests"]:
-        lines = {
-            line["case"]: line
-            for line in (*tests.get(test["evaluator"], {"lines": ()})["lines"], *test["lines"])
-        }
-        order = {case.name: place for place, case in enumerate(CASES)}
-        tests[test["evaluator"]] = {
-            **test,
-            "lines": sorted(lines.values(), key=lambda line: order.get(line["case"], len(order))),
-        }
+        earlier = tests.get(test["evaluator"], {"lines": ()})["lines"]
+        tests[test["evaluator"]] = {**test, "lines": _merged(earlier, test["lines"])}
     whole = {**kept, "tests": list(tests.values())}
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -50,83 +51,102 @@ def write(kept: Mapping[str, Any], out: Path) -> dict[str, Any]:
 
 
 def read(file: Path) -> dict[str, Any]:
-    """What `write` wrote; a record that this version cannot read is refused."""
+    """Read a record that `write` wrote.
+
+    Raises:
+        SchemaError: This version cannot read the record.
+    """
     return migrated(json.loads(file.read_text(encoding="utf-8")), _MIGRATIONS, SCHEMA, str(file))
 
 
 def text(kept: Mapping[str, Any]) -> str:
-    """The page: one table for each family of cases, evaluators side by side."""
+    """Render a record as Markdown: one table per family of cases, one column per evaluator."""
     tests = kept["tests"]
     lines = {test["evaluator"]: {line["case"]: line for line in test["lines"]} for test in tests}
-    parts = [_INTRO, *_summary(tests)]
-    for family, cases in FAMILIES.items():
-        ran = [case for case in cases if any(case.name in of for of in lines.values())]
-        if ran:
-            head = ["case", "truth", *lines]
-            rows = [
-                [
-                    f"{case.name}: {case.why}",
-                    _truth(lines, case.name),
-                    *(_said(of.get(case.name)) for of in lines.values()),
-                ]
-                for case in ran
-            ]
-            parts += [f"## {family.capitalize()}", _table(head, rows)]
+    parts = [_INTRO, _summary(tests), *_family_tables(lines)]
     parts += [f"{test['evaluator']}: {test['note']}" for test in tests if test.get("note")]
+    parts.append(_provenance(tests))
+    return "\n\n".join(parts) + "\n"
+
+
+def _merged(
+    earlier: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """New lines replace earlier lines of the same case; sorted in the order of `CASES`."""
+    lines = {line["case"]: line for line in (*earlier, *new)}
+    order = {case.name: index for index, case in enumerate(CASES)}
+    return sorted(lines.values(), key=lambda line: order.get(line["case"], len(order)))
+
+
+def _family_tables(lines: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A heading and a table for each family with results; `lines` is by evaluator and case."""
+    parts = []
+    head = ["case", "truth", *lines]
+    for family, cases in FAMILIES.items():
+        rows = [
+            [
+                f"{case.name}: {case.why}",
+                _truth(lines, case.name),
+                *(_reported(by_case.get(case.name)) for by_case in lines.values()),
+            ]
+            for case in cases
+            if any(case.name in by_case for by_case in lines.values())
+        ]
+        if rows:
+            parts += [f"## {family.capitalize()}", _table(head, rows)]
+    return parts
+
+
+def _provenance(tests: Sequence[Mapping[str, Any]]) -> str:
+    """The commands and package versions that produced the record."""
     versions: dict[str, str] = {}
     for test in tests:
         versions |= test["versions"]
     commands = ", ".join(
         f"`{command}`" for command in dict.fromkeys(test["command"] for test in tests)
     )
-    parts.append(
-        f"Made by {commands} with {', '.join(f'{name} {number}' for name, number in versions.items())}."
-    )
-    return "\n\n".join(parts) + "\n"
+    packages = ", ".join(f"{name} {number}" for name, number in versions.items())
+    return f"Made by {commands} with {packages}."
 
 
-def _summary(tests: Sequence[Mapping[str, Any]]) -> list[str]:
+def _summary(tests: Sequence[Mapping[str, Any]]) -> str:
     head = [
         "evaluator",
         "right",
-        "too high, stands by it",
-        "too high, says so",
+        "too high, no warning",
+        "too high, with a warning",
         "too low",
         "failed",
         "CPU seconds",
     ]
-    rows = []
-    for test in tests:
-        outcomes = [line["outcome"] for line in test["lines"]]
-        believed = sum(line["deceived"] for line in test["lines"])
-        counts = [
-            believed,
-            outcomes.count("too high") - believed,
-            outcomes.count("too low"),
-            outcomes.count("failed"),
-        ]
-        spent = [line["seconds"] for line in test["lines"]]
-        seconds = "–" if None in spent else f"{sum(spent):.0f}"
-        rows.append(
-            [
-                test["evaluator"],
-                f"{outcomes.count('right')} of {len(outcomes)}",
-                *map(str, counts),
-                seconds,
-            ]
-        )
-    return [_table(head, rows)]
+    return _table(head, [_summary_row(test) for test in tests])
+
+
+def _summary_row(test: Mapping[str, Any]) -> list[str]:
+    outcomes = [line["outcome"] for line in test["lines"]]
+    without_warning = sum(line["deceived"] for line in test["lines"])
+    counts = [
+        without_warning,
+        outcomes.count("too high") - without_warning,
+        outcomes.count("too low"),
+        outcomes.count("failed"),
+    ]
+    spent = [line["seconds"] for line in test["lines"]]
+    seconds = "–" if None in spent else f"{sum(spent):.0f}"
+    right = f"{outcomes.count('right')} of {len(outcomes)}"
+    return [test["evaluator"], right, *map(str, counts), seconds]
 
 
 def _truth(lines: Mapping[str, Mapping[str, Any]], case: str) -> str:
-    truth = next(of[case]["truth"] for of in lines.values() if case in of)
-    shown = f"{100 * truth['low']:.1f}" + (
-        f" to {100 * truth['high']:.1f}" if truth["low"] != truth["high"] else ""
-    )
+    truth = next(by_case[case]["truth"] for by_case in lines.values() if case in by_case)
+    shown = f"{100 * truth['low']:.1f}"
+    if truth["low"] != truth["high"]:
+        shown += f" to {100 * truth['high']:.1f}"
     return shown + (", random" if truth["random"] else "")
 
 
-def _said(line: Mapping[str, Any] | None) -> str:
+def _reported(line: Mapping[str, Any] | None) -> str:
+    """The number of one cell, formatted by its outcome."""
     if line is None:
         return ""
     if line["report"] is None:

@@ -1,7 +1,9 @@
-"""Other libraries as evaluators, each with the strongest evaluation that it offers ready-made, and with its own report.
+"""Other libraries as evaluators, each with its strongest predefined evaluation.
 
-They are not needed by anything else: install those you want to compare with. None of them adapts, mixes exits or rejects, so each
-is handed an opaque module; who draws random numbers draws them from torch's, numpy's and Python's generators, which are put back.
+The libraries are optional: install those you want to compare with. None of them supports
+adaptation, mixtures of exits or rejection, so each receives a plain module from images to logits.
+They draw random numbers from the global generators of torch, numpy and Python. These are seeded
+before the call and restored after it.
 """
 
 from __future__ import annotations
@@ -22,57 +24,72 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.audits.planning.suite import Budget
-from saddlepoint.selftests.evaluator import Audited, Evaluator, Report
+from saddlepoint.selftests.evaluator import AuditEvaluator, Evaluator, Report
 
-_QUERIES = 1000  # of the Square attack of ART, which takes 5000 in its AutoAttack and is slow
+_QUERIES = 1000  # of ART's Square attack; its AutoAttack uses 5000, which is slow
 _STEPS = 100
+
+# (imported module, model, images, labels, Linf radius) -> report
+PeerEvaluation = Callable[[Any, nn.Module, Tensor, Tensor, float], Report]
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A library, and how it is asked."""
+    """A library as an evaluator."""
 
-    name: str
-    package: str  # as it is installed
-    module: str  # as it is imported
-    ask: Callable[[Any, nn.Module, Tensor, Tensor, float], Report] = field(repr=False)
+    name: str  # in tables
+    package: str  # name for pip
+    module: str  # name for import
+    evaluate: PeerEvaluation = field(repr=False)
 
     @property
     def versions(self) -> dict[str, str]:
+        """The installed version of the package."""
         return {self.package: importlib.metadata.version(self.package)}
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, radius: float) -> Report:
-        self.refuse_missing()
-        with _seeded(), warnings.catch_warnings():
+        self.require_installed()
+        with _seeded_generators(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return self.ask(importlib.import_module(self.module), model, x, y, radius)
+            return self.evaluate(importlib.import_module(self.module), model, x, y, radius)
 
-    def refuse_missing(self) -> None:
+    def require_installed(self) -> None:
+        """Raise `ModuleNotFoundError` with advice if the package is not installed."""
         if importlib.util.find_spec(self.module) is None:
             raise ModuleNotFoundError(
-                f"{self.name} needs the package {self.package}, which is not installed. Use pip install --no-deps {self.package}; "
-                "tests/references/requirements.txt lists versions that were compared."
+                f"{self.name} requires the package {self.package}, which is not installed. Use "
+                f"pip install --no-deps {self.package}; tests/references/requirements.txt lists "
+                "the versions that were compared."
             )
 
 
 def evaluators(names: Sequence[str], budget: Budget = "standard") -> list[Evaluator]:
-    """By name; "ours" is `saddlepoint.audit` at a budget. A peer that is not installed is refused before anything runs."""
+    """Look up evaluators by name.
+
+    Args:
+        names: Keys of `PEERS`, or "ours" for `saddlepoint.audit`.
+        budget: Budget of "ours"; default "standard".
+
+    Raises:
+        ValueError: A name is unknown.
+        ModuleNotFoundError: A library is not installed.
+    """
     unknown = [name for name in names if name not in ("ours", *PEERS)]
     if unknown:
         raise ValueError(
-            f"there is no evaluator {unknown[0]!r}; there are: ours, {', '.join(PEERS)}."
+            f"there is no evaluator {unknown[0]!r}; available: ours, {', '.join(PEERS)}."
         )
     for name in names:
         if name in PEERS:
-            PEERS[name].refuse_missing()
-    return [Audited(budget) if name == "ours" else PEERS[name] for name in names]
+            PEERS[name].require_installed()
+    return [AuditEvaluator(budget) if name == "ours" else PEERS[name] for name in names]
 
 
 @contextlib.contextmanager
-def _seeded() -> Iterator[None]:
-    """Peers draw from the global generators: the same numbers for all of them, and none missing afterwards."""
-    python = random.getstate()
-    numpy = np.random.get_state()  # noqa: NPY002
+def _seeded_generators() -> Iterator[None]:
+    """Seed the global generators, so that all libraries get the same numbers; then restore them."""
+    python_state = random.getstate()
+    numpy_state = np.random.get_state()  # noqa: NPY002
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002
     try:
@@ -80,51 +97,54 @@ def _seeded() -> Iterator[None]:
             torch.manual_seed(0)
             yield
     finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)  # noqa: NPY002
 
 
-class _Complaints(logging.Handler):
-    """What a library warns of while it works."""
+class _WarningCollector(logging.Handler):
+    """Collects the log messages of level WARNING and above."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.said.append(record.getMessage())
+        self.messages.append(record.getMessage())
 
 
-def _autoattack(version: str) -> Callable[[Any, nn.Module, Tensor, Tensor, float], Report]:
-    def ask(module: Any, model: nn.Module, x: Tensor, y: Tensor, radius: float) -> Report:
+def _autoattack(version: str) -> PeerEvaluation:
+    def evaluate(module: Any, model: nn.Module, x: Tensor, y: Tensor, radius: float) -> Report:
         suite = module.AutoAttack(model, norm="Linf", eps=radius, seed=0, version=version)
-        others = min(_classes(model, x) - 1, 9)  # as many targets as there are, as its manual says
-        suite.apgd_targeted.n_target_classes = suite.fab.n_target_classes = others
-        heard = _Complaints()
-        suite.logger.addHandler(heard)
+        # As many targets as there are other classes, as its documentation requires.
+        targets = min(_class_count(model, x) - 1, 9)
+        suite.apgd_targeted.n_target_classes = targets
+        suite.fab.n_target_classes = targets
+        collector = _WarningCollector()
+        suite.logger.addHandler(collector)
         try:
-            answered = suite.run_standard_evaluation(x, y, batch_size=len(x))[1]
+            predicted = suite.run_standard_evaluation(x, y, batch_size=len(x))[1]
         finally:
-            suite.logger.removeHandler(heard)
-        # A warning to use another version, or that the defense is dynamic, is a warning that the number may be wrong.
+            suite.logger.removeHandler(collector)
+        # AutoAttack warns that another version should be used or that the defense is dynamic. Both
+        # mean that the number may be wrong.
         return Report(
-            float((answered == y).double().mean()),
-            verdict="; ".join(heard.said),
-            holds=not heard.said,
+            float((predicted == y).double().mean()),
+            verdict="; ".join(collector.messages),
+            holds=not collector.messages,
         )
 
-    return ask
+    return evaluate
 
 
 def _torchattacks(module: Any, model: nn.Module, x: Tensor, y: Tensor, radius: float) -> Report:
     attack = module.AutoAttack(
-        model, norm="Linf", eps=radius, version="standard", n_classes=_classes(model, x), seed=0
+        model, norm="Linf", eps=radius, version="standard", n_classes=_class_count(model, x), seed=0
     )
-    return Report(_right(model, attack(x, y), y))
+    return Report(_accuracy(model, attack(x, y), y))
 
 
 def _foolbox(module: Any, model: nn.Module, x: Tensor, y: Tensor, radius: float) -> Report:
-    """An image counts as robust if none of its Linf attacks claims it."""
+    """An image counts as robust if none of four Linf attacks reports success."""
     attacks = [
         module.attacks.LinfPGD(steps=_STEPS),
         module.attacks.LInfFMNAttack(steps=_STEPS),
@@ -132,20 +152,25 @@ def _foolbox(module: Any, model: nn.Module, x: Tensor, y: Tensor, radius: float)
         module.attacks.LinfRepeatedAdditiveUniformNoiseAttack(repeats=_STEPS),
     ]
     wrapped = module.PyTorchModel(model, bounds=(0, 1), device="cpu")
-    claimed = torch.stack([attack(wrapped, x, y, epsilons=radius)[2] for attack in attacks])
-    return Report(float((~claimed.any(0)).double().mean()))
+    success = torch.stack([attack(wrapped, x, y, epsilons=radius)[2] for attack in attacks])
+    return Report(float((~success.any(0)).double().mean()))
 
 
 def _art(module: Any, model: nn.Module, x: Tensor, y: Tensor, radius: float) -> Report:
-    """The Linf attacks of its AutoAttack, which itself needs one package more; an image is robust if it withstands each."""
-    evasion, estimators = (
-        importlib.import_module(f"{module.__name__}.{part}")
-        for part in ("attacks.evasion", "estimators")
-    )
-    net = importlib.import_module(f"{estimators.__name__}.classification").PyTorchClassifier(
-        model, loss=nn.CrossEntropyLoss(), input_shape=tuple(x.shape[1:]), nb_classes=_classes(model, x), clip_values=(0.0, 1.0),
+    """The Linf attacks of ART's AutoAttack; an image counts as robust if each of them fails.
+
+    AutoAttack itself is not used, because it requires another package.
+    """
+    evasion = importlib.import_module(f"{module.__name__}.attacks.evasion")
+    classification = importlib.import_module(f"{module.__name__}.estimators.classification")
+    net = classification.PyTorchClassifier(
+        model,
+        loss=nn.CrossEntropyLoss(),
+        input_shape=tuple(x.shape[1:]),
+        nb_classes=_class_count(model, x),
+        clip_values=(0.0, 1.0),
         device_type="cpu",
-    )  # fmt: skip
+    )
     shared = {"norm": np.inf, "eps": radius, "batch_size": len(x), "verbose": False}
     attacks = [
         evasion.AutoProjectedGradientDescent(
@@ -153,23 +178,24 @@ def _art(module: Any, model: nn.Module, x: Tensor, y: Tensor, radius: float) -> 
         )
         for loss in ("cross_entropy", "difference_logits_ratio")
     ]
-    # Its first square has round(side sqrt(share)) pixels a side and must be smaller than the image, which 0.8 of 4 x 4 is not.
-    share = min(0.8, 0.99 * (1 - 0.5 / min(x.shape[2:])) ** 2)
-    attacks.append(evasion.SquareAttack(net, max_iter=_QUERIES, p_init=share, **shared))
-    right = np.ones(len(x), dtype=bool)
+    # The first square has round(side sqrt(p_init)) pixels per side and must be smaller than the
+    # image. The default p_init of 0.8 violates this for 4x4 images.
+    p_init = min(0.8, 0.99 * (1 - 0.5 / min(x.shape[2:])) ** 2)
+    attacks.append(evasion.SquareAttack(net, max_iter=_QUERIES, p_init=p_init, **shared))
+    robust = np.ones(len(x), dtype=bool)
     for attack in attacks:
         points = attack.generate(x.numpy().copy(), y.numpy())
-        right &= net.predict(points, batch_size=len(x)).argmax(1) == y.numpy()
-    return Report(float(right.mean()))
+        robust &= net.predict(points, batch_size=len(x)).argmax(1) == y.numpy()
+    return Report(float(robust.mean()))
 
 
 @torch.no_grad()
-def _classes(model: nn.Module, x: Tensor) -> int:
+def _class_count(model: nn.Module, x: Tensor) -> int:
     return int(model(x).shape[1])
 
 
 @torch.no_grad()
-def _right(model: nn.Module, points: Tensor, y: Tensor) -> float:
+def _accuracy(model: nn.Module, points: Tensor, y: Tensor) -> float:
     return float((model(points).argmax(1) == y).double().mean())
 
 

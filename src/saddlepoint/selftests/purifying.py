@@ -1,4 +1,4 @@
-"""Defenses that clean their input, refuse it, or learn from it."""
+"""Defenses that purify their input, reject it, or adapt to it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.defenses import Context, Defense, Memory, Trace, View
-from saddlepoint.selftests.case import Case, Truth, after, unchanged
+from saddlepoint.selftests.case import Case, Truth, linear_truth, truth_after
 from saddlepoint.selftests.exact import meet
 from saddlepoint.selftests.problem import Problem, four_classes, two_classes, worst_margins
 
 _STEPS = 100
 _WELLS = 8
 _PULL = 0.9
-_NEAR = 0.8  # of the radius
-_STRANGE = 1.5  # what a detector lets pass
+_SNAP_FRACTION = 0.8  # of the radius
+_REJECT_ABOVE = 1.5  # largest absolute projection that the detector accepts
 
 
-class Identity(Defense):
-    """A purifier that does nothing, ten times."""
+class IdentityPurifier(Defense):
+    """A purifier of ten steps that does not change the image."""
 
     def __init__(self, net: nn.Module) -> None:
         self.net = net
@@ -35,20 +35,26 @@ class Identity(Defense):
         return Trace(tuple(views))
 
 
-class Settling(Defense):
-    """A hundred steps into wells: x <- x - a sin(2 pi L x) / (2 pi L), whose slope vanishes, not its effect."""
+class WellPurifier(Defense):
+    """A hundred steps toward wells: x <- x - a sin(2 pi L x) / (2 pi L).
+
+    The gradient of the whole chain vanishes, although the output still depends on the image.
+    """
 
     def __init__(self, net: nn.Module) -> None:
         self.net = net
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         for _ in range(_STEPS):
-            x = ctx.through("purify", _settle, x)
+            x = ctx.through("purify", _well_step, x)
         return Trace((View("final", self.net(x)),))
 
 
-class AntiAdversary(nn.Module):
-    """Moves the image until the net is surer of what it says already (Alfarra et al. 2022): no answer of two classes changes."""
+class SignAntiAdversary(nn.Module):
+    """Moves the image to increase the confidence of the prediction (Alfarra et al. 2022).
+
+    With two classes, no prediction changes.
+    """
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -58,29 +64,31 @@ class AntiAdversary(nn.Module):
         with torch.enable_grad():
             v = x.detach().requires_grad_()
             z = cast(Tensor, self.net(v))
-            (slope,) = torch.autograd.grad(z.amax(1).sum(), v)
-        return cast(Tensor, self.net(x + 0.5 * slope.sign()))
+            (gradient,) = torch.autograd.grad(z.amax(1).sum(), v)
+        return cast(Tensor, self.net(x + 0.5 * gradient.sign()))
 
 
 class Snapping(nn.Module):
-    """Replaces an image near one of the data by it: small perturbations change nothing, so that small steps see nothing."""
+    """Replaces an image by an image of the data set if one is near.
+
+    Small perturbations have no effect, so small steps give an attack no information.
+    """
 
     def __init__(self, net: nn.Module, known: Tensor, near: float) -> None:
         super().__init__()
         self.net = net
         self.known = known
-        self.near = near
+        self.near = near  # Linf distance
 
     def forward(self, x: Tensor) -> Tensor:
-        distance, which = torch.cdist(
-            x.flatten(1), self.known.flatten(1).to(x.dtype), p=torch.inf
-        ).min(1)
+        known = self.known.flatten(1).to(x.dtype)
+        distance, nearest = torch.cdist(x.flatten(1), known, p=torch.inf).min(1)
         snaps = (distance < self.near).view(-1, 1, 1, 1)
-        return cast(Tensor, self.net(torch.where(snaps, self.known[which].to(x.dtype), x)))
+        return cast(Tensor, self.net(torch.where(snaps, self.known[nearest].to(x.dtype), x)))
 
 
 class Detector(Defense):
-    """Refuses an image whose brightness along one direction is unusual."""
+    """Rejects an image if its projection onto one direction is unusually large."""
 
     rejects = True
 
@@ -90,13 +98,17 @@ class Detector(Defense):
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:  # noqa: ARG002
         z = cast(Tensor, self.net(x))
-        strange = ((x.flatten(1) - 0.5) @ self.direction.to(x.dtype)).abs() > _STRANGE
-        refusal = torch.where(strange, z.amax(1) + 1, z.amin(1) - 1)
-        return Trace((View("final", torch.cat([z, refusal[:, None]], dim=1)),))
+        projection = (x.flatten(1) - 0.5) @ self.direction.to(x.dtype)
+        unusual = projection.abs() > _REJECT_ABOVE
+        rejection = torch.where(unusual, z.amax(1) + 1, z.amin(1) - 1)
+        return Trace((View("final", torch.cat([z, rejection[:, None]], dim=1)),))
 
 
 class Memorizing(Defense):
-    """Learns its batch by heart: afterwards an image is answered like the one of the batch that is nearest."""
+    """Adapts by storing its batch.
+
+    The adapted model returns the output of the nearest stored image.
+    """
 
     memory: Memory = "batch"
 
@@ -109,56 +121,61 @@ class Memorizing(Defense):
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:  # noqa: ARG002
         if self.known is not None:
-            nearest = torch.cdist(x.detach().flatten(1), self.known.flatten(1), p=torch.inf).argmin(
-                1
-            )
-            x = self.known[nearest] + 0 * x
+            distance = torch.cdist(x.detach().flatten(1), self.known.flatten(1), p=torch.inf)
+            x = self.known[distance.argmin(1)] + 0 * x
         return Trace((View("final", self.net(x)),))
 
 
-def _settle(x: Tensor) -> Tensor:
+def _well_step(x: Tensor) -> Tensor:
     return x - _PULL * (2 * math.pi * _WELLS * x).sin() / (2 * math.pi * _WELLS)
 
 
-def _settled(x: Tensor) -> Tensor:
-    """Where a pixel ends: each step's slope is 1 - a cos(...) >= 0.1, so that it keeps the order of pixels, and so do all."""
+def _purified(x: Tensor) -> Tensor:
+    """The pixels after all steps of `WellPurifier`.
+
+    The derivative of a step is 1 - a cos(...) >= 0.1, so every step is monotone.
+    """
     for _ in range(_STEPS):
-        x = _settle(x)
+        x = _well_step(x)
     return x
 
 
-def _snapped(problem: Problem) -> Truth:
-    """Near its image a point is answered as that is; corners, where some pixel moved by the whole radius, are not near."""
+def _snapping_truth(problem: Problem) -> Truth:
+    """A point near its clean image gets the prediction of the clean image.
+
+    Corners are not near, because some pixel moves by the whole radius there.
+    """
     low, high = problem.box()
     x = problem.x.flatten(1).double()
-    far = torch.maximum(high - x, x - low).amax(1) > _NEAR * problem.radius
+    far = torch.maximum(high - x, x - low).amax(1) > _SNAP_FRACTION * problem.radius
     clean = worst_margins(problem.weight, problem.bias, x, x, problem.y) < 0
-    whole = worst_margins(problem.weight, problem.bias, low, high, problem.y) < 0
-    return Truth.of(torch.where(far, clean & whole, clean))
+    robust = worst_margins(problem.weight, problem.bias, low, high, problem.y) < 0
+    return Truth.of(torch.where(far, clean & robust, clean))
 
 
-def _detected(problem: Problem) -> Truth:
-    """A refusal counts as right: an image falls if, for some other class, one point has a positive margin and passes, |t| <= T."""
-    (low, high) = problem.box()
+def _detector_truth(problem: Problem) -> Truth:
+    """Exact worst case of `Detector`; a rejection counts as correct.
+
+    An image is broken if, for some other class, one point has a positive margin and is accepted,
+    |t| <= T.
+    """
+    low, high = problem.box()
     u = _direction(problem).double()
     weight = problem.weight.double()
     bias = problem.bias.double()
     y = problem.y
-    passes = torch.stack([_STRANGE + 0.5 * u.sum(), _STRANGE - 0.5 * u.sum()]).expand(len(y), 2)
-    fallen = torch.zeros(len(y), dtype=torch.bool)
+    direction = u.expand(len(y), -1)
+    accepted = torch.stack([_REJECT_ABOVE + 0.5 * u.sum(), _REJECT_ABOVE - 0.5 * u.sum()])
+    broken = torch.zeros(len(y), dtype=torch.bool)
     for j in range(len(weight)):
-        normals = torch.stack(
-            [weight[j] - weight[y], *(-u.expand(len(y), -1), u.expand(len(y), -1))], dim=1
-        )
-        fallen = fallen | (
-            meet(normals, torch.cat([(bias[j] - bias[y])[:, None], passes], 1), low, high)
-            & (y != j)
-        )
-    return Truth.of(~fallen)
+        normals = torch.stack([weight[j] - weight[y], -direction, direction], dim=1)
+        offsets = torch.cat([(bias[j] - bias[y])[:, None], accepted.expand(len(y), 2)], 1)
+        broken = broken | (meet(normals, offsets, low, high) & (y != j))
+    return Truth.of(~broken)
 
 
-def _small() -> Problem:
-    """Few pixels: the truth of a side condition is found among all pairs of them."""
+def _detector_problem() -> Problem:
+    """Only 16 pixels, because `meet` with three half-spaces enumerates all pairs of pixels."""
     return four_classes(radius=0.035, side=4)
 
 
@@ -169,44 +186,44 @@ def _direction(problem: Problem) -> Tensor:
 CASES = (
     Case(
         "identity purifier",
-        "nothing happens, at great length",
+        "ten purification steps that do nothing",
         four_classes,
-        lambda p: Identity(p.net()),
-        unchanged,
+        lambda p: IdentityPurifier(p.net()),
+        linear_truth,
     ),
     Case(
         "vanishing chain",
-        "a hundred steps of purification leave no gradient",
+        "the gradient vanishes over a hundred purification steps",
         four_classes,
-        lambda p: Settling(p.net()),
-        after(_settled),
+        lambda p: WellPurifier(p.net()),
+        truth_after(_purified),
     ),
     Case(
         "anti-adversary",
-        "the image is moved to where the answer is surer",
+        "the image is moved to where the prediction is more confident",
         two_classes,
-        lambda p: AntiAdversary(p.net()).eval(),
-        unchanged,
+        lambda p: SignAntiAdversary(p.net()).eval(),
+        linear_truth,
     ),
     Case(
         "snapping",
         "small perturbations are undone",
         four_classes,
-        lambda p: Snapping(p.net(), p.x, _NEAR * p.radius).eval(),
-        _snapped,
+        lambda p: Snapping(p.net(), p.x, _SNAP_FRACTION * p.radius).eval(),
+        _snapping_truth,
     ),
     Case(
         "detector",
-        "unusual images are refused",
-        _small,
+        "unusual images are rejected",
+        _detector_problem,
         lambda p: Detector(p.net(), _direction(p)),
-        _detected,
+        _detector_truth,
     ),
     Case(
         "memorizing",
-        "after adapting, answers do not depend on the image",
+        "after adaptation, perturbing the image has no effect",
         four_classes,
         lambda p: Memorizing(p.net()),
-        unchanged,
+        linear_truth,
     ),
 )

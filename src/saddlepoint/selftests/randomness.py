@@ -1,4 +1,8 @@
-"""Defenses that toss coins. Their robust accuracy is the expectation, at the point where that is least."""
+"""Randomized defenses.
+
+Their robust accuracy is the expected accuracy at the point where it is smallest. All of them draw
+from torch's global generator, as users' models do.
+"""
 
 from __future__ import annotations
 
@@ -20,44 +24,48 @@ from saddlepoint.selftests.problem import (
 )
 
 _SIGMA = 0.4
-_SURE = 2.0  # times the problem's logits
+_LOGIT_SCALE = 2.0  # factor on the logits of the problem
 _SIDE = 4
 _CANVAS = 5
 
-# All of these draw from torch's own generator, as users' models do.
 
-
-class Noise(nn.Module):
-    """x + sigma n."""
+class InputNoise(nn.Module):
+    """x + sigma n, where n is standard normal noise."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x + _SIGMA * torch.randn_like(x)
 
 
-class Gumbel(nn.Module):
-    """z + Gumbel noise, whose argmax is class c with probability softmax(z)_c."""
+class GumbelNoise(nn.Module):
+    """z plus Gumbel noise: its argmax is class c with probability softmax(z)_c."""
 
     def forward(self, z: Tensor) -> Tensor:
         return z - torch.empty_like(z).exponential_().log()
 
 
-class Dropping(nn.Module):
-    """A linear net on gray-centerd pixels of which dropout, left on, keeps each quarter with probability 1/2."""
+class ActiveDropout(nn.Module):
+    """A linear net on pixels minus 1/2, with dropout active at test time.
+
+    Dropout keeps each quarter of the pixels with probability 1/2.
+    """
 
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
-        self.weight = weight  # [d]: of the margin
+        self.weight = weight  # [d], of the margin
 
     def forward(self, x: Tensor) -> Tensor:
-        return live(nn.functional.dropout(self.rows(x), 0.5, training=True).sum(1))
+        return live(nn.functional.dropout(self.contributions(x), 0.5, training=True).sum(1))
 
-    def rows(self, x: Tensor) -> Tensor:
-        """[N, 4]: what each quarter of the pixels adds to the margin."""
+    def contributions(self, x: Tensor) -> Tensor:
+        """[N, 4]: the contribution of each quarter of the pixels to the margin."""
         return ((x.flatten(1) - 0.5) * self.weight.to(x.dtype)).view(len(x), _SIDE, -1).sum(2)
 
 
 class ResizeAndPad(nn.Module):
-    """The image resized to 4 or 5 pixels a side and put on an empty canvas of 5, drawn for every call (Xie et al. 2018)."""
+    """Random resizing and padding, then a linear net (Xie et al. 2018).
+
+    At every call the image is resized to 4x4 or 5x5 pixels and placed on an empty 5x5 canvas.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,62 +73,70 @@ class ResizeAndPad(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         weights = self.heads().to(x.dtype)
-        return self.answer(x, weights[int(torch.randint(0, len(weights), ()))])
+        return self.logits(x, weights[int(torch.randint(0, len(weights), ()))])
 
-    def answer(self, x: Tensor, weight: Tensor) -> Tensor:
+    def logits(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Logits of the linear net with these margin weights [d]."""
         return live((x.flatten(1) - 0.5) @ weight)
 
     def heads(self) -> Tensor:
-        """[5, 16]: the margin's weight on the pixels for each size and place, all equally likely."""
+        """[5, 16]: margin weights on the pixels for each size and position, equally likely."""
         basis = torch.eye(_SIDE**2).view(-1, 1, _SIDE, _SIDE)
-        larger = nn.functional.interpolate(
+        resized = nn.functional.interpolate(
             basis, size=_CANVAS, mode="bilinear", align_corners=False
         )
-        places = list(itertools.product(range(_CANVAS - _SIDE + 1), repeat=2))
-        placed = [
-            nn.functional.pad(basis, (j, _CANVAS - _SIDE - j, i, _CANVAS - _SIDE - i))
-            for i, j in places
+        margin = _CANVAS - _SIDE
+        padded = [
+            nn.functional.pad(basis, (j, margin - j, i, margin - i))
+            for i, j in itertools.product(range(margin + 1), repeat=2)
         ]
-        return torch.stack([(image[:, 0] * self.canvas).sum((1, 2)) for image in (*placed, larger)])
+        images = (*padded, resized)
+        return torch.stack([(image[:, 0] * self.canvas).sum((1, 2)) for image in images])
 
 
-def _noise(problem: Problem) -> Truth:
-    """Noise moves the margin by a normal number of size sigma ||w||: Phi(margin / (sigma ||w||)), least at the corner."""
+def _noise_truth(problem: Problem) -> Truth:
+    """Phi(margin / (sigma ||w||)), smallest at the worst corner.
+
+    The noise changes the margin by a normal number of standard deviation sigma ||w||.
+    """
     margin = -worst_margins(problem.weight, problem.bias, *problem.box(), problem.y)
-    spread = _SIGMA * (problem.weight[0] - problem.weight[1]).double().norm()
-    return Truth.of(torch.special.ndtr(margin / spread), random=True)
+    std = _SIGMA * (problem.weight[0] - problem.weight[1]).double().norm()
+    return Truth.of(torch.special.ndtr(margin / std), random=True)
 
 
-def _gumbel(problem: Problem) -> Truth:
-    """softmax(z)_y, which grows with the margin of y: least at the corner where that is."""
+def _gumbel_truth(problem: Problem) -> Truth:
+    """softmax(z)_y, which increases with the margin of y: smallest at the worst corner."""
     corner = worst_corner(problem.weight, *problem.box(), problem.y)
-    z = _SURE * (corner @ problem.weight.double().T + problem.bias.double())
+    z = _LOGIT_SCALE * (corner @ problem.weight.double().T + problem.bias.double())
     return Truth.of(z.softmax(1).gather(1, problem.y[:, None]), random=True)
 
 
-def _dropping(problem: Problem) -> Truth:
-    """Every mask has the weights' signs, so that one corner is worst for all of them; each is tried there."""
+def _dropout_truth(problem: Problem) -> Truth:
+    """The mean over all masks at the worst corner.
+
+    Masking keeps the signs of the weights, so one corner is the worst for all masks.
+    """
     corner = worst_corner(problem.weight, *problem.box(), problem.y)
-    rows = Dropping(_margin_weight(problem)).rows(corner)  # [N, 4]
-    right = [
-        live(2 * (rows * torch.tensor(mask)).sum(1)).argmax(1) == problem.y
-        for mask in itertools.product((0.0, 1.0), repeat=rows.shape[1])
+    quarters = ActiveDropout(_margin_weight(problem)).contributions(corner)  # [N, 4]
+    correct = [
+        live(2 * (quarters * torch.tensor(mask)).sum(1)).argmax(1) == problem.y
+        for mask in itertools.product((0.0, 1.0), repeat=quarters.shape[1])
     ]
-    return Truth.of(torch.stack(right).double().mean(0), random=True)
+    return Truth.of(torch.stack(correct).double().mean(0), random=True)
 
 
-def _resized(problem: Problem) -> Truth:
-    """Five linear nets, each with probability 1/5, no two of which agree on the worst corner."""
+def _resize_truth(problem: Problem) -> Truth:
+    """A mixture of five linear nets with probability 1/5 each and different worst corners."""
     heads = ResizeAndPad().heads()
-    share = mixture(
-        heads, -0.5 * heads.sum(1), [1 / len(heads)] * len(heads), *problem.box(), toward(problem.y)
-    )
-    return Truth.of(share, random=True)
+    probabilities = [1 / len(heads)] * len(heads)
+    biases = -0.5 * heads.sum(1)
+    correct = mixture(heads, biases, probabilities, *problem.box(), toward(problem.y))
+    return Truth.of(correct, random=True)
 
 
-def _for_resizing() -> Problem:
+def _resize_problem() -> Problem:
     net = ResizeAndPad()
-    return relabeled(two_classes(radius=0.05), lambda x: net.answer(x, net.heads().mean(0)))
+    return relabeled(two_classes(radius=0.05), lambda x: net.logits(x, net.heads().mean(0)))
 
 
 def _margin_weight(problem: Problem) -> Tensor:
@@ -130,30 +146,30 @@ def _margin_weight(problem: Problem) -> Tensor:
 CASES = (
     Case(
         "lucky noise",
-        "one draw in four is wrong by chance",
+        "noise on the input misclassifies one draw in four by chance",
         two_classes,
-        lambda p: nn.Sequential(Noise(), p.net()).eval(),
-        _noise,
+        lambda p: nn.Sequential(InputNoise(), p.net()).eval(),
+        _noise_truth,
     ),
     Case(
         "noisy logits",
-        "the answer is drawn from the softmax",
+        "the prediction is sampled from the softmax",
         two_classes,
-        lambda p: nn.Sequential(p.net(_SURE), Gumbel()).eval(),
-        _gumbel,
+        lambda p: nn.Sequential(p.net(_LOGIT_SCALE), GumbelNoise()).eval(),
+        _gumbel_truth,
     ),
     Case(
         "dropout left on",
-        "half of the net is missing in every call",
+        "dropout removes half of the net in every call",
         two_classes,
-        lambda p: Dropping(_margin_weight(p)).eval(),
-        _dropping,
+        lambda p: ActiveDropout(_margin_weight(p)).eval(),
+        _dropout_truth,
     ),
     Case(
         "resize and pad",
-        "no two calls see the same image",
-        _for_resizing,
+        "the image is resized and padded at random in every call",
+        _resize_problem,
         lambda _: ResizeAndPad().eval(),
-        _resized,
+        _resize_truth,
     ),
 )

@@ -1,6 +1,7 @@
-"""Models whose answers depend on more than the image: on batch mates, on earlier calls, on being watched.
+"""Models with outputs that depend on the batch, on earlier calls, or on gradient recording.
 
-The truth is that of a model as it is handed over, asked once about all images: whoever asks more often must undo what asking did.
+The truth is that of the model as received, queried once on all images. An evaluator that queries
+more often must undo the effect of its queries.
 """
 
 from __future__ import annotations
@@ -10,15 +11,18 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.selftests.case import Case, unchanged
+from saddlepoint.selftests.case import Case, linear_truth
 from saddlepoint.selftests.problem import Affine, Problem, four_classes
 
-_CROWD = 32  # rows of a batch that is shown gradients
-_PATIENCE = 20  # calls
+_MIN_BATCH = 32  # smallest batch that has gradients
+_CALLS_BEFORE_CHANGE = 20
 
 
 class BatchScaled(nn.Module):
-    """z / std(z), over the whole batch: no answer changes, but every row's scores and gradient depend on all others."""
+    """z / std(z) over the whole batch.
+
+    Predictions do not change, but scores and gradients of a row depend on all other rows.
+    """
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -29,19 +33,25 @@ class BatchScaled(nn.Module):
         return z / z.std()
 
 
-class Crowded(nn.Module):
-    """Gradients for large batches only: few rows, as a probe or the survivors of an attack are, get none."""
+class LargeBatchGradient(nn.Module):
+    """Gradients for large batches only.
+
+    Small batches, such as those of a probe or the remaining examples of an attack, have none.
+    """
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.net = net
 
     def forward(self, x: Tensor) -> Tensor:
-        return cast(Tensor, self.net(x if len(x) >= _CROWD else x.detach() + 0 * x))
+        return cast(Tensor, self.net(x if len(x) >= _MIN_BATCH else x.detach() + 0 * x))
 
 
 class Drifting(nn.Module):
-    """z + m, then m <- 0.9 m - 0.3 mean z: classes that were answered become less likely. The first call sees m = 0."""
+    """Returns z + m, then sets m <- 0.9 m - 0.3 mean z; initially m = 0.
+
+    Classes with high logits in earlier calls become less likely.
+    """
 
     shift: Tensor
 
@@ -57,8 +67,8 @@ class Drifting(nn.Module):
         return z + shift
 
 
-class Patient(nn.Module):
-    """From its 21st call on it rounds pixels to black, gray and white: by then it is not the model that was handed over."""
+class ChangesAfterCalls(nn.Module):
+    """From its 21st call on, rounds pixels to 0, 1/2 and 1: it is then a different model."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -67,11 +77,12 @@ class Patient(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
-        return cast(Tensor, self.net(x if self.calls <= _PATIENCE else (2 * x).round() / 2))
+        unchanged = self.calls <= _CALLS_BEFORE_CHANGE
+        return cast(Tensor, self.net(x if unchanged else (2 * x).round() / 2))
 
 
-class Watched(nn.Module):
-    """Where gradients are recorded it is surer of itself, and shows the gradient of another net."""
+class DecoyGradient(nn.Module):
+    """While gradients are recorded, triples its logits and has the gradient of another net."""
 
     def __init__(self, net: nn.Module, decoy: nn.Module) -> None:
         super().__init__()
@@ -86,76 +97,79 @@ class Watched(nn.Module):
         return 3 * z.detach() + other - other.detach()
 
 
-class Remembering(nn.Module):
-    """Answers an image near one that it has seen as it answered then: attacked after a look at the clean image, it never moves."""
+class CachedOutputs(nn.Module):
+    """Returns the cached output of an earlier image if one is near.
+
+    After a query of the clean image, no perturbation changes the output.
+    """
 
     def __init__(self, net: nn.Module, near: float) -> None:
         super().__init__()
         self.net = net
-        self.near = near
-        self.seen: list[tuple[Tensor, Tensor]] = []
+        self.near = near  # largest Linf distance
+        self.cache: list[tuple[Tensor, Tensor]] = []
 
     def forward(self, x: Tensor) -> Tensor:
         z = cast(Tensor, self.net(x))
-        if self.seen:
-            images, answers = (torch.cat(part) for part in zip(*self.seen, strict=True))
-            distance, which = torch.cdist(x.detach().flatten(1), images, p=torch.inf).min(1)
+        if self.cache:
+            images, outputs = (torch.cat(part) for part in zip(*self.cache, strict=True))
+            distance, nearest = torch.cdist(x.detach().flatten(1), images, p=torch.inf).min(1)
             known = (distance <= self.near)[:, None]
-            z = torch.where(known, answers[which], z)
+            z = torch.where(known, outputs[nearest], z)
             new = ~known[:, 0]
         else:
             new = torch.ones(len(x), dtype=torch.bool)
         if bool(new.any()):
-            self.seen.append((x.detach().flatten(1)[new], z.detach()[new]))
+            self.cache.append((x.detach().flatten(1)[new], z.detach()[new]))
         return z
 
 
-def _watched(problem: Problem) -> nn.Module:
+def _decoy_gradient(problem: Problem) -> nn.Module:
     decoy = torch.randn(problem.weight.shape, generator=torch.Generator().manual_seed(13))
-    return Watched(problem.net(), Affine(decoy, problem.bias)).eval()
+    return DecoyGradient(problem.net(), Affine(decoy, problem.bias)).eval()
 
 
 CASES = (
     Case(
         "batch statistics",
-        "scores depend on batch mates",
+        "scores depend on the rest of the batch",
         four_classes,
         lambda p: BatchScaled(p.net()).eval(),
-        unchanged,
+        linear_truth,
     ),
     Case(
         "crowds only",
-        "few rows are shown no gradient",
+        "small batches have no gradient",
         four_classes,
-        lambda p: Crowded(p.net()).eval(),
-        unchanged,
+        lambda p: LargeBatchGradient(p.net()).eval(),
+        linear_truth,
     ),
     Case(
         "drifting state",
-        "every call changes the next answer",
+        "every call changes the output of the next",
         four_classes,
         lambda p: Drifting(p.net()).eval(),
-        unchanged,
+        linear_truth,
     ),
     Case(
         "call counter",
-        "after 20 calls it is another model",
+        "after 20 calls it is a different model",
         four_classes,
-        lambda p: Patient(p.net()).eval(),
-        unchanged,
+        lambda p: ChangesAfterCalls(p.net()).eval(),
+        linear_truth,
     ),
     Case(
         "watched",
-        "answers and gradients change where gradients are recorded",
+        "outputs and gradients change while gradients are recorded",
         four_classes,
-        _watched,
-        unchanged,
+        _decoy_gradient,
+        linear_truth,
     ),
     Case(
         "cached answers",
-        "images near a seen one get its answer",
+        "images near an earlier one get its output",
         four_classes,
-        lambda p: Remembering(p.net(), 2 * p.radius).eval(),
-        unchanged,
+        lambda p: CachedOutputs(p.net(), 2 * p.radius).eval(),
+        linear_truth,
     ),
 )

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from saddlepoint.attacks.spaces import Ball
 from saddlepoint.defenses import BlackBox, Defense, MultiExit, Plain
-from saddlepoint.locate import told
+from saddlepoint.locate import describe_error
 
 Target = nn.Module | Defense | Callable[[Tensor], Tensor]
 Form = Callable[[Any], Defense]  # the target, or a copy of it, as a defense
@@ -134,7 +134,7 @@ def asking(kind: str, x: Tensor) -> Iterator[None]:
         raise  # it fits the data, and not the machine
     except Exception as error:
         raise TargetError(
-            f"the {kind} raised {told(error)} when asked about images of shape {list(x.shape)}. {_advice(error, x)}"
+            f"the {kind} raised {describe_error(error)} when asked about images of shape {list(x.shape)}. {_advice(error, x)}"
         ) from error
 
 

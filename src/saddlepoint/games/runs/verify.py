@@ -16,7 +16,7 @@ from saddlepoint.games.exit_game import Send
 from saddlepoint.games.runs.play import Setting, derive, prepare
 from saddlepoint.games.runs.record import GameError, GameRecord
 from saddlepoint.games.runs.spec import GameSpec
-from saddlepoint.locate import told
+from saddlepoint.locate import describe_error
 from saddlepoint.runs.store import Store, identity
 from saddlepoint.runs.verify import Check, cell_check, sound_cells
 from saddlepoint.runs.work import Work, torch_threads
@@ -51,7 +51,7 @@ def checks(store: Store) -> Iterator[Check]:
         yield Check(
             "target",
             False,
-            f"it cannot be loaded again: {error if isinstance(error, ValueError) else told(error)}",
+            f"it cannot be loaded again: {error if isinstance(error, ValueError) else describe_error(error)}",
         )
         return
     found = setting.target_digest()
