@@ -66,7 +66,7 @@ def difference_text(difference: Estimate) -> str:
 
 
 def by_interval(low: float, high: float, *, above: str, below: str, inconclusive: str) -> str:
-    """Choose a text by whether an interval lies above zero, below zero, or contains zero."""
+    """Choose a text by whether an interval is above zero, below zero, or contains zero."""
     if low > 0:
         return above
     if high < 0:

@@ -67,9 +67,7 @@ def _heat_map(chart: Heat) -> Markup:
 
 def _heat_cell(value: float, share: float, x: float, y: float) -> tuple[Markup, Markup]:
     """Draw one cell at (x, y); `share` is the position of the value in the range of all values."""
-    square = tag(
-        "rect", x=x, y=y, width=_CELL, height=_CELL, fill=_shade(share), stroke="#ffffff"
-    )
+    square = tag("rect", x=x, y=y, width=_CELL, height=_CELL, fill=_shade(share), stroke="#ffffff")
     color = "#ffffff" if share < 0.5 else "#1c2024"
     number = _text(f"{value:.1f}", x + _CELL / 2, y + 0.6 * _CELL, "middle", color)
     return square, number

@@ -31,8 +31,8 @@ class Images(NamedTuple):
     x: Tensor  # [N, C, H, W] in [0, 1]
     y: Tensor  # [N]
 
-    def first(self, count: int) -> Images:
-        """Return the first `count` images."""
+    def first(self, count: int | None) -> Images:
+        """Return the first `count` images; None: all."""
         return Images(self.x[:count], self.y[:count])
 
     def to(self, device: torch.device) -> Images:
@@ -195,8 +195,7 @@ class Runner:
         """
         request = self.request
         command = (
-            f"saddlepoint reproduce {experiment.name} "
-            f"--scale {request.scale} --seed {request.seed}"
+            f"saddlepoint reproduce {experiment.name} --scale {request.scale} --seed {request.seed}"
         )
         return Result(
             experiment=experiment.name,
