@@ -25,7 +25,8 @@ class HedgeBudget:
 
     def __str__(self) -> str:
         return (
-            f"{self.steps} steps, {self.targets} targets, {self.draws} EoT draws, "
+            f"{counted(self.steps, 'step')}, {counted(self.targets, 'target')}, "
+            f"{counted(self.draws, 'EoT draw')}, "
             f"attacking a defense with {counted(self.defense, 'step')}"
         )
 
@@ -39,7 +40,10 @@ class EoTBudget:
     restarts: int = 1
 
     def __str__(self) -> str:
-        return f"{self.steps} steps, {self.draws} EoT draws, {counted(self.restarts, 'restart')}"
+        return (
+            f"{counted(self.steps, 'step')}, {counted(self.draws, 'EoT draw')}, "
+            f"{counted(self.restarts, 'restart')}"
+        )
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,7 @@ def alignment(accuracy: Tensor) -> list[str]:
     return [
         "The attack with u_(n+1) is the strongest on z_n, alone or with others, for "
         f"{int(next_strongest.sum())} of {count} states, the attack with u_n for "
-        f"{int(same_strongest.sum())}; in the paper u_(n+1) is for all. The accuracy under "
-        f"u_(n+1) is at most {float(gap):.1f} points above that under the strongest attack."
+        f"{int(same_strongest.sum())}; in the paper u_(n+1) is the strongest for all. The "
+        f"accuracy under u_(n+1) is at most {float(gap):.1f} points above that under the strongest "
+        "attack."
     ]

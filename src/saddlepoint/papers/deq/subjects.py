@@ -38,7 +38,7 @@ class TrainedNetwork:
 
     def describe(self) -> str:
         """Describe the network in one line."""
-        selection = f"selected on {len(self.dev.x)} held-out training images"
+        selection = f"states and attacks selected on {len(self.dev.x)} held-out training images"
         return describe_net(self.title, self.net, self.data, self.space, selection)
 
 

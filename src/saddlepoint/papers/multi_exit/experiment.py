@@ -28,6 +28,7 @@ from saddlepoint.evaluation import Adversary, Episode
 from saddlepoint.games.aimer import distribution
 from saddlepoint.games.exit_attacks import Craft, Drawn, max_average
 from saddlepoint.games.exit_game import ExitGame, columns_of, exit_game
+from saddlepoint.papers.budgets import counted
 from saddlepoint.papers.experiment import PaperExperiment, describe_net, device_of
 from saddlepoint.papers.multi_exit import EXPERIMENTS
 from saddlepoint.papers.multi_exit.nets import Listed, recipes
@@ -267,7 +268,7 @@ class MultiExitExperiment(PaperExperiment[MultiExitSetting]):
             subject.base.net,
             subject.data,
             subject.space,
-            f"{subject.exits} exits",
+            counted(subject.exits, "exit"),
             f"game on {len(subject.game.x)} held-out training images with "
             f"PGD-{self.setting.payoff.steps}",
         )
