@@ -101,17 +101,20 @@ class Grid:
         return self.experiment.play(self.subject, attacks, images or self.subject.test)
 
     def rows(
-        self, correct: Tensor, papers: Mapping[str, Sequence[float]], more: tuple[str, ...] = ()
+        self,
+        correct: Tensor,
+        papers: Mapping[str, Sequence[float]],
+        extra_labels: tuple[str, ...] = (),
     ) -> list[Row]:
         """Make one row per defense.
 
         Args:
             correct: [A, D, N] correct predictions.
             papers: the paper's numbers by defense, one per attack.
-            more: further labels of the rows.
+            extra_labels: further labels of the rows.
         """
         return [
-            self._row(correct[:, d], defense, papers.get(defense), more)
+            self._row(correct[:, d], defense, papers.get(defense), extra_labels)
             for d, defense in enumerate(self.names)
         ]
 
@@ -120,7 +123,7 @@ class Grid:
         correct: Tensor,  # [A, N]
         defense: str,
         paper: Sequence[float] | None,
-        more: tuple[str, ...],
+        extra_labels: tuple[str, ...],
     ) -> Row:
         name = self.names[defense]
         numbers: Sequence[float | None] = paper or (None,) * len(published.ATTACKS)
@@ -136,7 +139,7 @@ class Grid:
             self.states.residual_cell(name),
         )
         title = f"{defense} ({label(name)})" if defense == "Early" else defense
-        return Row((self.subject.title, title, *more), cells)
+        return Row((self.subject.title, title, *extra_labels), cells)
 
     def findings(self, correct: Tensor, attack: str) -> list[str]:
         """Say how robust the network is, which attack determines it, and what was selected.

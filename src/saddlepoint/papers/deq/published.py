@@ -48,7 +48,7 @@ PGD: Mapping[str, Mapping[str, tuple[float, ...]]] = {
 
 # AutoAttack, by network and defense: one number per attack in `ATTACKS`. Its published code returns
 # the clean image where the attack on the attacked state fails.
-STOCK: Mapping[str, Mapping[str, tuple[float, ...]]] = {
+CLEAN_COPIES: Mapping[str, Mapping[str, tuple[float, ...]]] = {
     "unrolled": {
         "Final": (51.48, 61.95, 52.95, 37.27, 65.53, 49.66),
         "Early": (61.12, 55.47, 56.84, 56.86, 25.41, 49.74),

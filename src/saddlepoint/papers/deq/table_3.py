@@ -13,7 +13,7 @@ from saddlepoint.papers.result import Result, Row, Table
 NETWORKS = ("unrolled", "unrolled-xl")
 PGD = "PGD-10"
 AUTO = "AutoAttack"
-STOCK = "AutoAttack, clean copies"
+CLEAN_COPIES = "AutoAttack, clean copies"
 AUTO_NOTES = (
     "AutoAttack returns points of highest loss. With clean copies it returns what its published "
     "code does: the clean image where the attacked state was misclassified before or the attack "
@@ -34,7 +34,7 @@ def run(request: Request) -> Result:
         correct = attack(grid)
         rows += grid.rows(correct[PGD], published.PGD[name], (PGD,))
         rows += grid.rows(correct[AUTO], {}, (AUTO,))
-        rows += grid.rows(correct[STOCK], published.STOCK[name], (STOCK,))
+        rows += grid.rows(correct[CLEAN_COPIES], published.CLEAN_COPIES[name], (CLEAN_COPIES,))
         both = join_attacks([correct[PGD], correct[AUTO]])
         findings.append(grid.findings(both, "PGD-10 and AutoAttack")[0])
         findings += grid.findings(correct[PGD], PGD)
@@ -58,7 +58,7 @@ def attack(grid: Grid) -> dict[str, Tensor]:
     return {
         PGD: grid.correct(with_pgd(grid.experiment))[..., : len(images.x)],
         AUTO: grid.correct(lambda gradient: gradient.auto(budget), images),
-        STOCK: grid.correct(lambda gradient: gradient.auto(budget, copies=True), images),
+        CLEAN_COPIES: grid.correct(lambda gradient: gradient.auto(budget, copies=True), images),
     }
 
 
@@ -66,14 +66,14 @@ def _weaker_than_pgd(grid: Grid, correct: dict[str, Tensor]) -> str:
     """Count the cells in which AutoAttack is weaker than PGD-10, as in many cells of the paper."""
     subject = grid.subject
     accuracy = {name: values.mean(-1) for name, values in correct.items()}
-    weaker = {name: int((accuracy[name] > accuracy[PGD]).sum()) for name in (AUTO, STOCK)}
+    weaker = {name: int((accuracy[name] > accuracy[PGD]).sum()) for name in (AUTO, CLEAN_COPIES)}
     paper = sum(
-        stock > pgd
-        for defense, numbers in published.STOCK[subject.name].items()
-        for stock, pgd in zip(numbers, published.PGD[subject.name][defense], strict=True)
+        auto > pgd
+        for defense, numbers in published.CLEAN_COPIES[subject.name].items()
+        for auto, pgd in zip(numbers, published.PGD[subject.name][defense], strict=True)
     )
     return (
-        f"{subject.title}: AutoAttack is weaker than PGD-10 in {weaker[STOCK]} of "
+        f"{subject.title}: AutoAttack is weaker than PGD-10 in {weaker[CLEAN_COPIES]} of "
         f"{accuracy[PGD].numel()} cells with the clean copies of its published code, in "
         f"{weaker[AUTO]} with points of highest loss, and in {paper} in the paper."
     )
