@@ -1,10 +1,9 @@
-"""The adaptive-defense paper again: every experiment at the tiny scale, its costs and its columns on known numbers."""
+"""The experiments on adaptive defenses at the tiny scale, their costs, and their arithmetic."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,16 +15,25 @@ from saddlepoint.evaluation import Cascade, CleanCopies, Direct, MultiTarget, Re
 from saddlepoint.evaluation.adversary import Adversary
 from saddlepoint.papers import EXPERIMENTS, Request
 from saddlepoint.papers.adaptive import EXPERIMENTS as OURS
-from saddlepoint.papers.adaptive.attacks import PAPER, TRANSFERS, unaware
-from saddlepoint.papers.adaptive.closed_loop import COLUMNS as TRIPLE
-from saddlepoint.papers.adaptive.cost import cost, passing
-from saddlepoint.papers.adaptive.defenses import DEFENSES, FITS, Base
-from saddlepoint.papers.adaptive.experiment import Lab, apart
+from saddlepoint.papers.adaptive.attacks import PAPER, TRANSFERS, transfers
+from saddlepoint.papers.adaptive.closed_loop import COLUMNS as CLOSED_LOOP_COLUMNS
+from saddlepoint.papers.adaptive.cost import counted_passes, inference_cost
+from saddlepoint.papers.adaptive.defenses import DEFENSES, StaticModel
+from saddlepoint.papers.adaptive.experiment import AdaptiveExperiment
+from saddlepoint.papers.adaptive.findings import compared_with_static
+from saddlepoint.papers.adaptive.fitting import FITS
 from saddlepoint.papers.adaptive.nets import further, recipes
-from saddlepoint.papers.adaptive.scales import SETTINGS, Spend
-from saddlepoint.papers.adaptive.table_1 import BEYOND, GAIN, LEAST, PAPERS, STATIC, SUITE
-from saddlepoint.papers.adaptive.table_2 import gained
-from saddlepoint.papers.registry import SCALES
+from saddlepoint.papers.adaptive.scales import SETTINGS, AttackBudgets
+from saddlepoint.papers.adaptive.table_1 import (
+    AUDIT,
+    BEYOND_TRANSFER,
+    GAIN,
+    PAPER_ATTACK,
+    STATIC,
+    WORST_CASE,
+)
+from saddlepoint.papers.cells import difference_cell
+from saddlepoint.papers.registry import SCALES, Scale
 from saddlepoint.papers.result import Cell, Result, read
 from saddlepoint.papers.runner import Images
 from saddlepoint.papers.transductive.nets import normed
@@ -37,7 +45,7 @@ from saddlepoint.zoo.adaptive.layers import refuse_unknown
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Networks and episodes of all experiments: what one has played, the next finds."""
+    """Shared output folder: each experiment reuses the networks and attacks of the others."""
     return tmp_path_factory.mktemp("adaptive")
 
 
@@ -70,14 +78,14 @@ def test_every_experiment_runs_and_its_record_can_be_read_again(results: dict[st
         assert all(0 <= cell.mean <= 100 for cell in accuracies), name
 
 
-def test_the_first_table_has_the_paper_s_nine_rows_and_its_figures(
+def test_table_1_has_the_nine_rows_and_the_numbers_of_the_paper(
     results: dict[str, Result],
 ) -> None:
     table, costs, _ = results["table-1"].tables
     assert [row.labels[0] for row in table.rows] == [one.name for one in TABLE]
     for row, about in zip(table.rows, TABLE, strict=True):
         assert row.labels[2:] == ("8", about.attack, f"{about.reported:g}")
-        assert table.cell(row.labels, PAPERS).paper == about.found
+        assert table.cell(row.labels, PAPER_ATTACK).paper == about.found
         assert table.cell(row.labels, STATIC).paper == about.static
     assert [row.cells[-1].paper for row in costs.rows if row.cells[-1]] == [
         one.inference for one in TABLE
@@ -85,68 +93,65 @@ def test_the_first_table_has_the_paper_s_nine_rows_and_its_figures(
     assert [row.labels[2] for row in costs.rows] == [one.principle for one in TABLE]
 
 
-def test_the_worst_of_all_is_no_better_than_any_column_and_differences_are_those_of_columns(
+def test_the_worst_case_is_at_most_every_column_and_differences_are_those_of_columns(
     results: dict[str, Result],
 ) -> None:
-    """Random defenses are picked on other answers than they are judged on, so only the others must obey."""
+    """The worst case is checked for deterministic defenses only.
+
+    For a randomized defense the worst attack is selected on other draws than those that are scored.
+    """
     table = results["table-1"].tables[0]
     for row in table.rows:
         cells = {
             column: cell.mean for column, cell in zip(table.columns, row.cells, strict=True) if cell
         }
         lowest = min(cells[name] for name in TRANSFERS)
-        assert cells[BEYOND] == pytest.approx(cells[PAPERS] - lowest)
-        assert cells[GAIN] == pytest.approx(cells[LEAST] - cells[STATIC])
+        assert cells[BEYOND_TRANSFER] == pytest.approx(cells[PAPER_ATTACK] - lowest)
+        assert cells[GAIN] == pytest.approx(cells[WORST_CASE] - cells[STATIC])
         if "R" not in next(one.blocks for one in TABLE if one.name == row.labels[0]):
-            assert (
-                cells[LEAST]
-                <= min(lowest, cells[PAPERS], cells.get(SUITE, 100.0), cells["clean"]) + 1e-9
-            )
-    assert sum(row.cells[table.columns.index(SUITE)] is not None for row in table.rows) == 1, (
-        "the tiny scale sends one suite"
-    )
+            others = (lowest, cells[PAPER_ATTACK], cells.get(AUDIT, 100.0), cells["clean"])
+            assert cells[WORST_CASE] <= min(others) + 1e-9
+    audited = [row.cells[table.columns.index(AUDIT)] is not None for row in table.rows]
+    assert sum(audited) == 1, "the tiny scale audits one defense"
 
 
-def test_under_rays_the_anti_adversary_answers_as_its_static_net_label_for_label(
+def test_under_rays_the_anti_adversary_and_its_static_network_predict_the_same_labels(
     results: dict[str, Result],
 ) -> None:
     table = results["table-1"].tables[2]
-    defended, bare, labels, points = (cell.mean for cell in table.rows[0].cells if cell)
-    assert defended == bare
+    defended, static, labels, points = (cell.mean for cell in table.rows[0].cells if cell)
+    assert defended == static
     assert labels == points == SETTINGS["tiny"].scored
-    assert any("label for label the same" in told for told in results["table-1"].findings)
+    assert any("the same label on every image" in text for text in results["table-1"].findings)
 
 
-def test_the_closed_loop_experiment_has_the_paper_s_triple_and_a_clean_accuracy(
+def test_the_closed_loop_experiment_has_the_four_numbers_of_the_paper(
     results: dict[str, Result],
 ) -> None:
     table = results["closed-loop"].tables[0]
-    assert [table.cell(("closed-loop control",), name).paper for name in TRIPLE] == [
-        89.1,
-        34.5,
-        9.5,
-        5.6,
-        None,
-    ]
+    row = ("closed-loop control",)
+    papers = [table.cell(row, name).paper for name in CLOSED_LOOP_COLUMNS]
+    assert papers == [89.1, 34.5, 9.5, 5.6, None]
 
 
-def test_nothing_is_trained_or_played_again(folder: Path, results: dict[str, Result]) -> None:
-    said: list[str] = []
-    again = EXPERIMENTS["adaptive/table-4"].run(Request(folder, say=said.append))
-    assert all(message.startswith("fitting") for message in said)
+def test_a_second_run_trains_no_network_and_runs_no_attack(
+    folder: Path, results: dict[str, Result]
+) -> None:
+    messages: list[str] = []
+    again = EXPERIMENTS["adaptive/table-4"].run(Request(folder, say=messages.append))
+    assert all(message.startswith("fitting") for message in messages)
     assert again.tables == results["table-4"].tables
 
 
-def test_repeated_answers_of_the_hedge_defense_are_kept_apart(results: dict[str, Result]) -> None:
+def test_the_hedge_table_has_one_value_per_repeated_evaluation(results: dict[str, Result]) -> None:
     table = results["table-3"].tables[0]
     draws = SETTINGS["tiny"].draws
-    assert [len(cell.values) for row in table.rows for cell in row.cells[1:4] if cell] == [
-        draws
-    ] * 9
+    counts = [len(cell.values) for row in table.rows for cell in row.cells[1:4] if cell]
+    assert counts == [draws] * 9
 
 
 def parts(one: Adversary) -> list[Adversary]:
-    """An adversary and all that it is made of."""
+    """Return an adversary and all adversaries inside it."""
     inner = [getattr(one, name) for name in ("adversary", "direct") if hasattr(one, name)]
     return [
         one,
@@ -154,109 +159,121 @@ def parts(one: Adversary) -> list[Adversary]:
     ]
 
 
-def test_every_attack_is_made_of_shared_parts(folder: Path, results: dict[str, Result]) -> None:
-    lab = Lab.open(Request(folder))
-    spend = SETTINGS["tiny"].spend
+def test_every_attack_is_composed_of_shared_adversaries(
+    folder: Path, results: dict[str, Result]
+) -> None:
+    experiment = AdaptiveExperiment.open(Request(folder))
+    budgets = SETTINGS["tiny"].spend
     shared = (Cascade, CleanCopies, Direct, MultiTarget, Restarts, Transfer)
-    assert (
-        set(PAPER) == set(DEFENSES) == {row.labels[0] for row in results["table-1"].tables[0].rows}
-    )
+    rows = results["table-1"].tables[0].rows
+    assert set(PAPER) == set(DEFENSES) == {row.labels[0] for row in rows}
     for name, attack in PAPER.items():
-        defense = lab.subject(name).defense
-        sent = [attack(defense, spend), *unaware(defense, spend)]
-        assert all(isinstance(part, shared) for one in sent for part in parts(one)), name
+        defense = experiment.subject(name).defense
+        attacks = [attack(defense, budgets), *transfers(defense, budgets)]
+        assert all(isinstance(part, shared) for one in attacks for part in parts(one)), name
 
 
-def test_passes_are_those_of_the_papers(net: nn.Module) -> None:
-    """Sec. 3.4: 21 forward and 20 backward. Sec. 3.5: 5 x 11 x 2 of both; of eleven radii only five move anything otherwise."""
-    hedged = cost(HedgeDefense(net), X)
-    assert (hedged.forward, hedged.backward) == (21, 20)
-    surer = cost(AntiAdversary(net), X)
-    assert (surer.forward, surer.backward) == (4, 2)
-    consistent = cost(SOAP(net), X)
-    radii = 5  # and radius 0, where nothing moves
-    assert (consistent.forward, consistent.backward) == (
+def test_the_numbers_of_passes_are_those_of_the_papers(net: nn.Module) -> None:
+    """Sec. 3.4: 21 forward and 20 backward passes. Sec. 3.5: 5 x 11 x 2 of both.
+
+    Here SOAP needs fewer passes: only five of its eleven radii change the image.
+    """
+    hedge = inference_cost(HedgeDefense(net), X)
+    assert (hedge.forward, hedge.backward) == (21, 20)
+    anti_adversary = inference_cost(AntiAdversary(net), X)
+    assert (anti_adversary.forward, anti_adversary.backward) == (4, 2)
+    soap = inference_cost(SOAP(net), X)
+    radii = 5  # and radius 0, which changes nothing
+    assert (soap.forward, soap.backward) == (
         (radii * 5 + 5 + radii + 1) * 2 + 1,
         (radii * 5 + 5) * 2,
     )
-    plain = cost(Plain(net), X)
-    assert (plain.forward, plain.backward, plain.work) == (1, 0, 1)
+    plain = inference_cost(Plain(net), X)
+    assert (plain.forward, plain.backward, plain.flops) == (1, 0, 1)
 
 
-def test_operations_of_a_backward_pass_count(net: nn.Module) -> None:
-    """To the input alone it takes as many operations as forward: 4 forward and 2 backward passes are 6 passes' work."""
-    assert cost(AntiAdversary(net), X).work == pytest.approx(6, rel=0.01)
+def test_flops_include_backward_passes(net: nn.Module) -> None:
+    """A backward pass to the input alone takes as many FLOPs as a forward pass.
+
+    So 4 forward and 2 backward passes take the FLOPs of 6 forward passes.
+    """
+    assert inference_cost(AntiAdversary(net), X).flops == pytest.approx(6, rel=0.01)
 
 
-def test_every_entrance_to_a_net_is_counted_once(net: nn.Module) -> None:
+def test_every_pass_through_a_network_is_counted_once(net: nn.Module) -> None:
     x = X.clone().requires_grad_()
-    with passing(net) as passed:
+    with counted_passes(net) as passes:
         torch.autograd.grad((net(x) + net(x) + net(X)).sum(), x)
-    assert (passed.forward, passed.backward) == (15, 10)
+    assert (passes.forward, passes.backward) == (15, 10)
     net(x)
-    assert passed.forward == 15, "the hook is gone"
+    assert passes.forward == 15, "the hook is removed"
 
 
-def test_a_gain_is_said_only_beyond_the_interval() -> None:
+def test_a_difference_is_claimed_only_if_the_interval_excludes_zero() -> None:
     ones = torch.ones(40, dtype=torch.float64)
     half = (torch.arange(40) % 2).double()
-    assert "more robust than" in gained("it", apart(ones, half))
-    assert "less robust than" in gained("it", apart(half, ones, 3.0))
-    assert "not to be told from" in gained("it", apart(half, half))
-    assert apart(ones, half).mean == 50
-    assert "the paper has +3.0" in gained("it", apart(half, ones, 3.0))
+    above = difference_cell(ones, half)
+    below = difference_cell(half, ones, 3.0)
+    assert above.mean == 50
+    assert "more robust than" in compared_with_static("it", above)
+    assert "less robust than" in compared_with_static("it", below)
+    assert "the paper: +3.0" in compared_with_static("it", below)
+    assert "not distinguishable from" in compared_with_static("it", difference_cell(half, half))
 
 
-def test_lengths_inside_defenses_are_the_paper_s_at_its_radius(net: nn.Module) -> None:
+def test_step_sizes_and_radii_of_defenses_are_the_papers_at_its_radius(net: nn.Module) -> None:
     """On CIFAR-10 at 8/255: steps of 4/255 in 8/255, radii to 40/255, steps of 2/255 in 16/255."""
-    images = SimpleNamespace(x=X, y=torch.arange(5))
-    base = Base(net, (images.x, images.y), Linf(8 / 255), 0, "cifar10")  # type: ignore[arg-type]
+    base = StaticModel(net, Images(X, torch.arange(5)), Linf(8 / 255), 0, "cifar10")
     hedge = DEFENSES["HedgeDefense"].make(base, FITS["paper"])
     assert isinstance(hedge, HedgeDefense)
     assert (hedge.radius, hedge.ascent.step_size, hedge.steps) == (8 / 255, 4 / 255, 20)
-    surer = DEFENSES["AntiAdversary"].make(base, FITS["paper"])
-    assert isinstance(surer, AntiAdversary)
-    assert (surer.ascent.step_size, surer.steps) == (0.15, 2)
+    anti_adversary = DEFENSES["AntiAdversary"].make(base, FITS["paper"])
+    assert isinstance(anti_adversary, AntiAdversary)
+    assert (anti_adversary.ascent.step_size, anti_adversary.steps) == (0.15, 2)
 
 
 @pytest.mark.parametrize(("data", "radii"), [("cifar10", 1), ("cifar100", 2), ("svhn", 1)])
-def test_the_purifier_goes_as_far_as_released(net: nn.Module, data: str, radii: int) -> None:
-    """0.031 and 0.062 at an attacker's 8/255, 0.047 at 12/255; its steps are a quarter of that."""
-    fit = replace(FITS["tiny"], judged=("1",), judges=8)
-    base = Base(net, Images(X, torch.arange(5)), Linf(8 / 255), 0, data)
-    made = DEFENSES["AIDPurifier"].make(base, fit)
-    assert isinstance(made, AIDPurifier)
-    assert (made.space.radius, made.ascent.step_size) == (radii * 8 / 255, radii * 2 / 255)
+def test_the_purifier_has_the_released_radius_and_step_size(
+    net: nn.Module, data: str, radii: int
+) -> None:
+    """0.031 and 0.062 at the attacker's radius 8/255, 0.047 at 12/255.
+
+    The step size is a quarter of the purifier's radius.
+    """
+    fit = replace(FITS["tiny"], aid_layers=("1",), aid_width=8)
+    base = StaticModel(net, Images(X, torch.arange(5)), Linf(8 / 255), 0, data)
+    purifier = DEFENSES["AIDPurifier"].make(base, fit)
+    assert isinstance(purifier, AIDPurifier)
+    assert purifier.space.radius == radii * 8 / 255
+    assert purifier.ascent.step_size == radii * 2 / 255
 
 
-def test_at_the_paper_s_scale_all_data_of_table_4_are_there() -> None:
+def test_the_paper_scale_has_all_datasets_of_table_4() -> None:
     known = recipes("paper")
-    assert [known[name].data for name in ("PGD-AT", *further("paper"))] == [
-        "cifar10",
-        "cifar100",
-        "svhn",
-    ]
+    datasets = [known[name].data for name in ("PGD-AT", *further("paper"))]
+    assert datasets == ["cifar10", "cifar100", "svhn"]
     with torch.device("meta"):
         assert initial(known["PGD-AT cifar100"], 0)(torch.zeros(1, 3, 32, 32)).shape == (1, 100)
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_layers_that_defenses_look_at_exist_at_every_scale(scale: str) -> None:
-    known = recipes(scale)  # type: ignore[arg-type]
+def test_layers_used_by_defenses_exist_at_every_scale(scale: Scale) -> None:
+    known = recipes(scale)
     for recipe, layers in (
-        (known["ResNet-20"], FITS[scale].steered),
-        (known["PGD-AT"], FITS[scale].judged),
-    ):  # type: ignore[index]
+        (known["ResNet-20"], FITS[scale].controlled_layers),
+        (known["PGD-AT"], FITS[scale].aid_layers),
+    ):
         with torch.device("meta"):
             refuse_unknown(initial(recipe, 0), layers)
 
 
-def test_the_paper_s_budgets_are_the_defaults() -> None:
-    told = str(Spend())
-    assert "AutoAttack with 100 steps, 9 targets and 5000 queries" in told
-    assert "RayS 10000 queries" in told
-    assert SETTINGS["paper"].spend == Spend()
+def test_the_default_budgets_are_those_of_the_paper() -> None:
+    text = str(AttackBudgets())
+    assert "AutoAttack with 100 steps, 9 targets and 5000 queries" in text
+    assert "RayS 10000 queries" in text
+    assert SETTINGS["paper"].spend == AttackBudgets()
 
 
-def test_a_cell_of_a_difference_carries_its_sign() -> None:
-    assert apart(torch.zeros(4), torch.ones(4)) == Cell((-100.0,), None, (-100.0, -100.0))
+def test_a_difference_cell_has_the_sign_of_the_difference() -> None:
+    found = difference_cell(torch.zeros(4), torch.ones(4))
+    assert found == Cell((-100.0,), None, (-100.0, -100.0))

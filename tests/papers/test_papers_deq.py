@@ -1,4 +1,4 @@
-"""The equilibrium paper again: every experiment at the tiny scale, and the arithmetic of its columns on known numbers."""
+"""The experiments on equilibrium networks at the tiny scale, and their arithmetic."""
 
 import math
 from importlib import import_module
@@ -14,24 +14,25 @@ from saddlepoint.defenses import Broyden, Context, Plain
 from saddlepoint.evaluation import AttackContext, FixedPoints, Threat
 from saddlepoint.gradients import Backprop
 from saddlepoint.papers import EXPERIMENTS, chosen
+from saddlepoint.papers.budgets import AutoAttackBudget
 from saddlepoint.papers.deq import EXPERIMENTS as OURS
 from saddlepoint.papers.deq import published
-from saddlepoint.papers.deq.experiment import Lab, Subject
-from saddlepoint.papers.deq.figure_4 import aligned
+from saddlepoint.papers.deq.experiment import DEQExperiment
+from saddlepoint.papers.deq.figure_4 import alignment
 from saddlepoint.papers.deq.gradients import (
     AtState,
     adjoint_at,
     adjoint_ensemble,
     adjoint_final,
+    last_value_summed_gradient,
     ready_made,
     unrolled_at,
     unrolled_ensemble,
-    walked,
 )
 from saddlepoint.papers.deq.grid import LOWEST, WORST, lowest, robustness
-from saddlepoint.papers.deq.memory import most_bytes
-from saddlepoint.papers.deq.scales import Budget
-from saddlepoint.papers.deq.states import ended, residuals, unsettled
+from saddlepoint.papers.deq.memory import peak_bytes
+from saddlepoint.papers.deq.states import convergence_warnings, end_residuals, residuals
+from saddlepoint.papers.deq.subjects import DEQSubject
 from saddlepoint.papers.deq.table_1 import masking
 from saddlepoint.papers.markdown import of_result
 from saddlepoint.papers.registry import Request
@@ -44,18 +45,21 @@ from saddlepoint.zoo.deq.model import SITE
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Networks and episodes of all experiments: what one has played, the next finds."""
+    """Shared output folder: each experiment reuses the networks and attacks of the others."""
     return tmp_path_factory.mktemp("deq")
 
 
-def tried(name, folder, told=None):
-    return reproduce(
-        EXPERIMENTS[name], Request(folder, say=(told if told is not None else []).append)
-    )[0]
+def run(name, folder, messages=None):
+    """Run an experiment and collect its progress messages."""
+    say = (messages if messages is not None else []).append
+    return reproduce(EXPERIMENTS[name], Request(folder, say=say))[0]
 
 
 def small(steps=4, scale=1.0):
-    """An untrained network in double precision; far larger weights have no fixed point that Broyden finds."""
+    """Make an untrained network in double precision.
+
+    With a much larger `scale` of its weights, Broyden's method finds no fixed point.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(0)
         net = ConvDEQNet(channels=3, stride=2, gain=math.inf).double().eval()
@@ -64,12 +68,12 @@ def small(steps=4, scale=1.0):
     return Solved(net, method=Broyden(steps=steps, tolerance=1e-12))
 
 
-def slope(solved, gradient, x, y):
-    """The gradient in x of one of the paper's columns."""
+def input_gradient(solved, gradient, x, y):
+    """Return the gradient in x of one of the paper's columns."""
     objective = AttackObjective(
         [solved.defense], y, cross_entropy, gradient.aim, {SITE: gradient.rule}, gradient.keep
     )
-    return Backprop().slope(objective, x, keys(len(x)))
+    return Backprop().value_and_grad(objective, x, keys(len(x)))
 
 
 X = uniform(1, 3, 1, 8, 8)
@@ -78,7 +82,7 @@ Y = torch.tensor([1, 2, 3])
 
 @pytest.mark.parametrize("name", [one.name for one in OURS])
 def test_every_experiment_runs_and_its_record_can_be_read_again(name, folder):
-    result = tried(name, folder)
+    result = run(name, folder)
     assert read(result.text(), name).text() == result.text()
     assert result.findings
     assert all(
@@ -88,23 +92,23 @@ def test_every_experiment_runs_and_its_record_can_be_read_again(name, folder):
     assert of_result(result).count("|") > 20
 
 
-def test_nothing_is_trained_or_played_again(folder):
-    first = tried("deq/table-2", folder)
-    told = []
-    again = tried("deq/table-2", folder, told)
-    assert told == []
+def test_a_second_run_trains_no_network_and_runs_no_attack(folder):
+    first = run("deq/table-2", folder)
+    messages = []
+    again = run("deq/table-2", folder, messages)
+    assert messages == []
     assert again.text() == first.text()
 
 
-def test_experiments_are_found_by_name_and_their_code_is_there():
+def test_experiments_are_found_by_name_and_their_functions_exist():
     assert len(chosen("deq", EXPERIMENTS)) == len(OURS) == 10
     for one in OURS:
         module, _, function = one.home.partition(":")
         assert callable(getattr(import_module(module), function))
 
 
-def test_the_lowest_column_is_the_least_of_six_and_robustness_the_largest_of_these(folder):
-    result = tried("deq/table-2", folder)
+def test_the_minimum_column_is_the_minimum_of_six_and_robustness_its_maximum(folder):
+    result = run("deq/table-2", folder)
     table = result.tables[0]
     for row in table.rows:
         attacks = [table.cell(row.labels, column) for column in published.ATTACKS]
@@ -118,13 +122,16 @@ def test_the_lowest_column_is_the_least_of_six_and_robustness_the_largest_of_the
         network = table.rows[start].labels[0]
         best = max(table.cell(row.labels, LOWEST).mean for row in table.rows[start : start + 3])
         assert any(
-            f"{network}, PGD-10" in told and f"is {best:.1f} % (" in told
-            for told in result.findings
+            f"{network}, PGD-10" in text and f"is {best:.1f} % (" in text
+            for text in result.findings
         )
 
 
 def test_robustness_is_the_max_over_defenses_of_the_min_over_attacks():
-    """Two attacks, two defenses, four images: the first defense keeps 2/4 and 1/4, the second 3/4 and 2/4."""
+    """Two attacks, two defenses, four images.
+
+    The first defense has accuracies of 2/4 and 1/4, the second of 3/4 and 2/4.
+    """
     correct = torch.tensor([[[1, 1, 0, 0], [1, 1, 1, 0]], [[0, 0, 1, 0], [0, 1, 0, 1]]]).double()
     assert robustness(correct).value == 0.5
     assert [lowest(correct[:, d]).value for d in (0, 1)] == [0.25, 0.5]
@@ -133,53 +140,64 @@ def test_robustness_is_the_max_over_defenses_of_the_min_over_attacks():
     assert published.robustness("vanilla") == 1.31
 
 
-def test_accumulation_is_said_only_where_the_interval_says_so(folder):
-    """The sentence is one of three, and every experiment with an early state has it."""
-    for name in ("deq/table-1", "deq/table-5", "deq/figure-2"):
-        assert any("robustness accumul" in told for told in tried(name, folder).findings)
+@pytest.mark.parametrize("name", ["deq/table-1", "deq/table-5", "deq/figure-2"])
+def test_experiments_with_an_early_state_report_on_robustness_accumulation(name, folder):
+    assert any("robustness accumulation" in text for text in run(name, folder).findings)
 
 
-def test_masking_is_said_where_another_attack_finds_more_on_the_same_images():
-    """All of 40 images withstand the exact gradient; half of them the unrolled one; Square changes nothing."""
+def test_masking_is_reported_if_another_attack_is_stronger_on_the_same_images():
+    """The exact gradient and Square break none of 40 images, the unrolled gradient breaks half."""
     half = (torch.arange(40) % 2).double()
     everything = torch.ones(40, dtype=torch.float64)
     names = ("PGD-10, exact", "PGD-1000, exact", "PGD-10, unrolled", "PGD-1000, unrolled", "Square")
-    told = masking(dict(zip(names, (everything, everything, half, half, everything), strict=True)))
-    assert "PGD-10, unrolled leaves 50.0 %" in told[0]
-    assert ["is masked" in line for line in told] == [True, True, False]
+    correct = (everything, everything, half, half, everything)
+    texts = masking(dict(zip(names, correct, strict=True)))
+    assert "50.0 % under PGD-10, unrolled" in texts[0]
+    assert ["is masked" in text for text in texts] == [True, True, False]
 
 
-def test_the_walk_is_valued_by_its_last_loss_and_pulled_by_all():
+def test_the_aim_has_the_value_of_the_last_loss_and_the_gradient_of_all_losses():
     logits = normal(0, 3, 2, 4).requires_grad_()
     y = torch.tensor([0, 3])
-    value = walked(cross_entropy, logits, y)
+    value = last_value_summed_gradient(cross_entropy, logits, y)
     assert torch.equal(value, cross_entropy(logits, y)[-1])
     (found,) = torch.autograd.grad(value.sum(), logits)
-    (wanted,) = torch.autograd.grad(cross_entropy(logits, y).sum(), logits)
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-15)
+    (expected,) = torch.autograd.grad(cross_entropy(logits, y).sum(), logits)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-15)
 
 
-@pytest.mark.parametrize("way", ["adjoint", "unrolled"])
-def test_the_ensemble_gradient_is_the_plain_sum_over_states(way):
-    """Eq. 17: T times the gradient of the mean loss is sum_n g_n, to rounding; with the weights 4, 3, 2, 1 it is another one."""
+@pytest.mark.parametrize("estimator", ["adjoint", "unrolled"])
+def test_the_ensemble_gradient_is_the_unweighted_sum_over_states(estimator):
+    """Eq. 17: T times the gradient of the mean loss equals sum_n g_n up to rounding.
+
+    With the weights 4, 3, 2, 1 of the released code the gradient differs.
+    """
     solved = small()
-    whole = adjoint_ensemble(solved) if way == "adjoint" else unrolled_ensemble(solved, 2, 0.5)
-    parts = [adjoint_at(n) if way == "adjoint" else unrolled_at(n, 2, 0.5) for n in range(1, 5)]
-    total = 4 * slope(solved, whole, X, Y).grad
-    each = torch.stack([slope(solved, one, X, Y).grad for one in parts])
+    if estimator == "adjoint":
+        whole = adjoint_ensemble(solved)
+        parts = [adjoint_at(n) for n in range(1, 5)]
+    else:
+        whole = unrolled_ensemble(solved, 2, 0.5)
+        parts = [unrolled_at(n, 2, 0.5) for n in range(1, 5)]
+    total = 4 * input_gradient(solved, whole, X, Y).grad
+    each = torch.stack([input_gradient(solved, one, X, Y).grad for one in parts])
     torch.testing.assert_close(each.sum(0), total, rtol=1e-9, atol=1e-15)
     released = torch.einsum("k,k...->...", torch.tensor([4.0, 3.0, 2.0, 1.0]).double(), each)
     assert (released / released.norm() - total / total.norm()).abs().max() > 1e-4
 
 
-def test_the_adjoint_at_the_end_is_the_exact_gradient_where_the_solver_converged():
-    """24 steps solve 48 unknowns of a weak cell to 1e-12; u follows to the error that beta = 0.9 leaves, 0.1^steps of it."""
+def test_the_final_adjoint_is_the_exact_gradient_if_the_solver_converges():
+    """24 steps solve the 48 unknowns of a cell with small weights to 1e-12.
+
+    The adjoint u then has the error that beta = 0.9 leaves, which is 0.1^steps of it.
+    """
     solved = small(steps=24)
-    found, exact = (slope(solved, one, X, Y).grad for one in (adjoint_final(), ready_made(solved)))
+    found = input_gradient(solved, adjoint_final(), X, Y).grad
+    exact = input_gradient(solved, ready_made(solved), X, Y).grad
     torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-7 * exact.abs().max().item())
 
 
-def test_residuals_are_those_of_the_solver_and_the_mean_has_its_own():
+def test_residuals_equal_those_of_the_solver_and_of_the_mean_state():
     solved = small()
     found = residuals(solved.defense, X, batch=2)
     u = solved.net.inject(X)
@@ -197,57 +215,64 @@ def test_residuals_are_those_of_the_solver_and_the_mean_has_its_own():
         found["mean"], (f - mean).norm(dim=1) / f.norm(dim=1), rtol=1e-9, atol=1e-15
     )
     torch.testing.assert_close(
-        ended(solved.defense, X, batch=2), solution.residual, rtol=1e-9, atol=1e-15
+        end_residuals(solved.defense, X, batch=2), solution.residual, rtol=1e-9, atol=1e-15
     )
 
 
-def test_a_network_that_does_not_converge_is_a_symptom_above_the_numbers(tmp_path):
-    lab = Lab.open(Request(tmp_path))
+def test_a_page_warns_above_the_numbers_if_the_solver_does_not_converge(tmp_path):
+    experiment = DEQExperiment.open(Request(tmp_path))
     images = Images(X, Y)
-    nets = {"wild": small(scale=8.0), "calm": small()}
-    states = {
-        name: lab.states(Subject(name, net, Linf(0.1), "toy", images, images))
-        for name, net in nets.items()
-    }
-    assert states["calm"].symptoms == ()
-    assert "wild (4/50): no fixed point on 100 % of the clean images" in states["wild"].symptoms[0]
-    page = of_result(lab.result(OURS[4], [states["wild"].table()], states=[states["wild"]]))
-    assert page.index("Symptom") < page.index("| state |")
-    assert "Symptom" not in of_result(
-        lab.result(OURS[4], [states["calm"].table()], states=[states["calm"]])
-    )
+
+    def measure(name, net):
+        return experiment.states(DEQSubject(name, net, Linf(0.1), "toy", images, images))
+
+    def page(states):
+        return of_result(experiment.result("table-5", [states.table()], states=[states]))
+
+    diverging = measure("diverging", small(scale=8.0))
+    converging = measure("converging", small())
+    assert converging.symptoms == ()
+    warning = "diverging (4/50): no fixed point on 100 % of the clean images"
+    assert warning in diverging.symptoms[0]
+    assert page(diverging).index("Warning") < page(diverging).index("| state |")
+    assert "Warning" not in page(converging)
 
 
-def test_a_residual_at_the_limit_is_no_symptom_and_one_beyond_is():
-    assert unsettled("net", {"clean": torch.tensor([0.1, 0.0])}) == []
-    (told,) = unsettled("net", {"clean": torch.tensor([0.11, 0.0]), "attacked": torch.zeros(2)})
-    assert "50 % of the clean images" in told
+def test_only_residuals_above_the_limit_cause_a_warning():
+    assert convergence_warnings("net", {"clean": torch.tensor([0.1, 0.0])}) == []
+    residual = {"clean": torch.tensor([0.11, 0.0]), "attacked": torch.zeros(2)}
+    (warning,) = convergence_warnings("net", residual)
+    assert "50 % of the clean images" in warning
 
 
-def test_alignment_counts_the_states_that_the_next_adjoint_state_hurts_most():
-    """u_2 is the strongest on z_1, u_1 on z_2 by 5 points over u_3."""
-    left = torch.tensor([[60.0, 30.0], [50.0, 40.0], [70.0, 35.0]])
-    (told,) = aligned(left)
-    assert "for 1 of 2 states, u_n for 0" in told
-    assert "5.0 points off" in told
+def test_alignment_counts_the_states_on_which_the_next_adjoint_state_is_strongest():
+    """u_2 is the strongest on z_1; u_1 is the strongest on z_2, by 5 points over u_3."""
+    accuracy = torch.tensor([[60.0, 30.0], [50.0, 40.0], [70.0, 35.0]])
+    (text,) = alignment(accuracy)
+    assert "for 1 of 2 states, the attack with u_n for 0" in text
+    assert "at most 5.0 points above" in text
 
 
-def test_stock_points_are_clean_where_the_attacked_state_did_not_fall():
-    """A budget of nothing much cannot fool a state within a radius of 1e-9: the stock code hands back the image, ours does not."""
+def test_with_clean_copies_autoattack_returns_the_clean_image_where_it_fails():
+    """A tiny budget cannot break a state within a radius of 1e-9.
+
+    AutoAttack's published code then returns the clean image, ours returns a perturbed one.
+    """
     solved = small()
     y = solved.defense.trace(X, Context(keys(3))).select([EarlyState(2).name]).last.argmax(1)
-    sent = [adjoint_at(2).auto(Budget(1, 1, 1), copies=copies) for copies in (False, True)]
-    ours, stock = (
-        one.move(
-            AttackContext.open(Threat(Linf(1e-9)), torch.arange(3), 0), solved.defense, X, y
-        ).point
-        for one in sent
+    budget = AutoAttackBudget(1, 1, 1)
+    ours, published_code = (
+        adjoint_at(2)
+        .auto(budget, copies=copies)
+        .move(AttackContext.open(Threat(Linf(1e-9)), torch.arange(3), 0), solved.defense, X, y)
+        .point
+        for copies in (False, True)
     )
-    assert torch.equal(stock, X)
+    assert torch.equal(published_code, X)
     assert not (ours == X).flatten(1).all(1).any()
 
 
-def test_states_of_a_network_without_solver_cannot_be_attacked():
+def test_attacking_a_state_of_a_network_without_solver_raises_an_error():
     with pytest.raises(TypeError, match="needs a DEQ; got Plain"):
         AtState(FixedPoints(), EarlyState(1)).move(
             AttackContext.open(Threat(Linf(0.1)), torch.arange(3), 0),
@@ -257,8 +282,11 @@ def test_states_of_a_network_without_solver_cannot_be_attacked():
         )
 
 
-def test_memory_is_what_is_alive_at_once():
-    """1000 floats and their successor are 8000 bytes; a chain of ten holds two at a time."""
+def test_peak_memory_counts_the_tensors_that_exist_together():
+    """A tensor of 1000 floats and its successor have 8000 bytes.
+
+    A chain of ten additions needs only two tensors at a time.
+    """
 
     def chain(length):
         z = torch.ones(1000)
@@ -266,4 +294,4 @@ def test_memory_is_what_is_alive_at_once():
             z = z + 1
         return z
 
-    assert most_bytes(lambda: chain(1)) == most_bytes(lambda: chain(10)) == 8000
+    assert peak_bytes(lambda: chain(1)) == peak_bytes(lambda: chain(10)) == 8000

@@ -1,4 +1,4 @@
-"""Experiments by name, and the command that runs them."""
+"""The registry of experiments, and the command that runs them."""
 
 from __future__ import annotations
 
@@ -20,23 +20,25 @@ def call(*words: str):
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_experiment_has_a_home_that_takes_a_request(name: str) -> None:
+def test_every_experiment_names_a_function_of_a_request(name: str) -> None:
     module, _, function = EXPERIMENTS[name].home.partition(":")
     assert list(signature(getattr(import_module(module), function)).parameters) == ["request"]
     assert EXPERIMENTS[name].reports.endswith(".")
 
 
-def test_a_paper_stands_for_all_of_its_experiments() -> None:
+def test_the_name_of_a_paper_selects_all_of_its_experiments() -> None:
     for paper in ("multi-exit", "deq", "transductive"):
         found = chosen(paper, EXPERIMENTS)
         assert found == tuple(
-            one for one in EXPERIMENTS.values() if one.name.startswith(f"{paper}/")
+            experiment
+            for experiment in EXPERIMENTS.values()
+            if experiment.name.startswith(f"{paper}/")
         )
         assert found
     assert chosen("multi-exit/table-2", EXPERIMENTS) == (EXPERIMENTS["multi-exit/table-2"],)
 
 
-def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+def test_an_unknown_name_raises_an_error_that_suggests_the_closest_name() -> None:
     with pytest.raises(ValueError, match="Did you mean 'multi-exit/table-1'"):
         chosen("multi_exit/table1", EXPERIMENTS)
     result = call("reproduce", "multi-exit/figure6")
@@ -44,13 +46,18 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     assert "Did you mean 'multi-exit/figure-6'?" in " ".join(result.stderr.split())
 
 
-def test_an_unknown_scale_is_refused(tmp_path) -> None:
+def test_an_unknown_scale_raises_an_error(tmp_path) -> None:
     with pytest.raises(ValueError, match="one of tiny, small, paper, got 'huge'"):
         Request(tmp_path, "huge")  # type: ignore[arg-type]
 
 
-def test_without_a_name_all_are_listed_without_torch() -> None:
-    code = "import sys\nfrom saddlepoint.cli import app\napp(['reproduce'], standalone_mode=False)\nassert 'torch' not in sys.modules"
+def test_without_a_name_all_experiments_are_listed_without_importing_torch() -> None:
+    code = (
+        "import sys\n"
+        "from saddlepoint.cli import app\n"
+        "app(['reproduce'], standalone_mode=False)\n"
+        "assert 'torch' not in sys.modules"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert all(name in done.stdout for name in EXPERIMENTS)
     listed = json.loads(call("reproduce", "--json").stdout)

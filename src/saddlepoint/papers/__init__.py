@@ -1,16 +1,18 @@
-"""Tables and figures of papers, made again. A further paper is a package with `EXPERIMENTS`, added to the list below."""
+"""Reproductions of the tables and figures of published papers.
+
+To add a paper, write a package that defines `EXPERIMENTS` and add the package to `PAPERS`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from saddlepoint.papers import adaptive, deq, multi_exit, transductive
-from saddlepoint.papers import blind_audit as untold
+from saddlepoint.papers import adaptive, blind_audit, deq, multi_exit, transductive
 from saddlepoint.papers.registry import SCALES, Experiment, Request, Scale, chosen
 
-PAPERS = (multi_exit, deq, adaptive, transductive, untold)
+PAPERS = (multi_exit, deq, adaptive, transductive, blind_audit)
 EXPERIMENTS: Mapping[str, Experiment] = {
-    one.name: one for paper in PAPERS for one in paper.EXPERIMENTS
+    experiment.name: experiment for paper in PAPERS for experiment in paper.EXPERIMENTS
 }
 
 __all__ = ["EXPERIMENTS", "SCALES", "Experiment", "Request", "Scale", "chosen"]

@@ -1,5 +1,8 @@
-"""`python -m saddlepoint.papers RECORDS PAGE`: a results page from the records in a folder, such as
-`python -m saddlepoint.papers benchmarks/records/multi-exit docs/results/multi-exit.md`."""
+"""Command line: write a results page from the records in a folder.
+
+`python -m saddlepoint.papers RECORDS PAGE`, for example
+`python -m saddlepoint.papers benchmarks/records/multi-exit docs/results/multi-exit.md`.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,21 @@ from saddlepoint.papers.write import page
 parser = argparse.ArgumentParser(
     prog="python -m saddlepoint.papers", description="Write a results page from records."
 )
-parser.add_argument("records", type=Path, help="folder with records of `saddlepoint reproduce`")
+parser.add_argument(
+    "records", type=Path, help="folder with the records written by `saddlepoint reproduce`"
+)
 parser.add_argument(
     "page",
     type=Path,
-    help="the Markdown file to write; charts go into a folder of its name beside it",
+    help="Markdown file to write; charts are written to a folder of the same name next to it",
 )
-given = parser.parse_args()
+arguments = parser.parse_args()
 page(
-    given.records,
-    given.page,
-    title=f"Reproduced: {given.records.name}",
-    intro=f"Written from records by `python -m saddlepoint.papers {given.records} {given.page}`; no number is typed by hand.",
+    arguments.records,
+    arguments.page,
+    title=f"Reproduced: {arguments.records.name}",
+    intro=(
+        f"Generated from records by `python -m saddlepoint.papers {arguments.records} "
+        f"{arguments.page}`; no number is typed by hand."
+    ),
 )

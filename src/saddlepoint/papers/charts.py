@@ -1,16 +1,17 @@
-"""Charts of results as SVG files of their own, with their colors inside."""
+"""Charts of results as standalone SVG files with fixed colors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from saddlepoint.papers.result import Cloud, Heat
 from saddlepoint.reports.markup import Markup, tag
 
 _COLORS = ("#7a7f87", "#c77700", "#2b8a3e", "#24569e", "#a3201c", "#6b3fa0")
 _FONT = "system-ui, sans-serif"
-_CELL = 46
-_EDGE = 90
+# All lengths are in pixels.
+_CELL = 46  # side of a heat map cell
+_EDGE = 90  # space for the labels of a heat map
 _WIDTH = 720
 _HEIGHT = 420
 _LEFT = 70
@@ -18,21 +19,32 @@ _RIGHT = 190
 _TOP = 30
 _BOTTOM = 56
 
+Point = tuple[float, float]
+
 
 def drawn(chart: Heat | Cloud) -> Markup:
-    """The chart as one SVG element."""
-    return _heat(chart) if isinstance(chart, Heat) else _cloud(chart)
+    """Draw a chart as one SVG element."""
+    return _heat_map(chart) if isinstance(chart, Heat) else _plot(chart)
 
 
 def _svg(width: float, height: float, title: str, *parts: Markup) -> Markup:
-    ground = tag("rect", width=width, height=height, fill="#ffffff")
+    background = tag("rect", width=width, height=height, fill="#ffffff")
     return tag(
-        "svg", tag("title", title), ground, *parts, xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {width:g} {height:g}",
-        width=width, height=height, role="img", font_family=_FONT, font_size=12,
-    )  # fmt: skip
+        "svg",
+        tag("title", title),
+        background,
+        *parts,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {width:g} {height:g}",
+        width=width,
+        height=height,
+        role="img",
+        font_family=_FONT,
+        font_size=12,
+    )
 
 
-def _heat(chart: Heat) -> Markup:
+def _heat_map(chart: Heat) -> Markup:
     numbers = [value for row in chart.values for value in row]
     low = min(numbers)
     high = max(numbers)
@@ -41,78 +53,64 @@ def _heat(chart: Heat) -> Markup:
         parts.append(_text(chart.down[i], _EDGE - 8, _EDGE + (i + 0.6) * _CELL, "end"))
         for j, value in enumerate(row):
             share = (value - low) / (high - low) if high > low else 0.5
-            x = _EDGE + j * _CELL
-            y = _EDGE + i * _CELL
-            parts.append(
-                tag(
-                    "rect",
-                    x=x,
-                    y=y,
-                    width=_CELL,
-                    height=_CELL,
-                    fill=_shade(share),
-                    stroke="#ffffff",
-                )
-            )
-            parts.append(
-                _text(
-                    f"{value:.1f}",
-                    x + _CELL / 2,
-                    y + 0.6 * _CELL,
-                    "middle",
-                    "#ffffff" if share < 0.5 else "#1c2024",
-                )
-            )
+            parts += _heat_cell(value, share, _EDGE + j * _CELL, _EDGE + i * _CELL)
     for j, name in enumerate(chart.across):
         parts.append(_text(name, _EDGE + (j + 0.5) * _CELL, _EDGE - 10, "middle"))
     width = _EDGE + len(chart.across) * _CELL + 20
     height = _EDGE + len(chart.down) * _CELL + 20
-    parts.append(
-        _text(chart.across_title, _EDGE + len(chart.across) * _CELL / 2, _EDGE - 32, "middle")
-    )
+    middle = _EDGE + len(chart.across) * _CELL / 2
+    parts.append(_text(chart.across_title, middle, _EDGE - 32, "middle"))
     parts.append(_text(chart.down_title, 10, _EDGE - 10, "start"))
     parts.append(_text(chart.title, 10, 20, "start"))
     return _svg(max(width, 420), height, chart.title, *parts)
 
 
+def _heat_cell(value: float, share: float, x: float, y: float) -> tuple[Markup, Markup]:
+    """Draw one cell at (x, y); `share` is the position of the value in the range of all values."""
+    square = tag("rect", x=x, y=y, width=_CELL, height=_CELL, fill=_shade(share), stroke="#ffffff")
+    color = "#ffffff" if share < 0.5 else "#1c2024"
+    number = _text(f"{value:.1f}", x + _CELL / 2, y + 0.6 * _CELL, "middle", color)
+    return square, number
+
+
 def _shade(share: float) -> str:
-    """Dark where the number is small."""
+    """Return the color of a value: dark for small values."""
     ends = ((0x1B, 0x3A, 0x6B), (0xF6, 0xE3, 0xB4))
     return "#" + "".join(f"{round(a + share * (b - a)):02x}" for a, b in zip(*ends, strict=True))
 
 
-def _cloud(chart: Cloud) -> Markup:
+def _plot(chart: Cloud) -> Markup:
     everything = [point for points in chart.points.values() for point in points]
-    (x0, x1), (y0, y1) = (_scale([point[k] for point in everything]) for k in (0, 1))
+    x0, x1 = _axis_range([point[0] for point in everything])
+    y0, y1 = _axis_range([point[1] for point in everything])
 
-    def place(point: tuple[float, float]) -> tuple[float, float]:
+    def place(point: Point) -> Point:
         across = (point[0] - x0) / (x1 - x0)
         up = (point[1] - y0) / (y1 - y0)
-        return _LEFT + across * (_WIDTH - _LEFT - _RIGHT), _HEIGHT - _BOTTOM - up * (
-            _HEIGHT - _TOP - _BOTTOM
-        )
+        x = _LEFT + across * (_WIDTH - _LEFT - _RIGHT)
+        y = _HEIGHT - _BOTTOM - up * (_HEIGHT - _TOP - _BOTTOM)
+        return round(x, 1), round(y, 1)
 
     parts = list(_axes(chart, x0, x1, y0, y1))
-    for k, (name, points) in enumerate(chart.points.items()):
-        color = _COLORS[k % len(_COLORS)]
-        y = _TOP + 14 + 20 * k
-        placed = [(round(x_, 1), round(y_, 1)) for x_, y_ in map(place, points)]
-        if chart.joined:
-            parts.append(
-                tag(
-                    "polyline",
-                    points=" ".join(f"{x_},{y_}" for x_, y_ in placed),
-                    fill="none",
-                    stroke=color,
-                )
-            )
-        parts += [
-            tag("circle", cx=x_, cy=y_, r=2 if chart.joined else 3, fill=color, fill_opacity=0.55)
-            for x_, y_ in placed
-        ]
-        parts.append(tag("circle", cx=_WIDTH - _RIGHT + 20, cy=y - 4, r=4, fill=color))
-        parts.append(_text(name, _WIDTH - _RIGHT + 30, y, "start"))
+    for k in range(len(chart.points)):
+        parts += _series(chart, k, place)
     return _svg(_WIDTH, _HEIGHT, chart.title, *parts)
+
+
+def _series(chart: Cloud, k: int, place: Callable[[Point], Point]) -> Iterator[Markup]:
+    """Draw series number k: its line if points are joined, its points, its legend entry."""
+    name, points = list(chart.points.items())[k]
+    color = _COLORS[k % len(_COLORS)]
+    placed = [place(point) for point in points]
+    if chart.joined:
+        line = " ".join(f"{x},{y}" for x, y in placed)
+        yield tag("polyline", points=line, fill="none", stroke=color)
+    radius = 2 if chart.joined else 3
+    for x, y in placed:
+        yield tag("circle", cx=x, cy=y, r=radius, fill=color, fill_opacity=0.55)
+    legend = _TOP + 14 + 20 * k
+    yield tag("circle", cx=_WIDTH - _RIGHT + 20, cy=legend - 4, r=4, fill=color)
+    yield _text(name, _WIDTH - _RIGHT + 30, legend, "start")
 
 
 def _axes(chart: Cloud, x0: float, x1: float, y0: float, y1: float) -> Iterator[Markup]:
@@ -128,8 +126,8 @@ def _axes(chart: Cloud, x0: float, x1: float, y0: float, y1: float) -> Iterator[
     yield _text(f"{chart.title}: {chart.up}", _LEFT, 18, "start")
 
 
-def _scale(values: list[float]) -> tuple[float, float]:
-    """A little wider than the values."""
+def _axis_range(values: list[float]) -> tuple[float, float]:
+    """Return the range of the values plus a margin of 5 % on both sides."""
     low = min(values)
     high = max(values)
     margin = 0.05 * (high - low) or 1.0

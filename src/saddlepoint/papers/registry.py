@@ -1,4 +1,7 @@
-"""Experiments by name: what a paper reports, and where the code that does it again is. Nothing here waits for torch."""
+"""The experiments by name: what the paper reports, and which function reproduces it.
+
+Importing this module does not import torch, so listing the experiments is fast.
+"""
 
 from __future__ import annotations
 
@@ -17,49 +20,72 @@ SCALES: tuple[Scale, ...] = get_args(Scale)
 
 
 def silent(message: str) -> None:
-    """Whoever is told nothing."""
+    """No-op progress callback."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """One reproduction: how large, from which seed, and the folder in which networks and episodes are kept and found again."""
+    """One requested reproduction.
 
-    out: Path
-    scale: Scale = "tiny"
+    Raises:
+        ValueError: if the scale is unknown.
+    """
+
+    out: Path  # folder for trained networks and cached attack results; both are reused from there
+    scale: Scale = "tiny"  # size of networks, data and attacks
     seed: int = 0
-    say: Callable[[str], None] = silent  # told in a line what is being done
+    say: Callable[[str], None] = silent  # progress callback, called with one line of text
 
     def __post_init__(self) -> None:
         if self.scale not in SCALES:
-            raise ValueError(f"the scale is one of {', '.join(SCALES)}, got {self.scale!r}.")
+            raise ValueError(f"scale must be one of {', '.join(SCALES)}, got {self.scale!r}.")
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table or figure that can be made again."""
+    """A table or figure of a paper that can be reproduced."""
 
-    name: str  # "paper/what"
+    name: str  # "paper/table-or-figure"
     title: str
-    reports: str  # what the paper reports there, in a sentence
-    home: str  # "module:function", imported when it is run: a function from a Request to a Result
+    reports: str  # one sentence: what the paper reports there
+    home: str  # "module:function"; the function maps a Request to a Result, imported when run
 
     def run(self, request: Request) -> Result:
+        """Import the function and run it.
+
+        Args:
+            request: scale, seed, output folder and progress callback.
+
+        Returns:
+            Tables, charts, findings and costs.
+        """
         module, _, function = self.home.partition(":")
         return cast("Result", getattr(import_module(module), function)(request))
 
 
 def chosen(name: str, experiments: Mapping[str, Experiment]) -> tuple[Experiment, ...]:
-    """The experiment of that name, or all of a paper: "multi-exit/table-1", "multi-exit"."""
+    """Select one experiment by its name, or all experiments of a paper.
+
+    Args:
+        name: "multi-exit/table-1" for one experiment, "multi-exit" for all of that paper.
+        experiments: all experiments by name.
+
+    Returns:
+        The selected experiments in the order of `experiments`.
+
+    Raises:
+        ValueError: if nothing has this name; the message suggests the closest name.
+    """
     found = tuple(
-        one
-        for one in experiments.values()
-        if one.name == name or one.name.partition("/")[0] == name
+        experiment
+        for experiment in experiments.values()
+        if name in (experiment.name, experiment.name.partition("/")[0])
     )
     if found:
         return found
-    known = [*experiments, *dict.fromkeys(one.partition("/")[0] for one in experiments)]
-    near = get_close_matches(
-        name.lower().replace("_", "-").replace(" ", "-"), known, n=1, cutoff=0.4
-    )
-    advice = f" Did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"no experiment is called {name!r}.{advice} Known: {', '.join(known)}.")
+    papers = dict.fromkeys(key.partition("/")[0] for key in experiments)
+    known = [*experiments, *papers]
+    normalized = name.lower().replace("_", "-").replace(" ", "-")
+    close = get_close_matches(normalized, known, n=1, cutoff=0.4)
+    suggestion = f" Did you mean {close[0]!r}?" if close else ""
+    raise ValueError(f"unknown experiment {name!r}.{suggestion} Known: {', '.join(known)}.")

@@ -1,4 +1,4 @@
-"""What an experiment found, beside what the paper reports: plain values that a record keeps and a page is written from."""
+"""The result of an experiment next to the paper's numbers, as plain values that can be saved."""
 
 from __future__ import annotations
 
@@ -15,66 +15,72 @@ _MIGRATIONS: Migrations = {}
 
 @dataclass(frozen=True)
 class Cell:
-    """A number, found once per repeat; `interval` is where it would lie on other images."""
+    """A measured number."""
 
-    values: tuple[float, ...]
-    paper: float | None = None
-    interval: tuple[float, float] | None = None
+    values: tuple[float, ...]  # one per repeat
+    paper: float | None = None  # the number that the paper reports
+    interval: tuple[float, float] | None = None  # 95 % interval over images
 
     @property
     def mean(self) -> float:
+        """Mean over repeats."""
         return statistics.fmean(self.values)
 
     @property
     def std(self) -> float:
-        """Of a sample: sqrt(sum (v - mean)^2 / (k - 1)) over k repeats; 0 for one."""
+        """Sample standard deviation sqrt(sum (v - mean)^2 / (k - 1)) over k repeats; 0 if k = 1."""
         return statistics.stdev(self.values) if len(self.values) > 1 else 0.0
 
 
 @dataclass(frozen=True)
 class Row:
+    """One row of a table."""
+
     labels: tuple[str, ...]
-    cells: tuple[Cell | None, ...]  # None: there is no such number
+    cells: tuple[Cell | None, ...]  # None: not measured
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of named cells."""
+    """A table with labeled rows and columns.
+
+    Raises:
+        ValueError: if a row does not have one label per label header and one cell per column.
+    """
 
     title: str
-    labels: tuple[str, ...]  # heads of the rows' labels
+    labels: tuple[str, ...]  # headers of the label columns
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
-    n: int  # images behind a cell; 0 where none are
-    digits: int = 2  # behind the point
-    units: str = ""  # what these images were answered in, where rows stand or fall together: "in 4 batches of 128"
+    n: int  # images per cell; 0 if cells are not means over a common number of images
+    digits: int = 2  # decimal places
+    units: str = ""  # how the images are grouped for coupled defenses: "in 4 batches of 128"
 
     def __post_init__(self) -> None:
         for row in self.rows:
             if len(row.labels) != len(self.labels) or len(row.cells) != len(self.columns):
                 raise ValueError(
-                    f"{self.title}: a row has {len(row.labels)} labels and {len(row.cells)} cells, expected {len(self.labels)} and "
-                    f"{len(self.columns)}."
+                    f"{self.title}: a row has {len(row.labels)} labels and {len(row.cells)} cells, "
+                    f"expected {len(self.labels)} and {len(self.columns)}."
                 )
 
     def cell(self, labels: tuple[str, ...], column: str) -> Cell:
-        """The cell at this place, which must exist."""
-        found = next(row for row in self.rows if row.labels == labels).cells[
-            self.columns.index(column)
-        ]
-        assert found is not None, f"{self.title} has no {column} for {labels}"
-        return found
+        """Return the cell of this row and column, which must exist."""
+        row = next(row for row in self.rows if row.labels == labels)
+        cell = row.cells[self.columns.index(column)]
+        assert cell is not None, f"{self.title} has no {column} for {labels}"
+        return cell
 
 
 @dataclass(frozen=True)
 class Heat:
-    """Numbers in a grid, drawn as colors."""
+    """A heat map: a matrix of numbers drawn as colors."""
 
-    name: str
+    name: str  # file name without suffix
     title: str
-    down: tuple[str, ...]
-    across: tuple[str, ...]
-    values: tuple[tuple[float, ...], ...]
+    down: tuple[str, ...]  # row labels
+    across: tuple[str, ...]  # column labels
+    values: tuple[tuple[float, ...], ...]  # [rows][columns]
     down_title: str = ""
     across_title: str = ""
     kind: Literal["heat"] = "heat"
@@ -82,48 +88,60 @@ class Heat:
 
 @dataclass(frozen=True)
 class Cloud:
-    """Points of several kinds over two scales."""
+    """A scatter plot or line plot of several series."""
 
-    name: str
+    name: str  # file name without suffix
     title: str
-    across: str
-    up: str
-    points: dict[str, tuple[tuple[float, float], ...]]
-    joined: bool = False  # is the next point the next of a curve?
+    across: str  # label of the x-axis
+    up: str  # label of the y-axis
+    points: dict[str, tuple[tuple[float, float], ...]]  # (x, y) by series
+    joined: bool = False  # connect consecutive points of a series by a line
     kind: Literal["cloud"] = "cloud"
 
 
 @dataclass(frozen=True)
 class Result:
-    """One experiment at one scale."""
+    """The result of one experiment at one scale."""
 
-    experiment: str
+    experiment: str  # "paper/table-or-figure"
     title: str
-    reports: str
+    reports: str  # what the paper reports
     scale: str
     seed: int
     repeats: int
-    command: str
+    command: str  # reproduces this result
     tables: tuple[Table, ...]
-    notes: tuple[str, ...]  # what was put in the place of what the authors used
-    findings: tuple[str, ...]  # what the numbers say, sentences made of them
-    seconds: float  # of all attacks behind the numbers, also of those found in the folder
-    forward: float  # passes of single images
-    backward: float
+    notes: tuple[str, ...]  # models, data and settings, and where they differ from the paper
+    findings: tuple[str, ...]  # conclusions, generated from the numbers
+    seconds: float  # run time of all attacks, including those read from the cache
+    forward: float  # forward passes of single images
+    backward: float  # backward passes of single images
     versions: dict[str, str]
     charts: tuple[Heat | Cloud, ...] = ()
-    symptoms: tuple[str, ...] = ()  # reasons not to trust the numbers, read before them
+    symptoms: tuple[str, ...] = ()  # warnings, shown above the numbers
 
     def record(self) -> dict[str, Any]:
+        """Return the result as a dictionary with its schema version."""
         return {"schema": SCHEMA, **asdict(self)}
 
     def text(self) -> str:
-        """The record as it is kept: JSON, numbers to seven digits, rows of numbers on one line."""
+        """Return the record as JSON with seven significant digits and short values on one line."""
         return _compact(_rounded(self.record())) + "\n"
 
 
 def read(text: str, place: str) -> Result:
-    """A result from its record; one that this version cannot read is refused."""
+    """Read a result from the text of its record.
+
+    Args:
+        text: JSON text written by `Result.text`.
+        place: where the text comes from, for error messages.
+
+    Returns:
+        The result.
+
+    Raises:
+        ValueError: if the text is not a record, or has a schema version that cannot be migrated.
+    """
     from pydantic import TypeAdapter, ValidationError
 
     try:
@@ -131,7 +149,7 @@ def read(text: str, place: str) -> Result:
         return TypeAdapter(Result).validate_python(record)
     except (json.JSONDecodeError, AttributeError, ValidationError) as error:
         raise ValueError(
-            f"{place} is no record of an experiment ({error}). Run the experiment again."
+            f"{place} is not a record of an experiment ({error}). Run the experiment again."
         ) from error
 
 
@@ -140,11 +158,13 @@ def _rounded(value: Any) -> Any:
         return float(f"{value:.7g}")
     if isinstance(value, dict):
         return {key: _rounded(item) for key, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [_rounded(item) for item in value]
+    return value
 
 
 def _compact(value: Any, indent: int = 0) -> str:
-    """JSON with a line per field or row, but none per number."""
+    """Format as JSON: values that fit into 130 columns stay on one line, others are split."""
     flat = json.dumps(value, ensure_ascii=False)
     if not isinstance(value, dict | list) or not value or len(flat) + indent <= 130:
         return flat

@@ -1,4 +1,4 @@
-"""What every experiment does in the same way: it trains networks once, keeps its episodes, counts their cost and reports."""
+"""Trains networks, runs attacks and audits with a cache on disk, and counts what they cost."""
 
 from __future__ import annotations
 
@@ -26,47 +26,63 @@ from saddlepoint.training.rebuild import initial
 
 
 class Images(NamedTuple):
-    x: Tensor
-    y: Tensor
+    """Images with their labels."""
 
-    def first(self, count: int) -> Images:
+    x: Tensor  # [N, C, H, W] in [0, 1]
+    y: Tensor  # [N]
+
+    def first(self, count: int | None) -> Images:
+        """Return the first `count` images; None: all."""
         return Images(self.x[:count], self.y[:count])
+
+    def to(self, device: torch.device) -> Images:
+        """Return the images on another device."""
+        return Images(self.x.to(device), self.y.to(device))
 
 
 @dataclass
-class Tally:
-    """What the attacks behind an experiment cost."""
+class AttackCost:
+    """The total cost of the attacks of an experiment."""
 
     seconds: float = 0.0
-    forward: float = 0.0
-    backward: float = 0.0
+    forward: float = 0.0  # forward passes of single images
+    backward: float = 0.0  # backward passes of single images
 
-    def add(self, episodes: Sequence[Episode]) -> None:
-        self.seconds += sum(e.seconds for e in episodes)
-        self.forward += sum(float(e.forward.sum()) for e in episodes)
-        self.backward += sum(float(e.backward.sum()) for e in episodes)
+    def add_episodes(self, episodes: Sequence[Episode]) -> None:
+        """Add the cost of these attacks."""
+        self.seconds += sum(episode.seconds for episode in episodes)
+        self.forward += sum(float(episode.forward.sum()) for episode in episodes)
+        self.backward += sum(float(episode.backward.sum()) for episode in episodes)
 
-    def include(self, audit: Audit) -> None:
+    def add_audit(self, audit: Audit) -> None:
+        """Add the cost of all attacks of an audit."""
         self.seconds += sum(row.seconds for row in audit.rows)
         self.forward += audit.n * sum(row.forward for row in audit.rows)
         self.backward += audit.n * sum(row.backward for row in audit.rows)
 
 
 @dataclass(frozen=True)
-class Bench:
-    """Where an experiment works. What is found in the request's folder is not done again."""
+class Runner:
+    """Runs training, attacks and audits of one request and reuses what the output folder has."""
 
     request: Request
-    batch: int
-    threads: (
-        int | None
-    )  # None: torch's own choice, and cells then belong to machines with as many cores
-    tally: Tally = field(default_factory=Tally)
+    batch: int  # images per batch
+    threads: int | None  # None: torch's default; cached cells then depend on the number of cores
+    cost: AttackCost = field(default_factory=AttackCost)
 
     def trained(self, recipe: Recipe, images: Images, seed: int | None = None) -> nn.Module:
-        """The network of a recipe, or as far as it was trained in the folder, and on from there."""
+        """Train the network of a recipe, or resume its training from the output folder.
 
-        def tell(epoch: Epoch) -> None:
+        Args:
+            recipe: network, data and training method.
+            images: training images.
+            seed: seed of weights and training; default: the seed of the request.
+
+        Returns:
+            The trained network, on the GPU if there is one.
+        """
+
+        def report(epoch: Epoch) -> None:
             scores = f"dev {100 * epoch.clean:.1f} % clean, {100 * epoch.selected:.1f} % attacked"
             self.request.say(
                 f"training {recipe.name}: epoch {epoch.number} of {recipe.epochs}, {scores}"
@@ -77,7 +93,7 @@ class Bench:
         net = initial(recipe, seed)
         device = "cuda" if torch.cuda.is_available() else "cpu"
         return fit(
-            net, images.x, images.y, recipe, seed=seed, out=out, progress=tell, device=device
+            net, images.x, images.y, recipe, seed=seed, out=out, progress=report, device=device
         ).net
 
     def play(
@@ -91,8 +107,21 @@ class Bench:
         name: str,
         seed: int,
     ) -> list[Episode]:
-        """Every adversary on these images, against all answers; those that were played before are found again."""
-        send = kept(
+        """Run each adversary against a defense; results in the output folder are reused.
+
+        Args:
+            defense: the attacked defense.
+            adversaries: the attacks.
+            images: attacked images.
+            threat: threat model, or only the allowed perturbations.
+            answers: the answers that are scored, by name; None: the defense's own answer.
+            name: name of the defense in progress messages and in the cache.
+            seed: seed of the random keys.
+
+        Returns:
+            One episode per adversary.
+        """
+        play = kept(
             defense,
             images.x,
             images.y,
@@ -103,25 +132,44 @@ class Bench:
             seed=seed,
             batch_size=self.batch,
             threads=self.threads,
-            watch=_Telling(self.request, f"{name}, seed {seed}"),
+            watch=_Progress(self.request, f"{name}, seed {seed}"),
         )
-        episodes = send(adversaries)
-        self.tally.add(episodes)
+        episodes = play(adversaries)
+        self.cost.add_episodes(episodes)
         return episodes
 
     def audited(
         self, defense: Defense, images: Images, *, threat: Threat, budget: Budget, name: str
     ) -> Audit:
-        """What an audit finds that is handed the defense and told nothing, kept in a folder of its own."""
+        """Audit a defense without information about it; the audit is saved in its own folder.
+
+        Args:
+            defense: the audited defense.
+            images: audited images.
+            threat: threat model.
+            budget: budget of the audit.
+            name: name of the defense; the folder is named after it.
+
+        Returns:
+            The audit.
+        """
         folder = "".join(letter if letter.isalnum() else "-" for letter in name.lower())
         self.request.say(f"auditing {name}, {len(images.x)} images")
         with torch_threads(self.threads):
-            found = audit(
-                defense, *images, threat=threat, budget=budget, seed=self.request.seed, batch_size=self.batch, name=name,
-                out=self.request.out / "audits" / folder, watch=_Telling(self.request, name),
-            )  # fmt: skip
-        self.tally.include(found)
-        return found
+            result = audit(
+                defense,
+                images.x,
+                images.y,
+                threat=threat,
+                budget=budget,
+                seed=self.request.seed,
+                batch_size=self.batch,
+                name=name,
+                out=self.request.out / "audits" / folder,
+                watch=_Progress(self.request, name),
+            )
+        self.cost.add_audit(result)
+        return result
 
     def result(
         self,
@@ -134,7 +182,21 @@ class Bench:
         repeats: int,
         symptoms: Sequence[str] = (),
     ) -> Result:
+        """Assemble the result of an experiment with request, cost and versions.
+
+        Args:
+            experiment: the reproduced table or figure.
+            tables: the measured tables.
+            notes: how the numbers were measured.
+            findings: conclusions.
+            charts: charts to draw.
+            repeats: how often the measurement was repeated.
+            symptoms: warnings about the numbers.
+        """
         request = self.request
+        command = (
+            f"saddlepoint reproduce {experiment.name} --scale {request.scale} --seed {request.seed}"
+        )
         return Result(
             experiment=experiment.name,
             title=experiment.title,
@@ -142,33 +204,37 @@ class Bench:
             scale=request.scale,
             seed=request.seed,
             repeats=repeats,
-            command=f"saddlepoint reproduce {experiment.name} --scale {request.scale} --seed {request.seed}",
+            command=command,
             tables=tuple(tables),
             notes=tuple(notes),
             findings=tuple(findings),
-            seconds=self.tally.seconds,
-            forward=self.tally.forward,
-            backward=self.tally.backward,
-            versions={
-                "saddlepoint": version("saddlepoint"),
-                "torch": torch.__version__,
-                "python": platform.python_version(),
-            },
+            seconds=self.cost.seconds,
+            forward=self.cost.forward,
+            backward=self.cost.backward,
+            versions=_versions(),
             charts=tuple(charts),
             symptoms=tuple(symptoms),
         )
 
 
+def _versions() -> dict[str, str]:
+    return {
+        "saddlepoint": version("saddlepoint"),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
 @dataclass(frozen=True)
-class _Telling:
-    """Says which adversary has been played, as it goes."""
+class _Progress:
+    """Reports finished cells through the progress callback of the request."""
 
     request: Request
     title: str
 
     def begin(self, work: Work, missing: Sequence[tuple[int, int]]) -> None:
         if missing:
-            self.request.say(f"{self.title}: {len(missing)} of {len(work.keys)} cells to play")
+            self.request.say(f"{self.title}: {len(missing)} of {len(work.keys)} cells to run")
 
     def cell(self, cell: tuple[int, int], episode: Episode) -> None:
         self.request.say(
@@ -177,3 +243,6 @@ class _Telling:
 
     def say(self, message: str) -> None:
         self.request.say(message)
+
+
+Bench = Runner  # the name under which other packages import it

@@ -1,4 +1,4 @@
-"""From an experiment to files: record, table and charts in a folder; and a page from records."""
+"""Writing results to disk: record, tables and charts of one experiment, and a page from records."""
 
 from __future__ import annotations
 
@@ -11,22 +11,46 @@ from saddlepoint.papers.result import Result, read
 
 
 def reproduce(experiment: Experiment, request: Request) -> tuple[Result, Path]:
-    """Run it, going on where an earlier run in the same folder was; `FOLDER/NAME.json`, `.md` and `.svg` are written."""
+    """Run an experiment and write `OUT/NAME.json`, `OUT/NAME.md` and its charts as SVG files.
+
+    A run that was interrupted resumes when it is started again with the same output folder.
+
+    Args:
+        experiment: the experiment to run.
+        request: scale, seed, output folder and progress callback.
+
+    Returns:
+        The result and the path of its JSON record.
+    """
     result = experiment.run(request)
     record = request.out / f"{experiment.name}.json"
     record.parent.mkdir(parents=True, exist_ok=True)
     record.write_text(result.text(), encoding="utf-8")
     record.with_suffix(".md").write_text(of_result(result) + f"\n{READING}\n", encoding="utf-8")
-    _draw(result, record.parent)
+    _write_charts(result, record.parent)
     return result, record
 
 
 def page(records: Path, out: Path, *, title: str, intro: str) -> Path:
-    """A Markdown page about all records of a folder, in the order of their names, with the charts beside it."""
+    """Write a Markdown page from all records of a folder, sorted by file name.
+
+    Args:
+        records: folder with `*.json` records.
+        out: Markdown file to write; charts are written to a folder of the same name next to it.
+        title: heading of the page.
+        intro: first paragraph of the page.
+
+    Returns:
+        The path `out`.
+
+    Raises:
+        FileNotFoundError: if the folder contains no records.
+    """
     files = sorted(records.glob("*.json"))
     if not files:
         raise FileNotFoundError(
-            f"{records} holds no records. Copy those of `saddlepoint reproduce` there: FOLDER/PAPER/NAME.json."
+            f"{records} contains no records. Copy records written by `saddlepoint reproduce` "
+            "there: OUT/PAPER/NAME.json."
         )
     results = [read(file.read_text(encoding="utf-8"), str(file)) for file in files]
     folder = out.with_suffix("")
@@ -34,14 +58,13 @@ def page(records: Path, out: Path, *, title: str, intro: str) -> Path:
     for result in results:
         if result.charts:
             folder.mkdir(exist_ok=True)
-            _draw(result, folder)
+            _write_charts(result, folder)
     sections = [of_result(result, level=2, charts=f"{folder.name}/") for result in results]
-    out.write_text(
-        "\n".join([f"# {title}\n", intro + "\n", READING + "\n", *sections]), encoding="utf-8"
-    )
+    parts = [f"# {title}\n", intro + "\n", READING + "\n", *sections]
+    out.write_text("\n".join(parts), encoding="utf-8")
     return out
 
 
-def _draw(result: Result, folder: Path) -> None:
+def _write_charts(result: Result, folder: Path) -> None:
     for chart in result.charts:
         (folder / f"{chart.name}.svg").write_text(drawn(chart) + "\n", encoding="utf-8")

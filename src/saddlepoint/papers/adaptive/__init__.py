@@ -1,4 +1,7 @@
-"""Croce, Gowal, Brunner, Shelhamer, Hein & Cemgil 2022, "Evaluating the Adversarial Robustness of Adaptive Test-time Defenses"."""
+"""Croce, Gowal, Brunner, Shelhamer, Hein & Cemgil 2022.
+
+"Evaluating the Adversarial Robustness of Adaptive Test-time Defenses".
+"""
 
 from __future__ import annotations
 
@@ -9,36 +12,40 @@ _HOME = "saddlepoint.papers.adaptive"
 EXPERIMENTS = (
     Experiment(
         "adaptive/table-1",
-        "Nine defenses, what they cost and what is left of them",
-        "None of nine defenses keeps what it reported; where the static net is robust none improves on it, and four weaken it, at "
-        "2 to 518 times the cost of an answer.",
+        "Cost and robust accuracy of nine defenses",
+        "All nine defenses are less robust than their authors reported. None improves on a robust "
+        "static model, and four weaken it; inference costs 2 to 518 times as much.",
         f"{_HOME}.table_1:run",
     ),
     Experiment(
         "adaptive/table-2",
-        "SODEF under points that maximize the static net's loss",
-        "Points of AutoAttack, mostly clean copies, leave more than the static net has (60.9 % in Linf, 66.8 % in L2), points of "
-        "maximal loss less (52.2 %, 58.2 %).",
+        "SODEF under points that maximize the loss of the static model",
+        "Under AutoAttack's points on the static model, most of which are clean images, SODEF "
+        "seems more robust than the static model (60.9 % in Linf, 66.8 % in L2). Under points of "
+        "maximal loss it is less robust (52.2 %, 58.2 %).",
         f"{_HOME}.table_2:run",
     ),
     Experiment(
         "adaptive/table-3",
-        "The hedge defense on three robust nets",
-        "Points found on a shorter hedge defense, with BPDA and EoT, leave no more than the static net has: 61.0 % of 63.0 %, "
-        "59.2 % of 59.2 %, 45.2 % of 45.0 %.",
+        "The hedge defense on three robust models",
+        "Attacks with BPDA and EoT on a hedge defense with fewer steps transfer: the hedge defense "
+        "has 61.0 %, 59.2 % and 45.2 % robust accuracy, its static models 63.0 %, 59.2 % and "
+        "45.0 %.",
         f"{_HOME}.table_3:run",
     ),
     Experiment(
         "adaptive/table-4",
-        "AID-purifier on several data",
-        "Attacked directly, purified nets are less robust than static ones on CIFAR-10 and CIFAR-100, 43.8 % to 49.3 % and 18.2 % "
-        "to 23.3 %, and more on SVHN, whose static net is weak.",
+        "AID-purifier on several datasets",
+        "Under direct attacks, purified models are less robust than static ones on CIFAR-10 "
+        "(43.8 % against 49.3 %) and CIFAR-100 (18.2 % against 23.3 %). On SVHN, where the static "
+        "model is weak, they are more robust.",
         f"{_HOME}.table_4:run",
     ),
     Experiment(
         "adaptive/closed-loop",
-        "Closed-loop control under gradients with its controls held constant",
-        "34.5 % withstand PGD-20 on the static net, 9.5 % PGD-20 with BPDA and 5.6 % APGD with BPDA, at 89.1 % clean accuracy.",
+        "Closed-loop control under gradients with constant controls",
+        "At 89.1 % clean accuracy, the robust accuracy is 34.5 % under PGD-20 on the static model, "
+        "9.5 % under PGD-20 with BPDA and 5.6 % under APGD with BPDA.",
         f"{_HOME}.closed_loop:run",
     ),
 )

@@ -1,4 +1,7 @@
-"""The paper's attack on each defense, and attacks that know nothing of it: all of them made of shared parts."""
+"""The paper's attack on each defense, and attacks that use only the static model.
+
+Every attack is composed of parts that the library shares between defenses.
+"""
 
 from __future__ import annotations
 
@@ -19,160 +22,197 @@ from saddlepoint.evaluation import (
     MultiTarget,
     Restarts,
     Transfer,
-    autoattack,
 )
 from saddlepoint.gradients import BPDA, EoT
-from saddlepoint.papers.adaptive.scales import Spend
-from saddlepoint.papers.deq.gradients import walked
+from saddlepoint.papers.adaptive.scales import AttackBudgets
+from saddlepoint.papers.deq.gradients import last_value_summed_gradient
 from saddlepoint.zoo.adaptive import SOAP, AdaptiveDenoising, HedgeDefense, constant
 
 TRANSFERS = ("transfer FGSM", "transfer PGD", "transfer AutoAttack (clean copies)", "transfer APGD")
 
 
 def static(defense: Defense) -> Plain:
-    """The net under a defense."""
-    assert defense.static is not None, f"{type(defense).__name__} stands on no static net"
+    """Return the static model under a defense, as a defense."""
+    assert defense.static is not None, f"{type(defense).__name__} has no static model"
     return Plain(defense.static)
 
 
-def auto(spend: Spend) -> Cascade:
-    budget = spend.auto
-    return Cascade(
-        "AutoAttack", autoattack(steps=budget.steps, targets=budget.targets, queries=budget.queries)
-    )
+def auto(budgets: AttackBudgets) -> Cascade:
+    """Return AutoAttack."""
+    return budgets.auto.attack("AutoAttack")
 
 
-def short(spend: Spend, name: str = "PGD") -> Direct:
-    """PGD on the cross-entropy from the image itself, in steps of a quarter of the radius (B.2)."""
-    return Direct(name, PGD(spend.pgd, Radii(1 / 4), random_start=False), loss=cross_entropy)
+def pgd(budgets: AttackBudgets, name: str = "PGD") -> Direct:
+    """Return PGD on the cross-entropy.
 
-
-def long(spend: Spend, name: str = "APGD") -> Direct:
-    return Direct(name, APGD(spend.apgd), loss=cross_entropy)
-
-
-def unaware(defense: Defense, spend: Spend) -> tuple[Adversary, ...]:
-    """Attacks on the static net whose points are handed to the defense, by the names of `TRANSFERS`.
-
-    Points of FGSM, PGD and APGD are those of maximal loss; AutoAttack's are clean images where it failed, as stock code has it.
+    It starts at the clean image and takes steps of a quarter of the radius (B.2).
     """
-    sent = (
+    attack = PGD(budgets.pgd_steps, Radii(1 / 4), random_start=False)
+    return Direct(name, attack, loss=cross_entropy)
+
+
+def apgd(budgets: AttackBudgets, name: str = "APGD") -> Direct:
+    """Return APGD on the cross-entropy."""
+    return Direct(name, APGD(budgets.apgd_steps), loss=cross_entropy)
+
+
+def transfers(defense: Defense, budgets: AttackBudgets) -> tuple[Adversary, ...]:
+    """Return attacks on the static model that transfer to the defense, in the order of `TRANSFERS`.
+
+    FGSM, PGD and APGD return their points of maximal loss. AutoAttack returns the clean image
+    where it failed, as its published code does.
+    """
+    attacks = (
         Direct("FGSM", FGSM(), loss=cross_entropy),
-        short(spend),
-        CleanCopies(auto(spend)),
-        long(spend),
+        pgd(budgets),
+        CleanCopies(auto(budgets)),
+        apgd(budgets),
     )
-    return tuple(Transfer(one, static(defense)) for one in sent)
+    return tuple(Transfer(attack, static(defense)) for attack in attacks)
 
 
-def on_sodef(defense: Defense, spend: Spend) -> Adversary:
-    """Points of maximal cross-entropy, margin and targeted DLR of the static net; the worst of them counts (Sec. 3.2)."""
-    return Cascade("Transfer APGD", tuple(Transfer(one, static(defense)) for one in _three(spend)))
+def on_sodef(defense: Defense, budgets: AttackBudgets) -> Adversary:
+    """Transfer points of maximal loss from the static model (Sec. 3.2).
+
+    The losses are cross-entropy, margin and targeted DLR; the strongest point per image is used.
+    """
+    parts = tuple(Transfer(attack, static(defense)) for attack in _three_losses(budgets))
+    return Cascade("Transfer APGD", parts)
 
 
-def through_sodef(spend: Spend) -> Adversary:
-    """The same losses of the defense itself, by the gradient of the solver's own steps, which the paper did not take."""
-    return Cascade("APGD through the ODE", _three(spend))
+def through_sodef(budgets: AttackBudgets) -> Adversary:
+    """Attack SODEF itself with the same losses and the exact gradient of the solver's steps.
+
+    The paper did not use this attack.
+    """
+    return Cascade("APGD through the ODE", _three_losses(budgets))
 
 
-def _three(spend: Spend) -> tuple[Adversary, ...]:
-    apgd = long(spend, "APGD-CE")
+def _three_losses(budgets: AttackBudgets) -> tuple[Adversary, ...]:
+    attack = apgd(budgets, "APGD-CE")
     return (
-        apgd,
-        replace(apgd, name="APGD-CW", loss=margin),
-        MultiTarget(replace(apgd, name="APGD-T"), min(spend.targets, 3)),
+        attack,
+        replace(attack, name="APGD-CW", loss=margin),
+        MultiTarget(replace(attack, name="APGD-T"), min(budgets.targets, 3)),
     )
 
 
-def on_closed_loop(defense: Defense, spend: Spend) -> Adversary:  # noqa: ARG001
-    """APGD on the cross-entropy, with the gradient of the pass that answers: the controls it used are constants (Sec. 3.3)."""
-    return replace(long(spend, "APGD+BPDA"), rules={"control": BPDA()})
+def on_closed_loop(defense: Defense, budgets: AttackBudgets) -> Adversary:  # noqa: ARG001
+    """APGD on the cross-entropy with the gradient of the last pass (Sec. 3.3).
+
+    The controls that the defense found are treated as constants.
+    """
+    return replace(apgd(budgets, "APGD+BPDA"), rules={"control": BPDA()})
 
 
-def hedged(defense: Defense, spend: Spend) -> tuple[Transfer, Transfer]:
-    """Points of targeted APGD on the static net, and on a hedge defense with few steps, by BPDA and EoT (Sec. 3.4)."""
+def hedge_transfers(defense: Defense, budgets: AttackBudgets) -> tuple[Transfer, Transfer]:
+    """Transfer targeted APGD from the static model and from a shorter hedge defense (Sec. 3.4).
+
+    The second attack uses BPDA and EoT on a hedge defense with few steps.
+    """
     assert isinstance(defense, HedgeDefense)
-    budget = spend.hedge
-    few = spend.hedge.defense
+    budget = budgets.hedge
     surrogate = HedgeDefense(
-        defense.net, radius=defense.radius, steps=few, step_size=defense.ascent.step_size
+        defense.net,
+        radius=defense.radius,
+        steps=budget.defense,
+        step_size=defense.ascent.step_size,
     )
-    apgd = Direct("APGD-T", APGD(budget.steps))
+    attack = Direct("APGD-T", APGD(budget.steps))
     adaptive = replace(
-        apgd,
-        name=f"APGD-T+BPDA+EoT from {few} steps",
+        attack,
+        name=f"APGD-T+BPDA+EoT from {budget.defense} steps",
         rules={"purify": BPDA()},
         estimator=EoT(budget.draws),
     )
     return (
-        Transfer(MultiTarget(apgd, budget.targets), static(defense)),
+        Transfer(MultiTarget(attack, budget.targets), static(defense)),
         Transfer(MultiTarget(adaptive, budget.targets), surrogate),
     )
 
 
-def on_hedge(defense: Defense, spend: Spend) -> Adversary:
-    return Cascade("Transfer APGD+BPDA+EoT", hedged(defense, spend))
+def on_hedge(defense: Defense, budgets: AttackBudgets) -> Adversary:
+    """Use the stronger of both transfers per image (Sec. 3.4)."""
+    return Cascade("Transfer APGD+BPDA+EoT", hedge_transfers(defense, budgets))
 
 
-def on_anti_adversary(defense: Defense, spend: Spend) -> Adversary:  # noqa: ARG001
-    """Labels alone, which the defense does not change (Sec. 3.8)."""
-    return Direct("RayS", RayS(spend.rays))
+def on_anti_adversary(defense: Defense, budgets: AttackBudgets) -> Adversary:  # noqa: ARG001
+    """RayS, which uses only predicted labels; the defense does not change them (Sec. 3.8)."""
+    return Direct("RayS", RayS(budgets.rays_queries))
 
 
-def on_soap(defense: Defense, spend: Spend) -> Adversary:
-    """APGD along the mean of the gradients at all purified iterates, judged by the last one (Sec. 3.5)."""
+def on_soap(defense: Defense, budgets: AttackBudgets) -> Adversary:
+    """APGD with the mean gradient over all purified iterates (Sec. 3.5).
+
+    Success is measured at the last iterate.
+    """
     assert isinstance(defense, SOAP)
     iterates = frozenset(f"purify/{t}" for t in range(1, defense.steps + 1))
-    attack = Direct("APGD+BPDA (traj.)", APGD(spend.soap), loss=cross_entropy)
-    return replace(attack, aim=walked, keep=iterates, rules={"purify": BPDA()})
+    attack = Direct("APGD+BPDA (traj.)", APGD(budgets.soap_steps), loss=cross_entropy)
+    return replace(attack, aim=last_value_summed_gradient, keep=iterates, rules={"purify": BPDA()})
 
 
-def on_atld(defense: Defense, spend: Spend) -> Adversary:  # noqa: ARG001
-    """APGD on the full defense, on the cross-entropy and towards targets, started again and again (A.1)."""
-    apgd = long(spend)
-    pair = Cascade("APGD", (apgd, MultiTarget(replace(apgd, name="APGD-T"), spend.targets)))
-    return Restarts(pair, spend.atld)
+def on_atld(defense: Defense, budgets: AttackBudgets) -> Adversary:  # noqa: ARG001
+    """APGD on the full defense with cross-entropy and with targets, with many restarts (A.1)."""
+    attack = apgd(budgets)
+    targeted = MultiTarget(replace(attack, name="APGD-T"), budgets.targets)
+    return Restarts(Cascade("APGD", (attack, targeted)), budgets.atld_restarts)
 
 
-def on_aid(defense: Defense, spend: Spend) -> Adversary:  # noqa: ARG001
-    """APGD on the cross-entropy and towards targets, purification taken for the identity (Sec. 3.7)."""
-    apgd = replace(long(spend), rules={"purify": BPDA()})
-    return Cascade("APGD+BPDA", (apgd, MultiTarget(replace(apgd, name="APGD-T"), spend.targets)))
+def on_aid(defense: Defense, budgets: AttackBudgets) -> Adversary:  # noqa: ARG001
+    """APGD with cross-entropy and with targets; BPDA treats purification as identity (Sec. 3.7)."""
+    attack = replace(apgd(budgets), rules={"purify": BPDA()})
+    targeted = MultiTarget(replace(attack, name="APGD-T"), budgets.targets)
+    return Cascade("APGD+BPDA", (attack, targeted))
 
 
-def on_contrastive(defense: Defense, spend: Spend) -> Adversary:  # noqa: ARG001
-    """Short APGD runs on the cross-entropy and DLR, by BPDA and EoT, on all images of a batch together (Sec. 3.6)."""
-    budget = spend.contrastive
-    apgd = Direct(
+def on_contrastive(defense: Defense, budgets: AttackBudgets) -> Adversary:  # noqa: ARG001
+    """Short APGD runs with cross-entropy and with DLR, by BPDA and EoT (Sec. 3.6).
+
+    All images of a batch are attacked together.
+    """
+    budget = budgets.contrastive
+    attack = Direct(
         "APGD-CE",
         APGD(budget.steps),
         loss=cross_entropy,
         rules={"reverse": BPDA()},
         estimator=EoT(budget.draws),
     )
-    return Restarts(
-        Cascade("APGD+BPDA+EoT", (apgd, replace(apgd, name="APGD-DLR", loss=dlr))), budget.restarts
-    )
+    pair = (attack, replace(attack, name="APGD-DLR", loss=dlr))
+    return Restarts(Cascade("APGD+BPDA+EoT", pair), budget.restarts)
 
 
-def on_denoising(defense: Defense, spend: Spend) -> Adversary:
-    """APGD on the margin of single runs, through the score network but neither its step sizes nor the noise (Sec. 3.9, B.9)."""
+def on_denoising(defense: Defense, budgets: AttackBudgets) -> Adversary:
+    """APGD on the margin of single denoising runs (Sec. 3.9, B.9).
+
+    Gradients pass through the score network, but not through its step sizes and noise.
+    """
     assert isinstance(defense, AdaptiveDenoising)
-    budget = spend.denoising
+    budget = budgets.denoising
     single = AdaptiveDenoising(
-        defense.net, defense.score, steps=defense.steps, runs=1, noise=defense.noise, share=defense.share, probe=defense.probe,
-        limits=defense.limits, stop=defense.stop, coupled=defense.coupled,
-    )  # fmt: skip
-    rules = {"noise": BPDA(), "step size": BPDA(constant)}
-    return Transfer(
-        Direct(
-            "APGD+EoT", APGD(budget.steps), loss=margin, rules=rules, estimator=EoT(budget.draws)
-        ),
-        single,
+        defense.net,
+        defense.score,
+        steps=defense.steps,
+        runs=1,
+        noise=defense.noise,
+        share=defense.share,
+        probe=defense.probe,
+        limits=defense.limits,
+        stop=defense.stop,
+        coupled=defense.coupled,
     )
+    attack = Direct(
+        "APGD+EoT",
+        APGD(budget.steps),
+        loss=margin,
+        rules={"noise": BPDA(), "step size": BPDA(constant)},
+        estimator=EoT(budget.draws),
+    )
+    return Transfer(attack, single)
 
 
-PAPER: Mapping[str, Callable[[Defense, Spend], Adversary]] = {
+PAPER: Mapping[str, Callable[[Defense, AttackBudgets], Adversary]] = {
     "SODEF": on_sodef,
     "ClosedLoopControl": on_closed_loop,
     "HedgeDefense": on_hedge,

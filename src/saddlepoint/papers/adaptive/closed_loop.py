@@ -1,98 +1,110 @@
-"""Section 3.3: closed-loop control under an attacker who knows it more and more."""
+"""Section 3.3: closed-loop control under attacks that know more and more about it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+
+from torch import Tensor
 
 from saddlepoint.attacks.apgd import APGD
 from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.evaluation import Adversary, Direct, FixedPoints, Transfer
 from saddlepoint.gradients import BPDA
 from saddlepoint.papers.adaptive import published
-from saddlepoint.papers.adaptive.attacks import long, on_closed_loop, short
-from saddlepoint.papers.adaptive.experiment import Lab, apart, right
-from saddlepoint.papers.deq.experiment import accuracy
+from saddlepoint.papers.adaptive.attacks import apgd, on_closed_loop, pgd
+from saddlepoint.papers.adaptive.experiment import AdaptiveExperiment, AdaptiveSubject
+from saddlepoint.papers.cells import accuracy_cell, correct_rate, difference_cell
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Result, Row, Table
 
 CLEAN = "clean"
-BLIND = "transfer PGD"
-HELD = "PGD + BPDA"
-LONGER = "APGD + BPDA"
+TRANSFER = "transfer PGD"
+PGD_BPDA = "PGD + BPDA"
+APGD_BPDA = "APGD + BPDA"
 THROUGH = "APGD through all updates (ours)"
-COLUMNS = (CLEAN, BLIND, HELD, LONGER, THROUGH)
+COLUMNS = (CLEAN, TRANSFER, PGD_BPDA, APGD_BPDA, THROUGH)
 NOTES = (
-    "BPDA: the gradient of the last pass, with the controls that were found as constants; PGD starts at the image, its steps are a "
-    "quarter of the radius",
-    "through all updates: the exact gradient, also of the controls, which the paper's authors replaced",
-    "of the static net, PGD and APGD with its own gradient",
+    "BPDA: the gradient of the last pass, with the controls that were found as constants; PGD "
+    "starts at the clean image, its steps are a quarter of the radius",
+    "through all updates: the exact gradient, which includes the controls; the paper's authors "
+    "replaced it",
+    "static network: PGD and APGD with its own gradient",
 )
 
 
 def run(request: Request) -> Result:
-    lab = Lab.open(request)
-    subject = lab.subject("ClosedLoopControl")
-    spend = lab.setting.spend
-    held = replace(short(spend, "PGD+BPDA"), rules={"control": BPDA()})
-    blind = Transfer(short(spend), subject.static)
-    through = Direct("APGD", APGD(spend.through), loss=cross_entropy)
-    sent: list[Adversary] = [
-        FixedPoints(),
-        blind,
-        held,
-        on_closed_loop(subject.defense, spend),
-        through,
-    ]
-    found = dict(zip(COLUMNS, (right(one) for one in lab.play(subject, sent)), strict=True))
-    clean, pgd, apgd = (
-        right(one) for one in lab.play_static(subject, [FixedPoints(), short(spend), long(spend)])
+    """Reproduce the numbers of Section 3.3."""
+    experiment = AdaptiveExperiment.open(request)
+    subject = experiment.subject("ClosedLoopControl")
+    correct = _attack(experiment, subject)
+    budgets = experiment.setting.spend
+    static_attacks: list[Adversary] = [FixedPoints(), pgd(budgets), apgd(budgets)]
+    static_clean, static_pgd, static_apgd = (
+        correct_rate(episode) for episode in experiment.play_static(subject, static_attacks)
     )
-    rows = (
-        Row(
-            ("closed-loop control",),
-            tuple(accuracy(found[name], published.CLOSED_LOOP.get(name)) for name in COLUMNS),
-        ),
-        Row(
-            ("static",),
-            (
-                accuracy(clean),
-                accuracy(pgd, published.CLOSED_LOOP_STATIC),
-                None,
-                accuracy(apgd),
-                None,
-            ),
-        ),
+    defended = tuple(
+        accuracy_cell(correct[name], published.CLOSED_LOOP.get(name)) for name in COLUMNS
     )
+    static = (
+        accuracy_cell(static_clean),
+        accuracy_cell(static_pgd, published.CLOSED_LOOP_STATIC),
+        None,
+        accuracy_cell(static_apgd),
+        None,
+    )
+    rows = (Row(("closed-loop control",), defended), Row(("static",), static))
     title = f"Accuracy, %, on {subject.data} in {subject.space}"
-    falls = [(BLIND, HELD), (HELD, LONGER), (LONGER, THROUGH)]
-    return lab.result(
+    pairs = [(TRANSFER, PGD_BPDA), (PGD_BPDA, APGD_BPDA), (APGD_BPDA, THROUGH)]
+    return experiment.result(
         "closed-loop",
-        [Table(title, ("net",), COLUMNS, rows, len(subject.test.x), digits=1)],
+        [Table(title, ("network",), COLUMNS, rows, len(subject.test.x), digits=1)],
         subjects=[subject],
         notes=[
             *NOTES,
-            f"batches of {subject.batch}, whose mean centers the projections and whose loss picks the controls, as released",
+            f"batches of {subject.batch}: as in the released code, the projections are centered at "
+            "the mean of the batch, and the controls are selected by the loss of the batch",
         ],
         findings=[
-            _fell(found[before].mean().item(), found[after].mean().item(), before, after)
-            for before, after in falls
-        ]
-        + [_apart(apart(found[LONGER], apgd).interval)],
+            *(_change(correct, before, after) for before, after in pairs),
+            _static_difference(correct[APGD_BPDA], static_apgd),
+        ],
     )
 
 
-def _fell(high: float, low: float, before: str, after: str) -> str:
-    known = published.CLOSED_LOOP
-    reported = (
-        f" (the paper: {known[before]} to {known[after]} %)"
-        if before in known and after in known
-        else ""
-    )
-    verb = "falls" if low < high else "stays" if low == high else "rises"
-    return f"From {before} to {after} the accuracy {verb} from {100 * high:.1f} to {100 * low:.1f} %{reported}."
+def _attack(experiment: AdaptiveExperiment, subject: AdaptiveSubject) -> dict[str, Tensor]:
+    """Return the correct rate [N] of the defense for each column."""
+    budgets = experiment.setting.spend
+    attacks: list[Adversary] = [
+        FixedPoints(),
+        Transfer(pgd(budgets), subject.static),
+        replace(pgd(budgets, "PGD+BPDA"), rules={"control": BPDA()}),
+        on_closed_loop(subject.defense, budgets),
+        Direct("APGD", APGD(budgets.through_steps), loss=cross_entropy),
+    ]
+    episodes = experiment.play(subject, attacks)
+    return {name: correct_rate(episode) for name, episode in zip(COLUMNS, episodes, strict=True)}
 
 
-def _apart(interval: tuple[float, float] | None) -> str:
+def _change(correct: dict[str, Tensor], before: str, after: str) -> str:
+    first = correct[before].mean().item()
+    second = correct[after].mean().item()
+    paper = published.CLOSED_LOOP
+    reported = ""
+    if before in paper and after in paper:
+        reported = f" (the paper: {paper[before]} to {paper[after]} %)"
+    if first == second:
+        change = f"stays at {100 * second:.1f} %"
+    else:
+        verb = "decreases" if second < first else "increases"
+        change = f"{verb} from {100 * first:.1f} to {100 * second:.1f} %"
+    return f"From {before} to {after} the accuracy {change}{reported}."
+
+
+def _static_difference(defended: Tensor, static: Tensor) -> str:
+    interval = difference_cell(defended, static).interval
     assert interval is not None
     low, high = interval
-    return f"Under APGD + BPDA it is {low:+.1f} to {high:+.1f} points from its static net under APGD; the paper has +5.6."
+    return (
+        f"The accuracy under APGD + BPDA minus that of the static network under APGD is between "
+        f"{low:+.1f} and {high:+.1f} points; the paper: +5.6."
+    )

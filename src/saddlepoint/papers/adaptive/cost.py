@@ -1,4 +1,4 @@
-"""What an answer costs, in answers of the static net: passes, operations and seconds."""
+"""The cost of one inference relative to the static network: passes, FLOPs and seconds."""
 
 from __future__ import annotations
 
@@ -17,76 +17,76 @@ from saddlepoint.defenses import Context, Defense
 from saddlepoint.papers.adaptive.attacks import static
 from saddlepoint.rng import Keys
 
-_TRIES = 3  # of which the fastest counts
+_REPEATS = 3  # timings; the fastest counts
 
 
-class Cost(NamedTuple):
-    """Of one answer."""
+class InferenceCost(NamedTuple):
+    """The cost of one inference of a defense."""
 
-    forward: float  # passes of the static net, also such as end at an inner layer
-    backward: float
-    work: float  # operations of all networks, in those of one pass of the static net
-    seconds: float  # in seconds of the static net's answer, on this machine
+    forward: float  # forward passes of the static network, including those to an inner layer
+    backward: float  # backward passes of the static network
+    flops: float  # of all networks, in units of one forward pass of the static network
+    seconds: float  # in units of the static network's inference time on this machine
 
 
-def cost(defense: Defense, x: Tensor) -> Cost:
-    """Measured on the images x, all at once."""
+def inference_cost(defense: Defense, x: Tensor) -> InferenceCost:
+    """Measure the cost of one inference on the images x, evaluated as one batch."""
     plain = static(defense)
-    with passing(plain.net) as passed:
-        _answer(defense, x)
-    work = _operations(defense, x) / _operations(plain, x)
-    return Cost(
-        passed.forward / len(x),
-        passed.backward / len(x),
-        work,
-        _seconds(defense, x) / _seconds(plain, x),
+    with counted_passes(plain.net) as passes:
+        _infer(defense, x)
+    return InferenceCost(
+        forward=passes.forward / len(x),
+        backward=passes.backward / len(x),
+        flops=_flops(defense, x) / _flops(plain, x),
+        seconds=_seconds(defense, x) / _seconds(plain, x),
     )
 
 
 @dataclass
-class PassCost:
-    """Of single images."""
+class PassCount:
+    """Passes of single images through a network."""
 
     forward: int = 0
     backward: int = 0
 
 
 @contextmanager
-def passing(net: nn.Module) -> Iterator[PassCost]:
-    """Counts the images that a net is shown, and those whose gradient comes back to where the net was entered."""
-    passed = PassCost()
+def counted_passes(net: nn.Module) -> Iterator[PassCount]:
+    """Count the images that enter a network, and the gradients that reach its input."""
+    passes = PassCount()
 
-    def entered(module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa: ARG001
-        x, *rest = given
-        passed.forward += len(x)
+    def on_input(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa: ARG001
+        x, *rest = inputs
+        passes.forward += len(x)
         if not (torch.is_grad_enabled() and x.requires_grad):
-            return given
-        here = x.view_as(
-            x
-        )  # each entrance has a gradient of its own, also where several passes share an input
+            return inputs
+        # A view has its own gradient, so passes that share an input are counted separately.
+        own = x.view_as(x)
 
-        def returned(grad: Tensor) -> None:
-            passed.backward += len(grad)
+        def on_gradient(grad: Tensor) -> None:
+            passes.backward += len(grad)
 
-        here.register_hook(returned)
-        return (here, *rest)
+        own.register_hook(on_gradient)
+        return (own, *rest)
 
-    handle = net.register_forward_pre_hook(entered)
+    handle = net.register_forward_pre_hook(on_input)
     try:
-        yield passed
+        yield passes
     finally:
         handle.remove()
 
 
-def _answer(defense: Defense, x: Tensor) -> Tensor:
+def _infer(defense: Defense, x: Tensor) -> Tensor:
+    keys = Keys.of(0, torch.arange(len(x), device=x.device))
     with torch.no_grad():
-        return defense.respond(
-            x, Context(Keys.of(0, torch.arange(len(x), device=x.device)), keep=frozenset())
-        )
+        return defense.respond(x, Context(keys, keep=frozenset()))
 
 
-class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts those of convolutions and matrix products. Torch's own counter also follows modules, and refuses `autograd.grad`."""
+class _FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the FLOPs of convolutions and matrix products.
+
+    Torch's own counter also tracks modules, and fails with `autograd.grad`.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -99,15 +99,15 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
 
-def _operations(defense: Defense, x: Tensor) -> int:
-    counted = _Operations()
-    with counted:
-        _answer(defense, x)
-    return counted.total
+def _flops(defense: Defense, x: Tensor) -> int:
+    counter = _FlopCounter()
+    with counter:
+        _infer(defense, x)
+    return counter.total
 
 
 def _seconds(defense: Defense, x: Tensor) -> float:
-    return min(_timed(lambda: _answer(defense, x)) for _ in range(_TRIES))
+    return min(_timed(lambda: _infer(defense, x)) for _ in range(_REPEATS))
 
 
 def _timed(work: Callable[[], Tensor]) -> float:

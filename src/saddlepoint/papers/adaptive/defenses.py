@@ -1,13 +1,13 @@
-"""The nine defenses as the experiments build them: the paper's settings, with lengths in radii of the attacker's set.
+"""The nine defenses with the paper's settings, their lengths relative to the attacker's radius.
 
-On CIFAR-10 at 8/255 these are the settings of the paper to the digit; on other data a defense moves an image as far, compared with
-the attacker, as it does there.
+On CIFAR-10 at radius 8/255 the settings equal the paper's exactly. On other data, the ratio between
+the lengths of the defense and the attacker's radius is the same as there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from torch import nn
 
@@ -16,8 +16,8 @@ from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Ball, Radii
 from saddlepoint.defenses import Defense
 from saddlepoint.evaluation import Direct
-from saddlepoint.papers.adaptive.nets import RESNET, ROBUST, STANDARD, TRADED
-from saddlepoint.papers.registry import Scale
+from saddlepoint.papers.adaptive.fitting import FitSetting
+from saddlepoint.papers.adaptive.nets import PGD_AT, RESNET, STANDARD, TRADES_NET
 from saddlepoint.papers.runner import Images
 from saddlepoint.zoo.adaptive import (
     ATLD,
@@ -33,139 +33,107 @@ from saddlepoint.zoo.adaptive import (
     ScoreNet,
 )
 from saddlepoint.zoo.adaptive.atld import LatentTraining, LogitDiscriminator
-from saddlepoint.zoo.adaptive.closed_loop import PrincipalComponents
 from saddlepoint.zoo.adaptive.layers import Features
-from saddlepoint.zoo.adaptive.learning import Phase, seeded
-from saddlepoint.zoo.adaptive.sodef import RungeKutta, StableODE, StableTraining
+from saddlepoint.zoo.adaptive.learning import seeded
+from saddlepoint.zoo.adaptive.sodef import RungeKutta, StableODE
 
 
 @dataclass(frozen=True)
-class Base:
-    """What a defense is put on: a static net, images to fit on, the attacker's set."""
+class StaticModel:
+    """A static network and what is needed to fit a defense on it."""
 
     net: nn.Module
-    train: Images
-    space: Ball
+    train: Images  # images to fit on
+    space: Ball  # the attacker's allowed perturbations
     seed: int
-    data: str  # the name of the images
+    data: str  # name of the dataset
 
     @property
     def radius(self) -> float:
+        """The attacker's radius."""
         return self.space.radius
 
 
-@dataclass(frozen=True)
-class Fit:
-    """How auxiliary networks are made at a scale; the defaults are the paper's."""
+def sodef(base: StaticModel, fit: FitSetting) -> SODEF:
+    """Fit SODEF with a solver of equal steps.
 
-    images: int | None = None  # of the training set; None: all
-    stable: StableTraining = field(default_factory=StableTraining)
-    embedded: tuple[int, int] = (64, 2048)  # width of SODEF's state, and of the layer before it
-    steered: tuple[str, ...] = (
-        "0.0",
-        "0",
-        "1",
-        "2",
-        "3",
-    )  # layers: the normalized image, the stem, three stages
-    components: PrincipalComponents = field(default_factory=PrincipalComponents)
-    judged: tuple[str, ...] = (
-        "net.0",
-        "net.2",
-    )  # layers that AID's discriminator sees: the stem and the second group
-    judges: int = 1024  # width of that discriminator
-    contrast: Phase = field(default_factory=lambda: Phase(epochs=200, batch_size=128, rate=1e-4))
-    hedging: int = 20  # steps of the hedge defense
-    purifying: int = 10  # of AID
-    consistency: int = 5  # of SOAP, for each radius
-    reversal: tuple[int, int] = (40, 4)  # steps and views
-    latent: Phase = field(
-        default_factory=lambda: Phase(epochs=200, batch_size=128, rate=0.1, milestones=(60, 90))
-    )
-    latent_judge: tuple[int, int] = (28, 5)  # depth and widening of ATLD's discriminator
-    score: tuple[int, int] = (128, 6)  # width and blocks of the score network
-    scored: Phase = field(default_factory=lambda: Phase(epochs=500, batch_size=128, rate=1e-4))
-    denoising: tuple[int, int] = (10, 10)  # steps and runs
-    consistent: Phase = field(
-        default_factory=lambda: Phase(epochs=200, batch_size=128, rate=1e-3)
-    )  # SOAP's joint training
-
-    @property
-    def told(self) -> str:
-        """What differs from scale to scale, in words."""
-        count = "all" if self.images is None else f"the first {self.images}"
-        return (
-            f"defenses are fitted on {count} training images; steps: hedge {self.hedging}, AID {self.purifying}, SOAP "
-            f"{self.consistency} per radius, contrastive reversal {self.reversal[0]} with {self.reversal[1]} views, adaptive "
-            f"denoising {self.denoising[0]} with {self.denoising[1]} runs (the paper: 20, 10, 5, 40 with 4, 10 with 10)"
-        )
-
-
-def sodef(base: Base, fit: Fit) -> SODEF:
-    """Integrated in equal steps, row by row; the released solver sizes its steps by the whole batch."""
+    Each example is integrated independently; the released solver chooses its steps for the whole
+    batch.
+    """
     x, y = base.train
-    width, hidden = fit.embedded
+    width, hidden = fit.sodef_widths
+    features = Features(base.net).of(x[:1]).shape[1]
     with seeded(base.seed):
-        body = StableODE.over(
-            Features(base.net).of(x[:1]).shape[1], 10, width=width, hidden=hidden
-        ).to(x.device)
-    return SODEF(base.net, body, integrator=RungeKutta()).fit(
-        x, y, training=fit.stable, seed=base.seed
+        body = StableODE.over(features, 10, width=width, hidden=hidden).to(x.device)
+    defense = SODEF(base.net, body, integrator=RungeKutta())
+    return defense.fit(x, y, training=fit.sodef_training, seed=base.seed)
+
+
+def closed_loop(base: StaticModel, fit: FitSetting) -> ClosedLoopControl:
+    """Fit closed-loop control."""
+    x, y = base.train
+    defense = ClosedLoopControl(base.net, fit.controlled_layers)
+    return defense.fit(x, y, learner=fit.components, seed=base.seed)
+
+
+def hedge(base: StaticModel, fit: FitSetting) -> HedgeDefense:
+    """Make the hedge defense, which has nothing to fit."""
+    return HedgeDefense(
+        base.net, radius=base.radius, steps=fit.hedge_steps, step_size=base.radius / 2
     )
 
 
-def closed_loop(base: Base, fit: Fit) -> ClosedLoopControl:
-    return ClosedLoopControl(base.net, fit.steered).fit(
-        *base.train, learner=fit.components, seed=base.seed
-    )
-
-
-def hedge(base: Base, fit: Fit) -> HedgeDefense:
-    return HedgeDefense(base.net, radius=base.radius, steps=fit.hedging, step_size=base.radius / 2)
-
-
-def anti_adversary(base: Base, fit: Fit) -> AntiAdversary:  # noqa: ARG001
+def anti_adversary(base: StaticModel, fit: FitSetting) -> AntiAdversary:  # noqa: ARG001
+    """Make the anti-adversary defense, which has nothing to fit."""
     return AntiAdversary(base.net)
 
 
-def soap(base: Base, fit: Fit) -> SOAP:
-    radii = tuple(number * base.radius / 2 for number in range(11))
-    made = SOAP(base.net, radii=radii, steps=fit.consistency, step_size=base.radius / 2)
-    phase = fit.consistent
+def soap(base: StaticModel, fit: FitSetting) -> SOAP:
+    """Fit SOAP jointly with its self-supervised task; it tries eleven radii from zero."""
     x, y = base.train
-    return made.fit_jointly(
+    radii = tuple(number * base.radius / 2 for number in range(11))
+    defense = SOAP(base.net, radii=radii, steps=fit.soap_steps, step_size=base.radius / 2)
+    return defense.fit_jointly(
         x,
         y,
-        epochs=phase.epochs,
-        batch_size=phase.batch_size,
-        learning_rate=phase.rate,
+        epochs=fit.soap_training.epochs,
+        batch_size=fit.soap_training.batch_size,
+        learning_rate=fit.soap_training.rate,
         seed=base.seed,
     )
 
 
-def atld(base: Base, fit: Fit) -> ATLD:
-    depth, widen = fit.latent_judge
-    with seeded(base.seed):
-        judge = LogitDiscriminator(10, depth=depth, widen=widen).to(base.train.x.device)
-    made = ATLD(base.net, judge, step_size=base.radius, radius=base.radius)
-    return made.fit(
-        *base.train, training=LatentTraining(fit.latent, radius=base.radius), seed=base.seed
-    )
-
-
-def aid(base: Base, fit: Fit) -> AIDPurifier:
-    """Within the attacker's radius, as the released settings for CIFAR-10 and SVHN are, and within two of them on CIFAR-100."""
+def atld(base: StaticModel, fit: FitSetting) -> ATLD:
+    """Fit ATLD with its discriminator of logits."""
     x, y = base.train
-    reach = base.radius * (2 if base.data == "cifar100" else 1)
-    judge = Discriminator.on(base.net, fit.judged, x[:2], width=fit.judges, seed=base.seed)
-    shown = Direct("pgd", PGD(steps=10, step_size=Radii(1 / 8)), loss=cross_entropy)
-    made = AIDPurifier(base.net, judge, radius=reach, steps=fit.purifying)
-    return made.fit(x, y, adversary=shown, space=base.space, seed=base.seed)
+    depth, widen = fit.atld_discriminator
+    with seeded(base.seed):
+        discriminator = LogitDiscriminator(10, depth=depth, widen=widen).to(x.device)
+    defense = ATLD(base.net, discriminator, step_size=base.radius, radius=base.radius)
+    training = LatentTraining(fit.atld_training, radius=base.radius)
+    return defense.fit(x, y, training=training, seed=base.seed)
 
 
-def contrastive(base: Base, fit: Fit) -> ContrastiveReversal:
+def aid(base: StaticModel, fit: FitSetting) -> AIDPurifier:
+    """Fit AID-purifier.
+
+    It purifies within the attacker's radius, as the released settings for CIFAR-10 and SVHN do, and
+    within twice the radius on CIFAR-100.
+    """
+    x, y = base.train
+    radius = base.radius * (2 if base.data == "cifar100" else 1)
+    discriminator = Discriminator.on(
+        base.net, fit.aid_layers, x[:2], width=fit.aid_width, seed=base.seed
+    )
+    adversary = Direct("pgd", PGD(steps=10, step_size=Radii(1 / 8)), loss=cross_entropy)
+    defense = AIDPurifier(base.net, discriminator, radius=radius, steps=fit.aid_steps)
+    return defense.fit(x, y, adversary=adversary, space=base.space, seed=base.seed)
+
+
+def contrastive(base: StaticModel, fit: FitSetting) -> ContrastiveReversal:
+    """Fit contrastive reversal."""
     steps, views = fit.reversal
-    made = ContrastiveReversal(
+    defense = ContrastiveReversal(
         base.net,
         steps=steps,
         views=views,
@@ -173,59 +141,43 @@ def contrastive(base: Base, fit: Fit) -> ContrastiveReversal:
         radius=2 * base.radius,
         random_start=False,
     )
-    return made.fit(base.train.x, phase=fit.contrast, seed=base.seed)
+    return defense.fit(base.train.x, phase=fit.reversal_training, seed=base.seed)
 
 
-def denoising(base: Base, fit: Fit) -> AdaptiveDenoising:
+def denoising(base: StaticModel, fit: FitSetting) -> AdaptiveDenoising:
+    """Fit adaptive denoising with its score network."""
     x = base.train.x
-    phase = fit.scored
-    (steps, runs) = fit.denoising
+    steps, runs = fit.denoising
+    width, blocks = fit.score_net
     with seeded(base.seed):
-        score = ScoreNet(x.shape[1], width=fit.score[0], blocks=fit.score[1]).to(x.device).eval()
-    made = AdaptiveDenoising(base.net, score, steps=steps, runs=runs)
-    return made.fit(
+        score = ScoreNet(x.shape[1], width=width, blocks=blocks).to(x.device).eval()
+    defense = AdaptiveDenoising(base.net, score, steps=steps, runs=runs)
+    return defense.fit(
         x,
-        epochs=phase.epochs,
-        batch_size=phase.batch_size,
-        learning_rate=phase.rate,
+        epochs=fit.score_training.epochs,
+        batch_size=fit.score_training.batch_size,
+        learning_rate=fit.score_training.rate,
         seed=base.seed,
     )
 
 
 @dataclass(frozen=True)
-class Built:
-    """How a defense of the table comes about."""
+class DefenseRecipe:
+    """How a defense is made."""
 
-    base: str  # name of the static net's recipe
-    make: Callable[[Base, Fit], Defense]
+    base: str  # name of the recipe of its static network
+    make: Callable[[StaticModel, FitSetting], Defense]
 
 
-DEFENSES: Mapping[str, Built] = {
-    "SODEF": Built(TRADED, sodef),
-    "ClosedLoopControl": Built(RESNET, closed_loop),
-    "HedgeDefense": Built(ROBUST, hedge),
-    "AntiAdversary": Built(ROBUST, anti_adversary),
-    "SOAP": Built(STANDARD, soap),
-    "ATLD": Built(STANDARD, atld),
-    "AIDPurifier": Built(ROBUST, aid),
-    "ContrastiveReversal": Built(ROBUST, contrastive),
-    "AdaptiveDenoising": Built(STANDARD, denoising),
+DEFENSES: Mapping[str, DefenseRecipe] = {
+    "SODEF": DefenseRecipe(TRADES_NET, sodef),
+    "ClosedLoopControl": DefenseRecipe(RESNET, closed_loop),
+    "HedgeDefense": DefenseRecipe(PGD_AT, hedge),
+    "AntiAdversary": DefenseRecipe(PGD_AT, anti_adversary),
+    "SOAP": DefenseRecipe(STANDARD, soap),
+    "ATLD": DefenseRecipe(STANDARD, atld),
+    "AIDPurifier": DefenseRecipe(PGD_AT, aid),
+    "ContrastiveReversal": DefenseRecipe(PGD_AT, contrastive),
+    "AdaptiveDenoising": DefenseRecipe(STANDARD, denoising),
 }
-ON_ROBUST = (TRADED, ROBUST)  # recipes whose nets are robust before anything is added
-
-_QUICK = Phase(epochs=2, batch_size=64, rate=2e-3)
-FITS: Mapping[Scale, Fit] = {
-    "tiny": Fit(
-        images=200, stable=StableTraining(_QUICK, Phase(1, 100, 1e-2), _QUICK), embedded=(12, 24),
-        components=PrincipalComponents(samples=60), judged=("2", "5"), judges=16, contrast=_QUICK, hedging=4, purifying=3,
-        consistency=2, reversal=(2, 2), latent=Phase(2, 64, 1e-2), latent_judge=(10, 1), score=(4, 1), scored=_QUICK,
-        denoising=(2, 2), consistent=_QUICK,
-    ),
-    "small": Fit(
-        images=3000, stable=StableTraining(settle=Phase(epochs=3, batch_size=50, rate=1e-2)), embedded=(32, 256),
-        components=PrincipalComponents(samples=250), judged=("2", "5"), judges=64, contrast=Phase(5, 128, 1e-3), reversal=(10, 2),
-        latent=Phase(8, 64, 2e-2, milestones=(5, 7)), latent_judge=(10, 1), score=(8, 1), scored=Phase(4, 64, 2e-3),
-        denoising=(5, 2), consistent=Phase(5, 64, 1e-3),
-    ),
-    "paper": Fit(),
-}  # fmt: skip
+ROBUST_BASES = (TRADES_NET, PGD_AT)  # recipes of adversarially trained static networks

@@ -1,161 +1,192 @@
-"""The bench of all experiments: static nets that are trained once, defenses on them, and episodes that are kept."""
+"""What the experiments of this paper share: static networks, fitted defenses, attacks, audits."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from torch import Tensor
 
 from saddlepoint.attacks.spaces import Ball
 from saddlepoint.audits.result import Audit
-from saddlepoint.data import load_data
 from saddlepoint.defenses import Defense, Plain
 from saddlepoint.evaluation import Adversary, Episode, Threat
-from saddlepoint.evaluation.bootstrap import mean_of
 from saddlepoint.evaluation.outcomes import Outcomes
 from saddlepoint.papers.adaptive import EXPERIMENTS
 from saddlepoint.papers.adaptive.attacks import static
-from saddlepoint.papers.adaptive.defenses import DEFENSES, FITS, Base
+from saddlepoint.papers.adaptive.defenses import DEFENSES, StaticModel
+from saddlepoint.papers.adaptive.fitting import FITS
 from saddlepoint.papers.adaptive.nets import recipes
-from saddlepoint.papers.adaptive.scales import SETTINGS, Setting
-from saddlepoint.papers.registry import Request
-from saddlepoint.papers.result import Cell, Result, Table
-from saddlepoint.papers.runner import Bench, Images
+from saddlepoint.papers.adaptive.scales import SETTINGS, AdaptiveSetting
+from saddlepoint.papers.cells import correct_rate
+from saddlepoint.papers.experiment import PaperExperiment, describe_net, device_of
+from saddlepoint.papers.registry import Experiment, Scale
+from saddlepoint.papers.result import Result, Table
+from saddlepoint.papers.runner import Images
 from saddlepoint.runs.work import torch_threads
 
 NOTES = (
-    "lengths inside defenses are those of the paper in radii of the attacker's set; the anti-adversary's step is 0.15 as there",
-    "static nets and auxiliary networks are trained here; the paper took the released ones where there were any",
+    "radii and step sizes inside the defenses have the paper's ratio to the attacker's radius; the "
+    "anti-adversary's step size is 0.15 as in the paper",
+    "static networks and auxiliary networks are trained here; the paper used released weights "
+    "where they existed",
 )
-FLOW = "SODEF is integrated by Runge-Kutta in 20 equal steps, row by row, where the released solver couples its batch"
+SODEF_SOLVER = (
+    "SODEF is integrated by Runge-Kutta in 20 equal steps, each example independently; the "
+    "released solver couples the examples of a batch"
+)
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A defense, the net under it, and the test images on which both are attacked."""
+class AdaptiveSubject:
+    """A fitted defense and the test images on which it and its static model are attacked."""
 
     name: str
-    base: str  # the recipe of the static net
-    data: str
+    base: str  # recipe of the static network
+    data: str  # name of the dataset
     defense: Defense
-    space: Ball
+    space: Ball  # allowed perturbations
     test: Images
-    draws: int  # answers by which it is judged, if it is random
-    batch: int
+    draws: int  # answers over which accuracy is averaged if the defense is randomized
+    batch: int  # images per batch
 
     @property
     def static(self) -> Plain:
+        """The static model under the defense."""
         return static(self.defense)
 
     @property
     def threat(self) -> Threat:
+        """The threat model: the allowed perturbations and the number of scored draws."""
         return Threat(self.space, draws=self.draws if self.defense.random else 1)
 
     def worst(self, episodes: Sequence[Episode]) -> Tensor:
-        """[N] under an attacker who sends each unit the strongest of these."""
-        return (
-            Outcomes.of(list(episodes), ("final",), self.defense.unit)
-            .worst_case_per_example()[0]
-            .double()
-            .cpu()
-        )
+        """Return the correct rate [N] under the strongest of these attacks for each unit.
+
+        The unit is an example, or a batch if the defense couples the examples of a batch.
+        """
+        outcomes = Outcomes.of(list(episodes), ("final",), self.defense.unit)
+        return outcomes.worst_case_per_example()[0].double().cpu()
 
 
 @dataclass(frozen=True)
-class Lab:
-    """Where an experiment works. Networks and episodes that the request's folder holds are not made again; defenses are fitted."""
+class AdaptiveExperiment(PaperExperiment[AdaptiveSetting]):
+    """Experiments with adaptive test-time defenses.
 
-    request: Request
-    setting: Setting
-    bench: Bench
-    bases: dict[str, Base] = field(default_factory=dict)
+    Networks and attack results are reused from the output folder; defenses are fitted each time.
+    """
+
+    experiments: ClassVar[tuple[Experiment, ...]] = EXPERIMENTS
+
+    bases: dict[str, StaticModel] = field(default_factory=dict)  # networks loaded so far
 
     @classmethod
-    def open(cls, request: Request) -> Lab:
-        setting = SETTINGS[request.scale]
-        return cls(request, setting, Bench(request, setting.batch, setting.threads))
+    def settings(cls) -> Mapping[Scale, AdaptiveSetting]:
+        """Return the settings for each scale."""
+        return SETTINGS
 
-    def base(self, name: str) -> Base:
-        """The static net of a recipe, with the images that defenses on it are fitted on."""
+    def base(self, name: str) -> StaticModel:
+        """Return the trained static network of a recipe and the images to fit defenses on."""
         if name not in self.bases:
             recipe = recipes(self.request.scale)[name]
-            fit = FITS[self.request.scale]
-            data = load_data(recipe.data, split="train", n=recipe.n)
-            with torch_threads(self.setting.threads):
-                net = self.bench.trained(recipe, Images(data.x, data.y))
-            device = next(net.parameters()).device
-            train = Images(data.x[: fit.images].to(device), data.y[: fit.images].to(device))
-            self.bases[name] = Base(net, train, recipe.space, self.request.seed, recipe.data)
+            images = self.training_images(recipe.data, recipe.n)
+            net = self.train(recipe, images)
+            fitted_on = images.first(FITS[self.request.scale].images).to(device_of(net))
+            self.bases[name] = StaticModel(
+                net, fitted_on, recipe.space, self.request.seed, recipe.data
+            )
         return self.bases[name]
 
-    def subject(self, name: str, base: str | None = None, *, scored: int | None = None) -> Subject:
-        """The defense of that name on its usual net, or on another one, fitted; asked about so many images, or the usual number."""
-        built = DEFENSES[name]
+    def subject(
+        self, name: str, base: str | None = None, *, scored: int | None = None
+    ) -> AdaptiveSubject:
+        """Fit a defense on a static network and load its test images.
+
+        Args:
+            name: name of the defense.
+            base: recipe of the static network; default: the one of the defense.
+            scored: number of test images; default: the number of the setting.
+        """
+        defense_recipe = DEFENSES[name]
         setting = self.setting
-        recipe = recipes(self.request.scale)[base or built.base]
-        under = self.base(recipe.name)
+        recipe = recipes(self.request.scale)[base or defense_recipe.base]
+        model = self.base(recipe.name)
         self.request.say(f"fitting {name} on {recipe.name}, {recipe.data}")
         with torch_threads(setting.threads):
-            defense = built.make(under, FITS[self.request.scale])
-        test = load_data(recipe.data, split="test", n=scored or setting.scored)
-        device = under.train.x.device
-        images = Images(test.x.to(device), test.y.to(device))
-        batch = setting.steered if name == "ClosedLoopControl" else setting.batch
-        return Subject(
-            name, recipe.name, recipe.data, defense, recipe.space, images, setting.draws, batch
+            defense = defense_recipe.make(model, FITS[self.request.scale])
+        test = self.test_images(recipe.data, scored or setting.scored, model.train.x.device)
+        coupled = name == "ClosedLoopControl"
+        return AdaptiveSubject(
+            name=name,
+            base=recipe.name,
+            data=recipe.data,
+            defense=defense,
+            space=recipe.space,
+            test=test,
+            draws=setting.draws,
+            batch=setting.closed_loop_batch if coupled else setting.batch,
         )
 
     def play(
         self,
-        subject: Subject,
+        subject: AdaptiveSubject,
         adversaries: Sequence[Adversary],
         *,
         threat: Threat | None = None,
         seed: int = 0,
     ) -> list[Episode]:
-        """Every adversary against the defense."""
-        return self._play(subject, subject.defense, adversaries, threat or subject.threat, seed)
+        """Run each adversary against the defense.
+
+        Args:
+            subject: the defense and its images.
+            adversaries: the attacks.
+            threat: threat model; default: that of the subject.
+            seed: added to the seed of the request.
+        """
+        return self.run_attacks(
+            subject.defense,
+            adversaries,
+            subject.test,
+            threat=threat or subject.threat,
+            name=f"{subject.name}, {subject.base}",
+            seed=self.request.seed + seed,
+            batch=subject.batch,
+        )
 
     def play_static(
-        self, subject: Subject, adversaries: Sequence[Adversary], *, space: Ball | None = None
+        self,
+        subject: AdaptiveSubject,
+        adversaries: Sequence[Adversary],
+        *,
+        space: Ball | None = None,
     ) -> list[Episode]:
-        """Every adversary against the net under it."""
-        return self._play(subject, subject.static, adversaries, Threat(space or subject.space), 0)
+        """Run each adversary against the static model under the defense.
 
-    def audited(self, subject: Subject) -> Audit | None:
-        """What an audit finds that is told nothing; None of a defense for which the scale has no time."""
+        Args:
+            subject: the defense and its images.
+            adversaries: the attacks.
+            space: allowed perturbations; default: those of the subject.
+        """
+        return self.run_attacks(
+            subject.static,
+            adversaries,
+            subject.test,
+            threat=Threat(space or subject.space),
+            name=f"static net of {subject.name}, {subject.base}",
+            batch=subject.batch,
+        )
+
+    def audited(self, subject: AdaptiveSubject) -> Audit | None:
+        """Audit the defense without information about it; None if this scale does not audit it."""
         if subject.name not in self.setting.audited:
             return None
-        bench = replace(self.bench, batch=subject.batch)
-        name = f"{subject.name} on {subject.data}"
-        return bench.audited(
+        return replace(self.runner, batch=subject.batch).audited(
             subject.defense,
             subject.test,
             threat=subject.threat,
-            budget=self.setting.suite,
-            name=name,
-        )
-
-    def _play(
-        self,
-        subject: Subject,
-        defense: Defense,
-        adversaries: Sequence[Adversary],
-        threat: Threat,
-        more: int,
-    ) -> list[Episode]:
-        bench = replace(self.bench, batch=subject.batch)
-        seed = self.request.seed + more
-        kind = "static net of " if defense is not subject.defense else ""
-        return bench.play(
-            defense,
-            adversaries,
-            subject.test,
-            threat=threat,
-            answers=None,
-            name=f"{kind}{subject.name}, {subject.base}",
-            seed=seed,
+            budget=self.setting.audit_budget,
+            name=f"{subject.name} on {subject.data}",
         )
 
     def result(
@@ -163,38 +194,41 @@ class Lab:
         name: str,
         tables: Sequence[Table],
         *,
-        subjects: Sequence[Subject],
+        subjects: Sequence[AdaptiveSubject],
         notes: Sequence[str] = (),
         findings: Sequence[str] = (),
         repeats: int = 1,
     ) -> Result:
-        experiment = next(one for one in EXPERIMENTS if one.name == f"adaptive/{name}")
-        about = dict.fromkeys(self._about(subject) for subject in subjects)
-        return self.bench.result(
-            experiment,
+        """Assemble the result of one experiment.
+
+        Args:
+            name: name of the experiment without the paper, for example "table-1".
+            tables: the measured tables.
+            subjects: the attacked defenses; their static networks are described in the notes.
+            notes: further notes.
+            findings: conclusions.
+            repeats: number of repeated measurements.
+        """
+        descriptions = dict.fromkeys(self._describe(subject) for subject in subjects)
+        return self.runner.result(
+            self.entry(name),
             tables,
-            notes=(*about, str(self.setting.spend), *notes, *NOTES),
+            notes=(*descriptions, str(self.setting.spend), *notes, *NOTES),
             findings=findings,
             charts=(),
             repeats=repeats,
         )
 
-    def _about(self, subject: Subject) -> str:
+    def _describe(self, subject: AdaptiveSubject) -> str:
         recipe = recipes(self.request.scale)[subject.base]
-        weights = sum(p.numel() for p in subject.static.net.parameters())
         count = "all" if recipe.n is None else f"the first {recipe.n}"
-        return (
-            f"{subject.base}: {subject.data}, {weights} weights, {recipe.epochs} epochs on {count} training images, of which a "
-            f"share of {recipe.dev_share:.2g} chooses the epoch; {subject.space}"
+        training = (
+            f"{recipe.epochs} epochs on {count} training images, of which a share of "
+            f"{recipe.dev_share:.2g} is held out to select the epoch"
         )
+        return describe_net(subject.base, subject.static.net, subject.data, subject.space, training)
 
 
-def right(episode: Episode) -> Tensor:
-    """[N] how often the answer was right."""
-    return episode.correct[0].double().cpu()
-
-
-def apart(one: Tensor, other: Tensor, paper: float | None = None) -> Cell:
-    """Points between two accuracies on the same images, with the interval of their difference."""
-    found = mean_of(one - other)
-    return Cell((100 * found.value,), paper, (100 * found.low, 100 * found.high))
+# Names under which other packages import these objects.
+Lab = AdaptiveExperiment
+right = correct_rate

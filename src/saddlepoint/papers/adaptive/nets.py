@@ -1,4 +1,4 @@
-"""The static networks under the defenses, at every scale, as recipes."""
+"""The static networks under the defenses at each scale, as training recipes."""
 
 from __future__ import annotations
 
@@ -32,56 +32,68 @@ from saddlepoint.zoo.nets import wrn34_10
 from saddlepoint.zoo.nets.resnet import resnet
 
 STANDARD = "standard"
-ROBUST = "PGD-AT"
-TRADED = "TRADES"
+PGD_AT = "PGD-AT"
+TRADES_NET = "TRADES"
 FAST = "fast AT"
 RESNET = "ResNet-20"
-METHODS = (ROBUST, TRADED, FAST)
+ROBUST_NETS = (PGD_AT, TRADES_NET, FAST)  # in the place of the three robust models of Table 3
 
 
 def recipes(scale: Scale) -> Mapping[str, Recipe]:
-    """By name: `standard`, `PGD-AT`, `TRADES`, `fast AT`, `ResNet-20`, and `PGD-AT cifar10` and its like for further data."""
-    kit = _KITS[scale]
+    """Return the training recipes of a scale by name.
+
+    The names are `standard`, `PGD-AT`, `TRADES`, `fast AT`, `ResNet-20`, and `PGD-AT DATA` for each
+    further dataset, such as `PGD-AT cifar10`.
+    """
+    nets = _NETWORKS[scale]
     methods: dict[str, Method] = {
-        STANDARD: Standard(), ROBUST: PGDTraining(kit.attack), TRADED: TRADES(attack=kit.attack), FAST: FastTraining(),
-    }  # fmt: skip
-    made = {name: replace(kit.run, name=name, method=method) for name, method in methods.items()}
-    made[STANDARD] = replace(made[STANDARD], select=FixedPoints())
-    made[FAST] = replace(made[FAST], net=kit.lesser)
-    made |= {
-        f"{ROBUST} {one.data}": replace(one, name=f"{ROBUST} {one.data}", method=methods[ROBUST])
-        for one in kit.others
+        STANDARD: Standard(),
+        PGD_AT: PGDTraining(nets.attack),
+        TRADES_NET: TRADES(attack=nets.attack),
+        FAST: FastTraining(),
     }
-    return {
-        **made,
-        RESNET: replace(kit.resnet, name=RESNET, method=Standard(), select=FixedPoints()),
+    by_name = {
+        name: replace(nets.main, name=name, method=method) for name, method in methods.items()
     }
+    by_name[STANDARD] = replace(by_name[STANDARD], select=FixedPoints())
+    by_name[FAST] = replace(by_name[FAST], net=nets.smaller)
+    for recipe in nets.further:
+        name = _further_name(recipe)
+        by_name[name] = replace(recipe, name=name, method=methods[PGD_AT])
+    by_name[RESNET] = replace(nets.resnet, name=RESNET, method=Standard(), select=FixedPoints())
+    return by_name
 
 
 def further(scale: Scale) -> tuple[str, ...]:
-    """Names of the robust nets on further data."""
-    return tuple(f"{ROBUST} {one.data}" for one in _KITS[scale].others)
+    """Return the names of the adversarially trained networks on further datasets."""
+    return tuple(_further_name(recipe) for recipe in _NETWORKS[scale].further)
+
+
+def _further_name(recipe: Recipe) -> str:
+    return f"{PGD_AT} {recipe.data}"
 
 
 @dataclass(frozen=True)
-class _Composer:
-    """What a scale trains; names and methods are put in later."""
+class _ScaleNetworks:
+    """The networks of one scale; `recipes` fills in names and training methods."""
 
-    run: Recipe
+    main: Recipe
     attack: PGD  # of adversarial training
-    lesser: Callable[[], nn.Module]  # in place of the third net of Table 3, which is smaller there
-    others: tuple[Recipe, ...]
+    smaller: Callable[[], nn.Module]  # for the third model of Table 3, which is smaller there
+    further: tuple[Recipe, ...]  # on further datasets
     resnet: Recipe
 
 
-def _run(
+def _recipe(
     data: str, net: Callable[[], nn.Module], radius: float, epochs: int, **other: object
 ) -> Recipe:
-    return replace(Recipe("", data, net, Standard(), Linf(radius), epochs), **other)  # type: ignore[arg-type]
+    """Make a recipe without name and training method."""
+    basis = Recipe("", data, net, Standard(), Linf(radius), epochs)
+    return replace(basis, **other)  # type: ignore[arg-type]
 
 
-def _tiny() -> _Composer:
-    run = _run(
+def _tiny() -> _ScaleNetworks:
+    main = _recipe(
         "digits",
         partial(normed, 4, 24, side=8),
         0.1,
@@ -91,49 +103,109 @@ def _tiny() -> _Composer:
         dev_share=0.1,
         optimizer=Adam(5e-3),
     )
-    net = replace(
-        run,
+    deep = replace(
+        main,
         net=partial(resnet, (1, 1, 1), 4, in_channels=1, mean=(0.3,), std=(0.4,)),
         space=Linf(0.05),
     )
-    return _Composer(run, PGD(2), partial(normed, 2, 16, side=8), (run,), net)
+    return _ScaleNetworks(
+        main=main,
+        attack=PGD(2),
+        smaller=partial(normed, 2, 16, side=8),
+        further=(main,),
+        resnet=deep,
+    )
 
 
-def _small() -> _Composer:
-    """Batch norm, without which adversarial training of nets of this size stays at chance."""
-    mnist = _run(
-        "mnist", partial(normed, 8, 64), 0.2, 8, n=5500, dev_share=1 / 11, batch_size=64, optimizer=Adam(2e-3),
+def _small() -> _ScaleNetworks:
+    """Small networks with batch norm.
+
+    Without batch norm, adversarial training of networks of this size stays at chance accuracy.
+    """
+    mnist = _recipe(
+        "mnist",
+        partial(normed, 8, 64),
+        0.2,
+        8,
+        n=5500,
+        dev_share=1 / 11,
+        batch_size=64,
+        optimizer=Adam(2e-3),
         schedule=Cosine(warmup=0.05),
-    )  # fmt: skip
-    cifar = _run(
-        "cifar10", partial(normed, 16, 64, side=32, colors=3), 8 / 255, 8, n=11_000, dev_share=1 / 11, batch_size=64,
-        optimizer=Adam(2e-3), schedule=Cosine(warmup=0.05), augment=Shift(pixels=4, mirror=True),
-    )  # fmt: skip
-    deep = replace(
-        cifar, net=partial(resnet, (3, 3, 3), 16), space=Linf(2 / 255), epochs=8, n=None, dev_share=0.04, batch_size=128,
-        optimizer=SGD(0.1),
-    )  # fmt: skip
-    return _Composer(mnist, PGD(3, Radii(0.5)), partial(normed, 4, 32), (cifar,), deep)
-
-
-def _paper() -> _Composer:
-    """Networks and data of the paper's size, trained here: it took released weights, each defense's own."""
-    run = _run(
-        "cifar10", partial(Single, wrn34_10), 8 / 255, 110, dev_share=0.04, schedule=Piecewise(at=(100 / 110, 105 / 110)),
+    )
+    cifar = _recipe(
+        "cifar10",
+        partial(normed, 16, 64, side=32, colors=3),
+        8 / 255,
+        8,
+        n=11_000,
+        dev_share=1 / 11,
+        batch_size=64,
+        optimizer=Adam(2e-3),
+        schedule=Cosine(warmup=0.05),
         augment=Shift(pixels=4, mirror=True),
-    )  # fmt: skip
-    hundred = replace(run, data="cifar100", net=partial(Single, partial(wrn34_10, classes=100)))
-    signs = replace(
-        run, data="svhn", space=Linf(12 / 255), optimizer=SGD(rate=0.01), augment=Shift(pixels=4)
     )
     deep = replace(
-        run,
+        cifar,
+        net=partial(resnet, (3, 3, 3), 16),
+        space=Linf(2 / 255),
+        epochs=8,
+        n=None,
+        dev_share=0.04,
+        batch_size=128,
+        optimizer=SGD(0.1),
+    )
+    return _ScaleNetworks(
+        main=mnist,
+        attack=PGD(3, Radii(0.5)),
+        smaller=partial(normed, 4, 32),
+        further=(cifar,),
+        resnet=deep,
+    )
+
+
+def _paper() -> _ScaleNetworks:
+    """Networks and data of the paper's size, trained here.
+
+    The paper used released weights, a different network for each defense.
+    """
+    cifar10 = _recipe(
+        "cifar10",
+        partial(Single, wrn34_10),
+        8 / 255,
+        110,
+        dev_share=0.04,
+        schedule=Piecewise(at=(100 / 110, 105 / 110)),
+        augment=Shift(pixels=4, mirror=True),
+    )
+    cifar100 = replace(
+        cifar10, data="cifar100", net=partial(Single, partial(wrn34_10, classes=100))
+    )
+    svhn = replace(
+        cifar10,
+        data="svhn",
+        space=Linf(12 / 255),
+        optimizer=SGD(rate=0.01),
+        augment=Shift(pixels=4),
+    )
+    deep = replace(
+        cifar10,
         net=partial(resnet, (3, 3, 3), 16),
         space=Linf(2 / 255),
         epochs=300,
         schedule=Piecewise(at=(150 / 300, 250 / 300)),
     )
-    return _Composer(run, PGD(10, Radii(1 / 4)), partial(Single, resnet18), (hundred, signs), deep)
+    return _ScaleNetworks(
+        main=cifar10,
+        attack=PGD(10, Radii(1 / 4)),
+        smaller=partial(Single, resnet18),
+        further=(cifar100, svhn),
+        resnet=deep,
+    )
 
 
-_KITS: Mapping[Scale, _Composer] = {"tiny": _tiny(), "small": _small(), "paper": _paper()}
+_NETWORKS: Mapping[Scale, _ScaleNetworks] = {
+    "tiny": _tiny(),
+    "small": _small(),
+    "paper": _paper(),
+}

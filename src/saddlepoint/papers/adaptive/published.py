@@ -1,23 +1,28 @@
-"""The figures of Croce et al. beside which ours are printed, apart from Table 1, which is the zoo's `TABLE`; in percent."""
+"""Numbers of Croce et al. 2022 that are shown next to ours, in percent.
+
+The numbers of Table 1 are in `saddlepoint.zoo.adaptive.taxonomy.TABLE`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# Norm -> static under AutoAttack; SODEF under AutoAttack's points, which are clean copies where it failed, and under APGD's.
+# Table 2, by norm: static model under AutoAttack; SODEF under AutoAttack's transferred points
+# (clean images where AutoAttack failed); SODEF under APGD's transferred points.
 TABLE_2: Mapping[str, tuple[float, float, float]] = {
     "Linf": (53.9, 60.9, 52.2),
     "L2": (59.1, 66.8, 58.2),
 }
 
-# Underlying defense -> static; hedge defense under points of the static net, of itself with five steps, and the worse of both.
+# Table 3, by underlying static model: static model; hedge defense under points from the static
+# model, under points from a hedge defense with five steps, and under the worse of both.
 TABLE_3: Mapping[str, tuple[float, float, float, float]] = {
     "Gowal et al. 2020": (63.0, 65.9, 61.1, 61.0),
     "Carmon et al. 2019": (59.2, 65.5, 59.6, 59.2),
     "Andriushchenko & Flammarion 2020": (45.0, 54.1, 45.8, 45.2),
 }
 
-# Data -> static; purified under transferred and under direct attacks.
+# Table 4, by dataset: static model; purified model under transferred and under direct attacks.
 TABLE_4: Mapping[str, tuple[float, float, float]] = {
     "CIFAR-10": (49.3, 56.0, 43.8),
     "CIFAR-100": (23.3, 32.3, 18.2),
@@ -33,9 +38,10 @@ CLOSED_LOOP: Mapping[str, float] = {
 }
 CLOSED_LOOP_STATIC = 0.0
 
-# Sec. 3.8: the anti-adversary under points of APGD on the static net; the same figure is that of the static net.
+# Sec. 3.8: the anti-adversary under points of APGD on the static model. The static model has the
+# same robust accuracy.
 ANTI_ADVERSARY_TRANSFER = 63.7
 
-# Sec. 3.6: contrastive reversal under AutoAttack's points and points of maximal loss, both from the static net, and with its
-# randomness fixed.
+# Sec. 3.6: contrastive reversal under AutoAttack's points and under points of maximal loss, both
+# from the static model, and with fixed randomness.
 CONTRASTIVE: Mapping[str, float] = {"AutoAttack": 67.0, "APGD": 63.9, "fixed": 56.4}

@@ -1,4 +1,4 @@
-"""How many images and how much of every attack an experiment gets at each scale."""
+"""Number of images and attack budgets for each scale."""
 
 from __future__ import annotations
 
@@ -7,114 +7,181 @@ from dataclasses import dataclass, field
 
 from saddlepoint.attacks.spaces import L2, Ball
 from saddlepoint.audits.planning.suite import Budget
-from saddlepoint.papers.deq.scales import Budget as AutoBudget
+from saddlepoint.papers.budgets import AutoAttackBudget, counted
 from saddlepoint.papers.registry import Scale
 from saddlepoint.zoo.adaptive.taxonomy import TABLE
 
-_ALL = tuple(one.name for one in TABLE)
+_ALL = tuple(row.name for row in TABLE)
 
 
 @dataclass(frozen=True)
-class Hedged:
-    """Of the attack on the hedge defense."""
+class HedgeBudget:
+    """Budget of the attack on the hedge defense."""
 
     steps: int = 50
     targets: int = 5
-    draws: int = 4
-    defense: int = 5  # steps of the defense that is attacked
-
-    def __str__(self) -> str:
-        return f"{self.steps} steps, {self.targets} targets, {self.draws} draws against {self.defense} of its steps"
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """Of attacks on random defenses."""
-
-    steps: int = 10
-    draws: int = 16
-    restarts: int = 1
-
-    def __str__(self) -> str:
-        return f"{self.steps} steps, {self.draws} draws, {self.restarts} restart{'' if self.restarts == 1 else 's'}"
-
-
-@dataclass(frozen=True)
-class Spend:
-    """Budgets of the paper's attacks; the defaults are its own."""
-
-    auto: AutoBudget = field(default_factory=AutoBudget)
-    pgd: int = 20  # steps of a quarter of the radius, as on closed-loop control
-    apgd: int = 100  # steps of an APGD that no other line is about
-    targets: int = 9
-    through: int = (
-        100  # steps of an APGD through all updates of closed-loop control, each several passes long
-    )
-    hedge: Hedged = Hedged()
-    rays: int = 10_000  # queries
-    soap: int = 1000  # steps
-    atld: int = 100  # restarts
-    contrastive: Drawn = Drawn(10, 16, 10)
-    denoising: Drawn = Drawn(10, 200)
+    draws: int = 4  # of EoT
+    defense: int = 5  # steps of the attacked hedge defense
 
     def __str__(self) -> str:
         return (
-            f"budgets: {self.auto}; PGD {self.pgd} steps; APGD {self.apgd} steps, {self.targets} targets; through all updates "
-            f"of closed-loop control {self.through} steps; RayS {self.rays} queries"
-            f"; on the hedge defense {self.hedge}; on SOAP {self.soap} steps; on ATLD {self.atld} restarts; on contrastive "
-            f"reversal {self.contrastive}; on adaptive denoising {self.denoising}"
+            f"{counted(self.steps, 'step')}, {counted(self.targets, 'target')}, "
+            f"{counted(self.draws, 'EoT draw')}, "
+            f"attacking a defense with {counted(self.defense, 'step')}"
         )
 
 
 @dataclass(frozen=True)
-class Setting:
-    """Images, repeats and budgets."""
+class EoTBudget:
+    """Budget of an attack on a randomized defense."""
+
+    steps: int = 10
+    draws: int = 16  # of EoT
+    restarts: int = 1
+
+    def __str__(self) -> str:
+        return (
+            f"{counted(self.steps, 'step')}, {counted(self.draws, 'EoT draw')}, "
+            f"{counted(self.restarts, 'restart')}"
+        )
+
+
+@dataclass(frozen=True)
+class AttackBudgets:
+    """Budgets of the paper's attacks; the defaults are the paper's."""
+
+    auto: AutoAttackBudget = field(default_factory=AutoAttackBudget)
+    pgd_steps: int = 20  # each a quarter of the radius, as in the attack on closed-loop control
+    apgd_steps: int = 100  # of every APGD that has no budget of its own below
+    targets: int = 9
+    # APGD that differentiates through all updates of closed-loop control; one step takes several
+    # passes.
+    through_steps: int = 100
+    hedge: HedgeBudget = HedgeBudget()
+    rays_queries: int = 10_000
+    soap_steps: int = 1000
+    atld_restarts: int = 100
+    contrastive: EoTBudget = EoTBudget(10, 16, 10)
+    denoising: EoTBudget = EoTBudget(10, 200)
+
+    def __str__(self) -> str:
+        parts = (
+            str(self.auto),
+            f"PGD {self.pgd_steps} steps",
+            f"APGD {self.apgd_steps} steps, {self.targets} targets",
+            f"APGD through all updates of closed-loop control {self.through_steps} steps",
+            f"RayS {self.rays_queries} queries",
+            f"on the hedge defense {self.hedge}",
+            f"on SOAP {self.soap_steps} steps",
+            f"on ATLD {counted(self.atld_restarts, 'restart')}",
+            f"on contrastive reversal {self.contrastive}",
+            f"on adaptive denoising {self.denoising}",
+        )
+        return f"budgets: {'; '.join(parts)}"
+
+
+@dataclass(frozen=True)
+class AdaptiveSetting:
+    """Images, batch sizes and budgets of one scale."""
 
     scored: int  # test images
-    fewer: Mapping[str, int]  # where everything is sent to defenses whose answers are dear
-    batch: int
-    steered: int  # images in a batch of closed-loop control, which couples them
-    draws: int  # answers by which a random defense is judged
-    spend: Spend
-    suite: Budget  # of audits
-    audited: tuple[str, ...]  # defenses
-    euclidean: Ball  # of Table 2
-    threads: (
-        int | None
-    )  # None: torch's own choice, and cells then belong to machines with as many cores
+    fewer: Mapping[str, int]  # fewer test images in Table 1 for expensive defenses, by name
+    batch: int  # images per batch
+    closed_loop_batch: int  # images per batch of closed-loop control, which couples its batch
+    draws: int  # answers over which the accuracy of a randomized defense is averaged
+    spend: AttackBudgets
+    audit_budget: Budget
+    audited: tuple[str, ...]  # names of the defenses that are audited
+    l2: Ball  # L2 ball of Table 2
+    threads: int | None  # None: torch's default; cached cells then depend on the number of cores
+    repeats: int = 1
 
     def images(self, defense: str) -> int:
+        """Return the number of test images in Table 1 for this defense."""
         return self.fewer.get(defense, self.scored)
 
 
-def _tiny() -> Setting:
-    spend = Spend(
-        AutoBudget(2, 1, 4), 2, 3, 2, 2, Hedged(2, 1, 2, 1), 30, 3, 1, Drawn(1, 2), Drawn(2, 2)
+def _tiny() -> AdaptiveSetting:
+    budgets = AttackBudgets(
+        auto=AutoAttackBudget(2, 1, 4),
+        pgd_steps=2,
+        apgd_steps=3,
+        targets=2,
+        through_steps=2,
+        hedge=HedgeBudget(2, 1, 2, 1),
+        rays_queries=30,
+        soap_steps=3,
+        atld_restarts=1,
+        contrastive=EoTBudget(1, 2),
+        denoising=EoTBudget(2, 2),
     )
-    return Setting(8, {}, 8, 8, 2, spend, "quick", ("AntiAdversary",), L2(0.5), 1)
-
-
-def _small() -> Setting:
-    spend = Spend(
-        AutoBudget(20, 2, 100),
-        20,
-        100,
-        3,
-        10,
-        Hedged(15, 2, 4, 5),
-        500,
-        30,
-        2,
-        Drawn(6, 4),
-        Drawn(10, 10),
+    return AdaptiveSetting(
+        scored=8,
+        fewer={},
+        batch=8,
+        closed_loop_batch=8,
+        draws=2,
+        spend=budgets,
+        audit_budget="quick",
+        audited=("AntiAdversary",),
+        l2=L2(0.5),
+        threads=1,
     )
-    dear = dict.fromkeys(("ClosedLoopControl", "HedgeDefense", "AdaptiveDenoising"), 16)
-    dear |= {"SOAP": 32, "AIDPurifier": 32, "ContrastiveReversal": 8}
-    return Setting(64, dear, 32, 16, 3, spend, "standard", _ALL, L2(1.5), 1)
 
 
-def _paper() -> Setting:
-    return Setting(1000, {}, 50, 16, 5, Spend(), "standard", _ALL, L2(0.5), None)
+def _small() -> AdaptiveSetting:
+    budgets = AttackBudgets(
+        auto=AutoAttackBudget(20, 2, 100),
+        pgd_steps=20,
+        apgd_steps=100,
+        targets=3,
+        through_steps=10,
+        hedge=HedgeBudget(15, 2, 4, 5),
+        rays_queries=500,
+        soap_steps=30,
+        atld_restarts=2,
+        contrastive=EoTBudget(6, 4),
+        denoising=EoTBudget(10, 10),
+    )
+    fewer = {
+        "ClosedLoopControl": 16,
+        "HedgeDefense": 16,
+        "AdaptiveDenoising": 16,
+        "SOAP": 32,
+        "AIDPurifier": 32,
+        "ContrastiveReversal": 8,
+    }
+    return AdaptiveSetting(
+        scored=64,
+        fewer=fewer,
+        batch=32,
+        closed_loop_batch=16,
+        draws=3,
+        spend=budgets,
+        audit_budget="standard",
+        audited=_ALL,
+        l2=L2(1.5),
+        threads=1,
+    )
 
 
-SETTINGS: Mapping[Scale, Setting] = {"tiny": _tiny(), "small": _small(), "paper": _paper()}
+def _paper() -> AdaptiveSetting:
+    return AdaptiveSetting(
+        scored=1000,
+        fewer={},
+        batch=50,
+        closed_loop_batch=16,
+        draws=5,
+        spend=AttackBudgets(),
+        audit_budget="standard",
+        audited=_ALL,
+        l2=L2(0.5),
+        threads=None,
+    )
+
+
+SETTINGS: Mapping[Scale, AdaptiveSetting] = {
+    "tiny": _tiny(),
+    "small": _small(),
+    "paper": _paper(),
+}

@@ -1,4 +1,4 @@
-"""Table 1: nine defenses, what they are, what they cost, and what is left under the paper's attack and under an audit."""
+"""Table 1: nine defenses, their building blocks, their cost, and their robust accuracy."""
 
 from __future__ import annotations
 
@@ -10,85 +10,114 @@ from torch import Tensor
 from saddlepoint.attacks.rays import RayS
 from saddlepoint.evaluation import Direct, Episode, FixedPoints
 from saddlepoint.papers.adaptive import published
-from saddlepoint.papers.adaptive.attacks import PAPER, TRANSFERS, auto, unaware
-from saddlepoint.papers.adaptive.cost import cost
-from saddlepoint.papers.adaptive.defenses import FITS, ON_ROBUST
-from saddlepoint.papers.adaptive.experiment import FLOW, Lab, Subject, apart, right
-from saddlepoint.papers.deq.experiment import accuracy
+from saddlepoint.papers.adaptive.attacks import PAPER, TRANSFERS, auto, transfers
+from saddlepoint.papers.adaptive.cost import inference_cost
+from saddlepoint.papers.adaptive.defenses import ROBUST_BASES
+from saddlepoint.papers.adaptive.experiment import (
+    SODEF_SOLVER,
+    AdaptiveExperiment,
+    AdaptiveSubject,
+)
+from saddlepoint.papers.adaptive.findings import compared_with_static, points
+from saddlepoint.papers.adaptive.fitting import FITS
+from saddlepoint.papers.cells import accuracy_cell, correct_rate, difference_cell
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Result, Row, Table
 from saddlepoint.runs.work import torch_threads
 from saddlepoint.zoo.adaptive import TABLE, Surveyed
 
-KINDS = ("principle", "blocks")
-COSTS = ("forward passes", "backward passes", "operations, ×", "time, ×")
-PAPERS = "the paper's attack"
-SUITE = "audit"
+PAPER_ATTACK = "the paper's attack"
+AUDIT = "audit"
 STATIC = "static, AutoAttack"
-LEAST = "worst of all"
-BEYOND = "the paper's less the strongest transfer"
-GAIN = "worst of all less static"
-COLUMNS = ("clean", "static, clean", STATIC, *TRANSFERS, PAPERS, SUITE, LEAST, BEYOND, GAIN)
+WORST_CASE = "worst case of all attacks"
+BEYOND_TRANSFER = "the paper's attack minus the strongest transfer"
+GAIN = "worst case minus static"
+COLUMNS = (
+    "clean",
+    "static, clean",
+    STATIC,
+    *TRANSFERS,
+    PAPER_ATTACK,
+    AUDIT,
+    WORST_CASE,
+    BEYOND_TRANSFER,
+    GAIN,
+)
+LABELS = (
+    "defense",
+    "static network, data",
+    "images",
+    "the paper's attack",
+    "reported by its authors",
+)
+COST_COLUMNS = ("forward passes", "backward passes", "FLOPs, ×", "time, ×")
+COST_LABELS = ("defense", "paper", "principle", "blocks")
 NOTES = (
-    "the paper's attack is an adversary of shared parts; audit: the worst points of an audit that is handed the defense and told "
-    "nothing of it, answered once more",
-    "transfers, attacks that know nothing of the defense: points of maximal loss on the static net, but AutoAttack's, which are "
-    "clean images where it failed",
-    "worst of all: an attacker who sends each image, or each batch of a defense that couples it, the strongest of everything here",
-    "passes, operations and time are those of one answer in answers of the static net; passes may end at an inner layer, "
-    "operations are those of all networks",
+    "the paper's attack is composed of parts shared by all attacks; audit: the worst points of an "
+    "audit without information about the defense, evaluated once more",
+    "transfers use only the static network: points of maximal loss, except for AutoAttack, which "
+    "returns clean images where it failed",
+    "worst case of all attacks: the strongest of all attacks here for each image, or for each "
+    "batch if the defense couples the images of a batch",
+    "passes, FLOPs and time of one inference are relative to one inference of the static network; "
+    "a pass may end at an inner layer; FLOPs include auxiliary networks",
 )
 
 
 @dataclass(frozen=True)
-class AttackResult:
-    """One defense under everything."""
+class DefenseResult:
+    """One defense under all attacks."""
 
-    about: Surveyed
-    subject: Subject
+    about: Surveyed  # the row of the paper's table
+    subject: AdaptiveSubject
     clean: Episode
-    transfers: tuple[Episode, ...]
-    paper: Episode
-    suite: tuple[Episode, ...]
+    transfers: tuple[Episode, ...]  # in the order of `TRANSFERS`
+    paper: Episode  # under the paper's attack
+    audit: tuple[Episode, ...]  # empty if the defense is not audited
     static_clean: Episode
-    static: Episode
+    static: Episode  # the static network under AutoAttack
 
     @property
     def robust_base(self) -> bool:
-        return self.subject.base in ON_ROBUST
+        """Whether the static network is adversarially trained."""
+        return self.subject.base in ROBUST_BASES
 
     @property
-    def least(self) -> Tensor:
-        return self.subject.worst([self.clean, *self.transfers, self.paper, *self.suite])
+    def worst_case(self) -> Tensor:
+        """Correct rate [N] under the strongest of all attacks."""
+        return self.subject.worst([self.clean, *self.transfers, self.paper, *self.audit])
 
     @property
-    def strongest(self) -> Episode:
-        """Of the attacks that know nothing of the defense."""
-        return min(self.transfers, key=lambda episode: float(right(episode).mean()))
+    def strongest_transfer(self) -> Episode:
+        """The strongest of the attacks that use only the static network."""
+        return min(self.transfers, key=lambda episode: float(correct_rate(episode).mean()))
 
     @property
-    def beyond(self) -> Cell:
-        return apart(right(self.paper), right(self.strongest))
+    def beyond_transfer(self) -> Cell:
+        """Accuracy under the paper's attack minus that under the strongest transfer."""
+        return difference_cell(correct_rate(self.paper), correct_rate(self.strongest_transfer))
 
     @property
     def gain(self) -> Cell:
-        return apart(self.least, right(self.static), self.about.found - self.about.static)
+        """Worst-case accuracy of the defense minus robust accuracy of the static network."""
+        paper = self.about.found - self.about.static
+        return difference_cell(self.worst_case, correct_rate(self.static), paper)
 
     def row(self) -> Row:
+        """Return the row of the accuracy table."""
+        published_transfers = _published_transfers(self.about.name)
         cells = (
-            accuracy(right(self.clean)),
-            accuracy(right(self.static_clean)),
-            accuracy(right(self.static), self.about.static),
+            accuracy_cell(correct_rate(self.clean)),
+            accuracy_cell(correct_rate(self.static_clean)),
+            accuracy_cell(correct_rate(self.static), self.about.static),
             *(
-                accuracy(right(episode), paper)
-                for episode, paper in zip(
-                    self.transfers, _transferred(self.about.name), strict=True
-                )
+                accuracy_cell(correct_rate(episode), paper)
+                for episode, paper in zip(self.transfers, published_transfers, strict=True)
             ),
-            accuracy(right(self.paper), self.about.found),
-            accuracy(self.subject.worst(self.suite)) if self.suite else None,
-            accuracy(self.least),
-            self.beyond,
+            accuracy_cell(correct_rate(self.paper), self.about.found),
+            accuracy_cell(self.subject.worst(self.audit)) if self.audit else None,
+            accuracy_cell(self.worst_case),
+            self.beyond_transfer,
             self.gain,
         )
         labels = (
@@ -96,163 +125,155 @@ class AttackResult:
             f"{self.subject.base}, {self.subject.data}",
             str(len(self.subject.test.x)),
             self.about.attack,
+            f"{self.about.reported:g}",
         )
-        return Row((*labels, f"{self.about.reported:g}"), cells)
+        return Row(labels, cells)
 
 
-def _transferred(name: str) -> tuple[float | None, ...]:
-    """The paper's figures for transferred points, in the order of `TRANSFERS`."""
+def _published_transfers(name: str) -> tuple[float | None, ...]:
+    """Return the paper's numbers for transferred points, in the order of `TRANSFERS`."""
+    contrastive = published.CONTRASTIVE
     known: dict[str, tuple[float | None, ...]] = {
         "SODEF": (None, None, published.TABLE_2["Linf"][1], None),
         "ClosedLoopControl": (None, published.CLOSED_LOOP["transfer PGD"], None, None),
         "AntiAdversary": (None, None, None, published.ANTI_ADVERSARY_TRANSFER),
         "AIDPurifier": (None, None, None, published.TABLE_4["CIFAR-10"][1]),
-        "ContrastiveReversal": (
-            None,
-            None,
-            published.CONTRASTIVE["AutoAttack"],
-            published.CONTRASTIVE["APGD"],
-        ),
+        "ContrastiveReversal": (None, None, contrastive["AutoAttack"], contrastive["APGD"]),
     }
     return known.get(name, (None,) * len(TRANSFERS))
 
 
 def run(request: Request) -> Result:
-    lab = Lab.open(request)
-    found = [attacked(lab, one) for one in TABLE]
-    labels = (
-        "defense",
-        "static net, data",
-        "images",
-        "the paper's attack",
-        "reported by its authors",
-    )
+    """Reproduce Table 1."""
+    experiment = AdaptiveExperiment.open(request)
+    results = [attack(experiment, row) for row in TABLE]
     accuracies = Table(
         "Accuracy, %, and differences in points",
-        labels,
+        LABELS,
         COLUMNS,
-        tuple(one.row() for one in found),
+        tuple(result.row() for result in results),
         0,
         digits=1,
     )
-    named, rays = under_rays(lab, next(one for one in found if one.about.name == "AntiAdversary"))
-    return lab.result(
+    anti_adversary = next(one for one in results if one.about.name == "AntiAdversary")
+    rays_finding, rays = under_rays(experiment, anti_adversary)
+    return experiment.result(
         "table-1",
-        [accuracies, spent(lab, found), rays],
-        subjects=[one.subject for one in found],
-        notes=[*NOTES, _budgets(lab), FITS[request.scale].told, FLOW, *_judged(found)],
-        findings=[*(told for one in found for told in findings(one)), named],
+        [accuracies, cost_table(experiment, results), rays],
+        subjects=[result.subject for result in results],
+        notes=[
+            *NOTES,
+            _audit_note(experiment),
+            str(FITS[request.scale]),
+            SODEF_SOLVER,
+            *_draw_notes(results),
+        ],
+        findings=[*(text for result in results for text in findings(result)), rays_finding],
     )
 
 
-def attacked(lab: Lab, about: Surveyed) -> AttackResult:
-    subject = lab.subject(about.name, scored=lab.setting.images(about.name))
-    spend = lab.setting.spend
-    clean, *transfers = lab.play(subject, [FixedPoints(), *unaware(subject.defense, spend)])
-    (paper,) = lab.play(subject, [PAPER[about.name](subject.defense, spend)])
-    suite = generic(lab, subject)
-    static_clean, static = lab.play_static(subject, [FixedPoints(), auto(spend)])
-    return AttackResult(
-        about, subject, clean, tuple(transfers), paper, tuple(suite), static_clean, static
+def attack(experiment: AdaptiveExperiment, about: Surveyed) -> DefenseResult:
+    """Run all attacks on one defense and on its static network."""
+    subject = experiment.subject(about.name, scored=experiment.setting.images(about.name))
+    budgets = experiment.setting.spend
+    clean, *transferred = experiment.play(
+        subject, [FixedPoints(), *transfers(subject.defense, budgets)]
+    )
+    (paper,) = experiment.play(subject, [PAPER[about.name](subject.defense, budgets)])
+    audit = audit_points(experiment, subject)
+    static_clean, static = experiment.play_static(subject, [FixedPoints(), auto(budgets)])
+    return DefenseResult(
+        about, subject, clean, tuple(transferred), paper, tuple(audit), static_clean, static
     )
 
 
-def generic(lab: Lab, subject: Subject) -> list[Episode]:
-    """The worst points of an audit that is handed the defense; nothing where the scale has no time for that."""
-    audit = lab.audited(subject)
-    return [] if audit is None else lab.play(subject, [FixedPoints(SUITE, audit.worst_points)])
+def audit_points(experiment: AdaptiveExperiment, subject: AdaptiveSubject) -> list[Episode]:
+    """Evaluate the worst points of an audit; return nothing if this scale does not audit it."""
+    audit = experiment.audited(subject)
+    if audit is None:
+        return []
+    return experiment.play(subject, [FixedPoints(AUDIT, audit.worst_points)])
 
 
-def spent(lab: Lab, found: Sequence[AttackResult]) -> Table:
-    """What the defenses are, and what an answer costs."""
+def cost_table(experiment: AdaptiveExperiment, results: Sequence[DefenseResult]) -> Table:
+    """Make the table of principles, building blocks and inference costs."""
     rows = []
-    for one in found:
-        with torch_threads(lab.setting.threads):
-            found_cost = cost(one.subject.defense, one.subject.test.x[: one.subject.batch])
-        *counts, seconds = (Cell((value,)) for value in found_cost)
-        labels = (one.about.name, one.about.paper, one.about.principle, ", ".join(one.about.blocks))
-        rows.append(Row(labels, (*counts, Cell(seconds.values, float(one.about.inference)))))
-    return Table(
-        "One answer, in answers of the static net",
-        ("defense", "paper", *KINDS),
-        COSTS,
-        tuple(rows),
-        0,
-        digits=1,
+    for result in results:
+        subject = result.subject
+        about = result.about
+        with torch_threads(experiment.setting.threads):
+            cost = inference_cost(subject.defense, subject.test.x[: subject.batch])
+        *counts, seconds = cost
+        cells = (*(Cell((value,)) for value in counts), Cell((seconds,), float(about.inference)))
+        labels = (about.name, about.paper, about.principle, ", ".join(about.blocks))
+        rows.append(Row(labels, cells))
+    title = "Cost of one inference, relative to the static network"
+    return Table(title, COST_LABELS, COST_COLUMNS, tuple(rows), 0, digits=1)
+
+
+def under_rays(experiment: AdaptiveExperiment, result: DefenseResult) -> tuple[str, Table]:
+    """Compare the anti-adversary and its static network under RayS, which uses only labels.
+
+    Returns:
+        A finding and a table with both accuracies and the numbers of equal labels and points.
+    """
+    queries = experiment.setting.spend.rays_queries
+    (static,) = experiment.play_static(result.subject, [Direct("RayS", RayS(queries))])
+    equal = result.paper.answered[0].cpu() == static.answered[0].cpu()
+    equal_points = (result.paper.points == static.points).flatten(1).all(1).cpu()
+    cells = (
+        accuracy_cell(correct_rate(result.paper), result.about.found),
+        accuracy_cell(correct_rate(static), result.about.static),
+        Cell((float(equal.sum()),)),
+        Cell((float(equal_points.sum()),)),
     )
-
-
-def under_rays(lab: Lab, one: AttackResult) -> tuple[str, Table]:
-    """The anti-adversary and its static net under the same search along rays: labels are all that it sees."""
-    subject = one.subject
-    queries = lab.setting.spend.rays
-    (bare,) = lab.play_static(subject, [Direct("RayS", RayS(queries))])
-    same = one.paper.answered[0].cpu() == bare.answered[0].cpu()
-    points = (one.paper.points == bare.points).flatten(1).all(1).cpu()
-    cells = (accuracy(right(one.paper), one.about.found), accuracy(right(bare), one.about.static))
-    agreed = (Cell((float(same.sum()),)), Cell((float(points.sum()),)))
-    columns = ("anti-adversary", "static", "labels that agree", "points that agree")
     table = Table(
         "RayS, %, and counts",
         ("queries",),
-        columns,
-        (Row((str(queries),), (*cells, *agreed)),),
-        len(same),
+        ("anti-adversary", "static", "equal labels", "equal points"),
+        (Row((str(queries),), cells),),
+        len(equal),
         digits=1,
     )
+    different = int((~equal).sum())
     verdict = (
-        "label for label the same"
-        if same.all()
-        else f"not the same on {int((~same).sum())} of {len(same)} images"
+        f"different labels on {different} of {len(equal)} images"
+        if different
+        else "the same label on every image"
     )
-    return f"Under RayS the anti-adversary and its static net are {verdict}.", table
+    return f"Under RayS the anti-adversary and its static network predict {verdict}.", table
 
 
-def findings(one: AttackResult) -> list[str]:
-    """Does the paper's attack end at or below every transfer, does the defense gain over its net, and who found the least?"""
-    name = one.about.name
-    beyond = one.beyond
-    gain = one.gain
-    strongest = one.strongest.adversary
-    suite = (
-        f"; an audit leaves {accuracy(one.subject.worst(one.suite)).mean:.1f} %"
-        if one.suite
-        else ""
-    )
-    place = "at or below" if beyond.mean <= 0 else "above"
-    told = [
-        f"{name}: the paper's attack leaves {accuracy(right(one.paper)).mean:.1f} %, {place} the strongest transfer ({strongest}, "
-        f"{_shown(beyond)}){suite}."
+def findings(result: DefenseResult) -> list[str]:
+    """Say how the paper's attack compares with transfers, and the defense with its network."""
+    name = result.about.name
+    beyond = result.beyond_transfer
+    position = "at or below" if beyond.mean <= 0 else "above"
+    audit = ""
+    if result.audit:
+        audited = accuracy_cell(result.subject.worst(result.audit)).mean
+        audit = f" Under an audit it is {audited:.1f} %."
+    texts = [
+        f"{name}: the robust accuracy under the paper's attack is "
+        f"{accuracy_cell(correct_rate(result.paper)).mean:.1f} %, {position} that under the "
+        f"strongest transfer, {result.strongest_transfer.adversary} ({points(beyond)}).{audit}"
     ]
-    assert gain.interval is not None
-    low, high = gain.interval
-    base = "robust" if one.robust_base else "ordinary"
-    verdict = (
-        "it is more robust than its static net, beyond the interval" if low > 0
-        else "it weakens its static net, beyond the interval" if high < 0
-        else "no difference to its static net that these images could show"
-    )  # fmt: skip
-    told.append(
-        f"{name} on a{'n' if base == 'ordinary' else ''} {base} net: {verdict} ({_shown(gain)})."
-    )
-    if one.robust_base and low > 0:
-        told.append(f"Against the paper: {name} gains over a robust net.")
-    return told
+    base = "a robust network" if result.robust_base else "an ordinary network"
+    texts.append(f"{compared_with_static(f'{name} on {base}', result.gain)}.")
+    assert result.gain.interval is not None
+    if result.robust_base and result.gain.interval[0] > 0:
+        texts.append(f"Contrary to the paper, {name} improves on a robust network.")
+    return texts
 
 
-def _shown(cell: Cell) -> str:
-    assert cell.interval is not None
-    reported = f"; the paper's figures give {cell.paper:+.1f}" if cell.paper is not None else ""
-    return f"{cell.mean:+.1f} points, {cell.interval[0]:+.1f} to {cell.interval[1]:+.1f}{reported}"
+def _audit_note(experiment: AdaptiveExperiment) -> str:
+    setting = experiment.setting
+    return f"audits: budget {setting.audit_budget}, of {', '.join(setting.audited)}"
 
 
-def _budgets(lab: Lab) -> str:
-    return f"audits: the budget {lab.setting.suite}, of {', '.join(lab.setting.audited)}"
-
-
-def _judged(found: Sequence[AttackResult]) -> list[str]:
+def _draw_notes(results: Sequence[DefenseResult]) -> list[str]:
     return [
-        f"{one.about.name}: judged over {one.subject.draws} draws"
-        for one in found
-        if one.subject.defense.random
+        f"{result.about.name}: accuracy averaged over {result.subject.draws} draws"
+        for result in results
+        if result.subject.defense.random
     ]

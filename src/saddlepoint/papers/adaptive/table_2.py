@@ -1,4 +1,4 @@
-"""Table 2: SODEF under points of its static net, in two norms."""
+"""Table 2: SODEF under points transferred from its static network, in two norms."""
 
 from __future__ import annotations
 
@@ -8,88 +8,96 @@ from saddlepoint.attacks.spaces import Ball
 from saddlepoint.evaluation import CleanCopies, FixedPoints, Transfer
 from saddlepoint.papers.adaptive import published
 from saddlepoint.papers.adaptive.attacks import auto, on_sodef, through_sodef
-from saddlepoint.papers.adaptive.experiment import FLOW, Lab, Subject, apart, right
-from saddlepoint.papers.deq.experiment import accuracy
+from saddlepoint.papers.adaptive.experiment import (
+    SODEF_SOLVER,
+    AdaptiveExperiment,
+    AdaptiveSubject,
+)
+from saddlepoint.papers.adaptive.findings import compared_with_static
+from saddlepoint.papers.cells import accuracy_cell, correct_rate, difference_cell
 from saddlepoint.papers.registry import Request
-from saddlepoint.papers.result import Cell, Result, Row, Table
+from saddlepoint.papers.result import Result, Row, Table
 
 COLUMNS = (
-    "static, AutoAttack", "AutoAttack (clean copies), transferred", "APGD, transferred", "less static",
-    "APGD through the ODE (ours)", "worst of all less static", "clean",
-)  # fmt: skip
+    "static, AutoAttack",
+    "AutoAttack (clean copies), transferred",
+    "APGD, transferred",
+    "APGD, transferred, minus static",
+    "APGD through the ODE (ours)",
+    "worst case minus static",
+    "clean",
+)
 NOTES = (
-    "APGD, transferred: points of maximal cross-entropy, margin and targeted DLR of the static net, of which the worst counts",
-    "through the ODE: the same three attacks on the defense itself, by exact gradients of the solver's steps",
-    FLOW,
+    "APGD, transferred: points of maximal cross-entropy, margin and targeted DLR of the static "
+    "network; the strongest point per image counts",
+    "through the ODE: the same three attacks on the defense itself, with exact gradients of the "
+    "solver's steps",
+    SODEF_SOLVER,
 )
 
 
 def run(request: Request) -> Result:
-    lab = Lab.open(request)
-    subject = lab.subject("SODEF")
-    spaces = {"Linf": subject.space, "L2": lab.setting.euclidean}
-    rows = {norm: _row(lab, subject, norm, space) for norm, space in spaces.items()}
+    """Reproduce Table 2."""
+    experiment = AdaptiveExperiment.open(request)
+    subject = experiment.subject("SODEF")
+    spaces = {"Linf": subject.space, "L2": experiment.setting.l2}
+    rows = {norm: _row(experiment, subject, norm, space) for norm, space in spaces.items()}
     table = Table(
         "Robust accuracy, %",
-        ("norm", "set"),
+        ("norm", "perturbations"),
         COLUMNS,
         tuple(rows.values()),
         len(subject.test.x),
         digits=1,
     )
-    return lab.result(
+    return experiment.result(
         "table-2",
         [table],
         subjects=[subject],
         notes=NOTES,
-        findings=[told for norm in rows for told in _findings(norm, rows[norm])],
+        findings=[text for norm, row in rows.items() for text in _findings(norm, row)],
     )
 
 
-def _row(lab: Lab, subject: Subject, norm: str, space: Ball) -> Row:
-    spend = lab.setting.spend
+def _row(experiment: AdaptiveExperiment, subject: AdaptiveSubject, norm: str, space: Ball) -> Row:
+    budgets = experiment.setting.spend
     papers = published.TABLE_2[norm]
-    (static,) = lab.play_static(subject, [auto(spend)], space=space)
-    sent = [
-        Transfer(CleanCopies(auto(spend)), subject.static),
-        on_sodef(subject.defense, spend),
-        through_sodef(spend),
+    (static_episode,) = experiment.play_static(subject, [auto(budgets)], space=space)
+    attacks = [
+        Transfer(CleanCopies(auto(budgets)), subject.static),
+        on_sodef(subject.defense, budgets),
+        through_sodef(budgets),
         FixedPoints(),
     ]
-    episodes = lab.play(subject, sent, threat=replace(subject.threat, space=space))
-    copies, longest, through, clean = (right(one) for one in episodes)
-    cells = [
-        accuracy(one, paper)
-        for one, paper in zip((right(static), copies, longest), papers, strict=True)
+    episodes = experiment.play(subject, attacks, threat=replace(subject.threat, space=space))
+    static = correct_rate(static_episode)
+    copies, transferred, through, clean = (correct_rate(episode) for episode in episodes)
+    accuracies = [
+        accuracy_cell(correct, paper)
+        for correct, paper in zip((static, copies, transferred), papers, strict=True)
     ]
-    gap = apart(longest, right(static), papers[2] - papers[0])
-    least = apart(subject.worst(episodes), right(static))
-    return Row((norm, str(space)), (*cells, gap, accuracy(through), least, accuracy(clean)))
+    cells = (
+        *accuracies,
+        difference_cell(transferred, static, papers[2] - papers[0]),
+        accuracy_cell(through),
+        difference_cell(subject.worst(episodes), static),
+        accuracy_cell(clean),
+    )
+    return Row((norm, str(space)), cells)
 
 
 def _findings(norm: str, row: Row) -> list[str]:
-    static, copies, longest, gap, through, least, _ = row.cells
-    assert static is not None
+    _, copies, transferred, gap, through, worst_gap, _ = row.cells
     assert copies is not None
-    assert longest is not None
+    assert transferred is not None
     assert through is not None
-    verdict = "are kinder than" if copies.mean > longest.mean else "are no kinder than"
-    stronger = "stronger than" if through.mean < longest.mean else "no stronger than"
+    weaker = "are weaker" if copies.mean > transferred.mean else "are not weaker"
+    stronger = "is stronger" if through.mean < transferred.mean else "is not stronger"
     return [
-        f"{norm}: clean copies {verdict} points of maximal loss, {copies.mean:.1f} to {longest.mean:.1f} %.",
-        f"{norm}: under transferred points {gained('SODEF', gap)}.",
-        f"{norm}: the exact gradient through the ODE is {stronger} these and leaves {through.mean:.1f} %; under all of it "
-        f"{gained('SODEF', least)}.",
+        f"{norm}: AutoAttack's points with clean copies {weaker} than points of maximal loss: the "
+        f"robust accuracy is {copies.mean:.1f} % and {transferred.mean:.1f} %.",
+        f"{norm}: under transferred points {compared_with_static('SODEF', gap)}.",
+        f"{norm}: the attack with the exact gradient through the ODE {stronger} than transferred "
+        f"points; the robust accuracy is {through.mean:.1f} %. Under all attacks "
+        f"{compared_with_static('SODEF', worst_gap)}.",
     ]
-
-
-def gained(name: str, gap: Cell | None) -> str:
-    """Is the defense above its static net, beyond the interval?"""
-    assert gap is not None
-    assert gap.interval is not None
-    low, high = gap.interval
-    verdict = (
-        "more robust than" if low > 0 else "less robust than" if high < 0 else "not to be told from"
-    )
-    paper = f", the paper has {gap.paper:+.1f}" if gap.paper is not None else ""
-    return f"{name} is {verdict} its static net ({gap.mean:+.1f} points, {low:+.1f} to {high:+.1f}{paper})"

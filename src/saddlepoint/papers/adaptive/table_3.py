@@ -1,4 +1,4 @@
-"""Table 3: the hedge defense on three robust nets."""
+"""Table 3: the hedge defense on three robust networks."""
 
 from __future__ import annotations
 
@@ -7,77 +7,97 @@ from torch import Tensor
 
 from saddlepoint.evaluation import Adversary, Episode, FixedPoints, Threat
 from saddlepoint.papers.adaptive import published
-from saddlepoint.papers.adaptive.attacks import hedged, on_hedge
-from saddlepoint.papers.adaptive.experiment import Lab, Subject, apart, right
-from saddlepoint.papers.adaptive.nets import METHODS
-from saddlepoint.papers.adaptive.table_2 import gained
-from saddlepoint.papers.deq.experiment import accuracy
+from saddlepoint.papers.adaptive.attacks import hedge_transfers, on_hedge
+from saddlepoint.papers.adaptive.experiment import AdaptiveExperiment, AdaptiveSubject
+from saddlepoint.papers.adaptive.findings import compared_with_static
+from saddlepoint.papers.adaptive.nets import ROBUST_NETS
+from saddlepoint.papers.cells import (
+    accuracy_cell,
+    correct_rate,
+    difference_cell,
+    repeated_accuracy_cell,
+)
 from saddlepoint.papers.registry import Request
-from saddlepoint.papers.result import Cell, Result, Row, Table
+from saddlepoint.papers.result import Result, Row, Table
 
 COLUMNS = (
     "static",
-    "from the static net",
-    "from a shorter hedge",
+    "from the static network",
+    "from a shorter hedge defense",
     "worst of both",
-    "less static",
+    "worst of both minus static",
     "clean",
 )
 
 
 def run(request: Request) -> Result:
-    lab = Lab.open(request)
-    rows = list[Row]()
-    subjects = list[Subject]()
-    for base, paper in zip(METHODS, published.TABLE_3, strict=True):
-        subject = lab.subject("HedgeDefense", base)
-        subjects.append(subject)
-        rows.append(_row(lab, subject, paper))
-    return lab.result(
+    """Reproduce Table 3."""
+    experiment = AdaptiveExperiment.open(request)
+    subjects = [experiment.subject("HedgeDefense", base) for base in ROBUST_NETS]
+    rows = [
+        _row(experiment, subject, paper)
+        for subject, paper in zip(subjects, published.TABLE_3, strict=True)
+    ]
+    table = Table(
+        "Robust accuracy, %",
+        ("static network", "in place of"),
+        COLUMNS,
+        tuple(rows),
+        len(subjects[0].test.x),
+        digits=1,
+    )
+    draws = experiment.setting.draws
+    return experiment.result(
         "table-3",
-        [
-            Table(
-                "Robust accuracy, %",
-                ("static net", "in place of"),
-                COLUMNS,
-                tuple(rows),
-                len(subjects[0].test.x),
-                digits=1,
-            )
-        ],
+        [table],
         subjects=subjects,
         notes=[
-            "static: under the same targeted APGD that its points are transferred from",
-            f"points are found once and answered {lab.setting.draws} times: mean and standard deviation over these answers",
-            "worst of both: which of the two points an image gets is chosen by answers that do not count",
+            "static: under targeted APGD; its points are transferred to the defense",
+            f"points are found once and evaluated {draws} times: mean and standard deviation over "
+            "these evaluations",
+            "worst of both: the point of each image is selected with other random draws than those "
+            "that are scored",
         ],
         findings=[
-            f"On {row.labels[0]}: {gained('the hedge defense', row.cells[4])}." for row in rows
+            f"On {row.labels[0]}: {compared_with_static('the hedge defense', row.cells[4])}."
+            for row in rows
         ],
-        repeats=lab.setting.draws,
+        repeats=draws,
     )
 
 
-def _row(lab: Lab, subject: Subject, paper: str) -> Row:
-    spend = lab.setting.spend
+def _row(experiment: AdaptiveExperiment, subject: AdaptiveSubject, paper: str) -> Row:
+    budgets = experiment.setting.spend
     papers = published.TABLE_3[paper]
-    blind, adaptive = hedged(subject.defense, spend)
-    sent: list[Adversary] = [blind, adaptive, on_hedge(subject.defense, spend), FixedPoints()]
-    repeated = [_answered(lab, subject, one) for one in lab.play(subject, sent)]
-    (bare,) = lab.play_static(subject, [blind.adversary])
-    cells = [Cell(tuple(100 * float(one.mean()) for one in answers)) for answers in repeated]
-    shown = [
-        Cell(cell.values, figure) for cell, figure in zip(cells, (*papers[1:], None), strict=True)
+    from_static, from_hedge = hedge_transfers(subject.defense, budgets)
+    attacks: list[Adversary] = [
+        from_static,
+        from_hedge,
+        on_hedge(subject.defense, budgets),
+        FixedPoints(),
     ]
-    gap = apart(torch.stack(repeated[2]).mean(0), right(bare), papers[3] - papers[0])
-    return Row((subject.base, paper), (accuracy(right(bare), papers[0]), *shown[:3], gap, shown[3]))
+    found = experiment.play(subject, attacks)
+    first, second, worst, clean = (_repeat(experiment, subject, episode) for episode in found)
+    (static_episode,) = experiment.play_static(subject, [from_static.adversary])
+    static = correct_rate(static_episode)
+    cells = (
+        accuracy_cell(static, papers[0]),
+        repeated_accuracy_cell(first, papers[1]),
+        repeated_accuracy_cell(second, papers[2]),
+        repeated_accuracy_cell(worst, papers[3]),
+        difference_cell(torch.stack(worst).mean(0), static, papers[3] - papers[0]),
+        repeated_accuracy_cell(clean),
+    )
+    return Row((subject.base, paper), cells)
 
 
-def _answered(lab: Lab, subject: Subject, found: Episode) -> list[Tensor]:
-    """[N] for each of several answers to the same points."""
+def _repeat(
+    experiment: AdaptiveExperiment, subject: AdaptiveSubject, found: Episode
+) -> list[Tensor]:
+    """Evaluate the same points several times; return a correct rate [N] per evaluation."""
     again = FixedPoints(f"{found.adversary}, again", found.points)
     threat = Threat(subject.space)
     return [
-        right(lab.play(subject, [again], threat=threat, seed=1 + k)[0])
-        for k in range(lab.setting.draws)
+        correct_rate(experiment.play(subject, [again], threat=threat, seed=1 + k)[0])
+        for k in range(experiment.setting.draws)
     ]

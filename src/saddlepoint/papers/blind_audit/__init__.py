@@ -1,4 +1,4 @@
-"""What the authors of four papers broke by hand, handed to an audit that is told nothing."""
+"""Audits without information about the defense, compared with the attacks of four papers."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ _HOME = "saddlepoint.papers.blind_audit.audit"
 EXPERIMENTS = (
     Experiment(
         "untold/adaptive",
-        "Adaptive test-time defenses, audited untold",
-        "Croce et al. 2022 broke nine of them, each by an attack of its own: none is more robust than the net under it by more "
-        "than some points.",
+        "Blind audits of adaptive test-time defenses",
+        "Croce et al. 2022 broke nine of them, each with a specific attack: none is more than a "
+        "few points more robust than its static model.",
         f"{_HOME}:adaptive",
     ),
     Experiment(
         "untold/transductive",
-        "Transductive defenses, audited untold",
-        "Chen et al. 2022 broke four of them by greedy model space attacks and by stronger points from the base network.",
+        "Blind audits of transductive defenses",
+        "Chen et al. 2022 broke four of them with greedy model space attacks and with stronger "
+        "points from the base network.",
         f"{_HOME}:transductive",
     ),
     Experiment(
         "untold/multi-exit",
-        "A multi-exit network in four ways to answer, audited untold",
-        "Xu et al. wrote AIMER, the best response to each of them.",
+        "Blind audits of a multi-exit network with four inference strategies",
+        "Xu et al. proposed AIMER, the best response to each of them.",
         f"{_HOME}:multi_exit",
     ),
     Experiment(
         "untold/equilibrium",
-        "Equilibrium networks that answer with one of three states, audited untold",
-        "Yang et al. 2022 attacked them along gradients of intermediate states.",
+        "Blind audits of equilibrium networks that answer with one of three states",
+        "Yang et al. 2022 attacked them with gradients at intermediate states.",
         f"{_HOME}:equilibrium",
     ),
 )

@@ -1,231 +1,137 @@
-"""The bench of all experiments: equilibrium networks that are trained once, their states, and episodes that are kept."""
+"""What the experiments of this paper share: equilibrium networks, their states, and attacks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from saddlepoint.attacks.spaces import Ball
-from saddlepoint.audits.statistics import wilson
-from saddlepoint.data import load_data
-from saddlepoint.defenses import Answer, Plain, view
+from saddlepoint.defenses import Plain
 from saddlepoint.evaluation import Adversary, Episode, FixedPoints
-from saddlepoint.evaluation.bootstrap import Estimate, mean_of
+from saddlepoint.papers.cells import accuracy_cell
+from saddlepoint.papers.deq import EXPERIMENTS
 from saddlepoint.papers.deq.gradients import Gradient, adjoint_at, ready_made, unrolled_at
 from saddlepoint.papers.deq.nets import recipes
-from saddlepoint.papers.deq.scales import SETTINGS, Setting
-from saddlepoint.papers.deq.states import ended, label, residuals, unsettled
-from saddlepoint.papers.registry import Experiment, Request
-from saddlepoint.papers.result import Cell, Cloud, Heat, Result, Row, Table
-from saddlepoint.papers.runner import Bench, Images
+from saddlepoint.papers.deq.scales import SETTINGS, DEQSetting
+from saddlepoint.papers.deq.states import (
+    StateResults,
+    convergence_warnings,
+    end_residuals,
+    residuals,
+)
+from saddlepoint.papers.deq.subjects import DEQSubject, TrainedNetwork
+from saddlepoint.papers.experiment import PaperExperiment, device_of
+from saddlepoint.papers.registry import Experiment, Scale
+from saddlepoint.papers.result import Cloud, Heat, Result, Table
+from saddlepoint.papers.runner import Images
 from saddlepoint.runs.work import torch_threads
 from saddlepoint.training import split
-from saddlepoint.zoo.deq import DEQ, EarlyState, FinalState, Solved
+from saddlepoint.zoo.deq import EarlyState, Solved
 
 NOTES = (
-    "points are the best visited by the attacked objective; the released code sends the last",
-    "early state and intermediate attacks are chosen on held-out training images; the released code knows no such split",
-    "every image is solved by itself; in the released code an image's answer depends on its batch",
-    "adjoint: B_n^T moves u_n, Eq. 10 transposed, with beta = 0.9; the paper's beta is in an appendix that was not available",
+    "an attack returns the visited point with the highest value of its objective; the released "
+    "code returns the last point",
+    "the early state and the intermediate attacks are selected on held-out training images; the "
+    "released code has no such split",
+    "every image is solved independently; in the released code the output for an image depends on "
+    "its batch",
+    "adjoint: u_n is updated with B_n^T, Eq. 10 transposed, with beta = 0.9; the paper's beta is "
+    "in an appendix that was not available",
     "residual: relative, ||f(z) - z|| / ||f(z)||, the median over the images",
 )
 
 
 @dataclass(frozen=True)
-class Trained:
-    """A trained network of any kind, images of the training set that may choose, and test images that only score."""
+class DEQExperiment(PaperExperiment[DEQSetting]):
+    """Experiments with deep equilibrium models."""
 
-    name: str
-    net: nn.Module
-    space: Ball
-    data: str
-    dev: Images
-    test: Images
+    experiments: ClassVar[tuple[Experiment, ...]] = EXPERIMENTS
 
-    @property
-    def weights(self) -> int:
-        return sum(p.numel() for p in self.net.parameters())
-
-
-@dataclass(frozen=True)
-class Subject(Trained):
-    """An equilibrium network."""
-
-    net: Solved
-
-    @property
-    def steps(self) -> int:
-        return self.net.method.steps
-
-    @cached_property
-    def defense(self) -> DEQ:
-        return self.net.defense
-
-    @property
-    def title(self) -> str:
-        """With the steps of its solvers, as the paper has it: exact-long (50/50); unrolled (8+6), of solver and unrolling."""
-        backward = getattr(self.net.rule, "method", None)
-        solver = (
-            f"{self.steps}/{backward.steps}" if backward else f"{self.steps}+{self.net.after.steps}"
-        )
-        return f"{self.name} ({solver})"
-
-    @property
-    def answers(self) -> dict[str, Answer]:
-        """Every state answers: the columns of the game."""
-        return {name: view(name) for name in self.defense.names}
-
-    def right(self, episode: Episode, name: str) -> Tensor:
-        """[N] was the answer with this state right?"""
-        return episode.correct[self.defense.names.index(name)].double().cpu()
-
-
-@dataclass(frozen=True)
-class States:
-    """Every state of a network, clean and under the ready-made attack, on test images."""
-
-    subject: Subject
-    clean: Episode
-    attacked: Episode
-    residual: dict[str, Tensor]  # [N] on clean images, by state
-    moved: dict[str, Tensor]  # [N] on attacked ones
-    symptoms: tuple[str, ...]
-
-    def far(self, name: str) -> Cell:
-        """The residual of this state, which stands beside its accuracy."""
-        return Cell((float(self.residual[name].median()),))
-
-    def table(self, clean: Sequence[float] = (), robust: Sequence[float] = ()) -> Table:
-        """A row per state; `clean` and `robust` are the paper's, of z_1, z_2, ..."""
-        rows = []
-        for k, name in enumerate(self.subject.defense.names):
-            papers = [
-                figures[k] if name.startswith("solve/") and k < len(figures) else None
-                for figures in (clean, robust)
-            ]
-            accuracies = [
-                accuracy(self.subject.right(e, name), paper)
-                for e, paper in zip((self.clean, self.attacked), papers, strict=True)
-            ]
-            rows.append(
-                Row(
-                    (label(name),),
-                    (*accuracies, self.far(name), Cell((float(self.moved[name].median()),))),
-                )
-            )
-        columns = ("clean, %", "ready-made PGD-10, %", "residual, clean", "residual, attacked")
-        title = f"{self.subject.title}, {self.subject.data}: every state"
-        return Table(title, ("state",), columns, tuple(rows), len(self.subject.test.x), digits=3)
-
-    def accumulation(self, early: EarlyState) -> str:
-        """Does an intermediate state withstand the ready-made attack better than the final one? It was chosen on other images."""
-        apart = mean_of(
-            self.subject.right(self.attacked, early.name)
-            - self.subject.right(self.attacked, FinalState.name)
-        )
-        verdict = (
-            "robustness accumulates on the way" if apart.low > 0
-            else "there is no robustness accumulation but its opposite" if apart.high < 0
-            else "no robustness accumulation that these images could show"
-        )  # fmt: skip
-        return (
-            f"{self.subject.title}: under the ready-made PGD-10 the state {label(early.name)} is {100 * apart.value:+.1f} points "
-            f"({100 * apart.low:+.1f} to {100 * apart.high:+.1f}) from the final one: {verdict}."
-        )
-
-
-@dataclass(frozen=True)
-class Lab:
-    """Where an experiment works. What is found in the request's folder is not done again."""
-
-    request: Request
-    setting: Setting
-    bench: Bench
-    known: dict[str, Trained] = field(default_factory=dict)
+    networks: dict[str, TrainedNetwork] = field(default_factory=dict)  # loaded so far
 
     @classmethod
-    def open(cls, request: Request) -> Lab:
-        setting = SETTINGS[request.scale]
-        return cls(request, setting, Bench(request, setting.batch, setting.threads))
+    def settings(cls) -> Mapping[Scale, DEQSetting]:
+        """Return the settings for each scale."""
+        return SETTINGS
 
-    def subject(self, name: str) -> Subject:
-        """The equilibrium network of that name, trained by its recipe, or as far as it was in the folder."""
-        found = self.trained(name)
-        assert isinstance(found, Subject), f"{name} solves nothing"
-        return found
+    def subject(self, name: str) -> DEQSubject:
+        """Return the trained equilibrium network of this name."""
+        network = self.network(name)
+        assert isinstance(network, DEQSubject), f"{name} is not an equilibrium network"
+        return network
 
-    def trained(self, name: str) -> Trained:
-        if name not in self.known:
-            self.known[name] = self._made(name)
-        return self.known[name]
+    def network(self, name: str) -> TrainedNetwork:
+        """Return the trained network of this name with its images."""
+        if name not in self.networks:
+            self.networks[name] = self._load(name)
+        return self.networks[name]
 
-    def _made(self, name: str) -> Trained:
+    def _load(self, name: str) -> TrainedNetwork:
         recipe = recipes(self.request.scale)[name]
         setting = self.setting
-        data = load_data(recipe.data, split="train", n=recipe.n)
-        with torch_threads(setting.threads):
-            net = self.bench.trained(recipe, Images(data.x, data.y))
-        device = next(net.parameters()).device
-        rows = split(len(data), recipe.dev_share, self.request.seed).dev[: setting.chosen_on]
-        dev = Images(data.x[rows].to(device), data.y[rows].to(device))
-        test = load_data(recipe.data, split="test", n=setting.scored)
-        scored = Images(test.x.to(device), test.y.to(device))
+        images = self.training_images(recipe.data, recipe.n)
+        net = self.train(recipe, images)
+        rows = split(len(images.x), recipe.dev_share, self.request.seed).dev[: setting.selected_on]
+        dev = Images(images.x[rows], images.y[rows]).to(device_of(net))
+        test = self.test_images(recipe.data, setting.scored, device_of(net))
         if isinstance(net, Solved):
-            return Subject(name, net, recipe.space, recipe.data, dev, scored)
-        return Trained(name, net, recipe.space, recipe.data, dev, scored)
+            return DEQSubject(name, net, recipe.space, recipe.data, dev, test)
+        return TrainedNetwork(name, net, recipe.space, recipe.data, dev, test)
 
-    def swept(self, of: Trained) -> Images:
-        """The test images that AutoAttack is sent to."""
-        return Images(of.test.x[: self.setting.swept], of.test.y[: self.setting.swept])
+    def swept(self, network: TrainedNetwork) -> Images:
+        """Return the test images that AutoAttack attacks."""
+        return network.test.first(self.setting.swept)
 
-    def play(self, of: Trained, adversaries: Sequence[Adversary], images: Images) -> list[Episode]:
-        """Every adversary on these images, scored on every state."""
-        defense, answers = (
-            (of.defense, of.answers) if isinstance(of, Subject) else (Plain(of.net), None)
-        )
-        return self.bench.play(
-            defense,
-            adversaries,
-            images,
-            threat=of.space,
-            answers=answers,
-            name=of.name,
-            seed=self.request.seed,
-        )
-
-    def states(self, subject: Subject) -> States:
-        clean, attacked = self.play(
-            subject, [FixedPoints(), ready_made(subject.net).pgd(self.setting.pgd)], subject.test
-        )
-        with torch_threads(self.setting.threads):
-            kinds = {"clean": subject.test.x, "attacked": attacked.points.to(subject.test.x.device)}
-            still, moved = (
-                residuals(subject.defense, x, self.setting.batch) for x in kinds.values()
+    def play(
+        self, network: TrainedNetwork, adversaries: Sequence[Adversary], images: Images
+    ) -> list[Episode]:
+        """Run each adversary on these images; every state of an equilibrium network is scored."""
+        if isinstance(network, DEQSubject):
+            return self.run_attacks(
+                network.defense,
+                adversaries,
+                images,
+                threat=network.space,
+                answers=network.answers,
+                name=network.name,
             )
-            solved = {
-                kind: ended(subject.defense, x, self.setting.batch) for kind, x in kinds.items()
-            }
-        return States(
-            subject, clean, attacked, still, moved, tuple(unsettled(subject.title, solved))
+        return self.run_attacks(
+            Plain(network.net), adversaries, images, threat=network.space, name=network.name
         )
 
-    def early(self, subject: Subject) -> EarlyState:
-        """z_n with the highest accuracy under the ready-made attack on held-out images, the smallest n of several (Sec. 5.2)."""
-        (episode,) = self.play(
-            subject, [ready_made(subject.net).pgd(self.setting.pgd)], subject.dev
-        )
-        numbers = range(1, subject.steps + 1)
-        return max(
-            (EarlyState(n) for n in numbers),
-            key=lambda state: float(subject.right(episode, state.name).mean()),
+    def states(self, subject: DEQSubject) -> StateResults:
+        """Measure accuracy and residual of every state, clean and under the ready-made attack."""
+        attack = ready_made(subject.net).pgd(self.setting.pgd)
+        clean, attacked = self.play(subject, [FixedPoints(), attack], subject.test)
+        points = {"clean": subject.test.x, "attacked": attacked.points.to(subject.test.x.device)}
+        batch = self.setting.batch
+        with torch_threads(self.setting.threads):
+            by_state = {kind: residuals(subject.defense, x, batch) for kind, x in points.items()}
+            at_end = {kind: end_residuals(subject.defense, x, batch) for kind, x in points.items()}
+        return StateResults(
+            subject=subject,
+            clean=clean,
+            attacked=attacked,
+            residual=by_state["clean"],
+            residual_attacked=by_state["attacked"],
+            symptoms=tuple(convergence_warnings(subject.title, at_end)),
         )
 
-    def candidates(self, subject: Subject) -> tuple[list[Gradient], list[Gradient]]:
-        """Intermediate gradients: by the adjoint, and by unrolling."""
+    def early(self, subject: DEQSubject) -> EarlyState:
+        """Return the z_n with the highest accuracy under the ready-made attack (Sec. 5.2).
+
+        The accuracy is measured on held-out images. If several are equal, the smallest n is used.
+        """
+        attack = ready_made(subject.net).pgd(self.setting.pgd)
+        (episode,) = self.play(subject, [attack], subject.dev)
+        states = (EarlyState(n) for n in range(1, subject.steps + 1))
+        return max(states, key=lambda state: float(subject.right(episode, state.name).mean()))
+
+    def candidates(self, subject: DEQSubject) -> tuple[list[Gradient], list[Gradient]]:
+        """Return the intermediate gradients: those of the adjoint process and unrolled ones."""
         numbers = range(1, min(self.setting.states, subject.steps) + 1)
         unrolled = [
             unrolled_at(n, steps, damping)
@@ -236,33 +142,45 @@ class Lab:
         return [adjoint_at(n) for n in numbers], unrolled
 
     def strongest(
-        self, subject: Subject, gradients: Sequence[Gradient], early: EarlyState
+        self, subject: DEQSubject, gradients: Sequence[Gradient], early: EarlyState
     ) -> Gradient:
-        """The gradient that hurts the early state most on held-out images (Sec. 6.2)."""
-        episodes = self.play(subject, [one.pgd(self.setting.pgd) for one in gradients], subject.dev)
-        left = [float(subject.right(episode, early.name).mean()) for episode in episodes]
-        return gradients[left.index(min(left))]
+        """Return the gradient with the strongest attack on the early state (Sec. 6.2).
+
+        The attacks are compared on held-out images.
+        """
+        attacks = [gradient.pgd(self.setting.pgd) for gradient in gradients]
+        episodes = self.play(subject, attacks, subject.dev)
+        accuracies = [float(subject.right(episode, early.name).mean()) for episode in episodes]
+        return gradients[accuracies.index(min(accuracies))]
 
     def result(
         self,
-        experiment: Experiment,
+        name: str,
         tables: Sequence[Table],
         *,
-        states: Sequence[States] = (),
-        others: Sequence[Trained] = (),
+        states: Sequence[StateResults] = (),
+        others: Sequence[TrainedNetwork] = (),
         notes: Sequence[str] = (),
         findings: Sequence[str] = (),
         charts: Sequence[Heat | Cloud] = (),
     ) -> Result:
-        return self.bench.result(
-            experiment,
+        """Assemble the result of one experiment.
+
+        Args:
+            name: name of the experiment without the paper, for example "table-1".
+            tables: the measured tables.
+            states: the states of the equilibrium networks, for descriptions and warnings.
+            others: other networks to describe in the notes.
+            notes: further notes.
+            findings: conclusions.
+            charts: charts to draw.
+        """
+        networks = [*(one.subject for one in states), *others]
+        descriptions = (network.describe() for network in networks)
+        return self.runner.result(
+            self.entry(name),
             tables,
-            notes=(
-                *map(_about, [*(one.subject for one in states), *others]),
-                self.setting.budgets,
-                *notes,
-                *NOTES,
-            ),
+            notes=(*descriptions, self.setting.budgets, *notes, *NOTES),
             findings=findings,
             charts=charts,
             repeats=1,
@@ -270,24 +188,13 @@ class Lab:
         )
 
 
-def accuracy(right: Tensor, paper: float | None = None) -> Cell:
-    """[N] -> percent, with Wilson's interval over images."""
-    share = float(right.mean())
-    interval = wilson(share, len(right))
-    return Cell((100 * share,), paper, (100 * interval.low, 100 * interval.high))
-
-
-def percent(found: Estimate, paper: float | None = None) -> Cell:
-    return Cell((100 * found.value,), paper, (100 * found.low, 100 * found.high))
-
-
-def stacked(subject: Subject, episodes: Sequence[Episode], names: Sequence[str]) -> Tensor:
-    """[A, D, N] who was right, by attack and by state."""
+def stack_correct(subject: DEQSubject, episodes: Sequence[Episode], names: Sequence[str]) -> Tensor:
+    """Return the correct predictions [A, D, N] by attack, state and example."""
     return torch.stack(
         [torch.stack([subject.right(episode, name) for name in names]) for episode in episodes]
     )
 
 
-def _about(one: Trained) -> str:
-    title = one.title if isinstance(one, Subject) else one.name
-    return f"{title}: {one.data}, {one.weights} weights, {one.space}; chosen on {len(one.dev.x)} held-out training images"
+# Names under which other packages import these objects.
+Lab = DEQExperiment
+accuracy = accuracy_cell

@@ -1,10 +1,11 @@
-"""Figure 2: accuracy under the ready-made PGD-10 and relative error, state by state, for networks trained in several ways."""
+"""Figure 2: accuracy under the ready-made PGD-10 and relative error of every state."""
 
 from __future__ import annotations
 
-from saddlepoint.papers.deq import EXPERIMENTS
-from saddlepoint.papers.deq.experiment import Lab, accuracy
+from saddlepoint.papers.cells import accuracy_cell
+from saddlepoint.papers.deq.experiment import DEQExperiment
 from saddlepoint.papers.deq.nets import recipes
+from saddlepoint.papers.deq.states import StateResults
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Cloud, Result, Row, Table
 from saddlepoint.zoo.deq import EarlyState, FinalState
@@ -19,45 +20,60 @@ COLUMNS = (
 
 
 def run(request: Request) -> Result:
-    lab = Lab.open(request)
+    """Reproduce Figure 2."""
+    experiment = DEQExperiment.open(request)
     rows = list[Row]()
-    told = list[str]()
-    found = []
+    findings = list[str]()
+    results = list[StateResults]()
     errors = {}
     exact = [name for name in recipes(request.scale) if name.startswith("exact-")]
     for name in (*exact, "unrolled"):
-        subject = lab.subject(name)
-        states = lab.states(subject)
-        early = lab.early(subject)
-        final, best = (
-            accuracy(subject.right(states.attacked, state))
-            for state in (FinalState.name, early.name)
-        )
-        far = states.far(early.name), states.far(FinalState.name)
-        rows.append(Row((subject.title,), (final, best, Cell((float(early.n),)), *far)))
-        told.append(states.accumulation(early))
-        medians = [
-            float(states.residual[EarlyState(n).name].median()) for n in range(1, subject.steps + 1)
-        ]
-        last = float(states.residual[FinalState.name].median())
-        errors[subject.title] = tuple(
-            (float(n), error) for n, error in enumerate([*medians, last], 1)
-        )
-        told.append(
-            f"{subject.title}: the median relative error is lowest at z{medians.index(min(medians)) + 1}, {min(medians):.2g}."
-        )
-        found.append(states)
-    table = Table(
-        "Accuracy under the ready-made PGD-10",
-        ("network",),
-        COLUMNS,
-        tuple(rows),
-        lab.setting.scored,
-    )
+        subject = experiment.subject(name)
+        states = experiment.states(subject)
+        early = experiment.early(subject)
+        medians = _median_errors(states)
+        results.append(states)
+        rows.append(_row(states, early))
+        errors[subject.title] = tuple((float(n), error) for n, error in enumerate(medians, 1))
+        findings.append(states.accumulation(early))
+        findings.append(_lowest_error(subject.title, medians[:-1]))
+    title = "Accuracy under the ready-made PGD-10"
+    scored = experiment.setting.scored
+    table = Table(title, ("network",), COLUMNS, tuple(rows), scored)
     chart = Cloud(
         "figure-2", "relative error of every state", "state", "median relative error", errors
     )
-    return lab.result(
-        EXPERIMENTS[6], [table, *(one.table() for one in found)], states=found, findings=told, charts=[chart],
-        notes=["the last point of each line is the final state, made of the solver's best one"],
-    )  # fmt: skip
+    return experiment.result(
+        "figure-2",
+        [table, *(states.table() for states in results)],
+        states=results,
+        findings=findings,
+        charts=[chart],
+        notes=[
+            "the last point of each series is the final state, computed from the solver's best "
+            "state"
+        ],
+    )
+
+
+def _row(states: StateResults, early: EarlyState) -> Row:
+    subject = states.subject
+    cells = (
+        accuracy_cell(subject.right(states.attacked, FinalState.name)),
+        accuracy_cell(subject.right(states.attacked, early.name)),
+        Cell((float(early.n),)),
+        states.residual_cell(early.name),
+        states.residual_cell(FinalState.name),
+    )
+    return Row((subject.title,), cells)
+
+
+def _median_errors(states: StateResults) -> list[float]:
+    """Return the median relative errors of z_1, ..., z_T and of the final state."""
+    names = [EarlyState(n).name for n in range(1, states.subject.steps + 1)]
+    return [float(states.residual[name].median()) for name in (*names, FinalState.name)]
+
+
+def _lowest_error(title: str, medians: list[float]) -> str:
+    low = min(medians)
+    return f"{title}: the median relative error is lowest at z{medians.index(low) + 1}, {low:.2g}."

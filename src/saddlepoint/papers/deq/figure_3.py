@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from saddlepoint.papers.deq import EXPERIMENTS
-from saddlepoint.papers.deq.experiment import Lab, States, Subject, accuracy
+from saddlepoint.papers.cells import accuracy_cell
+from saddlepoint.papers.deq.experiment import DEQExperiment
 from saddlepoint.papers.deq.gradients import Gradient
-from saddlepoint.papers.deq.states import label
+from saddlepoint.papers.deq.states import StateResults, label
+from saddlepoint.papers.deq.subjects import DEQSubject
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cloud, Result, Row, Table
 from saddlepoint.zoo.deq import EarlyState, FinalState
@@ -14,70 +15,87 @@ NETWORKS = ("exact-short", "unrolled")
 
 
 def run(request: Request) -> Result:
-    lab = Lab.open(request)
+    """Reproduce Figure 3."""
+    experiment = DEQExperiment.open(request)
     tables = list[Table]()
-    told = list[str]()
+    findings = list[str]()
     charts = list[Cloud]()
-    states = list[States]()
+    results = list[StateResults]()
     for name in NETWORKS:
-        subject = lab.subject(name)
-        walking, unrolling = lab.candidates(subject)
-        shown = lab.states(subject)
-        early = lab.early(subject)
-        kinds = (
-            {"adjoint": walking}
-            if name != "unrolled"
-            else {"adjoint": walking, "unrolled": unrolling}
-        )
-        for kind, gradients in kinds.items():
-            table = ablation(lab, shown, early, kind, gradients)
+        subject = experiment.subject(name)
+        adjoint, unrolled = experiment.candidates(subject)
+        states = experiment.states(subject)
+        early = experiment.early(subject)
+        estimators = {"adjoint": adjoint}
+        if name == "unrolled":
+            estimators["unrolled"] = unrolled
+        for estimator, gradients in estimators.items():
+            table = ablation(experiment, states, early, estimator, gradients)
             tables.append(table)
-            told.append(_strongest(table, subject, early))
-            charts.append(_chart(f"figure-3-{subject.name}-{kind}", table, gradients))
-        tables.append(shown.table())
-        states.append(shown)
-    notes = ("the residual is that of the state whose gradient is used",)
-    return lab.result(
-        EXPERIMENTS[7], tables, states=states, findings=told, charts=charts, notes=notes
+            findings.append(_strongest(table, subject, early))
+            charts.append(_chart(f"figure-3-{subject.name}-{estimator}", table, gradients))
+        tables.append(states.table())
+        results.append(states)
+    return experiment.result(
+        "figure-3",
+        tables,
+        states=results,
+        findings=findings,
+        charts=charts,
+        notes=("the residual is that of the state at which the gradient is taken",),
     )
 
 
 def ablation(
-    lab: Lab, states: States, early: EarlyState, kind: str, gradients: list[Gradient]
+    experiment: DEQExperiment,
+    states: StateResults,
+    early: EarlyState,
+    estimator: str,
+    gradients: list[Gradient],
 ) -> Table:
-    """A row per gradient: what it leaves of the final and of the early state."""
+    """Attack with each gradient and measure the accuracy of the final and of the early state.
+
+    Args:
+        experiment: runs the attacks.
+        states: the states of the attacked network.
+        early: the early state.
+        estimator: name of the gradient estimator, for the title.
+        gradients: the gradients, one row each.
+    """
     subject = states.subject
-    episodes = lab.play(subject, [one.pgd(lab.setting.pgd) for one in gradients], subject.test)
-    rows = [
-        Row(
-            (one.name,),
-            (
-                *(accuracy(subject.right(e, name)) for name in (FinalState.name, early.name)),
-                states.far(one.state.name),
-            ),
+    attacks = [gradient.pgd(experiment.setting.pgd) for gradient in gradients]
+    episodes = experiment.play(subject, attacks, subject.test)
+    rows = []
+    for gradient, episode in zip(gradients, episodes, strict=True):
+        cells = (
+            accuracy_cell(subject.right(episode, FinalState.name)),
+            accuracy_cell(subject.right(episode, early.name)),
+            states.residual_cell(gradient.state.name),
         )
-        for one, e in zip(gradients, episodes, strict=True)
-    ]
+        rows.append(Row((gradient.name,), cells))
     columns = ("final, %", f"early ({label(early.name)}), %", "residual")
-    return Table(
-        f"{subject.title}: PGD-10, {kind}", ("gradient",), columns, tuple(rows), len(subject.test.x)
+    title = f"{subject.title}: PGD-10, {estimator}"
+    return Table(title, ("gradient",), columns, tuple(rows), len(subject.test.x))
+
+
+def _strongest(table: Table, subject: DEQSubject, early: EarlyState) -> str:
+    means = {row.labels[0]: cell.mean for row in table.rows if (cell := row.cells[1])}
+    lowest = min(means.values())
+    names = [name for name, mean in means.items() if mean == lowest]
+    return (
+        f"{subject.title}: the strongest attack on the early state {label(early.name)} uses "
+        f"{' or '.join(names)}; the accuracy is {lowest:.1f} %."
     )
 
 
-def _strongest(table: Table, subject: Subject, early: EarlyState) -> str:
-    means = {row.labels[0]: cell.mean for row in table.rows if (cell := row.cells[1])}
-    lowest = min(means.values())
-    who = [name for name, mean in means.items() if mean == lowest]
-    return f"{subject.title}: of the early state {label(early.name)}, {' and '.join(who)} leaves least, {lowest:.1f} %."
-
-
 def _chart(name: str, table: Table, gradients: list[Gradient]) -> Cloud:
-    """The early state's accuracy over n, a color per way to estimate the gradient there."""
+    """Plot the accuracy of the early state over n, one series per estimator of the gradient."""
     points: dict[str, tuple[tuple[float, float], ...]] = {}
-    for row, one in zip(table.rows, gradients, strict=True):
+    for row, gradient in zip(table.rows, gradients, strict=True):
         cell = row.cells[1]
-        assert isinstance(one.state, EarlyState)
+        state = gradient.state
+        assert isinstance(state, EarlyState)
         assert cell is not None
-        way = one.name.partition(f"{one.state.n}")[2].strip() or "adjoint"
-        points[way] = (*points.get(way, ()), (float(one.state.n), cell.mean))
+        series = gradient.name.partition(f"{state.n}")[2].strip() or "adjoint"
+        points[series] = (*points.get(series, ()), (float(state.n), cell.mean))
     return Cloud(name, table.title, "state n", "accuracy of the early state, %", points)

@@ -1,4 +1,8 @@
-"""Gradients of an equilibrium model in its input: whose losses are climbed, and how their cotangents cross the solver."""
+"""Input gradients of an equilibrium model.
+
+A gradient is defined by the views with the maximized losses and by the rule with which gradients
+pass through the solver.
+"""
 
 from __future__ import annotations
 
@@ -20,36 +24,45 @@ from saddlepoint.evaluation import (
     Direct,
     MaxLossPoint,
     MultiTarget,
-    autoattack,
 )
 from saddlepoint.evaluation.adversary import AdversaryWrapper
 from saddlepoint.gradients import Phantom, Rule, SimultaneousAdjoint
-from saddlepoint.papers.deq.scales import Budget
+from saddlepoint.papers.budgets import AutoAttackBudget
 from saddlepoint.zoo.deq import DEQ, EarlyState, FinalState, MeanState, Solved, State
 from saddlepoint.zoo.deq.model import FINAL, SITE
 
 
-def walked(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
-    """[N] the last view's loss, with the slopes of all views' losses.
+def last_value_summed_gradient(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
+    """Aim with the value of the last view's loss and the summed gradient of all views' losses.
 
-    The adjoint process wants dL(z_n)/dz at every state it passes (Eq. 9), while the point that is kept is judged by the last one.
+    The adjoint process needs dL(z_n)/dz at every state that it passes (Eq. 9), while the best point
+    is selected by the loss of the last state.
+
+    Args:
+        loss: loss per view and example.
+        logits: [V, N, C] logits of all views.
+        y: [N] labels.
+
+    Returns:
+        [N] values.
     """
     losses = loss(logits, y)  # [V, N]
-    passed = losses[:-1].sum(0)
-    return losses[-1] + (passed - passed.detach())
+    earlier = losses[:-1].sum(0)
+    return losses[-1] + (earlier - earlier.detach())
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """One column of the tables."""
+    """One gradient of the paper's tables, usable in any gradient attack."""
 
     name: str
-    keep: frozenset[str]  # views whose losses count
-    rule: Rule
+    keep: frozenset[str]  # views that enter the loss
+    rule: Rule  # how gradients pass through the solver
     aim: Aim
-    state: State  # by which success is judged: the one that is attacked
+    state: State  # the attacked state; success is measured on it
 
     def direct(self, name: str, attack: Attack[Any]) -> Direct:
+        """Return an attack on the cross-entropy with this gradient."""
         return Direct(
             f"{name}, {self.name}",
             attack,
@@ -60,95 +73,119 @@ class Gradient:
         )
 
     def pgd(self, attack: Attack[Any]) -> Adversary:
-        """The max-value points of a climb: they are scored on all states."""
+        """Return PGD with this gradient; its points of highest loss are scored on all states."""
         return MaxLossPoint(self.direct("pgd", attack))
 
-    def auto(self, budget: Budget, *, copies: bool = False) -> Adversary:
-        """AutoAttack with this gradient: max-value points, or with `copies` what its stock code returns."""
-        parts = autoattack(steps=budget.steps, targets=budget.targets, queries=budget.queries)
-        sent = Cascade(f"autoattack, {self.name}", tuple(map(self._led, parts)))
-        return AtState(CleanCopies(sent) if copies else sent, self.state)
+    def auto(self, budget: AutoAttackBudget, *, copies: bool = False) -> Adversary:
+        """Return AutoAttack with this gradient.
 
-    def _led(self, part: Adversary) -> Adversary:
+        Args:
+            budget: steps, targets and queries.
+            copies: return the clean image where the attack fails, as AutoAttack's published code
+                does; default: return the point of highest loss.
+        """
+        standard = budget.attack()
+        parts = tuple(self._with_gradient(part) for part in standard.adversaries)
+        attack = Cascade(f"autoattack, {self.name}", parts)
+        return AtState(CleanCopies(attack) if copies else attack, self.state)
+
+    def _with_gradient(self, part: Adversary) -> Adversary:
         if isinstance(part, MultiTarget):
-            return replace(part, direct=self._aimed(part.direct))
+            return replace(part, direct=self._replaced(part.direct))
         assert isinstance(part, Direct)
-        # An attack by scores needs no estimate of a gradient: it asks the attacked state itself.
-        return (
-            replace(part, keep=frozenset({self.state.name}))
-            if part.needs == "score"
-            else self._aimed(part)
-        )
+        if part.needs == "score":
+            # A score-based attack needs no gradient estimate: it queries the attacked state.
+            return replace(part, keep=frozenset({self.state.name}))
+        return self._replaced(part)
 
-    def _aimed(self, direct: Direct) -> Direct:
+    def _replaced(self, direct: Direct) -> Direct:
         return replace(direct, aim=self.aim, rules={SITE: self.rule}, keep=self.keep)
 
 
 @dataclass(frozen=True)
 class AtState(AdversaryWrapper):
-    """An adversary sent against the defense as if it answered with this state: its max-value points, and no others."""
+    """Attacks the defense as if it answered with this state; returns points of highest loss."""
 
     state: State
 
     def move(self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor) -> AttackResult:
+        """Attack the images x.
+
+        Raises:
+            TypeError: if the defense is not a DEQ.
+        """
         if not isinstance(defense, DEQ):
             raise TypeError(
-                f"{self.name} attacks states of a solver, so it needs a DEQ; got {type(defense).__name__}."
+                f"{self.name} attacks states of a solver, so it needs a DEQ; got "
+                f"{type(defense).__name__}."
             )
-        answering = DEQ(defense.net, method=defense.method, after=defense.after, state=self.state)
-        return MaxLossPoint(self.adversary).move(context, answering, x, y)
+        attacked = DEQ(defense.net, method=defense.method, after=defense.after, state=self.state)
+        return MaxLossPoint(self.adversary).move(context, attacked, x, y)
 
 
 def early_names(count: int) -> frozenset[str]:
-    """The views of z_1, ..., z_count."""
+    """Return the names of the views of z_1, ..., z_count."""
     return frozenset(EarlyState(n).name for n in range(1, count + 1))
 
 
 def ready_made(solved: Solved) -> Gradient:
-    """The final state's, in the way in which the network was trained."""
+    """Return the gradient at the final state by the rule with which the network was trained."""
     return Gradient("ready-made", frozenset({FinalState.name}), solved.rule, last, FINAL)
 
 
 def adjoint_at(n: int) -> Gradient:
-    """(df(z_n)/dx)^T u_n of the simultaneous adjoint (Eq. 11), with the losses of z_1, ..., z_n on the way."""
-    return Gradient(
-        f"adjoint u{n}", early_names(n), SimultaneousAdjoint(emit=n), walked, EarlyState(n)
-    )
+    """Return (df(z_n)/dx)^T u_n of the simultaneous adjoint process (Eq. 11).
+
+    The losses of z_1, ..., z_n enter the process.
+    """
+    rule = SimultaneousAdjoint(emit=n)
+    aim = last_value_summed_gradient
+    return Gradient(f"adjoint u{n}", early_names(n), rule, aim, EarlyState(n))
 
 
 def adjoint_final() -> Gradient:
-    """The adjoint process to its end, at the solver's best state: the final state's loss, pulled back to there, stands in for all.
+    """Return the gradient at the end of the adjoint process, at the solver's best state.
 
-    Losses of the states on the way would not do: what is made of the best state has another slope in it than the head alone.
+    Only the loss of the final state enters, pulled back to the best state. The losses of earlier
+    states cannot be used: the final state is computed from the best state by further steps, so its
+    loss has another gradient than the head alone.
     """
-    return Gradient(
-        "adjoint final", frozenset({FinalState.name}), SimultaneousAdjoint(emit="last"), last, FINAL
-    )
+    rule = SimultaneousAdjoint(emit="last")
+    return Gradient("adjoint final", frozenset({FinalState.name}), rule, last, FINAL)
 
 
 def adjoint_ensemble(solved: Solved) -> Gradient:
-    """sum_n (df(z_n)/dx)^T u_n, every state with the weight one (Eq. 17)."""
+    """Return sum_n (df(z_n)/dx)^T u_n, in which every state has weight one (Eq. 17)."""
     keep = early_names(solved.method.steps)
-    return Gradient(
-        "adjoint ensemble", keep, SimultaneousAdjoint(emit="all"), mean_of_losses, MeanState()
-    )
+    rule = SimultaneousAdjoint(emit="all")
+    return Gradient("adjoint ensemble", keep, rule, mean_of_losses, MeanState())
 
 
 def unrolled_at(n: int, steps: int, damping: float) -> Gradient:
-    """`steps` damped steps from z_n, the loss at the unrolled state (Eq. 13-16)."""
+    """Return the gradient of `steps` damped steps from z_n, loss at the unrolled state (Eq. 13-16).
+
+    Args:
+        n: number of the state.
+        steps: number of steps k.
+        damping: damping of each step.
+    """
     rule = Phantom(steps, damping, at="unrolled")
     name = f"unrolled z{n} k={steps} damping={damping:g}"
     return Gradient(name, frozenset({EarlyState(n).name}), rule, last, EarlyState(n))
 
 
 def unrolled_final(solved: Solved, steps: int, damping: float = 0.5) -> Gradient:
-    """Eq. 4-6: what an unrolled network was trained with; of others, `steps` steps from the best state, then their last one."""
+    """Return the unrolled gradient at the final state (Eq. 4-6).
+
+    For a network trained with unrolled gradients it is the gradient of its training. For other
+    networks it takes `steps` steps from the best state, then the network's last step.
+    """
     rule = solved.rule if solved.after.steps > 1 else Phantom(steps, damping, at="unrolled")
     return Gradient("unrolled final", frozenset({FinalState.name}), rule, last, FINAL)
 
 
 def unrolled_ensemble(solved: Solved, steps: int, damping: float) -> Gradient:
-    """The sum over z_1, ..., z_T of `unrolled_at` (Eq. 13 in the place of Eq. 11 in Eq. 17)."""
+    """Return the sum of `unrolled_at` over z_1, ..., z_T (Eq. 17 with Eq. 13 instead of Eq. 11)."""
     rule = Phantom(steps, damping, at="unrolled")
     name = f"unrolled ensemble k={steps} damping={damping:g}"
     return Gradient(name, early_names(solved.method.steps), rule, mean_of_losses, MeanState())

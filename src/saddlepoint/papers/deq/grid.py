@@ -1,4 +1,8 @@
-"""Three defenses under six gradients: Final, Early and Ensemble against both estimators at final, intermediate and all states."""
+"""Three defenses under six gradients.
+
+The defenses answer with the final state, an early state, or the ensemble of states. The gradients
+are those of both estimators at the final state, at an intermediate state, and at all states.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,9 @@ from torch import Tensor
 from saddlepoint.evaluation import Adversary, Episode
 from saddlepoint.evaluation.bootstrap import Estimate, bootstrap
 from saddlepoint.gradients import Phantom
+from saddlepoint.papers.cells import accuracy_cell, estimate_cell
 from saddlepoint.papers.deq import published
-from saddlepoint.papers.deq.experiment import Lab, States, Subject, accuracy, percent, stacked
+from saddlepoint.papers.deq.experiment import DEQExperiment, stack_correct
 from saddlepoint.papers.deq.gradients import (
     Gradient,
     adjoint_ensemble,
@@ -20,135 +25,169 @@ from saddlepoint.papers.deq.gradients import (
     unrolled_ensemble,
     unrolled_final,
 )
-from saddlepoint.papers.deq.states import label
-from saddlepoint.papers.result import Cell, Row
+from saddlepoint.papers.deq.states import StateResults, label
+from saddlepoint.papers.deq.subjects import DEQSubject
+from saddlepoint.papers.result import Row
 from saddlepoint.papers.runner import Images
 from saddlepoint.zoo.deq import EarlyState, FinalState, MeanState
 
-LOWEST = "lowest column"
-WORST = "worst per image (ours)"
+LOWEST = "minimum over attacks"
+WORST = "worst case per image (ours)"
 COLUMNS = ("clean", *published.ATTACKS, LOWEST, WORST, "residual")
 NOTES = (
-    "lowest column: the smallest accuracy over the six attacks, by which the paper measures a defense; the largest of these is the "
-    "network's robustness. Worst per image: an attacker who sends each image the strongest of the six",
-    "Intermediate: the candidate that hurts the early state most on held-out images. Ensemble: the sum over all states (Eq. 17), "
-    "where the released code weighs the states 8, 7, ..., 1; unrolled with the intermediate attack's k and damping",
-    "Final: at the solver's best state, by the adjoint process to its end, or by unrolling",
+    "minimum over attacks: the smallest accuracy over the six attacks, by which the paper measures "
+    "a defense; the largest of these over the defenses is the robustness of the network. Worst "
+    "case per image: the strongest of the six attacks is chosen for each image",
+    "Intermediate: the candidate that is strongest on the early state on held-out images. "
+    "Ensemble: the sum over all states (Eq. 17), where the released code has the weights 8, 7, "
+    "..., 1; unrolled with k and damping of the intermediate attack",
+    "Final: at the solver's best state, by the complete adjoint process, or by unrolling",
 )
 
-Send = Callable[[Gradient], Adversary]
+MakeAttack = Callable[[Gradient], Adversary]
 
 
 @dataclass(frozen=True)
 class Grid:
-    """One network: its defenses, the gradients chosen against it, and all its states."""
+    """One network with its defenses, the gradients selected against it, and its states."""
 
-    lab: Lab
-    subject: Subject
-    states: States
+    experiment: DEQExperiment
+    subject: DEQSubject
+    states: StateResults
     early: EarlyState
-    gradients: Mapping[str, Gradient]  # by the columns of the tables
+    gradients: Mapping[str, Gradient]  # by column of the tables
 
     @classmethod
-    def of(cls, lab: Lab, name: str) -> Grid:
-        subject = lab.subject(name)
-        early = lab.early(subject)
-        walking, unrolling = (
-            lab.strongest(subject, some, early) for some in lab.candidates(subject)
+    def of(cls, experiment: DEQExperiment, name: str) -> Grid:
+        """Select the early state and the intermediate gradients of the network of this name."""
+        subject = experiment.subject(name)
+        early = experiment.early(subject)
+        adjoint, unrolled = (
+            experiment.strongest(subject, gradients, early)
+            for gradients in experiment.candidates(subject)
         )
-        rule = unrolling.rule
+        rule = unrolled.rule
         assert isinstance(rule, Phantom)
-        found = (
+        gradients = (
             adjoint_final(),
-            walking,
+            adjoint,
             adjoint_ensemble(subject.net),
-            unrolled_final(subject.net, max(lab.setting.unrolled)),
-            unrolling,
+            unrolled_final(subject.net, max(experiment.setting.unrolled)),
+            unrolled,
             unrolled_ensemble(subject.net, rule.steps, rule.damping),
         )
-        return cls(
-            lab,
-            subject,
-            lab.states(subject),
-            early,
-            dict(zip(published.ATTACKS, found, strict=True)),
-        )
+        by_column = dict(zip(published.ATTACKS, gradients, strict=True))
+        return cls(experiment, subject, experiment.states(subject), early, by_column)
 
     @property
     def names(self) -> dict[str, str]:
-        """Views by the names of the defenses."""
-        return dict(
-            zip(published.DEFENSES, (FinalState.name, self.early.name, MeanState.name), strict=True)
-        )
+        """The view of each defense."""
+        views = (FinalState.name, self.early.name, MeanState.name)
+        return dict(zip(published.DEFENSES, views, strict=True))
 
-    def correct(self, send: Send, images: Images | None = None) -> Tensor:
-        """[A, D, N] the six attacks on the three defenses, on all test images or on these."""
-        return stacked(self.subject, self.episodes(send, images), list(self.names.values()))
+    def correct(self, make: MakeAttack, images: Images | None = None) -> Tensor:
+        """Return the correct predictions [A, D, N] of the defenses under the six attacks.
 
-    def episodes(self, send: Send, images: Images | None = None) -> list[Episode]:
-        return self.lab.play(
-            self.subject,
-            [send(one) for one in self.gradients.values()],
-            images or self.subject.test,
-        )
+        Args:
+            make: makes an attack of a gradient.
+            images: attacked images; default: all test images.
+        """
+        episodes = self.episodes(make, images)
+        return stack_correct(self.subject, episodes, list(self.names.values()))
+
+    def episodes(self, make: MakeAttack, images: Images | None = None) -> list[Episode]:
+        """Run the six attacks; arguments as in `correct`."""
+        attacks = [make(gradient) for gradient in self.gradients.values()]
+        return self.experiment.play(self.subject, attacks, images or self.subject.test)
 
     def rows(
-        self, correct: Tensor, papers: Mapping[str, Sequence[float]], more: tuple[str, ...] = ()
+        self,
+        correct: Tensor,
+        papers: Mapping[str, Sequence[float]],
+        extra_labels: tuple[str, ...] = (),
     ) -> list[Row]:
-        """A row per defense: clean, the six attacks, what is left under the strongest, and how far from a fixed point it is."""
-        rows = []
-        for d, (defense, name) in enumerate(self.names.items()):
-            paper: Sequence[float | None] = papers.get(defense, (None,) * len(published.ATTACKS))
-            shown = f"{defense} ({label(name)})" if defense == "Early" else defense
-            right = self.subject.right(self.states.clean, name)[: correct.shape[-1]]
-            clean = accuracy(right, published.CLEAN.get(self.subject.name, {}).get(defense))
-            attacked = [
-                accuracy(one, figure) for one, figure in zip(correct[:, d], paper, strict=True)
-            ]
-            known = [figure for figure in paper if figure is not None]
-            least = percent(lowest(correct[:, d]), min(known) if known else None)
-            worst = accuracy(correct[:, d].amin(0))
-            cells: tuple[Cell | None, ...] = (clean, *attacked, least, worst, self.states.far(name))
-            rows.append(Row((self.subject.title, shown, *more), cells))
-        return rows
+        """Make one row per defense.
+
+        Args:
+            correct: [A, D, N] correct predictions.
+            papers: the paper's numbers by defense, one per attack.
+            extra_labels: further labels of the rows.
+        """
+        return [
+            self._row(correct[:, d], defense, papers.get(defense), extra_labels)
+            for d, defense in enumerate(self.names)
+        ]
+
+    def _row(
+        self,
+        correct: Tensor,  # [A, N]
+        defense: str,
+        paper: Sequence[float] | None,
+        extra_labels: tuple[str, ...],
+    ) -> Row:
+        name = self.names[defense]
+        numbers: Sequence[float | None] = paper or (None,) * len(published.ATTACKS)
+        clean = self.subject.right(self.states.clean, name)[: correct.shape[-1]]
+        cells = (
+            accuracy_cell(clean, published.CLEAN.get(self.subject.name, {}).get(defense)),
+            *(
+                accuracy_cell(attacked, number)
+                for attacked, number in zip(correct, numbers, strict=True)
+            ),
+            estimate_cell(lowest(correct), min(paper) if paper else None),
+            accuracy_cell(correct.amin(0)),
+            self.states.residual_cell(name),
+        )
+        title = f"{defense} ({label(name)})" if defense == "Early" else defense
+        return Row((self.subject.title, title, *extra_labels), cells)
 
     def findings(self, correct: Tensor, attack: str) -> list[str]:
-        """The network's robustness with its interval, who decides it, and whether robustness accumulated."""
-        found = robustness(correct)
-        left = correct.mean(-1)  # [A, D]
-        d = int(left.amin(0).argmax())
+        """Say how robust the network is, which attack determines it, and what was selected.
+
+        Args:
+            correct: [A, D, N] correct predictions; A is a multiple of six.
+            attack: name of the attack for the text.
+        """
+        title = self.subject.title
+        accuracies = correct.mean(-1)  # [A, D]
+        d = int(accuracies.amin(0).argmax())
+        strongest = published.ATTACKS[int(accuracies[:, d].argmin()) % len(published.ATTACKS)]
         paper = published.robustness(self.subject.name)
-        beside = f"; the paper's figures give {paper:.2f} %" if paper is not None else ""
-        defense = published.DEFENSES[d]
-        decisive = published.ATTACKS[int(left[:, d].argmin()) % len(published.ATTACKS)]
-        named = {
-            column: one.name for column, one in self.gradients.items() if "Intermediate" in column
-        }
-        chosen = ", ".join(f"{column} is {name}" for column, name in named.items())
+        reported = f"; the paper's numbers give {paper:.2f} %" if paper is not None else ""
+        selected = ", ".join(
+            f"{column} is {gradient.name}"
+            for column, gradient in self.gradients.items()
+            if "Intermediate" in column
+        )
         return [
-            f"{self.subject.title}, {attack}: the robustness, max over defenses of min over attacks, is {found}, by the defense "
-            f"{defense} under {decisive}{beside}.",
-            f"{self.subject.title}: the early state is {label(self.early.name)}; {chosen}.",
+            f"{title}, {attack}: the robustness, max over defenses of min over attacks, is "
+            f"{robustness(correct)}, of the defense {published.DEFENSES[d]} under "
+            f"{strongest}{reported}.",
+            f"{title}: the early state is {label(self.early.name)}; {selected}.",
             self.states.accumulation(self.early),
         ]
 
 
 def lowest(correct: Tensor) -> Estimate:
-    """min_a mean_n of [A, N], with its interval over images."""
+    """Return min_a mean_n of [A, N] with its interval over images."""
     return bootstrap(lambda rows: float(correct[:, rows].mean(-1).amin()), correct.shape[-1])
 
 
 def robustness(correct: Tensor) -> Estimate:
-    """max_d min_a mean_n of [A, D, N], with its interval over images: the best defense under its strongest attack (Sec. 6.2)."""
+    """Return max_d min_a mean_n of [A, D, N] with its interval over images (Sec. 6.2).
+
+    This is the accuracy of the best defense under its strongest attack.
+    """
     return bootstrap(
         lambda rows: float(correct[:, :, rows].mean(-1).amin(0).amax()), correct.shape[-1]
     )
 
 
-def with_pgd(lab: Lab) -> Send:
-    return lambda one: one.pgd(lab.setting.pgd)
+def with_pgd(experiment: DEQExperiment) -> MakeAttack:
+    """Return a function that makes PGD-10 of a gradient."""
+    return lambda gradient: gradient.pgd(experiment.setting.pgd)
 
 
-def joined(parts: Sequence[Tensor]) -> Tensor:
-    """Several kinds of attack as one list."""
+def join_attacks(parts: Sequence[Tensor]) -> Tensor:
+    """Concatenate results [A, D, N] of several kinds of attack."""
     return torch.cat(list(parts))

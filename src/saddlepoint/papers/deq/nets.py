@@ -1,4 +1,4 @@
-"""The networks of the experiments at every scale, as recipes."""
+"""The networks of the experiments at each scale, as training recipes."""
 
 from __future__ import annotations
 
@@ -35,18 +35,34 @@ from saddlepoint.zoo.nets.equilibrium import Equilibrium
 from saddlepoint.zoo.nets.mdeq import mdeq_large, mdeq_xl
 
 _TOLERANCE = 1e-3
+# Forward and backward solver steps of the networks trained with exact gradients.
 _ITERATIONS = {"short": (8, 7), "18": (18, 20), "30": (30, 30), "long": (50, 50)}
 
 
 def exact(net: Callable[[], Equilibrium], forward: int, backward: int) -> Solved:
-    """A network for exact gradients: f/b forward and backward solver steps; z_9 of Yang et al. is f of the best state."""
+    """Make a network for training with exact gradients.
+
+    The state z_9 of Yang et al. is f of the solver's best state.
+
+    Args:
+        net: makes the network.
+        forward: solver steps of the forward pass.
+        backward: solver steps of the backward pass.
+    """
     method = Broyden(steps=forward, tolerance=_TOLERANCE)
     rule = Implicit(Broyden(steps=backward, tolerance=_TOLERANCE))
     return Solved(net(), method=method, rule=rule)
 
 
 def unrolled(net: Callable[[], Equilibrium], forward: int) -> Solved:
-    """A network for unrolled gradients: one undamped and five damped steps after the solver, as the released code trains."""
+    """Make a network for training with unrolled gradients.
+
+    One undamped and five damped steps follow the solver, as in the training of the released code.
+
+    Args:
+        net: makes the network.
+        forward: solver steps of the forward pass.
+    """
     return Solved(
         net(),
         method=Broyden(steps=forward, tolerance=_TOLERANCE),
@@ -56,84 +72,118 @@ def unrolled(net: Callable[[], Equilibrium], forward: int) -> Solved:
 
 
 def recipes(scale: Scale) -> Mapping[str, Recipe]:
-    """By name: `exact-short`, `exact-long` and those between, `unrolled`, `unrolled-xl`, `vanilla`, `static`, `static-xl`."""
-    kit = _KITS[scale]
+    """Return the training recipes of a scale by name.
+
+    The names are `exact-short`, `exact-long` and those between, `unrolled`, `unrolled-xl`,
+    `vanilla`, `static` and `static-xl`.
+    """
+    nets = _NETWORKS[scale]
     solved: dict[str, Callable[[], Solved]] = {
-        f"exact-{name}": partial(exact, kit.large, *steps) for name, steps in kit.iterations.items()
+        f"exact-{name}": partial(exact, nets.large, *steps)
+        for name, steps in nets.iterations.items()
     }
-    solved |= {
-        "unrolled": partial(unrolled, kit.large, kit.unrolled),
-        "unrolled-xl": partial(unrolled, kit.xl, kit.unrolled),
-    }
-    made = {name: replace(kit.run, name=name, net=net) for name, net in solved.items()}
-    clean = EquilibriumTraining(None, kit.method.warmup, kit.method.layers, kit.method.penalty)
-    made["vanilla"] = replace(
-        kit.run,
+    solved["unrolled"] = partial(unrolled, nets.large, nets.unrolled)
+    solved["unrolled-xl"] = partial(unrolled, nets.xl, nets.unrolled)
+    by_name = {name: replace(nets.equilibrium, name=name, net=net) for name, net in solved.items()}
+    method = nets.method
+    by_name["vanilla"] = replace(
+        nets.equilibrium,
         name="vanilla",
-        net=partial(exact, kit.large, *kit.vanilla),
-        method=clean,
+        net=partial(exact, nets.large, *nets.vanilla),
+        method=EquilibriumTraining(None, method.warmup, method.layers, method.penalty),
         select=FixedPoints(),
     )
-    for name, net in (("static", kit.static), ("static-xl", kit.static_xl)):
-        made[name] = replace(
-            kit.usual, name=name, net=net, method=PGDTraining(kit.method.attack or PGD(10))
+    for name, net in (("static", nets.static), ("static-xl", nets.static_xl)):
+        by_name[name] = replace(
+            nets.ordinary, name=name, net=net, method=PGDTraining(method.attack or PGD(10))
         )
-    return made
+    return by_name
 
 
 @dataclass(frozen=True)
-class _Composer:
-    """What a scale trains."""
+class _ScaleNetworks:
+    """The networks of one scale; `recipes` fills in names and networks."""
 
-    run: Recipe  # with the method for equilibrium networks; name and network are put in later
+    equilibrium: Recipe  # trains equilibrium networks, with `method`
     method: EquilibriumTraining
     large: Callable[[], Equilibrium]
     xl: Callable[[], Equilibrium]
-    usual: Recipe  # for ordinary networks
+    ordinary: Recipe  # trains ordinary networks
     static: Callable[[], nn.Module]
     static_xl: Callable[[], nn.Module]
-    iterations: Mapping[
-        str, tuple[int, int]
-    ]  # forward and backward, of networks trained with exact gradients
-    unrolled: int  # forward
-    vanilla: tuple[int, int]
+    iterations: Mapping[str, tuple[int, int]]  # forward and backward steps with exact gradients
+    unrolled: int  # forward steps with unrolled gradients
+    vanilla: tuple[int, int]  # forward and backward steps without adversarial training
 
 
-def _tiny() -> _Composer:
+def _tiny() -> _ScaleNetworks:
     method = EquilibriumTraining(
         PGD(2), warmup=12, layers=4, penalty=JacobianPenalty(probability=0.1)
     )
-    run = Recipe(
-        "", "digits", nn.Identity, method, Linf(0.1), 4, n=300, batch_size=21, dev_share=0.16, optimizer=Adam(1e-2),
+    recipe = Recipe(
+        "",
+        "digits",
+        nn.Identity,
+        method,
+        Linf(0.1),
+        4,
+        n=300,
+        batch_size=21,
+        dev_share=0.16,
+        optimizer=Adam(1e-2),
         select=Direct("pgd-3", PGD(3), loss=cross_entropy),
-    )  # fmt: skip
-    large, xl = (partial(DenseDEQNet, size=size, gain=math.inf) for size in (32, 48))
-    iterations = {"short": (3, 2), "long": (6, 6)}
-    return _Composer(
-        run, method, large, xl, run, DigitsCNN, DigitsCNN, iterations, unrolled=4, vanilla=(6, 6)
+    )
+    return _ScaleNetworks(
+        equilibrium=recipe,
+        method=method,
+        large=partial(DenseDEQNet, size=32, gain=math.inf),
+        xl=partial(DenseDEQNet, size=48, gain=math.inf),
+        ordinary=recipe,
+        static=DigitsCNN,
+        static_xl=DigitsCNN,
+        iterations={"short": (3, 2), "long": (6, 6)},
+        unrolled=4,
+        vanilla=(6, 6),
     )
 
 
-def _small() -> _Composer:
-    """Fully connected networks on MNIST: a gradient of the smallest multi-scale one takes more than a hundred times as long."""
+def _small() -> _ScaleNetworks:
+    """Fully connected networks on MNIST.
+
+    A gradient of the smallest multi-scale network takes more than a hundred times as long.
+    """
     method = EquilibriumTraining(
         PGD(3, Radii(0.5)), warmup=150, penalty=JacobianPenalty(probability=0.1)
     )
-    run = Recipe(
-        "", "mnist", nn.Identity, method, Linf(0.1), 10, n=11_000, dev_share=1 / 11, batch_size=100, optimizer=Adam(3e-3),
+    recipe = Recipe(
+        "",
+        "mnist",
+        nn.Identity,
+        method,
+        Linf(0.1),
+        10,
+        n=11_000,
+        dev_share=1 / 11,
+        batch_size=100,
+        optimizer=Adam(3e-3),
         schedule=Cosine(warmup=0.05),
-    )  # fmt: skip
-    large, xl = (
-        partial(DenseDEQNet, image=(1, 28, 28), size=size, gain=math.inf) for size in (160, 320)
     )
-    static, static_xl = (partial(_dense, size) for size in (160, 320))
-    return _Composer(
-        run, method, large, xl, run, static, static_xl, _ITERATIONS, unrolled=8, vanilla=(18, 20)
+    return _ScaleNetworks(
+        equilibrium=recipe,
+        method=method,
+        large=partial(DenseDEQNet, image=(1, 28, 28), size=160, gain=math.inf),
+        xl=partial(DenseDEQNet, image=(1, 28, 28), size=320, gain=math.inf),
+        ordinary=recipe,
+        static=partial(_dense, 160),
+        static_xl=partial(_dense, 320),
+        iterations=_ITERATIONS,
+        unrolled=8,
+        vanilla=(18, 20),
     )
 
 
 def _dense(size: int) -> nn.Module:
-    """A network without feedback and as many weights as `DenseDEQNet` has."""
+    """Make a feed-forward network with as many weights as `DenseDEQNet`."""
     return nn.Sequential(
         nn.Flatten(),
         nn.Linear(784, size),
@@ -144,37 +194,48 @@ def _dense(size: int) -> nn.Module:
     )
 
 
-def _paper() -> _Composer:
-    """The released settings, but that epochs are chosen on a part of the training set, not on the test set.
+def _paper() -> _ScaleNetworks:
+    """The released settings, except that epochs are selected on a part of the training set.
 
-    Ordinary networks, whose figures the paper quotes, get the usual adversarial training.
+    The released code selects them on the test set. The paper quotes the numbers of ordinary
+    networks; here they get the usual adversarial training.
     """
     method = EquilibriumTraining(PGD(10, Radii(1 / 4)))
-    run = Recipe(
-        "", "cifar10", nn.Identity, method, Linf(8 / 255), 220, dev_share=0.04, batch_size=96, optimizer=Adam(1e-3),
+    recipe = Recipe(
+        "",
+        "cifar10",
+        nn.Identity,
+        method,
+        Linf(8 / 255),
+        220,
+        dev_share=0.04,
+        batch_size=96,
+        optimizer=Adam(1e-3),
         augment=Shift(pixels=4, mirror=True),
-    )  # fmt: skip
-    usual = replace(
-        run,
+    )
+    ordinary = replace(
+        recipe,
         epochs=110,
         batch_size=128,
         optimizer=SGD(),
         schedule=Piecewise(at=(100 / 110, 105 / 110)),
     )
-    static = partial(Single, resnet18)
-    static_xl = partial(Single, wrn34_10)
-    return _Composer(
-        run,
-        method,
-        mdeq_large,
-        mdeq_xl,
-        usual,
-        static,
-        static_xl,
-        _ITERATIONS,
+    return _ScaleNetworks(
+        equilibrium=recipe,
+        method=method,
+        large=mdeq_large,
+        xl=mdeq_xl,
+        ordinary=ordinary,
+        static=partial(Single, resnet18),
+        static_xl=partial(Single, wrn34_10),
+        iterations=_ITERATIONS,
         unrolled=8,
         vanilla=(18, 20),
     )
 
 
-_KITS: Mapping[Scale, _Composer] = {"tiny": _tiny(), "small": _small(), "paper": _paper()}
+_NETWORKS: Mapping[Scale, _ScaleNetworks] = {
+    "tiny": _tiny(),
+    "small": _small(),
+    "paper": _paper(),
+}

@@ -1,4 +1,7 @@
-"""The figures of Yang et al. beside which ours are printed; accuracies in percent on CIFAR-10 at 8/255."""
+"""Numbers of Yang et al. 2022 that are shown next to ours.
+
+All are accuracies in percent on CIFAR-10 at radius 8/255.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ ATTACKS = (
     "unrolled Ensemble",
 )
 
-# Gradient -> PGD-10, PGD-1000; clean and Square are the network's.
+# Table 1, by gradient: PGD-10, PGD-1000. Clean accuracy and Square do not depend on the gradient.
 TABLE_1: Mapping[str, tuple[float, float]] = {"exact": (79.97, 80.10), "unrolled": (37.07, 36.39)}
 TABLE_1_CLEAN = 78.24
 TABLE_1_SQUARE = 5.95
 
-# Network -> defense -> a column per attack; PGD-10.
+# PGD-10, by network and defense: one number per attack in `ATTACKS`.
 PGD: Mapping[str, Mapping[str, tuple[float, ...]]] = {
     "unrolled": {
         "Final": (49.81, 59.49, 54.91, 42.67, 62.24, 51.52),
@@ -43,8 +46,9 @@ PGD: Mapping[str, Mapping[str, tuple[float, ...]]] = {
     },
 }
 
-# AutoAttack, whose points were clean images wherever the attacked state did not fall to it.
-STOCK: Mapping[str, Mapping[str, tuple[float, ...]]] = {
+# AutoAttack, by network and defense: one number per attack in `ATTACKS`. Its published code returns
+# the clean image where the attack on the attacked state fails.
+CLEAN_COPIES: Mapping[str, Mapping[str, tuple[float, ...]]] = {
     "unrolled": {
         "Final": (51.48, 61.95, 52.95, 37.27, 65.53, 49.66),
         "Early": (61.12, 55.47, 56.84, 56.86, 25.41, 49.74),
@@ -57,6 +61,7 @@ STOCK: Mapping[str, Mapping[str, tuple[float, ...]]] = {
     },
 }
 
+# Clean accuracy, by network and defense.
 CLEAN: Mapping[str, Mapping[str, float]] = {
     "unrolled": {"Final": 78.03, "Early": 79.57, "Ensemble": 79.67},
     "exact-long": {"Final": 73.51, "Early": 86.98, "Ensemble": 75.12},
@@ -64,7 +69,7 @@ CLEAN: Mapping[str, Mapping[str, float]] = {
     "vanilla": {"Final": 92.53, "Early": 38.81, "Ensemble": 87.31},
 }
 
-# Clean, PGD-10, AutoAttack. Those of ordinary networks are quoted from Pang et al. 2021.
+# Table 4: clean, PGD-10, AutoAttack. The paper quotes ordinary networks from Pang et al. 2021.
 TABLE_4: Mapping[str, tuple[float, float, float]] = {
     "static": (82.52, 53.58, 48.51),
     "unrolled": (79.67, 47.12, 48.37),
@@ -72,12 +77,12 @@ TABLE_4: Mapping[str, tuple[float, float, float]] = {
     "unrolled-xl": (81.17, 51.70, 54.09),
 }
 
-# z_1, ..., z_8
+# Table 5: the states z_1, ..., z_8.
 TABLE_5_CLEAN = (38.81, 82.62, 89.63, 91.77, 92.08, 92.29, 92.39, 92.53)
 TABLE_5_ROBUST = (2.00, 0.00, 0.00, 0.00, 0.00, 0.00, 0.00, 0.00)
 
 
 def robustness(network: str) -> float | None:
-    """The largest over defenses of the smallest over attacks, of the PGD-10 figures."""
-    found = PGD.get(network)
-    return None if found is None else max(min(row) for row in found.values())
+    """Return max over defenses of min over attacks of the PGD-10 numbers; None if not reported."""
+    rows = PGD.get(network)
+    return None if rows is None else max(min(row) for row in rows.values())

@@ -1,4 +1,4 @@
-"""How much of everything an experiment gets at each scale."""
+"""Number of images and attack budgets for each scale."""
 
 from __future__ import annotations
 
@@ -8,92 +8,80 @@ from dataclasses import dataclass
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Radii
 from saddlepoint.attacks.square import Square
+from saddlepoint.papers.budgets import AutoAttackBudget
 from saddlepoint.papers.registry import Scale
 
-_QUARTER = Radii(1 / 4)  # 2/255 of the paper's 8/255
+_QUARTER = Radii(1 / 4)  # 2/255 at the paper's radius of 8/255
 
 
 @dataclass(frozen=True)
-class Budget:
-    """AutoAttack's."""
+class DEQSetting:
+    """Images, attacks and budgets of one scale."""
 
-    steps: int = 100
-    targets: int = 9
-    queries: int = 5000
-
-    def __str__(self) -> str:
-        targets = "target" if self.targets == 1 else "targets"
-        return f"AutoAttack with {self.steps} steps, {self.targets} {targets} and {self.queries} queries"
-
-
-@dataclass(frozen=True)
-class Setting:
-    """Images and budgets."""
-
-    chosen_on: int  # images of the training set, held out, on which early state and intermediate attacks are chosen
+    selected_on: int  # held-out training images to select the early state and intermediate attacks
     scored: int  # test images
-    swept: int  # the first of these: attacked by AutoAttack too
+    swept: int  # the first test images, which AutoAttack attacks as well
     pgd: PGD  # the paper's PGD-10
-    long: PGD  # its PGD-1000
+    long: PGD  # the paper's PGD-1000
     square: Square
-    auto: Budget
-    states: int  # the first so many are attacked one by one
-    unrolled: tuple[int, ...]  # k of Eq. 13-16
+    auto: AutoAttackBudget
+    states: int  # number of first states that are attacked one by one
+    unrolled: tuple[int, ...]  # values of k in Eq. 13-16
     dampings: tuple[float, ...]
-    batch: int
-    threads: (
-        int | None
-    )  # None: torch's own choice, and cells then belong to machines with as many cores
+    batch: int  # images per batch
+    threads: int | None  # None: torch's default; cached cells then depend on the number of cores
+    repeats: int = 1
 
     @property
     def budgets(self) -> str:
+        """The attack budgets in words."""
         return (
-            f"PGD-10 with {self.pgd.steps} steps, PGD-1000 with {self.long.steps}, each of a quarter of the radius; Square with "
-            f"{self.square.queries} queries; {self.auto}"
+            f"PGD-10 with {self.pgd.steps} steps, PGD-1000 with {self.long.steps}, each step a "
+            f"quarter of the radius; Square with {self.square.queries} queries; {self.auto}"
         )
 
 
-SETTINGS: Mapping[Scale, Setting] = {
-    "tiny": Setting(
-        12,
-        16,
-        6,
-        PGD(3, _QUARTER),
-        PGD(6, _QUARTER),
-        Square(12),
-        Budget(2, 1, 2),
-        3,
-        (1, 3),
-        (0.5, 1.0),
-        16,
-        1,
+SETTINGS: Mapping[Scale, DEQSetting] = {
+    "tiny": DEQSetting(
+        selected_on=12,
+        scored=16,
+        swept=6,
+        pgd=PGD(3, _QUARTER),
+        long=PGD(6, _QUARTER),
+        square=Square(12),
+        auto=AutoAttackBudget(2, 1, 2),
+        states=3,
+        unrolled=(1, 3),
+        dampings=(0.5, 1.0),
+        batch=16,
+        threads=1,
     ),
-    "small": Setting(
-        200,
-        300,
-        100,
-        PGD(10, _QUARTER),
-        PGD(100, _QUARTER),
-        Square(500),
-        Budget(20, 3, 200),
-        8,
-        (1, 5, 9),
-        (0.5, 1.0),
-        100,
-        1,
+    "small": DEQSetting(
+        selected_on=200,
+        scored=300,
+        swept=100,
+        pgd=PGD(10, _QUARTER),
+        long=PGD(100, _QUARTER),
+        square=Square(500),
+        auto=AutoAttackBudget(20, 3, 200),
+        states=8,
+        unrolled=(1, 5, 9),
+        dampings=(0.5, 1.0),
+        batch=100,
+        threads=1,
     ),
-    "paper": Setting(
-        1000,
-        10_000,
-        10_000,
-        PGD(10, _QUARTER),
-        PGD(1000, _QUARTER),
-        Square(),
-        Budget(),
-        8,
-        (1, 5, 9),
-        (0.5, 1.0),
-        96,
-        None,
+    "paper": DEQSetting(
+        selected_on=1000,
+        scored=10_000,
+        swept=10_000,
+        pgd=PGD(10, _QUARTER),
+        long=PGD(1000, _QUARTER),
+        square=Square(),
+        auto=AutoAttackBudget(),
+        states=8,
+        unrolled=(1, 5, 9),
+        dampings=(0.5, 1.0),
+        batch=96,
+        threads=None,
     ),
 }

@@ -1,37 +1,45 @@
-"""Table 2: the network trained with unrolled gradients and the one with exact gradients and many steps, under PGD-10."""
+"""Table 2: networks trained with unrolled and with exact gradients under PGD-10."""
 
 from __future__ import annotations
 
-from saddlepoint.papers.deq import EXPERIMENTS, published
-from saddlepoint.papers.deq.experiment import Lab
+from saddlepoint.papers.deq import published
+from saddlepoint.papers.deq.experiment import DEQExperiment
 from saddlepoint.papers.deq.grid import COLUMNS, NOTES, Grid, with_pgd
-from saddlepoint.papers.registry import Experiment, Request
+from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Result, Row, Table
 
 NETWORKS = ("unrolled", "exact-long")
 
 
 def run(request: Request) -> Result:
-    return under_pgd(Lab.open(request), EXPERIMENTS[1], NETWORKS)
+    """Reproduce Table 2."""
+    return under_pgd(request, "table-2", NETWORKS)
 
 
-def under_pgd(lab: Lab, experiment: Experiment, networks: tuple[str, ...]) -> Result:
-    """Tables 2 and 6 differ in their networks alone."""
+def under_pgd(request: Request, name: str, networks: tuple[str, ...]) -> Result:
+    """Attack three defenses of each network with PGD-10; used for Tables 2 and 6.
+
+    Args:
+        request: scale, seed, output folder and progress callback.
+        name: name of the experiment, for example "table-2".
+        networks: names of the networks.
+    """
+    experiment = DEQExperiment.open(request)
     rows = list[Row]()
-    told = list[str]()
-    grids = [Grid.of(lab, name) for name in networks]
+    findings = list[str]()
+    grids = [Grid.of(experiment, network) for network in networks]
     for grid in grids:
-        correct = grid.correct(with_pgd(lab))
+        correct = grid.correct(with_pgd(experiment))
         rows += grid.rows(correct, published.PGD[grid.subject.name])
-        told += grid.findings(correct, "PGD-10")
-    table = Table(
-        "Accuracy under PGD-10, %", ("network", "defense"), COLUMNS, tuple(rows), lab.setting.scored
-    )
+        findings += grid.findings(correct, "PGD-10")
+    scored = experiment.setting.scored
+    title = "Accuracy under PGD-10, %"
+    table = Table(title, ("network", "defense"), COLUMNS, tuple(rows), scored)
     states = [grid.states for grid in grids]
-    return lab.result(
-        experiment,
+    return experiment.result(
+        name,
         [table, *(one.table() for one in states)],
         states=states,
         notes=NOTES,
-        findings=told,
+        findings=findings,
     )

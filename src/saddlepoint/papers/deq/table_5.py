@@ -1,18 +1,18 @@
-"""Table 5: every state of a network that was trained without adversary, under the ready-made PGD-10."""
+"""Table 5: every state of a network without adversarial training under the ready-made PGD-10."""
 
 from __future__ import annotations
 
-from saddlepoint.papers.deq import EXPERIMENTS, published
-from saddlepoint.papers.deq.experiment import Lab
+from saddlepoint.papers.deq import published
+from saddlepoint.papers.deq.experiment import DEQExperiment
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Result
 
 
 def run(request: Request) -> Result:
-    lab = Lab.open(request)
-    subject = lab.subject("vanilla")
-    states = lab.states(subject)
+    """Reproduce Table 5."""
+    experiment = DEQExperiment.open(request)
+    subject = experiment.subject("vanilla")
+    states = experiment.states(subject)
     table = states.table(published.TABLE_5_CLEAN, published.TABLE_5_ROBUST)
-    return lab.result(
-        EXPERIMENTS[4], [table], states=[states], findings=[states.accumulation(lab.early(subject))]
-    )
+    finding = states.accumulation(experiment.early(subject))
+    return experiment.result("table-5", [table], states=[states], findings=[finding])

@@ -1,16 +1,16 @@
-"""The bench of all experiments: networks that are trained once, images of two kinds, and episodes that are kept."""
+"""What the experiments of this paper share: multi-exit networks, their games, and attacks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Ball
-from saddlepoint.data import load_data
 from saddlepoint.defenses import (
     Answer,
     Confident,
@@ -28,132 +28,135 @@ from saddlepoint.evaluation import Adversary, Episode
 from saddlepoint.games.aimer import distribution
 from saddlepoint.games.exit_attacks import Craft, Drawn, max_average
 from saddlepoint.games.exit_game import ExitGame, columns_of, exit_game
+from saddlepoint.papers.budgets import counted
+from saddlepoint.papers.experiment import PaperExperiment, describe_net, device_of
 from saddlepoint.papers.multi_exit import EXPERIMENTS
 from saddlepoint.papers.multi_exit.nets import Listed, recipes
-from saddlepoint.papers.multi_exit.scales import SETTINGS, Rows, Setting
-from saddlepoint.papers.registry import Request
+from saddlepoint.papers.multi_exit.scales import SETTINGS, MultiExitSetting, Rows
+from saddlepoint.papers.registry import Experiment, Scale
 from saddlepoint.papers.result import Cloud, Heat, Result, Table
-from saddlepoint.papers.runner import Bench, Images
+from saddlepoint.papers.runner import Images
 from saddlepoint.runs.work import torch_threads
-from saddlepoint.training import split
+from saddlepoint.training import Recipe, split
 from saddlepoint.zoo.models import WEIGHTS, entry, load, names
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A trained network, images that may build its game, and test images that only score.
+class MultiExitSubject:
+    """A trained multi-exit network with its images and gates.
 
-    The first are those of the training set that were held out to choose the epoch; thresholds of gates come from them too.
+    The images of the game are training images that were held out to select the epoch. The
+    thresholds of the gates are calibrated on such images as well.
     """
 
     name: str
     base: MultiExit
-    exits: int
-    space: Ball
-    data: str
-    game: Images
-    test: Images
-    gates: dict[str, Strategy]
+    exits: int  # number of exits
+    space: Ball  # allowed perturbations
+    data: str  # name of the dataset
+    game: Images  # held-out training images for the payoff matrix
+    test: Images  # used only for the reported accuracies
+    gates: dict[str, Strategy]  # dynamic inference strategies by name
 
     @property
     def subsets(self) -> tuple[Subset, ...]:
+        """All sets of exits: the actions of the game."""
         return all_subsets(self.exits)
 
     @property
     def everything(self) -> Subset:
+        """The set of all exits."""
         return tuple(range(1, self.exits + 1))
 
     @property
     def answers(self) -> dict[str, Answer]:
-        """Columns that are scored: every set of exits, then the gates."""
+        """The scored answers: every set of exits, then the gates."""
         return {
             **columns_of(self.subsets),
-            **{name: _gated(gate) for name, gate in self.gates.items()},
+            **{name: _gate_answer(gate) for name, gate in self.gates.items()},
         }
 
 
 @dataclass(frozen=True)
 class Defender:
-    """A way to answer: weights over the scored columns, and what the attacker takes for its strategy."""
+    """An inference strategy and what the attacker knows about it."""
 
-    weights: Tensor  # [D + gates]
-    known: Tensor  # [D] over sets of exits; of a gate, how often each exit answers under the average attack (Sec. 3.3)
+    weights: Tensor  # [D + gates] probabilities over the scored answers
+    # [D] probabilities over sets of exits that the attacker assumes. For a gate: how often each
+    # exit is used under the average attack (Sec. 3.3).
+    known: Tensor
 
     def right(self, episode: Episode) -> Tensor:
-        """[N] how probable a right answer is, exact over the defender's draw."""
+        """Return the probability [N] of a correct answer, exact over the defender's draw."""
         return self.weights[: len(episode.correct)] @ episode.correct.double()
 
 
 @dataclass(frozen=True)
-class Lab:
-    """Where an experiment works. What is found in the request's folder is not done again."""
+class MultiExitExperiment(PaperExperiment[MultiExitSetting]):
+    """Experiments with multi-exit networks."""
 
-    request: Request
-    setting: Setting
-    bench: Bench
+    experiments: ClassVar[tuple[Experiment, ...]] = EXPERIMENTS
 
     @classmethod
-    def open(cls, request: Request) -> Lab:
-        setting = SETTINGS[request.scale]
-        return cls(request, setting, Bench(request, setting.batch, setting.threads))
+    def settings(cls) -> Mapping[Scale, MultiExitSetting]:
+        """Return the settings for each scale."""
+        return SETTINGS
 
-    @property
-    def seeds(self) -> range:
-        """One per repeat."""
-        return range(self.request.seed, self.request.seed + self.setting.repeats)
+    def subject(self, name: str) -> MultiExitSubject:
+        """Return the network of this name with its images and calibrated gates.
 
-    def subject(self, name: str) -> Subject:
-        """The network of that name: the zoo's if it holds it, else trained by its recipe, or as far as it was, in the folder."""
+        The weights are those in the output folder or those shipped with the library; without such
+        weights the network is trained.
+        """
         recipe = recipes(self.request.scale)[name]
-        setting = self.setting
-        data = load_data(recipe.data, split="train", n=recipe.n)
-        place = next(
-            (
-                place
-                for place in (self.request.out / "nets", WEIGHTS)
-                if recipe.name in names(place)
-            ),
-            None,
-        )
-        with torch_threads(setting.threads):
-            net = (
-                self.bench.trained(recipe, Images(data.x, data.y))
-                if place is None
-                else load(recipe.name, place)
-            )
-        seed = self.request.seed if place is None else entry(recipe.name, place).seed
-        dev = split(len(data), recipe.dev_share, seed).dev
-        test = load_data(recipe.data, split="test", n=setting.scored)
-        device = next(net.parameters()).device
-        held = Images(data.x[dev].to(device), data.y[dev].to(device))
-        base = MultiExit(net if isinstance(net(held.x[:1]), list) else Listed(net))
-        logits = exit_logits(base, held.x)
+        images = self.training_images(recipe.data, recipe.n)
+        net, seed = self._network(recipe, images)
+        rows = split(len(images.x), recipe.dev_share, seed).dev
+        held_out = Images(images.x[rows], images.y[rows]).to(device_of(net))
+        base = MultiExit(net if isinstance(net(held_out.x[:1]), list) else Listed(net))
+        logits = exit_logits(base, held_out.x)
         gates: dict[str, Strategy] = {
             "entropy": LowEntropy.calibrated(logits),
             "confidence": Confident.calibrated(logits),
         }
-        return Subject(
+        return MultiExitSubject(
             name=name,
             base=base,
             exits=len(logits),
             space=recipe.space,
             data=recipe.data,
-            game=held.first(setting.played),
-            test=Images(test.x.to(device), test.y.to(device)),
+            game=held_out.first(self.setting.played),
+            test=self.test_images(recipe.data, self.setting.scored, device_of(net)),
             gates=gates,
         )
 
+    def _network(self, recipe: Recipe, images: Images) -> tuple[nn.Module, int]:
+        """Load or train a network; return it with the seed of its training."""
+        for folder in (self.request.out / "nets", WEIGHTS):
+            if recipe.name in names(folder):
+                with torch_threads(self.setting.threads):
+                    return load(recipe.name, folder), entry(recipe.name, folder).seed
+        return self.train(recipe, images), self.request.seed
+
     def play(
         self,
-        subject: Subject,
+        subject: MultiExitSubject,
         adversaries: Sequence[Adversary],
         images: Images,
         *,
         seed: int,
         answers: dict[str, Answer] | None = None,
     ) -> list[Episode]:
-        """Every adversary on these images, against all scored columns; those that were played before are found again."""
-        return self.bench.play(
+        """Run each adversary on these images and score all answers.
+
+        Args:
+            subject: the attacked network.
+            adversaries: the attacks.
+            images: attacked images.
+            seed: seed of the random keys.
+            answers: the scored answers; default: those of the subject.
+        """
+        return self.run_attacks(
             subject.base,
             adversaries,
             images,
@@ -165,15 +168,28 @@ class Lab:
 
     def game(
         self,
-        subject: Subject,
+        subject: MultiExitSubject,
         images: Images | None = None,
         *,
         attack: PGD | None = None,
         double_oracle: bool = False,
     ) -> ExitGame:
-        """The exit game on the images held out for it, or on others."""
+        """Compute the exit game.
+
+        Args:
+            subject: the network.
+            images: images of the payoff matrix; default: the held-out images of the subject.
+            attack: attack of the rows; default: that of the setting.
+            double_oracle: compute only the rows that the double-oracle method needs.
+        """
         x, y = images or subject.game
         attack = attack or self.setting.payoff
+
+        def play(adversaries: Sequence[Adversary]) -> list[Episode]:
+            answers = columns_of(subject.subsets)
+            seed = self.request.seed
+            return self.play(subject, adversaries, Images(x, y), seed=seed, answers=answers)
+
         return exit_game(
             subject.base,
             x,
@@ -182,36 +198,35 @@ class Lab:
             attack=attack,
             craft=Rows(attack),
             rows="double-oracle" if double_oracle else "all",
-            send=lambda sent: self.play(
-                subject,
-                sent,
-                Images(x, y),
-                seed=self.request.seed,
-                answers=columns_of(subject.subsets),
-            ),
+            send=play,
         )
 
     def defender(
-        self, subject: Subject, game: ExitGame, strategy: Tensor | Subset | str
+        self, subject: MultiExitSubject, game: ExitGame, strategy: Tensor | Subset | str
     ) -> Defender:
-        """A mix of the game's columns, one set of exits, or a gate by its name."""
-        none = torch.zeros(len(subject.gates), dtype=torch.float64)
-        if isinstance(strategy, str):
-            weights = torch.cat([torch.zeros(len(subject.subsets), dtype=torch.float64), none])
-            place = len(subject.subsets) + list(subject.gates).index(strategy)
-            return Defender(
-                weights.index_fill(0, torch.tensor([place]), 1.0),
-                distribution(game, subject.base, subject.gates[strategy]),
-            )
-        known = game.one_hot(strategy) if isinstance(strategy, tuple) else strategy
-        return Defender(torch.cat([known, none]), known)
+        """Make a defender.
 
-    def swept(self, subject: Subject) -> Images:
-        """The test images that are attacked in six ways."""
+        Args:
+            subject: the network.
+            game: its exit game.
+            strategy: probabilities over the game's columns [D], one set of exits, or the name of
+                a gate.
+        """
+        no_gate = torch.zeros(len(subject.gates), dtype=torch.float64)
+        if isinstance(strategy, str):
+            no_subset = torch.zeros(len(subject.subsets), dtype=torch.float64)
+            index = len(subject.subsets) + list(subject.gates).index(strategy)
+            weights = torch.cat([no_subset, no_gate]).index_fill(0, torch.tensor([index]), 1.0)
+            return Defender(weights, distribution(game, subject.base, subject.gates[strategy]))
+        known = game.one_hot(strategy) if isinstance(strategy, tuple) else strategy
+        return Defender(torch.cat([known, no_gate]), known)
+
+    def swept(self, subject: MultiExitSubject) -> Images:
+        """Return the test images on which all six attacks are run."""
         return subject.test.first(self.setting.swept)
 
-    def few(self, subject: Subject) -> Subject:
-        """The subject with fewer images, for attacks that are many."""
+    def few(self, subject: MultiExitSubject) -> MultiExitSubject:
+        """Return the subject with fewer images, for experiments with many attacks."""
         return replace(
             subject, game=subject.game.first(self.setting.swept), test=self.swept(subject)
         )
@@ -221,34 +236,55 @@ class Lab:
         name: str,
         tables: Sequence[Table],
         *,
-        subjects: Sequence[Subject],
+        subjects: Sequence[MultiExitSubject],
         notes: Sequence[str] = (),
         findings: Sequence[str] = (),
         charts: Sequence[Heat | Cloud] = (),
-        repeats: int | None = None,  # where nothing was repeated: 1
+        repeats: int | None = None,
     ) -> Result:
-        experiment = next(one for one in EXPERIMENTS if one.name == f"multi-exit/{name}")
-        return self.bench.result(
-            experiment,
+        """Assemble the result of one experiment.
+
+        Args:
+            name: name of the experiment without the paper, for example "table-1".
+            tables: the measured tables.
+            subjects: the attacked networks, described in the notes.
+            notes: further notes.
+            findings: conclusions.
+            charts: charts to draw.
+            repeats: number of repeated measurements; default: that of the setting.
+        """
+        return self.runner.result(
+            self.entry(name),
             tables,
-            notes=(*(self._about(subject) for subject in subjects), *notes),
+            notes=(*(self._describe(subject) for subject in subjects), *notes),
             findings=findings,
             charts=charts,
             repeats=repeats or self.setting.repeats,
         )
 
-    def _about(self, subject: Subject) -> str:
-        weights = sum(p.numel() for p in subject.base.net.parameters())
-        return (
-            f"{subject.name}: {subject.data}, {subject.exits} exits, {weights} weights, {subject.space}; game on "
-            f"{len(subject.game.x)} held-out training images with PGD-{self.setting.payoff.steps}"
+    def _describe(self, subject: MultiExitSubject) -> str:
+        return describe_net(
+            subject.name,
+            subject.base.net,
+            subject.data,
+            subject.space,
+            counted(subject.exits, "exit"),
+            f"game on {len(subject.game.x)} held-out training images with "
+            f"PGD-{self.setting.payoff.steps}",
         )
 
 
 def attackers(
-    subject: Subject, game: ExitGame, defender: Defender, craft: Craft
+    subject: MultiExitSubject, game: ExitGame, defender: Defender, craft: Craft
 ) -> dict[str, Adversary]:
-    """The four evaluations of Table 1, by the paper's names."""
+    """Return the four evaluations of Table 1 by the paper's names.
+
+    Args:
+        subject: the attacked network.
+        game: its exit game.
+        defender: the attacked inference strategy.
+        craft: makes a partial attack on a set of exits.
+    """
     return {
         "Single attack": craft((subject.exits,)),
         "Average attack": craft(subject.everything),
@@ -258,21 +294,35 @@ def attackers(
 
 
 def aimed(game: ExitGame, known: Tensor, craft: Craft) -> Adversary:
-    """AIMER: the partial attack on the exits of the game's best response, drawn for every example where several tie (Eq. 6-7)."""
+    """Return AIMER: the partial attack on the exits of the game's best response (Eq. 6-7).
+
+    If several best responses tie, one is drawn for each example.
+
+    Args:
+        game: the exit game.
+        known: [D] the defender's strategy as the attacker knows it.
+        craft: makes a partial attack on a set of exits.
+    """
     response = game.best_response(known).tolist()
     tied = [
-        (target, p)
-        for target, p in zip(game.targets, response, strict=True)
-        if p > 0 and target is not None
+        (target, probability)
+        for target, probability in zip(game.targets, response, strict=True)
+        if probability > 0 and target is not None
     ]
     if len(tied) == 1:
         return craft(tied[0][0])
-    return Drawn("aimer", tuple(craft(target) for target, _ in tied), tuple(p for _, p in tied))
+    attacks = tuple(craft(target) for target, _ in tied)
+    return Drawn("aimer", attacks, tuple(probability for _, probability in tied))
 
 
-def _gated(strategy: Strategy) -> Answer:
+def _gate_answer(strategy: Strategy) -> Answer:
     def answer(trace: Trace) -> Tensor:
         logits = trace.logits
         return mean_logits(logits, strategy.pick(logits, Context.seeded(0, logits.shape[1])))
 
     return answer
+
+
+# Names under which other modules import these classes.
+Lab = MultiExitExperiment
+Subject = MultiExitSubject

@@ -1,77 +1,70 @@
-"""How much of everything an experiment gets at each scale."""
+"""Number of images, repeats and attack budgets for each scale."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Radii
 from saddlepoint.attacks.vmi import VMI
 from saddlepoint.defenses import Subset
-from saddlepoint.evaluation import Adversary, Cascade, CleanCopies, autoattack
+from saddlepoint.evaluation import Adversary, CleanCopies
 from saddlepoint.games.exit_attacks import ATTACKS, AtExits, Craft, partial
 from saddlepoint.gradients import EoT
+from saddlepoint.papers.budgets import AutoAttackBudget
 from saddlepoint.papers.registry import Scale
 
 _QUARTER = Radii(1 / 4)
 
 
 @dataclass(frozen=True)
-class Setting:
-    """Images, repeats and budgets."""
+class MultiExitSetting:
+    """Images, repeats and attacks of one scale."""
 
-    played: int  # images that build a game, of the part of the training set on which the epoch was chosen
+    played: int  # images of the payoff matrix: training images held out to select the epoch
     scored: int  # test images
-    swept: int  # the first of these: attacked in six ways
+    swept: int  # the first test images, on which all six attacks are run
     repeats: int
-    strategies: int  # of Fig. 6
-    payoff: PGD  # fills the games' matrices
+    strategies: int  # random strategies of Fig. 6
+    payoff: PGD  # attack of the payoff matrices
     attacks: Mapping[str, Craft]  # by the paper's names
-    stock: Craft  # AutoAttack as its own code returns it
-    budgets: str  # in words
-    batch: int
-    threads: (
-        int | None
-    )  # None: torch's own choice, and cells then belong to machines with as many cores
+    stock: Craft  # AutoAttack that returns the clean image where it fails
+    budgets: str  # the attack budgets in words
+    batch: int  # images per batch
+    threads: int | None  # None: torch's default; cached cells then depend on the number of cores
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A game's rows: partial attacks by this PGD."""
+    """Makes the rows of a game: partial attacks by PGD on a set of exits."""
 
     attack: PGD
 
     def __call__(self, subset: Subset) -> Adversary:
+        """Return the partial attack on this set of exits."""
         return partial(subset, self.attack, name=f"pgd-{self.attack.steps}")
 
 
 @dataclass(frozen=True)
-class AutoAttack:
-    """AutoAttack on the mean logits of some exits, at a budget of its own."""
+class AutoAttackOnExits:
+    """Makes AutoAttack on the mean logits of a set of exits."""
 
-    steps: int = 100
-    targets: int = 9
-    queries: int = 5000
-    copies: bool = (
-        False  # the clean image where the attack does not succeed, as the stock code returns it
-    )
+    budget: AutoAttackBudget = field(default_factory=AutoAttackBudget)
+    copies: bool = False  # where the attack fails, return the clean image as its published code
 
     def __call__(self, subset: Subset) -> Adversary:
-        sent = Cascade(
-            "autoattack", autoattack(steps=self.steps, targets=self.targets, queries=self.queries)
-        )
-        return AtExits(CleanCopies(sent) if self.copies else sent, subset)
+        """Return AutoAttack on this set of exits."""
+        attack = self.budget.attack()
+        return AtExits(CleanCopies(attack) if self.copies else attack, subset)
 
     def __str__(self) -> str:
-        counts = {"step": self.steps, "target": self.targets}
-        words = [f"{count} {what}{'' if count == 1 else 's'}" for what, count in counts.items()]
-        return f"AutoAttack with {', '.join(words)} and {self.queries} {'query' if self.queries == 1 else 'queries'}"
+        return str(self.budget)
 
 
-def _tiny() -> Setting:
+def _tiny() -> MultiExitSetting:
     once = PGD(1, _QUARTER)
-    auto = AutoAttack(1, 1, 1)
+    auto = AutoAttackOnExits(AutoAttackBudget(1, 1, 1))
     attacks: dict[str, Craft] = {
         "FGSM": ATTACKS["fgsm"],
         "PGD-20": Rows(once),
@@ -80,44 +73,70 @@ def _tiny() -> Setting:
         "VMI-FGSM": lambda subset: partial(subset, VMI(2, _QUARTER, samples=1), name="vmi-fgsm"),
         "AutoAttack": auto,
     }
-    budgets = f"PGD-20 and EoT-PGD-20 with 1 step, PGD-100 with 2, VMI-FGSM with 2 steps and 1 neighbor, {auto}"
-    return Setting(12, 12, 12, 1, 20, once, attacks, replace(auto, copies=True), budgets, 12, 1)
+    return MultiExitSetting(
+        played=12,
+        scored=12,
+        swept=12,
+        repeats=1,
+        strategies=20,
+        payoff=once,
+        attacks=attacks,
+        stock=replace(auto, copies=True),
+        budgets=(
+            "PGD-20 and EoT-PGD-20 with 1 step, PGD-100 with 2, VMI-FGSM with 2 steps and 1 "
+            f"neighbor, {auto}"
+        ),
+        batch=12,
+        threads=1,
+    )
 
 
-def _full() -> dict[str, Craft]:
+def _full_attacks() -> dict[str, Craft]:
     return {
         "FGSM": ATTACKS["fgsm"],
         "PGD-20": ATTACKS["pgd-20"],
         "PGD-100": ATTACKS["pgd-100"],
         "EoT-PGD-20": ATTACKS["eot-pgd-20"],
         "VMI-FGSM": ATTACKS["vmi-fgsm"],
-        "AutoAttack": AutoAttack(),
+        "AutoAttack": AutoAttackOnExits(),
     }
 
 
-def _small() -> Setting:
-    auto = AutoAttack(10, 1, 50)
-    attacks: dict[str, Craft] = {**_full(), "AutoAttack": auto}
-    return Setting(
-        100, 100, 50, 2, 200, PGD(20, _QUARTER), attacks, replace(auto, copies=True),
-        f"{auto}; the other attacks at full length", 100, 1,
-    )  # fmt: skip
-
-
-def _paper() -> Setting:
-    return Setting(
-        2000,
-        10_000,
-        10_000,
-        5,
-        200,
-        PGD(20, _QUARTER),
-        _full(),
-        AutoAttack(copies=True),
-        "all attacks at full length",
-        500,
-        None,
+def _small() -> MultiExitSetting:
+    auto = AutoAttackOnExits(AutoAttackBudget(10, 1, 50))
+    return MultiExitSetting(
+        played=100,
+        scored=100,
+        swept=50,
+        repeats=2,
+        strategies=200,
+        payoff=PGD(20, _QUARTER),
+        attacks={**_full_attacks(), "AutoAttack": auto},
+        stock=replace(auto, copies=True),
+        budgets=f"{auto}; the other attacks with the paper's budgets",
+        batch=100,
+        threads=1,
     )
 
 
-SETTINGS: Mapping[Scale, Setting] = {"tiny": _tiny(), "small": _small(), "paper": _paper()}
+def _paper() -> MultiExitSetting:
+    return MultiExitSetting(
+        played=2000,
+        scored=10_000,
+        swept=10_000,
+        repeats=5,
+        strategies=200,
+        payoff=PGD(20, _QUARTER),
+        attacks=_full_attacks(),
+        stock=AutoAttackOnExits(copies=True),
+        budgets="all attacks with the paper's budgets",
+        batch=500,
+        threads=None,
+    )
+
+
+SETTINGS: Mapping[Scale, MultiExitSetting] = {
+    "tiny": _tiny(),
+    "small": _small(),
+    "paper": _paper(),
+}

@@ -1,9 +1,10 @@
-"""The bench of all experiments: networks that are trained once, what attacks find on them, and episodes that are kept."""
+"""What the experiments of this paper share: static networks, attacks on them, and defenses."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,120 +14,115 @@ from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Ball, per_example
 from saddlepoint.data import load_data
 from saddlepoint.defenses import Defense, Plain, view
-from saddlepoint.evaluation import (
-    Adversary,
-    Cascade,
-    Direct,
-    Episode,
-    FixedPoints,
-    MaxLossPoint,
-    Threat,
-    autoattack,
-)
+from saddlepoint.evaluation import Adversary, Direct, Episode, FixedPoints, MaxLossPoint, Threat
 from saddlepoint.evaluation.bootstrap import mean_of
-from saddlepoint.papers.registry import Experiment, Request
+from saddlepoint.papers.cells import correct_rate, difference_text, repeated_accuracy_cell
+from saddlepoint.papers.experiment import PaperExperiment, describe_net
+from saddlepoint.papers.registry import Experiment, Scale
 from saddlepoint.papers.result import Cell, Cloud, Result, Table
-from saddlepoint.papers.runner import Bench, Images
+from saddlepoint.papers.runner import Images
+from saddlepoint.papers.transductive import EXPERIMENTS
 from saddlepoint.papers.transductive.nets import recipes
-from saddlepoint.papers.transductive.scales import SETTINGS, Setting
+from saddlepoint.papers.transductive.scales import SETTINGS, TransductiveSetting
 from saddlepoint.rng import Keys
-from saddlepoint.runs.work import torch_threads
 from saddlepoint.training import Recipe
 from saddlepoint.training.descent import permutation
 
-MOVED = "AA, all moved"
-HANDED = ("AA", MOVED, "PGD")
+MOVED = "AA, max-loss points"
+TRANSFERRED = ("AA", MOVED, "PGD")
 NOTES = (
-    "AA: points of AutoAttack on the static network, and the clean image where it does not succeed, as its own code returns them; "
-    f"{MOVED}: its strongest point there too",
-    "attackers see no state of the defender (leaking=False) and none of its coins; they rehearse with their own",
-    "of FPA's and GMSA's rounds the one is sent that the rehearsed defender answers worst; the released code may send clean images",
+    "AA: points of AutoAttack on the static network, and the clean image where it fails, as its "
+    f"published code returns them; {MOVED}: the point of highest loss where it fails",
+    "attackers know neither the state of the defender (state_visible=False) nor its random keys; "
+    "they simulate the defender with their own keys",
+    "FPA and GMSA return the round in which the simulated defender is least accurate; the released "
+    "code may return clean images",
 )
 
 
 @dataclass(frozen=True)
 class Base:
-    """A trained static network, and what attacks on it find on some test images."""
+    """A trained static network and the results of attacks on it."""
 
     name: str
     net: nn.Module
-    images: Images
-    space: Ball
+    images: Images  # attacked test images
+    space: Ball  # allowed perturbations
     clean: Episode
-    auto: Episode
-    pgd: Episode
+    auto: Episode  # under AutoAttack
+    pgd: Episode  # under PGD
 
     @property
     def handed(self) -> dict[str, FixedPoints]:
-        """The points found here, for a defense that stands on this network."""
+        """The points found on this network, for transfer to a defense that is based on it."""
         wrong = self.auto.correct[0].to(self.images.x.device) == 0
         stock = torch.where(per_example(wrong, self.images.x), self.auto.points, self.images.x)
-        return {
-            name: FixedPoints(name, points)
-            for name, points in zip(HANDED, (stock, self.auto.points, self.pgd.points), strict=True)
-        }
+        points = (stock, self.auto.points, self.pgd.points)
+        return {name: FixedPoints(name, one) for name, one in zip(TRANSFERRED, points, strict=True)}
 
 
 @dataclass(frozen=True)
-class Lab:
-    """Where an experiment works. What is found in the request's folder is not done again."""
+class TransductiveExperiment(PaperExperiment[TransductiveSetting]):
+    """Experiments with transductive defenses."""
 
-    request: Request
-    setting: Setting
-    bench: Bench
-    known: dict[str, nn.Module] = field(default_factory=dict)
+    experiments: ClassVar[tuple[Experiment, ...]] = EXPERIMENTS
+
+    networks: dict[str, nn.Module] = field(default_factory=dict)  # trained or loaded so far
 
     @classmethod
-    def open(cls, request: Request) -> Lab:
-        setting = SETTINGS[request.scale]
-        return cls(request, setting, Bench(request, 128, setting.threads))
-
-    @property
-    def seeds(self) -> range:
-        """One per repeat."""
-        return range(self.request.seed, self.request.seed + self.setting.repeats)
+    def settings(cls) -> Mapping[Scale, TransductiveSetting]:
+        """Return the settings for each scale."""
+        return SETTINGS
 
     def recipe(self, name: str) -> Recipe:
+        """Return the training recipe of this name."""
         return recipes(self.request.scale)[name]
 
     def net(self, name: str, number: int | None = None) -> nn.Module:
-        """The network of a recipe; with a number, one of several that differ by nothing but their coins."""
-        recipe = self.recipe(name)
+        """Return the trained network of a recipe.
+
+        Args:
+            name: name of the recipe.
+            number: number of one of several networks that differ only in their seeds; None: the
+                network with the seed of the request.
+        """
         key = name if number is None else f"{name} {number}"
-        if key not in self.known:
-            seed = (
-                self.request.seed
-                if number is None
-                else 1000 * self.request.seed + 100 * (number + 1)
-            )  # 100 (i + 1): the authors'
-            with torch_threads(self.setting.threads):
-                self.known[key] = self.bench.trained(
-                    replace(recipe, name=key), self.training(recipe.data, recipe.n), seed
-                )
-        return self.known[key]
+        if key not in self.networks:
+            recipe = replace(self.recipe(name), name=key)
+            images = self.training_images(recipe.data, recipe.n)
+            self.networks[key] = self.train(recipe, images, self._seed(number))
+        return self.networks[key]
+
+    def _seed(self, number: int | None) -> int:
+        if number is None:
+            return self.request.seed
+        # The authors' code uses the seeds 100 (i + 1).
+        return 1000 * self.request.seed + 100 * (number + 1)
 
     def training(self, data: str, n: int | None) -> Images:
-        found = load_data(data, split="train", n=n)
-        return Images(found.x, found.y)
+        """Load training images; the name of `training_images` that other modules use."""
+        return self.training_images(data, n)
 
     def drawn(self, data: str, n: int, seed: int) -> Images:
-        """A sequence of n test images, drawn by the seed."""
+        """Return a random sequence of n test images, determined by the seed."""
         found = load_data(data, split="test")
         rows = permutation(Keys.of(seed, torch.arange(len(found))))[:n]
         return Images(found.x[rows], found.y[rows])
 
     def base(self, name: str, images: Images, pgd: Adversary, number: int | None = None) -> Base:
-        """The network with what AutoAttack and this attack find on it."""
+        """Attack a static network with AutoAttack and with PGD.
+
+        Args:
+            name: name of the network's recipe.
+            images: attacked images.
+            pgd: the second attack.
+            number: number of the network, as in `net`.
+        """
         net = self.net(name, number)
         space = self.recipe(name).space
-        budget = self.setting.auto
-        auto = Cascade(
-            "autoattack",
-            autoattack(steps=budget.steps, targets=budget.targets, queries=budget.queries),
-        )
-        return Base(
-            name, net, images, space, *self.on(net, [FixedPoints(), auto, pgd], images, space, name)
-        )
+        attacks: list[Adversary] = [FixedPoints(), self.setting.auto.attack(), pgd]
+        clean, auto, attacked = self.on(net, attacks, images, space, name)
+        return Base(name, net, images, space, clean, auto, attacked)
 
     def on(
         self,
@@ -136,35 +132,60 @@ class Lab:
         space: Ball,
         name: str,
     ) -> list[Episode]:
-        """Adversaries against a static network. Its answer is a column: images that it gets wrong are attacked too."""
-        return self.bench.play(
+        """Run each adversary against a static network.
+
+        The answer is declared explicitly, so images that the network misclassifies are attacked as
+        well.
+
+        Args:
+            net: the network.
+            adversaries: the attacks.
+            images: attacked images.
+            space: allowed perturbations.
+            name: name of the network.
+        """
+        return self.run_attacks(
             Plain(net),
             adversaries,
             images,
             threat=space,
             answers={"final": view("final")},
             name=name,
-            seed=self.request.seed,
         )
 
     def against(
         self,
         defense: Defense,
-        sent: Mapping[str, Adversary],
+        adversaries: Mapping[str, Adversary],
         images: Images,
         threat: Threat,
         *,
         batch: int,
         seed: int | None = None,
     ) -> dict[str, Episode]:
-        """The adversaries of the columns of these names, against a defense that learns."""
-        seed = self.request.seed if seed is None else seed
-        bench = replace(self.bench, batch=batch)
-        name = f"{type(defense).__name__} on {len(images.x)} images"
-        episodes = bench.play(
-            defense, list(sent.values()), images, threat=threat, answers=None, name=name, seed=seed
+        """Run adversaries against a defense that adapts at test time.
+
+        Args:
+            defense: the defense.
+            adversaries: the attacks by column of the table.
+            images: attacked images.
+            threat: threat model.
+            batch: images per batch.
+            seed: seed of the random keys; default: the seed of the request.
+
+        Returns:
+            The episodes by column.
+        """
+        episodes = self.run_attacks(
+            defense,
+            list(adversaries.values()),
+            images,
+            threat=threat,
+            name=f"{type(defense).__name__} on {len(images.x)} images",
+            seed=seed,
+            batch=batch,
         )
-        return dict(zip(sent, episodes, strict=True))
+        return dict(zip(adversaries, episodes, strict=True))
 
     def result(
         self,
@@ -176,34 +197,56 @@ class Lab:
         charts: Sequence[Cloud] = (),
         repeats: int = 1,
     ) -> Result:
-        return self.bench.result(
-            experiment, tables, notes=(*notes, f"on static networks {self.setting.auto}", *NOTES), findings=findings, charts=charts,
+        """Assemble the result of one experiment.
+
+        Args:
+            experiment: the reproduced table or figure.
+            tables: the measured tables.
+            notes: further notes.
+            findings: conclusions.
+            charts: charts to draw.
+            repeats: number of repeated measurements.
+        """
+        return self.runner.result(
+            experiment,
+            tables,
+            notes=(*notes, f"on static networks: {self.setting.auto}", *NOTES),
+            findings=findings,
+            charts=charts,
             repeats=repeats,
-        )  # fmt: skip
-
-
-def right(episode: Episode) -> Tensor:
-    """[N] was the answer right?"""
-    return episode.correct[0].double().cpu()
+        )
 
 
 def accuracy(episodes: Sequence[Episode], paper: float | None = None) -> Cell:
-    """Percent, a value per repeat."""
-    return Cell(tuple(100 * float(right(episode).mean()) for episode in episodes), paper)
+    """Make a cell with one accuracy in percent per repeat."""
+    return repeated_accuracy_cell([correct_rate(episode) for episode in episodes], paper)
 
 
 def apart(over: Episode | Tensor, under: Episode | Tensor) -> str:
-    """By how many points one accuracy lies above another on the same images, and where that would lie on others."""
-    first, second = (one if isinstance(one, Tensor) else right(one) for one in (over, under))
-    found = mean_of(first - second)
-    return f"{100 * found.value:+.1f} points ({100 * found.low:+.1f} to {100 * found.high:+.1f})"
+    """Format the difference of two accuracies on the same images with its interval.
+
+    Args:
+        over: an episode or correct rates [N].
+        under: what is subtracted, on the same images.
+    """
+    first, second = (one if isinstance(one, Tensor) else correct_rate(one) for one in (over, under))
+    return difference_text(mean_of(first - second))
 
 
 def climbing(pgd: PGD) -> MaxLossPoint:
-    """PGD on the cross-entropy, whose highest points are sent: they are scored on other networks than the attacked one."""
+    """Return PGD on the cross-entropy that returns its points of highest loss.
+
+    The points are scored on other networks than the attacked one, so success on the attacked
+    network does not select them.
+    """
     return MaxLossPoint(Direct("pgd", pgd, cross_entropy))
 
 
 def about(name: str, net: nn.Module, space: Ball, recipe: Recipe) -> str:
-    weights = sum(p.numel() for p in net.parameters())
-    return f"{name}: {recipe.data}, {weights} weights, {space}"
+    """Describe a network in one line."""
+    return describe_net(name, net, recipe.data, space)
+
+
+# Names under which other modules import these objects.
+Lab = TransductiveExperiment
+right = correct_rate
