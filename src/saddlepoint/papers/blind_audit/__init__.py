@@ -1,4 +1,4 @@
-"""What the authors of four papers broke by hand, handed to an audit that is told nothing."""
+"""Audits without any information about the defense, on defenses that four papers broke by hand."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ _HOME = "saddlepoint.papers.blind_audit.audit"
 
 EXPERIMENTS = (
     Experiment(
-        "untold/adaptive",
-        "Adaptive test-time defenses, audited untold",
-        "Croce et al. 2022 broke nine of them, each by an attack of its own: none is more robust than the net under it by more "
-        "than some points.",
+        "blind-audit/adaptive",
+        "Blind audit of adaptive test-time defenses",
+        "Croce et al. 2022 broke nine defenses, each with its own adaptive attack; none of them is "
+        "more than a few points more robust than its static network.",
         f"{_HOME}:adaptive",
     ),
     Experiment(
-        "untold/transductive",
-        "Transductive defenses, audited untold",
-        "Chen et al. 2022 broke four of them by greedy model space attacks and by stronger points from the base network.",
+        "blind-audit/transductive",
+        "Blind audit of transductive defenses",
+        "Chen et al. 2022 broke four defenses with greedy model space attacks and with stronger "
+        "points transferred from the base network.",
         f"{_HOME}:transductive",
     ),
     Experiment(
-        "untold/multi-exit",
-        "A multi-exit network in four ways to answer, audited untold",
-        "Xu et al. wrote AIMER, the best response to each of them.",
+        "blind-audit/multi-exit",
+        "Blind audit of a multi-exit network with four strategies for choosing exits",
+        "Xu et al. propose AIMER, the best response to each of these strategies.",
         f"{_HOME}:multi_exit",
     ),
     Experiment(
-        "untold/equilibrium",
-        "Equilibrium networks that answer with one of three states, audited untold",
-        "Yang et al. 2022 attacked them along gradients of intermediate states.",
+        "blind-audit/equilibrium",
+        "Blind audit of deep equilibrium networks that predict from one of three solver states",
+        "Yang et al. 2022 attacked these networks along gradients of intermediate states.",
         f"{_HOME}:equilibrium",
     ),
 )
