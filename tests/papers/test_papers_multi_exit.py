@@ -29,7 +29,7 @@ ROWS = {
     "table-4": 8,
     "figure-3": 10,
     "figure-6": 5,
-    "out-of-sample": 5,
+    "honest": 5,
     "seven-exits": 5,
 }
 

@@ -86,7 +86,7 @@ def test_every_experiment_runs_fills_its_tables_and_prints_its_units(
     assert all((record.parent / f"{chart.name}.svg").is_file() for chart in result.charts)
     assert result.findings
     assert result.forward > 0
-    assert any("leaking=False" in note for note in result.notes)
+    assert any("state of the defender" in note for note in result.notes)
     for table in result.tables:
         if not table.title.startswith("Points"):
             assert all(

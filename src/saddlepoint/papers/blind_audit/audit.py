@@ -63,17 +63,17 @@ TRANSDUCTIVE_NOTES = (
 
 
 @dataclass(frozen=True)
-class Setting:
+class AuditSetting:
     """Size of the audits at one scale."""
 
     budget: Budget
     max_defenses: int | None = None  # audited defenses per experiment; None: all
 
 
-SETTINGS: Mapping[Scale, Setting] = {
-    "tiny": Setting("quick", 1),
-    "small": Setting("standard"),
-    "paper": Setting("standard"),
+SETTINGS: Mapping[Scale, AuditSetting] = {
+    "tiny": AuditSetting("quick", 1),
+    "small": AuditSetting("standard"),
+    "paper": AuditSetting("standard"),
 }
 
 

@@ -180,9 +180,9 @@ def _table(
     columns = (
         "mismatch rate",
         "accuracy, %, game's images",
-        "strategies for which AIMER is higher, %, game's images",
+        "strategies with a higher accuracy under AIMER, %, game's images",
         "accuracy, %, test images",
-        "strategies for which AIMER is higher, %, test images",
+        "strategies with a higher accuracy under AIMER, %, test images",
     )
     return Table(
         f"{subject.name}, {subject.data}: means over strategies",
@@ -216,9 +216,9 @@ def _accuracy_findings(subject: Subject, correct: dict[str, Tensor], seed: int) 
         low = lower_bound(difference, seed)
         mean = difference.mean(1)
         sentences.append(
-            f"{subject.name}: compared with {name.lower()}, AIMER's accuracy is lower or equal for "
-            f"{int((mean <= 1e-9).sum())} of {len(mean)} strategies and significantly higher (95 % "
-            f"interval) for {int((low > 0).sum())}; the mean difference is "
+            f"{subject.name}: compared with {name.lower()}, the accuracy under AIMER is lower or "
+            f"equal for {int((mean <= 1e-9).sum())} of {len(mean)} strategies and significantly "
+            f"higher (95 % interval) for {int((low > 0).sum())}; the mean difference is "
             f"{100 * float(mean.mean()):+.2f} points."
         )
     return sentences

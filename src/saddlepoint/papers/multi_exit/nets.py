@@ -39,8 +39,7 @@ Build = Callable[[], Staged]
 class Single(nn.Module):
     """The backbone of a multi-exit network with its last classifier only.
 
-    It is the baseline with which a network with early exits is compared. `forward` maps images
-    [N, ...] to logits [N, C].
+    It is the baseline with which a network with early exits is compared.
 
     Args:
         build: Builds the multi-exit network.
@@ -52,14 +51,13 @@ class Single(nn.Module):
         self.net = nn.Sequential(net.stem, *net.stages, net.heads[-1])
 
     def forward(self, x: Tensor) -> Tensor:
+        """Logits [N, C] of images [N, ...]."""
         logits: Tensor = self.net(x)
         return logits
 
 
 class Listed(nn.Module):
     """Wraps an ordinary network as a multi-exit network with one exit.
-
-    `forward` maps images [N, ...] to a list with one tensor of logits [N, C].
 
     Args:
         net: The network.
@@ -70,6 +68,7 @@ class Listed(nn.Module):
         self.net = net
 
     def forward(self, x: Tensor) -> list[Tensor]:
+        """A list with the logits [N, C] of images [N, ...]."""
         return [self.net(x)]
 
 
@@ -121,12 +120,14 @@ class _Networks:
         }
 
     def multi_exit(self, name: str, method: Method) -> Recipe:
+        """Recipe of a network with all its exits."""
         basis, build = self.bases[name.partition(" ")[0]]
         return replace(
             basis, name=name, net=build, method=OverExits(method), select=_selection_attack(method)
         )
 
     def single_exit(self, name: str, method: Method) -> Recipe:
+        """Recipe of the same backbone with the last exit only."""
         basis, build = self.bases[name.partition(" ")[0]]
         return replace(
             basis,

@@ -18,7 +18,7 @@ DefenderStrategy = Tensor | Subset | str
 
 
 @dataclass(frozen=True)
-class Case:
+class DefenderCase:
     """A defender of the table."""
 
     method: str  # label in the table
@@ -30,11 +30,11 @@ class Case:
 
 
 CASES = (
-    Case("Static (3rd exit)", "resnet-18", "static", (3,)),
-    Case("Random (3rd or 5th)", "vgg-16", "random", (3, 5)),
-    Case("Dynamic, entropy", "vgg-16", "entropy", "entropy"),
-    Case("Dynamic, confidence", "msdnet", "confidence-msdnet", "confidence"),
-    Case("Dynamic, confidence", "vit", "confidence-vit", "confidence"),
+    DefenderCase("Static (3rd exit)", "resnet-18", "static", (3,)),
+    DefenderCase("Random (3rd or 5th)", "vgg-16", "random", (3, 5)),
+    DefenderCase("Dynamic, entropy", "vgg-16", "entropy", "entropy"),
+    DefenderCase("Dynamic, confidence", "msdnet", "confidence-msdnet", "confidence"),
+    DefenderCase("Dynamic, confidence", "vit", "confidence-vit", "confidence"),
 )
 LABELS = ("defense", "network", "data", "evaluation")
 
@@ -63,7 +63,7 @@ def run(request: Request) -> Result:
     )
 
 
-def evaluate(lab: Lab, subject: Subject, case: Case) -> list[Row]:
+def evaluate(lab: Lab, subject: Subject, case: DefenderCase) -> list[Row]:
     """Evaluate one defender with every evaluation and attack.
 
     Args:
@@ -92,7 +92,7 @@ def evaluate(lab: Lab, subject: Subject, case: Case) -> list[Row]:
     ]
 
 
-def _strategy(case: Case, game: ExitGame) -> DefenderStrategy:
+def _strategy(case: DefenderCase, game: ExitGame) -> DefenderStrategy:
     if isinstance(case.strategy, str):
         return case.strategy
     return torch.stack([game.one_hot((number,)) for number in case.strategy]).mean(0)

@@ -249,7 +249,7 @@ def rejection_table(found: Mapping[str, Rejections], n: int) -> Table:
         "held-out clean rejected",
         "attacked rejected",
         "error among accepted",
-        "accepted errors, of all images (Eq. 1)",
+        "accepted and misclassified, of all images (Eq. 1)",
     )
     return Table(
         "Rejections and errors of URejectron, %",

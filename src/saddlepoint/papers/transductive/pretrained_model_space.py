@@ -24,13 +24,15 @@ from saddlepoint.evaluation.transductive import Joint
 class PretrainedModelSpace:
     """FPA and GMSA on a sequence of pretrained models F_0, F_1, ...
 
-    Here Gamma(U) = F_k for every test batch U. Round i attacks the models `rounds[i]` together:
+    The defense adapts to a test batch U by training a model Gamma(U). Here Gamma(U) = F_k does not
+    depend on U. Round i attacks the models `rounds[i]` together, with their losses combined by
+    `over`:
 
         U_i = argmax_U over_{j in rounds_i} L(F_j, U).
 
-    The attack returns the U_i on which the simulated defender, the model after the last attacked
-    one, makes the most errors. Source: Chen et al. 2022, Algorithms 1 and 2. Their released code
-    trains twelve networks for TADV in the same way.
+    The model after the last attacked one simulates the defender. The attack returns the U_i on
+    which this model makes the most errors. Source: Chen et al. 2022, Algorithms 1 and 2. Their
+    released code uses twelve networks for TADV in the same way.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Table 6: RMC on several streams, each with its own random draw of images, attack and defense."""
+"""Table 6: RMC on several streams, each with its own seed for images, attack and defense."""
 
 from __future__ import annotations
 
