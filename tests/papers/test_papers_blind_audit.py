@@ -1,4 +1,4 @@
-"""Audits beside attacks that experts wrote: the arithmetic on known numbers, and every family at the tiny scale."""
+"""Blind audits: arithmetic on known numbers, and one defense of every family at the tiny scale."""
 
 from __future__ import annotations
 
@@ -12,68 +12,67 @@ from torch import nn
 
 import saddlepoint as sp
 from saddlepoint.papers import EXPERIMENTS, Request
-from saddlepoint.papers.blind_audit.audit import Met
-from saddlepoint.papers.blind_audit.contests import Contest
+from saddlepoint.papers.blind_audit.audit import AuditedCase
+from saddlepoint.papers.blind_audit.cases import AuditCase
 from saddlepoint.papers.runner import Bench, Images
 from saddlepoint.papers.write import reproduce
 
-FAMILIES = {"adaptive": 8, "transductive": 32, "multi-exit": 12, "equilibrium": 6}
+FAMILIES = {"adaptive": 8, "transductive": 32, "multi-exit": 12, "equilibrium": 6}  # images
 
 
 @pytest.fixture(scope="module")
-def contest() -> Contest:
-    """A linear net that nobody can defend at this radius, and experts of whom the second is the stronger."""
+def case() -> AuditCase:
+    """A linear network that is broken at this radius, and two attacks, the second one stronger."""
     net = nn.Linear(5, 3)
     x = 0.5 + 0.01 * normal(2, 8, 5).float()
     net.load_state_dict({"weight": normal(1, 3, 5).float(), "bias": torch.zeros(3)})
-    y = net(x).argmax(1)
-    full = torch.ones(8, dtype=torch.float64)
-    experts = {"weak": full, "strong": torch.arange(8).lt(2).double()}
-    return Contest(
-        "linear", "made up", sp.Plain(net), Images(x, y), sp.Threat(sp.Linf(0.5)), 8, full, experts
+    all_correct = torch.ones(8, dtype=torch.float64)
+    return AuditCase(
+        name="linear",
+        data="synthetic",
+        defense=sp.Plain(net),
+        images=Images(x, net(x).argmax(1)),
+        threat=sp.Threat(sp.Linf(0.5)),
+        batch=8,
+        correct_clean=all_correct,
+        correct_under={"weak": all_correct, "strong": torch.arange(8).lt(2).double()},
     )
 
 
-def test_the_strongest_expert_counts_and_the_difference_is_that_of_the_same_images(
-    contest: Contest, tmp_path: Path
+def test_audit_is_compared_with_the_strongest_attack_of_the_paper_on_the_same_images(
+    case: AuditCase, tmp_path: Path
 ) -> None:
-    met = Met.of(Bench(Request(tmp_path), 1, 1), contest, "quick")
-    assert contest.strongest == "strong"
-    assert float(contest.left.mean()) == 0.25
-    assert (
-        met.audit.robust_accuracy == 0.0
-    )  # with half the box as radius a linear net with unequal rows falls everywhere
-    assert met.apart.mean == -25.0
-    assert not met.behind
-    assert (
-        replace(
-            met, contest=replace(contest, experts={"perfect": torch.zeros(8, dtype=torch.float64)})
-        ).apart.mean
-        == 0.0
-    )
-    better = Met(
-        replace(contest, experts={"perfect": torch.zeros(8, dtype=torch.float64)}),
-        replace(met.audit, correct=contest.left),
-    )
-    assert better.behind
-    assert "behind" in better.told()
+    audited = AuditedCase.run(Bench(Request(tmp_path), 1, 1), case, "quick")
+    assert case.strongest == "strong"
+    assert float(case.correct_under_strongest.mean()) == 0.25
+    # A radius of half the box breaks every image of a linear network with unequal rows.
+    assert audited.audit.robust_accuracy == 0.0
+    assert audited.difference.mean == -25.0
+    assert not audited.audit_is_weaker
+    perfect = replace(case, correct_under={"perfect": torch.zeros(8, dtype=torch.float64)})
+    assert replace(audited, case=perfect).difference.mean == 0.0
+    weaker = AuditedCase(perfect, replace(audited.audit, correct=case.correct_under_strongest))
+    assert weaker.audit_is_weaker
+    assert "more than one point above the paper's attack" in weaker.finding()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_first_of_every_family_is_audited_and_kept(family: str, tmp_path: Path) -> None:
-    result, record = reproduce(EXPERIMENTS[f"untold/{family}"], Request(tmp_path))
+def test_the_first_defense_of_every_family_is_audited_and_stored(
+    family: str, tmp_path: Path
+) -> None:
+    result, record = reproduce(EXPERIMENTS[f"blind-audit/{family}"], Request(tmp_path))
     (row,) = result.tables[0].rows
-    clean, expert, audited, apart, forward, backward = (
+    clean, paper, audited, difference, forward, backward = (
         cell.mean for cell in row.cells if cell is not None
     )
     assert row.labels[2] == str(FAMILIES[family])
     assert record.is_file()
-    assert clean >= expert
-    assert apart == pytest.approx(audited - expert)
+    assert clean >= paper
+    assert difference == pytest.approx(audited - paper)
     assert forward > 0
     assert backward > 0
     assert result.forward == pytest.approx(forward * FAMILIES[family])
     assert result.backward == pytest.approx(backward * FAMILIES[family])
     assert result.seconds > 0
-    (kept,) = (tmp_path / "audits").iterdir()
-    assert sp.Audit.load(kept).robust_accuracy == pytest.approx(audited / 100)
+    (stored,) = (tmp_path / "audits").iterdir()
+    assert sp.Audit.load(stored).robust_accuracy == pytest.approx(audited / 100)

@@ -1,4 +1,4 @@
-"""The experiments of the multi-exit paper at the scale of seconds: they run, go on where they were, and add up."""
+"""The experiments of the multi-exit paper at the tiny scale, and their arithmetic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from saddlepoint.papers import EXPERIMENTS, Request
 from saddlepoint.papers.multi_exit import published
 from saddlepoint.papers.multi_exit.experiment import aimed
 from saddlepoint.papers.multi_exit.figure_3 import remark
-from saddlepoint.papers.multi_exit.figure_6 import dirichlet, low_end
+from saddlepoint.papers.multi_exit.figure_6 import dirichlet, lower_bound
 from saddlepoint.papers.multi_exit.nets import recipes
 from saddlepoint.papers.multi_exit.scales import SETTINGS
 from saddlepoint.papers.multi_exit.table_1 import findings
@@ -36,7 +36,7 @@ ROWS = {
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Shared: what one experiment trained or played, another finds."""
+    """Folder shared by all experiments, which reuse the networks and episodes stored in it."""
     return tmp_path_factory.mktemp("reproduced")
 
 
@@ -61,36 +61,38 @@ def test_every_experiment_runs_writes_its_record_and_fills_its_tables(
             ), table.title
 
 
-def test_a_second_run_plays_nothing_and_finds_the_same_numbers(folder: Path) -> None:
+def test_a_second_run_plays_no_episode_and_returns_the_same_result(folder: Path) -> None:
     first = EXPERIMENTS["multi-exit/figure-3"].run(Request(folder))
-    said = list[str]()
-    again = EXPERIMENTS["multi-exit/figure-3"].run(Request(folder, say=said.append))
-    assert said == []
+    messages = list[str]()
+    again = EXPERIMENTS["multi-exit/figure-3"].run(Request(folder, say=messages.append))
+    assert messages == []
     assert again == first
 
 
-def test_a_run_that_was_stopped_goes_on_to_the_numbers_it_would_have_had(
+def test_an_interrupted_run_resumes_and_returns_the_numbers_of_an_uninterrupted_one(
     folder: Path, tmp_path: Path
 ) -> None:
-    said = list[str]()
+    messages = list[str]()
 
-    def stop_soon(message: str) -> None:
-        said.append(message)
-        if sum("batch" in one for one in said) == 3:
+    def interrupt_after_three_episodes(message: str) -> None:
+        messages.append(message)
+        if sum("batch" in one for one in messages) == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        EXPERIMENTS["multi-exit/figure-3"].run(Request(tmp_path, say=stop_soon))
-    said.clear()
-    rest = EXPERIMENTS["multi-exit/figure-3"].run(Request(tmp_path, say=said.append))
-    assert sum("batch" in one for one in said) == 15 - 3, (
-        "fifteen sets of four exits, of which three were attacked before"
+        EXPERIMENTS["multi-exit/figure-3"].run(
+            Request(tmp_path, say=interrupt_after_three_episodes)
+        )
+    messages.clear()
+    resumed = EXPERIMENTS["multi-exit/figure-3"].run(Request(tmp_path, say=messages.append))
+    assert sum("batch" in one for one in messages) == 15 - 3, (
+        "four exits have fifteen non-empty sets, of which three were attacked before"
     )
-    assert not any("training" in one for one in said)
-    assert rest.tables == EXPERIMENTS["multi-exit/figure-3"].run(Request(folder)).tables
+    assert not any("training" in one for one in messages)
+    assert resumed.tables == EXPERIMENTS["multi-exit/figure-3"].run(Request(folder)).tables
 
 
-def test_where_aimer_is_not_the_lowest_the_table_says_so() -> None:
+def test_findings_name_every_column_in_which_aimer_is_not_the_lowest() -> None:
     means = zip(published.EVALUATIONS, (50.0, 40.0, 44.0, 42.5), strict=True)
     rows = tuple(
         Row(("Static", "net", "digits", name), (Cell((mean,)), Cell((10.0,))))
@@ -101,12 +103,16 @@ def test_where_aimer_is_not_the_lowest_the_table_says_so() -> None:
     )
     assert "in 1 of 2 columns" in first
     assert others == [
-        "Against the paper, AIMER is not the lowest: Static on net, FGSM: 2.50 points above the average attack."
+        "Contrary to the paper, AIMER is not the lowest: Static on net, FGSM: 2.50 points above "
+        "the average attack."
     ]
 
 
 def test_strategies_are_uniform_over_the_simplex() -> None:
-    """Dirichlet(1, ..., 1) has means 1/A and variances (A - 1) / (A^2 (A + 1)); 4000 draws come within 4 standard errors."""
+    """Dirichlet(1, ..., 1) has means 1 / A and variances (A - 1) / (A^2 (A + 1)).
+
+    The tolerance of the means is 4 standard errors of 4000 draws.
+    """
     drawn = dirichlet(4000, 5, seed=0)
     assert float((drawn.sum(1) - 1).abs().amax()) < 1e-12
     assert float(drawn.amin()) >= 0
@@ -116,15 +122,15 @@ def test_strategies_are_uniform_over_the_simplex() -> None:
     assert torch.equal(dirichlet(3, 5, seed=0), drawn[:3])
 
 
-def test_the_low_end_of_a_difference_is_below_its_mean_by_twice_its_error() -> None:
-    apart = torch.randn(3, 400, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    expected = apart.mean(1) - 1.96 * apart.std(1) / 20
-    assert (
-        float((low_end(apart, seed=0) - expected).abs().amax()) < 0.02
-    )  # a percentile of 1000 draws, itself drawn
+def test_lower_bound_is_the_mean_minus_1_96_standard_errors() -> None:
+    """The tolerance covers the randomness of a percentile of 1000 bootstrap draws."""
+    generator = torch.Generator().manual_seed(0)
+    differences = torch.randn(3, 400, generator=generator, dtype=torch.float64)
+    expected = differences.mean(1) - 1.96 * differences.std(1) / 20
+    assert float((lower_bound(differences, seed=0) - expected).abs().amax()) < 0.02
 
 
-def test_mismatches_are_of_the_four_kinds_of_the_paper() -> None:
+def test_every_mismatch_belongs_to_one_of_the_four_remarks_of_the_paper() -> None:
     assert [remark(a, (2, 3)) for a in ((2,), (1, 2, 3), (1, 4), (1, 2))] == [
         "3.1",
         "3.2",
@@ -133,9 +139,9 @@ def test_mismatches_are_of_the_four_kinds_of_the_paper() -> None:
     ]
 
 
-def test_aimer_attacks_the_exits_of_the_best_row_and_draws_where_rows_tie() -> None:
-    def game(rights: list[float]) -> ExitGame:
-        correct = torch.tensor(rights, dtype=torch.float64)[:, None, None].expand(3, 3, 4)
+def test_aimer_attacks_the_exits_of_the_best_row_and_draws_one_if_rows_tie() -> None:
+    def game(accuracies: list[float]) -> ExitGame:
+        correct = torch.tensor(accuracies, dtype=torch.float64)[:, None, None].expand(3, 3, 4)
         outcomes = Outcomes(
             ("a", "b", "c"), ("1", "2", "1+2"), correct, correct, torch.arange(4), "example"
         )
@@ -155,9 +161,9 @@ def test_every_scale_has_every_network_and_attack(scale) -> None:
     assert list(SETTINGS[scale].attacks) == list(published.ATTACKS)
     names = {"resnet-18", "resnet-18 single", "vgg-16", "vgg-16 single", "msdnet", "vit", "seven"}
     names |= {
-        f"vgg-16 {method}{end}"
+        f"vgg-16 {method}{suffix}"
         for method in published.TABLE_3
         if method != "PGD-AT"
-        for end in ("", " single")
+        for suffix in ("", " single")
     }
     assert set(recipes(scale)) == names

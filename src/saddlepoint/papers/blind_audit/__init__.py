@@ -1,4 +1,4 @@
-"""Audits without information about the defense, compared with the attacks of four papers."""
+"""Audits without any information about the defense, on defenses that four papers broke by hand."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ _HOME = "saddlepoint.papers.blind_audit.audit"
 
 EXPERIMENTS = (
     Experiment(
-        "untold/adaptive",
-        "Blind audits of adaptive test-time defenses",
-        "Croce et al. 2022 broke nine of them, each with a specific attack: none is more than a "
-        "few points more robust than its static model.",
+        "blind-audit/adaptive",
+        "Blind audit of adaptive test-time defenses",
+        "Croce et al. 2022 broke nine defenses, each with its own adaptive attack; none of them is "
+        "more than a few points more robust than its static network.",
         f"{_HOME}:adaptive",
     ),
     Experiment(
-        "untold/transductive",
-        "Blind audits of transductive defenses",
-        "Chen et al. 2022 broke four of them with greedy model space attacks and with stronger "
-        "points from the base network.",
+        "blind-audit/transductive",
+        "Blind audit of transductive defenses",
+        "Chen et al. 2022 broke four defenses with greedy model space attacks and with stronger "
+        "points transferred from the base network.",
         f"{_HOME}:transductive",
     ),
     Experiment(
-        "untold/multi-exit",
-        "Blind audits of a multi-exit network with four inference strategies",
-        "Xu et al. proposed AIMER, the best response to each of them.",
+        "blind-audit/multi-exit",
+        "Blind audit of a multi-exit network with four strategies for choosing exits",
+        "Xu et al. propose AIMER, the best response to each of these strategies.",
         f"{_HOME}:multi_exit",
     ),
     Experiment(
-        "untold/equilibrium",
-        "Blind audits of equilibrium networks that answer with one of three states",
-        "Yang et al. 2022 attacked them with gradients at intermediate states.",
+        "blind-audit/equilibrium",
+        "Blind audit of deep equilibrium networks that predict from one of three solver states",
+        "Yang et al. 2022 attacked these networks along gradients of intermediate states.",
         f"{_HOME}:equilibrium",
     ),
 )

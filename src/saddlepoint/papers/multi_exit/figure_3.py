@@ -1,4 +1,4 @@
-"""Figure 3: accuracy for every run of neighboring exits attacked, and every one answering."""
+"""Figure 3: accuracy for every pair of attacked exits and exits that the defender uses."""
 
 from __future__ import annotations
 
@@ -9,25 +9,29 @@ from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Heat, Result, Row, Table
 
 REMARKS = {
-    "3.1": "fewer exits attacked than answer",
-    "3.2": "more exits attacked than answer",
-    "3.3": "only other exits attacked",
-    "3.4": "some of the exits that answer and some others attacked",
+    "3.1": "a proper subset of the defender's exits",
+    "3.2": "a proper superset of the defender's exits",
+    "3.3": "disjoint from the defender's exits",
+    "3.4": "some of the defender's exits and some others",
 }
 
 
 def run(request: Request) -> Result:
+    """Reproduce Figure 3 and count the pairs that contradict Remarks 3.1 to 3.4.
+
+    The figure shows only sets of consecutive exits; the remarks are checked on all sets.
+    """
     lab = Lab.open(request)
     subject = lab.subject("resnet-18")
     game = lab.game(subject)
-    runs = intervals(subject.exits)
-    rows = [game.targets.index(run) for run in runs]
-    columns = [game.subsets.index(run) for run in runs]
+    sets = intervals(subject.exits)
+    rows = [game.targets.index(exits) for exits in sets]
+    columns = [game.subsets.index(exits) for exits in sets]
     values = tuple(tuple(row) for row in (100 * game.payoff[rows][:, columns]).tolist())
-    names = tuple(map(subset_name, runs))
+    names = tuple(map(subset_name, sets))
     table = Table(
-        "Accuracy, %: attacked exits down, answering exits across",
-        ("attacked",),
+        "Accuracy, %: attacked exits in the rows, the defender's exits in the columns",
+        ("attacked exits",),
         names,
         tuple(
             Row((name,), tuple(Cell((v,)) for v in row))
@@ -36,7 +40,9 @@ def run(request: Request) -> Result:
         len(subject.game.x),
         digits=1,
     )
-    heat = Heat("figure-3", table.title, names, names, values, "attacked", "answering")
+    heat = Heat(
+        "figure-3", table.title, names, names, values, "attacked exits", "the defender's exits"
+    )
     remarks = _remarks(game)
     return lab.result(
         "figure-3",
@@ -49,26 +55,42 @@ def run(request: Request) -> Result:
 
 
 def _remarks(game: ExitGame) -> Table:
-    """Over all pairs of different sets, also those that are no runs of neighbors."""
-    counts = {remark: [0, 0] for remark in REMARKS}
+    """Count, per remark, the pairs of different exit sets and those that contradict the remark.
+
+    All sets count, also those that are not consecutive.
+    """
+    counts = {name: [0, 0] for name in REMARKS}
     for d, answering in enumerate(game.subsets):
         matched = float(game.payoff[game.targets.index(answering), d])
         for a, attacked in enumerate(game.targets):
             if attacked is not None and attacked != answering:
-                counts[remark(attacked, answering)][0] += 1
-                counts[remark(attacked, answering)][1] += float(game.payoff[a, d]) < matched
+                name = remark(attacked, answering)
+                counts[name][0] += 1
+                counts[name][1] += float(game.payoff[a, d]) < matched
     rows = [
-        Row((name, REMARKS[name]), (Cell((pairs,)), Cell((against,))))
-        for name, (pairs, against) in counts.items()
+        Row((name, REMARKS[name]), (Cell((pairs,)), Cell((contradicting,))))
+        for name, (pairs, contradicting) in counts.items()
     ]
     return Table(
-        "Pairs in which the mismatched attack is the stronger one", ("remark", "what is attacked"), ("pairs", "against the remark"),
-        tuple(rows), len(game.outcomes.batch), digits=0,
-    )  # fmt: skip
+        "Pairs in which the mismatched attack is stronger than the matched attack",
+        ("remark", "attacked exits"),
+        ("pairs", "pairs that contradict the remark"),
+        tuple(rows),
+        len(game.outcomes.batch),
+        digits=0,
+    )
 
 
 def remark(attacked: Subset, answering: Subset) -> str:
-    """Which of the four kinds of mismatch this is."""
+    """Number of the paper's remark about this kind of mismatch.
+
+    Args:
+        attacked: Exits that the attacker targets.
+        answering: Exits that the defender uses; different from `attacked`.
+
+    Returns:
+        "3.1", "3.2", "3.3" or "3.4", a key of `REMARKS`.
+    """
     a = set(attacked)
     d = set(answering)
     if a < d:
@@ -79,14 +101,16 @@ def remark(attacked: Subset, answering: Subset) -> str:
 
 
 def _findings(remarks: Table, game: ExitGame) -> list[str]:
-    told = []
+    sentences = []
     for row in remarks.rows:
-        pairs, against = (int(cell.mean) for cell in row.cells if cell)
-        told.append(
-            f"Remark {row.labels[0]} ({row.labels[1]}) fails in {against} of {pairs} pairs."
+        pairs, contradicting = (int(cell.mean) for cell in row.cells if cell)
+        sentences.append(
+            f"Remark {row.labels[0]} (attacked exits: {row.labels[1]}) is contradicted in "
+            f"{contradicting} of {pairs} pairs."
         )
     beaten = game.beaten_matches()
     return [
-        *told,
-        f"In {beaten} of {len(game.subsets)} columns some mismatched attack beats the matched one (Assumption 3.5).",
+        *sentences,
+        f"In {beaten} of {len(game.subsets)} columns a mismatched attack is stronger than the "
+        "matched attack, contrary to Assumption 3.5.",
     ]

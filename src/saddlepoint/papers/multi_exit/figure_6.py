@@ -1,4 +1,4 @@
-"""Figure 6: mismatch and expected accuracy of the attackers, for random strategies of the defender."""
+"""Figure 6: mismatch rate and expected accuracy per attacker, for random defender strategies."""
 
 from __future__ import annotations
 
@@ -19,12 +19,21 @@ from saddlepoint.rng import Keys
 
 NETWORKS = ("resnet-18", "vgg-16")
 OTHERS = ("Random", "Single attack", "Average attack", "Max-average attack")
-_DRAWS = 1000
+NOTES = (
+    "the defender's strategies are drawn from Dirichlet(1, ..., 1), uniformly over all mixed "
+    "strategies",
+    "AIMER's row is chosen on the game's images, where no other row can have a lower accuracy; the "
+    "chart therefore shows accuracies on test images",
+    "the max-average attack is not a row of the game: it chooses a row per image, so it has no "
+    "mismatch rate",
+)
+_BOOTSTRAP_DRAWS = 1000
 
 
 def run(request: Request) -> Result:
+    """Reproduce Figure 6 for each network in `NETWORKS`."""
     lab = Lab.open(request)
-    studies = list[Study]()
+    studies = list[NetworkStudy]()
     for name in NETWORKS:
         subject = lab.subject(name)
         studies.append(study(lab, subject, lab.game(subject), lab.game(subject, subject.test)))
@@ -33,22 +42,15 @@ def run(request: Request) -> Result:
         [one.table for one in studies],
         subjects=[one.subject for one in studies],
         notes=NOTES,
-        findings=[told for one in studies for told in one.findings],
+        findings=[finding for one in studies for finding in one.findings],
         charts=[one.cloud for one in studies],
         repeats=1,
     )
 
 
-NOTES = (
-    "strategies are drawn from Dirichlet(1, ..., 1), uniformly over all mixes",
-    "AIMER's row is chosen on the images of the game, on which it cannot lose to another row: the points are those on test images",
-    "the max-average attack is no row of the game but a choice among rows for every image: it has no mismatch rate",
-)
-
-
 @dataclass(frozen=True)
-class Study:
-    """The figure for one network."""
+class NetworkStudy:
+    """The table, chart and findings of one network."""
 
     subject: Subject
     table: Table
@@ -58,25 +60,29 @@ class Study:
 
 def study(
     lab: Lab, subject: Subject, game: ExitGame, fresh: ExitGame, attack: PGD | None = None
-) -> Study:
-    """[S] mismatches and [S, N] chances of a right answer for S strategies, by attacker; `fresh` is the game on test images."""
-    strategies = dirichlet(lab.setting.strategies, len(game.subsets), lab.request.seed)
-    responses = {
-        "Random": torch.full(
-            (len(strategies), len(game.targets)), 1 / len(game.targets), dtype=torch.float64
-        ),
-        "Single attack": game.one_hot((subject.exits,)).expand(len(strategies), -1),
-        "Average attack": game.one_hot(subject.everything).expand(len(strategies), -1),
-        "AIMER": torch.stack([game.best_response(s) for s in strategies]),
-    }
+) -> NetworkStudy:
+    """Compare the attackers on one network over random defender strategies.
+
+    Args:
+        lab: The experiment, which gives the number of strategies and the seed.
+        subject: The network and its images.
+        game: The game on the held-out images, from which AIMER chooses its row.
+        fresh: The same game on the test images.
+        attack: PGD of the games' rows; None: the payoff attack of the scale.
+
+    Returns:
+        The table, the chart and the findings of this network.
+    """
+    strategies = dirichlet(lab.setting.strategies, len(game.subsets), lab.request.seed)  # [S, D]
+    responses = _responses(subject, game, strategies)
     mismatch = {
         name: [game.mismatch(t, s) for t, s in zip(response, strategies, strict=True)]
         for name, response in responses.items()
     }
-    own = _right(lab, subject, game, subject.game, responses, strategies, attack)
-    right = _right(lab, subject, fresh, subject.test, responses, strategies, attack)
+    own = _correct(lab, subject, game, subject.game, responses, strategies, attack)
+    correct = _correct(lab, subject, fresh, subject.test, responses, strategies, attack)
     points = {
-        name: tuple(zip(mismatch[name], (100 * right[name].mean(1)).tolist(), strict=True))
+        name: tuple(zip(mismatch[name], (100 * correct[name].mean(1)).tolist(), strict=True))
         for name in responses
     }
     cloud = Cloud(
@@ -86,16 +92,30 @@ def study(
         "expected accuracy, %",
         points,
     )
-    table = _table(subject, mismatch, own, right)
-    return Study(
+    return NetworkStudy(
         subject,
-        table,
+        _table(subject, mismatch, own, correct),
         cloud,
-        (*_compared(subject, right, lab.request.seed), _apart(subject, mismatch)),
+        (
+            *_accuracy_findings(subject, correct, lab.request.seed),
+            _mismatch_finding(subject, mismatch),
+        ),
     )
 
 
-def _right(
+def _responses(subject: Subject, game: ExitGame, strategies: Tensor) -> dict[str, Tensor]:
+    """[S, A] the mixed strategy of each attacker against S defender strategies."""
+    count = len(strategies)
+    rows = len(game.targets)
+    return {
+        "Random": torch.full((count, rows), 1 / rows, dtype=torch.float64),
+        "Single attack": game.one_hot((subject.exits,)).expand(count, -1),
+        "Average attack": game.one_hot(subject.everything).expand(count, -1),
+        "AIMER": torch.stack([game.best_response(s) for s in strategies]),
+    }
+
+
+def _correct(
     lab: Lab,
     subject: Subject,
     played: ExitGame,
@@ -104,46 +124,66 @@ def _right(
     strategies: Tensor,
     attack: PGD | None,
 ) -> dict[str, Tensor]:
-    """[S, N] by attacker: how probable a right answer is when each plays its mix."""
-    peaks = max_average(Rows(attack or lab.setting.payoff), subject.exits)
-    episode = lab.play(subject, [peaks], images, seed=lab.request.seed)[0]
+    """[S, N] probability of a correct prediction per attacker, strategy and image.
+
+    `played` is the game on `images`. The probability is exact over the draws of both players.
+    """
+    adversary = max_average(Rows(attack or lab.setting.payoff), subject.exits)
+    episode = lab.play(subject, [adversary], images, seed=lab.request.seed)[0]
     by_row = torch.einsum("sd,adn->san", strategies, played.correct.double())  # [S, A, N]
-    right = {
+    correct = {
         name: torch.einsum("sa,san->sn", response, by_row) for name, response in responses.items()
     }
     return {
-        **right,
+        **correct,
         "Max-average attack": strategies @ episode.correct[: len(played.subsets)].double(),
     }
 
 
 def dirichlet(count: int, actions: int, seed: int) -> Tensor:
-    """[S, A] uniform over the simplex: exponential numbers, divided by their sum."""
+    """Draw mixed strategies uniformly from the simplex, that is from Dirichlet(1, ..., 1).
+
+    Exponential random numbers divided by their sum have this distribution.
+
+    Args:
+        count: Number S of strategies.
+        actions: Number A of actions of each strategy.
+        seed: Seed; the first strategies do not depend on `count`.
+
+    Returns:
+        [S, A] probabilities, float64; every row sums to 1.
+    """
     u = Keys.of(seed, torch.arange(count)).uniform((actions,), torch.float64)
-    drawn = -(1 - u).log()
-    return drawn / drawn.sum(1, keepdim=True)
+    exponential = -(1 - u).log()
+    return exponential / exponential.sum(1, keepdim=True)
 
 
 def _table(
     subject: Subject,
     mismatch: dict[str, list[float]],
     own: dict[str, Tensor],
-    right: dict[str, Tensor],
+    correct: dict[str, Tensor],
 ) -> Table:
-    """Means over strategies; and for how many of them AIMER leaves a higher accuracy than the other attacker does."""
+    """Means over strategies, and how often AIMER's accuracy is above that of each attacker.
+
+    `own` is measured on the game's images, `correct` on test images.
+    """
     rows = []
     for name in (*OTHERS, "AIMER"):
         rates = mismatch.get(name)
         cells = [Cell((sum(rates) / len(rates),)) if rates else None]
-        for found in (own, right):
+        for found in (own, correct):
             cells.append(Cell((100 * float(found[name].mean()),)))
             above = (found["AIMER"].mean(1) > found[name].mean(1) + 1e-9).double().mean()
             cells.append(Cell((100 * float(above),)))
         rows.append(Row((name,), tuple(cells)))
     columns = (
-        "mismatch rate", "accuracy, %, game's images", "AIMER above it, % of strategies", "accuracy, %, test images",
-        "AIMER above it, % of strategies, test",
-    )  # fmt: skip
+        "mismatch rate",
+        "accuracy, %, game's images",
+        "strategies with a higher accuracy under AIMER, %, game's images",
+        "accuracy, %, test images",
+        "strategies with a higher accuracy under AIMER, %, test images",
+    )
     return Table(
         f"{subject.name}, {subject.data}: means over strategies",
         ("attacker",),
@@ -153,39 +193,51 @@ def _table(
     )
 
 
-def _apart(subject: Subject, mismatch: dict[str, list[float]]) -> str:
-    """Whether AIMER has the lowest mismatch."""
-    least = sum(
+def _mismatch_finding(subject: Subject, mismatch: dict[str, list[float]]) -> str:
+    """For how many strategies AIMER has the lowest mismatch rate, and the mean rates."""
+    lowest = sum(
         all(rates[k] >= mismatch["AIMER"][k] - 1e-9 for rates in mismatch.values())
         for k in range(len(mismatch["AIMER"]))
     )
     means = ", ".join(
         f"{name.lower()} {sum(rates) / len(rates):.2f}" for name, rates in mismatch.items()
     )
-    return f"{subject.name}: AIMER has the lowest mismatch for {least} of {len(mismatch['AIMER'])} strategies; on average: {means}."
-
-
-def _compared(subject: Subject, right: dict[str, Tensor], seed: int) -> list[str]:
-    """How often AIMER does worse than another by more than drawing the images again explains."""
-    told = []
-    for name in OTHERS:
-        apart = right["AIMER"] - right[name]  # [S, N]
-        low = low_end(apart, seed)
-        mean = apart.mean(1)
-        told.append(
-            f"{subject.name}: AIMER is at or below {name.lower()} for {int((mean <= 1e-9).sum())} of {len(mean)} strategies, "
-            f"and above it beyond the 95 % interval for {int((low > 0).sum())}; "
-            f"the mean difference is {100 * float(mean.mean()):+.2f} points."
-        )
-    return told
-
-
-def low_end(apart: Tensor, seed: int) -> Tensor:
-    """[S, N] -> [S]: the 2.5th percentile of the mean over images drawn again, the same draws for all strategies."""
-    n = apart.shape[1]
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(n, (_DRAWS, n), generator=generator)
-    counts = torch.zeros(_DRAWS, n, dtype=torch.float64).scatter_add(
-        1, drawn, torch.ones(_DRAWS, n, dtype=torch.float64)
+    return (
+        f"{subject.name}: AIMER has the lowest mismatch rate for {lowest} of "
+        f"{len(mismatch['AIMER'])} strategies; mean rates: {means}."
     )
-    return (counts @ apart.T / n).quantile(0.025, dim=0)
+
+
+def _accuracy_findings(subject: Subject, correct: dict[str, Tensor], seed: int) -> list[str]:
+    """For how many strategies AIMER's accuracy is significantly above that of another attacker."""
+    sentences = []
+    for name in OTHERS:
+        difference = correct["AIMER"] - correct[name]  # [S, N]
+        low = lower_bound(difference, seed)
+        mean = difference.mean(1)
+        sentences.append(
+            f"{subject.name}: compared with {name.lower()}, the accuracy under AIMER is lower or "
+            f"equal for {int((mean <= 1e-9).sum())} of {len(mean)} strategies and significantly "
+            f"higher (95 % interval) for {int((low > 0).sum())}; the mean difference is "
+            f"{100 * float(mean.mean()):+.2f} points."
+        )
+    return sentences
+
+
+def lower_bound(differences: Tensor, seed: int) -> Tensor:
+    """Bootstrap lower bound of the mean over images.
+
+    Args:
+        differences: [S, N] difference per strategy and image.
+        seed: Seed of the bootstrap; all strategies share the same resampled images.
+
+    Returns:
+        [S] 2.5th percentile of the mean over resampled images.
+    """
+    n = differences.shape[1]
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(n, (_BOOTSTRAP_DRAWS, n), generator=generator)
+    counts = torch.zeros(_BOOTSTRAP_DRAWS, n, dtype=torch.float64).scatter_add(
+        1, drawn, torch.ones(_BOOTSTRAP_DRAWS, n, dtype=torch.float64)
+    )
+    return (counts @ differences.T / n).quantile(0.025, dim=0)

@@ -1,4 +1,4 @@
-"""The networks of the experiments at every scale, as recipes. What is named `-single` is the same backbone without early exits."""
+"""Training recipes of the networks, for every scale."""
 
 from __future__ import annotations
 
@@ -37,7 +37,13 @@ Build = Callable[[], Staged]
 
 
 class Single(nn.Module):
-    """The backbone and its last classifier alone: what a network with early exits is compared with."""
+    """The backbone of a multi-exit network with its last classifier only.
+
+    It is the baseline with which a network with early exits is compared.
+
+    Args:
+        build: Builds the multi-exit network.
+    """
 
     def __init__(self, build: Build) -> None:
         super().__init__()
@@ -45,48 +51,66 @@ class Single(nn.Module):
         self.net = nn.Sequential(net.stem, *net.stages, net.heads[-1])
 
     def forward(self, x: Tensor) -> Tensor:
+        """Logits [N, C] of images [N, ...]."""
         logits: Tensor = self.net(x)
         return logits
 
 
 class Listed(nn.Module):
-    """An ordinary network as one with a single exit."""
+    """Wraps an ordinary network as a multi-exit network with one exit.
+
+    Args:
+        net: The network.
+    """
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.net = net
 
     def forward(self, x: Tensor) -> list[Tensor]:
+        """A list with the logits [N, C] of images [N, ...]."""
         return [self.net(x)]
 
 
 def recipes(scale: Scale) -> Mapping[str, Recipe]:
-    """By name: `resnet-18`, `vgg-16`, `msdnet`, `vit`, `seven`; `vgg-16 TRADES` and its like; `resnet-18 single`."""
-    kit = _KITS[scale]
-    trained = dict.fromkeys(kit.bases, kit.methods["PGD-AT"])
-    trained |= {
-        f"vgg-16 {method}": how for method, how in kit.methods.items() if method != "PGD-AT"
+    """All recipes of a scale.
+
+    Args:
+        scale: Size of the networks and of the training.
+
+    Returns:
+        Recipes by the name of the network: `resnet-18`, `vgg-16`, `msdnet`, `vit` and `seven` are
+        trained with PGD-AT. `vgg-16 TRADES` and similar names are trained with another method of
+        Table 3. Names that end in ` single`, such as `resnet-18 single`, are the same backbone
+        without early exits.
+    """
+    networks = _NETWORKS[scale]
+    methods = dict.fromkeys(networks.bases, networks.methods["PGD-AT"])
+    methods |= {
+        f"vgg-16 {name}": method for name, method in networks.methods.items() if name != "PGD-AT"
     }
-    made = {name: kit.exits(name, method) for name, method in trained.items()}
-    made |= {
-        f"{name} single": kit.single(name, method)
-        for name, method in trained.items()
+    built = {name: networks.multi_exit(name, method) for name, method in methods.items()}
+    built |= {
+        f"{name} single": networks.single_exit(name, method)
+        for name, method in methods.items()
         if name not in ("msdnet", "vit")
     }
-    return {**made, "seven": kit.seven}
+    return {**built, "seven": networks.seven}
 
 
 @dataclass(frozen=True)
-class _Composer:
-    """What a scale trains: runs without method and network, how each network is built, the attack of every method."""
+class _Networks:
+    """The networks that one scale trains."""
 
+    # By network: a recipe without name, network and method, and the function that builds the
+    # network.
     bases: Mapping[str, tuple[Recipe, Build]]
-    attack: PGD
-    seven: Recipe
+    attack: PGD  # attack of every adversarial training method
+    seven: Recipe  # of the seven-exit network
 
     @property
     def methods(self) -> Mapping[str, Method]:
-        """The ways to train of Table 3; the other tables have PGD-AT."""
+        """The training methods of Table 3; the other tables use PGD-AT."""
         return {
             "Standard": Standard(),
             "PGD-AT": PGDTraining(self.attack),
@@ -95,33 +119,37 @@ class _Composer:
             "FAT": FAT(attack=self.attack),
         }
 
-    def exits(self, name: str, method: Method) -> Recipe:
+    def multi_exit(self, name: str, method: Method) -> Recipe:
+        """Recipe of a network with all its exits."""
         basis, build = self.bases[name.partition(" ")[0]]
         return replace(
-            basis, name=name, net=build, method=OverExits(method), select=_chooser(method)
+            basis, name=name, net=build, method=OverExits(method), select=_selection_attack(method)
         )
 
-    def single(self, name: str, method: Method) -> Recipe:
+    def single_exit(self, name: str, method: Method) -> Recipe:
+        """Recipe of the same backbone with the last exit only."""
         basis, build = self.bases[name.partition(" ")[0]]
         return replace(
             basis,
             name=f"{name} single",
             net=partial(Single, build),
             method=method,
-            select=_chooser(method),
+            select=_selection_attack(method),
         )
 
 
-def _chooser(method: Method) -> Adversary:
+def _selection_attack(method: Method) -> Adversary:
+    """Attack on the held-out images by which the epoch is selected; no attack for `Standard`."""
     return FixedPoints() if isinstance(method, Standard) else judge(loss_of_mean)
 
 
 def _run(data: str, radius: float, epochs: int, **other: object) -> Recipe:
-    """A run whose name, network and method are put in later."""
-    return replace(Recipe("", data, nn.Identity, Standard(), Linf(radius), epochs), **other)  # type: ignore[arg-type]
+    """A recipe without name, network and method, which the caller replaces."""
+    empty = Recipe("", data, nn.Identity, Standard(), Linf(radius), epochs)
+    return replace(empty, **other)  # type: ignore[arg-type]
 
 
-def _tiny() -> _Composer:
+def _tiny() -> _Networks:
     run = _run("digits", 0.05, 3, n=200, batch_size=64, dev_share=0.1, optimizer=Adam(1e-2))
     attack = PGD(steps=1)
     bases: dict[str, tuple[Recipe, Build]] = {
@@ -143,17 +171,27 @@ def _tiny() -> _Composer:
         "vit": (run, partial(vit_small, 8, 4, 12, 4, 3, in_channels=1)),
     }
     seven = replace(
-        run, name="seven", net=partial(seven_exit_resnet, 2, in_channels=1), method=OverExits(PGDTraining(attack)),
+        run,
+        name="seven",
+        net=partial(seven_exit_resnet, 2, in_channels=1),
+        method=OverExits(PGDTraining(attack)),
         select=judge(loss_of_mean),
-    )  # fmt: skip
-    return _Composer(bases, attack, seven)
+    )
+    return _Networks(bases, attack, seven)
 
 
-def _small() -> _Composer:
+def _small() -> _Networks:
     cifar = _run(
-        "cifar10", 8 / 255, 10, n=5500, dev_share=1 / 11, batch_size=64, optimizer=SGD(rate=0.05), schedule=Cosine(warmup=0.1),
+        "cifar10",
+        8 / 255,
+        10,
+        n=5500,
+        dev_share=1 / 11,
+        batch_size=64,
+        optimizer=SGD(rate=0.05),
+        schedule=Cosine(warmup=0.1),
         augment=Shift(pixels=4, mirror=True),
-    )  # fmt: skip
+    )
     mnist = _run(
         "mnist",
         0.3,
@@ -173,11 +211,15 @@ def _small() -> _Composer:
         ),
         "vit": (replace(cifar, optimizer=Adam(2e-3)), partial(vit_small, width=48, depth=4)),
     }
-    return _Composer(bases, PGD(steps=2, step_size=Radii(0.75)), recipe("cifar-exits"))
+    return _Networks(bases, PGD(steps=2, step_size=Radii(0.75)), recipe("cifar-exits"))
 
 
-def _paper() -> _Composer:
-    """Full networks and data. How the authors trained is in an appendix that was not available: this is the usual PGD-AT."""
+def _paper() -> _Networks:
+    """Full networks and data.
+
+    The authors describe their training in an appendix that was not available. These are the usual
+    settings of PGD-AT.
+    """
     cifar = _run(
         "cifar10",
         8 / 255,
@@ -193,7 +235,7 @@ def _paper() -> _Composer:
         "msdnet": (cifar, msdnet),
         "vit": (replace(cifar, optimizer=SGD(rate=0.1), epochs=40), vit_b16),
     }
-    return _Composer(bases, PGD(steps=10, step_size=Radii(1 / 4)), recipe("cifar-exits"))
+    return _Networks(bases, PGD(steps=10, step_size=Radii(1 / 4)), recipe("cifar-exits"))
 
 
-_KITS: Mapping[Scale, _Composer] = {"tiny": _tiny(), "small": _small(), "paper": _paper()}
+_NETWORKS: Mapping[Scale, _Networks] = {"tiny": _tiny(), "small": _small(), "paper": _paper()}

@@ -1,4 +1,8 @@
-"""Beyond the paper: an attacker who knows the mix climbs its expected loss, or picks the attack for every image."""
+"""Beyond the paper: NEED on test images that were not used to compute it, under stronger attackers.
+
+One attacker knows the defender's mixed strategy and maximizes its expected loss. Another chooses
+the strongest attack per image.
+"""
 
 from __future__ import annotations
 
@@ -20,108 +24,153 @@ from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Result, Row, Table
 
 NETWORKS = ("resnet-18", "vgg-16")
-ATTACKERS = ("promised by the game", "AIMER", "expected loss", "worst per image")
+ATTACKERS = (
+    "worst row, game's images",
+    "AIMER",
+    "expected-loss attack",
+    "strongest attack per image",
+)
+_BEST_FIXED = "best fixed exit set"
+_PER_IMAGE = "per-image mix"
+_STOCK = "AutoAttack, stock"
 NOTES = (
-    "promised: the strategy's worst row on the game's own images; everything else is on test images, which the game has not seen",
-    "worst per image: the attacker who picks, for every image, the worst of all partial attacks and of the expected-loss attack",
-    "best fixed answer and per-image mix: the best set of exits, and the best mix, against that attacker on the game's images",
+    "worst row, game's images: the lowest accuracy of the strategy over the rows of the game, on "
+    "the images that built the game; all other columns use test images, which were not used for it",
+    "strongest attack per image: the attacker chooses, for every image, the strongest of all "
+    "partial attacks and the expected-loss attack",
+    f"{_BEST_FIXED} and {_PER_IMAGE}: the best single set of exits and the best mixed strategy "
+    "against the attacker that chooses per image, computed on the game's images",
 )
 
 
 def run(request: Request) -> Result:
+    """Compare NEED with other strategies on test images.
+
+    A further table compares AutoAttack's points of highest loss with its stock output.
+    """
     lab = Lab.open(request)
     tables = list[Table]()
-    told = list[str]()
+    findings = list[str]()
     subjects = list[Subject]()
     for name in NETWORKS:
         subject = lab.subject(name)
         game = lab.game(subject)
         fresh = lab.game(subject, subject.test)
-        exposed = exposure(lab, subject, game, fresh)
-        tables.append(exposed.table)
-        told += exposed.findings
+        comparison = compare_strategies(lab, subject, game, fresh)
+        tables.append(comparison.table)
+        findings += comparison.findings
         subjects.append(subject)
-    copies = _copies(lab, subjects[0])
+    stock = _stock_output(lab, subjects[0])
     return lab.result(
         "honest",
-        [*tables, copies],
+        [*tables, stock],
         subjects=subjects,
         notes=[*NOTES, lab.setting.budgets],
-        findings=[*told, *_gaps(copies)],
+        findings=[*findings, *_gaps(stock)],
     )
 
 
 @dataclass(frozen=True)
-class Exposed:
-    """The strategies of one network under attackers that know more and more."""
+class StrategyComparison:
+    """Accuracy of the strategies of one network under increasingly informed attackers."""
 
     table: Table
     findings: tuple[str, ...]
 
 
 def strategies(game: ExitGame) -> dict[str, Tensor]:
-    """What is compared, each found on the game's images."""
-    fixed = torch.stack(
+    """The compared defender strategies, each computed on the game's images.
+
+    Args:
+        game: The exit game of a network.
+
+    Returns:
+        [D] probabilities over the game's columns, by the name of the strategy.
+    """
+    worst_case = torch.stack(
         [least_per_example(game.correct, game.one_hot(s)).mean() for s in game.subsets]
     )
     return {
         "NEED": game.equilibrium().defender,
-        "best fixed answer": game.one_hot(game.subsets[int(fixed.argmax())]),
-        "per-image mix": game.per_example().defender,
+        _BEST_FIXED: game.one_hot(game.subsets[int(worst_case.argmax())]),
+        _PER_IMAGE: game.per_example().defender,
         "all exits": game.one_hot(tuple(range(1, game.exits + 1))),
         "last exit": game.one_hot((game.exits,)),
     }
 
 
-def exposure(
+def compare_strategies(
     lab: Lab, subject: Subject, game: ExitGame, fresh: ExitGame, attack: PGD | None = None
-) -> Exposed:
+) -> StrategyComparison:
+    """Evaluate all strategies of `strategies(game)` under all attackers.
+
+    Args:
+        lab: The experiment.
+        subject: The network and its images.
+        game: The game on the held-out images, which determines strategies and AIMER's row.
+        fresh: The same game on the test images.
+        attack: PGD of the attacks; None: the payoff attack of the scale.
+
+    Returns:
+        One table and the findings.
+    """
     offense = Offense(tuple(map(exit_name, subject.everything)), attack or lab.setting.payoff)
-    kinds = strategies(game)
-    right = dict[str, dict[str, Tensor]]()
-    for name, s in kinds.items():
-        clean, climbed = lab.play(
-            subject,
-            [FixedPoints(), offense.expected(game.subsets, s)],
-            subject.test,
-            seed=lab.request.seed,
-        )
-        count = len(game.subsets)
-        rows = torch.einsum("d,adn->an", s, fresh.correct.double())  # [A, N]
-        expected = s @ climbed.correct[:count].double()
-        right[name] = {
-            "clean": s @ clean.correct[:count].double(),
-            "AIMER": game.best_response(s) @ rows,
-            "expected loss": expected,
-            "worst per image": torch.minimum(rows.amin(0), expected),
-        }
-    table = _table(subject, game, kinds, right)
-    beaten = (
-        f"{subject.name}: a mismatched attack beats the matched one in {game.beaten_matches()} of {len(game.subsets)} columns on "
-        f"the game's images, in {fresh.beaten_matches()} on test images (against Assumption 3.5)."
+    mixes = strategies(game)
+    correct = {name: _correct(lab, subject, game, fresh, offense, s) for name, s in mixes.items()}
+    mismatched = (
+        f"{subject.name}: a mismatched attack is stronger than the matched attack in "
+        f"{game.beaten_matches()} of {len(game.subsets)} columns on the game's images and in "
+        f"{fresh.beaten_matches()} on test images, contrary to Assumption 3.5."
     )
-    return Exposed(table, (beaten, *_compared(subject, right)))
+    return StrategyComparison(
+        _table(subject, game, mixes, correct), (mismatched, *_differences(subject, correct))
+    )
+
+
+def _correct(
+    lab: Lab, subject: Subject, game: ExitGame, fresh: ExitGame, offense: Offense, s: Tensor
+) -> dict[str, Tensor]:
+    """[N] probability of a correct prediction of the mix s [D] on test images, by attacker."""
+    clean, attacked = lab.play(
+        subject,
+        [FixedPoints(), offense.expected(game.subsets, s)],
+        subject.test,
+        seed=lab.request.seed,
+    )
+    count = len(game.subsets)
+    rows = torch.einsum("d,adn->an", s, fresh.correct.double())  # [A, N]
+    expected = s @ attacked.correct[:count].double()
+    values = (game.best_response(s) @ rows, expected, torch.minimum(rows.amin(0), expected))
+    return {
+        "clean": s @ clean.correct[:count].double(),
+        **dict(zip(ATTACKERS[1:], values, strict=True)),
+    }
 
 
 def _table(
     subject: Subject,
     game: ExitGame,
-    kinds: Mapping[str, Tensor],
-    right: Mapping[str, Mapping[str, Tensor]],
+    mixes: Mapping[str, Tensor],
+    correct: Mapping[str, Mapping[str, Tensor]],
 ) -> Table:
+    """One row per strategy: clean, worst row on the game's images, then the other attackers."""
     rows = []
-    for name, s in kinds.items():
-        promised = Cell((100 * float(game.accuracy(s).amin()),))
-        clean, *found = (_cell(mean_of(values)) for values in right[name].values())
+    for name, s in mixes.items():
+        worst_row = Cell((100 * float(game.accuracy(s).amin()),))
+        clean, *attacked = (_cell(mean_of(values)) for values in correct[name].values())
         label = (
             f"{name} ({subset_name(game.subsets[int(s.argmax())])})"
-            if name == "best fixed answer"
+            if name == _BEST_FIXED
             else name
         )
-        rows.append(Row((label,), (clean, promised, *found)))
-    title = f"{subject.name}, {subject.data}: accuracy, %, under attackers that know more and more"
+        rows.append(Row((label,), (clean, worst_row, *attacked)))
     return Table(
-        title, ("strategy",), ("clean", *ATTACKERS), tuple(rows), len(subject.test.x), digits=1
+        f"{subject.name}, {subject.data}: accuracy, %, under increasingly informed attackers",
+        ("strategy",),
+        ("clean", *ATTACKERS),
+        tuple(rows),
+        len(subject.test.x),
+        digits=1,
     )
 
 
@@ -129,62 +178,68 @@ def _cell(found: Estimate) -> Cell:
     return Cell((100 * found.value,), interval=(100 * found.low, 100 * found.high))
 
 
-def _compared(subject: Subject, right: Mapping[str, Mapping[str, Tensor]]) -> list[str]:
-    """Differences on the same images, with their intervals."""
-    told = []
+def _differences(subject: Subject, correct: Mapping[str, Mapping[str, Tensor]]) -> list[str]:
+    """NEED minus every other strategy on the same images, with 95 % intervals."""
+    sentences = []
     for attacker in ATTACKERS[1:]:
-        for other in ("best fixed answer", "per-image mix", "all exits", "last exit"):
-            apart = mean_of(right["NEED"][attacker] - right[other][attacker])
-            sure = "" if apart.low > 0 or apart.high < 0 else ", which other images might reverse"
-            told.append(
-                f"{subject.name}, {attacker}: NEED minus {other} is {100 * apart.value:+.1f} points "
-                f"({100 * apart.low:+.1f} to {100 * apart.high:+.1f}){sure}."
+        for other in (_BEST_FIXED, _PER_IMAGE, "all exits", "last exit"):
+            found = mean_of(correct["NEED"][attacker] - correct[other][attacker])
+            significant = found.low > 0 or found.high < 0
+            remark = "" if significant else ", not significant"
+            sentences.append(
+                f"{subject.name}, {attacker}: NEED minus {other} is "
+                f"{100 * found.value:+.1f} points ({100 * found.low:+.1f} to "
+                f"{100 * found.high:+.1f}){remark}."
             )
-    return told
+    return sentences
 
 
-def _copies(lab: Lab, subject: Subject) -> Table:
-    """The static case of Table 1 with AutoAttack's points of largest loss, and with what its stock code returns."""
+def _stock_output(lab: Lab, subject: Subject) -> Table:
+    """The static case of Table 1 with two outputs of AutoAttack.
+
+    The attack of `lab.setting.attacks` returns the points of highest loss. The stock code returns
+    the clean image wherever AutoAttack does not succeed.
+    """
     game = lab.game(subject)
     images = lab.swept(subject)
     defender = lab.defender(subject, game, (3,))
     crafts = {
         "PGD-100": lab.setting.attacks["PGD-100"],
-        "AutoAttack, largest loss": lab.setting.attacks["AutoAttack"],
-        "AutoAttack, stock": lab.setting.stock,
+        "AutoAttack, highest loss": lab.setting.attacks["AutoAttack"],
+        _STOCK: lab.setting.stock,
     }
     cells: dict[str, list[Cell | None]] = {name: [] for name in published.EVALUATIONS}
-    papers = {"PGD-100": 2, "AutoAttack, stock": 5}
+    papers = {"PGD-100": 2, _STOCK: 5}
     for column, craft in crafts.items():
-        sent = attackers(subject, game, defender, craft)
-        repeats = [lab.play(subject, list(sent.values()), images, seed=seed) for seed in lab.seeds]
-        for k, name in enumerate(sent):
+        adversaries = attackers(subject, game, defender, craft)
+        repeats = [
+            lab.play(subject, list(adversaries.values()), images, seed=seed) for seed in lab.seeds
+        ]
+        for k, name in enumerate(adversaries):
             values = tuple(100 * float(defender.right(repeat[k]).mean()) for repeat in repeats)
             paper = published.TABLE_1["static"][k][papers[column]] if column in papers else None
             cells[name].append(Cell(values, paper))
-            if column == "AutoAttack, stock":
+            if column == _STOCK:
                 copied = tuple(100 * float(repeat[k].copies.double().mean()) for repeat in repeats)
                 cells[name].append(Cell(copied))
-    columns = (*crafts, "clean copies among its points, %")
-    rows = tuple(Row((name,), tuple(found)) for name, found in cells.items())
     return Table(
-        f"{subject.name}, the third exit answers: accuracy, %",
+        f"{subject.name}, the defender uses the third exit: accuracy, %",
         ("evaluation",),
-        columns,
-        rows,
+        (*crafts, "clean images in the stock output, %"),
+        tuple(Row((name,), tuple(found)) for name, found in cells.items()),
         len(images.x),
     )
 
 
 def _gaps(table: Table) -> list[str]:
-    told = []
+    """Difference between the max-average attack and AIMER in every accuracy column."""
+    sentences = []
     for column in table.columns[:-1]:
         pair = [table.cell((name,), column) for name in ("Max-average attack", "AIMER")]
         papers = [cell.paper for cell in pair if cell.paper is not None]
-        reported = (
-            f"; the paper's figures give {papers[0] - papers[1]:.2f}" if len(papers) == 2 else ""
+        reported = f"; the paper reports {papers[0] - papers[1]:.2f}" if len(papers) == 2 else ""
+        sentences.append(
+            f"{column}: the accuracy under the max-average attack minus that under AIMER is "
+            f"{pair[0].mean - pair[1].mean:+.2f} points{reported}."
         )
-        told.append(
-            f"{column}: AIMER finds {pair[0].mean - pair[1].mean:+.2f} points less than max-average{reported}."
-        )
-    return told
+    return sentences

@@ -1,4 +1,4 @@
-"""The figures of Xu et al. beside which ours are printed; accuracies in percent."""
+"""Numbers published by Xu et al., printed next to ours; accuracies in percent."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 ATTACKS = ("FGSM", "PGD-20", "PGD-100", "EoT-PGD-20", "VMI-FGSM", "AutoAttack")
 EVALUATIONS = ("Single attack", "Average attack", "Max-average attack", "AIMER")
 
-# Case -> a row per evaluation, a column per attack. The rows of "entropy" for single and average attack agree in three columns to
-# the last digit, which looks like a slip in the paper.
+# Case -> one row per evaluation, one column per attack. In "entropy", the rows of the single and
+# the average attack are identical in three columns, which looks like an error in the paper.
 TABLE_1: Mapping[str, tuple[tuple[float, ...], ...]] = {
     "static": (
         (60.29, 56.04, 54.12, 54.42, 55.30, 59.34),
@@ -42,7 +42,7 @@ TABLE_1: Mapping[str, tuple[tuple[float, ...], ...]] = {
     ),
 }
 
-# Network -> method -> R_mis, clean, robust.
+# Network -> method -> (mismatch rate R_mis, clean accuracy, robust accuracy).
 TABLE_2: Mapping[str, Mapping[str, tuple[float | None, float, float]]] = {
     "resnet-18": {
         "Single-exit": (None, 84.37, 49.82),
@@ -58,7 +58,7 @@ TABLE_2: Mapping[str, Mapping[str, tuple[float | None, float, float]]] = {
     },
 }
 
-# Training -> without NEED, with NEED; clean, then a column per attack.
+# Training method -> (without NEED, with NEED); clean first, then one column per attack.
 TABLE_3: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "Standard": (
         (92.24, 8.37, 0.11, 0.00, 0.08, 0.03, 0.00),
@@ -82,7 +82,8 @@ TABLE_3: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     ),
 }
 
-# Milliseconds on an RTX A6000. Of AIMER's column the text at hand keeps only the last two.
+# Milliseconds on an RTX A6000. The available text of the paper has only the last two numbers of
+# AIMER's column.
 TABLE_4_MAX_AVERAGE: Mapping[str, float] = {
     "FGSM": 3.0964,
     "PGD-20": 13.540,

@@ -1,4 +1,4 @@
-"""Table 2: a single-exit network, the last exit, dynamic inference and NEED, each under AIMER with PGD-20."""
+"""Table 2: a single-exit network, the last exit, dynamic inference and NEED under AIMER, PGD-20."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ NEED = "Multi-exit (NEED)"
 
 
 def run(request: Request) -> Result:
+    """Reproduce Table 2."""
     lab = Lab.open(request)
     rows = list[Row]()
     subjects = list[Subject]()
@@ -36,8 +37,9 @@ def run(request: Request) -> Result:
         lab.setting.scored,
     )
     notes = (
-        "static: the last exit; dynamic: the first exit of low entropy, since the paper does not say which rule its row has",
-        "NEED's draw is not simulated: its expectation is exact",
+        "static: the last exit; dynamic: the first exit with low entropy (the paper does not say "
+        "which rule this row uses)",
+        "the accuracy of NEED is its exact expectation over the drawn exits, not a simulation",
     )
     return lab.result("table-2", [table], subjects=subjects, notes=notes, findings=_findings(table))
 
@@ -47,21 +49,22 @@ def _row(
 ) -> Row:
     game = lab.game(subject)
     defender = lab.defender(subject, game, strategy)
-    sent = [FixedPoints(), aimed(game, defender.known, lab.setting.attacks["PGD-20"])]
-    episodes = [lab.play(subject, sent, subject.test, seed=seed) for seed in lab.seeds]
+    adversaries = [FixedPoints(), aimed(game, defender.known, lab.setting.attacks["PGD-20"])]
+    episodes = [lab.play(subject, adversaries, subject.test, seed=seed) for seed in lab.seeds]
     clean, robust = (
         tuple(100 * float(defender.right(repeat[k]).mean()) for repeat in episodes) for k in (0, 1)
     )
-    apart = game.mismatch(game.best_response(defender.known), defender.known)
+    rate = game.mismatch(game.best_response(defender.known), defender.known)
     paper = published.TABLE_2[network][method]
-    mismatch = None if paper[0] is None else Cell((apart,), paper[0])
+    mismatch = None if paper[0] is None else Cell((rate,), paper[0])
     return Row(
         (network, subject.data, method), (mismatch, Cell(clean, paper[1]), Cell(robust, paper[2]))
     )
 
 
 def _findings(table: Table) -> list[str]:
-    told = []
+    """Robust accuracy of NEED compared with every other defense of the same network."""
+    sentences = []
     for row in table.rows:
         if row.labels[2] != NEED:
             network, data, method = row.labels
@@ -69,7 +72,9 @@ def _findings(table: Table) -> list[str]:
                 table.cell((network, data, NEED), "robust, %").mean
                 - table.cell(row.labels, "robust, %").mean
             )
-            told.append(
-                f"{network}: NEED is {abs(gain):.2f} points {'above' if gain >= 0 else 'below'} {method.lower()}."
+            relation = "above" if gain >= 0 else "below"
+            sentences.append(
+                f"{network}: the robust accuracy of NEED is {abs(gain):.2f} points {relation} that "
+                f"of {method.lower()}."
             )
-    return told
+    return sentences

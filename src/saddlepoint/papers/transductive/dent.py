@@ -1,4 +1,4 @@
-"""DENT in batches, as they come or sorted by label: what Tables 2 and 5 share."""
+"""DENT on batches in natural order or sorted by label; shared by Tables 2 and 5."""
 
 from __future__ import annotations
 
@@ -25,86 +25,106 @@ from saddlepoint.evaluation import (
     autoattack,
 )
 from saddlepoint.papers.result import Cell, Row, Table
+from saddlepoint.papers.transductive.adapt_in_forward import AdaptInForward
 from saddlepoint.papers.transductive.experiment import MOVED, Base, Lab, about, accuracy, right
-from saddlepoint.papers.transductive.module import Module
 from saddlepoint.zoo.transductive import DENT
 
 ON_MODULE = "DENT-AA"
-THROUGH = "through (ours)"
+END_TO_END = "end-to-end PGD (ours)"
 GREEDY: Mapping[str, LossWeighting] = {"GMSA-AVG": AverageLoss(), "GMSA-MIN": MinLoss()}
-ATTACKS = ("AA", MOVED, "PGD", "FPA", *GREEDY, THROUGH)
+ATTACKS = ("AA", MOVED, "PGD", "FPA", *GREEDY, END_TO_END)
 
 
 @dataclass(frozen=True)
-class Batched:
-    """A base network, and DENT on it in batches of one order."""
+class DENTResult:
+    """A base network, and DENT on it under every attack."""
 
     base: Base
     episodes: dict[str, Episode]  # of DENT, by attack
 
     def gain(self, attack: str) -> float:
-        """Points that DENT has under this attack above the static network under AutoAttack."""
+        """DENT under this attack minus the static network under AutoAttack, in points."""
         return 100 * float(right(self.episodes[attack]).mean() - right(self.base.auto).mean())
 
 
-def played(lab: Lab, base: str, *, by_label: bool) -> Batched:
+def evaluate(lab: Lab, base: str, *, by_label: bool) -> DENTResult:
+    """Run all attacks on DENT.
+
+    Args:
+        lab: The experiment.
+        base: Name of the recipe of the base network.
+        by_label: Sort the images by label within windows. The attack DENT-AA is then omitted, as
+            in the paper.
+
+    Returns:
+        The base network and one episode per attack.
+    """
     kind = lab.setting.dent
     recipe = lab.recipe(base)
     images = lab.drawn(recipe.data, kind.images, lab.request.seed)
     static = lab.base(recipe.name, images, kind.portfolio)
     defense = DENT(static.net)
-    threat = Threat(
-        static.space,
-        state_visible=False,
-        order=SortedByLabel(kind.window) if by_label else NaturalOrder(),
-    )
+    order = SortedByLabel(kind.window) if by_label else NaturalOrder()
+    threat = Threat(static.space, state_visible=False, order=order)
     greedy = {
         name: GreedyModelSpace(name.lower(), kind.portfolio, kind.rounds, over)
         for name, over in GREEDY.items()
     }
-    sent: dict[str, Adversary] = {
+    adversaries: dict[str, Adversary] = {
         "clean": FixedPoints(),
         **({} if by_label else {ON_MODULE: on_module(lab, defense)}),
         **static.handed,
         "FPA": FixedPoint("fpa", kind.portfolio, kind.rounds),
         **greedy,
-        THROUGH: Direct("through", kind.through, saturated(margin), respond=True),
+        END_TO_END: Direct("through", kind.through, saturated(margin), respond=True),
     }
-    return Batched(static, lab.against(defense, sent, images, threat, batch=kind.batch))
+    return DENTResult(static, lab.against(defense, adversaries, images, threat, batch=kind.batch))
 
 
 def on_module(lab: Lab, defense: DENT) -> Adversary:
-    """AutoAttack on DENT as if it were a network, with the clean images that its own code returns."""
+    """AutoAttack on DENT as if it were an ordinary network.
+
+    As in AutoAttack's own code, the clean image is returned where the attack does not succeed.
+
+    Args:
+        lab: The experiment, which gives the budget.
+        defense: The attacked DENT.
+
+    Returns:
+        A transfer attack from DENT that adapts inside the forward pass.
+    """
     budget = lab.setting.module
     stock = Cascade(
         "autoattack", autoattack(steps=budget.steps, targets=budget.targets, queries=budget.queries)
     )
-    return Transfer(CleanCopies(stock), Module(defense))
+    return Transfer(CleanCopies(stock), AdaptInForward(defense))
 
 
-def table(lab: Lab, found: Mapping[str, Batched], columns: Sequence[str]) -> Table:
-    """A row per base: clean, the static network under AutoAttack and under PGD, and DENT under these attacks."""
-    rows = [
-        Row(
-            (name,),
-            tuple(
-                accuracy([e])
-                for e in (
-                    one.base.clean,
-                    one.episodes["clean"],
-                    one.base.auto,
-                    one.base.pgd,
-                    *_of(one, columns),
-                )
-            ),
+def table(lab: Lab, found: Mapping[str, DENTResult], columns: Sequence[str]) -> Table:
+    """Accuracies, one row per base network.
+
+    Args:
+        lab: The experiment.
+        found: Results by the name of the base network.
+        columns: Attacks on DENT, in the order of the columns.
+
+    Returns:
+        Clean accuracies, the static network under AutoAttack and PGD, and DENT under `columns`.
+    """
+    rows = []
+    for name, one in found.items():
+        episodes = (
+            one.base.clean,
+            one.episodes["clean"],
+            one.base.auto,
+            one.base.pgd,
+            *(one.episodes[column] for column in columns),
         )
-        for name, one in found.items()
-    ]
-    heads = ("static, clean", "DENT, clean", "static, AA", "static, PGD", *columns)
+        rows.append(Row((name,), tuple(accuracy([episode]) for episode in episodes)))
     return Table(
         "Accuracy and robustness, %",
         ("base",),
-        heads,
+        ("static, clean", "DENT, clean", "static, AA", "static, PGD", *columns),
         tuple(rows),
         lab.setting.dent.images,
         units=units(lab),
@@ -113,29 +133,37 @@ def table(lab: Lab, found: Mapping[str, Batched], columns: Sequence[str]) -> Tab
 
 def gains(
     lab: Lab,
-    found: Mapping[str, Batched],
+    found: Mapping[str, DENTResult],
     columns: Sequence[str],
     papers: Mapping[str, Sequence[float]],
 ) -> Table:
-    """What DENT adds to the static network: the mean over the paper's seven bases stands beside ours.
+    """Gain of DENT over the static network, with the mean gain over the paper's base networks.
 
-    `papers` has a row per base, static AA first and then the columns that it has.
+    Args:
+        lab: The experiment.
+        found: Results by the name of the base network.
+        columns: Attacks on DENT, in the order of the columns.
+        papers: The paper's accuracies by base network: static AA first, then those of `columns`
+            that the paper has.
+
+    Returns:
+        One row per base network and one row with the means.
     """
-    known = [name for name in columns if name not in (MOVED, THROUGH)]
-    theirs = {
-        name: fmean(row[1 + k] - row[0] for row in papers.values()) for k, name in enumerate(known)
+    reported = [name for name in columns if name not in (MOVED, END_TO_END)]
+    paper_means = {
+        name: fmean(row[1 + k] - row[0] for row in papers.values())
+        for k, name in enumerate(reported)
     }
     rows = [
         Row((base,), tuple(Cell((one.gain(name),)) for name in columns))
         for base, one in found.items()
     ]
     means = tuple(
-        Cell((fmean(one.gain(name) for one in found.values()),), theirs.get(name))
+        Cell((fmean(one.gain(name) for one in found.values()),), paper_means.get(name))
         for name in columns
     )
-    title = "Points above the static network under AA (the paper's: mean of its seven bases)"
     return Table(
-        title,
+        "Points above the static network under AA (paper: mean over its seven base networks)",
         ("base",),
         tuple(columns),
         (*rows, Row(("mean",), means)),
@@ -145,24 +173,33 @@ def gains(
 
 
 def units(lab: Lab) -> str:
+    """How the images are divided into batches, in words."""
     kind = lab.setting.dent
     return f"in {math.ceil(kind.images / kind.batch)} batches of {kind.batch}"
 
 
-def notes(lab: Lab, found: Mapping[str, Batched]) -> list[str]:
+def notes(lab: Lab, found: Mapping[str, DENTResult]) -> list[str]:
+    """Base networks and attack settings, in words.
+
+    Args:
+        lab: The experiment.
+        found: Results by the name of the base network.
+
+    Returns:
+        One sentence per note.
+    """
     kind = lab.setting.dent
     return [
         *(
             about(one.base.name, one.base.net, one.base.space, lab.recipe(one.base.name))
             for one in found.values()
         ),
-        f"PGD: {len(kind.portfolio.runs)} runs of {kind.steps} steps on margins, of which each image takes the one of highest "
-        f"confidence; FPA and GMSA attack so in {kind.rounds} rounds",
-        f"{THROUGH}: PGD with {kind.through.steps} steps through all steps of the adaptation, on margins that count up to a bound",
-        "DENT as in the paper's tables: 6 steps of AdaMod on scale and shift of every batch norm, with information maximization",
+        f"PGD: {len(kind.portfolio.runs)} runs of {kind.steps} steps on margin losses; each image "
+        "keeps the run with the highest confidence in a wrong class; FPA and GMSA use this attack "
+        f"in {kind.rounds} rounds",
+        f"{END_TO_END}: PGD with {kind.through.steps} steps, differentiated through all steps of "
+        "the adaptation, on a margin loss that saturates",
+        "DENT has the settings of the paper's tables: 6 AdaMod steps on the scale and shift of "
+        "every batch norm, with the information maximization loss",
         *kind.changed,
     ]
-
-
-def _of(one: Batched, columns: Sequence[str]) -> list[Episode]:
-    return [one.episodes[name] for name in columns]

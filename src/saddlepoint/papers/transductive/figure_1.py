@@ -1,4 +1,4 @@
-"""Figure 1: what URejectron refuses and what slips through, for PGD, for Carlini and Wagner, and on brighter images."""
+"""Figure 1: rejections and errors of URejectron under PGD, under CW, and on brighter images."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from saddlepoint.runs.work import torch_threads
 from saddlepoint.zoo.transductive import RejectionCurve, URejectron, rejection_curve
 
 RECIPE = "signs"
-ALLOWED = (0.01, 0.1, 0.5)  # shares of ordinary images that somebody may be willing to lose
+ALLOWED = (0.01, 0.1, 0.5)  # fractions of normal images that may be rejected
 SHORT = {"a": "(a) PGD", "b": "(b) CW", "c": "(c) brightness"}
 TITLES = {
     "a": "(a) clean images and PGD's points",
@@ -35,36 +35,38 @@ TITLES = {
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A test batch: ordinary images, and as many that were made of them by an attack on the classifier."""
+class MixedBatch:
+    """Normal images, and as many adversarial ones made from them by an attack on the classifier."""
 
-    ordinary: Tensor
-    made: Episode
-    y: Tensor
+    normal: Tensor  # [N, ...]
+    attacked: Episode  # on the same N images
+    y: Tensor  # [N] labels
 
     @property
-    def batch(self) -> Tensor:
-        return torch.cat([self.ordinary, self.made.points])
+    def images(self) -> Tensor:
+        """[2 N, ...] normal images, then adversarial ones."""
+        return torch.cat([self.normal, self.attacked.points])
 
 
 @dataclass(frozen=True)
-class Refused:
-    """What URejectron makes of a test batch, at every threshold; and of clean images that no discriminator has seen."""
+class Rejections:
+    """Rejections of URejectron, adapted to one test batch, at every threshold."""
 
     curve: RejectionCurve
-    held: tuple[
-        float, ...
-    ]  # [T] share of clean validation images that is refused: high where it has learned its batch by heart
+    # [T] fraction of rejected clean validation images, which the discriminator was not trained on.
+    # It is high if the discriminator memorizes its batch.
+    held_out: tuple[float, ...]
 
     @property
     def half(self) -> int:
-        """The place of the threshold 1/2."""
+        """Index of the threshold that is closest to 1/2."""
         return min(
             range(len(self.curve.thresholds)), key=lambda k: abs(self.curve.thresholds[k] - 0.5)
         )
 
 
 def run(request: Request) -> Result:
+    """Reproduce Figure 1."""
     lab = Lab.open(request)
     kind = lab.setting.signs
     recipe = lab.recipe(RECIPE)
@@ -76,89 +78,136 @@ def run(request: Request) -> Result:
     parts = parts._replace(test=parts.test.take(kind.asked or len(parts.test)))
     with torch_threads(lab.setting.threads):
         net = lab.bench.trained(recipe, Images(parts.train.x, parts.train.y))
-    asked = batches(lab, net, parts)
+    batches = mixed_batches(lab, net, parts)
     with torch_threads(lab.setting.threads):
-        found = {name: refused(lab, net, parts, one) for name, one in asked.items()}
-    curves = {name: one.curve for name, one in found.items()}
+        found = {name: rejections(lab, net, parts, batch) for name, batch in batches.items()}
     n = 2 * len(parts.test)
     return lab.result(
         EXPERIMENTS[6],
-        [classifier(lab, net, parts, asked), refusals(found, n)],
-        notes=[
-            about(RECIPE, net, recipe.space, recipe),
-            f"{len(parts.train)} training, {len(parts.dev)} validation and {len(parts.test)} test images, classes made equally "
-            "large by warped copies before the split, as in the paper",
-            f"PGD with {kind.pgd.steps} steps; CW with {kind.cw.steps} steps and no search for its constant, {kind.cw.constant:g}, "
-            "any perturbation allowed; brightness of severity 1",
-            f"each discriminator is trained for {kind.training.epochs} epochs on {kind.known or len(parts.train)} training images "
-            f"and on the {n} it then judges",
-            f"held-out clean: the {len(parts.dev)} validation images, which no discriminator has seen",
-            *kind.changed,
-        ],
+        [classifier_table(lab, net, parts, batches), rejection_table(found, n)],
+        notes=[about(RECIPE, net, recipe.space, recipe), *_notes(lab, parts), *kind.changed],
         findings=findings(found),
-        charts=charts(curves),
+        charts=charts({name: one.curve for name, one in found.items()}),
     )
 
 
-def batches(lab: Lab, net: nn.Module, parts: Parts) -> dict[str, Asked]:
-    """The three test batches of the figure."""
+def _notes(lab: Lab, parts: Parts) -> list[str]:
+    kind = lab.setting.signs
+    return [
+        f"{len(parts.train)} training, {len(parts.dev)} validation and {len(parts.test)} test "
+        "images; warped copies make the classes equally large before the split, as in the paper",
+        f"PGD with {kind.pgd.steps} steps; CW with {kind.cw.steps} steps, its constant fixed at "
+        f"{kind.cw.constant:g} and the perturbation unbounded; brightness of severity 1",
+        f"each discriminator is trained for {kind.training.epochs} epochs on "
+        f"{kind.known or len(parts.train)} training images and on the {2 * len(parts.test)} images "
+        "that it then accepts or rejects",
+        f"held-out clean: the {len(parts.dev)} validation images, which are not used to train any "
+        "discriminator",
+    ]
+
+
+def mixed_batches(lab: Lab, net: nn.Module, parts: Parts) -> dict[str, MixedBatch]:
+    """The three test batches of the figure, by its letters a, b and c.
+
+    Args:
+        lab: The experiment.
+        net: The classifier.
+        parts: Training, validation and test images.
+
+    Returns:
+        Normal and adversarial images per batch.
+    """
     kind = lab.setting.signs
     space = lab.recipe(RECIPE).space
-    (x, y) = parts.test
-    lighter = brightness(x, 1, Keys.of(lab.request.seed, torch.arange(len(x))))
+    x, y = parts.test
+    brighter = brightness(x, 1, Keys.of(lab.request.seed, torch.arange(len(x))))
     pgd = MaxLossPoint(Direct("pgd", kind.pgd, cross_entropy))
-    anywhere = unbounded_ball(x[0].numel(), p=2)
+    unbounded = unbounded_ball(x[0].numel(), p=2)
 
-    def made(ordinary: Tensor, adversary: MaxLossPoint | Direct, space: Ball) -> Asked:
-        (episode,) = lab.on(net, [adversary], Images(ordinary, y), space, RECIPE)
-        return Asked(ordinary, episode, y)
+    def attacked(normal: Tensor, adversary: MaxLossPoint | Direct, space: Ball) -> MixedBatch:
+        (episode,) = lab.on(net, [adversary], Images(normal, y), space, RECIPE)
+        return MixedBatch(normal, episode, y)
 
     return {
-        "a": made(x, pgd, space),
-        "b": made(x, Direct("cw", kind.cw), anywhere),
-        "c": made(lighter, pgd, space),
+        "a": attacked(x, pgd, space),
+        "b": attacked(x, Direct("cw", kind.cw), unbounded),
+        "c": attacked(brighter, pgd, space),
     }
 
 
-def refused(lab: Lab, net: nn.Module, parts: Parts, asked: Asked) -> Refused:
-    """URejectron adapted to the whole batch."""
+def rejections(lab: Lab, net: nn.Module, parts: Parts, batch: MixedBatch) -> Rejections:
+    """Adapt URejectron to a whole test batch and measure its rejections.
+
+    Args:
+        lab: The experiment.
+        net: The classifier.
+        parts: Training, validation and test images.
+        batch: The test batch.
+
+    Returns:
+        Rejections and errors at every threshold.
+    """
     kind = lab.setting.signs
-    batch = asked.batch
-    y = asked.y.repeat(2)
+    images = batch.images
+    y = batch.y.repeat(2)
     defense = URejectron(net, parts.train.x[: kind.known], training=kind.training)
     with torch.no_grad():
-        redacted = defense.adapt(batch, Context.seeded(lab.request.seed, len(batch)))
-    thresholds = spread(kind.thresholds)
-    found, held = (
-        rejection_curve(redacted, batch, y, part, thresholds=thresholds)
-        for part in (asked.ordinary, parts.dev.x)
+        adapted = defense.adapt(images, Context.seeded(lab.request.seed, len(images)))
+    thresholds = log_odds_thresholds(kind.thresholds)
+    curve, held_out = (
+        rejection_curve(adapted, images, y, normal, thresholds=thresholds)
+        for normal in (batch.normal, parts.dev.x)
     )
-    return Refused(found, held.rejected_normal)
+    return Rejections(curve, held_out.rejected_normal)
 
 
-def spread(count: int) -> list[float]:
-    """Thresholds 0 and 1, and between them evenly in log odds: on an even grid a discriminator that is sure tells nothing."""
+def log_odds_thresholds(count: int) -> list[float]:
+    """Thresholds 0 and 1, and between them values that are evenly spaced in log odds.
+
+    A confident discriminator has probabilities close to 0 and 1, which an evenly spaced grid of
+    probabilities does not resolve.
+
+    Args:
+        count: Number of thresholds.
+
+    Returns:
+        Thresholds in increasing order.
+    """
     return [0.0, *torch.linspace(-12, 12, count - 2, dtype=torch.float64).sigmoid().tolist(), 1.0]
 
 
-def classifier(lab: Lab, net: nn.Module, parts: Parts, asked: Mapping[str, Asked]) -> Table:
-    """The classifier alone, without which refusals mean nothing."""
+def classifier_table(
+    lab: Lab, net: nn.Module, parts: Parts, batches: Mapping[str, MixedBatch]
+) -> Table:
+    """Accuracy of the classifier without rejections, as the baseline of the rejection table.
+
+    Args:
+        lab: The experiment.
+        net: The classifier.
+        parts: Training, validation and test images.
+        batches: The test batches.
+
+    Returns:
+        One row per kind of images.
+    """
     plain = {"train": parts.train, "validation": parts.dev, "test": parts.test}
     space = lab.recipe(RECIPE).space
     found = {
         name: lab.on(net, [FixedPoints()], Images(*part), space, RECIPE)[0]
         for name, part in plain.items()
     }
-    lighter = lab.on(
-        net, [FixedPoints()], Images(asked["c"].ordinary, asked["c"].y), space, RECIPE
-    )[0]
-    found |= {"PGD": asked["a"].made, "CW": asked["b"].made, "brightness": lighter}
+    brighter = Images(batches["c"].normal, batches["c"].y)
+    found |= {
+        "PGD": batches["a"].attacked,
+        "CW": batches["b"].attacked,
+        "brightness": lab.on(net, [FixedPoints()], brighter, space, RECIPE)[0],
+    }
     rows = tuple(
         Row((name,), (accuracy([episode], published.FIGURE_1.get(name)),))
         for name, episode in found.items()
     )
     return Table(
-        "The classifier alone, on test images where nothing else is said",
+        "The classifier alone, on test images unless the row names another set",
         ("images",),
         ("accuracy, %",),
         rows,
@@ -166,31 +215,44 @@ def classifier(lab: Lab, net: nn.Module, parts: Parts, asked: Mapping[str, Asked
     )
 
 
-def refusals(found: Mapping[str, Refused], n: int) -> Table:
-    """Errors among what is answered, by the share of ordinary images that may be refused; and what a threshold of 1/2 does."""
+def rejection_table(found: Mapping[str, Rejections], n: int) -> Table:
+    """Errors among accepted images at given rejection rates, and all rates at the threshold 1/2.
+
+    Args:
+        found: Rejections by the letter of the test batch.
+        n: Images per test batch.
+
+    Returns:
+        One row per test batch, in percent.
+    """
     rows = []
     for name, one in found.items():
         curve = one.curve
         half = one.half
-        attacked = (
-            2 * curve.rejected[half] - curve.rejected_normal[half]
-        )  # half of the batch is ordinary
+        # Half of the batch is normal: rejected = (rejected_normal + rejected_attacked) / 2.
+        rejected_attacked = 2 * curve.rejected[half] - curve.rejected_normal[half]
         at_half = (
             curve.rejected_normal[half],
-            one.held[half],
-            attacked,
+            one.held_out[half],
+            rejected_attacked,
             curve.error[half],
             curve.error_of_all[half],
         )
-        cells = [*(slips(curve, share) for share in ALLOWED), *at_half]
-        rows.append(Row((TITLES[name],), tuple(Cell((100 * value,)) for value in cells)))
+        values = [*(error_at_rejection(curve, share) for share in ALLOWED), *at_half]
+        rows.append(Row((TITLES[name],), tuple(Cell((100 * value,)) for value in values)))
     columns = (
-        *(f"error among answered, at most {100 * share:g} % of ordinary refused" for share in ALLOWED),
-        "threshold 1/2: ordinary refused", "held-out clean refused", "attacked refused", "error among answered",
-        "errors of all (Eq. 1)",
-    )  # fmt: skip
+        *(
+            f"error among accepted, at most {100 * share:g} % of normal rejected"
+            for share in ALLOWED
+        ),
+        "threshold 1/2: normal rejected",
+        "held-out clean rejected",
+        "attacked rejected",
+        "error among accepted",
+        "accepted and misclassified, of all images (Eq. 1)",
+    )
     return Table(
-        "What URejectron refuses and what slips through, %",
+        "Rejections and errors of URejectron, %",
         ("test batch",),
         columns,
         tuple(rows),
@@ -199,71 +261,106 @@ def refusals(found: Mapping[str, Refused], n: int) -> Table:
     )
 
 
-def slips(one: RejectionCurve, share: float) -> float:
-    """The error among answered images at the strictest threshold that refuses no more than this share of ordinary ones."""
+def error_at_rejection(curve: RejectionCurve, share: float) -> float:
+    """Error among accepted images at the strictest threshold that is allowed.
+
+    Args:
+        curve: Rejections and errors in order of increasing thresholds.
+        share: Fraction of normal images that may be rejected.
+
+    Returns:
+        The error at the first threshold that rejects no more than `share` of the normal images.
+    """
     return next(
         error
-        for error, refused in zip(one.error, one.rejected_normal, strict=True)
-        if refused <= share
+        for error, rejected in zip(curve.error, curve.rejected_normal, strict=True)
+        if rejected <= share
     )
 
 
-def findings(found: Mapping[str, Refused]) -> list[str]:
-    """The paper's three statements, each beside what was found where a tenth of the ordinary images may be refused."""
-    curves = {name: one.curve for name, one in found.items()}
-    a, b, c = (slips(curves[name], 0.1) for name in "abc")
-    through = (
-        "more slips through than under PGD, as in the paper"
-        if b > a
-        else "no more slips through, against the paper"
-    )
-    brighter = cost(curves["c"], max(a, 0.01))
-    lost, clean = (one.curve.rejected_normal[one.half] for one in (found["c"], found["a"]))
-    verdict = (
-        "they are refused, as in the paper"
-        if lost > 0.5
-        else "most are answered, against the paper"
-    )
-    return [
-        f"(a) With at most 10 % of clean images refused, {100 * a:.1f} % of what is answered is wrong under PGD.",
-        f"(b) Under CW it is {100 * b:.1f} %: {through}.",
-        f"(c) Where ordinary images are brighter it is {100 * c:.1f} %; errors as rare as under (a), or 1 %, cost "
-        f"{100 * brighter:.1f} % of these images, and {100 * cost(curves['a'], max(a, 0.01)):.1f} % of clean ones in (a).",
-        f"(c) At a threshold of 1/2 {100 * lost:.1f} % of brighter images are refused, and {100 * clean:.1f} % of clean ones in "
-        f"(a): {verdict}.",
-    ]
+def rejection_at_error(curve: RejectionCurve, error: float) -> float:
+    """Lowest fraction of rejected normal images at which errors are rare enough.
 
+    Args:
+        curve: Rejections and errors at every threshold.
+        error: Highest allowed error among accepted images.
 
-def cost(one: RejectionCurve, error: float) -> float:
-    """The least share of ordinary images that must be refused for errors no more frequent than this among answered ones."""
+    Returns:
+        The lowest rejection rate over all thresholds with an error of at most `error`.
+    """
     return min(
-        refused
-        for found, refused in zip(one.error, one.rejected_normal, strict=True)
+        rejected
+        for found, rejected in zip(curve.error, curve.rejected_normal, strict=True)
         if found <= error
     )
 
 
+def findings(found: Mapping[str, Rejections]) -> list[str]:
+    """Compare the results with the paper's statements about the three test batches.
+
+    Args:
+        found: Rejections by the letter of the test batch.
+
+    Returns:
+        Sentences about errors if at most a tenth of the normal images may be rejected, and about
+        rejections at the threshold 1/2.
+    """
+    curves = {name: one.curve for name, one in found.items()}
+    a, b, c = (error_at_rejection(curves[name], 0.1) for name in "abc")
+    under_cw = (
+        "more errors than under PGD, as in the paper"
+        if b > a
+        else "no more errors than under PGD, contrary to the paper"
+    )
+    allowed = max(a, 0.01)
+    brighter, clean = (rejection_at_error(curves[name], allowed) for name in "ca")
+    at_half = {name: one.curve.rejected_normal[one.half] for name, one in found.items()}
+    verdict = (
+        "brighter images are rejected, as in the paper"
+        if at_half["c"] > 0.5
+        else "most brighter images are accepted, contrary to the paper"
+    )
+    return [
+        f"(a) With at most 10 % of clean images rejected, {100 * a:.1f} % of the accepted images "
+        "are misclassified under PGD.",
+        f"(b) Under CW it is {100 * b:.1f} %: {under_cw}.",
+        f"(c) With brighter normal images it is {100 * c:.1f} %; to reduce the error to that of "
+        f"(a), or to 1 % if that is higher, {100 * brighter:.1f} % of the brighter images must be "
+        f"rejected, and {100 * clean:.1f} % of the clean images in (a).",
+        f"(c) At the threshold 1/2, {100 * at_half['c']:.1f} % of the brighter images are "
+        f"rejected, and {100 * at_half['a']:.1f} % of the clean images in (a): {verdict}.",
+    ]
+
+
 def charts(curves: Mapping[str, RejectionCurve]) -> list[Cloud]:
-    """Errors and refusals over the share that is refused, one chart per batch; and the three curves of errors together."""
-    each = [
-        Cloud(f"figure-1-{name}", TITLES[name], "share of the batch refused, %", "%", {
-            "error, answered": _points(one.rejected, one.error),
-            "ordinary refused": _points(one.rejected, one.rejected_normal),
-        }, joined=True)
-        for name, one in curves.items()
-    ]  # fmt: skip
+    """One chart per test batch, and one with the errors of all test batches.
+
+    Args:
+        curves: Rejections and errors by the letter of the test batch.
+
+    Returns:
+        Charts with connected points.
+    """
+    each = []
+    for name, one in curves.items():
+        points = {
+            "error, accepted": _points(one.rejected, one.error),
+            "normal rejected": _points(one.rejected, one.rejected_normal),
+        }
+        across = "fraction of the batch rejected, %"
+        each.append(Cloud(f"figure-1-{name}", TITLES[name], across, "%", points, joined=True))
     together = {
         SHORT[name]: _points(one.rejected_normal, one.error) for name, one in curves.items()
     }
-    whole = Cloud(
+    overview = Cloud(
         "figure-1",
-        "Errors by refusals",
-        "share of ordinary images refused, %",
-        "error among answered, %",
+        "Errors and rejections",
+        "fraction of normal images rejected, %",
+        "error among accepted, %",
         together,
         joined=True,
     )
-    return [*each, whole]
+    return [*each, overview]
 
 
 def _points(across: tuple[float, ...], up: tuple[float, ...]) -> tuple[tuple[float, float], ...]:

@@ -1,4 +1,4 @@
-"""The networks of the experiments at every scale, as recipes."""
+"""Training recipes of the networks, for every scale."""
 
 from __future__ import annotations
 
@@ -36,48 +36,97 @@ Build = Callable[[], nn.Module]
 def normed(
     channels: int = 16, hidden: int = 100, *, side: int = 28, colors: int = 1, classes: int = 10
 ) -> nn.Sequential:
-    """Two convolutions that halve the picture and two dense layers, all but the last with batch norm.
+    """Two strided convolutions and two dense layers, all but the last with batch norm.
 
-    What RMC stands on for MNIST (Chen et al. 2022, A.2.1, which gives no sizes).
+    RMC uses such a base network for MNIST (Chen et al. 2022, A.2.1, which gives no sizes).
+
+    Args:
+        channels: Channels of the first convolution; the second has twice as many.
+        hidden: Width of the first dense layer.
+        side: Height and width of the images, in pixels.
+        colors: Channels of the images.
+        classes: Number of outputs.
+
+    Returns:
+        A network that maps [N, colors, side, side] to logits [N, classes].
     """
     flat = 2 * channels * (side // 4) ** 2
     return nn.Sequential(
-        nn.Conv2d(colors, channels, 4, stride=2, padding=1), nn.BatchNorm2d(channels), nn.ReLU(),
-        nn.Conv2d(channels, 2 * channels, 4, stride=2, padding=1), nn.BatchNorm2d(2 * channels), nn.ReLU(),
-        nn.Flatten(), nn.Linear(flat, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, classes),
-    )  # fmt: skip
+        nn.Conv2d(colors, channels, 4, stride=2, padding=1),
+        nn.BatchNorm2d(channels),
+        nn.ReLU(),
+        nn.Conv2d(channels, 2 * channels, 4, stride=2, padding=1),
+        nn.BatchNorm2d(2 * channels),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(flat, hidden),
+        nn.BatchNorm1d(hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, classes),
+    )
 
 
-class Residue(nn.Module):
-    """10 (x - the mean of the 3 x 3 pixels around): what is left is grain and edges, about as large as a picture's pixels."""
+class HighPass(nn.Module):
+    """High-pass filter: 10 (x - mean of the 3 x 3 pixels around x).
+
+    It keeps noise and edges. The factor 10 gives them about the magnitude of pixel values.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
+        """Filter images [N, C, H, W]; the border is replicated."""
         return 10 * (x - avg_pool2d(pad(x, (1, 1, 1, 1), mode="replicate"), 3, stride=1))
 
 
-class Size(nn.Module):
-    """|x|."""
+class Absolute(nn.Module):
+    """Elementwise absolute value as a layer."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """|x|, with the shape of `x`."""
         return x.abs()
 
 
 def grained(channels: int = 12, *, colors: int = 3, classes: int = 2) -> nn.Sequential:
-    """Two convolutions over the grain of a picture and their mean over it: sees what an attack leaves, and not what is shown.
+    """Two convolutions on the high-pass filtered image, averaged over all pixels.
 
-    What tells a few hundred images from a few thousand must not be able to learn them by heart. Sizes and a saturating activation
-    behind a high-pass filter are how hidden messages are found in images (Xu et al. 2016).
+    The network detects the noise of a perturbation and ignores the content of the image. A
+    discriminator between a few hundred and a few thousand images must not be able to memorize them.
+    Absolute values and a saturating activation after a high-pass filter come from steganalysis, the
+    detection of messages hidden in images (Xu et al. 2016).
+
+    Args:
+        channels: Channels of the first convolution; the second has twice as many.
+        colors: Channels of the images.
+        classes: Number of outputs.
+
+    Returns:
+        A network that maps [N, colors, H, W] to logits [N, classes].
     """
     wide = 2 * channels
     return nn.Sequential(
-        Residue(), nn.Conv2d(colors, channels, 3, padding=1, bias=False), Size(), nn.BatchNorm2d(channels), nn.Tanh(),
-        nn.Conv2d(channels, wide, 3, stride=2, padding=1), nn.BatchNorm2d(wide), nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(wide, classes),
-    )  # fmt: skip
+        HighPass(),
+        nn.Conv2d(colors, channels, 3, padding=1, bias=False),
+        Absolute(),
+        nn.BatchNorm2d(channels),
+        nn.Tanh(),
+        nn.Conv2d(channels, wide, 3, stride=2, padding=1),
+        nn.BatchNorm2d(wide),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(wide, classes),
+    )
 
 
 def recipes(scale: Scale) -> Mapping[str, Recipe]:
-    """By name, such as `mnist standard`, `mnist madry`, `mnist tadv`, `mnist dann`, `mnist half`, `signs`."""
+    """All recipes of a scale.
+
+    Args:
+        scale: Size of the networks and of the training.
+
+    Returns:
+        Recipes by name, such as `mnist standard`, `mnist madry`, `mnist tadv`, `mnist dann`,
+        `mnist half` and `signs`.
+    """
     return {one.name: one for one in _SCALES[scale]()}
 
 
@@ -89,9 +138,17 @@ def _tiny() -> tuple[Recipe, ...]:
     net = partial(normed, 4, 24, side=8)
     attack = PGD(1)
     run = Recipe(
-        "digits madry", "digits", net, PGDTraining(attack), Linf(0.1), 3, n=200, batch_size=32, optimizer=Adam(5e-3),
+        "digits madry",
+        "digits",
+        net,
+        PGDTraining(attack),
+        Linf(0.1),
+        3,
+        n=200,
+        batch_size=32,
+        optimizer=Adam(5e-3),
         select=Direct("pgd-2", attack, loss=cross_entropy),
-    )  # fmt: skip
+    )
     return (
         run,
         _standard(run, "digits standard", net),
@@ -112,9 +169,18 @@ def _small() -> tuple[Recipe, ...]:
     net = partial(normed, 8, 64)
     attack = PGD(3, Radii(0.5))
     run = Recipe(
-        "mnist madry", "mnist", net, PGDTraining(attack), Linf(0.3), 12, n=5500, dev_share=1 / 11, batch_size=64,
-        optimizer=Adam(4e-3), schedule=Cosine(warmup=0.1),
-    )  # fmt: skip
+        "mnist madry",
+        "mnist",
+        net,
+        PGDTraining(attack),
+        Linf(0.3),
+        12,
+        n=5500,
+        dev_share=1 / 11,
+        batch_size=64,
+        optimizer=Adam(4e-3),
+        schedule=Cosine(warmup=0.1),
+    )
     return (
         run,
         replace(_standard(run, "mnist standard", net), epochs=4),
@@ -148,16 +214,34 @@ def _small() -> tuple[Recipe, ...]:
 
 
 def _paper() -> tuple[Recipe, ...]:
-    """The authors' settings, but that epochs are chosen on a part of the training set; of DENT's bases there are three of ours."""
+    """The authors' settings, with two exceptions.
+
+    The epoch is selected on a held-out part of the training set. DENT has three base networks
+    trained here instead of the seven of the paper.
+    """
     mnist = Recipe(
-        "mnist madry", "mnist", partial(normed, 32, 1024), PGDTraining(PGD(40, 0.01)), Linf(0.3), 100, dev_share=0.04,
-        optimizer=Adam(1e-3), schedule=Piecewise(at=()),
-    )  # fmt: skip
+        "mnist madry",
+        "mnist",
+        partial(normed, 32, 1024),
+        PGDTraining(PGD(40, 0.01)),
+        Linf(0.3),
+        100,
+        dev_share=0.04,
+        optimizer=Adam(1e-3),
+        schedule=Piecewise(at=()),
+    )
     cifar = Recipe(
-        "cifar10 madry", "cifar10", partial(resnet, (3, 4, 6, 3)), PGDTraining(PGD(10, 2 / 255)), Linf(8 / 255), 100,
-        dev_share=0.04, optimizer=Nesterov(rate=0.1, momentum=0.9, weight_decay=1e-4), schedule=Piecewise(at=(0.5, 0.75, 0.9)),
+        "cifar10 madry",
+        "cifar10",
+        partial(resnet, (3, 4, 6, 3)),
+        PGDTraining(PGD(10, 2 / 255)),
+        Linf(8 / 255),
+        100,
+        dev_share=0.04,
+        optimizer=Nesterov(rate=0.1, momentum=0.9, weight_decay=1e-4),
+        schedule=Piecewise(at=(0.5, 0.75, 0.9)),
         augment=Shift(4, mirror=True),
-    )  # fmt: skip
+    )
     wide = replace(cifar, net=partial(resnet, (2, 2, 2, 2)))
     attack = PGD(10, 2 / 255)
     return (

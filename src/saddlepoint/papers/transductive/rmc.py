@@ -1,4 +1,4 @@
-"""Runtime masking and cleansing on sequences of images: what Tables 1 and 6 share."""
+"""Runtime masking and cleansing (RMC) on streams of single images; shared by Tables 1 and 6."""
 
 from __future__ import annotations
 
@@ -25,72 +25,104 @@ GREEDY = ("GMSA-AVG", "GMSA-MIN")
 
 
 @dataclass(frozen=True)
-class Sequenced:
-    """One sequence of images: what the static network and RMC on it make of them."""
+class RMCResult:
+    """The static network and RMC on one stream of images."""
 
     base: Base
     episodes: dict[str, Episode]  # of RMC, by attack
 
 
 @dataclass(frozen=True)
-class Masking:
-    """RMC in a lab. Libraries are built once for every base."""
+class RMCExperiment:
+    """Builds RMC and attacks it. The library D' is built once per base network."""
 
     lab: Lab
     kind: Cleansing
-    defenses: dict[str, RMC] = field(default_factory=dict)
+    defenses: dict[str, RMC] = field(default_factory=dict)  # by the name of the base network
 
     def defense(self, name: str) -> RMC:
+        """RMC on the base network of this name.
+
+        Args:
+            name: Name of the recipe of the base network.
+
+        Returns:
+            The defense with its library of clean and attacked training images.
+        """
         if name not in self.defenses:
-            kind = self.kind
-            recipe = self.lab.recipe(name)
             net = self.lab.net(name)
-            images = self.lab.training(kind.data, kind.library)
-            with torch_threads(self.lab.setting.threads):
-                library = Library.build(
-                    net, images.x.to(next(net.parameters()).device), images.y, space=recipe.space, attack=kind.crafted,
-                    copies=kind.copies, augment=kind.augment, seed=self.lab.request.seed,
-                )  # fmt: skip
-            self.defenses[name] = RMC(net, library, neighbors=kind.neighbors, tuning=kind.tuning)
+            self.defenses[name] = RMC(
+                net, self._library(name), neighbors=self.kind.neighbors, tuning=self.kind.tuning
+            )
         return self.defenses[name]
 
-    def played(self, base: str, seed: int, *, everything: bool) -> Sequenced:
-        """RMC clean and under GMSA on the sequence of this seed; with `everything` also under what Table 6 leaves out."""
+    def _library(self, name: str) -> Library:
         kind = self.kind
-        name = f"{self.kind.data} {base.lower()}"
+        net = self.lab.net(name)
+        images = self.lab.training(kind.data, kind.library)
+        with torch_threads(self.lab.setting.threads):
+            return Library.build(
+                net,
+                images.x.to(next(net.parameters()).device),
+                images.y,
+                space=self.lab.recipe(name).space,
+                attack=kind.crafted,
+                copies=kind.copies,
+                augment=kind.augment,
+                seed=self.lab.request.seed,
+            )
+
+    def evaluate(self, base: str, seed: int, *, all_attacks: bool) -> RMCResult:
+        """Evaluate RMC on clean images and under GMSA.
+
+        Args:
+            base: A name in `BASES`.
+            seed: Seed that draws the stream of images.
+            all_attacks: Also run the attacks that Table 6 omits: AutoAttack, PGD and FPA.
+
+        Returns:
+            The base network and one episode per attack.
+        """
+        kind = self.kind
+        name = f"{kind.data} {base.lower()}"
         images = self.lab.drawn(kind.data, kind.images, seed)
         static = self.lab.base(name, images, climbing(kind.attack))
         direct = Direct("pgd", kind.attack, cross_entropy)
-        sent: dict[str, Adversary] = {
+        adversaries: dict[str, Adversary] = {
             "clean": FixedPoints(),
             "GMSA-AVG": GreedyModelSpace("gmsa-avg", direct, kind.rounds),
             "GMSA-MIN": GreedyModelSpace("gmsa-min", direct, kind.rounds, MinLoss()),
         }
-        sent |= (
-            {**static.handed, "FPA": FixedPoint("fpa", direct, kind.rounds)} if everything else {}
-        )
+        if all_attacks:
+            adversaries |= static.handed
+            adversaries["FPA"] = FixedPoint("fpa", direct, kind.rounds)
         threat = Threat(static.space, state_visible=False)
-        return Sequenced(
-            static, self.lab.against(self.defense(name), sent, images, threat, batch=1, seed=seed)
+        episodes = self.lab.against(
+            self.defense(name), adversaries, images, threat, batch=1, seed=seed
         )
+        return RMCResult(static, episodes)
 
     def notes(self) -> tuple[str, ...]:
+        """Base networks, library and attack settings, in words."""
         kind = self.kind
         lab = self.lab
         names = [f"{kind.data} {base.lower()}" for base in BASES]
-        shelf = self.defense(names[0]).library
+        library = self.defense(names[0]).library
         return (
             *(
                 about(name, lab.net(name), lab.recipe(name).space, lab.recipe(name))
                 for name in names
             ),
-            f"{kind.data}: D' holds {shelf.clean} clean training images and {len(shelf.x) - shelf.clean} attacked ones; K = "
-            f"{kind.neighbors} neighbors, at most {kind.tuning.epochs} epochs at a rate of {kind.tuning.rate:g}, stopped after "
-            f"{kind.tuning.patience} without a lower loss on what is held out",
-            f"{kind.data}: PGD with {kind.attack.steps} steps, FPA and GMSA with {kind.rounds} rounds on every image",
+            f"{kind.data}: the library D' has {library.clean} clean training images and "
+            f"{len(library.x) - library.clean} attacked ones; K = {kind.neighbors} neighbors; at "
+            f"most {kind.tuning.epochs} epochs with learning rate {kind.tuning.rate:g}, stopped "
+            f"after {kind.tuning.patience} epochs without a lower loss on held-out neighbors",
+            f"{kind.data}: PGD with {kind.attack.steps} steps; FPA and GMSA with {kind.rounds} "
+            "rounds per image",
         )
 
 
 def units(streams: int, images: int) -> str:
+    """How the images are divided into streams, in words."""
     stream = "one stream" if streams == 1 else f"{streams} streams"
-    return f"in {stream} of {images} batches of one"
+    return f"in {stream} of {images} single images"

@@ -1,4 +1,4 @@
-"""Table 3: domain adversarial networks, trained anew for every set of test images."""
+"""Table 3: domain adversarial networks (DANN), retrained for every set of test images."""
 
 from __future__ import annotations
 
@@ -36,17 +36,18 @@ COLUMNS = ("Standard, clean", "Madry, clean", "DANN, clean", "Standard, AA", "Ma
 
 
 @dataclass(frozen=True)
-class Aligned:
-    """DANN on one set of test images, its base, and an adversarially trained network beside them."""
+class DANNResult:
+    """DANN on one set of test images, and two static networks on the same images."""
 
-    base: Base
-    madry: Base
+    base: Base  # the base network of DANN, with standard training
+    madry: Base  # an adversarially trained network, for comparison
     episodes: dict[str, Episode]  # of DANN, by attack
 
 
 def run(request: Request) -> Result:
+    """Reproduce Table 3."""
     lab = Lab.open(request)
-    found = {kind.data: played(lab, kind) for kind in lab.setting.dann}
+    found = {kind.data: evaluate(lab, kind) for kind in lab.setting.dann}
     rows = tuple(row(data, one) for data, one in found.items())
     table = Table(
         "Accuracy and robustness, %",
@@ -54,25 +55,34 @@ def run(request: Request) -> Result:
         COLUMNS,
         rows,
         lab.setting.dann[0].images,
-        units="in one batch, one stream of one round",
+        units="in one batch of one round",
     )
     notes = [note for kind in lab.setting.dann for note in _notes(lab, kind, found[kind.data])]
     return lab.result(
         EXPERIMENTS[2],
         [table],
         notes=notes,
-        findings=[told for d, one in found.items() for told in findings(d, one)],
+        findings=[finding for data, one in found.items() for finding in findings(data, one)],
     )
 
 
-def played(lab: Lab, kind: Domains) -> Aligned:
+def evaluate(lab: Lab, kind: Domains) -> DANNResult:
+    """Run all attacks on DANN.
+
+    Args:
+        lab: The experiment.
+        kind: Data, training and attack settings.
+
+    Returns:
+        The static networks and one episode per attack on DANN.
+    """
     images = lab.drawn(kind.data, kind.images, lab.request.seed)
     base, madry = (
         lab.base(f"{kind.data} {name}", images, climbing(kind.attack)) for name in ("dann", "madry")
     )
     labeled = lab.training(kind.data, kind.labeled)
     direct = Direct("pgd", kind.attack, cross_entropy)
-    sent: dict[str, Adversary] = {
+    adversaries: dict[str, Adversary] = {
         "clean": FixedPoints(),
         **base.handed,
         "FPA": FixedPoint("fpa", direct, kind.rounds),
@@ -81,10 +91,20 @@ def played(lab: Lab, kind: Domains) -> Aligned:
     }
     defense = DANN(base.net, labeled.x, labeled.y, training=kind.training)
     threat = Threat(base.space, rounds="one", state_visible=False)
-    return Aligned(base, madry, lab.against(defense, sent, images, threat, batch=kind.images))
+    episodes = lab.against(defense, adversaries, images, threat, batch=kind.images)
+    return DANNResult(base, madry, episodes)
 
 
-def row(data: str, found: Aligned) -> Row:
+def row(data: str, found: DANNResult) -> Row:
+    """Table row of one dataset.
+
+    Args:
+        data: Name of the dataset, a key of `published.TABLE_3` if the paper has this row.
+        found: Our result.
+
+    Returns:
+        One cell per column of `COLUMNS`, with the paper's number where it has one.
+    """
     known = published.TABLE_3.get(data)
     episodes = found.episodes
     static = [
@@ -102,28 +122,40 @@ def row(data: str, found: Aligned) -> Row:
     )
 
 
-def findings(data: str, found: Aligned) -> list[str]:
+def findings(data: str, found: DANNResult) -> list[str]:
+    """Compare DANN with its base and with Madry's network, and the attacks with the strongest one.
+
+    Args:
+        data: Name of the dataset.
+        found: Our result.
+
+    Returns:
+        Three sentences.
+    """
     episodes = found.episodes
     lowest = min(("GMSA-AVG", "GMSA-MIN"), key=lambda name: float(right(episodes[name]).mean()))
-    overrated = ", ".join(
+    excess = ", ".join(
         f"{name} by {apart(episodes[name], episodes[lowest])}" for name in ("AA", "PGD", "FPA")
     )
     gain = apart(episodes["PGD"], found.base.pgd)
     return [
-        f"{data}: PGD's points from the base leave DANN {gain} from the base itself.",
-        f"{data}: compared with {lowest} DANN is overrated: {overrated}.",
-        f"{data}: under {lowest} DANN is {apart(episodes[lowest], found.madry.auto)} from Madry's network under AA.",
+        f"{data}: on the PGD points of the base network, DANN minus the base network is {gain}.",
+        f"{data}: compared with {lowest}, the other attacks overestimate the accuracy of DANN: "
+        f"{excess}.",
+        f"{data}: DANN under {lowest} minus Madry's network under AA is "
+        f"{apart(episodes[lowest], found.madry.auto)}.",
     ]
 
 
-def _notes(lab: Lab, kind: Domains, found: Aligned) -> list[str]:
+def _notes(lab: Lab, kind: Domains, found: DANNResult) -> list[str]:
     training = kind.training
     return [
         *(
             about(one.name, one.net, one.space, lab.recipe(one.name))
             for one in (found.base, found.madry)
         ),
-        f"{kind.data}: DANN is trained for {training.epochs} epochs of batches of {training.batch_size} on "
-        f"{kind.labeled or 'all'} labeled images and on the {kind.images} test images, anew in each of {kind.rounds} rounds",
+        f"{kind.data}: DANN is trained for {training.epochs} epochs with batches of "
+        f"{training.batch_size} on {kind.labeled or 'all'} labeled images and on the {kind.images} "
+        f"test images; each of the {kind.rounds} rounds of an attack retrains it",
         f"{kind.data}: PGD with {kind.attack.steps} steps",
     ]

@@ -1,4 +1,4 @@
-"""Table 6: RMC on several sequences, each drawn, attacked and defended with coins of its own."""
+"""Table 6: RMC on several streams, each with its own seed for images, attack and defense."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Result, Row, Table
 from saddlepoint.papers.transductive import EXPERIMENTS, published
 from saddlepoint.papers.transductive.experiment import Lab, accuracy, apart, right
-from saddlepoint.papers.transductive.rmc import BASES, GREEDY, Masking, Sequenced, units
+from saddlepoint.papers.transductive.rmc import BASES, GREEDY, RMCExperiment, RMCResult, units
 
 COLUMNS = ("static, clean", "RMC, clean", "static, AA", *GREEDY)
 
 
 def run(request: Request) -> Result:
+    """Reproduce Table 6."""
     lab = Lab.open(request)
-    labs = [Masking(lab, kind) for kind in lab.setting.rmc]
+    experiments = [RMCExperiment(lab, kind) for kind in lab.setting.rmc]
     found = {
-        (one.kind.data, base): [one.played(base, seed, everything=False) for seed in lab.seeds]
-        for one in labs
+        (one.kind.data, base): [one.evaluate(base, seed, all_attacks=False) for seed in lab.seeds]
+        for one in experiments
         for base in BASES
     }
     n = lab.setting.rmc[0].images
     streams = lab.setting.repeats
-    rows = tuple(row(key, played) for key, played in found.items())
+    rows = tuple(row(key, results) for key, results in found.items())
     table = Table(
         "Accuracy and robustness, %",
         ("data", "base"),
@@ -35,13 +36,23 @@ def run(request: Request) -> Result:
     return lab.result(
         EXPERIMENTS[5],
         [table],
-        notes=[note for one in labs for note in one.notes()],
-        findings=[finding(" ".join(key), played) for key, played in found.items()],
+        notes=[note for one in experiments for note in one.notes()],
+        findings=[finding(" ".join(key), results) for key, results in found.items()],
         repeats=streams,
     )
 
 
-def row(key: tuple[str, str], found: list[Sequenced]) -> Row:
+def row(key: tuple[str, str], found: list[RMCResult]) -> Row:
+    """Table row of one base network.
+
+    Args:
+        key: Names of the data and of the base network, a key of `published.TABLE_6` if the paper
+            has this row.
+        found: Our result per stream.
+
+    Returns:
+        One cell per column of `COLUMNS`, with one value per stream.
+    """
     ours = [
         [one.base.clean for one in found],
         [one.episodes["clean"] for one in found],
@@ -54,10 +65,23 @@ def row(key: tuple[str, str], found: list[Sequenced]) -> Row:
     )
 
 
-def finding(title: str, found: list[Sequenced]) -> str:
-    """What RMC adds to its base, over all sequences; the stronger of the two attacks is the one that is stronger on all of them."""
+def finding(title: str, found: list[RMCResult]) -> str:
+    """Compare RMC with its base network over all streams together.
+
+    Args:
+        title: Names of the data and of the base network.
+        found: Our result per stream. The same attack, the stronger one over all streams, is used
+            for every stream.
+
+    Returns:
+        One sentence.
+    """
     totals = {name: torch.cat([right(one.episodes[name]) for one in found]) for name in GREEDY}
     lowest = min(GREEDY, key=lambda name: float(totals[name].mean()))
     static = torch.cat([right(one.base.auto) for one in found])
-    verdict = "against the paper" if totals[lowest].mean() > static.mean() else "as in the paper"
-    return f"{title}: under {lowest} RMC is {apart(totals[lowest], static)} from its static base under AA, {verdict}."
+    gains = totals[lowest].mean() > static.mean()
+    verdict = "contrary to the paper" if gains else "as in the paper"
+    return (
+        f"{title}: RMC under {lowest} minus its static base under AA is "
+        f"{apart(totals[lowest], static)}, {verdict}."
+    )
