@@ -1,16 +1,21 @@
-"""What is to be run, as a file: `spec.toml` and frozen models, the same thing twice."""
+"""The specification of an audit: typed, immutable models, written to and read from `spec.toml`.
+
+Each field is declared here once, with its type, default, description and `Flag`. The options of
+`saddlepoint audit`, the command that repeats a run, and the table of options in the documentation
+are derived from the fields (`saddlepoint.runs.options`).
+"""
 
 from __future__ import annotations
 
-import difflib
 import math
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar
 
 import tomli_w
 from pydantic import (
+    AliasChoices,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -18,174 +23,409 @@ from pydantic import (
     ValidationError,
     WithJsonSchema,
     field_validator,
+    model_validator,
 )
 
-SCHEMA = 1
+from saddlepoint.runs.options import Flag
+from saddlepoint.runs.spec_errors import SpecError, explain, nearest
+from saddlepoint.runs.spec_migration import RENAMED, SCHEMA_VERSION, migrate_spec
+
+__all__ = [
+    "COMPUTATION",
+    "NORMS",
+    "SCHEMA_VERSION",
+    "AttackSpec",
+    "DataSpec",
+    "PerturbationSpec",
+    "RunSpec",
+    "Section",
+    "SpecError",
+    "ThreatSpec",
+    "VersionedSpec",
+    "checked",
+    "migrate_spec",
+    "nearest",
+    "parse",
+    "radius",
+    "read",
+    "schema",
+    "write",
+]
+
 NORMS = {"linf": math.inf, "l2": 2.0, "l1": 1.0}
 
-
-class SpecError(ValueError):
-    """A specification that cannot be run: which key, what was found, what is possible."""
-
+# Sections of the help pages.
+ATTACKER = "Threat model"
+ADAPTIVE = "Threat model of defenses that adapt at test time"
+COMPUTATION = "Computation"
 
 Spec = TypeVar("Spec", bound="Section")
 
 
 class Section(BaseModel):
-    """A part of a specification: frozen, without conversions, and refusing what it does not know."""
+    """A part of a specification: immutable, without type conversions, without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+def _read_count(text: str) -> int | str:
+    if text == "all":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise SpecError(f"--n must be a whole number or 'all', got {text!r}.") from None
+
+
+def _write_count(count: int | None) -> str:
+    return "all" if count is None else str(count)
+
+
+def _read_attacks(text: str) -> list[dict[str, Any]]:
+    from saddlepoint.runs.attack_specs import named
+
+    return [named(name.strip()).model_dump() for name in text.split(",")]
+
+
+def _write_attacks(attacks: tuple[AttackSpec, ...]) -> str | None:
+    """The names of the attacks, or None if one of them is not exactly the attack of its name."""
+    from saddlepoint.runs.attack_specs import NAMED, named
+
+    names = [str(attack.name) for attack in attacks]
+    known = all(name in NAMED for name in names)
+    return ",".join(names) if known and [named(name) for name in names] == [*attacks] else None
+
+
 class DataSpec(Section):
-    """Which images."""
+    """Which images are evaluated."""
 
     name: Annotated[
-        str, Field(description="a source, a path ending in .npz, or 'file.py:function'")
+        str,
+        Field(
+            description="Data set: a name from `saddlepoint data list`, a .npz file, or "
+            "'file.py:function'."
+        ),
+        Flag("--data", metavar="DATA", always=True),
     ] = "digits"
-    split: Literal["test", "train"] = "test"
+    split: Annotated[
+        Literal["test", "train"],
+        Field(description="Split of the data set."),
+        Flag("--data-split"),
+    ] = "test"
     n: Annotated[
         int | None,
-        Field(ge=1),
+        Field(ge=1, description="Number of images, from the first on, or 'all'."),
         BeforeValidator(lambda n: None if n == "all" else n),  # TOML has no null
         WithJsonSchema(
             {
                 "anyOf": [{"type": "integer", "minimum": 1}, {"const": "all"}],
-                "description": "the first n images, or all",
+                "description": "Number of images, from the first on, or 'all'.",
             }
         ),
+        Flag(
+            metavar="N",
+            default="500 of a named data set, all of your own",
+            always=True,
+            read=_read_count,
+            write=_write_count,
+        ),
     ] = 500
-    root: Annotated[str | None, Field(description="the folder that holds the data")] = None
+    root: Annotated[
+        str | None,
+        Field(description="Folder that contains the data sets."),
+        Flag(metavar="FOLDER", default="$SADDLEPOINT_DATA, or the cache folder of the user"),
+    ] = None
 
 
-class ThreatSpec(Section):
-    """What the attacker may do."""
+class PerturbationSpec(Section):
+    """The set of allowed perturbations."""
 
-    norm: Literal["linf", "l2", "l1"] = "linf"
-    eps: Annotated[
-        str, Field(description="the radius, for pixels in [0, 1]: '8/255' or '0.031'")
+    norm: Annotated[
+        Literal["linf", "l2", "l1"],
+        Field(description="Norm that measures the size of a perturbation."),
+        Flag(always=True),
+    ] = "linf"
+    radius: Annotated[
+        str,
+        Field(
+            description="Radius of the perturbation set (epsilon in the literature), for pixels "
+            "in [0, 1]: a fraction such as 8/255 or a number such as 0.031.",
+            # A reader who knows `--eps` may also write `eps` in spec.toml.
+            validation_alias=AliasChoices("radius", "eps"),
+        ),
+        Flag("--eps", metavar="RADIUS", default="linf 8/255, l2 0.5, l1 12", always=True),
     ] = "8/255"
-    access: Literal["decision", "score", "gradient"] = "gradient"
-    queries: Annotated[
-        int | None, Field(ge=1, description="forward passes per example and attack")
-    ] = None
-    randomness: Annotated[
-        Literal["private", "public", "fixed"],
-        Field(
-            description="the defender's: unknown to the attacker, known, or tossed once for all answers"
-        ),
-    ] = "private"
-    draws: Annotated[
-        int | None,
-        Field(
-            ge=1,
-            description="answers by which a random defense is judged; the budget decides by default",
-        ),
-    ] = None
-    rounds: Annotated[
-        Literal["many", "one"], Field(description="one: the whole stream is a single batch")
-    ] = "many"
-    state_visible: Annotated[
-        bool, Field(description="does the attacker see what an online defense has become?")
-    ] = True
-    order: Annotated[
-        Literal["natural", "by-label", "searched"],
-        Field(description="in which the examples are sent; not natural: the attacker's"),
-    ] = "natural"
-    window: Annotated[
-        int | None, Field(ge=1, description="examples that are ordered together; 256 by default")
-    ] = None
-    controlled_fraction: Annotated[
-        float, Field(gt=0, le=1, description="share of each batch that is the attacker's")
-    ] = 1.0
-    victims: Annotated[
-        Literal["all", "benign"],
-        Field(description="whose wrong answers count, where control is below 1"),
-    ] = "all"
-    online_queries: Annotated[
-        bool, Field(description="is an online defense itself asked, which learns from every query?")
-    ] = False
 
-    @field_validator("eps")
+    @property
+    def eps(self) -> str:
+        """Another name for `radius`."""
+        return self.radius
+
+    @field_validator("radius")
     @classmethod
-    def _readable(cls, text: str) -> str:
+    def _is_number(cls, text: str) -> str:
         radius(text)
         return text
 
 
+class ThreatSpec(PerturbationSpec):
+    """What the attacker can do and know."""
+
+    access: Annotated[
+        Literal["decision", "score", "gradient"],
+        Field(
+            description="What the attacker observes: predicted classes, scores (logits), or "
+            "gradients as well."
+        ),
+        Flag(panel=ATTACKER),
+    ] = "gradient"
+    queries: Annotated[
+        int | None,
+        Field(ge=1, description="Largest number of forward passes per image and attack."),
+        Flag(panel=ATTACKER, default="unlimited"),
+    ] = None
+    randomness: Annotated[
+        Literal["private", "public", "fixed"],
+        Field(
+            description="Who knows the random numbers of a randomized defense. private: only the "
+            "defender. public: the attacker too. fixed: they are drawn once, used for every "
+            "image, and known to the attacker."
+        ),
+        Flag(panel=ATTACKER),
+    ] = "private"
+    draws: Annotated[
+        int | None,
+        Field(ge=1, description="Random draws over which a randomized defense is evaluated."),
+        Flag(panel=ATTACKER, default="set by the budget"),
+    ] = None
+    rounds: Annotated[
+        Literal["many", "one"],
+        Field(
+            description="many: the defense receives the images batch by batch. one: it receives "
+            "all images as a single batch."
+        ),
+        Flag(panel=ADAPTIVE),
+    ] = "many"
+    state_visible: Annotated[
+        bool,
+        Field(description="Whether the attacker observes the current state of an online defense."),
+        Flag(
+            "--hidden-state",
+            panel=ADAPTIVE,
+            help="The attacker cannot observe the current state of an online defense.",
+        ),
+    ] = True
+    order: Annotated[
+        Literal["natural", "by-label", "searched"],
+        Field(
+            description="Order of the images. natural: as in the data. by-label: sorted by true "
+            "label. searched: the worst order that the attacker finds."
+        ),
+        Flag(panel=ADAPTIVE),
+    ] = "natural"
+    window: Annotated[
+        int | None,
+        Field(ge=1, description="Number of images that are reordered together."),
+        Flag(panel=ADAPTIVE, default="256, if the order is not natural"),
+    ] = None
+    controlled_fraction: Annotated[
+        float,
+        Field(
+            gt=0,
+            le=1,
+            description="Fraction of each batch that the attacker controls. The other images "
+            "stay clean.",
+        ),
+        Flag(panel=ADAPTIVE, metavar="FRACTION"),
+    ] = 1.0
+    victims: Annotated[
+        Literal["all", "benign"],
+        Field(
+            description="Images whose misclassification counts, if the attacker controls only "
+            "a fraction: all, or only the benign ones that it does not control."
+        ),
+        Flag(panel=ADAPTIVE),
+    ] = "all"
+    online_queries: Annotated[
+        bool,
+        Field(
+            description="Every query goes to the deployed online defense, which adapts to it. "
+            "Needs access 'score' or 'decision'."
+        ),
+        Flag(panel=ADAPTIVE),
+    ] = False
+
+
 class AttackSpec(Section):
-    """One adversary. Only `kind` is needed; the rest are its usual settings."""
+    """One attack. Only `kind` is required; the other fields have the usual settings."""
 
     kind: Literal["fgsm", "pgd", "apgd", "vmi", "fab", "square", "rays", "cw", "fmn"]
-    name: str | None = None
-    steps: Annotated[int | None, Field(ge=1)] = None
-    step_size: Annotated[float | None, Field(gt=0)] = None
-    loss: Literal["ce", "margin", "dlr", "pma"] = "margin"
+    name: Annotated[str | None, Field(description="Name in tables; by default the kind.")] = None
+    steps: Annotated[int | None, Field(ge=1, description="Number of gradient steps.")] = None
+    step_size: Annotated[
+        float | None, Field(gt=0, description="Size of a step of PGD, in units of the norm.")
+    ] = None
+    loss: Annotated[
+        Literal["ce", "margin", "dlr", "pma"], Field(description="Loss that is increased.")
+    ] = "margin"
     targets: Annotated[
-        int, Field(ge=0, description="classes targeted one by one; 0: untargeted")
+        int, Field(ge=0, description="Number of target classes, tried in turn; 0: untargeted.")
     ] = 0
-    queries: Annotated[int | None, Field(ge=1, description="of square and rays")] = None
-    draws: Annotated[int, Field(ge=1, description="per averaged gradient (EoT)")] = 1
-    restarts: Annotated[int, Field(ge=1)] = 1
+    queries: Annotated[
+        int | None, Field(ge=1, description="Number of queries per image of Square and RayS.")
+    ] = None
+    draws: Annotated[
+        int, Field(ge=1, description="Random draws that are averaged in each gradient (EoT).")
+    ] = 1
+    restarts: Annotated[int, Field(ge=1, description="Number of random restarts.")] = 1
 
 
-class RunSpec(Section):
-    """An audit, completely: the same spec gives the same numbers."""
+# Fields that audits and games share.
+Seed = Annotated[
+    int,
+    Field(description="Seed of all random numbers."),
+    Flag(panel=COMPUTATION, always=True),
+]
+BatchSize = Annotated[
+    int,
+    Field(ge=1, description="Number of images that are attacked together."),
+    Flag(panel=COMPUTATION, always=True),
+]
+Device = Annotated[
+    str,
+    Field(description="Device: cpu, cuda, cuda:1 or mps."),
+    Flag(panel=COMPUTATION, metavar="DEVICE"),
+]
+Threads = Annotated[
+    int,
+    Field(
+        ge=1,
+        description="CPU threads per cell. Another number changes the rounding of the results.",
+    ),
+    Flag(panel=COMPUTATION),
+]
 
-    schema_version: Literal[1] = 1
+
+class VersionedSpec(Section):
+    """What the specifications of audits and of games have in common.
+
+    A specification of an earlier version is accepted and converted (`migrate_spec`).
+    """
+
+    schema_version: Literal[2] = SCHEMA_VERSION
     target: Annotated[
-        str, Field(description="'zoo:NAME', 'file.py:factory' or 'package.module:factory'")
+        str,
+        Field(
+            description="Model or defense: 'zoo:NAME', 'file.py:factory' or "
+            "'package.module:factory'."
+        ),
     ]
     data: DataSpec = DataSpec()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _current(cls, values: Any) -> Any:
+        return migrate_spec(_with_tuples(values)) if isinstance(values, dict) else values
+
+
+class RunSpec(VersionedSpec):
+    """The complete specification of an audit: the same specification gives the same numbers."""
+
     threat: ThreatSpec = ThreatSpec()
-    budget: Literal["quick", "standard", "thorough"] = "standard"
+    budget: Annotated[
+        Literal["quick", "standard", "thorough"],
+        Field(description="Compute budget of the attacks: how many, and how many steps of each."),
+        Flag(always=True),
+    ] = "standard"
     attacks: Annotated[
-        tuple[AttackSpec, ...], Field(description="instead of the attacks that the budget composes")
+        tuple[AttackSpec, ...],
+        Field(description="Attacks to run instead of those that the audit selects."),
+        Flag(
+            metavar="NAMES",
+            default="selected from the measured properties of the target",
+            help="Attacks to run instead of those that the audit selects, separated by commas: "
+            "apgd-ce,apgd-t,square.",
+            read=_read_attacks,
+            write=_write_attacks,
+        ),
     ] = ()
     claim: Annotated[
         float | None,
         Field(
             ge=0,
             le=1,
-            description="a robust accuracy that somebody claims, 0.62 for 62 %: is it refuted?",
+            description="Robust accuracy that was reported elsewhere, 0.62 for 62 %. The audit "
+            "tests whether it is refuted.",
         ),
+        Flag(metavar="ACCURACY"),
     ] = None
-    seed: int = 0
-    batch_size: Annotated[int, Field(ge=1, description="examples per cell")] = 128
-    device: str = "cpu"
-    threads: Annotated[
-        int, Field(ge=1, description="per cell: another number of threads rounds differently")
-    ] = 1
+    seed: Seed = 0
+    batch_size: BatchSize = 128
+    device: Device = "cpu"
+    threads: Threads = 1
 
 
 def radius(text: str) -> float:
-    """'8/255' or '0.031' as a number."""
+    """The number that a text such as '8/255' or '0.031' stands for.
+
+    Raises:
+        SpecError: The text is not a finite number or fraction of at least 0.
+    """
     top, slash, bottom = text.partition("/")
     try:
         value = float(top) / float(bottom) if slash else float(text)
     except (ValueError, ZeroDivisionError):
         value = math.nan
     if not (math.isfinite(value) and value >= 0):
-        raise SpecError(f"eps must be a number or a fraction such as 8/255 or 0.031, got {text!r}.")
+        raise SpecError(
+            f"the radius must be a number or a fraction such as 8/255 or 0.031, got {text!r}."
+        )
     return value
 
 
 def parse(values: dict[str, Any], source: str = "the specification") -> RunSpec:
-    """A checked spec, or a `SpecError` that names every key that is wrong."""
+    """The specification of an audit, from plain values.
+
+    Args:
+        values: The keys of `spec.toml` with their values.
+        source: Where the values are from, for the error message.
+
+    Raises:
+        SpecError: The values are not valid. The message has one line for each problem.
+    """
     return checked(RunSpec, values, source)
 
 
-def checked(model: type[Spec], values: dict[str, Any], source: str = "the specification") -> Spec:
-    """A specification of that kind."""
+def checked(
+    model: type[Spec],
+    values: dict[str, Any],
+    source: str = "the specification",
+    names: Mapping[str, str] | None = None,
+) -> Spec:
+    """A specification of the given kind, from plain values.
+
+    Args:
+        model: `RunSpec`, `GameSpec` or a section of one.
+        values: The keys with their values.
+        source: Where the values are from, for the error message.
+        names: What error messages call a key, for example `{"data.n": "--n"}`.
+
+    Raises:
+        SpecError: The values are not valid. The message has one line for each problem.
+    """
     try:
-        return model.model_validate(_tuples(values))
+        return model.model_validate(_with_tuples(values))
     except ValidationError as error:
-        raise SpecError(
-            "\n".join([f"{source} cannot be run:", *(_explain(e, model) for e in error.errors())])
-        ) from None
+        problems = explain(error, model, names=names or {}, renamed=RENAMED)
+        raise SpecError("\n".join([f"{source} is not valid:", *problems])) from None
 
 
 def read(path: Path) -> RunSpec:
+    """The specification in a TOML file.
+
+    Raises:
+        SpecError: The file does not exist, is not TOML, or is not a valid specification.
+    """
     if not path.is_file():
         raise SpecError(f"there is no specification at {path}.")
     try:
@@ -194,51 +434,20 @@ def read(path: Path) -> RunSpec:
         raise SpecError(f"{path} is not valid TOML: {error}.") from None
 
 
-def write(spec: RunSpec) -> str:
-    """The spec as TOML, defaults included, so that the file says everything."""
+def write(spec: VersionedSpec) -> str:
+    """The specification as TOML, with all defaults, so that the file is complete."""
     values = spec.model_dump(mode="json", exclude_none=True)
     values["data"].setdefault("n", "all")
     return tomli_w.dumps(values)
 
 
 def schema() -> dict[str, Any]:
-    """JSON schema, for editors that check and complete `spec.toml`."""
+    """JSON schema of `spec.toml`, for editors that check and complete it."""
     return RunSpec.model_json_schema()
 
 
-def nearest(word: str, known: Sequence[str]) -> str:
-    """' Did you mean ...?' if something is near, else nothing."""
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f" Did you mean {near[0]!r}?" if near else ""
-
-
-def _tuples(values: Any) -> Any:
-    """TOML knows lists only; strict models want tuples."""
+def _with_tuples(values: Any) -> Any:
+    """The same values with tuples for lists: TOML has only lists, the models have tuples."""
     if isinstance(values, dict):
-        return {key: _tuples(value) for key, value in values.items()}
-    return tuple(_tuples(v) for v in values) if isinstance(values, list) else values
-
-
-def _explain(error: Any, whole: type[BaseModel]) -> str:
-    place = ".".join(str(part) for part in error["loc"])
-    model = _model_at(whole, error["loc"][:-1])
-    if error["type"] == "extra_forbidden":
-        known = list(model.model_fields)
-        return f"  {place}: unknown key.{nearest(str(error['loc'][-1]), known)} Known here: {', '.join(known)}."
-    if error["type"] == "literal_error":
-        hint = nearest(
-            str(error["input"]),
-            str(error["ctx"]["expected"]).replace("'", "").replace(" or ", ", ").split(", "),
-        )
-        return f"  {place}: expected {error['ctx']['expected']}, got {error['input']!r}.{hint}"
-    return f"  {place}: {error['msg']}, got {error['input']!r}."
-
-
-def _model_at(whole: type[BaseModel], place: Sequence[str | int]) -> type[BaseModel]:
-    if not place:
-        return whole
-    section: Any = whole.model_fields[str(place[0])].annotation
-    found: type[BaseModel] = next(
-        iter(get_args(section)), section
-    )  # of a section, or of each of several
-    return found
+        return {key: _with_tuples(value) for key, value in values.items()}
+    return tuple(_with_tuples(v) for v in values) if isinstance(values, list) else values

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,31 +15,18 @@ from saddlepoint.audits.cells import Job
 from saddlepoint.audits.plan import Plan, plan
 from saddlepoint.audits.planning.suite import Choice
 from saddlepoint.audits.target.admission import placed
-from saddlepoint.data import SOURCES, load_data
+from saddlepoint.data import load_data
 from saddlepoint.describe import describe
 from saddlepoint.evaluation import Adversary
-from saddlepoint.runs.attack_specs import NAMED, build, named
+from saddlepoint.runs.attack_specs import build
+from saddlepoint.runs.command import command
 from saddlepoint.runs.hashing import cell_keys, target_digest, trial_key
-from saddlepoint.runs.spec import DataSpec, RunSpec, ThreatSpec, parse
+from saddlepoint.runs.spec import RunSpec
 from saddlepoint.runs.store import Packed
 from saddlepoint.runs.targets import resolve
 from saddlepoint.runs.threat_specs import threat
 
 Cell = tuple[int, int]  # (group of examples, adversary)
-# What an option can say of a threat beside norm and radius, and that the state is hidden.
-FLAGS = {
-    name: f"--{name.replace('_', '-')}"
-    for name in (
-        "access",
-        "randomness",
-        "rounds",
-        "order",
-        "window",
-        "controlled_fraction",
-        "victims",
-        "online_queries",
-    )
-}
 
 
 @dataclass(frozen=True)
@@ -114,66 +99,6 @@ def load(spec: RunSpec) -> Work:
         )
     named = replace(planned, data=data.name, classes=data.classes, command=command(spec))
     return Work.of(named, source=source, threads=spec.threads)
-
-
-def command(spec: RunSpec) -> str:
-    """The command line that asks for the same run; what no option can say is in the copy of the specification beside the run."""
-    words = [
-        "saddlepoint",
-        "audit",
-        spec.target,
-        "--data",
-        spec.data.name,
-        *_threat_words(spec.threat),
-    ]
-    said: dict[str, Any] = {
-        "target": spec.target,
-        "budget": spec.budget,
-        "seed": spec.seed,
-        "batch_size": spec.batch_size,
-    }
-    count = (
-        DataSpec().n if spec.data.n is None and spec.data.name in SOURCES else spec.data.n
-    )  # what is taken if --n is left out
-    said |= {
-        "data": {"name": spec.data.name, "n": count, "root": spec.data.root},
-        "device": spec.device,
-    }
-    said |= {
-        "threat": {name: getattr(spec.threat, name) for name in ("norm", "eps", *FLAGS)}
-        | {"state_visible": spec.threat.state_visible}
-    }
-    if spec.data.n is not None:
-        words += ["--n", str(spec.data.n)]
-    words += [
-        "--budget",
-        spec.budget,
-        "--seed",
-        str(spec.seed),
-        "--batch-size",
-        str(spec.batch_size),
-    ]
-    words += ["--claim", f"{spec.claim:g}"] if spec.claim is not None else []
-    said["claim"] = spec.claim
-    words += [
-        *(["--device", spec.device] if spec.device != "cpu" else []),
-        *(["--root", spec.data.root] if spec.data.root else []),
-    ]
-    if spec.attacks and all(attack.name in NAMED for attack in spec.attacks):
-        words += ["--attacks", ",".join(str(attack.name) for attack in spec.attacks)]
-        said["attacks"] = [named(str(attack.name)).model_dump() for attack in spec.attacks]
-    return shlex.join(words if parse(said) == spec else ["saddlepoint", "run", "spec.toml"])
-
-
-def _threat_words(spec: ThreatSpec) -> list[str]:
-    """Norm and radius always, the rest where it is not the default."""
-    words = ["--norm", spec.norm, "--eps", spec.eps]
-    usual = ThreatSpec()
-    for name, flag in FLAGS.items():
-        value = getattr(spec, name)
-        if value != getattr(usual, name):
-            words += [flag] if value is True else [flag, str(value)]
-    return words if spec.state_visible else [*words, "--hidden-state"]
 
 
 def compute(spec: str, cell: Cell, remedies: Sequence[Choice] = ()) -> Packed:
