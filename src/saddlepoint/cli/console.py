@@ -48,7 +48,7 @@ def examples(*commands: str, note: str = "") -> str:
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """Send standard output to standard error: prints of a target must not mix with results."""
+    """Redirect standard output to standard error: prints of a target must not mix with results."""
     with redirect_stdout(sys.stderr):
         yield
 

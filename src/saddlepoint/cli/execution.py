@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ExecutorName = Literal["serial", "processes", "ray"]
 
+# The section of the help page that also has the computation options of the specification.
 _option = partial(typer.Option, rich_help_panel="Computation")
 ExecutorOption = Annotated[
     ExecutorName | None,

@@ -164,7 +164,7 @@ def _names(options: Iterable[Option]) -> dict[str, str]:
 
 
 def _parameters(options: Iterable[Option]) -> list[Any]:
-    """Parameters of a typer command, from a function whose signature has these options."""
+    """The options as parameters of typer, made from a function with such a signature."""
 
     def command(**_: Any) -> None: ...
 

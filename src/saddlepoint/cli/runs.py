@@ -46,7 +46,7 @@ def add(app: typer.Typer) -> None:
         epilog=examples(
             "saddlepoint runs verify runs/mine",
             note="The target is loaded from the specification, so its code is executed: verify "
-            "only runs whose code you would run. Exit code 0: everything agrees; 1: something "
+            "only runs of code that you trust. Exit code 0: everything agrees; 1: something "
             "does not.",
         ),
     )(verify_run)

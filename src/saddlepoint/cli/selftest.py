@@ -13,7 +13,8 @@ from saddlepoint.cli.console import dump, examples, note, output, percent, say, 
 from saddlepoint.cli.options import some_audit_options, with_options
 
 if TYPE_CHECKING:
-    from saddlepoint.selftests import Line
+    from saddlepoint.audits.planning.suite import Budget
+    from saddlepoint.selftests import Line, SelfTest
 
 _FAILED = 1  # exit code if an evaluator missed a known robust accuracy
 
@@ -77,23 +78,16 @@ def selftest(
     """
     from saddlepoint.selftests import CASES
     from saddlepoint.selftests.page import record, text, write
-    from saddlepoint.selftests.peers import evaluators
-    from saddlepoint.selftests.score import chosen
-    from saddlepoint.selftests.score import selftest as test
 
     if listed:
         output().print(table(("case", "reason"), [[one.name, one.why] for one in CASES]))
         return
-    chosen(case or [])
     names = evaluator or ["ours"]
-    budget = ctx.obj["budget"]
-    progress = None if json else _print_line
-    results = [test(one, case or (), progress=progress) for one in evaluators(names, budget)]
-    kept = record(results, _command(names, budget))
+    results = _run(case or [], names, ctx.obj["budget"], quiet=json)
+    kept = record(results, _command(names, ctx.obj["budget"]))
     kept = kept if out is None else write(kept, out)
     if page is not None:
-        page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(text(kept), encoding="utf-8")
+        _write_page(page, text(kept))
     if json:
         dump(kept)
     else:
@@ -101,6 +95,23 @@ def selftest(
             say(result.summary(), style="bold")
     if not all(result.passed for result in results):
         raise typer.Exit(_FAILED)
+
+
+def _run(
+    cases: Sequence[str], evaluator_names: Sequence[str], budget: Budget, *, quiet: bool
+) -> list[SelfTest]:
+    from saddlepoint.selftests.peers import evaluators
+    from saddlepoint.selftests.score import chosen
+    from saddlepoint.selftests.score import selftest as test
+
+    chosen(cases)  # raises an error for an unknown case
+    progress = None if quiet else _print_line
+    return [test(one, cases, progress=progress) for one in evaluators(evaluator_names, budget)]
+
+
+def _write_page(page: Path, text: str) -> None:
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(text, encoding="utf-8")
 
 
 def _print_line(line: Line) -> None:

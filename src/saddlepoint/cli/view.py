@@ -35,12 +35,12 @@ def view(
     """Serve reports to a browser on this machine, until Ctrl-C."""
     from saddlepoint.reports.serve import ADDRESS, server
 
-    with server(folder, port) as listening:
+    with server(folder, port) as http:
         say(
-            f"{folder} is at http://{ADDRESS}:{listening.server_port}/ for this machine only. "
+            f"{folder} is at http://{ADDRESS}:{http.server_port}/ for this machine only. "
             "Press Ctrl-C to stop."
         )
         try:
-            listening.serve_forever()
+            http.serve_forever()
         except KeyboardInterrupt:
             say("Ended.")
