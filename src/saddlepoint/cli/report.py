@@ -64,8 +64,7 @@ def _write(runs: list[Path], out: Path) -> Path:
     one_page = out.suffix.lower() in (".html", ".htm")
     if one_page and len(runs) > 1:
         raise ValueError(
-            f"the report of {len(runs)} runs is a site, not the single file {out}. "
-            "Give a folder: --out site/."
+            f"{len(runs)} runs do not fit into one file, {out}. Give a folder: --out site/."
         )
     games = [run for run in runs if is_game(run)]
     if games and not one_page:
