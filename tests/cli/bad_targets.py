@@ -9,8 +9,8 @@ from tests.cli.cli_targets import Linear
 from torch import nn
 
 
-class AnswerView(nn.Module):
-    """A net, and what is made of its logits."""
+class ChangedOutput(nn.Module):
+    """A linear classifier with a function applied to its logits."""
 
     def __init__(self, change) -> None:
         super().__init__()
@@ -62,47 +62,47 @@ def other_images():
 
 
 def dictionary():
-    return AnswerView(lambda z: {"logits": z}).eval()
+    return ChangedOutput(lambda z: {"logits": z}).eval()
 
 
 def pair():
-    return AnswerView(lambda z: (z, z)).eval()
+    return ChangedOutput(lambda z: (z, z)).eval()
 
 
-def nobody():
-    return AnswerView(lambda z: None).eval()
+def none():
+    return ChangedOutput(lambda z: None).eval()
 
 
 def labels():
-    return AnswerView(lambda z: z.argmax(1)).eval()
+    return ChangedOutput(lambda z: z.argmax(1)).eval()
 
 
 def one_logit():
-    return AnswerView(lambda z: z[:, :1]).eval()
+    return ChangedOutput(lambda z: z[:, :1]).eval()
 
 
 def maps():
-    return AnswerView(lambda z: z[:, :, None, None]).eval()
+    return ChangedOutput(lambda z: z[:, :, None, None]).eval()
 
 
 def one_row():
-    return AnswerView(lambda z: z[:1]).eval()
+    return ChangedOutput(lambda z: z[:1]).eval()
 
 
 def few_classes():
-    return AnswerView(lambda z: z[:, :4]).eval()
+    return ChangedOutput(lambda z: z[:, :4]).eval()
 
 
 def no_number():
-    return AnswerView(lambda z: z / 0 - z / 0).eval()
+    return ChangedOutput(lambda z: z / 0 - z / 0).eval()
 
 
 def on_meta():
-    return AnswerView(lambda z: torch.empty(z.shape, device="meta")).eval()
+    return ChangedOutput(lambda z: torch.empty(z.shape, device="meta")).eval()
 
 
 def exploding():
-    return AnswerView(lambda z: 1e30 * z * 1e30).eval()
+    return ChangedOutput(lambda z: 1e30 * z * 1e30).eval()
 
 
 def overwriting():

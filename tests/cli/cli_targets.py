@@ -1,4 +1,4 @@
-"""Targets that the command line is pointed at."""
+"""Targets for tests of the command line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from saddlepoint.defenses import Mix
 
 
 class Linear(nn.Module):
-    """The class means of nothing in particular: a fixed linear classifier of 8x8 images."""
+    """A linear classifier of 8x8 images with fixed random weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,6 +23,8 @@ class Linear(nn.Module):
 
 
 class Rounding(sp.Defense):
+    """Quantizes the pixels to multiples of 1/8 before a linear classifier."""
+
     def __init__(self) -> None:
         self.static = Linear().eval()
 
@@ -32,7 +34,10 @@ class Rounding(sp.Defense):
 
 
 class Halves(nn.Module):
-    """Exits that know the class means of parts of the digits: the upper half, the lower half, the whole, and so on in turn."""
+    """A network with exits that compare parts of a digit with the class means.
+
+    In turn, the parts are the upper half, the lower half, and the whole digit.
+    """
 
     def __init__(self, exits: int = 3) -> None:
         super().__init__()
@@ -48,8 +53,8 @@ class Halves(nn.Module):
         return [4 * (x.flatten(1) @ m.T - (m * m).sum(1) / 2) for m in self.means]
 
 
-class Slowly(Halves):
-    """Takes its time."""
+class SlowHalves(Halves):
+    """The same network, slow enough to interrupt."""
 
     def forward(self, x):
         time.sleep(0.02)
@@ -57,7 +62,7 @@ class Slowly(Halves):
 
 
 class Stages(sp.Defense):
-    """A defense with two views that are called otherwise than exits."""
+    """A defense with two views that have other names than exits."""
 
     def __init__(self) -> None:
         self.net = Halves()
@@ -80,7 +85,7 @@ def twenty():
 
 
 def slowly():
-    return Slowly().eval()
+    return SlowHalves().eval()
 
 
 def strategic():
@@ -128,7 +133,7 @@ def wrong_shape():
 
 
 class Hungry(Linear):
-    """Holds no more than sixteen images at a time."""
+    """Runs out of memory with more than sixteen images."""
 
     def forward(self, x):
         if len(x) > 16:
@@ -137,7 +142,7 @@ class Hungry(Linear):
 
 
 class Slow(Linear):
-    """Takes its time, so that there is a moment at which to interrupt it."""
+    """Slow enough to interrupt."""
 
     def forward(self, x):
         time.sleep(0.01)
@@ -145,7 +150,7 @@ class Slow(Linear):
 
 
 class Starving(Linear):
-    """Has memory for answers, and for no gradient."""
+    """Has enough memory for predictions, but not for gradients."""
 
     def forward(self, x):
         if x.requires_grad:

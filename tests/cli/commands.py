@@ -1,4 +1,4 @@
-"""How the tests call the command line, and what they expect of a mistake."""
+"""Helpers that call the command line."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ START = "from saddlepoint.cli import main; main()"
 
 
 def call(*words: str):
+    """Run `saddlepoint` with these words, in this process."""
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
-def told(*words: str) -> str:
-    """What standard error says when the user made a mistake: exit code 2, no traceback, nothing on standard output."""
+def error_of(*words: str) -> str:
+    """The error message of a command that must fail because of a mistake of the user.
+
+    Such a command has exit code 2, prints no traceback, and prints nothing on standard output.
+    """
     result = call(*words)
     assert result.exit_code == 2, result.output
     assert result.stdout == ""

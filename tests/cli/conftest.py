@@ -4,5 +4,5 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+def _in_a_new_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""`saddlepoint audit` from a string to a report, and every way to get it wrong."""
+"""`saddlepoint audit`: from the command line to the report, and every mistake on the way."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.cli.commands import QUICK, TARGETS, call, told
+from tests.cli.commands import QUICK, TARGETS, call, error_of
 
 from saddlepoint.audits import Audit
-from saddlepoint.cli.options import default_folder
+from saddlepoint.cli.folders import default_folder
 
 
 def test_an_audit_prints_its_table_the_verdict_and_where_the_report_is():
@@ -20,12 +20,12 @@ def test_an_audit_prints_its_table_the_verdict_and_where_the_report_is():
     table = [line.split()[0] for line in lines if line.startswith(" ") and "%" in line]
     assert table[:3] == ["clean", "apgd-ce", "apgd-dlr"]
     assert lines[-1] == "Report: here/report.html"
-    assert "at most" in lines[-2]
-    assert "images stand" in result.stderr
+    assert lines[-2].endswith(Audit.load("here").summary())
+    assert "of 20 images still robust" in result.stderr
     assert Path("here/report.html").stat().st_size > 1000
 
 
-def test_the_saved_record_names_data_classes_and_a_command_that_gives_the_same_again():
+def test_the_record_names_data_classes_and_a_command_that_reproduces_it():
     assert call("audit", f"{TARGETS}:make", *QUICK, "--out", "here").exit_code == 0
     saved = Audit.load("here")
     assert saved.data == "digits"
@@ -48,13 +48,13 @@ def test_json_prints_the_record_and_nothing_else():
     assert record["rows"][0]["name"] == "apgd-ce"
 
 
-def test_quiet_prints_the_verdict_alone():
+def test_quiet_prints_only_the_verdict():
     result = call("audit", f"{TARGETS}:make", *QUICK, "--quiet")
     assert result.stderr == ""
     assert len(result.stdout.splitlines()) == 2
 
 
-def test_a_claim_is_tested_kept_and_told_again():
+def test_a_claim_is_tested_and_saved_and_is_part_of_the_command():
     result = call("audit", f"{TARGETS}:make", *QUICK, "--claim", "1", "--out", "here")
     assert result.exit_code == 0, result.output
     assert "100.0 % is claimed, but at most" in result.stdout
@@ -62,7 +62,8 @@ def test_a_claim_is_tested_kept_and_told_again():
     saved = Audit.load("here")
     assert (saved.verdict, saved.compared.claim) == ("overstated", 1.0)
     assert "--claim 1" in saved.command
-    assert "less than or equal to 1" in told("audit", f"{TARGETS}:make", *QUICK, "--claim", "62")
+    message = error_of("audit", f"{TARGETS}:make", *QUICK, "--claim", "62")
+    assert "--claim: Input should be less than or equal to 1, got 62.0." in message
 
 
 @pytest.mark.parametrize("name", ["instance", "defense", "scores"])
@@ -71,7 +72,7 @@ def test_models_defenses_and_callables_are_audited(name):
     assert result.exit_code == 0, result.output
 
 
-def test_a_model_of_the_zoo_and_a_file_of_images():
+def test_a_zoo_model_is_audited_on_a_file_of_images():
     images = np.random.default_rng(0).random((12, 1, 8, 8), dtype=np.float32)
     np.savez("mine.npz", x=images, y=np.arange(12) % 10)
     result = call(
@@ -91,7 +92,7 @@ def test_a_model_of_the_zoo_and_a_file_of_images():
     assert record["threat"].startswith("L2 radius 0.5")
 
 
-def test_default_folders_are_plain_names():
+def test_default_folders_have_plain_names():
     assert default_folder("zoo:digits-pgd", "linf", "0.15") == Path("runs/digits-pgd-linf-0.15")
     assert default_folder("some/where/net.py:make", "linf", "8/255") == Path(
         "runs/net-make-linf-8-255"
@@ -103,8 +104,8 @@ def test_default_folders_are_plain_names():
 
 
 @pytest.mark.parametrize("eps", ["8/0", "abc", "-1", "nan", "1/2/3"])
-def test_a_radius_that_is_none(eps):
-    assert f"got {eps!r}" in told("audit", f"{TARGETS}:make", f"--eps={eps}")
+def test_a_radius_that_is_not_a_number_is_an_error(eps):
+    assert f"got {eps!r}" in error_of("audit", f"{TARGETS}:make", f"--eps={eps}")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,8 @@ def test_a_radius_that_is_none(eps):
     [
         (["--norm", "l3"], "l3"),
         (["--budget", "huge"], "huge"),
-        (["--n", "0"], "--n"),
+        (["--n", "0"], "--n: Input should be greater than or equal to 1, got 0"),
+        (["--n", "x"], "--n must be a whole number or 'all', got 'x'"),
         (
             ["--executor", "serial", "--workers", "2"],
             "--workers is for --executor processes, not serial",
@@ -135,8 +137,8 @@ def test_a_radius_that_is_none(eps):
         (["--data", f"{TARGETS}:raises"], "KeyError: 'weights' (cli_targets.py, line"),
     ],
 )
-def test_options_that_cannot_be_met(options, message):
-    assert message in told("audit", f"{TARGETS}:make", *options)
+def test_an_invalid_option_is_explained(options, message):
+    assert message in error_of("audit", f"{TARGETS}:make", *options)
 
 
 @pytest.mark.parametrize(
@@ -156,13 +158,13 @@ def test_options_that_cannot_be_met(options, message):
         ("zoo:nowhere/digits-pgd", "no model is called 'digits-pgd'"),
     ],
 )
-def test_targets_that_cannot_be_had(target, message):
-    assert message in told("audit", target, *QUICK)
+def test_a_target_that_cannot_be_loaded_is_explained(target, message):
+    assert message in error_of("audit", target, *QUICK)
 
 
-def test_a_place_that_cannot_be_written_to_is_found_before_the_attacks():
+def test_a_folder_that_cannot_be_written_to_is_found_before_the_attacks():
     Path("file").write_text("")
-    assert "Choose another folder with --out" in told(
+    assert "Choose another folder with --out" in error_of(
         "audit", f"{TARGETS}:make", *QUICK, "--out", "file/below"
     )
 
@@ -177,13 +179,13 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
     assert isinstance(result.exception, TypeError)
 
 
-def test_a_mistake_shows_its_traceback_when_asked_to():
+def test_a_mistake_shows_its_traceback_on_request():
     result = call("--traceback", "audit", "missing.py:make")
     assert result.exit_code == 1
     assert type(result.exception).__name__ == "LocateError"
 
 
-def test_a_specification_is_run_from_its_file():
+def test_a_specification_file_is_run():
     Path("spec.toml").write_text(
         f'target = "{TARGETS}:make"\nbudget = "quick"\n[data]\nn = 20\n[threat]\neps = "0.05"\n'
     )
@@ -191,5 +193,5 @@ def test_a_specification_is_run_from_its_file():
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[-1] == "Report: runs/spec/report.html"
     Path("spec.toml").write_text('target = "x"\nbugdet = "quick"\n')
-    assert "Did you mean 'budget'?" in told("run", "spec.toml")
-    assert "there is no specification" in told("run", "missing.toml")
+    assert "Did you mean 'budget'?" in error_of("run", "spec.toml")
+    assert "there is no specification" in error_of("run", "missing.toml")

@@ -1,4 +1,4 @@
-"""A target that cannot be audited: one line that says what was expected, what was found and what to do."""
+"""A target that cannot be audited gives one line: what was expected, what was found, what to do."""
 
 from __future__ import annotations
 
@@ -9,41 +9,49 @@ from pathlib import Path
 import pytest
 import tests.cli.bad_targets as bad_targets
 import torch
-from tests.cli.commands import QUICK, call, told
+from tests.cli.commands import QUICK, call, error_of
 
 import saddlepoint as sp
 
 BAD = Path(bad_targets.__file__)
 X, Y = sp.load_data("digits", n=20)
 
-MADE = {  # by a factory that works: what a factory made, and what is said of it
-    "training": r"the model is in training mode, where batch statistics and dropout change its answers. Call net.eval\(\) first.",
-    "double": "RuntimeError: mat1 and mat2 must have the same dtype.*They are torch.float32: convert the target, as net.float",
+MODELS = {  # models that a factory returns, and the error message about them
+    "training": r"the model is in training mode, where batch statistics and dropout change its "
+    r"answers. Call net.eval\(\) first.",
+    "double": "RuntimeError: mat1 and mat2 must have the same dtype.*"
+    "They are torch.float32: convert the target, as net.float",
     "half": "RuntimeError: Input type .*They are torch.float32: convert the target, as net.float",
     "other_images": r"asked about images of shape \[16, 1, 8, 8\]. Does it fit the data\?",
     "dictionary": r"must answer with a tensor of logits \[N, C\], got dict. Return logits alone",
-    "pair": r"must answer with a tensor of logits \[N, C\], got tuple. Return logits alone, or a list of them, one per exit",
-    "nobody": r"must answer with a tensor of logits \[N, C\], got NoneType. Return",
+    "pair": r"must answer with a tensor of logits \[N, C\], got tuple. "
+    r"Return logits alone, or a list of them, one per exit",
+    "none": r"must answer with a tensor of logits \[N, C\], got NoneType. Return",
     "labels": r"must answer with floating-point logits \[16, C >= 2\], got torch.int64 \[16\]",
-    "one_logit": r"must answer with floating-point logits \[16, C >= 2\], got torch.float32 \[16, 1\]",
-    "maps": r"must answer with floating-point logits \[16, C >= 2\], got torch.float32 \[16, 10, 1, 1\]",
-    "one_row": r"must answer with floating-point logits \[16, C >= 2\], got torch.float32 \[1, 10\]",
+    "one_logit": r"must answer with floating-point logits \[16, C >= 2\], "
+    r"got torch.float32 \[16, 1\]",
+    "maps": r"must answer with floating-point logits \[16, C >= 2\], "
+    r"got torch.float32 \[16, 10, 1, 1\]",
+    "one_row": r"must answer with floating-point logits \[16, C >= 2\], "
+    r"got torch.float32 \[1, 10\]",
     "no_number": "NaN or infinite logits on 16 of 16 clean images. Mend it first",
     "exploding": "NaN or infinite logits on 16 of 16 clean images. Mend it first",
     "on_meta": r"answers on meta, the images are on cpu. Move it there: net.to\('cpu'\)",
 }
-BEFORE = {  # a target is there
+TARGETS = {  # targets by the end of their text, and the error message about them
     "": "a target is 'file.py:factory', 'package.module:factory' or 'zoo:NAME', got",
     ":missing": "Nothing is called 'missing' in .*bad_targets.py. It has: ",
     ":raise": "Did you mean 'raises'?",
     ":raises": r"raises\(\) failed: KeyError: 'weights' \(bad_targets.py, line \d+\)",
     ":leaves": r"leaves\(\) failed: SystemExit: 3 \(bad_targets.py, line \d+\)",
-    ":needs_arguments": "cannot be called without arguments .missing a required argument: 'depth'.. A factory takes none",
+    ":needs_arguments": "cannot be called without arguments .missing a required argument: "
+    "'depth'.. A factory takes none",
     ":no_model": "returned a dict; a factory returns an nn.Module, a Defense or a callable",
     ":nothing": "returned None; a factory returns an nn.Module, a Defense or a callable",
     ":X": "Nothing is called 'X'",
-    ":elsewhere": r"cannot be moved to cpu \(Cannot copy out of meta tensor; no data!.*Hand it over with its weights in memory",
-    **{f":{name}": said for name, said in MADE.items()},
+    ":elsewhere": r"cannot be moved to cpu \(Cannot copy out of meta tensor; no data!.*"
+    "Hand it over with its weights in memory",
+    **{f":{name}": message for name, message in MODELS.items()},
 }
 
 
@@ -52,19 +60,19 @@ def one_line(text: str) -> bool:
 
 
 @pytest.mark.parametrize("command", ["audit", "probe"])
-@pytest.mark.parametrize("name", BEFORE)
-def test_the_command_line_answers_a_bad_target_with_one_line(command, name):
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_command_line_explains_a_bad_target_in_one_line(command, name):
     words = [command, f"{BAD}{name}", *(QUICK if command == "audit" else ())]
-    assert re.search(BEFORE[name], told(*words))
+    assert re.search(TARGETS[name], error_of(*words))
     assert one_line(call(*words).stderr)
     assert not list(Path().glob("runs/*/cells"))
 
 
-@pytest.mark.parametrize("ask", [sp.audit, sp.probe], ids=["audit", "probe"])
-@pytest.mark.parametrize("name", MADE)
-def test_the_library_says_the_same(ask, name):
-    with pytest.raises(ValueError, match=MADE[name]) as error:
-        ask(getattr(bad_targets, name)(), X, Y, threat=sp.Linf(0.05))
+@pytest.mark.parametrize("function", [sp.audit, sp.probe], ids=["audit", "probe"])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_library_gives_the_same_message(function, name):
+    with pytest.raises(ValueError, match=MODELS[name]) as error:
+        function(getattr(bad_targets, name)(), X, Y, threat=sp.Linf(0.05))
     assert one_line(str(error.value))
 
 
@@ -73,7 +81,8 @@ def test_the_library_says_the_same(ask, name):
     [
         (
             3,
-            "a target is an nn.Module, a saddlepoint.Defense or a callable on batches of images, got int.",
+            "a target is an nn.Module, a saddlepoint.Defense or a callable on batches of images, "
+            "got int.",
         ),
         (None, "got NoneType."),
         ("net.py:make", "got str."),
@@ -83,55 +92,54 @@ def test_the_library_says_the_same(ask, name):
     ],
     ids=["number", "nothing", "text", "another device", "class", "callable"],
 )
-def test_what_only_the_library_can_be_handed(target, message):
-    for ask in (sp.audit, sp.probe):
+def test_objects_that_only_the_library_can_be_given(target, message):
+    for function in (sp.audit, sp.probe):
         with pytest.raises(ValueError, match=message) as error:
-            ask(target, X, Y, threat=sp.Linf(0.05))
+            function(target, X, Y, threat=sp.Linf(0.05))
         assert one_line(str(error.value))
 
 
-def test_labels_that_the_target_does_not_know():
-    for ask in (sp.audit, sp.probe):
+def test_labels_beyond_the_classes_of_the_target_are_an_error():
+    for function in (sp.audit, sp.probe):
         with pytest.raises(
             ValueError, match="labels go up to 9, but the target answers with 4 classes"
         ):
-            ask(bad_targets.few_classes(), X, Y, threat=sp.Linf(0.05))
-    assert "labels go up to 9, but the target answers with 4 classes" in told(
+            function(bad_targets.few_classes(), X, Y, threat=sp.Linf(0.05))
+    assert "labels go up to 9, but the target answers with 4 classes" in error_of(
         "probe", f"{BAD}:few_classes"
     )
 
 
-def test_a_target_that_writes_into_its_input_is_told_to_copy_it():
+def test_a_target_that_changes_its_input_in_place_is_an_error():
     with pytest.raises(ValueError, match=r"changes its input in place. Copy it first"):
         sp.audit(bad_targets.overwriting(), X, Y, threat=sp.Linf(0.05))
-    assert "changes its input in place. Copy it first" in told(
+    assert "changes its input in place. Copy it first" in error_of(
         "audit", f"{BAD}:overwriting", *QUICK
     )
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
-def test_a_net_of_another_precision_that_converts_its_input_is_audited(dtype):
+def test_a_network_of_another_precision_that_converts_its_input_is_audited(dtype):
     class Converting(bad_targets.Linear):
         def forward(self, x):
             return x.flatten(1).to(dtype) @ self.w.to(dtype).T
 
     audit = sp.audit(Converting().eval(), X, Y, threat=sp.Linf(0.05), budget="quick")
     plain = sp.audit(bad_targets.Linear().eval(), X, Y, threat=sp.Linf(0.05), budget="quick")
-    assert (
-        abs(audit.robust_accuracy - plain.robust_accuracy) <= 0.05
-    )  # one image of twenty, for what half precision rounds
+    # Rounding to half precision may change one image of twenty.
+    assert abs(audit.robust_accuracy - plain.robust_accuracy) <= 0.05
 
 
-TALKING = """
+PRINTING = """
 from torch import nn
 print("a file")
-class Talking(nn.Linear):
+class Printing(nn.Linear):
     def forward(self, x):
         print("a forward pass")
         return super().forward(x.flatten(1))
 def make():
     print("a factory")
-    return Talking(64, 10).eval()
+    return Printing(64, 10).eval()
 """
 
 
@@ -140,9 +148,9 @@ def make():
     [("audit", *QUICK), ("audit", *QUICK, "--seed", "1", "--dry-run"), ("probe",)],
     ids=["audit", "plan", "probe"],
 )
-def test_what_a_target_prints_never_mixes_with_the_result(words):
-    Path("talking.py").write_text(TALKING)
-    result = call(words[0], "talking.py:make", *words[1:], "--json")
+def test_output_of_a_target_never_mixes_with_the_result(words):
+    Path("printing.py").write_text(PRINTING)
+    result = call(words[0], "printing.py:make", *words[1:], "--json")
     assert result.exit_code == 0, result.output
     json.loads(result.stdout)
     assert all(word in result.stderr for word in ("a file", "a factory", "a forward pass"))
@@ -156,8 +164,8 @@ def test_what_a_target_prints_never_mixes_with_the_result(words):
         ("import no_such_thing", "No module named"),
     ],
 )
-def test_a_file_that_cannot_be_run(text, message):
+def test_a_file_that_cannot_be_imported_is_explained(text, message):
     Path("mine.py").write_text(text)
     for command in ("audit", "probe"):
-        assert message in told(command, "mine.py:make")
+        assert message in error_of(command, "mine.py:make")
         assert one_line(call(command, "mine.py:make").stderr)

@@ -1,4 +1,4 @@
-"""What can go wrong around an audit: what is said, which code it ends with, and that nothing finished is lost."""
+"""Failures around an audit: the message, the exit code, and that finished cells are kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.cli.commands import QUICK, START, TARGETS, call, told
+from tests.cli.commands import QUICK, START, TARGETS, call, error_of
 
 from saddlepoint.runs.inspect import summary
 from saddlepoint.runs.spec import read
@@ -21,14 +21,15 @@ from saddlepoint.runs.store import Store
 
 
 def start(*words: str) -> subprocess.Popen:
-    alone = {**os.environ, "OMP_NUM_THREADS": "1"}
+    """Run `saddlepoint` with these words, in a process of its own."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     pipe = subprocess.PIPE
     return subprocess.Popen(
-        [sys.executable, "-c", START, *words], stdout=pipe, stderr=pipe, text=True, env=alone
+        [sys.executable, "-c", START, *words], stdout=pipe, stderr=pipe, text=True, env=environment
     )
 
 
-def test_attacks_are_sent_by_name_and_the_command_says_so_again():
+def test_attacks_are_run_by_name_and_are_part_of_the_command():
     result = call(
         "audit", f"{TARGETS}:make", *QUICK, "--attacks", "fgsm, pgd", "--out", "here", "--json"
     )
@@ -43,13 +44,14 @@ def test_attacks_are_sent_by_name_and_the_command_says_so_again():
     ("names", "message"),
     [("apgd-c", "Did you mean 'apgd-ce'?"), ("pgd,", "no attack is called ''"), ("zzz", "Known:")],
 )
-def test_an_unknown_attack_is_answered_with_the_nearest(names, message):
-    assert message in told("audit", f"{TARGETS}:make", "--attacks", names)
+def test_the_error_about_an_unknown_attack_names_the_nearest(names, message):
+    assert message in error_of("audit", f"{TARGETS}:make", "--attacks", names)
 
 
-def test_what_no_option_can_say_is_asked_for_again_by_its_specification():
+def test_attacks_without_an_option_are_repeated_from_the_specification():
     Path("mine.toml").write_text(
-        f'target = "{TARGETS}:make"\n[data]\nn = 8\n[threat]\neps = "0.05"\n[[attacks]]\nkind = "pgd"\nsteps = 3\n'
+        f'target = "{TARGETS}:make"\n[data]\nn = 8\n[threat]\nradius = "0.05"\n'
+        '[[attacks]]\nkind = "pgd"\nsteps = 3\n'
     )
     result = call("run", "mine.toml", "--out", "here", "--json")
     assert json.loads(result.stdout)["command"] == "saddlepoint run spec.toml"
@@ -62,7 +64,7 @@ def test_a_dry_run_prints_a_specification_that_runs_and_attacks_nothing():
     )
     assert result.exit_code == 0, result.output
     assert "6 cells: 2 groups of images x clean, apgd-ce, apgd-dlr." in result.stderr
-    assert "No remedies are tried for symptoms at this budget." in result.stderr
+    assert "The quick budget runs no remedies for symptoms." in result.stderr
     assert not Path("here").exists()
     Path("spec.toml").write_text(result.stdout)
     assert call("run", "spec.toml", "--out", "here", "--quiet").exit_code == 0
@@ -70,7 +72,7 @@ def test_a_dry_run_prints_a_specification_that_runs_and_attacks_nothing():
     assert (planned["cells"], planned["done"], planned["remedies"]) == (6, 6, 0)
 
 
-def test_all_of_ones_own_images_are_still_all_when_read_from_the_specification():
+def test_a_specification_of_all_images_of_a_file_still_means_all_when_it_is_read():
     np.savez("mine.npz", x=np.zeros((600, 1, 8, 8), np.float32), y=np.arange(600) % 10)
     Path("spec.toml").write_text(
         call("audit", f"{TARGETS}:make", "--data", "mine.npz", "--dry-run").stdout
@@ -78,23 +80,22 @@ def test_all_of_ones_own_images_are_still_all_when_read_from_the_specification()
     assert read(Path("spec.toml")).data.n is None
 
 
-def test_a_page_can_be_watched_while_the_run_goes_on():
+def test_a_live_page_is_written_while_the_audit_runs():
     result = call("audit", f"{TARGETS}:make", *QUICK, "--out", "here", "--watch")
     assert result.exit_code == 0, result.output
     assert "saddlepoint view here" in result.stderr
     assert "<html" in Path("here/live.html").read_text()
 
 
-def test_progress_tells_worst_case_survivors_cells_passes_and_time():
-    told_first, *lines = call("audit", f"{TARGETS}:make", *QUICK, "--out", "here").stderr.partition(
-        "costs less."
-    )[::2]
-    remedies, *lines = lines[0].strip().splitlines()
-    assert "apgd-dlr" in told_first  # what will be sent, and why
-    assert remedies.startswith("No remedies")
+def test_progress_shows_accuracy_robust_images_cells_passes_and_time():
+    printed = call("audit", f"{TARGETS}:make", *QUICK, "--out", "here").stderr
+    plan, rest = printed.partition("costs less.")[::2]
+    remedies, *lines = rest.strip().splitlines()
+    assert "apgd-dlr" in plan  # the attacks, with reasons
+    assert remedies.startswith("The quick budget runs no remedies")
     assert len(lines) == 3
-    assert lines[-1].startswith("apgd-dlr: at most ")
-    assert "of 20 images stand; 3 of 3 cells, " in lines[-1]
+    assert lines[-1].startswith("apgd-dlr: ≤ ")
+    assert "of 20 images still robust; 3 of 3 cells, " in lines[-1]
     assert lines[-1].endswith("passes, about 0 to come, about 0 s left")
 
 
@@ -102,12 +103,12 @@ def test_progress_tells_worst_case_survivors_cells_passes_and_time():
     ("content", "message"),
     [(b"", "mine.npz"), (b"<!doctype html>", "a web page"), (b"PK\3\4 half a file", "mine.npz")],
 )
-def test_data_that_cannot_be_read(content, message):
+def test_data_that_cannot_be_read_is_explained(content, message):
     Path("mine.npz").write_bytes(content)
-    assert message in told("audit", f"{TARGETS}:make", "--data", "mine.npz")
+    assert message in error_of("audit", f"{TARGETS}:make", "--data", "mine.npz")
 
 
-def test_memory_that_runs_out_is_met_with_smaller_batches_and_said():
+def test_smaller_batches_are_used_when_memory_runs_out_and_this_is_reported():
     result = call("audit", f"{TARGETS}:hungry", *QUICK)
     assert result.exit_code == 0, result.output
     assert "memory ran out: batches of 128 were attacked in up to 2 parts" in result.stdout
@@ -119,11 +120,11 @@ def test_memory_that_runs_out_is_met_with_smaller_batches_and_said():
     )
 
 
-def test_memory_that_does_not_suffice_for_anything_is_one_clear_error():
-    assert "memory ran out." in told("audit", f"{TARGETS}:starving", *QUICK)
+def test_too_little_memory_for_any_batch_is_a_clear_error():
+    assert "memory ran out." in error_of("audit", f"{TARGETS}:starving", *QUICK)
 
 
-def test_another_target_in_the_same_folder_is_said_and_does_no_harm():
+def test_another_target_in_the_same_folder_is_reported_and_keeps_the_cells():
     assert call("audit", f"{TARGETS}:make", *QUICK, "--out", "here", "--quiet").exit_code == 0
     result = call("audit", f"{TARGETS}:defense", *QUICK, "--out", "here")
     assert result.exit_code == 0, result.output
@@ -143,36 +144,36 @@ def test_another_target_in_the_same_folder_is_said_and_does_no_harm():
         ("127.0.0.1:99999", "nothing"),
     ],
 )
-def test_a_cluster_that_is_not_there_is_told_at_once(address, message):
-    assert message in told("audit", f"{TARGETS}:make", *QUICK, "--quiet", "--address", address)
+def test_a_missing_cluster_is_an_immediate_error(address, message):
+    assert message in error_of("audit", f"{TARGETS}:make", *QUICK, "--quiet", "--address", address)
 
 
-def test_a_folder_of_a_newer_version_is_refused():
+def test_a_folder_of_a_newer_version_is_rejected():
     Path("here").mkdir()
     Path("here/run.json").write_text('{"schema": 99}')
-    assert "Update saddlepoint" in told("audit", f"{TARGETS}:make", *QUICK, "--out", "here")
+    assert "Update saddlepoint" in error_of("audit", f"{TARGETS}:make", *QUICK, "--out", "here")
 
 
-def test_a_place_where_no_folder_can_be_made():
-    assert "Choose another folder with --out" in told(
+def test_a_folder_that_cannot_be_created_is_an_error():
+    assert "Choose another folder with --out" in error_of(
         "audit", f"{TARGETS}:make", *QUICK, "--out", "/proc/here"
     )
 
 
 @pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
-def test_a_store_that_turns_read_only_keeps_what_is_finished(code, monkeypatch):
+def test_a_store_that_becomes_read_only_keeps_the_finished_cells(code, monkeypatch):
     real = Path.rename
     renamed = []
 
-    def refuse(path, target):
+    def fail(path, target):
         renamed.append(target)
         if len(renamed) > 5:
             raise OSError(code, os.strerror(code))
         return real(path, target)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "rename", refuse)
-        message = told("audit", f"{TARGETS}:make", *QUICK, "--out", "here", "--quiet")
+        patched.setattr(Path, "rename", fail)
+        message = error_of("audit", f"{TARGETS}:make", *QUICK, "--out", "here", "--quiet")
     assert (
         f"here cannot be written to ({os.strerror(code)}). All finished cells are safe" in message
     )
@@ -183,12 +184,12 @@ def test_a_store_that_turns_read_only_keeps_what_is_finished(code, monkeypatch):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_without_permission_is_found_before_the_attacks():
     Path("here").mkdir(mode=0o500)
-    assert "Choose another folder with --out" in told(
+    assert "Choose another folder with --out" in error_of(
         "audit", f"{TARGETS}:make", *QUICK, "--out", "here"
     )
 
 
-def test_an_interrupt_ends_with_130_and_one_line_and_the_same_command_goes_on():
+def test_an_interrupt_exits_with_130_and_one_line_and_the_same_command_continues():
     words = ["audit", f"{TARGETS}:slow", *QUICK, "--batch-size", "2", "--out", "run"]
     process = start(*words)
     ledger = Path("run/ledger.jsonl")
@@ -198,13 +199,13 @@ def test_an_interrupt_ends_with_130_and_one_line_and_the_same_command_goes_on():
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    output, complaints = process.communicate(timeout=60)
+    output, messages = process.communicate(timeout=60)
     assert process.returncode == 130
     assert output == ""
-    assert "Traceback" not in complaints
+    assert "Traceback" not in messages
     assert (
         "of 30 cells are finished and kept. Run the same command to go on"
-        in complaints.splitlines()[-1]
+        in messages.splitlines()[-1]
     )
     kept = Store(Path("run")).keys()
     assert 2 <= len(kept) < 30
@@ -215,7 +216,7 @@ def test_an_interrupt_ends_with_130_and_one_line_and_the_same_command_goes_on():
     assert summary(Path("run")).finished
 
 
-def test_two_commands_at_once_share_the_work_and_both_end_well():
+def test_two_commands_at_once_share_the_cells_and_both_succeed():
     words = ["audit", f"{TARGETS}:slow", *QUICK, "--batch-size", "4", "--out", "run", "--json"]
     pair = [start(*words), start(*words)]
     outputs = [process.communicate(timeout=120) for process in pair]

@@ -1,4 +1,4 @@
-"""`saddlepoint game` from a string to a report, and every way to get it wrong."""
+"""`saddlepoint game`: from the command line to the report, and every mistake on the way."""
 
 from __future__ import annotations
 
@@ -9,24 +9,21 @@ import shutil
 import signal
 import time
 from pathlib import Path
-from typing import get_args
 
 import pytest
-from tests.cli.commands import QUICK, TARGETS, call, told
+from tests.cli.commands import QUICK, TARGETS, call, error_of
 from tests.cli.test_failures import start
 
 from saddlepoint import GameRecord
-from saddlepoint.cli.options import Attack, Rows, Subsets
-from saddlepoint.games.runs.spec import GameSpec
 from saddlepoint.runs.inspect import summary
 from saddlepoint.runs.store import Store
 
 SMALL = ("--n", "40", "--eps", "0.2", "--attack", "fgsm")
-CELLS = 7 + 1 + 7 + 4
+CELLS = 7 + 1 + 7 + 4  # building: 7 rows; scoring: clean, 7 rows, 4 strategies
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _few_draws():
+def _few_bootstrap_draws():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("saddlepoint.games.runs.play._DRAWS", 8)
         yield
@@ -46,7 +43,7 @@ def run(made, tmp_path, monkeypatch):
     return shutil.copytree(made[0], tmp_path / "runs" / "mine").relative_to(tmp_path)
 
 
-def test_a_game_prints_the_matrix_its_solution_and_every_strategy_under_every_attacker(made):
+def test_a_game_prints_the_matrix_its_solution_and_each_strategy_under_each_attacker(made):
     folder, result = made
     found = GameRecord.load(folder)
     lines = result.stdout.splitlines()
@@ -61,7 +58,7 @@ def test_a_game_prints_the_matrix_its_solution_and_every_strategy_under_every_at
             round(100 * p, 1) for p in found.payoff[a].tolist()
         ]
         assert [word.endswith("*") for word in words[3:]] == [d == a for d in range(7)]
-    told_of = (
+    lines_of_the_solution = (
         "restricted value",
         "NEED's mix",
         "duality gap",
@@ -71,7 +68,7 @@ def test_a_game_prints_the_matrix_its_solution_and_every_strategy_under_every_at
     )
     assert all(
         any(line.strip().startswith(name) for line in lines)
-        for name in (*told_of, "per-image game")
+        for name in (*lines_of_the_solution, "per-image game")
     )
     for strategy in found.strategies:
         [line] = [
@@ -82,7 +79,7 @@ def test_a_game_prints_the_matrix_its_solution_and_every_strategy_under_every_at
         assert (
             f"{100 * strategy.per_image.value:.1f} % ({100 * strategy.per_image.low:.1f}–" in line
         )
-    assert "NEED less the best pure answer there" in result.stdout
+    assert "Accuracy of NEED minus that of the best pure strategy" in result.stdout
     assert lines[-1] == f"Report: {folder / 'report.html'}"
     assert (folder / "report.html").stat().st_size > 10_000
     assert f"{CELLS - 7} of {CELLS - 7} cells" in result.stderr.splitlines()[-1]
@@ -114,13 +111,13 @@ def test_json_prints_the_record_and_nothing_else(run):
     assert sum(record["equilibrium"]["mix"]) == pytest.approx(1)
 
 
-def test_quiet_prints_the_outcome_alone(run):
+def test_quiet_prints_only_the_outcome(run):
     result = call("game", f"{TARGETS}:exits", *SMALL, "--out", run, "--quiet")
     assert result.stderr == ""
     assert len(result.stdout.splitlines()) == 2
 
 
-def test_the_command_of_the_record_asks_for_the_same_game(run):
+def test_the_command_of_the_record_finds_the_same_game(run):
     again = call(*GameRecord.load(run).command.split()[1:], "--out", run)
     assert again.exit_code == 0, again.output
     assert again.stderr.splitlines() == [
@@ -130,7 +127,7 @@ def test_the_command_of_the_record_asks_for_the_same_game(run):
 
 
 @pytest.mark.parametrize("name", ["strategic", "stages"])
-def test_defenses_with_several_views_are_played_without_their_strategy(name):
+def test_the_views_of_a_defense_are_played_without_its_own_strategy(name):
     result = call(
         "game",
         f"{TARGETS}:{name}",
@@ -148,7 +145,7 @@ def test_defenses_with_several_views_are_played_without_their_strategy(name):
     assert GameRecord.load("here").exits == (3 if name == "strategic" else 2)
 
 
-def test_the_embedded_net_is_played_and_audited():
+def test_an_embedded_network_is_played_and_a_network_with_exits_is_audited():
     result = call(
         "game",
         "zoo:digits-exits",
@@ -168,7 +165,7 @@ def test_the_embedded_net_is_played_and_audited():
     assert "note: several exits" in audited.stdout
 
 
-def test_of_many_columns_those_that_matter_are_printed_and_where_the_rest_is():
+def test_of_many_columns_the_important_ones_are_printed_with_the_place_of_the_others():
     result = call(
         "game",
         f"{TARGETS}:five",
@@ -203,7 +200,7 @@ def test_of_many_columns_those_that_matter_are_printed_and_where_the_rest_is():
             "Use subsets='intervals' (210 runs of neighboring exits), and rows='double-oracle'",
         ),
         ((f"{TARGETS}:exits", "--eps", "8/0"), "got '8/0'"),
-        ((f"{TARGETS}:exits", "--split", "1.5"), "split: Input should be less than 1"),
+        ((f"{TARGETS}:exits", "--split", "1.5"), "--split: Input should be less than 1"),
         (
             (f"{TARGETS}:exits", "--n", "2", "--split", "0.1"),
             "leaves 0 to build the game and 2 to score",
@@ -216,19 +213,12 @@ def test_of_many_columns_those_that_matter_are_printed_and_where_the_rest_is():
         (("zoo:digits-exit",), "Did you mean 'digits-exits'?"),
     ],
 )
-def test_what_cannot_be_played_is_said_before_anything_is_attacked(words, message):
+def test_a_game_that_cannot_be_played_is_an_error_before_any_attack(words, message):
     Path("file").write_text("")
-    assert message in told("game", *words)
+    assert message in error_of("game", *words)
 
 
-def test_the_choices_of_the_command_line_are_those_of_the_specification():
-    for name, choices in (("attack", Attack), ("subsets", Subsets), ("rows", Rows)):
-        assert get_args(GameSpec.model_fields[name].annotation) == tuple(
-            choice.value for choice in choices
-        )
-
-
-def test_an_interrupt_stops_between_cells_and_the_same_command_goes_on():
+def test_an_interrupt_stops_between_cells_and_the_same_command_continues():
     words = [
         "game",
         f"{TARGETS}:slowly",
@@ -251,16 +241,16 @@ def test_an_interrupt_stops_between_cells_and_the_same_command_goes_on():
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    output, complaints = process.communicate(timeout=60)
+    output, messages = process.communicate(timeout=60)
     assert (process.returncode, output) == (130, "")
     assert (
         "of 21 cells are finished and kept. Run the same command to go on"
-        in complaints.splitlines()[-1]
+        in messages.splitlines()[-1]
     )
     done = len(Store(Path("run")).keys())
     assert 2 <= done < 21
     assert (summary(Path("run")).kind, summary(Path("run")).finished) == ("game", False)
-    assert "no game.json" in told("runs", "export", "run")
+    assert "no game.json" in error_of("runs", "export", "run")
     again = call(*words)
     assert again.exit_code == 0, again.output
     assert f"{done} of 21 cells are finished already" in again.stderr
@@ -284,7 +274,7 @@ def test_runs_lists_and_shows_games_beside_audits(run):
     assert json.loads(call("runs", "show", run, "--json").stdout)["summary"]["kind"] == "game"
 
 
-def test_verify_plays_every_point_again_in_a_fresh_process(run, monkeypatch):
+def test_verify_evaluates_every_point_again_in_a_new_process(run, monkeypatch):
     monkeypatch.setattr("saddlepoint.games.runs.play._DRAWS", 200)  # as the fresh process has it
     assert call("game", f"{TARGETS}:exits", *SMALL, "--out", run, "--quiet").exit_code == 0
     good = call("runs", "verify", run)
@@ -301,25 +291,26 @@ def test_export_writes_the_matrix(run):
     ].tolist()
     assert [float(row["probability"]) for row in rows] == list(found.attacker)
     assert json.loads(call("runs", "export", run, "--json").stdout) == found.record()
-    assert "exported with --format csv or json" in told("runs", "export", run, "--format", "latex")
-    assert "a line per attack" in told("runs", "export", run, "--per", "example")
+    message = error_of("runs", "export", run, "--format", "latex")
+    assert "exported with --format csv or json" in message
+    assert "one line per attack" in error_of("runs", "export", run, "--per", "example")
 
 
-def test_the_report_is_written_again_and_a_game_does_not_fit_into_a_site(run):
+def test_the_report_is_written_again_and_a_game_cannot_be_part_of_a_site(run):
     before = (run / "report.html").read_bytes()
     (run / "report.html").unlink()
     assert call("report", run).stdout == f"{run}/report.html\n"
     assert (run / "report.html").read_bytes() == before
-    assert "a site compares audits" in told("report", run, "--out", "site")
+    assert "a site compares audits" in error_of("report", run, "--out", "site")
     asked = (run / "run.json").read_text()
     (run / "run.json").write_text(asked.replace('"seed": 0', '"seed": 1'))
-    assert "its run.json asks for another one" in told("report", run)
+    assert "its run.json asks for another one" in error_of("report", run)
     (run / "run.json").write_text(asked)
     (run / "game.safetensors").write_bytes(b"\0" * 64)
-    assert "is damaged" in told("report", run)
+    assert "is damaged" in error_of("report", run)
 
 
-def test_a_folder_that_held_an_audit_says_so(run):
+def test_a_game_in_the_folder_of_an_audit_is_reported_and_the_reverse(run):
     result = call("audit", f"{TARGETS}:make", *QUICK, "--out", run)
     assert f"{run} held a game of {TARGETS}:exits" in result.stderr
     assert summary(run).kind == "audit"

@@ -1,4 +1,4 @@
-"""`saddlepoint runs` and `saddlepoint doctor`: what they print, and the codes they end with."""
+"""`saddlepoint runs` and `saddlepoint doctor`: what they print, and their exit codes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.commands import TARGETS, call, told
+from tests.cli.commands import TARGETS, call, error_of
 
 from saddlepoint.audits import Audit
 from saddlepoint.runs import doctor
 from saddlepoint.zoo import models
 
-ASKED = (
+REQUEST = (
     "audit",
     f"{TARGETS}:make",
     "--budget",
@@ -35,7 +35,7 @@ ASKED = (
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     out = tmp_path_factory.mktemp("made") / "mine"
-    assert call(*ASKED, "--out", out, "--quiet").exit_code == 0
+    assert call(*REQUEST, "--out", out, "--quiet").exit_code == 0
     return out
 
 
@@ -45,7 +45,7 @@ def run(made, tmp_path, monkeypatch):
     return shutil.copytree(made, tmp_path / "runs" / "mine").relative_to(tmp_path)
 
 
-def test_list_shows_every_run_with_what_came_out(run):
+def test_list_shows_every_run_with_its_result(run):
     (Path("runs") / "torn").mkdir()
     (Path("runs") / "torn" / "run.json").write_text("{")
     lines = call("runs", "list").stdout.splitlines()
@@ -58,29 +58,29 @@ def test_list_shows_every_run_with_what_came_out(run):
     assert found[0]["robust_accuracy"] == Audit.load(run).robust_accuracy
 
 
-def test_list_says_where_there_is_nothing(tmp_path):
-    assert "There are no runs below" in call("runs", "list", tmp_path).stdout
+def test_list_reports_an_empty_and_a_missing_folder(tmp_path):
+    assert "There are no runs in" in call("runs", "list", tmp_path).stdout
     assert json.loads(call("runs", "list", tmp_path, "--json").stdout) == []
-    assert "there is no folder" in told("runs", "list", tmp_path / "nowhere")
+    assert "there is no folder" in error_of("runs", "list", tmp_path / "nowhere")
 
 
-def test_show_says_what_was_asked_for_what_happened_and_how_long_it_took(run):
+def test_show_prints_specification_events_and_times(run):
     result = call("runs", "show", run, "--cells")
     assert result.exit_code == 0, result.output
-    assert "finished, 6 of 6 cells; cannot be told: at most" in result.stdout
+    assert f"finished, 6 of 6 cells; {Audit.load(run).verdict}: ≤ " in result.stdout
     assert result.stdout.count(" done ") == 6
     assert "asked" in result.stdout
     assert "concluded" in result.stdout
-    assert 'eps = "0.05"' in result.stdout
+    assert 'radius = "0.05"' in result.stdout
     found = json.loads(call("runs", "show", run, "--json").stdout)
     assert [cell["state"] for cell in found["cells"]] == ["done"] * 6
-    assert "no run.json" in told("runs", "show", "nowhere")
+    assert "no run.json" in error_of("runs", "show", "nowhere")
 
 
-def test_verify_ends_with_0_for_a_sound_run_and_with_1_for_another(run):
+def test_verify_exits_with_0_for_a_sound_run_and_with_1_for_a_changed_one(run):
     good = call("runs", "verify", run)
     assert good.exit_code == 0, good.output
-    assert good.stdout.splitlines()[-1] == "The run is what it claims to be."
+    assert good.stdout.splitlines()[-1] == "The run agrees with its record."
     record = json.loads((run / "audit.json").read_text())
     (run / "audit.json").write_text(json.dumps({**record, "robust_accuracy": 0.99}))
     bad = call("runs", "verify", run, "--json")
@@ -91,10 +91,10 @@ def test_verify_ends_with_0_for_a_sound_run_and_with_1_for_another(run):
         "accuracy",
         "record",
     ]
-    assert "no run.json" in told("runs", "verify", "nowhere")
+    assert "no run.json" in error_of("runs", "verify", "nowhere")
 
 
-def test_export_writes_what_report_export_writes(run):
+def test_export_writes_every_format(run):
     rows = list(csv.DictReader(io.StringIO(call("runs", "export", run).stdout)))
     assert [row["name"] for row in rows] == ["apgd-ce", "apgd-dlr"]
     assert (
@@ -105,28 +105,30 @@ def test_export_writes_what_report_export_writes(run):
     assert json.loads(call("runs", "export", run, "--json").stdout)["n"] == 20
     assert r"\begin{tabular}" in call("runs", "export", run, "--format", "latex").stdout
     assert "## Adversarial robustness" in call("runs", "export", run, "--format", "card").stdout
-    assert "--per is 'attack' or 'example'" in told("runs", "export", run, "--per", "image")
+    assert "--per is 'attack' or 'example'" in error_of("runs", "export", run, "--per", "image")
     assert call("runs", "export", run, "--format", "xml").exit_code == 2
-    assert "No such file or directory" in told("runs", "export", run, "-o", "no/such/folder.csv")
+    assert "No such file or directory" in error_of(
+        "runs", "export", run, "-o", "no/such/folder.csv"
+    )
 
 
-def test_a_run_that_is_not_finished_is_not_exported(run):
+def test_an_unfinished_run_is_not_exported(run):
     next((run / "cells").glob("*.json")).unlink()
-    assert "is not finished: 5 of 6 cells" in told("runs", "export", run)
+    assert "is not finished: 5 of 6 cells" in error_of("runs", "export", run)
 
 
-def test_gc_says_what_it_frees_and_frees_it(run):
-    assert call(*ASKED, "--seed", "1", "--out", run, "--quiet").exit_code == 0
+def test_gc_reports_the_unused_files_and_removes_them(run):
+    assert call(*REQUEST, "--seed", "1", "--out", run, "--quiet").exit_code == 0
     assert "Would remove 6 cells of other requests" in call("runs", "gc", run, "--dry-run").stdout
     assert len(list((run / "cells").glob("*.json"))) == 12
     found = json.loads(call("runs", "gc", run, "--json").stdout)
     assert (found["cells"], found["removed"]) == (6, True)
     assert len(list((run / "cells").glob("*.json"))) == 6
     assert "Removed 0 cells" in call("runs", "gc", run).stdout
-    assert "no run.json" in told("runs", "gc", "nowhere")
+    assert "no run.json" in error_of("runs", "gc", "nowhere")
 
 
-def test_a_doctor_that_finds_nothing_wrong_ends_with_0(tmp_path):
+def test_doctor_exits_with_0_if_everything_works(tmp_path):
     result = call("doctor", "--root", tmp_path, "--runs", tmp_path / "runs")
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[-1] == "Everything that is needed works."
@@ -137,7 +139,7 @@ def test_a_doctor_that_finds_nothing_wrong_ends_with_0(tmp_path):
     assert found["data cifar10"] == {
         "name": "data cifar10",
         "state": "note",
-        "message": "not here: saddlepoint data pull cifar10",
+        "message": "not installed: saddlepoint data pull cifar10",
     }
 
 
@@ -156,42 +158,42 @@ def test_a_package_that_cannot_be_imported_is_a_problem_and_an_optional_one_a_no
     assert "pip install" in found["scikit-learn"].message
     assert found["ray"].state == "note"
     assert "saddlepoint[ray]" in found["ray"].message
-    assert "zoo" not in found  # rests on what is broken
+    assert "zoo" not in found  # needs the broken package
     assert call("doctor").exit_code == 1
 
 
-def test_weights_that_are_not_the_recorded_ones_are_a_problem(monkeypatch, tmp_path):
+def test_weights_with_another_hash_are_a_problem(monkeypatch, tmp_path):
     shutil.copytree(models.WEIGHTS, tmp_path / "weights")
-    victim = tmp_path / "weights" / "digits-pgd.safetensors"
-    victim.write_bytes(victim.read_bytes()[:-1] + b"\1")
+    changed = tmp_path / "weights" / "digits-pgd.safetensors"
+    changed.write_bytes(changed.read_bytes()[:-1] + b"\1")
     monkeypatch.setattr(
         "saddlepoint.zoo.target", lambda name: models.target(name, tmp_path / "weights")
     )
     found = findings()
     assert found["zoo:digits-pgd"].state == "problem"
-    assert hashlib.sha256(victim.read_bytes()).hexdigest() in found["zoo:digits-pgd"].message
+    assert hashlib.sha256(changed.read_bytes()).hexdigest() in found["zoo:digits-pgd"].message
 
 
-def test_data_that_is_damaged_is_told_apart_from_data_that_is_not_there(tmp_path):
+def test_damaged_data_and_missing_data_have_different_messages(tmp_path):
     (tmp_path / "mnist").mkdir()
     for name in ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"):
         (tmp_path / "mnist" / name).write_bytes(b"half a download")
     found = findings(root=tmp_path)
     assert "not a whole gzip file" in found["data mnist"].message
-    assert found["data svhn"].message == "not here: saddlepoint data pull svhn"
+    assert found["data svhn"].message == "not installed: saddlepoint data pull svhn"
 
 
 def test_a_runs_folder_that_cannot_be_written_to_is_a_problem(monkeypatch, tmp_path):
-    def refuse(*_, **__):
+    def fail(*_, **__):
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(doctor.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(doctor.tempfile, "TemporaryFile", fail)
     found = findings(runs=tmp_path)
     assert found["runs folder"].state == "problem"
     assert "Read-only file system" in found["runs folder"].message
 
 
-def test_more_threads_than_cores_are_remarked_on(monkeypatch):
+def test_more_threads_than_cores_give_a_note(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 0)
     monkeypatch.setattr("torch.get_num_threads", lambda: 7)
     assert "OMP_NUM_THREADS=1" in findings()["threads"].message

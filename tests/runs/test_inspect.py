@@ -1,4 +1,4 @@
-"""What a folder says about its runs, and what it holds in vain."""
+"""What a folder contains about its runs, and which of its files are not used."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import time
+import tomllib
 
 import pytest
 from tests.runs.runs import ATTACKS, spec
@@ -27,7 +28,7 @@ OTHER = spec(n=8, attacks=ATTACKS[1:3])
 
 
 class Stopping(Serial):
-    """Interrupted after the third cell."""
+    """A serial executor that is interrupted after the third cell."""
 
     def run(self, work, spec, cells):
         for k, packed in enumerate(super().run(work, spec, cells)):
@@ -47,7 +48,7 @@ def run(made, tmp_path):
     return shutil.copytree(made[0], tmp_path / "run")
 
 
-def test_a_finished_run_in_a_line(made):
+def test_the_summary_of_a_finished_run(made):
     folder, audit = made
     one = summary(folder)
     assert (one.done, one.total, one.finished) == (12, 12, True)
@@ -56,7 +57,7 @@ def test_a_finished_run_in_a_line(made):
     assert (one.target, one.threat, one.examples) == (SMALL.target, "Linf 0.05", 8)
 
 
-def test_an_interrupted_run_claims_no_number(tmp_path):
+def test_an_interrupted_run_has_no_accuracy(tmp_path):
     with pytest.raises(Interrupted):
         run_spec(SMALL, tmp_path, executor=Stopping())
     one = summary(tmp_path)
@@ -64,7 +65,7 @@ def test_an_interrupted_run_claims_no_number(tmp_path):
     assert one.robust_accuracy is None
 
 
-def test_the_number_of_an_earlier_request_is_not_shown_as_that_of_the_present_one(run):
+def test_the_accuracy_of_an_earlier_request_is_not_shown_for_the_current_one(run):
     with pytest.raises(Interrupted):
         run_spec(spec("flipped", n=8, attacks=ATTACKS[:2]), run, executor=Stopping())
     assert (run / "audit.json").is_file()  # of the first request
@@ -81,28 +82,28 @@ def test_the_number_of_an_earlier_request_is_not_shown_as_that_of_the_present_on
     assert summary(run).finished
 
 
-def test_another_target_in_the_folder_is_said_aloud_and_the_same_one_is_not(run):
-    class Listening:
+def test_another_target_in_the_folder_is_reported_and_the_same_one_is_not(run):
+    class Recorder:
         def __init__(self):
-            self.told = []
+            self.messages = []
 
         def begin(self, work, missing): ...
 
         def cell(self, cell, episode): ...
 
         def say(self, message):
-            self.told.append(message)
+            self.messages.append(message)
 
-    again = Listening()
-    other = Listening()
+    again = Recorder()
+    other = Recorder()
     run_spec(SMALL, run, executor=Serial(), watch=again)
-    assert again.told == []
+    assert again.messages == []
     run_spec(spec("flipped", n=8, attacks=ATTACKS[:2]), run, executor=Serial(), watch=other)
-    assert "held an audit of" in other.told[0]
-    assert "Use another --out to keep both" in other.told[0]
+    assert "held an audit of" in other.messages[0]
+    assert "Use another --out to keep both" in other.messages[0]
 
 
-def test_runs_are_found_below_a_folder_and_unreadable_ones_say_why(run, tmp_path):
+def test_runs_are_found_below_a_folder_and_unreadable_ones_have_a_reason(run, tmp_path):
     shutil.copytree(run, tmp_path / "deep" / "er" / "two")
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "run.json").write_text("{")
@@ -113,7 +114,7 @@ def test_runs_are_found_below_a_folder_and_unreadable_ones_say_why(run, tmp_path
         runs(tmp_path / "nowhere")
 
 
-def test_details_hold_spec_cells_and_timing(run):
+def test_details_contain_specification_cells_and_timing(run):
     found = details(run)
     (run / "copy.toml").write_text(found.spec)
     assert read(run / "copy.toml") == read(run / "spec.toml") == SMALL
@@ -123,31 +124,59 @@ def test_details_hold_spec_cells_and_timing(run):
     )
     assert set(found.timing) == {"clean", "apgd-0", "apgd-1"}
     json.dumps(found.events)
-    victim = found.cells[0].key
-    (run / "cells" / f"{victim}.json").write_text("{}")
+    damaged = found.cells[0].key
+    (run / "cells" / f"{damaged}.json").write_text("{}")
     (run / "cells" / f"{found.cells[1].key}.json").unlink()
     states = [cell.state for cell in details(run).cells]
     assert sorted(states)[:2] == ["damaged", "done"]
     assert states.count("missing") == 1
 
 
-def test_what_the_present_request_does_not_use_is_removed_and_nothing_else(run):
+def test_a_run_of_an_old_version_is_summarized_and_shown(run):
+    record = json.loads((run / "run.json").read_text())
+    now = record["spec"]["threat"]
+    threat = {
+        "norm": now["norm"],
+        "eps": now["radius"],
+        "access": now["access"],
+        "coins": "public",
+        "leaking": False,
+        "control": 0.5,
+        "live": False,
+    }
+    old = {**record["spec"], "schema_version": 1, "threat": threat}
+    (run / "run.json").write_text(json.dumps({**record, "spec": old, "passed": old}))
+    one = summary(run)
+    assert (one.threat, one.finished) == ("Linf 0.05", True)
+    shown = tomllib.loads(details(run).spec)
+    assert shown["schema_version"] == 2
+    expected = {
+        "radius": "0.05",
+        "randomness": "public",
+        "state_visible": False,
+        "controlled_fraction": 0.5,
+        "online_queries": False,
+    }
+    assert expected.items() <= shown["threat"].items()
+
+
+def test_files_that_the_current_request_does_not_use_are_removed_and_no_others(run):
     before = {path.name for path in (run / "cells").iterdir()}
     run_spec(OTHER, run, executor=Serial())  # shares the clean images and one attack
     (run / "cells" / ".abc.json.4242").write_bytes(b"torn")
     (run / ".audit.json.4242").write_bytes(b"torn")
     (run / ".hidden.file").write_bytes(b"the user's")
     (run / "cells" / "orphan.safetensors").write_bytes(b"without a record")
-    said = tidy(run, dry_run=True)
-    assert not said.removed
-    assert (said.cells, said.torn) == (4, 3)
+    planned = tidy(run, dry_run=True)
+    assert not planned.removed
+    assert (planned.cells, planned.torn) == (4, 3)
     size = sum(path.stat().st_size for path in run.rglob("*") if path.is_file())
     done = tidy(run)
     assert (done.cells, done.torn, done.locks, done.bytes) == (
-        said.cells,
-        said.torn,
-        said.locks,
-        said.bytes,
+        planned.cells,
+        planned.torn,
+        planned.locks,
+        planned.bytes,
     )
     assert (
         sum(path.stat().st_size for path in run.rglob("*") if path.is_file()) == size - done.bytes
@@ -160,7 +189,7 @@ def test_what_the_present_request_does_not_use_is_removed_and_nothing_else(run):
     assert before <= {path.name for path in (run / "cells").iterdir()}
 
 
-def test_a_run_at_work_is_not_tidied(run):
+def test_a_run_that_is_being_computed_is_not_cleaned_up(run):
     process = FORK.Process(target=hold, args=(run, "key"))
     process.start()
     while not (run / "held").exists():
@@ -172,7 +201,7 @@ def test_a_run_at_work_is_not_tidied(run):
     tidy(run)
 
 
-def test_files_that_a_killed_writer_left_are_swept_up_and_those_of_a_living_one_are_not(run):
+def test_incomplete_files_of_a_killed_process_are_removed_and_those_of_a_running_one_are_not(run):
     (run / "cells" / ".dead.json.4242").write_bytes(b"torn")
     (run / "cells" / ".living.json.4242").write_bytes(b"being written")
     with Store(run).claim("living") as ours:
@@ -181,17 +210,17 @@ def test_files_that_a_killed_writer_left_are_swept_up_and_those_of_a_living_one_
         assert [path.name for path in (run / "cells").glob(".*")] == [".living.json.4242"]
 
 
-def test_a_lock_that_was_thrown_away_is_not_held(tmp_path, monkeypatch):
+def test_a_lock_that_was_deleted_is_not_acquired(tmp_path, monkeypatch):
     import fcntl
 
     real = fcntl.flock
     lock = tmp_path / "locks" / "cell"
 
-    def overtaken(file, operation):
+    def delete_then_lock(file, operation):
         lock.unlink()  # between opening and locking
         real(file, operation)
 
-    monkeypatch.setattr("saddlepoint.runs.store.fcntl.flock", overtaken)
+    monkeypatch.setattr("saddlepoint.runs.store.fcntl.flock", delete_then_lock)
     with Store(tmp_path).claim("cell") as ours:
         assert not ours
 

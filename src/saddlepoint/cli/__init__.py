@@ -1,4 +1,7 @@
-"""The command line. Commands import torch when they run, not before: `--help` answers at once."""
+"""The command line.
+
+Commands import torch when they run, not when they are loaded, so that `--help` is fast.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,14 @@ from saddlepoint.cli import (
     zoo,
 )
 from saddlepoint.cli.console import examples
-from saddlepoint.cli.errors import Shielded
+from saddlepoint.cli.errors import CommandLine
 
 app = typer.Typer(
     name="saddlepoint",
-    cls=Shielded,
+    cls=CommandLine,
     no_args_is_help=True,
-    pretty_exceptions_enable=False,  # a bug shows Python's own traceback, which can be pasted into a report
+    # A bug shows the traceback of Python itself, which can be pasted into a bug report.
+    pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     epilog=examples(
         "saddlepoint demo",
@@ -40,8 +44,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         version()
         raise typer.Exit
 
@@ -49,7 +53,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _root(
     traceback: Annotated[
-        bool, typer.Option("--traceback", help="Show where an error came from.")
+        bool, typer.Option("--traceback", help="Show the Python traceback of an error.")
     ] = False,
     version: Annotated[
         bool,
@@ -58,10 +62,14 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    """How robust is a dynamic model, really? Attacks it as an informed attacker would and says what can be concluded."""
+    """Measure the adversarial robustness of dynamic models.
+
+    A dynamic model iterates, exits early, adapts or optimizes at test time. saddlepoint attacks
+    it with attacks that are adapted to it, and reports how far the result can be trusted.
+    """
 
 
-@app.command("version")
+@app.command("version", epilog=examples("saddlepoint version"))
 def version() -> None:
     """Print the version."""
     from importlib.metadata import version as installed
@@ -69,7 +77,7 @@ def version() -> None:
     typer.echo(f"saddlepoint {installed('saddlepoint')}")
 
 
-# A new command is a module with `add`.
+# To add a command, write a module with a function `add`.
 for command in (
     audit,
     probe,

@@ -1,4 +1,7 @@
-"""What is printed, and where: results on standard output, everything else on standard error. Colors only on a terminal."""
+"""Printing: results go to standard output, everything else to standard error.
+
+Colors are used on a terminal only.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +16,27 @@ if TYPE_CHECKING:
 
     from saddlepoint.audits.verdict import Comparisons
 
-STYLES = {"serious": "red", "warning": "yellow", "note": ""}  # of symptoms
-STATES = {
+STYLES = {"serious": "red", "warning": "yellow", "note": ""}  # by the level of a symptom
+STATES = {  # styles by the state of a checklist item
     "pass": "green",
     "fail": "red",
     "not run": "yellow",
     "does not apply": "",
-}  # of checklist items
-FACTORY = (  # of every page that takes a target
-    "net.py holds a function without arguments that returns the model in eval mode. Its inputs are pixels from 0 to 1, its outputs "
-    "logits: put normalization inside."
+}
+FACTORY = (  # for every help page of a command that takes a target
+    "net.py contains a function without arguments that returns the model in eval mode. The model "
+    "takes pixels in [0, 1] and returns logits; normalization must be inside the model."
 )
-_WIDE = 240
+_WIDTH = 240  # columns of the output if it is not a terminal
 
 
 def examples(*commands: str, note: str = "") -> str:
-    """The end of a help page: commands to try, and what must be known to try them."""
+    """The end of a help page.
+
+    Args:
+        commands: Commands that the reader can try.
+        note: Text below the commands.
+    """
     return "\n".join(
         [
             "[bold]Examples[/bold]",
@@ -40,41 +48,42 @@ def examples(*commands: str, note: str = "") -> str:
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """While a target works: standard output is for results, so that whatever it prints goes to standard error."""
+    """Redirect standard output to standard error: prints of a target must not mix with results."""
     with redirect_stdout(sys.stderr):
         yield
 
 
 def output() -> Console:
-    """Standard output; a file or pipe has no width, and nothing in it need be cut short."""
+    """A console for standard output. In files and pipes, lines are wide enough for any table."""
     from rich.console import Console
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
 
 
 def errors() -> Console:
+    """A console for standard error."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False)
 
 
 def warn(message: str) -> None:
-    """A message on standard error, never wrapped: it may be searched for."""
+    """Print an error on standard error, unwrapped, so that it can be searched for."""
     errors().print(message, style="red", markup=False, soft_wrap=True)
 
 
-def tell(message: str) -> None:
-    """A line on standard error beside a result that somebody reads by program."""
+def note(message: str) -> None:
+    """Print a line on standard error, beside a result that a program may read."""
     errors().print(message, markup=False, soft_wrap=True)
 
 
 def say(message: str, style: str = "") -> None:
-    """A line on standard output; names in it are never read as markup."""
+    """Print a line on standard output. Brackets in it are not interpreted as markup."""
     output().print(message, style=style or None, markup=False, soft_wrap=True)
 
 
 def dump(value: object) -> None:
-    """JSON on standard output, for programs."""
+    """Print JSON on standard output."""
     import json
 
     import typer
@@ -83,14 +92,14 @@ def dump(value: object) -> None:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Words left, numbers right."""
+    """A table with text aligned left and numbers aligned right."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     drawn = Table(box=box.SIMPLE, pad_edge=False)
     for k, title in enumerate(head):
-        numeric = bool(rows) and all(row[k][:1].isdigit() or row[k] in ("", "–") for row in rows)
+        numeric = bool(rows) and all(_is_numeric(row[k]) for row in rows)
         drawn.add_column(
             Text(title), justify="right" if numeric else "left", vertical="bottom", no_wrap=k == 0
         )
@@ -99,21 +108,29 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     return drawn
 
 
-def beside(compared: Comparisons) -> list[str]:
-    """What the number is held against, a line each."""
+def _is_numeric(cell: str) -> bool:
+    return cell.removeprefix("≤ ")[:1].isdigit() or cell in ("", "–")
+
+
+def comparison_lines(compared: Comparisons) -> list[str]:
+    """The numbers that the robust accuracy is compared with, one line each."""
     lines = []
     if compared.claim is not None:
-        lines.append(f"claimed: {percent(compared.claim)}.")
+        lines.append(f"claimed robust accuracy: {percent(compared.claim)}.")
     if (static := compared.static) is not None:
         lines.append(
-            f"static net inside: {percent(static.clean_accuracy)} clean, at most {percent(static.robust_accuracy)} robust; "
-            f"{static.only_defense} images stand only with the defense, {static.only_static} only without it "
+            f"static network inside the defense: {percent(static.clean_accuracy)} clean, "
+            f"≤ {percent(static.robust_accuracy)} robust; {static.only_defense} images are robust "
+            f"only with the defense, {static.only_static} only without it "
             f"(McNemar, p = {static.p:.2g})."
         )
     if (proven := compared.proven) is not None:
-        lines.append(f"proven: at least {percent(proven.accuracy)}, by {proven.method}.")
+        lines.append(
+            f"certified robust accuracy: ≥ {percent(proven.accuracy)}, by {proven.method}."
+        )
     return lines
 
 
 def percent(share: float) -> str:
+    """`62.0 %` for 0.62."""
     return f"{100 * share:.1f} %"

@@ -8,43 +8,35 @@ from typing import Annotated
 
 import typer
 
+from saddlepoint.cli.arguments import JsonOption, RootOption
 from saddlepoint.cli.console import dump, examples, output, say, table
-from saddlepoint.cli.lazy_group import Light
-
-_Root = Annotated[
-    Path | None,
-    typer.Option(
-        help="The folder that holds the data.",
-        metavar="FOLDER",
-        show_default="$SADDLEPOINT_DATA, or the user's cache",
-    ),
-]
+from saddlepoint.cli.lazy_group import LazyGroup
 
 
 def add(app: typer.Typer) -> None:
+    """Add the group of commands to the application."""
     group = typer.Typer(
-        cls=Light, no_args_is_help=True, help="List and download data.", rich_markup_mode="rich"
+        cls=LazyGroup,
+        no_args_is_help=True,
+        help="List and download data sets.",
+        rich_markup_mode="rich",
+        epilog=examples("saddlepoint data list", "saddlepoint data pull cifar10"),
     )
     group.command(
         "list", epilog=examples("saddlepoint data list", "saddlepoint data list --root ~/data")
-    )(listed)
+    )(list_data)
     group.command(
         "pull",
         epilog=examples(
             "saddlepoint data pull mnist",
             "saddlepoint data pull cifar10 --root ~/data --base-url https://mirror.example/cifar",
         ),
-    )(pulled)
+    )(pull_data)
     app.add_typer(group, name="data")
 
 
-def listed(
-    root: _Root = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the list as JSON, and nothing else.")
-    ] = False,
-) -> None:
-    """List the data that `--data` knows by name, and whether it is here."""
+def list_data(root: RootOption = None, json: JsonOption = False) -> None:
+    """List the data sets that `--data` knows by name, and which of them are installed."""
     from saddlepoint.data import PULLABLE, SOURCES
 
     found = [(name, _shape(name, root), name in PULLABLE) for name in SOURCES]
@@ -55,14 +47,18 @@ def listed(
         [name, f"yes, images {shape}" if shape else "no", "yes" if pull else "–"]
         for name, shape, pull in found
     ]
-    output().print(table(("name", "here", "can be pulled"), rows))
+    output().print(table(("name", "installed", "can be downloaded"), rows))
     say(
-        "Also: a .npz file with arrays x and y, a folder with train.npz and test.npz, or file.py:function."
+        "--data also takes a .npz file with arrays x and y, a folder with train.npz and test.npz, "
+        "or file.py:function."
     )
 
 
 def _shape(name: str, root: Path | None) -> list[int] | None:
-    """Of one image, which is read: a folder that exists may still hold half a download."""
+    """The shape of the first image, or None if it cannot be read.
+
+    The image is read because a folder that exists may contain an incomplete download.
+    """
     from saddlepoint.data import DataError, load_data
 
     try:
@@ -71,7 +67,7 @@ def _shape(name: str, root: Path | None) -> list[int] | None:
         return None
 
 
-def pulled(
+def pull_data(
     name: Annotated[
         str,
         typer.Argument(
@@ -79,15 +75,14 @@ def pulled(
             metavar="NAME",
         ),
     ],
-    root: _Root = None,
+    root: RootOption = None,
     base_url: Annotated[
-        str | None, typer.Option(help="A mirror that serves the same files.", metavar="URL")
+        str | None,
+        typer.Option(help="Address of a mirror that serves the same files.", metavar="URL"),
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print where it is as JSON, and nothing else.")
-    ] = False,
+    json: JsonOption = False,
 ) -> None:
-    """Download data, check it and unpack it; what is in place is kept."""
+    """Download a data set, verify it and unpack it. Files that are already there are kept."""
     from saddlepoint.data import pull
 
     folder = pull(name, root=root, base_url=base_url, progress=sys.stdout.isatty() and not json)

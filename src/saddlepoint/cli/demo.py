@@ -8,110 +8,130 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saddlepoint.cli.console import errors, examples, output, percent, say, table
-from saddlepoint.cli.options import Budget, executor, run
+from saddlepoint.cli.arguments import JsonOption
+from saddlepoint.cli.console import dump, errors, examples, output, percent, say, table
+from saddlepoint.cli.execution import choose_executor, run
+from saddlepoint.cli.options import some_audit_options, with_options
 
 if TYPE_CHECKING:
+    from saddlepoint.audits import Audit
     from saddlepoint.runs.spec import RunSpec
 
 
 @dataclass(frozen=True)
-class _Subject:
-    """A model of the demonstration. One that learns at test time takes longer: it meets fewer digits, quicker attacks."""
+class _Model:
+    """A model of the demonstration.
+
+    A model that adapts at test time is slow. It is evaluated on fewer images, with the quick
+    budget.
+    """
 
     name: str
-    most: int = 500  # digits
+    most: int = 500  # largest number of images
     batch_size: int = 128
-    quick: bool = False  # whatever the budget of the others
+    quick: bool = False  # use the quick budget, whatever the budget of the others
     randomness: str = "private"
 
 
-_SUBJECTS = (
-    _Subject("digits-standard"),
-    _Subject("digits-pgd"),
-    _Subject("digits-trades"),
-    _Subject("digits-dent", most=128, quick=True),  # one batch, adapted to as a whole
-    _Subject(
-        "digits-rmc", most=2, batch_size=1, quick=True, randomness="fixed"
-    ),  # in turn; a network is tuned twice for every answer
+_MODELS = (
+    _Model("digits-standard"),
+    _Model("digits-pgd"),
+    _Model("digits-trades"),
+    _Model("digits-dent", most=128, quick=True),  # one batch, to which the model adapts
+    # One image at a time; for every prediction, a network is fine-tuned twice.
+    _Model("digits-rmc", most=2, batch_size=1, quick=True, randomness="fixed"),
 )
 
 
 def add(app: typer.Typer) -> None:
+    """Add the command to the application."""
     app.command(
-        "demo", epilog=examples("saddlepoint demo", "saddlepoint demo --out /tmp/demo --n 100")
+        "demo",
+        cls=with_options(some_audit_options("budget")),
+        epilog=examples("saddlepoint demo", "saddlepoint demo --out /tmp/demo --n 100"),
     )(demo)
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Where to write.", metavar="FOLDER")] = Path(
-        "runs/demo"
-    ),
-    n: Annotated[int, typer.Option("--n", min=1, max=500, help="How many digits, at most.")] = 500,
-    budget: Annotated[
-        Budget, typer.Option(help="How much the attacks may cost.", case_sensitive=False)
-    ] = Budget.standard,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the records as JSON, and nothing else.")
-    ] = False,
+    ctx: typer.Context,
+    out: Annotated[
+        Path, typer.Option(help="Folder for the results and the report.", metavar="FOLDER")
+    ] = Path("runs/demo"),
+    n: Annotated[
+        int, typer.Option("--n", min=1, max=500, help="Largest number of images per model.")
+    ] = 500,
+    json: JsonOption = False,
 ) -> None:
-    """Audit small trained nets on the embedded digits: what training against attacks buys, and what learning at test time does.
+    """Audit small trained networks on the embedded digits data, and compare them.
 
-    Takes about a minute. The two that learn at test time meet fewer digits and the quick budget, and one tosses its coins once.
+    The models show what adversarial training and adaptation at test time achieve. It takes about
+    a minute. The two models that adapt at test time are evaluated on fewer images with the quick
+    budget, and one of them with fixed random numbers.
     """
-    from saddlepoint.cli.progress import Watching
     from saddlepoint.reports.comparison import write
     from saddlepoint.zoo import names
 
-    chosen = [subject for subject in _SUBJECTS if subject.name in names()]
-    if not chosen:
+    models = [model for model in _MODELS if model.name in names()]
+    if not models:
         raise ValueError(
-            f"none of {', '.join(one.name for one in _SUBJECTS)} is installed. Install the package again."
+            f"none of {', '.join(model.name for model in _MODELS)} is installed. "
+            "Install the package again."
         )
-    audits = []
-    for subject in chosen:
-        place = out / subject.name
-        with Watching(errors(), title=subject.name, folder=place, shown=not json) as watch:
-            audits.append(
-                run(_spec(subject, n, budget), place, by=executor(None, None, None), watch=watch)
-            )
-    page = write(
-        [(audit, f"{one.name}/report.html") for audit, one in zip(audits, chosen, strict=True)],
-        out / "index.html",
-    )
+    audits = [_audit(model, out, n, ctx.obj["budget"], shown=not json) for model in models]
+    pages = [(a, f"{m.name}/report.html") for a, m in zip(audits, models, strict=True)]
+    page = write(pages, out / "index.html")
     if json:
-        import json as notation
-
-        typer.echo(notation.dumps([audit.record() for audit in audits], indent=1))
+        dump([audit.record() for audit in audits])
         return
-    rows = [
-        [one.name, str(a.n), percent(a.clean_accuracy), percent(a.robust_accuracy),
-         f"{100 * a.interval.low:.0f}–{100 * a.interval.high:.0f} %", a.verdict, f"{a.seconds:.0f}"]
-        for one, a in zip(chosen, audits, strict=True)
-    ]  # fmt: skip
-    output().print(
-        table(
-            ("model", "digits", "clean", "robust, at most", "95 % interval", "verdict", "seconds"),
-            rows,
-        )
+    rows = [_row(model, audit) for model, audit in zip(models, audits, strict=True)]
+    head = (
+        "model",
+        "images",
+        "clean accuracy",
+        "robust accuracy",
+        "95 % interval",
+        "verdict",
+        "seconds",
     )
+    output().print(table(head, rows))
     say(f"{audits[0].threat.partition(',')[0]}. Robust accuracy is an upper bound.")
     say(f"Report: {page}")
 
 
-def _spec(subject: _Subject, n: int, budget: Budget) -> RunSpec:
+def _audit(model: _Model, out: Path, n: int, budget: str, *, shown: bool) -> Audit:
+    from saddlepoint.cli.progress import Watching
+
+    folder = out / model.name
+    with Watching(errors(), title=model.name, folder=folder, shown=shown) as watch:
+        spec = _spec(model, n, budget)
+        return run(spec, folder, by=choose_executor(None, None, None), watch=watch)
+
+
+def _row(model: _Model, audit: Audit) -> list[str]:
+    return [
+        model.name,
+        str(audit.n),
+        percent(audit.clean_accuracy),
+        f"≤ {percent(audit.robust_accuracy)}",
+        f"{100 * audit.interval.low:.0f}–{100 * audit.interval.high:.0f} %",
+        audit.verdict,
+        f"{audit.seconds:.0f}",
+    ]
+
+
+def _spec(model: _Model, n: int, budget: str) -> RunSpec:
     from saddlepoint.runs.spec import parse
     from saddlepoint.zoo import entry
 
     return parse(
         {
-            "target": f"zoo:{subject.name}",
-            "data": {"n": min(n, subject.most)},
+            "target": f"zoo:{model.name}",
+            "data": {"n": min(n, model.most)},
             "threat": {
-                "eps": f"{entry(subject.name).measured.radius:g}",
-                "randomness": subject.randomness,
+                "radius": f"{entry(model.name).measured.radius:g}",
+                "randomness": model.randomness,
             },
-            "budget": (Budget.quick if subject.quick else budget).value,
-            "batch_size": subject.batch_size,
+            "budget": "quick" if model.quick else budget,
+            "batch_size": model.batch_size,
         }
     )

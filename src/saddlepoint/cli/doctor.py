@@ -8,53 +8,50 @@ from typing import Annotated
 
 import typer
 
-from saddlepoint.cli.console import examples, say
+from saddlepoint.cli.arguments import JsonOption, RootOption
+from saddlepoint.cli.console import dump, examples, say
 
 _STYLES = {"ok": "", "note": "yellow", "problem": "red"}
-_BROKEN = 1  # exit code of an installation in which something does not work
+_BROKEN = 1  # exit code if a part of the installation does not work
 
 
 def add(app: typer.Typer) -> None:
+    """Add the command to the application."""
     app.command(
-        "doctor", epilog=examples("saddlepoint doctor", "saddlepoint doctor --root ~/data --json")
+        "doctor",
+        epilog=examples(
+            "saddlepoint doctor",
+            "saddlepoint doctor --root ~/data --json",
+            note="Exit code 0: everything that is needed works; 1: something does not.",
+        ),
     )(doctor)
 
 
 def doctor(
-    root: Annotated[
-        Path | None,
-        typer.Option(
-            help="The folder that holds the data.",
-            metavar="FOLDER",
-            show_default="$SADDLEPOINT_DATA, or the user's cache",
-        ),
-    ] = None,
+    root: RootOption = None,
     runs: Annotated[
-        Path, typer.Option(help="The folder that runs are written to.", metavar="FOLDER")
+        Path, typer.Option(help="Folder that runs are written to.", metavar="FOLDER")
     ] = Path("runs"),
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the findings as JSON, and nothing else.")
-    ] = False,
+    json: JsonOption = False,
 ) -> None:
-    """Check the installation: packages, devices, embedded models, data, and whether runs can be written. Says what to do."""
+    """Check the installation, and say how to fix what does not work.
+
+    The command checks packages, devices, embedded models and data sets, and whether runs can be
+    written.
+    """
     from saddlepoint.runs.doctor import examine
 
-    found = []
+    findings = []
     for finding in examine(runs, root):
-        found.append(finding)
+        findings.append(finding)
         if not json:
             say(f"{finding.state:9}{finding.name}: {finding.message}", style=_STYLES[finding.state])
-    broken = sum(finding.state == "problem" for finding in found)
+    broken = sum(finding.state == "problem" for finding in findings)
     if json:
-        import json as notation
-
-        typer.echo(notation.dumps([asdict(finding) for finding in found], indent=1))
+        dump([asdict(finding) for finding in findings])
+    elif broken:
+        say(f"{broken} of {len(findings)} checks found a problem.", style="bold")
     else:
-        say(
-            f"{broken} of {len(found)} things are broken."
-            if broken
-            else "Everything that is needed works.",
-            style="bold",
-        )
+        say("Everything that is needed works.", style="bold")
     if broken:
         raise typer.Exit(_BROKEN)

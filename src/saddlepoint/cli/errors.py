@@ -1,4 +1,4 @@
-"""What the user sees when something goes wrong: one sentence for a mistake, a traceback for a bug."""
+"""Error messages: one sentence for a mistake of the user, a traceback for a bug."""
 
 from __future__ import annotations
 
@@ -7,60 +7,64 @@ from typing import Any
 import typer
 
 from saddlepoint.cli.console import warn
-from saddlepoint.cli.lazy_group import Light
+from saddlepoint.cli.lazy_group import LazyGroup
 
-_MISTAKE = 2
-_INTERRUPTED = 130  # exit codes; 128 + SIGINT
+_MISTAKE = 2  # exit code
+_INTERRUPTED = 130  # exit code: 128 + SIGINT
 
 
-class Shielded(Light):
-    """Commands whose user errors are told in a sentence on standard error."""
+class CommandLine(LazyGroup):
+    """The commands, with mistakes of the user printed as one sentence on standard error."""
 
     def invoke(self, ctx: Any) -> Any:
+        """Run the command and convert its errors to messages and exit codes."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
             warn("Interrupted.")
             raise typer.Exit(_INTERRUPTED) from error
         except BrokenPipeError:
-            raise  # the reader of a pipe went away: typer ends quietly
+            raise  # the reader of the pipe has closed it: typer ends without a message
         except Exception as error:
-            if (
-                type(error).__name__ == "Interrupted"
-            ):  # by name: its module imports torch, and may not have been needed
+            # Compared by name: the module of this class imports torch.
+            if type(error).__name__ == "Interrupted":
                 warn(str(error))
                 raise typer.Exit(_INTERRUPTED) from error
             if ctx.params.get("traceback") or not is_mistake(error):
                 raise
-            warn(f"Error: {error if str(error) or not _of_memory(error) else 'memory ran out.'}")
-            if _of_memory(error):
-                warn(
-                    "Smaller batches were tried where they can help. Close other programs, or use a machine with more memory."
-                )
+            warn(f"Error: {_message(error)}")
             raise typer.Exit(_MISTAKE) from error
 
 
 def is_mistake(error: BaseException) -> bool:
-    """Was this raised for the user to read? Then the system refused a file, or it is an error of our own making.
+    """Whether the error was raised for the user to read.
 
-    Anything else, a ValueError from within torch say, is a bug of ours or of the user's model: its traceback is what is needed.
+    This is so for errors of the operating system, for errors about memory, for error classes of
+    this package, and for a ValueError that code of this package raised. Any other error, such as
+    a ValueError from torch, is a bug of this package or of the user's model, and its traceback is
+    needed.
     """
-    if (
-        isinstance(error, OSError)
-        or _of_memory(error)
-        or type(error).__module__.startswith("saddlepoint.")
-    ):
+    if isinstance(error, OSError) or _is_memory_error(error):
+        return True
+    if type(error).__module__.startswith("saddlepoint."):
         return True
     innermost = error.__traceback__
     while innermost is not None and innermost.tb_next is not None:
         innermost = innermost.tb_next
-    ours = innermost is not None and str(
-        innermost.tb_frame.f_globals.get("__name__", "")
-    ).startswith("saddlepoint.")
-    return ours and isinstance(error, ValueError)
+    if innermost is None or not isinstance(error, ValueError):
+        return False
+    return str(innermost.tb_frame.f_globals.get("__name__", "")).startswith("saddlepoint.")
 
 
-def _of_memory(error: BaseException) -> bool:
+def _message(error: BaseException) -> str:
+    if not _is_memory_error(error):
+        return str(error)
     return (
-        isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    )  # torch's, which may not be imported
+        f"{str(error) or 'memory ran out.'}\nSmaller batches were tried where they can help. Close "
+        "other programs, or use a machine with more memory."
+    )
+
+
+def _is_memory_error(error: BaseException) -> bool:
+    # The second one is of torch, which may not be imported.
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"

@@ -1,194 +1,213 @@
-"""What was asked for on the command line, as a specification and a place to write."""
+"""Options of the commands, made from the fields of a specification.
+
+An option of the threat model, the budget or the data is a field of `saddlepoint.runs.spec`, or of
+`saddlepoint.games.runs.spec`. This module turns the fields into options of typer, and the options
+that were given into a specification. To add an option, add a field.
+"""
 
 from __future__ import annotations
 
-import re
-import tempfile
-from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import typer
+from typer.core import TyperCommand
 
 if TYPE_CHECKING:
-    from saddlepoint.audits import Audit
-    from saddlepoint.runs.cache import Watch
-    from saddlepoint.runs.executors import Executor
+    from saddlepoint.games.runs.spec import GameSpec
+    from saddlepoint.runs.options import Option
     from saddlepoint.runs.spec import RunSpec
 
+# The usual radii in the literature on color images of 32 x 32 pixels.
+DEFAULT_RADIUS = {"linf": "8/255", "l2": "0.5", "l1": "12"}
 
-class Norm(StrEnum):
-    """How the size of a perturbation is measured."""
-
-    linf = "linf"
-    l2 = "l2"
-    l1 = "l1"
+Values = dict[str, Any]
+LoadOptions = Callable[[], "tuple[Option, ...]"]
 
 
-class Access(StrEnum):
-    """What the attacker is shown."""
+class SpecCommand(TyperCommand):
+    """A command with options of a specification besides the options of its function.
 
-    decision = "decision"
-    score = "score"
-    gradient = "gradient"
+    The options are made when the command is parsed or its help page is printed. Other help pages
+    therefore do not wait until pydantic and the specification are imported. The function receives
+    the values in `ctx.obj`, as a nested dictionary with the keys of the specification.
+    """
 
+    load_options: ClassVar[LoadOptions]
+    _options: tuple[Option, ...] | None = None
 
-class Randomness(StrEnum):
-    """Who knows the coins of a random defense."""
+    def get_params(self, ctx: Any) -> list[Any]:
+        """All parameters: arguments, options of the specification, then the command's own."""
+        if self._options is None:
+            self._options = type(self).load_options()
+            made = _parameters(self._options)
+            arguments = [param for param in self.params if param.param_type_name == "argument"]
+            others = [param for param in self.params if param.param_type_name != "argument"]
+            self.params = [*arguments, *made, *others]
+        return super().get_params(ctx)
 
-    private = "private"
-    public = "public"
-    fixed = "fixed"
-
-
-class Rounds(StrEnum):
-    """How often the defender adapts."""
-
-    many = "many"
-    one = "one"
-
-
-class Order(StrEnum):
-    """In which order examples reach the defender."""
-
-    natural = "natural"
-    by_label = "by-label"
-    searched = "searched"
+    def invoke(self, ctx: Any) -> Any:
+        """Call the function of the command with the values of the specification in `ctx.obj`."""
+        chosen = self._options or ()
+        given = {option.parameter: ctx.params.pop(option.parameter) for option in chosen}
+        ctx.obj = _values(chosen, given)
+        return super().invoke(ctx)
 
 
-class Victims(StrEnum):
-    """Whose wrong answers count."""
-
-    all = "all"
-    benign = "benign"
+def with_options(load: LoadOptions) -> type[SpecCommand]:
+    """The class of a command that has these options: `app.command("audit", cls=...)`."""
+    return type("SpecCommand", (SpecCommand,), {"load_options": staticmethod(load)})
 
 
-class Budget(StrEnum):
-    """How much the attacks may cost."""
+def audit_options() -> tuple[Option, ...]:
+    """The options of `saddlepoint audit`: all fields of the specification of an audit."""
+    from saddlepoint.runs.options import options
+    from saddlepoint.runs.spec import RunSpec
 
-    quick = "quick"
-    standard = "standard"
-    thorough = "thorough"
-
-
-class Attack(StrEnum):
-    """How the exits of a network are attacked in a game."""
-
-    fgsm = "fgsm"
-    pgd_20 = "pgd-20"
-    pgd_100 = "pgd-100"
-    eot_pgd_20 = "eot-pgd-20"
-    vmi_fgsm = "vmi-fgsm"
-    autoattack = "autoattack"
+    return options(RunSpec)
 
 
-class Subsets(StrEnum):
-    """Which sets of exits may be attacked or answer."""
+def game_options() -> tuple[Option, ...]:
+    """The options of `saddlepoint game`: all fields of the specification of a game."""
+    from saddlepoint.games.runs.spec import GameSpec
+    from saddlepoint.runs.options import options
 
-    all = "all"
-    intervals = "intervals"
-
-
-class Rows(StrEnum):
-    """Which sets of exits are attacked."""
-
-    all = "all"
-    double_oracle = "double-oracle"
+    return options(GameSpec)
 
 
-class Means(StrEnum):
-    """Who computes."""
+def some_audit_options(*keys: str) -> LoadOptions:
+    """Only the options of an audit with these keys, such as `threat.norm`."""
 
-    serial = "serial"
-    processes = "processes"
-    ray = "ray"
+    def load() -> tuple[Option, ...]:
+        return tuple(option for option in audit_options() if option.key in keys)
 
-
-USUAL_RADIUS = {
-    Norm.linf: "8/255",
-    Norm.l2: "0.5",
-    Norm.l1: "12",
-}  # of the literature on 32 x 32 color images
-USUAL_COUNT = 500
+    return load
 
 
-def images(name: str, n: int | None, root: Path | None) -> dict[str, object]:
-    """The data section. Without a number: the first 500 of a named source, all of the user's own."""
+def audit_spec(target: str, values: Values) -> RunSpec:
+    """The specification of the audit that was requested on the command line.
+
+    Raises:
+        SpecError: An option has a value that is not valid; the message names the option.
+    """
+    from saddlepoint.runs.spec import RunSpec, checked
+
+    requested = with_defaults({"target": target, **values})
+    return checked(RunSpec, requested, "the command line", _names(audit_options()))
+
+
+def game_spec(target: str, values: Values) -> GameSpec:
+    """The specification of the game that was requested on the command line.
+
+    Raises:
+        SpecError: An option has a value that is not valid; the message names the option.
+    """
+    from saddlepoint.games.runs.spec import GameSpec
+    from saddlepoint.runs.spec import checked
+
+    requested = with_defaults({"target": target, **values})
+    return checked(GameSpec, requested, "the command line", _names(game_options()))
+
+
+def with_defaults(values: Values) -> Values:
+    """The values with the defaults that depend on other values.
+
+    The radius depends on the norm. Of the user's own data, all images are taken; of a named data
+    set, the number in the specification.
+    """
     from saddlepoint.data import SOURCES
 
-    count = n if n is not None or name not in SOURCES else USUAL_COUNT
-    return {"name": name, "n": count, "root": str(root) if root else None}
+    data = dict(values["data"])
+    threat = dict(values["threat"])
+    threat.setdefault("radius", DEFAULT_RADIUS[threat["norm"]])
+    if data["name"] not in SOURCES:
+        data.setdefault("n", "all")
+    return {**values, "data": data, "threat": threat}
 
 
-def by_name(names: str | None) -> list[dict[str, object]]:
-    """The attack sections that a list of names stands for."""
-    from saddlepoint.runs.attack_specs import named
+def options_table(command: Literal["audit", "game"] = "audit") -> str:
+    """The options of a command as a Markdown table, for the documentation."""
+    load = {"audit": audit_options, "game": game_options}[command]
+    lines = [
+        "| option | key in the specification | values | default | meaning |",
+        "|---|---|---|---|---|",
+    ]
+    for option in load():
+        cells = (
+            f"`{option.name}`",
+            f"`{option.key}`",
+            _allowed(option),
+            _default(option),
+            option.help,
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
-    words = [word.strip() for word in names.split(",")] if names is not None else []
-    return [named(word).model_dump() for word in words]
+
+def _allowed(option: Option) -> str:
+    if option.is_switch:
+        return f"no value; sets the key to `{str(not option.field.default).lower()}`"
+    if option.choices:
+        return ", ".join(f"`{choice}`" for choice in option.choices)
+    return option.flag.metavar or {int: "whole number", float: "number", str: "text"}[option.type]
 
 
-def default_folder(target: str, norm: str, eps: str) -> Path:
-    """`runs/net-make-linf-8-255`: the end of a path, without what file systems or shells read."""
-    place, _, name = target.removeprefix("zoo:").rpartition(":")
-    words = (Path(place).name.removesuffix(".py"), name.rpartition("/")[2], norm, eps)
-    return Path("runs") / "-".join(
-        re.sub(r"[^A-Za-z0-9.]+", "-", word).strip("-.") for word in words if word
+def _default(option: Option) -> str:
+    if option.is_switch:
+        return f"`{str(option.field.default).lower()}`"
+    return option.flag.default or (f"`{option.default}`" if option.default else "none")
+
+
+def _names(options: Iterable[Option]) -> dict[str, str]:
+    return {option.key: option.name for option in options}
+
+
+def _parameters(options: Iterable[Option]) -> list[Any]:
+    """The options as parameters of typer, made from a function with such a signature."""
+
+    def command(**_: Any) -> None: ...
+
+    parameters = [_parameter(option) for option in options]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    app.command()(command)
+    return list(typer.main.get_command(app).params)
+
+
+def _parameter(option: Option) -> inspect.Parameter:
+    fixed = None if option.flag.default else option.field.default
+    info = typer.Option(
+        option.name,
+        help=option.help,
+        metavar=option.flag.metavar or None,
+        show_default=option.flag.default or True,
+        min=option.minimum,
+        case_sensitive=False,
+        rich_help_panel=option.flag.panel or None,
+    )
+    return inspect.Parameter(
+        option.parameter,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=False if option.is_switch else fixed,
+        annotation=Annotated[bool if option.is_switch else option.type | None, info],
     )
 
 
-def executor(means: Means | None, workers: int | None, address: str | None) -> Executor:
-    """The executor that was asked for; to name workers or an address is to ask for one that has them."""
-    from saddlepoint.runs.executors import Processes, Serial
-
-    means = means or (Means.ray if address else Means.processes if workers else Means.serial)
-    if workers and means is not Means.processes:
-        raise ValueError(f"--workers is for --executor processes, not {means}.")
-    if address and means is not Means.ray:
-        raise ValueError(f"--address is for --executor ray, not {means}.")
-    if means is Means.ray:
-        from saddlepoint.runs.ray import Ray
-
-        return Ray(address)
-    return Processes(workers) if means is Means.processes else Serial()
-
-
-def run(spec: RunSpec, out: Path, *, by: Executor, watch: Watch) -> Audit:
-    """Run the specification. What the user can have got wrong is found before the attacks begin."""
-    from saddlepoint.runs import run_spec
-
-    refuse_missing_device(spec.device)
-    refuse_unwritable(out)
-    return run_spec(spec, out, executor=by, watch=watch)
-
-
-def is_game(run: Path) -> bool:
-    """Was the folder last used for a game? One without a readable run.json was not."""
-    from saddlepoint.runs.store import Store, StoreError
-
-    try:
-        return Store(run).run().get("kind") == "game"
-    except StoreError:
-        return False
-
-
-def refuse_missing_device(name: str) -> None:
-    import torch
-
-    try:
-        torch.zeros(1, device=torch.device(name))
-    except (RuntimeError, AssertionError) as error:
-        first = str(error).splitlines()[0]
-        raise ValueError(
-            f"the device {name!r} cannot be used ({first}). Try --device cpu."
-        ) from error
-
-
-def refuse_unwritable(folder: Path) -> None:
-    """Nobody wants to hear after an hour that the result has no place."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise ValueError(
-            f"cannot write to {folder} ({error}). Choose another folder with --out."
-        ) from error
+def _values(options: Iterable[Option], given: Mapping[str, Any]) -> Values:
+    """The given values as nested sections. Options without a value are left out."""
+    values: Values = {}
+    for option in options:
+        value = given[option.parameter]
+        if value is None:
+            continue
+        if option.is_switch:
+            value = value != option.field.default
+        elif option.flag.read is not None:
+            value = option.flag.read(value)
+        section = values
+        for key in option.path[:-1]:
+            section = section.setdefault(key, {})
+        section[option.path[-1]] = value
+    return values

@@ -2,102 +2,88 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from saddlepoint.cli.arguments import JsonOption, TargetArgument
 from saddlepoint.cli.console import FACTORY, aside, dump, examples, output, say, table
-from saddlepoint.cli.options import USUAL_RADIUS, Norm, images, refuse_missing_device
+from saddlepoint.cli.execution import check_device
+from saddlepoint.cli.options import audit_spec, some_audit_options, with_options
 
 if TYPE_CHECKING:
     from saddlepoint.audits.probes.traits import Trait
 
-_WORDS = {True: "yes", False: "no", None: "–"}
+_ANSWERS = {True: "yes", False: "no", None: "–"}
 
 
 def add(app: typer.Typer) -> None:
+    """Add the command to the application."""
     app.command(
         "probe",
+        cls=with_options(
+            some_audit_options(
+                "data.name", "data.split", "data.root", "threat.norm", "threat.radius", "device"
+            )
+        ),
         epilog=examples(
             "saddlepoint probe zoo:digits-exits",
             "saddlepoint probe net.py:make --data cifar10",
             "saddlepoint probe net.py:make --json | jq '.[] | select(.present)'",
-            note=f"{FACTORY} Nothing is attacked: the first 16 images are asked about, in this order and that, alone and together, "
-            "with and without gradients. A trait is found (yes), is not (no), or cannot be told (–). Beside it: what the target "
-            "says of itself (a net says nothing), how sure the finding is, and what was seen. An audit chooses its attacks by it.",
+            note=f"{FACTORY} The target is evaluated on the first 16 images in different orders, "
+            "one by one and as a batch, with and without gradients. It is not attacked. For each "
+            "property the table says whether it was measured (yes, no, or – if it could not be "
+            "measured), what the target declares (a plain network declares nothing), the "
+            "confidence, and the evidence. An audit selects its attacks by these properties.",
         ),
     )(probe)
 
 
-def probe(
-    target: Annotated[
-        str,
-        typer.Argument(
-            help="file.py:factory, package.module:factory or zoo:NAME.", metavar="TARGET"
-        ),
-    ],
-    data: Annotated[
-        str, typer.Option(help="A name (`saddlepoint data list`), a .npz file or file.py:function.")
-    ] = "digits",
-    norm: Annotated[
-        Norm, typer.Option(help="How perturbations are measured.", case_sensitive=False)
-    ] = Norm.linf,
-    eps: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RADIUS",
-            help="As 8/255 or 0.031, for pixels from 0 to 1.",
-            show_default="linf 8/255, l2 0.5, l1 12",
-        ),
-    ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps.")] = "cpu",
-    root: Annotated[
-        Path | None, typer.Option(help="The folder that holds the data.", metavar="FOLDER")
-    ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the traits as JSON, and nothing else.")
-    ] = False,
-) -> None:
-    """Find out what a target is like: random, coupled, remembering, hiding its gradients? And whether it says so."""
-    from saddlepoint.attacks.spaces import Ball
+def probe(ctx: typer.Context, target: TargetArgument, json: JsonOption = False) -> None:
+    """Measure properties of a target that matter for attacks, without attacking it.
+
+    Is it randomized? Do the images of a batch influence each other? Does it adapt? Are its
+    gradients masked? Each property is compared with what the target declares.
+    """
     from saddlepoint.audits.probes.probe import probe as measure
     from saddlepoint.audits.probes.subject import ROWS
     from saddlepoint.audits.target.admission import placed
     from saddlepoint.data import load_data
-    from saddlepoint.runs.spec import NORMS, DataSpec, radius
     from saddlepoint.runs.targets import resolve
+    from saddlepoint.runs.threat_specs import threat
 
-    refuse_missing_device(device)
-    space = Ball(NORMS[norm.value], radius(eps or USUAL_RADIUS[norm]))
-    asked = DataSpec.model_validate(images(data, ROWS, root))
-    shown = load_data(asked.name, n=asked.n, root=asked.root)
+    spec = audit_spec(target, {**ctx.obj, "data": {**ctx.obj["data"], "n": ROWS}})
+    check_device(spec.device)
+    data = load_data(spec.data.name, split=spec.data.split, n=spec.data.n, root=spec.data.root)
     with aside():
         found, _ = resolve(target)
         traits = measure(
-            placed(found, device), shown.x.to(device), shown.y.to(device), threat=space
+            placed(found, spec.device),
+            data.x.to(spec.device),
+            data.y.to(spec.device),
+            threat=threat(spec.threat).space,
         )
     if json:
         dump(traits.record())
         return
-    output().print(
-        table(
-            ("trait", "found", "declared", "confidence", "evidence"),
-            [_row(trait) for trait in traits],
-        )
-    )
+    head = ("property", "measured", "declared", "confidence", "evidence")
+    output().print(table(head, [_row(trait) for trait in traits]))
     names = [trait.name for trait in traits if trait.present]
-    say(f"Found: {', '.join(names)}." if names else "Nothing of this was found.", style="bold")
+    say(f"Measured: {', '.join(names) or 'none of these properties'}.", style="bold")
     for trait in traits.denied:
-        say(f"{target} declares that it has not: {trait.name}. {trait.evidence}.", style="red")
+        say(
+            f"{target} declares that it does not have this property: {trait.name}. "
+            f"{trait.evidence}.",
+            style="red",
+        )
 
 
 def _row(trait: Trait) -> list[str]:
     places = f" ({', '.join(trait.places)})" if trait.places else ""
     return [
         trait.name,
-        _WORDS[trait.present],
-        _WORDS[trait.declared],
+        _ANSWERS[trait.present],
+        _ANSWERS[trait.declared],
         "–" if trait.present is None else f"{trait.confidence:.2f}",
         trait.evidence + places,
     ]

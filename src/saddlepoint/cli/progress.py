@@ -1,4 +1,4 @@
-"""How far a run is, and how long it will take."""
+"""Shows the progress of a run and estimates the remaining time."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from saddlepoint.evaluation import Episode
     from saddlepoint.runs.work import Cell, Work
 
-Clock = Callable[[], float]
+Clock = Callable[[], float]  # seconds
 
 
 class Watching:
-    """A bar on a terminal, a line per cell in a log; nothing if not `shown`. Use it as a context."""
+    """A progress bar on a terminal, or one line per cell in a log. Use it as a context manager."""
 
     def __init__(
         self,
@@ -36,7 +36,15 @@ class Watching:
         shown: bool = True,
         clock: Clock = time.monotonic,
     ) -> None:
-        """`folder`: where the run is kept; what it holds already counts for where the images stand."""
+        """Prepare the bar.
+
+        Args:
+            console: Where to print.
+            title: Text before the name of the attack.
+            folder: Folder of the run. The accuracy includes cells that are finished there.
+            shown: False: print nothing.
+            clock: Returns the time in seconds.
+        """
         self._console = console
         self._title = title
         self._folder = folder
@@ -54,11 +62,11 @@ class Watching:
         self._task = TaskID(0)
         self._started = clock()
         self._names: tuple[str, ...] = ()
-        self._together = False
+        self._coupled = False
         self._total = 0
         self._finished = 0
-        self._standing: dict[int, Tensor] = {}
-        self._known: set[Cell] = set()  # cells that count for where the images stand
+        self._correct: dict[int, Tensor] = {}  # by group: [N], worst case over the cells so far
+        self._counted: set[Cell] = set()  # cells that `_correct` includes
 
     def __enter__(self) -> Watching:
         self._bar.start()
@@ -73,12 +81,13 @@ class Watching:
         self._bar.stop()
 
     def begin(self, work: Work, missing: Sequence[Cell]) -> None:
-        """A run begins, or a further round of it."""
+        """Start a run, or a further round of it, in which the `missing` cells are computed."""
         for task in self._bar.task_ids:
-            self._bar.remove_task(task)  # of the round before
+            self._bar.remove_task(task)  # of the previous round
         sizes = [len(rows) for rows in work.plan.job.groups]
-        self._names, self._started = tuple(a.name for a in work.plan.adversaries), self._clock()
-        self._together = work.plan.job.defense.unit != "example"
+        self._names = tuple(adversary.name for adversary in work.plan.adversaries)
+        self._started = self._clock()
+        self._coupled = work.plan.job.defense.unit != "example"
         self._total = len(work.keys)
         self._finished = len(work.keys) - len(missing)
         self._pace = Pace([(adversary, sizes[group]) for group, adversary in missing])
@@ -87,78 +96,91 @@ class Watching:
         )
         for remedy in work.remedies:
             self.say(
-                f"Remedy: {remedy.name} (at most {remedy.passes} passes per image that stands): {remedy.reason}."
+                f"Remedy: {remedy.name} (at most {remedy.passes} passes per remaining image): "
+                f"{remedy.reason}."
             )
-        if self._finished > len(self._known):
+        if self._finished > len(self._counted):
             self.say(f"{self._finished} of {self._total} cells are finished already.")
-        self._recall(work, missing)
+        self._read_finished(work, missing)
 
     def cell(self, cell: Cell, episode: Episode) -> None:
-        group, adversary = cell
-        right = episode.correct[0]
+        """Show a cell that has just been finished."""
+        _, adversary = cell
+        correct = episode.correct[0]
         passes = float(episode.forward.sum() + episode.backward.sum())
-        self._pace.add(adversary, len(right), episode.seconds, passes)
+        self._pace.add(adversary, len(correct), episode.seconds, passes)
         self._finished += 1
-        self._known.add(cell)
-        self._stand(group, right)
-        told = f"{self._title} {self._names[adversary]}: {self._standing_of(episode)}".strip()
+        self._count(cell, correct)
+        accuracy = self._accuracy(episode)
+        description = f"{self._title} {self._names[adversary]}: {accuracy}".strip()
         left = self._left()
-        self._bar.update(self._task, advance=len(right), description=told, left=left)
+        self._bar.update(self._task, advance=len(correct), description=description, left=left)
         if not self._console.is_terminal:
-            self.say(f"{told}; {left}")
+            self.say(f"{description}; {left}")
 
     def say(self, message: str) -> None:
+        """Print a line above the bar."""
         if self._shown:
             self._console.print(message, markup=False, soft_wrap=True)
 
-    def _recall(self, work: Work, missing: Sequence[Cell]) -> None:
+    def _read_finished(self, work: Work, missing: Sequence[Cell]) -> None:
+        """Include the cells of an earlier call in the accuracy."""
         if self._folder is None or not self._shown:
             return
         from saddlepoint.runs.store import Store
 
-        for cell in [cell for cell in work.plan.cells if cell not in {*missing, *self._known}]:
-            self._known.add(cell)
-            self._stand(cell[0], Store(self._folder).get(work.keys[cell]).correct[0])
+        store = Store(self._folder)
+        for cell in [cell for cell in work.plan.cells if cell not in {*missing, *self._counted}]:
+            self._count(cell, store.get(work.keys[cell]).correct[0])
 
-    def _stand(self, group: int, right: Tensor) -> None:
-        """Images that are answered together fall together: the worst of whole groups, never a mosaic of rows."""
-        before = self._standing.get(group)
+    def _count(self, cell: Cell, correct: Tensor) -> None:
+        """Include a cell in the worst case.
+
+        In a coupled batch, the worst case is that of whole batches: a mix of rows from different
+        batches was never evaluated.
+        """
+        self._counted.add(cell)
+        group, _ = cell
+        before = self._correct.get(group)
         if before is None:
-            self._standing[group] = right
-        elif self._together:
-            self._standing[group] = min(before, right, key=lambda t: float(t.sum()))
+            self._correct[group] = correct
+        elif self._coupled:
+            self._correct[group] = min(before, correct, key=lambda t: float(t.sum()))
         else:
-            self._standing[group] = right.minimum(before)
+            self._correct[group] = correct.minimum(before)
 
-    def _standing_of(self, episode: Episode) -> str:  # noqa: ARG002
-        """Where the images stand after one more cell."""
-        standing = sum(float(t.sum()) for t in self._standing.values())
-        seen = sum(len(t) for t in self._standing.values())
-        return f"at most {percent(standing / seen)}, {standing:.0f} of {seen} images stand"
+    def _accuracy(self, episode: Episode) -> str:  # noqa: ARG002
+        """The worst-case accuracy over the cells so far."""
+        correct = sum(float(t.sum()) for t in self._correct.values())
+        count = sum(len(t) for t in self._correct.values())
+        return f"≤ {percent(correct / count)}, {correct:.0f} of {count} images still robust"
 
     def _left(self) -> str:
-        passes = count(self._pace.passes)
+        passes = with_unit(self._pace.passes)
         rest = self._pace.passes_left()
-        coming = f", about {count(rest)} to come" if math.isfinite(rest) else ""
+        to_come = f", about {with_unit(rest)} to come" if math.isfinite(rest) else ""
         time_left = remaining(self._pace.left(self._clock() - self._started))
-        return f"{self._finished} of {self._total} cells, {passes} passes{coming}, {time_left}"
+        return f"{self._finished} of {self._total} cells, {passes} passes{to_come}, {time_left}"
 
 
-class Rounds(Watching):
-    """How far a game is: rounds of attacks, each told of when it begins. Accuracies are of the column that did best and worst."""
+class GameProgress(Watching):
+    """The progress of a game: one round of attacks after the other.
+
+    The accuracies are those of the column with the lowest and of the one with the highest.
+    """
 
     def begin(self, work: Work, missing: Sequence[Cell]) -> None:
-        self._known = set()  # the cells of every round are counted anew
+        """Start a round. The cells of each round are counted separately."""
+        self._counted = set()
         super().begin(work, missing)
 
-    def _standing_of(self, episode: Episode) -> str:
+    def _accuracy(self, episode: Episode) -> str:
         accuracy = episode.correct.mean(1)
-        return (
-            f"columns keep {percent(float(accuracy.amin()))} to {percent(float(accuracy.amax()))}"
-        )
+        lowest = percent(float(accuracy.amin()))
+        return f"accuracy {lowest} to {percent(float(accuracy.amax()))} over the columns"
 
 
-def count(number: float) -> str:
+def with_unit(number: float) -> str:
     """`950`, `12.3 thousand`, `4.5 million`."""
     for size, word in ((1e9, "billion"), (1e6, "million"), (1e4, "thousand")):
         if number >= size:

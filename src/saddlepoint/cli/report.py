@@ -7,57 +7,73 @@ from typing import Annotated
 
 import typer
 
+from saddlepoint.cli.arguments import JsonOption
 from saddlepoint.cli.console import dump, examples, say
-from saddlepoint.cli.options import is_game
+from saddlepoint.cli.folders import is_game
 
 
 def add(app: typer.Typer) -> None:
+    """Add the command to the application."""
     app.command(
         "report",
         epilog=examples(
             "saddlepoint report runs/digits-pgd-linf-0.15",
             "saddlepoint report runs/mine --out for-the-paper.html",
             "saddlepoint report runs/* -o site/",
-            note="What others report for the same target goes into RUNDIR/published.toml, as shares: claimed, static, autoattack; "
-            "and source, a text. The leaderboard shows it beside ours.",
+            note="Numbers that others reported for the same target go into the file "
+            "RUNDIR/published.toml, as fractions: claimed, static, autoattack; and source, a "
+            "text. The leaderboard shows them beside the measured ones.",
         ),
     )(report)
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Folders that audits or a game wrote.", metavar="RUNDIR...")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="Folders of audits, or the folder of a game.", metavar="RUNDIR..."),
+    ],
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", help="A file for one run, a folder for a site.", metavar="PATH",
+            "--out",
+            "-o",
+            help="An HTML file for the report of one run, or a folder for a site.",
+            metavar="PATH",
             show_default="RUNDIR/report.html for one run, site for several",
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON, and nothing else.")] = False,
-) -> None:  # fmt: skip
-    """Write the HTML report of a saved audit or game again, or a site with a leaderboard of several audits."""
+    json: JsonOption = False,
+) -> None:
+    """Write the HTML report of a finished audit or game, or a site that compares several audits."""
+    out = out or (runs[0] / "report.html" if len(runs) == 1 else Path("site"))
+    written = _write(runs, out)
+    if json:
+        dump({"page": str(written), "runs": [str(run) for run in runs]})
+        return
+    say(str(written))
+
+
+def _write(runs: list[Path], out: Path) -> Path:
+    """Write a page or a site, depending on the suffix of `out`, and return its path."""
     from saddlepoint.games.reports.page import kept as kept_game
     from saddlepoint.games.reports.page import write as write_game
     from saddlepoint.reports.context import kept
     from saddlepoint.reports.html import write as write_page
     from saddlepoint.reports.site import write as write_site
 
-    out = out or (runs[0] / "report.html" if len(runs) == 1 else Path("site"))
-    page = out.suffix.lower() in (".html", ".htm")
-    if page and len(runs) > 1:
+    one_page = out.suffix.lower() in (".html", ".htm")
+    if one_page and len(runs) > 1:
         raise ValueError(
-            f"{len(runs)} runs do not fit into one file, {out}. Name a folder: --out site/."
+            f"{len(runs)} runs do not fit into one file, {out}. Give a folder: --out site/."
         )
     games = [run for run in runs if is_game(run)]
-    if games and not page:
+    if games and not one_page:
         raise ValueError(
-            f"{games[0]} holds a game, and a site compares audits. Write its report alone: saddlepoint report {games[0]}."
+            f"{games[0]} contains a game, but a site compares audits. "
+            f"Write its report alone: saddlepoint report {games[0]}."
         )
     if games:
-        written = write_game(kept_game(games[0]), out)
-    else:
-        written = write_page(kept(runs[0]), out, folder=runs[0]) if page else write_site(runs, out)
-    if json:
-        dump({"page": str(written), "runs": [str(run) for run in runs]})
-        return
-    say(str(written))
+        return write_game(kept_game(games[0]), out)
+    if one_page:
+        return write_page(kept(runs[0]), out, folder=runs[0])
+    return write_site(runs, out)

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from saddlepoint.cli.console import dump, examples, output, say, table, tell
+from saddlepoint.cli.arguments import JsonOption
+from saddlepoint.cli.console import dump, examples, note, output, say, table
 
 if TYPE_CHECKING:
     from saddlepoint.papers import Experiment
 
-
-class Scale(StrEnum):
-    tiny = "tiny"
-    small = "small"
-    paper = "paper"
+Scale = Literal["tiny", "small", "paper"]
 
 
 def add(app: typer.Typer) -> None:
+    """Add the command to the application."""
     app.command(
         "reproduce",
         epilog=examples(
             "saddlepoint reproduce",
             "saddlepoint reproduce multi-exit/table-1",
             "saddlepoint reproduce multi-exit --scale small --out runs/multi-exit",
-            note="Scales: tiny takes seconds on the embedded digits and shows that it works; small trains small networks on "
-            "CIFAR-10 and MNIST in about an hour; paper is the authors' setting, for a large GPU.",
+            note="Scales: tiny takes seconds on the embedded digits and only shows that the "
+            "experiment works; small trains small networks on CIFAR-10 and MNIST in about an "
+            "hour; paper is the setting of the authors and needs a large GPU.",
         ),
     )(reproduce)
 
@@ -37,44 +35,45 @@ def reproduce(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="An experiment, or a paper for all of its experiments; without it, all are listed.",
+            help="An experiment, or a paper for all of its experiments. Without a name, all "
+            "experiments are listed.",
             metavar="[NAME]",
         ),
     ] = None,
-    scale: Annotated[Scale, typer.Option(help="How large.", case_sensitive=False)] = Scale.tiny,
+    scale: Annotated[
+        Scale, typer.Option(help="Size of the experiment.", case_sensitive=False)
+    ] = "tiny",
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Where networks, episodes and results are kept.",
+            help="Folder for networks, attacks and results.",
             metavar="FOLDER",
             show_default="runs/reproduce-SCALE",
         ),
     ] = None,
-    seed: Annotated[
-        int, typer.Option(help="Weights, images' coins and strategies follow from it.")
-    ] = 0,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print a list of records as JSON, and nothing else.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not say how far it is.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
+    json: JsonOption = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not print progress.")] = False,
 ) -> None:
-    """Make a table or figure of a paper again. An interrupted reproduction goes on where it was."""
+    """Reproduce a table or figure of a paper.
+
+    A reproduction that was interrupted continues when the same command is given again.
+    """
     from saddlepoint.papers import EXPERIMENTS, chosen
 
     if name is None or name == "list":
         _list(list(EXPERIMENTS.values()), json)
         return
-    found = chosen(name, EXPERIMENTS)
+    experiments = chosen(name, EXPERIMENTS)
     from saddlepoint.papers.markdown import READING, of_result
     from saddlepoint.papers.registry import Request, silent
     from saddlepoint.papers.write import reproduce as make
 
-    folder = out or Path("runs") / f"reproduce-{scale.value}"
+    folder = out or Path("runs") / f"reproduce-{scale}"
     records = []
-    for experiment in found:
-        result, record = make(
-            experiment, Request(folder, scale.value, seed, silent if quiet or json else tell)
-        )
+    for experiment in experiments:
+        request = Request(folder, scale, seed, silent if quiet or json else note)
+        result, record = make(experiment, request)
         records.append(result.record())
         if not json:
             say(of_result(result))
@@ -91,10 +90,6 @@ def _list(experiments: list[Experiment], json: bool) -> None:
             [{"name": one.name, "title": one.title, "reports": one.reports} for one in experiments]
         )
         return
-    output().print(
-        table(
-            ("name", "what", "the paper reports"),
-            [[one.name, one.title, one.reports] for one in experiments],
-        )
-    )
+    rows = [[one.name, one.title, one.reports] for one in experiments]
+    output().print(table(("name", "content", "result in the paper"), rows))
     say("Run one with: saddlepoint reproduce NAME --scale tiny")

@@ -2,109 +2,130 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saddlepoint.cli.console import dump, examples, output, percent, say, table, tell
-from saddlepoint.cli.options import Budget
+from saddlepoint.cli.arguments import JsonOption
+from saddlepoint.cli.console import dump, examples, note, output, percent, say, table
+from saddlepoint.cli.options import some_audit_options, with_options
 
 if TYPE_CHECKING:
-    from saddlepoint.selftests import Line
+    from saddlepoint.audits.planning.suite import Budget
+    from saddlepoint.selftests import Line, SelfTest
 
-_WRONG = 1  # exit code of an evaluator that missed a truth
-
-
-class Who(StrEnum):
-    ours = "ours"
-    autoattack = "autoattack"
-    autoattack_rand = "autoattack-rand"
-    torchattacks = "torchattacks"
-    foolbox = "foolbox"
-    art = "art"
+_FAILED = 1  # exit code if an evaluator missed a known robust accuracy
 
 
 def add(app: typer.Typer) -> None:
+    """Add the command to the application."""
     app.command(
         "selftest",
+        cls=with_options(some_audit_options("budget")),
         epilog=examples(
             "saddlepoint selftest",
             'saddlepoint selftest --case "gradient killer" --case "lucky noise"',
             "saddlepoint selftest --evaluator autoattack --evaluator foolbox --out selftest.json",
             "saddlepoint selftest --list",
-            note="Any evaluator can be scored: saddlepoint.selftest(evaluator) with a function (model, x, y, radius) -> accuracy.",
+            note="The budget is that of our own audits. Any evaluator can be tested in Python: "
+            "saddlepoint.selftest(evaluator) with a function (model, x, y, radius) -> accuracy.",
         ),
     )(selftest)
 
 
 def selftest(
+    ctx: typer.Context,
     case: Annotated[
         list[str] | None,
-        typer.Option("--case", help="One case; may be given again.", show_default="all"),
-    ] = None,
-    evaluator: Annotated[
-        list[Who] | None,
         typer.Option(
-            help="Who is tested; may be given again.", show_default="ours", case_sensitive=False
+            "--case",
+            help="Case to run. Can be given several times.",
+            metavar="NAME",
+            show_default="all",
         ),
     ] = None,
-    budget: Annotated[
-        Budget, typer.Option(help="Of our own audits.", case_sensitive=False)
-    ] = Budget.standard,
+    evaluator: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Evaluator to test: ours, autoattack, autoattack-rand, torchattacks, foolbox or "
+            "art. Can be given several times.",
+            metavar="NAME",
+            show_default="ours",
+        ),
+    ] = None,
     listed: Annotated[
-        bool, typer.Option("--list", help="Say what the cases are, and stop.")
+        bool, typer.Option("--list", help="List the cases and run none of them.")
     ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Keep the record; what the file holds of others stays.", metavar="FILE.json"
+            help="File for the record. Results of other evaluators in it are kept.",
+            metavar="FILE.json",
         ),
     ] = None,
     page: Annotated[
-        Path | None, typer.Option(help="Write the record as a page.", metavar="FILE.md")
+        Path | None,
+        typer.Option(help="File for the record as a Markdown page.", metavar="FILE.md"),
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the record as JSON, and nothing else.")
-    ] = False,
+    json: JsonOption = False,
 ) -> None:
-    """Attack defenses whose robust accuracy is known, and compare: does the evaluator find the truth, and say so if not?"""
+    """Evaluate defenses with known robust accuracy, and compare the results with it.
+
+    The test shows whether an evaluator finds the true robust accuracy and, if it does not,
+    whether it warns.
+    """
     from saddlepoint.selftests import CASES
     from saddlepoint.selftests.page import record, text, write
+
+    if listed:
+        output().print(table(("case", "reason"), [[one.name, one.why] for one in CASES]))
+        return
+    names = evaluator or ["ours"]
+    results = _run(case or [], names, ctx.obj["budget"], quiet=json)
+    kept = record(results, _command(names, ctx.obj["budget"]))
+    kept = kept if out is None else write(kept, out)
+    if page is not None:
+        _write_page(page, text(kept))
+    if json:
+        dump(kept)
+    else:
+        for result in results:
+            say(result.summary(), style="bold")
+    if not all(result.passed for result in results):
+        raise typer.Exit(_FAILED)
+
+
+def _run(
+    cases: Sequence[str], evaluator_names: Sequence[str], budget: Budget, *, quiet: bool
+) -> list[SelfTest]:
     from saddlepoint.selftests.peers import evaluators
     from saddlepoint.selftests.score import chosen
     from saddlepoint.selftests.score import selftest as test
 
-    if listed:
-        output().print(table(("case", "why"), [[one.name, one.why] for one in CASES]))
-        return
-    chosen(case or [])
-    asked = evaluators([who.value for who in evaluator or [Who.ours]], budget.value)
-    found = [test(one, case or (), progress=None if json else _progress) for one in asked]
-    kept = record(found, _command(evaluator or [Who.ours], budget))
-    kept = kept if out is None else write(kept, out)
-    if page is not None:
-        page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(text(kept), encoding="utf-8")
-    if json:
-        dump(kept)
-    else:
-        for one in found:
-            say(one.summary(), style="bold")
-    if not all(one.passed for one in found):
-        raise typer.Exit(_WRONG)
+    chosen(cases)  # raises an error for an unknown case
+    progress = None if quiet else _print_line
+    return [test(one, cases, progress=progress) for one in evaluators(evaluator_names, budget)]
 
 
-def _progress(line: Line) -> None:
-    said = "failed" if line.report is None else percent(line.report.robust_accuracy)
-    told = "deceived" if line.deceived else line.outcome
-    tell(
-        f"{line.case}: truth {line.truth} %, said {said}: {told}{f' ({line.error})' if line.error else ''}"
-    )
+def _write_page(page: Path, text: str) -> None:
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(text, encoding="utf-8")
 
 
-def _command(who: list[Who], budget: Budget) -> str:
-    """Without cases: each is independent of the others, so that the record of some is a part of the record of all."""
-    spent = f" --budget {budget.value}" if budget != Budget.standard else ""
-    return "saddlepoint selftest" + "".join(f" --evaluator {one.value}" for one in who) + spent
+def _print_line(line: Line) -> None:
+    reported = "failed" if line.report is None else percent(line.report.robust_accuracy)
+    outcome = f"{line.outcome}, without a warning" if line.deceived else line.outcome
+    error = f" ({line.error})" if line.error else ""
+    note(f"{line.case}: true {line.truth} %, reported {reported}: {outcome}{error}")
+
+
+def _command(names: Sequence[str], budget: str) -> str:
+    """The command for the record.
+
+    It names no cases: each case is independent of the others, so the record of some cases is a
+    part of the record of all.
+    """
+    spent = f" --budget {budget}" if budget != "standard" else ""
+    return "saddlepoint selftest" + "".join(f" --evaluator {name}" for name in names) + spent

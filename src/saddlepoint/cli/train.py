@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from saddlepoint.cli.arguments import JsonOption
 from saddlepoint.cli.console import dump, errors, examples, output, say
 
 if TYPE_CHECKING:
-    from saddlepoint.training import Recipe
+    from saddlepoint.training import Epoch, Recipe
     from saddlepoint.zoo import Entry
 
 
 def add(app: typer.Typer) -> None:
+    """Add the command to the application."""
     app.command(
         "train",
         epilog=examples(
@@ -29,79 +31,82 @@ def add(app: typer.Typer) -> None:
 
 def train(
     recipe: Annotated[
-        str, typer.Argument(help="A recipe of the package, such as digits-pgd.", metavar="RECIPE")
+        str,
+        typer.Argument(
+            help="Name of a model of `saddlepoint zoo`, such as digits-pgd.", metavar="RECIPE"
+        ),
     ],
     seed: Annotated[
-        int, typer.Option(help="Initial weights, order and adversaries follow from it.")
+        int,
+        typer.Option(help="Seed of the initial weights, the order of the data and the attacks."),
     ] = 0,
     out: Annotated[
         Path | None,
-        typer.Option(help="Where to write.", metavar="FOLDER", show_default="runs/train-RECIPE"),
+        typer.Option(
+            help="Folder for the weights and the record.",
+            metavar="FOLDER",
+            show_default="runs/train-RECIPE",
+        ),
     ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start anew where an interrupted run could go on.")
+        bool,
+        typer.Option(
+            "--fresh", help="Start again, even if an interrupted training could continue."
+        ),
     ] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the record as JSON, and nothing else.")
-    ] = False,
+    json: JsonOption = False,
 ) -> None:
-    """Train a model of the zoo again, measure it, and write weights and record. An interrupted run goes on where it was.
+    """Train a model of the zoo again, measure it, and write its weights and its record.
 
-    What a defense learns takes a minute, and begins anew.
+    A training that was interrupted continues. The trained parts of a defense take about a minute
+    and start again.
     """
-    from saddlepoint.cli.zoo import scores as scored
+    from saddlepoint.cli.zoo import model_table
     from saddlepoint.training import recipe as find
     from saddlepoint.zoo.embedded import KITS, make
 
     folder = out or Path("runs") / f"train-{recipe}"
     if recipe in KITS:
-        done = make(KITS[recipe], folder, seed=seed)
+        entry = make(KITS[recipe], folder, seed=seed)
     else:
-        done = _rebuilt(
-            find(recipe, beside=tuple(KITS)), folder, seed, resume=not fresh, quiet=json
-        )
+        known = find(recipe, beside=tuple(KITS))
+        entry = _train_network(known, folder, seed, resume=not fresh, quiet=json)
+    files = {"weights": folder / f"{recipe}.safetensors"} if entry.sha256 else {}
+    files["record"] = folder / f"{recipe}.json"
     if json:
-        files = {"weights": f"{recipe}.safetensors"} if done.sha256 else {}
-        dump(
-            {
-                **asdict(done),
-                **{
-                    kind: str(folder / file)
-                    for kind, file in {**files, "record": f"{recipe}.json"}.items()
-                },
-            }
-        )
+        dump({**asdict(entry), **{kind: str(file) for kind, file in files.items()}})
         return
-    output().print(scored([done]))
-    written = (
-        f"{folder / recipe}.safetensors, {folder / recipe}.json"
-        if done.sha256
-        else f"{folder / recipe}.json"
-    )
-    say(f"{'Weights and record' if done.sha256 else 'Record'}: {written}")
-    say(f"Audit it with: saddlepoint audit zoo:{folder / recipe} --eps {done.measured.radius:g}")
+    output().print(model_table([entry]))
+    kinds = " and ".join(files).capitalize()
+    say(f"{kinds}: {', '.join(str(file) for file in files.values())}")
+    say(f"Audit it with: saddlepoint audit zoo:{folder / recipe} --eps {entry.measured.radius:g}")
 
 
-def _rebuilt(chosen: Recipe, folder: Path, seed: int, *, resume: bool, quiet: bool) -> Entry:
+def _train_network(recipe: Recipe, folder: Path, seed: int, *, resume: bool, quiet: bool) -> Entry:
+    """Train with a progress bar on a terminal, or one line per epoch in a log."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from saddlepoint.training import Epoch, rebuild
+    from saddlepoint.training import rebuild
 
     console = errors()
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
     with Progress(
         *columns, console=console, transient=True, disable=quiet or not console.is_terminal
     ) as bar:
-        task = bar.add_task(chosen.name, total=chosen.epochs)
+        task = bar.add_task(recipe.name, total=recipe.epochs)
 
-        def tell(epoch: Epoch) -> None:
-            scores = (
-                f"loss {epoch.loss:.3f}, dev {epoch.clean:.3f} clean, {epoch.selected:.3f} attacked"
-            )
-            scores += f", residual {epoch.residual:.2g}" if epoch.residual is not None else ""
-            told = f"epoch {epoch.number} of {chosen.epochs}: {scores}"
-            bar.update(task, completed=epoch.number, description=told)
+        def show(epoch: Epoch) -> None:
+            line = _epoch_line(epoch, recipe.epochs)
+            bar.update(task, completed=epoch.number, description=line)
             if not (quiet or console.is_terminal):
-                console.print(told, markup=False, soft_wrap=True)
+                console.print(line, markup=False, soft_wrap=True)
 
-        return rebuild(chosen, folder, seed=seed, out=folder, resume=resume, progress=tell)
+        return rebuild(recipe, folder, seed=seed, out=folder, resume=resume, progress=show)
+
+
+def _epoch_line(epoch: Epoch, epochs: int) -> str:
+    residual = f", residual {epoch.residual:.2g}" if epoch.residual is not None else ""
+    return (
+        f"epoch {epoch.number} of {epochs}: loss {epoch.loss:.3f}, validation accuracy "
+        f"{epoch.clean:.3f} clean, {epoch.selected:.3f} attacked{residual}"
+    )

@@ -11,6 +11,7 @@ from saddlepoint.cli.console import examples, say
 
 
 def add(app: typer.Typer) -> None:
+    """Add the command to the application."""
     app.command(
         "view",
         epilog=examples(
@@ -21,20 +22,25 @@ def add(app: typer.Typer) -> None:
 
 def view(
     folder: Annotated[
-        Path, typer.Argument(help="A site, or the folder of a run.", metavar="FOLDER")
+        Path,
+        typer.Argument(
+            help="A site that `saddlepoint report` wrote, or the folder of a run.",
+            metavar="FOLDER",
+        ),
     ] = Path("site"),
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Where to listen; 0 takes any that is free.")
+        int, typer.Option(min=0, max=65535, help="Port of the server; 0: any free port.")
     ] = 8765,
 ) -> None:
-    """Show reports in a browser, on this machine only, until Ctrl-C."""
+    """Serve reports to a browser on this machine, until Ctrl-C."""
     from saddlepoint.reports.serve import ADDRESS, server
 
-    with server(folder, port) as listening:
+    with server(folder, port) as http:
         say(
-            f"{folder} is at http://{ADDRESS}:{listening.server_port}/ for this machine only. Ctrl-C ends."
+            f"{folder} is at http://{ADDRESS}:{http.server_port}/ for this machine only. "
+            "Press Ctrl-C to stop."
         )
         try:
-            listening.serve_forever()
+            http.serve_forever()
         except KeyboardInterrupt:
             say("Ended.")

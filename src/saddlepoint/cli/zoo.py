@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from saddlepoint.cli.console import examples, output, percent, say, table
+from saddlepoint.cli.arguments import JsonOption
+from saddlepoint.cli.console import dump, examples, output, percent, say, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 
 def add(app: typer.Typer) -> None:
+    """Add the command to the application."""
     app.command(
         "zoo",
         epilog=examples(
@@ -26,37 +28,37 @@ def add(app: typer.Typer) -> None:
     )(zoo)
 
 
-def zoo(
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the records as JSON, and nothing else.")
-    ] = False,
-) -> None:
-    """List the trained models and the defenses of the package with what they were measured to score.
+def zoo(json: JsonOption = False) -> None:
+    """List the trained models and the defenses of the package, with their measured accuracies.
 
-    Adaptive defenses also say what they do, as Croce et al. 2022 sort them.
+    Adaptive defenses are listed with the categories of Croce et al. 2022.
     """
     from saddlepoint.zoo import entry, names
-    from saddlepoint.zoo.adaptive.taxonomy import BLOCKS, PRINCIPLES, surveyed
+    from saddlepoint.zoo.adaptive.taxonomy import BLOCKS, PRINCIPLES
 
     entries = [entry(name) for name in names()]
     if json:
-        import json as notation
-
-        told = [
-            {**asdict(one), "taxonomy": asdict(row) if (row := surveyed(one.defense)) else None}
-            for one in entries
-        ]
-        typer.echo(notation.dumps(told, indent=1))
+        dump([_record(one) for one in entries])
         return
-    output().print(scores([one for one in entries if not one.defense]))
-    output().print(defenses([one for one in entries if one.defense]))
+    output().print(model_table([one for one in entries if not one.defense]))
+    output().print(defense_table([one for one in entries if one.defense]))
     legend = [*PRINCIPLES.items(), *BLOCKS.items()]
     say("; ".join(f"{short}: {words}" for short, words in legend) + " (Croce et al. 2022, Sec. 2).")
     say("Audit one with: saddlepoint audit zoo:NAME --eps RADIUS")
 
 
-def scores(entries: list[Entry]) -> Table:
-    """Names beside accuracies; the last column is the worst case over the adversaries that measured it."""
+def _record(entry: Entry) -> dict[str, object]:
+    from saddlepoint.zoo.adaptive.taxonomy import surveyed
+
+    row = surveyed(entry.defense)
+    return {**asdict(entry), "taxonomy": asdict(row) if row else None}
+
+
+def model_table(entries: list[Entry]) -> Table:
+    """A table of models with their accuracies.
+
+    The last column is the worst case over the attacks that were used to measure the model.
+    """
     rows = [
         [
             one.name,
@@ -67,24 +69,31 @@ def scores(entries: list[Entry]) -> Table:
         ]
         for one in entries
     ]
-    return table(
-        ("name", "data", "weights", "trained at", "measured at", "clean", "worst case"), rows
+    head = (
+        "name",
+        "data",
+        "parameters",
+        "training radius",
+        "measured at",
+        "clean accuracy",
+        "worst case",
     )
+    return table(head, rows)
 
 
-def defenses(entries: list[Entry]) -> Table:
-    """Names, what the defense does, the network it stands on, and accuracies."""
+def defense_table(entries: list[Entry]) -> Table:
+    """A table of defenses with their category, their network and their accuracies."""
     from saddlepoint.zoo.adaptive.taxonomy import surveyed
 
     rows = []
     for one in entries:
         row = surveyed(one.defense)
-        does = (row.principle, ", ".join(row.blocks)) if row else ("–", "–")
+        category = (row.principle, ", ".join(row.blocks)) if row else ("–", "–")
         rows.append(
             [
                 one.name,
                 one.defense,
-                *does,
+                *category,
                 one.net,
                 str(one.parameters),
                 *_measured(one),
@@ -97,9 +106,9 @@ def defenses(entries: list[Entry]) -> Table:
         "principle",
         "blocks",
         "network",
-        "weights",
+        "parameters",
         "measured at",
-        "clean",
+        "clean accuracy",
         "worst case",
         "images",
     )

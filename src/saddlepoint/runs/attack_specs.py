@@ -1,4 +1,4 @@
-"""From the words of a specification to adversaries."""
+"""Builds the attacks that a specification describes."""
 
 from __future__ import annotations
 
@@ -48,12 +48,11 @@ KINDS: dict[str, Callable[[AttackSpec], Attack[Any]]] = {
     "fab": lambda spec: FAB(spec.steps or 100, facet=own_facet if spec.targets else nearest_facet),
     "square": lambda spec: Square(spec.queries or 5000),
     "rays": lambda spec: RayS(spec.queries or 10_000),
-    "cw": lambda spec: CW(
-        spec.steps or 1000
-    ),  # with fewer, pixels on the edge of the box cannot leave it
+    # With fewer steps, pixels on the boundary of the box cannot move away from it.
+    "cw": lambda spec: CW(spec.steps or 1000),
     "fmn": lambda spec: FMN(spec.steps or 100),
 }
-NAMED = {
+NAMED = {  # the attacks that `--attacks` and `named` know
     "fgsm": AttackSpec(kind="fgsm", loss="ce"),
     "pgd": AttackSpec(kind="pgd", loss="ce"),
     "apgd-ce": AttackSpec(kind="apgd", loss="ce"),
@@ -71,7 +70,11 @@ NAMED = {
 
 
 def named(name: str) -> AttackSpec:
-    """An attack by the name that the field calls it."""
+    """The attack with this name in the literature, such as `apgd-ce`.
+
+    Raises:
+        SpecError: No attack has this name.
+    """
     if name not in NAMED:
         raise SpecError(
             f"no attack is called {name!r}.{nearest(name, list(NAMED))} Known: {', '.join(NAMED)}."
@@ -80,7 +83,11 @@ def named(name: str) -> AttackSpec:
 
 
 def build(spec: AttackSpec) -> Adversary:
-    """The adversary that a section describes."""
+    """The adversary that runs the attack of a specification.
+
+    Raises:
+        SpecError: Target classes are requested, but the loss has no targeted form.
+    """
     estimator = EoT(spec.draws) if spec.draws > 1 else Backprop()
     direct = Direct(
         spec.name or spec.kind, KINDS[spec.kind](spec), LOSSES[spec.loss], estimator=estimator

@@ -1,4 +1,7 @@
-"""Is this installation fit to run audits? Each part is tried, not looked up."""
+"""Checks whether this installation can run audits.
+
+Each part is tried out: packages are imported, devices compute, files are read and written.
+"""
 
 from __future__ import annotations
 
@@ -16,31 +19,44 @@ from typing import Literal
 
 State = Literal["ok", "note", "problem"]
 
-NEEDED = (  # distribution, module that a damaged installation fails to import
-    ("numpy", "numpy"), ("pooch", "pooch"), ("pydantic", "pydantic"), ("rich", "rich"), ("safetensors", "safetensors.torch"),
-    ("scikit-learn", "sklearn.datasets"), ("scipy", "scipy.stats"), ("tomli-w", "tomli_w"), ("torch", "torch"), ("typer", "typer"),
-)  # fmt: skip
-OPTIONAL = (  # distribution, module, what for, how to get it
+NEEDED = (  # (distribution, a module that a damaged installation fails to import)
+    ("numpy", "numpy"),
+    ("pooch", "pooch"),
+    ("pydantic", "pydantic"),
+    ("rich", "rich"),
+    ("safetensors", "safetensors.torch"),
+    ("scikit-learn", "sklearn.datasets"),
+    ("scipy", "scipy.stats"),
+    ("tomli-w", "tomli_w"),
+    ("torch", "torch"),
+    ("typer", "typer"),
+)
+OPTIONAL = (  # (distribution, module, what needs it, how to install it)
     ("ray", "ray", "--executor ray", "pip install 'saddlepoint[ray]'"),
     ("pillow", "PIL.Image", "reading Tiny-ImageNet", "pip install pillow"),
 )
-_ROOM = 1e9  # bytes below which a disk is said to be nearly full
+_LITTLE_SPACE = 1e9  # bytes; a disk with less free space gets a note
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One part of the installation: fit, fit with a remark, or broken; and what to do."""
+    """The state of one part of the installation, and what to do about it."""
 
     name: str
-    state: State
+    state: State  # ok; note: works with a limitation; problem: does not work
     message: str
 
 
 def examine(runs: Path, root: Path | None = None) -> Iterator[Finding]:
-    """Everything, in the order in which one thing rests on another; without its packages nothing more can be tried."""
-    yield Finding(
-        "python", "ok", platform.python_version()
-    )  # pip refuses versions that are too old
+    """Check every part, in an order in which each part needs only the parts before it.
+
+    If a required package cannot be imported, the checks stop after the packages.
+
+    Args:
+        runs: The folder that runs are written to.
+        root: The folder that contains the data sets; by default the usual places.
+    """
+    yield Finding("python", "ok", platform.python_version())  # pip rejects versions too old
     packages = [_package(name, module) for name, module in NEEDED]
     yield from packages
     yield from (_optional(*about) for about in OPTIONAL)
@@ -58,7 +74,8 @@ def _package(name: str, module: str) -> Finding:
         return Finding(
             name,
             "problem",
-            f"cannot be imported ({error}). Install the package again: pip install --upgrade saddlepoint",
+            f"cannot be imported ({error}). Install the package again: "
+            "pip install --upgrade saddlepoint",
         )
     return Finding(name, "ok", _version(name))
 
@@ -85,73 +102,75 @@ def _version(name: str) -> str:
 
 
 def _torch() -> Finding:
-    """A gradient that is known: d/dx x^2 = 2 x."""
+    """Computes a known gradient, d/dx x^2 = 2 x, and counts the threads."""
     import torch
 
     x = torch.tensor([3.0], requires_grad=True)
-    (slope,) = torch.autograd.grad((x * x).sum(), x)
-    if slope.item() != 6.0:
+    (gradient,) = torch.autograd.grad((x * x).sum(), x)
+    if gradient.item() != 6.0:
         return Finding(
             "gradients",
             "problem",
-            f"torch says that the slope of x² at 3 is {slope.item()}. Install torch again.",
+            f"the gradient of x² at 3 is 6, but torch computed {gradient.item()}. "
+            "Install torch again.",
         )
     threads = torch.get_num_threads()
     cores = os.cpu_count() or 1
-    told = f"torch uses {threads} of {cores} cores"
+    used = f"torch uses {threads} of {cores} cores"
     if threads > cores:
         return Finding(
             "threads",
             "note",
-            f"{told}: more threads than cores slow it down. Set OMP_NUM_THREADS={cores}.",
+            f"{used}. More threads than cores are slower: set OMP_NUM_THREADS={cores}.",
         )
     return Finding(
         "threads",
         "ok",
-        f"{told}; a run uses one per cell, and --workers as many cells at once as you like",
+        f"{used}; a run uses one thread per cell, and --workers computes several cells at once",
     )
 
 
 def _devices() -> Finding:
-    """A device that is listed may still refuse to work: each is asked for one number."""
+    """Allocates a tensor on each device, because a device that is listed may still fail."""
     import torch
 
-    found = [
+    devices = [
         *(f"cuda:{k}" for k in range(torch.cuda.device_count())),
         *(["mps"] if torch.backends.mps.is_available() else []),
     ]
-    broken = {
+    failures = {
         name: error
-        for name in found
-        if (error := _refusal(partial(torch.zeros, 1, device=name))) is not None
+        for name in devices
+        if (error := _error_of(partial(torch.zeros, 1, device=name))) is not None
     }
-    if broken:
-        told = "; ".join(f"{name}: {error.splitlines()[0]}" for name, error in broken.items())
+    if failures:
+        listed = "; ".join(f"{name}: {error.splitlines()[0]}" for name, error in failures.items())
         return Finding(
             "devices",
             "problem",
-            f"listed but not usable: {told}. Check the driver, or use --device cpu.",
+            f"listed but not usable: {listed}. Check the driver, or use --device cpu.",
         )
-    if not found:
+    if not devices:
         return Finding(
             "devices",
             "note",
-            "cpu alone: audits of large nets will be slow. With a GPU, install torch for it.",
+            "only the CPU: audits of large models will be slow. If this machine has a GPU, "
+            "install the torch version for it.",
         )
-    return Finding("devices", "ok", f"cpu, {', '.join(found)}: choose with --device")
+    return Finding("devices", "ok", f"cpu, {', '.join(devices)}: choose with --device")
 
 
 def _zoo() -> Iterator[Finding]:
-    """Loading compares each file with its recorded SHA-256."""
+    """Loads each embedded model, which compares its file with the recorded SHA-256."""
     from saddlepoint.zoo import names, target
 
-    wrong = {
-        name: error for name in names() if (error := _refusal(partial(target, name))) is not None
+    failures = {
+        name: error for name in names() if (error := _error_of(partial(target, name))) is not None
     }
-    yield from (Finding(f"zoo:{name}", "problem", error) for name, error in wrong.items())
+    yield from (Finding(f"zoo:{name}", "problem", error) for name, error in failures.items())
     if not names():
         yield Finding("zoo", "problem", "no embedded model was found. Install the package again.")
-    elif not wrong:
+    elif not failures:
         yield Finding(
             "zoo",
             "ok",
@@ -160,61 +179,56 @@ def _zoo() -> Iterator[Finding]:
 
 
 def _data(root: Path | None) -> Iterator[Finding]:
-    """One image of each source: a folder that exists may still hold half a download."""
-    from saddlepoint.data import PULLABLE, SOURCES, DataError, data_roots, load_data
+    from saddlepoint.data import SOURCES, data_roots
 
     places = data_roots(root)
     yield Finding(
         "data folders",
         "ok",
-        ", ".join(f"{p}{'' if p.is_dir() else ' (not there)'}" for p in places),
+        ", ".join(f"{p}{'' if p.is_dir() else ' (does not exist)'}" for p in places),
     )
-    for name in SOURCES:
-        for place in places:
-            try:
-                shape = list(load_data(name, n=1, root=place).x.shape[1:])
-            except DataError as error:
-                absent = "and found none" in str(error)
-                told = str(error)
-                if not absent:
-                    yield Finding(f"data {name}", "problem" if name == "digits" else "note", told)
-                    break
-            else:
-                yield Finding(
-                    f"data {name}",
-                    "ok",
-                    f"images {shape}, " + ("embedded" if name == "digits" else f"in {place}"),
-                )
-                break
-        else:
-            yield Finding(
-                f"data {name}",
-                "note",
-                f"not here{f': saddlepoint data pull {name}' if name in PULLABLE else ''}",
-            )
+    yield from (_data_set(name, places) for name in SOURCES)
+
+
+def _data_set(name: str, places: tuple[Path, ...]) -> Finding:
+    """Reads one image, because a folder that exists may contain an incomplete download."""
+    from saddlepoint.data import PULLABLE, DataError, load_data
+
+    for place in places:
+        try:
+            shape = list(load_data(name, n=1, root=place).x.shape[1:])
+        except DataError as error:
+            if "and found none" in str(error):
+                continue
+            return Finding(f"data {name}", "problem" if name == "digits" else "note", str(error))
+        where = "embedded" if name == "digits" else f"in {place}"
+        return Finding(f"data {name}", "ok", f"images {shape}, {where}")
+    remedy = f": saddlepoint data pull {name}" if name in PULLABLE else ""
+    return Finding(f"data {name}", "note", f"not installed{remedy}")
 
 
 def _writable(runs: Path) -> Finding:
-    """The folder, or the nearest one above it that exists: `audit` makes the rest."""
+    """Writes to the folder, or to its nearest parent that exists: `audit` creates the rest."""
     place = next(p for p in (runs.absolute(), *runs.absolute().parents) if p.exists())
-    error = _refusal(lambda: tempfile.TemporaryFile(dir=place).close())
+    error = _error_of(lambda: tempfile.TemporaryFile(dir=place).close())
     if error is not None:
         return Finding(
             "runs folder",
             "problem",
-            f"{runs} cannot be written to ({error}). Start elsewhere, or give --out.",
+            f"{runs} cannot be written to ({error}). Start in another folder, or give --out.",
         )
     free = shutil.disk_usage(place).free
-    if free < _ROOM:
+    if free < _LITTLE_SPACE:
         return Finding(
             "runs folder",
             "note",
-            f"{runs} can be written to, but its disk has only {free / 1e6:.0f} MB left",
+            f"{runs} can be written to, but its disk has only {free / 1e6:.0f} MB of free space",
         )
     return Finding("runs folder", "ok", f"{runs} can be written to, {free / 1e9:.0f} GB free")
 
 
-def _refusal(act: Callable[[], object]) -> str | None:
+def _error_of(act: Callable[[], object]) -> str | None:
+    """The message of the error that the call raises, or None if it raises none."""
     try:
         act()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""What is in a folder of runs, without loading any target."""
+"""Reads what a folder of runs contains, without loading any target."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ from typing import Any
 
 from saddlepoint.games.runs.record import JSON, read
 from saddlepoint.games.runs.spec import GameSpec
-from saddlepoint.games.runs.spec import write as write_game
-from saddlepoint.runs.spec import RunSpec, write
+from saddlepoint.runs.spec import RunSpec, SpecError, VersionedSpec, migrate_spec, write
 from saddlepoint.runs.store import Store, StoreError, identity
 
-_INSIDE = {"cells", "locks"}  # folders of a run in which no other run can be
+_OWN_FOLDERS = {"cells", "locks"}  # folders of a run that contain no other run
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One run in a line."""
+    """One run in one line."""
 
     folder: str
     target: str
-    threat: str
-    examples: int
-    done: int  # cells of the present request
-    total: int
-    finished: bool  # all cells are there, and record and report are of this request
-    verdict: str = ""  # these four are empty until the run has finished
+    threat: str  # norm and radius
+    examples: int  # number of images
+    done: int  # finished cells of the current request
+    total: int  # all cells of the current request
+    finished: bool  # all cells are there, and record and report belong to this request
+    verdict: str = ""  # this field and the next three are empty until the run has finished
     clean_accuracy: float | None = None
     robust_accuracy: float | None = None
-    interval: tuple[float, float] | None = None
-    at_work: int = 0  # cells that living processes on this machine are computing
-    problem: str = ""  # why nothing else could be read
-    kind: str = "audit"  # or "game": then the accuracies are NEED's, under an attacker who chooses per image
+    interval: tuple[float, float] | None = None  # of the robust accuracy
+    at_work: int = 0  # cells that processes on this machine are computing now
+    problem: str = ""  # why the folder cannot be read; the other fields are then empty
+    # "audit" or "game". For a game, the accuracies are those of NEED, the robust accuracy
+    # against an attacker that chooses the strongest attack for each image.
+    kind: str = "audit"
 
 
 @dataclass(frozen=True)
@@ -45,34 +46,38 @@ class CellState:
     key: str
     state: str  # done, missing or damaged
     adversary: str = ""
-    rows: tuple[int, int] | None = None  # first and last image
+    rows: tuple[int, int] | None = None  # index of the first and the last image
     seconds: float | None = None
-    bytes: int = 0
-    problem: str = ""
+    bytes: int = 0  # size of its files
+    problem: str = ""  # why the cell is damaged
 
 
 @dataclass(frozen=True)
 class Details:
-    """All that a folder says about its run."""
+    """Everything that a folder contains about its run."""
 
     summary: Summary
     target_sha256: str
-    spec: str  # TOML; empty for a model in memory
+    spec: str  # TOML; empty for a model that was passed in memory
     cells: tuple[CellState, ...]
-    foreign: int  # cells that the present request does not use
-    events: tuple[dict[str, Any], ...]
+    foreign: int  # cells that the current request does not use
+    events: tuple[dict[str, Any], ...]  # of the ledger, in order of time
     timing: dict[str, float] = field(default_factory=dict)  # seconds by adversary
 
 
 def runs(folder: Path) -> list[Summary]:
-    """Every run in the folder or below it."""
+    """The runs in a folder and in all folders below it.
+
+    Raises:
+        StoreError: The folder does not exist.
+    """
     if not folder.is_dir():
-        raise StoreError(f"there is no folder {folder}. Give one that holds runs.")
-    return [summary(place) for place in _places(folder)]
+        raise StoreError(f"there is no folder {folder}. Give a folder that contains runs.")
+    return [summary(place) for place in _run_folders(folder)]
 
 
 def summary(folder: Path) -> Summary:
-    """One run in a line; a folder that cannot be read says why."""
+    """One run in one line. If it cannot be read, `problem` says why."""
     store = Store(folder)
     try:
         run = store.run()
@@ -80,51 +85,64 @@ def summary(folder: Path) -> Summary:
         done = sum(store.has(key) for key in run["cells"])
         about: dict[str, Any] = {
             "target": run["target"]["name"],
-            "threat": threat(run),
+            "threat": _perturbation_set(run),
             "examples": run["examples"],
+            "kind": run.get("kind", "audit"),
         }
-        about["kind"] = run.get("kind", "audit")
-    except (StoreError, KeyError, TypeError) as error:
+    except (StoreError, SpecError, KeyError, TypeError) as error:
         return Summary(str(folder), "", "", 0, 0, 0, False, problem=str(error))
     at_work = sum(store.busy(key) for key in run["cells"] if not store.has(key))
-    record = concluded(store, run) if done == total else None
-    told = _conclusion(record, about["kind"]) if record else {"finished": False}
-    return Summary(str(folder), **about, done=done, total=total, at_work=at_work, **told)
+    record = _record(store, run) if done == total else None
+    outcome = _outcome(record, about["kind"]) if record else {"finished": False}
+    return Summary(str(folder), **about, done=done, total=total, at_work=at_work, **outcome)
 
 
-def _conclusion(record: dict[str, Any], kind: str) -> dict[str, Any]:
-    """What came out, in the words that audits and games share."""
+def _outcome(record: dict[str, Any], kind: str) -> dict[str, Any]:
+    """The result of an audit or a game, as the fields of a `Summary`."""
     if kind == "game":
         need = record["strategies"][0]
         robust = need["per_image"]
-        clean = need["clean"]["value"]
-        verdict = f"value {100 * record['value']['value']:.1f} %"
         return {
-            "finished": True, "verdict": verdict, "clean_accuracy": clean, "robust_accuracy": robust["value"],
+            "finished": True,
+            "verdict": f"value {100 * record['value']['value']:.1f} %",
+            "clean_accuracy": need["clean"]["value"],
+            "robust_accuracy": robust["value"],
             "interval": (robust["low"], robust["high"]),
-        }  # fmt: skip
+        }
     return {
-        "finished": True, "verdict": record["verdict"], "clean_accuracy": record["clean_accuracy"],
-        "robust_accuracy": record["robust_accuracy"], "interval": (record["interval"]["low"], record["interval"]["high"]),
-    }  # fmt: skip
+        "finished": True,
+        "verdict": record["verdict"],
+        "clean_accuracy": record["clean_accuracy"],
+        "robust_accuracy": record["robust_accuracy"],
+        "interval": (record["interval"]["low"], record["interval"]["high"]),
+    }
 
 
-def concluded(store: Store, run: dict[str, Any]) -> dict[str, Any] | None:
-    """The record of this very request. What an earlier request left in the folder is none: its number is another target's."""
+def _record(store: Store, run: dict[str, Any]) -> dict[str, Any] | None:
+    """The record of the current request, or None if there is none.
+
+    A record that an earlier request left in the folder does not count: its numbers belong to
+    another target or threat model.
+    """
     try:
-        game = run.get("kind") == "game"
-        record = (
-            read(store.folder / JSON)
-            if game
-            else json.loads((store.folder / "audit.json").read_text())
-        )
+        if run.get("kind") == "game":
+            record = read(store.folder / JSON)
+        else:
+            record = json.loads((store.folder / "audit.json").read_text())
         return record if answers(record.get("run", ""), store, run) else None
     except (OSError, ValueError, AttributeError):
         return None
 
 
 def answers(claimed: str, store: Store, run: dict[str, Any]) -> bool:
-    """Is a record the answer to this request? It says so itself; of older ones, which do not, the ledger says who was last."""
+    """Whether a record is the result of the request in `run.json`.
+
+    Args:
+        claimed: The identity of the request that the record states. Records of old versions
+            state none (an empty text); then the last finished request in the ledger counts.
+        store: The folder of the run.
+        run: The content of `run.json`.
+    """
     if claimed:
         return claimed == identity(run)
     last = [event for event in store.events() if event["event"] == "concluded"][-1:]
@@ -132,7 +150,11 @@ def answers(claimed: str, store: Store, run: dict[str, Any]) -> bool:
 
 
 def details(folder: Path) -> Details:
-    """Specification, cells, events and timing of one run."""
+    """Specification, cells, events and timing of one run.
+
+    Raises:
+        StoreError: The folder contains no run that can be read.
+    """
     store = Store(folder)
     run = store.run()
     events = tuple(store.events())
@@ -163,22 +185,18 @@ def details(folder: Path) -> Details:
 def _specification(run: dict[str, Any]) -> str:
     if not run["spec"]:
         return ""
-    text = json.dumps(run["spec"])
-    if run.get("kind") == "game":
-        return write_game(GameSpec.model_validate_json(text))
-    return write(RunSpec.model_validate_json(text))
+    model: type[VersionedSpec] = GameSpec if run.get("kind") == "game" else RunSpec
+    return write(model.model_validate_json(json.dumps(run["spec"])))
 
 
-def threat(run: dict[str, Any]) -> str:
-    """`Linf 8/255`, from the specification as it was written, or from the record of it."""
+def _perturbation_set(run: dict[str, Any]) -> str:
+    """`Linf 8/255`, as the specification writes it, or computed from the threat model."""
     if run["spec"]:
-        return f"{run['spec']['threat']['norm'].capitalize()} {run['spec']['threat']['eps']}"
+        threat = migrate_spec(run["spec"])["threat"]
+        return f"{threat['norm'].capitalize()} {threat['radius']}"
     space = run["threat"]["space"]
-    return (
-        f"L{space['p']:g} {space['radius']:g}"
-        if isinstance(space["p"], float)
-        else f"L{space['p']} {space['radius']:g}"
-    )
+    norm = f"{space['p']:g}" if isinstance(space["p"], float) else space["p"]
+    return f"L{norm} {space['radius']:g}"
 
 
 def _cell(store: Store, key: str, seconds: float | None) -> CellState:
@@ -193,8 +211,8 @@ def _cell(store: Store, key: str, seconds: float | None) -> CellState:
     return CellState(key, "done", record["adversary"], (first, last), seconds, size)
 
 
-def _places(folder: Path) -> Iterator[Path]:
+def _run_folders(folder: Path) -> Iterator[Path]:
     for place, below, files in os.walk(folder):
-        below[:] = sorted(set(below) - _INSIDE) if "run.json" in files else sorted(below)
+        below[:] = sorted(set(below) - _OWN_FOLDERS) if "run.json" in files else sorted(below)
         if "run.json" in files:
             yield Path(place)

@@ -1,4 +1,4 @@
-"""From the text that names a target to the target."""
+"""Finds the model or defense that a text names."""
 
 from __future__ import annotations
 
@@ -11,18 +11,26 @@ from saddlepoint.audits.target.admission import Target
 from saddlepoint.defenses import Defense
 from saddlepoint.locate import describe_error, locate
 from saddlepoint.runs.spec import SpecError
-from saddlepoint.zoo import target as of_zoo
+from saddlepoint.zoo import target as zoo_target
 
 
 def resolve(text: str) -> tuple[Target, str]:
-    """The target that a text names, and its source text.
+    """The target that a text names, and the source code of its file.
 
-    `zoo:NAME` is a trained model of the package, `zoo:FOLDER/NAME` one that was trained into a folder. Anything else leads to a
-    Python object: a model or defense is taken as it is, a factory is called without arguments.
+    `zoo:NAME` is a trained model of the package. `zoo:FOLDER/NAME` is a model that
+    `saddlepoint train` wrote to a folder. Any other text names a Python object. A model or a
+    defense is used as it is; a factory is called without arguments.
+
+    Returns:
+        The target, and the text of the file that defines it (the name itself for `zoo:`).
+
+    Raises:
+        SpecError: The text has the wrong form, or the factory fails or returns no model.
+        LocateError: There is no such file, module or name.
     """
     if text.startswith("zoo:"):
         folder, slash, name = text.removeprefix("zoo:").rpartition("/")
-        return (of_zoo(name, folder) if slash else of_zoo(name)), text
+        return (zoo_target(name, folder) if slash else zoo_target(name)), text
     if ":" not in text:
         raise SpecError(
             f"a target is 'file.py:factory', 'package.module:factory' or 'zoo:NAME', got {text!r}."
@@ -30,27 +38,31 @@ def resolve(text: str) -> tuple[Target, str]:
     found = locate(text)
     if isinstance(found, nn.Module | Defense):
         return found, _source(found)
-    made = _made(text, found)
-    if not (isinstance(made, nn.Module | Defense) or callable(made)):
+    target = _call(text, found)
+    if not (isinstance(target, nn.Module | Defense) or callable(target)):
         raise SpecError(
-            f"{text} returned {_kind(made)}; a factory returns an nn.Module, a Defense or a callable on batches of images."
+            f"{text} returned {_kind(target)}; a factory returns an nn.Module, a Defense or a "
+            "callable on batches of images."
         )
-    return made, _source(found)
+    return target, _source(found)
 
 
-def _made(text: str, factory: object) -> object:
+def _call(text: str, factory: object) -> object:
+    """What the factory returns; errors say which call failed and why."""
     if not callable(factory):
         raise SpecError(
-            f"{text} is {_kind(factory)}; a target is an nn.Module, a Defense, or a factory that returns one."
+            f"{text} is {_kind(factory)}; a target is an nn.Module, a Defense, or a factory that "
+            "returns one."
         )
     try:
         inspect.signature(factory).bind()
     except TypeError as error:
         raise SpecError(
-            f"{text} cannot be called without arguments ({error}). A factory takes none and returns the model: write one that "
-            f"gives {text.rpartition(':')[2]!r} what it needs, or that returns it."
+            f"{text} cannot be called without arguments ({error}). A factory takes none and "
+            "returns the model: write a function without arguments that passes "
+            f"{text.rpartition(':')[2]!r} what it needs."
         ) from error
-    except ValueError:  # some built-in callables have no signature to look at
+    except ValueError:  # some built-in callables have no signature
         pass
     try:
         return factory()
@@ -58,15 +70,15 @@ def _made(text: str, factory: object) -> object:
         raise SpecError(f"calling {text}() failed: {describe_error(error)}.") from error
 
 
-def _kind(thing: object) -> str:
-    return "None" if thing is None else f"a {type(thing).__name__}"
+def _kind(value: object) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
 
 
-def _source(thing: object) -> str:
-    """The text of the file in which the target is defined: editing it makes another target."""
+def _source(found: object) -> str:
+    """The text of the file that defines the target: an edited file is another target."""
     try:
         path = inspect.getsourcefile(
-            thing if inspect.isroutine(thing) or isinstance(thing, type) else type(thing)
+            found if inspect.isroutine(found) or isinstance(found, type) else type(found)
         )
     except TypeError:
         return ""

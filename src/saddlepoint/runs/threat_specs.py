@@ -1,4 +1,4 @@
-"""From the words of a specification to a threat model."""
+"""Builds the threat model that a specification describes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from saddlepoint.evaluation import BatchControl, NaturalOrder, SortedByLabel, Th
 from saddlepoint.evaluation.orders import Order
 from saddlepoint.runs.spec import NORMS, SpecError, ThreatSpec, radius
 
-_WINDOW = 256  # two batches of 128, as in App. A.7 of Chen et al. 2022
+_DEFAULT_WINDOW = 256  # images; two batches of 128, as in App. A.7 of Chen et al. 2022
 
 
 def threat(spec: ThreatSpec) -> Threat:
-    """The threat model that a section describes; one that contradicts itself is refused with what to change."""
+    """The threat model of a specification.
+
+    Raises:
+        SpecError: A window is given, but the order is natural.
+        ValueError: Other settings contradict each other.
+    """
     return Threat(
-        Ball(NORMS[spec.norm], radius(spec.eps)),
+        Ball(NORMS[spec.norm], radius(spec.radius)),
         access=spec.access,
         queries=spec.queries,
         randomness=spec.randomness,
@@ -30,9 +35,9 @@ def _order(spec: ThreatSpec) -> Order:
     if spec.order == "natural":
         if spec.window is not None:
             raise SpecError(
-                f"a window of {spec.window} examples is for an order that the attacker chooses. Give order = 'by-label' or "
-                "'searched' too, or leave the window out."
+                f"a window of {spec.window} images needs an order that the attacker chooses. "
+                "Set the order to 'by-label' or 'searched', or leave the window out."
             )
         return NaturalOrder()
-    window = spec.window or _WINDOW
+    window = spec.window or _DEFAULT_WINDOW
     return SortedByLabel(window) if spec.order == "by-label" else WorstCaseOrder(window)

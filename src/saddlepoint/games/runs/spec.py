@@ -1,98 +1,82 @@
-"""What game is to be played, completely."""
+"""The specification of a game between an attacker and a defender that choose exits of a network.
+
+The options of `saddlepoint game` are derived from its fields, like those of `saddlepoint audit`.
+"""
 
 from __future__ import annotations
 
 import shlex
 from typing import Annotated, Literal
 
-import tomli_w
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from saddlepoint.runs.spec import DataSpec, Section, radius
-
-
-class GameThreat(Section):
-    """Where the attacker may move an image."""
-
-    norm: Literal["linf", "l2", "l1"] = "linf"
-    eps: Annotated[
-        str, Field(description="the radius, for pixels in [0, 1]: '8/255' or '0.031'")
-    ] = "8/255"
-
-    @field_validator("eps")
-    @classmethod
-    def _readable(cls, text: str) -> str:
-        radius(text)
-        return text
+from saddlepoint.runs.options import Flag, option_words
+from saddlepoint.runs.spec import (
+    BatchSize,
+    Device,
+    PerturbationSpec,
+    Seed,
+    Threads,
+    VersionedSpec,
+)
 
 
-class GameSpec(Section):
-    """A game on exits, and its strategies on other images: the same spec gives the same numbers."""
+class GameThreat(PerturbationSpec):
+    """The perturbations that the attacker of the game may use."""
 
-    schema_version: Literal[1] = 1
-    target: Annotated[
-        str, Field(description="'zoo:NAME', 'file.py:factory' or 'package.module:factory'")
-    ]
-    data: DataSpec = DataSpec()
+
+class GameSpec(VersionedSpec):
+    """The complete specification of a game: the same specification gives the same numbers."""
+
     threat: GameThreat = GameThreat()
-    attack: Literal["fgsm", "pgd-20", "pgd-100", "eot-pgd-20", "vmi-fgsm", "autoattack"] = "pgd-20"
+    attack: Annotated[
+        Literal["fgsm", "pgd-20", "pgd-100", "eot-pgd-20", "vmi-fgsm", "autoattack"],
+        Field(description="Attack that is run against each subset of exits."),
+        Flag(always=True),
+    ] = "pgd-20"
     subsets: Annotated[
         Literal["all", "intervals"],
-        Field(description="the sets of exits that may be attacked or answer"),
+        Field(
+            description="Subsets of exits that can be attacked or used for the prediction. all: "
+            "every subset. intervals: only runs of neighboring exits."
+        ),
+        Flag(always=True),
     ] = "all"
     rows: Annotated[
-        Literal["all", "double-oracle"], Field(description="which of them are attacked")
+        Literal["all", "double-oracle"],
+        Field(
+            description="Subsets that are attacked. all: every one. double-oracle: only those "
+            "that change the equilibrium, found one by one."
+        ),
+        Flag(always=True),
     ] = "all"
     tolerance: Annotated[
-        float, Field(gt=0, description="of the double oracle: what another row may still gain")
+        float,
+        Field(
+            gt=0,
+            description="The double oracle stops when another row could gain at most this much "
+            "accuracy.",
+        ),
+        Flag(metavar="ACCURACY"),
     ] = 0.003
     split: Annotated[
         float,
-        Field(gt=0, lt=1, description="share of the images, the first ones, that build the game"),
+        Field(
+            gt=0,
+            lt=1,
+            description="Fraction of the images, from the first on, that the game is built on. "
+            "The strategies are scored on the other images.",
+        ),
+        Flag(metavar="FRACTION", always=True),
     ] = 0.5
-    seed: int = 0
-    batch_size: Annotated[int, Field(ge=1, description="examples per cell")] = 128
-    device: str = "cpu"
-    threads: Annotated[
-        int, Field(ge=1, description="per cell: another number of threads rounds differently")
-    ] = 1
-
-
-def write(spec: GameSpec) -> str:
-    """The spec as TOML, defaults included."""
-    values = spec.model_dump(mode="json", exclude_none=True)
-    values["data"].setdefault("n", "all")
-    return tomli_w.dumps(values)
+    seed: Seed = 0
+    batch_size: BatchSize = 128
+    device: Device = "cpu"
+    threads: Threads = 1
 
 
 def command(spec: GameSpec) -> str:
-    """The command line that asks for the same game."""
-    words = [
-        "saddlepoint",
-        "game",
-        spec.target,
-        "--data",
-        spec.data.name,
-        "--norm",
-        spec.threat.norm,
-        "--eps",
-        spec.threat.eps,
-    ]
-    words += ["--n", str(spec.data.n)] if spec.data.n is not None else []
-    words += [
-        "--attack",
-        spec.attack,
-        "--subsets",
-        spec.subsets,
-        "--rows",
-        spec.rows,
-        "--split",
-        f"{spec.split!r}",
-    ]
-    words += ["--tolerance", f"{spec.tolerance!r}"] if spec.rows == "double-oracle" else []
-    words += ["--seed", str(spec.seed), "--batch-size", str(spec.batch_size)]
-    words += [
-        *(["--device", spec.device] if spec.device != "cpu" else []),
-        *(["--root", spec.data.root] if spec.data.root else []),
-    ]
-    return shlex.join(words)
+    """The command line that plays the same game again."""
+    words = option_words(spec)
+    assert words is not None, "every field of a game has an option"
+    return shlex.join(["saddlepoint", "game", spec.target, *words])

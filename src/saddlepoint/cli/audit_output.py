@@ -1,0 +1,140 @@
+"""What `saddlepoint audit` prints: its plan before the attacks, and its result after them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from saddlepoint.cli.console import (
+    STATES,
+    STYLES,
+    aside,
+    comparison_lines,
+    dump,
+    errors,
+    note,
+    output,
+    percent,
+    say,
+    table,
+)
+from saddlepoint.cli.execution import check_device
+
+if TYPE_CHECKING:
+    from saddlepoint.audits import Audit, Plan
+    from saddlepoint.runs.spec import RunSpec
+    from saddlepoint.runs.work import Work
+
+
+def print_plan(spec: RunSpec, folder: Path, *, json: bool) -> None:
+    """Print what an audit would do.
+
+    The specification goes to standard output, where it can be redirected to a file. The attacks
+    and their cost go to standard error.
+    """
+    from saddlepoint.runs.spec import write
+    from saddlepoint.runs.store import Store
+    from saddlepoint.runs.work import load
+
+    check_device(spec.device)
+    with aside():
+        work = load(spec)
+        store = Store(folder)
+    done = sum(store.has(key) for key in work.keys.values())
+    if json:
+        dump(_plan_record(spec, folder, work, done))
+        return
+    typer.echo(write(spec), nl=False)
+    for choice in work.plan.choices:
+        cost = choice.passes or "unknown"
+        note(f"{choice.name} (at most {cost} passes per image): {choice.reason}.")
+    for line in _remedies(work.plan):
+        note(line)
+    names = ", ".join(adversary.name for adversary in work.plan.adversaries)
+    note(f"{len(work.keys)} cells: {len(work.plan.job.groups)} groups of images x {names}.")
+    note(f"{done} are finished in {folder}." if done else f"None is finished in {folder} yet.")
+
+
+def _plan_record(spec: RunSpec, folder: Path, work: Work, done: int) -> dict[str, object]:
+    return {
+        "spec": spec.model_dump(mode="json"),
+        "out": str(folder),
+        "adversaries": [adversary.name for adversary in work.plan.adversaries],
+        "cells": len(work.keys),
+        "done": done,
+        "choices": [
+            {"name": choice.name, "reason": choice.reason, "passes": choice.passes}
+            for choice in work.plan.choices
+        ],
+        "remedies": work.plan.allowance,
+    }
+
+
+def announce(spec: RunSpec) -> None:
+    """Print the attacks, the reasons for them and their cost on standard error."""
+    from saddlepoint.runs.work import load
+
+    check_device(spec.device)
+    plan = load(spec).plan
+    rows = [
+        [choice.name, "–" if choice.passes is None else str(choice.passes), choice.reason]
+        for choice in plan.choices
+    ]
+    errors().print(table(("attack", "passes", "reason"), rows))
+    known = [choice.passes for choice in plan.choices if choice.passes is not None]
+    if known:
+        note(
+            f"At most {sum(known)} forward and backward passes per image; an image that is "
+            "misclassified early costs less."
+        )
+    for line in _remedies(plan):
+        note(line)
+
+
+def _remedies(plan: Plan) -> Iterator[str]:
+    """What the audit may spend on symptoms. Attacks that the user chose get no remedies."""
+    if plan.allowance:
+        yield (
+            f"Up to {plan.allowance} more passes per image for remedies, if there are symptoms. "
+            "They are spent on images that are still classified correctly."
+        )
+    elif plan.budget == "quick":
+        yield "The quick budget runs no remedies for symptoms."
+
+
+def show(audit: Audit) -> None:
+    """Print the warnings, the checklist, the comparisons, and then the table of attacks."""
+    for symptom in audit.symptoms:
+        message = f"{symptom.level}: {symptom.name}. {symptom.message} {symptom.remedy}"
+        say(message.rstrip(), style=STYLES[symptom.level])
+    for item in audit.checklist:
+        if item.state != "does not apply":
+            say(f"{item.state:8} {item.name}: {item.evidence}", style=STATES[item.state])
+    for line in comparison_lines(audit.compared):
+        say(line)
+    rows = [["clean", percent(audit.clean_accuracy), percent(audit.clean_accuracy), *["–"] * 4]]
+    for row in audit.rows:
+        rows.append(
+            [
+                row.name,
+                percent(row.robust_accuracy),
+                percent(row.running),
+                percent(row.gain),
+                str(row.attacked),
+                f"{row.forward:.1f} / {row.backward:.1f}",
+                f"{row.seconds:.1f}",
+            ]
+        )
+    head = (
+        "attack",
+        "accuracy",
+        "worst case so far",
+        "newly broken",
+        "images attacked",
+        "forward / backward",
+        "seconds",
+    )
+    output().print(table(head, rows))

@@ -1,0 +1,100 @@
+"""How the cells of an audit are computed: the options for it, and the checks before it starts."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from saddlepoint.cli.folders import check_writable
+
+if TYPE_CHECKING:
+    from saddlepoint.audits import Audit
+    from saddlepoint.runs.cache import Watch
+    from saddlepoint.runs.executors import Executor
+    from saddlepoint.runs.spec import RunSpec
+
+ExecutorName = Literal["serial", "processes", "ray"]
+
+# The section of the help page that also has the computation options of the specification.
+_option = partial(typer.Option, rich_help_panel="Computation")
+ExecutorOption = Annotated[
+    ExecutorName | None,
+    _option(
+        help="Where the cells are computed: in this process, in several processes, or on Ray.",
+        show_default="serial",
+        case_sensitive=False,
+    ),
+]
+WorkersOption = Annotated[
+    int | None,
+    _option(
+        min=1,
+        help="Number of processes. Implies --executor processes.",
+        show_default="one per core",
+    ),
+]
+AddressOption = Annotated[
+    str | None,
+    _option(
+        metavar="HOST:PORT",
+        help="Address of the Ray cluster to use. Implies --executor ray.",
+        show_default="Ray is started on this machine",
+    ),
+]
+
+
+def choose_executor(
+    name: ExecutorName | None, workers: int | None, address: str | None
+) -> Executor:
+    """The executor that the options describe.
+
+    Raises:
+        ValueError: The options contradict each other.
+    """
+    from saddlepoint.runs.executors import Processes, Serial
+
+    name = name or _implied(workers, address)
+    if workers and name != "processes":
+        raise ValueError(f"--workers is for --executor processes, not {name}.")
+    if address and name != "ray":
+        raise ValueError(f"--address is for --executor ray, not {name}.")
+    if name == "ray":
+        from saddlepoint.runs.ray import Ray
+
+        return Ray(address)
+    return Processes(workers) if name == "processes" else Serial()
+
+
+def _implied(workers: int | None, address: str | None) -> ExecutorName:
+    if address:
+        return "ray"
+    return "processes" if workers else "serial"
+
+
+def run(spec: RunSpec, out: Path, *, by: Executor, watch: Watch) -> Audit:
+    """Run the specification. Mistakes of the user are reported before the attacks start."""
+    from saddlepoint.runs import run_spec
+
+    check_device(spec.device)
+    check_writable(out)
+    return run_spec(spec, out, executor=by, watch=watch)
+
+
+def check_device(name: str) -> None:
+    """Allocate a tensor on the device.
+
+    Raises:
+        ValueError: The device does not exist or does not work.
+    """
+    import torch
+
+    try:
+        torch.zeros(1, device=torch.device(name))
+    except (RuntimeError, AssertionError) as error:
+        first = str(error).splitlines()[0]
+        raise ValueError(
+            f"the device {name!r} cannot be used ({first}). Try --device cpu."
+        ) from error
