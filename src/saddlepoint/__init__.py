@@ -1,247 +1,64 @@
-"""How robust is a dynamic model, really? Adversarial evaluation as a game between attacker and defender.
+"""How robust is a dynamic model, really? Adversarial evaluation of models that iterate, choose,
+optimize or adapt at test time.
 
-Names are imported when they are first used, so that `saddlepoint --help` does not wait for torch.
+Names are imported on first use, so that `saddlepoint --help` does not wait for torch. The table
+below is the whole public interface; `__init__.pyi` repeats it for type checkers.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from saddlepoint.attacks.aims import (
-        Gate,
-        expected,
-        last,
-        loss_of_mean,
-        max_over_views,
-        mean_of_losses,
-        mixture,
-    )
-    from saddlepoint.attacks.apgd import APGD
-    from saddlepoint.attacks.cw import CW
-    from saddlepoint.attacks.ensemble import AverageLoss, MinLoss
-    from saddlepoint.attacks.fab import FAB
-    from saddlepoint.attacks.fmn import FMN
-    from saddlepoint.attacks.lafeat import CosineAscent
-    from saddlepoint.attacks.losses import (
-        cross_entropy,
-        dlr,
-        margin,
-        probability_margin,
-        saturated,
-        targeted_dlr,
-        targeted_margin,
-    )
-    from saddlepoint.attacks.pgd import FGSM, PGD
-    from saddlepoint.attacks.rays import RayS
-    from saddlepoint.attacks.spaces import L1, L2, Ball, Linf, Radii, unbounded_ball
-    from saddlepoint.attacks.square import Square
-    from saddlepoint.attacks.vmi import VMI
-    from saddlepoint.audits import Audit
-    from saddlepoint.audits.diagnostics.smoothing import smoothing_certificate
-    from saddlepoint.audits.probes.probe import probe
-    from saddlepoint.audits.probes.traits import Trait, Traits
-    from saddlepoint.data import load_data
-    from saddlepoint.defenses import (
-        BlackBox,
-        Confident,
-        Context,
-        Defense,
-        LowEntropy,
-        MultiExit,
-        Plain,
-        Trace,
-        View,
-    )
-    from saddlepoint.evaluation import (
-        BatchControl,
-        Cascade,
-        Direct,
-        Escalate,
-        FixedPoint,
-        GreedyModelSpace,
-        JointEquilibrium,
-        MaxLossPoint,
-        MultiTarget,
-        Outcomes,
-        Restarts,
-        RetrainedEnsemble,
-        Skip,
-        SortedByLabel,
-        Threat,
-        Transfer,
-        WarmStart,
-        WorstCaseOrder,
-        autoattack,
-        evaluate,
-        play,
-        rand,
-    )
-    from saddlepoint.games.aimer import NEED, aimer
-    from saddlepoint.games.exit_attacks import MaxAverage, lafeat, max_average, partial
-    from saddlepoint.games.exit_game import exit_game
-    from saddlepoint.games.runs.record import GameRecord
-    from saddlepoint.gradients import (
-        BPDA,
-        SPSA,
-        Backprop,
-        Checkpointed,
-        EoT,
-        Exact,
-        FixedRandomness,
-        Implicit,
-        Phantom,
-        SharedInverse,
-        SimultaneousAdjoint,
-        Smoothed,
-    )
-    from saddlepoint.runs import audit
-    from saddlepoint.selftests import SelfTest, selftest
-    from saddlepoint.zoo.multi_exit import attach_exits
-
-_HOME = {
-    "attacks.aims": ("Gate", "expected", "max_over_views", "last", "loss_of_mean", "mean_of_losses", "mixture"),
-    "attacks.apgd": ("APGD",),
-    "attacks.cw": ("CW",),
-    "attacks.fab": ("FAB",),
-    "attacks.fmn": ("FMN",),
-    "attacks.lafeat": ("CosineAscent",),
-    "attacks.losses": (
-        "cross_entropy", "dlr", "margin", "probability_margin", "saturated", "targeted_dlr", "targeted_margin",
-    ),
-    "attacks.pgd": ("FGSM", "PGD"),
-    "attacks.ensemble": ("AverageLoss", "MinLoss"),
-    "attacks.rays": ("RayS",),
-    "attacks.spaces": ("L1", "L2", "Ball", "Linf", "Radii", "unbounded_ball"),
-    "attacks.square": ("Square",),
-    "attacks.vmi": ("VMI",),
+_EXPORTS = {
+    # Audit a model.
+    "api": ("audit", "verify", "write_report"),
     "audits": ("Audit",),
     "audits.probes.probe": ("probe",),
-    "audits.diagnostics.smoothing": ("smoothing_certificate",),
-    "audits.probes.traits": ("Trait", "Traits"),
     "data": ("load_data",),
-    "defenses": ("BlackBox", "Confident", "Context", "Defense", "LowEntropy", "MultiExit", "Plain", "Trace", "View"),
+    "selftests": ("selftest",),
+    # Say what the attacker may do.
+    "attacks.spaces": ("L1", "L2", "Linf"),
+    "evaluation.threat": ("Threat",),
+    # Write a defense.
+    "defenses": ("BlackBox", "Context", "Defense", "MultiExit", "Plain", "Trace", "View"),
+    "solvers": ("Anderson", "Broyden"),
+    "zoo.deq": ("DEQ",),
+    # Compose and run attacks.
+    "attacks.apgd": ("APGD",),
+    "attacks.fab": ("FAB",),
+    "attacks.pgd": ("FGSM", "PGD"),
+    "attacks.square": ("Square",),
+    "attacks.losses": ("cross_entropy", "margin"),
+    "attacks.aims": ("mean_of_losses",),
     "evaluation": (
-        "SortedByLabel", "Cascade", "BatchControl", "Direct", "FixedPoint", "GreedyModelSpace", "JointEquilibrium",
-        "MultiTarget", "WarmStart", "Outcomes", "MaxLossPoint", "Escalate", "Restarts", "RetrainedEnsemble", "WorstCaseOrder", "Skip", "Threat", "Transfer",
-        "autoattack", "evaluate", "play", "rand",
+        "Direct",
+        "GreedyModelSpace",
+        "MultiTarget",
+        "Restarts",
+        "Transfer",
+        "autoattack",
+        "evaluate",
     ),
-    "games.aimer": ("NEED", "aimer"),
-    "games.exit_game": ("exit_game",),
-    "games.exit_attacks": ("MaxAverage", "lafeat", "max_average", "partial"),
-    "gradients": (
-        "BPDA", "SPSA", "Backprop", "Checkpointed", "EoT", "Exact", "FixedRandomness",
-        "Implicit", "Phantom", "SharedInverse", "SimultaneousAdjoint", "Smoothed",
-    ),
-    "runs": ("audit",),
-    "games.runs.record": ("GameRecord",),
-    "selftests": ("SelfTest", "selftest"),
-    "zoo.multi_exit": ("attach_exits",),
-}  # fmt: skip
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+    "gradients": ("BPDA", "EoT", "Implicit"),
+    # Write an attack, an adversary or a gradient rule.
+    "attacks.base": ("Attack",),
+    "evaluation.adversary": ("Adversary",),
+    "gradients.rule": ("Rule",),
+    # Play the game of exits.
+    "games": ("NEED", "aimer", "exit_game"),
+}
+_MODULES = {name: module for module, names in _EXPORTS.items() for name in names}
 
-__all__ = [
-    "APGD",
-    "BPDA",
-    "CW",
-    "FAB",
-    "FGSM",
-    "FMN",
-    "L1",
-    "L2",
-    "NEED",
-    "PGD",
-    "SPSA",
-    "VMI",
-    "Audit",
-    "AverageLoss",
-    "Backprop",
-    "Ball",
-    "BatchControl",
-    "BlackBox",
-    "Cascade",
-    "Checkpointed",
-    "Confident",
-    "Context",
-    "CosineAscent",
-    "Defense",
-    "Direct",
-    "EoT",
-    "Escalate",
-    "Exact",
-    "FixedPoint",
-    "FixedRandomness",
-    "GameRecord",
-    "Gate",
-    "GreedyModelSpace",
-    "Implicit",
-    "JointEquilibrium",
-    "Linf",
-    "LowEntropy",
-    "MaxAverage",
-    "MaxLossPoint",
-    "MinLoss",
-    "MultiExit",
-    "MultiTarget",
-    "Outcomes",
-    "Phantom",
-    "Plain",
-    "Radii",
-    "RayS",
-    "Restarts",
-    "RetrainedEnsemble",
-    "SelfTest",
-    "SharedInverse",
-    "SimultaneousAdjoint",
-    "Skip",
-    "Smoothed",
-    "SortedByLabel",
-    "Square",
-    "Threat",
-    "Trace",
-    "Trait",
-    "Traits",
-    "Transfer",
-    "View",
-    "WarmStart",
-    "WorstCaseOrder",
-    "aimer",
-    "attach_exits",
-    "audit",
-    "autoattack",
-    "cross_entropy",
-    "dlr",
-    "evaluate",
-    "exit_game",
-    "expected",
-    "lafeat",
-    "last",
-    "load_data",
-    "loss_of_mean",
-    "margin",
-    "max_average",
-    "max_over_views",
-    "mean_of_losses",
-    "mixture",
-    "partial",
-    "play",
-    "probability_margin",
-    "probe",
-    "rand",
-    "saturated",
-    "selftest",
-    "smoothing_certificate",
-    "targeted_dlr",
-    "targeted_margin",
-    "unbounded_ball",
-]  # fmt: skip
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'saddlepoint' has no attribute {name!r}")
-    return getattr(import_module(f"saddlepoint.{_MODULE_OF[name]}"), name)
+    if name not in _MODULES:
+        raise AttributeError(
+            f"module 'saddlepoint' has no attribute {name!r}. More names are in "
+            "saddlepoint.attacks, .gradients, .evaluation, .games and .zoo."
+        )
+    return getattr(import_module(f"saddlepoint.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -52,9 +52,7 @@ class History:
         self._objective = self._objective or objective
         value = value if objective == self._objective else torch.full_like(value, -torch.inf)
         best = (
-            value.new_full((2, self.rows, POINTS), -torch.inf)
-            if self._best is None
-            else self._best
+            value.new_full((2, self.rows, POINTS), -torch.inf) if self._best is None else self._best
         )
         self._longest = max(self._longest, int(spent.amax()))
         while self._longest > POINTS * self._stride:

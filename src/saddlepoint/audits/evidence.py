@@ -43,7 +43,7 @@ class Row:
     copies: int  # attacked images for which it proposed the clean image
     loss_curve: LossCurve = field(default_factory=LossCurve)
     reason: str = ""  # why it was run
-    minimum_norm: bool = False  # it minimizes the perturbation, not a loss
+    minimum_norm: bool = False  # a part of it minimizes the perturbation, not a loss
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class Evidence:
             copies=sum(int(count) for count in copies),
             loss_curve=LossCurve.of(merge_loss_curves([e.loss_curve for e in episodes])),
             reason=reason,
-            minimum_norm=run.minimum_norm,
+            minimum_norm=run.properties.minimum_norm,
         )
 
     def row(self, run: AttackRun) -> Row:

@@ -69,7 +69,7 @@ def _plan_record(spec: RunSpec, folder: Path, work: Work, done: int) -> dict[str
             {"name": choice.name, "reason": choice.reason, "passes": choice.passes}
             for choice in work.plan.choices
         ],
-        "remedies": work.plan.allowance,
+        "remedies": work.plan.remedy_passes,
     }
 
 
@@ -96,9 +96,9 @@ def announce(spec: RunSpec) -> None:
 
 def _remedies(plan: Plan) -> Iterator[str]:
     """What the audit may spend on symptoms. Attacks that the user chose get no remedies."""
-    if plan.allowance:
+    if plan.remedy_passes:
         yield (
-            f"Up to {plan.allowance} more passes per image for remedies, if there are symptoms. "
+            f"Up to {plan.remedy_passes} more passes per image for remedies, if there are symptoms. "
             "They are spent on images that are still classified correctly."
         )
     elif plan.budget == "quick":

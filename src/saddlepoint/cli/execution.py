@@ -76,11 +76,14 @@ def _implied(workers: int | None, address: str | None) -> ExecutorName:
 
 def run(spec: RunSpec, out: Path, *, by: Executor, watch: Watch) -> Audit:
     """Run the specification. Mistakes of the user are reported before the attacks start."""
+    from saddlepoint.reports.html import write
     from saddlepoint.runs import run_spec
 
     check_device(spec.device)
     check_writable(out)
-    return run_spec(spec, out, executor=by, watch=watch)
+    result = run_spec(spec, out, executor=by, watch=watch)
+    write(result, out / "report.html")
+    return result
 
 
 def check_device(name: str) -> None:

@@ -46,7 +46,7 @@ def probe(ctx: typer.Context, target: TargetArgument, json: JsonOption = False) 
     gradients masked? Each property is compared with what the target declares.
     """
     from saddlepoint.audits.probes.probe import probe as measure
-    from saddlepoint.audits.probes.subject import ROWS
+    from saddlepoint.audits.probes.probe_target import ROWS
     from saddlepoint.audits.target.admission import placed
     from saddlepoint.data import load_data
     from saddlepoint.runs.targets import resolve

@@ -18,8 +18,9 @@ from saddlepoint.runs.eta import Pace, remaining
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from saddlepoint.audits.cells import AttackCell, Measurement
     from saddlepoint.evaluation import Episode
-    from saddlepoint.runs.work import Cell, Work
+    from saddlepoint.runs.work import Work
 
 Clock = Callable[[], float]  # seconds
 
@@ -66,7 +67,7 @@ class Watching:
         self._total = 0
         self._finished = 0
         self._correct: dict[int, Tensor] = {}  # by group: [N], worst case over the cells so far
-        self._counted: set[Cell] = set()  # cells that `_correct` includes
+        self._counted: set[AttackCell] = set()  # cells that `_correct` includes
 
     def __enter__(self) -> Watching:
         self._bar.start()
@@ -80,7 +81,7 @@ class Watching:
     ) -> None:
         self._bar.stop()
 
-    def begin(self, work: Work, missing: Sequence[Cell]) -> None:
+    def begin(self, work: Work, missing: Sequence[AttackCell]) -> None:
         """Start a run, or a further round of it, in which the `missing` cells are computed."""
         for task in self._bar.task_ids:
             self._bar.remove_task(task)  # of the previous round
@@ -103,7 +104,7 @@ class Watching:
             self.say(f"{self._finished} of {self._total} cells are finished already.")
         self._read_finished(work, missing)
 
-    def cell(self, cell: Cell, episode: Episode) -> None:
+    def cell(self, cell: AttackCell, episode: Episode) -> None:
         """Show a cell that has just been finished."""
         _, adversary = cell
         correct = episode.correct[0]
@@ -118,12 +119,27 @@ class Watching:
         if not self._console.is_terminal:
             self.say(f"{description}; {left}")
 
+    def measure(self, missing: Sequence[Measurement]) -> None:
+        """Start a round of diagnostics."""
+        for task in self._bar.task_ids:
+            self._bar.remove_task(task)  # of the previous round
+        title = f"{self._title} diagnostics".strip()
+        self._task = self._bar.add_task(title, total=len(missing), left="")
+        if not self._console.is_terminal:
+            names = ", ".join(dict.fromkeys(cell.name for cell in missing))
+            self.say(f"{title}: {names}.")
+
+    def measured(self, cell: Measurement) -> None:
+        """Show a diagnostic that has just been finished."""
+        title = f"{self._title} diagnostics: {cell.name}".strip()
+        self._bar.update(self._task, advance=1, description=title)
+
     def say(self, message: str) -> None:
         """Print a line above the bar."""
         if self._shown:
             self._console.print(message, markup=False, soft_wrap=True)
 
-    def _read_finished(self, work: Work, missing: Sequence[Cell]) -> None:
+    def _read_finished(self, work: Work, missing: Sequence[AttackCell]) -> None:
         """Include the cells of an earlier call in the accuracy."""
         if self._folder is None or not self._shown:
             return
@@ -133,7 +149,7 @@ class Watching:
         for cell in [cell for cell in work.plan.cells if cell not in {*missing, *self._counted}]:
             self._count(cell, store.get(work.keys[cell]).correct[0])
 
-    def _count(self, cell: Cell, correct: Tensor) -> None:
+    def _count(self, cell: AttackCell, correct: Tensor) -> None:
         """Include a cell in the worst case.
 
         In a coupled batch, the worst case is that of whole batches: a mix of rows from different
@@ -169,7 +185,7 @@ class GameProgress(Watching):
     The accuracies are those of the column with the lowest and of the one with the highest.
     """
 
-    def begin(self, work: Work, missing: Sequence[Cell]) -> None:
+    def begin(self, work: Work, missing: Sequence[AttackCell]) -> None:
         """Start a round. The cells of each round are counted separately."""
         self._counted = set()
         super().begin(work, missing)

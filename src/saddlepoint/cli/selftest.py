@@ -13,7 +13,7 @@ from saddlepoint.cli.console import dump, examples, note, output, percent, say, 
 from saddlepoint.cli.options import some_audit_options, with_options
 
 if TYPE_CHECKING:
-    from saddlepoint.audits.planning.suite import Budget
+    from saddlepoint.audits.planning.budget import Budget
     from saddlepoint.selftests import Line, SelfTest
 
 _FAILED = 1  # exit code if an evaluator missed a known robust accuracy

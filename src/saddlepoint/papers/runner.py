@@ -11,15 +11,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from saddlepoint.api import audit
 from saddlepoint.attacks.spaces import Ball
-from saddlepoint.audits.planning.suite import Budget
+from saddlepoint.audits.cells import Measurement
+from saddlepoint.audits.planning.budget import Budget
 from saddlepoint.audits.result import Audit
 from saddlepoint.defenses import Answer, Defense
 from saddlepoint.evaluation import Adversary, Episode, Threat
 from saddlepoint.papers.registry import Experiment, Request
 from saddlepoint.papers.result import Cloud, Heat, Result, Table
-from saddlepoint.runs.cached_play import kept
-from saddlepoint.runs.runner import audit
+from saddlepoint.runs.cached_play import cached_play
 from saddlepoint.runs.work import Work, torch_threads
 from saddlepoint.training import Epoch, Recipe, fit
 from saddlepoint.training.rebuild import initial
@@ -121,7 +122,7 @@ class Runner:
         Returns:
             One episode per adversary.
         """
-        play = kept(
+        play = cached_play(
             defense,
             images.x,
             images.y,
@@ -240,6 +241,12 @@ class _Progress:
         self.request.say(
             f"{self.title}: {episode.adversary}, batch {cell[0] + 1}, {episode.seconds:.1f} s"
         )
+
+    def measure(self, missing: Sequence[Measurement]) -> None:
+        self.request.say(f"{self.title}: {len(missing)} diagnostics to run")
+
+    def measured(self, cell: Measurement) -> None:
+        self.request.say(f"{self.title}: {cell.name}")
 
     def say(self, message: str) -> None:
         self.request.say(message)

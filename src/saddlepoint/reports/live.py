@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, NamedTuple
 
+from saddlepoint.audits.cells import AttackCell, Measurement
 from saddlepoint.audits.statistics import wilson
 from saddlepoint.evaluation import Episode
 from saddlepoint.reports.document import (
@@ -27,7 +28,7 @@ from saddlepoint.reports.tally import Tally
 from saddlepoint.runs.cache import Watch
 from saddlepoint.runs.eta import duration
 from saddlepoint.runs.store import Store, StoreError
-from saddlepoint.runs.work import Cell, Work
+from saddlepoint.runs.work import Work
 
 PAGE = "live.html"
 Clock = Callable[[], float]
@@ -42,15 +43,25 @@ class Both:
         """Forward to `first`, then to `second`."""
         self._watches = (first, second)
 
-    def begin(self, work: Work, missing: Sequence[Cell]) -> None:
+    def begin(self, work: Work, missing: Sequence[AttackCell]) -> None:
         """Report the work of the run and the cells that are still missing."""
         for watch in self._watches:
             watch.begin(work, missing)
 
-    def cell(self, cell: Cell, episode: Episode) -> None:
+    def cell(self, cell: AttackCell, episode: Episode) -> None:
         """Report a finished cell."""
         for watch in self._watches:
             watch.cell(cell, episode)
+
+    def measure(self, missing: Sequence[Measurement]) -> None:
+        """Report the measurements that are still missing."""
+        for watch in self._watches:
+            watch.measure(missing)
+
+    def measured(self, cell: Measurement) -> None:
+        """Report a finished measurement."""
+        for watch in self._watches:
+            watch.measured(cell)
 
     def say(self, message: str) -> None:
         """Report a message."""
@@ -100,7 +111,7 @@ class LivePage:
         self._load_finished(self._tally)
         self._write(self._tally, "stopped" if kind else "finished", reason)
 
-    def begin(self, work: Work, missing: Sequence[Cell]) -> None:  # noqa: ARG002
+    def begin(self, work: Work, missing: Sequence[AttackCell]) -> None:  # noqa: ARG002
         """Write the first page of a run that was started or resumed."""
         self._tally = Tally.of(work)
         self._started = self._clock()
@@ -108,7 +119,7 @@ class LivePage:
         self._passes_before = self._tally.passes
         self._write(self._tally, "running")
 
-    def cell(self, cell: Cell, episode: Episode) -> None:
+    def cell(self, cell: AttackCell, episode: Episode) -> None:
         """Count a finished cell, and write a page if the interval has passed."""
         tally = self._tally
         assert tally is not None, "a run begins before its first cell"
@@ -116,6 +127,16 @@ class LivePage:
         if self._clock() - self._written >= self._interval:
             self._load_finished(tally)
             self._write(tally, "running")
+
+    def measure(self, missing: Sequence[Measurement]) -> None:
+        """Show which diagnostics are running."""
+        names = ", ".join(dict.fromkeys(cell.name for cell in missing))
+        self.say(f"Diagnostics: {names}.")
+        if self._tally is not None:
+            self._write(self._tally, "running")
+
+    def measured(self, cell: Measurement) -> None:
+        """Diagnostics are not counted on the page."""
 
     def say(self, message: str) -> None:
         """Show a message on the next page."""

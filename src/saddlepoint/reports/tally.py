@@ -8,9 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from saddlepoint.audits.cells import AttackCell
 from saddlepoint.evaluation import Episode, OnExamples
 from saddlepoint.runs.eta import CLEAN, Pace
-from saddlepoint.runs.work import Cell, Work
+from saddlepoint.runs.work import Work
 
 
 class AdversaryResult(NamedTuple):
@@ -26,7 +27,7 @@ class Tally:
     """The results of the finished cells. It is mutable: each finished cell is added to it."""
 
     work: Work
-    correct: dict[Cell, Tensor]  # [M] per finished cell: share of draws classified correctly
+    correct: dict[AttackCell, Tensor]  # [M] per finished cell: share of draws classified correctly
     forward: dict[int, int]  # passes by adversary
     backward: dict[int, int]
     pace: Pace  # in passes: unlike seconds, they are known for cells of other processes, too
@@ -46,7 +47,7 @@ class Tally:
         """Estimate the passes to go from the mean of each adversary; inf while unknown."""
         return self.pace.left(self.passes)
 
-    def add(self, cell: Cell, episode: Episode) -> None:
+    def add(self, cell: AttackCell, episode: Episode) -> None:
         """Add a finished cell; a cell that was added before is ignored."""
         if cell in self.correct:
             return
@@ -58,7 +59,7 @@ class Tally:
         self.backward[adversary] = self.backward.get(adversary, 0) + backward
         self.pace.add(adversary, len(episode.size), forward + backward)
 
-    def missing(self) -> list[Cell]:
+    def missing(self) -> list[AttackCell]:
         """Return the cells that are not finished."""
         return [cell for cell in self.work.plan.cells if cell not in self.correct]
 

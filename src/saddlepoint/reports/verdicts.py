@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 from saddlepoint.audits.verdict import Level, Verdict
 
-# The order of the declaration: credible, overstated, inconclusive.
-VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
-LEVELS: tuple[Level, ...] = ("serious", "warning", "note")
+VERDICTS = tuple(Verdict)  # in the order of their declaration
+LEVELS = (Level.SERIOUS, Level.WARNING, Level.NOTE)
 # Each level has its own shape, because a color alone is not accessible.
-SHAPES: dict[Level, str] = {"serious": "■", "warning": "▲", "note": "●"}
+SHAPES = {Level.SERIOUS: "■", Level.WARNING: "▲", Level.NOTE: "●"}
 
 
 def verdict_level(verdict: Verdict) -> Level:
     """Return the level of a verdict, for its color: `note` if credible, else `serious`."""
-    return "note" if verdict == VERDICTS[0] else "serious"
+    return Level.NOTE if verdict is Verdict.CREDIBLE else Level.SERIOUS

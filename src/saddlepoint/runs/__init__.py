@@ -1,6 +1,6 @@
-"""Runs that survive: specification, store, executors.
+"""Runs: specification, cells, store, executors, runner and verification.
 
-The runner is imported when it is first used: a specification can be read, and the installation examined, without torch.
+Names are imported on first use, so that a specification can be read without importing torch.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from saddlepoint.runs.cache import Interrupted, Watch
-    from saddlepoint.runs.cached_play import kept
-    from saddlepoint.runs.runner import audit, run_spec
+    from saddlepoint.runs.cached_play import cached_play
+    from saddlepoint.runs.runner import run_request, run_spec
 
-__all__ = ["Interrupted", "Watch", "audit", "kept", "run_spec"]
-_HOME = {
+__all__ = ["Interrupted", "Watch", "cached_play", "run_request", "run_spec"]
+_MODULES = {
     "Interrupted": "cache",
     "Watch": "cache",
-    "audit": "runner",
-    "kept": "cached_play",
+    "cached_play": "cached_play",
+    "run_request": "runner",
     "run_spec": "runner",
 }
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
+    if name not in _MODULES:
         raise AttributeError(f"module 'saddlepoint.runs' has no attribute {name!r}")
-    return getattr(import_module(f"saddlepoint.runs.{_HOME[name]}"), name)
+    return getattr(import_module(f"saddlepoint.runs.{_MODULES[name]}"), name)

@@ -9,15 +9,13 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
+from saddlepoint.api import audit
 from saddlepoint.attacks.spaces import Linf
 from saddlepoint.audits import Target
-from saddlepoint.audits.planning.suite import Budget
+from saddlepoint.audits.planning.budget import Budget
 from saddlepoint.audits.verdict import Verdict
 from saddlepoint.defenses import Context, Defense
 from saddlepoint.rng import Keys
-from saddlepoint.runs import audit
-
-_CREDIBLE: Verdict = "holds so far"
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class AuditEvaluator:
             found.robust_accuracy,
             found.interval[:2],
             found.verdict,
-            found.verdict == _CREDIBLE,
+            found.verdict is Verdict.CREDIBLE,
         )
 
 

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.audits.planning.suite import Budget
+from saddlepoint.audits.planning.budget import Budget
 from saddlepoint.selftests.evaluator import AuditEvaluator, Evaluator, Report
 
 _QUERIES = 1000  # of ART's Square attack; its AutoAttack uses 5000, which is slow

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from saddlepoint.attacks.spaces import L2, Ball
-from saddlepoint.audits.planning.suite import Budget
+from saddlepoint.audits.planning.budget import Budget
 from saddlepoint.papers.budgets import AutoAttackBudget, counted
 from saddlepoint.papers.registry import Scale
 from saddlepoint.zoo.adaptive.taxonomy import TABLE

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from saddlepoint.audits.planning.suite import Budget
+from saddlepoint.audits.planning.budget import Budget
 from saddlepoint.audits.result import Audit
 from saddlepoint.evaluation.bootstrap import mean_of
 from saddlepoint.papers.blind_audit import EXPERIMENTS

@@ -20,8 +20,8 @@ from saddlepoint.reports.document import (
 from saddlepoint.reports.markup import Markup, tag
 from saddlepoint.reports.verdicts import LEVELS, SHAPES
 
-STATES: tuple[State, ...] = ("fail", "not run", "pass", "does not apply")
-MARKS: dict[State, str] = {"fail": "✗", "not run": "○", "pass": "✓", "does not apply": "–"}
+STATES = (State.FAIL, State.NOT_RUN, State.PASS, State.NOT_APPLICABLE)
+MARKS = {State.FAIL: "✗", State.NOT_RUN: "○", State.PASS: "✓", State.NOT_APPLICABLE: "–"}
 
 
 def warnings(context: ReportContext) -> Section:

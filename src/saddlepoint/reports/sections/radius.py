@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from saddlepoint.attacks.min_norm import MINIMUM_NORM
 from saddlepoint.attacks.spaces import Ball
 from saddlepoint.audits.statistics import wilson
 from saddlepoint.reports.context import ReportContext, Section
@@ -79,8 +75,7 @@ def _point(at: float, sizes: Tensor, errors: Tensor) -> CurvePoint:
 
 def _quality(context: ReportContext) -> str:
     """Say how close the bound is to the best that the attacks could do."""
-    adversaries = context.record.get("adversaries", ())
-    names = sorted({name for adversary in adversaries for name in _minimum_norm(adversary)})
+    names = [row.name for row in context.audit.rows if row.minimum_norm]
     if names and context.smallest_sizes is not None:
         return (
             f"{', '.join(names)} minimized the perturbation size of each image, so the bound is "
@@ -90,12 +85,3 @@ def _quality(context: ReportContext) -> str:
         "No minimum-norm attack is known to have run: below the full radius the robust accuracy "
         "may be far lower."
     )
-
-
-def _minimum_norm(adversary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the minimum-norm attacks that the description of an adversary contains."""
-    if adversary.get("kind") in MINIMUM_NORM:
-        yield str(adversary["kind"])
-    for inner in adversary.values():
-        if isinstance(inner, Mapping):
-            yield from _minimum_norm(inner)
