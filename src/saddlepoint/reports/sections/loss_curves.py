@@ -84,6 +84,6 @@ def _line(row: Row) -> tuple[str, ...]:
         f"{curve.images[-1]:,}",
         f"{curve.passes[-1]:,}",
         *ends,
-        "–" if curve.final_slope is None else f"{100 * curve.pace:.0f} %",
+        "–" if curve.final_slope is None else f"{100 * curve.final_slope:.0f} %",
         percent(curve.fooled[-1]),
     )
