@@ -76,11 +76,13 @@ if TYPE_CHECKING:
         autoattack,
         evaluate,
         play,
-        rand,
+        rand_suite,
     )
-    from saddlepoint.games.aimer import NEED, aimer
-    from saddlepoint.games.exit_attacks import MaxAverage, lafeat, max_average, partial
+    from saddlepoint.games.aimer import aimer
+    from saddlepoint.games.exit_adversaries import MaxAverage
+    from saddlepoint.games.exit_attacks import lafeat, max_average, partial_attack
     from saddlepoint.games.exit_game import exit_game
+    from saddlepoint.games.need import NEED
     from saddlepoint.games.runs.record import GameRecord
     from saddlepoint.gradients import (
         BPDA,
@@ -125,11 +127,13 @@ _HOME = {
     "evaluation": (
         "SortedByLabel", "Cascade", "BatchControl", "Direct", "FixedPoint", "GreedyModelSpace", "JointEquilibrium",
         "MultiTarget", "WarmStart", "Outcomes", "MaxLossPoint", "Escalate", "Restarts", "RetrainedEnsemble", "WorstCaseOrder", "Skip", "Threat", "Transfer",
-        "autoattack", "evaluate", "play", "rand",
+        "autoattack", "evaluate", "play", "rand_suite",
     ),
-    "games.aimer": ("NEED", "aimer"),
+    "games.aimer": ("aimer",),
+    "games.exit_adversaries": ("MaxAverage",),
     "games.exit_game": ("exit_game",),
-    "games.exit_attacks": ("MaxAverage", "lafeat", "max_average", "partial"),
+    "games.exit_attacks": ("lafeat", "max_average", "partial_attack"),
+    "games.need": ("NEED",),
     "gradients": (
         "BPDA", "SPSA", "Backprop", "Checkpointed", "EoT", "Exact", "FixedRandomness",
         "Implicit", "Phantom", "SharedInverse", "SimultaneousAdjoint", "Smoothed",
@@ -224,11 +228,11 @@ __all__ = [
     "max_over_views",
     "mean_of_losses",
     "mixture",
-    "partial",
+    "partial_attack",
     "play",
     "probability_margin",
     "probe",
-    "rand",
+    "rand_suite",
     "saturated",
     "selftest",
     "smoothing_certificate",

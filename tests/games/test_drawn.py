@@ -6,8 +6,9 @@ import pytest
 import torch
 from tests.problems import Centring, Static, smooth, uniform
 
+from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Linf
-from saddlepoint.evaluation import FixedPoints, Threat
+from saddlepoint.evaluation import BatchControl, Direct, FixedPoints, Threat
 from saddlepoint.evaluation.referee import play
 from saddlepoint.games.exit_attacks import Drawn
 
@@ -61,3 +62,12 @@ def test_probabilities_and_defenses_that_make_no_sense_are_refused() -> None:
     mix = Drawn("mix", (moved(0.0), moved(0.01)), (0.5, 0.5))
     with pytest.raises(ValueError, match="whole batches"):
         play(Centring(smooth(0)), mix, X, torch.zeros(N, dtype=torch.long), THREAT)
+
+
+def test_the_defense_is_restricted_to_the_rows_of_each_drawn_adversary() -> None:
+    """Under partial control of the batch, the defense that the attacker queries has one entry per row."""
+    mix = Drawn("mix", (Direct("a", PGD(1)), Direct("b", PGD(2))), (0.5, 0.5))
+    threat = Threat(Linf(RADIUS), batch_control=BatchControl(0.5))
+    labels = torch.zeros(N, dtype=torch.long)
+    episode = play(Static(smooth(0)), mix, X, labels, threat)
+    assert set(episode.forward.tolist()) == {2, 3}

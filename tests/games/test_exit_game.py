@@ -19,9 +19,13 @@ from saddlepoint.evaluation import Direct
 from saddlepoint.evaluation.combinators import MaxLossPoint
 from saddlepoint.evaluation.referee import play
 from saddlepoint.evaluation.threat import Threat
-from saddlepoint.games.aimer import NEED, aimer, mixed
-from saddlepoint.games.exit_game import ExitGame, exit_game, mismatch_rates, promising
+from saddlepoint.games.aimer import aimer
+from saddlepoint.games.double_oracle import next_target
+from saddlepoint.games.exit_game import exit_game
 from saddlepoint.games.matrix import least_per_example
+from saddlepoint.games.need import NEED
+from saddlepoint.games.payoffs import ExitGame, jaccard_distances
+from saddlepoint.games.strategies import as_mix
 
 RADIUS = 0.1
 STEPS = 4
