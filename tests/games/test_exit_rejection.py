@@ -10,8 +10,9 @@ from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Linf
 from saddlepoint.defenses import Context, Defense, MultiExit, Trace, View, all_subsets
 from saddlepoint.evaluation import FixedPoints, evaluate
-from saddlepoint.games.aimer import NEED, aimer
+from saddlepoint.games.aimer import aimer
 from saddlepoint.games.exit_game import columns_of, exit_game
+from saddlepoint.games.need import NEED
 
 EXITS = 2
 CLASSES = 3
@@ -21,7 +22,7 @@ Y = torch.zeros(8, dtype=torch.long)
 
 
 class Net(nn.Module):
-    """Exits that predict class 1 or reject: [N, CLASSES + 1] logits, the last column is "reject"."""
+    """Exits that predict class 1 or reject, with logits [N, CLASSES + 1]."""
 
     def __init__(self, *, reject: bool) -> None:
         super().__init__()
@@ -66,8 +67,7 @@ def test_the_payoff_of_an_exit_game_counts_a_rejection_as_correct(wrap, reject: 
 def test_need_and_aimer_count_a_rejection_as_correct(reject: bool) -> None:
     defense = RejectingExits(Net(reject=reject))
     game = exit_game(defense, X, Y, threat=Linf(0.1), attack=PGD(1))
-    need = NEED.of(defense.net, game)
-    need.rejects = True
+    need = NEED.of(defense.net, game, rejects=True)
     trace = need.trace(X, Context.seeded(0, len(X)))
     assert need.expected(trace, Y).tolist() == [float(reject)] * len(X)
     mix = game.equilibrium().defender

@@ -152,7 +152,7 @@ class _ReadInitialState(SolveRule):
 
 
 class _FixedState(SolveRule):
-    """Returns a given state as the solution and passes a given adjoint to f in the backward pass."""
+    """Returns a given state as the solution; the backward pass applies a given adjoint to f."""
 
     f: Tensor  # f(z; x)
     adjoint: Tensor  # (df/dz)^T u + dL(z)/dz, set by the backward pass

@@ -34,7 +34,8 @@ from saddlepoint.evaluation.rejection import no_rejection_scores, no_rejections,
 from saddlepoint.evaluation.threat import Threat
 
 Progress = Callable[[int], None]  # called with the number of examples after every batch
-PlayAll = Callable[[Sequence[Adversary]], list[Episode]]  # plays adversaries on fixed examples
+# Plays adversaries on fixed examples.
+RunAdversaries = Callable[[Sequence[Adversary]], list[Episode]]
 
 
 @dataclass(frozen=True)

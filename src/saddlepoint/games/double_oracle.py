@@ -10,7 +10,7 @@ from torch import Tensor
 from saddlepoint.defenses import Subset
 from saddlepoint.evaluation.adversary import Adversary
 from saddlepoint.evaluation.episode import Episode
-from saddlepoint.evaluation.referee import PlayAll
+from saddlepoint.evaluation.referee import RunAdversaries
 from saddlepoint.games.exit_attacks import AttackSettings
 from saddlepoint.games.payoffs import ExitGame, jaccard_distances
 
@@ -18,7 +18,10 @@ _NOISE = 0.1  # variance of a row's accuracy, in units of the variance between r
 
 
 def double_oracle(
-    settings: AttackSettings, columns: tuple[Subset, ...], play_all: PlayAll, tolerance: float
+    settings: AttackSettings,
+    columns: tuple[Subset, ...],
+    run_adversaries: RunAdversaries,
+    tolerance: float,
 ) -> ExitGame:
     """Grow an exit game until new rows no longer lower its value.
 
@@ -31,13 +34,13 @@ def double_oracle(
     Args:
         settings: how rows are attacked.
         columns: the subsets of exits that may be attacked or answer.
-        play_all: plays adversaries on the examples of the game.
+        run_adversaries: plays adversaries on the examples of the game.
         tolerance: accuracy that another row may still gain.
     """
     exits = len(settings.views)
     everything = tuple(range(1, exits + 1))
     targets: list[Subset | None] = [everything]
-    episodes = play_all([settings.on_subset(everything)])
+    episodes = run_adversaries([settings.on_subset(everything)])
     progress = _Progress()
     previous = torch.zeros(len(columns), dtype=torch.float64)
     while progress.quiet_rounds < max(exits - 1, 1):
@@ -52,7 +55,7 @@ def double_oracle(
             break
         name = f"expected loss {targets.count(None) + 1}"
         adversaries = [_adversary(settings, columns, target, defender, name) for target in new]
-        added = play_all(adversaries)
+        added = run_adversaries(adversaries)
         gain = max(0.0, equilibrium.value - _lowest_accuracy(added, defender))
         progress = progress.after(gain, tolerance)
         targets = [*targets, *new]

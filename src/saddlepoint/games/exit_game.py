@@ -25,7 +25,7 @@ from saddlepoint.defenses import (
     refuse_subset,
     subset_name,
 )
-from saddlepoint.evaluation.referee import PlayAll, Progress
+from saddlepoint.evaluation.referee import Progress, RunAdversaries
 from saddlepoint.evaluation.threat import Threat
 from saddlepoint.games.double_oracle import double_oracle
 from saddlepoint.games.exit_attacks import AttackSettings, ExitAttack
@@ -52,7 +52,7 @@ def exit_game(
     seed: int = 0,
     batch_size: int = 128,
     progress: Progress | None = None,
-    play_all: PlayAll | None = None,
+    run_adversaries: RunAdversaries | None = None,
 ) -> ExitGame:
     """Attack subsets of exits, and evaluate every subset on the points of every attack.
 
@@ -74,7 +74,7 @@ def exit_game(
         seed: seed of all random keys.
         batch_size: examples per batch.
         progress: called with the number of examples after every batch.
-        play_all: plays the adversaries instead, for example with a cache.
+        run_adversaries: plays the adversaries instead, for example with a cache.
 
     Raises:
         ValueError: the defense is randomized or couples rows, or `subsets` or `rows` is invalid.
@@ -88,13 +88,15 @@ def exit_game(
     answers = columns_of(columns)
     direct = DirectPlayer(base, x, y, threat, answers, seed, batch_size, progress)
     if rows == "double-oracle":
-        return double_oracle(settings, columns, play_all or direct, tolerance)
-    return full_game(settings, columns, play_all or direct)
+        return double_oracle(settings, columns, run_adversaries or direct, tolerance)
+    return full_game(settings, columns, run_adversaries or direct)
 
 
-def full_game(settings: AttackSettings, columns: tuple[Subset, ...], play_all: PlayAll) -> ExitGame:
+def full_game(
+    settings: AttackSettings, columns: tuple[Subset, ...], run_adversaries: RunAdversaries
+) -> ExitGame:
     """The game in which every subset is attacked."""
-    episodes = play_all([settings.on_subset(subset) for subset in columns])
+    episodes = run_adversaries([settings.on_subset(subset) for subset in columns])
     return ExitGame.of(columns, columns, episodes, len(settings.views))
 
 

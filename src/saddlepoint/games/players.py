@@ -16,7 +16,7 @@ from saddlepoint.evaluation.threat import Threat
 
 @dataclass(frozen=True)
 class DirectPlayer:
-    """Plays adversaries in this process, without a cache. It is a `PlayAll`."""
+    """Plays adversaries in this process, without a cache. It is a `RunAdversaries`."""
 
     defense: Defense
     x: Tensor  # [N, ...]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from saddlepoint.evaluation.bootstrap import Estimate, mean_of
 from saddlepoint.evaluation.episode import Episode
-from saddlepoint.evaluation.referee import FixedPoints, PlayAll
+from saddlepoint.evaluation.referee import FixedPoints, RunAdversaries
 from saddlepoint.games.exit_attacks import AttackSettings
 from saddlepoint.games.matrix import as_distribution
 from saddlepoint.games.payoffs import ExitGame
@@ -82,7 +82,10 @@ class StrategyEvaluations(NamedTuple):
 
 
 def evaluate_strategies(
-    game: ExitGame, strategies: Mapping[str, Tensor], settings: AttackSettings, play_all: PlayAll
+    game: ExitGame,
+    strategies: Mapping[str, Tensor],
+    settings: AttackSettings,
+    run_adversaries: RunAdversaries,
 ) -> StrategyEvaluations:
     """`aimer` for several mixed strategies at once.
 
@@ -93,7 +96,8 @@ def evaluate_strategies(
         game: the game.
         strategies: probabilities of the columns, [D], by name.
         settings: how subsets are attacked.
-        play_all: plays adversaries against all columns, on images that did not build the game.
+        run_adversaries: plays adversaries against all columns, on images that did not build the
+            game.
     """
     count = len(game.subsets)
     known = {name: as_distribution(strategy, count) for name, strategy in strategies.items()}
@@ -103,7 +107,7 @@ def evaluate_strategies(
         for name, strategy in known.items()
     ]
     attacks = [settings.on_subset(target) for target in targets]
-    episodes = play_all([FixedPoints(), *attacks, *adaptive])
+    episodes = run_adversaries([FixedPoints(), *attacks, *adaptive])
     names = [episode.adversary for episode in episodes]
     outcomes = torch.stack([episode.correct for episode in episodes]).cpu().double()  # [A, D, N]
     robustness = {}

@@ -13,7 +13,7 @@ from saddlepoint.audits.cells import Job
 from saddlepoint.audits.plan import Plan
 from saddlepoint.defenses import Answer, Defense
 from saddlepoint.evaluation import Adversary, Episode, Threat
-from saddlepoint.games.exit_game import Send
+from saddlepoint.evaluation.referee import RunAdversaries
 from saddlepoint.runs.cache import DiskCache, Memory, Watch, fill
 from saddlepoint.runs.executors import Serial
 from saddlepoint.runs.store import Store
@@ -33,7 +33,7 @@ def kept(
     batch_size: int = 128,
     threads: int | None = None,
     watch: Watch | None = None,
-) -> Send:
+) -> RunAdversaries:
     """A way to play adversaries against a defense whose finished cells are kept in the folder `out`, and found there again.
 
     One adversary on one batch is a cell, named by all that it depends on. Several processes may share the folder.
