@@ -1,4 +1,4 @@
-"""Threats to defenses that learn: who sees what, in which order a stream is sent, who controls which rows, and what queries do."""
+"""Threat models of streams: visible state, order, controlled rows, and online queries."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from saddlepoint.audits.cells import Job
 from saddlepoint.defenses import Access, Context, Defense, Plain, Trace, View
 from saddlepoint.describe import describe
 from saddlepoint.evaluation import (
+    Adversary,
     AttackContext,
     BatchControl,
     Direct,
     FixedPoints,
     NaturalOrder,
+    Restarts,
     SortedByLabel,
     Threat,
     WorstCaseOrder,
@@ -43,10 +45,7 @@ PGD3 = Direct("pgd", PGD(steps=3), cross_entropy)
 ZERO = torch.zeros(6, dtype=torch.float64)
 
 
-# ---- the threat is printed, and an old one keeps its name ------------------------------------------------------------------------
-
-
-def test_a_threat_without_a_stream_is_described_as_it_always_was() -> None:
+def test_default_fields_of_a_stream_are_left_out_of_the_description() -> None:
     assert json.dumps(describe(Threat(Linf(0.25), draws=3))) == json.dumps(
         {
             "kind": "Threat",
@@ -57,13 +56,14 @@ def test_a_threat_without_a_stream_is_described_as_it_always_was() -> None:
             "draws": 3,
         }
     )
-    assert (
-        str(Threat(Linf(0.25)))
-        == "Linf radius 0.25, gradient access, unlimited queries, private coins, judged over one draw"
+    assert str(Threat(Linf(0.25))) == (
+        "Linf radius 0.25, gradient access, unlimited queries, private randomness, "
+        "evaluated over one draw"
     )
+    assert str(Threat(Linf(0.25), draws=20)).endswith("evaluated over 20 draws")
 
 
-def test_whatever_differs_is_described_and_printed() -> None:
+def test_fields_that_differ_from_the_default_are_described_and_printed() -> None:
     plain = Threat(SPACE)
     cases = {
         "one round": replace(plain, rounds="one"),
@@ -73,8 +73,8 @@ def test_whatever_differs_is_described_and_printed() -> None:
         "25% of each batch controlled, success counted on benign rows": replace(
             plain, batch_control=BatchControl(0.25, "benign")
         ),
-        "live queries": replace(plain, access="score", online_queries=True),
-        "fixed coins": replace(plain, randomness="fixed"),
+        "online queries": replace(plain, access="score", online_queries=True),
+        "fixed randomness": replace(plain, randomness="fixed"),
     }
     for text, threat in cases.items():
         assert text in str(threat)
@@ -85,21 +85,20 @@ def test_whatever_differs_is_described_and_printed() -> None:
     )
 
 
-def test_threats_that_contradict_themselves_are_refused() -> None:
-    for refused, complaint in {
-        (lambda: Threat(SPACE, rounds="one", order=SortedByLabel())): "its order means nothing",
-        (lambda: Threat(SPACE, online_queries=True)): "shows no gradients: use access='score'",
-        (lambda: Threat(SPACE, queries=9, order=WorstCaseOrder())): "no budget per example counts",
+def test_contradictory_threat_models_raise_errors() -> None:
+    for create, message in {
+        (lambda: Threat(SPACE, rounds="one", order=SortedByLabel())): "its order has no effect",
+        (lambda: Threat(SPACE, online_queries=True)): "gives no gradients: use access='score'",
+        (
+            lambda: Threat(SPACE, queries=9, order=WorstCaseOrder())
+        ): "a query budget per example does not count",
         (lambda: BatchControl(0.0)): "above 0 and at most 1, got share=0.0",
         (lambda: BatchControl(1.0, "benign")): "needs rows that the attacker does not control",
-        (lambda: SortedByLabel(0)): "holds at least one, got window=0",
+        (lambda: SortedByLabel(0)): "needs at least one example, got window=0",
         (lambda: WorstCaseOrder(8, -1)): "at least 0 tries",
     }.items():
-        with pytest.raises(ValueError, match=complaint):
-            refused()
-
-
-# ---- rounds and state ------------------------------------------------------------------------------------------------------------
+        with pytest.raises(ValueError, match=message):
+            create()
 
 
 def test_in_one_round_the_whole_stream_is_one_batch() -> None:
@@ -112,7 +111,7 @@ def test_in_one_round_the_whole_stream_is_one_batch() -> None:
 
 
 class Drifting(Online):
-    """An online defense that adds noise to what it learns: its state cannot be simulated to the bit."""
+    """An online defense with a randomized adaptation: a simulation has another state."""
 
     random = True
 
@@ -123,11 +122,11 @@ class Drifting(Online):
 
 
 @dataclass(frozen=True)
-class Peeking:
-    """Writes down which state it was shown."""
+class RecordsState(Adversary):
+    """Proposes the clean images and records the state of the defense that it can query."""
 
     states: list[Tensor]
-    name: str = "peeking"
+    name: str = "records state"
     needs: Access = "decision"
 
     def move(self, context: AttackContext, defense: Any, x: Tensor, y: Tensor) -> AttackResult:
@@ -135,7 +134,7 @@ class Peeking:
         return AttackResult(x, x)
 
 
-def test_a_leaking_state_is_the_defenders_and_a_hidden_one_the_attackers_own_simulation() -> None:
+def test_the_attacker_sees_the_state_or_simulates_it_if_it_is_hidden() -> None:
     real: list[Tensor] = []
 
     class Watched(Drifting):
@@ -153,21 +152,23 @@ def test_a_leaking_state_is_the_defenders_and_a_hidden_one_the_attackers_own_sim
         real.clear()
         play(
             Watched(NET, ZERO),
-            Peeking(states),
+            RecordsState(states),
             X,
             Y,
             Threat(SPACE, state_visible=state_visible),
             batch_size=6,
         )
-    judged = real[::2]  # every other answer is for choosing among attacks
-    assert all(torch.equal(a, b) for a, b in zip(shown[True][1:], judged, strict=False))
+    evaluated = real[::2]  # every other evaluation is for selecting the strongest adversary
+    assert all(torch.equal(a, b) for a, b in zip(shown[True][1:], evaluated, strict=False))
     assert torch.equal(shown[False][0], ZERO)
-    assert not any(torch.equal(a, b) for a, b in zip(shown[False][1:], judged, strict=False))
-    assert (shown[False][-1] - shown[True][-1]).abs().amax() < 0.3  # the same law, other coins
+    assert not any(torch.equal(a, b) for a, b in zip(shown[False][1:], evaluated, strict=False))
+    assert (
+        shown[False][-1] - shown[True][-1]
+    ).abs().amax() < 0.3  # the same distribution, another random draw
     public: list[Tensor] = []
     play(
         Watched(NET, ZERO),
-        Peeking(public),
+        RecordsState(public),
         X,
         Y,
         Threat(SPACE, state_visible=False, randomness="public"),
@@ -176,7 +177,7 @@ def test_a_leaking_state_is_the_defenders_and_a_hidden_one_the_attackers_own_sim
     assert all(torch.equal(a, b) for a, b in zip(public, shown[True], strict=True))
 
 
-def test_an_online_defense_without_coins_cannot_hide_its_state() -> None:
+def test_hiding_the_state_of_a_deterministic_online_defense_has_no_effect() -> None:
     hidden, seen = (
         play(
             Online(NET, ZERO), PGD3, X, Y, Threat(SPACE, state_visible=state_visible), batch_size=6
@@ -187,10 +188,7 @@ def test_an_online_defense_without_coins_cannot_hide_its_state() -> None:
     assert torch.equal(hidden.margin, seen.margin)
 
 
-# ---- coins -----------------------------------------------------------------------------------------------------------------------
-
-
-def test_fixed_coins_are_tossed_once_for_all_examples_and_answers_and_are_known() -> None:
+def test_fixed_randomness_is_drawn_once_for_all_examples_and_outputs_and_is_known() -> None:
     drawn: list[Tensor] = []
 
     class Recording(Noisy):
@@ -202,17 +200,14 @@ def test_fixed_coins_are_tossed_once_for_all_examples_and_answers_and_are_known(
     episode = play(Recording(NET, 0.3), PGD3, X, Y, threat, batch_size=8)
     assert len(torch.cat(drawn).unique(dim=0)) == 1
     assert torch.equal(episode.correct, episode.chosen)
-    sub_context = AttackContext.open(threat, torch.arange(4), 0)
-    assert torch.equal(sub_context.simulated_keys().state, sub_context.defender_keys(3).state)
+    context = AttackContext.open(threat, torch.arange(4), 0)
+    assert torch.equal(context.simulated_keys().state, context.defender_keys(3).state)
     averaged = replace(PGD3, estimator=EoT(3))
     assert play(Recording(NET, 0.3), averaged, X, Y, threat).correct.shape == (1, N)
 
 
-# ---- order -----------------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("n", [64, 50])
-def test_sorting_by_label_keeps_every_window_and_orders_its_batches(n: int) -> None:
+def test_sorting_by_label_permutes_every_window_and_sorts_its_labels(n: int) -> None:
     y = (7 * torch.arange(n)) % 5
     order = SortedByLabel(16).arrange(y, lambda _: 0.0)
     assert torch.equal(order.sort().values, torch.arange(n))
@@ -223,18 +218,18 @@ def test_sorting_by_label_keeps_every_window_and_orders_its_batches(n: int) -> N
         second = y[order[window]][8:]
         assert not len(second) or second.amin() >= first.amax()
     same = order.reshape(-1)[y[order] == y[order[0]]]
-    assert torch.equal(same[:3], same[:3].sort().values)  # equal labels stay as they came
+    assert torch.equal(same[:3], same[:3].sort().values)  # equal labels keep their order
 
 
-def test_a_sorted_stream_is_recorded_example_by_example_where_they_were() -> None:
+def test_the_record_of_a_sorted_stream_is_in_the_order_of_the_inputs() -> None:
     threat = Threat(SPACE, order=SortedByLabel(12))
     defense = Transductive(NET, ZERO)
     episode = play(defense, PGD3, X, Y, threat, batch_size=6)
     order = threat.order.arrange(Y, lambda _: 0.0)
-    sent = play(defense, PGD3, X[order], Y[order], Threat(SPACE), ids=order, batch_size=6)
+    ordered = play(defense, PGD3, X[order], Y[order], Threat(SPACE), ids=order, batch_size=6)
     for name in ("points", "batch", "size", "copies", "forward"):
-        assert torch.equal(getattr(episode, name)[order], getattr(sent, name))
-    assert torch.equal(episode.correct[:, order], sent.correct)
+        assert torch.equal(getattr(episode, name)[order], getattr(ordered, name))
+    assert torch.equal(episode.correct[:, order], ordered.correct)
     assert threat.space.contains(episode.points, X).all()
     job = Job(defense, X, Y, threat, 0, 6)
     assert [len(rows) for rows in job.groups] == [12, 12]
@@ -243,7 +238,7 @@ def test_a_sorted_stream_is_recorded_example_by_example_where_they_were() -> Non
 
 
 class Balancing(Defense):
-    """Takes away the mean logits of its batch, as if all classes came equally often: sorted batches are its ruin."""
+    """Subtracts the mean logits of its batch, which assumes balanced classes."""
 
     coupled = True
 
@@ -252,8 +247,8 @@ class Balancing(Defense):
         return Trace((View("final", logits - logits.mean(0)),))
 
 
-def test_a_searched_order_is_at_least_as_bad_for_the_defender_as_those_it_starts_from() -> None:
-    """Three classes, one pixel each: mixed batches are answered rightly, sorted ones are not told apart."""
+def test_the_worst_case_order_has_at_least_as_many_errors_as_its_starting_orders() -> None:
+    """Three classes, one pixel each: mixed batches are classified correctly, sorted ones not."""
     y = torch.arange(24) % 3
     x = 0.4 + 0.2 * nn.functional.one_hot(y, 3).double() + 0.01 * uniform(3, 24, 3)
     wrong = {}
@@ -272,21 +267,23 @@ def test_a_searched_order_is_at_least_as_bad_for_the_defender_as_those_it_starts
     assert torch.equal(found.sort().values, torch.arange(24))
 
 
-def test_the_search_climbs_whatever_harm_it_is_told() -> None:
-    """Harm: how many places hold another example than in the natural order."""
+def test_the_search_maximizes_the_error_count() -> None:
+    """The errors of this test: positions with another example than in the natural order."""
 
-    def harm(order: Tensor) -> float:
+    def count_errors(order: Tensor) -> float:
         return float((order != torch.arange(32)).sum())
 
     y = torch.zeros(32, dtype=torch.long)  # sorting changes nothing
-    few, many = (harm(WorstCaseOrder(16, tries=t).arrange(y, harm)) for t in (1, 40))
+    few, many = (
+        count_errors(WorstCaseOrder(16, tries=t).arrange(y, count_errors)) for t in (1, 40)
+    )
     assert 0 < few < many
-    order = WorstCaseOrder(16, tries=40).arrange(y, harm)
+    order = WorstCaseOrder(16, tries=40).arrange(y, count_errors)
     assert (order[:16] < 16).all()
-    assert torch.equal(order, WorstCaseOrder(16, tries=40).arrange(y, harm))
+    assert torch.equal(order, WorstCaseOrder(16, tries=40).arrange(y, count_errors))
 
 
-def test_adversaries_that_searched_orders_of_their_own_are_compared_by_whole_streams() -> None:
+def test_adversaries_with_different_orders_are_compared_by_whole_streams() -> None:
     y = torch.arange(24) % 3
     x = 0.4 + 0.2 * nn.functional.one_hot(y, 3).double() + 0.01 * uniform(3, 24, 3)
     still = FixedPoints()
@@ -305,15 +302,15 @@ def test_adversaries_that_searched_orders_of_their_own_are_compared_by_whole_str
     assert type(outcomes).of([outcomes.episodes[0], shuffled], ("final",), "batch").unit == "stream"
 
 
-def test_streams_that_cannot_be_ordered_are_refused_before_anybody_moves() -> None:
+def test_streams_that_cannot_be_ordered_raise_errors_before_any_attack() -> None:
     defense = Transductive(NET, ZERO)
     with pytest.raises(
         ValueError,
-        match=r"24 examples is shorter than one batch of 128, so there is nothing to order",
+        match=r"24 examples is shorter than one batch of 128, so its order has no effect",
     ):
         play(defense, PGD3, X, Y, Threat(SPACE, order=SortedByLabel(256)))
     with pytest.raises(
-        ValueError, match=r"window of 20 examples is no whole number of batches of 6.*window=18"
+        ValueError, match=r"window of 20 examples is not a multiple of the batch size 6.*window=18"
     ):
         play(defense, PGD3, X, Y, Threat(SPACE, order=SortedByLabel(20)), batch_size=6)
     with pytest.raises(ValueError, match=r"needs a label for every example, but 2 of 24 have none"):
@@ -327,37 +324,33 @@ def test_streams_that_cannot_be_ordered_are_refused_before_anybody_moves() -> No
         )
 
 
-# ---- control ---------------------------------------------------------------------------------------------------------------------
-
-
-def test_the_attackers_rows_are_a_share_of_every_batch_whatever_its_order_and_the_seed_of_the_game() -> (
-    None
-):
+def test_the_controlled_rows_are_a_fraction_of_every_batch_independent_of_its_order() -> None:
     ids = torch.arange(40)
-    mine = BatchControl(0.25).rows(ids, ids // 8)
-    assert [int(mine[ids // 8 == b].sum()) for b in range(5)] == [2] * 5
+    controlled = BatchControl(0.25).rows(ids, ids // 8)
+    assert [int(controlled[ids // 8 == b].sum()) for b in range(5)] == [2] * 5
     flipped = BatchControl(0.25).rows(ids.flip(0), (ids // 8).flip(0))
-    assert torch.equal(flipped.flip(0), mine)
-    assert not torch.equal(BatchControl(0.25, seed=1).rows(ids, ids // 8), mine)
+    assert torch.equal(flipped.flip(0), controlled)
+    assert not torch.equal(BatchControl(0.25, seed=1).rows(ids, ids // 8), controlled)
     assert BatchControl(0.01).rows(ids[:3]).sum() == 1
     assert BatchControl().rows(ids).all()
 
 
-def test_rows_that_are_not_the_attackers_stay_clean_whatever_it_proposes() -> None:
+def test_rows_that_the_attacker_does_not_control_stay_clean() -> None:
     threat = Threat(SPACE, batch_control=BatchControl(0.5))
     for adversary in (PGD3, FixedPoints("all", (X + 0.05).clamp(max=1))):
         episode = play(Transductive(NET, ZERO), adversary, X, Y, threat, batch_size=8)
-        mine = threat.batch_control.rows(torch.arange(N), episode.batch)
-        assert torch.equal(episode.points[~mine], X[~mine])
-        assert (episode.points[mine] != X[mine]).any(1).all()
+        controlled = threat.batch_control.rows(torch.arange(N), episode.batch)
+        assert torch.equal(episode.points[~controlled], X[~controlled])
+        assert (episode.points[controlled] != X[controlled]).any(1).all()
         assert episode.copies.sum() == N / 2
 
 
-def test_a_minority_leads_the_defense_astray_about_rows_that_nobody_touched() -> None:
-    """The defense subtracts the mean of its batch: whoever moves a quarter of the rows moves the mean of all.
+def test_controlled_rows_change_the_predictions_of_benign_rows() -> None:
+    """The defense subtracts the mean of its batch, which a quarter of the rows can shift.
 
-    The margin of label 0 is -(x - mean) w, and the attacker's best move shifts the mean by share x radius x sum |w|. Counted over
-    all rows nothing can be gained, since what a mean gives to some it takes from others.
+    The margin of label 0 is -(x - mean) w, and the best attack shifts the mean by
+    share x radius x sum |w|. Summed over all rows the margin is constant, so an attack that counts
+    all rows gains nothing.
     """
     w = torch.tensor([1.0, -2.0, 0.5, 1.5, -1.0, 0.5], dtype=torch.float64)
     net = lambda x: torch.stack([x @ w, -(x @ w)], 1) / 2  # noqa: E731
@@ -374,28 +367,27 @@ def test_a_minority_leads_the_defense_astray_about_rows_that_nobody_touched() ->
         play(defense, through, x, y, every).margin.sum(), clean.margin.sum(), rtol=0, atol=1e-12
     )
     episode = play(defense, through, x, y, benign)
-    theirs = ~benign.batch_control.rows(torch.arange(N), episode.batch)
-    gained = (episode.margin - clean.margin)[0, theirs]
+    clean_rows = ~benign.batch_control.rows(torch.arange(N), episode.batch)
+    gained = (episode.margin - clean.margin)[0, clean_rows]
     torch.testing.assert_close(gained, torch.full_like(gained, 0.25 * 0.3 * float(w.abs().sum())))
-    assert clean.correct[0, theirs].sum() > 0
-    assert episode.correct[0, theirs].sum() == 0
+    assert clean.correct[0, clean_rows].sum() > 0
+    assert episode.correct[0, clean_rows].sum() == 0
 
 
-def test_alone_among_independent_rows_a_minority_harms_nobody_else() -> None:
+def test_controlled_rows_have_no_effect_on_other_rows_of_independent_defenses() -> None:
     threat = Threat(SPACE, batch_control=BatchControl(0.5))
     whole = play(Static(NET), PGD3, X, Y, Threat(SPACE))
     part = play(Static(NET), PGD3, X, Y, threat)
-    mine = threat.batch_control.rows(torch.arange(N), part.batch)
-    torch.testing.assert_close(part.points[mine], whole.points[mine], rtol=0, atol=1e-12)
-    assert part.correct[0, ~mine].mean() == 1
-
-
-# ---- live queries ----------------------------------------------------------------------------------------------------------------
+    controlled = threat.batch_control.rows(torch.arange(N), part.batch)
+    torch.testing.assert_close(
+        part.points[controlled], whole.points[controlled], rtol=0, atol=1e-12
+    )
+    assert part.correct[0, ~controlled].mean() == 1
 
 
 @dataclass(frozen=True)
-class Asks:
-    """Asks about the clean batch again and again."""
+class RepeatedQueries:
+    """Queries the clean batch several times."""
 
     times: int
     coupled: list[bool]
@@ -409,8 +401,8 @@ class Asks:
         return AttackResult(center, center)
 
 
-def test_live_queries_teach_an_online_defense_and_rehearsed_ones_do_not() -> None:
-    """mu <- (mu + mean x) / 2 from zero: after k batches of the same mean it is (1 - 2^-k) of it."""
+def test_an_online_defense_adapts_to_online_queries_and_not_to_simulated_ones() -> None:
+    """mu <- (mu + mean x) / 2 from zero: after k batches of one mean it is (1 - 2^-k) of it."""
     states: list[Tensor] = []
 
     class Watched(Online):
@@ -419,24 +411,38 @@ def test_live_queries_teach_an_online_defense_and_rehearsed_ones_do_not() -> Non
             return Watched(self.net, states[-1])
 
     coupled: list[bool] = []
-    for live, batches in (
-        (False, 1),
-        (True, 4),
-    ):  # the answer alone, or three queries and the answer
+    # The evaluation alone, or three queries and the evaluation.
+    for online, batches in ((False, 1), (True, 4)):
         play(
             Watched(NET, ZERO),
-            Direct("asks", Asks(3, coupled)),
+            Direct("queries", RepeatedQueries(3, coupled)),
             X,
             Y,
-            Threat(SPACE, "score", online_queries=live),
+            Threat(SPACE, "score", online_queries=online),
         )
         torch.testing.assert_close(states[-1], X.mean(0) * (1 - 0.5**batches))
-    assert coupled == [False, True]  # a live query is learned from as a whole
-    with pytest.raises(PermissionError, match="pgd asks for gradient access"):
+    assert coupled == [False, True]  # the defense adapts to an online query as a whole
+    with pytest.raises(PermissionError, match="pgd needs gradient access"):
         play(Online(NET, ZERO), PGD3, X, Y, Threat(SPACE, "score", online_queries=True))
 
 
-def test_a_black_box_attack_plays_against_the_live_defense_from_batch_to_batch() -> None:
+def test_simulations_of_an_adversary_are_online_queries_too() -> None:
+    """Three restarts, each with one query and one simulation of its point, then the evaluation."""
+    states: list[Tensor] = []
+
+    class Watched(Online):
+        def adapt(self, x: Tensor, ctx: Context) -> Defense:
+            states.append((self.mu + x.mean(0)) / 2)
+            return Watched(self.net, states[-1])
+
+    threat = Threat(SPACE, "score", online_queries=True)
+    adversary = Restarts(Direct("queries", RepeatedQueries(1, [])), 3)
+    play(Watched(NET, ZERO), adversary, X, Y, threat)
+    assert len(states) == 3 * 2 + 1
+    torch.testing.assert_close(states[-1], X.mean(0) * (1 - 0.5**7))
+
+
+def test_a_black_box_attack_queries_the_online_defense_batch_by_batch() -> None:
     threat = Threat(SPACE, "score", online_queries=True)
     images = X.view(N, 1, 2, 3)
     episode = play(
@@ -451,7 +457,7 @@ def test_a_black_box_attack_plays_against_the_live_defense_from_batch_to_batch()
     assert episode.forward.amax() <= 8
 
 
-def test_no_attacker_can_make_a_live_defense_toss_the_same_coins_again() -> None:
+def test_every_online_query_has_new_random_keys() -> None:
     drawn: list[Tensor] = []
 
     class Recording(Noisy):
@@ -461,7 +467,7 @@ def test_no_attacker_can_make_a_live_defense_toss_the_same_coins_again() -> None
 
     play(
         Recording(NET),
-        Direct("asks", Asks(4, [])),
+        Direct("queries", RepeatedQueries(4, [])),
         X,
         Y,
         Threat(SPACE, "score", online_queries=True, randomness="fixed"),
@@ -469,11 +475,8 @@ def test_no_attacker_can_make_a_live_defense_toss_the_same_coins_again() -> None
     assert len({float(noise[0, 0]) for noise in drawn[:4]}) == 4
 
 
-# ---- a defense that changes itself ----------------------------------------------------------------------------------------------
-
-
-class Careless(Defense):
-    """Learns in place, in one of several ways."""
+class AdaptsInPlace(Defense):
+    """Changes itself when it adapts, in one of several ways."""
 
     memory = "batch"
 
@@ -516,19 +519,22 @@ class Careless(Defense):
         ("statistics", "net.1.running_mean"),
         ("mode", "net.training"),
         ("frozen", "net.0.weight"),
-        ("counter", "Careless.seen"),
-        ("tensor", "Careless.known"),
+        ("counter", "AdaptsInPlace.seen"),
+        ("tensor", "AdaptsInPlace.known"),
     ],
 )
-def test_a_defense_that_changes_itself_is_refused_by_the_place_that_changed(
+def test_a_defense_that_changes_itself_raises_an_error_that_names_the_changed_value(
     how: str, place: str
 ) -> None:
     with pytest.raises(
         ValueError,
         match=rf"adapt\(\) changed the defense itself \(.*{place}.*expected a new object",
     ):
-        play(Careless(how), FixedPoints(), X, Y, Threat(SPACE))
+        play(AdaptsInPlace(how), FixedPoints(), X, Y, Threat(SPACE))
 
 
-def test_a_careful_defense_may_be_asked() -> None:
-    assert play(Careless("not at all"), FixedPoints(), X, Y, Threat(SPACE)).correct.shape == (1, N)
+def test_a_defense_that_returns_a_new_object_is_accepted() -> None:
+    assert play(AdaptsInPlace("not at all"), FixedPoints(), X, Y, Threat(SPACE)).correct.shape == (
+        1,
+        N,
+    )

@@ -1,4 +1,4 @@
-"""The game on exits: its matrix, its strategies, and what an attacker who knows more leaves of them."""
+"""The exit game: its payoff matrix, its strategies, and their accuracy under stronger attackers."""
 
 from __future__ import annotations
 
@@ -19,16 +19,23 @@ from saddlepoint.evaluation import Direct
 from saddlepoint.evaluation.combinators import MaxLossPoint
 from saddlepoint.evaluation.referee import play
 from saddlepoint.evaluation.threat import Threat
-from saddlepoint.games.aimer import NEED, aimer, mixed
-from saddlepoint.games.exit_game import ExitGame, exit_game, mismatch_rates, promising
+from saddlepoint.games.aimer import aimer
+from saddlepoint.games.double_oracle import next_target
+from saddlepoint.games.exit_game import exit_game
 from saddlepoint.games.matrix import least_per_example
+from saddlepoint.games.need import NEED
+from saddlepoint.games.payoffs import ExitGame, jaccard_distances
+from saddlepoint.games.strategies import as_mix
 
 RADIUS = 0.1
 STEPS = 4
 
 
 class Exits(nn.Module):
-    """Linear exits with directions of their own: attacks on one exit leave the others alone. Counts its forward passes."""
+    """Linear exits with independent weights, so that attacks on one exit hardly affect the others.
+
+    Counts its forward passes.
+    """
 
     def __init__(self, exits: int, seed: int = 0) -> None:
         super().__init__()
@@ -49,9 +56,7 @@ def problem(exits: int, n: int = 24, seed: int = 0) -> tuple[Exits, Tensor, Tens
         n, 1, 3, 4, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64
     )
     with torch.no_grad():
-        y = (
-            torch.stack(net(x)).mean(0).argmax(1)
-        )  # the mean of all exits is right without an attacker
+        y = torch.stack(net(x)).mean(0).argmax(1)  # the mean of all exits is correct without attack
     net.calls = 0
     return net, x, y
 
@@ -62,19 +67,19 @@ def small(exits: int = 3, n: int = 24) -> tuple[Exits, Tensor, Tensor, ExitGame]
 
 
 @pytest.mark.parametrize("exits", [2, 3, 4, 5])
-def test_mismatch_rates_have_their_closed_forms(exits: int) -> None:
+def test_jaccard_distances_have_their_closed_forms(exits: int) -> None:
     subsets = all_subsets(exits)
-    rates = mismatch_rates(subsets, subsets, exits)
+    distances = jaccard_distances(subsets, subsets, exits)
     count = len(subsets)
     uniform = torch.full((count,), 1 / count, dtype=torch.float64)
     everything = subsets.index(tuple(range(1, exits + 1)))
     single = 0
-    assert float(rates.diagonal().abs().amax()) == 0
-    assert float(rates[everything] @ uniform) == pytest.approx(
+    assert float(distances.diagonal().abs().amax()) == 0
+    assert float(distances[everything] @ uniform) == pytest.approx(
         1 - 2 ** (exits - 1) / (2**exits - 1), abs=1e-12
     )
-    assert float(rates[single] @ uniform) == pytest.approx(1 - 1 / exits, abs=1e-12)
-    assert float(uniform @ rates @ uniform) == pytest.approx(
+    assert float(distances[single] @ uniform) == pytest.approx(1 - 1 / exits, abs=1e-12)
+    assert float(uniform @ distances @ uniform) == pytest.approx(
         {2: 4 / 9, 3: 4 / 7, 4: 28 / 45, 5: 20 / 31}[exits], abs=1e-12
     )
 
@@ -83,8 +88,8 @@ def test_a_7_exit_game_costs_one_attack_per_row_and_one_forward_for_all_127_colu
     net, x, y = problem(7, n=8)
     game = exit_game(MultiExit(net), x, y, threat=Linf(RADIUS), attack=PGD(STEPS))
     assert game.payoff.shape == (127, 127)
-    asked_once = 1  # for the names of the views
-    assert net.calls == asked_once + 127 * ((STEPS + 1) + 1)
+    names_of_views = 1
+    assert net.calls == names_of_views + 127 * ((STEPS + 1) + 1)
     assert all(
         bool((e.forward == STEPS + 1).all() and (e.backward <= STEPS + 1).all())
         for e in game.outcomes.episodes
@@ -101,7 +106,7 @@ def test_a_row_is_the_partial_attack_and_a_column_the_mean_of_logits() -> None:
     clean = [z.log_softmax(1)[range(len(y)), y] for z in net(x)]
     attacked = [z.log_softmax(1)[range(len(y)), y] for z in logits]
     assert bool(((attacked[0] + attacked[2]) < (clean[0] + clean[2])).all()), (
-        "the mean loss of exits 1 and 3 rose"
+        "the mean loss of exits 1 and 3 increased"
     )
 
 
@@ -129,9 +134,7 @@ class _Last(nn.Module):
         return self.net(x)[-1]
 
 
-def test_need_is_at_least_as_good_as_every_fixed_answer_and_aimer_at_least_as_bad_as_every_row() -> (
-    None
-):
+def test_need_is_at_least_as_accurate_as_every_pure_answer_and_aimer_is_its_worst_row() -> None:
     *_, game = small()
     found = game.equilibrium()
     assert found.gap < 1e-9
@@ -141,7 +144,7 @@ def test_need_is_at_least_as_good_as_every_fixed_answer_and_aimer_at_least_as_ba
     ) == pytest.approx(found.value, abs=1e-9)
 
 
-def test_the_per_example_mix_is_best_under_the_per_example_attacker() -> None:
+def test_the_per_example_strategy_is_optimal_against_the_per_example_attacker() -> None:
     *_, game = small()
     found = game.per_example()
     pure = [game.one_hot(subset) for subset in game.subsets]
@@ -150,7 +153,7 @@ def test_the_per_example_mix_is_best_under_the_per_example_attacker() -> None:
     assert found.value <= game.equilibrium().value + 1e-9
 
 
-def test_need_draws_per_example_and_knows_its_expectation() -> None:
+def test_need_draws_per_example_and_gives_its_exact_expectation() -> None:
     net, x, y, game = small(n=60)
     need = NEED.of(net, game)
     trace = need.trace(x, Context.seeded(0, len(x)))
@@ -171,7 +174,7 @@ def test_need_draws_per_example_and_knows_its_expectation() -> None:
     assert abs(float(draws.mean()) - float(expected.mean())) <= 4 * sigma + 1e-12
     mixed_rows = (draws.std(0) > 0).sum()
     assert int(mixed_rows) == int(((expected > 0) & (expected < 1)).sum()), (
-        "each example draws for itself"
+        "each example has its own draw"
     )
 
 
@@ -179,10 +182,10 @@ def need_column(trace, subset):
     return torch.stack([trace.views[k - 1].logits for k in subset]).mean(0)
 
 
-def test_exposure_orders_attackers_by_what_they_know() -> None:
+def test_stronger_attackers_leave_a_lower_accuracy() -> None:
     net, _, _, game = small()
     _, fresh, labels = problem(3, n=30, seed=0)
-    seen = aimer(
+    found = aimer(
         MultiExit(net),
         game.equilibrium().defender,
         fresh,
@@ -191,14 +194,14 @@ def test_exposure_orders_attackers_by_what_they_know() -> None:
         game=game,
         attack=PGD(STEPS),
     )
-    assert seen.per_image.value <= min(seen.aimer.value, seen.expected_loss.value) + 1e-12
-    assert seen.clean.value >= seen.per_image.value
-    assert seen.restricted == pytest.approx(game.equilibrium().value, abs=1e-9)
-    assert seen.correct.shape == (1 + len(game.subsets) + 1, 30)
-    assert "image by image" in str(seen)
+    assert found.per_image.value <= min(found.aimer.value, found.expected_loss.value) + 1e-12
+    assert found.clean.value >= found.per_image.value
+    assert found.restricted == pytest.approx(game.equilibrium().value, abs=1e-9)
+    assert found.correct.shape == (1 + len(game.subsets) + 1, 30)
+    assert "strongest attack per image" in str(found)
 
 
-def test_a_fixed_answer_is_met_by_its_own_row_and_a_gate_by_an_attack_through_it() -> None:
+def test_a_pure_answer_has_the_value_of_its_column_and_a_gate_is_attacked_through_it() -> None:
     net, x, y, game = small()
     fixed = aimer(
         MultiExit(net),
@@ -233,10 +236,10 @@ def test_a_fixed_answer_is_met_by_its_own_row_and_a_gate_by_an_attack_through_it
     }
 
 
-def test_without_a_game_half_of_the_images_build_one_and_the_others_are_scored() -> None:
+def test_without_a_game_half_of_the_images_build_one_and_the_others_evaluate() -> None:
     net, x, y = problem(2, n=20)
-    seen = aimer(net, Static((1,)), x, y, threat=Linf(RADIUS), attack=PGD(STEPS))
-    assert seen.clean.n == 10
+    found = aimer(net, Static((1,)), x, y, threat=Linf(RADIUS), attack=PGD(STEPS))
+    assert found.clean.n == 10
 
 
 def test_the_double_oracle_ends_near_the_full_game_with_fewer_rows() -> None:
@@ -250,25 +253,23 @@ def test_the_double_oracle_ends_near_the_full_game_with_fewer_rows() -> None:
     assert grown.exploitability is not None
     assert grown.exploitability < 0.01
     assert grown.equilibrium().value <= full + 0.02, (
-        "rows left out did not matter, and expected-loss rows may go lower"
+        "rows that were not played do not matter, and expected-loss rows may be stronger"
     )
 
 
-def test_the_double_oracle_ends_after_one_round_less_than_there_are_exits_that_gained_nothing() -> (
-    None
-):
+def test_the_double_oracle_of_l_exits_ends_after_l_minus_one_rounds_without_a_gain() -> None:
     net, x, y = problem(4, n=60)
     grown = exit_game(
         net, x, y, threat=Linf(RADIUS), attack=PGD(STEPS), rows="double-oracle", tolerance=1.0
     )
     tried = [target for target in grown.targets if target is not None]
     assert len(set(tried)) == len(tried) == 1 + 3, (
-        "no round gains everything, and three of them end it"
+        "no round gains the whole accuracy, so three rounds end it"
     )
 
 
-def test_promising_looks_where_rows_were_strong_and_where_nobody_looked() -> None:
-    """Of rows that differ, the neighbors of the strong one; of rows that do not, the set least like any of them."""
+def test_the_next_target_is_near_strong_rows_or_far_from_all_rows() -> None:
+    """If rows differ, it is similar to the strong one; if not, it is least similar to all."""
     *_, game = small()
     mix = torch.full((7,), 1 / 7, dtype=torch.float64)
     rows = [game.subsets.index(subset) for subset in ((1,), (2,))]
@@ -278,16 +279,16 @@ def test_promising_looks_where_rows_were_strong_and_where_nobody_looked() -> Non
         targets=((1,), (2,)),
         outcomes=replace(game.outcomes.only(rows), correct=correct, episodes=()),
     )
-    assert promising(weak, mix) == [(3,)]
+    assert next_target(weak, mix) == (3,)
     strong = replace(
         weak,
         outcomes=replace(weak.outcomes, correct=correct * torch.tensor([1.0, 0.0])[:, None, None]),
     )
-    assert promising(strong, mix) == [(2, 3)]
-    assert promising(game, mix) == []
+    assert next_target(strong, mix) == (2, 3)
+    assert next_target(game, mix) is None
 
 
-def test_intervals_and_named_subsets_make_smaller_games() -> None:
+def test_intervals_and_given_subsets_make_smaller_games() -> None:
     net, x, y = problem(4)
     assert len(intervals(4)) == 10
     assert exit_game(
@@ -298,14 +299,14 @@ def test_intervals_and_named_subsets_make_smaller_games() -> None:
     ).payoff.shape == (2, 2)
 
 
-def test_the_interval_of_the_value_holds_the_value() -> None:
+def test_the_interval_of_the_value_contains_the_value() -> None:
     *_, game = small()
     found = game.interval(lambda g: g.equilibrium().value, draws=50)
     assert found.low <= found.value <= found.high
     assert found.n == 24
 
 
-def test_bad_input_is_answered_with_what_to_do() -> None:
+def test_errors_about_invalid_input_say_what_to_do() -> None:
     net, x, y, game = small()
     with pytest.raises(ValueError, match=r"intervals.*double-oracle"):
         all_subsets(20)
@@ -321,10 +322,10 @@ def test_bad_input_is_answered_with_what_to_do() -> None:
         MultiExit(_Uneven()).trace(x, Context.seeded(0, len(x)))
     with pytest.raises(TypeError, match="attach_exits"):
         MultiExit(_Last(net)).trace(x, Context.seeded(0, len(x)))
-    with pytest.raises(ValueError, match="deterministic"):
+    with pytest.raises(ValueError, match="deterministic defense with independent rows"):
         exit_game(Plain(_Last(net), random=True), x, y, threat=Linf(RADIUS))
     with pytest.raises(ValueError, match="sum to one"):
-        mixed(game, torch.zeros(7))
+        as_mix(game, torch.zeros(7))
 
 
 class _Uneven(nn.Module):

@@ -1,4 +1,4 @@
-"""Matrix games with known values, and laws that every value obeys."""
+"""Matrix games with known values, and properties of every value."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from saddlepoint.games.matrix import best_response, least_per_example, mix, solve, solve_per_example
+from saddlepoint.games.matrix import (
+    as_distribution,
+    best_response,
+    least_per_example,
+    solve,
+    solve_per_example,
+)
 
 
 def matrix(*rows: list[float]) -> Tensor:
@@ -31,7 +37,7 @@ KNOWN = {
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_known_games_have_their_known_value_and_mix(name: str) -> None:
+def test_known_games_have_their_known_value_and_strategy(name: str) -> None:
     payoff, value, defender = KNOWN[name]
     found = solve(payoff)
     assert found.value == pytest.approx(value, abs=1e-12)
@@ -39,7 +45,7 @@ def test_known_games_have_their_known_value_and_mix(name: str) -> None:
     assert_close(found.defender, torch.tensor(defender, dtype=torch.float64), rtol=0, atol=1e-12)
 
 
-def test_the_attacker_of_a_2_x_2_game_mixes_by_the_formula() -> None:
+def test_the_attacker_of_a_2_x_2_game_has_the_strategy_of_the_closed_form() -> None:
     assert_close(
         solve(KNOWN["2 x 2 without saddle"][0]).attacker,
         torch.full((2,), 0.5, dtype=torch.float64),
@@ -50,7 +56,7 @@ def test_the_attacker_of_a_2_x_2_game_mixes_by_the_formula() -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 2**31))
-def test_no_player_gains_by_leaving_the_equilibrium(rows: int, columns: int, seed: int) -> None:
+def test_no_player_gains_by_deviating_from_equilibrium(rows: int, columns: int, seed: int) -> None:
     payoff = torch.rand(
         rows, columns, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
     )
@@ -63,20 +69,19 @@ def test_no_player_gains_by_leaving_the_equilibrium(rows: int, columns: int, see
 @pytest.mark.parametrize("seed", range(3))
 def test_a_127_x_127_game_is_certified_to_1e_9(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
-    accuracy = (
-        torch.randint(0, 101, (127, 127), generator=generator).double() / 100
-    )  # with ties, as accuracies on 100 images have
+    # Accuracies on 100 images have ties.
+    accuracy = torch.randint(0, 101, (127, 127), generator=generator).double() / 100
     assert solve(accuracy).gap < 1e-9
 
 
-def test_a_dominated_column_changes_nothing_and_shifts_carry_over() -> None:
+def test_a_dominated_column_does_not_change_the_value_which_shifts_and_scales() -> None:
     payoff = KNOWN["2 x 2 without saddle"][0]
     worse = torch.cat([payoff, payoff[:, :1] - 0.1], dim=1)
     assert solve(worse).value == pytest.approx(0.5, abs=1e-12)
     assert solve(3 * payoff + 2).value == pytest.approx(3 * 0.5 + 2, abs=1e-12)
 
 
-def test_the_best_response_is_spread_over_ties_and_never_beats_the_value() -> None:
+def test_the_best_response_is_uniform_over_ties_and_at_most_the_value() -> None:
     payoff = KNOWN["three exits, matched .4, mismatched .6"][0]
     found = solve(payoff)
     assert_close(
@@ -90,31 +95,29 @@ def test_the_best_response_is_spread_over_ties_and_never_beats_the_value() -> No
         assert float(best_response(payoff, other) @ payoff @ other) <= found.value + 1e-12
 
 
-def test_one_row_for_all_examples_is_the_matrix_game_and_equal_examples_too() -> None:
+def test_the_per_example_game_on_equal_examples_or_with_one_row_is_the_matrix_game() -> None:
     outcomes = (torch.rand(6, 5, 1, generator=torch.Generator().manual_seed(1)) < 0.6).double()
-    found = solve_per_example(
-        outcomes.expand(6, 5, 30)
-    )  # equal examples: a choice per example is a choice once
+    found = solve_per_example(outcomes.expand(6, 5, 30))  # equal examples have the same worst row
     assert found.value == pytest.approx(solve(outcomes[:, :, 0]).value, abs=1e-9)
     alone = outcomes[:1].expand(1, 5, 7)
     assert solve_per_example(alone).value == pytest.approx(float(alone.mean(-1).amax()), abs=1e-9)
 
 
-def test_per_example_pennies_leave_half_where_fixed_rows_leave_more() -> None:
-    # Example 0 is lost when the row matches the column, example 1 when it does not: any one row leaves 1/2 of the two.
+def test_per_example_matching_pennies_has_the_value_one_half() -> None:
+    # Example 0 is wrong if the row matches the column, example 1 if it does not: under any one
+    # row, one of the two is correct.
     match = torch.eye(2, dtype=torch.float64)
     outcomes = torch.stack([1 - match, match], dim=-1)  # [A, D, N]
     assert solve(outcomes.mean(-1)).value == pytest.approx(0.5, abs=1e-12)
-    assert solve_per_example(outcomes).value == pytest.approx(
-        0.5, abs=1e-9
-    )  # mixing evenly keeps half of each
+    # With equal probabilities, each example is correct half of the time.
+    assert solve_per_example(outcomes).value == pytest.approx(0.5, abs=1e-9)
     pure = least_per_example(outcomes, torch.tensor([1.0, 0.0]))
     assert_close(pure, torch.zeros(2, dtype=torch.float64))
 
 
 @settings(deadline=None, max_examples=25)
 @given(st.integers(1, 8), st.integers(1, 8), st.integers(1, 12), st.integers(0, 2**31))
-def test_the_per_example_mix_beats_every_other_under_the_per_example_attacker(
+def test_the_per_example_strategy_is_optimal_against_the_per_example_attacker(
     a: int, d: int, n: int, seed: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -130,11 +133,11 @@ def test_the_per_example_mix_beats_every_other_under_the_per_example_attacker(
         assert float(least_per_example(outcomes, rival).mean()) <= found.value + 1e-9
 
 
-def test_bad_games_and_strategies_are_refused() -> None:
+def test_invalid_games_and_strategies_raise_errors() -> None:
     with pytest.raises(ValueError, match="sum to one"):
-        mix(torch.tensor([0.5, 0.4]), 2)
+        as_distribution(torch.tensor([0.5, 0.4]), 2)
     with pytest.raises(ValueError, match="needs 3 probabilities"):
-        mix(torch.tensor([0.5, 0.5]), 3)
+        as_distribution(torch.tensor([0.5, 0.5]), 3)
     with pytest.raises(ValueError, match="finite"):
         solve(torch.tensor([[float("nan")]]))
     with pytest.raises(ValueError, match="matrix"):

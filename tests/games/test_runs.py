@@ -1,4 +1,4 @@
-"""A game is kept like an audit: it goes on where it was, says when it was touched, and can be checked point by point."""
+"""Saved games: resume, detection of changes, and verification of every point."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from saddlepoint.evaluation import Direct
 from saddlepoint.games.exit_attacks import ATTACKS
 from saddlepoint.games.exit_game import columns_of
 from saddlepoint.games.matrix import least_per_example, solve
-from saddlepoint.games.runs.play import prepare, run_game
+from saddlepoint.games.runs.play import run_game
+from saddlepoint.games.runs.prepare import prepare
 from saddlepoint.games.runs.record import GameError, GameRecord, shown
 from saddlepoint.games.runs.spec import GameSpec, command
 from saddlepoint.games.runs.verify import checks
@@ -33,7 +34,7 @@ from saddlepoint.runs.spec import SpecError, checked
 from saddlepoint.runs.store import Packed, Store, sealed, sha
 from saddlepoint.runs.targets import resolve
 
-ASKED = {
+PASSED = {
     "target": f"{TARGETS}:halves",
     "data": {"n": 40},
     "threat": {"eps": "0.2"},
@@ -41,7 +42,7 @@ ASKED = {
     "split": 0.4,
     "batch_size": 12,
 }
-SPEC = checked(GameSpec, ASKED)
+SPEC = checked(GameSpec, PASSED)
 CELLS = 2 * 7 + 2 * (1 + 7 + 4)  # 16 and 24 images in two groups each
 
 
@@ -68,14 +69,14 @@ def failed(folder) -> dict[str, str]:
 
 
 def edit(folder, change) -> None:
-    """Change the record and seal it anew, as somebody would who knows how."""
+    """Change the record and give it a correct checksum again."""
     record = json.loads((folder / "game.json").read_text())
     del record["seal"]
     change(record)
     (folder / "game.json").write_bytes(sealed(record))
 
 
-def test_what_is_loaded_is_what_was_found(made):
+def test_a_loaded_game_equals_the_saved_one(made):
     folder, found = made
     loaded = GameRecord.load(folder)
     assert loaded.record() == found.record()
@@ -117,8 +118,8 @@ def test_every_number_of_the_record_follows_from_its_outcomes(made):
     assert found.scored_rows[found.all_exits_row].target == (1, 2, 3)
 
 
-def test_images_that_score_are_not_those_that_built_the_game(made):
-    """Clean answers of the last column are those of the images after the first 16, in order."""
+def test_strategies_are_evaluated_on_images_that_did_not_build_the_game(made):
+    """The clean outputs of the last exit are those of the images after the first 16, in order."""
     _, found = made
     x, y = load_data("digits", n=40)
     net, _ = resolve(SPEC.target)
@@ -127,8 +128,8 @@ def test_images_that_score_are_not_those_that_built_the_game(made):
     assert torch.equal(found.scored[0, column], right[16:])
 
 
-def test_a_game_that_is_asked_for_again_computes_nothing_and_says_the_same(run, made):
-    class Listening:
+def test_a_game_that_is_played_again_computes_no_cells_and_gives_the_same_record(run, made):
+    class CountingWatch:
         missing = 0
 
         def begin(self, work, missing):
@@ -139,7 +140,7 @@ def test_a_game_that_is_asked_for_again_computes_nothing_and_says_the_same(run, 
 
     before = json.loads((run / "game.json").read_text())
     tensors = (run / "game.safetensors").read_bytes()
-    watch = Listening()
+    watch = CountingWatch()
     again = run_game(SPEC, run, watch=watch)
     assert watch.missing == 0
     assert (run / "game.safetensors").read_bytes() == tensors
@@ -156,7 +157,7 @@ def test_a_game_that_is_asked_for_again_computes_nothing_and_says_the_same(run, 
     assert (run / "game.safetensors").read_bytes() == tensors
 
 
-def test_a_stopped_game_claims_no_number_and_goes_on(tmp_path, made):
+def test_an_interrupted_game_has_no_result_and_can_be_resumed(tmp_path, made):
     class Stopping:
         count = 0
 
@@ -164,7 +165,7 @@ def test_a_stopped_game_claims_no_number_and_goes_on(tmp_path, made):
         def say(self, message): ...
         def cell(self, cell, episode):
             self.count += 1
-            if self.count == 20:  # while the other images are scored
+            if self.count == 20:  # while strategies are evaluated
                 signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(Interrupted, match="Run the same command to go on"):
@@ -176,7 +177,7 @@ def test_a_stopped_game_claims_no_number_and_goes_on(tmp_path, made):
     assert again.strategies == made[1].strategies
 
 
-def test_a_finished_game_in_a_line(made):
+def test_the_summary_of_a_finished_game(made):
     folder, found = made
     one = summary(folder)
     assert (one.kind, one.target, one.threat, one.examples) == ("game", SPEC.target, "Linf 0.2", 40)
@@ -186,9 +187,9 @@ def test_a_finished_game_in_a_line(made):
     assert 'attack = "fgsm"' in details(folder).spec
 
 
-def test_another_game_in_the_same_folder_does_not_pass_for_it(run):
-    held = run_game(SPEC.model_copy(update={"seed": 1, "attack": "fgsm"}), run)
-    assert held.run != SPEC
+def test_another_game_in_the_same_folder_is_not_mistaken_for_it(run):
+    other = run_game(SPEC.model_copy(update={"seed": 1, "attack": "fgsm"}), run)
+    assert other.run != SPEC
     assert summary(run).finished
     edit(run, lambda record: record.update(run="another"))
     assert not summary(run).finished
@@ -196,7 +197,7 @@ def test_another_game_in_the_same_folder_does_not_pass_for_it(run):
 
 
 @pytest.mark.parametrize("damage", ["seal", "tensors", "payoff", "schema", "torn", "lost"])
-def test_a_record_that_was_touched_is_refused(run, damage):
+def test_a_damaged_or_changed_record_raises_an_error(run, damage):
     path = run / "game.json"
     tensors = run / "game.safetensors"
     if damage == "seal":
@@ -218,12 +219,12 @@ def test_a_record_that_was_touched_is_refused(run, damage):
     assert "record" in failed(run)
 
 
-def test_a_folder_without_a_game_is_said_to_be_one(tmp_path):
+def test_a_folder_without_a_game_raises_an_error(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no game\.json"):
         GameRecord.load(tmp_path)
 
 
-def test_a_sound_game_passes_every_check(made):
+def test_an_unchanged_game_passes_every_check(made):
     assert failed(made[0]) == {}
     assert [check.name for check in checks(Store(made[0]))] == [
         "cells",
@@ -234,12 +235,12 @@ def test_a_sound_game_passes_every_check(made):
     ]
 
 
-def test_a_number_that_was_changed_and_sealed_anew_does_not_follow_from_the_cells(run):
+def test_verification_finds_a_changed_number_with_a_correct_checksum(run):
     edit(run, lambda record: record["strategies"][0]["per_image"].update(value=0.99))
     assert "strategies" in failed(run)["record"]
 
 
-def test_outcomes_that_were_changed_with_their_hash_do_not_follow_from_the_cells(run):
+def test_verification_finds_changed_outcomes_with_a_correct_hash(run):
     outcomes = load_file(run / "game.safetensors")
     outcomes["scored"] = ~outcomes["scored"]
     content = save(outcomes)
@@ -248,9 +249,10 @@ def test_outcomes_that_were_changed_with_their_hash_do_not_follow_from_the_cells
     assert "outcomes" in failed(run)["record"]
 
 
-def test_a_cell_that_was_forged_and_sealed_anew_is_put_to_the_target_again(run):
+def test_verification_evaluates_the_points_of_a_changed_cell_again(run):
     store = Store(run)
-    key = next(key for key in store.keys() if store.record(key)["adversary"] == "fgsm at 3")  # noqa: SIM118
+    keys = store.keys()
+    key = next(key for key in keys if store.record(key)["adversary"] == "fgsm at 3")
     episode = store.get(key)
     record = store.record(key)
     about = {name: record[name] for name in ("group", "rows", "description")}
@@ -267,10 +269,10 @@ def test_a_cell_that_was_forged_and_sealed_anew_is_put_to_the_target_again(run):
     assert "inside" in failed(run)
 
 
-def test_another_target_behind_the_name_and_a_lost_cell_are_found(tmp_path):
+def test_verification_finds_a_changed_target(tmp_path):
     target = tmp_path / "net.py"
     target.write_text(TARGETS.read_text())
-    run_game(checked(GameSpec, {**ASKED, "target": f"{target}:halves"}), tmp_path / "run")
+    run_game(checked(GameSpec, {**PASSED, "target": f"{target}:halves"}), tmp_path / "run")
     assert failed(tmp_path / "run") == {}
     target.write_text(TARGETS.read_text().replace("4 * (x.flatten", "5 * (x.flatten"))
     wrong = failed(tmp_path / "run")
@@ -280,41 +282,43 @@ def test_another_target_behind_the_name_and_a_lost_cell_are_found(tmp_path):
     assert "cannot be loaded again" in failed(tmp_path / "run")["target"]
 
 
-def test_cells_of_a_later_round_keep_their_times(tmp_path):
+def test_cells_of_a_later_round_have_their_times(tmp_path):
     x, y = load_data("digits", n=8)
     net, _ = resolve(SPEC.target)
-    send = kept(
+    run_adversaries = kept(
         MultiExit(net), x, y, threat=Linf(0.1), answers=columns_of(((1,), (2,))), out=tmp_path
     )
     for number in (1, 2):
-        [episode] = send([Direct(f"fgsm {number}", FGSM(), keep=frozenset([exit_name(number)]))])
+        [episode] = run_adversaries(
+            [Direct(f"fgsm {number}", FGSM(), keep=frozenset([exit_name(number)]))]
+        )
         assert episode.seconds > 0
 
 
-def test_attacks_are_known_by_the_names_of_the_spec():
+def test_the_specification_accepts_the_names_of_all_attacks():
     assert get_args(GameSpec.model_fields["attack"].annotation) == tuple(ATTACKS)
     with pytest.raises(SpecError, match="Did you mean 'pgd-20'"):
-        checked(GameSpec, {**ASKED, "attack": "pgd20"})
+        checked(GameSpec, {**PASSED, "attack": "pgd20"})
     with pytest.raises(
         SpecError, match=r"threat\.esp: unknown key\. Did you mean 'eps'\? Known here: norm, eps"
     ):
-        checked(GameSpec, {**ASKED, "threat": {"esp": "1"}})
+        checked(GameSpec, {**PASSED, "threat": {"esp": "1"}})
     with pytest.raises(SpecError, match="eps must be a number"):
-        checked(GameSpec, {**ASKED, "threat": {"eps": "x"}})
+        checked(GameSpec, {**PASSED, "threat": {"eps": "x"}})
 
 
-def test_a_game_needs_exits_and_images_on_both_sides():
+def test_a_game_needs_several_exits_and_images_for_both_parts():
     with pytest.raises(TargetError, match=r"has one output.*attach_exits"):
-        prepare(checked(GameSpec, {**ASKED, "target": f"{TARGETS}:linear"}))
-    with pytest.raises(SpecError, match="leaves 0 to build the game and 2 to score"):
-        prepare(checked(GameSpec, {**ASKED, "data": {"n": 2}, "split": 0.2}))
+        prepare(checked(GameSpec, {**PASSED, "target": f"{TARGETS}:linear"}))
+    with pytest.raises(SpecError, match="leaves 0 to build the game and 2 to evaluate"):
+        prepare(checked(GameSpec, {**PASSED, "data": {"n": 2}, "split": 0.2}))
 
 
-def test_the_command_names_what_differs_from_the_defaults():
+def test_the_command_contains_what_differs_from_the_defaults():
     spec = checked(
         GameSpec,
         {
-            **ASKED,
+            **PASSED,
             "rows": "double-oracle",
             "tolerance": 0.01,
             "device": "cuda:1",
@@ -322,7 +326,7 @@ def test_the_command_names_what_differs_from_the_defaults():
         },
     )
     words = command(spec).split()
-    told = dict(zip(words[3::2], words[4::2], strict=True))
+    options = dict(zip(words[3::2], words[4::2], strict=True))
     expected = {
         "--rows": "double-oracle",
         "--tolerance": "0.01",
@@ -330,8 +334,8 @@ def test_the_command_names_what_differs_from_the_defaults():
         "--root": "/d",
         "--n": "500",
     }
-    assert expected.items() <= told.items()
+    assert expected.items() <= options.items()
 
 
-def test_a_mix_in_words():
+def test_a_mixed_strategy_as_text():
     assert shown((0.25, 0.0, 0.75), ("1", "2", "1+2")) == "1+2 75 %, 1 25 %"

@@ -1,4 +1,4 @@
-"""What a game's own numbers say against them."""
+"""The warnings about the numbers of a game."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from saddlepoint.evaluation.bootstrap import Estimate
 from saddlepoint.games.runs.record import Exposed, Played
-from saddlepoint.games.runs.symptoms import signs
+from saddlepoint.games.runs.symptoms import find_symptoms
 
 
 def about(value: float, half: float = 0.001) -> Estimate:
@@ -16,7 +16,7 @@ def about(value: float, half: float = 0.001) -> Estimate:
 def found(
     *, value=None, pure=0.55, exploitability=None, need=None, gains=None, copies=0
 ) -> dict[str, tuple[str, str]]:
-    """By default all is well: the gain is far beyond the noise and carries over to other images and attackers."""
+    """The symptoms of a game; by default none: the gain exceeds the noise and generalizes."""
     need = {
         "aimer": about(0.60),
         "expected_loss": about(0.60),
@@ -35,11 +35,11 @@ def found(
     rows = [Played("pgd", (1,), 21, 20, 1.0, copies)]
     return {
         s.name: (s.level, s.message)
-        for s in signs(value, pure, exploitability, 0.003, [exposed], gained, rows)
+        for s in find_symptoms(value, pure, exploitability, 0.003, [exposed], gained, rows)
     }
 
 
-def test_a_gain_beyond_the_noise_that_carries_over_raises_no_doubt():
+def test_a_gain_beyond_the_noise_that_generalizes_has_no_symptoms():
     assert found() == {}
     assert found(exploitability=0.002) == {}
 
@@ -56,30 +56,29 @@ def test_a_gain_beyond_the_noise_that_carries_over_raises_no_doubt():
         ),
         (
             {"need": {"aimer": about(0.50)}},
-            "the promise does not carry over",
+            "the value does not generalize",
             "warning",
-            "promised 60.0 %",
+            "own images is 60.0 %",
         ),
         (
             {"need": {"expected_loss": about(0.55)}},
             "an attack outside the game is stronger",
             "warning",
-            "leaves 55.0 %",
+            "of NEED is 55.0 %",
         ),
         (
             {"gains": {"per_image": about(-0.02)}},
-            "the gain is lost to an attacker who chooses per image",
+            "the gain is lost if the attacker chooses per image",
             "warning",
             "-2.0 points",
         ),
-        ({"copies": 3}, "clean copies", "warning", "3 proposals"),
+        ({"copies": 3}, "clean copies", "warning", "3 proposed points"),
     ],
 )
-def test_each_doubt_is_named_alone(case, name, level, says):
-    [(told, (graded, message))] = [item for item in found(**case).items() if item[0] == name]
-    assert (told, graded) == (name, level)
+def test_each_symptom_has_its_name_level_and_message(case, name, level, says):
+    symptoms = found(**case)
+    found_level, message = symptoms[name]
+    assert found_level == level
     assert says in message
-    others = set(found(**case)) - {name}
-    assert others <= {
-        "an attack outside the game is stronger"
-    }  # a lower AIMER changes what it is compared with
+    # A lower accuracy under AIMER also changes the comparison with the attack outside the game.
+    assert set(symptoms) - {name} <= {"an attack outside the game is stronger"}

@@ -14,14 +14,15 @@ from saddlepoint.evaluation.combinators import (
 )
 from saddlepoint.evaluation.cost import PassCost
 from saddlepoint.evaluation.direct import Direct
+from saddlepoint.evaluation.episode import Episode
 from saddlepoint.evaluation.escalation import Escalate
 from saddlepoint.evaluation.joint_equilibrium import JointEquilibrium
 from saddlepoint.evaluation.on_examples import OnExamples
 from saddlepoint.evaluation.orders import NaturalOrder, SortedByLabel, WorstCaseOrder
 from saddlepoint.evaluation.outcomes import Outcomes, evaluate
 from saddlepoint.evaluation.properties import AdversaryProperties
-from saddlepoint.evaluation.referee import Episode, FixedPoints, play
-from saddlepoint.evaluation.suites import autoattack, rand
+from saddlepoint.evaluation.referee import FixedPoints, play
+from saddlepoint.evaluation.suites import autoattack, rand_suite
 from saddlepoint.evaluation.threat import Threat
 from saddlepoint.evaluation.transductive import (
     CleanFallback,
@@ -71,5 +72,5 @@ __all__ = [
     "evaluate",
     "high_confidence",
     "play",
-    "rand",
+    "rand_suite",
 ]

@@ -98,11 +98,17 @@ class AdversaryWrapper(Adversary):
     def children(self) -> Sequence[Adversary]:
         return (self.adversary,)
 
+    def added_forward(self, draws: int) -> int:  # noqa: ARG002
+        """Forward passes per example that the wrapper adds to those of the inner adversary."""
+        return 0
+
     def cost(self, draws: int = 1) -> PassCost | None:
-        return self.adversary.cost(draws)
+        cost = self.adversary.cost(draws)
+        return None if cost is None else cost.plus_forward(self.added_forward(draws))
 
     def first_stage_cost(self, draws: int = 1) -> PassCost | None:
-        return self.adversary.first_stage_cost(draws)
+        cost = self.adversary.first_stage_cost(draws)
+        return None if cost is None else cost.plus_forward(self.added_forward(draws))
 
     def map_direct(self, change: Callable[[Direct], Direct]) -> Adversary:
         return replace(self, adversary=self.adversary.map_direct(change))

@@ -63,7 +63,7 @@ class AttackContext:
         return replace(self, rows=self.rows[rows.to(self.rows.device)], ids=self.ids[rows])
 
     def again(self, salt: int) -> AttackContext:
-        """The same context with other attacker keys; salt 0 of the first attempt changes nothing."""
+        """The same context with other attacker keys; salt 0 does not change the first attempt."""
         return replace(self, attempt=self.attempt * 1009 + salt)
 
     def attacker_keys(self) -> Keys:

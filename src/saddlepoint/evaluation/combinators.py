@@ -68,8 +68,8 @@ class Cascade(Adversary):
             simulation = part.simulate(restricted, result.point, labels)
             _update(best, alive, result.point, simulation.evaluation)
             # Losses of different attacks have different scales, so points of highest loss are
-            # compared by the margin of the defense. Only rows whose point of highest loss differs
-            # pay for that evaluation: keys are numbered by the passes of the row itself.
+            # compared by the margin of the defense. Only rows with a different point of highest
+            # loss are evaluated again: keys are numbered by the passes of the row itself.
             moved = (result.max_loss_point != result.point).flatten(1).any(1)
             apart = block(moved.long(), coupled).nonzero()[:, 0]
             if len(apart):
@@ -87,7 +87,7 @@ class Cascade(Adversary):
 
 @dataclass(frozen=True)
 class MaxLossPoint(AdversaryWrapper):
-    """The adversary's points of highest loss, for scoring on another model than the attacked one."""
+    """The adversary's points of highest loss, for evaluation on another model."""
 
     def move(self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor) -> AttackResult:
         point = self.adversary.move(context, defense, x, y).max_loss_point
@@ -99,8 +99,11 @@ class SkipMisclassified(AdversaryWrapper):
     """The adversary on rows that the defense classifies correctly without an attack.
 
     The clean image is proposed for the other rows. Only for deterministic defenses with independent
-    rows: for others, one clean output decides nothing.
+    rows: for others, one clean output decides nothing. It costs the adversary and one output.
     """
+
+    def added_forward(self, draws: int) -> int:
+        return draws
 
     def move(self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor) -> AttackResult:
         if defense.random or defense.unit != "example":
@@ -134,6 +137,9 @@ class CleanCopies(SkipMisclassified):
     @property
     def properties(self) -> AdversaryProperties:
         return replace(super().properties, clean_fallback=True)
+
+    def added_forward(self, draws: int) -> int:
+        return 2 * draws
 
     def move(self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor) -> AttackResult:
         point = super().move(context, defense, x, y).point

@@ -1,4 +1,4 @@
-"""Does a defense change when it should return a new value?"""
+"""Detects a defense that changes itself in `adapt` instead of returning a new object."""
 
 from __future__ import annotations
 
@@ -11,30 +11,36 @@ from torch import Tensor, nn
 from saddlepoint.defenses import Defense
 
 _DEPTH = 4
-Print = dict[str, object]  # where something is kept -> what tells it from others
+Fingerprint = dict[str, object]  # place of a value inside the defense -> what identifies the value
 
 
-def fingerprint(defense: Defense) -> Print:
-    """What is kept in a defense and in the networks and defenses inside it: flags and numbers, tensors by version, weights by sums.
+def fingerprint(defense: Defense) -> Fingerprint:
+    """Identify all values inside a defense and the networks and defenses that it contains.
 
-    Sums see what is written behind the back of a version (`.data`). Tensors outside networks may be whole data sets: no sums there.
+    Numbers and flags are kept as they are, tensors by version, weights also by their sums. Sums
+    detect changes that do not increase the version (`.data`). Tensors outside networks have no
+    sums, because they may be whole data sets.
     """
-    return dict(_seen(defense, type(defense).__name__, _DEPTH))
+    return dict(_values(defense, type(defense).__name__, _DEPTH))
 
 
-def refuse_mutation(defense: Defense, before: Print) -> None:
-    """A defense that learns in place would carry what one attack taught it into the game of the next."""
+def require_unchanged(defense: Defense, before: Fingerprint) -> None:
+    """Raise ValueError if the defense has changed since its fingerprint was taken.
+
+    A defense that adapts in place would carry what it adapted to from one attack to the next.
+    """
     now = fingerprint(defense)
     changed = [place for place, value in before.items() if now.get(place) != value]
     if changed:
         places = ", ".join(changed[:3]) + (", ..." if len(changed) > 3 else "")
         raise ValueError(
-            f"adapt() changed the defense itself ({places}), expected a new object and this one as it was. Copy what is learned, "
-            "such as `copy.deepcopy(self.net)`, and return another defense that holds it."
+            f"adapt() changed the defense itself ({places}), expected a new object and an "
+            "unchanged original. Copy what adapts, such as `copy.deepcopy(self.net)`, and return "
+            "another defense that contains the copy."
         )
 
 
-def _seen(value: Any, place: str, depth: int) -> Iterator[tuple[str, object]]:
+def _values(value: Any, place: str, depth: int) -> Iterator[tuple[str, object]]:
     if isinstance(value, Tensor):
         yield place, _tensor(value)
     elif isinstance(value, nn.Module):
@@ -42,16 +48,16 @@ def _seen(value: Any, place: str, depth: int) -> Iterator[tuple[str, object]]:
         for name, tensor in (*value.named_parameters(), *value.named_buffers()):
             yield f"{place}.{name}", (_tensor(tensor), _sums(tensor))
     elif isinstance(value, Defense) and depth:
-        for name, held in vars(value).items():
-            yield from _seen(held, f"{place}.{name}", depth - 1)
+        for name, inner in vars(value).items():
+            yield from _values(inner, f"{place}.{name}", depth - 1)
     elif isinstance(value, list | tuple) and depth:
         yield f"{place}.length", len(value)
-        for k, held in enumerate(value):
-            yield from _seen(held, f"{place}[{k}]", depth - 1)
+        for k, inner in enumerate(value):
+            yield from _values(inner, f"{place}[{k}]", depth - 1)
     elif isinstance(value, dict) and depth:
         yield f"{place}.length", len(value)
-        for name, held in value.items():
-            yield from _seen(held, f"{place}[{name!r}]", depth - 1)
+        for name, inner in value.items():
+            yield from _values(inner, f"{place}[{name!r}]", depth - 1)
     elif isinstance(value, bool | int | float | str):
         yield place, value
 
@@ -64,6 +70,5 @@ def _tensor(value: Tensor) -> object:
 def _sums(value: Tensor) -> str:
     value = value.detach()
     size = value.abs().sum(dtype=torch.float64) if value.is_floating_point() else value.sum()
-    return (
-        f"{value.sum(dtype=torch.float64).item()!r} {size.item()!r}"  # as text: nan is equal to nan
-    )
+    total = value.sum(dtype=torch.float64).item()
+    return f"{total!r} {size.item()!r}"  # as text, so that NaN equals NaN

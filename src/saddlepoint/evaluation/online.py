@@ -1,4 +1,4 @@
-"""A deployed defense that learns from whoever asks."""
+"""A deployed defense that adapts to every query."""
 
 from __future__ import annotations
 
@@ -8,21 +8,29 @@ from saddlepoint.defenses import Context, Defense, DefenseWrapper, Trace
 
 
 class OnlineDefense(DefenseWrapper):
-    """The defense itself instead of a copy of it: every query is answered as a batch of the stream and leaves its mark.
+    """The deployed defense itself instead of a copy: every query is a batch of its stream.
 
-    The one object of a game that changes. `state` is what the defense has become. Coins are its own at every query: no attacker can
-    make it toss the same ones again.
+    This is the only mutable object of an evaluation: `state` is the adapted defense after the
+    queries so far. `adapt` and `restrict` return this same object, so that all queries reach the
+    deployed defense. `coupled` differs from the inner defense: one that adapts does so to a query
+    as a whole. Every query uses new random keys, which the attacker cannot choose or repeat.
     """
 
     def __init__(self, state: Defense) -> None:
         super().__init__(state)
         self.state = state
-        self.asked = 0
-        self.coupled = state.unit != "example"  # a query is adapted to as a whole
+        self.queries = 0
+        self.coupled = state.unit != "example"
+
+    def adapt(self, x: Tensor, ctx: Context) -> Defense:  # noqa: ARG002
+        return self
+
+    def restrict(self, rows: Tensor) -> Defense:  # noqa: ARG002
+        return self
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
-        self.asked += 1
-        own = Context(ctx.keys.fold_in(self.asked), keep=ctx.keep)
+        self.queries += 1
+        own = Context(ctx.keys.fold_in(self.queries), keep=ctx.keep)
         adapted = self.state.adapt(x, own)
         trace = adapted.trace(x, own)
         self._answering = adapted

@@ -1,4 +1,4 @@
-"""In which order a stream of examples reaches the defender: as it comes, or as the attacker would have it."""
+"""The order in which the examples of a stream reach the defense."""
 
 from __future__ import annotations
 
@@ -11,30 +11,38 @@ from torch import Tensor
 
 from saddlepoint.rng import Keys
 
-Harm = Callable[
-    [Tensor], float
-]  # an order [N] -> answers that go wrong when the attacker rehearses it
+# Maps an order [N] to the number of errors that the attacker counts in its simulation of it.
+CountErrors = Callable[[Tensor], float]
 
 
 class Order(Protocol):
-    """How the attacker arranges what it has pooled before batches are made of it (Chen et al. 2022, Sec. 4)."""
+    """How the attacker arranges examples before they are split into batches.
+
+    Chen et al. 2022, Sec. 4.
+    """
 
     @property
-    def window(self) -> int: ...  # examples that are pooled and arranged together; 0: none are
-    def arrange(
-        self, y: Tensor, harm: Harm
-    ) -> Tensor: ...  # [N] rows in the order in which they are sent
+    def window(self) -> int:
+        """Consecutive examples that are rearranged together; 0: the order is not changed."""
+
+    def arrange(self, y: Tensor, count_errors: CountErrors) -> Tensor:
+        """The rows, [N], in the order in which they reach the defense.
+
+        Args:
+            y: labels, [N].
+            count_errors: simulates an order and counts errors.
+        """
 
 
 @dataclass(frozen=True)
 class NaturalOrder:
-    """As the examples come."""
+    """The order of the data set."""
 
     @property
     def window(self) -> int:
         return 0
 
-    def arrange(self, y: Tensor, harm: Harm) -> Tensor:  # noqa: ARG002
+    def arrange(self, y: Tensor, count_errors: CountErrors) -> Tensor:  # noqa: ARG002
         return torch.arange(len(y), device=y.device)
 
     def __str__(self) -> str:
@@ -43,22 +51,27 @@ class NaturalOrder:
 
 @dataclass(frozen=True)
 class SortedByLabel:
-    """Windows sorted by true label, then cut into batches: the order that unbalances a defense which expects balanced classes.
+    """Windows sorted by true label and then split into batches.
 
-    Chen et al. 2022, App. A.7. The clean examples are sorted and then attacked, as the released code does, so that the attacker
-    simulates the batches that will be answered; the appendix sorts after the attack.
+    The batches are unbalanced, against defenses that expect balanced classes. Chen et al. 2022,
+    App. A.7. The clean examples are sorted before they are attacked, as in the released code, so
+    that the attacker simulates the batches that are evaluated; the appendix sorts after the attack.
+
+    Args:
+        window: consecutive examples that are sorted together.
     """
 
     window: int = 256
 
     def __post_init__(self) -> None:
-        _refuse_window(self.window)
+        _require_window(self.window)
 
-    def arrange(self, y: Tensor, harm: Harm) -> Tensor:  # noqa: ARG002
+    def arrange(self, y: Tensor, count_errors: CountErrors) -> Tensor:  # noqa: ARG002
         if (y < 0).any():
             raise ValueError(
-                f"sorting by true label needs a label for every example, but {int((y < 0).sum())} of {len(y)} have none (below 0). "
-                "Leave those examples out, or use order=Natural()."
+                "sorting by true label needs a label for every example, but "
+                f"{int((y < 0).sum())} of {len(y)} have none (below 0). "
+                "Remove those examples, or use order=NaturalOrder()."
             )
         windows = torch.split(torch.arange(len(y), device=y.device), self.window)
         return torch.cat([rows[y[rows].argsort(stable=True)] for rows in windows])
@@ -69,10 +82,17 @@ class SortedByLabel:
 
 @dataclass(frozen=True)
 class WorstCaseOrder:
-    """The worst order that a search finds: natural, by label, then `tries` times a quarter of the best one shuffled within windows.
+    """The order with most errors that a random search finds.
 
-    Each order is judged by a rehearsal on points that the adversary found in the natural order; in the order that went worst it
-    attacks again.
+    The search evaluates the natural order, the order by label, and then `tries` times the best
+    order so far with a quarter of its examples shuffled within windows. Each order is simulated on
+    points that the adversary found in the natural order. The adversary then attacks again in the
+    order with most errors.
+
+    Args:
+        window: consecutive examples that are rearranged together.
+        tries: shuffled orders.
+        seed: seed of the search.
     """
 
     window: int = 256
@@ -80,40 +100,42 @@ class WorstCaseOrder:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _refuse_window(self.window)
+        _require_window(self.window)
         if self.tries < 0:
             raise ValueError(
                 f"a search for the worst order makes at least 0 tries, got tries={self.tries}."
             )
 
-    def arrange(self, y: Tensor, harm: Harm) -> Tensor:
-        best = NaturalOrder().arrange(y, harm)
-        worst = harm(best)
+    def arrange(self, y: Tensor, count_errors: CountErrors) -> Tensor:
+        best = NaturalOrder().arrange(y, count_errors)
+        most = count_errors(best)
         keys = Keys.of(self.seed, best)
-        for order in (SortedByLabel(self.window).arrange(y, harm), *(None,) * self.tries):
+        by_label = SortedByLabel(self.window).arrange(y, count_errors)
+        for order in (by_label, *(None,) * self.tries):
             keys = keys.fold_in(1)
-            tried = self._shuffled(best, keys) if order is None else order
-            if (found := harm(tried)) > worst:
-                best = tried
-                worst = found
+            candidate = self._shuffled(best, keys) if order is None else order
+            errors = count_errors(candidate)
+            if errors > most:
+                best = candidate
+                most = errors
         return best
 
     def _shuffled(self, order: Tensor, keys: Keys) -> Tensor:
-        lot, rank = keys.uniform((2,), torch.float64).unbind(1)
-        places = [
-            part[lot[part] < 0.25]
-            for part in torch.split(torch.arange(len(order), device=order.device), self.window)
-        ]
-        into = torch.cat(places)
-        out_of = torch.cat([place[rank[place].argsort()] for place in places])
-        return order.index_copy(0, into, order[out_of])
+        """The order with about a quarter of the positions of each window permuted."""
+        draw, rank = keys.uniform((2,), torch.float64).unbind(1)
+        windows = torch.split(torch.arange(len(order), device=order.device), self.window)
+        positions = [window[draw[window] < 0.25] for window in windows]
+        target = torch.cat(positions)
+        source = torch.cat([part[rank[part].argsort()] for part in positions])
+        return order.index_copy(0, target, order[source])
 
     def __str__(self) -> str:
         return f"worst of {self.tries + 2} orders in windows of {self.window}"
 
 
-def _refuse_window(window: int) -> None:
+def _require_window(window: int) -> None:
     if window < 1:
         raise ValueError(
-            f"a window of examples to arrange holds at least one, got window={window}. Use Natural() for none."
+            f"a window needs at least one example, got window={window}. "
+            "Use NaturalOrder() to keep the order."
         )

@@ -1,4 +1,4 @@
-"""The record of a game: correct[adversary, answer, example]. Every table is a reduction of it."""
+"""The outcomes of an evaluation: correct[adversary, answer, example]. Every table reduces it."""
 
 from __future__ import annotations
 
@@ -11,25 +11,39 @@ from torch import Tensor
 from saddlepoint.attacks.spaces import Ball
 from saddlepoint.defenses import Answer, Defense, Unit
 from saddlepoint.evaluation.adversary import Adversary
-from saddlepoint.evaluation.referee import Episode, Progress, play
+from saddlepoint.evaluation.episode import Episode
+from saddlepoint.evaluation.referee import Progress, play
 from saddlepoint.evaluation.threat import Threat
 
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Who was right, how often, against whom. `chosen` holds draws apart from `correct`, for picking the strongest adversary."""
+    """The fraction of correct outputs for every adversary, answer and example.
+
+    Args:
+        adversaries: names of the adversaries, [A].
+        answers: names of the answers, [D].
+        correct: fraction of random draws with a correct output, [A, D, N] in [0, 1].
+        chosen: the same over other draws, [A, D, N]: the strongest adversary is selected on these.
+            It equals `correct` for deterministic defenses and for randomness that is known.
+        batch: number of the batch of each example, [N].
+        unit: the examples that have to be compared together.
+        episodes: the evaluation of each adversary, [A]; may be empty.
+    """
 
     adversaries: tuple[str, ...]
     answers: tuple[str, ...]
-    correct: Tensor  # [A, D, N] in [0, 1]
-    chosen: Tensor  # [A, D, N]; equal to `correct` for a deterministic defense and for public coins
-    batch: Tensor  # [N] which examples were answered together
+    correct: Tensor
+    chosen: Tensor
+    batch: Tensor
     unit: Unit
     episodes: tuple[Episode, ...] = ()
 
     @classmethod
     def of(cls, episodes: Sequence[Episode], answers: tuple[str, ...], unit: Unit) -> Outcomes:
-        # Where each adversary searched an order of its own, no two of them sent the same batches: only whole streams compare.
+        """The outcomes of several adversaries on the same examples."""
+        # Where each adversary searched for its own order, their batches differ, so only whole
+        # streams can be compared.
         if unit == "batch" and any(not torch.equal(e.batch, episodes[0].batch) for e in episodes):
             unit = "stream"
         return cls(
@@ -43,7 +57,7 @@ class Outcomes:
         )
 
     def only(self, which: Sequence[int]) -> Outcomes:
-        """The game with some of the adversaries alone."""
+        """The outcomes of some of the adversaries, given by their indices."""
         return Outcomes(
             tuple(self.adversaries[a] for a in which),
             self.answers,
@@ -54,40 +68,44 @@ class Outcomes:
             tuple(self.episodes[a] for a in which) if self.episodes else (),
         )
 
-    def accuracy(self) -> Tensor:  # [A, D]
+    def accuracy(self) -> Tensor:
+        """The accuracy of each answer under each adversary, [A, D]."""
         return self.correct.mean(-1)
 
     def payoff(self) -> Tensor:
-        """[A, D] the attacker's expected gain: the defender's error."""
+        """The attacker's payoff, which is the error rate of the defender, [A, D]."""
         return 1 - self.accuracy()
 
     def strongest(self) -> Tensor:
-        """[D, N] which adversary the attacker sends: one per unit, since rows of a batch or stream stand or fall together.
+        """The index of the strongest adversary for each answer and example, [D, N].
 
-        Picked on draws that do not count: the least of several noisy numbers is too low. Among equals the one that came nearest to
-        the boundary, or went furthest beyond it: what survives is kept with the point that tried it hardest, not with a clean copy.
+        All rows of a unit (batch or stream) have the same adversary, since they depend on each
+        other. It is selected on the draws of `chosen`: the minimum of several noisy numbers is
+        biased, so the selection must not use the draws that count. Ties are broken by the largest
+        margin, so that a robust example keeps the point that came closest to success instead of a
+        clean copy.
         """
         positions = torch.arange(len(self.batch), device=self.batch.device)
         groups = {"example": positions, "batch": self.batch, "stream": torch.zeros_like(self.batch)}
         group = groups[self.unit].to(self.chosen.device)  # [N]
         empty = self.chosen.new_zeros(*self.chosen.shape[:2], int(group.amax()) + 1)  # [A, D, G]
-        right = empty.index_add(2, group, self.chosen)
-        beyond = empty.index_add(2, group, self._margins())
-        return torch.where(right == right.amin(0), beyond, -torch.inf).argmax(0)[:, group]
+        correct = empty.index_add(2, group, self.chosen)
+        margin = empty.index_add(2, group, self._margins())
+        return torch.where(correct == correct.amin(0), margin, -torch.inf).argmax(0)[:, group]
 
     def _margins(self) -> Tensor:  # [A, D, N]
         if not self.episodes:
             return torch.zeros_like(self.chosen)
         margins = torch.stack([episode.margin for episode in self.episodes]).to(self.chosen)
-        return margins.nan_to_num(
-            nan=torch.finfo(margins.dtype).max / len(self.batch)
-        )  # an answer that is no number is worst
+        # NaN outputs count as the worst errors. The value is finite after summation over examples.
+        return margins.nan_to_num(nan=torch.finfo(margins.dtype).max / len(self.batch))
 
-    def worst_case_per_example(self) -> Tensor:  # [D, N]
+    def worst_case_per_example(self) -> Tensor:
+        """The fraction of correct draws under the strongest adversary, [D, N]."""
         return self.correct.gather(0, self.strongest()[None])[0]
 
     def worst_case(self) -> Tensor:
-        """[D] accuracy against an attacker who sends the strongest adversary to every unit."""
+        """The robust accuracy of each answer under the strongest adversary of every unit, [D]."""
         return self.worst_case_per_example().mean(-1)
 
 
@@ -103,9 +121,25 @@ def evaluate(
     batch_size: int = 128,
     progress: Progress | None = None,
 ) -> Outcomes:
-    """Every adversary against every answer, on every example: adversaries x answers -> Outcomes.
+    """Evaluate a defense under several adversaries.
 
-    Without `answers` the one column is what the defense itself answers.
+    Args:
+        defense: the defense.
+        adversaries: at least one adversary; each attacks all examples.
+        x: clean inputs, [N, ...].
+        y: labels, [N].
+        threat: the threat model, or only its perturbation set.
+        answers: the outputs to evaluate, by name; None: the answer of the defense, named "final".
+        seed: seed of all random keys.
+        batch_size: examples per batch.
+        progress: called with the number of examples after every batch.
+
+    Returns:
+        The outcomes of all adversaries, answers and examples.
+
+    Raises:
+        ValueError: there are no adversaries, or inputs or labels are invalid.
+        PermissionError: an adversary needs more access than is granted.
     """
     if not adversaries:
         raise ValueError("evaluate needs at least one adversary, such as `Direct('pgd', PGD())`.")
@@ -113,7 +147,7 @@ def evaluate(
     episodes = [
         play(
             defense,
-            a,
+            adversary,
             x,
             y,
             threat,
@@ -122,6 +156,6 @@ def evaluate(
             batch_size=batch_size,
             progress=progress,
         )
-        for a in adversaries
+        for adversary in adversaries
     ]
     return Outcomes.of(episodes, ("final",) if answers is None else tuple(answers), defense.unit)

@@ -1,4 +1,4 @@
-"""What refusing costs and buys: how near every answer is to a refusal, and what other thresholds would have made of that."""
+"""Rejection: how close each output is to a rejection, and the tradeoff over thresholds."""
 
 from __future__ import annotations
 
@@ -11,35 +11,45 @@ from torch import Tensor
 from saddlepoint.attacks.losses import fooled
 
 
+def no_rejections() -> Tensor:
+    """The rejection rates of a defense that cannot reject: an empty tensor, [2, 0, 0]."""
+    return torch.zeros(2, 0, 0, dtype=torch.float64)
+
+
 def no_rejection_scores() -> Tensor:
-    """The scores of a defense that refuses nothing."""
+    """The rejection scores of a defense that cannot reject: an empty tensor, [4, 0, 0, 0]."""
     return torch.zeros(4, 0, 0, 0, dtype=torch.float64)
 
 
-def scored(logits: Tensor, y: Tensor) -> Tensor:
-    """[..., N, C + 1] -> [2, ..., N]: z_reject - max_c z_c, a refusal where positive; and is the foremost class wrong, 0 or 1?"""
+def rejection_scores(logits: Tensor, y: Tensor) -> Tensor:
+    """How close each output is to a rejection, and whether its top class is wrong.
+
+    Args:
+        logits: [..., N, C + 1]; the last column is "reject".
+        y: labels, [N].
+
+    Returns:
+        [2, ..., N]: z_reject - max_c z_c, which is positive where the defense rejects; and 1 where
+        the class with the highest logit is wrong, else 0.
+    """
     classes = logits[..., :-1]
-    return torch.stack([logits[..., -1] - classes.amax(-1), fooled(classes, y).to(logits)]).double()
+    lead = logits[..., -1] - classes.amax(-1)
+    return torch.stack([lead, fooled(classes, y).to(logits)]).double()
 
 
 @dataclass(frozen=True)
 class RejectionCurve:
-    """What refusing costs and buys, by threshold: Fig. 1 of Chen et al. 2022 is `error` and `rejected_normal` over `rejected`.
+    """Rejection and error rates by threshold.
 
-    Both shares of refusals fall from left to right, as the threshold rises.
+    `error` and `rejected_normal` over `rejected` are Fig. 1 of Chen et al. 2022. Both rejection
+    rates decrease as the threshold increases.
     """
 
-    thresholds: tuple[float, ...]  # [T] rising
-    rejected: tuple[float, ...]  # [T] share of the test batch that is refused
-    rejected_normal: tuple[
-        float, ...
-    ]  # [T] share of its ordinary images that is refused: rej_U(S) of Eq. 1
-    error: tuple[
-        float, ...
-    ]  # [T] share of mistakes among those that are answered, 0 where none is: as the released code counts
-    error_of_all: tuple[
-        float, ...
-    ]  # [T] mistakes that are answered, as a share of the whole batch: err_U'(F|S) of Eq. 1
+    thresholds: tuple[float, ...]  # [T] increasing
+    rejected: tuple[float, ...]  # [T] rejected fraction of the test batch
+    rejected_normal: tuple[float, ...]  # [T] rejected fraction of normal images: rej_U(S) of Eq. 1
+    error: tuple[float, ...]  # [T] errors among accepted images, 0 if none; as in the released code
+    error_of_all: tuple[float, ...]  # [T] accepted errors over the batch size: err_U'(F|S) of Eq. 1
 
 
 def rejection_tradeoff(
@@ -49,9 +59,16 @@ def rejection_tradeoff(
     cuts: Sequence[float],
     thresholds: Sequence[float],
 ) -> RejectionCurve:
-    """The curve of a test batch by scores [N] and bool [N], and of ordinary images by scores [M]; refused is what exceeds a cut.
+    """Rejection and error rates of a test batch for several thresholds.
 
-    A threshold is what its cut is called. A score that is not a number refuses nothing.
+    An image is rejected where its score exceeds the cut. A NaN score rejects nothing.
+
+    Args:
+        scores: rejection scores of the test batch, [N].
+        wrong: whether the top class of each test image is wrong, [N] bool.
+        normal: rejection scores of normal images, [M].
+        cuts: scores at which to reject, [T].
+        thresholds: the labels of the cuts on the curve, [T].
     """
     cut = torch.tensor(cuts, dtype=torch.float64, device=scores.device)[:, None]  # [T, 1]
     accepted = ~(scores > cut)  # [T, N]

@@ -1,4 +1,4 @@
-"""AutoAttack's compositions, made of our parts."""
+"""The attack suites of AutoAttack, composed of the attacks of this package."""
 
 from __future__ import annotations
 
@@ -25,10 +25,17 @@ from saddlepoint.gradients import EoT
 
 
 def autoattack(*, steps: int = 100, targets: int = 9, queries: int = 5000) -> tuple[Adversary, ...]:
-    """The composition of AutoAttack's `standard` version (Croce & Hein 2020): APGD-CE, targeted APGD, targeted FAB, Square.
+    """The `standard` suite of AutoAttack (Croce & Hein 2020).
 
-    Our parts, our referee: rows leave when they fall, points are max-value points, never clean copies. A target that answers with
-    too few classes for a ratio of logits is attacked by margins, and no class is targeted twice.
+    APGD-CE, targeted APGD-DLR, targeted FAB and Square, composed of the attacks of this package.
+    An attack that does not succeed returns its point of highest loss, never a clean copy. An
+    example is not attacked again once it is misclassified. A model with too few classes for DLR is
+    attacked with margins, and no class is targeted twice.
+
+    Args:
+        steps: steps of APGD and FAB.
+        targets: target classes of the targeted attacks.
+        queries: queries of Square.
     """
     apgd = Direct("apgd-ce", APGD(steps), loss=cross_entropy)
     return (
@@ -39,25 +46,30 @@ def autoattack(*, steps: int = 100, targets: int = 9, queries: int = 5000) -> tu
     )
 
 
-def rand(*, steps: int = 100, draws: int = 20) -> tuple[Adversary, ...]:
-    """The composition of AutoAttack's `rand` version: APGD-CE and APGD-DLR on gradients averaged over draws.
+def rand_suite(*, steps: int = 100, draws: int = 20) -> tuple[Adversary, ...]:
+    """The `rand` suite of AutoAttack for randomized defenses: APGD-CE and APGD-DLR with EoT.
 
-    Judge it with `Threat(draws=...)` well above one: a success on a single draw may be luck.
+    Evaluate it with `Threat(draws=...)` well above one: success on a single draw may be chance.
+
+    Args:
+        steps: steps of APGD.
+        draws: random draws over which each gradient is averaged.
     """
     apgd = Direct("apgd-ce", APGD(steps), loss=cross_entropy, estimator=EoT(draws))
     return apgd, replace(apgd, name="apgd-dlr", loss=dlr_or_margin)
 
 
 def dlr_or_margin(logits: Tensor, y: Tensor) -> Tensor:
-    """`dlr` where the answer has the three classes it needs, else the margin."""
-    return (dlr if logits.shape[-1] >= 3 else margin)(logits, y)
+    """`dlr` if there are at least the three classes that it needs, else the margin."""
+    loss = dlr if logits.shape[-1] >= 3 else margin
+    return loss(logits, y)
 
 
 def targeted_dlr_or_margin(target: Tensor) -> Loss:
-    """`targeted_dlr` where the answer has the four classes it needs, else the targeted margin."""
-    return Toward(
-        lambda logits, y, t: (targeted_dlr if logits.shape[-1] >= 4 else targeted_margin)(t)(
-            logits, y
-        ),
-        target,
-    )
+    """`targeted_dlr` if there are at least the four classes that it needs, else the margin."""
+    return Toward(_targeted_dlr_or_margin, target)
+
+
+def _targeted_dlr_or_margin(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
+    loss = targeted_dlr if logits.shape[-1] >= 4 else targeted_margin
+    return loss(target)(logits, y)

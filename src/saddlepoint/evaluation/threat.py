@@ -1,4 +1,4 @@
-"""Who may do what: printed beside every number."""
+"""The threat model: what the attacker may do and what it knows. It is printed with every result."""
 
 from __future__ import annotations
 
@@ -15,74 +15,93 @@ from saddlepoint.evaluation.orders import NaturalOrder, Order, WorstCaseOrder
 
 @dataclass(frozen=True)
 class Threat:
-    """The perturbation set, what the attacker may ask and how often, whose coins are known, and how a stream is played.
+    """The perturbation set, the attacker's access and knowledge, and how a stream is evaluated.
 
-    The last five matter to defenses that learn at test time (Chen et al. 2022, Sec. 4).
+    The last five fields matter for defenses that adapt at test time (Chen et al. 2022, Sec. 4).
+
+    Args:
+        space: the perturbation set.
+        access: what the attacker can query: decisions, scores, or scores and gradients.
+        queries: forward passes per example and adversary; None: unlimited.
+        randomness: what the attacker knows about the random keys of the defender. "private":
+            nothing. "public": it simulates the defense with the keys of the evaluation. "fixed":
+            the keys are drawn once, are the same for all examples and outputs, and are known, as
+            if they were part of the model.
+        draws: random draws over which a randomized defense is evaluated.
+        rounds: "many": the stream is split into batches; "one": the whole stream is one batch.
+        state_visible: whether the attacker sees the state to which an online defense has adapted.
+            If not, it simulates the state. True by default, because robustness should not depend
+            on a secret. Chen et al. hide the state (Sec. 5), and so do the experiments here that
+            reproduce their paper.
+        order: the order in which the stream reaches the defense.
+        batch_control: the rows of each batch that the attacker controls.
+        online_queries: whether queries reach the deployed online defense, which adapts to each.
     """
 
     space: Ball
     access: Access = "gradient"
-    queries: int | None = None  # forward passes per example and adversary; None: unlimited
-    # public: the attacker simulates with the coins that the defender will use. fixed: the defender tosses once, and the same for
-    # every example and answer, so that its coins are a part of the defense and known like all of it.
+    queries: int | None = None
     randomness: Literal["private", "public", "fixed"] = "private"
-    draws: int = 1  # answers over which a random defense is judged
-    rounds: Literal["many", "one"] = field(
-        default="many", metadata=OMIT_DEFAULT
-    )  # one: the whole stream is a single batch
-    # Is it seen what an online defense has become, or only simulated? Seen, unless told otherwise: robustness should not rest on a
-    # secret. Chen et al. evaluate with a hidden state (Sec. 5), and so do the experiments of their paper here.
+    draws: int = 1
+    rounds: Literal["many", "one"] = field(default="many", metadata=OMIT_DEFAULT)
     state_visible: bool = field(default=True, metadata=OMIT_DEFAULT)
-    order: Order = field(
-        default=NaturalOrder(), metadata=OMIT_DEFAULT
-    )  # in which the stream is sent
-    batch_control: BatchControl = field(
-        default=BatchControl(), metadata=OMIT_DEFAULT
-    )  # which rows of a batch are the attacker's
-    online_queries: bool = field(
-        default=False, metadata=OMIT_DEFAULT
-    )  # is the online defense itself asked, which learns from every query?
+    order: Order = field(default=NaturalOrder(), metadata=OMIT_DEFAULT)
+    batch_control: BatchControl = field(default=BatchControl(), metadata=OMIT_DEFAULT)
+    online_queries: bool = field(default=False, metadata=OMIT_DEFAULT)
 
     def __post_init__(self) -> None:
         if self.draws < 1:
-            raise ValueError(f"a defense is judged over at least one draw, got draws={self.draws}.")
+            raise ValueError(
+                f"a defense is evaluated over at least one draw, got draws={self.draws}."
+            )
         if self.queries is not None and self.queries < 1:
             raise ValueError(f"the query budget must be at least 1 or None, got {self.queries}.")
         if self.rounds == "one" and self.order.window:
             raise ValueError(
-                f"in one round the whole stream is one batch, so its order means nothing: {self.order} needs rounds='many'."
+                "with rounds='one' the whole stream is one batch, so its order has no effect: "
+                f"{self.order} needs rounds='many'."
             )
         if self.online_queries and self.access == "gradient":
             raise ValueError(
-                "live queries are answered by the deployed defense, which shows no gradients: use access='score' or 'decision'."
+                "online queries reach the deployed defense, which gives no gradients: "
+                "use access='score' or access='decision'."
             )
         if self.queries is not None and isinstance(self.order, WorstCaseOrder):
             raise ValueError(
-                "a search for the worst order rehearses whole streams, which no budget per example counts: use queries=None."
+                "a search for the worst order simulates whole streams, which a query budget per "
+                "example does not count: use queries=None."
             )
 
     @property
     def randomness_known(self) -> bool:
-        """Does the attacker know the defender's coins?"""
+        """Whether the attacker knows the random keys of the defender."""
         return self.randomness != "private"
 
     def examples_per_cell(self, examples: int, batch_size: int) -> int:
-        """Consecutive examples that stand in one game because their batches are made of each other's rows."""
+        """Consecutive examples that are evaluated together because their batches share rows.
+
+        Args:
+            examples: number of examples.
+            batch_size: examples per batch.
+        """
         if self.rounds == "one":
             return examples
         return batch_size * max(math.ceil(self.order.window / batch_size), 1)
 
     def __str__(self) -> str:
-        queries = (
-            "unlimited queries" if self.queries is None else f"{self.queries} queries per example"
-        )
-        draws = "one draw" if self.draws == 1 else f"{self.draws} draws"
-        stream = [
+        queries = f"{self.queries} queries per example"
+        if self.queries is None:
+            queries = "unlimited queries"
+        parts = [
+            str(self.space),
+            f"{self.access} access",
+            queries,
+            f"{self.randomness} randomness",
+            f"evaluated over {'one draw' if self.draws == 1 else f'{self.draws} draws'}",
             "one round" if self.rounds == "one" else "",
             "" if self.state_visible else "hidden state",
             str(self.order) if self.order.window else "",
             str(self.batch_control) if self.batch_control.share < 1 else "",
-            "live queries" if self.online_queries else "",
+            "online queries" if self.online_queries else "",
         ]
-        plain = f"{self.space}, {self.access} access, {queries}, {self.randomness} coins, judged over {draws}"
-        return ", ".join([plain, *(text for text in stream if text)])
+        return ", ".join(part for part in parts if part)

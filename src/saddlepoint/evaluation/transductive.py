@@ -150,7 +150,7 @@ class _InRounds(_OnModels):
 class GreedyModelSpace(_InRounds):
     """Attack all models that the defense has adapted to so far, simulate the next one, and repeat.
 
-    U_i = argmax_U over_{j <= i} L(F_j, U),  F_{i+1} = Gamma(U_i),  i = 0..T; the U_i on which
+    U_i = argmax_U weighting_{j <= i} L(F_j, U),  F_{i+1} = Gamma(U_i),  i = 0..T; the U_i on which
     F_{i+1} makes most errors is proposed. GMSA, Chen et al. 2022, Sec. 5.2, Algorithm 2;
     `weighting=AverageLoss()` is GMSA-AVG, `weighting=MinLoss()` is GMSA-MIN with a number of steps
     proportional to the number of models, as in App. A.1.3. F_0 is the given defense. One round is
@@ -207,7 +207,7 @@ class FixedPoint(_InRounds):
 class RetrainedEnsemble(_OnModels):
     """Attack an ensemble of models adapted to the clean batch, each with its own random keys.
 
-    For a defense whose adaptation depends on its randomness more than on the batch, such as one
+    For a defense with an adaptation that depends on randomness more than on the batch, such as one
     that retrains at test time (Chen et al. 2022, Sec. 6, TADV): points that are misclassified by
     many independent models are likely to be misclassified by one more.
     """
@@ -274,6 +274,9 @@ class CleanFallback(AdversaryWrapper):
     @property
     def properties(self) -> AdversaryProperties:
         return replace(super().properties, clean_fallback=True)
+
+    def added_forward(self, draws: int) -> int:
+        return 2 * draws
 
     def move(self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor) -> AttackResult:
         point = self.adversary.move(context, defense, x, y).point

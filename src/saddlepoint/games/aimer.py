@@ -1,8 +1,8 @@
-"""What a strategy over exits is worth: against the game's best row, against its own expected loss, and image by image."""
+"""AIMER: the adaptive evaluation of one defender strategy."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,117 +11,37 @@ from torch import Tensor, nn
 
 from saddlepoint.attacks.aims import Aim, Gate, mean_of_losses
 from saddlepoint.attacks.base import Attack
-from saddlepoint.attacks.losses import Loss, cross_entropy, fooled
-from saddlepoint.attacks.pgd import PGD
+from saddlepoint.attacks.losses import Loss, cross_entropy
 from saddlepoint.attacks.spaces import Ball
 from saddlepoint.defenses import (
+    Answer,
     Context,
     Defense,
     Mix,
-    MultiExit,
     Static,
     Strategy,
     Subset,
     Trace,
-    exits_mean,
     mean_logits,
-    refuse_subset,
 )
-from saddlepoint.defenses.gates import frequencies
 from saddlepoint.evaluation.adversary import Adversary
 from saddlepoint.evaluation.combinators import MaxLossPoint
 from saddlepoint.evaluation.direct import Direct
-from saddlepoint.evaluation.bootstrap import Estimate, mean_of
-from saddlepoint.evaluation.referee import Episode, FixedPoints, Progress, play
+from saddlepoint.evaluation.referee import FixedPoints, Progress
 from saddlepoint.evaluation.threat import Threat
-from saddlepoint.games.exit_attacks import Craft
+from saddlepoint.games.exit_attacks import AttackSettings, ExitAttack
 from saddlepoint.games.exit_game import (
     Actions,
-    ExitGame,
-    Offense,
-    Send,
+    actions,
+    attack_settings,
     columns_of,
-    exit_game,
+    full_game,
     game_base,
 )
-from saddlepoint.games.matrix import mix
-
-
-class NEED(MultiExit):
-    """Nash-equilibrium-enhanced defense: a subset of exits drawn per example from the equilibrium of the exit game.
-
-    s* = argmax_s min_a (M s)_a (Xu et al., Sec. 3.4). What it scores is known without drawing: `expected`.
-    """
-
-    strategy: Mix
-
-    def __init__(self, net: nn.Module, mixed: Mix) -> None:
-        super().__init__(net, mixed)
-
-    @classmethod
-    def of(cls, net: nn.Module, game: ExitGame) -> NEED:
-        """The equilibrium mix of a game that was played on images of its own."""
-        return cls(net, mixed(game, game.equilibrium().defender))
-
-    @classmethod
-    def fit(
-        cls, net: nn.Module, x: Tensor, y: Tensor, *, threat: Threat | Ball, **played: Any
-    ) -> NEED:
-        """The mix from a game played on these images (see `exit_game`); score it on others."""
-        return cls.of(net, exit_game(MultiExit(net), x, y, threat=threat, **played))
-
-    def expected(self, trace: Trace, y: Tensor) -> Tensor:
-        """[N] the probability of a right answer, over the draw: sum_j s_j 1[mean logits of E_j are right]."""
-        right = torch.stack(
-            [~fooled(exits_mean(subset)(trace), y) for subset in self.strategy.subsets]
-        ).double()  # [S, N]
-        return (
-            torch.tensor(self.strategy.probabilities, dtype=torch.float64, device=right.device)
-            @ right
-        )
-
-
-def mixed(game: ExitGame, probabilities: Tensor) -> Mix:
-    """The columns that are played with a probability above rounding."""
-    p = mix(probabilities, len(game.subsets))
-    played = p > 1e-9
-    kept = p[played] / p[played].sum()
-    return Mix(
-        tuple(s for s, k in zip(game.subsets, played.tolist(), strict=True) if k),
-        tuple(kept.tolist()),
-    )
-
-
-@dataclass(frozen=True)
-class Exposure:
-    """A strategy's accuracy under attackers that know more and more, on images that did not build the game.
-
-    `restricted` is what the game promised: its worst row, on its own images. An attacker may do better than any row of the game.
-    """
-
-    strategy: Tensor  # [D] over the game's columns; for a dynamic strategy, how often each was used under the all-exits attack
-    clean: Estimate
-    restricted: float
-    aimer: Estimate  # the game's best response, mean over its ties (Xu et al., Eq. 6-7)
-    expected_loss: Estimate  # ascends the expected loss of the strategy, or through its gate
-    per_image: Estimate  # the worst of all attacks played here, image by image
-    rows: tuple[str, ...]  # of `correct`
-    correct: Tensor  # [A, N] probability of a right answer, exact over the strategy's draw
-    response: Tensor  # [A] how often AIMER sends each row
-    own: int  # the row that ascends the strategy's own expected loss
-
-    def __str__(self) -> str:
-        lines = [
-            ("clean", str(self.clean)),
-            (
-                "worst row, as the game promised",
-                f"{100 * self.restricted:.1f} % (on the game's own images)",
-            ),
-            ("AIMER: the game's best response", str(self.aimer)),
-            ("expected loss of the strategy", str(self.expected_loss)),
-            ("worst of all, image by image", str(self.per_image)),
-        ]
-        return "\n".join(f"{name:<34}{figure}" for name, figure in lines)
+from saddlepoint.games.payoffs import ExitGame
+from saddlepoint.games.players import DirectPlayer
+from saddlepoint.games.strategies import as_strategy, distribution
+from saddlepoint.games.strategy_robustness import StrategyRobustness
 
 
 def aimer(
@@ -135,209 +55,140 @@ def aimer(
     attack: Attack[Any] | None = None,
     loss: Loss = cross_entropy,
     aim: Aim = mean_of_losses,
-    craft: Craft | None = None,
+    exit_attack: ExitAttack | None = None,
     subsets: Actions = "all",
     all_rows: bool = True,
     seed: int = 0,
     batch_size: int = 128,
     progress: Progress | None = None,
-) -> Exposure:
-    """Adaptive evaluation of a strategy: attack the exits it uses, as often as it uses them (Xu et al., Sec. 3.3), and more.
+) -> StrategyRobustness:
+    """Evaluate a strategy under attacks that are adapted to it (Xu et al., Sec. 3.3).
 
-    Without `game`, the first half of the images builds one and the other half is scored; with it, hand in images that it has not
-    seen. `strategy`: a `Static`, `Mix` or gate, a subset such as (3,), or probabilities [D] over the game's columns.
-    `all_rows=False` sends only AIMER's rows and the expected-loss attack; `per_image` then covers only these.
+    Besides AIMER, which attacks the exits of the game's best response, the expected loss of the
+    strategy is attacked directly, and the strongest attack is chosen per image. Arguments that are
+    not listed are those of `exit_game`.
+
+    Args:
+        defense: a deterministic multi-exit network, or a defense with several views.
+        strategy: a `Static`, `Mix` or gate, a subset such as (3,), or probabilities [D] over the
+            columns of the game.
+        x: clean inputs, [N, ...].
+        y: labels, [N].
+        threat: the threat model, or only its perturbation set.
+        game: a game that was played on other images; None: the first half of the images builds a
+            game, and the strategy is evaluated on the other half.
+        all_rows: attack with all rows of the game. If False, only with the rows of the best
+            response and on the expected loss; `per_image` then covers only these.
+
+    Raises:
+        ValueError: there are too few images, or the strategy does not fit the game.
     """
     threat = threat if isinstance(threat, Threat) else Threat(threat)
-    settings: dict[str, Any] = {
-        "attack": attack,
-        "loss": loss,
-        "aim": aim,
-        "craft": craft,
-        "seed": seed,
-        "batch_size": batch_size,
-    }
+    base = game_base(defense)
+    settings = attack_settings(base, x, threat, attack, loss, aim, exit_attack)
+    evaluation = _Evaluation(base, threat, settings, seed, batch_size, progress)
     if game is None:
-        half = len(x) // 2
-        if half < 1:
-            raise ValueError(
-                f"aimer needs images for the game and others to score, got {len(x)}. Give at least 2, or a `game`."
-            )
-        game = exit_game(
-            defense,
-            x[:half],
-            y[:half],
-            threat=threat,
-            subsets=subsets,
-            progress=progress,
-            **settings,
-        )
+        half = _half(len(x))
+        game = evaluation.new_game(x[:half], y[:half], subsets)
         x = x[half:]
         y = y[half:]
-    base = game_base(defense)
-    names = base.trace(x[:1], Context.seeded(0, 1)).names
-    offense = Offense(names, attack or PGD(20, threat.space.radius / 4), loss, aim, craft)
-    chosen = _strategy(strategy, game)
-    known = distribution(game, base, chosen)
-    response = game.best_response(known).tolist()
-    sent = [
-        (target, p)
-        for target, p in zip(game.targets, response, strict=True)
-        if target and (p > 0 or all_rows)
-    ]
-    rows: list[Adversary] = [
-        FixedPoints(),
-        *(offense.partial(target) for target, _ in sent),
-        _adaptive(offense, game, chosen, known),
-    ]
-    scored = _Scored(base, chosen, threat, seed, batch_size, progress)
-    correct = torch.stack([scored(row, x, y) for row in rows])  # [A, N]
-    # A row of the game that ascended the expected loss of some mix is answered here by the row that ascends this strategy's.
-    weights = [
-        0.0,
-        *(p for _, p in sent),
-        sum(p for target, p in zip(game.targets, response, strict=True) if target is None),
-    ]
-    return _exposure(game, known, [row.name for row in rows], correct, weights, len(rows) - 1)
+    return evaluation(as_strategy(strategy, game), game, x, y, all_rows=all_rows)
 
 
-class Scored(NamedTuple):
-    """Several mixes of a game's columns on the same images."""
-
-    episodes: tuple[
-        Episode, ...
-    ]  # the clean images, the game's rows, and the attack on the expected loss of each mix
-    exposures: Mapping[str, Exposure]
-
-
-def exposures(
-    game: ExitGame, strategies: Mapping[str, Tensor], offense: Offense, send: Send
-) -> Scored:
-    """`aimer` for several mixes [D] of columns at once: rows are played once, and every mix adds the attack on its expected loss.
-
-    `per_image` is over all of them, since the attack on one mix may hurt another. `send` plays on images the game has not seen.
-    """
-    known = {name: mix(strategy, len(game.subsets)) for name, strategy in strategies.items()}
-    targets = [target for target in game.targets if target]
-    adaptive = [
-        offense.expected(game.subsets, strategy, f"expected loss of {name}")
-        for name, strategy in known.items()
-    ]
-    episodes = send([FixedPoints(), *(offense.partial(target) for target in targets), *adaptive])
-    names = [episode.adversary for episode in episodes]
-    found = {}
-    right = torch.stack([episode.correct for episode in episodes]).cpu().double()  # [A, D, N]
-    for own, (name, strategy) in enumerate(known.items(), start=1 + len(targets)):
-        weights = [0.0] * len(names)
-        for target, p in zip(game.targets, game.best_response(strategy).tolist(), strict=True):
-            weights[1 + targets.index(target) if target else own] += p
-        found[name] = _exposure(
-            game, strategy, names, torch.einsum("d,adn->an", strategy, right), weights, own
-        )
-    return Scored(tuple(episodes), found)
-
-
-def _exposure(
-    game: ExitGame, known: Tensor, rows: list[str], correct: Tensor, weights: list[float], own: int
-) -> Exposure:
-    """`weights` [A] are AIMER's; the first row is clean."""
-    response = torch.tensor(weights, dtype=torch.float64)
-    return Exposure(
-        strategy=known,
-        clean=mean_of(correct[0]),
-        restricted=float(game.accuracy(known).amin()),
-        aimer=mean_of(response @ correct.cpu()),
-        expected_loss=mean_of(correct[own]),
-        per_image=mean_of(correct.amin(0)),
-        rows=tuple(rows),
-        correct=correct,
-        response=response,
-        own=own,
-    )
-
-
-def distribution(game: ExitGame, base: Defense, strategy: Strategy) -> Tensor:
-    """[D] the strategy as probabilities over the game's columns.
-
-    A choice that depends on the input has none; how often each exit answers under the all-exits attack stands in for them (Xu et
-    al., Sec. 3.3). The game's own points of that attack are used, so it must have been a row of it.
-    """
-    if isinstance(strategy, Static):
-        return game.one_hot(strategy.subset or (game.exits,))
-    if isinstance(strategy, Mix):
-        return sum(
-            (
-                p * game.one_hot(subset)
-                for subset, p in zip(strategy.subsets, strategy.probabilities, strict=True)
-            ),
-            torch.zeros(len(game.subsets), dtype=torch.float64),
-        )
-    everything = tuple(range(1, game.exits + 1))
-    if (
-        not isinstance(base, MultiExit)
-        or everything not in game.targets
-        or not game.outcomes.episodes
-    ):
+def _half(images: int) -> int:
+    """The number of images that build the game."""
+    half = images // 2
+    if half < 1:
         raise ValueError(
-            "how often a gate uses each exit is measured under the attack on all exits of a multi-exit network: play the game with "
-            "subsets='all' or 'intervals' on a MultiExit."
+            "aimer needs images for the game and other images for the evaluation, "
+            f"got {images}. Give at least 2, or a `game`."
         )
-    points = game.outcomes.episodes[game.targets.index(everything)].points
-    return frequencies(
-        MultiExit(base.net, strategy), points, game.subsets, Context.seeded(0, len(points))
-    )
+    return half
 
 
-def _strategy(strategy: Strategy | Subset | Tensor, game: ExitGame) -> Strategy:
-    if isinstance(strategy, Tensor):
-        return mixed(game, strategy)
-    if isinstance(strategy, tuple):
-        refuse_subset(strategy, game.exits)
-        return Static(strategy)
-    return strategy
+class _Row(NamedTuple):
+    """An attack and its probability in the best response."""
+
+    adversary: Adversary
+    probability: float
 
 
-def _adaptive(offense: Offense, game: ExitGame, strategy: Strategy, known: Tensor) -> Adversary:
-    """The attack on what the strategy answers: through its gate, or on its expected loss."""
+def _rows(
+    game: ExitGame, settings: AttackSettings, strategy: Strategy, known: Tensor, *, all_rows: bool
+) -> Sequence[_Row]:
+    """The clean images, the attacks on subsets, and the attack on the strategy itself."""
+    response = list(zip(game.targets, game.best_response(known).tolist(), strict=True))
+    rows = [_Row(FixedPoints(), 0.0)]
+    for target, p in response:
+        if target and (p > 0 or all_rows):
+            rows.append(_Row(settings.on_subset(target), p))
+    # A row of the game on the expected loss of some mixed strategy is replaced by the attack on
+    # the expected loss of this one.
+    own = sum(p for target, p in response if target is None)
+    return [*rows, _Row(_adaptive(settings, game, strategy, known), own)]
+
+
+def _adaptive(
+    settings: AttackSettings, game: ExitGame, strategy: Strategy, known: Tensor
+) -> Adversary:
+    """The attack on the strategy itself: on its expected loss, or through its gate."""
     if isinstance(strategy, Static | Mix):
-        return offense.expected(game.subsets, known)
-    return MaxLossPoint(Direct("through the gate", offense.attack, offense.loss, Gate(strategy)))
+        return settings.on_expected_loss(game.subsets, known)
+    gate = Gate(strategy)
+    return MaxLossPoint(Direct("through the gate", settings.attack, settings.loss, gate))
 
 
 @dataclass(frozen=True)
-class _Scored:
-    """How probable a right answer of the strategy is, exactly: every set that it may draw answers, weighted by its probability."""
+class _Evaluation:
+    """The evaluation of strategies of one defense."""
 
-    base: Defense
-    strategy: Strategy
+    base: Defense  # without a strategy
     threat: Threat
+    settings: AttackSettings
     seed: int
     batch_size: int
     progress: Progress | None
 
-    def __call__(self, row: Adversary, x: Tensor, y: Tensor) -> Tensor:  # [N]
-        s = self.strategy
-        if isinstance(s, Mix):
-            answers = columns_of(s.subsets)
-            weights = list(s.probabilities)
-        else:
-            answers = {"strategy": self._picked}
-            weights = [1.0]
-        episode = play(
-            self.base,
-            row,
-            x,
-            y,
-            self.threat,
-            answers=answers,
-            seed=self.seed,
-            batch_size=self.batch_size,
-            progress=self.progress,
-        )
-        return torch.tensor(weights, dtype=torch.float64, device=x.device) @ episode.correct.to(
-            x.device
+    def new_game(self, x: Tensor, y: Tensor, subsets: Actions) -> ExitGame:
+        """The full game on these images."""
+        columns = actions(subsets, len(self.settings.views))
+        return full_game(self.settings, columns, self._player(x, y, columns_of(columns)))
+
+    def __call__(
+        self, strategy: Strategy, game: ExitGame, x: Tensor, y: Tensor, *, all_rows: bool
+    ) -> StrategyRobustness:
+        """The accuracy of the strategy under all attacks.
+
+        It is exact over the draws of a mixed strategy: every subset is a column, weighted by its
+        probability.
+        """
+        known = distribution(game, self.base, strategy)
+        rows = _rows(game, self.settings, strategy, known, all_rows=all_rows)
+        answers: Mapping[str, Answer] = {"strategy": _answer_with(strategy)}
+        weights: Sequence[float] = [1.0]
+        if isinstance(strategy, Mix):
+            answers = columns_of(strategy.subsets)
+            weights = strategy.probabilities
+        episodes = self._player(x, y, answers)([row.adversary for row in rows])
+        probabilities = torch.tensor(weights, dtype=torch.float64, device=x.device)
+        correct = [probabilities @ episode.correct.to(x.device) for episode in episodes]
+        names = [episode.adversary for episode in episodes]
+        response = [row.probability for row in rows]
+        return StrategyRobustness.of(
+            game, known, names, torch.stack(correct), response, len(rows) - 1
         )
 
-    def _picked(self, trace: Trace) -> Tensor:
+    def _player(self, x: Tensor, y: Tensor, answers: Mapping[str, Answer]) -> DirectPlayer:
+        return DirectPlayer(
+            self.base, x, y, self.threat, answers, self.seed, self.batch_size, self.progress
+        )
+
+
+def _answer_with(strategy: Strategy) -> Answer:
+    """The answer with the exits that a deterministic strategy selects."""
+
+    def answer(trace: Trace) -> Tensor:
         logits = trace.logits
-        return mean_logits(logits, self.strategy.pick(logits, Context.seeded(0, logits.shape[1])))
+        return mean_logits(logits, strategy.pick(logits, Context.seeded(0, logits.shape[1])))
+
+    return answer

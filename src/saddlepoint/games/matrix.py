@@ -1,4 +1,4 @@
-"""Zero-sum games: rows are the attacker's actions, columns the defender's, entries the defender's accuracy."""
+"""Zero-sum matrix games: rows are attacker actions, columns defender actions, entries accuracy."""
 
 from __future__ import annotations
 
@@ -11,75 +11,100 @@ from scipy.optimize import linprog
 from scipy.sparse import coo_array
 from torch import Tensor
 
-_TIE = 1e-9  # of the spread of the numbers compared
-_CERTIFIED = 1e-6  # a gap above this means that the linear program was not solved
+_TIE = 1e-9  # relative to the spread of the compared numbers
+_CERTIFIED = 1e-6  # a larger gap means that the linear program was not solved
 
 
 @dataclass(frozen=True)
 class Equilibrium:
-    """Optimal mixes of both players, and how far they can be from optimal.
+    """Optimal mixed strategies of both players, with a certificate.
 
-    `gap` is what the two could gain by deviating, added up: max_d (t^T M)_d - min_a (M s)_a. It certifies the solution without
-    trusting the solver: the value of the game lies between the two.
+    `gap` is the sum of what both players can gain if they deviate,
+    max_d (t^T M)_d - min_a (M s)_a. The value of the game lies between these two numbers, so the
+    gap certifies the solution without trusting the solver.
     """
 
-    attacker: Tensor  # [A]
-    defender: Tensor  # [D]
-    value: float  # the accuracy that the defender is sure of: min_a (M s)_a
+    attacker: Tensor  # [A] mixed strategy t
+    defender: Tensor  # [D] mixed strategy s
+    value: float  # the accuracy that the defender guarantees: min_a (M s)_a
     gap: float
 
     @property
     def support(self) -> tuple[int, ...]:
-        """Columns that the defender plays."""
+        """The columns that the defender plays with positive probability."""
         return tuple(int(d) for d in (self.defender > _TIE).nonzero()[:, 0])
 
 
 def solve(payoff: Tensor) -> Equilibrium:
-    """max_s min_a (M s)_a over the simplex, by linear programming (HiGHS); its dual is the attacker's mix.
+    """Solve a matrix game by linear programming (HiGHS).
 
-    max v  subject to  M s >= v 1,  1^T s = 1,  s >= 0  (Xu et al., Eq. 8); the multipliers of M s >= v 1 solve Eq. 9.
+    max v  subject to  M s >= v 1,  1^T s = 1,  s >= 0  (Xu et al., Eq. 8). The multipliers of
+    M s >= v 1 are the attacker's strategy (Eq. 9).
+
+    Args:
+        payoff: the defender's accuracy M, [A, D].
+
+    Raises:
+        ValueError: `payoff` is not a matrix of finite numbers.
+        RuntimeError: the linear program was not solved.
     """
     m = _matrix(payoff)
     rows, columns = m.shape
-    s, multipliers = _bounded(m, np.zeros(rows, dtype=int), 1)
-    t = _simplex(multipliers)
+    s, multipliers = _solve_constraints(m, np.zeros(rows, dtype=int), 1)
+    t = _normalized(multipliers)
     lower = float((m @ s).min())
     upper = float((t @ m).max())
     if upper - lower > _CERTIFIED * max(1.0, float(np.abs(m).max())):
         raise RuntimeError(
-            f"the mixes found for a {rows} x {columns} game leave a gap of {upper - lower:.3g}; they are no solution."
+            f"the strategies found for a {rows} x {columns} game leave a gap of "
+            f"{upper - lower:.3g}, so they are not a solution."
         )
     return Equilibrium(torch.from_numpy(t), torch.from_numpy(s), lower, upper - lower)
 
 
 def best_response(payoff: Tensor, defender: Tensor) -> Tensor:
-    """[A]: uniform over the rows on which a defender who mixes so is least accurate (Xu et al., Eq. 6), ties within rounding."""
-    expected = payoff.double() @ mix(defender, payoff.shape[1]).to(payoff.device)
+    """The attacker's best response to a mixed strategy of the defender (Xu et al., Eq. 6).
+
+    Args:
+        payoff: the defender's accuracy, [A, D].
+        defender: mixed strategy, [D].
+
+    Returns:
+        [A] uniform over the rows with the lowest expected accuracy, ties up to rounding included.
+    """
+    expected = payoff.double() @ as_distribution(defender, payoff.shape[1]).to(payoff.device)
     spread = float(expected.amax() - expected.amin())
     tied = expected <= expected.amin() + _TIE * spread
     return tied.double() / tied.sum()
 
 
-def mix(probabilities: Tensor, count: int) -> Tensor:
-    """A checked probability vector over `count` actions, in double precision."""
+def as_distribution(probabilities: Tensor, count: int) -> Tensor:
+    """A checked probability vector over `count` actions, [count], in double precision.
+
+    Raises:
+        ValueError: the shape is wrong, an entry is negative, or the sum is not one.
+    """
     p = torch.as_tensor(probabilities, dtype=torch.float64)
     if p.shape != (count,):
         raise ValueError(
-            f"a strategy over {count} actions needs {count} probabilities, got shape {list(p.shape)}."
+            f"a strategy over {count} actions needs {count} probabilities, "
+            f"got shape {list(p.shape)}."
         )
     if not bool((p >= 0).all()) or abs(float(p.sum()) - 1) > 1e-6:
         raise ValueError(
-            f"probabilities must not be negative and must sum to one, got a least of {float(p.amin()):.3g} and a sum of "
-            f"{float(p.sum()):.6g}. Divide them by their sum."
+            "probabilities must not be negative and must sum to one, got a minimum of "
+            f"{float(p.amin()):.3g} and a sum of {float(p.sum()):.6g}. Divide them by their sum."
         )
     return p
 
 
 @dataclass(frozen=True)
 class PerExample:
-    """The defender's best mix against an attacker who picks a row for every example after seeing the mix.
+    """The defender's best mixed strategy against an attacker that chooses a row per example.
 
-    `gap` certifies it as in `Equilibrium`: the attacker's mixes, one per example, hold any defender to at most value + gap.
+    The attacker knows the strategy, but not the column that is drawn. `gap` is a certificate as in
+    `Equilibrium`: the attacker's mixed strategies, one per example, limit every defender to at most
+    value + gap.
     """
 
     defender: Tensor  # [D]
@@ -88,41 +113,68 @@ class PerExample:
 
 
 def solve_per_example(correct: Tensor) -> PerExample:
-    """max_s mean_n min_a sum_d s_d correct[a, d, n] as one linear program over the outcomes [A, D, N].
+    """max_s mean_n min_a sum_d s_d correct[a, d, n] as a linear program.
 
-    One variable t_n = min_a (...) per example, one constraint per row of it. Few of them bind, so they are added as they are
-    violated: each round solves with those at hand and adds, for every example, the row on which the mix found does worst.
+    The program has one variable t_n = min_a (...) per example and one constraint per example and
+    row. Few constraints are active, so they are added when they are violated: each iteration
+    solves the program with the constraints so far and then adds, for every example, the row with
+    the lowest accuracy against the new strategy.
+
+    Args:
+        correct: outcomes, [A, D, N].
     """
     outcomes = correct.double().cpu().numpy().transpose(2, 0, 1)  # [N, A, D]
     n, _, columns = outcomes.shape
-    everyone = np.arange(n)
+    examples = np.arange(n)
     s = np.full(columns, 1 / columns)
     multipliers = np.zeros(0)
-    example = np.zeros(0, dtype=int)
-    row = np.zeros(0, dtype=int)  # of each constraint at hand
+    example = np.zeros(0, dtype=int)  # [K] example of each constraint so far
+    row = np.zeros(0, dtype=int)  # [K] row of each constraint so far
     while True:
         worst = (outcomes @ s).argmin(1)  # [N]
-        lacking = ~_held(example, row, everyone, worst)
-        value = float((outcomes[everyone, worst] @ s).mean())
-        bound = _bound(outcomes, example, row, multipliers)
-        if bound - value < _CERTIFIED / 1000 or not lacking.any():
+        new = ~_known(example, row, examples, worst)
+        value = float((outcomes[examples, worst] @ s).mean())
+        bound = _upper_bound(outcomes, example, row, multipliers)
+        if bound - value < _CERTIFIED / 1000 or not new.any():
             return PerExample(torch.from_numpy(s), value, bound - value)
-        example = np.r_[example, everyone[lacking]]
-        row = np.r_[row, worst[lacking]]
-        s, multipliers = _bounded(outcomes[example, row], example, n)
+        example = np.r_[example, examples[new]]
+        row = np.r_[row, worst[new]]
+        s, multipliers = _solve_constraints(outcomes[example, row], example, n)
 
 
-def _bounded(rows: np.ndarray, example: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """The best mix against some rows [K, D] of some examples [K], and the multipliers of the rows.
+def least_per_example(correct: Tensor, defender: Tensor) -> Tensor:
+    """The expected accuracy per example if the attacker chooses the worst row for each.
 
-    max mean_n t_n  subject to  t_n <= rows_k s  for every k with example_k = n,  1^T s = 1,  s >= 0.
+    Args:
+        correct: outcomes, [A, D, N].
+        defender: mixed strategy, [D].
+
+    Returns:
+        [N] min_a sum_d s_d correct[a, d, n].
     """
-    (count, columns) = rows.shape
-    (k, d) = np.nonzero(rows)
-    places = (np.r_[k, np.arange(count)], np.r_[d, columns + example])
-    table: Any = coo_array(
-        (np.r_[-rows[k, d], np.ones(count)], places), shape=(count, columns + n)
-    )  # linprog's types know no sparse
+    s = as_distribution(defender, correct.shape[1]).to(correct.device)
+    return torch.einsum("d,adn->an", s, correct.double()).amin(0)
+
+
+def _solve_constraints(
+    rows: np.ndarray, example: np.ndarray, n: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The best mixed strategy against some rows, and the multipliers of the rows.
+
+    max mean_n t_n  subject to  t_n <= rows_k s  for every k with example_k = n,
+    1^T s = 1,  s >= 0.
+
+    Args:
+        rows: accuracy of all columns in each constraint, [K, D].
+        example: the example of each constraint, [K].
+        n: number of examples.
+    """
+    count, columns = rows.shape
+    k, d = np.nonzero(rows)
+    entries = np.r_[-rows[k, d], np.ones(count)]
+    indices = (np.r_[k, np.arange(count)], np.r_[d, columns + example])
+    # The type stubs of linprog do not know sparse matrices.
+    table: Any = coo_array((entries, indices), shape=(count, columns + n))
     found = linprog(
         c=np.r_[np.zeros(columns), np.full(n, -1 / n)],
         A_ub=table,
@@ -134,15 +186,19 @@ def _bounded(rows: np.ndarray, example: np.ndarray, n: int) -> tuple[np.ndarray,
     )
     if found.x is None:
         raise RuntimeError(
-            f"the linear program over {n} examples and {columns} answers was not solved: {found.message}"
+            f"the linear program over {n} examples and {columns} columns was not solved: "
+            f"{found.message}"
         )
-    return _simplex(found.x[:columns]), -found.ineqlin.marginals
+    return _normalized(found.x[:columns]), -found.ineqlin.marginals
 
 
-def _bound(
+def _upper_bound(
     outcomes: np.ndarray, example: np.ndarray, row: np.ndarray, multipliers: np.ndarray
 ) -> float:
-    """What no defender exceeds against an attacker who mixes the rows of every example in these proportions."""
+    """The highest accuracy of any defender against an attacker that mixes rows per example.
+
+    The multipliers, normalized per example, are the attacker's mixed strategies.
+    """
     if not len(multipliers):
         return np.inf
     weights = np.maximum(multipliers, 0.0)
@@ -151,22 +207,17 @@ def _bound(
     return float((weights / total[example] @ outcomes[example, row]).max() / len(outcomes))
 
 
-def _held(
-    example: np.ndarray, row: np.ndarray, everyone: np.ndarray, worst: np.ndarray
+def _known(
+    example: np.ndarray, row: np.ndarray, examples: np.ndarray, worst: np.ndarray
 ) -> np.ndarray:
-    """[N] is the constraint (example, worst row) at hand already?"""
-    held = set(zip(example.tolist(), row.tolist(), strict=True))
-    return np.array([pair in held for pair in zip(everyone.tolist(), worst.tolist(), strict=True)])
+    """Whether the constraint (example, worst row) exists already, [N] bool."""
+    known = set(zip(example.tolist(), row.tolist(), strict=True))
+    pairs = zip(examples.tolist(), worst.tolist(), strict=True)
+    return np.array([pair in known for pair in pairs])
 
 
-def least_per_example(correct: Tensor, defender: Tensor) -> Tensor:
-    """[N] how often this mix is right where the attacker picks the worst row per example: min_a sum_d s_d correct[a, d, n]."""
-    s = mix(defender, correct.shape[1]).to(correct.device)
-    return torch.einsum("d,adn->an", s, correct.double()).amin(0)
-
-
-def _simplex(weights: np.ndarray) -> np.ndarray:
-    """Rounding below zero taken away, and a sum of one."""
+def _normalized(weights: np.ndarray) -> np.ndarray:
+    """The weights without negative rounding errors, with a sum of one."""
     positive: np.ndarray = np.maximum(weights, 0.0)
     total = positive.sum()
     return positive / total if total > 0 else np.full(len(weights), 1 / len(weights))
@@ -175,7 +226,8 @@ def _simplex(weights: np.ndarray) -> np.ndarray:
 def _matrix(payoff: Tensor) -> np.ndarray:
     if payoff.ndim != 2 or 0 in payoff.shape:
         raise ValueError(
-            f"a game needs a matrix [attacker's actions, defender's actions], got shape {list(payoff.shape)}."
+            "a game needs a matrix [attacker actions, defender actions], "
+            f"got shape {list(payoff.shape)}."
         )
     if not bool(payoff.isfinite().all()):
         raise ValueError("every entry of a game must be a finite number.")

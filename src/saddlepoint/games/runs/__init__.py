@@ -1,1 +1,1 @@
-"""The game on exits as a run: what is asked for, who plays it, what is kept of it, and whether that is so."""
+"""Exit games as runs: specification, cached play, record, warnings and verification."""

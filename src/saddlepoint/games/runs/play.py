@@ -1,189 +1,117 @@
-"""From a specification to a game: its images are cut in two, one part builds the matrix, the other scores what came out."""
+"""Play a specified game: some images build the matrix, the others evaluate strategies."""
 
 from __future__ import annotations
 
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from saddlepoint.attacks.spaces import Ball
-from saddlepoint.audits.cells import Job
-from saddlepoint.audits.plan import Plan
-from saddlepoint.audits.result import Symptom
-from saddlepoint.audits.target.admission import TargetError, placed
-from saddlepoint.audits.target.check import Checked, check
-from saddlepoint.data import load_data
-from saddlepoint.defenses import Context, Defense, Subset, subset_name
+from saddlepoint.defenses import Subset, subset_name
 from saddlepoint.describe import describe
-from saddlepoint.evaluation import Episode, Threat
+from saddlepoint.evaluation import Episode
 from saddlepoint.evaluation.bootstrap import Estimate, mean_of
-from saddlepoint.games.aimer import Exposure, exposures
-from saddlepoint.games.exit_attacks import ASCENTS, ATTACKS
-from saddlepoint.games.exit_game import (
-    ExitGame,
-    Offense,
-    Send,
-    actions,
-    columns_of,
-    exit_game,
-    game_base,
-)
+from saddlepoint.evaluation.referee import RunAdversaries
+from saddlepoint.games.exit_attacks import ATTACKS, OPTIMIZERS, AttackSettings
+from saddlepoint.games.exit_game import exit_game
+from saddlepoint.games.matrix import Equilibrium, PerExample
+from saddlepoint.games.payoffs import ExitGame
+from saddlepoint.games.runs.prepare import PreparedGame, prepare
 from saddlepoint.games.runs.record import Exposed, GameRecord, Played, Solved
 from saddlepoint.games.runs.spec import GameSpec, command
-from saddlepoint.games.runs.symptoms import signs
+from saddlepoint.games.runs.symptoms import find_symptoms
+from saddlepoint.games.strategy_robustness import (
+    StrategyEvaluations,
+    StrategyRobustness,
+    evaluate_strategies,
+)
 from saddlepoint.runs.cache import Watch
 from saddlepoint.runs.cached_play import kept
 from saddlepoint.runs.hashing import tensor_digest
 from saddlepoint.runs.runner import ask
-from saddlepoint.runs.spec import NORMS, SpecError, radius
 from saddlepoint.runs.store import Store, identity
-from saddlepoint.runs.targets import resolve
 from saddlepoint.runs.work import Cell, Work, torch_threads
 
-_DRAWS = 200  # of the bootstrap of the value; each solves a linear program
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A specification with its target and images loaded."""
-
-    spec: GameSpec
-    base: Defense  # without a strategy of its own
-    views: tuple[str, ...]
-    x: Tensor
-    y: Tensor
-    built_on: int
-    data: str
-    findings: tuple[Symptom, ...]
-
-    @property
-    def threat(self) -> Threat:
-        return Threat(Ball(NORMS[self.spec.threat.norm], radius(self.spec.threat.eps)))
-
-    @property
-    def columns(self) -> tuple[Subset, ...]:
-        return actions(self.spec.subsets, len(self.views))
-
-    def job(self, *, building: bool) -> Job:
-        """The images that build the game, or the others."""
-        part = slice(None, self.built_on) if building else slice(self.built_on, None)
-        x = self.x[part]
-        y = self.y[part]
-        return Job(
-            self.base,
-            x,
-            y,
-            self.threat,
-            self.spec.seed,
-            self.spec.batch_size,
-            columns_of(self.columns),
-        )
-
-    def target_digest(self) -> str:
-        """SHA-256 of all that can be seen of the target."""
-        nobody = Plan(self.spec.target, "standard", self.job(building=True), (), ())
-        return Work.of(nobody, threads=self.spec.threads).target
-
-
-def prepare(spec: GameSpec) -> Setting:
-    """Load and check all that the game needs; whatever is wrong is said before anything is attacked."""
-    data = load_data(spec.data.name, split=spec.data.split, n=spec.data.n, root=spec.data.root)
-    target, _ = resolve(spec.target)
-    x = data.x.to(spec.device)
-    y = data.y.to(spec.device).long()
-    checked = check(
-        placed(target, spec.device), x, y, Ball(NORMS[spec.threat.norm], radius(spec.threat.eps))
-    )
-    base = game_base(_granting(checked, spec.target))
-    with torch.no_grad():
-        views = base.trace(x[:1], Context.seeded(0, 1)).names
-    if len(views) < 2:
-        raise TargetError(
-            f"{spec.target} has one output, and a game needs several exits. Return a list of logits, one per exit; "
-            "`attach_exits(net, {'layer name': head})` adds exits to an ordinary network."
-        )
-    actions(spec.subsets, len(views))  # refuses more than can be played
-    built_on = round(spec.split * len(x))
-    if not 0 < built_on < len(x):
-        raise SpecError(
-            f"a share of {spec.split:g} of {len(x)} images leaves {built_on} to build the game and {len(x) - built_on} to score; "
-            "both need one at least. Take more images with --n, or another --split."
-        )
-    findings = tuple(
-        finding for finding in checked.findings if finding.name != "several exits"
-    )  # here they are expected
-    return Setting(spec, base, views, x, y, built_on, data.name, findings)
-
-
-def _granting(checked: Checked, name: str) -> Defense:
-    if checked.defense.grants != "gradient":
-        raise TargetError(
-            f"{name} gives {checked.defense.grants} access only, and the attacks of the game ascend gradients. Hand over an "
-            "nn.Module or a Defense whose exits can be differentiated."
-        )
-    return checked.defense
+_DRAWS = 200  # bootstrap samples of the value; each solves a linear program
 
 
 def run_game(spec: GameSpec, out: Path, *, watch: Watch | None = None) -> GameRecord:
-    """Play the game in the folder `out`: finished cells are kept, and found again when it is asked for again."""
+    """Play the game and save it in the folder `out`.
+
+    Finished cells are saved there too; the same call resumes an interrupted game.
+
+    Args:
+        spec: the specification.
+        out: the folder.
+        watch: receives progress.
+    """
     started = time.perf_counter()
-    setting = prepare(spec)
+    prepared = prepare(spec)
     store = Store(out)
-    about = _about(setting)
-    held = ask(store, about, watch)
-    if held and identity(held) == identity(about):
-        about = {**about, "cells": held["cells"]}
-    listing = _Listing(store, about, watch)
-    sends = [_kept(setting, listing, out, building=building) for building in (True, False)]
-    found = derive(setting, *sends, run=identity(about), started=started)
-    found.save(out)
-    store.log("concluded", run=found.run, value=found.value.value, seconds=found.seconds)
-    return GameRecord.load(out)  # what is shown is what is kept
+    request = _request(prepared)
+    previous = ask(store, request, watch)
+    if previous and identity(previous) == identity(request):
+        request = {**request, "cells": previous["cells"]}
+    listing = _CellListing(store, request, watch)
+    build = _cached_player(prepared, listing, out, building=True)
+    score = _cached_player(prepared, listing, out, building=False)
+    record = derive(prepared, build, score, run=identity(request), started=started)
+    record.save(out)
+    store.log("concluded", run=record.run, value=record.value.value, seconds=record.seconds)
+    return GameRecord.load(out)  # return exactly what was saved
 
 
-def _kept(setting: Setting, watch: Watch, out: Path, *, building: bool) -> Send:
-    job = setting.job(building=building)
-    spec = setting.spec
+def _cached_player(
+    prepared: PreparedGame, watch: Watch, out: Path, *, building: bool
+) -> RunAdversaries:
+    job = prepared.job(building=building)
     return kept(
-        job.defense, job.x, job.y, threat=job.threat, answers=job.answers, out=out, name=spec.target, seed=job.seed,
-        batch_size=job.batch_size, threads=spec.threads, watch=watch,
-    )  # fmt: skip
+        job.defense,
+        job.x,
+        job.y,
+        threat=job.threat,
+        answers=job.answers,
+        out=out,
+        name=prepared.spec.target,
+        seed=job.seed,
+        batch_size=job.batch_size,
+        threads=prepared.spec.threads,
+        watch=watch,
+    )
 
 
-def _about(setting: Setting) -> dict[str, Any]:
-    """What was asked for, as passed and with all defaults; cells are added as they become known."""
-    spec = setting.spec
+def _request(prepared: PreparedGame) -> dict[str, Any]:
+    """What was requested, as passed and with all defaults; cells are added when they are known."""
+    spec = prepared.spec
     return {
         "kind": "game",
         "passed": spec.model_dump(mode="json", exclude_unset=True),
         "spec": spec.model_dump(mode="json"),
-        "target": {"name": spec.target, "sha256": setting.target_digest()},
-        "threat": describe(setting.threat),
-        "data": tensor_digest(setting.x, setting.y),
-        "device": str(setting.x.device),
-        "examples": len(setting.x),
+        "target": {"name": spec.target, "sha256": prepared.target_digest()},
+        "threat": describe(prepared.threat),
+        "data": tensor_digest(prepared.x, prepared.y),
+        "device": str(prepared.x.device),
+        "examples": len(prepared.x),
         "cells": [],
     }
 
 
-class _Listing:
-    """Writes down which cells the game needs as soon as that is known, and passes on what it is told."""
+class _CellListing:
+    """Saves which cells the game needs as soon as they are known, and forwards progress."""
 
-    def __init__(self, store: Store, about: Mapping[str, Any], watch: Watch | None) -> None:
+    def __init__(self, store: Store, request: Mapping[str, Any], watch: Watch | None) -> None:
         self._store = store
-        self._about = dict(about)
+        self._request = dict(request)
         self._watch = watch
 
     def begin(self, work: Work, missing: Sequence[Cell]) -> None:
-        self._about["cells"] = sorted({*self._about["cells"], *work.keys.values()})
-        self._store.state(self._about)
+        self._request["cells"] = sorted({*self._request["cells"], *work.keys.values()})
+        self._store.state(self._request)
         if self._watch:
             self._watch.begin(work, missing)
 
@@ -196,69 +124,167 @@ class _Listing:
             self._watch.say(message)
 
 
-def derive(setting: Setting, build: Send, score: Send, *, run: str, started: float) -> GameRecord:
-    """The whole record, from two ways to play adversaries: on the images of the game, and on the others."""
-    spec = setting.spec
-    craft = ATTACKS[spec.attack]
-    loss_curve = ASCENTS[spec.attack]
+def derive(
+    prepared: PreparedGame,
+    build: RunAdversaries,
+    score: RunAdversaries,
+    *,
+    run: str,
+    started: float,
+) -> GameRecord:
+    """Play the game, solve it, evaluate its strategies, and return the record.
+
+    Args:
+        prepared: the specification with target and images.
+        build: plays adversaries on the images that build the game.
+        score: plays adversaries on the other images.
+        run: identity of the request.
+        started: `time.perf_counter()` at the start.
+    """
+    spec = prepared.spec
+    optimizer = OPTIMIZERS[spec.attack]
+    exit_attack = ATTACKS[spec.attack]
     game = exit_game(
-        setting.base, setting.x[: setting.built_on], setting.y[: setting.built_on], threat=setting.threat, attack=loss_curve,
-        craft=craft, subsets=spec.subsets, rows=spec.rows, tolerance=spec.tolerance, send=build,
-    )  # fmt: skip
+        prepared.base,
+        prepared.x[: prepared.built_on],
+        prepared.y[: prepared.built_on],
+        threat=prepared.threat,
+        attack=optimizer,
+        exit_attack=exit_attack,
+        subsets=spec.subsets,
+        rows=spec.rows,
+        tolerance=spec.tolerance,
+        run_adversaries=build,
+    )
     with torch_threads(spec.threads):
-        equilibrium = game.equilibrium()
-        alone = game.per_example()
-        value = game.interval(lambda drawn: drawn.equilibrium().value, draws=_DRAWS, seed=spec.seed)
-    pure = game.subsets[int(game.payoff.amin(0).argmax())]
-    mixes = {
-        "NEED": equilibrium.defender,
-        f"best pure answer: {subset_name(pure)}": game.one_hot(pure),
-        "per-image mix": alone.defender,
+        solved = _solve(game, spec.seed)
+    settings = AttackSettings(prepared.views, optimizer, exit_attack=exit_attack)
+    evaluations = evaluate_strategies(game, _strategies(game, solved), settings, score)
+    return _record(prepared, game, solved, evaluations, run, started)
+
+
+class _SolvedGame(NamedTuple):
+    equilibrium: Equilibrium
+    per_example: PerExample
+    value: Estimate
+    pure: Subset  # the best subset without randomization
+    pure_value: float
+
+
+def _solve(game: ExitGame, seed: int) -> _SolvedGame:
+    lowest = game.payoff.amin(0)  # [D]
+    return _SolvedGame(
+        equilibrium=game.equilibrium(),
+        per_example=game.per_example(),
+        value=game.interval(lambda sample: sample.equilibrium().value, draws=_DRAWS, seed=seed),
+        pure=game.subsets[int(lowest.argmax())],
+        pure_value=float(lowest.amax()),
+    )
+
+
+def _strategies(game: ExitGame, solved: _SolvedGame) -> dict[str, Tensor]:
+    """The strategies that are evaluated on the other images."""
+    return {
+        "NEED": solved.equilibrium.defender,
+        f"best pure answer: {subset_name(solved.pure)}": game.one_hot(solved.pure),
+        "per-image mix": solved.per_example.defender,
         f"last exit: {game.exits}": game.one_hot((game.exits,)),
     }
-    scored = exposures(game, mixes, Offense(setting.views, loss_curve, craft=craft), score)
-    strategies = tuple(_exposed(name, exposure) for name, exposure in scored.exposures.items())
-    need, best, *_ = scored.exposures.values()
-    gains = _gains(need, best)
-    pure_value = float(game.payoff.amin(0).amax())
+
+
+def _record(
+    prepared: PreparedGame,
+    game: ExitGame,
+    solved: _SolvedGame,
+    evaluations: StrategyEvaluations,
+    run: str,
+    started: float,
+) -> GameRecord:
+    spec = prepared.spec
+    equilibrium = solved.equilibrium
+    strategies = tuple(_strategy(name, one) for name, one in evaluations.robustness.items())
+    gains = _gains(evaluations)
     rows = _rows(game.outcomes.episodes, game.targets)
-    targets = [None, *(target for target in game.targets if target), *(None for _ in mixes)]
-    scored_rows = _rows(scored.episodes, targets)
-    attacks = (*rows, *scored_rows[1:])
-    symptoms = signs(
-        value, pure_value, game.exploitability, spec.tolerance, strategies, gains, attacks
+    scored_rows = _scored_rows(game, evaluations)
+    symptoms = find_symptoms(
+        solved.value,
+        solved.pure_value,
+        game.exploitability,
+        spec.tolerance,
+        strategies,
+        gains,
+        (*rows, *scored_rows[1:]),
     )
     return GameRecord(
-        target=spec.target, threat=str(setting.threat), data=setting.data, n=len(setting.x), built_on=setting.built_on,
-        exits=game.exits, subsets=game.subsets, targets=game.targets, value=value,
-        equilibrium=Solved(_plain(equilibrium.defender), equilibrium.value, equilibrium.gap),
-        attacker=_plain(equilibrium.attacker), response=_plain(game.best_response(equilibrium.defender)),
-        mismatch=_mismatch(game, equilibrium.attacker, equilibrium.defender),
-        matched=sum(subset in game.targets for subset in game.subsets), beaten=game.beaten_matches(),
-        exploitability=game.exploitability, pure=pure, pure_value=pure_value,
-        per_example=Solved(_plain(alone.defender), alone.value, alone.gap), strategies=strategies, gains=gains,
-        rows=rows, scored_rows=scored_rows, symptoms=(*setting.findings, *symptoms), seed=spec.seed,
-        spec=spec.model_dump(mode="json"), passed=spec.model_dump(mode="json", exclude_unset=True),
-        hashes={"target": setting.target_digest(), "images": tensor_digest(setting.x, setting.y)},
-        versions={"saddlepoint": version("saddlepoint"), "torch": torch.__version__, "python": platform.python_version()},
-        command=command(spec), seconds=time.perf_counter() - started, run=run,
-        correct=game.correct.cpu().bool(), scored=torch.stack([e.correct for e in scored.episodes]).cpu().bool(),
-    )  # fmt: skip
-
-
-def _exposed(name: str, exposure: Exposure) -> Exposed:
-    e = exposure
-    return Exposed(
-        name, _plain(e.strategy), e.clean, e.restricted, e.aimer, e.expected_loss, e.per_image
+        target=spec.target,
+        threat=str(prepared.threat),
+        data=prepared.data,
+        n=len(prepared.x),
+        built_on=prepared.built_on,
+        exits=game.exits,
+        subsets=game.subsets,
+        targets=game.targets,
+        value=solved.value,
+        equilibrium=_solution(equilibrium),
+        attacker=_floats(equilibrium.attacker),
+        response=_floats(game.best_response(equilibrium.defender)),
+        mismatch=_mismatch(game, equilibrium),
+        matched=sum(subset in game.targets for subset in game.subsets),
+        beaten=game.beaten_matches(),
+        exploitability=game.exploitability,
+        pure=solved.pure,
+        pure_value=solved.pure_value,
+        per_example=_solution(solved.per_example),
+        strategies=strategies,
+        gains=gains,
+        rows=rows,
+        scored_rows=scored_rows,
+        symptoms=(*prepared.findings, *symptoms),
+        seed=spec.seed,
+        spec=spec.model_dump(mode="json"),
+        passed=spec.model_dump(mode="json", exclude_unset=True),
+        hashes=_hashes(prepared),
+        versions=_versions(),
+        command=command(spec),
+        seconds=time.perf_counter() - started,
+        run=run,
+        correct=game.correct.cpu().bool(),
+        scored=torch.stack([e.correct for e in evaluations.episodes]).cpu().bool(),
     )
 
 
-def _gains(need: Exposure, pure: Exposure) -> dict[str, Estimate]:
-    """The difference, image by image: the same images count for both."""
+def _hashes(prepared: PreparedGame) -> dict[str, str]:
+    images = tensor_digest(prepared.x, prepared.y)
+    return {"target": prepared.target_digest(), "images": images}
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "saddlepoint": version("saddlepoint"),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _strategy(name: str, found: StrategyRobustness) -> Exposed:
+    return Exposed(
+        name,
+        _floats(found.strategy),
+        found.clean,
+        found.restricted,
+        found.aimer,
+        found.expected_loss,
+        found.per_image,
+    )
+
+
+def _gains(evaluations: StrategyEvaluations) -> dict[str, Estimate]:
+    """NEED minus the best pure answer, paired by image."""
+    need, pure, *_ = evaluations.robustness.values()
     return {
         "clean": mean_of(need.correct[0] - pure.correct[0]),
         "aimer": mean_of(need.response @ need.correct - pure.response @ pure.correct),
-        "expected_loss": mean_of(need.correct[need.own] - pure.correct[pure.own]),
+        "expected_loss": mean_of(need.correct[need.own_row] - pure.correct[pure.own_row]),
         "per_image": mean_of(need.correct.amin(0) - pure.correct.amin(0)),
     }
 
@@ -266,23 +292,35 @@ def _gains(need: Exposure, pure: Exposure) -> dict[str, Estimate]:
 def _rows(episodes: Sequence[Episode], targets: Sequence[Subset | None]) -> tuple[Played, ...]:
     return tuple(
         Played(
-            e.adversary,
+            episode.adversary,
             target,
-            float(e.forward.double().mean()),
-            float(e.backward.double().mean()),
-            e.seconds,
-            int(e.copies.sum()),
+            float(episode.forward.double().mean()),
+            float(episode.backward.double().mean()),
+            episode.seconds,
+            int(episode.copies.sum()),
         )
-        for e, target in zip(episodes, targets, strict=True)
+        for episode, target in zip(episodes, targets, strict=True)
     )
 
 
-def _mismatch(game: ExitGame, attacker: Tensor, defender: Tensor) -> float | None:
-    aimless = any(
-        target is None and p > 0 for target, p in zip(game.targets, attacker.tolist(), strict=True)
-    )
-    return None if aimless else game.mismatch(attacker, defender)
+def _scored_rows(game: ExitGame, evaluations: StrategyEvaluations) -> tuple[Played, ...]:
+    attacked = [target for target in game.targets if target]
+    own = [None for _ in evaluations.robustness]
+    return _rows(evaluations.episodes, [None, *attacked, *own])
 
 
-def _plain(values: Tensor) -> tuple[float, ...]:
+def _mismatch(game: ExitGame, equilibrium: Equilibrium) -> float | None:
+    """The mismatch rate at equilibrium; None if a played row attacks no subset of exits."""
+    attacker = equilibrium.attacker
+    for target, p in zip(game.targets, attacker.tolist(), strict=True):
+        if target is None and p > 0:
+            return None
+    return game.mismatch(attacker, equilibrium.defender)
+
+
+def _solution(solved: Equilibrium | PerExample) -> Solved:
+    return Solved(_floats(solved.defender), solved.value, solved.gap)
+
+
+def _floats(values: Tensor) -> tuple[float, ...]:
     return tuple(values.tolist())

@@ -1,4 +1,7 @@
-"""What was found out by a game, and how it is kept: `game.json` and `game.safetensors`, each of which shows if it was touched."""
+"""The record of a game and its files `game.json` and `game.safetensors`.
+
+Checksums detect changes of either file.
+"""
 
 from __future__ import annotations
 
@@ -33,143 +36,139 @@ _DAMAGE = (
     OSError,
     SafetensorError,
 )
-_PLAYED = 1e-9  # a probability below is rounding
+_POSITIVE = 1e-9  # a smaller probability is a rounding error
 
 
 class GameError(ValueError):
-    """A record of a game that is missing, damaged or changed."""
+    """The record of a game is missing, damaged or changed."""
 
 
 @dataclass(frozen=True)
 class Played:
-    """One adversary, and what it cost."""
+    """One adversary and its cost."""
 
     name: str
-    target: Subset | None  # the exits it attacks; None: the expected loss of a mix, or nothing
-    forward: float  # passes per image
-    backward: float
+    target: Subset | None  # the attacked exits; None: an expected loss, or the clean images
+    forward: float  # forward passes per image
+    backward: float  # backward passes per image
     seconds: float
-    copies: int  # images for which it proposed the clean image itself
+    copies: int  # images for which it proposed the clean image
 
 
 @dataclass(frozen=True)
 class Exposed:
-    """A mix of answers under attackers that know more and more, on images that did not build the game."""
+    """A mixed strategy under several attackers, on images that did not build the game."""
 
     name: str
-    mix: tuple[float, ...]  # [D]
+    mix: tuple[float, ...]  # [D] probabilities of the columns
     clean: Estimate
-    restricted: float  # what the game promised, on its own images
-    aimer: Estimate  # the game's best response
-    expected_loss: Estimate  # ascends the expected loss of the mix
-    per_image: Estimate  # the worst of all attacks, image by image
+    restricted: float  # the lowest accuracy in the game, on its own images
+    aimer: Estimate  # under the game's best response
+    expected_loss: Estimate  # under the attack on the expected loss of the strategy
+    per_image: Estimate  # under the strongest of all attacks, chosen per image
 
 
 @dataclass(frozen=True)
 class Solved:
-    """A mix of the defender, the accuracy it is sure of on the images of the game, and how far from optimal it can be."""
+    """An optimal mixed strategy of the defender on the images of the game."""
 
-    mix: tuple[float, ...]  # [D]
-    value: float
-    gap: float
+    mix: tuple[float, ...]  # [D] probabilities of the columns
+    value: float  # the accuracy that it guarantees
+    gap: float  # the certificate: it is optimal up to this accuracy
 
 
 @dataclass(frozen=True)
 class GameRecord:
-    """The outcome of a game on exits: the matrix, its equilibrium, and what strategies are worth on images it was not built on."""
+    """The outcome of an exit game: the matrix, its equilibrium, and strategies on other images."""
 
     target: str
     threat: str
     data: str
-    n: int  # images, of which the first `built_on` made the game
-    built_on: int
+    n: int  # images
+    built_on: int  # the first images, which build the game
     exits: int
     subsets: tuple[Subset, ...]  # [D] columns
-    targets: tuple[
-        Subset | None, ...
-    ]  # [A] what each row attacks; None: the expected loss of a mix
-    value: Estimate  # of the restricted game, with its bootstrap interval
+    targets: tuple[Subset | None, ...]  # [A] exits that each row attacks; None: an expected loss
+    value: Estimate  # value of the restricted game, with its bootstrap interval
     equilibrium: Solved  # NEED
-    attacker: tuple[float, ...]  # [A] the attacker's equilibrium mix
+    attacker: tuple[float, ...]  # [A] the attacker's equilibrium strategy
     response: tuple[float, ...]  # [A] AIMER's best response to NEED
-    mismatch: (
-        float | None
-    )  # R_mis at equilibrium; None where the attacker's mix holds a row that aims at no set of exits
-    matched: int  # columns whose own set of exits was attacked
-    beaten: int  # of these, where another row does more harm
+    mismatch: float | None  # R_mis at equilibrium; None: a played row attacks an expected loss
+    matched: int  # columns with a row that attacks the same exits
+    beaten: int  # of these, columns in which another row is stronger
     exploitability: float | None  # of the double oracle; None: all rows were played
-    pure: Subset  # the best answer without a draw
+    pure: Subset  # the best subset without randomization
     pure_value: float
-    per_example: Solved  # against an attacker who picks a row for every image
-    strategies: tuple[
-        Exposed, ...
-    ]  # NEED, the best pure answer, the mix of `per_example`, the last exit
-    gains: Mapping[
-        str, Estimate
-    ]  # NEED less the best pure answer on the images that were scored, by attacker
+    per_example: Solved  # against an attacker that chooses a row per image
+    # NEED, the best pure answer, the strategy of `per_example`, the last exit
+    strategies: tuple[Exposed, ...]
+    # NEED minus the best pure answer on the images that did not build the game, by attacker
+    gains: Mapping[str, Estimate]
     rows: tuple[Played, ...]  # [A]
-    scored_rows: tuple[Played, ...]  # [R] the clean images first
+    scored_rows: tuple[Played, ...]  # [R] on the other images; the clean images first
     symptoms: tuple[Symptom, ...]
     seed: int
     spec: Mapping[str, Any]  # with all defaults
-    passed: Mapping[str, Any]  # as it was asked for
+    passed: Mapping[str, Any]  # as passed by the user
     hashes: Mapping[str, str]  # SHA-256 of target and images
     versions: Mapping[str, str]
     command: str
     seconds: float
     correct: Tensor  # [A, D, N] bool
     scored: Tensor  # [R, D, M] bool
-    run: str = ""  # the identity of the request it answers
+    run: str = ""  # identity of the request
 
     @property
     def payoff(self) -> Tensor:
-        """[A, D] the defender's accuracy."""
+        """The accuracy of each column under each row, [A, D]."""
         return self.correct.double().mean(-1)
 
     @property
     def columns(self) -> tuple[str, ...]:
+        """The names of the columns."""
         return tuple(map(subset_name, self.subsets))
 
     @property
     def scored_on(self) -> int:
+        """The number of images on which strategies are evaluated."""
         return self.n - self.built_on
 
     def strategy(self, name: str) -> Exposed:
-        """By its name; by the beginning of it, where it also names the answer."""
+        """The first strategy with a name that begins with `name`."""
         return next(strategy for strategy in self.strategies if strategy.name.startswith(name))
 
     def exit_accuracy(self, row: int) -> tuple[float, ...]:
-        """[L] the accuracy of each exit alone under a row of those that were scored."""
-        right = self.scored[row].double().mean(-1)
-        return tuple(
-            float(right[self.subsets.index((number,))]) for number in range(1, self.exits + 1)
-        )
+        """The accuracy of each single exit, [L], under one of `scored_rows`."""
+        accuracy = self.scored[row].double().mean(-1)
+        columns = [self.subsets.index((number,)) for number in range(1, self.exits + 1)]
+        return tuple(float(accuracy[column]) for column in columns)
 
     @property
     def all_exits_row(self) -> int:
-        """Of the rows that were scored, the attack on all exits."""
+        """The index in `scored_rows` of the attack on all exits."""
         everything = tuple(range(1, self.exits + 1))
         return next(k for k, row in enumerate(self.scored_rows) if row.target == everything)
 
     def summary(self) -> str:
-        """What NEED promises and what is left of it, in words."""
+        """The value of the game and the robust accuracy of NEED, as one sentence."""
         need = self.strategy("NEED")
         pure = self.strategy("best pure")
         return (
-            f"the restricted game has the value {self.value}; on other images NEED keeps {need.aimer} under AIMER and at most "
-            f"{need.per_image} under an attacker who chooses per image, where the best pure answer, {subset_name(self.pure)}, "
-            f"keeps {pure.aimer} and {pure.per_image}."
+            f"the restricted game has the value {self.value}; on other images the accuracy of NEED "
+            f"is {need.aimer} under AIMER and at most {need.per_image} under an attacker that "
+            f"chooses per image; for the best pure answer, {subset_name(self.pure)}, it is "
+            f"{pure.aimer} and {pure.per_image}."
         )
 
     def record(self) -> dict[str, Any]:
-        """Everything but the tensors, as JSON has it; the matrix is among it."""
-        plain = {
+        """Everything except the outcomes of single images, as JSON values."""
+        values = {
             "schema": SCHEMA,
             "kind": "game",
             **{name: getattr(self, name) for name in (*_PLAIN, *_LISTS)},
             "value": self.value._asdict(),
-            **{name: asdict(getattr(self, name)) for name in ("equilibrium", "per_example")},
-            "strategies": [_exposed(strategy) for strategy in self.strategies],
+            **{name: asdict(getattr(self, name)) for name in _SOLUTIONS},
+            "strategies": [_strategy_values(strategy) for strategy in self.strategies],
             "gains": {name: gain._asdict() for name, gain in self.gains.items()},
             **{
                 name: [asdict(row) for row in getattr(self, name)]
@@ -178,11 +177,14 @@ class GameRecord:
             **{name: dict(getattr(self, name)) for name in _MAPPINGS},
             "payoff": self.payoff.tolist(),
         }
-        told: dict[str, Any] = json.loads(json.dumps(plain, allow_nan=False))
-        return told
+        plain: dict[str, Any] = json.loads(json.dumps(values, allow_nan=False))
+        return plain
 
     def save(self, folder: Path) -> Path:
-        """Write both files, the tensors first: a record stands for tensors that are there."""
+        """Write both files to a folder and return it.
+
+        The tensors are written first, so that a record without its tensors cannot exist.
+        """
         store = Store(folder)
         folder.mkdir(parents=True, exist_ok=True)
         tensors = save(
@@ -198,27 +200,32 @@ class GameRecord:
 
     @classmethod
     def load(cls, folder: str | Path) -> GameRecord:
-        """Read what `save` wrote. A record or tensors that were changed since are refused."""
+        """Read what `save` wrote.
+
+        Raises:
+            FileNotFoundError: the folder has no record.
+            GameError: a file is missing, damaged or was changed.
+        """
         place = Path(folder)
         record = read(place / JSON)
         try:
             tensors = (place / TENSORS).read_bytes()
             if sha(tensors) != record["tensors"]:
                 raise GameError(
-                    f"{place / TENSORS} is damaged: it does not have the hash that {JSON} recorded. Play the game again."
+                    f"{place / TENSORS} is damaged: its hash differs from the one in {JSON}. "
+                    "Play the game again."
                 )
             return cls._of(record, load(tensors))
         except _DAMAGE as error:
             raise GameError(
-                f"{place} holds no whole game ({type(error).__name__}: {error}). Play the game again."
+                f"{place} contains no complete game ({type(error).__name__}: {error}). "
+                "Play the game again."
             ) from error
 
     @classmethod
     def _of(cls, record: dict[str, Any], tensors: Mapping[str, Tensor]) -> GameRecord:
-        if not torch.equal(
-            torch.tensor(record["payoff"], dtype=torch.float64),
-            tensors["correct"].double().mean(-1),
-        ):
+        payoff = torch.tensor(record["payoff"], dtype=torch.float64)
+        if not torch.equal(payoff, tensors["correct"].double().mean(-1)):
             raise GameError(
                 "the payoff of the record is not the mean of its outcomes. Play the game again."
             )
@@ -226,7 +233,7 @@ class GameRecord:
         fields |= {name: tuple(record[name]) for name in ("attacker", "response", "pure")}
         fields |= {
             name: Solved(**{**record[name], "mix": tuple(record[name]["mix"])})
-            for name in ("equilibrium", "per_example")
+            for name in _SOLUTIONS
         }
         fields |= {name: _read_rows(record[name]) for name in ("rows", "scored_rows")}
         return cls(
@@ -234,7 +241,7 @@ class GameRecord:
             subsets=tuple(tuple(subset) for subset in record["subsets"]),
             targets=tuple(tuple(target) if target else None for target in record["targets"]),
             value=Estimate(**record["value"]),
-            strategies=tuple(_read_exposed(strategy) for strategy in record["strategies"]),
+            strategies=tuple(_read_strategy(values) for values in record["strategies"]),
             gains={name: Estimate(**gain) for name, gain in record["gains"].items()},
             symptoms=tuple(Symptom(**symptom) for symptom in record["symptoms"]),
             correct=tensors["correct"],
@@ -243,16 +250,35 @@ class GameRecord:
 
 
 _PLAIN = (
-    "target", "threat", "data", "n", "built_on", "exits", "mismatch", "matched", "beaten", "exploitability", "pure_value", "seed",
-    "command", "seconds", "run",
-)  # fmt: skip
+    "target",
+    "threat",
+    "data",
+    "n",
+    "built_on",
+    "exits",
+    "mismatch",
+    "matched",
+    "beaten",
+    "exploitability",
+    "pure_value",
+    "seed",
+    "command",
+    "seconds",
+    "run",
+)
 _LISTS = ("subsets", "targets", "attacker", "response", "pure")
+_SOLUTIONS = ("equilibrium", "per_example")
 _MAPPINGS = ("spec", "passed", "hashes", "versions")
 _ESTIMATES = ("clean", "aimer", "expected_loss", "per_image")
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The record alone, in the current schema; one that does not fit its seal is refused."""
+    """Read `game.json` in the current schema.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        GameError: the file is damaged or was changed.
+    """
     if not path.is_file():
         raise FileNotFoundError(
             f"no {path.name} in {path.parent}. Give the folder that `saddlepoint game --out` wrote."
@@ -262,7 +288,7 @@ def read(path: Path) -> dict[str, Any]:
         record: dict[str, Any] = json.loads(text)
         if sealed({name: value for name, value in record.items() if name != "seal"}) != text:
             raise GameError(
-                f"{path} is damaged or was changed: it does not fit its seal. Play the game again."
+                f"{path} is damaged or was changed: its checksum is wrong. Play the game again."
             )
         return migrated(record, MIGRATIONS, SCHEMA, str(path.parent))
     except SchemaError as error:
@@ -274,22 +300,22 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def support(mix: Sequence[float]) -> tuple[int, ...]:
-    """What is played, the most frequent first."""
-    return tuple(sorted((k for k, p in enumerate(mix) if p > _PLAYED), key=lambda k: -mix[k]))
+    """The actions with positive probability, the most probable first."""
+    return tuple(sorted((k for k, p in enumerate(mix) if p > _POSITIVE), key=lambda k: -mix[k]))
 
 
 def best_pure(record: GameRecord) -> tuple[int, ...]:
-    """All columns, the one that is most accurate against its worst row first."""
-    least = record.payoff.amin(0)
-    return tuple(int(d) for d in least.argsort(descending=True, stable=True))
+    """All columns, sorted by their accuracy under their worst row, the highest first."""
+    lowest = record.payoff.amin(0)
+    return tuple(int(d) for d in lowest.argsort(descending=True, stable=True))
 
 
 def shown(mix: Sequence[float], names: Sequence[str]) -> str:
-    """'2+4 61 %, 1+2+3 39 %'."""
+    """A mixed strategy as text: '2+4 61 %, 1+2+3 39 %'."""
     return ", ".join(f"{names[k]} {100 * mix[k]:.0f} %" for k in support(mix))
 
 
-def _exposed(strategy: Exposed) -> dict[str, Any]:
+def _strategy_values(strategy: Exposed) -> dict[str, Any]:
     estimates = {name: getattr(strategy, name)._asdict() for name in _ESTIMATES}
     return {
         "name": strategy.name,
@@ -299,10 +325,10 @@ def _exposed(strategy: Exposed) -> dict[str, Any]:
     }
 
 
-def _read_exposed(record: dict[str, Any]) -> Exposed:
-    estimates = {name: Estimate(**record[name]) for name in _ESTIMATES}
+def _read_strategy(values: dict[str, Any]) -> Exposed:
+    estimates = {name: Estimate(**values[name]) for name in _ESTIMATES}
     return Exposed(
-        name=record["name"], mix=tuple(record["mix"]), restricted=record["restricted"], **estimates
+        name=values["name"], mix=tuple(values["mix"]), restricted=values["restricted"], **estimates
     )
 
 

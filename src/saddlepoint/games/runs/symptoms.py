@@ -1,17 +1,29 @@
-"""What speaks against the numbers of a game."""
+"""Warning signs about the numbers of a game."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
 
 from saddlepoint.audits.result import Symptom
 from saddlepoint.evaluation.bootstrap import Estimate
 from saddlepoint.games.runs.record import Exposed, Played
 
-_LEAST = 0.01  # a share of the images below which a difference is not worth a warning
+_SMALLEST = 0.01  # a difference of fewer images than this fraction is no warning
 
 
-def signs(
+class GameSymptom(StrEnum):
+    """The names of all warnings about a game."""
+
+    EXPLOITABLE = "exploitable"
+    NOISE = "NEED's gain is within the noise"
+    NO_GENERALIZATION = "the value does not generalize"
+    OUTSIDE_ATTACK = "an attack outside the game is stronger"
+    PER_IMAGE = "the gain is lost if the attacker chooses per image"
+    CLEAN_COPIES = "clean copies"
+
+
+def find_symptoms(
     value: Estimate,
     pure_value: float,
     exploitability: float | None,
@@ -20,47 +32,91 @@ def signs(
     gains: Mapping[str, Estimate],
     rows: Sequence[Played],
 ) -> Iterator[Symptom]:
-    """NEED is the first strategy."""
+    """The warnings about a game.
+
+    Args:
+        value: value of the game with its bootstrap interval.
+        pure_value: value of the best subset without randomization.
+        exploitability: of the double oracle; None: all rows were played.
+        tolerance: of the double oracle.
+        strategies: strategies on the other images; the first is NEED.
+        gains: NEED minus the best pure answer on the other images, by attacker.
+        rows: all attacks.
+    """
     need = strategies[0]
     gain = value.value - pure_value
+    yield from _exploitable(exploitability, tolerance)
+    yield from _noise(value, gain, gains)
+    yield from _generalization(need)
+    yield from _outside_attack(need)
+    yield from _per_image(gain, gains)
+    yield from _clean_copies(rows)
+
+
+def _exploitable(exploitability: float | None, tolerance: float) -> Iterator[Symptom]:
     if exploitability is not None and exploitability >= tolerance:
         yield Symptom(
-            "exploitable", "serious",
-            f"the double oracle ran out of rows with an exploitability of {100 * exploitability:.2f} points, more than the "
-            f"{100 * tolerance:.2f} that were allowed: the value is too high by at least that. Play all rows.",
-        )  # fmt: skip
-    if value.high - value.low > gain:
+            GameSymptom.EXPLOITABLE,
+            "serious",
+            f"the double oracle ended with an exploitability of {100 * exploitability:.2f} points, "
+            f"more than the tolerance of {100 * tolerance:.2f}, because no row was left: the value "
+            "is too high by at least that. Play all rows.",
+        )
+
+
+def _noise(value: Estimate, gain: float, gains: Mapping[str, Estimate]) -> Iterator[Symptom]:
+    width = value.high - value.low
+    if width > gain:
         yield Symptom(
-            "NEED's gain is within the noise", "warning",
-            f"on its own images the mix gains {100 * gain:.1f} points over the best pure answer, but its value is known only to "
-            f"within {100 * (value.high - value.low):.1f}. On other images the gain under AIMER is {_points(gains['aimer'])}. Take "
-            "more images.",
-        )  # fmt: skip
+            GameSymptom.NOISE,
+            "warning",
+            f"on the game's own images the mixed strategy gains {100 * gain:.1f} points over the "
+            f"best pure answer, but the interval of its value is {100 * width:.1f} points wide. On "
+            f"other images the gain under AIMER is {_points(gains['aimer'])}. Use more images.",
+        )
+
+
+def _generalization(need: Exposed) -> Iterator[Symptom]:
     if need.restricted > need.aimer.high:
         yield Symptom(
-            "the promise does not carry over", "warning",
-            f"the game promised {100 * need.restricted:.1f} %, on other images its best response leaves {need.aimer}: a mix that "
-            "is optimal on few images is too good to be true there. Take more images.",
-        )  # fmt: skip
-    if need.aimer.value - need.expected_loss.value >= _LEAST:
+            GameSymptom.NO_GENERALIZATION,
+            "warning",
+            f"the value on the game's own images is {100 * need.restricted:.1f} %, but on other "
+            f"images the accuracy under the game's best response is {need.aimer}: the strategy is "
+            "overfitted to few images. Use more images.",
+        )
+
+
+def _outside_attack(need: Exposed) -> Iterator[Symptom]:
+    if need.aimer.value - need.expected_loss.value >= _SMALLEST:
         yield Symptom(
-            "an attack outside the game is stronger", "warning",
-            f"ascending the expected loss of NEED's mix leaves {100 * need.expected_loss.value:.1f} %, the game's best response "
-            f"{100 * need.aimer.value:.1f} %: the value is that of a game in which the attacker lacks a row.",
-        )  # fmt: skip
+            GameSymptom.OUTSIDE_ATTACK,
+            "warning",
+            "the accuracy under the attack on the expected loss of NEED is "
+            f"{100 * need.expected_loss.value:.1f} %, under the game's best response "
+            f"{100 * need.aimer.value:.1f} %: the game lacks a row that the attacker has.",
+        )
+
+
+def _per_image(gain: float, gains: Mapping[str, Estimate]) -> Iterator[Symptom]:
     if gains["per_image"].value < 0 < gain:
         yield Symptom(
-            "the gain is lost to an attacker who chooses per image", "warning",
-            f"against one row for all images NEED gains {100 * gain:.1f} points by the game, against the worst row of each image "
-            f"{_points(gains['per_image'])}.",
-        )  # fmt: skip
+            GameSymptom.PER_IMAGE,
+            "warning",
+            f"against one row for all images NEED gains {100 * gain:.1f} points in the game, "
+            f"against the worst row per image {_points(gains['per_image'])}.",
+        )
+
+
+def _clean_copies(rows: Sequence[Played]) -> Iterator[Symptom]:
     copies = sum(row.copies for row in rows)
     if copies:
         yield Symptom(
-            "clean copies", "warning",
-            f"{copies} proposals were the clean image itself: an attack that does not move is no attack on the exits it did not "
-            "aim at.",
-        )  # fmt: skip
+            GameSymptom.CLEAN_COPIES,
+            "warning",
+            f"{copies} proposed points are the clean image: they do not attack the exits that they "
+            "are evaluated on.",
+        )
 
 
 def _points(gain: Estimate) -> str:

@@ -1,4 +1,4 @@
-"""Does a game hold what it claims? Every point is put to the target again, and the record is made anew from what was played."""
+"""Verify a saved game: evaluate every point again and derive the record from the saved cells."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 
 from saddlepoint.audits.plan import Plan
 from saddlepoint.evaluation import Adversary, Episode, FixedPoints
-from saddlepoint.games.exit_game import Send
-from saddlepoint.games.runs.play import Setting, derive, prepare
+from saddlepoint.games.runs.play import derive
+from saddlepoint.games.runs.prepare import PreparedGame, prepare
 from saddlepoint.games.runs.record import GameError, GameRecord
 from saddlepoint.games.runs.spec import GameSpec
 from saddlepoint.locate import describe_error
@@ -21,15 +21,18 @@ from saddlepoint.runs.store import Store, identity
 from saddlepoint.runs.verify import Check, cell_check, sound_cells
 from saddlepoint.runs.work import Work, torch_threads
 
-_TIMED = ("seconds", "versions")
+_NOT_FROM_CELLS = ("seconds", "versions")  # fields of the record that cells do not determine
 
 
 class _MissingError(Exception):
-    """A cell that the game needs is not there."""
+    """A cell that the game needs is missing."""
 
 
 def checks(store: Store) -> Iterator[Check]:
-    """One check after the other; those that rest on one that failed are left out."""
+    """The checks of a saved game, one after the other.
+
+    Checks that depend on a failed check are left out.
+    """
     run = store.run()
     episodes, damage = sound_cells(store)
     yield cell_check(run, episodes, damage)
@@ -39,110 +42,107 @@ def checks(store: Store) -> Iterator[Check]:
         yield Check("record", False, str(error))
         return
     if record.run != identity(run):
-        yield Check(
-            "record",
-            False,
-            "game.json belongs to another request than run.json. Play the game to its end.",
-        )
+        message = "game.json belongs to another request than run.json. Play the game to its end."
+        yield Check("record", False, message)
         return
     try:
-        setting = prepare(GameSpec.model_validate_json(json.dumps(run["passed"])))
-    except (Exception, SystemExit) as error:  # the target's code can raise anything
-        yield Check(
-            "target",
-            False,
-            f"it cannot be loaded again: {error if isinstance(error, ValueError) else describe_error(error)}",
-        )
+        prepared = prepare(GameSpec.model_validate_json(json.dumps(run["passed"])))
+    except (Exception, SystemExit) as error:  # the code of the target can raise anything
+        reason = error if isinstance(error, ValueError) else describe_error(error)
+        yield Check("target", False, f"it cannot be loaded again: {reason}")
         return
-    found = setting.target_digest()
-    if setting.spec.model_dump(mode="json") != run["spec"]:
-        yield Check(
-            "target",
-            False,
-            "the specification in run.json is not the one that was passed, with the defaults of this version.",
-        )
-    elif found != run["target"]["sha256"]:
-        expected = run["target"]["sha256"][:16]
-        yield Check(
-            "target",
-            False,
-            f"{run['target']['name']} is another model: expected hash {expected}…, found {found[:16]}….",
-        )
-    else:
-        yield Check(
-            "target", True, f"{run['target']['name']} is the model that was played against."
-        )
-    yield from _played(setting, record, episodes)
+    yield _target_check(prepared, run)
+    yield from _point_and_record_checks(prepared, record, episodes)
 
 
-def _played(
-    setting: Setting, record: GameRecord, episodes: Mapping[str, Episode]
+def _target_check(prepared: PreparedGame, run: Mapping[str, Any]) -> Check:
+    name = run["target"]["name"]
+    expected = run["target"]["sha256"]
+    found = prepared.target_digest()
+    if prepared.spec.model_dump(mode="json") != run["spec"]:
+        message = (
+            "the specification in run.json is not the one that was passed, "
+            "completed with the defaults of this version."
+        )
+        return Check("target", False, message)
+    if found != expected:
+        message = f"{name} is another model: expected hash {expected[:16]}…, found {found[:16]}…."
+        return Check("target", False, message)
+    return Check("target", True, f"{name} is the model that was played against.")
+
+
+def _point_and_record_checks(
+    prepared: PreparedGame, record: GameRecord, episodes: Mapping[str, Episode]
 ) -> Iterator[Check]:
-    scores = [_Scores(setting, episodes, building=building) for building in (True, False)]
+    build = _SavedEpisodes(prepared, episodes, building=True)
+    score = _SavedEpisodes(prepared, episodes, building=False)
     derived = None
     missing = ""
     try:
-        derived = derive(
-            setting, *(score.send for score in scores), run=record.run, started=time.perf_counter()
-        )
+        derived = derive(prepared, build, score, run=record.run, started=time.perf_counter())
     except _MissingError as error:
         missing = str(error)
-    points = sum(score.points for score in scores)
-    wrong = sum(score.wrong for score in scores)
-    outside = sum(score.outside for score in scores)
+    points = build.points + score.points
+    wrong = build.wrong + score.wrong
+    outside = build.outside + score.outside
     yield Check(
         "inside",
         not outside,
-        f"{points - outside} of {points} points lie within {setting.threat.space}.",
+        f"{points - outside} of {points} points lie within {prepared.threat.space}.",
     )
     yield Check(
         "answers",
         not wrong,
-        f"{points - wrong} of {points} points are answered by every column as recorded.",
+        f"the outputs of all columns on {points - wrong} of {points} points are as recorded.",
     )
     if derived is None:
         yield Check("record", False, missing)
-        return
-    claimed, due = (_untimed(one.record()) for one in (record, derived))
-    differ = [name for name in due if claimed.get(name) != due[name]]
-    same = torch.equal(record.correct, derived.correct) and torch.equal(
-        record.scored, derived.scored
-    )
-    message = f"game.json says otherwise than the cells: {', '.join(differ) or 'outcomes'}."
-    yield Check(
-        "record",
-        same and not differ,
-        message if differ or not same else "game.json is what the cells lead to.",
-    )
+    else:
+        yield _record_check(record, derived)
 
 
-class _Scores:
-    """Finds the episodes of adversaries among kept cells, and counts the points that are not what their cell says."""
+def _record_check(record: GameRecord, derived: GameRecord) -> Check:
+    saved = _determined_by_cells(record.record())
+    expected = _determined_by_cells(derived.record())
+    differ = [name for name in expected if saved.get(name) != expected[name]]
+    same_correct = torch.equal(record.correct, derived.correct)
+    same_scored = torch.equal(record.scored, derived.scored)
+    if differ or not (same_correct and same_scored):
+        names = ", ".join(differ) or "outcomes"
+        return Check("record", False, f"game.json differs from what the cells give: {names}.")
+    return Check("record", True, "game.json is what the cells give.")
+
+
+class _SavedEpisodes:
+    """Finds the episodes of adversaries among saved cells and evaluates their points again.
+
+    It is a `RunAdversaries`. It counts points outside the perturbation set and points with other
+    outputs than recorded.
+    """
 
     def __init__(
-        self, setting: Setting, episodes: Mapping[str, Episode], *, building: bool
+        self, prepared: PreparedGame, episodes: Mapping[str, Episode], *, building: bool
     ) -> None:
-        self._setting = setting
-        self._kept = episodes
-        self._job = setting.job(building=building)
-        self.points = self.wrong = self.outside = 0
-        self.send: Send = self._send
+        self._prepared = prepared
+        self._episodes = episodes
+        self._job = prepared.job(building=building)
+        self.points = 0
+        self.wrong = 0
+        self.outside = 0
 
-    def _send(self, adversaries: Sequence[Adversary]) -> list[Episode]:
-        threads = self._setting.spec.threads
-        work = Work.of(
-            Plan(self._setting.spec.target, "standard", self._job, tuple(adversaries), ()),
-            threads=threads,
-        )
-        missing = sum(key not in self._kept for key in work.keys.values())
+    def __call__(self, adversaries: Sequence[Adversary]) -> list[Episode]:
+        spec = self._prepared.spec
+        plan = Plan(spec.target, "standard", self._job, tuple(adversaries), ())
+        work = Work.of(plan, threads=spec.threads)
+        missing = sum(key not in self._episodes for key in work.keys.values())
         if missing:
             raise _MissingError(
-                f"{missing} of {len(work.keys)} cells that target, data, threat, attack and what was found so far lead to are not "
-                "here: something differs from what was played."
+                f"{missing} of {len(work.keys)} cells that follow from target, data, threat model, "
+                "attack and earlier rounds are not here: something differs from what was played."
             )
         found = []
         for a, adversary in enumerate(adversaries):
-            parts = [self._kept[work.keys[g, a]] for g in range(len(self._job.groups))]
+            parts = [self._episodes[work.keys[g, a]] for g in range(len(self._job.groups))]
             found.append(replace(Episode.joined(parts), adversary=adversary.name))
             self._count(found[-1])
         return found
@@ -155,26 +155,21 @@ class _Scores:
         self.outside += int((~inside).sum())
         if not inside.all():
             return
-        with torch_threads(self._setting.spec.threads):
-            judged = Episode.joined(
-                [job.play(FixedPoints("again", points), rows) for rows in job.groups]
-            )
-        self.wrong += int((judged.correct.cpu() != episode.correct.cpu()).any(0).sum())
+        again = FixedPoints("again", points)
+        with torch_threads(self._prepared.spec.threads):
+            evaluated = Episode.joined([job.play(again, rows) for rows in job.groups])
+        self.wrong += int((evaluated.correct.cpu() != episode.correct.cpu()).any(0).sum())
 
 
-def _untimed(record: dict[str, Any]) -> dict[str, Any]:
-    """Without what the cells do not determine."""
+def _determined_by_cells(record: dict[str, Any]) -> dict[str, Any]:
+    """The record without times and versions."""
     rows = {
         name: [
             {key: value for key, value in row.items() if key != "seconds"} for row in record[name]
         ]
         for name in ("rows", "scored_rows")
     }
-    symptoms = [
-        (symptom["name"], symptom["level"]) for symptom in record["symptoms"]
-    ]  # the words may tell of measured noise
-    return {
-        **{name: value for name, value in record.items() if name not in _TIMED},
-        **rows,
-        "symptoms": symptoms,
-    }
+    # Messages may contain measured times or noise, so only names and levels are compared.
+    symptoms = [(symptom["name"], symptom["level"]) for symptom in record["symptoms"]]
+    rest = {name: value for name, value in record.items() if name not in _NOT_FROM_CELLS}
+    return {**rest, **rows, "symptoms": symptoms}
