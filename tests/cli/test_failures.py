@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from tests.cli.commands import QUICK, START, TARGETS, call, error_of
 
-from saddlepoint.runs.inspect import summary
+from saddlepoint.reports.run_folders import summary
 from saddlepoint.runs.spec import read
 from saddlepoint.runs.store import Store
 

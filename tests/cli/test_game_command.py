@@ -15,7 +15,7 @@ from tests.cli.commands import QUICK, TARGETS, call, error_of
 from tests.cli.test_failures import start
 
 from saddlepoint import GameRecord
-from saddlepoint.runs.inspect import summary
+from saddlepoint.reports.run_folders import summary
 from saddlepoint.runs.store import Store
 
 SMALL = ("--n", "40", "--eps", "0.2", "--attack", "fgsm")

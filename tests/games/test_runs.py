@@ -29,7 +29,7 @@ from saddlepoint.games.runs.verify import checks
 from saddlepoint.runs.cache import Interrupted
 from saddlepoint.runs.cached_play import kept
 from saddlepoint.runs.gc import tidy
-from saddlepoint.runs.inspect import details, summary
+from saddlepoint.reports.run_folders import details, summary
 from saddlepoint.runs.spec import SpecError, checked
 from saddlepoint.runs.store import Packed, Store, sealed, sha
 from saddlepoint.runs.targets import resolve

@@ -20,7 +20,7 @@ from saddlepoint.defenses import Plain
 from saddlepoint.reports.live import Both, LivePage
 from saddlepoint.runs import work
 from saddlepoint.runs.executors import Serial
-from saddlepoint.runs.inspect import summary
+from saddlepoint.reports.run_folders import summary
 from saddlepoint.runs.runner import run_spec
 from saddlepoint.runs.spec import DataSpec, RunSpec, ThreatSpec
 from saddlepoint.runs.store import Store, identity

@@ -9,7 +9,11 @@ from saddlepoint.schema import Migrations
 SCHEMA = 4
 
 # Names of symptoms and checklist items in schema 3 and before, and their present names.
-_SYMPTOMS = {
+SYMPTOM_NAMES = {
+    "the promise does not carry over": "the value does not generalize",
+    "the gain is lost to an attacker who chooses per image": (
+        "the gain is lost if the attacker chooses per image"
+    ),
     "hard choices": "hard branches",
     "knows that it is attacked": "output depends on gradient mode",
     "random answers": "random outputs",
@@ -41,7 +45,7 @@ def _to_4(record: dict[str, Any]) -> dict[str, Any]:
         rows.append({"minimum_norm": False, **renamed})
     symptoms = []
     for symptom in record["symptoms"]:
-        name = _SYMPTOMS.get(symptom["name"], symptom["name"])
+        name = SYMPTOM_NAMES.get(symptom["name"], symptom["name"])
         symptoms.append({**symptom, "name": name})
     checklist = []
     for item in record["checklist"]:

@@ -143,6 +143,12 @@ class SymptomName(StrEnum):
     )
     SOLVER_NOT_CONVERGED = "solver not converged"
     BACKWARD_NOT_CONVERGED = "backward solve not converged"
+    # Found in exit games.
+    EXPLOITABLE = "exploitable"
+    GAIN_IN_NOISE = "NEED's gain is within the noise"
+    NO_GENERALIZATION = "the value does not generalize"
+    OUTSIDE_ATTACK = "an attack outside the game is stronger"
+    LOST_PER_IMAGE = "the gain is lost if the attacker chooses per image"
 
 
 class ItemName(StrEnum):

@@ -11,7 +11,7 @@ from saddlepoint.cli.folders import is_game
 
 if TYPE_CHECKING:
     from saddlepoint.audits import Audit
-    from saddlepoint.runs.inspect import CellState, Details, Summary
+    from saddlepoint.reports.run_folders import CellState, Details, Summary
 
 
 def print_details(found: Details) -> None:
@@ -134,7 +134,7 @@ def _exported_game(run: Path, format: str, per: str) -> str:  # noqa: A002
 
 def _check_finished(run: Path) -> None:
     """Reject an unfinished run: a record in its folder belongs to an earlier request."""
-    from saddlepoint.runs.inspect import summary
+    from saddlepoint.reports.run_folders import summary
 
     if not (run / "run.json").is_file():
         return

@@ -72,7 +72,7 @@ def list_runs(
 ) -> None:
     """List the runs in a folder and below it: target, threat model, result and progress."""
     from saddlepoint.cli.run_output import place_below, state_of
-    from saddlepoint.runs.inspect import runs
+    from saddlepoint.reports.run_folders import runs
 
     found = runs(folder)
     if json:
@@ -106,7 +106,7 @@ def show_run(
 ) -> None:
     """Show the specification of a run, its progress, its events, and the time of each attack."""
     from saddlepoint.cli.run_output import print_cells, print_details
-    from saddlepoint.runs.inspect import details
+    from saddlepoint.reports.run_folders import details
 
     found = details(run)
     if json:
@@ -125,9 +125,15 @@ def verify_run(run: _Run, json: JsonOption = False) -> None:
 
     The target is loaded again, in a new process.
     """
+    from saddlepoint.cli.folders import is_game
     from saddlepoint.runs.verify import verify
 
-    found = verify(run)
+    if is_game(run):
+        from saddlepoint.games.runs.verify import checks
+
+        found = verify(run, checks)
+    else:
+        found = verify(run)
     if json:
         dump({**asdict(found), "passed": found.passed})
     else:

@@ -14,8 +14,7 @@ from torch import Tensor
 from saddlepoint.audits.result import Audit
 from saddlepoint.reports.markup import Markup
 from saddlepoint.reports.published import NO_RESULTS, Published
-from saddlepoint.runs.inspect import answers
-from saddlepoint.runs.store import Store, StoreError
+from saddlepoint.runs.store import Store, StoreError, is_record_of
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ def kept(folder: Path) -> Audit:
 
 def _is_run_of(audit: Audit, record: dict[str, Any], folder: Path) -> bool:
     requested = record.get("target", {}).get("name"), record.get("seed"), record.get("examples")
-    return requested == (audit.target, audit.seed, audit.n) and answers(
+    return requested == (audit.target, audit.seed, audit.n) and is_record_of(
         audit.run, Store(folder), record
     )
 

@@ -290,6 +290,21 @@ def identity(run: dict[str, Any]) -> str:
     )
 
 
+def is_record_of(claimed: str, store: Store, run: dict[str, Any]) -> bool:
+    """Whether a record is the result of the request in `run.json`.
+
+    Args:
+        claimed: The identity of the request that the record states. Records of old versions
+            state none (an empty text); then the last finished request in the ledger counts.
+        store: The folder of the run.
+        run: The content of `run.json`.
+    """
+    if claimed:
+        return claimed == identity(run)
+    last = [event for event in store.events() if event["event"] == "concluded"][-1:]
+    return bool(last) and last[0].get("run", identity(run)) == identity(run)
+
+
 @contextmanager
 def _disk_errors(folder: Path) -> Iterator[None]:
     try:

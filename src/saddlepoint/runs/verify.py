@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -25,9 +25,8 @@ from saddlepoint.audits.verdict import Check, ItemName, Verification
 from saddlepoint.describe import describe
 from saddlepoint.evaluation import Episode
 from saddlepoint.locate import describe_error
-from saddlepoint.runs.inspect import answers
 from saddlepoint.runs.spec import RunSpec, migrate_spec
-from saddlepoint.runs.store import Store, StoreError
+from saddlepoint.runs.store import Store, StoreError, is_record_of
 from saddlepoint.runs.work import Work, load, torch_threads
 
 __all__ = [
@@ -46,10 +45,14 @@ _NOT_DERIVED = ("seconds", "versions", "verdict", "reasons", "schema", "run")
 _MARGIN = 1e-4  # tolerance for logits; predictions and accuracies must agree exactly
 
 
-def verify(folder: Path) -> Verification:
-    """Check every cell and evaluate every worst point again, in a new process.
+def verify(folder: Path, check: Callable[[Store], Iterable[Check]] | None = None) -> Verification:
+    """Check every cell and evaluate every point again, in a new process.
 
-    The process starts in the folder where the audit was started, for relative paths.
+    The process starts in the folder where the run was started, for relative paths.
+
+    Args:
+        folder: the folder of the run.
+        check: the checks of this kind of run; default: those of an audit.
     """
     store = Store(folder)
     store.run()
@@ -61,11 +64,11 @@ def verify(folder: Path) -> Verification:
     start = Path(started_in[-1]) if started_in else Path.cwd()
     try:
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-            checks = pool.submit(_verify, folder.resolve(), start).result()
+            found = pool.submit(_verify, folder.resolve(), start, check or checks).result()
     except BrokenProcessPool:
         message = "the process that evaluated the points died, perhaps because memory ran out."
-        checks = (Check("process", False, message),)
-    return Verification(str(folder), checks)
+        found = (Check("process", False, message),)
+    return Verification(str(folder), found)
 
 
 class VerificationError(ValueError):
@@ -101,14 +104,11 @@ def confirmed(audit: Audit) -> Verification:
     return found
 
 
-def _verify(folder: Path, start: Path) -> tuple[Check, ...]:
+def _verify(
+    folder: Path, start: Path, check: Callable[[Store], Iterable[Check]]
+) -> tuple[Check, ...]:
     os.chdir(start)
-    store = Store(folder)
-    if store.run().get("kind") == "game":
-        from saddlepoint.games.runs.verify import checks as game_checks
-
-        return tuple(game_checks(store))
-    return tuple(checks(store))
+    return tuple(check(Store(folder)))
 
 
 def checks(store: Store) -> Iterator[Check]:
@@ -128,7 +128,7 @@ def checks(store: Store) -> Iterator[Check]:
     except (ValueError, OSError) as error:
         yield Check("record", False, str(error))
         return
-    if not answers(audit.run, store, run):
+    if not is_record_of(audit.run, store, run):
         yield Check(
             "record",
             False,

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from saddlepoint.audits.cells import AttackCell, Measurement
 from saddlepoint.defenses import Subset, subset_name
 from saddlepoint.describe import describe
 from saddlepoint.evaluation import Episode
@@ -31,11 +32,11 @@ from saddlepoint.games.strategy_robustness import (
     evaluate_strategies,
 )
 from saddlepoint.runs.cache import Watch
-from saddlepoint.runs.cached_play import kept
+from saddlepoint.runs.cached_play import cached_play
 from saddlepoint.runs.hashing import tensor_digest
-from saddlepoint.runs.runner import ask
+from saddlepoint.runs.runner import open_run
 from saddlepoint.runs.store import Store, identity
-from saddlepoint.runs.work import Cell, Work, torch_threads
+from saddlepoint.runs.work import Work, torch_threads
 
 _DRAWS = 200  # bootstrap samples of the value; each solves a linear program
 
@@ -54,7 +55,7 @@ def run_game(spec: GameSpec, out: Path, *, watch: Watch | None = None) -> GameRe
     prepared = prepare(spec)
     store = Store(out)
     request = _request(prepared)
-    previous = ask(store, request, watch)
+    previous = open_run(store, request, watch)
     if previous and identity(previous) == identity(request):
         request = {**request, "cells": previous["cells"]}
     listing = _CellListing(store, request, watch)
@@ -70,7 +71,7 @@ def _cached_player(
     prepared: PreparedGame, watch: Watch, out: Path, *, building: bool
 ) -> RunAdversaries:
     job = prepared.job(building=building)
-    return kept(
+    return cached_play(
         job.defense,
         job.x,
         job.y,
@@ -109,15 +110,23 @@ class _CellListing:
         self._request = dict(request)
         self._watch = watch
 
-    def begin(self, work: Work, missing: Sequence[Cell]) -> None:
+    def begin(self, work: Work, missing: Sequence[AttackCell]) -> None:
         self._request["cells"] = sorted({*self._request["cells"], *work.keys.values()})
         self._store.state(self._request)
         if self._watch:
             self._watch.begin(work, missing)
 
-    def cell(self, cell: Cell, episode: Episode) -> None:
+    def cell(self, cell: AttackCell, episode: Episode) -> None:
         if self._watch:
             self._watch.cell(cell, episode)
+
+    def measure(self, missing: Sequence[Measurement]) -> None:
+        if self._watch:
+            self._watch.measure(missing)
+
+    def measured(self, cell: Measurement) -> None:
+        if self._watch:
+            self._watch.measured(cell)
 
     def say(self, message: str) -> None:
         if self._watch:

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from saddlepoint.attacks.spaces import Ball
+from saddlepoint.audits import AuditRequest, Plan
 from saddlepoint.audits.cells import Job
-from saddlepoint.audits.plan import Plan
-from saddlepoint.audits.result import Symptom
+from saddlepoint.audits.probes.stage import Probed, probe_stage
 from saddlepoint.audits.target.admission import TargetError, placed
-from saddlepoint.audits.target.check import Checked, check
+from saddlepoint.audits.verdict import Symptom, SymptomName
 from saddlepoint.data import load_data
 from saddlepoint.defenses import Context, Defense, Subset
 from saddlepoint.evaluation import Threat
@@ -61,7 +61,7 @@ class PreparedGame:
 
     def target_digest(self) -> str:
         """SHA-256 of the target."""
-        no_adversaries = Plan(self.spec.target, "standard", self.job(building=True), (), ())
+        no_adversaries = Plan(self.spec.target, "standard", self.job(building=True), ())
         return Work.of(no_adversaries, threads=self.spec.threads).target
 
 
@@ -76,8 +76,9 @@ def prepare(spec: GameSpec) -> PreparedGame:
     target, _ = resolve(spec.target)
     x = data.x.to(spec.device)
     y = data.y.to(spec.device).long()
-    checked = check(placed(target, spec.device), x, y, _space(spec))
-    base = game_base(_with_gradients(checked, spec.target))
+    request = AuditRequest(placed(target, spec.device), x, y, Threat(_space(spec)))
+    probed = probe_stage(request)
+    base = game_base(_with_gradients(probed, spec.target))
     with torch.no_grad():
         views = base.trace(x[:1], Context.seeded(0, 1)).names
     if len(views) < 2:
@@ -89,21 +90,22 @@ def prepare(spec: GameSpec) -> PreparedGame:
     actions(spec.subsets, len(views))  # raises if there are too many subsets
     built_on = _images_of_game(spec, len(x))
     # Several exits are expected here, so this finding of the check is no warning.
-    findings = tuple(finding for finding in checked.findings if finding.name != "several exits")
+    expected = SymptomName.SEVERAL_EXITS
+    findings = tuple(finding for finding in probed.findings if finding.name is not expected)
     return PreparedGame(spec, base, views, x, y, built_on, data.name, findings)
 
 
 def _space(spec: GameSpec) -> Ball:
-    return Ball(NORMS[spec.threat.norm], radius(spec.threat.eps))
+    return Ball(NORMS[spec.threat.norm], radius(spec.threat.radius))
 
 
-def _with_gradients(checked: Checked, name: str) -> Defense:
-    if checked.defense.grants != "gradient":
+def _with_gradients(probed: Probed, name: str) -> Defense:
+    if probed.defense.grants != "gradient":
         raise TargetError(
-            f"{name} gives {checked.defense.grants} access only, but the attacks of the game need "
+            f"{name} gives {probed.defense.grants} access only, but the attacks of the game need "
             "gradients. Use an nn.Module, or a Defense with differentiable exits."
         )
-    return checked.defense
+    return probed.defense
 
 
 def _images_of_game(spec: GameSpec, images: int) -> int:

@@ -16,10 +16,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from saddlepoint.audits.result import Symptom
+from saddlepoint.atomic import sha256_hex
+from saddlepoint.audits.records import SYMPTOM_NAMES
+from saddlepoint.audits.verdict import Level, Symptom, SymptomName
 from saddlepoint.defenses import Subset, subset_name
 from saddlepoint.evaluation.bootstrap import Estimate
-from saddlepoint.runs.store import Store, sealed, sha
+from saddlepoint.runs.store import Store, sealed
 from saddlepoint.schema import Migrations, SchemaError, migrated
 
 SCHEMA = 1
@@ -195,7 +197,7 @@ class GameRecord:
             }
         )
         store.keep(TENSORS, tensors)
-        store.keep(JSON, sealed({**self.record(), "tensors": sha(tensors)}))
+        store.keep(JSON, sealed({**self.record(), "tensors": sha256_hex(tensors)}))
         return folder
 
     @classmethod
@@ -210,7 +212,7 @@ class GameRecord:
         record = read(place / JSON)
         try:
             tensors = (place / TENSORS).read_bytes()
-            if sha(tensors) != record["tensors"]:
+            if sha256_hex(tensors) != record["tensors"]:
                 raise GameError(
                     f"{place / TENSORS} is damaged: its hash differs from the one in {JSON}. "
                     "Play the game again."
@@ -243,7 +245,7 @@ class GameRecord:
             value=Estimate(**record["value"]),
             strategies=tuple(_read_strategy(values) for values in record["strategies"]),
             gains={name: Estimate(**gain) for name, gain in record["gains"].items()},
-            symptoms=tuple(Symptom(**symptom) for symptom in record["symptoms"]),
+            symptoms=tuple(_read_symptom(symptom) for symptom in record["symptoms"]),
             correct=tensors["correct"],
             scored=tensors["scored"],
         )
@@ -336,3 +338,8 @@ def _read_rows(rows: Sequence[dict[str, Any]]) -> tuple[Played, ...]:
     return tuple(
         Played(**{**row, "target": tuple(row["target"]) if row["target"] else None}) for row in rows
     )
+
+
+def _read_symptom(record: Mapping[str, Any]) -> Symptom:
+    name = SYMPTOM_NAMES.get(record["name"], record["name"])
+    return Symptom(SymptomName(name), Level(record["level"]), record["message"])

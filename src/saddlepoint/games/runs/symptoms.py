@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from enum import StrEnum
 
-from saddlepoint.audits.result import Symptom
+from saddlepoint.audits.verdict import Level, Symptom, SymptomName
 from saddlepoint.evaluation.bootstrap import Estimate
 from saddlepoint.games.runs.record import Exposed, Played
 
 _SMALLEST = 0.01  # a difference of fewer images than this fraction is no warning
-
-
-class GameSymptom(StrEnum):
-    """The names of all warnings about a game."""
-
-    EXPLOITABLE = "exploitable"
-    NOISE = "NEED's gain is within the noise"
-    NO_GENERALIZATION = "the value does not generalize"
-    OUTSIDE_ATTACK = "an attack outside the game is stronger"
-    PER_IMAGE = "the gain is lost if the attacker chooses per image"
-    CLEAN_COPIES = "clean copies"
 
 
 def find_symptoms(
@@ -56,8 +44,8 @@ def find_symptoms(
 def _exploitable(exploitability: float | None, tolerance: float) -> Iterator[Symptom]:
     if exploitability is not None and exploitability >= tolerance:
         yield Symptom(
-            GameSymptom.EXPLOITABLE,
-            "serious",
+            SymptomName.EXPLOITABLE,
+            Level.SERIOUS,
             f"the double oracle ended with an exploitability of {100 * exploitability:.2f} points, "
             f"more than the tolerance of {100 * tolerance:.2f}, because no row was left: the value "
             "is too high by at least that. Play all rows.",
@@ -68,8 +56,8 @@ def _noise(value: Estimate, gain: float, gains: Mapping[str, Estimate]) -> Itera
     width = value.high - value.low
     if width > gain:
         yield Symptom(
-            GameSymptom.NOISE,
-            "warning",
+            SymptomName.GAIN_IN_NOISE,
+            Level.WARNING,
             f"on the game's own images the mixed strategy gains {100 * gain:.1f} points over the "
             f"best pure answer, but the interval of its value is {100 * width:.1f} points wide. On "
             f"other images the gain under AIMER is {_points(gains['aimer'])}. Use more images.",
@@ -79,8 +67,8 @@ def _noise(value: Estimate, gain: float, gains: Mapping[str, Estimate]) -> Itera
 def _generalization(need: Exposed) -> Iterator[Symptom]:
     if need.restricted > need.aimer.high:
         yield Symptom(
-            GameSymptom.NO_GENERALIZATION,
-            "warning",
+            SymptomName.NO_GENERALIZATION,
+            Level.WARNING,
             f"the value on the game's own images is {100 * need.restricted:.1f} %, but on other "
             f"images the accuracy under the game's best response is {need.aimer}: the strategy is "
             "overfitted to few images. Use more images.",
@@ -90,8 +78,8 @@ def _generalization(need: Exposed) -> Iterator[Symptom]:
 def _outside_attack(need: Exposed) -> Iterator[Symptom]:
     if need.aimer.value - need.expected_loss.value >= _SMALLEST:
         yield Symptom(
-            GameSymptom.OUTSIDE_ATTACK,
-            "warning",
+            SymptomName.OUTSIDE_ATTACK,
+            Level.WARNING,
             "the accuracy under the attack on the expected loss of NEED is "
             f"{100 * need.expected_loss.value:.1f} %, under the game's best response "
             f"{100 * need.aimer.value:.1f} %: the game lacks a row that the attacker has.",
@@ -101,8 +89,8 @@ def _outside_attack(need: Exposed) -> Iterator[Symptom]:
 def _per_image(gain: float, gains: Mapping[str, Estimate]) -> Iterator[Symptom]:
     if gains["per_image"].value < 0 < gain:
         yield Symptom(
-            GameSymptom.PER_IMAGE,
-            "warning",
+            SymptomName.LOST_PER_IMAGE,
+            Level.WARNING,
             f"against one row for all images NEED gains {100 * gain:.1f} points in the game, "
             f"against the worst row per image {_points(gains['per_image'])}.",
         )
@@ -112,8 +100,8 @@ def _clean_copies(rows: Sequence[Played]) -> Iterator[Symptom]:
     copies = sum(row.copies for row in rows)
     if copies:
         yield Symptom(
-            GameSymptom.CLEAN_COPIES,
-            "warning",
+            SymptomName.CLEAN_COPIES,
+            Level.WARNING,
             f"{copies} proposed points are the clean image: they do not attack the exits that they "
             "are evaluated on.",
         )

@@ -10,15 +10,16 @@ from typing import Any
 
 import torch
 
-from saddlepoint.audits.plan import Plan
+from saddlepoint.audits import Plan
 from saddlepoint.evaluation import Adversary, Episode, FixedPoints
 from saddlepoint.games.runs.play import derive
 from saddlepoint.games.runs.prepare import PreparedGame, prepare
 from saddlepoint.games.runs.record import GameError, GameRecord
 from saddlepoint.games.runs.spec import GameSpec
 from saddlepoint.locate import describe_error
+from saddlepoint.runs.spec import migrate_spec
 from saddlepoint.runs.store import Store, identity
-from saddlepoint.runs.verify import Check, cell_check, sound_cells
+from saddlepoint.runs.verify import Check, cell_check, undamaged_cells
 from saddlepoint.runs.work import Work, torch_threads
 
 _NOT_FROM_CELLS = ("seconds", "versions")  # fields of the record that cells do not determine
@@ -34,7 +35,7 @@ def checks(store: Store) -> Iterator[Check]:
     Checks that depend on a failed check are left out.
     """
     run = store.run()
-    episodes, damage = sound_cells(store)
+    episodes, damage = undamaged_cells(store)
     yield cell_check(run, episodes, damage)
     try:
         record = GameRecord.load(store.folder)
@@ -46,7 +47,7 @@ def checks(store: Store) -> Iterator[Check]:
         yield Check("record", False, message)
         return
     try:
-        prepared = prepare(GameSpec.model_validate_json(json.dumps(run["passed"])))
+        prepared = prepare(GameSpec.model_validate_json(json.dumps(migrate_spec(run["passed"]))))
     except (Exception, SystemExit) as error:  # the code of the target can raise anything
         reason = error if isinstance(error, ValueError) else describe_error(error)
         yield Check("target", False, f"it cannot be loaded again: {reason}")
@@ -59,7 +60,7 @@ def _target_check(prepared: PreparedGame, run: Mapping[str, Any]) -> Check:
     name = run["target"]["name"]
     expected = run["target"]["sha256"]
     found = prepared.target_digest()
-    if prepared.spec.model_dump(mode="json") != run["spec"]:
+    if prepared.spec.model_dump(mode="json") != migrate_spec(run["spec"]):
         message = (
             "the specification in run.json is not the one that was passed, "
             "completed with the defaults of this version."
@@ -132,7 +133,7 @@ class _SavedEpisodes:
 
     def __call__(self, adversaries: Sequence[Adversary]) -> list[Episode]:
         spec = self._prepared.spec
-        plan = Plan(spec.target, "standard", self._job, tuple(adversaries), ())
+        plan = Plan(spec.target, "standard", self._job, tuple(adversaries))
         work = Work.of(plan, threads=spec.threads)
         missing = sum(key not in self._episodes for key in work.keys.values())
         if missing:

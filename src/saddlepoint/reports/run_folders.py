@@ -12,7 +12,7 @@ from typing import Any
 from saddlepoint.games.runs.record import JSON, read
 from saddlepoint.games.runs.spec import GameSpec
 from saddlepoint.runs.spec import RunSpec, SpecError, VersionedSpec, migrate_spec, write
-from saddlepoint.runs.store import Store, StoreError, identity
+from saddlepoint.runs.store import Store, StoreError, is_record_of
 
 _OWN_FOLDERS = {"cells", "locks"}  # folders of a run that contain no other run
 
@@ -129,24 +129,9 @@ def _record(store: Store, run: dict[str, Any]) -> dict[str, Any] | None:
             record = read(store.folder / JSON)
         else:
             record = json.loads((store.folder / "audit.json").read_text())
-        return record if answers(record.get("run", ""), store, run) else None
+        return record if is_record_of(record.get("run", ""), store, run) else None
     except (OSError, ValueError, AttributeError):
         return None
-
-
-def answers(claimed: str, store: Store, run: dict[str, Any]) -> bool:
-    """Whether a record is the result of the request in `run.json`.
-
-    Args:
-        claimed: The identity of the request that the record states. Records of old versions
-            state none (an empty text); then the last finished request in the ledger counts.
-        store: The folder of the run.
-        run: The content of `run.json`.
-    """
-    if claimed:
-        return claimed == identity(run)
-    last = [event for event in store.events() if event["event"] == "concluded"][-1:]
-    return bool(last) and last[0].get("run", identity(run)) == identity(run)
 
 
 def details(folder: Path) -> Details:
