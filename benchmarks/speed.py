@@ -24,6 +24,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import saddlepoint as sp
+from saddlepoint.attacks.spaces import Ball
+from saddlepoint.evaluation.referee import play
 
 LINF_RADIUS = 0.05
 L2_RADIUS = 0.5
@@ -61,12 +63,12 @@ def bare_loop(net: nn.Module, x: Tensor, y: Tensor) -> None:
         net(x)
 
 
-def saddlepoint_attack(attack: object, space: sp.Ball) -> Attack:
+def saddlepoint_attack(attack: object, space: Ball) -> Attack:
     """An attack of this library as a function."""
 
     def run(net: nn.Module, x: Tensor, y: Tensor) -> None:
         adversary = sp.Direct("ours", attack, sp.cross_entropy)  # type: ignore[arg-type]
-        sp.play(sp.Plain(net), adversary, x, y, sp.Threat(space), batch_size=len(x))
+        play(sp.Plain(net), adversary, x, y, sp.Threat(space), batch_size=len(x))
 
     return run
 

@@ -10,7 +10,7 @@ from tests.problems import normal, uniform
 
 from saddlepoint.attacks.apgd import APGD
 from saddlepoint.attacks.fmn import FMN
-from saddlepoint.attacks.history import POINTS, History, RecordingOracle, nothing, together
+from saddlepoint.attacks.history import POINTS, History, RecordingOracle, nothing
 from saddlepoint.attacks.losses import cross_entropy, margin
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.rays import RayS

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from saddlepoint.audits.target.check import check
 from torch import nn
 
 import saddlepoint as sp
 from saddlepoint.attacks.aims import max_over_views
 from saddlepoint.audits.target.branches import AgainstBranch, Branch, ForcedBranch, branches
-from saddlepoint.audits.target.check import check
 from saddlepoint.rng import Keys
 from saddlepoint.selftests.exact import meet
 from saddlepoint.selftests.problem import live, relabeled, toward, two_classes

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from saddlepoint.audits.target.check import TargetError, check
 from torch import nn
 
 import saddlepoint as sp
-from saddlepoint.audits.target.check import TargetError, check
 
 X = torch.rand(12, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(12) % 3

@@ -6,12 +6,12 @@ import time
 
 import pytest
 import torch
+from saddlepoint.audits.plan import Evidence, plan
 from torch import nn
 
 import saddlepoint as sp
 from saddlepoint.audits.cells import Group
 from saddlepoint.audits.diagnostics import checklist
-from saddlepoint.audits.plan import Evidence, plan
 from saddlepoint.evaluation.combinators import CleanCopies
 
 RADIUS = 0.01

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from saddlepoint.audits.target.check import TargetError, check
 from tests.equilibria import Curved
 from tests.equilibria import Equilibrium as Handmade
 from tests.problems import normal, uniform
@@ -12,7 +13,6 @@ import saddlepoint as sp
 from saddlepoint.audits.cells import Job
 from saddlepoint.audits.diagnostics.convergence import unsettled
 from saddlepoint.audits.planning.suite import TargetFacts, compose
-from saddlepoint.audits.target.check import TargetError, check
 from saddlepoint.defenses import Broyden, Picard
 from saddlepoint.evaluation import Threat
 from saddlepoint.gradients import Checkpointed, Implicit, Phantom

@@ -6,11 +6,11 @@ import threading
 
 import pytest
 import torch
+from saddlepoint.audits.target.check import check
 from tests.audits.test_probe import LINF, WEIGHT, Caching, Counting, N, Net, Tracking, X, Y
 from torch import nn
 
 import saddlepoint as sp
-from saddlepoint.audits.target.check import check
 from saddlepoint.audits.target.copy import copied
 from saddlepoint.audits.target.instrument import Stateless
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from saddlepoint.audits.target.check import check
 from torch import nn
 
 import saddlepoint as sp
-from saddlepoint.audits.target.check import check
 from saddlepoint.audits.target.instrument import Instrumented
 from saddlepoint.rng import Keys
 from saddlepoint.selftests.problem import four_classes, left

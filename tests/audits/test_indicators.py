@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from saddlepoint.audits.diagnostics.spied import spy
 from tests.audits.test_checklist import (
     APGD,
     CLEANED,
@@ -32,7 +33,6 @@ from saddlepoint.audits.diagnostics.indicators import (
     unstable,
     zero_gradients,
 )
-from saddlepoint.audits.diagnostics.spied import spy
 from saddlepoint.audits.diagnostics.symptoms import signs
 
 T = 41

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from saddlepoint.audits.probes.subject import Subject
 from torch import nn
 
 import saddlepoint as sp
 from saddlepoint.audits.probes.sites import entrances, killers
-from saddlepoint.audits.probes.subject import Subject
 from saddlepoint.audits.target.instrument import FUNCTIONS, Instrumented
 from saddlepoint.rng import Keys
 

@@ -7,11 +7,11 @@ import random
 import numpy
 import pytest
 import torch
+from saddlepoint.audits.target.check import check
 from torch import nn
 
 import saddlepoint as sp
 from saddlepoint.audits.target.admission import TargetError
-from saddlepoint.audits.target.check import check
 from saddlepoint.audits.target.wrappers import ValueWithoutGrad
 from saddlepoint.defenses import Picard
 from saddlepoint.gradients.rule import straight_through

@@ -7,15 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from saddlepoint.audits.plan import Evidence, plan
+from saddlepoint.audits.planning.cost import entrance, price
+from saddlepoint.audits.planning.properties import everything
 from tests.problems import Quantized
 from torch import nn
 
 import saddlepoint as sp
 from saddlepoint.audits.cells import Group, Job
 from saddlepoint.audits.diagnostics.checklist import CONVERGED
-from saddlepoint.audits.plan import Evidence, plan
-from saddlepoint.audits.planning.cost import entrance, price
-from saddlepoint.audits.planning.properties import everything
 from saddlepoint.audits.remedies.strategies import _queries, remedies
 from saddlepoint.defenses import Defense, Trace, View
 from saddlepoint.evaluation import FixedPoints, OnExamples

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from saddlepoint.audits.planning.cost import price
 from torch import nn
 
 import saddlepoint as sp
 from saddlepoint.audits import plan
-from saddlepoint.audits.planning.cost import price
 from saddlepoint.audits.planning.suite import BUDGETS, compose
 from saddlepoint.describe import describe
 from saddlepoint.gradients import FixedRandomness

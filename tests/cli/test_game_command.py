@@ -14,7 +14,7 @@ import pytest
 from tests.cli.commands import QUICK, TARGETS, call, error_of
 from tests.cli.test_failures import start
 
-from saddlepoint import GameRecord
+from saddlepoint.games.runs.record import GameRecord
 from saddlepoint.reports.run_folders import summary
 from saddlepoint.runs.store import Store
 

@@ -9,16 +9,16 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from saddlepoint.audits.planning.cost import price
 from tests.problems import Noisy, Static, keys, smooth, uniform
 from torch import Tensor, nn
 
 from saddlepoint.attacks.apgd import APGD
-from saddlepoint.attacks.ensemble import AverageLoss, LossWeighting, MinLoss, Ensemble
+from saddlepoint.attacks.ensemble import AverageLoss, Ensemble, LossWeighting, MinLoss
 from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Linf
-from saddlepoint.audits.planning.cost import price
 from saddlepoint.defenses import Context, Defense, Plain, Trace
 from saddlepoint.evaluation import (
     AttackContext,

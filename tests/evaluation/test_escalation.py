@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from saddlepoint.audits.planning.cost import price
 from torch import nn
 
 import saddlepoint as sp
 from saddlepoint.attacks.best import AttackResult
-from saddlepoint.audits.planning.cost import price
 from saddlepoint.defenses import Access
 from saddlepoint.evaluation import AttackContext, Threat
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from saddlepoint.attacks.base import longer
 from saddlepoint.attacks.best import AttackResult
-from saddlepoint.attacks.ensemble import AverageLoss, LossWeighting, MinLoss, Ensemble
+from saddlepoint.attacks.ensemble import AverageLoss, Ensemble, LossWeighting, MinLoss
 from saddlepoint.attacks.losses import cross_entropy, margin, saturated
 from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.attacks.pgd import PGD

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from saddlepoint.audits.planning.cost import affordable, price
+from saddlepoint.audits.planning.properties import Sent
 from torch import nn
 
 import saddlepoint as sp
 from saddlepoint.attacks.best import AttackResult
-from saddlepoint.audits.planning.cost import affordable, price
-from saddlepoint.audits.planning.properties import Sent
 from saddlepoint.defenses import Access, Defense, Trace, View
 from saddlepoint.evaluation import AttackContext, Threat
 

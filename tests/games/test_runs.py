@@ -9,13 +9,13 @@ from typing import get_args
 
 import pytest
 import torch
+from saddlepoint.audits.target.check import TargetError
 from safetensors.torch import load_file, save
 from tests.runs.runs import TARGETS
 
 from saddlepoint import load_data
 from saddlepoint.attacks.pgd import FGSM
 from saddlepoint.attacks.spaces import Linf
-from saddlepoint.audits.target.check import TargetError
 from saddlepoint.defenses import MultiExit, exit_name, subset_name
 from saddlepoint.evaluation import Direct
 from saddlepoint.games.exit_attacks import ATTACKS
@@ -26,10 +26,10 @@ from saddlepoint.games.runs.prepare import prepare
 from saddlepoint.games.runs.record import GameError, GameRecord, shown
 from saddlepoint.games.runs.spec import GameSpec, command
 from saddlepoint.games.runs.verify import checks
+from saddlepoint.reports.run_folders import details, summary
 from saddlepoint.runs.cache import Interrupted
 from saddlepoint.runs.cached_play import kept
 from saddlepoint.runs.gc import tidy
-from saddlepoint.reports.run_folders import details, summary
 from saddlepoint.runs.spec import SpecError, checked
 from saddlepoint.runs.store import Packed, Store, sealed, sha
 from saddlepoint.runs.targets import resolve

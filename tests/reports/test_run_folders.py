@@ -13,10 +13,10 @@ import tomllib
 import pytest
 from tests.runs.runs import ATTACKS, spec
 
+from saddlepoint.reports.run_folders import details, runs, summary
 from saddlepoint.runs.cache import Interrupted
 from saddlepoint.runs.executors import Serial
 from saddlepoint.runs.gc import tidy
-from saddlepoint.reports.run_folders import details, runs, summary
 from saddlepoint.runs.runner import run_spec
 from saddlepoint.runs.spec import read
 from saddlepoint.runs.store import Store, StoreError

@@ -9,10 +9,12 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from saddlepoint.audits.plan import plan
 from torch import nn
 
 import saddlepoint as sp
-from saddlepoint.audits.plan import plan
+from saddlepoint.attacks.aims import expected
+from saddlepoint.attacks.losses import saturated
 from saddlepoint.locate import locate
 from saddlepoint.runs.work import Work
 
@@ -47,8 +49,8 @@ def between(low, high):
 
 DIFFERENT = {
     "weights inside an aim": (
-        {"aim": sp.expected(torch.tensor([1.0]))},
-        {"aim": sp.expected(torch.tensor([2.0]))},
+        {"aim": expected(torch.tensor([1.0]))},
+        {"aim": expected(torch.tensor([2.0]))},
     ),
     "variables of a closure": ({"aim": between(0, 1)}, {"aim": between(0, 2)}),
     "arguments of a partial": (
@@ -61,8 +63,8 @@ DIFFERENT = {
         {"threat": sp.Linf(torch.tensor(0.2))},
     ),
     "numpy's step": (
-        {"loss": sp.saturated(sp.margin, np.float32(0.1))},
-        {"loss": sp.saturated(sp.margin, np.float32(0.2))},
+        {"loss": saturated(sp.margin, np.float32(0.1))},
+        {"loss": saturated(sp.margin, np.float32(0.2))},
     ),
 }
 

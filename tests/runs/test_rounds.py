@@ -18,9 +18,9 @@ from saddlepoint.audits import cells as cell
 from saddlepoint.cli.progress import Watching
 from saddlepoint.defenses import Plain
 from saddlepoint.reports.live import Both, LivePage
+from saddlepoint.reports.run_folders import summary
 from saddlepoint.runs import work
 from saddlepoint.runs.executors import Serial
-from saddlepoint.reports.run_folders import summary
 from saddlepoint.runs.runner import run_spec
 from saddlepoint.runs.spec import DataSpec, RunSpec, ThreatSpec
 from saddlepoint.runs.store import Store, identity

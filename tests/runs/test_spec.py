@@ -7,21 +7,13 @@ import tomllib
 
 import pytest
 
-from saddlepoint import (
-    APGD,
-    CW,
-    FAB,
-    FMN,
-    PGD,
-    VMI,
-    BatchControl,
-    Linf,
-    RayS,
-    SortedByLabel,
-    Square,
-    Threat,
-    WorstCaseOrder,
-)
+from saddlepoint import APGD, FAB, PGD, Linf, Square, Threat
+from saddlepoint.attacks.cw import CW
+from saddlepoint.attacks.fmn import FMN
+from saddlepoint.attacks.rays import RayS
+from saddlepoint.attacks.vmi import VMI
+from saddlepoint.evaluation.batch_control import BatchControl
+from saddlepoint.evaluation.orders import SortedByLabel, WorstCaseOrder
 from saddlepoint.games.runs.spec import GameSpec
 from saddlepoint.runs.attack_specs import NAMED, build, named
 from saddlepoint.runs.command import command

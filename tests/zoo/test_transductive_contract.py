@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from saddlepoint.audits.target.check import check
 from tests.zoo.transductive_problem import context, digits, fingerprint, small, trained, two_way
 from torch import nn
 
@@ -13,7 +14,6 @@ from saddlepoint import audit
 from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Linf
-from saddlepoint.audits.target.check import check
 from saddlepoint.defenses import Defense, Plain
 from saddlepoint.evaluation import AttackContext, Direct, Threat, Transfer
 from saddlepoint.evaluation.referee import play

@@ -8,6 +8,7 @@ import time
 
 import pytest
 import torch
+from saddlepoint.audits.target.check import check
 from tests.problems import normal, uniform
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -16,7 +17,6 @@ from saddlepoint.attacks.apgd import APGD
 from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Linf
-from saddlepoint.audits.target.check import check
 from saddlepoint.defenses import Context, Defense
 from saddlepoint.evaluation import (
     Cascade,

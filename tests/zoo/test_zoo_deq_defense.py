@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from saddlepoint.audits.target.check import check
 from tests.equilibria import Affine, Curved
 from tests.memory import peak_bytes, saved_bytes
 from tests.problems import keys, normal, uniform
@@ -13,7 +14,6 @@ from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Linf
-from saddlepoint.audits.target.check import check
 from saddlepoint.defenses import Broyden, Context, Picard, view
 from saddlepoint.evaluation import AttackContext, Direct, MaxLossPoint, Threat, evaluate
 from saddlepoint.gradients import Backprop, Detached, Exact, Implicit, SimultaneousAdjoint
