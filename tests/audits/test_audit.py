@@ -314,7 +314,7 @@ def test_queries_that_pay_for_no_step_are_refused_before_anything_runs():
 @pytest.mark.parametrize("classes", [2, 3, 4])
 @pytest.mark.parametrize(
     "suite",
-    [sp.autoattack(steps=5, queries=20), sp.rand(steps=5, draws=2)],
+    [sp.autoattack(steps=5, queries=20), sp.rand_suite(steps=5, draws=2)],
     ids=["standard", "rand"],
 )
 def test_the_suites_of_autoattack_need_not_be_told_how_many_classes_there_are(classes, suite):

@@ -1,4 +1,4 @@
-"""Averaging over coins where none are tossed: what is asked once, and what must not be."""
+"""Averaging over random draws: deterministic objectives are evaluated once, others are averaged."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ PLAIN = Direct("pgd", PGD(STEPS, 0.03), cross_entropy)
 AVERAGED = replace(PLAIN, estimator=EoT(DRAWS))
 
 
-class Learner(Defense):
-    """Turns into another net at each asking, by coins of the batch; `then` makes of that net the defense that answers."""
+class RandomAdaptation(Defense):
+    """Adapts to a randomly drawn net; `then` builds the adapted defense from that net."""
 
     random = True
     memory = "batch"
@@ -60,7 +60,7 @@ class Learner(Defense):
 
 
 class Nested(Defense):
-    """Tosses its coins in a context of its own, and says that it tosses none."""
+    """Draws in its own context and declares to be deterministic."""
 
     def __init__(self, net: Any) -> None:
         self.net = net
@@ -71,7 +71,7 @@ class Nested(Defense):
 
 
 class Far(Defense):
-    """Tosses coins only at points that are no images."""
+    """Draws only at points that are not clean images."""
 
     def __init__(self, net: Any) -> None:
         self.net = net
@@ -82,7 +82,7 @@ class Far(Defense):
 
 
 class Backwards(Defense):
-    """Tosses coins for its gradient alone."""
+    """Draws only in its backward pass."""
 
     def __init__(self, net: Any) -> None:
         self.net = net
@@ -96,14 +96,14 @@ class Backwards(Defense):
 
 
 class Rare(nn.Module):
-    """A coin of a global generator that falls on its edge only."""
+    """Draws from a global generator without an effect on its output."""
 
     def forward(self, x: Tensor) -> Tensor:
         return NET(x) * (1.0 if torch.rand(()) < 2 else -1.0)
 
 
 class Hiding(nn.Module):
-    """Noise of a global generator, which nobody declared."""
+    """Adds undeclared noise from a global generator."""
 
     def forward(self, x: Tensor) -> Tensor:
         return NET(x + 0.1 * torch.randn_like(x))
@@ -117,7 +117,7 @@ def spent(
 
 
 @pytest.mark.parametrize(
-    ("estimator", "left"),
+    ("estimator", "reduced"),
     [
         (Backprop(), Backprop()),
         (EoT(7), Backprop()),
@@ -130,23 +130,23 @@ def spent(
     ],
     ids=repr,
 )
-def test_what_is_left_of_an_estimator_where_no_coins_are_tossed(
-    estimator: Estimator, left: Estimator
+def test_an_estimator_of_a_deterministic_objective_does_not_average_over_draws(
+    estimator: Estimator, reduced: Estimator
 ) -> None:
-    assert once(estimator) == left
+    assert once(estimator) == reduced
 
 
-def test_tosses_hear_every_draw_and_nothing_else() -> None:
-    with count_draws(CPU) as heard:
-        query_budget = keys(4).fold_in(2)[torch.tensor([0, 3])].root()
-    assert heard == []
-    with count_draws(CPU) as heard:
-        query_budget.uniform((3,))
-        query_budget.batch_seed()
-        query_budget.integers(5)
-    assert heard == [3, 1, 1]
-    query_budget.normal((2,))
-    assert heard == [3, 1, 1]
+def test_count_draws_counts_every_draw_and_nothing_else() -> None:
+    with count_draws(CPU) as counted:
+        random_keys = keys(4).fold_in(2)[torch.tensor([0, 3])].as_root()
+    assert counted == []
+    with count_draws(CPU) as counted:
+        random_keys.uniform((3,))
+        random_keys.batch_seed()
+        random_keys.integers(5)
+    assert counted == [3, 1, 1]
+    random_keys.normal((2,))
+    assert counted == [3, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -154,20 +154,20 @@ def test_tosses_hear_every_draw_and_nothing_else() -> None:
     [lambda: torch.rand(1), random.random, numpy.random.rand],
     ids=["torch", "python", "numpy"],
 )
-def test_tosses_hear_that_a_global_generator_was_used(draw: Any) -> None:
-    with seeded_globals(0, CPU), count_draws(CPU) as heard:
+def test_count_draws_detects_the_use_of_a_global_generator(draw: Any) -> None:
+    with seeded_globals(0, CPU), count_draws(CPU) as counted:
         draw()
-    assert heard == [1]
+    assert counted == [1]
 
 
 @pytest.mark.parametrize("attack", [PGD(STEPS, 0.03), APGD(STEPS)], ids=["pgd", "apgd"])
-def test_a_defense_without_coins_is_asked_once_for_two_looks_and_found_the_same_points(
+def test_a_deterministic_defense_is_not_averaged_after_a_check_of_two_evaluations(
     attack: Any,
 ) -> None:
     single, averaged = (replace(one, attack=attack) for one in (PLAIN, AVERAGED))
-    (found, context) = spent(averaged, Static(NET))
-    (want, usual) = spent(single, Static(NET))
-    assert torch.equal(found, want)
+    found, context = spent(averaged, Static(NET))
+    expected, usual = spent(single, Static(NET))
+    assert torch.equal(found, expected)
     assert torch.equal(context.meter.forward, usual.meter.forward + 2)
     assert torch.equal(context.meter.backward, usual.meter.backward + 2)
 
@@ -177,41 +177,38 @@ def test_a_defense_without_coins_is_asked_once_for_two_looks_and_found_the_same_
     [Noisy(NET), Nested(NET), Plain(Hiding()), Plain(Rare()), Far(NET), Backwards(NET)],
     ids=["declared", "nested", "hidden", "rare", "far", "backwards"],
 )
-def test_a_defense_with_coins_is_averaged_whatever_it_says(defense: Defense) -> None:
+def test_a_randomized_defense_is_averaged_whatever_it_declares(defense: Defense) -> None:
     _, context = spent(AVERAGED, defense)
-    looks = 0 if defense.random else 2
-    assert context.meter.forward.tolist() == [looks + DRAWS * (STEPS + 1)] * N
-    assert context.meter.backward.tolist() == [looks + DRAWS * STEPS] * N
+    checks = 0 if defense.random else 2
+    assert context.meter.forward.tolist() == [checks + DRAWS * (STEPS + 1)] * N
+    assert context.meter.backward.tolist() == [checks + DRAWS * STEPS] * N
 
 
-def test_looks_are_not_bought_with_queries_that_the_attack_needs() -> None:
-    once_only = replace(
-        AVERAGED, attack=PGD(1), estimator=EoT(2)
-    )  # a slope and a reading, each of two draws
+def test_the_check_is_skipped_if_the_attack_needs_all_queries() -> None:
+    # One gradient and one evaluation, each of two draws.
+    once_only = replace(AVERAGED, attack=PGD(1), estimator=EoT(2))
     for queries, spends in ((4, 4), (5, 4), (6, 2 + 2)):
         _, context = spent(once_only, Static(NET), queries=queries)
         assert context.meter.forward.tolist() == [spends] * N
         assert context.meter.backward.tolist() == [2 if queries < 6 else 2 + 1] * N
 
 
-@pytest.mark.parametrize("over", [AverageLoss(), MinLoss()], ids=lambda over: type(over).__name__)
-def test_models_that_a_learner_became_are_averaged_only_if_they_toss_coins(
-    over: LossWeighting,
-) -> None:
-    """Pools of 1, 3 and 5 models; learning tosses coins, and the net that came of it need not."""
+@pytest.mark.parametrize("weighting", [AverageLoss(), MinLoss()], ids=lambda w: type(w).__name__)
+def test_adapted_models_are_averaged_only_if_they_are_randomized(weighting: LossWeighting) -> None:
+    """Ensembles of 1, 3 and 5 models; the adaptation is randomized, the adapted net need not be."""
     rounds = 3
     draws = 2
-    gmsa = GreedyModelSpace("gmsa", AVERAGED, rounds, over)
-    (found, context) = spent(gmsa, Learner(), draws)
-    (want, _) = spent(replace(gmsa, direct=PLAIN), Learner(), draws)
+    gmsa = GreedyModelSpace("gmsa", AVERAGED, rounds, weighting)
+    found, context = spent(gmsa, RandomAdaptation(), draws)
+    expected, _ = spent(replace(gmsa, direct=PLAIN), RandomAdaptation(), draws)
     models = [1 + draws * i for i in range(rounds)]
-    steps = [STEPS * over.step_factor(m) for m in models]
+    steps = [STEPS * weighting.step_factor(m) for m in models]
     assert (
         context.meter.forward.tolist()
         == [sum(m * (s + 1 + 2) for m, s in zip(models, steps, strict=True)) + draws * rounds] * N
     )
-    assert torch.equal(found, want)
-    _, noisy = spent(gmsa, Learner(Noisy), draws)
+    assert torch.equal(found, expected)
+    _, noisy = spent(gmsa, RandomAdaptation(Noisy), draws)
     due = (
         sum((1 + DRAWS * (m - 1)) * (s + 1) + 2 for m, s in zip(models, steps, strict=True))
         + draws * rounds
@@ -231,23 +228,24 @@ def test_models_that_a_learner_became_are_averaged_only_if_they_toss_coins(
 )
 @pytest.mark.parametrize(
     "defense",
-    [Learner(), Learner(Nested), Learner(Noisy), Noisy(NET)],
-    ids=["sure", "nested", "noisy", "plain"],
+    [RandomAdaptation(), RandomAdaptation(Nested), RandomAdaptation(Noisy), Noisy(NET)],
+    ids=["deterministic", "nested", "noisy", "plain"],
 )
-def test_the_price_is_never_exceeded(adversary: Any, defense: Defense) -> None:
+def test_the_stated_cost_is_never_exceeded(adversary: Any, defense: Defense) -> None:
     _, context = spent(adversary, defense)
-    stated = price(adversary, 2)
+    stated = adversary.cost(2)
     assert int(context.meter.forward.amax()) <= stated.forward
     assert int(context.meter.backward.amax()) <= stated.backward
 
 
-@pytest.mark.parametrize("over", [AverageLoss(), MinLoss()], ids=lambda over: type(over).__name__)
-def test_a_pool_of_both_kinds_reads_as_its_slope_does(over: LossWeighting) -> None:
-    sure = AttackObjective([Static(smooth(3))], Y, cross_entropy, sure=True)
-    pool = Ensemble((sure, AttackObjective([Noisy(NET)], Y, cross_entropy)), over)
-    assert pool.cost(EoT(4)) == 1 + 4
-    assert pool.gradient_cost(EoT(4)) == (5, 5)
-    evaluation = pool.evaluate(EoT(4), X, keys(N))
-    slope = pool.value_and_grad(EoT(4), X, keys(N))
-    torch.testing.assert_close(evaluation.value, slope.evaluation.value, rtol=0, atol=1e-14)
-    assert torch.equal(evaluation.success, slope.evaluation.success)
+@pytest.mark.parametrize("weighting", [AverageLoss(), MinLoss()], ids=lambda w: type(w).__name__)
+def test_an_ensemble_has_the_same_value_with_and_without_gradient(weighting: LossWeighting) -> None:
+    deterministic = AttackObjective([Static(smooth(3))], Y, cross_entropy, deterministic=True)
+    randomized = AttackObjective([Noisy(NET)], Y, cross_entropy)
+    ensemble = Ensemble((deterministic, randomized), weighting)
+    assert ensemble.cost(EoT(4)) == 1 + 4
+    assert ensemble.gradient_cost(EoT(4)) == (5, 5)
+    evaluation = ensemble.evaluate(EoT(4), X, keys(N))
+    result = ensemble.value_and_grad(EoT(4), X, keys(N))
+    torch.testing.assert_close(evaluation.value, result.evaluation.value, rtol=0, atol=1e-14)
+    assert torch.equal(evaluation.success, result.evaluation.success)

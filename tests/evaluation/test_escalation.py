@@ -1,4 +1,4 @@
-"""A pursuit sends a second attack to the rows that the first one nearly broke, to all of them and to no others."""
+"""Escalation runs a second attack on exactly the rows that the first one almost broke."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Lead(nn.Module):
 
 
 class Down:
-    """Moves every row down by a fixed length, for one reading."""
+    """Moves every row down by a fixed length, with one query."""
 
     needs: Access = "score"
     calls = 1
@@ -39,44 +39,48 @@ class Down:
         return AttackResult(x, x)
 
 
-def sent(within, first=0.75, then=1.0, then_name="second"):
-    pursuit = sp.Escalate(sp.Direct("first", Down(first)), sp.Direct(then_name, Down(then)), within)
+def run(within, first=0.75, then=1.0):
+    adversary = sp.Escalate(
+        sp.Direct("first", Down(first)), sp.Direct("second", Down(then)), within
+    )
     context = AttackContext.open(THREAT, torch.arange(4), seed=0)
-    return pursuit, context, pursuit.move(context, sp.Plain(Lead()), X, Y)
+    return adversary, context, adversary.move(context, sp.Plain(Lead()), X, Y)
 
 
-def test_rows_are_pursued_whose_lead_fell_to_the_share_asked_for():
-    # Leads 1, 2, 4, 0.5 become 0.25, 1.25, 3.25, -0.25: shares 0.25, 0.625, 0.81, and one that has fallen already.
-    for within, pursued in ((0.2, []), (0.25, [0]), (0.7, [0, 1]), (0.9, [0, 1, 2])):
-        _, _, found = sent(within)
+def test_rows_are_attacked_again_if_their_lead_is_at_most_the_given_fraction():
+    # Leads 1, 2, 4, 0.5 become 0.25, 1.25, 3.25, -0.25: fractions 0.25, 0.625, 0.81, and one row
+    # that is misclassified already.
+    for within, selected in ((0.2, []), (0.25, [0]), (0.7, [0, 1]), (0.9, [0, 1, 2])):
+        _, _, found = run(within)
         moved = X - found.point
-        assert moved.flatten().tolist() == [1.0 if row in pursued else 0.75 for row in range(4)]
+        assert moved.flatten().tolist() == [1.0 if row in selected else 0.75 for row in range(4)]
 
 
-def test_a_pursuit_that_loses_ground_changes_nothing():
-    _, _, found = sent(0.9, then=0.5)
+def test_a_second_attack_with_a_lower_loss_changes_nothing():
+    _, _, found = run(0.9, then=0.5)
     torch.testing.assert_close(X - found.point, torch.full_like(X, 0.75), rtol=0, atol=0)
 
 
-def test_rows_pay_for_the_second_attack_only_if_they_are_pursued_and_never_more_than_the_price():
-    pursuit, context, _ = sent(0.7)
-    # One answer on the clean row, one reading, one answer on its point; then another reading and another answer.
+def test_only_selected_rows_have_the_cost_of_the_second_attack():
+    adversary, context, _ = run(0.7)
+    # One output of the clean row, one query, one output of its point; then another query and
+    # another output.
     assert context.meter.forward.tolist() == [5, 5, 3, 3]
-    assert price(pursuit) == (5, 0)
+    assert adversary.cost() == (5, 0)
 
 
-def test_a_row_is_pursued_alone_as_it_is_among_others():
-    pursuit, _, together = sent(0.7)
+def test_a_row_has_the_same_result_alone_and_in_a_batch():
+    adversary, _, together = run(0.7)
     for row in range(4):
         context = AttackContext.open(THREAT, torch.tensor([row]), seed=0)
-        alone = pursuit.move(context, sp.Plain(Lead()), X[row : row + 1], Y[:1])
+        alone = adversary.move(context, sp.Plain(Lead()), X[row : row + 1], Y[:1])
         torch.testing.assert_close(alone.point, together.point[row : row + 1], rtol=0, atol=0)
 
 
-def test_pursuits_nest():
+def test_escalations_nest():
     inner = sp.Escalate(sp.Direct("second", Down(0.9)), sp.Direct("third", Down(1.0)), 0.3)
-    pursuit = sp.Escalate(sp.Direct("first", Down(0.75)), inner, 0.7)
-    found = pursuit.move(
+    adversary = sp.Escalate(sp.Direct("first", Down(0.75)), inner, 0.7)
+    found = adversary.move(
         AttackContext.open(THREAT, torch.arange(4), seed=0), sp.Plain(Lead()), X, Y
     )
     torch.testing.assert_close(
@@ -84,15 +88,15 @@ def test_pursuits_nest():
     )
 
 
-def test_rows_that_answer_together_or_by_chance_cannot_be_told_apart():
-    class Chance(sp.Defense):
+def test_randomized_defenses_and_invalid_fractions_raise_errors():
+    class Randomized(sp.Defense):
         random = True
 
         def trace(self, x, ctx):
             return sp.Trace((sp.View("only", Lead()(x)),))
 
-    pursuit, context, _ = sent(0.7)
+    adversary, context, _ = run(0.7)
     with pytest.raises(ValueError, match="deterministic defense with independent rows"):
-        pursuit.move(context, Chance(), X, Y)
+        adversary.move(context, Randomized(), X, Y)
     with pytest.raises(ValueError, match="in \\(0, 1\\]"):
-        sent(0.0)
+        run(0.0)

@@ -1,4 +1,4 @@
-"""A defense that may refuse: a refusal is no error, and what it costs on clean images stands beside it."""
+"""A defense that may reject: rejections are no errors, and those of clean images are recorded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PGD20 = Direct("pgd", PGD(steps=20))
 
 
 class Guarded(Defense):
-    """Refuses where the mean of the pixels has moved beyond a limit."""
+    """Rejects images with a mean pixel above a limit."""
 
     rejects = True
 
@@ -42,22 +42,22 @@ class Guarded(Defense):
         return Trace((View("final", torch.cat([logits, (logits.amax(1) + beyond)[:, None]], 1)),))
 
 
-def test_a_refusal_is_folded_into_the_right_class() -> None:
+def test_the_reject_logit_is_merged_into_the_correct_class() -> None:
     z = torch.tensor([[1.0, 2.0, 5.0], [1.0, 2.0, 1.5], [3.0, 2.0, 0.0]], dtype=torch.float64)
     y = torch.tensor([0, 0, 0])
-    judged = refusing(z, y, True)
-    assert judged.tolist() == [[5.0, 2.0], [1.5, 2.0], [3.0, 2.0]]
-    assert fooled(judged, y).tolist() == [False, True, False]
+    merged = refusing(z, y, True)
+    assert merged.tolist() == [[5.0, 2.0], [1.5, 2.0], [3.0, 2.0]]
+    assert fooled(merged, y).tolist() == [False, True, False]
     assert torch.equal(refusing(z, y, False), z)
     assert refusing(z.expand(7, 3, 3), y, True).shape == (7, 3, 2)
 
 
-def test_an_answer_that_is_no_number_is_wrong_also_where_it_might_have_been_a_refusal() -> None:
+def test_a_nan_output_is_wrong_even_if_the_reject_logit_is_nan() -> None:
     z = torch.tensor([[1.0, 2.0, math.nan]])
     assert fooled(refusing(z, torch.tensor([0]), True), torch.tensor([0])).all()
 
 
-def test_the_attackers_margin_is_the_smaller_of_being_wrong_and_being_let_through() -> None:
+def test_the_margin_is_the_minimum_of_the_error_margin_and_the_acceptance_margin() -> None:
     z = normal(1, 200, 4)
     beyond = normal(2, 200)
     y = torch.zeros(200, dtype=torch.long)
@@ -72,7 +72,7 @@ def test_the_attackers_margin_is_the_smaller_of_being_wrong_and_being_let_throug
 
 
 @pytest.mark.parametrize("loss", [margin, cross_entropy, dlr])
-def test_a_defense_that_refuses_nothing_is_attacked_as_if_it_could_not(loss) -> None:
+def test_a_defense_that_never_rejects_has_the_losses_of_one_that_cannot(loss) -> None:
     class Bare(Defense):
         def trace(self, x: Tensor, ctx: Context) -> Trace:
             return Trace((View("final", NET(x)),))
@@ -84,35 +84,39 @@ def test_a_defense_that_refuses_nothing_is_attacked_as_if_it_could_not(loss) -> 
     assert torch.equal(guarded.success, bare.success)
 
 
-def test_what_is_refused_is_right_and_the_record_says_how_much_was() -> None:
+def test_a_rejection_counts_as_correct_and_is_recorded() -> None:
     limit = 0.55
     episode = play(Guarded(limit), PGD20, X, Y, Threat(SPACE), batch_size=16)
-    refused = episode.points.mean(1) > limit
-    wrong = (NET(episode.points).argmax(1) != Y) & ~refused
+    rejected = episode.points.mean(1) > limit
+    wrong = (NET(episode.points).argmax(1) != Y) & ~rejected
     assert torch.equal(episode.correct[0] == 0, wrong)
-    assert torch.equal(episode.rejected[0, 0] == 1, refused)
+    assert torch.equal(episode.rejected[0, 0] == 1, rejected)
     assert torch.equal(episode.rejected[1, 0] == 1, X.mean(1) > limit)
-    assert torch.equal(episode.answered[0] == 4, refused)
+    assert torch.equal(episode.answered[0] == 4, rejected)
     assert 0 < int(wrong.sum()) < N
     assert episode.rejected[1].mean() > 0
 
 
-def test_the_attacker_climbs_around_a_refusal_that_a_blind_one_runs_into() -> None:
+def test_an_attack_on_the_rejecting_defense_is_stronger_than_one_that_ignores_rejection() -> None:
     guard = Guarded(0.55)
-    blind = FixedPoints("blind", play(Guarded(1e5), PGD20, X, Y, Threat(SPACE)).points)
+    transferred = FixedPoints("transferred", play(Guarded(1e5), PGD20, X, Y, Threat(SPACE)).points)
     outcomes = evaluate(
-        guard, [blind, PGD20, Direct("apgd", APGD(20), loss=cross_entropy)], X, Y, threat=SPACE
+        guard,
+        [transferred, PGD20, Direct("apgd", APGD(20), loss=cross_entropy)],
+        X,
+        Y,
+        threat=SPACE,
     )
     error = outcomes.payoff()[:, 0]
     assert (error[1:] > error[0]).all()
 
 
-def test_no_target_is_the_refusal() -> None:
+def test_rejection_is_not_a_target_class() -> None:
     episode = play(Guarded(0.55), MultiTarget(Direct("targets", APGD(10)), 9), X, Y, Threat(SPACE))
     assert (episode.correct < 1).any()
 
 
-def test_a_defense_that_cannot_refuse_has_no_such_record() -> None:
+def test_a_defense_that_cannot_reject_has_no_recorded_rejections() -> None:
     class Bare(Defense):
         def trace(self, x: Tensor, ctx: Context) -> Trace:
             return Trace((View("final", NET(x)),))
@@ -122,9 +126,9 @@ def test_a_defense_that_cannot_refuse_has_no_such_record() -> None:
     assert Episode.joined([episode, episode]).rejected.shape == (2, 0, 0)
 
 
-def test_rejection_of_clean_images_is_that_of_the_defense_that_met_the_attack() -> None:
-    class Learner(Defense):
-        """Refuses what is above the mean of the batch it has seen: what an attacker sends decides which clean images go."""
+def test_rejections_of_clean_images_are_those_of_the_defense_adapted_to_the_attack() -> None:
+    class AdaptiveLimit(Defense):
+        """Rejects images above the mean of the batch that it adapted to."""
 
         memory = "batch"
         rejects = True
@@ -136,21 +140,21 @@ def test_rejection_of_clean_images_is_that_of_the_defense_that_met_the_attack() 
             return Guarded(1e5).trace(x, ctx)
 
     darker = (X - 0.2).clamp(min=0)
-    episode = play(Learner(), FixedPoints("darker", darker), X, Y, Threat(SPACE))
+    episode = play(AdaptiveLimit(), FixedPoints("darker", darker), X, Y, Threat(SPACE))
     assert torch.equal(episode.rejected[1, 0] == 1, X.mean(1) > darker.mean())
     assert torch.equal(episode.rejected[0, 0] == 1, darker.mean(1) > darker.mean())
 
 
-def test_an_audit_says_what_stands_behind_its_accuracy() -> None:
+def test_an_audit_reports_rejections_of_clean_images() -> None:
     found = audit(Guarded(-1.0), X, Y, threat=SPACE, budget="quick")
     assert found.robust_accuracy == 1
     rejections = [s for s in found.symptoms if s.name == "rejections"]
     assert len(rejections) == 1
-    assert "refuses 100.0 % of clean images" in rejections[0].message
+    assert "rejects 100.0 % of clean images" in rejections[0].message
 
 
 @pytest.mark.parametrize("p", [1, 2, math.inf])
-def test_arbitrary_perturbations_lead_from_any_corner_of_the_box_to_any_other(p: float) -> None:
+def test_the_unbounded_ball_contains_the_opposite_corner_of_the_box(p: float) -> None:
     space = unbounded_ball(D, p=p, box=(-1.0, 2.0))
     low = torch.full((1, D), -1.0, dtype=torch.float64)
     high = torch.full((1, D), 2.0, dtype=torch.float64)
@@ -164,7 +168,7 @@ def test_arbitrary_perturbations_lead_from_any_corner_of_the_box_to_any_other(p:
     torch.testing.assert_close(space.project(high, low), high, rtol=0, atol=0)
 
 
-def test_an_image_of_no_pixels_is_refused() -> None:
+def test_an_unbounded_ball_without_pixels_raises_an_error() -> None:
     with pytest.raises(ValueError, match="at least one number, got pixels=0"):
         unbounded_ball(0)
     assert unbounded_ball(4, p=2).radius == L2(2.0).radius

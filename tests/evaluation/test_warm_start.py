@@ -1,23 +1,22 @@
-"""A climb from where a search ended: it begins there, it goes on only where the search took nothing, and it loses nothing."""
+"""Gradient ascent from the end of a query search: on which rows, from where, and at what cost."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from saddlepoint.audits.planning.cost import affordable, price
-from saddlepoint.audits.planning.properties import Sent
 from torch import nn
 
 import saddlepoint as sp
 from saddlepoint.attacks.best import AttackResult
+from saddlepoint.audits.planning.suite import affordable
 from saddlepoint.defenses import Access, Defense, Trace, View
 from saddlepoint.evaluation import AttackContext, Threat
 
 THREAT = Threat(sp.Linf(1.0, box=(-10.0, 10.0)))
 
 
-class Hill(nn.Module):
-    """The lead of class 0: 1 on a plateau, and a slope down to -0.3 from x = 0.5 on."""
+class Plateau(nn.Module):
+    """The lead of class 0: 1 up to x = 0.5, then decreasing to -0.3."""
 
     def forward(self, x):
         lead = 1.0 - (x - 0.5).clamp(min=0.0) * 2.6
@@ -25,7 +24,7 @@ class Hill(nn.Module):
 
 
 class Jump:
-    """Moves every row to a point of its own, for one reading."""
+    """Moves every row to a given point, with one query."""
 
     needs: Access = "score"
     calls = 1
@@ -38,60 +37,63 @@ class Jump:
         return AttackResult(self.to, self.to)
 
 
-CLIMB = sp.Direct("climb", sp.PGD(4, 0.16))
+ASCENT = sp.Direct("ascent", sp.PGD(4, 0.16))
 X = torch.zeros(3, 1, dtype=torch.float64)
 Y = torch.zeros(3, dtype=torch.long)
 
 
-def test_the_climb_begins_where_the_search_ended_and_only_where_it_took_nothing():
-    onward = sp.WarmStart(sp.Direct("search", Jump(0.6, 0.95, 0.2)), CLIMB)
+def test_ascent_starts_at_the_end_of_the_search_on_rows_that_the_search_did_not_break():
+    adversary = sp.WarmStart(sp.Direct("search", Jump(0.6, 0.95, 0.2)), ASCENT)
     context = AttackContext.open(THREAT, torch.arange(3), seed=0)
-    found = onward.move(context, sp.Plain(Hill()), X, Y)
-    # From 0.6 steps of 0.16, 0.12, 0.08 and 0.04 lead to a mistake at 1; 0.95 is one already; from 0.2 no slope leads on.
+    found = adversary.move(context, sp.Plain(Plateau()), X, Y)
+    # From 0.6, steps of 0.16, 0.12, 0.08 and 0.04 reach a misclassified point at 1. The point 0.95
+    # is misclassified already. At 0.2 the gradient is zero.
     torch.testing.assert_close(
         found.point.flatten(), torch.tensor([1.0, 0.95, 0.2], dtype=torch.float64)
     )
-    # One reading and one look for each; then four slopes and a reading where the row still stood.
+    # One query and one output per row; then four gradients and one evaluation of unbroken rows.
     assert context.meter.forward.tolist() == [7, 2, 7]
     assert context.meter.backward.tolist() == [4, 0, 4]
-    assert tuple(price(onward)) == (7, 4)
+    assert adversary.cost() == (7, 4)
 
 
-def test_queries_must_pay_for_the_climb_too_while_a_search_alone_stops_where_they_end():
+def test_the_query_budget_must_cover_the_ascent_while_a_search_stops_by_itself():
     search = sp.Direct("square", sp.Square(10))
-    onward = sp.WarmStart(search, CLIMB)  # ten queries, a look, four slopes and a reading
+    # Ten queries, one output, four gradients and one evaluation.
+    adversary = sp.WarmStart(search, ASCENT)
     assert affordable(search, 1, 5)
-    assert affordable(onward, 1, 16)
-    assert not affordable(onward, 1, 15)
-    assert not affordable(sp.Restarts(search, 3), 1, 35)  # each start with two looks
+    assert affordable(adversary, 1, 16)
+    assert not affordable(adversary, 1, 15)
+    assert not affordable(sp.Restarts(search, 3), 1, 35)  # two outputs per restart
     assert affordable(sp.Restarts(search, 3), 1, 36)
 
 
-def test_from_the_image_itself_the_same_climb_finds_no_slope():
+def test_ascent_from_the_clean_image_has_zero_gradients():
     context = AttackContext.open(THREAT, torch.arange(3), seed=0)
-    still = sp.Direct("climb", sp.PGD(4, 0.1, random_start=False))
-    found = still.move(context, sp.Plain(Hill()), X, Y)
+    still = sp.Direct("ascent", sp.PGD(4, 0.1, random_start=False))
+    found = still.move(context, sp.Plain(Plateau()), X, Y)
     assert bool((found.point == X).all())
 
 
-def test_what_it_takes_speaks_neither_for_gradients_nor_against_them():
-    sent = Sent.of(1, sp.WarmStart(sp.Direct("square", sp.Square(10)), CLIMB))
-    assert (sent.mixed, sent.white_box, sent.black_box) == (True, False, False)
-    assert sent.adversary.needs == "gradient"
-    assert Sent.of(1, CLIMB).white_box
-    assert Sent.of(1, sp.Direct("square", sp.Square(10))).black_box
+def test_it_counts_neither_as_white_box_nor_as_black_box():
+    properties = sp.WarmStart(sp.Direct("square", sp.Square(10)), ASCENT).properties
+    assert properties.continues_search
+    assert (properties.white_box, properties.black_box) == (False, False)
+    assert properties.needs == "gradient"
+    assert ASCENT.properties.white_box
+    assert sp.Direct("square", sp.Square(10)).properties.black_box
 
 
-class Tossing(Defense):
+class Randomized(Defense):
     random = True
 
     def trace(self, x, ctx):
         return Trace((View("final", torch.cat([x, ctx.randn_like(x)], 1)),))
 
 
-def test_a_random_defense_and_a_climb_that_cannot_start_anywhere_are_refused():
-    onward = sp.WarmStart(sp.Direct("search", Jump(0.6, 0.6, 0.6)), CLIMB)
+def test_randomized_defenses_and_attacks_without_a_start_point_raise_errors():
+    adversary = sp.WarmStart(sp.Direct("search", Jump(0.6, 0.6, 0.6)), ASCENT)
     with pytest.raises(ValueError, match="deterministic defense with independent rows"):
-        onward.move(AttackContext.open(THREAT, torch.arange(3), seed=0), Tossing(), X, Y)
-    with pytest.raises(ValueError, match=r"climbs by PGD.*got APGD"):
-        sp.WarmStart(sp.Direct("square", sp.Square(10)), sp.Direct("climb", sp.APGD(4)))
+        adversary.move(AttackContext.open(THREAT, torch.arange(3), seed=0), Randomized(), X, Y)
+    with pytest.raises(ValueError, match=r"continues with PGD.*got APGD"):
+        sp.WarmStart(sp.Direct("square", sp.Square(10)), sp.Direct("ascent", sp.APGD(4)))

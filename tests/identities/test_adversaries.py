@@ -1,4 +1,4 @@
-"""Adversaries and their combinations: who is asked, with whose coins, and what is handed over."""
+"""Adversaries and their combinations: attacked rows, random keys, proposed points, access, cost."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ def context(threat: Threat | None = None, n: int = len(X), seed: int = 0) -> Att
 
 
 @dataclass(frozen=True)
-class Scripted:
-    """Proposes what it is told, and remembers which rows it was asked about."""
+class Scripted(Adversary):
+    """Proposes given points and records the ids of the attacked examples."""
 
     propose: Callable[[Tensor], AttackResult]
-    asked: list[list[int]] = field(default_factory=list)
+    attacked: list[list[int]] = field(default_factory=list)
     name: str = "scripted"
     needs: Access = "decision"
 
     def move(self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor) -> AttackResult:
-        self.asked.append(context.ids.tolist())
+        self.attacked.append(context.ids.tolist())
         return self.propose(x)
 
 
@@ -72,14 +72,11 @@ def moved(by: float) -> Callable[[Tensor], AttackResult]:
     return lambda x: AttackResult(x + by, x + by)
 
 
-# ---- best --------------------------------------------------------------------------------------------------------------------
-
-
 def evaluation(values: list[float], success: list[bool]) -> Evaluation:
     return Evaluation(torch.tensor(values), torch.tensor(success))
 
 
-def test_best_keeps_the_fooled_then_the_highest_and_the_peak_by_value_alone() -> None:
+def test_best_so_far_prefers_success_then_loss_and_the_max_loss_point_loss_only() -> None:
     x = torch.zeros(1, 2)
     best = BestSoFar(x, coupled=False)
     assert best.update(x + 1, evaluation([5.0], [False])).tolist() == [True]
@@ -92,46 +89,40 @@ def test_best_keeps_the_fooled_then_the_highest_and_the_peak_by_value_alone() ->
     assert (best.result.point.unique(), best.result.max_loss_point.unique()) == (4, 3)
 
 
-def test_coupled_best_never_makes_a_mosaic() -> None:
+def test_best_so_far_of_coupled_rows_keeps_whole_batches() -> None:
     x = torch.zeros(3, 2)
     best = BestSoFar(x, coupled=True)
-    offers = [
+    updates = [
         ([9.0, 0, 0], [True, False, False], 1, 1),
-        ([0.0, 1, 1], [False, True, False], 1, 1),  # as many fooled, lower total: every row stays
-        (
-            [0.0, 1, 1],
-            [False, True, True],
-            3,
-            1,
-        ),  # more fooled: every row goes, though the first loses
+        # As many misclassified, lower total loss: every row keeps its point.
+        ([0.0, 1, 1], [False, True, False], 1, 1),
+        # More misclassified: every row is replaced, although the first has a lower loss.
+        ([0.0, 1, 1], [False, True, True], 3, 1),
         ([99.0, 0, 0], [True, False, False], 3, 4),
     ]
-    for k, (values, success, point, max_loss_point) in enumerate(offers, start=1):
+    for k, (values, success, point, max_loss_point) in enumerate(updates, start=1):
         best.update(x + k, evaluation(values, success))
         assert (best.point == point).all()
         assert (best.max_loss_point == max_loss_point).all()
 
 
-def test_a_coupled_attack_returns_a_batch_that_was_asked_about_as_a_whole() -> None:
-    asked: list[Tensor] = []
+def test_an_attack_on_coupled_rows_returns_a_batch_that_was_evaluated_as_a_whole() -> None:
+    queried: list[Tensor] = []
 
     class Recording(Centring):
         def trace(self, x: Tensor, ctx: Context) -> Trace:
-            asked.append(x.detach())
+            queried.append(x.detach())
             return super().trace(x, ctx)
 
     for attack in (PGD(steps=6), APGD(steps=12)):
-        asked.clear()
+        queried.clear()
         found = Direct("coupled", attack, loss=cross_entropy).move(context(), Recording(NET), X, Y)
-        assert any(torch.equal(found.point, x) for x in asked)
-        assert any(torch.equal(found.max_loss_point, x) for x in asked)
+        assert any(torch.equal(found.point, x) for x in queried)
+        assert any(torch.equal(found.max_loss_point, x) for x in queried)
 
 
-# ---- cascade and restarts ------------------------------------------------------------------------------------------------------
-
-
-def test_a_cascade_asks_only_about_survivors_where_rows_are_independent() -> None:
-    """A threshold at 0: the first adversary moves up by 0.05 and fells the rows that stood within 0.05 below it."""
+def test_a_cascade_attacks_only_unbroken_rows_of_independent_defenses() -> None:
+    """A threshold at 0: the first adversary moves up by 0.05 and breaks rows within 0.05 of it."""
     x = torch.tensor([[-0.01], [-0.2], [-0.04], [-0.06]], dtype=torch.float64)
     y = torch.zeros(4, dtype=torch.long)
     space = Ball(float("inf"), 0.1, (-1, 1))
@@ -141,22 +132,21 @@ def test_a_cascade_asks_only_about_survivors_where_rows_are_independent() -> Non
     third = Scripted(moved(0.0))
     sub_context = context(Threat(space), 4)
     found = Cascade("all", (first, second, third)).move(sub_context, defense, x, y)
-    assert [a.asked for a in (first, second, third)] == [[[0, 1, 2, 3]], [[1, 3]], [[1]]]
+    assert [a.attacked for a in (first, second, third)] == [[[0, 1, 2, 3]], [[1, 3]], [[1]]]
     assert sub_context.meter.forward.tolist() == [1, 3, 1, 2]
     torch.testing.assert_close(
         found.point, x + torch.tensor([[0.05], [0.1], [0.05], [0.1]], dtype=torch.float64)
     )
 
 
-def test_a_cascade_keeps_everybody_where_rows_answer_together() -> None:
+def test_a_cascade_attacks_all_rows_of_coupled_defenses() -> None:
     for defense in (Centring(NET), Transductive(NET, X.mean(0))):
         first = Scripted(moved(0.05))
         second = Scripted(moved(0.02))
         found = Cascade("all", (first, second)).move(context(), defense, X * 0.5, Y)
-        assert first.asked == second.asked == [list(range(24))]
-        assert (
-            len(torch.unique((found.point - X * 0.5).round(decimals=6))) == 1
-        )  # one adversary's batch, not a mosaic
+        assert first.attacked == second.attacked == [list(range(24))]
+        # The batch of one adversary, not a combination of rows of both.
+        assert len(torch.unique((found.point - X * 0.5).round(decimals=6))) == 1
 
 
 @pytest.mark.parametrize(
@@ -164,21 +154,21 @@ def test_a_cascade_keeps_everybody_where_rows_answer_together() -> None:
     [Static(NET), Centring(NET), Transductive(NET, X.mean(0))],
     ids=["rows", "coupled", "batch"],
 )
-def test_a_cascade_is_no_weaker_than_its_members(defense: Defense) -> None:
+def test_a_cascade_is_at_least_as_strong_as_its_members(defense: Defense) -> None:
     members = (
         PGD5,
         Direct("apgd", APGD(steps=10), loss=cross_entropy),
         Direct("through", PGD(steps=5), respond=True),
     )
     threat = Threat(SPACE)
-    right = []
+    correct = []
     for adversary in (*members, Cascade("all", members)):
-        right.append(play(defense, adversary, X, Y, threat).correct.sum())
-    assert right[-1] <= min(right[:-1])
+        correct.append(play(defense, adversary, X, Y, threat).correct.sum())
+    assert correct[-1] <= min(correct[:-1])
 
 
-def test_a_row_costs_and_meets_the_same_in_a_cascade_whatever_its_neighbors() -> None:
-    """Its coins are numbered by its own passes, so no neighbor may make it spend one: here some rows have a peak of their own."""
+def test_cost_and_points_of_a_row_in_a_cascade_do_not_depend_on_other_rows() -> None:
+    """Random keys are numbered by the passes of the row. Some rows have two different points."""
     some = Scripted(
         lambda x: AttackResult(
             (x + 0.01).clamp(max=1), torch.where(x[:, :1] > 0.5, x, (x + 0.01).clamp(max=1))
@@ -191,25 +181,25 @@ def test_a_row_costs_and_meets_the_same_in_a_cascade_whatever_its_neighbors() ->
     alone = play(defense, cascade, X, Y, threat, batch_size=1)
     assert torch.equal(together.forward, alone.forward)
     assert torch.equal(together.backward, alone.backward)
-    # A row of a matrix product rounds with the shape of its batch; sign steps keep the difference from growing.
+    # The rounding of a matrix product depends on the shape of the batch; sign steps do not amplify
+    # the difference.
     torch.testing.assert_close(together.points, alone.points, rtol=0, atol=1e-12)
 
 
-def test_nobody_is_no_adversary() -> None:
-    for nobody in (
+def test_combinations_of_no_adversaries_raise_errors() -> None:
+    for attempt in (
         lambda: Cascade("none", ()),
         lambda: Restarts(PGD5, 0).move(context(), Static(NET), X, Y),
     ):
         with pytest.raises(
-            ValueError, match="combines no adversaries: it would propose the clean images"
+            ValueError, match="combines no adversaries, so it would propose the clean images"
         ):
-            nobody()
+            attempt()
 
 
-def test_the_first_restart_is_the_plain_adversary_and_the_others_toss_other_coins() -> None:
-    defense = Static(
-        lambda x: torch.stack([x.sum(1) * 0 + 1, x.sum(1) * 1e-9], 1)
-    )  # never fooled: nobody is dropped
+def test_the_first_restart_is_the_plain_adversary_and_the_others_have_other_keys() -> None:
+    # Never misclassified, so that all rows are attacked in every restart.
+    defense = Static(lambda x: torch.stack([x.sum(1) * 0 + 1, x.sum(1) * 1e-9], 1))
     y = torch.zeros(24, dtype=torch.long)
     starts: list[Tensor] = []
 
@@ -233,25 +223,22 @@ def test_the_first_restart_is_the_plain_adversary_and_the_others_toss_other_coin
     )
 
 
-def test_restarts_draw_other_noise_of_the_defense_in_private_and_public_alike() -> None:
-    for keys in ("private", "public"):
-        sub_context = context(Threat(SPACE, randomness=keys))
+def test_restarts_have_other_attacker_keys_for_private_and_public_randomness() -> None:
+    for randomness in ("private", "public"):
+        sub_context = context(Threat(SPACE, randomness=randomness))
         again = replace(sub_context, attempt=1)
         assert not torch.equal(sub_context.attacker_keys().state, again.attacker_keys().state)
         assert torch.equal(sub_context.defender_keys(0).state, again.defender_keys(0).state)
         assert torch.equal(
             sub_context.simulated_keys().state, sub_context.defender_keys(0).state
-        ) == (keys == "public")
+        ) == (randomness == "public")
     private = context()
     assert not torch.equal(
         private.simulated_keys().state, replace(private, attempt=1).simulated_keys().state
     )
 
 
-# ---- targets and transfer ------------------------------------------------------------------------------------------------------
-
-
-def test_targets_come_in_the_order_of_the_clean_logits_for_each_row() -> None:
+def test_targets_are_sorted_by_the_clean_logits_of_each_row() -> None:
     weight = torch.eye(4, 6, dtype=torch.float64)
     defense = Static(Affine(weight, torch.zeros(4, dtype=torch.float64)))
     seen = []
@@ -267,12 +254,12 @@ def test_targets_come_in_the_order_of_the_clean_logits_for_each_row() -> None:
     MultiTarget(Direct("targets", PGD(steps=1)), targets=9, loss=recording).move(
         context(Threat(Linf(1e-9))), defense, X, y
     )
-    assert len(seen) == 3  # as many as there are other classes
+    assert len(seen) == 3  # all other classes
     assert torch.equal(torch.stack(seen, 1), order[:, 1:])
 
 
-def test_targets_follow_their_rows_when_others_fall() -> None:
-    """Rows that fell leave; a row's k-th target stays its own k-th target."""
+def test_targets_stay_with_their_rows_when_other_rows_are_broken() -> None:
+    """Broken rows are not attacked again; the k-th target of a row stays its k-th target."""
     net = Affine.random(3, 5, 6)
     space = Linf(0.05)
     y = net(X).argmax(1)
@@ -293,24 +280,22 @@ def test_targets_follow_their_rows_when_others_fall() -> None:
     assert torch.equal(episode.correct[0] == 0, net.worst_margin(X, y, space) > 0)
 
 
-def test_transfer_hands_over_the_peaks_and_no_clean_copies() -> None:
+def test_transfer_proposes_points_of_highest_loss_and_no_clean_copies() -> None:
     source = Static(Relu.random(5, 6, 10, 4))
     threat = Threat(SPACE)
-    wrong_from_the_start = (source.net(X).argmax(1) + 1) % 4
-    for y in (Y, wrong_from_the_start):
+    wrong_labels = (source.net(X).argmax(1) + 1) % 4
+    for y in (Y, wrong_labels):
         own = PGD5.move(context(threat), source, X, y)
         found = Transfer(PGD5, source).move(context(threat), Static(NET), X, y)
         assert torch.equal(found.point, own.max_loss_point)
         assert torch.equal(found.max_loss_point, own.max_loss_point)
         assert not play(Static(NET), Transfer(PGD5, source), X, y, threat).copies.any()
-    max_loss_point = Scripted(lambda x: AttackResult(x + 0.01, x + 0.02))
-    point = X + 0.02
-    assert torch.equal(
-        Transfer(max_loss_point, source).move(context(), Static(NET), X, Y).point, point
-    )
+    scripted = Scripted(lambda x: AttackResult(x + 0.01, x + 0.02))
+    found = Transfer(scripted, source).move(context(), Static(NET), X, Y)
+    assert torch.equal(found.point, X + 0.02)
 
 
-def test_transfer_attacks_its_own_source_whatever_the_threat_grants() -> None:
+def test_transfer_needs_no_access_to_the_defense_for_its_source() -> None:
     episode = play(
         BlackBox(NET, classes=None),
         Transfer(PGD5, Static(NET)),
@@ -321,18 +306,15 @@ def test_transfer_attacks_its_own_source_whatever_the_threat_grants() -> None:
     assert (episode.correct == 0).any()
 
 
-# ---- access and budget ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("access", ["decision", "score"])
 def test_gradients_need_gradient_access(access: Access) -> None:
     with pytest.raises(
         PermissionError,
-        match=f"pgd asks for gradient access; the threat model grants {access} access",
+        match=f"pgd needs gradient access; the threat model grants {access} access",
     ):
         play(Static(NET), PGD5, X, Y, Threat(SPACE, access=access))
     with pytest.raises(
-        PermissionError, match=f"pgd asks for gradient access, but {access} access is all there is"
+        PermissionError, match=f"pgd needs gradient access, but only {access} access is available"
     ):
         PGD5.move(context(Threat(SPACE, access=access)), Static(NET), X, Y)
 
@@ -343,12 +325,12 @@ def test_a_black_box_gives_no_gradients_and_labels_give_no_scores() -> None:
     spsa = Direct("spsa", PGD(steps=2), estimator=SPSA(8))
     play(BlackBox(NET), spsa, X, Y, Threat(SPACE))
     with pytest.raises(
-        PermissionError, match=r"spsa asks for score access.*the defense gives decision access"
+        PermissionError, match=r"spsa needs score access.*the defense gives decision access"
     ):
         play(BlackBox(lambda x: NET(x).argmax(1), classes=4), spsa, X, Y, Threat(SPACE))
 
 
-def test_a_combination_needs_what_its_neediest_member_needs() -> None:
+def test_a_combination_needs_the_strongest_access_of_its_members() -> None:
     cheap: Adversary = Scripted(moved(0.0))
     assert (
         Cascade("c", (cheap, PGD5)).needs
@@ -365,7 +347,7 @@ def test_a_combination_needs_what_its_neediest_member_needs() -> None:
     assert Direct("spsa", PGD(), estimator=SPSA()).needs == "score"
 
 
-def test_a_budget_is_obeyed_to_the_pass() -> None:
+def test_a_query_budget_is_exact() -> None:
     assert play(Static(NET), PGD5, X, Y, Threat(SPACE, queries=6)).forward.tolist() == [6] * 24
     with pytest.raises(
         BudgetExceeded,
@@ -384,14 +366,14 @@ def test_a_budget_is_obeyed_to_the_pass() -> None:
         )
 
 
-def test_rehearsals_are_charged_and_a_deterministic_defense_needs_but_one() -> None:
-    for defense, asked in ((Static(NET), 1), (Noisy(NET), 5)):
+def test_simulations_are_charged_once_per_draw_and_once_for_deterministic_defenses() -> None:
+    for defense, passes in ((Static(NET), 1), (Noisy(NET), 5)):
         sub_context = context(Threat(SPACE, draws=5))
         sub_context.simulate(defense, X, Y)
-        assert sub_context.meter.forward.tolist() == [asked] * 24
+        assert sub_context.meter.forward.tolist() == [passes] * 24
 
 
-def test_rehearsals_see_the_answer_as_most_draws_give_it() -> None:
+def test_a_simulation_succeeds_where_most_draws_are_wrong() -> None:
     defense = Noisy(NET, 2.0)
     sub_context = context(Threat(SPACE, draws=7))
     simulation = sub_context.simulate(defense, X, Y)
@@ -408,13 +390,10 @@ def test_rehearsals_see_the_answer_as_most_draws_give_it() -> None:
     assert simulation.always_misclassified.sum() < simulation.evaluation.success.sum() < 24
 
 
-# ---- rules reach the site through an adversary ---------------------------------------------------------------------------------
-
-
-def test_an_adversary_with_bpda_beats_rounding_and_one_without_does_not() -> None:
+def test_an_adversary_with_bpda_breaks_rounding_and_one_without_does_not() -> None:
     defense = Quantized(NET, 8)
     y = NET(defense.quantize(X)).argmax(1)
-    blind, seeing = (
+    exact, bpda = (
         play(
             defense,
             Direct("pgd", PGD(steps=20, random_start=False), rules=rules),
@@ -424,11 +403,11 @@ def test_an_adversary_with_bpda_beats_rounding_and_one_without_does_not() -> Non
         ).correct.mean()
         for rules in ({}, {"quantize": BPDA()})
     )
-    assert blind == 1
-    assert seeing < 0.5
+    assert exact == 1
+    assert bpda < 0.5
 
 
-def test_the_views_an_adversary_keeps_are_those_it_aims_at() -> None:
+def test_an_adversary_aims_at_the_views_that_it_keeps() -> None:
     defense = Purifier(NET, steps=3)
     kept = Direct("first", PGD(steps=2), keep=frozenset({"purify/1", "purify/3"}))
     kept.move(context(), defense, X, Y)

@@ -87,11 +87,11 @@ def test_what_it_cannot_do_is_refused() -> None:
         point(replace(JOINT, keep=None), defense, Linf(0.1))
     with pytest.raises(ValueError, match=r"rules were given for \['other'\]"):
         point(replace(JOINT, site="other"), defense, Linf(0.1))
-    with pytest.raises(ValueError, match="answer only together"):
+    with pytest.raises(ValueError, match="depend on each other"):
         JOINT.move(
             AttackContext.open(Threat(Linf(0.1)), torch.arange(N), 0), Centring(smooth(0)), X, Y
         )
-    with pytest.raises(PermissionError, match="gradient access, but score access"):
+    with pytest.raises(PermissionError, match="gradient access, but only score access"):
         JOINT.move(
             AttackContext.open(Threat(Linf(0.1), access="score"), torch.arange(N), 0), defense, X, Y
         )

@@ -222,7 +222,8 @@ class RetrainedEnsemble(_OnModels):
             )
 
     def cost(self, draws: int = 1) -> PassCost:  # noqa: ARG002
-        return self.direct.cost().times(self.models).plus_forward(self.models)
+        attack = self.direct.scaled(self.weighting.step_factor(self.models))
+        return attack.cost().times(self.models).plus_forward(self.models)
 
     def move(self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor) -> AttackResult:
         context.meter.charge(context.rows, self.models, 0)
