@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from tests.cli.commands import START, TARGETS, call, told
 
-from saddlepoint import training as train
 from saddlepoint import zoo
+from saddlepoint import zoo as train
 from saddlepoint.cli import errors
 from saddlepoint.data import PULLABLE
 from saddlepoint.evaluation import FixedPoints
-from saddlepoint.training import recipes
+from saddlepoint.zoo import recipes
 from saddlepoint.zoo.adaptive import TABLE
 
 COMMANDS = (
@@ -30,9 +30,7 @@ COMMANDS = (
 )  # fmt: skip
 
 
-rebuilding = import_module(
-    "saddlepoint.training.rebuild"
-)  # the package's attribute of this name is the function
+rebuilding = import_module("saddlepoint.zoo.build")
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: "-".join(words) or "none")

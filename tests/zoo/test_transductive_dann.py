@@ -13,11 +13,11 @@ from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.attacks.spaces import Linf
 from saddlepoint.evaluation import FixedPoints, Threat
 from saddlepoint.evaluation.referee import play
-from saddlepoint.training.descent import initialized
+from saddlepoint.training.loop import initialized
 from saddlepoint.training.recipe import Adam, Piecewise
 from saddlepoint.zoo.nets.dann import DANNNet, dann_cifar, dann_mnist, reverse
 from saddlepoint.zoo.transductive import DANN, DomainTraining, cifar_domains
-from saddlepoint.zoo.transductive.dann import adversarially_aligned, domain_losses
+from saddlepoint.zoo.transductive.dann import domain_losses, train_domain_adversarial
 
 DIGITS = partial(dann_mnist, 4, 16, side=8, kernel=3, padding=1)
 QUICK = DomainTraining(build=DIGITS, epochs=2, batch_size=40, optimizer=Adam(3e-3))
@@ -119,7 +119,7 @@ def test_an_epoch_is_as_long_as_the_shorter_set(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("saddlepoint.zoo.transductive.dann.domain_losses", noted)
     data = digits()
-    adversarially_aligned(data.x, data.y, TEST.x, QUICK, seed=0)
+    train_domain_adversarial(data.x, data.y, TEST.x, QUICK, seed=0)
     assert [(ours, theirs) for ours, theirs, _ in calls] == [
         (40, 40)
     ] * 4  # 80 test images in batches of 40, twice
@@ -159,7 +159,7 @@ def test_the_global_generator_is_left_alone() -> None:
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
-    adversarially_aligned(data.x[:80], data.y[:80], TEST.x[:40], QUICK, seed=0)
+    train_domain_adversarial(data.x[:80], data.y[:80], TEST.x[:40], QUICK, seed=0)
     assert torch.equal(torch.rand(1), expected)
 
 
@@ -195,7 +195,7 @@ def test_a_stronger_reversal_makes_the_domains_harder_to_tell_apart() -> None:
         training = DomainTraining(
             build=dense, epochs=40, batch_size=40, optimizer=Adam(3e-3), ceiling=ceiling
         )
-        net = adversarially_aligned(data.x, data.y, shifted, training, seed=0)
+        net = train_domain_adversarial(data.x, data.y, shifted, training, seed=0)
         with torch.no_grad():
             ours, theirs = (net.heads(x, 0.0).domain for x in (data.x, shifted))
             apart.append(

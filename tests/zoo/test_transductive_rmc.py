@@ -15,10 +15,10 @@ from saddlepoint.attacks.spaces import Linf
 from saddlepoint.defenses import Plain
 from saddlepoint.evaluation import Direct, FixedPoints, Threat, Transfer, evaluate
 from saddlepoint.evaluation.referee import play
-from saddlepoint.training.descent import passes
+from saddlepoint.training.loop import cross_entropy_epochs
 from saddlepoint.training.recipe import Adam, Shift, unchanged
+from saddlepoint.zoo.layers import features, penultimate
 from saddlepoint.zoo.transductive import RMC, Library, Tuning
-from saddlepoint.zoo.transductive.features import features, penultimate
 
 SPACE = Linf(0.15)
 TEST = digits("test", 60)
@@ -50,16 +50,16 @@ def test_the_counts_of_the_paper() -> None:
         torch.rand(n, 1, 2, 2), torch.zeros(n, dtype=torch.long), torch.rand(n, 3), clean=240
     )
     rmc = RMC(nn.Linear(4, 2), library)
-    rows = rmc.around(torch.zeros(3), seed=5)
-    assert (len(rows.train), len(rows.held)) == (973, 51)
+    rows = rmc.neighborhood(torch.zeros(3), seed=5)
+    assert (len(rows.train), len(rows.validation)) == (973, 51)
     order = library.nearest(torch.zeros(3), 1024)
     nearest = set(order[:204].tolist())
-    assert set(rows.held.tolist()) < nearest
+    assert set(rows.validation.tolist()) < nearest
     assert len(nearest & set(rows.train.tolist())) == 153
     assert len(set(rows.train.tolist()) - nearest) == 820
-    assert sorted([*rows.train.tolist(), *rows.held.tolist()]) == sorted(order.tolist())
+    assert sorted([*rows.train.tolist(), *rows.validation.tolist()]) == sorted(order.tolist())
     calibration = rmc.calibration(seed=5)
-    assert (len(calibration.train), len(calibration.held)) == (896, 128)
+    assert (len(calibration.train), len(calibration.validation)) == (896, 128)
     assert int(torch.cat(calibration).max()) < 240  # of images no attack has touched
     assert (
         len(torch.cat(calibration).unique()) < 240
@@ -72,8 +72,8 @@ def test_what_is_held_out_is_drawn_anew_by_every_seed() -> None:
         torch.rand(n, 1, 2, 2), torch.zeros(n, dtype=torch.long), torch.rand(n, 3), clean=n
     )
     rmc = RMC(nn.Linear(4, 2), library, neighbors=100)
-    assert torch.equal(rmc.around(torch.zeros(3), 1).held, rmc.around(torch.zeros(3), 1).held)
-    assert not torch.equal(rmc.around(torch.zeros(3), 1).held, rmc.around(torch.zeros(3), 2).held)
+    assert torch.equal(rmc.neighborhood(torch.zeros(3), 1).validation, rmc.neighborhood(torch.zeros(3), 1).validation)
+    assert not torch.equal(rmc.neighborhood(torch.zeros(3), 1).validation, rmc.neighborhood(torch.zeros(3), 2).validation)
 
 
 def test_neighbors_are_those_of_least_euclidean_distance() -> None:
@@ -208,11 +208,11 @@ def test_when_it_stops(
     taken: list[float] = []
 
     def counted(*given, **named):
-        for loss in passes(*given, **named):
+        for loss in cross_entropy_epochs(*given, **named):
             taken.append(loss)
             yield loss
 
-    monkeypatch.setattr("saddlepoint.zoo.transductive.rmc.passes", counted)
+    monkeypatch.setattr("saddlepoint.zoo.transductive.rmc.cross_entropy_epochs", counted)
     base = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     shelf = Library(library.x, library.y, library.x.flatten(1), library.clean)
     RMC(base, shelf, neighbors=40, tuning=tuning).adapt(TEST.x[:1], context(TEST.x[:1]))
@@ -250,8 +250,8 @@ def test_adaptation_also_works_where_gradients_are_off(quick: RMC) -> None:
 def test_passes_learn(quick: RMC) -> None:
     data = digits()
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    descent = passes(
-        net, Adam(1e-2).over(net.parameters()), data.x, data.y, batch_size=64, seed=0, during="test"
+    descent = cross_entropy_epochs(
+        net, Adam(1e-2).over(net.parameters()), data.x, data.y, batch_size=64, seed=0, name="test"
     )
     first, *_, last = (next(descent) for _ in range(6))
     assert last < first / 2

@@ -15,7 +15,7 @@ from saddlepoint.attacks.spaces import Linf
 from saddlepoint.evaluation import Direct, FixedPoints, Threat, Transfer
 from saddlepoint.evaluation.referee import play
 from saddlepoint.rng import Keys
-from saddlepoint.training.inner_attack import craft
+from saddlepoint.training.inner_attack import adversarial_examples
 from saddlepoint.training.method import HalfAdversarial
 from saddlepoint.training.recipe import Adam, Piecewise, Recipe
 from saddlepoint.zoo.transductive import TADV, Pretrained, Trainer
@@ -128,7 +128,7 @@ def test_half_of_the_batch_is_clean_and_half_adversarial() -> None:
     method = HalfAdversarial(PGD(steps=3))
     losses = method.loss(net, x, y, SPACE, keys)
     rows = torch.arange(5, 10)
-    attacked = craft(net, x[rows], y[rows], SPACE, keys[rows], method.attack)
+    attacked = adversarial_examples(net, x[rows], y[rows], SPACE, keys[rows], method.attack)
     torch.testing.assert_close(losses[:5], cross_entropy(net(x[:5]), y[:5]), rtol=0, atol=1e-6)
     torch.testing.assert_close(losses[5:], cross_entropy(net(attacked), y[5:]), rtol=0, atol=1e-6)
     assert (losses[5:] > cross_entropy(net(x), y)[5:]).all()

@@ -16,7 +16,12 @@ from saddlepoint.defenses import Plain
 from saddlepoint.evaluation import Direct, FixedPoints, Threat
 from saddlepoint.evaluation.referee import play
 from saddlepoint.training.recipe import Adam
-from saddlepoint.zoo.transductive import Distinguishing, Redacted, URejectron, rejection_curve
+from saddlepoint.zoo.transductive import (
+    Distinguishing,
+    SelectiveClassifier,
+    URejectron,
+    rejection_curve,
+)
 from saddlepoint.zoo.transductive.urejectron import log_odds
 
 TEST = digits("test", 60)
@@ -37,8 +42,8 @@ class Told(nn.Module):
         return torch.stack([(1 - p).log(), p.log()], 1)
 
 
-def _redacted(threshold: float) -> Redacted:
-    return Redacted(Told(1), Told(0), threshold)
+def _redacted(threshold: float) -> SelectiveClassifier:
+    return SelectiveClassifier(Told(1), Told(0), threshold)
 
 
 # h, and the class answered; all labels are 0, so that class 1 is a mistake
@@ -75,7 +80,7 @@ def test_the_referee_counts_as_the_first_equation_does() -> None:
 
 
 @pytest.fixture(scope="module")
-def adapted() -> tuple[Redacted, Tensor, Tensor]:
+def adapted() -> tuple[SelectiveClassifier, Tensor, Tensor]:
     """Adapted to ordinary digits and to attacked ones, as the paper mixes them."""
     data = digits()
     points = play(
@@ -87,7 +92,7 @@ def adapted() -> tuple[Redacted, Tensor, Tensor]:
 
 
 def test_thresholds_from_refusing_all_to_refusing_nothing(
-    adapted: tuple[Redacted, Tensor, Tensor],
+    adapted: tuple[SelectiveClassifier, Tensor, Tensor],
 ) -> None:
     redacted, mixed, y = adapted
     curve = rejection_curve(redacted, mixed, y, TEST.x, thresholds=THRESHOLDS)
@@ -103,7 +108,7 @@ def test_thresholds_from_refusing_all_to_refusing_nothing(
     assert curve.error[-1] == curve.error_of_all[-1] == pytest.approx(float(wrong))
 
 
-def test_a_higher_threshold_never_refuses_more(adapted: tuple[Redacted, Tensor, Tensor]) -> None:
+def test_a_higher_threshold_never_refuses_more(adapted: tuple[SelectiveClassifier, Tensor, Tensor]) -> None:
     redacted, mixed, y = adapted
     curve = rejection_curve(redacted, mixed, y, TEST.x)
     assert len(curve.thresholds) == 100
@@ -117,14 +122,14 @@ def test_a_higher_threshold_never_refuses_more(adapted: tuple[Redacted, Tensor, 
     assert len(set(curve.rejected)) > 10
 
 
-def test_batches_are_no_part_of_the_curve(adapted: tuple[Redacted, Tensor, Tensor]) -> None:
+def test_batches_are_no_part_of_the_curve(adapted: tuple[SelectiveClassifier, Tensor, Tensor]) -> None:
     redacted, mixed, y = adapted
     one, other = (rejection_curve(redacted, mixed, y, TEST.x, batch_size=size) for size in (7, 500))
     assert one == other
 
 
 def test_attacked_images_are_refused_more_often_than_ordinary_ones(
-    adapted: tuple[Redacted, Tensor, Tensor],
+    adapted: tuple[SelectiveClassifier, Tensor, Tensor],
 ) -> None:
     redacted, mixed, y = adapted
     half = len(TEST.x)
@@ -137,10 +142,10 @@ def test_attacked_images_are_refused_more_often_than_ordinary_ones(
     )
 
 
-def test_the_answer_agrees_with_the_curve(adapted: tuple[Redacted, Tensor, Tensor]) -> None:
+def test_the_answer_agrees_with_the_curve(adapted: tuple[SelectiveClassifier, Tensor, Tensor]) -> None:
     redacted, mixed, y = adapted
     for threshold in THRESHOLDS:
-        at = Redacted(redacted.classifier, redacted.discriminator, threshold)
+        at = SelectiveClassifier(redacted.classifier, redacted.discriminator, threshold)
         z = answers(at, mixed)
         assert z.shape[1] == 11
         assert z.isfinite().all()

@@ -37,8 +37,8 @@ from saddlepoint.zoo.transductive import (
     entropy,
     information,
 )
-from saddlepoint.zoo.transductive.dent import Dented
-from saddlepoint.zoo.transductive.normalization import Adjustable, Norm
+from saddlepoint.zoo.transductive.dent import AdaptedRows
+from saddlepoint.zoo.transductive.normalization import AdjustableNet, Norm
 
 
 def small(dropout: float = 0.0, seed: int = 0) -> nn.Sequential:
@@ -75,7 +75,7 @@ def ctx(n: int = len(X), seed: int = 0) -> Context:
 
 
 def parameters(defense: Defense) -> tuple[Tensor, ...]:
-    assert isinstance(defense, Dented)
+    assert isinstance(defense, AdaptedRows)
     return defense.parameters
 
 
@@ -103,7 +103,7 @@ def test_a_scale_for_every_row_is_the_usual_normalization_where_rows_share_it() 
 def test_the_first_step_moves_every_parameter_by_two_fifths_of_the_learning_rate() -> None:
     """s starts at 0, so min(r, s) = (1 - b3) r, and r m = lr sign(g) up to eps / |g|: every |g| here is above 1e-5."""
     adapted = DENT(NET, steps=1).adapt(X, ctx())
-    start = DENT(NET).answering.parameters
+    start = DENT(NET).predicting.parameters
     moves = torch.cat([(p - q).flatten() for p, q in zip(parameters(adapted), start, strict=True)])
     steps = moves[moves.abs() > 2e-3].abs()
     assert len(steps) > 0.9 * len(moves)
@@ -253,7 +253,7 @@ def test_networks_without_anything_to_adapt_are_refused() -> None:
 
 def looped(net: nn.Module, x: Tensor, steps: int) -> Tensor:
     """DENT with a forward pass for every example by itself."""
-    answering = Adjustable(net, Norm)
+    answering = AdjustableNet(net, Norm)
     optimizer = AdaMod()
     rows = [answering.parameters for _ in x]
     flat = [torch.stack([row[k] for row in rows]) for k in range(len(rows[0]))]

@@ -19,7 +19,7 @@ from saddlepoint.zoo.deq import (
     PeacemanRachford,
     adjoint,
     equilibrium,
-    settle,
+    solve_monotone,
 )
 from saddlepoint.zoo.deq.splitting import iterates
 
@@ -73,7 +73,7 @@ def test_the_problem_is_not_one_that_plain_iteration_solves():
 def test_every_method_finds_the_equilibrium_that_the_definition_gives(method):
     """The state is within 2 L / m times the residual of it."""
     expected = torch.stack([exactly(WEIGHT, bias) for bias in BIAS])
-    found = settle(method, WEIGHT, BIAS)
+    found = solve_monotone(method, WEIGHT, BIAS)
     assert (found.residual <= 1e-14).all()
     torch.testing.assert_close(found.state, expected, rtol=0, atol=1e-11)
 
@@ -93,7 +93,7 @@ def test_every_method_finds_the_equilibrium_that_the_definition_gives(method):
 )
 def test_the_distance_shrinks_at_the_promised_rate(method, rate):
     """In v, the variable of the recursion: v* = z* + a (W z* + b - z*), and z = P(v) is no further from z* than v from v*."""
-    end = settle(FINE["peaceman-rachford"], WEIGHT, BIAS).state
+    end = solve_monotone(FINE["peaceman-rachford"], WEIGHT, BIAS).state
     fixed = end + method.step / LENGTH * (end @ WEIGHT.T + BIAS - end)
     start = fixed.norm(dim=1)  # from v_0 = 0
     distances = [(here.state - end).norm(dim=1) for here in iterates(method, WEIGHT, BIAS)]
@@ -103,7 +103,7 @@ def test_the_distance_shrinks_at_the_promised_rate(method, rate):
 
 
 def test_the_residual_bounds_the_distance_to_the_equilibrium():
-    end = settle(FINE["peaceman-rachford"], WEIGHT, BIAS).state
+    end = solve_monotone(FINE["peaceman-rachford"], WEIGHT, BIAS).state
     for here in iterates(PeacemanRachford(steps=40), WEIGHT, BIAS):
         gap = WEIGHT @ here.state.T + BIAS.T - here.state.T
         p = torch.relu(here.state + gap.T / LENGTH)
@@ -118,10 +118,10 @@ def test_the_residual_bounds_the_distance_to_the_equilibrium():
 def test_a_row_does_not_depend_on_its_neighbors():
     """Each row stops by itself: its steps are the same alone, and its state up to the order of additions."""
     method = PeacemanRachford(tolerance=1e-8)
-    together = settle(method, WEIGHT, BIAS)
+    together = solve_monotone(method, WEIGHT, BIAS)
     assert len(together.steps.unique()) > 1
     for k in range(N):
-        alone = settle(method, WEIGHT, BIAS[k : k + 1])
+        alone = solve_monotone(method, WEIGHT, BIAS[k : k + 1])
         assert alone.steps[0] == together.steps[k]
         torch.testing.assert_close(alone.state[0], together.state[k], rtol=0, atol=1e-12)
 
@@ -137,16 +137,16 @@ def test_a_row_that_has_settled_stays():
 
 def test_what_has_not_settled_says_so():
     """Three steps are too few; steps too long diverge until their squares overflow: neither is below the tolerance."""
-    few = settle(PeacemanRachford(steps=3), WEIGHT, BIAS)
+    few = solve_monotone(PeacemanRachford(steps=3), WEIGHT, BIAS)
     assert (few.residual > 1e-5).all()
     assert (few.steps == 3).all()
-    wild = settle(ForwardBackward(step=20.0, steps=1000), WEIGHT, BIAS)
+    wild = solve_monotone(ForwardBackward(step=20.0, steps=1000), WEIGHT, BIAS)
     assert (~(wild.residual <= 1e-5)).all()
     assert (wild.steps == 1000).all()
 
 
 def test_zero_is_an_equilibrium_where_nothing_is_active():
-    found = settle(PeacemanRachford(), WEIGHT, torch.full((1, D), -1.0, dtype=torch.float64))
+    found = solve_monotone(PeacemanRachford(), WEIGHT, torch.full((1, D), -1.0, dtype=torch.float64))
     assert (found.steps == 0).all()
     assert (found.residual == 0).all()
     assert (found.state == 0).all()
@@ -173,10 +173,10 @@ def test_the_gradient_is_that_of_finite_differences():
     h = 1e-5
     bias = BIAS.clone().requires_grad_()
     (c * equilibrium(method, WEIGHT, bias)).sum().backward()
-    away = (settle(method, WEIGHT, BIAS).state @ WEIGHT.T + BIAS).abs().amin()
+    away = (solve_monotone(method, WEIGHT, BIAS).state @ WEIGHT.T + BIAS).abs().amin()
     assert away > 100 * h
     for k in range(D):
-        up, down = (settle(method, WEIGHT, BIAS + s * h * IDENTITY[k]).state for s in (1, -1))
+        up, down = (solve_monotone(method, WEIGHT, BIAS + s * h * IDENTITY[k]).state for s in (1, -1))
         torch.testing.assert_close(
             (c * (up - down)).sum(1) / (2 * h), bias.grad[:, k], rtol=0, atol=1e-7
         )
@@ -200,8 +200,8 @@ def test_wrong_settings_are_refused():
         ForwardBackward(step=0.0)
     with pytest.raises(ValueError, match="tolerance=0"):
         PeacemanRachford(tolerance=0.0)
-    with pytest.raises(ValueError, match="shown=-1"):
-        toy(shown=-1)
+    with pytest.raises(ValueError, match="early_views=-1"):
+        toy(early_views=-1)
 
 
 # ---- the defense -------------------------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ def logits_of(defense, x):
 def test_the_defense_answers_at_the_equilibrium():
     defense = toy(method=FINE["peaceman-rachford"])
     bias = X.flatten(1) @ normal(2, D, 9).T + normal(3, D)
-    expected = settle(FINE["forward-backward"], defense.net.weight, bias).state @ normal(
+    expected = solve_monotone(FINE["forward-backward"], defense.net.weight, bias).state @ normal(
         4, 3, D
     ).T + normal(5, 3)
     torch.testing.assert_close(logits_of(defense, X), expected, rtol=0, atol=1e-10)
@@ -242,7 +242,7 @@ def test_the_defense_answers_at_the_equilibrium():
 
 
 def test_its_views_are_the_first_states_of_its_solver():
-    defense = toy(shown=4)
+    defense = toy(early_views=4)
     trace = defense.trace(X, Context.seeded(0, N))
     assert trace.names == ("solve/1", "solve/2", "solve/3", "solve/4", "final")
     states = [
@@ -257,7 +257,7 @@ def test_its_views_are_the_first_states_of_its_solver():
 
 def test_a_solver_that_stops_early_repeats_its_last_state():
     """Every batch shows the same views, however soon its rows settle."""
-    defense = toy(method=PeacemanRachford(tolerance=0.5), shown=30)
+    defense = toy(method=PeacemanRachford(tolerance=0.5), early_views=30)
     trace = defense.trace(X, Context.seeded(0, N))
     steps = int(defense.settled(X).steps.amax())
     assert len(trace.views) == 31

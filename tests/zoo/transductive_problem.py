@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from saddlepoint.data import Data, load_data
 from saddlepoint.defenses import Context, Defense
 from saddlepoint.rng import Keys
-from saddlepoint.training.descent import initialized, passes
+from saddlepoint.training.loop import cross_entropy_epochs, initialized
 from saddlepoint.training.recipe import Adam
 
 
@@ -44,14 +44,14 @@ def trained(seed: int = 0, epochs: int = 15) -> nn.Module:
     """A network that knows most digits."""
     net = initialized(small, seed)
     data = digits()
-    descent = passes(
+    descent = cross_entropy_epochs(
         net,
         Adam(3e-3).over(net.parameters()),
         data.x,
         data.y,
         batch_size=50,
         seed=seed,
-        during="digits",
+        name="digits",
     )
     for _ in range(epochs):
         next(descent)

@@ -50,7 +50,7 @@ def train(
     What a defense learns takes a minute, and begins anew.
     """
     from saddlepoint.cli.zoo import scores as scored
-    from saddlepoint.training import recipe as find
+    from saddlepoint.zoo import recipe as find
     from saddlepoint.zoo.embedded import KITS, make
 
     folder = out or Path("runs") / f"train-{recipe}"
@@ -85,7 +85,8 @@ def train(
 def _rebuilt(chosen: Recipe, folder: Path, seed: int, *, resume: bool, quiet: bool) -> Entry:
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from saddlepoint.training import Epoch, rebuild
+    from saddlepoint.training import Epoch
+    from saddlepoint.zoo import rebuild
 
     console = errors()
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())

@@ -32,7 +32,7 @@ from saddlepoint.papers.transductive.scales import SETTINGS, Setting
 from saddlepoint.rng import Keys
 from saddlepoint.runs.work import torch_threads
 from saddlepoint.training import Recipe
-from saddlepoint.training.descent import permutation
+from saddlepoint.training.loop import permutation
 
 MOVED = "AA, all moved"
 HANDED = ("AA", MOVED, "PGD")
