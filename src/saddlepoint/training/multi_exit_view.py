@@ -20,12 +20,14 @@ class MultiExitView(Defense):
         self.static = net
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:  # noqa: ARG002
+        """Return one view per exit."""
         exits = exit_logits(self.net, x)
         if len(exits) == 1:
             return Trace((View("final", exits[0]),))
         return Trace(tuple(View(f"exit/{k}", logits) for k, logits in enumerate(exits, start=1)))
 
     def answer(self, trace: Trace, ctx: Context) -> Tensor:  # noqa: ARG002
+        """Return the mean of the logits over all exits, [N, C]."""
         return trace.logits.mean(0)
 
 
