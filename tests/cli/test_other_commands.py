@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from tests.cli.commands import START, TARGETS, call, error_of
 
-from saddlepoint import training as train
 from saddlepoint import zoo
+from saddlepoint import zoo as train
 from saddlepoint.cli import errors
 from saddlepoint.data import PULLABLE
 from saddlepoint.evaluation import FixedPoints
-from saddlepoint.training import recipes
+from saddlepoint.zoo import recipes
 from saddlepoint.zoo.adaptive import TABLE
 
 # Commands with options that are made from the specification.
@@ -48,8 +48,7 @@ OTHERS = (
 COMMANDS = (*WITH_SPECIFICATION, *OTHERS)
 
 
-# The attribute of the package with this name is a function.
-rebuilding = import_module("saddlepoint.training.rebuild")
+rebuilding = import_module("saddlepoint.zoo.build")
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: "-".join(words) or "none")

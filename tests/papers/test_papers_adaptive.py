@@ -38,7 +38,7 @@ from saddlepoint.papers.result import Cell, Result, read
 from saddlepoint.papers.runner import Images
 from saddlepoint.papers.transductive.nets import normed
 from saddlepoint.papers.write import reproduce
-from saddlepoint.training.rebuild import initial
+from saddlepoint.training import initial
 from saddlepoint.zoo.adaptive import SOAP, TABLE, AIDPurifier, AntiAdversary, HedgeDefense
 from saddlepoint.zoo.adaptive.layers import refuse_unknown
 

@@ -1,4 +1,4 @@
-"""A small network with three exits that disagree."""
+"""A small network with three different exits."""
 
 import torch
 from torch import nn

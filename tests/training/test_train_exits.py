@@ -1,4 +1,4 @@
-"""Several exits trained at once: each exit's loss is the method's own, and one adversary is made for all."""
+"""Training of several exits: each exit has the loss of the method, and one attack targets all."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ from saddlepoint.training import (
     fit,
 )
 from saddlepoint.training.exits import max_average
-from saddlepoint.training.inner_attack import craft
+from saddlepoint.training.inner_attack import adversarial_examples
 from saddlepoint.training.recipe import judge
 from saddlepoint.zoo.nets import resnet18
 
@@ -38,7 +38,7 @@ METHODS = [Standard(), PGDTraining(), TRADES(), MART(), FAT(), FastTraining()]
 
 
 class Repeated(nn.Module):
-    """One network that answers three times."""
+    """A network with three identical exits."""
 
     def __init__(self, net):
         super().__init__()
@@ -68,7 +68,7 @@ def gradient(net, losses):
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
-def test_equal_exits_are_trained_as_the_one_network_they_are(batch, method):
+def test_identical_exits_have_the_loss_and_gradient_of_a_single_exit(batch, method):
     x, y, keys = batch
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
@@ -85,7 +85,7 @@ def test_equal_exits_are_trained_as_the_one_network_they_are(batch, method):
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
-def test_weights_select_exits_and_sum_them(net, batch, method):
+def test_the_loss_is_the_weighted_sum_over_exits(net, batch, method):
     x, y, keys = batch
     single = [
         OverExits(method, weights=tuple(float(k == i) for k in range(3))).loss(
@@ -101,7 +101,7 @@ def test_weights_select_exits_and_sum_them(net, batch, method):
     assert not torch.allclose(single[0], single[2])
 
 
-def test_the_adversary_is_the_average_attack(net, batch):
+def test_the_training_attack_is_the_average_attack(net, batch):
     """x <- project(x + step sign(grad mean_i CE(f_i(x), y))), written out."""
     x, y, keys = batch
     point = SPACE.sample(x, keys.fold_in(2))
@@ -116,7 +116,7 @@ def test_the_adversary_is_the_average_attack(net, batch):
     assert_close(OverExits(PGDTraining()).loss(net, x, y, SPACE, keys), expected, **ROUNDING)
 
 
-def test_max_average_is_one_of_the_single_attacks_and_at_least_as_bad_for_all_exits(net, batch):
+def test_max_average_is_the_single_exit_attack_with_the_largest_mean_loss(net, batch):
     x, y, keys = batch
     attack = PGD(steps=5)
 
@@ -132,18 +132,17 @@ def test_max_average_is_one_of_the_single_attacks_and_at_least_as_bad_for_all_ex
         def forward(self, x):
             return self.net(x)[self.k]
 
-    singles = [craft(Alone(k), x, y, SPACE, keys, attack) for k in range(3)]
+    singles = [adversarial_examples(Alone(k), x, y, SPACE, keys, attack) for k in range(3)]
     found = max_average(net, x, y, SPACE, keys, attack)
     values = torch.stack([averaged(point) for point in singles])
     assert_close(averaged(found), values.amax(0), **ROUNDING)
-    assert (
-        len(values.argmax(0).unique()) > 1
-    )  # examples differ in the exit that serves the attacker best
+    # The best exit for the attacker differs between examples.
+    assert len(values.argmax(0).unique()) > 1
     for row in range(N):
         assert any(torch.equal(found[row], point[row]) for point in singles)
 
 
-def test_max_average_training_mixes_clean_and_attacked_losses(net, batch):
+def test_max_average_training_mixes_clean_and_adversarial_losses(net, batch):
     x, y, keys = batch
     clean = OverExits(Standard(), weights=(1.0, 1.0, 1.0)).loss(net, x, y, SPACE, keys)
     none, half, all_of_it = (
@@ -159,8 +158,8 @@ def test_max_average_training_mixes_clean_and_attacked_losses(net, batch):
 @pytest.mark.parametrize(
     "method", [OverExits(PGDTraining()), MaxAverageTraining()], ids=["average", "max-average"]
 )
-def test_crafting_on_exits_leaves_statistics_as_they_were_until_the_loss_itself(batch, method):
-    """In a train-mode loss batch statistics are updated by the passes that are trained through, and by no other."""
+def test_only_the_passes_of_the_loss_update_the_batch_statistics(batch, method):
+    """The passes of the attack run in eval mode and must not update running statistics."""
     x, y, keys = batch
     net = Repeated(
         nn.Sequential(nn.Flatten(), nn.BatchNorm1d(9), nn.Linear(9, CLASSES)).double()
@@ -170,7 +169,7 @@ def test_crafting_on_exits_leaves_statistics_as_they_were_until_the_loss_itself(
     assert all(module.training for module in net.modules())
 
 
-def test_a_number_of_weights_that_is_not_the_number_of_exits_is_refused(net, batch):
+def test_a_wrong_number_of_weights_raises(net, batch):
     x, y, keys = batch
     with pytest.raises(ValueError, match="2 weights were given for the losses of 3 exits"):
         OverExits(Standard(), weights=(1.0, 1.0)).loss(net, x, y, SPACE, keys)
@@ -202,7 +201,7 @@ def small():
     [RECIPE.method, MaxAverageTraining(attack=PGD(steps=1))],
     ids=["average", "max-average"],
 )
-def test_a_multi_exit_network_learns_the_digits(method):
+def test_training_a_multi_exit_network_lowers_the_loss(method):
     data = load_data("digits", split="train", n=160)
     trained = fit(small(), data.x, data.y, replace(RECIPE, method=method), seed=1)
     losses = [epoch.loss for epoch in trained.history]
@@ -210,18 +209,19 @@ def test_a_multi_exit_network_learns_the_digits(method):
     assert len(trained.net(data.x[:3])) == 3
 
 
-def test_a_method_for_one_exit_is_refused_with_the_way_out():
+def test_a_method_for_one_exit_raises_on_several_exits():
     data = load_data("digits", split="train", n=40)
     with pytest.raises(
         ValueError,
-        match=r"losses \[3, 18\] for 18 examples.*has 3 exits: train several with OverExits\(method\)",
+        match=r"losses \[3, 18\] for 18 examples.*has 3 exits: "
+        r"train several exits with OverExits\(method\)",
     ):
         fit(small(), data.x, data.y, replace(RECIPE, method=Standard()))
 
 
-def test_exits_with_other_numbers_of_classes_are_refused_before_training():
+def test_exits_with_different_numbers_of_classes_raise():
     data = load_data("digits", split="train", n=40)
     net = small()
     net.heads[1] = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 9))
-    with pytest.raises(ValueError, match=r"answers \[2, 9\] and \[2, 10\] to two examples"):
+    with pytest.raises(ValueError, match=r"outputs \[2, 9\] and \[2, 10\] for two examples"):
         fit(net, data.x, data.y, RECIPE)

@@ -1,4 +1,4 @@
-"""Each training loss against the equations it implements, in float64."""
+"""Each training loss against its equation, in float64."""
 
 import math
 from dataclasses import replace
@@ -13,7 +13,7 @@ from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import L2, Linf
 from saddlepoint.rng import Keys
 from saddlepoint.training import FAT, MART, TRADES, FastTraining, PGDTraining, Standard
-from saddlepoint.training.inner_attack import craft
+from saddlepoint.training.inner_attack import adversarial_examples
 from saddlepoint.training.method import boosted_cross_entropy, divergence
 
 EXACT = {"rtol": 0.0, "atol": 0.0}
@@ -45,7 +45,7 @@ def gradient(net, losses):
     return torch.autograd.grad(losses.mean(), list(net.parameters()))
 
 
-def test_pgd_training_in_a_set_of_one_point_is_standard_training(net, batch):
+def test_attacks_with_radius_zero_give_standard_training(net, batch):
     x, y, keys = batch
     losses = [
         m.loss(net, x, y, Linf(0.0), keys)
@@ -58,14 +58,14 @@ def test_pgd_training_in_a_set_of_one_point_is_standard_training(net, batch):
         )
 
 
-def test_trades_without_its_regularizer_is_standard_training(net, batch):
+def test_trades_with_beta_zero_is_standard_training(net, batch):
     x, y, keys = batch
     standard, trades = (m.loss(net, x, y, Linf(0.1), keys) for m in (Standard(), TRADES(beta=0.0)))
     assert_close(trades, standard, **EXACT)
     assert_close(gradient(net, trades), gradient(net, standard), **EXACT)
 
 
-def test_trades_adds_the_divergence_at_a_point_that_has_more_of_it_than_a_random_one(net, batch):
+def test_trades_adds_a_divergence_larger_than_at_a_random_point(net, batch):
     x, y, keys = batch
     extra = TRADES(beta=1.0).loss(net, x, y, Linf(0.2), keys) - Standard().loss(
         net, x, y, Linf(0.2), keys
@@ -75,20 +75,20 @@ def test_trades_adds_the_divergence_at_a_point_that_has_more_of_it_than_a_random
 
 
 @pytest.mark.parametrize("space", [Linf(0.2), L2(0.5)])
-def test_friendly_training_with_patience_for_every_step_is_pgd_training(net, batch, space):
+def test_friendly_training_with_tau_equal_to_steps_is_pgd_training(net, batch, space):
     x, y, keys = batch
     friendly, pgd = (m.loss(net, x, y, space, keys) for m in (FAT(tau=10), PGDTraining()))
     assert_close(friendly, pgd, **EXACT)
 
 
 @pytest.mark.parametrize("tau", [0, 1, 3])
-def test_a_friendly_adversary_stops_tau_steps_after_it_is_first_wrong(net, batch, tau):
+def test_friendly_training_stops_pgd_tau_steps_after_the_first_success(net, batch, tau):
     x, y, keys = batch
-    y = net(x).argmax(1)  # every example starts out right
+    y = net(x).argmax(1)  # every clean example is classified correctly
     space = Linf(0.3)
     attack = PGD(steps=12, step_size=0.05, random_start=False)
 
-    def alone(i):  # the paper's algorithm, one example at a time
+    def reference(i):  # the paper's algorithm for one example
         point = x[i : i + 1]
         left = tau
         for _ in range(attack.steps):
@@ -101,13 +101,15 @@ def test_a_friendly_adversary_stops_tau_steps_after_it_is_first_wrong(net, batch
             point = space.project(point + attack.step_size * grad.sign(), x[i : i + 1]).detach()
         return point
 
-    expected = torch.cat([alone(i) for i in range(N)])
-    assert_close(craft(net, x, y, space, keys, attack, tau=tau), expected, **ROUNDING)
-    # Some rows do stop early, or the test would say nothing.
-    assert not torch.allclose(expected, craft(net, x, y, space, keys, attack))
+    expected = torch.cat([reference(i) for i in range(N)])
+    assert_close(
+        adversarial_examples(net, x, y, space, keys, attack, tau=tau), expected, **ROUNDING
+    )
+    # Some rows stop early, otherwise the test would prove nothing.
+    assert not torch.allclose(expected, adversarial_examples(net, x, y, space, keys, attack))
 
 
-def test_divergence_is_the_sum_over_classes_and_never_negative():
+def test_divergence_matches_its_formula_and_is_never_negative():
     keys = Keys.of(0, torch.arange(200))
     p = keys.normal((5,), torch.float64) * 5
     q = keys.fold_in(1).normal((5,), torch.float64) * 5
@@ -118,11 +120,11 @@ def test_divergence_is_the_sum_over_classes_and_never_negative():
     assert_close(divergence(p, p + 7), torch.zeros(200, dtype=torch.float64), **ROUNDING)
 
 
-def test_mart_is_the_formula_of_the_paper(net, batch):
+def test_mart_matches_the_formula_of_the_paper(net, batch):
     x, y, keys = batch
     method = MART(weight=2.5)
     space = Linf(0.2)
-    attacked = craft(net, x, y, space, keys, method.attack)
+    attacked = adversarial_examples(net, x, y, space, keys, method.attack)
     p = net(x).softmax(1)
     q = net(attacked).softmax(1)
     expected = []
@@ -134,14 +136,14 @@ def test_mart_is_the_formula_of_the_paper(net, batch):
     assert_close(method.loss(net, x, y, space, keys), torch.stack(expected), **ROUNDING)
 
 
-def test_boosted_cross_entropy_stays_finite_where_a_wrong_class_takes_all():
+def test_boosted_cross_entropy_is_finite_when_a_wrong_class_has_probability_one():
     logits = torch.tensor([[0.0, 60.0, -3.0]])
     loss = boosted_cross_entropy(logits, torch.tensor([0]))
     # -log p_y = 60 and -log(1 - p_1) = 60 - log(1 + e^-3); in float32 1 - p_1 is 0.
     assert_close(loss, torch.tensor([120 - math.log1p(math.exp(-3))]))
 
 
-def test_fast_training_steps_once_from_a_uniform_start_by_five_quarters_of_the_radius(net, batch):
+def test_fast_training_takes_one_step_of_five_quarters_of_the_radius(net, batch):
     x, y, keys = batch
     space = Linf(0.08)
     start = space.sample(x, keys.fold_in(2)).requires_grad_()
@@ -158,7 +160,7 @@ def test_fast_training_steps_once_from_a_uniform_start_by_five_quarters_of_the_r
     [PGDTraining(), TRADES(), MART(), FAT(), FastTraining()],
     ids=lambda m: type(m).__name__,
 )
-def test_an_example_meets_the_same_adversary_in_any_batch(net, batch, method):
+def test_the_loss_of_an_example_does_not_depend_on_its_batch(net, batch, method):
     x, y, keys = batch
     rows = torch.tensor([7, 2, 9])
     together = method.loss(net, x, y, Linf(0.1), keys)[rows]
@@ -167,7 +169,7 @@ def test_an_example_meets_the_same_adversary_in_any_batch(net, batch, method):
     )
 
 
-def test_crafting_leaves_statistics_modes_and_gradients_as_they_were(batch):
+def test_the_attack_does_not_change_statistics_modes_or_gradients(batch):
     x, y, keys = batch
     layers = [
         nn.Conv2d(1, 4, 3),
@@ -178,33 +180,32 @@ def test_crafting_leaves_statistics_modes_and_gradients_as_they_were(batch):
         nn.Linear(4, CLASSES),
     ]
     net = nn.Sequential(*layers).double().train()
-    net[2].eval()  # a layer frozen by its owner stays frozen
+    net[2].eval()  # a layer in eval mode must stay in eval mode
     for k, parameter in enumerate(net.parameters()):
         parameter.grad = torch.full_like(parameter, float(k))
     before = {name: value.clone() for name, value in net.state_dict().items()}
     modes = [m.training for m in net.modules()]
     generator = torch.get_rng_state()
-    craft(net, x, y, Linf(0.1), keys, PGD(steps=3))
+    adversarial_examples(net, x, y, Linf(0.1), keys, PGD(steps=3))
     assert_close(dict(net.state_dict()), before, **EXACT)
     assert [m.training for m in net.modules()] == modes
     assert all((p.grad == k).all() for k, p in enumerate(net.parameters()))
     assert torch.equal(torch.get_rng_state(), generator)
 
 
-def test_modes_are_restored_when_crafting_fails(batch):
+def test_modes_are_restored_when_the_attack_fails(batch):
     x, y, keys = batch
-    net = (
-        nn.Sequential(nn.Dropout(0.5), nn.Linear(5, CLASSES)).double().train()
-    )  # does not take 3x3 images
+    # The input size of the linear layer does not match 3x3 images.
+    net = nn.Sequential(nn.Dropout(0.5), nn.Linear(5, CLASSES)).double().train()
     with pytest.raises(RuntimeError):
-        craft(net, x, y, Linf(0.1), keys, PGD(steps=3))
+        adversarial_examples(net, x, y, Linf(0.1), keys, PGD(steps=3))
     assert net.training
     assert net[0].training
 
 
 @pytest.mark.parametrize("method", [TRADES(), MART()], ids=["trades", "mart"])
-def test_regularized_losses_train_through_both_answers(net, batch, method):
-    """Halving the regularizer halves its part of the gradient, and that part is not zero."""
+def test_the_regularizer_contributes_to_the_gradient(net, batch, method):
+    """Half the weight gives half of its contribution, and the contribution is not zero."""
     x, y, keys = batch
     name = "beta" if isinstance(method, TRADES) else "weight"
     none, half, full = (
@@ -215,7 +216,7 @@ def test_regularized_losses_train_through_both_answers(net, batch, method):
     assert (full - none).abs().amax() > 1e-4
 
 
-def test_a_negative_weight_is_refused():
+def test_a_negative_weight_raises():
     with pytest.raises(ValueError, match="TRADES needs beta >= 0, got beta=-1"):
         TRADES(beta=-1)
     with pytest.raises(ValueError, match="FAT needs tau >= 0"):

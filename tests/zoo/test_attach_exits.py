@@ -1,4 +1,4 @@
-"""Exits on an ordinary network: the heads see the network's own features, and the network stays as it was."""
+"""Exits on an ordinary network: heads use its features, and the network is not changed."""
 
 import copy
 import threading
@@ -55,32 +55,31 @@ def snapshot(net):
     ]
 
 
-def assert_untouched(net, before):
+def assert_unchanged(net, before):
     weights, modes = before
     assert_close(dict(net.state_dict()), weights, **EXACT)
     assert [m.training for m in net.modules()] == modes
     assert not any(m._forward_hooks for m in net.modules())
 
 
-def test_exits_are_the_heads_on_the_networks_own_features(net, x):
+def test_exits_are_the_heads_on_the_features_of_the_network(net, x):
     net.eval()
     first = head(4)
     second = head(6)
-    shown = attach_exits(net, {"layer1.0": second, "stem": first})(x)
+    exits = attach_exits(net, {"layer1.0": second, "stem": first})(x)
     stem = net.stem(x)
-    assert_close(
-        shown, [first(stem), second(net.layer1[0](stem)), net(x)], **EXACT
-    )  # in the order of the forward pass
+    # Exits are in the order of the forward pass.
+    assert_close(exits, [first(stem), second(net.layer1[0](stem)), net(x)], **EXACT)
 
 
-def test_it_is_a_public_name():
+def test_attach_exits_is_a_public_name():
     assert sp.attach_exits is attach_exits
 
 
-def test_missing_heads_are_sized_by_an_example_and_the_network_is_left_alone(net, x):
+def test_default_heads_take_their_size_from_the_example_and_the_network_is_unchanged(net, x):
     before = snapshot(net)
     attached = attach_exits(net, {"stem": None, "layer2": None}, example=x[:1])
-    assert_untouched(net, before)
+    assert_unchanged(net, before)
     assert [
         tuple(m.weight.shape) for m in attached.heads.modules() if isinstance(m, nn.Linear)
     ] == [(CLASSES, 4), (CLASSES, 8)]
@@ -91,7 +90,7 @@ def test_missing_heads_are_sized_by_an_example_and_the_network_is_left_alone(net
     assert attached.exits == 3
 
 
-def test_tokens_are_averaged_by_a_default_head(x):
+def test_a_default_head_averages_tokens(x):
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dtype=torch.float64)
     net = nn.Sequential(
         nn.Flatten(2),
@@ -104,26 +103,26 @@ def test_tokens_are_averaged_by_a_default_head(x):
     assert_close(attached(x)[0], attached.heads[0][1](net[1](x.flatten(2)).mean(1)), **EXACT)
 
 
-def test_no_hook_stays_behind_and_copies_answer_for_themselves(net, x):
+def test_hooks_are_removed_and_copies_are_independent(net, x):
     attached = attach_exits(net, {"layer1": head(6)}).eval()
-    shown = attached(x)
+    exits = attached(x)
     assert not any(m._forward_hooks for m in attached.modules())
     twin = copy.deepcopy(attached)
     with torch.no_grad():
         for parameter in twin.parameters():
             parameter.zero_()
     assert twin(x)[0].abs().amax() == 0
-    assert_close(attached(x), shown, **EXACT)
+    assert_close(attached(x), exits, **EXACT)
 
 
-def test_hooks_are_gone_when_a_pass_fails(net):
+def test_hooks_are_removed_when_a_pass_fails(net):
     attached = attach_exits(net, {"layer1": head(6)})
     with pytest.raises(RuntimeError):
         attached(torch.zeros(2, 7, 8, 8).double())
     assert not any(m._forward_hooks for m in attached.modules())
 
 
-def test_gradients_flow_to_the_input_and_none_are_kept_without_grad(net, x):
+def test_the_input_has_a_gradient_and_no_graph_is_built_without_grad(net, x):
     attached = attach_exits(net, {"layer1": head(6)}).eval()
     x = x.requires_grad_()
     early, last = attached(x)
@@ -133,22 +132,22 @@ def test_gradients_flow_to_the_input_and_none_are_kept_without_grad(net, x):
         assert not any(z.requires_grad for z in attached(x))
 
 
-def test_it_can_be_called_as_a_function_of_its_parameters(net, x):
+def test_functional_call_replaces_the_parameters(net, x):
     attached = attach_exits(net, {"layer1": head(6)}).eval()
     doubled = {name: 2 * p for name, p in attached.named_parameters() if name.startswith("heads")}
     assert_close(functional_call(attached, doubled, x)[0], 2 * attached(x)[0], rtol=0, atol=1e-12)
 
 
-def test_threads_that_share_the_network_do_not_answer_for_each_other(net):
-    """Both passes are inside the network at the same time; each must see its own features."""
-    meet = threading.Barrier(2, timeout=20)
+def test_threads_that_share_the_network_get_their_own_exits(net):
+    """Both passes are inside the network at the same time; each must use its own features."""
+    barrier = threading.Barrier(2, timeout=20)
 
-    class Meeting(nn.Module):
+    class Waiting(nn.Module):
         def forward(self, z):
-            meet.wait()
+            barrier.wait()
             return z
 
-    net.stem.append(Meeting())
+    net.stem.append(Waiting())
     attached = attach_exits(net, {"stem": head(4), "layer1": head(6)}).eval()
     inputs = [torch.full((1, 1, 8, 8), value).double() for value in (0.2, 0.9)]
     found = [None, None]
@@ -167,7 +166,7 @@ def test_threads_that_share_the_network_do_not_answer_for_each_other(net):
     assert not torch.equal(found[0][0], found[1][0])
 
 
-def test_exits_upon_exits(net, x):
+def test_exits_can_be_attached_to_a_network_with_exits(net, x):
     inner = attach_exits(net, {"layer1": head(6)}).eval()
 
     class Last(nn.Module):
@@ -181,11 +180,12 @@ def test_exits_upon_exits(net, x):
     outer = attach_exits(
         Last(), {"inner.net.layer1": inner.heads[0], "inner.net.stem": head(4)}
     ).eval()
-    shown = outer(x)
-    assert_close([shown[1], shown[2]], inner(x), **EXACT)
+    exits = outer(x)
+    assert_close([exits[1], exits[2]], inner(x), **EXACT)
 
 
-def steps(attached, x, y):
+def train(attached, x, y):
+    """Take eight steps of SGD and return the losses."""
     optimizer = torch.optim.SGD(attached.parameters(), 0.1, weight_decay=1e-2)
     losses = []
     for _ in range(8):
@@ -197,38 +197,38 @@ def steps(attached, x, y):
     return losses
 
 
-def test_a_frozen_network_is_a_copy_that_training_does_not_change(net, x):
+def test_training_does_not_change_a_frozen_network(net, x):
     y = torch.arange(N) % CLASSES
     before = snapshot(net)
     attached = attach_exits(net, {"layer1": None, "stem": None}, example=x, freeze=True).train()
-    losses = steps(attached, x, y)
+    losses = train(attached, x, y)
     assert losses[-1] < losses[0]
-    assert_untouched(net, before)
+    assert_unchanged(net, before)
     assert all(p.requires_grad for p in net.parameters())
-    assert_close(dict(attached.net.state_dict()), before[0], **EXACT)  # running statistics too
+    assert_close(dict(attached.net.state_dict()), before[0], **EXACT)  # running statistics as well
     assert not any(m.training for m in attached.net.modules())
     assert all(m.training for m in attached.heads.modules())
 
 
-def test_joint_training_changes_the_network_given(net, x):
+def test_joint_training_changes_the_given_network(net, x):
     weights = snapshot(net)[0]
     attached = attach_exits(net, {"layer1": head(6)}).train()
-    losses = steps(attached, x, torch.arange(N) % CLASSES)
+    losses = train(attached, x, torch.arange(N) % CLASSES)
     assert losses[-1] < losses[0]
     assert attached.net is net
     assert not torch.equal(net.stem[0].weight, weights["stem.0.weight"])
 
 
-def test_an_unknown_layer_is_answered_with_the_nearest(net):
+def test_an_unknown_layer_raises_and_names_the_nearest(net):
     with pytest.raises(ValueError, match=r"no layer called 'layer_2'\. Nearest: 'layer2'"):
         attach_exits(net, {"layer_2": head(8)})
     with pytest.raises(ValueError, match=r"no layer called 'QQQQ'\. Nearest: 'stem', 'layer1'"):
         attach_exits(net, {"QQQQ": head(8)})
-    with pytest.raises(ValueError, match="given no layer"):
+    with pytest.raises(ValueError, match="needs at least one layer"):
         attach_exits(net, {})
 
 
-def test_a_layer_that_is_not_reached_or_reached_twice_is_refused(net, x):
+def test_a_layer_that_is_not_called_exactly_once_raises(net, x):
     unused = nn.Linear(2, CLASSES)
     with pytest.raises(ValueError, match=r"never calls \['unused'\]"):
         attach_exits(net, {"unused": unused}, example=x)
@@ -236,29 +236,32 @@ def test_a_layer_that_is_not_reached_or_reached_twice_is_refused(net, x):
         attach_exits(net, {"unused": None}, example=x)
     with pytest.raises(ValueError, match=r"never calls \['unused'\]"):
         attach_exits(net, {"unused": unused})(x)
-    with pytest.raises(ValueError, match="'act' is reached more than once"):
+    with pytest.raises(ValueError, match="'act' is called more than once"):
         attach_exits(net, {"act": head(8)})(x)
 
 
-def test_heads_that_disagree_are_refused(net, x):
+def test_heads_with_wrong_outputs_raise(net, x):
     other = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 7)).double()
     with pytest.raises(
         ValueError,
-        match=r"agree on the number of classes, found \{'layer1': 7, 'the network itself': 3\}",
+        match=r"the same number of classes, found \{'layer1': 7, 'the network itself': 3\}",
     ):
         attach_exits(net, {"layer1": other}, example=x)
     with pytest.raises(
-        ValueError, match=r"'layer1' answers \[5, 6, 6, 6\], expected logits \[N, C\]"
+        ValueError, match=r"'layer1' outputs \[5, 6, 6, 6\], expected logits \[N, C\]"
     ):
         attach_exits(net, {"layer1": nn.Identity()}, example=x)
     with pytest.raises(ValueError, match=r"no head was given for \['layer1'\]: pass example"):
         attach_exits(net, {"layer1": None})
-    with pytest.raises(ValueError, match="'the network itself' answers list"):
+    with pytest.raises(ValueError, match="'the network itself' outputs list"):
         attach_exits(resnet18(2, in_channels=1), {"stem": None}, example=x.float())
 
 
-def test_costs_add_up_layer_by_layer(net):
-    """Of an 8x8 picture: 64 pixels x 9 x 1 x 4 in the stem, 36 x 9 x 4 x 6, 16 x 9 x 6 x 8, and the linear layers."""
+def test_the_cost_is_the_sum_over_layers(net):
+    """For an 8x8 image: 64 pixels x 9 x 1 x 4 in the stem, then 36 x 9 x 4 x 6, 16 x 9 x 6 x 8.
+
+    The linear layers are added.
+    """
     attached = attach_exits(net, {"stem": head(4), "layer1": head(6)})
     stem = 64 * 9 * 4
     first = 36 * 9 * 24
@@ -270,8 +273,11 @@ def test_costs_add_up_layer_by_layer(net):
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_attention_is_counted_wherever_it_is_computed(device):
-    """16 tokens and the class token of 24 numbers: four products of width 24^2, two of 24 x 4 x 24, and two of tokens^2 x 24."""
+def test_attention_is_counted_on_every_device(device):
+    """There are 16 tokens and the class token, with 24 numbers each.
+
+    A block has four products of width 24^2, two of 24 x 4 x 24, and two of tokens^2 x 24.
+    """
     with torch.device(device):
         net = vit_small(8, 2, 24, 4, 3, in_channels=1)
         found = multiply_adds(net, torch.zeros(2, 1, 8, 8))
@@ -282,7 +288,7 @@ def test_attention_is_counted_wherever_it_is_computed(device):
     assert found == tuple(embed + k * (block + linear) for k in range(1, 5))
 
 
-def test_torchs_own_attention_layer_is_counted():
+def test_the_attention_layer_of_torch_is_counted():
     class Pooled(nn.Module):
         def __init__(self):
             super().__init__()
@@ -297,7 +303,10 @@ def test_torchs_own_attention_layer_is_counted():
 
 
 def test_the_published_costs():
-    """ResNet-18 at 32x32: 0.56 G with one exit; ViT-B/16 at 224x224: 17.6 G. Early heads add next to nothing."""
+    """ResNet-18 at 32x32 with one exit: 0.56 G. ViT-B/16 at 224x224: 17.6 G.
+
+    The cost of the early heads is negligible.
+    """
     with torch.device("meta"):
         resnet = multiply_adds(resnet18(), torch.zeros(1, 3, 32, 32))
         vit = multiply_adds(vit_b16(classes=1000), torch.zeros(1, 3, 224, 224))
@@ -306,7 +315,7 @@ def test_the_published_costs():
     assert list(resnet) == sorted(resnet)
 
 
-def test_logits_of_no_module_have_no_cost(net, x):
+def test_logits_that_are_not_the_output_of_a_module_raise(net, x):
     class Sum(nn.Module):
         def __init__(self):
             super().__init__()
@@ -316,5 +325,5 @@ def test_logits_of_no_module_have_no_cost(net, x):
             logits = self.net(x)
             return [logits + 1, logits]
 
-    with pytest.raises(ValueError, match="logits of exit 1 come from no module"):
+    with pytest.raises(ValueError, match="logits of exit 1 are not the output of a module"):
         multiply_adds(Sum(), x)

@@ -1,4 +1,4 @@
-"""The multi-exit architectures: published sizes at full width, and small versions that learn."""
+"""The multi-exit architectures: published sizes at full width, and small versions that train."""
 
 import math
 
@@ -10,10 +10,10 @@ from torch.testing import assert_close
 from saddlepoint.rng import Keys
 from saddlepoint.zoo import multi_exit as zoo
 
-# The early heads are ours: everything else is the size that others publish for the same network with one exit.
+# The published size of the network with one exit, plus our early heads.
 FULL = {
     "resnet18": (zoo.resnet18, {}, 4, 11_173_962 + (64 + 128 + 256 + 3) * 10),
-    # Published with biases in its 4 224 convolution channels, which batch norm makes idle.
+    # Published with biases in its 4 224 convolution channels; batch norm cancels them.
     "vgg16": (zoo.vgg16, {}, 5, 14_728_266 - 4_224 + (64 + 128 + 256 + 512 + 4) * 10),
     "wrn34_10": (
         zoo.wrn34_10,
@@ -69,26 +69,26 @@ def classifier(channels):
 
 
 @pytest.mark.parametrize("name", FULL)
-def test_a_full_network_has_the_published_size_and_the_papers_exits(name):
+def test_a_full_network_has_the_published_size_and_the_exits_of_the_paper(name):
     build, options, exits, size = FULL[name]
     with torch.device("meta"):
         net = build(**options)
-        shown = net(torch.zeros(2, 3, 32, 32))
+        outputs = net(torch.zeros(2, 3, 32, 32))
     assert parameters(net) == size
-    assert [tuple(logits.shape) for logits in shown] == [(2, options.get("classes", 10))] * exits
+    assert [tuple(logits.shape) for logits in outputs] == [(2, options.get("classes", 10))] * exits
     assert net.exits == exits
 
 
 def test_msdnet_has_the_layers_of_the_released_recipe():
-    """Layers 1-5 at three scales, 6-10 at two, 11-15 at one; channels halved after layers 6 and 11."""
+    """Layers 1-5 have three scales, 6-10 two and 11-15 one; layers 6 and 11 halve the channels."""
     factors = (1, 2, 4)
     width = 16
     total = conv(3, 16) + conv(16, 32) + conv(32, 64)
     for number in range(1, 16):
         finest = (number - 1) // 5
-        arrived = max(number - 2, 0) // 5  # the finest scale that comes in
+        finest_in = max(number - 2, 0) // 5  # the finest input scale
         for s in range(finest, 3):
-            if s == arrived:
+            if s == finest_in:
                 total += layer(width * factors[s], 6 * factors[s], factors[s])
             else:
                 total += layer(width * factors[s], 3 * factors[s], factors[s])
@@ -103,9 +103,9 @@ def test_msdnet_has_the_layers_of_the_released_recipe():
             total += classifier(4 * width)
     with torch.device("meta"):
         net = zoo.msdnet()
-        shown = net(torch.zeros(2, 3, 32, 32))
+        outputs = net(torch.zeros(2, 3, 32, 32))
     assert parameters(net) == total
-    assert len(shown) == 5
+    assert len(outputs) == 5
     assert [len(list(stage.children())) for stage in net.stages] == [1, 2, 3 + 1, 4, 5 + 1]
     assert net.heads[0][1].in_channels == 4 * (16 + 6)
 
@@ -147,9 +147,9 @@ def test_ranet_has_the_layers_of_the_released_recipes(exits, depths, factors, ha
             here.append(widths)
         below = here
     net = zoo.ranet(exits).eval()
-    shown = net(torch.zeros(2, 3, 32, 32))
+    outputs = net(torch.zeros(2, 3, 32, 32))
     assert parameters(net) == total
-    assert [tuple(logits.shape) for logits in shown] == [(2, 10)] * exits
+    assert [tuple(logits.shape) for logits in outputs] == [(2, 10)] * exits
     strided = [
         tuple(
             k
@@ -163,17 +163,17 @@ def test_ranet_has_the_layers_of_the_released_recipes(exits, depths, factors, ha
 
 @tiny
 @pytest.mark.parametrize(("channels", "size"), [(1, 8), (1, 28), (3, 32)])
-def test_small_versions_take_every_small_image(name, channels, size):
-    shown = small(name, channels).eval()(torch.rand(2, channels, size, size))
-    assert [tuple(logits.shape) for logits in shown] == [(2, 10)] * EXITS[name]
+def test_small_versions_accept_all_small_image_sizes(name, channels, size):
+    outputs = small(name, channels).eval()(torch.rand(2, channels, size, size))
+    assert [tuple(logits.shape) for logits in outputs] == [(2, 10)] * EXITS[name]
 
 
 @tiny
-def test_every_parameter_is_trained_and_earlier_exits_need_no_later_ones(name):
+def test_all_parameters_have_gradients_and_early_exits_do_not_use_later_heads(name):
     net = small(name).train()
     x = Keys.of(1, torch.arange(6)).uniform((1, 8, 8))
-    shown = net(x)
-    total = sum(logits.logsumexp(1).sum() - logits[:, 0].sum() for logits in shown)
+    outputs = net(x)
+    total = sum(logits.logsumexp(1).sum() - logits[:, 0].sum() for logits in outputs)
     assert all(
         g is not None
         for g in torch.autograd.grad(
@@ -181,22 +181,23 @@ def test_every_parameter_is_trained_and_earlier_exits_need_no_later_ones(name):
         )
     )
     last = list(net.heads[-1].parameters())
-    assert all(g is None for g in torch.autograd.grad(shown[0].sum(), last, allow_unused=True))
+    assert all(g is None for g in torch.autograd.grad(outputs[0].sum(), last, allow_unused=True))
 
 
 @tiny
-def test_rows_do_not_depend_on_batch_mates(name):
+def test_rows_do_not_depend_on_other_rows(name):
     net = small(name).double().train()
     x = Keys.of(2, torch.arange(9)).uniform((1, 8, 8), torch.float64)
-    net(x)  # statistics that are not the initial ones
+    net(x)  # updates the running statistics
     net.eval()
     rows = torch.tensor([4, 0])
-    # Sums over other batches are split otherwise: a few units of 1e-16 times the hundreds of terms of a convolution.
+    # Sums are split differently in another batch: a few units of 1e-16 times the hundreds of terms
+    # of a convolution.
     assert_close(net(x[rows]), [logits[rows] for logits in net(x)], rtol=0, atol=1e-11)
 
 
 @tiny
-def test_a_small_version_learns_to_tell_bright_rows(name):
+def test_a_small_version_learns_to_classify_bright_rows(name):
     keys = Keys.of(3, torch.arange(32))
     y = keys.integers(8)
     x = 0.5 * keys.fold_in(1).uniform((1, 8, 8))
@@ -213,7 +214,7 @@ def test_a_small_version_learns_to_tell_bright_rows(name):
     assert losses[-1] < 0.75 * losses[0]
 
 
-def test_pixels_are_normalized_inside():
+def test_pixels_are_normalized_inside_the_network():
     x = Keys.of(4, torch.arange(3)).uniform((3, 16, 16), torch.float64)
     mean = (0.1, 0.2, 0.3)
     std = (0.5, 0.6, 0.7)
@@ -221,13 +222,12 @@ def test_pixels_are_normalized_inside():
     inside = zoo.resnet18(4, mean=mean, std=std).double().eval()
     outside = zoo.resnet18(4, mean=(0.0,), std=(1.0,)).double().eval()
     outside.load_state_dict(inside.state_dict())
-    by_hand = (x - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
-    assert_close(
-        inside(x), outside(by_hand), rtol=0, atol=1e-6
-    )  # the constants are held in single precision
+    normalized = (x - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
+    # The constants are stored in single precision.
+    assert_close(inside(x), outside(normalized), rtol=0, atol=1e-6)
 
 
-def test_sizes_that_do_not_divide_are_refused():
+def test_invalid_sizes_raise():
     with pytest.raises(ValueError, match="depth 6 n \\+ 4 with n >= 2, got depth=10"):
         zoo.wrn34_10(1, 10)
     with pytest.raises(ValueError, match="image_size must be a multiple of 5, got image_size=32"):

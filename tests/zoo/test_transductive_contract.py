@@ -1,4 +1,4 @@
-"""Every transductive defense keeps the rules that an audit checks, and can be played, attacked and judged."""
+"""Every transductive defense matches its declarations and can be attacked and audited."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from saddlepoint.audits.target.check import check
-from tests.zoo.transductive_problem import context, digits, fingerprint, small, trained, two_way
+from tests.zoo.transductive_problem import context, digits, fingerprint, small, trained, two_classes
 from torch import nn
 
 from saddlepoint import audit
@@ -61,7 +60,7 @@ def urejectron() -> URejectron:
     return URejectron(
         trained(),
         digits(n=60).x,
-        training=Distinguishing(build=two_way, epochs=2, optimizer=Adam(1e-2)),
+        training=Distinguishing(build=two_classes, epochs=2, optimizer=Adam(1e-2)),
     )
 
 
@@ -69,7 +68,7 @@ each = pytest.mark.parametrize("build", [rmc, dann, tadv, urejectron])
 
 
 @each
-def test_it_is_what_it_declares(build: Callable[[], Defense]) -> None:
+def test_the_declarations_match_the_measured_properties(build: Callable[[], Defense]) -> None:
     checked = check(build(), TEST.x, TEST.y, SPACE)
     assert checked.classes == 10
     assert checked.findings == ()
@@ -77,7 +76,7 @@ def test_it_is_what_it_declares(build: Callable[[], Defense]) -> None:
 
 
 @each
-def test_a_game_against_it_leaves_it_as_it_was(build: Callable[[], Defense]) -> None:
+def test_a_game_does_not_change_the_defense(build: Callable[[], Defense]) -> None:
     defense = build()
     x = TEST.x[:6]
     y = TEST.y[:6]
@@ -93,29 +92,29 @@ def test_a_game_against_it_leaves_it_as_it_was(build: Callable[[], Defense]) -> 
 
 
 @each
-def test_what_has_adapted_can_be_attacked_as_it_stands(build: Callable[[], Defense]) -> None:
+def test_the_adapted_defense_can_be_attacked(build: Callable[[], Defense]) -> None:
     adapted = build().adapt(TEST.x, context(TEST.x))
     attack = Direct("pgd", PGD(steps=5), loss=cross_entropy)
-    turn = AttackContext.open(Threat(SPACE), torch.arange(len(TEST.x)), 0)
-    found = attack.against([build(), adapted], turn, TEST.x, TEST.y)
-    assert SPACE.contains(found.max_loss_point, TEST.x).all()
-    assert (found.max_loss_point != TEST.x).any()
+    context_of_attack = AttackContext.open(Threat(SPACE), torch.arange(len(TEST.x)), 0)
+    move = attack.against([build(), adapted], context_of_attack, TEST.x, TEST.y)
+    assert SPACE.contains(move.max_loss_point, TEST.x).all()
+    assert (move.max_loss_point != TEST.x).any()
 
 
-def test_an_audit_of_one_that_rejects_runs_to_its_end() -> None:
-    found = audit(
+def test_an_audit_of_a_defense_that_rejects_completes() -> None:
+    result = audit(
         urejectron(), TEST.x, TEST.y, threat=Threat(SPACE, draws=2), budget="quick", batch_size=12
     )
-    names = {symptom.name for symptom in found.symptoms}
+    names = {symptom.name for symptom in result.symptoms}
     assert "rejections" in names
-    assert "adapts at test time" not in names  # what it turns into was anticipated
-    assert {"fixed-point", "gmsa-avg", "gmsa-min"} <= {row.name for row in found.rows}
-    assert 0 <= found.robust_accuracy <= found.clean_accuracy <= 1
-    point, wrong = found.rejection_scores[:2]  # [2, N]: both draws
-    assert found.rejection_scores.shape == (4, 2, len(TEST.x))
-    assert float(((wrong == 0) | (point > 0)).double().mean()) == found.robust_accuracy
+    assert "adapts at test time" not in names  # the planned attacks simulate the adaptation
+    assert {"fixed-point", "gmsa-avg", "gmsa-min"} <= {row.name for row in result.rows}
+    assert 0 <= result.robust_accuracy <= result.clean_accuracy <= 1
+    point, wrong = result.rejection_scores[:2]  # [2, N]: both draws
+    assert result.rejection_scores.shape == (4, 2, len(TEST.x))
+    assert float(((wrong == 0) | (point > 0)).double().mean()) == result.robust_accuracy
 
 
-def test_the_network_of_the_tests_knows_its_digits() -> None:
+def test_the_trained_network_of_the_tests_is_accurate() -> None:
     assert (trained()(TEST.x).argmax(1) == TEST.y).double().mean() > 0.8
     assert not small().eval()(TEST.x).argmax(1).eq(TEST.y).all()

@@ -1,4 +1,4 @@
-"""Domain adversarial networks: what the reversed gradient does, how its weight rises, and what a batch leaves behind."""
+"""Domain adversarial networks: the reversed gradient, its schedule, and adaptation to a batch."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.attacks.spaces import Linf
 from saddlepoint.evaluation import FixedPoints, Threat
 from saddlepoint.evaluation.referee import play
-from saddlepoint.training.descent import initialized
+from saddlepoint.training.loop import initialized
 from saddlepoint.training.recipe import Adam, Piecewise
 from saddlepoint.zoo.nets.dann import DANNNet, dann_cifar, dann_mnist, reverse
 from saddlepoint.zoo.transductive import DANN, DomainTraining, cifar_domains
-from saddlepoint.zoo.transductive.dann import adversarially_aligned, domain_losses
+from saddlepoint.zoo.transductive.dann import domain_losses, train_domain_adversarial
 
 DIGITS = partial(dann_mnist, 4, 16, side=8, kernel=3, padding=1)
 QUICK = DomainTraining(build=DIGITS, epochs=2, batch_size=40, optimizer=Adam(3e-3))
 TEST = digits("test", 80)
 
 
-def test_the_gradient_comes_back_reversed_and_the_value_stays() -> None:
+def test_reversal_keeps_the_value_and_negates_the_gradient() -> None:
     x = torch.tensor([1.0, -2.0], dtype=torch.float64, requires_grad=True)
     y = reverse(x, 0.3)
     assert torch.equal(y, x)
@@ -33,38 +33,37 @@ def test_the_gradient_comes_back_reversed_and_the_value_stays() -> None:
 
 
 def _domain_gradients(net: DANNNet, alpha: float) -> tuple[list[Tensor], list[Tensor]]:
-    """Of the domain losses alone: those of the encoder, and those of the discriminator."""
+    """Return the gradients of the domain losses in the encoder and in the discriminator."""
     x = digits().x[:10].double()
     y = digits().y[:10]
     source, target = domain_losses(net, x, y, TEST.x[:10].double(), alpha)
     domain = source.sum() - cross_entropy(net(x), y).sum() + target.sum()
-    inner = list(net.encoder.parameters())
-    outer = list(net.discriminator.parameters())
-    grads = torch.autograd.grad(domain, [*inner, *outer])
-    return list(grads[: len(inner)]), list(grads[len(inner) :])
+    encoder = list(net.encoder.parameters())
+    discriminator = list(net.discriminator.parameters())
+    grads = torch.autograd.grad(domain, [*encoder, *discriminator])
+    return list(grads[: len(encoder)]), list(grads[len(encoder) :])
 
 
-def test_at_alpha_zero_the_domain_teaches_the_encoder_nothing() -> None:
-    # eval: dropout off, so that the two passes whose class losses cancel are one and the same
+def test_with_alpha_zero_the_domain_loss_has_no_gradient_in_the_encoder() -> None:
+    # In eval mode dropout is off, so the class losses of the two passes cancel.
     net = initialized(DIGITS, 0).double().eval()
-    inner, outer = _domain_gradients(net, 0.0)
-    assert (
-        max(float(g.abs().max()) for g in inner) < 1e-14
-    )  # what is left of two class losses that cancel
-    assert max(float(g.abs().max()) for g in outer) > 1e-3
+    encoder, discriminator = _domain_gradients(net, 0.0)
+    # Only the rounding error of the class losses that cancel remains.
+    assert max(float(g.abs().max()) for g in encoder) < 1e-14
+    assert max(float(g.abs().max()) for g in discriminator) > 1e-3
 
 
-def test_alpha_scales_what_reaches_the_encoder_and_not_what_teaches_the_discriminator() -> None:
+def test_alpha_scales_the_gradient_of_the_encoder_but_not_of_the_discriminator() -> None:
     net = initialized(DIGITS, 0).double().eval()
-    (inner, outer) = _domain_gradients(net, 1.0)
-    (tenth, same) = _domain_gradients(net, 0.1)
-    for whole, part in zip(inner, tenth, strict=True):
+    (encoder, discriminator) = _domain_gradients(net, 1.0)
+    (scaled, unscaled) = _domain_gradients(net, 0.1)
+    for whole, part in zip(encoder, scaled, strict=True):
         torch.testing.assert_close(part, whole / 10, rtol=0, atol=1e-13)
-    for one, other in zip(outer, same, strict=True):
+    for one, other in zip(discriminator, unscaled, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-13)
 
 
-def test_alpha_rises_from_zero_to_its_ceiling() -> None:
+def test_alpha_increases_from_zero_to_its_ceiling() -> None:
     training = DomainTraining()
     assert training.alpha(0.0) == 0
     assert training.alpha(1.0) == pytest.approx(0.09999, abs=1e-6)  # 0.1 tanh 5 = 0.099990920
@@ -108,25 +107,24 @@ def test_the_networks_of_the_paper() -> None:
         dann_mnist(side=8)
 
 
-def test_an_epoch_is_as_long_as_the_shorter_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_epoch_is_as_long_as_the_smaller_set(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[int, int, float]] = []
 
-    def noted(
+    def recording(
         net: DANNNet, x: Tensor, y: Tensor, target: Tensor, alpha: float
     ) -> tuple[Tensor, Tensor]:
         calls.append((len(x), len(target), alpha))
         return domain_losses(net, x, y, target, alpha)
 
-    monkeypatch.setattr("saddlepoint.zoo.transductive.dann.domain_losses", noted)
+    monkeypatch.setattr("saddlepoint.zoo.transductive.dann.domain_losses", recording)
     data = digits()
-    adversarially_aligned(data.x, data.y, TEST.x, QUICK, seed=0)
-    assert [(ours, theirs) for ours, theirs, _ in calls] == [
-        (40, 40)
-    ] * 4  # 80 test images in batches of 40, twice
+    train_domain_adversarial(data.x, data.y, TEST.x, QUICK, seed=0)
+    # 80 test images in batches of 40, for two epochs.
+    assert [(source, target) for source, target, _ in calls] == [(40, 40)] * 4
     assert [alpha for *_, alpha in calls] == [QUICK.alpha(k / 4) for k in range(4)]
 
 
-def test_each_domain_has_batch_statistics_of_its_own() -> None:
+def test_each_domain_has_its_own_batch_statistics() -> None:
     net = initialized(DIGITS, 0).train()
     for module in net.modules():
         if isinstance(module, nn.Dropout2d):
@@ -137,7 +135,7 @@ def test_each_domain_has_batch_statistics_of_its_own() -> None:
     torch.testing.assert_close(alone, other, rtol=0, atol=0)
 
 
-def test_adapting_leaves_the_defense_as_it_was_and_is_a_function_of_batch_and_coins() -> None:
+def test_adapting_does_not_change_the_defense_and_depends_on_batch_and_seed() -> None:
     data = digits()
     defense = DANN(trained(), data.x, data.y, training=QUICK)
     assert (defense.unit, defense.random) == ("batch", True)
@@ -149,17 +147,16 @@ def test_adapting_leaves_the_defense_as_it_was_and_is_a_function_of_batch_and_co
     assert torch.equal(answers(defense, x), trained()(x))
     assert torch.equal(first, answers(defense.adapt(x, context(x)), x))
     assert not torch.equal(first, answers(defense.adapt(x, context(x, seed=1)), x))
-    assert not torch.equal(
-        first, answers(defense.adapt(1 - x, context(x)), x)
-    )  # it does learn from what it is asked
+    # It adapts to the test images.
+    assert not torch.equal(first, answers(defense.adapt(1 - x, context(x)), x))
 
 
-def test_the_global_generator_is_left_alone() -> None:
+def test_training_does_not_change_the_global_generator() -> None:
     data = digits()
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
-    adversarially_aligned(data.x[:80], data.y[:80], TEST.x[:40], QUICK, seed=0)
+    train_domain_adversarial(data.x[:80], data.y[:80], TEST.x[:40], QUICK, seed=0)
     assert torch.equal(torch.rand(1), expected)
 
 
@@ -170,7 +167,7 @@ def dense() -> DANNNet:
     )
 
 
-def test_it_learns_the_digits_and_the_referee_can_play_it() -> None:
+def test_it_classifies_digits_in_a_game() -> None:
     data = digits()
     training = DomainTraining(
         build=dense, epochs=60, batch_size=40, optimizer=Adam(1e-2), schedule=Piecewise(at=(0.8,))
@@ -185,28 +182,26 @@ def test_it_learns_the_digits_and_the_referee_can_play_it() -> None:
     assert episode.correct.mean() > 0.85
 
 
-def test_a_stronger_reversal_makes_the_domains_harder_to_tell_apart() -> None:
+def test_a_stronger_reversal_makes_the_domains_harder_to_distinguish() -> None:
     data = digits()
-    shifted = (1 - TEST.x).clamp(
-        0, 1
-    )  # negatives: without reversal a linear look at the features tells them from the originals
-    apart = []
+    # Without reversal a linear discriminator separates these negatives from the originals.
+    negatives = (1 - TEST.x).clamp(0, 1)
+    separation = []
     for ceiling in (0.0, 1.0):
         training = DomainTraining(
             build=dense, epochs=40, batch_size=40, optimizer=Adam(3e-3), ceiling=ceiling
         )
-        net = adversarially_aligned(data.x, data.y, shifted, training, seed=0)
+        net = train_domain_adversarial(data.x, data.y, negatives, training, seed=0)
         with torch.no_grad():
-            ours, theirs = (net.heads(x, 0.0).domain for x in (data.x, shifted))
-            apart.append(
-                float((ours[:, 0] - ours[:, 1]).mean() + (theirs[:, 1] - theirs[:, 0]).mean())
-            )
-    assert apart[1] < apart[0] / 2
+            source, target = (net.heads(x, 0.0).domain for x in (data.x, negatives))
+            margin = (source[:, 0] - source[:, 1]).mean() + (target[:, 1] - target[:, 0]).mean()
+            separation.append(float(margin))
+    assert separation[1] < separation[0] / 2
 
 
-def test_one_image_is_no_domain() -> None:
+def test_too_few_images_or_labels_raise() -> None:
     data = digits()
-    with pytest.raises(ValueError, match="learns from batches of test images, got 1"):
+    with pytest.raises(ValueError, match="adapts to batches of test images, got 1"):
         DANN(trained(), data.x, data.y, training=QUICK).adapt(TEST.x[:1], context(TEST.x[:1]))
-    with pytest.raises(ValueError, match="a label for each, got 400 and 3 labels"):
+    with pytest.raises(ValueError, match="one label per image, got 400 images and 3 labels"):
         DANN(trained(), data.x, data.y[:3])

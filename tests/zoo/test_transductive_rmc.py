@@ -1,4 +1,4 @@
-"""Runtime masking and cleansing: how many images it learns from, what it keeps, what it leaves alone."""
+"""Runtime masking and cleansing: the images it is tuned on, its state, and what stays fixed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from saddlepoint.attacks.spaces import Linf
 from saddlepoint.defenses import Plain
 from saddlepoint.evaluation import Direct, FixedPoints, Threat, Transfer, evaluate
 from saddlepoint.evaluation.referee import play
-from saddlepoint.training.descent import passes
+from saddlepoint.training.loop import cross_entropy_epochs
 from saddlepoint.training.recipe import Adam, Shift, unchanged
+from saddlepoint.zoo.layers import features, penultimate
 from saddlepoint.zoo.transductive import RMC, Library, Tuning
-from saddlepoint.zoo.transductive.features import features, penultimate
 
 SPACE = Linf(0.15)
 TEST = digits("test", 60)
@@ -50,44 +50,45 @@ def test_the_counts_of_the_paper() -> None:
         torch.rand(n, 1, 2, 2), torch.zeros(n, dtype=torch.long), torch.rand(n, 3), clean=240
     )
     rmc = RMC(nn.Linear(4, 2), library)
-    rows = rmc.around(torch.zeros(3), seed=5)
-    assert (len(rows.train), len(rows.held)) == (973, 51)
+    rows = rmc.neighborhood(torch.zeros(3), seed=5)
+    assert (len(rows.train), len(rows.validation)) == (973, 51)
     order = library.nearest(torch.zeros(3), 1024)
     nearest = set(order[:204].tolist())
-    assert set(rows.held.tolist()) < nearest
+    assert set(rows.validation.tolist()) < nearest
     assert len(nearest & set(rows.train.tolist())) == 153
     assert len(set(rows.train.tolist()) - nearest) == 820
-    assert sorted([*rows.train.tolist(), *rows.held.tolist()]) == sorted(order.tolist())
+    assert sorted([*rows.train.tolist(), *rows.validation.tolist()]) == sorted(order.tolist())
     calibration = rmc.calibration(seed=5)
-    assert (len(calibration.train), len(calibration.held)) == (896, 128)
-    assert int(torch.cat(calibration).max()) < 240  # of images no attack has touched
-    assert (
-        len(torch.cat(calibration).unique()) < 240
-    )  # with replacement: 1024 draws miss some of 240 with chance 0.96
+    assert (len(calibration.train), len(calibration.validation)) == (896, 128)
+    assert int(torch.cat(calibration).max()) < 240  # only images that were not attacked
+    # With replacement: 1024 draws miss some of 240 images with probability 0.96.
+    assert len(torch.cat(calibration).unique()) < 240
 
 
-def test_what_is_held_out_is_drawn_anew_by_every_seed() -> None:
+def test_the_validation_images_depend_on_the_seed() -> None:
     n = 100
     library = Library(
         torch.rand(n, 1, 2, 2), torch.zeros(n, dtype=torch.long), torch.rand(n, 3), clean=n
     )
     rmc = RMC(nn.Linear(4, 2), library, neighbors=100)
-    assert torch.equal(rmc.around(torch.zeros(3), 1).held, rmc.around(torch.zeros(3), 1).held)
-    assert not torch.equal(rmc.around(torch.zeros(3), 1).held, rmc.around(torch.zeros(3), 2).held)
+    assert torch.equal(
+        rmc.neighborhood(torch.zeros(3), 1).validation,
+        rmc.neighborhood(torch.zeros(3), 1).validation,
+    )
+    assert not torch.equal(
+        rmc.neighborhood(torch.zeros(3), 1).validation,
+        rmc.neighborhood(torch.zeros(3), 2).validation,
+    )
 
 
-def test_neighbors_are_those_of_least_euclidean_distance() -> None:
+def test_neighbors_have_the_smallest_euclidean_distance() -> None:
     spread = torch.tensor([[3.0, 4.0], [0.0, 1.0], [2.0, 0.0], [0.0, -1.0], [9.0, 0.0]])
     library = Library(torch.zeros(5, 1, 1, 1), torch.zeros(5, dtype=torch.long), spread, clean=5)
-    assert library.nearest(torch.zeros(2), 4).tolist() == [
-        1,
-        3,
-        2,
-        0,
-    ]  # 1, 1, 2 and 5 away; the first of equals first
+    # The distances are 1, 1, 2 and 5; of equal distances the first row comes first.
+    assert library.nearest(torch.zeros(2), 4).tolist() == [1, 3, 2, 0]
 
 
-def test_the_library_is_the_clean_images_and_then_attacked_copies(library: Library) -> None:
+def test_the_library_has_clean_images_followed_by_attacked_copies(library: Library) -> None:
     data = digits()
     n = len(data.x)
     assert len(library.x) == len(library.y) == len(library.features) == 3 * n
@@ -100,19 +101,18 @@ def test_the_library_is_the_clean_images_and_then_attacked_copies(library: Libra
         assert (moved <= 0.15 + 1e-6).all()
         assert moved.mean() > 0.1
         with torch.no_grad():
-            rises = cross_entropy(trained()(copies), data.y) - cross_entropy(
+            increase = cross_entropy(trained()(copies), data.y) - cross_entropy(
                 trained()(data.x), data.y
             )
-        assert rises.mean() > 0.5
-    assert not torch.equal(
-        library.x[n : 2 * n], library.x[2 * n :]
-    )  # each pass has coins of its own
+        assert increase.mean() > 0.5
+    # Each pass has its own randomness.
+    assert not torch.equal(library.x[n : 2 * n], library.x[2 * n :])
     expected = features(trained(), library.x, penultimate(trained()))
     torch.testing.assert_close(library.features, expected, rtol=0, atol=0)
     assert library.features.shape[1] == 24
 
 
-def test_every_pass_augments_anew() -> None:
+def test_the_library_is_augmented() -> None:
     data = digits(n=20)
     built = Library.build(
         trained(), data.x, data.y, space=SPACE, attack=PGD(1), copies=1, augment=Shift(1)
@@ -120,28 +120,28 @@ def test_every_pass_augments_anew() -> None:
     assert not torch.equal(built.x[:20], data.x)
 
 
-def test_more_neighbors_than_there_are_images_is_an_error(library: Library) -> None:
+def test_too_many_or_too_few_neighbors_raise(library: Library) -> None:
     with pytest.raises(
         ValueError,
-        match=r"asked for the 1201 nearest of 1200 images. Build a larger library or take fewer",
+        match=r"1201 neighbors from a library of 1200 images\. Build a larger library or use fewer",
     ):
         RMC(trained(), library, neighbors=1201)
     with pytest.raises(ValueError, match="less than two images"):
         RMC(trained(), library, neighbors=9)
 
 
-def test_without_a_learning_rate_it_is_the_base_network(library: Library) -> None:
-    # Batch norm still follows the images it is shown: a network without has nothing else that could move.
+def test_with_learning_rate_zero_it_is_the_base_network(library: Library) -> None:
+    # Batch norm statistics would still change, so this network has none.
     base = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 10))
     data = digits()
-    shelf = Library(library.x, library.y, features(base, library.x, penultimate(base)), len(data.x))
-    still = RMC(base, shelf, neighbors=40, tuning=Tuning(epochs=2, rate=0.0)).adapt(
+    own = Library(library.x, library.y, features(base, library.x, penultimate(base)), len(data.x))
+    adapted = RMC(base, own, neighbors=40, tuning=Tuning(epochs=2, rate=0.0)).adapt(
         TEST.x[:3], context(TEST.x[:3])
     )
-    torch.testing.assert_close(answers(still, TEST.x[:3]), base(TEST.x[:3]), rtol=0, atol=1e-6)
+    torch.testing.assert_close(answers(adapted, TEST.x[:3]), base(TEST.x[:3]), rtol=0, atol=1e-6)
 
 
-def test_adapting_changes_the_answer_and_nothing_that_was_there(quick: RMC) -> None:
+def test_adapting_changes_the_output_but_not_the_original_defense(quick: RMC) -> None:
     before = fingerprint(quick)
     first = quick.adapt(TEST.x[:1], context(TEST.x[:1]))
     assert fingerprint(quick) == before
@@ -149,38 +149,38 @@ def test_adapting_changes_the_answer_and_nothing_that_was_there(quick: RMC) -> N
     second = first.adapt(TEST.x[1:2], context(TEST.x[1:2], seed=1))
     assert fingerprint(first) == state
     assert fingerprint(quick) == before
-    looks = [answers(d, TEST.x[:1]) for d in (quick, first, second)]
-    assert all(not torch.equal(looks[i], looks[j]) for i, j in ((0, 1), (1, 2), (0, 2)))
+    outputs = [answers(d, TEST.x[:1]) for d in (quick, first, second)]
+    assert all(not torch.equal(outputs[i], outputs[j]) for i, j in ((0, 1), (1, 2), (0, 2)))
 
 
-def test_neighbors_are_found_by_the_base_network_however_long_the_stream(quick: RMC) -> None:
+def test_neighbors_are_found_by_the_base_network_for_the_whole_stream(quick: RMC) -> None:
     later = quick.adapt(TEST.x[:1], context(TEST.x[:1])).adapt(TEST.x[1:2], context(TEST.x[1:2]))
     assert later.base is quick.base
     assert later.library is quick.library
 
 
-def test_it_is_a_function_of_its_coins(quick: RMC) -> None:
+def test_the_output_is_a_function_of_the_seed(quick: RMC) -> None:
     x = TEST.x[:1]
     again, other = (answers(quick.adapt(x, context(x, seed)), x) for seed in (0, 1))
     assert torch.equal(answers(quick.adapt(x, context(x)), x), again)
     assert not torch.equal(again, other)
 
 
-def test_a_batch_is_a_short_stream(quick: RMC) -> None:
+def test_a_batch_is_adapted_to_row_by_row(quick: RMC) -> None:
     together = play(quick, FixedPoints(), TEST.x[:4], TEST.y[:4], Threat(SPACE), batch_size=4)
     one_by_one = play(quick, FixedPoints(), TEST.x[:4], TEST.y[:4], Threat(SPACE), batch_size=1)
     torch.testing.assert_close(together.margin, one_by_one.margin, rtol=0, atol=1e-5)
 
 
-def test_networks_for_several_images_answer_for_as_many(quick: RMC) -> None:
+def test_a_defense_adapted_to_several_images_needs_as_many_rows(quick: RMC) -> None:
     adapted = quick.adapt(TEST.x[:2], context(TEST.x[:2]))
     assert adapted.coupled
-    with pytest.raises(ValueError, match="adapted to 2 images and is asked about 3"):
+    with pytest.raises(ValueError, match="adapted to 2 images and received 3"):
         answers(adapted, TEST.x[:3])
     assert answers(quick.adapt(TEST.x[:1], context(TEST.x[:1])), TEST.x[:3]).shape == (3, 10)
 
 
-def test_adams_memory_goes_along(quick: RMC) -> None:
+def test_the_state_of_adam_is_kept_along_the_stream(quick: RMC) -> None:
     adapted = quick.adapt(TEST.x[:1], context(TEST.x[:1]))
     steps = {int(s["step"]) for s in adapted.state.adam["state"].values()}
     assert steps == {4}  # two epochs of one batch to adapt, two to calibrate
@@ -191,38 +191,35 @@ def test_adams_memory_goes_along(quick: RMC) -> None:
 @pytest.mark.parametrize(
     ("tuning", "epochs"),
     [
-        (
-            Tuning(epochs=9, patience=3, rate=0.0),
-            4,
-        ),  # the first epoch sets the mark, three more do not lower it
-        (
-            Tuning(epochs=9, patience=3, rate=0.0, enough=0.0),
-            9,
-        ),  # no training loss is below zero: patience never counts
+        # The first epoch sets the lowest loss, and three more do not lower it.
+        (Tuning(epochs=9, patience=3, rate=0.0), 4),
+        # No training loss is below zero, so it never stops early.
+        (Tuning(epochs=9, patience=3, rate=0.0, enough=0.0), 9),
         (Tuning(epochs=2, patience=3, rate=0.0), 2),
     ],
 )
-def test_when_it_stops(
+def test_when_tuning_stops(
     monkeypatch: pytest.MonkeyPatch, library: Library, tuning: Tuning, epochs: int
 ) -> None:
-    taken: list[float] = []
+    losses: list[float] = []
 
-    def counted(*given, **named):
-        for loss in passes(*given, **named):
-            taken.append(loss)
+    def recording(*args, **options):
+        for loss in cross_entropy_epochs(*args, **options):
+            losses.append(loss)
             yield loss
 
-    monkeypatch.setattr("saddlepoint.zoo.transductive.rmc.passes", counted)
+    monkeypatch.setattr("saddlepoint.zoo.transductive.rmc.cross_entropy_epochs", recording)
     base = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    shelf = Library(library.x, library.y, library.x.flatten(1), library.clean)
-    RMC(base, shelf, neighbors=40, tuning=tuning).adapt(TEST.x[:1], context(TEST.x[:1]))
-    assert len(taken) == 2 * epochs  # to adapt, and to calibrate
+    own = Library(library.x, library.y, library.x.flatten(1), library.clean)
+    RMC(base, own, neighbors=40, tuning=tuning).adapt(TEST.x[:1], context(TEST.x[:1]))
+    assert len(losses) == 2 * epochs  # once to adapt and once to calibrate
 
 
-def test_its_neighbors_give_away_the_label_of_what_was_crafted_on_the_base_network(
+def test_neighbors_reveal_the_label_of_images_attacked_on_the_base_network(
     library: Library,
 ) -> None:
-    # D' was made with the same attack on the same network: an image so attacked lies among copies of its own class.
+    # D' was built with the same attack on the same network, so an attacked image is close to
+    # attacked copies of its own class.
     base = Direct("pgd", PGD(steps=3, step_size=0.05), loss=cross_entropy)
     rmc = RMC(trained(), library, neighbors=100, tuning=Tuning(epochs=6, rate=2e-3))
     transfer = Transfer(base, Plain(trained()))
@@ -232,26 +229,27 @@ def test_its_neighbors_give_away_the_label_of_what_was_crafted_on_the_base_netwo
     assert cleansed > static + 0.2
 
 
-def test_a_network_without_a_linear_layer_has_no_features() -> None:
+def test_features_need_a_linear_layer_and_hooks_are_removed() -> None:
     with pytest.raises(ValueError, match="has no linear layer"):
         penultimate(nn.Conv2d(1, 1, 1))
     assert not math.isnan(float(features(trained(), TEST.x[:3], penultimate(trained())).sum()))
-    assert len(penultimate(trained())._forward_pre_hooks) == 0
+    assert not any(module._forward_hooks for module in trained().modules())
+    assert penultimate(trained()) == "6"
 
 
-def test_adaptation_also_works_where_gradients_are_off(quick: RMC) -> None:
+def test_adaptation_also_works_without_grad(quick: RMC) -> None:
     with torch.no_grad():
-        silent = quick.adapt(TEST.x[:1], context(TEST.x[:1]))
+        adapted = quick.adapt(TEST.x[:1], context(TEST.x[:1]))
     assert torch.equal(
-        answers(silent, TEST.x), answers(quick.adapt(TEST.x[:1], context(TEST.x[:1])), TEST.x)
+        answers(adapted, TEST.x), answers(quick.adapt(TEST.x[:1], context(TEST.x[:1])), TEST.x)
     )
 
 
-def test_passes_learn(quick: RMC) -> None:
+def test_cross_entropy_epochs_lower_the_loss() -> None:
     data = digits()
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    descent = passes(
-        net, Adam(1e-2).over(net.parameters()), data.x, data.y, batch_size=64, seed=0, during="test"
+    losses = cross_entropy_epochs(
+        net, Adam(1e-2).over(net.parameters()), data.x, data.y, batch_size=64, seed=0, name="test"
     )
-    first, *_, last = (next(descent) for _ in range(6))
+    first, *_, last = (next(losses) for _ in range(6))
     assert last < first / 2

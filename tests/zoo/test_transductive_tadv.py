@@ -1,4 +1,4 @@
-"""Transductive adversarial training: nothing is learned from the test images, and everything from fresh coins."""
+"""Transductive adversarial training: the network depends on the seed and not on the test images."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from saddlepoint.attacks.spaces import Linf
 from saddlepoint.evaluation import Direct, FixedPoints, Threat, Transfer
 from saddlepoint.evaluation.referee import play
 from saddlepoint.rng import Keys
-from saddlepoint.training.inner_attack import craft
+from saddlepoint.training.inner_attack import adversarial_examples
 from saddlepoint.training.method import HalfAdversarial
 from saddlepoint.training.recipe import Adam, Piecewise, Recipe
 from saddlepoint.zoo.transductive import TADV, Pretrained, Trainer
@@ -42,14 +42,14 @@ def _defense() -> TADV:
     return TADV(trained(), Trainer(QUICK, data.x, data.y))
 
 
-def test_what_was_asked_changes_nothing_of_the_network_that_answers() -> None:
+def test_the_adapted_network_does_not_depend_on_the_test_images() -> None:
     defense = _defense()
     x = TEST.x
-    asked = [defense.adapt(batch, context(x)) for batch in (x, 1 - x, torch.zeros_like(x))]
-    assert fingerprint(asked[0]) == fingerprint(asked[1]) == fingerprint(asked[2])
+    adapted = [defense.adapt(batch, context(x)) for batch in (x, 1 - x, torch.zeros_like(x))]
+    assert fingerprint(adapted[0]) == fingerprint(adapted[1]) == fingerprint(adapted[2])
 
 
-def test_other_coins_train_another_network_and_the_defense_stays_as_it_was() -> None:
+def test_another_seed_gives_another_network_and_the_defense_is_not_changed() -> None:
     defense = _defense()
     x = TEST.x
     before = fingerprint(defense)
@@ -61,7 +61,7 @@ def test_other_coins_train_another_network_and_the_defense_stays_as_it_was() -> 
     assert torch.equal(answers(defense, x), trained()(x))
 
 
-def test_the_attackers_points_do_not_depend_on_the_defenders_draw() -> None:
+def test_the_points_of_the_attacker_do_not_depend_on_the_draw_of_the_defender() -> None:
     nets = tuple(trained(seed, epochs=2) for seed in range(4))
     theirs, ours = Pretrained(nets).divided(3)
     attack = Transfer(Direct("pgd", PGD(steps=5), loss=cross_entropy), TADV(nets[0], theirs))
@@ -73,21 +73,21 @@ def test_the_attackers_points_do_not_depend_on_the_defenders_draw() -> None:
     assert not torch.equal(episodes[0].margin, episodes[1].margin)
 
 
-def test_a_pool_is_divided_so_that_no_network_is_on_both_sides() -> None:
+def test_a_divided_pool_has_no_network_in_both_parts() -> None:
     nets = tuple(nn.Linear(1, 1) for _ in range(12))
     theirs, ours = Pretrained(nets).divided(11)
     assert (len(theirs.nets), len(ours.nets)) == (11, 1)
     assert not {*theirs.nets} & {*ours.nets}
     for known in (0, 12):
         with pytest.raises(
-            ValueError, match="both sides need a network of 12, so the attacker may have 1 to 11"
+            ValueError, match=f"both need a network of the 12: known must be 1 to 11, got {known}"
         ):
             Pretrained(nets).divided(known)
     with pytest.raises(ValueError, match="needs at least one"):
         Pretrained(())
 
 
-def test_a_pool_is_drawn_from_by_the_seed() -> None:
+def test_the_seed_selects_a_network_of_the_pool() -> None:
     nets = tuple(nn.Linear(1, 1) for _ in range(5))
     drawn = {id(Pretrained(nets)(seed)) for seed in range(10)}
     assert drawn == {id(net) for net in nets}
@@ -103,9 +103,8 @@ def test_the_settings_of_the_paper() -> None:
     assert [cifar.schedule.factor(epoch / 110) for epoch in (99, 100, 105)] == pytest.approx(
         [1, 0.1, 0.01]
     )
-    assert (
-        sum(p.numel() for p in mnist.net().parameters()) == 3274634
-    )  # 832 + 51 264 + 3 212 288 + 10 250
+    # 832 + 51 264 + 3 212 288 + 10 250
+    assert sum(p.numel() for p in mnist.net().parameters()) == 3274634
     widths = [m.out_channels for m in cifar.net().modules() if isinstance(m, nn.Conv2d)]
     assert sorted(set(widths)) == [64, 128, 256]
     assert (
@@ -128,13 +127,13 @@ def test_half_of_the_batch_is_clean_and_half_adversarial() -> None:
     method = HalfAdversarial(PGD(steps=3))
     losses = method.loss(net, x, y, SPACE, keys)
     rows = torch.arange(5, 10)
-    attacked = craft(net, x[rows], y[rows], SPACE, keys[rows], method.attack)
+    attacked = adversarial_examples(net, x[rows], y[rows], SPACE, keys[rows], method.attack)
     torch.testing.assert_close(losses[:5], cross_entropy(net(x[:5]), y[:5]), rtol=0, atol=1e-6)
     torch.testing.assert_close(losses[5:], cross_entropy(net(attacked), y[5:]), rtol=0, atol=1e-6)
     assert (losses[5:] > cross_entropy(net(x), y)[5:]).all()
 
 
-def test_an_odd_batch_and_a_single_image_are_trained_on_too() -> None:
+def test_odd_batches_and_single_images_work() -> None:
     for n in (1, 3):
         losses = HalfAdversarial(PGD(steps=1)).loss(
             trained(), digits().x[:n], digits().y[:n], SPACE, Keys.of(0, torch.arange(n))
@@ -142,24 +141,23 @@ def test_an_odd_batch_and_a_single_image_are_trained_on_too() -> None:
         assert losses.shape == (n,)
 
 
-def test_seeds_are_told_apart_by_the_initial_weights_too() -> None:
+def test_the_initial_weights_depend_on_the_seed() -> None:
     data = digits()
-    still = replace(QUICK, epochs=1, optimizer=Adam(0.0))
-    one, other = (Trainer(still, data.x, data.y)(seed) for seed in (0, 1))
+    no_learning = replace(QUICK, epochs=1, optimizer=Adam(0.0))
+    one, other = (Trainer(no_learning, data.x, data.y)(seed) for seed in (0, 1))
     assert not torch.equal(next(one.parameters()), next(other.parameters()))
 
 
-def test_a_network_is_trained_once_for_each_seed_of_a_trainer() -> None:
+def test_a_trainer_trains_once_per_seed() -> None:
     data = digits()
-    still = replace(QUICK, epochs=1, optimizer=Adam(0.0))
-    trainer = Trainer(still, data.x, data.y)
-    twin = Trainer(still, data.x, data.y)
-    net = trainer(0)
+    no_learning = replace(QUICK, epochs=1, optimizer=Adam(0.0))
+    trainer = Trainer(no_learning, data.x, data.y)
+    copy = Trainer(no_learning, data.x, data.y)
+    first = trainer(0)
     again = trainer(0)
-    other = twin(0)
-    assert again is net
-    assert other is not net
+    other = copy(0)
+    assert again is first
+    assert other is not first
     assert all(
-        torch.equal(mine, yours)
-        for mine, yours in zip(net.parameters(), other.parameters(), strict=True)
+        torch.equal(p, q) for p, q in zip(first.parameters(), other.parameters(), strict=True)
     )

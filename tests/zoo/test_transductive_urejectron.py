@@ -1,4 +1,4 @@
-"""URejectron: thresholds from refusing all to refusing nothing, two ways of counting errors, and what an attacker climbs."""
+"""URejectron: the effect of the threshold, and two definitions of the error."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from itertools import pairwise
 
 import pytest
 import torch
-from tests.zoo.transductive_problem import answers, context, digits, fingerprint, trained, two_way
+from tests.zoo.transductive_problem import (
+    answers,
+    context,
+    digits,
+    fingerprint,
+    trained,
+    two_classes,
+)
 from torch import Tensor, nn
 
 from saddlepoint.attacks.pgd import PGD
@@ -16,17 +23,22 @@ from saddlepoint.defenses import Plain
 from saddlepoint.evaluation import Direct, FixedPoints, Threat
 from saddlepoint.evaluation.referee import play
 from saddlepoint.training.recipe import Adam
-from saddlepoint.zoo.transductive import Distinguishing, Redacted, URejectron, rejection_curve
+from saddlepoint.zoo.transductive import (
+    Distinguishing,
+    SelectiveClassifier,
+    URejectron,
+    rejection_curve,
+)
 from saddlepoint.zoo.transductive.urejectron import log_odds
 
 TEST = digits("test", 60)
 SPACE = Linf(0.25)
-QUICK = Distinguishing(build=two_way, epochs=40, optimizer=Adam(3e-3))
+QUICK = Distinguishing(build=two_classes, epochs=40, optimizer=Adam(3e-3))
 THRESHOLDS = (-0.1, 0.0, 0.1, 0.5, 0.9, 1.0)
 
 
-class Told(nn.Module):
-    """A discriminator that says P(asked about) = the first pixel, and a classifier that says 0 or 1 by the second."""
+class ReadsPixel(nn.Module):
+    """Outputs logits with P(class 1) equal to one pixel."""
 
     def __init__(self, column: int) -> None:
         super().__init__()
@@ -37,16 +49,16 @@ class Told(nn.Module):
         return torch.stack([(1 - p).log(), p.log()], 1)
 
 
-def _redacted(threshold: float) -> Redacted:
-    return Redacted(Told(1), Told(0), threshold)
+def _selective(threshold: float) -> SelectiveClassifier:
+    return SelectiveClassifier(ReadsPixel(1), ReadsPixel(0), threshold)
 
 
-# h, and the class answered; all labels are 0, so that class 1 is a mistake
+# Columns are h and P(class 1). All labels are 0, so class 1 is an error.
 X = torch.tensor([[0.2, 0.1], [0.4, 0.9], [0.6, 0.9], [0.8, 0.1]], dtype=torch.float64)
 Y = torch.zeros(4, dtype=torch.long)
 
 
-def test_what_is_above_the_threshold_is_refused() -> None:
+def test_images_above_the_threshold_are_rejected() -> None:
     for threshold, expected in {
         0.5: [0, 1, 2, 2],
         0.3: [0, 2, 2, 2],
@@ -54,29 +66,29 @@ def test_what_is_above_the_threshold_is_refused() -> None:
         1.0: [0, 1, 1, 0],
         -0.1: [2] * 4,
     }.items():
-        assert answers(_redacted(threshold), X).argmax(1).tolist() == expected
+        assert answers(_selective(threshold), X).argmax(1).tolist() == expected
 
 
-def test_both_ways_of_counting_errors() -> None:
-    curve = rejection_curve(_redacted(0.5), X, Y, X[:2], thresholds=[0.0, 0.3, 0.5, 0.7, 1.0])
+def test_both_definitions_of_the_error() -> None:
+    curve = rejection_curve(_selective(0.5), X, Y, X[:2], thresholds=[0.0, 0.3, 0.5, 0.7, 1.0])
     assert curve.rejected == (1, 0.75, 0.5, 0.25, 0)
     assert curve.rejected_normal == (1, 0.5, 0, 0, 0)
-    assert curve.error == pytest.approx((0, 0, 1 / 2, 2 / 3, 2 / 4))  # of those answered
+    assert curve.error == pytest.approx((0, 0, 1 / 2, 2 / 3, 2 / 4))  # of the accepted images
     assert curve.error_of_all == (0, 0, 1 / 4, 2 / 4, 2 / 4)  # of the whole batch, Eq. 1
 
 
-def test_the_referee_counts_as_the_first_equation_does() -> None:
+def test_the_referee_counts_errors_of_the_whole_batch() -> None:
     for threshold in (0.3, 0.5, 0.7):
-        episode = play(_redacted(threshold), FixedPoints(), X[:, None, None], Y, Threat(SPACE))
-        curve = rejection_curve(_redacted(threshold), X, Y, X, thresholds=[threshold])
+        episode = play(_selective(threshold), FixedPoints(), X[:, None, None], Y, Threat(SPACE))
+        curve = rejection_curve(_selective(threshold), X, Y, X, thresholds=[threshold])
         assert 1 - float(episode.correct.mean()) == pytest.approx(curve.error_of_all[0])
         assert float(episode.rejected[0].mean()) == pytest.approx(curve.rejected[0])
         assert float(episode.rejected[1].mean()) == pytest.approx(curve.rejected_normal[0])
 
 
 @pytest.fixture(scope="module")
-def adapted() -> tuple[Redacted, Tensor, Tensor]:
-    """Adapted to ordinary digits and to attacked ones, as the paper mixes them."""
+def adapted() -> tuple[SelectiveClassifier, Tensor, Tensor]:
+    """A defense that adapted to clean and attacked digits, mixed as in the paper."""
     data = digits()
     points = play(
         Plain(trained()), Direct("pgd", PGD(steps=10)), TEST.x, TEST.y, Threat(SPACE)
@@ -86,12 +98,12 @@ def adapted() -> tuple[Redacted, Tensor, Tensor]:
     return URejectron(trained(), data.x, training=QUICK).adapt(mixed, context(mixed)), mixed, y
 
 
-def test_thresholds_from_refusing_all_to_refusing_nothing(
-    adapted: tuple[Redacted, Tensor, Tensor],
+def test_thresholds_from_rejecting_all_to_rejecting_nothing(
+    adapted: tuple[SelectiveClassifier, Tensor, Tensor],
 ) -> None:
-    redacted, mixed, y = adapted
-    curve = rejection_curve(redacted, mixed, y, TEST.x, thresholds=THRESHOLDS)
-    for k in (0, 1):  # nobody is answered: no error, by convention
+    defense, mixed, y = adapted
+    curve = rejection_curve(defense, mixed, y, TEST.x, thresholds=THRESHOLDS)
+    for k in (0, 1):  # everything is rejected: no error, by convention
         assert (
             curve.rejected[k],
             curve.rejected_normal[k],
@@ -103,9 +115,11 @@ def test_thresholds_from_refusing_all_to_refusing_nothing(
     assert curve.error[-1] == curve.error_of_all[-1] == pytest.approx(float(wrong))
 
 
-def test_a_higher_threshold_never_refuses_more(adapted: tuple[Redacted, Tensor, Tensor]) -> None:
-    redacted, mixed, y = adapted
-    curve = rejection_curve(redacted, mixed, y, TEST.x)
+def test_a_higher_threshold_never_rejects_more(
+    adapted: tuple[SelectiveClassifier, Tensor, Tensor],
+) -> None:
+    defense, mixed, y = adapted
+    curve = rejection_curve(defense, mixed, y, TEST.x)
     assert len(curve.thresholds) == 100
     assert (curve.thresholds[0], curve.thresholds[-1]) == (0, 1)
     for values in (curve.rejected, curve.rejected_normal):
@@ -117,18 +131,20 @@ def test_a_higher_threshold_never_refuses_more(adapted: tuple[Redacted, Tensor, 
     assert len(set(curve.rejected)) > 10
 
 
-def test_batches_are_no_part_of_the_curve(adapted: tuple[Redacted, Tensor, Tensor]) -> None:
-    redacted, mixed, y = adapted
-    one, other = (rejection_curve(redacted, mixed, y, TEST.x, batch_size=size) for size in (7, 500))
+def test_the_curve_does_not_depend_on_the_batch_size(
+    adapted: tuple[SelectiveClassifier, Tensor, Tensor],
+) -> None:
+    defense, mixed, y = adapted
+    one, other = (rejection_curve(defense, mixed, y, TEST.x, batch_size=size) for size in (7, 500))
     assert one == other
 
 
-def test_attacked_images_are_refused_more_often_than_ordinary_ones(
-    adapted: tuple[Redacted, Tensor, Tensor],
+def test_attacked_images_are_rejected_more_often_than_clean_ones(
+    adapted: tuple[SelectiveClassifier, Tensor, Tensor],
 ) -> None:
-    redacted, mixed, y = adapted
+    defense, mixed, y = adapted
     half = len(TEST.x)
-    curve = rejection_curve(redacted, mixed, y, TEST.x, thresholds=[0.5])
+    curve = rejection_curve(defense, mixed, y, TEST.x, thresholds=[0.5])
     attacked = 2 * curve.rejected[0] - curve.rejected_normal[0]
     assert attacked > curve.rejected_normal[0] + 0.3
     assert (
@@ -137,22 +153,24 @@ def test_attacked_images_are_refused_more_often_than_ordinary_ones(
     )
 
 
-def test_the_answer_agrees_with_the_curve(adapted: tuple[Redacted, Tensor, Tensor]) -> None:
-    redacted, mixed, y = adapted
+def test_the_rejections_of_the_defense_match_the_curve(
+    adapted: tuple[SelectiveClassifier, Tensor, Tensor],
+) -> None:
+    defense, mixed, y = adapted
     for threshold in THRESHOLDS:
-        at = Redacted(redacted.classifier, redacted.discriminator, threshold)
+        at = SelectiveClassifier(defense.classifier, defense.discriminator, threshold)
         z = answers(at, mixed)
         assert z.shape[1] == 11
         assert z.isfinite().all()
         share = float((z.argmax(1) == 10).double().mean())
         assert share == pytest.approx(
-            rejection_curve(redacted, mixed, y, TEST.x, thresholds=[threshold]).rejected[0]
+            rejection_curve(defense, mixed, y, TEST.x, thresholds=[threshold]).rejected[0]
         )
 
 
-def test_adapting_leaves_the_defense_as_it_was_and_is_a_function_of_its_coins() -> None:
+def test_adapting_does_not_change_the_defense_and_depends_on_the_seed() -> None:
     data = digits()
-    defense = URejectron(trained(), data.x, training=Distinguishing(build=two_way, epochs=2))
+    defense = URejectron(trained(), data.x, training=Distinguishing(build=two_classes, epochs=2))
     before = fingerprint(defense)
     x = TEST.x
     with torch.no_grad():
@@ -162,7 +180,7 @@ def test_adapting_leaves_the_defense_as_it_was_and_is_a_function_of_its_coins() 
     assert torch.equal(one, answers(defense.adapt(x, context(x)), x))
 
 
-def test_before_it_adapts_it_refuses_nothing() -> None:
+def test_before_it_adapts_it_rejects_nothing() -> None:
     z = answers(URejectron(trained(), digits().x), TEST.x)
     assert torch.equal(z[:, :10], trained()(TEST.x))
     assert (z.argmax(1) < 10).all()
@@ -171,9 +189,8 @@ def test_before_it_adapts_it_refuses_nothing() -> None:
 def test_the_settings_of_the_paper() -> None:
     training = Distinguishing()
     assert (training.epochs, training.batch_size, training.optimizer) == (10, 128, Adam(1e-3))
-    assert (
-        sum(p.numel() for p in training.build().parameters()) == 11173962 - 8 * 513
-    )  # ResNet-18 with two answers, not ten
+    # ResNet-18 with two classes instead of ten.
+    assert sum(p.numel() for p in training.build().parameters()) == 11173962 - 8 * 513
 
 
 def test_log_odds() -> None:
@@ -189,8 +206,8 @@ def test_log_odds() -> None:
         log_odds(math.nan)
 
 
-def test_nothing_to_compare_is_an_error() -> None:
-    with pytest.raises(ValueError, match="given none of the latter"):
+def test_missing_images_raise() -> None:
+    with pytest.raises(ValueError, match="got no training images"):
         URejectron(trained(), TEST.x[:0])
-    with pytest.raises(ValueError, match="got 4 images, 4 labels and 0 ordinary ones"):
-        rejection_curve(_redacted(0.5), X, Y, X[:0])
+    with pytest.raises(ValueError, match="got 4 images, 4 labels and 0 clean images"):
+        rejection_curve(_selective(0.5), X, Y, X[:0])

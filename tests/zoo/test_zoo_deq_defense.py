@@ -1,4 +1,4 @@
-"""The deep equilibrium model as a defense: every state is a view, the answer is one of them, and memory is what it should be."""
+"""The deep equilibrium model as a defense: its views, its answer, its gradients and its memory."""
 
 import math
 
@@ -71,7 +71,7 @@ def traced(defense, x=X, **options):
     return defense.trace(x, Context(keys(len(x)), **options))
 
 
-def shown(defense, x=X):
+def views_by_name(defense, x=X):
     return {view.name: view.logits for view in traced(defense, x).views}
 
 
@@ -81,7 +81,7 @@ def test_every_state_of_the_solver_is_a_view():
     states = [torch.zeros(N, STATES, dtype=torch.float64)]
     for _ in range(6):
         states.append(net.cell(states[-1], u))
-    views = shown(DEQ(net, method=Picard(steps=6, tolerance=0.0)))
+    views = views_by_name(DEQ(net, method=Picard(steps=6, tolerance=0.0)))
     assert list(views) == [*(f"solve/{n}" for n in range(1, 7)), "mean", "final"]
     for n in range(1, 7):
         torch.testing.assert_close(views[f"solve/{n}"], net.head(states[n]), rtol=0, atol=1e-14)
@@ -91,11 +91,11 @@ def test_the_first_state_of_broyden_is_the_cell_at_zero():
     net = toy()
     u = net.inject(X)
     torch.testing.assert_close(
-        shown(DEQ(net))["solve/1"], net.head(net.cell(net.start(u), u)), rtol=0, atol=1e-14
+        views_by_name(DEQ(net))["solve/1"], net.head(net.cell(net.start(u), u)), rtol=0, atol=1e-14
     )
 
 
-def test_the_final_view_is_one_cell_after_the_best_state():
+def test_the_final_view_is_one_step_after_the_best_state():
     net = toy()
     method = Broyden(steps=3, tolerance=0.0)
     u = net.inject(X)
@@ -110,9 +110,9 @@ def test_the_final_view_is_one_cell_after_the_best_state():
     torch.testing.assert_close(traced(unrolled).last, net.head(z), rtol=0, atol=1e-14)
 
 
-def test_the_ensemble_is_the_head_on_the_mean_of_all_states_and_the_final_one():
-    """The toy's head is linear: the head on the mean is the mean of the heads. On nine states, not eight."""
-    views = shown(DEQ(toy(), method=Broyden(steps=8, tolerance=0.0)))
+def test_the_mean_view_is_the_head_on_the_mean_of_all_states_and_the_final_one():
+    """The head is linear here, so this is the mean of the heads, over nine states and not eight."""
+    views = views_by_name(DEQ(toy(), method=Broyden(steps=8, tolerance=0.0)))
     nine = torch.stack([*(views[f"solve/{n}"] for n in range(1, 9)), views["final"]])
     torch.testing.assert_close(views["mean"], nine.mean(0), rtol=0, atol=1e-13)
 
@@ -123,13 +123,13 @@ def test_the_mean_is_taken_of_states_not_of_logits():
             return super().head(z).square()
 
     net = Squared(Curved.contractive(3, states=STATES, inputs=INPUTS))
-    views = shown(DEQ(net, method=Broyden(steps=4, tolerance=0.0)))
+    views = views_by_name(DEQ(net, method=Broyden(steps=4, tolerance=0.0)))
     logits = torch.stack([*(views[f"solve/{n}"] for n in range(1, 5)), views["final"]]).mean(0)
     assert (views["mean"] - logits).abs().amax() > 1e-3
 
 
 @pytest.mark.parametrize("state", [FinalState(), EarlyState(2), MeanState()], ids=lambda s: s.name)
-def test_the_state_that_is_answered_with_comes_last_and_alone_where_nobody_reads_more(state):
+def test_the_answer_is_the_last_view_and_the_only_one_if_no_other_is_read(state):
     net = toy()
     defense = DEQ(net, state=state)
     whole = traced(defense)
@@ -143,18 +143,18 @@ def test_the_state_that_is_answered_with_comes_last_and_alone_where_nobody_reads
     assert torch.equal(defense.respond(X, Context(keys(N))), whole.last)
 
 
-def test_heads_are_run_for_the_views_that_are_read():
+def test_heads_are_run_only_for_views_that_are_read():
     net = toy()
     trace = traced(DEQ(net), keep=frozenset({"solve/3", "mean"}))
-    assert trace.names == ("solve/3", "mean", "final")  # the answer is always there
+    assert trace.names == ("solve/3", "mean", "final")  # the answer is always included
     assert net.heads == 3
 
 
-def test_with_the_implicit_gradient_the_whole_is_the_gradient_of_the_fixed_point_however_many_steps_follow():
+def test_the_implicit_gradient_is_that_of_the_fixed_point_for_any_number_of_later_steps():
     """U^T (I - A^T)^-1 W^T c for logits W z*."""
     net = affine()
     cotangent = normal(11, N, 4)
-    wanted = net.model.gradient(cotangent @ net.weight)
+    expected = net.model.gradient(cotangent @ net.weight)
     for after in (Unrolled(), Unrolled(6), Unrolled(3, damping=1.0)):
         x = X.clone().requires_grad_()
         defense = DEQ(net, method=TIGHT, after=after)
@@ -162,11 +162,14 @@ def test_with_the_implicit_gradient_the_whole_is_the_gradient_of_the_fixed_point
             x, Context(keys(N), {"solve": Implicit(TIGHT)}, keep=frozenset({"final"}))
         )
         (found,) = torch.autograd.grad(trace.last, x, cotangent)
-        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
 
 
-def test_detached_states_leave_the_phantom_gradient_of_the_steps_that_follow():
-    """One undamped step and m damped ones: U^T [damping sum_{s<m} (M^T)^s + (M^T)^m] c, M = damping A + (1 - damping) I."""
+def test_detached_states_give_the_phantom_gradient_of_the_later_steps():
+    """One undamped step and m damped ones: U^T [damping sum_{s<m} (M^T)^s + (M^T)^m] c.
+
+    M = damping A + (1 - damping) I.
+    """
     net = affine()
     m = 5
     damping = 0.5
@@ -194,33 +197,36 @@ def test_an_early_state_is_differentiated_exactly_through_the_solver():
     defense = DEQ(net, state=EarlyState(3))
     y = torch.arange(N) % 4
     objective = AttackObjective([defense], y, cross_entropy, rules={"solve": Exact()})
-    slope = Backprop().value_and_grad(objective, X, keys(N))
+    result = Backprop().value_and_grad(objective, X, keys(N))
     direction = normal(12, N, INPUTS)
     step = 1e-6
     ahead, behind = (
         Backprop().evaluate(objective, X + s * direction, keys(N)).value for s in (step, -step)
     )
     torch.testing.assert_close(
-        (slope.grad * direction).sum(1), (ahead - behind) / (2 * step), rtol=1e-6, atol=1e-8
+        (result.grad * direction).sum(1), (ahead - behind) / (2 * step), rtol=1e-6, atol=1e-8
     )
 
 
 @pytest.mark.parametrize("state", [EarlyState(3), MeanState()], ids=lambda s: s.name)
-def test_early_and_mean_answers_hold_no_more_memory_than_the_final_one(state):
-    """Per row the final answer holds Broyden's own terms; the others add a running sum or one kept state of ~30 states at most."""
+def test_early_and_mean_answers_need_no_more_memory_than_the_final_one(state):
+    """Per row the final answer stores Broyden's terms, about 30 states.
+
+    The others add a running sum or one stored state.
+    """
     net = wide()
     x = uniform(1, 4, INPUTS)
 
-    def spent(defense):
+    def peak(defense):
         with torch.no_grad():
             return peak_bytes(lambda: traced(defense, x, keep=defense.reads))
 
-    plain = spent(DEQ(net, method=Broyden(steps=8, tolerance=0.0)))
-    assert spent(DEQ(net, method=Broyden(steps=8, tolerance=0.0), state=state)) <= 1.2 * plain
+    plain = peak(DEQ(net, method=Broyden(steps=8, tolerance=0.0)))
+    assert peak(DEQ(net, method=Broyden(steps=8, tolerance=0.0), state=state)) <= 1.2 * plain
 
 
 def wide():
-    """A state so large that weights and logits do not count."""
+    """A network with a large state, so that the memory of weights and logits is negligible."""
 
     class Wide(Toy):
         def cell(self, z, u):
@@ -236,7 +242,7 @@ def wide():
 
 
 @pytest.mark.parametrize("method", [Picard, Broyden], ids=lambda m: m.__name__)
-def test_the_implicit_gradient_saves_the_same_however_many_steps_the_solver_makes(method):
+def test_the_memory_of_the_implicit_gradient_does_not_depend_on_the_solver_steps(method):
     net = wide()
 
     def saved(steps, rule):
@@ -247,11 +253,11 @@ def test_the_implicit_gradient_saves_the_same_however_many_steps_the_solver_make
 
     rule = Implicit(Picard(steps=20))
     assert saved(64, rule) == saved(8, rule)
-    assert saved(64, Exact()) > 3 * saved(8, Exact())  # what it would be to differentiate the steps
+    assert saved(64, Exact()) > 3 * saved(8, Exact())  # differentiating the steps needs more
 
 
-def test_rows_are_independent_unless_the_method_couples_them():
-    """Only with norms over the whole batch does an image's answer depend on its batch mates; and then the defense says so."""
+def test_rows_are_independent_unless_the_solver_couples_them():
+    """With norms over the whole batch rows depend on each other, and the defense declares it."""
     net = toy(norm=0.97)
     x = torch.cat([X, 100 * X[:1]])
     for coupled in (False, True):
@@ -263,11 +269,11 @@ def test_rows_are_independent_unless_the_method_couples_them():
     assert DEQ(net).unit == "example"
 
 
-def test_settled_tells_the_relative_residual_and_how_each_solve_ended():
+def test_settled_reports_the_relative_residual_and_the_status_of_each_solve():
     net = toy()
-    ending = DEQ(net, method=TIGHT).settled(X)
-    assert (ending.residual < 1e-11).all()
-    assert ending.status.tolist() == [int(Status.CONVERGED)] * N
+    info = DEQ(net, method=TIGHT).settled(X)
+    assert (info.residual < 1e-11).all()
+    assert info.status.tolist() == [int(Status.CONVERGED)] * N
     rough = DEQ(net, method=Picard(steps=1, tolerance=0.0, relative=False)).settled(X)
     u = net.inject(X)
     z = net.cell(net.start(u), u)
@@ -277,7 +283,7 @@ def test_settled_tells_the_relative_residual_and_how_each_solve_ended():
     )
 
 
-def test_a_cell_without_equilibrium_is_told_by_its_residual():
+def test_a_cell_without_equilibrium_has_a_large_residual():
     class Flipping(Toy):
         def cell(self, z, u):
             return 1.0 - z + 0 * u
@@ -290,8 +296,8 @@ def test_a_cell_without_equilibrium_is_told_by_its_residual():
     assert (residual > 0.1).all()
 
 
-def test_the_payoff_of_every_adjoint_against_every_state_is_one_matrix():
-    """Fig. 4: rows are adjoint states, columns intermediate states."""
+def test_the_payoff_of_all_adjoint_attacks_against_all_states_is_one_matrix():
+    """Fig. 4: rows are adjoint states, columns are intermediate states."""
     net = toy(norm=0.97)
     steps = 4
     defense = DEQ(net, method=Broyden(steps=steps, tolerance=0.0))
@@ -314,49 +320,54 @@ def test_the_payoff_of_every_adjoint_against_every_state_is_one_matrix():
     assert outcomes.payoff().amax() > 0
 
 
-def test_a_warm_attack_on_the_answer_needs_no_list_of_views():
+def test_a_warm_started_attack_on_the_answer_needs_no_list_of_views():
     net = toy(norm=0.97)
     defense = DEQ(net, method=Broyden(steps=40, tolerance=1e-8))
     y = torch.arange(N) % 4
-    turn = AttackContext.open(Threat(Linf(0.1)), torch.arange(N), 0)
-    found = Direct("warm", PGD(3), warm=3).move(turn, defense, X, y)
-    assert found.point.shape == X.shape
+    context = AttackContext.open(Threat(Linf(0.1)), torch.arange(N), 0)
+    move = Direct("warm", PGD(3), warm=3).move(context, defense, X, y)
+    assert move.point.shape == X.shape
 
 
-def test_the_early_state_is_the_one_that_withstands_a_ready_made_attack_on_the_data_given():
-    """Images on which z_3 and z_4 disagree, labeled as z_4 or as z_1 says, in a ball that moves nobody: the choice follows."""
+def test_the_early_state_has_the_highest_accuracy_on_the_given_data():
+    """The radius is too small for an attack, so the labels decide.
+
+    The images are those on which z_4 and z_3, or z_1 and z_4, differ; the first gives the labels.
+    """
     defense = DEQ(toy(norm=0.97), method=Broyden(steps=5, tolerance=0.0))
     x = uniform(20, 200, INPUTS)
-    said = {name: logits.argmax(1) for name, logits in shown(defense, x).items()}
+    predicted = {name: logits.argmax(1) for name, logits in views_by_name(defense, x).items()}
     for n, other in ((4, 3), (1, 4)):
-        rows = said[f"solve/{n}"] != said[f"solve/{other}"]
-        y = said[f"solve/{n}"][rows]
+        rows = predicted[f"solve/{n}"] != predicted[f"solve/{other}"]
+        y = predicted[f"solve/{n}"][rows]
         choice = early_state(defense, x[rows], y, Linf(1e-9))
         assert choice.state == EarlyState(n)
-        wanted = [(said[f"solve/{m}"][rows] == y).double().mean().item() for m in range(1, 6)]
-        assert choice.accuracy == pytest.approx(wanted)
+        expected = [
+            (predicted[f"solve/{m}"][rows] == y).double().mean().item() for m in range(1, 6)
+        ]
+        assert choice.accuracy == pytest.approx(expected)
         assert choice == early_state(defense, x[rows], y, Linf(1e-9))
 
 
-def test_the_choice_is_made_under_an_attack_on_the_final_state():
-    """All five states are right without an attack; in a wide ball they are not, and the first to be least so is chosen."""
+def test_the_early_state_is_chosen_under_an_attack_on_the_final_state():
+    """All five states are correct without an attack, and not all are at a large radius."""
     defense = DEQ(toy(norm=0.97), method=Broyden(steps=5, tolerance=0.0))
     x = uniform(20, 200, INPUTS)
-    said = torch.stack([logits.argmax(1) for logits in shown(defense, x).values()])
-    rows = (said == said[0]).all(0)
-    choice = early_state(defense, x[rows], said[0, rows], Linf(0.3))
+    predicted = torch.stack([logits.argmax(1) for logits in views_by_name(defense, x).values()])
+    rows = (predicted == predicted[0]).all(0)
+    choice = early_state(defense, x[rows], predicted[0, rows], Linf(0.3))
     assert 0 < min(choice.accuracy) < max(choice.accuracy) < 1
     assert choice.accuracy[choice.state.n - 1] == max(choice.accuracy)
 
 
-def test_audits_accept_what_the_defense_declares():
+def test_audits_accept_the_declarations_of_the_defense():
     for state in (FinalState(), EarlyState(2), MeanState()):
         for coupled in (False, True):
             defense = DEQ(toy(), method=Broyden(steps=8, batch_coupled=coupled), state=state)
             check(defense, X, torch.arange(N) % 4, Linf(0.1))
 
 
-def test_a_defense_whose_answer_reads_more_than_it_declares_is_refused():
+def test_an_answer_that_reads_undeclared_views_raises():
     class Greedy(DEQ):
         def answer(self, trace, ctx):
             return trace.logits.mean(0)
@@ -365,7 +376,7 @@ def test_a_defense_whose_answer_reads_more_than_it_declares_is_refused():
         check(Greedy(toy()), X, torch.arange(N) % 4, Linf(0.1))
 
 
-def test_the_monotone_defense_answers_alike_when_nobody_reads_its_states():
+def test_the_monotone_defense_has_only_the_final_view_if_no_other_is_read():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         defense = MonotoneDEQ(MonotoneNet(image=(1, 1, INPUTS), size=6).double())
@@ -374,7 +385,7 @@ def test_the_monotone_defense_answers_alike_when_nobody_reads_its_states():
     check(defense, x, torch.arange(N), Linf(0.1))
 
 
-def test_a_multiscale_model_of_any_size_is_a_defense():
+def test_the_multiscale_model_is_a_defense():
     defense = MDEQ("digits", method=Broyden(steps=3))
     x = uniform(5, 2, 1, 8, 8).float()
     assert traced(defense, x).logits.shape == (5, 2, 10)
@@ -382,7 +393,7 @@ def test_a_multiscale_model_of_any_size_is_a_defense():
     assert math.isfinite(float(defense.settled(x).residual.sum()))
 
 
-def test_wrong_arguments_are_refused():
+def test_invalid_arguments_raise():
     with pytest.raises(
         TypeError, match="Linear has no inject and no start and no cell and no head"
     ):

@@ -1,4 +1,4 @@
-"""Equilibrium networks at one resolution: one equilibrium each, reached at the promised rate."""
+"""Equilibrium networks at one resolution have one equilibrium, reached at the guaranteed rate."""
 
 import math
 
@@ -12,15 +12,17 @@ from saddlepoint.zoo.nets.deq import Bounded
 
 
 def dense(**changes):
-    return stretched(DenseDEQNet(image=(1, 4, 4), size=20, classes=3, **changes))
+    return with_large_weights(DenseDEQNet(image=(1, 4, 4), size=20, classes=3, **changes))
 
 
 def conv(**changes):
-    return stretched(ConvDEQNet(image=(1, 5, 6), channels=4, stride=2, classes=3, **changes))
+    return with_large_weights(
+        ConvDEQNet(image=(1, 5, 6), channels=4, stride=2, classes=3, **changes)
+    )
 
 
-def stretched(net):
-    """With weights as large as training might make them, so that the bound binds."""
+def with_large_weights(net):
+    """Set weights as large as training might make them, so that the bound is active."""
     with torch.no_grad():
         for k, parameter in enumerate(net.parameters()):
             parameter.copy_(normal(k, *parameter.shape))
@@ -36,7 +38,7 @@ def case(request):
     return build(), uniform(1, 3, *shape), rate
 
 
-def test_the_cell_contracts(case):
+def test_the_cell_is_a_contraction(case):
     net, x, rate = case
     u = net.inject(x)
     a = normal(2, *net.start(u).shape)
@@ -46,7 +48,7 @@ def test_the_cell_contracts(case):
     assert (after <= rate * before).all()
 
 
-def test_plain_steps_reach_the_equilibrium_as_fast_as_promised(case):
+def test_plain_iterations_converge_at_the_guaranteed_rate(case):
     net, x, rate = case
     u = net.inject(x)
     states = [net.start(u)]
@@ -59,8 +61,8 @@ def test_plain_steps_reach_the_equilibrium_as_fast_as_promised(case):
     assert net.head(end).shape == (3, 3)
 
 
-def test_a_bounded_matrix_is_no_longer_than_its_gain_and_not_much_shorter():
-    """The norm itself by singular values; 0.8 of the gain are used for random weights of this size."""
+def test_the_norm_of_a_bounded_matrix_is_at_most_the_gain_and_not_much_smaller():
+    """The norm is found by singular values; random weights of this size have 0.8 of the gain."""
     for seed in range(5):
         weight = Bounded(0.9)(100 * normal(seed, 60, 60))
         assert 0.75 < torch.linalg.matrix_norm(weight, 2).item() <= 0.9
@@ -68,8 +70,11 @@ def test_a_bounded_matrix_is_no_longer_than_its_gain_and_not_much_shorter():
     assert torch.linalg.matrix_norm(Bounded(0.9)(rank_one), 2).item() <= 0.9
 
 
-def test_a_bounded_convolution_is_a_matrix_no_longer_than_its_gain():
-    """As a matrix, column by column. Where all kernels are the same positive one, a large image attains nearly all of the gain."""
+def test_the_norm_of_a_bounded_convolution_is_at_most_the_gain():
+    """The convolution is written as a matrix, column by column.
+
+    With equal positive kernels a large image reaches nearly all of the gain.
+    """
     pixels = torch.eye(3 * 64, dtype=torch.float64).view(-1, 3, 8, 8)
     for kernel in (normal(1, 4, 3, 3, 3), torch.ones(4, 3, 3, 3, dtype=torch.float64)):
         columns = nn.functional.conv2d(pixels, Bounded(0.9)(kernel), padding=1).flatten(1)
@@ -77,7 +82,7 @@ def test_a_bounded_convolution_is_a_matrix_no_longer_than_its_gain():
     assert torch.linalg.matrix_norm(columns, 2).item() > 0.75
 
 
-def test_short_weights_are_left_as_they_are():
+def test_weights_below_the_bound_are_not_changed():
     v = (0.01 * normal(1, 4, 4)).requires_grad_()
     assert torch.equal(Bounded(0.9)(v), v)
     assert torch.equal(Bounded(math.inf)(1e3 * v), 1e3 * v)
@@ -94,13 +99,16 @@ def test_rows_are_independent(case):
     torch.testing.assert_close(net.cell(z[1:2], alone), net.cell(z, u)[1:2], rtol=0, atol=1e-12)
 
 
-def test_a_gain_that_is_not_positive_is_refused():
+def test_a_gain_that_is_not_positive_raises():
     with pytest.raises(ValueError, match=r"must be positive, got 0\."):
         DenseDEQNet(gain=0.0)
 
 
-def test_the_monotone_weight_is_as_monotone_as_it_says():
-    """The symmetric part of I - W is m I + A^T A: its smallest eigenvalue is m where A is not of full rank."""
+def test_the_monotone_weight_has_the_given_monotonicity_constant():
+    """The symmetric part of I - W is m I + A^T A.
+
+    Its smallest eigenvalue is m, because A does not have full rank.
+    """
     a = normal(1, 2, 5)
     b = normal(2, 5, 5)
     net = MonotoneNet.from_tensors(
@@ -112,7 +120,7 @@ def test_the_monotone_weight_is_as_monotone_as_it_says():
     torch.testing.assert_close(gap - gap.T, 2 * (b.T - b), rtol=0, atol=1e-12)
 
 
-def test_the_monotone_network_normalizes_its_pixels():
+def test_the_monotone_network_normalizes_pixels():
     net = MonotoneNet.from_tensors(
         normal(1, 2, 5),
         normal(2, 5, 5),
@@ -126,9 +134,8 @@ def test_the_monotone_network_normalizes_its_pixels():
     )
     x = uniform(7, 3, 1, 2, 2)
     expected = (x.flatten(1) - 0.2) / 0.5 @ normal(3, 5, 4).T + normal(4, 5)
-    torch.testing.assert_close(
-        net.inject(x), expected, rtol=0, atol=1e-7
-    )  # mean and std are kept in single precision
+    # Mean and std are stored in single precision.
+    torch.testing.assert_close(net.inject(x), expected, rtol=0, atol=1e-7)
     z = normal(8, 3, 5)
     torch.testing.assert_close(
         net.cell(z, expected), nn.functional.relu(z @ net.weight.T + expected), rtol=0, atol=1e-12
@@ -136,7 +143,7 @@ def test_the_monotone_network_normalizes_its_pixels():
     assert not net.training
 
 
-def test_tensors_that_do_not_fit_are_refused():
+def test_tensors_with_wrong_shapes_raise():
     with pytest.raises(ValueError, match=r"found \[\(2, 5\), \(4, 4\), "):
         MonotoneNet.from_tensors(
             normal(1, 2, 5),

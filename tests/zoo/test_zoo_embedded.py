@@ -12,8 +12,7 @@ from saddlepoint.defenses import Context
 from saddlepoint.describe import describe
 from saddlepoint.rng import Keys
 from saddlepoint.runs.targets import resolve
-from saddlepoint.training import RECIPES
-from saddlepoint.zoo import adaptive, transductive
+from saddlepoint.zoo import RECIPES, adaptive, transductive
 from saddlepoint.zoo.adaptive import TABLE
 from saddlepoint.zoo.adaptive.learning import Phase
 from saddlepoint.zoo.adaptive.sodef import StableTraining
@@ -28,7 +27,7 @@ from saddlepoint.zoo.embedded.adaptive import (
     SODEFKit,
 )
 from saddlepoint.zoo.embedded.transductive import TRANSDUCTIVE, RMCKit
-from saddlepoint.zoo.models import WEIGHTS
+from saddlepoint.zoo.records import WEIGHTS
 
 LEARNING = {
     SODEFKit: {

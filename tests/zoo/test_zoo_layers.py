@@ -1,4 +1,4 @@
-"""Layers are seen as they answer, by the pass that asked, and by no other."""
+"""Hooks on layers see the current forward pass only, and are removed afterwards."""
 
 import threading
 
@@ -19,43 +19,43 @@ def net(inplace: bool) -> nn.Sequential:
 X = torch.linspace(-1, 1, 20, dtype=torch.float64).view(5, 4)
 
 
-def test_a_layer_that_works_in_place_does_not_change_what_was_seen_before_it():
+def test_an_in_place_layer_does_not_change_recorded_features():
     expected = net(inplace=False)[0](X)
-    assert expected.lt(0).any()  # there is something to change
+    assert expected.lt(0).any()  # the in-place ReLU would change these
     first, last = features(net(inplace=True), ["0", "2"], X)
     assert torch.equal(first, expected)
     assert torch.equal(last, net(inplace=False)(X))
     assert torch.equal(looked(net(inplace=True), "0", X).features, expected)
 
 
-def test_what_is_returned_takes_the_place_of_what_the_layer_gives():
+def test_the_result_of_the_hook_replaces_the_output_of_the_layer():
     subject = net(inplace=False)
-    with reaching(subject, ["0"], lambda name, given, out: out + 1):
-        moved = subject(X)
-    assert torch.equal(moved, subject[2](subject[1](subject[0](X) + 1)))
-    with reaching(subject, ["0"], lambda name, given, out: None):
+    with reaching(subject, ["0"], lambda name, entering, out: out + 1):
+        changed = subject(X)
+    assert torch.equal(changed, subject[2](subject[1](subject[0](X) + 1)))
+    with reaching(subject, ["0"], lambda name, entering, out: None):
         assert torch.equal(subject(X), subject[2](subject[1](subject[0](X))))
 
 
-def test_another_thread_is_not_seen_and_no_hook_stays_behind():
+def test_passes_of_other_threads_are_not_recorded_and_hooks_are_removed():
     subject = net(inplace=False)
-    seen = []
+    calls = []
 
-    def note(name, given, out):
-        seen.append((name, given, out))
+    def record(name, entering, out):
+        calls.append((name, entering, out))
 
-    with reaching(subject, ["0", "2"], note):
+    with reaching(subject, ["0", "2"], record):
         other = threading.Thread(target=subject, args=(X,))
         other.start()
         other.join()
-        assert seen == []
+        assert calls == []
         subject(X)
-    assert [name for name, _, _ in seen] == ["0", "2"]
-    assert torch.equal(seen[0][1], X)
+    assert [name for name, _, _ in calls] == ["0", "2"]
+    assert torch.equal(calls[0][1], X)
     assert not any(module._forward_hooks for module in subject.modules())
 
 
-def test_an_unknown_layer_is_answered_with_the_nearest():
+def test_an_unknown_layer_raises_and_names_the_nearest():
     named = nn.Sequential()
     named.add_module("stage1", nn.Linear(4, 4))
     with pytest.raises(ValueError, match=r"no layer called 'stage_1'\. Nearest: 'stage1'\."):

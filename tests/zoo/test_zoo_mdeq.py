@@ -1,4 +1,4 @@
-"""The multiscale equilibrium network is the published one, layer by layer, and its cell is a pure function."""
+"""The multiscale equilibrium network matches the published one, and its cell is a pure function."""
 
 import copy
 
@@ -27,7 +27,7 @@ def count(module):
     return sum(p.numel() for p in module.parameters())
 
 
-def dropping():
+def with_dropout():
     return MDEQNet(image=(1, 8, 8), channels=(16, 32), planes=(4, 8), width=64, dropout=0.22)
 
 
@@ -50,7 +50,7 @@ def test_the_published_networks_have_their_published_sizes(
     assert net.dropout == 0.22
 
 
-def test_the_large_network_computes_with_the_shapes_it_says():
+def test_the_shapes_of_the_large_network():
     with torch.device("meta"):
         net = mdeq_large()
         u = net.inject(torch.empty(2, 3, 32, 32))
@@ -62,7 +62,7 @@ def test_the_large_network_computes_with_the_shapes_it_says():
 
 @pytest.mark.parametrize(("build", "shape"), SMALL.items())
 def test_rows_are_independent_and_states_keep_their_shape(build, shape):
-    """In float64 a row alone differs from the row in its batch by the order of additions only."""
+    """In float64 a row alone differs from the row in its batch only by the order of additions."""
     net = seeded(build).double().eval()
     x = images(3, shape, torch.float64)
     u = net.inject(x)
@@ -75,8 +75,8 @@ def test_rows_are_independent_and_states_keep_their_shape(build, shape):
     )
 
 
-def test_one_step_of_the_smallest_network_written_out():
-    """Two resolutions, from a state that is not zero: blocks, fusion and what follows it, each line from the description."""
+def test_one_step_of_the_smallest_network_matches_the_published_equations():
+    """Two resolutions and a nonzero state: blocks, fusion and the layers after it."""
     net = seeded(mdeq_digits).double().eval()
     u = net.inject(images(2, (1, 8, 8), torch.float64))
     z = Keys.of(2, torch.arange(2)).normal((1536,), torch.float64)
@@ -118,7 +118,7 @@ def test_one_step_of_the_smallest_network_written_out():
     torch.testing.assert_close(net.cell(z, u), expected, rtol=0, atol=1e-12)
 
 
-def test_the_way_down_changes_channels_in_its_last_convolution_only():
+def test_a_downsampling_path_changes_channels_only_in_its_last_convolution():
     with torch.device("meta"):
         path = mdeq_large().step.paths["0-3"]
     convs = [layer for layer in path if isinstance(layer, nn.Conv2d)]
@@ -133,8 +133,8 @@ def test_the_way_down_changes_channels_in_its_last_convolution_only():
     ]
 
 
-def test_weight_normalized_convolutions_keep_the_start_of_pytorch():
-    """Uniform in +-1/sqrt(fan in), where the others start at 0.01 normal: as the released code does in effect."""
+def test_weight_normalized_convolutions_keep_the_initialization_of_pytorch():
+    """They are uniform in +-1/sqrt(fan in), as in the released code; the others are 0.01 normal."""
     net = seeded(mdeq_cifar)
     normalized = [
         m for m in net.modules() if isinstance(m, nn.Conv2d) and parametrize.is_parametrized(m)
@@ -145,18 +145,20 @@ def test_weight_normalized_convolutions_keep_the_start_of_pytorch():
     assert len(normalized) == 3 * 3
     for conv in normalized:
         bound = conv.weight[0].numel() ** -0.5
-        assert conv.weight.abs().max() <= bound * (1 + 1e-5)  # rounding in length times direction
-        assert conv.weight.std().item() == pytest.approx(
-            bound / 3**0.5, rel=0.15
-        )  # at least 256 numbers each
+        assert conv.weight.abs().max() <= bound * (1 + 1e-5)  # rounding of length times direction
+        # Each has at least 256 numbers.
+        assert conv.weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.15)
         assert conv.parametrizations.weight.original0.shape == (conv.out_channels, 1, 1, 1)
     pooled = torch.cat([conv.weight.flatten() for conv in plain])
-    assert pooled.std().item() == pytest.approx(0.01, rel=0.02)  # of some 100 000 numbers
+    assert pooled.std().item() == pytest.approx(0.01, rel=0.02)  # about 100 000 numbers
 
 
-def test_the_dropout_mask_is_drawn_once_and_stands_in_u():
-    """One factor per example and channel, 0 or 1 / (1 - p); 48 channels of 200 examples: p is met within 4 standard deviations."""
-    net = seeded(dropping).train()
+def test_the_dropout_mask_is_drawn_once_per_pass_and_is_part_of_u():
+    """There is one factor per example and channel, 0 or 1 / (1 - p).
+
+    Over 48 channels of 200 examples the share of zeros is within 4 standard deviations of p.
+    """
+    net = seeded(with_dropout).train()
     x = images(200, (1, 8, 8))
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -169,12 +171,12 @@ def test_the_dropout_mask_is_drawn_once_and_stands_in_u():
     assert set(factors.unique().tolist()) == {0.0, float(torch.tensor(1 / 0.78))}
     assert abs(float((factors == 0).float().mean()) - 0.22) < 4 * (0.22 * 0.78 / 9600) ** 0.5
     assert torch.equal(first, again)
-    assert torch.equal(net.eval().cell(z, u), first)  # the mode matters to `inject` alone
+    assert torch.equal(net.eval().cell(z, u), first)  # only `inject` depends on the mode
     assert torch.equal(net.inject(x)[:, 1024:], torch.ones(200, 48))
 
 
 def test_a_dropped_channel_loses_its_convolution_but_not_its_injection():
-    net = seeded(dropping).double().eval()
+    net = seeded(with_dropout).double().eval()
     u = net.inject(images(1, (1, 8, 8), torch.float64))
     block = net.step.blocks[0]
     z = torch.ones(1, 16, 8, 8, dtype=torch.float64)
@@ -184,7 +186,7 @@ def test_a_dropped_channel_loses_its_convolution_but_not_its_injection():
     torch.testing.assert_close(dropped, expected, rtol=0, atol=1e-14)
 
 
-def test_a_copy_has_weights_of_its_own():
+def test_a_copy_has_its_own_weights():
     net = seeded(mdeq_digits).eval()
     other = copy.deepcopy(net)
     with torch.no_grad():
@@ -194,7 +196,7 @@ def test_a_copy_has_weights_of_its_own():
     assert torch.equal(other.step.blocks[0].inner[0].weight, net.step.blocks[0].inner[0].weight)
 
 
-def test_wrong_shapes_are_refused_in_words():
+def test_invalid_shapes_raise():
     with pytest.raises(ValueError, match=r"channels in multiples of 8, got channels=\(12, 24\)"):
         MDEQNet(image=(1, 8, 8), channels=(12, 24), planes=(4, 8), width=8)
     with pytest.raises(ValueError, match="For one resolution use ConvDEQNet"):

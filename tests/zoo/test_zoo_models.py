@@ -1,4 +1,4 @@
-"""The embedded models score what their records say, and weights that were not measured are refused."""
+"""The packaged models have the recorded accuracies, and files that were changed raise."""
 
 import json
 import shutil
@@ -12,15 +12,15 @@ from saddlepoint.data import load_data
 from saddlepoint.defenses import Context, Defense
 from saddlepoint.describe import describe
 from saddlepoint.runs.targets import resolve
-from saddlepoint.training import RECIPES, measure
-from saddlepoint.training.rebuild import ADVERSARIES
+from saddlepoint.zoo import RECIPES, measure
+from saddlepoint.zoo.build import ADVERSARIES
 from saddlepoint.zoo.deq import DEQ
 from saddlepoint.zoo.embedded import KITS
-from saddlepoint.zoo.models import WEIGHTS, store
+from saddlepoint.zoo.records import WEIGHTS, store
 
 PLAIN = ("digits-exits", "digits-pgd", "digits-standard", "digits-trades")
 EQUILIBRIA = ("digits-deq-exact", "digits-deq-standard", "digits-deq-unrolled")
-BASES = ("digits-lenet", "digits-resnet", "digits-two-heads")  # of transductive defenses
+BASES = ("digits-lenet", "digits-resnet", "digits-two-heads")  # networks of transductive defenses
 NAMES = (*EQUILIBRIA, *PLAIN, *BASES)
 
 
@@ -31,12 +31,12 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_the_embedded_models_are_known_by_name():
+def test_the_names_of_all_packaged_models_are_listed():
     assert zoo.names() == tuple(sorted((*NAMES, *KITS)))
 
 
 @pytest.mark.parametrize("name", BASES)
-def test_a_network_that_defenses_stand_on_answers_as_recorded(name):
+def test_a_network_of_a_defense_has_its_recorded_clean_accuracy(name):
     record = zoo.entry(name)
     clean = measure(
         zoo.load(name), RECIPES[name], seed=record.measured.seed, adversaries=ADVERSARIES[:1]
@@ -45,8 +45,11 @@ def test_a_network_that_defenses_stand_on_answers_as_recorded(name):
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_a_model_scores_its_recorded_accuracies(name):
-    """PGD-40 is replayed with the recorded coins; only rounding on another machine can move it, by at most 5 images of 500."""
+def test_a_model_has_its_recorded_accuracies(name):
+    """PGD-40 runs with the recorded seed.
+
+    Only rounding on another machine can change the result, by at most 5 images of 500.
+    """
     record = zoo.entry(name)
     clean, pgd = ADVERSARIES[:2]
     measured = measure(
@@ -59,8 +62,11 @@ def test_a_model_scores_its_recorded_accuracies(name):
 
 
 @pytest.mark.parametrize("name", EQUILIBRIA)
-def test_an_equilibrium_model_scores_its_recorded_accuracies(name):
-    """Solves may stop a step later on another machine: one image of 500. PGD on the first 60 images: 4 standard deviations."""
+def test_an_equilibrium_model_has_its_recorded_accuracies(name):
+    """Solves may stop a step later on another machine: one image of 500.
+
+    PGD runs on the first 60 images; the tolerance is 4 standard deviations.
+    """
     record = zoo.entry(name)
     recipe = RECIPES[name]
     clean = measure(zoo.load(name), recipe, seed=record.measured.seed, adversaries=ADVERSARIES[:1])
@@ -72,13 +78,17 @@ def test_an_equilibrium_model_scores_its_recorded_accuracies(name):
         seed=record.measured.seed,
         adversaries=ADVERSARIES[1:2],
     )
-    share = record.measured.accuracy["pgd-40"]
-    assert abs(few.accuracy["pgd-40"] - share) <= 4 * (share * (1 - share) / 60) ** 0.5
+    accuracy = record.measured.accuracy["pgd-40"]
+    deviation = (accuracy * (1 - accuracy) / 60) ** 0.5
+    assert abs(few.accuracy["pgd-40"] - accuracy) <= 4 * deviation
 
 
 @pytest.mark.parametrize("name", EQUILIBRIA)
 def test_an_equilibrium_model_has_an_equilibrium_at_every_digit(name):
-    """Its solver, 8 or 18 steps, stops within 3 % of the fixed point on all images, and within its tolerance on most."""
+    """The solver, with 8 or 18 steps, has a residual below 3 % on all images.
+
+    On most images it is within the tolerance.
+    """
     record = zoo.entry(name)
     defense = zoo.target(name)
     residual = defense.settled(load_data("digits", split="test").x).residual
@@ -89,7 +99,7 @@ def test_an_equilibrium_model_has_an_equilibrium_at_every_digit(name):
 
 
 @pytest.mark.parametrize("name", EQUILIBRIA)
-def test_an_audit_of_an_equilibrium_model_is_of_its_defense(name):
+def test_the_target_of_an_equilibrium_model_is_its_defense(name):
     net = zoo.load(name)
     defense = zoo.target(name)
     assert isinstance(defense, DEQ)
@@ -102,20 +112,20 @@ def test_an_audit_of_an_equilibrium_model_is_of_its_defense(name):
     assert not isinstance(zoo.target("digits-pgd"), Defense)
 
 
-def test_equilibria_trained_against_adversaries_withstand_what_the_standard_one_does_not():
+def test_adversarially_trained_equilibrium_models_are_robust_and_the_standard_one_is_not():
     worst = {name: zoo.entry(name).measured.accuracy["worst case"] for name in EQUILIBRIA}
     assert worst["digits-deq-standard"] < 0.2
     assert min(worst["digits-deq-exact"], worst["digits-deq-unrolled"]) > 0.6
 
 
-def test_adversarial_training_withstands_what_standard_training_does_not():
+def test_adversarially_trained_networks_are_robust_and_the_standard_one_is_not():
     worst = {name: zoo.entry(name).measured.accuracy["worst case"] for name in PLAIN}
     assert worst["digits-standard"] < 0.15
     assert min(worst["digits-pgd"], worst["digits-trades"], worst["digits-exits"]) > 0.6
 
 
 def agrees(recorded, described):
-    """Every recorded choice still holds; an option that did not exist when the model was trained may have come since."""
+    """Return whether every recorded setting is unchanged; newer settings are ignored."""
     if isinstance(recorded, dict):
         return all(
             key in described and agrees(value, described[key]) for key, value in recorded.items()
@@ -124,7 +134,7 @@ def agrees(recorded, described):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_record_is_of_its_recipe_and_of_its_network(name):
+def test_a_record_matches_its_recipe_and_its_network(name):
     record = zoo.entry(name)
     net = zoo.load(name)
     assert agrees(record.recipe, json.loads(json.dumps(describe(RECIPES[name]))))
@@ -136,27 +146,27 @@ def test_a_record_is_of_its_recipe_and_of_its_network(name):
     assert not net.training
 
 
-def test_weights_with_one_bit_changed_are_refused(folder):
+def test_weights_with_one_changed_bit_raise(folder):
     path = folder / "digits-standard.safetensors"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
     with pytest.raises(
         ValueError,
-        match=r"is not the file that was measured: expected SHA-256 [0-9a-f]{64}, found [0-9a-f]{64}",
+        match=r"not the file that was measured: expected SHA-256 [0-9a-f]{64}, found [0-9a-f]{64}",
     ):
         zoo.load("digits-standard", folder)
 
 
-def test_missing_weights_are_said_to_be_missing(folder):
+def test_missing_weights_raise(folder):
     (folder / "digits-standard.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match="is missing"):
         zoo.load("digits-standard", folder)
 
 
-def test_a_damaged_record_is_refused(folder):
+def test_a_damaged_record_raises(folder):
     (folder / "digits-standard.json").write_text('{"name": "digits-standard"}')
-    with pytest.raises(ValueError, match="is no record of a model"):
+    with pytest.raises(ValueError, match="is not the record of a model"):
         zoo.load("digits-standard", folder)
 
 
@@ -164,12 +174,13 @@ def test_a_record_cannot_name_code_to_run(folder):
     path = folder / "digits-standard.json"
     path.write_text(path.read_text().replace('"net": "DigitsCNN"', '"net": "os.system"'))
     with pytest.raises(
-        ValueError, match=r"recorded as a os\.system, but the networks here are DigitsCNN"
+        ValueError,
+        match=r"recorded as the architecture os\.system, but the known ones are DigitsCNN",
     ):
         zoo.load("digits-standard", folder)
 
 
-def test_an_unknown_name_is_answered_with_the_nearest():
+def test_an_unknown_name_raises_and_names_the_nearest():
     with pytest.raises(
         ValueError,
         match=r"no model is called 'digits_pdg'\. Did you mean 'digits-pgd'\? Known: digits-aid, ",
@@ -179,11 +190,10 @@ def test_an_unknown_name_is_answered_with_the_nearest():
         zoo.load("x")
 
 
-def test_what_is_stored_is_what_is_loaded(tmp_path):
+def test_a_stored_network_is_loaded_unchanged(tmp_path):
     net = zoo.load("digits-pgd")
     record = zoo.entry("digits-pgd")
-    assert (
-        store(net, record, tmp_path) == record
-    )  # the digest too: the same weights are the same bytes
+    # The digest is equal too: the same weights are the same bytes.
+    assert store(net, record, tmp_path) == record
     x = load_data("digits", n=5).x
     assert torch.equal(zoo.load("digits-pgd", tmp_path)(x), net(x))

@@ -1,4 +1,4 @@
-"""Splitting methods find the one monotone equilibrium at their promised rate, and its gradient is exact."""
+"""Splitting methods find the monotone equilibrium at the guaranteed rate; its gradient is exact."""
 
 import math
 
@@ -19,7 +19,7 @@ from saddlepoint.zoo.deq import (
     PeacemanRachford,
     adjoint,
     equilibrium,
-    settle,
+    solve_monotone,
 )
 from saddlepoint.zoo.deq.splitting import iterates
 
@@ -44,8 +44,8 @@ FINE = {
 }
 
 
-def exactly(weight, bias):
-    """The equilibrium from its definition: among all sets of active units the one whose solution is consistent."""
+def reference(weight, bias):
+    """Find the equilibrium by its definition: try all sets of active units."""
     for code in range(2 ** len(weight)):
         active = torch.tensor([code >> k & 1 for k in range(len(weight))], dtype=torch.bool)
         z = torch.zeros_like(bias)
@@ -62,7 +62,7 @@ def method(request):
     return FINE[request.param]
 
 
-def test_the_problem_is_not_one_that_plain_iteration_solves():
+def test_plain_iteration_diverges_on_this_problem():
     assert LENGTH > 4
     z = torch.zeros_like(BIAS)
     for _ in range(50):
@@ -70,10 +70,10 @@ def test_the_problem_is_not_one_that_plain_iteration_solves():
     assert z.norm() > 1e6
 
 
-def test_every_method_finds_the_equilibrium_that_the_definition_gives(method):
-    """The state is within 2 L / m times the residual of it."""
-    expected = torch.stack([exactly(WEIGHT, bias) for bias in BIAS])
-    found = settle(method, WEIGHT, BIAS)
+def test_every_method_finds_the_equilibrium(method):
+    """The distance to the equilibrium is at most 2 L / m times the residual."""
+    expected = torch.stack([reference(WEIGHT, bias) for bias in BIAS])
+    found = solve_monotone(method, WEIGHT, BIAS)
     assert (found.residual <= 1e-14).all()
     torch.testing.assert_close(found.state, expected, rtol=0, atol=1e-11)
 
@@ -91,69 +91,74 @@ def test_every_method_finds_the_equilibrium_that_the_definition_gives(method):
         ),
     ],
 )
-def test_the_distance_shrinks_at_the_promised_rate(method, rate):
-    """In v, the variable of the recursion: v* = z* + a (W z* + b - z*), and z = P(v) is no further from z* than v from v*."""
-    end = settle(FINE["peaceman-rachford"], WEIGHT, BIAS).state
+def test_the_distance_decreases_at_the_guaranteed_rate(method, rate):
+    """The rate holds for v, the variable of the recursion: v* = z* + a (W z* + b - z*).
+
+    z = P(v) is at most as far from z* as v is from v*.
+    """
+    end = solve_monotone(FINE["peaceman-rachford"], WEIGHT, BIAS).state
     fixed = end + method.step / LENGTH * (end @ WEIGHT.T + BIAS - end)
     start = fixed.norm(dim=1)  # from v_0 = 0
-    distances = [(here.state - end).norm(dim=1) for here in iterates(method, WEIGHT, BIAS)]
+    distances = [(iterate.state - end).norm(dim=1) for iterate in iterates(method, WEIGHT, BIAS)]
     assert len(distances) == 61
     for n, distance in enumerate(distances):
         assert (distance <= rate**n * start + 1e-12).all()
 
 
 def test_the_residual_bounds_the_distance_to_the_equilibrium():
-    end = settle(FINE["peaceman-rachford"], WEIGHT, BIAS).state
-    for here in iterates(PeacemanRachford(steps=40), WEIGHT, BIAS):
-        gap = WEIGHT @ here.state.T + BIAS.T - here.state.T
-        p = torch.relu(here.state + gap.T / LENGTH)
-        torch.testing.assert_close(
-            here.residual, (p - here.state).norm(dim=1) / p.norm(dim=1), rtol=1e-9, atol=1e-12
-        )
-        assert (
-            (here.state - end).norm(dim=1) <= 2 * LENGTH / M * (p - here.state).norm(dim=1) + 1e-12
-        ).all()
+    end = solve_monotone(FINE["peaceman-rachford"], WEIGHT, BIAS).state
+    for iterate in iterates(PeacemanRachford(steps=40), WEIGHT, BIAS):
+        z = iterate.state
+        p = torch.relu(z + (z @ WEIGHT.T + BIAS - z) / LENGTH)
+        gap = (p - z).norm(dim=1)
+        torch.testing.assert_close(iterate.residual, gap / p.norm(dim=1), rtol=1e-9, atol=1e-12)
+        assert ((z - end).norm(dim=1) <= 2 * LENGTH / M * gap + 1e-12).all()
 
 
-def test_a_row_does_not_depend_on_its_neighbors():
-    """Each row stops by itself: its steps are the same alone, and its state up to the order of additions."""
+def test_a_row_does_not_depend_on_other_rows():
+    """Alone, a row takes the same steps; its state is equal up to the order of additions."""
     method = PeacemanRachford(tolerance=1e-8)
-    together = settle(method, WEIGHT, BIAS)
+    together = solve_monotone(method, WEIGHT, BIAS)
     assert len(together.steps.unique()) > 1
     for k in range(N):
-        alone = settle(method, WEIGHT, BIAS[k : k + 1])
+        alone = solve_monotone(method, WEIGHT, BIAS[k : k + 1])
         assert alone.steps[0] == together.steps[k]
         torch.testing.assert_close(alone.state[0], together.state[k], rtol=0, atol=1e-12)
 
 
-def test_a_row_that_has_settled_stays():
+def test_a_row_that_has_converged_does_not_change():
     method = PeacemanRachford(tolerance=1e-8)
-    seen = list(iterates(method, WEIGHT, BIAS))
-    first = int(seen[-1].steps.argmin())
-    at = int(seen[-1].steps[first])
-    assert torch.equal(seen[at].state[first], seen[-1].state[first])
-    assert not torch.equal(seen[at - 1].state[first], seen[-1].state[first])
+    history = list(iterates(method, WEIGHT, BIAS))
+    first = int(history[-1].steps.argmin())
+    steps = int(history[-1].steps[first])
+    assert torch.equal(history[steps].state[first], history[-1].state[first])
+    assert not torch.equal(history[steps - 1].state[first], history[-1].state[first])
 
 
-def test_what_has_not_settled_says_so():
-    """Three steps are too few; steps too long diverge until their squares overflow: neither is below the tolerance."""
-    few = settle(PeacemanRachford(steps=3), WEIGHT, BIAS)
+def test_rows_that_have_not_converged_have_a_large_residual():
+    """Three steps are too few; steps that are too long diverge until their squares overflow."""
+    few = solve_monotone(PeacemanRachford(steps=3), WEIGHT, BIAS)
     assert (few.residual > 1e-5).all()
     assert (few.steps == 3).all()
-    wild = settle(ForwardBackward(step=20.0, steps=1000), WEIGHT, BIAS)
-    assert (~(wild.residual <= 1e-5)).all()
-    assert (wild.steps == 1000).all()
+    diverged = solve_monotone(ForwardBackward(step=20.0, steps=1000), WEIGHT, BIAS)
+    assert (~(diverged.residual <= 1e-5)).all()
+    assert (diverged.steps == 1000).all()
 
 
-def test_zero_is_an_equilibrium_where_nothing_is_active():
-    found = settle(PeacemanRachford(), WEIGHT, torch.full((1, D), -1.0, dtype=torch.float64))
+def test_zero_is_the_equilibrium_if_no_unit_is_active():
+    found = solve_monotone(
+        PeacemanRachford(), WEIGHT, torch.full((1, D), -1.0, dtype=torch.float64)
+    )
     assert (found.steps == 0).all()
     assert (found.residual == 0).all()
     assert (found.state == 0).all()
 
 
 def test_the_gradient_is_that_of_the_implicit_equation(method):
-    """dz/db = (I - J W)^-1 J, dz_i/dW = dz/db applied to rows of z: for <c, z*>, y = J (I - W^T J)^-1 c and y z^T."""
+    """dz/db = (I - J W)^-1 J, and dz_i/dW is dz/db applied to rows of z.
+
+    For <c, z*> the gradients are y = J (I - W^T J)^-1 c and y z^T.
+    """
     weight = WEIGHT.clone().requires_grad_()
     bias = BIAS.clone().requires_grad_()
     c = normal(3, N, D)
@@ -166,23 +171,28 @@ def test_the_gradient_is_that_of_the_implicit_equation(method):
     torch.testing.assert_close(weight.grad, y.T @ end, rtol=0, atol=1e-10)
 
 
-def test_the_gradient_is_that_of_finite_differences():
-    """Central differences of a piecewise linear function: exact up to rounding, 1e-13 / h, where no unit changes sides within h."""
+def test_the_gradient_matches_finite_differences():
+    """Central differences of a piecewise linear function are exact up to rounding, 1e-13 / h.
+
+    No unit changes its activity within h.
+    """
     method = FINE["peaceman-rachford"]
     c = normal(3, N, D)
     h = 1e-5
     bias = BIAS.clone().requires_grad_()
     (c * equilibrium(method, WEIGHT, bias)).sum().backward()
-    away = (settle(method, WEIGHT, BIAS).state @ WEIGHT.T + BIAS).abs().amin()
-    assert away > 100 * h
+    smallest = (solve_monotone(method, WEIGHT, BIAS).state @ WEIGHT.T + BIAS).abs().amin()
+    assert smallest > 100 * h
     for k in range(D):
-        up, down = (settle(method, WEIGHT, BIAS + s * h * IDENTITY[k]).state for s in (1, -1))
+        up, down = (
+            solve_monotone(method, WEIGHT, BIAS + s * h * IDENTITY[k]).state for s in (1, -1)
+        )
         torch.testing.assert_close(
             (c * (up - down)).sum(1) / (2 * h), bias.grad[:, k], rtol=0, atol=1e-7
         )
 
 
-def test_a_vanishing_cotangent_gives_its_gradient_all_the_same():
+def test_the_gradient_of_a_tiny_cotangent_does_not_underflow():
     """The square of 1e-30 is zero in single precision; the gradient is linear in the cotangent."""
     weight = WEIGHT.float()
     active = BIAS > 0
@@ -192,7 +202,7 @@ def test_a_vanishing_cotangent_gives_its_gradient_all_the_same():
     assert (adjoint(PeacemanRachford(), weight, active, 0 * c).state == 0).all()
 
 
-def test_wrong_settings_are_refused():
+def test_invalid_settings_raise():
     with pytest.raises(
         ValueError,
         match=r"needs step > 0, steps >= 1 and tolerance > 0, got ForwardBackward\(step=0",
@@ -200,11 +210,8 @@ def test_wrong_settings_are_refused():
         ForwardBackward(step=0.0)
     with pytest.raises(ValueError, match="tolerance=0"):
         PeacemanRachford(tolerance=0.0)
-    with pytest.raises(ValueError, match="shown=-1"):
-        toy(shown=-1)
-
-
-# ---- the defense -------------------------------------------------------------------------------------------------------------
+    with pytest.raises(ValueError, match="early_views=-1"):
+        toy(early_views=-1)
 
 
 def toy(**changes):
@@ -226,10 +233,10 @@ def logits_of(defense, x):
     return defense.respond(x, Context.seeded(0, len(x)))
 
 
-def test_the_defense_answers_at_the_equilibrium():
+def test_the_defense_predicts_from_the_equilibrium():
     defense = toy(method=FINE["peaceman-rachford"])
     bias = X.flatten(1) @ normal(2, D, 9).T + normal(3, D)
-    expected = settle(FINE["forward-backward"], defense.net.weight, bias).state @ normal(
+    expected = solve_monotone(FINE["forward-backward"], defense.net.weight, bias).state @ normal(
         4, 3, D
     ).T + normal(5, 3)
     torch.testing.assert_close(logits_of(defense, X), expected, rtol=0, atol=1e-10)
@@ -241,23 +248,25 @@ def test_the_defense_answers_at_the_equilibrium():
     )
 
 
-def test_its_views_are_the_first_states_of_its_solver():
-    defense = toy(shown=4)
+def test_the_views_of_the_defense_are_the_first_states_of_its_solver():
+    defense = toy(early_views=4)
     trace = defense.trace(X, Context.seeded(0, N))
     assert trace.names == ("solve/1", "solve/2", "solve/3", "solve/4", "final")
-    states = [
-        here.state for here in iterates(defense.method, defense.net.weight, defense.net.inject(X))
-    ]
+    history = iterates(defense.method, defense.net.weight, defense.net.inject(X))
+    states = [iterate.state for iterate in history]
     for n in (1, 4):
         assert torch.equal(trace.views[n - 1].logits, defense.net.head(states[n]))
     kept = defense.trace(X, Context(Context.seeded(0, N).keys, keep=frozenset({"solve/3"})))
-    assert kept.names == ("solve/3", "final")  # the final view is the answer, so it is always shown
+    assert kept.names == (
+        "solve/3",
+        "final",
+    )  # the final view is the answer, so it is always included
     assert torch.equal(kept.views[0].logits, trace.views[2].logits)
 
 
 def test_a_solver_that_stops_early_repeats_its_last_state():
-    """Every batch shows the same views, however soon its rows settle."""
-    defense = toy(method=PeacemanRachford(tolerance=0.5), shown=30)
+    """Every batch has the same views, however early its rows converge."""
+    defense = toy(method=PeacemanRachford(tolerance=0.5), early_views=30)
     trace = defense.trace(X, Context.seeded(0, N))
     steps = int(defense.settled(X).steps.amax())
     assert len(trace.views) == 31
@@ -267,8 +276,11 @@ def test_a_solver_that_stops_early_repeats_its_last_state():
 
 
 @pytest.mark.parametrize("name", ["final", "solve/1", "solve/5"])
-def test_every_view_has_the_gradient_of_its_finite_differences(name):
-    """Of the first class, summed over rows, which are independent; piecewise linear, so only rounding is left."""
+def test_the_gradient_of_every_view_matches_finite_differences(name):
+    """The logit of the first class is piecewise linear, so only rounding errors remain.
+
+    Rows are independent, so their sum can be differentiated.
+    """
     defense = toy(method=FINE["peaceman-rachford"])
     h = 1e-6
 
@@ -299,14 +311,14 @@ def test_an_attacker_may_replace_the_backward_pass_of_the_solver():
     torch.testing.assert_close(grad.flatten(1), expected, rtol=0, atol=1e-6)
 
 
-def test_the_defense_says_which_examples_have_not_settled():
+def test_the_defense_reports_which_examples_have_not_converged():
     assert (toy().settled(X).residual <= 1e-5).all()
-    unsettled = toy(method=PeacemanRachford(steps=2)).settled(X)
-    assert (unsettled.residual > 1e-5).all()
+    unconverged = toy(method=PeacemanRachford(steps=2)).settled(X)
+    assert (unconverged.residual > 1e-5).all()
 
 
-def test_an_attack_on_the_defense_does_what_it_does_on_any_other():
-    """PGD at radius 0.4 of [0, 1] must fool most rows of a random net that answers its own labels."""
+def test_pgd_breaks_the_defense_at_a_large_radius():
+    """The labels are the predictions of a random network; PGD at radius 0.4 must change most."""
     defense = toy()
     y = logits_of(defense, X).argmax(1)
     threat = Threat(Ball(math.inf, 0.4))

@@ -1,4 +1,4 @@
-"""A few digits, networks that learn them in a second, and a fingerprint of all that a defense holds."""
+"""A few digits, networks that train on them in a second, and a fingerprint of a defense."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from saddlepoint.data import Data, load_data
 from saddlepoint.defenses import Context, Defense
 from saddlepoint.rng import Keys
-from saddlepoint.training.descent import initialized, passes
+from saddlepoint.training.loop import cross_entropy_epochs, initialized
 from saddlepoint.training.recipe import Adam
 
 
@@ -23,7 +23,7 @@ def digits(split: str = "train", n: int = 400) -> Data:
 
 
 def small() -> nn.Sequential:
-    """A network with batch norm whose penultimate layer has 24 units."""
+    """A network with batch norm and 24 units in the penultimate layer."""
     return nn.Sequential(
         nn.Flatten(),
         nn.Linear(64, 32),
@@ -35,26 +35,27 @@ def small() -> nn.Sequential:
     )
 
 
-def two_way() -> nn.Sequential:
+def two_classes() -> nn.Sequential:
+    """An untrained discriminator."""
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 2))
 
 
 @cache
 def trained(seed: int = 0, epochs: int = 15) -> nn.Module:
-    """A network that knows most digits."""
+    """A network that classifies most digits correctly."""
     net = initialized(small, seed)
     data = digits()
-    descent = passes(
+    losses = cross_entropy_epochs(
         net,
         Adam(3e-3).over(net.parameters()),
         data.x,
         data.y,
         batch_size=50,
         seed=seed,
-        during="digits",
+        name="digits",
     )
     for _ in range(epochs):
-        next(descent)
+        next(losses)
     return net.eval()
 
 
@@ -69,7 +70,7 @@ def answers(defense: Defense, x: Tensor) -> Tensor:
 
 
 def fingerprint(value: object) -> str:
-    """Changes with every number, mode and hook of every network and tensor inside."""
+    """Return a digest of all numbers, modes and hooks of the networks and tensors in a value."""
     digest = hashlib.sha256()
     _feed(digest, value)
     return digest.hexdigest()

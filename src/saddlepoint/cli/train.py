@@ -62,7 +62,7 @@ def train(
     and start again.
     """
     from saddlepoint.cli.zoo import model_table
-    from saddlepoint.training import recipe as find
+    from saddlepoint.zoo import recipe as find
     from saddlepoint.zoo.embedded import KITS, make
 
     folder = out or Path("runs") / f"train-{recipe}"

@@ -22,8 +22,7 @@ from saddlepoint.papers.registry import Experiment, Request
 from saddlepoint.papers.result import Cloud, Heat, Result, Table
 from saddlepoint.runs.cached_play import cached_play
 from saddlepoint.runs.work import Work, torch_threads
-from saddlepoint.training import Epoch, Recipe, fit
-from saddlepoint.training.rebuild import initial
+from saddlepoint.training import Epoch, Recipe, fit, initial
 
 
 class Images(NamedTuple):

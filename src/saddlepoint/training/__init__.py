@@ -1,10 +1,8 @@
 """Training: one loop, interchangeable losses, recipes."""
 
-from saddlepoint.training.equilibrium import JacobianPenalty, Stack, mean_square_jacobian
-from saddlepoint.training.equilibrium_training import EquilibriumTraining
 from saddlepoint.training.exits import MaxAverageTraining, OverExits
 from saddlepoint.training.fit import Epoch, Split, Trained, fit, split
-from saddlepoint.training.learned import LearnedWeights
+from saddlepoint.training.learned_weights import LearnedWeights
 from saddlepoint.training.method import (
     FAT,
     MART,
@@ -15,23 +13,27 @@ from saddlepoint.training.method import (
     PGDTraining,
     Standard,
 )
-from saddlepoint.training.rebuild import measure, rebuild
-from saddlepoint.training.recipe import SGD, Adam, Cosine, Nesterov, Piecewise, Recipe, Shift
-from saddlepoint.training.recipes import RECIPES, recipe
+from saddlepoint.training.recipe import (
+    SGD,
+    Adam,
+    Cosine,
+    Nesterov,
+    Piecewise,
+    Recipe,
+    Shift,
+    initial,
+)
 
 __all__ = [
     "FAT",
     "MART",
-    "RECIPES",
     "SGD",
     "TRADES",
     "Adam",
     "Cosine",
     "Epoch",
-    "EquilibriumTraining",
     "FastTraining",
     "HalfAdversarial",
-    "JacobianPenalty",
     "LearnedWeights",
     "MaxAverageTraining",
     "Method",
@@ -42,13 +44,9 @@ __all__ = [
     "Recipe",
     "Shift",
     "Split",
-    "Stack",
     "Standard",
     "Trained",
     "fit",
-    "mean_square_jacobian",
-    "measure",
-    "rebuild",
-    "recipe",
+    "initial",
     "split",
 ]

@@ -1,4 +1,4 @@
-"""The inner maximization of adversarial training: PGD on the network being trained, which it leaves as it found it."""
+"""The inner maximization of adversarial training: PGD on the network that is being trained."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from saddlepoint.rng import Keys
 from saddlepoint.training.multi_exit_view import MultiExitView
 
 
-def craft(
+def adversarial_examples(
     net: nn.Module,
     x: Tensor,
     y: Tensor,
@@ -30,15 +30,31 @@ def craft(
     loss: Loss = cross_entropy,
     tau: int | None = None,
 ) -> Tensor:
-    """The last point of PGD; a row stops early, `tau` steps after it is first answered wrongly, if `tau` is given.
+    """Return the last point of PGD for every example.
 
-    An evaluation keeps the best point visited; training uses the last one, as Madry et al. 2018 do: no pass is needed to judge it.
-    Of a network with several exits the mean of the losses is attacked: the average attack.
-    The network answers in eval mode, so that its running statistics see no half-made adversaries; every module returns to the mode
-    it was in, and no parameter's gradient is touched.
+    An evaluation keeps the best point visited. Training uses the last one, as Madry et al. 2018 do,
+    because no extra forward pass is needed to evaluate it. On a network with several exits the mean
+    of the losses is attacked: the average attack.
+
+    The network runs in eval mode, so that its running statistics do not include intermediate
+    points. Afterwards every module is in its previous mode, and no `.grad` has changed.
+
+    Args:
+        net: The network, [N, ...] -> [N, C], or one [N, C] per exit.
+        x: Clean examples [N, ...].
+        y: Labels [N].
+        space: The perturbation set.
+        keys: Random keys [N].
+        attack: The attack.
+        loss: The loss to maximize; the cross-entropy by default.
+        tau: Stop an example `tau` steps after it is first misclassified. By default no example
+            stops early.
+
+    Returns:
+        The adversarial examples [N, ...].
     """
-    with evaluating(net):
-        estimator = _Latest(len(x), attack.steps if tau is None else tau, x.device)
+    with eval_mode(net):
+        estimator = _LastPoint(len(x), attack.steps if tau is None else tau, x.device)
         objective = AttackObjective([MultiExitView(net)], y, loss, mean_of_losses)
         oracle = Oracle(
             objective, estimator, Meter.of(len(x)), torch.arange(len(x)), keys.fold_in(1)
@@ -47,8 +63,8 @@ def craft(
 
 
 @contextmanager
-def evaluating(net: nn.Module) -> Iterator[None]:
-    """The network in eval mode; afterwards each module in its own mode again, also those that were frozen before."""
+def eval_mode(net: nn.Module) -> Iterator[None]:
+    """Put the network in eval mode inside the block; afterwards restore the mode of each module."""
     modes = [(module, module.training) for module in net.modules()]
     net.eval()
     try:
@@ -58,32 +74,38 @@ def evaluating(net: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-class _Latest:
-    """Backprop that values a point by how late it came, and gives no slope to rows that are done.
+class _LastPoint:
+    """Backprop that counts evaluations as the value and gives finished rows a zero gradient.
 
-    PGD keeps the point of highest value, hence its last one, and a row without slope stays where it is. A row is done when it is
-    answered wrongly and has already spent `tau` steps while it was (Zhang et al. 2020, early-stopped PGD).
+    PGD keeps the point of highest value, which is therefore its last one. A row with zero gradient
+    does not move. A row is finished when it is misclassified and has already taken `tau` steps
+    while it was misclassified (early-stopped PGD, Zhang et al. 2020).
     """
 
     cost = 1
     gradient_cost = (1, 1)
 
     def __init__(self, rows: int, tau: int, device: torch.device) -> None:
-        self._looks = 0
-        self._left = torch.full((rows,), tau, device=device)
+        self._evaluations = 0
+        self._steps_left = torch.full((rows,), tau, device=device)
 
     def value_and_grad(
         self, objective: ObjectiveFunction, x: Tensor, keys: Keys
     ) -> ValueAndGradient:
         (value, wrong), grad = Backprop().value_and_grad(objective, x, keys)
-        done = wrong & (self._left == 0)
-        self._left = torch.where(wrong & ~done, self._left - 1, self._left)
-        self._looks += 1
-        late = Evaluation(torch.full_like(value, self._looks), torch.zeros_like(wrong))
-        return ValueAndGradient(late, torch.where(per_example(done, x), 0.0, grad))
+        finished = wrong & (self._steps_left == 0)
+        self._steps_left = torch.where(wrong & ~finished, self._steps_left - 1, self._steps_left)
+        self._evaluations += 1
+        count = Evaluation(torch.full_like(value, self._evaluations), torch.zeros_like(wrong))
+        return ValueAndGradient(count, torch.where(per_example(finished, x), 0.0, grad))
 
-    def evaluate(self, objective: ObjectiveFunction, x: Tensor, keys: Keys) -> Evaluation:  # noqa: ARG002
-        """The last point is the one that is kept, whatever the network thinks of it."""
+    def evaluate(
+        self,
+        objective: ObjectiveFunction,  # noqa: ARG002
+        x: Tensor,
+        keys: Keys,  # noqa: ARG002
+    ) -> Evaluation:
+        """Return an infinite value: the last point is kept whatever its loss is."""
         return Evaluation(
             x.new_full((len(x),), torch.inf), torch.zeros(len(x), dtype=torch.bool, device=x.device)
         )

@@ -1,4 +1,4 @@
-"""Training methods: what each example's loss is. They differ in nothing else, so one loop trains with any of them."""
+"""Training methods: each defines the per-example loss. The training loop is the same for all."""
 
 from __future__ import annotations
 
@@ -13,58 +13,88 @@ from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Ball
 from saddlepoint.rng import Keys
 from saddlepoint.training.checkpoint import State
-from saddlepoint.training.inner_attack import craft, evaluating
+from saddlepoint.training.inner_attack import adversarial_examples, eval_mode
 
 
 class Method(Protocol):
-    """A per-example loss of the network in the mode it is in; the loop takes its mean.
+    """A per-example training loss; the training loop takes its mean.
 
-    Of a network that answers [L, N, C], the losses here are [L, N]: see `OverExits`.
+    For a network with output [L, N, C] the losses of the methods in this module are [L, N]. See
+    `OverExits`.
     """
 
-    def loss(
-        self, net: nn.Module, x: Tensor, y: Tensor, space: Ball, keys: Keys
-    ) -> Tensor: ...  # [N]
+    def loss(self, net: nn.Module, x: Tensor, y: Tensor, space: Ball, keys: Keys) -> Tensor:
+        """Return the loss [N] of each example; the network stays in its current mode.
+
+        Args:
+            net: The network, [N, ...] -> [N, C].
+            x: Examples [N, ...].
+            y: Labels [N].
+            space: The perturbation set.
+            keys: Random keys [N].
+        """
+        ...
 
 
 @runtime_checkable
-class Learner(Method, Protocol):
-    """A method in the course of one run, with what it learns beside the network's weights."""
+class MethodRun(Method, Protocol):
+    """A method within one training run, with its own state beside the weights of the network."""
 
-    def state(self) -> State: ...
-    def restore(self, state: State) -> None: ...
+    def state(self) -> State:
+        """Return the state for a checkpoint."""
+        ...
+
+    def restore(self, state: State) -> None:
+        """Continue from a state that `state` returned."""
+        ...
 
 
 @runtime_checkable
-class Learning(Protocol):
-    """A method that learns: each run begins one of its own, for a network of so many exits."""
+class StatefulMethod(Protocol):
+    """A method that keeps state while it trains: every training run begins a new `MethodRun`."""
 
-    def begin(self, exits: int, optimizer: torch.optim.Optimizer, seed: int) -> Learner: ...
+    def begin(self, exits: int, optimizer: torch.optim.Optimizer, seed: int) -> MethodRun:
+        """Begin a run.
+
+        Args:
+            exits: Number of exits of the network.
+            optimizer: The optimizer of the network.
+            seed: Decides everything that the method draws.
+        """
+        ...
 
 
 @dataclass(frozen=True)
 class Standard:
-    """CE(f(x), y): no adversary."""
+    """Standard training: CE(f(x), y), without an attack."""
 
-    def loss(self, net: nn.Module, x: Tensor, y: Tensor, space: Ball, keys: Keys) -> Tensor:  # noqa: ARG002
+    def loss(
+        self,
+        net: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        space: Ball,  # noqa: ARG002
+        keys: Keys,  # noqa: ARG002
+    ) -> Tensor:
         return cross_entropy(net(x), y)
 
 
 @dataclass(frozen=True)
 class PGDTraining:
-    """CE(f(x'), y) with x' = argmax CE over the set, by PGD (Madry et al. 2018)."""
+    """CE(f(x'), y) with x' = argmax CE over the perturbation set, by PGD (Madry et al. 2018)."""
 
     attack: PGD = field(default_factory=lambda: PGD(steps=10))
 
     def loss(self, net: nn.Module, x: Tensor, y: Tensor, space: Ball, keys: Keys) -> Tensor:
-        return cross_entropy(net(craft(net, x, y, space, keys, self.attack)), y)
+        return cross_entropy(net(adversarial_examples(net, x, y, space, keys, self.attack)), y)
 
 
 @dataclass(frozen=True)
 class HalfAdversarial:
-    """CE(f(x), y) on the first half of each batch, CE(f(x'), y) on the second, x' by PGD; one pass sees both.
+    """CE(f(x), y) on the first half of a batch and CE(f(x'), y) on the second half, x' by PGD.
 
-    How transductive adversarial training trains (Chen et al. 2022, A.5).
+    Both halves share one forward pass. Transductive adversarial training uses this loss (Chen et
+    al. 2022, A.5).
     """
 
     attack: PGD = field(default_factory=lambda: PGD(steps=10))
@@ -72,7 +102,7 @@ class HalfAdversarial:
     def loss(self, net: nn.Module, x: Tensor, y: Tensor, space: Ball, keys: Keys) -> Tensor:
         half = len(x) // 2
         rows = torch.arange(half, len(x), device=x.device)
-        attacked = craft(net, x[rows], y[rows], space, keys[rows], self.attack)
+        attacked = adversarial_examples(net, x[rows], y[rows], space, keys[rows], self.attack)
         return cross_entropy(net(torch.cat([x[:half], attacked])), y)
 
 
@@ -80,88 +110,104 @@ class HalfAdversarial:
 class TRADES:
     """CE(f(x), y) + beta KL(p(x) || p(x')) with x' = argmax KL over the set (Zhang et al. 2019).
 
-    PGD starts anywhere in the set, where the original starts beside x (0.001 times normal noise): at x itself KL has no slope.
+    PGD starts anywhere in the set. The original starts at x plus 0.001 times normal noise. Some
+    offset is needed because the gradient of KL is zero at x itself.
     """
 
     beta: float = 6.0
     attack: PGD = field(default_factory=lambda: PGD(steps=10))
 
     def __post_init__(self) -> None:
-        _refuse_negative("TRADES", "beta", self.beta)
+        _check_not_negative("TRADES", "beta", self.beta)
 
     def loss(self, net: nn.Module, x: Tensor, y: Tensor, space: Ball, keys: Keys) -> Tensor:
-        with evaluating(net), torch.no_grad():
-            anchor = net(x)
-        adversarial = craft(net, x, y, space, keys, self.attack, loss=_divergence_from(anchor))
+        with eval_mode(net), torch.no_grad():
+            clean_logits = net(x)
+        attacked = adversarial_examples(
+            net, x, y, space, keys, self.attack, loss=_divergence_from(clean_logits)
+        )
         clean = net(x)
-        return cross_entropy(clean, y) + self.beta * divergence(clean, net(adversarial))
+        return cross_entropy(clean, y) + self.beta * divergence(clean, net(attacked))
 
 
 @dataclass(frozen=True)
 class MART:
-    """BCE(p(x'), y) + weight KL(p(x) || p(x')) (1 - p_y(x)), x' = argmax CE over the set (Wang et al. 2020).
+    """BCE(p(x'), y) + weight KL(p(x) || p(x')) (1 - p_y(x)), x' = argmax CE (Wang et al. 2020).
 
-    BCE(p, y) = -log p_y - log(1 - max_{k != y} p_k) also pushes the strongest wrong class down. The factor 1 - p_y(x) spends the
-    regularizer on examples that are wrong to begin with; the gradient flows through it, as in the released code.
+    BCE(p, y) = -log p_y - log(1 - max_{k != y} p_k) also lowers the probability of the strongest
+    wrong class. The factor 1 - p_y(x) puts the weight of the regularizer on examples that are
+    misclassified without an attack. The gradient flows through it, as in the released code.
     """
 
     weight: float = 5.0
     attack: PGD = field(default_factory=lambda: PGD(steps=10))
 
     def __post_init__(self) -> None:
-        _refuse_negative("MART", "weight", self.weight)
+        _check_not_negative("MART", "weight", self.weight)
 
     def loss(self, net: nn.Module, x: Tensor, y: Tensor, space: Ball, keys: Keys) -> Tensor:
-        attacked = net(craft(net, x, y, space, keys, self.attack))
+        attacked = net(adversarial_examples(net, x, y, space, keys, self.attack))
         clean = net(x)
-        doubt = 1 - (-cross_entropy(clean, y)).exp()
+        error = 1 - (-cross_entropy(clean, y)).exp()  # 1 - p_y(x)
         return (
-            boosted_cross_entropy(attacked, y) + self.weight * divergence(clean, attacked) * doubt
+            boosted_cross_entropy(attacked, y) + self.weight * divergence(clean, attacked) * error
         )
 
 
 @dataclass(frozen=True)
 class FAT:
-    """CE(f(x'), y) with x' from PGD stopped `tau` steps after it first succeeds: friendly adversaries (Zhang et al. 2020).
+    """Friendly adversarial training: CE(f(x'), y) with early-stopped PGD (Zhang et al. 2020).
 
-    The original lets tau grow while it trains; here it stays. With tau >= steps this is PGD training.
+    PGD stops `tau` steps after it first succeeds. The original lets tau grow during training; here
+    it is constant. With tau >= steps this is PGD training.
     """
 
     tau: int = 1
     attack: PGD = field(default_factory=lambda: PGD(steps=10))
 
     def __post_init__(self) -> None:
-        _refuse_negative("FAT", "tau", self.tau)
+        _check_not_negative("FAT", "tau", self.tau)
 
     def loss(self, net: nn.Module, x: Tensor, y: Tensor, space: Ball, keys: Keys) -> Tensor:
-        return cross_entropy(net(craft(net, x, y, space, keys, self.attack, tau=self.tau)), y)
+        attacked = adversarial_examples(net, x, y, space, keys, self.attack, tau=self.tau)
+        return cross_entropy(net(attacked), y)
 
 
 @dataclass(frozen=True)
 class FastTraining:
-    """CE(f(x'), y) with one step x' = project(x_0 + step radius ascent(grad CE(f(x_0), y))) from x_0 uniform in the set.
+    """FGSM-RS: CE(f(x'), y) with a single gradient step from a random start (Wong et al. 2020).
 
-    FGSM-RS, Wong et al. 2020.
+    x' = project(x_0 + step radius ascent(grad CE(f(x_0), y))) with x_0 uniform in the set.
     """
 
     step: float = 1.25  # in units of the radius
 
     def loss(self, net: nn.Module, x: Tensor, y: Tensor, space: Ball, keys: Keys) -> Tensor:
         attack = PGD(steps=1, step_size=self.step * space.radius)
-        return cross_entropy(net(craft(net, x, y, space, keys, attack)), y)
+        return cross_entropy(net(adversarial_examples(net, x, y, space, keys, attack)), y)
 
 
 def divergence(from_logits: Tensor, to_logits: Tensor) -> Tensor:
-    """KL(p || q) = sum_k p_k (log p_k - log q_k), per example; never negative."""
+    """Return KL(p || q) = sum_k p_k (log p_k - log q_k) per example.
+
+    Args:
+        from_logits: Logits [..., N, C] of p.
+        to_logits: Logits [..., N, C] of q.
+    """
     log_p = from_logits.log_softmax(-1)
     log_q = to_logits.log_softmax(-1)
     return (log_p.exp() * (log_p - log_q)).sum(-1)
 
 
 def boosted_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """-log p_y - log(1 - p_k), k the strongest other class.
+    """Return -log p_y - log(1 - p_k) per example, where k is the strongest class other than y.
 
-    1 - p_k is summed over the classes other than k, so it never rounds to 0; the released code adds 0.0001 to it instead.
+    1 - p_k is computed as a sum over the classes other than k, so it never rounds to 0. The
+    released code adds 0.0001 to it instead.
+
+    Args:
+        logits: [..., N, C].
+        y: Labels [N].
     """
     strongest = logits.scatter(-1, y.expand(logits.shape[:-1]).unsqueeze(-1), -torch.inf).argmax(
         -1, keepdim=True
@@ -170,10 +216,10 @@ def boosted_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     return cross_entropy(logits, y) + logits.logsumexp(-1) - rest
 
 
-def _divergence_from(anchor: Tensor) -> Loss:
-    return lambda logits, y: divergence(anchor, logits)  # noqa: ARG005
+def _divergence_from(clean_logits: Tensor) -> Loss:
+    return lambda logits, y: divergence(clean_logits, logits)  # noqa: ARG005
 
 
-def _refuse_negative(method: str, field_name: str, value: float) -> None:
+def _check_not_negative(method: str, field_name: str, value: float) -> None:
     if not value >= 0:
         raise ValueError(f"{method} needs {field_name} >= 0, got {field_name}={value}.")

@@ -1,4 +1,4 @@
-"""What a network shows while it is trained: its logits, or those of every exit."""
+"""Networks with one or several exits under one interface, as training needs them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from saddlepoint.defenses import Context, Defense, Trace, View
 
 
 class MultiExitView(Defense):
-    """One view per exit of a network that answers with a list of logits, one view of any other; answered with their mean.
+    """A network as a defense with one view per exit; the answer is the mean of their logits.
 
-    The mean of logits over all exits is the inference that an average attack is matched to.
+    A network with one exit has the single view "final". The mean of the logits over all exits is
+    the inference that matches the average attack.
     """
 
     def __init__(self, net: nn.Module) -> None:
@@ -19,28 +20,38 @@ class MultiExitView(Defense):
         self.static = net
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:  # noqa: ARG002
-        exits = exits_of(self.net, x)
+        """Return one view per exit."""
+        exits = exit_logits(self.net, x)
         if len(exits) == 1:
             return Trace((View("final", exits[0]),))
         return Trace(tuple(View(f"exit/{k}", logits) for k, logits in enumerate(exits, start=1)))
 
     def answer(self, trace: Trace, ctx: Context) -> Tensor:  # noqa: ARG002
+        """Return the mean of the logits over all exits, [N, C]."""
         return trace.logits.mean(0)
 
 
-class Stacked(nn.Module):
-    """The logits of all exits as one tensor [L, N, C]: losses then are [L, N]."""
+class StackedExits(nn.Module):
+    """A network that outputs the logits of all exits as one tensor [L, N, C].
+
+    Losses of this output are [L, N].
+    """
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.net = net
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.stack(exits_of(self.net, x))
+        return torch.stack(exit_logits(self.net, x))
 
 
-def exits_of(net: nn.Module, x: Tensor) -> list[Tensor]:
-    """[N, C] per exit, of networks that answer with [N, C], with [L, N, C] or with a list."""
+def exit_logits(net: nn.Module, x: Tensor) -> list[Tensor]:
+    """Return the logits [N, C] of every exit.
+
+    Args:
+        net: A network with the output [N, C], [L, N, C] or a list of [N, C].
+        x: Examples [N, ...].
+    """
     out = net(x)
     if isinstance(out, Tensor):
         return list(out.unbind()) if out.ndim == 3 else [out]

@@ -1,4 +1,4 @@
-"""What a training run is: every choice in one value."""
+"""A training recipe: the optimizer, schedule, augmentation and every other choice of a run."""
 
 from __future__ import annotations
 
@@ -16,30 +16,36 @@ from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Ball
 from saddlepoint.evaluation import Adversary, Direct
 from saddlepoint.rng import Keys
-from saddlepoint.training.method import Learning, Method
+from saddlepoint.training.loop import initialized
+from saddlepoint.training.method import Method, StatefulMethod
 
-Augment = Callable[
-    [Tensor, Keys], Tensor
-]  # [N, C, H, W] -> the same shape; randomness only from the coins
+# [N, C, H, W] and random keys [N] -> the same shape. All randomness comes from the keys.
+Augment = Callable[[Tensor, Keys], Tensor]
 
 
 class Optimizer(Protocol):
-    """How parameters move along the mean loss."""
+    """The settings of an optimizer."""
 
     @property
-    def rate(self) -> float: ...
-    def over(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer: ...
+    def rate(self) -> float:
+        """The learning rate before the schedule is applied."""
+        ...
+
+    def over(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """Return a new optimizer of these parameters."""
+        ...
 
 
 @dataclass(frozen=True)
 class SGD:
     """Stochastic gradient descent with momentum."""
 
-    rate: float = 0.1
+    rate: float = 0.1  # learning rate
     momentum: float = 0.9
     weight_decay: float = 5e-4
 
     def over(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """Return a new optimizer of these parameters."""
         return torch.optim.SGD(
             parameters, self.rate, momentum=self.momentum, weight_decay=self.weight_decay
         )
@@ -47,13 +53,14 @@ class SGD:
 
 @dataclass(frozen=True)
 class Nesterov:
-    """The same with the momentum of Nesterov: the step is taken from where the momentum leads."""
+    """Stochastic gradient descent with Nesterov momentum."""
 
-    rate: float = 0.1
+    rate: float = 0.1  # learning rate
     momentum: float = 0.9
     weight_decay: float = 5e-4
 
     def over(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """Return a new optimizer of these parameters."""
         return torch.optim.SGD(
             parameters,
             self.rate,
@@ -65,28 +72,32 @@ class Nesterov:
 
 @dataclass(frozen=True)
 class Adam:
-    """Kingma & Ba 2015."""
+    """The settings of `torch.optim.Adam` (Kingma & Ba 2015)."""
 
-    rate: float = 1e-3
+    rate: float = 1e-3  # learning rate
     weight_decay: float = 0.0
 
     def over(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """Return a new optimizer of these parameters."""
         return torch.optim.Adam(parameters, self.rate, weight_decay=self.weight_decay)
 
 
 class Schedule(Protocol):
-    """The factor of the learning rate when a share `done` of all steps, 0 <= done < 1, is behind."""
+    """A learning rate schedule."""
 
-    def factor(self, done: float) -> float: ...
+    def factor(self, done: float) -> float:
+        """Return the factor of the learning rate after a share 0 <= done < 1 of all steps."""
+        ...
 
 
 @dataclass(frozen=True)
 class Cosine:
-    """(1 + cos(pi done)) / 2, after a linear rise over the first share `warmup`."""
+    """(1 + cos(pi done)) / 2, after a linear warm-up over the first share `warmup` of the steps."""
 
-    warmup: float = 0.0
+    warmup: float = 0.0  # share of all steps
 
     def factor(self, done: float) -> float:
+        """Return the factor of the learning rate after a share `done` of all steps."""
         if done < self.warmup:
             return done / self.warmup
         return (1 + math.cos(math.pi * (done - self.warmup) / (1 - self.warmup))) / 2
@@ -94,28 +105,38 @@ class Cosine:
 
 @dataclass(frozen=True)
 class Piecewise:
-    """Constant, multiplied by `drop` at each of the shares `at`; constant to the end with `at=()`."""
+    """Piecewise constant: multiplied by `drop` at each of the shares `at`; `at=()` is constant."""
 
-    at: tuple[float, ...] = (0.5, 0.75)
+    at: tuple[float, ...] = (0.5, 0.75)  # shares of all steps
     drop: float = 0.1
 
     def factor(self, done: float) -> float:
+        """Return the factor of the learning rate after a share `done` of all steps."""
         return self.drop ** sum(done >= share for share in self.at)
 
 
+def scheduled_rate(optimizer: Optimizer, schedule: Schedule) -> Callable[[float], float]:
+    """Return the learning rate as a function of the share of all steps that is done."""
+    return lambda done: optimizer.rate * schedule.factor(done)
+
+
 def unchanged(x: Tensor, keys: Keys) -> Tensor:  # noqa: ARG001
-    """No augmentation."""
+    """Return x: no augmentation."""
     return x
 
 
 @dataclass(frozen=True)
 class Shift:
-    """Each image moved by up to `pixels` in both directions, black coming in; mirrored half of the time where `mirror` says so."""
+    """Shift each image by up to `pixels` in both directions and optionally mirror half of them.
+
+    The uncovered border is filled with zeros.
+    """
 
     pixels: int = 4
-    mirror: bool = False
+    mirror: bool = False  # flip left and right with probability 1/2
 
     def __call__(self, x: Tensor, keys: Keys) -> Tensor:
+        """Return the augmented images [N, C, H, W]."""
         n, _, height, width = x.shape
         padded = nn.functional.pad(x, [self.pixels] * 4)
         down, right = keys.integers(2 * self.pixels + 1, (2,)).unbind(1)  # [N] each
@@ -128,42 +149,62 @@ class Shift:
 
 
 def judge(aim: Aim = last) -> Direct:
-    """PGD-10 on the cross-entropy: what an epoch is judged by unless the recipe says otherwise.
+    """Return PGD-10 on the cross-entropy, the default attack for choosing the best epoch.
 
-    A network with several exits is judged by the mean of their logits: aim at all of them, `judge(mean_of_losses)`.
+    Args:
+        aim: Which views are attacked. A network with several exits answers with the mean of their
+            logits, so all exits should be attacked: `judge(mean_of_losses)`.
     """
     return Direct("pgd-10", PGD(steps=10), loss=cross_entropy, aim=aim)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a network is trained and how its best epoch is chosen."""
+    """How a network is trained and how its best epoch is chosen.
+
+    Attributes:
+        name: The name of the recipe.
+        data: The name of the data set for `load_data`.
+        net: Builds the network.
+        method: The training loss.
+        space: The perturbation set of the training attack and of `select`.
+        epochs: Number of epochs.
+        n: Number of training examples, taken from the start of the set. None: all.
+        measured_on: Number of test examples on which the trained network is measured. None: all.
+        batch_size: The largest batch; batches of an epoch differ in size by at most one.
+        optimizer: The settings of the optimizer.
+        schedule: The learning rate schedule.
+        augment: The augmentation of training images.
+        select: The attack on the dev set that chooses the epoch: the one with the highest accuracy
+            is kept.
+        dev_share: Share of the training set that is used as the dev set.
+        patience: Training stops after this many epochs without improvement.
+
+    Raises:
+        ValueError: A number is out of its range.
+    """
 
     name: str
-    data: str  # a name for `load_data`
+    data: str
     net: Callable[[], nn.Module]
-    method: Method | Learning
-    space: Ball  # the perturbation set: of the method's adversaries, and of the judge's
+    method: Method | StatefulMethod
+    space: Ball
     epochs: int
-    n: int | None = None  # training examples taken, the first ones; None: all
-    measured_on: int | None = (
-        None  # test examples by which the trained network is measured; None: all
-    )
-    batch_size: int = 128  # at most; batches of an epoch are of equal size to within one
+    n: int | None = None
+    measured_on: int | None = None
+    batch_size: int = 128
     optimizer: Optimizer = field(default_factory=SGD)
     schedule: Schedule = field(default_factory=Cosine)
     augment: Augment = unchanged
-    select: Adversary = field(
-        default_factory=judge
-    )  # the epoch kept is the one most accurate against it on the dev set
-    dev_share: float = 0.1  # of the training set, set aside for that
-    patience: int = 1000  # epochs without a better one before training stops
+    select: Adversary = field(default_factory=judge)
+    dev_share: float = 0.1
+    patience: int = 1000
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 1), ("batch_size", 1), ("patience", 1)):
-            if getattr(self, name) < least:
+        for name in ("epochs", "batch_size", "patience"):
+            if getattr(self, name) < 1:
                 raise ValueError(
-                    f"recipe {self.name}: {name} must be at least {least}, got {getattr(self, name)}."
+                    f"recipe {self.name}: {name} must be at least 1, got {getattr(self, name)}."
                 )
         for name, count in (("n", self.n), ("measured_on", self.measured_on)):
             if count is not None and count < 2:
@@ -173,5 +214,10 @@ class Recipe:
         if not 0 < self.dev_share < 1:
             raise ValueError(
                 f"recipe {self.name}: dev_share must lie between 0 and 1, got {self.dev_share}. "
-                "Some of the training set must be set aside to choose the epoch; the test set is not for that."
+                "The best epoch is chosen on a part of the training set, never on the test set."
             )
+
+
+def initial(recipe: Recipe, seed: int) -> nn.Module:
+    """Return the recipe's network with its initial weights, a function of the seed."""
+    return initialized(recipe.net, seed)

@@ -1,4 +1,8 @@
-"""The layers of a network by their names: hooks that live as long as one pass of one thread."""
+"""Read and replace the inputs and outputs of named layers, and extract features.
+
+Hooks are installed for one forward pass of one thread and removed afterwards. The network can
+therefore be copied, saved and used without them.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +12,32 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-Reached = Callable[
-    [str, Tensor, Tensor], Tensor | None
-]  # (name, what it was given, what it gives) -> what it gives instead
+# (name, input of the layer, output of the layer) -> a new output, or None to keep the output.
+LayerHook = Callable[[str, Tensor, Tensor], Tensor | None]
 
 
 @contextmanager
-def reaching(net: nn.Module, names: Sequence[str], reached: Reached) -> Iterator[None]:
-    """`reached(name, given, out)` when a named layer has answered, for passes of this thread only; no hook stays behind.
+def reaching(net: nn.Module, names: Sequence[str], reached: LayerHook) -> Iterator[None]:
+    """Call `reached(name, input, output)` after every call of a named layer inside the block.
 
-    What it returns takes the place of `out`; None leaves it. Hooks that live as long as a pass leave a network that can be copied,
-    saved and used without them.
+    Only forward passes of the current thread are affected. All hooks are removed at the end.
+
+    Args:
+        net: The network.
+        names: Names of layers, as in `net.named_modules()`.
+        reached: Its result replaces the output of the layer; None keeps the output.
     """
-    here = threading.get_ident()
+    current_thread = threading.get_ident()
     layers = dict(net.named_modules())
 
     def hook(name: str) -> Callable[[nn.Module, Any, Tensor], Tensor | None]:
-        def call(module: nn.Module, given: Any, out: Tensor) -> Tensor | None:  # noqa: ARG001
-            return (
-                reached(name, given[0] if given else out, out)
-                if threading.get_ident() == here
-                else None
-            )
+        def call(module: nn.Module, inputs: Any, out: Tensor) -> Tensor | None:  # noqa: ARG001
+            if threading.get_ident() != current_thread:
+                return None
+            return reached(name, inputs[0] if inputs else out, out)
 
         return call
 
@@ -43,8 +49,64 @@ def reaching(net: nn.Module, names: Sequence[str], reached: Reached) -> Iterator
             handle.remove()
 
 
+def penultimate(net: nn.Module) -> str:
+    """Return the name of the last linear layer; its input is the output of the penultimate layer.
+
+    Raises:
+        ValueError: The network has no linear layer.
+    """
+    linear = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)]
+    if not linear:
+        raise ValueError(
+            f"{type(net).__name__} has no linear layer, so the penultimate layer is not defined. "
+            "Use a network that ends in nn.Linear, or name the layer that receives the features."
+        )
+    return str(linear[-1])
+
+
+def features(net: nn.Module, x: Tensor, layer: str, *, batch_size: int = 256) -> Tensor:
+    """Return the inputs [N, F] of a layer for the examples x, without gradient.
+
+    The network stays in its current mode.
+
+    Args:
+        net: The network.
+        x: Examples [N, ...].
+        layer: Name of the layer, as in `net.named_modules()`. `penultimate(net)` names the last
+            linear layer.
+        batch_size: Number of examples per forward pass.
+
+    Raises:
+        ValueError: The layer is not called exactly once in a forward pass.
+    """
+    found = list[Tensor]()
+
+    def record(name: str, entering: Tensor, out: Tensor) -> None:  # noqa: ARG001
+        found.append(entering.flatten(1))
+
+    parts = torch.split(x, batch_size)
+    with torch.no_grad(), reaching(net, [layer], record):
+        for part in parts:
+            net(part)
+    if len(found) != len(parts):
+        raise ValueError(
+            f"the layer was called {len(found)} times in {len(parts)} forward passes. "
+            "Choose a layer that is called once."
+        )
+    return torch.cat(found)
+
+
 def refuse_unknown(net: nn.Module, names: Iterable[str], *, beside: Sequence[str] = ()) -> None:
-    """A layer that the network does not have is refused, unless it is one of `beside`; the nearest names are told."""
+    """Check that the network has layers of these names.
+
+    Args:
+        net: The network.
+        names: The names to check.
+        beside: Other names that are allowed as well.
+
+    Raises:
+        ValueError: A name is unknown. The message lists similar names.
+    """
     layers = [*beside, *(name for name, _ in net.named_modules() if name)]
     for name in names:
         if name not in layers:
@@ -58,13 +120,16 @@ def refuse_unknown(net: nn.Module, names: Iterable[str], *, beside: Sequence[str
 
 
 def refuse_twice(name: str, reached: Iterable[str]) -> None:
+    """Raise a ValueError if a layer has already been called in this forward pass."""
     if name in reached:
         raise ValueError(
-            f"layer {name!r} is reached more than once in one forward pass. Choose one that is reached once."
+            f"layer {name!r} is called more than once in one forward pass. "
+            "Choose a layer that is called once."
         )
 
 
 def refuse_unreached(names: Iterable[str], reached: Iterable[str]) -> None:
+    """Raise a ValueError if a layer was not called in the forward pass."""
     unreached = sorted(set(names) - set(reached))
     if unreached:
         raise ValueError(

@@ -21,14 +21,12 @@ from saddlepoint.training import (
     SGD,
     Adam,
     Cosine,
-    EquilibriumTraining,
-    JacobianPenalty,
     PGDTraining,
     Piecewise,
     Recipe,
     Shift,
 )
-from saddlepoint.zoo.deq import Solved, Unrolled
+from saddlepoint.zoo.deq import EquilibriumTraining, JacobianPenalty, Solved, Unrolled
 from saddlepoint.zoo.multi_exit import resnet18
 from saddlepoint.zoo.nets import DenseDEQNet, DigitsCNN, wrn34_10
 from saddlepoint.zoo.nets.equilibrium import Equilibrium

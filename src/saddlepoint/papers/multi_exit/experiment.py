@@ -38,7 +38,7 @@ from saddlepoint.papers.result import Cloud, Heat, Result, Table
 from saddlepoint.papers.runner import Images
 from saddlepoint.runs.work import torch_threads
 from saddlepoint.training import Recipe, split
-from saddlepoint.zoo.models import WEIGHTS, entry, load, names
+from saddlepoint.zoo.records import WEIGHTS, entry, load, names
 
 
 @dataclass(frozen=True)

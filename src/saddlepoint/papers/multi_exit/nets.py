@@ -27,9 +27,9 @@ from saddlepoint.training import (
     Recipe,
     Shift,
     Standard,
-    recipe,
 )
 from saddlepoint.training.recipe import judge
+from saddlepoint.zoo import recipe
 from saddlepoint.zoo.multi_exit import Staged, msdnet, resnet18, vgg16, vit_b16, vit_small
 from saddlepoint.zoo.nets.resnet import seven_exit_resnet
 

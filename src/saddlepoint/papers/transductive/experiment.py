@@ -26,7 +26,7 @@ from saddlepoint.papers.transductive.nets import recipes
 from saddlepoint.papers.transductive.scales import SETTINGS, TransductiveSetting
 from saddlepoint.rng import Keys
 from saddlepoint.training import Recipe
-from saddlepoint.training.descent import permutation
+from saddlepoint.training.loop import permutation
 
 MOVED = "AA, max-loss points"
 TRANSFERRED = ("AA", MOVED, "PGD")

@@ -1,6 +1,7 @@
-"""Deep equilibrium models: defenses that answer with the fixed point of a network."""
+"""Deep equilibrium models: defenses that predict from the fixed point of a network."""
 
-from saddlepoint.zoo.deq.early import Choice, early_state
+from saddlepoint.zoo.deq.early_states import EarlyStateChoice, early_state
+from saddlepoint.zoo.deq.jacobian_penalty import JacobianPenalty, mean_square_jacobian
 from saddlepoint.zoo.deq.mdeq import MDEQ
 from saddlepoint.zoo.deq.model import DEQ, EarlyState, FinalState, MeanState, State, Unrolled
 from saddlepoint.zoo.deq.monotone import MonotoneDEQ
@@ -12,20 +13,23 @@ from saddlepoint.zoo.deq.splitting import (
     Splitting,
     adjoint,
     equilibrium,
-    settle,
+    solve_monotone,
 )
+from saddlepoint.zoo.deq.training import EquilibriumTraining, Stack
 from saddlepoint.zoo.nets import ConvDEQNet, DenseDEQNet, MDEQNet, MonotoneNet
 
 __all__ = [
     "DEQ",
     "MDEQ",
-    "Choice",
     "ConvDEQNet",
     "DenseDEQNet",
     "EarlyState",
+    "EarlyStateChoice",
+    "EquilibriumTraining",
     "FinalState",
     "ForwardBackward",
     "Iterate",
+    "JacobianPenalty",
     "MDEQNet",
     "MeanState",
     "MonotoneDEQ",
@@ -33,6 +37,7 @@ __all__ = [
     "PeacemanRachford",
     "Solved",
     "Splitting",
+    "Stack",
     "State",
     "Unrolled",
     "adjoint",
@@ -40,5 +45,6 @@ __all__ = [
     "digits_deq_unrolled",
     "early_state",
     "equilibrium",
-    "settle",
+    "mean_square_jacobian",
+    "solve_monotone",
 ]

@@ -1,4 +1,4 @@
-"""Multiscale deep equilibrium models, ready-made in several sizes."""
+"""Multiscale deep equilibrium models in several sizes."""
 
 from __future__ import annotations
 
@@ -27,10 +27,21 @@ _SIZES: Mapping[Size, Callable[[], MDEQNet]] = {
 
 
 class MDEQ(DEQ):
-    """A multiscale equilibrium network (Bai, Koltun & Kolter 2020) as a defense, in eval mode. Its weights are random: load others.
+    """A multiscale equilibrium network (Bai, Koltun & Kolter 2020) as a defense, in eval mode.
 
-    "large" and "xl" are those of Yang et al. 2022, 11 and 49 million parameters for 32x32 color images; "cifar", "mnist" and
-    "digits" are small ones of the same shape. `MDEQ("large").net.load_state_dict(...)`; for another network use `DEQ`.
+    The weights are random. Load trained ones with `MDEQ("large").net.load_state_dict(...)`. For
+    another network use `DEQ`.
+
+    Args:
+        size: "large" and "xl" are the networks of Yang et al. 2022 for 32x32 color images, with 11
+            and 49 million parameters. "cifar", "mnist" and "digits" are small networks of the same
+            kind.
+        method: The solver; see `DEQ`.
+        after: The steps from the solver's best state to the final state; see `DEQ`.
+        state: The state from which the model predicts; see `DEQ`.
+
+    Raises:
+        ValueError: `size` is not one of these.
     """
 
     def __init__(
@@ -43,7 +54,8 @@ class MDEQ(DEQ):
     ) -> None:
         if size not in _SIZES:
             raise ValueError(
-                f"MDEQ comes in the sizes {', '.join(_SIZES)}, got {size!r}. For other networks use DEQ(net)."
+                f"MDEQ supports the sizes {', '.join(_SIZES)}, got {size!r}. "
+                "For other networks use DEQ(net)."
             )
         super().__init__(_SIZES[size]().eval(), method=method, after=after, state=state)
         self.size = size

@@ -15,7 +15,7 @@ from saddlepoint.zoo.deq.splitting import (
     Splitting,
     equilibrium,
     iterates,
-    settle,
+    solve_monotone,
 )
 from saddlepoint.zoo.nets.monotone import MonotoneNet
 
@@ -23,21 +23,34 @@ _METHOD = PeacemanRachford()
 
 
 class MonotoneDEQ(Defense):
-    """Answers with the equilibrium z = relu(W z + U x + u) of a `MonotoneNet`, found by splitting (Winston & Kolter 2020).
+    """Predicts from the equilibrium z = relu(W z + U x + u) of a `MonotoneNet`.
 
-    The last view is "final", at the equilibrium; its gradient, through the site "solve", is that of the implicit function theorem.
-    Before it come the solver's first states "solve/1", ..., "solve/{shown}"; theirs is the gradient of the steps that were run. An
-    example that has not settled when the method's steps are spent is answered all the same: `settled` says which.
+    The equilibrium is found by operator splitting (Winston & Kolter 2020). The last view is
+    "final", at the equilibrium; its gradient, at the site "solve", is that of the implicit function
+    theorem. Before it come the solver's first states "solve/1", ..., "solve/{early_views}", with
+    the gradient of the steps that were run. An example that has not converged after the method's
+    last step is still classified; `settled` reports which ones these are.
+
+    Args:
+        net: The network.
+        method: The splitting method; `PeacemanRachford()` by default.
+        early_views: Number of early solver states that are views, 0 or more.
+
+    Raises:
+        ValueError: `early_views` is negative.
     """
 
-    def __init__(self, net: MonotoneNet, *, method: Splitting = _METHOD, shown: int = 8) -> None:
-        if shown < 0:
+    def __init__(
+        self, net: MonotoneNet, *, method: Splitting = _METHOD, early_views: int = 8
+    ) -> None:
+        if early_views < 0:
             raise ValueError(
-                f"MonotoneDEQ shows the first `shown` states of its solver, got shown={shown}. Use 0 for none."
+                f"MonotoneDEQ needs early_views >= 0, got early_views={early_views}. "
+                "Use 0 for none."
             )
         self.net = net
         self.method = method
-        self.shown = shown
+        self.early_views = early_views
         self.reads = frozenset({"final"})
 
     @classmethod
@@ -54,32 +67,33 @@ class MonotoneDEQ(Defense):
         mean: Sequence[float] = (0.0,),
         std: Sequence[float] = (1.0,),
         method: Splitting = _METHOD,
-        shown: int = 8,
+        early_views: int = 8,
     ) -> MonotoneDEQ:
-        """The defense of trained tensors; see `MonotoneNet.from_tensors`."""
+        """Return the defense with trained tensors; see `MonotoneNet.from_tensors`."""
         return cls(
             MonotoneNet.from_tensors(A, B, U, u, C, c, m=m, mean=mean, std=std),
             method=method,
-            shown=shown,
+            early_views=early_views,
         )
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
+        """Return the early views that are read, and the view "final"."""
         bias = self.net.inject(x)
         weight = self.net.weight
-        kept = {n: name for n in range(1, self.shown + 1) if ctx.keeps(name := f"solve/{n}")}
+        kept = {n: name for n in range(1, self.early_views + 1) if ctx.keeps(name := f"solve/{n}")}
         states = islice(self._states(weight, bias), max(kept, default=0) + 1)
         views = [View(kept[n], self.net.head(state)) for n, state in enumerate(states) if n in kept]
         final = ctx.through("solve", partial(equilibrium, self.method, weight), bias)
         return Trace((*views, View("final", self.net.head(final))))
 
     def settled(self, x: Tensor) -> Iterate:
-        """The equilibrium that is answered with, and per example its relative residual and the steps it took."""
-        return settle(self.method, self.net.weight, self.net.inject(x).detach())
+        """Return the equilibrium, the relative residual and the number of steps per example."""
+        return solve_monotone(self.method, self.net.weight, self.net.inject(x).detach())
 
     def _states(self, weight: Tensor, bias: Tensor) -> Iterator[Tensor]:
-        """Without end: when all rows have settled, the last state is repeated."""
+        """Yield states without end; when all rows have converged, the last state is repeated."""
         last = bias
-        for here in iterates(self.method, weight, bias):
-            last = here.state
+        for iterate in iterates(self.method, weight, bias):
+            last = iterate.state
             yield last
         yield from repeat(last)

@@ -1,4 +1,4 @@
-"""An equilibrium network with its solver as one module: what is trained and kept by name."""
+"""An equilibrium network and its solver as one module that can be trained and stored."""
 
 from __future__ import annotations
 
@@ -21,16 +21,23 @@ EXACT = Implicit()
 
 
 class Injected(NamedTuple):
-    """A solve without its gradient."""
+    """The input and the result of a solve."""
 
-    u: Tensor  # [N, K]
-    z: Tensor  # [N, D]
+    u: Tensor  # [N, K] injected features, with gradient
+    z: Tensor  # [N, D] the solver's best state, without gradient
 
 
 class Solved(nn.Module):
-    """[N, ...] -> [N, C]: the answer of the defense `DEQ(net, ...)`, with one way for gradients to cross the solver.
+    """The answer of the defense `DEQ(net, ...)` as a module [N, ...] -> [N, C] for training.
 
-    `Implicit` trains with the exact gradient of Yang et al. 2022, `Detached` and an `after` of several steps with the unrolled one.
+    The gradient crosses the solver by one fixed rule. `Implicit` trains with the exact gradient of
+    Yang et al. 2022. `Detached` with an `after` of several steps trains with the unrolled gradient.
+
+    Args:
+        net: The equilibrium network.
+        method: The solver.
+        after: The steps from the solver's best state to the final state.
+        rule: The gradient rule at the solver.
     """
 
     def __init__(
@@ -49,27 +56,31 @@ class Solved(nn.Module):
 
     @property
     def defense(self) -> DEQ:
-        """What is audited: a gradient that suits training need not be the attacker's best."""
+        """The defense to audit, without a gradient rule: an attacker may choose another one."""
         return DEQ(self.net, method=self.method, after=self.after)
 
     def forward(self, x: Tensor) -> Tensor:
-        keys = Keys.of(0, torch.arange(len(x), device=x.device))  # none is tossed
+        # The model is deterministic: the keys are required but never used.
+        keys = Keys.of(0, torch.arange(len(x), device=x.device))
         defense = self.defense
         return defense.trace(x, Context(keys, {SITE: self.rule}, defense.reads)).last
 
     def equilibrium(self, x: Tensor) -> Injected:
-        """Where the solve ends, as a constant, and what it was fed, which is not."""
+        """Return the injected features and the solver's best state for x [N, ...]."""
         u = self.net.inject(x)
         with torch.no_grad():
             z = self.method(lambda z, rows: self.net.cell(z, u[rows]), self.net.start(u)).best
         return Injected(u, z)
 
     def settled(self, x: Tensor) -> SolveInfo:
-        """How near to a fixed point the answer to each example is made."""
+        """Return the residual, cost and status of the solve of each example; see `DEQ.settled`."""
         return self.defense.settled(x)
 
-    def longer(self, steps: int) -> Solved:
-        """The same network, whose solver makes that many steps more."""
+    def with_extra_steps(self, steps: int) -> Solved:
+        """Return the same network with `steps` more solver steps, at least one in total.
+
+        The parameters are shared. A negative number gives fewer steps.
+        """
         return Solved(
             self.net,
             method=replace(self.method, steps=max(self.method.steps + steps, 1)),
@@ -79,16 +90,20 @@ class Solved(nn.Module):
 
 
 def digits_deq_exact() -> Solved:
-    """A state of 32x4x4 for the 8x8 digits, to be trained with exact gradients; forward and backward solves of 18 and 20 steps.
+    """Return an untrained network for 8x8 digits and training with exact gradients.
 
-    Nothing bounds the cell: that it has an equilibrium is up to training.
+    The state is 32x4x4. The forward solve has 18 steps and the backward solve 20. The cell is not
+    constrained, so training decides whether it has an equilibrium.
     """
     rule = Implicit(Broyden(steps=20, tolerance=1e-3))
     return Solved(_digits_net(), method=Broyden(steps=18, tolerance=1e-3), rule=rule)
 
 
 def digits_deq_unrolled() -> Solved:
-    """The same network, to be trained with the gradient of one undamped and five damped steps after a solve of 8 steps."""
+    """Return the same network for training with unrolled gradients.
+
+    A solve of 8 steps is followed by one undamped and five damped steps, which are differentiated.
+    """
     return Solved(
         _digits_net(),
         method=Broyden(steps=8, tolerance=1e-3),

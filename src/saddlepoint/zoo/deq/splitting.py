@@ -1,8 +1,9 @@
-"""Splitting methods for monotone equilibria, row by row, and the exact gradient through the equilibrium they find.
+"""Splitting methods for monotone equilibria, and the exact gradient through an equilibrium.
 
-Everything here solves  z = P(W z + b)  where I - W is strongly monotone (its symmetric part is at least m I, m > 0) and P projects
-onto a convex set, coordinate by coordinate: relu in a forward pass. The gradient is an equilibrium of the same kind: W^T takes the
-place of W, and the projection that keeps the active coordinates that of relu (Winston & Kolter 2020).
+Everything here solves  z = P(W z + b)  where I - W is strongly monotone (its symmetric part is at
+least m I, m > 0) and P projects onto a convex set, coordinate by coordinate: relu in a forward
+pass. Rows are independent. The gradient is an equilibrium of the same kind: W^T replaces W, and a
+projection onto the active coordinates replaces relu (Winston & Kolter 2020).
 """
 
 from __future__ import annotations
@@ -15,50 +16,62 @@ import torch
 from torch import Tensor
 
 Project = Callable[[Tensor], Tensor]
-Advance = Callable[[Tensor, Tensor], Tensor]  # (v, z = P(v)) -> the next v; rows [N, D]
+Step = Callable[[Tensor, Tensor], Tensor]  # (v, z = P(v)) -> the next v; rows [N, D]
 
 
 class Iterate(NamedTuple):
-    """Where the rows stand after some steps. A row that has settled stays where it is."""
+    """The states of all rows after some steps. A row that has converged no longer changes."""
 
     state: Tensor  # [N, D]
-    residual: Tensor  # [N] ||p - z|| / ||p||, p = P(z + (W z + b - z) / L); at most the tolerance where the row has settled
-    steps: Tensor  # [N] int64 that each row took
+    # [N] ||p - z|| / ||p|| with p = P(z + (W z + b - z) / L); a row has converged when this is at
+    # most the tolerance.
+    residual: Tensor
+    steps: Tensor  # [N] int64, the number of steps of each row
 
 
 class Splitting(Protocol):
-    """A recursion v -> v' whose fixed point v gives the equilibrium z = P(v), and when to stop it.
+    """A recursion v -> v' and its stopping rule; at its fixed point, z = P(v) is the equilibrium.
 
-    Lengths of steps are in units of 1 / L, L = ||I - W||_2: the same method suits every network.
+    Step sizes are in units of 1 / L, L = ||I - W||_2, so one setting suits every network.
     """
 
     @property
-    def step(self) -> float: ...
+    def step(self) -> float:
+        """The step size, in units of 1 / L."""
+        ...
+
     @property
-    def steps(self) -> int: ...
+    def steps(self) -> int:
+        """The largest number of steps."""
+        ...
+
     @property
-    def tolerance(self) -> float: ...
-    def toward(
-        self, weight: Tensor, bias: Tensor, step: Tensor
-    ) -> Advance: ...  # step in units of the state
+    def tolerance(self) -> float:
+        """The relative residual at which a row has converged."""
+        ...
+
+    def recursion(self, weight: Tensor, bias: Tensor, step: Tensor) -> Step:
+        """Return the map v -> v' for W [D, D], b [N, D] and a step size in units of the state."""
+        ...
 
 
 @dataclass(frozen=True)
 class ForwardBackward:
     """v' = z + a (W z + b - z),  z = P(v),  a = step / L.
 
-    Converges for step < 2 m / L; with step = m / L the distance to the equilibrium shrinks by sqrt(1 - (m / L)^2) per step or
-    better. With longer steps it may not converge, which the residual says.
+    Converges for step < 2 m / L. With step = m / L the distance to the equilibrium shrinks per step
+    by sqrt(1 - (m / L)^2) or better. With longer steps it may not converge; the residual shows it.
     """
 
     step: float  # in units of 1 / L
     steps: int = 3000
-    tolerance: float = 1e-5  # ten times what rounding in single precision was seen to leave
+    tolerance: float = 1e-5  # ten times the rounding error measured in single precision
 
     def __post_init__(self) -> None:
-        _refuse_bad(self)
+        _check_settings(self)
 
-    def toward(self, weight: Tensor, bias: Tensor, step: Tensor) -> Advance:
+    def recursion(self, weight: Tensor, bias: Tensor, step: Tensor) -> Step:
+        """Return the map v -> v'."""
         return lambda v, z: z + step * (z @ weight.T + bias - z)  # noqa: ARG005
 
 
@@ -66,19 +79,21 @@ class ForwardBackward:
 class PeacemanRachford:
     """v' = 2 (I + a (I - W))^-1 (w + a b) - w,  w = 2 z - v,  z = P(v),  a = step / L.
 
-    Converges for every step > 0; with step = 1 the distance to the fixed point in v shrinks by sqrt((L - m) / (L + m)) per step or
-    better, which is far better than `ForwardBackward` when L is much larger than m. Steps twice as long are promised less and were
-    faster on trained networks. One matrix is inverted per solve.
+    Converges for every step > 0. With step = 1 the distance to the fixed point in v shrinks per
+    step by sqrt((L - m) / (L + m)) or better, which is much faster than `ForwardBackward` when L is
+    much larger than m. The guarantee for steps twice as long is weaker, but they were faster on
+    trained networks. One matrix is inverted per solve.
     """
 
     step: float = 2.0  # in units of 1 / L
     steps: int = 500
-    tolerance: float = 1e-5  # ten times what rounding in single precision was seen to leave
+    tolerance: float = 1e-5  # ten times the rounding error measured in single precision
 
     def __post_init__(self) -> None:
-        _refuse_bad(self)
+        _check_settings(self)
 
-    def toward(self, weight: Tensor, bias: Tensor, step: Tensor) -> Advance:
+    def recursion(self, weight: Tensor, bias: Tensor, step: Tensor) -> Step:
+        """Return the map v -> v'."""
         identity = torch.eye(len(weight), dtype=weight.dtype, device=weight.device)
         inverse = torch.linalg.inv(identity + step * (identity - weight))
 
@@ -92,21 +107,28 @@ class PeacemanRachford:
 def iterates(
     method: Splitting, weight: Tensor, bias: Tensor, project: Project = torch.relu
 ) -> Iterator[Iterate]:
-    """The states after 0, 1, 2, ... steps from zero, until every row has settled or the method's steps are spent.
+    """Yield the states after 0, 1, 2, ... steps from zero until all rows converge or steps run out.
 
-    Each row stops by its own residual, so that its state does not depend on its neighbors. The equilibrium is no further from z
-    than 2 (L / m) ||p - z||. The residual is that of a step of 1 / L because that of a plain step, P(W z + b) - z, is up to L times
-    as large: for a large W it would stay above the tolerance by rounding alone.
+    Each row stops by its own residual, so its state does not depend on the other rows. The distance
+    from z to the equilibrium is at most 2 (L / m) ||p - z||. The residual uses a step of 1 / L.
+    That of a plain step, P(W z + b) - z, is up to L times as large; for a large W rounding alone
+    would keep it above the tolerance.
+
+    Args:
+        method: The splitting method.
+        weight: W [D, D].
+        bias: b [N, D].
+        project: P; relu by default.
     """
     with torch.no_grad():
         unit: Tensor = 1 / torch.linalg.matrix_norm(torch.eye(len(weight)).to(weight) - weight, 2)
-    advance = method.toward(weight, bias, method.step * unit)
+    advance = method.recursion(weight, bias, method.step * unit)
     v = z = torch.zeros_like(bias)
     residual = _residual(z, weight, bias, project, unit)
     steps = torch.zeros(len(bias), dtype=torch.long, device=bias.device)
     yield Iterate(z, residual, steps)
     for _ in range(method.steps):
-        moving = ~(residual <= method.tolerance)  # a residual that is not a number has not settled
+        moving = ~(residual <= method.tolerance)  # a NaN residual has not converged
         if not moving.any():
             return
         v = torch.where(moving[:, None], advance(v, z), v)
@@ -116,36 +138,54 @@ def iterates(
         yield Iterate(z, residual, steps)
 
 
-def settle(
+def solve_monotone(
     method: Splitting, weight: Tensor, bias: Tensor, project: Project = torch.relu
 ) -> Iterate:
-    """The last of `iterates`, without a graph. A row whose residual is above the tolerance has not settled."""
+    """Return the last of `iterates`, without gradient.
+
+    A row with a residual above the tolerance has not converged.
+    """
     with torch.no_grad():
-        for here in iterates(method, weight, bias, project):
-            last = here
+        for iterate in iterates(method, weight, bias, project):
+            last = iterate
     return last
 
 
 def equilibrium(method: Splitting, weight: Tensor, bias: Tensor) -> Tensor:
-    """[N, D] z = relu(W z + b), differentiable in weight and bias by the implicit function theorem."""
+    """Return z = relu(W z + b), [N, D], with the gradient of the implicit function theorem.
+
+    Args:
+        method: The splitting method, used for the forward and the backward solve.
+        weight: W [D, D], differentiable.
+        bias: b [N, D], differentiable.
+    """
     return cast(Tensor, _Equilibrium.apply(weight, bias, method))  # type: ignore[no-untyped-call]
 
 
 def adjoint(method: Splitting, weight: Tensor, active: Tensor, cotangent: Tensor) -> Iterate:
-    """[N, D] y = J (W^T y + v): the gradient of <v, z*> in the bias, J = diag(active).
+    """Solve y = J (W^T y + v), J = diag(active): y is the gradient of <v, z*> in the bias.
 
-    It is linear in v, and solved for v at unit size: the gradient of a saturated loss is so small that its square is zero.
+    y is linear in v, and v is scaled to unit size for the solve. The gradient of a saturated loss
+    can be so small that its square underflows to zero.
+
+    Args:
+        method: The splitting method.
+        weight: W [D, D].
+        active: [N, D] bool, the coordinates where relu is active.
+        cotangent: v [N, D].
     """
     scale = cotangent.abs().amax(1, keepdim=True)
     scale = torch.where(scale > 0, scale, 1.0)
-    found = settle(method, weight.T, cotangent / scale, lambda v: torch.where(active, v, 0.0))
-    return found._replace(state=found.state * scale)
+    solution = solve_monotone(
+        method, weight.T, cotangent / scale, lambda v: torch.where(active, v, 0.0)
+    )
+    return solution._replace(state=solution.state * scale)
 
 
 class _Equilibrium(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, bias: Tensor, method: Splitting) -> Tensor:
-        state = settle(method, weight, bias).state
+        state = solve_monotone(method, weight, bias).state
         ctx.method = method
         ctx.save_for_backward(weight, state, state @ weight.T + bias > 0)
         return state
@@ -165,15 +205,13 @@ def _residual(
         p = project(z + unit * (z @ weight.T + bias - z))
         gap: Tensor = torch.linalg.vector_norm(p - z, dim=1)
         size: Tensor = torch.linalg.vector_norm(p, dim=1)
-        share = gap / size.clamp(
-            min=torch.finfo(z.dtype).tiny
-        )  # where p = 0 the row has settled if z = 0 too
-        return torch.where(
-            size.isfinite(), share, torch.inf
-        )  # a state so large that its square overflows has not
+        # Where p = 0, the row has converged if z = 0 too.
+        relative = gap / size.clamp(min=torch.finfo(z.dtype).tiny)
+        # A state so large that its square overflows has not converged.
+        return torch.where(size.isfinite(), relative, torch.inf)
 
 
-def _refuse_bad(method: Splitting) -> None:
+def _check_settings(method: Splitting) -> None:
     if not (method.step > 0 and method.steps >= 1 and method.tolerance > 0):
         raise ValueError(
             f"a splitting method needs step > 0, steps >= 1 and tolerance > 0, got {method}."

@@ -20,9 +20,9 @@ from saddlepoint.evaluation import (
     evaluate,
 )
 from saddlepoint.gradients import Backprop, EoT
-from saddlepoint.training.rebuild import one_thread
+from saddlepoint.training.loop import one_thread
 from saddlepoint.zoo.embedded.base import Kit
-from saddlepoint.zoo.models import Entry, Measured, entry, keep, load
+from saddlepoint.zoo.records import Entry, Measured, entry, keep, load
 
 
 def make(kit: Kit, folder: str | Path, *, seed: int = 0) -> Entry:

@@ -20,10 +20,11 @@ from saddlepoint.data import Data, load_data
 from saddlepoint.defenses import Defense
 from saddlepoint.evaluation import BatchControl, Threat
 from saddlepoint.training.recipe import unchanged
-from saddlepoint.training.recipes import recipe
 from saddlepoint.zoo.embedded.base import RADIUS, Kit
+from saddlepoint.zoo.layers import features, penultimate
 from saddlepoint.zoo.nets.dann import digits_two_heads
 from saddlepoint.zoo.nets.lenet import lenet
+from saddlepoint.zoo.recipes import recipe
 from saddlepoint.zoo.transductive import (
     DANN,
     DENT,
@@ -37,7 +38,6 @@ from saddlepoint.zoo.transductive import (
     Tuning,
     URejectron,
 )
-from saddlepoint.zoo.transductive.features import features, penultimate
 
 
 @dataclass(frozen=True)

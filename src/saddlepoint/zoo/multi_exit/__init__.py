@@ -1,4 +1,4 @@
-"""Networks that answer at several depths: `forward(x)` returns logits [N, C] for every exit, the last one last."""
+"""Networks with several exits: `forward(x)` returns the logits [N, C] of each exit in order."""
 
 from saddlepoint.zoo.multi_exit.attach import Attached, attach_exits
 from saddlepoint.zoo.multi_exit.cost import multiply_adds

@@ -1,4 +1,4 @@
-"""Networks that the zoo's models and defenses stand on."""
+"""The network architectures of the zoo."""
 
 from saddlepoint.zoo.nets.dann import DANNNet, dann_cifar, dann_mnist
 from saddlepoint.zoo.nets.deq import ConvDEQNet, DenseDEQNet

@@ -1,4 +1,4 @@
-"""Networks with two heads on one encoder: one names the class, the other the domain the image came from."""
+"""Networks with two heads on one encoder: one predicts the class, the other the domain."""
 
 from __future__ import annotations
 
@@ -13,17 +13,25 @@ from saddlepoint.zoo.nets.staged import MEAN, STD, conv_bn_relu, normalized_stem
 
 
 class Heads(NamedTuple):
-    """What both heads say about one batch."""
+    """The outputs of both heads for one batch."""
 
-    classes: Tensor  # [N, C]
-    domain: Tensor  # [N, 2]
+    classes: Tensor  # logits [N, C]
+    domain: Tensor  # logits [N, 2]
 
 
 class DANNNet(nn.Module):
-    """classes = predictor(z), domain = discriminator(R_alpha(z)), z = encoder(x) (Ganin et al. 2016).
+    """A domain adversarial network (Ganin et al. 2016).
 
-    R_alpha is the identity and multiplies gradients by -alpha: while the discriminator learns to tell domains apart, the encoder
-    learns to make that hard. Called as a network it gives the classes alone.
+    classes = predictor(z), domain = discriminator(R_alpha(z)), z = encoder(x).
+
+    R_alpha is the identity in the forward pass and multiplies gradients by -alpha. The
+    discriminator learns to distinguish the domains, and the encoder learns to prevent that. The
+    forward pass returns the classes only.
+
+    Args:
+        encoder: Maps images to features.
+        predictor: Maps features to logits [N, C].
+        discriminator: Maps features to logits [N, 2].
     """
 
     def __init__(self, encoder: nn.Module, predictor: nn.Module, discriminator: nn.Module) -> None:
@@ -36,12 +44,13 @@ class DANNNet(nn.Module):
         return cast(Tensor, self.predictor(self.encoder(x)))
 
     def heads(self, x: Tensor, alpha: float) -> Heads:
+        """Return the outputs of both heads, with the gradient of the domain reversed."""
         z = self.encoder(x)
         return Heads(self.predictor(z), self.discriminator(reverse(z, alpha)))
 
 
 def reverse(x: Tensor, alpha: float) -> Tensor:
-    """x, whose gradient is -alpha times the one that arrives."""
+    """Return x; its gradient is multiplied by -alpha."""
     return cast(Tensor, _Reverse.apply(x, alpha))  # type: ignore[no-untyped-call]
 
 
@@ -59,22 +68,34 @@ class _Reverse(torch.autograd.Function):
 def dann_mnist(
     width: int = 64, hidden: int = 256, *, side: int = 28, kernel: int = 5, padding: int = 0
 ) -> DANNNet:
-    """The network of Chen et al. 2022, A.4.1: two pooled convolutions and two more, three and five on top, [N, 1, 28, 28] -> 10.
+    """Return the network of Chen et al. 2022, A.4.1, [N, 1, 28, 28] -> [N, 10].
 
-    The first layer has one channel, as in the released code; the paper's table prints three. `side=8, kernel=3, padding=1` with a
-    small width suits 8x8 digits.
+    The encoder has two convolutions with pooling and two more. The predictor has three convolutions
+    and the discriminator five, each followed by two linear layers. The first layer has one input
+    channel, as in the released code; the table of the paper says three. For 8x8 digits use a small
+    width with `side=8, kernel=3, padding=1`.
+
+    Args:
+        width: Channels of the first convolution; the others have twice as many.
+        hidden: Units of the hidden linear layers.
+        side: Height and width of the image.
+        kernel: Kernel size of the first two convolutions.
+        padding: Padding of the first two convolutions.
+
+    Raises:
+        ValueError: The image is too small.
     """
     wide = 2 * width
     for _ in range(2):
         side = (side + 2 * padding - kernel + 1) // 2
     if side < 1:
         raise ValueError(
-            "the images are too small for two unpadded convolutions and pools. Give kernel=3 and padding=1."
+            "the images are too small for two unpadded convolutions with pooling. "
+            "Use kernel=3 and padding=1."
         )
     encoder = nn.Sequential(
-        Normalize(
-            [0.1307], [0.3015]
-        ),  # as the released code has it; the standard deviation of MNIST is 0.3081
+        # As in the released code; the standard deviation of MNIST is 0.3081.
+        Normalize([0.1307], [0.3015]),
         nn.Conv2d(1, width, kernel, padding=padding),
         nn.BatchNorm2d(width),
         nn.MaxPool2d(2),
@@ -97,20 +118,29 @@ def dann_mnist(
     )
     discriminator = nn.Sequential(
         *(layer for _ in range(5) for layer in (nn.Conv2d(wide, wide, 3, padding=1), nn.ReLU())),
-        nn.Flatten(), nn.Linear(flat, hidden), nn.ReLU(), nn.Linear(hidden, 2),
-    )  # fmt: skip
+        nn.Flatten(),
+        nn.Linear(flat, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, 2),
+    )
     return DANNNet(encoder, predictor, discriminator)
 
 
 def digits_two_heads() -> DANNNet:
-    """The network for MNIST, an eighth as wide, for 8x8 digits."""
+    """Return the network for MNIST at an eighth of its width, for 8x8 digits."""
     return dann_mnist(8, 32, side=8, kernel=3, padding=1)
 
 
 def dann_cifar(width: int = 64, *, in_channels: int = 3, classes: int = 10) -> DANNNet:
-    """ResNet-18 cut after its third stage, a fourth stage for each head (Chen et al. 2022, A.4.2).
+    """Return a ResNet-18 with a separate fourth stage for each head (Chen et al. 2022, A.4.2).
 
-    The paper's table gives the heads 512 input channels; the stage before them has 4 times `width`, 256.
+    The table of the paper says that the heads have 512 input channels. The stage before them has 4
+    times `width`, which is 256.
+
+    Args:
+        width: Channels of the first stage.
+        in_channels: Channels of the image.
+        classes: Number of classes.
     """
     *first, last = stages(width, (2, 2, 2, 2))
     encoder = nn.Sequential(normalized_stem(conv_bn_relu(in_channels, width), MEAN, STD), *first)

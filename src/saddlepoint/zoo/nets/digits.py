@@ -1,4 +1,4 @@
-"""A small network for the 8x8 digits."""
+"""A small convolutional network for 8x8 digits."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from saddlepoint.zoo.nets.normalize import Normalize
 
 
 class DigitsCNN(nn.Module):
-    """Three convolutions and two linear layers, 56 074 parameters: [N, 1, 8, 8] in [0, 1] -> [N, 10]."""
+    """Three convolutions and two linear layers with 56 074 parameters.
+
+    [N, 1, 8, 8] in [0, 1] -> [N, 10].
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            Normalize([0.305], [0.376]),  # of the training digits
+            Normalize([0.305], [0.376]),  # mean and standard deviation of the training digits
             nn.Conv2d(1, 16, 3, padding=1),
             nn.ReLU(),
             nn.Conv2d(16, 32, 3, padding=1),

@@ -1,4 +1,4 @@
-"""The small convolutional network for MNIST that adversarial training is most often shown on."""
+"""The small convolutional network for MNIST that is common in adversarial training."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ from torch import nn
 def lenet(
     channels: int = 32, hidden: int = 1024, *, side: int = 28, classes: int = 10
 ) -> nn.Sequential:
-    """Two 5x5 convolutions, `channels` and twice as many, each halved by a pool, then `hidden` units (Madry et al. 2018).
+    """Return the network of Madry et al. 2018, [N, 1, side, side] -> [N, classes].
 
-    The penultimate layer is the rectified hidden one. [N, 1, side, side] -> [N, classes]; for 8x8 digits take `side=8`.
+    It has two 5x5 convolutions, each followed by a pooling that halves the image, and one hidden
+    layer. The penultimate layer is the hidden one after its ReLU.
+
+    Args:
+        channels: Channels of the first convolution; the second has twice as many.
+        hidden: Units of the hidden layer.
+        side: Height and width of the image; 8 for 8x8 digits.
+        classes: Number of classes.
     """
     return nn.Sequential(
         nn.Conv2d(1, channels, 5, padding=2),
@@ -27,5 +34,5 @@ def lenet(
 
 
 def digits_lenet() -> nn.Sequential:
-    """A network for 8x8 digits that is trained in seconds, 22 154 parameters."""
+    """Return a network for 8x8 digits with 22 154 parameters, which trains in seconds."""
     return lenet(16, 64, side=8)

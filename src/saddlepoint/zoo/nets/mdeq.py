@@ -1,4 +1,4 @@
-"""The multiscale deep equilibrium network of the white-box study, and small relatives of it."""
+"""The multiscale deep equilibrium network of Yang, Pang & Liu 2022, and small versions of it."""
 
 from __future__ import annotations
 
@@ -12,31 +12,42 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import weight_norm
 
-_GROUPS = 8  # of every group norm but the last one of a cell, which has half as many
-_EXPANSION = 5  # width of a residual block inside, in units of its channels
-_HEAD_EXPANSION = 4
+_GROUPS = 8  # of every group norm, except the last one of a cell, which has half as many
+_EXPANSION = 5  # inner channels of a residual block, in units of its channels
+_HEAD_EXPANSION = 4  # outer channels of a bottleneck in the head, in units of its planes
 
 
 class MDEQNet(nn.Module):
-    """A state at several resolutions, each half the one before, whose equilibrium is classified (Bai, Koltun & Kolter 2020).
+    """An equilibrium network with states at several resolutions (Bai, Koltun & Kolter 2020).
 
-    f(z; x) = fuse(block_1(z_1, inject(x)), block_2(z_2, 0), ...): one residual block per resolution, then every resolution receives
-    the sum of all. The image enters at the highest resolution only. This is the network of Yang, Pang & Liu 2022 as they released
-    it, who do not normalize pixels: `mdeq_large`, `mdeq_xl`.
+    f(z; x) = fuse(block_1(z_1, inject(x)), block_2(z_2, 0), ...). Each resolution is half the
+    previous one and has one residual block. After the blocks every resolution receives the sum of
+    all. The image is injected at the highest resolution only. `mdeq_large` and `mdeq_xl` are the
+    networks that Yang, Pang & Liu 2022 released; they do not normalize pixels.
 
-    u holds the injected features and, behind them, one factor per channel: 1, or in training mode 0 with probability `dropout` and
-    1 / (1 - dropout) otherwise, the same for all steps of a forward pass (variational dropout).
+    u contains the injected features, followed by one factor per channel. The factor is 1. In train
+    mode it is 0 with probability `dropout` and 1 / (1 - dropout) otherwise, and is the same for all
+    steps of a forward pass (variational dropout).
+
+    Args:
+        image: Channels, height and width of the image.
+        channels: Channels of the state per resolution, the highest first; multiples of 8.
+        planes: Inner channels of the bottlenecks in the head; outside they are four times as wide.
+        width: Number of features before the linear layer.
+        classes: Number of classes.
+        dropout: Probability that a channel is dropped in train mode.
+
+    Raises:
+        ValueError: The numbers of channels or the size of the image do not fit.
     """
 
     def __init__(
         self,
         *,
-        image: tuple[int, int, int],  # channels, height, width
-        channels: Sequence[int],  # of the state, highest resolution first
-        planes: Sequence[
-            int
-        ],  # of the bottlenecks in the head, which are four times as wide outside
-        width: int,  # of the last features, before the linear layer
+        image: tuple[int, int, int],
+        channels: Sequence[int],
+        planes: Sequence[int],
+        width: int,
         classes: int = 10,
         dropout: float = 0.0,
     ) -> None:
@@ -58,6 +69,7 @@ class MDEQNet(nn.Module):
         self.apply(_initialize)
 
     def inject(self, x: Tensor) -> Tensor:
+        """Return the injected features and the dropout factors, [N, ...] -> [N, K]."""
         features = self.injection(self.stem(x)).flatten(1)
         factors = nn.functional.dropout(
             features.new_ones(len(x), sum(self.channels)), self.dropout, self.training
@@ -65,9 +77,11 @@ class MDEQNet(nn.Module):
         return torch.cat([features, factors], 1)
 
     def start(self, u: Tensor) -> Tensor:
+        """Return the initial state, zeros [N, D]."""
         return u.new_zeros(len(u), sum(self.sizes))
 
     def cell(self, z: Tensor, u: Tensor) -> Tensor:
+        """Apply the cell once, [N, D] and [N, K] -> [N, D]."""
         injected, factors = torch.split(u, [self.sizes[0], sum(self.channels)], 1)
         factors_of = [
             factor[:, :, None, None] for factor in torch.split(factors, self.channels, 1)
@@ -76,6 +90,7 @@ class MDEQNet(nn.Module):
         return torch.cat([state.flatten(1) for state in states], 1)
 
     def head(self, z: Tensor) -> Tensor:
+        """Return the logits of a state, [N, D] -> [N, C]."""
         return cast(Tensor, self.classifier(self._split(z)))
 
     def _split(self, z: Tensor) -> list[Tensor]:  # [N, D] -> [N, C_i, H_i, W_i] each
@@ -86,7 +101,7 @@ class MDEQNet(nn.Module):
 
 
 def mdeq_large() -> MDEQNet:
-    """11 097 438 parameters for 32x32 color images; the state has 61 440 numbers."""
+    """Return a network for 32x32 color images with 11 097 438 parameters and D = 61 440."""
     return MDEQNet(
         image=(3, 32, 32),
         channels=(32, 64, 128, 256),
@@ -97,7 +112,7 @@ def mdeq_large() -> MDEQNet:
 
 
 def mdeq_xl() -> MDEQNet:
-    """48 792 098 parameters for 32x32 color images; the state has 138 240 numbers."""
+    """Return a network for 32x32 color images with 48 792 098 parameters and D = 138 240."""
     return MDEQNet(
         image=(3, 32, 32),
         channels=(72, 144, 288, 576),
@@ -108,22 +123,22 @@ def mdeq_xl() -> MDEQNet:
 
 
 def mdeq_digits() -> MDEQNet:
-    """Two resolutions for the 8x8 digits."""
+    """Return a small network for 8x8 digits with two resolutions."""
     return MDEQNet(image=(1, 8, 8), channels=(16, 32), planes=(4, 8), width=64)
 
 
 def mdeq_mnist() -> MDEQNet:
-    """Three resolutions for 28x28 gray images."""
+    """Return a small network for 28x28 gray images with three resolutions."""
     return MDEQNet(image=(1, 28, 28), channels=(8, 16, 32), planes=(4, 8, 16), width=128)
 
 
 def mdeq_cifar() -> MDEQNet:
-    """Three resolutions for 32x32 color images."""
+    """Return a small network for 32x32 color images with three resolutions."""
     return MDEQNet(image=(3, 32, 32), channels=(16, 32, 64), planes=(8, 16, 32), width=256)
 
 
 class _Step(nn.Module):
-    """f: [N, C_i, H_i, W_i] per resolution -> the same shapes."""
+    """The function f: one [N, C_i, H_i, W_i] per resolution -> the same shapes."""
 
     def __init__(self, channels: Sequence[int]) -> None:
         super().__init__()
@@ -146,8 +161,8 @@ class _Step(nn.Module):
     ) -> list[Tensor]:
         injections = [injected] + [torch.zeros_like(state) for state in states[1:]]
         states = [
-            block(*given)
-            for block, *given in zip(self.blocks, states, injections, factors, strict=True)
+            block(*inputs)
+            for block, *inputs in zip(self.blocks, states, injections, factors, strict=True)
         ]
         return [after(self._fused(states, i)) for i, after in enumerate(self.after)]
 
@@ -158,7 +173,10 @@ class _Step(nn.Module):
 
 
 class _Block(nn.Module):
-    """norm(relu(z + norm(factor conv(relu(norm(conv(z)))) + injected))); both convolutions are weight-normalized."""
+    """norm(relu(z + norm(factor conv(relu(norm(conv(z)))) + injected))).
+
+    Both convolutions are weight-normalized.
+    """
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -178,20 +196,27 @@ class _Block(nn.Module):
 
 
 def _path(channels: Sequence[int], source: int, target: int) -> nn.Module:
-    """From one resolution to another: up by nearest neighbors, down by convolutions with stride 2, which change channels last."""
+    """Return the path from one resolution to another.
+
+    Upsampling is by nearest neighbors. Downsampling is by convolutions with stride 2, and only the
+    last one changes the number of channels.
+    """
     c = channels[source]
-    wanted = channels[target]
+    out = channels[target]
     if source > target:
         up = nn.Upsample(scale_factor=2 ** (source - target), mode="nearest")
-        return nn.Sequential(_conv(c, wanted, 1), nn.GroupNorm(_GROUPS, wanted), up)
+        return nn.Sequential(_conv(c, out, 1), nn.GroupNorm(_GROUPS, out), up)
     layers: list[nn.Module] = []
     for _ in range(target - source - 1):
         layers += [_conv(c, c, 3, stride=2), nn.GroupNorm(_GROUPS, c), nn.ReLU()]
-    return nn.Sequential(*layers, _conv(c, wanted, 3, stride=2), nn.GroupNorm(_GROUPS, wanted))
+    return nn.Sequential(*layers, _conv(c, out, 3, stride=2), nn.GroupNorm(_GROUPS, out))
 
 
 class _Classifier(nn.Module):
-    """y_{i+1} = bottleneck_{i+1}(z_{i+1}) + down(y_i) from high to low resolution, then pooled and read linearly."""
+    """y_{i+1} = bottleneck_{i+1}(z_{i+1}) + down(y_i) from high to low resolution.
+
+    The last y is pooled and classified by a linear layer.
+    """
 
     def __init__(
         self, channels: Sequence[int], planes: Sequence[int], width: int, classes: int
@@ -220,7 +245,10 @@ class _Classifier(nn.Module):
 
 
 class _Bottleneck(nn.Module):
-    """relu(project(z) + norm(conv(relu(norm(conv(relu(norm(conv(z))))))))), the norms of the long way without parameters."""
+    """relu(project(z) + norm(conv(relu(norm(conv(relu(norm(conv(z))))))))).
+
+    The norms of the residual branch have no parameters.
+    """
 
     def __init__(self, channels: int, planes: int) -> None:
         super().__init__()
@@ -252,9 +280,10 @@ def _rectified(conv: nn.Conv2d) -> tuple[nn.Module, ...]:
 
 
 def _initialize(module: nn.Module) -> None:
-    """Convolutions start at 0.01 times normal noise, but weight-normalized ones where PyTorch starts them.
+    """Initialize convolutions with 0.01 times normal noise, except weight-normalized ones.
 
-    The released code fills the derived weight of those, which is computed anew from direction and length before it is used.
+    Those keep PyTorch's initialization. The released code sets their derived weight, which has no
+    effect: it is recomputed from direction and length before it is used.
     """
     if isinstance(module, nn.Conv2d) and not parametrize.is_parametrized(module):
         nn.init.normal_(module.weight, 0, 0.01)
@@ -268,13 +297,14 @@ def _shapes(
     _, height, width = image
     if len(channels) < 2 or len(planes) != len(channels) or any(c % _GROUPS for c in channels):
         raise ValueError(
-            f"MDEQNet needs channels and planes for the same two or more resolutions, channels in multiples of {_GROUPS}, "
-            f"got channels={tuple(channels)} and planes={tuple(planes)}. For one resolution use ConvDEQNet."
+            "MDEQNet needs channels and planes for the same two or more resolutions, channels in "
+            f"multiples of {_GROUPS}, got channels={tuple(channels)} and planes={tuple(planes)}. "
+            "For one resolution use ConvDEQNet."
         )
-    finest = 2 ** (len(channels) - 1)
-    if height % finest or width % finest:
+    multiple = 2 ** (len(channels) - 1)
+    if height % multiple or width % multiple:
         raise ValueError(
-            f"MDEQNet halves its image {len(channels) - 1} times, got {height}x{width}. Pad it to multiples of {finest}, "
-            "or use fewer resolutions."
+            f"MDEQNet halves its image {len(channels) - 1} times, got {height}x{width}. "
+            f"Pad it to multiples of {multiple}, or use fewer resolutions."
         )
     return [(c, height // 2**i, width // 2**i) for i, c in enumerate(channels)]

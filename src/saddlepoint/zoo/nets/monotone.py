@@ -13,10 +13,22 @@ from saddlepoint.zoo.nets.normalize import Normalize
 
 
 class MonotoneNet(nn.Module):
-    """z = relu(W z + U x + u), logits = C z + c, with W = (1 - m) I - A^T A + B - B^T (Winston & Kolter 2020).
+    """z = relu(W z + U x + u), logits = C z + c (Winston & Kolter 2020).
 
-    The symmetric part of I - W is m I + A^T A, so that I - W is strongly monotone with constant m > 0: for every x there is exactly
-    one equilibrium, however large W is, and splitting methods find it.
+    W = (1 - m) I - A^T A + B - B^T. The symmetric part of I - W is m I + A^T A, so I - W is
+    strongly monotone with constant m > 0. For every x there is exactly one equilibrium, for any
+    norm of W, and splitting methods find it.
+
+    Args:
+        image: Channels, height and width of the image.
+        size: Dimension D of the state.
+        classes: Number of classes.
+        m: The constant of strong monotonicity, above 0.
+        mean: Mean of the pixels per channel.
+        std: Standard deviation of the pixels per channel.
+
+    Raises:
+        ValueError: `m` is not positive.
     """
 
     def __init__(
@@ -32,7 +44,7 @@ class MonotoneNet(nn.Module):
         super().__init__()
         if not m > 0:
             raise ValueError(
-                f"MonotoneNet needs m > 0, got m={m}: otherwise nothing promises an equilibrium."
+                f"MonotoneNet needs m > 0, got m={m}: otherwise no equilibrium is guaranteed."
             )
         self.size = size
         self.m = m
@@ -55,9 +67,23 @@ class MonotoneNet(nn.Module):
         mean: Sequence[float] = (0.0,),
         std: Sequence[float] = (1.0,),
     ) -> MonotoneNet:
-        """The network of trained tensors, in eval mode and in their type: A [R, D], B [D, D], U [D, K], u [D], C [C, D], c [C].
+        """Return a network with trained tensors, in eval mode and in their dtype.
 
-        Pixels x are normalized to (x - mean) / std per channel, then flattened to K numbers.
+        Pixels x are normalized to (x - mean) / std per channel and then flattened to K numbers.
+
+        Args:
+            A: [R, D].
+            B: [D, D].
+            U: [D, K].
+            u: [D].
+            C: [C, D].
+            c: [C].
+            m: The constant of strong monotonicity, above 0.
+            mean: Mean of the pixels per channel.
+            std: Standard deviation of the pixels per channel.
+
+        Raises:
+            ValueError: The shapes do not match, or `m` is not positive.
         """
         size = A.shape[-1]
         inputs = U.shape[-1]
@@ -73,8 +99,8 @@ class MonotoneNet(nn.Module):
         ]
         if found != wanted:
             raise ValueError(
-                f"expected A [R, D], B [D, D], U [D, K], u [D], C [C, D] and c [C], here {wanted}, found {found}. "
-                "Transpose or rename the tensors."
+                f"expected A [R, D], B [D, D], U [D, K], u [D], C [C, D] and c [C], here {wanted}, "
+                f"found {found}. Transpose or rename the tensors."
             )
         net = cls(image=(1, 1, inputs), size=size, classes=classes, m=m, mean=mean, std=std).to(A)
         net.A, net.B = (nn.Parameter(t.detach().clone()) for t in (A, B))
@@ -83,18 +109,23 @@ class MonotoneNet(nn.Module):
         return net.eval()
 
     @property
-    def weight(self) -> Tensor:  # [D, D]
+    def weight(self) -> Tensor:
+        """W [D, D]."""
         identity = torch.eye(self.size, dtype=self.A.dtype, device=self.A.device)
         return (1 - self.m) * identity - self.A.T @ self.A + self.B - self.B.T
 
     def inject(self, x: Tensor) -> Tensor:
+        """Return U x + u, [N, ...] -> [N, D]."""
         return cast(Tensor, self.inputs(self.normalize(x).flatten(1)))
 
     def start(self, u: Tensor) -> Tensor:
+        """Return the initial state, zeros [N, D]."""
         return u.new_zeros(u.shape)
 
     def cell(self, z: Tensor, u: Tensor) -> Tensor:
+        """Apply the cell once, [N, D] and [N, D] -> [N, D]."""
         return (z @ self.weight.T + u).relu()
 
     def head(self, z: Tensor) -> Tensor:
+        """Return the logits of a state, [N, D] -> [N, C]."""
         return cast(Tensor, self.outputs(z))

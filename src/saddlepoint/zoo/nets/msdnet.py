@@ -1,12 +1,13 @@
-"""Multi-scale dense network: every layer holds features at several resolutions, so that every exit sees coarse ones.
+"""Multi-scale dense network (Huang et al. 2018).
 
-Huang et al. 2018.
+Every layer has features at several resolutions, so that every exit can use coarse ones.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 
 import torch
@@ -38,39 +39,34 @@ def msdnet(
     mean: Sequence[float] = MEAN,
     std: Sequence[float] = STD,
 ) -> Staged:
-    """The released CIFAR recipe for batch computation: exits after 1, 2, 3, 4, 5 further layers, features at three scales.
+    """Return an MSDNet.
 
-    Exit 1 follows `base` layers, exit i + 1 a further i step + 1 if `growing`, else `step`; the recipe for anytime prediction is
-    `exits=7, base=4, step=2, growing=False`. Scale s halves the picture s times and has factors[s] times the channels and the
-    growth. After each third of the layers the finest scale is dropped, and 1x1 convolutions halve the channels of the others.
-    `channels=4, growth=2, head_width=16` is a small version.
+    The defaults are the released CIFAR settings for budgeted batch classification. They have exits
+    after 1, 2, 3, 4 and 5 further layers and features at three scales. The settings for anytime
+    prediction are `exits=7, base=4, step=2, growing=False`. `channels=4, growth=2, head_width=16`
+    is a small version. After each third of the layers the finest scale is dropped, and 1x1
+    convolutions halve the channels of the others.
+
+    Args:
+        exits: Number of exits.
+        base: Layers before exit 1.
+        step: Exit i + 1 comes i step + 1 layers after exit i if `growing`, else `step` layers.
+        growing: Whether the distance between exits grows.
+        channels: Channels at scale 0 before the first layer.
+        growth: Channels that a layer adds at scale 0.
+        factors: Scale s halves the image s times and has factors[s] times the channels and growth.
+        head_width: Channels of the convolutions in a head.
+        in_channels: Channels of the image.
+        classes: Number of classes.
+        mean: Mean of the pixels per channel.
+        std: Standard deviation of the pixels per channel.
     """
-    last_layers = list(
-        accumulate([base, *(step * k + 1 if growing else step for k in range(1, exits))])
-    )
-    third = math.ceil(last_layers[-1] / len(factors))
-    stages = []
-    heads = []
-    layers = list[nn.Module]()
-    scales = range(len(factors))
-    width = channels  # of scale s: times factors[s]
-    for number in range(last_layers[-1]):
-        kept = range(number // third, len(factors))
-        layers.append(_Layer(width, growth, factors, scales, kept))
-        width += growth
-        if kept != scales:
-            layers.append(_Halved(width, factors, kept))
-            width = width // 2
-            scales = kept
-        if number + 1 in last_layers:
-            stages.append(nn.Sequential(*layers))
-            heads.append(
-                nn.Sequential(_Coarsest(), *strided_head(width * factors[-1], classes, head_width))
-            )
-            layers = []
-    return Staged(
-        normalized_stem(_Scales(in_channels, channels, factors), mean, std), stages, heads
-    )
+    distances = (step * k + 1 if growing else step for k in range(1, exits))
+    last_layers = list(accumulate([base, *distances]))
+    build_head = partial(strided_head, classes=classes, width=head_width)
+    parts = list(_stages_and_heads(last_layers, channels, growth, factors, build_head))
+    stem = normalized_stem(_Scales(in_channels, channels, factors), mean, std)
+    return Staged(stem, [stage for stage, _ in parts], [head for _, head in parts])
 
 
 def l2w_den(
@@ -84,7 +80,11 @@ def l2w_den(
     mean: Sequence[float] = MEAN,
     std: Sequence[float] = STD,
 ) -> Staged:
-    """The MSDNet that Han et al. 2022 train: what makes it an L2W-DEN is the training method, `LearnedWeights`."""
+    """Return the MSDNet of Han et al. 2022.
+
+    It becomes an L2W-DEN by its training method, `LearnedWeights`. The arguments are those of
+    `msdnet`.
+    """
     return msdnet(
         exits,
         channels=channels,
@@ -97,8 +97,36 @@ def l2w_den(
     )
 
 
+def _stages_and_heads(
+    last_layers: Sequence[int],  # number of the last layer of each stage, from 1
+    channels: int,
+    growth: int,
+    factors: Sequence[int],
+    build_head: Callable[[int], nn.Sequential],
+) -> Iterator[tuple[nn.Module, nn.Module]]:
+    third = math.ceil(last_layers[-1] / len(factors))
+    layers = list[nn.Module]()
+    scales = range(len(factors))
+    width = channels  # scale s has factors[s] times as many channels
+    for number in range(last_layers[-1]):
+        kept = range(number // third, len(factors))
+        layers.append(_Layer(width, growth, factors, scales, kept))
+        width += growth
+        if kept != scales:
+            layers.append(_Halved(width, factors, kept))
+            width = width // 2
+            scales = kept
+        if number + 1 in last_layers:
+            stage = nn.Sequential(*layers)
+            yield stage, nn.Sequential(_Coarsest(), *build_head(width * factors[-1]))
+            layers = []
+
+
 class _Scales(nn.Module):
-    """[N, C, H, W] -> one tensor per scale, the finest first, each made of the one before."""
+    """[N, C, H, W] -> one tensor per scale, the finest first.
+
+    Each is computed from the previous one.
+    """
 
     def __init__(self, in_channels: int, channels: int, factors: Sequence[int]) -> None:
         super().__init__()
@@ -117,9 +145,11 @@ class _Scales(nn.Module):
 
 
 class _Layer(nn.Module):
-    """z_s <- [z_s, down(z_{s-1}), same(z_s)]: each scale grows by features of its own and, half and half, of the finer one.
+    """z_s <- [z_s, down(z_{s-1}), same(z_s)].
 
-    `scales` are those that come in, `kept` those that go out; both end with the coarsest. The finest one's growth is all its own.
+    Half of the new features of a scale come from the scale itself and half from the next finer one.
+    At the finest scale all come from the scale itself. `scales` are the input scales and `kept` the
+    output scales; both end with the coarsest.
     """
 
     def __init__(
@@ -141,12 +171,12 @@ class _Layer(nn.Module):
         return [self._grown(z, k, same) for k, same in enumerate(self.same, start=self.first)]
 
     def _grown(self, z: list[Tensor], k: int, same: nn.Module) -> Tensor:
-        finer = [self.down[str(k)](z[k - 1])] if k > 0 else []
-        return torch.cat([z[k], *finer, same(z[k])], dim=1)
+        from_finer = [self.down[str(k)](z[k - 1])] if k > 0 else []
+        return torch.cat([z[k], *from_finer, same(z[k])], dim=1)
 
 
 class _Halved(nn.Module):
-    """Half the channels at every scale."""
+    """1x1 convolutions that halve the channels at every scale."""
 
     def __init__(self, width: int, factors: Sequence[int], scales: range) -> None:
         super().__init__()
@@ -159,5 +189,7 @@ class _Halved(nn.Module):
 
 
 class _Coarsest(nn.Module):
+    """Select the coarsest scale."""
+
     def forward(self, z: list[Tensor]) -> Tensor:
         return z[-1]

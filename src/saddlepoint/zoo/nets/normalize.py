@@ -1,4 +1,4 @@
-"""Normalization as the first layer of a network, so that attacks and perturbation sets stay in pixels."""
+"""Pixel normalization as the first layer of a network, so that attacks work on raw pixels."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from torch import Tensor, nn
 
 
 class Normalize(nn.Module):
-    """(x - mean) / std per channel."""
+    """(x - mean) / std per channel.
+
+    Args:
+        mean: One number per channel, or one for all.
+        std: Likewise.
+    """
 
     mean: Tensor
     std: Tensor
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
-        # Constants of the architecture, not weights: they are not stored with them.
+        # Constants of the architecture: they are not stored with the weights.
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
 

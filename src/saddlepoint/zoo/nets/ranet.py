@@ -1,12 +1,13 @@
-"""Resolution-adaptive network: sub-networks from coarse to fine, each helped by the features of the one before.
+"""Resolution-adaptive network (Yang et al. 2020).
 
-Yang et al. 2020.
+Sub-networks run from coarse to fine, and each uses the features of the previous one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal, cast
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,10 @@ from saddlepoint.zoo.nets.staged import (
     normalized_stem,
     strided_head,
 )
+
+# By number of exits: the scale of each sub-network and its factor of the channels. Scale 1 is the
+# coarsest image, and every further scale is twice as large.
+_SUBNETWORKS = {6: ((1, 2, 3), (4, 2, 1)), 8: ((1, 2, 3, 3), (4, 2, 1, 1))}
 
 
 def ranet(
@@ -33,55 +38,102 @@ def ranet(
     mean: Sequence[float] = MEAN,
     std: Sequence[float] = STD,
 ) -> RANet:
-    """The released CIFAR recipes: three sub-networks and 6 exits, the k-th block 2 k layers deep; or four and 8, each 4 deep.
+    """Return a RANet with the released settings for CIFAR.
 
-    Sub-network i has 2 i blocks, the last two with an exit each. `step` replaces the 2 or the 4; `step=1, channels=4, growth=2,
-    head_width=16` is a small version.
+    With 6 exits there are three sub-networks, and the k-th block has 2 k layers. With 8 exits there
+    are four, and every block has 4 layers. Sub-network i has 2 i blocks, and its last two have an
+    exit each. `step=1, channels=4, growth=2, head_width=16` is a small version.
+
+    Args:
+        exits: 6 or 8.
+        step: Replaces the 2 or the 4 above.
+        channels: Channels at factor 1 before the first block.
+        growth: Channels that a layer adds at factor 1.
+        head_width: Channels of the convolutions in a head.
+        in_channels: Channels of the image.
+        classes: Number of classes.
+        mean: Mean of the pixels per channel.
+        std: Standard deviation of the pixels per channel.
+
+    Raises:
+        ValueError: `exits` is neither 6 nor 8.
     """
-    if exits not in (6, 8):
+    if exits not in _SUBNETWORKS:
         raise ValueError(
             f"the released RANets for small images have 6 or 8 exits, got exits={exits}."
         )
-    # How fine the sub-networks start: 1 is the coarsest picture, every further one is twice as large.
-    scales, factors = ((1, 2, 3), (4, 2, 1)) if exits == 6 else ((1, 2, 3, 3), (4, 2, 1, 1))
+    scales, factors = _SUBNETWORKS[exits]
+    build_head = partial(strided_head, classes=classes, width=head_width)
     flows = []
-    heads = []
+    heads = list[nn.Module]()
     below = list[_Block]()
     for number, (scale, factor) in enumerate(zip(scales, factors, strict=True), start=1):
-        count = 2 * number
-        width = channels * factor
-        blocks = list[_Block]()
-        halving = range(2, count, 2)[
-            number - scale :
-        ]  # as often as it takes to end at the coarsest size
-        reducing = [k * count // scale for k in range(1, scale)]
-        for k in range(1, count + 1):
-            depth = (step or 2) * k if exits == 6 else step or 4
-            if k > len(below):
-                block: _Block = _Dense(width, growth * factor, depth, factor, reduces=k in reducing)
-                heads.append(strided_head(block.out, classes, head_width))
-            else:
-                low = below[k - 1]
-                block = _Fusion(
-                    width,
-                    growth * factor,
-                    depth,
-                    factor,
-                    low,
-                    halves=k in halving,
-                    reduces=k in reducing,
-                )
-            blocks.append(block)
-            width = block.out
-        flows.append(blocks)
-        below = blocks
-    return RANet(
-        normalized_stem(_Pyramid(in_channels, channels, scales, factors), mean, std), flows, heads
-    )
+        depths = [_depth(exits, step, k) for k in range(1, 2 * number + 1)]
+        flow = _flow(depths, scale, channels * factor, growth * factor, factor, below, build_head)
+        flows.append(flow.blocks)
+        heads += flow.heads
+        below = flow.blocks
+    stem = normalized_stem(_Pyramid(in_channels, channels, scales, factors), mean, std)
+    return RANet(stem, flows, heads)
+
+
+def _depth(exits: int, step: int | None, k: int) -> int:
+    """Return the number of layers of block k of a sub-network."""
+    return (step or 2) * k if exits == 6 else step or 4
+
+
+class _Flow(NamedTuple):
+    """A sub-network."""
+
+    blocks: list[_Block]
+    heads: list[nn.Module]  # one for each block without a counterpart in the coarser sub-network
+
+
+def _flow(
+    depths: Sequence[int],  # layers per block
+    scale: int,
+    width: int,  # input channels of the first block
+    growth: int,  # channels that a layer adds
+    factor: int,
+    below: Sequence[_Block],  # the blocks of the next coarser sub-network
+    build_head: Callable[[int], nn.Module],
+) -> _Flow:
+    number = len(depths) // 2
+    # As many blocks halve the image as are needed to reach the coarsest size.
+    halving = range(2, len(depths), 2)[number - scale :]
+    reducing = [k * len(depths) // scale for k in range(1, scale)]
+    flow = _Flow([], [])
+    for k, depth in enumerate(depths, start=1):
+        block: _Block
+        if k > len(below):
+            block = _Dense(width, growth, depth, factor, reduces=k in reducing)
+            flow.heads.append(build_head(block.out))
+        else:
+            block = _Fusion(
+                width,
+                growth,
+                depth,
+                factor,
+                below[k - 1],
+                halves=k in halving,
+                reduces=k in reducing,
+            )
+        flow.blocks.append(block)
+        width = block.out
+    return flow
 
 
 class RANet(nn.Module):
-    """Sub-network i fuses block k with block k of sub-network i - 1 where that has one, and ends its other blocks in an exit."""
+    """Sub-networks from coarse to fine; the output is one [N, C] per exit, in order.
+
+    Sub-network i fuses block k with block k of sub-network i - 1 if that exists. Its other blocks
+    end in an exit.
+
+    Args:
+        stem: Computes the input of every sub-network, the coarsest first.
+        flows: The blocks of each sub-network.
+        heads: One classifier per exit.
+    """
 
     def __init__(
         self, stem: nn.Module, flows: Iterable[Sequence[nn.Module]], heads: Iterable[nn.Module]
@@ -93,24 +145,28 @@ class RANet(nn.Module):
 
     @property
     def exits(self) -> int:
+        """The number of exits."""
         return len(self.heads)
 
     def forward(self, x: Tensor) -> list[Tensor]:
         exits: list[Tensor] = []
         below: list[list[Tensor]] = []
         for z, blocks in zip(self.stem(x), self.flows, strict=True):
-            shown = []
+            outputs = []
             for k, block in enumerate(cast(nn.ModuleList, blocks)):
                 z, layers = block(z, below[k] if k < len(below) else [])
-                shown.append(layers)
+                outputs.append(layers)
                 if k >= len(below):
                     exits.append(self.heads[len(exits)](z))
-            below = shown
+            below = outputs
         return exits
 
 
 class _Pyramid(nn.Module):
-    """[N, C, H, W] -> the features that each sub-network starts from, the coarsest first, each made of the next finer one."""
+    """[N, C, H, W] -> the input features of each sub-network, the coarsest first.
+
+    Each is computed from the next finer one.
+    """
 
     def __init__(
         self, in_channels: int, channels: int, scales: Sequence[int], factors: Sequence[int]
@@ -135,7 +191,10 @@ class _Pyramid(nn.Module):
 
 
 class _Block(nn.Module):
-    """Layers that each append `growth` channels; all of them are shown to the next finer sub-network."""
+    """Layers that each append `growth` channels.
+
+    The next finer sub-network uses the outputs of all layers.
+    """
 
     def __init__(self, width: int, growth: int, depth: int, factor: int) -> None:
         super().__init__()
@@ -160,18 +219,23 @@ class _Dense(_Block):
         )
         self._reduce(self.out, reduces=reduces)
 
-    def forward(self, x: Tensor, low: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:  # noqa: ARG002
-        shown = [x]
+    def forward(
+        self,
+        x: Tensor,
+        low: Sequence[Tensor],  # noqa: ARG002
+    ) -> tuple[Tensor, list[Tensor]]:
+        outputs = [x]
         for layer in self.layers:
-            shown.append(torch.cat([shown[-1], layer(shown[-1])], dim=1))
-        return self.last(shown[-1]), shown
+            outputs.append(torch.cat([outputs[-1], layer(outputs[-1])], dim=1))
+        return self.last(outputs[-1]), outputs
 
 
 class _Fusion(_Block):
-    """x_k = [x_{k-1}, up_k(low_{k-1}), layer_k(x_{k-1})], pictures brought to the size of the last; at the end, [x_K, up(low_K)].
+    """x_k = [x_{k-1}, up_k(low_{k-1}), layer_k(x_{k-1})]; the output is [x_K, up(low_K)].
 
-    `low` is the block of the same number in the coarser sub-network; a quarter of what is added comes from it. A block that halves
-    the picture does so in its last layer.
+    All feature maps are resized to that of layer_k. `low` is the block of the same number in the
+    coarser sub-network; a quarter of the new channels comes from it. A block that halves the image
+    does so in its last layer.
     """
 
     def __init__(
@@ -199,14 +263,13 @@ class _Fusion(_Block):
         self._reduce(self.out + self.out // 4, reduces=reduces)
 
     def forward(self, x: Tensor, low: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        shown = [x]
+        outputs = [x]
         for layer, up, coarse in zip(self.layers, self.up, low, strict=False):
-            added = layer(shown[-1])
-            shown.append(
-                torch.cat([_resized(shown[-1], added), _resized(up(coarse), added), added], dim=1)
-            )
-        final = torch.cat([shown[-1], _resized(self.up[-1](low[-1]), shown[-1])], dim=1)
-        return self.last(final), shown
+            added = layer(outputs[-1])
+            parts = [_resized(outputs[-1], added), _resized(up(coarse), added), added]
+            outputs.append(torch.cat(parts, dim=1))
+        final = torch.cat([outputs[-1], _resized(self.up[-1](low[-1]), outputs[-1])], dim=1)
+        return self.last(final), outputs
 
 
 def _resized(x: Tensor, like: Tensor) -> Tensor:

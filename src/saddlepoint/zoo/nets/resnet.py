@@ -1,4 +1,4 @@
-"""Residual networks for small images, with one exit or with one after each stage (He et al. 2016)."""
+"""Residual networks with one or several exits for small images (He et al. 2016)."""
 
 from __future__ import annotations
 
@@ -28,10 +28,18 @@ def resnet18(
     mean: Sequence[float] = MEAN,
     std: Sequence[float] = STD,
 ) -> Staged:
-    """An exit after each of the stages, `depths` basic blocks deep and 1, 2, 4, 8 times `width` channels wide: 4 exits.
+    """Return a ResNet-18 for small images with an exit after each of its four stages.
 
-    The stem is the one for small images, a 3x3 convolution without pooling. Without the three early heads this is the 11 173 962
-    parameters usual for CIFAR-10; `width=8` has about 1/64 of them and suits 8x8 digits.
+    The stem is a 3x3 convolution without pooling. Without the three early heads the network has the
+    11 173 962 parameters usual for CIFAR-10. `width=8` has about 1/64 of them and suits 8x8 digits.
+
+    Args:
+        width: Channels of the first stage; the stages have 1, 2, 4 and 8 times as many.
+        depths: Number of basic blocks per stage.
+        in_channels: Channels of the image.
+        classes: Number of classes.
+        mean: Mean of the pixels per channel.
+        std: Standard deviation of the pixels per channel.
     """
     stem = normalized_stem(conv_bn_relu(in_channels, width), mean, std)
     return Staged(
@@ -50,7 +58,19 @@ def resnet(
     mean: Sequence[float] = MEAN,
     std: Sequence[float] = STD,
 ) -> nn.Sequential:
-    """One exit, after the last stage: depths (2, 2, 2, 2) are ResNet-18, (3, 4, 6, 3) ResNet-34, (3, 3, 3) at 16 ResNet-20."""
+    """Return a residual network for small images with one exit.
+
+    Depths (2, 2, 2, 2) give ResNet-18, (3, 4, 6, 3) ResNet-34, and (3, 3, 3) with width 16
+    ResNet-20.
+
+    Args:
+        depths: Number of basic blocks per stage.
+        width: Channels of the first stage; each further stage has twice as many.
+        in_channels: Channels of the image.
+        classes: Number of classes.
+        mean: Mean of the pixels per channel.
+        std: Standard deviation of the pixels per channel.
+    """
     stem = normalized_stem(conv_bn_relu(in_channels, width), mean, std)
     return nn.Sequential(
         stem, *stages(width, depths), pooled_head(width * 2 ** (len(depths) - 1), classes)
@@ -58,7 +78,12 @@ def resnet(
 
 
 def stages(width: int, depths: Sequence[int]) -> list[nn.Sequential]:
-    """Stages 1, 2, 4, ... times `width` channels wide; all but the first halve the picture."""
+    """Return stages with 1, 2, 4, ... times `width` channels; all but the first halve the image.
+
+    Args:
+        width: Channels of the input and of the first stage.
+        depths: Number of basic blocks per stage.
+    """
     widths = [width * 2**k for k in range(len(depths))]
     return [
         _stage(before, out, depth, stride=1 if k == 0 else 2)
@@ -69,7 +94,15 @@ def stages(width: int, depths: Sequence[int]) -> list[nn.Sequential]:
 
 
 def seven_exit_resnet(width: int = 12, *, in_channels: int = 3, classes: int = 10) -> Staged:
-    """Seven basic blocks with an exit after each: 127 subsets of exits on a network that two cores can train."""
+    """Return a network of seven basic blocks with an exit after each.
+
+    It has 127 subsets of exits and can be trained on two cores.
+
+    Args:
+        width: Channels of the first two blocks; every second block doubles them.
+        in_channels: Channels of the image.
+        classes: Number of classes.
+    """
     widths = [width * 2 ** (k // 2) for k in range(7)]
     blocks = [
         _block(before, out, stride=1 if before == out else 2)
@@ -80,17 +113,20 @@ def seven_exit_resnet(width: int = 12, *, in_channels: int = 3, classes: int = 1
 
 
 def digits_exits() -> Staged:
-    """The four-exit ResNet-18 at an eighth of its width, for 8x8 digits."""
+    """Return the four-exit ResNet-18 at an eighth of its width, for 8x8 digits."""
     return resnet18(8, in_channels=1)
 
 
 def digits_resnet() -> nn.Sequential:
-    """Three stages of one block each, 8, 16 and 32 channels wide, with batch norm and one exit, for 8x8 digits."""
+    """Return a residual network with batch norm and one exit, for 8x8 digits.
+
+    It has three stages of one block each, 8, 16 and 32 channels wide.
+    """
     return resnet((1, 1, 1), 8, in_channels=1)
 
 
 def cifar_exits() -> Staged:
-    """The seven-exit network for CIFAR-10."""
+    """Return the seven-exit network for CIFAR-10."""
     return seven_exit_resnet()
 
 

@@ -8,10 +8,17 @@ from torch import Tensor, nn
 
 
 class ScoreNet(nn.Module):
-    """[N, C, H, W] -> the same shape: `blocks` residual blocks at full size, with dilations 1, 2, 4, 1, ... to see further.
+    """A residual network at full resolution, [N, C, H, W] -> the same shape.
 
-    It is told no noise level and predicts minus the noise in units of its own size, as NCSNv2 does before it is divided by the
-    level (Song & Ermon 2020, technique 3). Smooth activations: its gradients are differentiated.
+    The blocks have dilations 1, 2, 4, 1, ... to enlarge the receptive field. The noise level is not
+    an input. The output is minus the noise in units of its own standard deviation, as in NCSNv2
+    before the division by the noise level (Song & Ermon 2020, technique 3). Activations are smooth,
+    because the gradients of the network are differentiated.
+
+    Args:
+        channels: Channels of the image.
+        width: Channels of the hidden layers.
+        blocks: Number of residual blocks.
     """
 
     def __init__(self, channels: int = 3, *, width: int = 32, blocks: int = 3) -> None:

@@ -1,4 +1,4 @@
-"""VGG-16 with batch norm for small images, an exit after each pooling (Simonyan & Zisserman 2015)."""
+"""VGG-16 with batch norm and several exits for small images (Simonyan & Zisserman 2015)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,19 @@ def vgg16(
     mean: Sequence[float] = MEAN,
     std: Sequence[float] = STD,
 ) -> Staged:
-    """`depths` convolutions, then a pooling and an exit, at 1, 2, 4, 8, 8 times `width` channels: 5 exits.
+    """Return a VGG-16 with an exit after each of its five poolings.
 
-    Thirteen convolutions with batch norm and one linear layer, as is usual for CIFAR-10: 14 724 042 parameters without the four
-    early heads. A picture too small to be halved any more stays as it is, so that 8x8 digits pass all five poolings.
+    It has thirteen convolutions with batch norm and one linear layer, as is usual for CIFAR-10:
+    14 724 042 parameters without the four early heads. An image that cannot be halved any more
+    keeps its size, so 8x8 digits pass all five poolings.
+
+    Args:
+        width: Channels of the first stage; the stages have 1, 2, 4, 8 and 8 times as many.
+        depths: Number of convolutions per stage.
+        in_channels: Channels of the image.
+        classes: Number of classes.
+        mean: Mean of the pixels per channel.
+        std: Standard deviation of the pixels per channel.
     """
     widths = [width * min(2**k, 8) for k in range(len(depths))]
     stages = [

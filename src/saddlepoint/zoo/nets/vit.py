@@ -19,10 +19,21 @@ def vit_b16(
     mean: Sequence[float] = MEAN,
     std: Sequence[float] = STD,
 ) -> Staged:
-    """ViT-B/16: 12 blocks of 12 heads on 768 numbers, patches of 16 pixels; exits after blocks 3, 6, 9 and 12.
+    """Return ViT-B/16 with exits after blocks 3, 6, 9 and 12.
 
-    Smaller images are enlarged to `image_size` inside the network, so that attacks stay in their own pixels. With 1000 classes and
-    without the three early heads these are the 86 567 656 parameters of the original.
+    It has 12 blocks with 12 attention heads, width 768 and patches of 16x16 pixels. With 1000
+    classes and without the three early heads it has the 86 567 656 parameters of the original.
+
+    Args:
+        image_size: Images of another size are scaled to it inside the network, so that attacks work
+            on the original pixels. A multiple of 16.
+        in_channels: Channels of the image.
+        classes: Number of classes.
+        mean: Mean of the pixels per channel.
+        std: Standard deviation of the pixels per channel.
+
+    Raises:
+        ValueError: `image_size` is not a multiple of 16.
     """
     return _vit(image_size, 16, 768, 12, 12, in_channels, classes, mean, std)
 
@@ -39,9 +50,24 @@ def vit_small(
     mean: Sequence[float] = MEAN,
     std: Sequence[float] = STD,
 ) -> Staged:
-    """The same for small images, 0.9 million parameters; exits after each quarter of the blocks.
+    """Return a vision transformer for small images, 0.9 million parameters, with four exits.
 
-    `vit_small(8, patch=2, width=32, depth=4, in_channels=1)` suits 8x8 digits.
+    There is an exit after each quarter of the blocks. For 8x8 digits use
+    `vit_small(8, patch=2, width=32, depth=4, in_channels=1)`.
+
+    Args:
+        image_size: Images of another size are scaled to it inside the network.
+        patch: Height and width of a patch; a divisor of `image_size`.
+        width: Numbers per token; a multiple of `attention_heads`.
+        depth: Number of blocks; a multiple of 4.
+        attention_heads: Attention heads per block.
+        in_channels: Channels of the image.
+        classes: Number of classes.
+        mean: Mean of the pixels per channel.
+        std: Standard deviation of the pixels per channel.
+
+    Raises:
+        ValueError: One of these numbers is not a multiple as required.
     """
     return _vit(image_size, patch, width, depth, attention_heads, in_channels, classes, mean, std)
 
@@ -75,7 +101,10 @@ def _vit(
 
 
 class _Tokens(nn.Module):
-    """[N, C, H, W] -> [N, 1 + patches, width]: a class token and the embedded patches, each with its learned position."""
+    """A class token and the embedded patches, each plus a learned position.
+
+    [N, C, H, W] -> [N, 1 + patches, width].
+    """
 
     def __init__(self, image_size: int, patch: int, width: int, in_channels: int) -> None:
         super().__init__()
@@ -94,7 +123,7 @@ class _Tokens(nn.Module):
 
 
 class _Block(nn.Module):
-    """x + attention(norm(x)), then x + perceptron(norm(x))."""
+    """x <- x + attention(norm(x)), then x <- x + perceptron(norm(x))."""
 
     def __init__(self, width: int, attention_heads: int) -> None:
         super().__init__()
@@ -114,7 +143,7 @@ class _Block(nn.Module):
 
 
 class _Attention(nn.Module):
-    """softmax(Q K^T / sqrt(d)) V in every head."""
+    """Multi-head self-attention: softmax(Q K^T / sqrt(d)) V in every head."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -131,7 +160,7 @@ class _Attention(nn.Module):
 
 
 class _ClassToken(nn.Module):
-    """[N, tokens, width] -> [N, classes], from the class token."""
+    """A linear classifier on the class token, [N, tokens, width] -> [N, classes]."""
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()

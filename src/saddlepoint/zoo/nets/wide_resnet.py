@@ -20,16 +20,30 @@ def wrn34_10(
     mean: Sequence[float] = MEAN,
     std: Sequence[float] = STD,
 ) -> Staged:
-    """Three groups of (depth - 4) / 6 blocks; exits after group 1, after group 2, in the middle of group 3 and after it: 4 exits.
+    """Return WRN-34-10 with exits after group 1, after group 2, inside group 3 and after group 3.
 
-    The paper of the attack-defense game does not say where its exits are: those after the groups are natural, and the fourth stands
-    where most of the parameters are, after the third of the last group's five blocks. Without the three early heads these are the
-    46 160 474 parameters usual for CIFAR-10; `widen=1, depth=16` is a small version.
+    The network has three groups of (depth - 4) / 6 blocks. The paper of the attack-defense game
+    does not say where its exits are. Exits after the groups are natural. The remaining one is where
+    most of the parameters are, after the third of the last group's five blocks. Without the three
+    early heads the network has the 46 160 474 parameters usual for CIFAR-10. `widen=1, depth=16` is
+    a small version.
+
+    Args:
+        widen: The groups have 16, 32 and 64 times as many channels.
+        depth: Number of layers, 6 n + 4 with n >= 2.
+        in_channels: Channels of the image.
+        classes: Number of classes.
+        mean: Mean of the pixels per channel.
+        std: Standard deviation of the pixels per channel.
+
+    Raises:
+        ValueError: `depth` is not 6 n + 4 with n >= 2.
     """
     blocks, rest = divmod(depth - 4, 6)
     if rest or blocks < 2:
         raise ValueError(
-            f"a wide ResNet with an exit inside its last group has depth 6 n + 4 with n >= 2, got depth={depth}."
+            "a wide ResNet with an exit inside its last group has depth 6 n + 4 with n >= 2, "
+            f"got depth={depth}."
         )
     widths = [16 * widen, 32 * widen, 64 * widen]
     groups = [
@@ -54,12 +68,12 @@ def _group(channels: int, out: int, blocks: int, *, first: bool) -> nn.Sequentia
 
 
 def _head(channels: int, classes: int) -> nn.Sequential:
-    """Blocks end before their activation: the head brings it."""
+    """Return a head; it starts with the activation, because blocks end before theirs."""
     return nn.Sequential(nn.BatchNorm2d(channels), nn.ReLU(), *pooled_head(channels, classes))
 
 
 class _PreActivation(nn.Module):
-    """x + body(a) with a = relu(bn(x)); shortcut(a) in place of x where the shape changes."""
+    """x + body(a) with a = relu(bn(x)); where the shape changes, shortcut(a) + body(a)."""
 
     def __init__(self, channels: int, out: int, stride: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Defenses that learn from the examples they are asked about."""
+"""Defenses that adapt to the test examples."""
 
 from saddlepoint.evaluation.rejection import RejectionCurve
 from saddlepoint.zoo.transductive.dann import DANN, DomainTraining, cifar_domains
@@ -9,7 +9,7 @@ from saddlepoint.zoo.transductive.tadv import TADV, Pretrained, Trainer
 from saddlepoint.zoo.transductive.tent import TENT, BatchStatistics
 from saddlepoint.zoo.transductive.urejectron import (
     Distinguishing,
-    Redacted,
+    SelectiveClassifier,
     URejectron,
     rejection_curve,
 )
@@ -27,8 +27,8 @@ __all__ = [
     "DomainTraining",
     "Library",
     "Pretrained",
-    "Redacted",
     "RejectionCurve",
+    "SelectiveClassifier",
     "Trainer",
     "Tuning",
     "URejectron",

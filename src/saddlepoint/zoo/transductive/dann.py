@@ -1,10 +1,11 @@
-"""Domain adversarial networks as a defense: they learn from labeled training images and from the test images without labels."""
+"""DANN: domain adversarial training on labeled training images and unlabeled test images."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +13,7 @@ from torch import Tensor, nn
 from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.defenses import Context, Defense, Plain, Trace, View
 from saddlepoint.rng import Keys
-from saddlepoint.training.descent import (
-    batches,
-    descend,
-    hidden_randomness,
-    initialized,
-    permutation,
-)
+from saddlepoint.training.loop import initialized, permutation, split_batches, train_epoch
 from saddlepoint.training.recipe import (
     Adam,
     Augment,
@@ -27,32 +22,43 @@ from saddlepoint.training.recipe import (
     Piecewise,
     Schedule,
     Shift,
+    scheduled_rate,
     unchanged,
 )
 from saddlepoint.zoo.nets.dann import DANNNet, dann_cifar, dann_mnist
 
-_SOURCE, _TARGET, _AUGMENT, _HIDDEN = range(1, 5)  # each use of randomness tosses its own coins
+# Folded into the random keys: each use of randomness has its own draws.
+_SOURCE, _TARGET, _AUGMENT, _DROPOUT = range(1, 5)
 
 
 @dataclass(frozen=True)
 class DomainTraining:
-    """How a domain adversarial network is trained from scratch; the defaults are those for MNIST (Chen et al. 2022, A.4.1)."""
+    """Settings of domain adversarial training from scratch.
 
-    build: Callable[[], DANNNet] = dann_mnist
+    The defaults are those for MNIST (Chen et al. 2022, A.4.1).
+    """
+
+    build: Callable[[], DANNNet] = dann_mnist  # builds the network
     epochs: int = 100
-    batch_size: int = 128  # at most; batches of an epoch are of equal size to within one
+    batch_size: int = 128  # at most; batches of an epoch differ in size by at most one
     optimizer: Optimizer = field(default_factory=Adam)
     schedule: Schedule = field(default_factory=lambda: Piecewise(at=()))
     augment: Augment = unchanged  # of the labeled images
-    ceiling: float = 0.1  # what the weight of the reversed gradient rises to
+    ceiling: float = 0.1  # the final weight of the reversed gradient
 
     def alpha(self, done: float) -> float:
-        """ceiling (2 / (1 + exp(-10 p)) - 1) when a share p of the training is behind (Ganin et al. 2016)."""
+        """Return the weight of the reversed gradient after a share `done` of the training.
+
+        alpha = ceiling (2 / (1 + exp(-10 done)) - 1) (Ganin et al. 2016).
+        """
         return self.ceiling * (2 / (1 + math.exp(-10 * done)) - 1)
 
 
 def cifar_domains() -> DomainTraining:
-    """The training for CIFAR-10 (Chen et al. 2022, A.4.2): ResNet-18, SGD of Nesterov with drops, batches of 64, alpha up to 1."""
+    """Return the settings for CIFAR-10 (Chen et al. 2022, A.4.2).
+
+    ResNet-18, SGD with Nesterov momentum and a stepwise schedule, batches of 64, alpha up to 1.
+    """
     return DomainTraining(
         build=dann_cifar,
         batch_size=64,
@@ -64,12 +70,23 @@ def cifar_domains() -> DomainTraining:
 
 
 class DANN(Defense):
-    """A network trained from scratch on labeled images (x_s, y_s) and on the test images x_t, for each batch of these anew.
+    """A network that is trained from scratch for every test batch (Chen et al. 2022, Sec. 6, A.4).
 
-    min over encoder, predictor and discriminator of CE(x_s, y_s) + CE_domain(x_s, 0) + CE_domain(x_t, 1), where the gradient of the
-    domain losses reaches the encoder times -alpha (Chen et al. 2022, Sec. 6 and A.4; Ganin et al. 2016). Each domain goes through
-    the network in batches of its own, so batch statistics do not mix and running ones do. An epoch is as long as the shorter of the
-    two sets. Before it has adapted, the defense is the network `base`.
+    Training uses labeled images (x_s, y_s) and the test images x_t. It minimizes over encoder,
+    predictor and discriminator CE(x_s, y_s) + CE_domain(x_s, 0) + CE_domain(x_t, 1), where the
+    gradient of the domain losses is multiplied by -alpha before it reaches the encoder (Ganin et
+    al. 2016). Each domain has its own batches: batch statistics are separate, but running
+    statistics mix both domains. An epoch is as long as the smaller of the two sets. Before it
+    adapts, the defense is the network `base`.
+
+    Args:
+        base: The network before adaptation.
+        x: Labeled images [M, ...], at least two.
+        y: Labels [M].
+        training: The settings; those for MNIST by default.
+
+    Raises:
+        ValueError: There are fewer than two images, or not one label per image.
     """
 
     random = True
@@ -80,7 +97,8 @@ class DANN(Defense):
     ) -> None:
         if len(x) < 2 or len(x) != len(y):
             raise ValueError(
-                f"DANN needs two labeled images at least and a label for each, got {len(x)} and {len(y)} labels."
+                "DANN needs at least two labeled images and one label per image, "
+                f"got {len(x)} images and {len(y)} labels."
             )
         self.base = base
         self.x = x
@@ -89,62 +107,109 @@ class DANN(Defense):
         self.static = base
 
     def adapt(self, x: Tensor, ctx: Context) -> Defense:
+        """Train a network on the labeled images and on x [N, ...], at least two images."""
         return Plain(
-            adversarially_aligned(self.x, self.y, x.detach(), self.training, seed=ctx.shared_seed())
+            train_domain_adversarial(
+                self.x, self.y, x.detach(), self.training, seed=ctx.shared_seed()
+            )
         )
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:  # noqa: ARG002
+        """Return the output of `base`."""
         return Trace((View("final", self.base(x)),))
 
 
-def adversarially_aligned(
+def train_domain_adversarial(
     x: Tensor, y: Tensor, target: Tensor, training: DomainTraining, *, seed: int
 ) -> DANNNet:
-    """The trained network in eval mode: a function of the labeled images, the unlabeled `target` and the seed."""
+    """Train a domain adversarial network from scratch.
+
+    Args:
+        x: Labeled images [M, ...].
+        y: Labels [M].
+        target: Unlabeled images [N, ...], at least two.
+        training: The settings.
+        seed: Decides initial weights, order, augmentation and dropout.
+
+    Returns:
+        The network in eval mode.
+
+    Raises:
+        ValueError: There are fewer than two unlabeled images.
+    """
     if len(target) < 2:
         raise ValueError(
-            f"DANN learns from batches of test images, got {len(target)}. Batch statistics need two at least."
+            f"DANN adapts to batches of test images, got {len(target)}. "
+            "Batch statistics need at least two."
         )
     net = initialized(training.build, seed).to(x.device).train()
-    target = target.to(x.device)
+    run = _Run(net, x, y, target.to(x.device), training, seed)
     optimizer = training.optimizer.over(net.parameters())
-    ours, theirs = (Keys.of(seed, torch.arange(len(part))) for part in (x, target))
     for epoch in range(training.epochs):
-        order = permutation(ours.fold_in(_SOURCE).fold_in(epoch))
-        other = permutation(theirs.fold_in(_TARGET).fold_in(epoch))
-        pairs = list(
-            zip(
-                batches(order, training.batch_size),
-                batches(other, training.batch_size),
-                strict=False,
-            )
+        train_epoch(
+            optimizer,
+            run.batches(epoch),
+            partial(run.losses, epoch),
+            epoch=epoch + 1,
+            epochs=training.epochs,
+            seed=run.keys(x).fold_in(_DROPOUT).fold_in(epoch).batch_seed(),
+            device=x.device,
+            name="DANN",
+            learning_rate=scheduled_rate(training.optimizer, training.schedule),
         )
-        with (
-            torch.enable_grad(),
-            hidden_randomness(ours.fold_in(_HIDDEN).fold_in(epoch).batch_seed(), x.device),
-        ):
-            for k, (rows, others) in enumerate(pairs):
-                done = (epoch + k / len(pairs)) / training.epochs
-                for group in optimizer.param_groups:
-                    group["lr"] = training.optimizer.rate * training.schedule.factor(done)
-                here = rows.to(x.device)
-                seen = training.augment(
-                    x[here], Keys.of(seed, here).fold_in(_AUGMENT).fold_in(epoch)
-                )
-                source, alien = domain_losses(
-                    net, seen, y[here], target[others.to(x.device)], training.alpha(done)
-                )
-                descend(optimizer, source, alien, during=f"DANN, epoch {epoch + 1}")
     return net.eval()
 
 
 def domain_losses(
     net: DANNNet, x: Tensor, y: Tensor, target: Tensor, alpha: float
 ) -> tuple[Tensor, Tensor]:
-    """CE(x, y) + CE_domain(x, 0), per labeled example, and CE_domain(target, 1), per unlabeled one: two passes."""
-    ours = net.heads(x, alpha)
-    source = cross_entropy(ours.classes, y) + cross_entropy(ours.domain, torch.zeros_like(y))
-    theirs = net.heads(target, alpha)
-    return source, cross_entropy(
-        theirs.domain, torch.ones(len(target), dtype=torch.long, device=target.device)
+    """Return the losses of both domains, from two separate forward passes.
+
+    Args:
+        net: The network.
+        x: Labeled images [M, ...].
+        y: Labels [M].
+        target: Unlabeled images [N, ...].
+        alpha: The weight of the reversed gradient.
+
+    Returns:
+        CE(x, y) + CE_domain(x, 0), [M], and CE_domain(target, 1), [N].
+    """
+    source_heads = net.heads(x, alpha)
+    source_loss = cross_entropy(source_heads.classes, y) + cross_entropy(
+        source_heads.domain, torch.zeros_like(y)
     )
+    target_heads = net.heads(target, alpha)
+    target_domain = torch.ones(len(target), dtype=torch.long, device=target.device)
+    return source_loss, cross_entropy(target_heads.domain, target_domain)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The data of one training."""
+
+    net: DANNNet
+    x: Tensor
+    y: Tensor
+    target: Tensor
+    training: DomainTraining
+    seed: int
+
+    def keys(self, images: Tensor) -> Keys:
+        return Keys.of(self.seed, torch.arange(len(images)))
+
+    def batches(self, epoch: int) -> list[tuple[Tensor, Tensor]]:
+        """Pair batches of rows of both sets; the longer set is cut."""
+        source = permutation(self.keys(self.x).fold_in(_SOURCE).fold_in(epoch))
+        target = permutation(self.keys(self.target).fold_in(_TARGET).fold_in(epoch))
+        size = self.training.batch_size
+        return list(zip(split_batches(source, size), split_batches(target, size), strict=False))
+
+    def losses(
+        self, epoch: int, batch: tuple[Tensor, Tensor], done: float
+    ) -> tuple[Tensor, Tensor]:
+        source, target = (rows.to(self.x.device) for rows in batch)
+        keys = Keys.of(self.seed, source).fold_in(_AUGMENT).fold_in(epoch)
+        x = self.training.augment(self.x[source], keys)
+        alpha = self.training.alpha(done)
+        return domain_losses(self.net, x, self.y[source], self.target[target], alpha)

@@ -1,30 +1,40 @@
-"""DENT: scales and shifts of batch normalization, one set for every example, fitted to the batch before it is answered."""
+"""DENT: adapts scales and shifts of batch normalization to each test example."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from saddlepoint.defenses import Context, Defense, Trace, View
-from saddlepoint.zoo.transductive.normalization import Adjustable, Norm
+from saddlepoint.training.loop import seeded_generator
+from saddlepoint.zoo.transductive.normalization import AdjustableNet, Norm
 from saddlepoint.zoo.transductive.optimizers import Adam, AdaMod
 
-Objective = Callable[[Tensor], Tensor]  # logits [N, C] -> the number that adaptation makes small
+Objective = Callable[[Tensor], Tensor]  # logits [N, C] -> the number that adaptation minimizes
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """mean_i H(p_i): answer with confidence (Wang et al. 2021, Tent, Sec. 3)."""
+    """Return mean_i H(p_i), which rewards confidence (Wang et al. 2021, Tent, Sec. 3).
+
+    Args:
+        logits: [N, C].
+    """
     return -(logits.softmax(1) * logits.log_softmax(1)).sum(1).mean()
 
 
 def information(logits: Tensor) -> Tensor:
-    """mean_i H(p_i) - H(mean_i p_i), with log(p + 1e-5): answer with confidence, and with every class as often as any other.
+    """Return mean_i H(p_i) - H(mean_i p_i), with log(p + 1e-5) for both entropies.
 
-    Chen et al. 2022 write sums over the batch instead of means (Eq. 8), which weighs the second term by another amount; this is
-    what the released code computes. The second term is what a batch sorted by label turns against the defense.
+    The first term rewards confidence; the second rewards equally frequent classes. Chen et al. 2022
+    write sums over the batch instead of means (Eq. 8), which gives the second term another weight;
+    this is what the released code computes. An attacker exploits the second term with batches that
+    are sorted by label.
+
+    Args:
+        logits: [N, C].
     """
     p = logits.softmax(1)
     marginal = p.mean(0)
@@ -35,14 +45,26 @@ _ADAMOD = AdaMod()
 
 
 class DENT(Defense):
-    """Adapts scale and shift of every batch normalization to each example of a batch, and forgets them.
+    """Adapts scale and shift of every batch normalization to each example of a batch.
 
-    theta_i <- theta_i - AdaMod(d objective / d theta_i), `steps` times from the checkpoint, theta_i = (gamma_i, beta_i) of example
-    i; statistics stay those of training. Wang et al. 2021, Fighting gradients with gradients. The defaults are the DENT+ that Chen
-    et al. 2022 (App. A.3) evaluate; with `objective=entropy` examples adapt each for itself.
+    theta_i <- theta_i - AdaMod(d objective / d theta_i), `steps` times from the checkpoint, where
+    theta_i = (gamma_i, beta_i) belongs to example i. Statistics are those of training. The
+    parameters are discarded after the batch. Wang et al. 2021, Fighting gradients with gradients.
+    The defaults are the DENT+ that Chen et al. 2022 (App. A.3) evaluate. With `objective=entropy`
+    the examples adapt independently of each other.
 
-    Before it adapts it is the static network. Dropout is on while it adapts, as in the released code, and draws from the batch's
-    coins: a network with dropout makes a random defense. `Direct(respond=True)` differentiates through all steps.
+    Before it adapts, the defense is the static network. Dropout is on during adaptation, as in the
+    released code, and draws from the random keys of the batch. The defense is therefore random if
+    the network has dropout. `Direct(respond=True)` differentiates through all steps.
+
+    Args:
+        net: A network with batch normalization.
+        steps: Adaptation steps, 0 or more.
+        optimizer: The optimizer; AdaMod with DENT's settings by default.
+        objective: What adaptation minimizes; `information` by default.
+
+    Raises:
+        ValueError: `steps` is negative, or the network has no batch normalization to adapt.
     """
 
     memory = "batch"
@@ -61,63 +83,69 @@ class DENT(Defense):
         self.optimizer = optimizer
         self.objective = objective
         self.static = net
-        self.answering = Adjustable(net, Norm)
-        self.learning = Adjustable(net, Norm, training=True)
-        self.random = self.learning.random and steps > 0
+        self.predicting = AdjustableNet(net, Norm)
+        self.adapting = AdjustableNet(net, Norm, training=True)
+        self.random = self.adapting.random and steps > 0
 
     def adapt(self, x: Tensor, ctx: Context) -> Defense:
-        """The network with parameters for each row of x."""
-        through = torch.is_grad_enabled() and x.requires_grad
-        parameters = tuple(p.expand(len(x), -1) for p in self.answering.parameters)  # [N, C] each
+        """Return the network with its own parameters for each row of x [N, ...]."""
+        differentiated = torch.is_grad_enabled() and x.requires_grad
+        parameters = tuple(p.expand(len(x), -1) for p in self.predicting.parameters)  # [N, C] each
         moments = self.optimizer.start(parameters)
-        with torch.enable_grad(), tossed(self.random, x, ctx):
+        with torch.enable_grad(), self._dropout_generator(x, ctx):
             for _ in range(self.steps):
-                # Without an attacker behind it, a step need not remember the one before.
-                parameters = (
-                    parameters
-                    if through and moments.steps
-                    else tuple(p.detach().requires_grad_() for p in parameters)
+                # Without a gradient in x, no graph is needed from one step to the next.
+                if not (differentiated and moments.steps):
+                    parameters = tuple(p.detach().requires_grad_() for p in parameters)
+                loss = self.objective(
+                    self.adapting(x if differentiated else x.detach(), parameters)
                 )
-                loss = self.objective(self.learning(x if through else x.detach(), parameters))
                 grads = torch.autograd.grad(
-                    loss, parameters, create_graph=through, materialize_grads=True
+                    loss, parameters, create_graph=differentiated, materialize_grads=True
                 )
                 parameters, moments = self.optimizer.step(parameters, grads, moments)
-        kept = parameters if through else tuple(p.detach() for p in parameters)
-        return Dented(self.answering, kept, self.static)
+        adapted = parameters if differentiated else tuple(p.detach() for p in parameters)
+        return AdaptedRows(self.predicting, adapted, self.static)
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:  # noqa: ARG002
-        return Trace((View("final", self.answering(x, self.answering.parameters)),))
+        """Return the output of the static network."""
+        return Trace((View("final", self.predicting(x, self.predicting.parameters)),))
+
+    def _dropout_generator(self, x: Tensor, ctx: Context) -> AbstractContextManager[None]:
+        """Seed torch's global generator from the batch's keys, if the defense is random."""
+        return seeded_generator(ctx.shared_seed(), x.device) if self.random else nullcontext()
 
 
-class Dented(Defense):
-    """A network with scales and shifts of its own for each row of the batch that it adapted to."""
+class AdaptedRows(Defense):
+    """A network with separate scales and shifts for each row of the batch it adapted to.
+
+    Args:
+        net: The network as a function of input and parameters.
+        parameters: Scales and shifts, [N, C] each.
+        static: The network without adaptation.
+    """
 
     def __init__(
-        self, net: Adjustable, parameters: tuple[Tensor, ...], static: nn.Module | None
+        self, net: AdjustableNet, parameters: tuple[Tensor, ...], static: nn.Module | None
     ) -> None:
         self.net = net
         self.parameters = parameters
         self.static = static
 
     def restrict(self, rows: Tensor) -> Defense:
-        return Dented(self.net, tuple(p[rows] for p in self.parameters), self.static)
+        """Return the defense for some rows of the batch."""
+        return AdaptedRows(self.net, tuple(p[rows] for p in self.parameters), self.static)
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:  # noqa: ARG002
+        """Return the output for x, which must have one row per adapted row.
+
+        Raises:
+            ValueError: The number of rows is different.
+        """
         if len(x) != len(self.parameters[0]):
             raise ValueError(
-                f"this network adapted to a batch of {len(self.parameters[0])} examples, row by row, and was asked about {len(x)}. "
-                "Take the same rows of it with `restrict(rows)`, or adapt to the new batch."
+                f"this network adapted to a batch of {len(self.parameters[0])} examples, row by "
+                f"row, and received {len(x)}. Select the same rows with `restrict(rows)`, or adapt "
+                "to the new batch."
             )
         return Trace((View("final", self.net(x, self.parameters)),))
-
-
-@contextmanager
-def tossed(random: bool, x: Tensor, ctx: Context) -> Iterator[None]:
-    """Torch's own generator, seeded from the coins of the batch and put back; nothing, where nothing is drawn."""
-    if not random:
-        yield
-        return
-    with torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []):
-        torch.manual_seed(ctx.shared_seed())
-        yield

@@ -1,4 +1,4 @@
-"""Networks whose batch normalization can be handed other scales and shifts, one set for all rows or one for each."""
+"""Networks with replaceable scales and shifts of batch normalization, shared or one set per row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 class Norm(nn.Module):
-    """y = weight (x - mean) / sqrt(var + eps) + bias with the statistics of training; weight and bias [C], or [N, C] row by row."""
+    """y = weight (x - mean) / sqrt(var + eps) + bias with the statistics of training.
+
+    `weight` and `bias` are [C], or [N, C] with one set per row.
+
+    Args:
+        source: The batch normalization to replace; its tensors are shared.
+    """
 
     running_mean: Tensor
     running_var: Tensor
@@ -36,17 +42,24 @@ class Norm(nn.Module):
         )
 
     def statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        """Return mean and variance, [C] each."""
         return self.running_mean, self.running_var
 
 
 class BatchNorm(Norm):
-    """The same with statistics of the batch, to which those of training are added as if they came from `prior` more examples."""
+    """Normalization by the statistics of the batch, mixed with those of training.
+
+    Args:
+        source: The batch normalization to replace; its tensors are shared.
+        prior: The statistics of training count as this many examples.
+    """
 
     def __init__(self, source: _BatchNorm, prior: float = 0.0) -> None:
         super().__init__(source)
         self.prior = prior
 
     def statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and variance, [C] each."""
         rest = [d for d in range(x.ndim) if d != 1]
         mean = x.mean(rest)
         var = x.var(rest, unbiased=False)
@@ -54,22 +67,31 @@ class BatchNorm(Norm):
         return torch.lerp(mean, self.running_mean, share), torch.lerp(var, self.running_var, share)
 
 
-class Adjustable:
-    """A network, frozen and in a mode of its own, as a function of its input and of the scales and shifts of its normalization.
+class AdjustableNet:
+    """A frozen network as a function of its input and of the scales and shifts of batch norm.
 
-    The weights are shared with the given network, which is not touched. Parameters of a layer are named as in that network.
+    The weights are shared with the given network, which is not changed. Parameters have the same
+    names as in that network.
+
+    Args:
+        net: A network with batch normalization.
+        layer: Builds the replacement of a batch normalization.
+        training: Whether the other layers, such as dropout, are in train mode.
+
+    Raises:
+        ValueError: The network has no batch normalization with scale, shift and running statistics.
     """
 
     def __init__(
         self, net: nn.Module, layer: Callable[[_BatchNorm], Norm], *, training: bool = False
     ) -> None:
-        known = {id(t): _frozen(t) for t in (*net.parameters(), *net.buffers())}
-        self.net = _replaced(copy.deepcopy(net, known), layer).train(training)
+        shared = {id(t): _frozen(t) for t in (*net.parameters(), *net.buffers())}
+        self.net = _replace_norms(copy.deepcopy(net, shared), layer).train(training)
         layers = [name for name, module in self.net.named_modules() if isinstance(module, Norm)]
         if not layers:
             raise ValueError(
-                f"{type(net).__name__} has no batch normalization with scale, shift and running statistics: there is nothing to "
-                "adapt. Use a network that has some."
+                f"{type(net).__name__} has no batch normalization with scale, shift and running "
+                "statistics, so nothing can be adapted. Use a network that has some."
             )
         self.names = tuple(f"{layer}.{name}" for layer in layers for name in ("weight", "bias"))
         self.random = any(
@@ -79,10 +101,11 @@ class Adjustable:
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
-        """The scales and shifts that it was given with, [C] each."""
+        """The original scales and shifts, [C] each."""
         return tuple(self.net.get_parameter(name).detach() for name in self.names)
 
     def __call__(self, x: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+        """Return the output for x [N, ...] with these scales and shifts, [C] or [N, C] each."""
         return cast(
             Tensor, functional_call(self.net, dict(zip(self.names, parameters, strict=True)), (x,))
         )
@@ -92,7 +115,7 @@ def _frozen(t: Tensor) -> Tensor:
     return nn.Parameter(t.detach(), requires_grad=False) if isinstance(t, nn.Parameter) else t
 
 
-def _replaced(net: nn.Module, layer: Callable[[_BatchNorm], Norm]) -> nn.Module:
+def _replace_norms(net: nn.Module, layer: Callable[[_BatchNorm], Norm]) -> nn.Module:
     done: dict[int, Norm] = {}  # a layer that is used twice stays one layer
     for module in list(net.modules()):
         for name, child in module.named_children():

@@ -1,4 +1,4 @@
-"""Runtime masking and cleansing: before every answer the network is tuned on the training images that look like the question."""
+"""RMC: fine-tunes the network on the nearest training images before each prediction."""
 
 from __future__ import annotations
 
@@ -18,24 +18,23 @@ from saddlepoint.attacks.spaces import Ball, Linf
 from saddlepoint.defenses import Context, Defense, Plain, Trace, View
 from saddlepoint.evaluation import AttackContext, Direct, Threat
 from saddlepoint.rng import Keys
-from saddlepoint.training.descent import passes, permutation
-from saddlepoint.training.inner_attack import evaluating
+from saddlepoint.training.inner_attack import eval_mode
+from saddlepoint.training.loop import cross_entropy_epochs, permutation
 from saddlepoint.training.recipe import Adam, Augment, Shift
-from saddlepoint.zoo.transductive.features import features, penultimate
+from saddlepoint.zoo.layers import features, penultimate
 
-_SPLIT, _CALIBRATION, _ADAPT, _CALIBRATE = range(
-    1, 5
-)  # each use of randomness tosses its own coins
+# Folded into the random keys: each use of randomness has its own draws.
+_SPLIT, _CALIBRATION, _ADAPT, _CALIBRATE = range(1, 5)
 
 
 @dataclass(frozen=True)
 class Library:
-    """D': training images, first every one as it is but for augmentation, then copies that an attack on the base net changed."""
+    """D': augmented training images, followed by copies that were attacked on the base network."""
 
     x: Tensor  # [M, ...]
     y: Tensor  # [M]
-    features: Tensor  # [M, F] of the base net; never refreshed
-    clean: int  # how many of the first ones no attack has touched
+    features: Tensor  # [M, F] of the base network; never recomputed
+    clean: int  # number of images at the start that were not attacked
 
     @classmethod
     def build(
@@ -51,29 +50,41 @@ class Library:
         seed: int = 0,
         batch_size: int = 256,
     ) -> Library:
-        """|D| images and `copies` times as many attacked ones, each pass with augmentation of its own (Chen et al. 2022, A.2).
+        """Build the library: |D| clean images and `copies` times as many attacked ones.
 
-        Defaults are those for CIFAR-10: Linf 8/255, PGD-40 with steps of 1/255, 4 copies, shifts by 4 pixels and mirrors. For
-        MNIST: Linf(0.3), PGD(100, 0.01), one copy and `unchanged`.
+        Each pass over the data has its own augmentation (Chen et al. 2022, A.2). The defaults are
+        those for CIFAR-10. For MNIST use Linf(0.3), PGD(100, 0.01), one copy and `unchanged`.
+
+        Args:
+            base: The network that is attacked and that computes the features.
+            x: Training images [N, ...].
+            y: Labels [N].
+            space: The perturbation set; Linf(8/255) by default.
+            attack: The attack; PGD-40 with steps of 1/255 by default.
+            copies: Number of attacked copies of each image.
+            augment: The augmentation; shifts by 4 pixels and mirroring by default.
+            seed: Decides the augmentation and the attacks.
+            batch_size: Number of images per forward pass.
+
+        Raises:
+            ValueError: `copies` is negative.
         """
         if copies < 0:
             raise ValueError(f"the number of attacked copies must not be negative, got {copies}.")
         threat = Threat(space or Linf(8 / 255))
         direct = Direct("pgd", attack or PGD(steps=40, step_size=1 / 255), loss=cross_entropy)
-        change = augment or Shift(4, mirror=True)
+        augment = augment or Shift(4, mirror=True)
         ids = torch.arange(len(x), device=x.device)
-        shelves = []
-        with evaluating(base):
+        parts = []
+        with eval_mode(base):
             for k in range(copies + 1):
-                seen = change(x, Keys.of(seed, ids).fold_in(k))
+                images = augment(x, Keys.of(seed, ids).fold_in(k))
                 for rows in torch.split(ids, batch_size) if k else ():
                     context = AttackContext.open(threat, ids[rows], seed + k)
-                    point = direct.move(
-                        context, Plain(base), seen[rows], y[rows]
-                    ).max_loss_point.detach()
-                    seen = seen.index_copy(0, rows, point)
-                shelves.append(seen)
-            whole = torch.cat(shelves)
+                    move = direct.move(context, Plain(base), images[rows], y[rows])
+                    images = images.index_copy(0, rows, move.max_loss_point.detach())
+                parts.append(images)
+            whole = torch.cat(parts)
             return cls(
                 whole,
                 y.repeat(copies + 1),
@@ -82,8 +93,14 @@ class Library:
             )
 
     def nearest(self, feature: Tensor, count: int) -> Tensor:
-        """[count] rows by Euclidean distance in feature space, the nearest first."""
-        # Products of matrices would be faster and round differently where many are close.
+        """Return the rows [count] with the smallest Euclidean distance, the nearest first.
+
+        Args:
+            feature: The features [F] of the query.
+            count: Number of rows.
+        """
+        # Matrix products would be faster, but they round differently where many distances are
+        # close.
         distance = torch.cdist(
             feature[None], self.features, compute_mode="donot_use_mm_for_euclid_dist"
         )[0]  # [M]
@@ -92,40 +109,61 @@ class Library:
 
 @dataclass(frozen=True)
 class Tuning:
-    """How the network learns from some of the library: Adam on the cross-entropy, batch norm in train mode."""
+    """Settings of the fine-tuning: Adam on the cross-entropy, batch norm in train mode."""
 
     epochs: int = 100  # at most
-    patience: int = 5  # epochs without a lower loss on what is held out
-    rate: float = 2.5e-5  # 2e-4 for MNIST
+    patience: int = 5  # epochs without a lower validation loss before it stops
+    rate: float = 2.5e-5  # learning rate; 2e-4 for MNIST
     batch_size: int = 128  # at most
-    enough: float = math.inf  # the training loss below which patience counts: the paper names none, the released code has 0.01
+    # It stops early only if the training loss is below this. The paper has no such condition; the
+    # released code uses 0.01.
+    enough: float = math.inf
 
 
 class Rows(NamedTuple):
-    """Rows of the library: those that are trained on, and those that say when to stop."""
+    """Rows of the library."""
 
-    train: Tensor
-    held: Tensor
+    train: Tensor  # used for fine-tuning
+    validation: Tensor  # used to decide when to stop
 
 
-class State(NamedTuple):
-    """What learning leaves behind: a network and what Adam remembers of its gradients."""
+class TunedState(NamedTuple):
+    """The state after fine-tuning."""
 
     net: nn.Module
-    adam: dict[str, Any]
+    adam: dict[str, Any]  # state dict of Adam; empty before the first step
 
 
 class RMC(Defense):
-    """F* = argmin_F sum loss(F, x, y) over the K of D' nearest to the test point (Wu et al. 2020; Chen et al. 2022, Example 1).
+    """Runtime masking and cleansing: F* = argmin_F sum loss(F, x, y) over the K nearest of D'.
 
-    For each test point in turn: features by the fixed base net; of its K nearest in D' the nearest fifth gives a quarter to be held
-    out, the rest is trained on; the tuned network answers; then K clean images drawn with replacement, an eighth of them held out,
-    calibrate it, and there the next point begins. Adam's memory goes along. With K = 1024: 204 nearest, 153 + 820 = 973 trained on
-    and 51 held out; 896 and 128 to calibrate. No epoch's weights are restored, as in the released code.
+    Wu et al. 2020; Chen et al. 2022, Example 1. For each test point in turn:
 
-    A batch is a short stream: every row is answered by the network tuned for it, and the last one's calibration is passed on. The
-    paper's games have batches of one, which also lets an attacker search for each image by itself.
-    Batches of an epoch are of equal size to within one, so that none is too small for batch norm.
+    1. The fixed base network computes its features, and the K nearest images in D' are selected. A
+       quarter of the nearest fifth is the validation set. The rest is the training set.
+    2. The network is fine-tuned on them and classifies the point.
+    3. The network is calibrated on K clean images, drawn with replacement, of which an eighth is
+       the validation set. The next point starts from there.
+
+    The state of Adam is kept throughout. With K = 1024: 204 nearest, 153 + 820 = 973 for training
+    and 51 for validation; 896 and 128 for the calibration. The weights of the last epoch are used,
+    not those of the best one, as in the released code.
+
+    A batch is a short stream. Every row is classified by the network that was tuned for it, and the
+    calibration after the last row is passed on. The games of the paper have batches of one, so an
+    attacker can also search for each image separately. The batches of an epoch differ in size by at
+    most one, so that none is too small for batch norm.
+
+    Args:
+        base: The network before adaptation.
+        library: The images D'.
+        neighbors: K.
+        tuning: The settings of the fine-tuning; those for CIFAR-10 by default.
+        near: The share of the neighbors from which the validation set is drawn.
+
+    Raises:
+        ValueError: The library has fewer than `neighbors` images, or `near` of them is less than
+            two.
     """
 
     random = True
@@ -142,13 +180,13 @@ class RMC(Defense):
     ) -> None:
         if not 1 <= neighbors <= len(library.x):
             raise ValueError(
-                f"RMC was asked for the {neighbors} nearest of {len(library.x)} images. Build a larger library or take fewer "
-                "neighbors."
+                f"RMC cannot use {neighbors} neighbors from a library of {len(library.x)} images. "
+                "Build a larger library or use fewer neighbors."
             )
         if math.floor(near * neighbors) < 2:
             raise ValueError(
-                f"of {neighbors} neighbors the nearest {near:g} is less than two images, one to learn from and one to hold out. "
-                "Take more neighbors."
+                f"the nearest {near:g} of {neighbors} neighbors is less than two images, one for "
+                "training and one for validation. Use more neighbors."
             )
         self.base = base
         self.library = library
@@ -156,81 +194,94 @@ class RMC(Defense):
         self.near = near
         self.tuning = tuning or Tuning()
         self.static = base
-        self.state = State(base, {})
-        self.answering: tuple[nn.Module, ...] = (base,)  # one for every row that was adapted to
+        self.state = TunedState(base, {})
+        self.nets: tuple[nn.Module, ...] = (base,)  # one per row of the adapted batch
 
     def adapt(self, x: Tensor, ctx: Context) -> RMC:
+        """Return the defense after adapting to the rows of x [N, ...] in turn."""
         state = self.state
         nets = []
-        with evaluating(self.base):
+        with eval_mode(self.base):
             points = features(self.base, x.detach(), penultimate(self.base))
         for point, seed in zip(points, ctx.randint(2**53).tolist(), strict=True):
-            state = self._tuned(state, self.around(point, seed), seed, _ADAPT)
+            state = self._tuned(state, self.neighborhood(point, seed), seed, _ADAPT)
             nets.append(state.net)
             state = self._tuned(state, self.calibration(seed), seed, _CALIBRATE)
         adapted = copy.copy(self)
         adapted.state = state
-        adapted.answering = tuple(nets)
+        adapted.nets = tuple(nets)
         adapted.coupled = len(nets) > 1
         return adapted
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:  # noqa: ARG002
-        return Trace((View("final", _each(self.answering, x)),))
+        """Return the output of the network of each row."""
+        return Trace((View("final", _classify_rows(self.nets, x)),))
 
-    def around(self, feature: Tensor, seed: int) -> Rows:
-        """The K nearest: of the nearest fifth a quarter is held out, drawn by the seed."""
+    def neighborhood(self, feature: Tensor, seed: int) -> Rows:
+        """Return the K nearest images; a quarter of the nearest share is for validation.
+
+        Args:
+            feature: The features [F] of the test point.
+            seed: Decides which images are for validation.
+        """
         order = self.library.nearest(feature, self.neighbors)
-        near = order[: (split := math.floor(self.near * len(order)))]
+        split = math.floor(self.near * len(order))
+        near = order[:split]
         far = order[split:]
-        mixed = near[
-            permutation(Keys.of(seed, torch.arange(len(near))).fold_in(_SPLIT)).to(near.device)
-        ]
-        held = math.ceil(0.25 * len(near))
-        return Rows(torch.cat([mixed[held:], far]), mixed[:held])
+        keys = Keys.of(seed, torch.arange(len(near))).fold_in(_SPLIT)
+        shuffled = near[permutation(keys).to(near.device)]
+        validation = math.ceil(0.25 * len(near))
+        return Rows(torch.cat([shuffled[validation:], far]), shuffled[:validation])
 
     def calibration(self, seed: int) -> Rows:
-        """K clean images, drawn with replacement; an eighth of them is held out."""
-        drawn = (
-            Keys.of(seed, torch.arange(self.neighbors))
-            .fold_in(_CALIBRATION)
-            .integers(self.library.clean)
-        )
-        drawn = drawn.to(self.library.y.device)
-        held = math.ceil(0.125 * self.neighbors)
-        return Rows(drawn[held:], drawn[:held])
+        """Return K clean images, drawn with replacement; an eighth of them is for validation.
 
-    def _tuned(self, state: State, rows: Rows, seed: int, use: int) -> State:
-        """A network that has learned from these rows, and the memory of its Adam; the given state stays as it is."""
+        Args:
+            seed: Decides which images are drawn.
+        """
+        keys = Keys.of(seed, torch.arange(self.neighbors)).fold_in(_CALIBRATION)
+        drawn = keys.integers(self.library.clean).to(self.library.y.device)
+        validation = math.ceil(0.125 * self.neighbors)
+        return Rows(drawn[validation:], drawn[:validation])
+
+    def _tuned(self, state: TunedState, rows: Rows, seed: int, use: int) -> TunedState:
+        """Return the state after fine-tuning on these rows; the given state is not changed."""
         net = copy.deepcopy(state.net).requires_grad_(True)
         adam = Adam(self.tuning.rate).over(net.parameters())
         if state.adam:
             adam.load_state_dict(copy.deepcopy(state.adam))
-        library = self.library
-        tuning = self.tuning
-        order = Keys.of(seed, torch.arange(1)).fold_in(use).batch_seed()
-        x = library.x[rows.train]
-        y = library.y[rows.train]
+        epochs = cross_entropy_epochs(
+            net,
+            adam,
+            self.library.x[rows.train],
+            self.library.y[rows.train],
+            batch_size=self.tuning.batch_size,
+            seed=Keys.of(seed, torch.arange(1)).fold_in(use).batch_seed(),
+            name="RMC",
+        )
         lowest = math.inf
-        stale = 0
-        for loss in islice(
-            passes(net, adam, x, y, batch_size=tuning.batch_size, seed=order, during="RMC"),
-            tuning.epochs,
-        ):
-            with evaluating(net), torch.no_grad():
-                held = float(cross_entropy(net(library.x[rows.held]), library.y[rows.held]).mean())
-            lowest, stale = (held, 0) if held < lowest else (lowest, stale + 1)
-            if stale >= tuning.patience and loss < tuning.enough:
+        without_improvement = 0
+        for loss in islice(epochs, self.tuning.epochs):
+            validation = self._loss(net, rows.validation)
+            without_improvement = 0 if validation < lowest else without_improvement + 1
+            lowest = validation if validation < lowest else lowest
+            if without_improvement >= self.tuning.patience and loss < self.tuning.enough:
                 break
-        return State(net.eval(), adam.state_dict())
+        return TunedState(net.eval(), adam.state_dict())
+
+    def _loss(self, net: nn.Module, rows: Tensor) -> float:
+        with eval_mode(net), torch.no_grad():
+            return float(cross_entropy(net(self.library.x[rows]), self.library.y[rows]).mean())
 
 
-def _each(nets: Sequence[nn.Module], x: Tensor) -> Tensor:
-    """[N, C]: one network answers every row, or each its own."""
+def _classify_rows(nets: Sequence[nn.Module], x: Tensor) -> Tensor:
+    """Return the logits [N, C] of one network for all rows, or of one network per row."""
     if len(nets) == 1:
         logits: Tensor = nets[0](x)
         return logits
     if len(nets) != len(x):
         raise ValueError(
-            f"this defense was adapted to {len(nets)} images and is asked about {len(x)}. Ask about as many, or adapt."
+            f"this defense was adapted to {len(nets)} images and received {len(x)}. "
+            "Pass as many images, or adapt again."
         )
     return torch.cat([net(row[None]) for net, row in zip(nets, x, strict=True)])

@@ -1,4 +1,4 @@
-"""Transductive adversarial training: whatever was asked, train another network with coins nobody has seen, and let it answer."""
+"""TADV: classifies every batch with a network that is adversarially trained anew."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Linf
 from saddlepoint.defenses import Context, Defense, Plain, Trace, View
-from saddlepoint.training.descent import initialized
 from saddlepoint.training.fit import fit
 from saddlepoint.training.method import HalfAdversarial
-from saddlepoint.training.recipe import Adam, Nesterov, Piecewise, Recipe, Shift
+from saddlepoint.training.recipe import Adam, Nesterov, Piecewise, Recipe, Shift, initial
 from saddlepoint.zoo.nets.lenet import lenet
 from saddlepoint.zoo.nets.resnet import resnet
 
@@ -24,60 +23,86 @@ Retrain = Callable[[int], nn.Module]  # a seed -> a network, in eval mode
 
 @dataclass(frozen=True, eq=False)
 class Trainer:
-    """The recipe run from initial weights that the seed draws; the last few networks are remembered by their seeds.
+    """Trains by a recipe; the seed decides the initial weights and everything else.
 
-    The epoch that is kept is the most robust on a part of the training set; the released code keeps the last one.
+    The last few networks are cached by their seeds. The epoch that is kept is the most robust one
+    on a part of the training set; the released code keeps the last one.
     """
 
     recipe: Recipe
-    x: Tensor
-    y: Tensor
+    x: Tensor  # training images [N, ...]
+    y: Tensor  # labels [N]
 
     def __call__(self, seed: int) -> nn.Module:
+        """Return the network of this seed, in eval mode."""
         return _trained(self, seed)
 
 
 @lru_cache(maxsize=16)
 def _trained(trainer: Trainer, seed: int) -> nn.Module:
-    """A referee tosses the same coins for every attack, and an attacker for every rehearsal."""
+    """Train once per seed: a referee uses the same keys for every attack, and so do simulations."""
     with torch.enable_grad():
-        return fit(
-            initialized(trainer.recipe.net, seed), trainer.x, trainer.y, trainer.recipe, seed=seed
-        ).net
+        net = initial(trainer.recipe, seed)
+        return fit(net, trainer.x, trainer.y, trainer.recipe, seed=seed).net
 
 
 @dataclass(frozen=True)
 class Pretrained:
-    """One of these networks, drawn by the seed: independent runs of the same training, made beforehand.
+    """A pool of networks from independent runs of the same training; the seed selects one.
 
-    A pool that attacker and defender share lets the attacker meet the very network that will answer, by luck. `divided` makes two.
+    If attacker and defender share a pool, the attacker may by chance simulate with the very network
+    that the defender uses. `divided` splits the pool in two.
+
+    Raises:
+        ValueError: The pool is empty.
     """
 
     nets: tuple[nn.Module, ...]
 
     def __post_init__(self) -> None:
         if not self.nets:
-            raise ValueError("a pool of pre-trained networks needs at least one, got none.")
+            raise ValueError("a pool of pre-trained networks needs at least one network, got none.")
 
     def __call__(self, seed: int) -> nn.Module:
+        """Return the network that the seed selects."""
         return self.nets[seed % len(self.nets)]
 
     def divided(self, known: int) -> tuple[Pretrained, Pretrained]:
-        """The first `known` for the attacker to rehearse with, the others for the defender: no network is in both."""
+        """Split the pool.
+
+        Args:
+            known: Number of networks for the attacker, at least one and not all.
+
+        Returns:
+            The first `known` networks, for the attacker's simulations, and the others, for the
+            defender.
+
+        Raises:
+            ValueError: One of the parts would be empty.
+        """
         if not 0 < known < len(self.nets):
             raise ValueError(
-                f"both sides need a network of {len(self.nets)}, so the attacker may have 1 to {len(self.nets) - 1}."
+                f"attacker and defender both need a network of the {len(self.nets)}: "
+                f"known must be 1 to {len(self.nets) - 1}, got {known}."
             )
         return Pretrained(self.nets[:known]), Pretrained(self.nets[known:])
 
 
 class TADV(Defense):
-    """Answers with an adversarially trained network that is drawn after the attacker's move: Gamma(U') = F_r, r fresh coins.
+    """Transductive adversarial training (Chen et al. 2022, Sec. 6).
 
-    Nothing is learned from the test images; all the defense there is lies in the attacker not knowing r (Chen et al. 2022, Sec. 6).
-    Before it has adapted it shows `base`, the network that the attacker may know. In the paper a dozen networks are trained
-    beforehand, eleven for the attacker and the last for the defender: `Transfer(attack, TADV(base, theirs))` is sent against
-    `TADV(base, ours)`, where `theirs, ours = Pretrained(nets).divided(11)`.
+    Gamma(U') = F_r with a random r. An adversarially trained network F_r is drawn after the
+    attacker's move and classifies the batch. Nothing is learned from the test images. The only
+    protection is that the attacker does not know r. Before it adapts, the defense is `base`, which
+    the attacker may know.
+
+    In the paper twelve networks are trained in advance, eleven for the attacker and the last one
+    for the defender: run `Transfer(attack, TADV(base, theirs))` against `TADV(base, ours)`, where
+    `theirs, ours = Pretrained(nets).divided(11)`.
+
+    Args:
+        base: The network before adaptation.
+        retrain: Returns the network of a seed: a `Trainer` or a `Pretrained` pool.
     """
 
     random = True
@@ -89,19 +114,27 @@ class TADV(Defense):
         self.static = base
 
     def adapt(self, x: Tensor, ctx: Context) -> Defense:  # noqa: ARG002
+        """Return the network that the keys of the batch draw; x is not used."""
         return Plain(self.retrain(ctx.shared_seed()))
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:  # noqa: ARG002
+        """Return the output of `base`."""
         return Trace((View("final", self.base(x)),))
 
 
 def wide_resnet20() -> nn.Module:
-    """Three stages of three blocks, 64, 128 and 256 channels wide: what the released code calls ResNet-20."""
+    """Return the network that the released code calls ResNet-20.
+
+    It has three stages of three blocks, 64, 128 and 256 channels wide.
+    """
     return resnet((3, 3, 3), 64)
 
 
 def mnist_recipe() -> Recipe:
-    """LeNet, Linf 0.3, PGD-40 with steps of 0.01, 100 epochs of Adam (Chen et al. 2022, A.5.1)."""
+    """Return the recipe for MNIST (Chen et al. 2022, A.5.1).
+
+    LeNet, Linf 0.3, PGD-40 with steps of 0.01, 100 epochs of Adam.
+    """
     return Recipe(
         name="tadv-mnist",
         data="mnist",
@@ -115,9 +148,10 @@ def mnist_recipe() -> Recipe:
 
 
 def cifar_recipe() -> Recipe:
-    """ResNet-20, Linf 8/255, PGD-10 with steps of 2/255, 110 epochs of SGD that drop at 100 and 105 (Chen et al. 2022, A.5.2).
+    """Return the recipe for CIFAR-10 (Chen et al. 2022, A.5.2).
 
-    The momentum is Nesterov's, as the paper says; the released code has the ordinary one.
+    ResNet-20, Linf 8/255, PGD-10 with steps of 2/255, 110 epochs of SGD with rate drops after 100
+    and 105. The momentum is Nesterov's, as in the paper; the released code uses ordinary momentum.
     """
     return Recipe(
         name="tadv-cifar",

@@ -1,4 +1,4 @@
-"""Relatives of DENT: TENT, which learns on and on, and normalization by the batch alone."""
+"""TENT, which adapts from batch to batch, and normalization by the statistics of the batch."""
 
 from __future__ import annotations
 
@@ -9,18 +9,30 @@ from torch import Tensor, nn
 
 from saddlepoint.defenses import Context, Defense, Trace, View
 from saddlepoint.zoo.transductive.dent import Objective, entropy
-from saddlepoint.zoo.transductive.normalization import Adjustable, BatchNorm
-from saddlepoint.zoo.transductive.optimizers import Adam, Learned
+from saddlepoint.zoo.transductive.normalization import AdjustableNet, BatchNorm
+from saddlepoint.zoo.transductive.optimizers import Adam, Updated
 
 _ADAM = Adam()
 
 
 class TENT(Defense):
-    """Normalizes by the statistics of the batch, and goes on learning scale and shift, the same for all rows, from batch to batch.
+    """Normalizes by the statistics of the batch and keeps adapting scale and shift.
 
-    theta <- theta - Adam(d objective / d theta), `steps` times for each batch, which is answered by the parameters before the last
-    step, as in the released code: one forward pass does both. Wang et al. 2021, Tent. With `episodic=True` every batch starts from
-    the checkpoint. Dropout stays off.
+    theta <- theta - Adam(d objective / d theta), `steps` times per batch, with the same theta for
+    all rows. The batch is classified with the parameters before the last step, as in the released
+    code, where one forward pass gives both the output and the gradient. Wang et al. 2021, Tent.
+    Dropout is off.
+
+    Args:
+        net: A network with batch normalization.
+        steps: Adaptation steps per batch, 0 or more.
+        optimizer: The optimizer; Adam by default.
+        objective: What adaptation minimizes; the entropy by default.
+        episodic: Start every batch from the checkpoint. By default adaptation continues from batch
+            to batch.
+
+    Raises:
+        ValueError: `steps` is negative, or the network has no batch normalization to adapt.
     """
 
     coupled = True
@@ -41,45 +53,52 @@ class TENT(Defense):
         self.objective = objective
         self.static = net
         self.memory = "batch" if episodic else "stream"
-        self.net = Adjustable(net, BatchNorm)
+        self.net = AdjustableNet(net, BatchNorm)
         start = self.net.parameters
-        self.answering = start
-        self.learned = Learned(start, optimizer.start(start))
+        self.predicting = start
+        self.current = Updated(start, optimizer.start(start))
 
     def adapt(self, x: Tensor, ctx: Context) -> Defense:  # noqa: ARG002
-        through = torch.is_grad_enabled() and x.requires_grad
-        answering = self.learned.parameters
-        (parameters, moments) = self.learned
+        """Return the defense after adapting to x [N, ...]."""
+        differentiated = torch.is_grad_enabled() and x.requires_grad
+        predicting = self.current.parameters
+        (parameters, moments) = self.current
         with torch.enable_grad():
             for _ in range(self.steps):
-                parameters = (
-                    parameters
-                    if _graphed(parameters, through)
-                    else tuple(p.detach().requires_grad_() for p in parameters)
-                )
-                answering = parameters
-                loss = self.objective(self.net(x if through else x.detach(), parameters))
+                if not _has_graph(parameters, differentiated):
+                    parameters = tuple(p.detach().requires_grad_() for p in parameters)
+                predicting = parameters
+                loss = self.objective(self.net(x if differentiated else x.detach(), parameters))
                 grads = torch.autograd.grad(
-                    loss, parameters, create_graph=through, materialize_grads=True
+                    loss, parameters, create_graph=differentiated, materialize_grads=True
                 )
                 parameters, moments = self.optimizer.step(parameters, grads, moments)
         adapted = copy.copy(self)
-        adapted.answering = answering if through else tuple(p.detach() for p in answering)
+        adapted.predicting = predicting if differentiated else tuple(p.detach() for p in predicting)
         if self.memory == "stream":
-            adapted.learned = Learned(
-                parameters if through else tuple(p.detach() for p in parameters), moments
+            adapted.current = Updated(
+                parameters if differentiated else tuple(p.detach() for p in parameters), moments
             )
         return adapted
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:  # noqa: ARG002
-        return Trace((View("final", self.net(x, self.answering)),))
+        """Return the output with the current parameters and the statistics of x."""
+        return Trace((View("final", self.net(x, self.predicting)),))
 
 
 class BatchStatistics(Defense):
-    """Normalizes by the statistics of the batch it is asked about, mixed with those of training; learns nothing else.
+    """Normalizes by the statistics of the batch, mixed with those of training.
 
-    mean = (prior mean_train + N mean_batch) / (prior + N), and so the variance (Schneider et al. 2020, Improving robustness against
-    common corruptions by covariate shift adaptation). An attack differentiates through the statistics.
+    mean = (prior mean_train + N mean_batch) / (prior + N), and the same for the variance (Schneider
+    et al. 2020, Improving robustness against common corruptions by covariate shift adaptation).
+    Nothing else adapts. The gradient of an attack flows through the statistics.
+
+    Args:
+        net: A network with batch normalization.
+        prior: The statistics of training count as this many examples, 0 or more.
+
+    Raises:
+        ValueError: `prior` is negative, or the network has no batch normalization to adapt.
     """
 
     coupled = True
@@ -87,16 +106,17 @@ class BatchStatistics(Defense):
     def __init__(self, net: nn.Module, *, prior: float = 0.0) -> None:
         if prior < 0:
             raise ValueError(
-                f"statistics of training count as at least 0 examples, got prior={prior}."
+                f"the statistics of training count as at least 0 examples, got prior={prior}."
             )
-        self.net = Adjustable(net, lambda source: BatchNorm(source, prior))
+        self.net = AdjustableNet(net, lambda source: BatchNorm(source, prior))
         self.prior = prior
         self.static = net
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:  # noqa: ARG002
+        """Return the output with the mixed statistics."""
         return Trace((View("final", self.net(x, self.net.parameters)),))
 
 
-def _graphed(parameters: tuple[Tensor, ...], through: bool) -> bool:
-    """Do these parameters already depend on the batch that is differentiated?"""
-    return through and all(p.requires_grad for p in parameters)
+def _has_graph(parameters: tuple[Tensor, ...], differentiated: bool) -> bool:
+    """Return whether the parameters already depend on the batch that is differentiated."""
+    return differentiated and all(p.requires_grad for p in parameters)

@@ -1,4 +1,4 @@
-"""URejectron: a classifier that refuses what a discriminator can tell from its training data; and what refusing buys."""
+"""URejectron: rejects the images that a discriminator can distinguish from training data."""
 
 from __future__ import annotations
 
@@ -13,34 +13,47 @@ from torch import Tensor, nn
 from saddlepoint.attacks.losses import fooled
 from saddlepoint.defenses import Context, Defense, Trace, View
 from saddlepoint.evaluation.rejection import RejectionCurve, rejection_tradeoff
-from saddlepoint.training.descent import initialized, passes
+from saddlepoint.training.loop import cross_entropy_epochs, initialized
 from saddlepoint.training.recipe import Adam, Optimizer
 from saddlepoint.zoo.nets.resnet import resnet
 
-_FAR = 1e6  # beyond any logit, and finite: what is answered must be a number
+_FAR = 1e6  # larger than any logit, and finite because outputs must be finite
 
 
 def domain_resnet18() -> nn.Module:
-    """ResNet-18 with two answers: seen in training, or asked about."""
+    """Return a ResNet-18 with two classes: training image or test image."""
     return resnet((2, 2, 2, 2), classes=2)
 
 
 @dataclass(frozen=True)
 class Distinguishing:
-    """How the discriminator is trained from scratch (Chen et al. 2022, A.6; its one iteration is T = 1 of Goldwasser et al.)."""
+    """Settings of the discriminator, which is trained from scratch (Chen et al. 2022, A.6).
 
-    build: Callable[[], nn.Module] = domain_resnet18
+    One training corresponds to T = 1 iterations of Goldwasser et al.
+    """
+
+    build: Callable[[], nn.Module] = domain_resnet18  # builds the discriminator
     epochs: int = 10
     batch_size: int = 128  # at most
     optimizer: Optimizer = field(default_factory=Adam)
 
 
 class URejectron(Defense):
-    """F where h(x) = P(asked about | x) <= threshold, a refusal elsewhere; h tells training images from the test batch.
+    """F where h(x) = P(test | x) <= threshold, a rejection elsewhere.
 
-    h = argmin CE(h(x), 0) over the training images + CE(h(x), 1) over the test images, all of them the ones it then judges
-    (Goldwasser et al. 2020; Chen et al. 2022, Example 3 and A.6). The batch should hold ordinary images beside the attacker's, or
-    there is nothing that must not be refused. Before it has adapted it refuses nothing.
+    h = argmin CE(h(x), 0) over the training images + CE(h(x), 1) over the test images. It is
+    evaluated on the same test images (Goldwasser et al. 2020; Chen et al. 2022, Example 3 and A.6).
+    The batch should contain clean images beside attacked ones; otherwise rejecting everything has
+    no cost. Before it adapts, the defense rejects nothing.
+
+    Args:
+        classifier: The network F, [N, ...] -> [N, C].
+        x: Training images [M, ...], at least one.
+        threshold: Images with h(x) above it are rejected.
+        training: The settings of the discriminator.
+
+    Raises:
+        ValueError: There are no training images.
     """
 
     random = True
@@ -57,7 +70,8 @@ class URejectron(Defense):
     ) -> None:
         if not len(x):
             raise ValueError(
-                "URejectron tells test images from training images, and was given none of the latter."
+                "URejectron distinguishes test images from training images, and got no training "
+                "images."
             )
         self.classifier = classifier
         self.x = x
@@ -65,34 +79,43 @@ class URejectron(Defense):
         self.training = training or Distinguishing()
         self.static = classifier
 
-    def adapt(self, x: Tensor, ctx: Context) -> Redacted:
+    def adapt(self, x: Tensor, ctx: Context) -> SelectiveClassifier:
+        """Train the discriminator on the training images and on x [N, ...]."""
         seed = ctx.shared_seed()
         training = self.training
-        asked = x.detach()
-        net = initialized(training.build, seed).to(asked.device)
-        both = torch.cat([self.x.to(asked), asked])
-        domain = torch.arange(len(both), device=asked.device) >= len(self.x)
-        optimizer = training.optimizer.over(net.parameters())
-        learning = passes(
+        test = x.detach()
+        net = initialized(training.build, seed).to(test.device)
+        both = torch.cat([self.x.to(test), test])
+        is_test = torch.arange(len(both), device=test.device) >= len(self.x)
+        epochs = cross_entropy_epochs(
             net,
-            optimizer,
+            training.optimizer.over(net.parameters()),
             both,
-            domain.long(),
+            is_test.long(),
             batch_size=training.batch_size,
             seed=seed,
-            during="URejectron",
+            name="URejectron",
         )
-        for _ in islice(learning, training.epochs):
+        for _ in islice(epochs, training.epochs):
             pass
-        return Redacted(self.classifier, net.eval(), self.threshold)
+        return SelectiveClassifier(self.classifier, net.eval(), self.threshold)
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:  # noqa: ARG002
+        """Return the output of the classifier, with a rejection class that is never predicted."""
         logits = self.classifier(x)
-        return Trace((View("final", with_refusal(logits, logits.new_full((len(x),), -_FAR))),))
+        return Trace((View("final", with_rejection(logits, logits.new_full((len(x),), -_FAR))),))
 
 
-class Redacted(Defense):
-    """F restricted to S = {x : h(x) <= threshold}: outside of it the answer is a refusal, the last column."""
+class SelectiveClassifier(Defense):
+    """F restricted to S = {x : h(x) <= threshold}; outside S the answer is a rejection.
+
+    The rejection is the last class.
+
+    Args:
+        classifier: The network F, [N, ...] -> [N, C].
+        discriminator: A network [N, ...] -> [N, 2]; its softmax is (1 - h, h).
+        threshold: Images with h(x) above it are rejected.
+    """
 
     rejects = True
 
@@ -103,34 +126,49 @@ class Redacted(Defense):
         self.static = classifier
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:  # noqa: ARG002
-        beyond = (self.odds(x) - log_odds(self.threshold)).clamp(-_FAR, _FAR)
-        return Trace((View("final", with_refusal(self.classifier(x), beyond)),))
+        """Return the logits [N, C + 1] with the rejection last."""
+        margin = (self.odds(x) - log_odds(self.threshold)).clamp(-_FAR, _FAR)
+        return Trace((View("final", with_rejection(self.classifier(x), margin)),))
 
     def odds(self, x: Tensor) -> Tensor:
-        """[N] log h / (1 - h)."""
+        """Return log h / (1 - h), [N]."""
         logits: Tensor = self.discriminator(x)
         return logits[:, 1] - logits[:, 0]
 
 
-def with_refusal(logits: Tensor, beyond: Tensor) -> Tensor:
-    """[N, C] and [N] -> [N, C + 1]: z_reject = max_c z_c + beyond, so that a refusal is answered where beyond > 0.
+def with_rejection(logits: Tensor, margin: Tensor) -> Tensor:
+    """Append a rejection class: z_reject = max_c z_c + margin, so margin > 0 rejects.
 
-    The margin by which an attacker wins is then the smaller of two: by which a wrong class leads, and by which it is let through.
+    An attack must satisfy two conditions: a wrong class is ahead of the right one, and the image is
+    not rejected. Its margin is the smaller of the margins of both.
+
+    Args:
+        logits: [N, C].
+        margin: [N].
+
+    Returns:
+        [N, C + 1].
     """
-    return torch.cat([logits, (logits.amax(1) + beyond)[:, None]], dim=1)
+    return torch.cat([logits, (logits.amax(1) + margin)[:, None]], dim=1)
 
 
 def log_odds(threshold: float) -> float:
-    """log t / (1 - t): -inf from t = 0 down, where everything is refused, and inf from t = 1 up, where nothing is."""
+    """Return log t / (1 - t).
+
+    For t <= 0 this is -inf, and everything is rejected. For t >= 1 it is inf, and nothing is.
+
+    Raises:
+        ValueError: The threshold is NaN.
+    """
     if math.isnan(threshold):
-        raise ValueError("a threshold is a number between 0 and 1, got nan.")
+        raise ValueError("a threshold must be a number between 0 and 1, got nan.")
     if not 0 < threshold < 1:
         return -math.inf if threshold <= 0 else math.inf
     return math.log(threshold) - math.log1p(-threshold)
 
 
 def rejection_curve(
-    redacted: Redacted,
+    defense: SelectiveClassifier,
     x: Tensor,
     y: Tensor,
     normal: Tensor,
@@ -138,20 +176,33 @@ def rejection_curve(
     thresholds: int | Sequence[float] = 100,
     batch_size: int = 256,
 ) -> RejectionCurve:
-    """The curve over a test batch x with labels y; `normal` are its ordinary images. Thresholds: so many from 0 to 1, or these."""
+    """Return error and rejection rates on a test batch for a range of thresholds.
+
+    Args:
+        defense: The defense after it adapted to the batch.
+        x: The test batch [N, ...].
+        y: Labels [N].
+        normal: Its clean images [M, ...].
+        thresholds: The thresholds, or how many equally spaced ones from 0 to 1.
+        batch_size: Number of images per forward pass.
+
+    Raises:
+        ValueError: There are no images, or not one label per image.
+    """
     if len(x) != len(y) or not len(x) or not len(normal):
         raise ValueError(
-            f"expected test images, a label for each, and ordinary images; got {len(x)} images, {len(y)} labels and "
-            f"{len(normal)} ordinary ones."
+            "expected test images, one label per image, and clean images; "
+            f"got {len(x)} images, {len(y)} labels and {len(normal)} clean images."
         )
     if isinstance(thresholds, int):
         thresholds = torch.linspace(0, 1, thresholds, dtype=torch.float64).tolist()
     thresholds = sorted(thresholds)
     with torch.no_grad():
-        odds, beside = (
-            torch.cat([redacted.odds(part) for part in torch.split(t, batch_size)]).double()
+        odds, normal_odds = (
+            torch.cat([defense.odds(part) for part in torch.split(t, batch_size)]).double()
             for t in (x, normal)
         )
-        asked = zip(torch.split(x, batch_size), torch.split(y, batch_size), strict=True)
-        wrong = torch.cat([fooled(redacted.classifier(part), labels) for part, labels in asked])
-    return rejection_tradeoff(odds, wrong, beside, [log_odds(t) for t in thresholds], thresholds)
+        batches = zip(torch.split(x, batch_size), torch.split(y, batch_size), strict=True)
+        wrong = torch.cat([fooled(defense.classifier(part), labels) for part, labels in batches])
+    cuts = [log_odds(t) for t in thresholds]
+    return rejection_tradeoff(odds, wrong, normal_odds, cuts, thresholds)

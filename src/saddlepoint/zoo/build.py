@@ -1,13 +1,10 @@
-"""From a recipe to a model of the zoo: train, measure, write."""
+"""Train a network of the zoo from its recipe, measure it, and store it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
-import torch
 from torch import nn
 
 from saddlepoint.attacks.aims import loss_of_mean
@@ -17,12 +14,12 @@ from saddlepoint.attacks.pgd import PGD
 from saddlepoint.data import load_data
 from saddlepoint.describe import describe
 from saddlepoint.evaluation import Adversary, Direct, FixedPoints, evaluate
-from saddlepoint.training.descent import initialized
 from saddlepoint.training.fit import Progress, fit
+from saddlepoint.training.loop import one_thread
 from saddlepoint.training.method import Standard
 from saddlepoint.training.multi_exit_view import MultiExitView
-from saddlepoint.training.recipe import Recipe
-from saddlepoint.zoo.models import Entry, Measured, store
+from saddlepoint.training.recipe import Recipe, initial
+from saddlepoint.zoo.records import Entry, Measured, store
 
 ADVERSARIES: tuple[Adversary, ...] = (
     FixedPoints(),
@@ -41,9 +38,22 @@ def rebuild(
     progress: Progress | None = None,
     adversaries: tuple[Adversary, ...] = ADVERSARIES,
 ) -> Entry:
-    """The recipe trained and measured on the test set; weights and record are written into `folder`.
+    """Train a network, measure it on the test set, and write its weights and record.
 
-    The same recipe, seed and machine give the same weights to the last bit. `out` keeps checkpoints to resume from.
+    The same recipe, seed and machine give the same weights to the last bit.
+
+    Args:
+        recipe: The recipe.
+        folder: Where the weights and the record are written.
+        seed: Decides everything random.
+        out: A folder for checkpoints to resume from. By default none are written.
+        resume: Continue from the checkpoint in `out` if there is one.
+        progress: Called after every epoch.
+        adversaries: The attacks of the measurement; by default no attack, PGD-40 and APGD-100 on
+            the DLR loss.
+
+    Returns:
+        The record.
     """
     with one_thread():
         data = load_data(recipe.data, split="train", n=recipe.n)
@@ -62,7 +72,7 @@ def rebuild(
         name=recipe.name,
         net=recipe.net.__name__,
         parameters=sum(p.numel() for p in trained.net.parameters()),
-        training_radius=recipe.space.radius if _adversarial(recipe) else 0.0,
+        training_radius=recipe.space.radius if _is_adversarial(recipe) else 0.0,
         seed=seed,
         epoch=trained.best.number,
         sha256="",
@@ -73,11 +83,6 @@ def rebuild(
     return store(trained.net, record, folder)
 
 
-def initial(recipe: Recipe, seed: int) -> nn.Module:
-    """The recipe's network with the weights it starts from, a function of the seed."""
-    return initialized(recipe.net, seed)
-
-
 def measure(
     net: nn.Module,
     recipe: Recipe,
@@ -85,7 +90,14 @@ def measure(
     seed: int = 0,
     adversaries: tuple[Adversary, ...] = ADVERSARIES,
 ) -> Measured:
-    """Accuracy on the test set in the recipe's perturbation set, by adversary."""
+    """Measure the accuracy of a network on the test set against each adversary.
+
+    Args:
+        net: The network, in eval mode.
+        recipe: Names the data, the perturbation set and the number of test examples.
+        seed: Decides the randomness of the attacks.
+        adversaries: The attacks; by default no attack, PGD-40 and APGD-100 on the DLR loss.
+    """
     data = load_data(recipe.data, split="test", n=recipe.measured_on)
     outcomes = evaluate(
         MultiExitView(net),
@@ -104,24 +116,13 @@ def measure(
         radius=recipe.space.radius,
         seed=seed,
         accuracy={**accuracy, "worst case": float(outcomes.worst_case()[0])},
-        command=f"python -c \"from saddlepoint.training import rebuild, recipe; rebuild(recipe('{recipe.name}'), '.', seed={seed})\"",
+        command=f"saddlepoint train {recipe.name} --seed {seed}",
     )
 
 
-def _adversarial(recipe: Recipe) -> bool:
-    """Does an adversary take part? Methods that can do without one have no `attack` then."""
+def _is_adversarial(recipe: Recipe) -> bool:
+    """Return whether training uses an attack; `attack=None` in a method means that it does not."""
     return (
         not isinstance(recipe.method, Standard)
         and getattr(recipe.method, "attack", recipe.method) is not None
     )
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Sums that are split over threads round differently: the weights must not depend on how many cores there are."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -1,4 +1,4 @@
-"""From a recipe to files, twice the same."""
+"""Rebuilding a model from its recipe is reproducible."""
 
 from dataclasses import replace
 
@@ -8,8 +8,8 @@ import torch
 from saddlepoint import zoo
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.evaluation import FixedPoints
-from saddlepoint.training import RECIPES, PGDTraining, fit, rebuild, recipe
-from saddlepoint.training.rebuild import initial
+from saddlepoint.training import PGDTraining, fit, initial
+from saddlepoint.zoo import RECIPES, rebuild, recipe
 
 QUICK = replace(
     RECIPES["digits-pgd"],
@@ -21,7 +21,7 @@ QUICK = replace(
 )
 
 
-def test_rebuilding_gives_the_same_bytes_whatever_the_threads_and_the_global_generator(tmp_path):
+def test_rebuilding_does_not_depend_on_threads_or_the_global_generator(tmp_path):
     threads = torch.get_num_threads()
     generator = torch.get_rng_state()
     first = rebuild(QUICK, tmp_path / "a", adversaries=(FixedPoints(),))
@@ -58,7 +58,7 @@ def test_every_recipe_runs(name):
     assert len(fit(initial(coarse, 0), x, y, coarse).history) == 1
 
 
-def test_an_unknown_recipe_is_answered_with_the_nearest():
+def test_an_unknown_recipe_raises_and_names_the_nearest():
     with pytest.raises(
         ValueError, match=r"no recipe is called 'digit-trades'\. Did you mean 'digits-trades'\?"
     ):

@@ -1,4 +1,4 @@
-"""The recipes that come with the package."""
+"""The training recipes of the package."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from saddlepoint.attacks.aims import loss_of_mean
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Linf
 from saddlepoint.evaluation import FixedPoints
-from saddlepoint.training.equilibrium import JacobianPenalty
-from saddlepoint.training.equilibrium_training import EquilibriumTraining
 from saddlepoint.training.exits import OverExits
 from saddlepoint.training.method import (
     FAT,
@@ -23,7 +21,12 @@ from saddlepoint.training.method import (
     Standard,
 )
 from saddlepoint.training.recipe import SGD, Adam, Cosine, Recipe, Shift, judge
-from saddlepoint.zoo.deq import digits_deq_exact, digits_deq_unrolled
+from saddlepoint.zoo.deq import (
+    EquilibriumTraining,
+    JacobianPenalty,
+    digits_deq_exact,
+    digits_deq_unrolled,
+)
 from saddlepoint.zoo.nets import DigitsCNN
 from saddlepoint.zoo.nets.dann import digits_two_heads
 from saddlepoint.zoo.nets.lenet import digits_lenet
@@ -34,7 +37,7 @@ _DIGITS = Recipe(
     data="digits",
     net=DigitsCNN,
     method=PGDTraining(),
-    space=Linf(0.15),  # a pixel is one of 0/16 .. 16/16: it may move by about two and a half steps
+    space=Linf(0.15),  # pixels are multiples of 1/16: the radius is about two and a half levels
     epochs=40,
     batch_size=64,
     optimizer=SGD(rate=0.05),
@@ -62,7 +65,8 @@ _DIGITS_DEQ = replace(
     _DIGITS,
     name="digits-deq-exact",
     net=digits_deq_exact,
-    # 17 steps are an epoch. A tenth of the steps pays the penalty, five times the share of the released code: runs are far shorter.
+    # An epoch has 17 steps. A tenth of the steps is penalized, five times the share of the released
+    # code, because the training is much shorter.
     method=EquilibriumTraining(
         PGD(steps=5), warmup=8 * 17, penalty=JacobianPenalty(probability=0.1)
     ),
@@ -85,7 +89,8 @@ RECIPES: Mapping[str, Recipe] = {
             method=OverExits(PGDTraining()),
             select=judge(loss_of_mean),
         ),
-        # What the transductive defenses stand on: batch norm, a network that is trained again in seconds, one with two heads.
+        # The networks of the transductive defenses: one with batch norm, one that trains in
+        # seconds, and one with two heads.
         replace(_DIGITS, name="digits-resnet", net=digits_resnet),
         replace(
             _DIGITS,
@@ -118,7 +123,15 @@ RECIPES: Mapping[str, Recipe] = {
 
 
 def recipe(name: str, *, beside: Sequence[str] = ()) -> Recipe:
-    """The recipe of that name; one that is not there is answered with what is, and with names `beside` it."""
+    """Return the recipe of this name.
+
+    Args:
+        name: One of `RECIPES`.
+        beside: Other names that the error message lists and suggests.
+
+    Raises:
+        ValueError: There is no recipe of this name. The message names the nearest one.
+    """
     known = [*RECIPES, *beside]
     if name not in RECIPES:
         near = get_close_matches(name.lower().replace("_", "-"), known, n=1, cutoff=0.4)
