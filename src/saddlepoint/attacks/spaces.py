@@ -126,6 +126,13 @@ class Ball:
         share = chosen.to(grad) / chosen.sum(1, keepdim=True).clamp(min=1)
         return grad.sign() * share.view_as(grad)
 
+    def euclidean_radius(self, dimension: int) -> float:
+        """The largest Euclidean length of a perturbation of this dimension.
+
+        radius d^(1/2 - 1/p) for p >= 2, and the radius for smaller p.
+        """
+        return float(self.radius * dimension ** max(0.5 - 1 / self.p, 0.0))
+
     def contains(self, x: Tensor, center: Tensor) -> Tensor:  # [N] bool
         """Inside, up to rounding: each of the d coordinates is off by eps times its size, their norm by d^(1/p) times that."""
         scale = (

@@ -86,7 +86,7 @@ def _train_network(recipe: Recipe, folder: Path, seed: int, *, resume: bool, qui
     """Train with a progress bar on a terminal, or one line per epoch in a log."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from saddlepoint.training import rebuild
+    from saddlepoint.zoo import rebuild
 
     console = errors()
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())

@@ -14,7 +14,13 @@ from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.attacks.oracle import Meter, Oracle
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Ball, per_example
-from saddlepoint.gradients import Backprop, Evaluation, ObjectiveFunction, ValueAndGradient
+from saddlepoint.gradients import (
+    Backprop,
+    Estimator,
+    Evaluation,
+    ObjectiveFunction,
+    ValueAndGradient,
+)
 from saddlepoint.rng import Keys
 from saddlepoint.training.multi_exit_view import MultiExitView
 
@@ -74,7 +80,7 @@ def eval_mode(net: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-class _LastPoint:
+class _LastPoint(Estimator):
     """Backprop that counts evaluations as the value and gives finished rows a zero gradient.
 
     PGD keeps the point of highest value, which is therefore its last one. A row with zero gradient

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice, repeat
 
+import torch
 from torch import Tensor
 
+from saddlepoint.attacks.spaces import Ball
 from saddlepoint.defenses import Context, Defense, Trace, View
 from saddlepoint.zoo.deq.splitting import (
     Iterate,
@@ -89,6 +91,35 @@ class MonotoneDEQ(Defense):
     def settled(self, x: Tensor) -> Iterate:
         """Return the equilibrium, the relative residual and the number of steps per example."""
         return solve_monotone(self.method, self.net.weight, self.net.inject(x).detach())
+
+    @property
+    def certificate(self) -> str:
+        """The method of the certified bound, as it is shown beside it."""
+        return "the Lipschitz bound of a monotone equilibrium, if the solver reaches it"
+
+    def certified_margins(self, logits: Tensor, x: Tensor, y: Tensor, space: Ball) -> Tensor:
+        """Return lower bounds of the margin over a perturbation set, [N].
+
+        z = relu(W z + U x + u) with I - W strongly monotone with constant m has the Lipschitz
+        constant ||U|| / m (Pabbaraju et al. 2021).
+
+        Args:
+            logits: outputs at x, [N, C]; the bound is that of the exact equilibrium.
+            x: inputs, [N, ...].
+            y: labels, [N].
+            space: the perturbation set.
+        """
+        net = self.net
+        with torch.no_grad():
+            std = net.normalize.std
+            std = std.expand(x.shape[1:]).flatten() if x.ndim > 2 else std.flatten()
+            # In pixels: inputs are divided by the standard deviation.
+            slope = float(torch.linalg.matrix_norm(net.inputs.weight / std, 2)) / net.m
+            reach = slope * space.euclidean_radius(x[0].numel())
+            weight = net.outputs.weight
+            steep = torch.linalg.vector_norm(weight[y][:, None] - weight, dim=2)  # [N, C]
+            least = logits.gather(1, y[:, None]) - logits - steep * reach
+            return least.scatter(1, y[:, None], torch.inf).amin(1)
 
     def _states(self, weight: Tensor, bias: Tensor) -> Iterator[Tensor]:
         """Yield states without end; when all rows have converged, the last state is repeated."""

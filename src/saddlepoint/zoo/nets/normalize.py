@@ -27,3 +27,7 @@ class Normalize(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return (x - self.mean) / self.std
+
+    def channel_scales(self) -> Tensor:
+        """Return the factor of each channel, [channels], for certified bounds."""
+        return 1 / self.std.flatten()
