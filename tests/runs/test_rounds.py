@@ -15,9 +15,9 @@ from torch import nn
 
 from saddlepoint.audits import Audit
 from saddlepoint.audits import cells as cell
-from saddlepoint.cli.progress import Watching
+from saddlepoint.cli.progress import ProgressBar
 from saddlepoint.defenses import Plain
-from saddlepoint.reports.live import Both, LivePage
+from saddlepoint.reports.live import LivePage, WatchPair
 from saddlepoint.reports.run_folders import summary
 from saddlepoint.runs import work
 from saddlepoint.runs.executors import Serial
@@ -51,8 +51,8 @@ def made(tmp_path_factory):
     out = tmp_path_factory.mktemp("made") / "run"
     executor = Counting()
     said = StringIO()
-    with LivePage(out) as page, Watching(Console(file=said, width=1000), folder=out) as bar:
-        run_spec(SPEC, out, executor=executor, watch=Both(bar, page))
+    with LivePage(out) as page, ProgressBar(Console(file=said, width=1000), folder=out) as bar:
+        run_spec(SPEC, out, executor=executor, watch=WatchPair(bar, page))
     return out, executor, said.getvalue()
 
 

@@ -175,17 +175,17 @@ def _run(spec: RunSpec, folder: Path, by: Executor, *, live: bool, json: bool, q
 @contextmanager
 def _progress(folder: Path, *, live: bool, shown: bool) -> Iterator[Watch]:
     """A progress bar on the terminal and, with `live`, a page that is updated."""
-    from saddlepoint.cli.progress import Watching
+    from saddlepoint.cli.progress import ProgressBar
 
-    with Watching(errors(), folder=folder, shown=shown) as bar:
+    with ProgressBar(errors(), folder=folder, shown=shown) as bar:
         if not live:
             yield bar
             return
-        from saddlepoint.reports.live import PAGE, Both, LivePage
+        from saddlepoint.reports.live import PAGE, LivePage, WatchPair
 
         bar.say(
             f"Follow the audit in a browser: {folder / PAGE}, or "
             f"`saddlepoint view {shlex.quote(str(folder))}`."
         )
         with LivePage(folder) as page:
-            yield Both(bar, page)
+            yield WatchPair(bar, page)

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from saddlepoint.cli.console import percent
-from saddlepoint.runs.eta import Pace, remaining
+from saddlepoint.runs.eta import TimeEstimate, remaining
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Clock = Callable[[], float]  # seconds
 
 
-class Watching:
+class ProgressBar:
     """A progress bar on a terminal, or one line per cell in a log. Use it as a context manager."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Watching:
         self._bar = Progress(
             *columns, console=console, transient=True, disable=not (shown and console.is_terminal)
         )
-        self._pace = Pace(())
+        self._pace = TimeEstimate(())
         self._task = TaskID(0)
         self._started = clock()
         self._names: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class Watching:
         self._correct: dict[int, Tensor] = {}  # by group: [N], worst case over the cells so far
         self._counted: set[AttackCell] = set()  # cells that `_correct` includes
 
-    def __enter__(self) -> Watching:
+    def __enter__(self) -> ProgressBar:
         self._bar.start()
         return self
 
@@ -91,7 +91,7 @@ class Watching:
         self._coupled = work.plan.job.defense.unit != "example"
         self._total = len(work.keys)
         self._finished = len(work.keys) - len(missing)
-        self._pace = Pace([(adversary, sizes[group]) for group, adversary in missing])
+        self._pace = TimeEstimate([(adversary, sizes[group]) for group, adversary in missing])
         self._task = self._bar.add_task(
             self._title, total=sum(sizes[group] for group, _ in missing), left=""
         )
@@ -179,7 +179,7 @@ class Watching:
         return f"{self._finished} of {self._total} cells, {passes} passes{to_come}, {time_left}"
 
 
-class GameProgress(Watching):
+class GameProgress(ProgressBar):
     """The progress of a game: one round of attacks after the other.
 
     The accuracies are those of the column with the lowest and of the one with the highest.

@@ -111,10 +111,10 @@ def exported(run: Path, format: str, per: str) -> str:  # noqa: A002
 
 
 def _exported_audit(audit: Audit, format: str, per: str) -> str:  # noqa: A002
-    from saddlepoint.reports.export import as_json, examples_csv, latex, model_card, rows_csv
+    from saddlepoint.reports.export import as_json, attacks_csv, examples_csv, latex, model_card
 
     if format == "csv":
-        return rows_csv(audit) if per == "attack" else examples_csv(audit)
+        return attacks_csv(audit) if per == "attack" else examples_csv(audit)
     return {"json": as_json, "latex": latex, "card": model_card}[format](audit)
 
 

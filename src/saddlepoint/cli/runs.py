@@ -198,9 +198,9 @@ def collect_garbage(
     These are cells of other requests, trials, incomplete files of killed processes, and locks.
     """
     from saddlepoint.cli.run_output import file_size
-    from saddlepoint.runs.gc import tidy
+    from saddlepoint.runs.gc import collect_garbage
 
-    freed = tidy(run, dry_run=dry_run)
+    freed = collect_garbage(run, dry_run=dry_run)
     if json:
         dump(asdict(freed))
         return

@@ -36,8 +36,8 @@ State = Literal["running", "finished", "stopped"]
 _MESSAGES_SHOWN = 5
 
 
-class Both:
-    """Forward the progress of a run to two watches: `Both(bar, page)`."""
+class WatchPair:
+    """Forward the progress of a run to two watches: `WatchPair(bar, page)`."""
 
     def __init__(self, first: Watch, second: Watch) -> None:
         """Forward to `first`, then to `second`."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from saddlepoint.audits.cells import AttackCell
 from saddlepoint.evaluation import Episode, OnExamples
-from saddlepoint.runs.eta import CLEAN, Pace
+from saddlepoint.runs.eta import CLEAN, TimeEstimate
 from saddlepoint.runs.work import Work
 
 
@@ -30,13 +30,15 @@ class Tally:
     correct: dict[AttackCell, Tensor]  # [M] per finished cell: share of draws classified correctly
     forward: dict[int, int]  # passes by adversary
     backward: dict[int, int]
-    pace: Pace  # in passes: unlike seconds, they are known for cells of other processes, too
+    pace: (
+        TimeEstimate  # in passes: unlike seconds, they are known for cells of other processes, too
+    )
 
     @classmethod
     def of(cls, work: Work) -> Tally:
         """Return the tally of a run without finished cells."""
         sizes = [len(rows) for rows in work.plan.job.groups]
-        return cls(work, {}, {}, {}, Pace([(a, sizes[g]) for g, a in work.plan.cells]))
+        return cls(work, {}, {}, {}, TimeEstimate([(a, sizes[g]) for g, a in work.plan.cells]))
 
     @property
     def passes(self) -> int:

@@ -29,7 +29,7 @@ class Freed:
     removed: bool  # False: a dry run
 
 
-def tidy(folder: Path, *, dry_run: bool = False) -> Freed:
+def collect_garbage(folder: Path, *, dry_run: bool = False) -> Freed:
     """Remove the files of a run that its current request does not use.
 
     The ledger is kept, because it is the history of the run.

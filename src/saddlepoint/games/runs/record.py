@@ -46,7 +46,7 @@ class GameError(ValueError):
 
 
 @dataclass(frozen=True)
-class Played:
+class AdversaryRecord:
     """One adversary and its cost."""
 
     name: str
@@ -58,7 +58,7 @@ class Played:
 
 
 @dataclass(frozen=True)
-class Exposed:
+class StrategyRecord:
     """A mixed strategy under several attackers, on images that did not build the game."""
 
     name: str
@@ -71,7 +71,7 @@ class Exposed:
 
 
 @dataclass(frozen=True)
-class Solved:
+class SolvedStrategy:
     """An optimal mixed strategy of the defender on the images of the game."""
 
     mix: tuple[float, ...]  # [D] probabilities of the columns
@@ -92,7 +92,7 @@ class GameRecord:
     subsets: tuple[Subset, ...]  # [D] columns
     targets: tuple[Subset | None, ...]  # [A] exits that each row attacks; None: an expected loss
     value: Estimate  # value of the restricted game, with its bootstrap interval
-    equilibrium: Solved  # NEED
+    equilibrium: SolvedStrategy  # NEED
     attacker: tuple[float, ...]  # [A] the attacker's equilibrium strategy
     response: tuple[float, ...]  # [A] AIMER's best response to NEED
     mismatch: float | None  # R_mis at equilibrium; None: a played row attacks an expected loss
@@ -101,13 +101,13 @@ class GameRecord:
     exploitability: float | None  # of the double oracle; None: all rows were played
     pure: Subset  # the best subset without randomization
     pure_value: float
-    per_example: Solved  # against an attacker that chooses a row per image
+    per_example: SolvedStrategy  # against an attacker that chooses a row per image
     # NEED, the best pure answer, the strategy of `per_example`, the last exit
-    strategies: tuple[Exposed, ...]
+    strategies: tuple[StrategyRecord, ...]
     # NEED minus the best pure answer on the images that did not build the game, by attacker
     gains: Mapping[str, Estimate]
-    rows: tuple[Played, ...]  # [A]
-    scored_rows: tuple[Played, ...]  # [R] on the other images; the clean images first
+    rows: tuple[AdversaryRecord, ...]  # [A]
+    scored_rows: tuple[AdversaryRecord, ...]  # [R] on the other images; the clean images first
     symptoms: tuple[Symptom, ...]
     seed: int
     spec: Mapping[str, Any]  # with all defaults
@@ -135,7 +135,7 @@ class GameRecord:
         """The number of images on which strategies are evaluated."""
         return self.n - self.built_on
 
-    def strategy(self, name: str) -> Exposed:
+    def strategy(self, name: str) -> StrategyRecord:
         """The first strategy with a name that begins with `name`."""
         return next(strategy for strategy in self.strategies if strategy.name.startswith(name))
 
@@ -234,7 +234,7 @@ class GameRecord:
         fields: dict[str, Any] = {name: record[name] for name in (*_PLAIN, *_MAPPINGS)}
         fields |= {name: tuple(record[name]) for name in ("attacker", "response", "pure")}
         fields |= {
-            name: Solved(**{**record[name], "mix": tuple(record[name]["mix"])})
+            name: SolvedStrategy(**{**record[name], "mix": tuple(record[name]["mix"])})
             for name in _SOLUTIONS
         }
         fields |= {name: _read_rows(record[name]) for name in ("rows", "scored_rows")}
@@ -312,12 +312,12 @@ def best_pure(record: GameRecord) -> tuple[int, ...]:
     return tuple(int(d) for d in lowest.argsort(descending=True, stable=True))
 
 
-def shown(mix: Sequence[float], names: Sequence[str]) -> str:
+def format_mix(mix: Sequence[float], names: Sequence[str]) -> str:
     """A mixed strategy as text: '2+4 61 %, 1+2+3 39 %'."""
     return ", ".join(f"{names[k]} {100 * mix[k]:.0f} %" for k in support(mix))
 
 
-def _strategy_values(strategy: Exposed) -> dict[str, Any]:
+def _strategy_values(strategy: StrategyRecord) -> dict[str, Any]:
     estimates = {name: getattr(strategy, name)._asdict() for name in _ESTIMATES}
     return {
         "name": strategy.name,
@@ -327,16 +327,17 @@ def _strategy_values(strategy: Exposed) -> dict[str, Any]:
     }
 
 
-def _read_strategy(values: dict[str, Any]) -> Exposed:
+def _read_strategy(values: dict[str, Any]) -> StrategyRecord:
     estimates = {name: Estimate(**values[name]) for name in _ESTIMATES}
-    return Exposed(
+    return StrategyRecord(
         name=values["name"], mix=tuple(values["mix"]), restricted=values["restricted"], **estimates
     )
 
 
-def _read_rows(rows: Sequence[dict[str, Any]]) -> tuple[Played, ...]:
+def _read_rows(rows: Sequence[dict[str, Any]]) -> tuple[AdversaryRecord, ...]:
     return tuple(
-        Played(**{**row, "target": tuple(row["target"]) if row["target"] else None}) for row in rows
+        AdversaryRecord(**{**row, "target": tuple(row["target"]) if row["target"] else None})
+        for row in rows
     )
 
 
