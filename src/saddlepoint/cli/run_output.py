@@ -11,6 +11,7 @@ from saddlepoint.cli.folders import is_game
 
 if TYPE_CHECKING:
     from saddlepoint.audits import Audit
+    from saddlepoint.audits.verdict import Verification
     from saddlepoint.reports.run_folders import CellState, Details, Summary
 
 
@@ -61,6 +62,24 @@ def _event_line(event: dict[str, Any]) -> str:
     omitted = ("time", "pid", "event", "run", "threat")
     about = ", ".join(f"{name} {value}" for name, value in event.items() if name not in omitted)
     return f"{when}  {event['event']}  {about}"
+
+
+def print_verification(found: Verification) -> None:
+    """Print all checks of a run, and whether it agrees with its record."""
+    from saddlepoint.runs.verify import VERSION
+
+    for check in found.checks:
+        word = "ok"
+        if not check.passed:
+            word = "UNKNOWN" if check.name == VERSION else "DISAGREES"
+        say(f"{word:10}{check.name}: {check.message}", style="" if check.passed else "red")
+    failed = {check.name for check in found.checks if not check.passed}
+    if not failed:
+        say("The run agrees with its record.", style="bold")
+    elif failed == {VERSION}:
+        say("Nothing contradicts the record, but not everything could be checked.", style="bold")
+    else:
+        say("The run does not agree with its record.", style="bold")
 
 
 def state_of(one: Summary) -> tuple[str, str, str]:

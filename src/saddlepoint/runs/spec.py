@@ -47,13 +47,13 @@ __all__ = [
     "Threads",
     "ThreatSpec",
     "VersionedSpec",
-    "validate",
     "migrate_spec",
     "nearest",
     "parse",
     "parse_radius",
     "read",
     "schema",
+    "validate",
     "write",
 ]
 

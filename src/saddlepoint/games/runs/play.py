@@ -117,7 +117,7 @@ class _CellListing:
 
     def begin(self, work: Work, missing: Sequence[AttackCell]) -> None:
         self._request["cells"] = sorted({*self._request["cells"], *work.keys.values()})
-        self._store.state(self._request)
+        self._store.write_run(self._request)
         if self._watch:
             self._watch.begin(work, missing)
 

@@ -21,16 +21,15 @@ from saddlepoint.audits.records import SYMPTOM_NAMES
 from saddlepoint.audits.verdict import Level, Symptom, SymptomName
 from saddlepoint.defenses import Subset, subset_name
 from saddlepoint.evaluation.bootstrap import Estimate
+from saddlepoint.runs.spec_migration import migrate_spec
 from saddlepoint.runs.store import Store, sealed
 from saddlepoint.schema import Migrations, SchemaError, migrated
 
-SCHEMA = 1
-MIGRATIONS: Migrations = {}
+SCHEMA = 2
 JSON = "game.json"
 TENSORS = "game.safetensors"
 _DAMAGE = (
-    json.JSONDecodeError,
-    UnicodeDecodeError,
+    ValueError,  # also of JSON, Unicode and enumerations
     TypeError,
     KeyError,
     AttributeError,
@@ -43,6 +42,19 @@ _POSITIVE = 1e-9  # a smaller probability is a rounding error
 
 class GameError(ValueError):
     """The record of a game is missing, damaged or changed."""
+
+
+def _to_2(record: dict[str, Any]) -> dict[str, Any]:
+    """Schema 1 had other names of symptoms and of the keys of the specification."""
+    symptoms = []
+    for symptom in record["symptoms"]:
+        name = SYMPTOM_NAMES.get(symptom["name"], symptom["name"])
+        symptoms.append({**symptom, "name": name})
+    specs = {name: migrate_spec(record[name]) for name in ("spec", "passed")}
+    return {**record, **specs, "symptoms": symptoms}
+
+
+MIGRATIONS: Migrations = {1: _to_2}
 
 
 @dataclass(frozen=True)
@@ -196,8 +208,8 @@ class GameRecord:
                 "scored": self.scored.contiguous(),
             }
         )
-        store.keep(TENSORS, tensors)
-        store.keep(JSON, sealed({**self.record(), "tensors": sha256_hex(tensors)}))
+        store.write_file(TENSORS, tensors)
+        store.write_file(JSON, sealed({**self.record(), "tensors": sha256_hex(tensors)}))
         return folder
 
     @classmethod
@@ -218,6 +230,8 @@ class GameRecord:
                     "Play the game again."
                 )
             return cls._of(record, load(tensors))
+        except GameError:
+            raise
         except _DAMAGE as error:
             raise GameError(
                 f"{place} contains no complete game ({type(error).__name__}: {error}). "
@@ -293,6 +307,8 @@ def read(path: Path) -> dict[str, Any]:
                 f"{path} is damaged or was changed: its checksum is wrong. Play the game again."
             )
         return migrated(record, MIGRATIONS, SCHEMA, str(path.parent))
+    except GameError:
+        raise
     except SchemaError as error:
         raise GameError(str(error)) from None
     except _DAMAGE as error:
@@ -342,5 +358,4 @@ def _read_rows(rows: Sequence[dict[str, Any]]) -> tuple[AdversaryRecord, ...]:
 
 
 def _read_symptom(record: Mapping[str, Any]) -> Symptom:
-    name = SYMPTOM_NAMES.get(record["name"], record["name"])
-    return Symptom(SymptomName(name), Level(record["level"]), record["message"])
+    return Symptom(SymptomName(record["name"]), Level(record["level"]), record["message"])

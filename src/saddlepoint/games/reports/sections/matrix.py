@@ -84,7 +84,8 @@ def _solution(record: GameRecord) -> dict[str, str]:
         "best pure strategy": f"{subset_name(record.pure)}, {percent(record.pure_value)}",
         "game with an attack per image": (
             f"{percent(record.per_example.value)} with the strategy "
-            f"{format_mix(record.per_example.mix, columns)}; optimal within {record.per_example.gap:.1e}"
+            f"{format_mix(record.per_example.mix, columns)}; "
+            f"optimal within {record.per_example.gap:.1e}"
         ),
     }
     if record.exploitability is not None:
