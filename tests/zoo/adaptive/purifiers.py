@@ -111,7 +111,7 @@ def context(
 def gradient(defense: Defense, x: Tensor, y: Tensor, **options) -> Tensor:
     """Of the cross-entropy, as an attacker would take it."""
     objective = AttackObjective([defense], y, cross_entropy, **options)
-    return Backprop().slope(objective, x, Keys.of(0, torch.arange(len(x)))).grad
+    return Backprop().value_and_grad(objective, x, Keys.of(0, torch.arange(len(x)))).grad
 
 
 class Memory(TorchDispatchMode):

@@ -236,7 +236,7 @@ def test_forty_checkpointed_steps_take_the_memory_of_two(make):
             keep=frozenset({f"purify/{steps}"}),
         )
         with Memory() as memory:
-            Backprop().slope(objective, x, Keys.of(0, torch.arange(4)))
+            Backprop().value_and_grad(objective, x, Keys.of(0, torch.arange(4)))
         return memory.max_loss_point
 
     one = max_loss_point(1, Exact())

@@ -113,7 +113,7 @@ def test_steps_that_are_run_again_give_the_same_gradient(name):
     x = images()
     exact, again = (
         Backprop()
-        .slope(
+        .value_and_grad(
             AttackObjective([defense], LABELS, sp.cross_entropy, rules={site(name): rule}),
             x,
             context(5).keys,
@@ -141,12 +141,12 @@ def test_forty_checkpointed_steps_of_a_random_purifier_take_the_memory_of_two():
         )
 
     with Memory() as one:
-        Backprop().slope(objective(1, sp.Exact()), x, keys)
+        Backprop().value_and_grad(objective(1, sp.Exact()), x, keys)
     with Memory() as forty:
-        again = Backprop().slope(objective(40, sp.Checkpointed()), x, keys).grad
+        again = Backprop().value_and_grad(objective(40, sp.Checkpointed()), x, keys).grad
     assert forty.max_loss_point <= 2.5 * one.max_loss_point
     assert_close(
-        again, Backprop().slope(objective(40, sp.Exact()), x, keys).grad, rtol=1e-6, atol=1e-12
+        again, Backprop().value_and_grad(objective(40, sp.Exact()), x, keys).grad, rtol=1e-6, atol=1e-12
     )
 
 
@@ -172,13 +172,13 @@ def test_trajectory_bpda_is_the_mean_gradient_over_the_iterates(name):
     objective = AttackObjective(
         [defense], LABELS, sp.cross_entropy, sp.mean_of_losses, {site(name): sp.BPDA()}
     )
-    slope = Backprop().slope(objective, x, context(5).keys).grad
+    slope = Backprop().value_and_grad(objective, x, context(5).keys).grad
     with torch.no_grad():
         defense.respond(x, context(5, rules={site(name): record}))
     points = [x, *record.states[-defense.steps :]]
     grads = [
         Backprop()
-        .slope(
+        .value_and_grad(
             AttackObjective([sp.Plain(defense.net)], LABELS, sp.cross_entropy), p, context(5).keys
         )
         .grad
