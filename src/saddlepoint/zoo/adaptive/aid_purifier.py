@@ -85,7 +85,7 @@ class Discriminator(nn.Module):
         """Build a discriminator with sizes taken from the layers' outputs for an example.
 
         Args:
-            net: Network whose layers are used.
+            net: Network with these layers.
             layers: Names of the layers.
             example: [N, ...] input of the network.
             width: Number of units of each encoder layer.
@@ -156,6 +156,8 @@ class AIDPurifier(Purifier):
         return cast(Tensor, self.discriminator(features))
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
+        """Purify x and return the logits at every iterate."""
+
         def step(t: int, v: Tensor) -> Tensor:  # noqa: ARG001
             return self.ascent(self.natural_logit, v, x)
 

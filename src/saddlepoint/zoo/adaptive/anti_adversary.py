@@ -40,6 +40,7 @@ class AntiAdversary(Purifier):
         self.ascent = AscentStep(step_size, direction=direction)
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
+        """Purify x and return the logits at every iterate."""
         static_logits = self.net(x)
         label = static_logits.argmax(1)
 

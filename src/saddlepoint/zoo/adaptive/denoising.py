@@ -88,6 +88,8 @@ class AdaptiveDenoising(Purifier):
         self.coupled = coupled and steps > 0
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
+        """Purify x and return log-probabilities, averaged over the runs, after every step."""
+
         def classify(states: tuple[Tensor, ...]) -> Tensor:
             if states[0] is x:
                 logits: Tensor = self.net(x)

@@ -180,7 +180,7 @@ def _last_linear_layer(net: nn.Module) -> str:
     linear = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)]
     if not linear:
         raise ValueError(
-            "the network has no linear layer whose input could serve as features. "
-            "Name the layer whose output to use: layer='...'."
+            "the network has no linear layer to take features from. "
+            "Give the name of another layer: layer='...'."
         )
     return str(linear[-1])

@@ -51,6 +51,8 @@ class HedgeDefense(Purifier):
         return objective
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
+        """Purify x and return the logits at every iterate."""
+
         def step(t: int, v: Tensor) -> Tensor:
             start = v + self.radius * (2 * ctx.rand_like(v) - 1) if t == 0 else v
             return self.ascent(self.hedge, start, x)

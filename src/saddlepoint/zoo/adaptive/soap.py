@@ -67,6 +67,7 @@ class SOAP(Purifier):
         self.ascent = AscentStep(step_size, Linf(max(radii), box=box), direction)
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
+        """Purify x and return the logits at every iterate."""
         radius = self.select_radius(x) if self.steps else x.new_zeros(len(x))
 
         def step(t: int, v: Tensor) -> Tensor:  # noqa: ARG001

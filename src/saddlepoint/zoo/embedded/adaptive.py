@@ -39,7 +39,7 @@ from saddlepoint.zoo.adaptive.closed_loop import LinearEmbedding, PrincipalCompo
 from saddlepoint.zoo.adaptive.contrastive import contrastive_head
 from saddlepoint.zoo.adaptive.fitting import Phase, seeded
 from saddlepoint.zoo.adaptive.sodef import SineField, StableODE, StableTraining
-from saddlepoint.zoo.embedded.base import RADIUS, SCALE, Kit, gathered, restored
+from saddlepoint.zoo.embedded.base import RADIUS, SCALE, Kit, load_prefixed_state, prefixed_state
 
 _FEATURES = 48  # width of the penultimate layer of DigitsCNN
 _CLASSES = 10
@@ -70,11 +70,11 @@ class SODEFKit(Kit):
         """Train the ODE."""
         body = SODEF(net, self._body(seed)).fit(x, y, training=self.training, seed=seed).body
         assert body is not None
-        return gathered(body=body)
+        return prefixed_state(body=body)
 
     def defend(self, net: nn.Module, weights: Mapping[str, Tensor]) -> SODEF:
         """Build SODEF with the trained ODE."""
-        return SODEF(net, restored("body", self._body(0), weights))
+        return SODEF(net, load_prefixed_state("body", self._body(0), weights))
 
     def rules(self) -> dict[str, Rule]:
         """Replace the backward pass of the ODE by the identity."""
@@ -123,7 +123,7 @@ class ClosedLoopKit(Kit):
         return {"control": BPDA()}
 
 
-class Purifying(Kit):
+class PurifierKit(Kit):
     """Recipe of a defense that purifies the input at the site `purify`."""
 
     def rules(self) -> dict[str, Rule]:
@@ -132,7 +132,7 @@ class Purifying(Kit):
 
 
 @dataclass(frozen=True)
-class HedgeKit(Purifying):
+class HedgeKit(PurifierKit):
     """Hedge defense with scaled radius and step size; the step size is half the radius."""
 
     name: str = "digits-hedge"
@@ -147,20 +147,24 @@ class HedgeKit(Purifying):
 
 
 @dataclass(frozen=True)
-class AntiAdversaryKit(Purifying):
+class AntiAdversaryKit(PurifierKit):
     """Anti-adversary with the published step size 0.15, which does not depend on a radius."""
 
     name: str = "digits-anti-adversary"
     base: str = "digits-pgd"
     kind: ClassVar[type[Defense]] = AntiAdversary
 
-    def defend(self, net: nn.Module, weights: Mapping[str, Tensor]) -> AntiAdversary:  # noqa: ARG002
+    def defend(
+        self,
+        net: nn.Module,
+        weights: Mapping[str, Tensor],  # noqa: ARG002
+    ) -> AntiAdversary:
         """Build the anti-adversary."""
         return AntiAdversary(net)
 
 
 @dataclass(frozen=True)
-class SOAPKit(Purifying):
+class SOAPKit(PurifierKit):
     """SOAP with scaled radii and step size.
 
     The network was not trained for label consistency, and few digits resemble their mirror image.
@@ -198,15 +202,21 @@ class ContrastiveKit(Kit):
     phase: Phase = field(default_factory=lambda: Phase(epochs=20, batch_size=128, rate=1e-3))
     kind: ClassVar[type[Defense]] = ContrastiveReversal
 
-    def learn(self, net: nn.Module, x: Tensor, y: Tensor, seed: int) -> dict[str, Tensor]:  # noqa: ARG002
+    def learn(
+        self,
+        net: nn.Module,
+        x: Tensor,
+        y: Tensor,  # noqa: ARG002
+        seed: int,
+    ) -> dict[str, Tensor]:
         """Train the contrastive head."""
         head = ContrastiveReversal(net, self._head(seed)).fit(x, phase=self.phase, seed=seed).head
         assert head is not None
-        return gathered(head=head)
+        return prefixed_state(head=head)
 
     def defend(self, net: nn.Module, weights: Mapping[str, Tensor]) -> ContrastiveReversal:
         """Build contrastive reversal with the trained head."""
-        head = restored("head", self._head(0), weights)
+        head = load_prefixed_state("head", self._head(0), weights)
         return ContrastiveReversal(net, head, radius=self.reach, step_size=self.step_size)
 
     def rules(self) -> dict[str, Rule]:
@@ -241,12 +251,12 @@ class ATLDKit(Kit):
         """Train a copy of the network and the discriminator."""
         fitted = ATLD(net, self._discriminator(seed)).fit(x, y, training=self.training, seed=seed)
         assert fitted.discriminator is not None
-        return gathered(net=fitted.net, discriminator=fitted.discriminator)
+        return prefixed_state(net=fitted.net, discriminator=fitted.discriminator)
 
     def defend(self, net: nn.Module, weights: Mapping[str, Tensor]) -> ATLD:
         """Build ATLD with the trained network and discriminator."""
-        trained = restored("net", copy.deepcopy(net), weights)
-        discriminator = restored("discriminator", self._discriminator(0), weights)
+        trained = load_prefixed_state("net", copy.deepcopy(net), weights)
+        discriminator = load_prefixed_state("discriminator", self._discriminator(0), weights)
         return ATLD(trained, discriminator, step_size=self.reach, radius=self.reach)
 
     def rules(self) -> dict[str, Rule]:
@@ -259,7 +269,7 @@ class ATLDKit(Kit):
 
 
 @dataclass(frozen=True)
-class AIDKit(Purifying):
+class AIDKit(PurifierKit):
     """AID-purifier with scaled radius and step size.
 
     The discriminator uses the first and the last convolution and has a width of 64, not 1024.
@@ -282,11 +292,13 @@ class AIDKit(Purifying):
         fitted = untrained.fit(
             x, y, adversary=adversary, space=Linf(self.reach), epochs=self.epochs, seed=seed
         )
-        return gathered(discriminator=fitted.discriminator)
+        return prefixed_state(discriminator=fitted.discriminator)
 
     def defend(self, net: nn.Module, weights: Mapping[str, Tensor]) -> AIDPurifier:
         """Build the AID-purifier with the trained discriminator."""
-        return self._purifier(net, restored("discriminator", self._discriminator(0), weights))
+        return self._purifier(
+            net, load_prefixed_state("discriminator", self._discriminator(0), weights)
+        )
 
     def _purifier(self, net: nn.Module, discriminator: Discriminator) -> AIDPurifier:
         return AIDPurifier(net, discriminator, radius=self.reach)
@@ -310,15 +322,21 @@ class DenoisingKit(Kit):
     learning_rate: float = 1e-3
     kind: ClassVar[type[Defense]] = AdaptiveDenoising
 
-    def learn(self, net: nn.Module, x: Tensor, y: Tensor, seed: int) -> dict[str, Tensor]:  # noqa: ARG002
+    def learn(
+        self,
+        net: nn.Module,
+        x: Tensor,
+        y: Tensor,  # noqa: ARG002
+        seed: int,
+    ) -> dict[str, Tensor]:
         """Train the score network."""
         untrained = AdaptiveDenoising(net, self._score(seed))
         fitted = untrained.fit(x, epochs=self.epochs, learning_rate=self.learning_rate, seed=seed)
-        return gathered(score=fitted.score)
+        return prefixed_state(score=fitted.score)
 
     def defend(self, net: nn.Module, weights: Mapping[str, Tensor]) -> AdaptiveDenoising:
         """Build adaptive denoising with the trained score network."""
-        return AdaptiveDenoising(net, restored("score", self._score(0), weights))
+        return AdaptiveDenoising(net, load_prefixed_state("score", self._score(0), weights))
 
     def rules(self) -> dict[str, Rule]:
         """Bypass the noise and treat the step sizes as constants."""

@@ -47,7 +47,13 @@ class Kit(ABC):
             weights: Tensors returned by `learn`.
         """
 
-    def learn(self, net: nn.Module, x: Tensor, y: Tensor, seed: int) -> dict[str, Tensor]:  # noqa: ARG002
+    def learn(
+        self,
+        net: nn.Module,  # noqa: ARG002
+        x: Tensor,  # noqa: ARG002
+        y: Tensor,  # noqa: ARG002
+        seed: int,  # noqa: ARG002
+    ) -> dict[str, Tensor]:
         """Train the auxiliary parts of the defense; most defenses have none.
 
         Args:
@@ -70,7 +76,7 @@ class Kit(ABC):
         return Threat(Linf(self.radius), draws=self.draws)
 
 
-def gathered(**modules: nn.Module) -> dict[str, Tensor]:
+def prefixed_state(**modules: nn.Module) -> dict[str, Tensor]:
     """Collect the tensors of modules; each name is prefixed by the name of the module."""
     return {
         f"{name}.{key}": value
@@ -79,7 +85,7 @@ def gathered(**modules: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def restored(name: str, module: Module, weights: Mapping[str, Tensor]) -> Module:
+def load_prefixed_state(name: str, module: Module, weights: Mapping[str, Tensor]) -> Module:
     """Load the tensors with the prefix `name` into the module and set it to eval mode."""
     prefix = f"{name}."
     module.load_state_dict(

@@ -67,6 +67,7 @@ class ATLD(Defense):
         self.radius = radius
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
+        """Move x and return the logits at every iterate."""
         views = [View("imt/0", self.net(x))] if ctx.keeps("imt/0") or not self.steps else []
         v = x
         for t in range(1, self.steps + 1):

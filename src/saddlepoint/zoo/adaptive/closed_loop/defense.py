@@ -23,7 +23,7 @@ from saddlepoint.zoo.adaptive.gradient_steps import adam_step, initial_adam_stat
 from saddlepoint.zoo.adaptive.validation import require_eval_mode, require_labeled_data
 from saddlepoint.zoo.layers import refuse_unknown
 
-INPUT = "input"  # layer name that stands for the image itself
+INPUT = "input"  # layer name of the image itself
 _PCA = PrincipalComponents()
 
 
@@ -101,6 +101,7 @@ class ClosedLoopControl(Defense):
         self.static = net
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
+        """Return the logits after every update, and last those with the lowest loss."""
         embeddings = self._fitted_embeddings()
         width = sum(math.prod(embedding.shape) for embedding in embeddings.values())
         state = initial_adam_state(x.new_zeros(len(x), width))

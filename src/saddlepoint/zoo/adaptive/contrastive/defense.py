@@ -44,8 +44,8 @@ class ContrastiveReversal(Defense):
     Args:
         net: Classifier f: [N, C, H, W] -> [N, classes] in eval mode.
         head: Head on the features; None: created by `fit`.
-        layer: Layer whose output, averaged over positions, gives the features; None: the input of
-            the network's last linear layer.
+        layer: Layer that gives the features: its output is averaged over positions. None: the
+            features are the input of the network's last linear layer.
         negatives: [M, C, H, W] external negatives; None: the other images of the batch.
         shared_augmentation: Whether a batch shares the parameters of the augmentations.
         views: Number of augmented views, >= 2.
@@ -97,6 +97,7 @@ class ContrastiveReversal(Defense):
         self.static = net
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
+        """Move x and return the logits at every iterate."""
         views = [View("reverse/0", self.net(x))] if ctx.keeps("reverse/0") or not self.steps else []
         negatives = self._embedded_negatives(x) if self.steps else None
         v = x

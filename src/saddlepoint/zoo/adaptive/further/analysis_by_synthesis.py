@@ -1,4 +1,4 @@
-"""Analysis by synthesis: predict the class whose generative model reproduces the image best."""
+"""Analysis by synthesis: the generative model that reproduces the image best gives the class."""
 
 from __future__ import annotations
 
@@ -87,6 +87,7 @@ class AnalysisBySynthesis(Defense):
         )  # [C, S, pixels]
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
+        """Return the logits after every update of the latent points."""
         state = initial_adam_state(self.best_starts(x))  # [N, 3, C, Z]
         views = []
         if ctx.keeps("latent/0") or not self.steps:

@@ -139,6 +139,8 @@ class DefenseGAN(Purifier):
         self.random = True
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
+        """Return the logits of the image and of the generated image."""
+
         def step(t: int, v: Tensor) -> Tensor:  # noqa: ARG001
             z = ctx.randn(self.restarts, self.generator.latent, dtype=v.dtype)
             return self.reconstruct(v, z)

@@ -103,6 +103,7 @@ class DiffusionPurifier(Purifier):
         self.a = tuple(accumulate((1 - b for b in self.b), mul))  # a_1 .. a_horizon
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
+        """Purify x and return the logits after every reverse step."""
         states = [x]
         if self.steps:
             v = ctx.through("purify", partial(self._add_noise, ctx), x)

@@ -84,6 +84,8 @@ class EBMPurifier(Purifier):
         self.random = noise > 0 and steps > 0
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
+        """Purify x and return the logits, averaged over the runs, after every step."""
+
         def classify(states: tuple[Tensor, ...]) -> Tensor:
             return torch.stack([self.net(v) for v in states]).mean(0)
 

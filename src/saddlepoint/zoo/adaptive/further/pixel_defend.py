@@ -75,6 +75,8 @@ class PixelDefend(Purifier):
         self.radius = radius
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
+        """Return the logits of the image and of the purified image."""
+
         def step(t: int, v: Tensor) -> Tensor:  # noqa: ARG001
             return self.most_likely(v)
 
@@ -94,7 +96,7 @@ class PixelDefend(Purifier):
             )
         values = torch.linspace(0, 1, self.density.levels, dtype=x.dtype, device=x.device)
         distance = (values[:, None, None] - x).abs()  # [N, L, H, W]
-        # The tolerance admits levels whose distance equals the radius up to rounding.
+        # The tolerance admits levels at a distance that equals the radius up to rounding.
         nearest = distance == distance.amin(1, keepdim=True)
         allowed = (distance <= self.radius + 1e-6) | nearest
         height, width = x.shape[2:]

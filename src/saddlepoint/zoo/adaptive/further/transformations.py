@@ -57,6 +57,8 @@ class TransformationDefense(Purifier):
         self.random = transformation.random
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
+        """Return the logits of the image and of the transformed image."""
+
         def step(t: int, v: Tensor) -> Tensor:  # noqa: ARG001
             return self.transformation(v, ctx)
 

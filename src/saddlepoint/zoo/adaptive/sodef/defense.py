@@ -59,8 +59,8 @@ class SODEF(Defense):
     Args:
         net: Network [N, ...] -> [N, C] in eval mode.
         body: Embedding, field and head; None: created by `fit`.
-        layer: Layer whose output, averaged over positions, gives the features; None: the input of
-            the network's last linear layer.
+        layer: Layer that gives the features: its output is averaged over positions. None: the
+            features are the input of the network's last linear layer.
         time: Length of the integration interval.
         segments: Number of parts.
         integrator: ODE solver.
@@ -91,6 +91,7 @@ class SODEF(Defense):
         self.static = net
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
+        """Return the logits of the head after every segment of the ODE."""
         body = self._fitted_body()
         z = body.embed(self.features(x))
         views = [View("ode/0", body.head(z))] if ctx.keeps("ode/0") else []
