@@ -15,7 +15,7 @@ from saddlepoint.runs.targets import resolve
 from saddlepoint.training import RECIPES
 from saddlepoint.zoo import adaptive, transductive
 from saddlepoint.zoo.adaptive import TABLE
-from saddlepoint.zoo.adaptive.learning import Phase
+from saddlepoint.zoo.adaptive.fitting import Phase
 from saddlepoint.zoo.adaptive.sodef import StableTraining
 from saddlepoint.zoo.embedded import KITS, make
 from saddlepoint.zoo.embedded.adaptive import (
@@ -133,7 +133,7 @@ def test_a_defense_that_was_made_again_is_loaded_from_its_folder(tmp_path):
     x = load_data("digits", n=5).x
     here = zoo.target("digits-aid", tmp_path)
     packaged = zoo.target("digits-aid")
-    assert not torch.equal(here.naturalness(x), packaged.naturalness(x))
+    assert not torch.equal(here.natural_logit(x), packaged.natural_logit(x))
     again = make(kit, tmp_path / "again")
     assert again == record
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.zoo.adaptive.purifiers import context, gradient, pictures, score_net, smooth_net
+from tests.zoo.adaptive.purifiers import context, gradient, images, score_net, smooth_net
 from torch import nn
 from torch.testing import assert_close
 
@@ -45,14 +45,14 @@ def stretched(x):
 
 
 def test_the_stretched_grid_is_the_picture_again():
-    x = pictures(N)
+    x = images(N)
     assert_close(stretched(squeezed(x)), x, rtol=1e-14, atol=0)
 
 
 def test_a_linear_score_moves_by_the_same_share_whatever_its_strength():
     """c = 1 - 1e-3 K, so a = 0.05 / K, and every step goes 5 % of the way to the middle; K = 10, a = 0.005."""
     defense = AdaptiveDenoising(smooth_net(), Linear(10.0), noise=0.0, steps=3, runs=1)
-    x = pictures(N)
+    x = images(N)
     got = states(defense, x)
     v = squeezed(x)
     for t in range(3):
@@ -65,7 +65,7 @@ def test_steps_are_clipped_and_stop_where_they_are_short():
     defense = AdaptiveDenoising(
         smooth_net(), Linear([0.1, 100.0]), noise=0.0, steps=2, runs=1, coupled=False
     )
-    x = pictures(2)
+    x = images(2)
     first, second = states(defense, x)[1:]
     v = squeezed(x)
     assert_close(first[0], stretched(v + 0.01 * (0.5 - v))[0], rtol=1e-12, atol=0)
@@ -75,7 +75,7 @@ def test_steps_are_clipped_and_stop_where_they_are_short():
 
 
 def test_in_the_released_version_a_row_that_has_ended_is_stretched_along():
-    x = pictures(2)
+    x = images(2)
     coupled = AdaptiveDenoising(smooth_net(), Linear([0.1, 100.0]), noise=0.0, steps=2, runs=1)
     end = states(coupled, x)[-1]
     assert_close(end[1], stretched(stretched(squeezed(x)))[1], rtol=1e-14, atol=0)
@@ -87,7 +87,7 @@ def test_in_the_released_version_a_row_that_has_ended_is_stretched_along():
 
 def test_without_a_score_nothing_moves_and_gradients_are_finite():
     defense = AdaptiveDenoising(smooth_net(), Linear(0.0), noise=0.1, coupled=False)
-    x = pictures(N)
+    x = images(N)
     assert_close(states(defense, x)[1], states(defense, x)[-1], **EXACT)
     assert gradient(defense, x, Y).isfinite().all()
     assert defense.respond(x, context(N)).isfinite().all()
@@ -96,14 +96,14 @@ def test_without_a_score_nothing_moves_and_gradients_are_finite():
 def test_a_score_that_grows_along_itself_ends_the_run():
     """K < 0: c > 1 asks for a negative step; the smallest is taken, and that is where a run stops."""
     defense = AdaptiveDenoising(smooth_net(), Linear(-3.0), noise=0.0, runs=1)
-    x = pictures(N)
+    x = images(N)
     assert_close(states(defense, x)[-1], squeezed(x), **EXACT)
 
 
 def test_the_answer_is_that_of_equations_8_and_9():
     net = smooth_net()
     score = score_net()
-    x = pictures(N)
+    x = images(N)
     defense = AdaptiveDenoising(net, score, runs=3, steps=4, coupled=False)
     chances = []
     for run in range(3):
@@ -133,7 +133,7 @@ def test_the_answer_is_that_of_equations_8_and_9():
 def test_more_runs_answer_more_alike():
     """The variance of a mean of S draws is 1/S: over 30 draws, of 1 and of 9 runs, far apart."""
     net = smooth_net()
-    x = pictures(2)
+    x = images(2)
     with torch.no_grad():
         net[5].weight.mul_(5)
 
@@ -151,7 +151,7 @@ def test_step_size_and_noise_can_be_taken_as_constants():
     """The attack of Croce et al. 2022, Sec. B.9: the gradient of steps whose lengths and starting noise are given."""
     net = smooth_net()
     score = score_net()
-    x = pictures(N)
+    x = images(N)
     defense = AdaptiveDenoising(net, score, runs=1, steps=3, noise=0.3, stop=0.0, coupled=False)
     got = gradient(defense, x, Y, rules={"noise": BPDA(), "step size": BPDA(constant)})
     n = (
@@ -165,7 +165,7 @@ def test_step_size_and_noise_can_be_taken_as_constants():
     v = squeezed(at + ((x + 0.3 * n).clamp(0, 1) - x))
     for _ in range(3):
         g = score(v)
-        a = defense._size(g, v).detach()
+        a = defense._step_size(g, v).detach()
         v = stretched(v + a.view(-1, 1, 1, 1) * g)
     (want,) = torch.autograd.grad(cross_entropy(net(v), Y).sum(), at)
     assert_close(got, want, rtol=0, atol=1e-13)
@@ -198,7 +198,7 @@ def test_denoising_score_matching_finds_the_score_of_a_gaussian():
 
 
 def test_a_score_network_learns_to_see_noise_and_denoises():
-    x = pictures(64)
+    x = images(64)
     raw = AdaptiveDenoising(smooth_net(), score_net(), noise=0.2, runs=1, coupled=False)
     fitted = raw.fit(x, levels=(0.05, 0.5), epochs=15, batch_size=16, learning_rate=5e-3)
 
@@ -215,6 +215,6 @@ def test_what_makes_no_sense_is_refused():
     with pytest.raises(ValueError, match="score network in training mode"):
         AdaptiveDenoising(smooth_net(), score_net().train())
     with pytest.raises(ValueError, match=r"0 < low <= high, got \(0.0, 1.0\)"):
-        AdaptiveDenoising(smooth_net(), score_net()).fit(pictures(2), levels=(0.0, 1.0))
+        AdaptiveDenoising(smooth_net(), score_net()).fit(images(2), levels=(0.0, 1.0))
     with pytest.raises(FloatingPointError, match="not a finite number in epoch 1"):
-        AdaptiveDenoising(smooth_net(), score_net()).fit(pictures(2) * torch.nan, epochs=1)
+        AdaptiveDenoising(smooth_net(), score_net()).fit(images(2) * torch.nan, epochs=1)

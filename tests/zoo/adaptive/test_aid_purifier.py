@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.zoo.adaptive.purifiers import CLASSES, context, discriminator, pictures, smooth_net
+from tests.zoo.adaptive.purifiers import CLASSES, context, discriminator, images, smooth_net
 from torch import nn
 from torch.nn import functional
 from torch.testing import assert_close
@@ -17,7 +17,7 @@ from saddlepoint.defenses import Plain
 from saddlepoint.evaluation import AttackContext, Direct, Threat
 from saddlepoint.rng import Keys
 from saddlepoint.zoo.adaptive import AIDPurifier, Discriminator
-from saddlepoint.zoo.adaptive.features import features
+from saddlepoint.zoo.adaptive.feature_extraction import layer_outputs
 
 EXACT = {"rtol": 0.0, "atol": 0.0}
 N = 5
@@ -25,7 +25,7 @@ N = 5
 
 def test_the_discriminator_is_encoders_side_by_side_and_halvings():
     net = smooth_net()
-    x = pictures(N)
+    x = images(N)
     judge = discriminator(
         net
     )  # layers "0" and "2", width 6, one further layer in each encoder, one halving
@@ -39,11 +39,11 @@ def test_the_discriminator_is_encoders_side_by_side_and_halvings():
     last = judge.decision[1]
     assert linear.weight.shape == (6, 12)
     want = last(norm(linear(torch.cat(h, 1))).relu())[:, 0]
-    assert_close(AIDPurifier(net, judge).naturalness(x), want, rtol=1e-13, atol=0)
+    assert_close(AIDPurifier(net, judge).natural_logit(x), want, rtol=1e-13, atol=0)
 
 
 def test_the_paper_s_sizes_are_the_defaults():
-    judge = Discriminator.on(smooth_net(), ("0", "2"), pictures(1))
+    judge = Discriminator.on(smooth_net(), ("0", "2"), images(1))
     widths = [m.out_features for m in judge.decision.modules() if isinstance(m, nn.Linear)]
     assert widths == [1024, 512, 256, 1]
     assert [m.out_features for m in judge.encoders[0].modules() if isinstance(m, nn.Linear)] == [
@@ -55,7 +55,7 @@ def test_the_paper_s_sizes_are_the_defaults():
 def test_the_answer_is_that_of_equation_7():
     """Ten steps of 0.031 / 4 up the chance of being natural."""
     net = smooth_net()
-    x = pictures(N) - 0.3
+    x = images(N) - 0.3
     judge = discriminator(net)
     v = x
     for _ in range(10):
@@ -65,15 +65,15 @@ def test_the_answer_is_that_of_equation_7():
         v = (x + (v + 0.031 / 4 * grad.sign() - x).clamp(-0.031, 0.031)).clamp(0, 1)
     defense = AIDPurifier(net, judge)
     assert_close(defense.respond(x, context(N)), net(v), rtol=0, atol=1e-12)
-    assert (defense.naturalness(v) > defense.naturalness(x)).all()
+    assert (defense.natural_logit(v) > defense.natural_logit(x)).all()
 
 
 def test_layers_behind_the_last_one_looked_at_are_not_run():
     net = smooth_net()
-    x = pictures(N)
+    x = images(N)
     ran = []
     net[5].register_forward_hook(lambda *_: ran.append(1))
-    given = features(net, ("2", "0"), x)
+    given = layer_outputs(net, ("2", "0"), x)
     assert_close(given[0], net[:3](x), **EXACT)
     assert_close(given[1], net[:1](x), **EXACT)
     assert not ran
@@ -82,7 +82,7 @@ def test_layers_behind_the_last_one_looked_at_are_not_run():
 
 def test_a_fitted_discriminator_tells_attacked_from_natural_and_nothing_else_changes():
     net = smooth_net()
-    x = pictures(96)
+    x = images(96)
     with torch.no_grad():
         net[0].weight.mul_(4)
     y = net(x).argmax(1)
@@ -97,7 +97,7 @@ def test_a_fitted_discriminator_tells_attacked_from_natural_and_nothing_else_cha
     attacked = pgd.move(
         AttackContext.open(Threat(space), torch.arange(96), 7), Plain(net), x, y
     ).max_loss_point
-    told = (fitted.naturalness(x) > fitted.naturalness(attacked)).double().mean()
+    told = (fitted.natural_logit(x) > fitted.natural_logit(attacked)).double().mean()
     assert told > 0.8
     assert_close(
         {**dict(net.state_dict()), **dict(raw.discriminator.state_dict())}, before, **EXACT
@@ -109,7 +109,7 @@ def test_a_fitted_discriminator_tells_attacked_from_natural_and_nothing_else_cha
 def test_the_learned_label_is_the_share_of_the_natural_picture():
     """AVmixup: the loss at a mixture w x + (1 - w) v is the cross-entropy to w."""
     net = smooth_net()
-    x = pictures(8)
+    x = images(8)
     y = torch.arange(8) % CLASSES
     seen = []
     slopes = []
@@ -126,7 +126,7 @@ def test_the_learned_label_is_the_share_of_the_natural_picture():
     fitted = [
         AIDPurifier(net, judge).fit(x, y, adversary=Brighter(), batch_size=8) for _ in range(2)
     ]
-    assert_close(fitted[0].naturalness(x), fitted[1].naturalness(x), **EXACT)
+    assert_close(fitted[0].natural_logit(x), fitted[1].natural_logit(x), **EXACT)
     given, logit = seen[0]
     # The vertex is x + 2 (x' - x) = x + 0.2: mixtures lie between, and a first layer that is linear shows where.
     low = net[0](x)
@@ -159,16 +159,16 @@ class Brighter:
 def test_what_cannot_be_built_is_refused():
     net = smooth_net()
     with pytest.raises(ValueError, match="4 units cannot be halved 3 times"):
-        Discriminator.on(net, ("0",), pictures(1), width=4)
+        Discriminator.on(net, ("0",), images(1), width=4)
     with pytest.raises(ValueError, match="each once; got \\['0', '0'\\]"):
-        Discriminator.on(net, ("0", "0"), pictures(1))
+        Discriminator.on(net, ("0", "0"), images(1))
     with pytest.raises(ValueError, match="discriminator in training mode"):
         AIDPurifier(net, discriminator(net).train())
 
 
 def test_batch_norm_of_the_discriminator_uses_what_it_has_learned():
     net = smooth_net()
-    x = pictures(N)
+    x = images(N)
     judge = AIDPurifier(net, discriminator(net))
-    assert_close(judge.naturalness(x)[:1], judge.naturalness(x[:1]), rtol=1e-13, atol=0)
-    assert functional.mse_loss(judge.naturalness(x), judge.naturalness(x).mean().expand(N)) > 0
+    assert_close(judge.natural_logit(x)[:1], judge.natural_logit(x[:1]), rtol=1e-13, atol=0)
+    assert functional.mse_loss(judge.natural_logit(x), judge.natural_logit(x).mean().expand(N)) > 0

@@ -6,10 +6,10 @@ from tests.problems import normal, uniform
 from tests.zoo.adaptive.small_defenses import (
     CLASSES,
     Recording,
-    answer,
+    respond,
     atld,
     images,
-    made,
+    build_module,
     network,
 )
 from torch import nn
@@ -17,9 +17,9 @@ from torch.testing import assert_close
 
 import saddlepoint as sp
 from saddlepoint.zoo.adaptive import ATLD
-from saddlepoint.zoo.adaptive.atld import Judgment, LatentTraining, LogitDiscriminator
+from saddlepoint.zoo.adaptive.atld import DiscriminatorOutput, LatentTraining, LogitDiscriminator
 from saddlepoint.zoo.adaptive.atld.training import smoothed
-from saddlepoint.zoo.adaptive.learning import Phase
+from saddlepoint.zoo.adaptive.fitting import Phase
 
 EXACT = {"rtol": 0.0, "atol": 0.0}
 
@@ -33,7 +33,7 @@ class Odds(nn.Module):
         self.bias = bias
 
     def forward(self, logits):
-        return Judgment(logits @ self.weight + self.bias, logits)
+        return DiscriminatorOutput(logits @ self.weight + self.bias, logits)
 
 
 @pytest.mark.parametrize("steps", [1, 3])
@@ -44,7 +44,7 @@ def test_the_forward_equals_the_descent_written_out(steps):
     here = x
     for _ in range(steps):
         leaf = here.clone().requires_grad_()
-        p = torch.sigmoid(defense.discriminator(defense.net(leaf)).natural)
+        p = torch.sigmoid(defense.discriminator(defense.net(leaf)).natural_logit)
         grad = torch.autograd.grad(nn.functional.binary_cross_entropy(p, torch.ones_like(p)), leaf)[
             0
         ]
@@ -54,7 +54,7 @@ def test_the_forward_equals_the_descent_written_out(steps):
             .clamp(x - 8 / 255, x + 8 / 255)
             .clamp(0, 1)
         )
-    assert_close(answer(defense, x).detach(), defense.net(here).detach(), rtol=0, atol=1e-12)
+    assert_close(respond(defense, x).detach(), defense.net(here).detach(), rtol=0, atol=1e-12)
 
 
 def test_rows_about_which_the_discriminator_is_unsure_take_half_a_step():
@@ -66,7 +66,7 @@ def test_rows_about_which_the_discriminator_is_unsure_take_half_a_step():
         logits, torch.tensor([-2.0, 0.0, 0.8, 2.0], dtype=torch.float64)
     ).solution
     with torch.no_grad():
-        answer(ATLD(net, Odds(weight)), x, imt=record)  # probabilities 0.12, 0.5, 0.69, 0.88
+        respond(ATLD(net, Odds(weight)), x, imt=record)  # probabilities 0.12, 0.5, 0.69, 0.88
     lengths = (record.states[0] - x).abs().amax((1, 2, 3))
     assert_close(
         lengths, torch.tensor([8.0, 4.0, 4.0, 8.0], dtype=torch.float64) / 255, rtol=0, atol=1e-12
@@ -78,8 +78,8 @@ def test_the_step_raises_the_odds_of_being_natural():
     x = images()
     record = Recording()
     with torch.no_grad():
-        answer(defense, x, imt=record)
-        assert (defense.natural(record.states[0]) > defense.natural(x)).all()
+        respond(defense, x, imt=record)
+        assert (defense.natural_logit(record.states[0]) > defense.natural_logit(x)).all()
 
 
 def test_odds_that_a_sigmoid_cannot_tell_from_certainty_still_have_a_direction():
@@ -89,7 +89,7 @@ def test_odds_that_a_sigmoid_cannot_tell_from_certainty_still_have_a_direction()
     record = Recording()
     defense = ATLD(net, Odds(normal(101, CLASSES).float(), 50.0))
     with torch.no_grad():
-        answer(defense, x, imt=record)
+        respond(defense, x, imt=record)
     assert ((record.states[0] - x).abs() > 0).all()
 
 
@@ -97,14 +97,14 @@ def test_all_iterates_stay_in_the_set():
     x = uniform(102, 5, 3, 8, 8).round()
     record = Recording()
     with torch.no_grad():
-        answer(atld(steps=5), x, imt=record)
+        respond(atld(steps=5), x, imt=record)
     for state in record.states:
         assert sp.Linf(8 / 255).contains(state, x).all()
 
 
 def test_the_discriminator_is_the_convolutional_one_on_a_single_pixel():
     """A 3 x 3 convolution with padding sees only its center there: one residual block, both ways."""
-    block = made(lambda: LogitDiscriminator(CLASSES, depth=10, widen=2), 3).body[1]
+    block = build_module(lambda: LogitDiscriminator(CLASSES, depth=10, widen=2), 3).body[1]
     linear = [m for m in block.modules() if isinstance(m, nn.Linear)]
     kernels = [normal(110 + k, *m.weight.shape, 3, 3) for k, m in enumerate(linear)]
     for m, kernel in zip(linear, kernels, strict=True):
@@ -146,7 +146,7 @@ def data(n=32):
 
 
 def small():
-    return made(lambda: LogitDiscriminator(CLASSES, depth=10, widen=1), 6)
+    return build_module(lambda: LogitDiscriminator(CLASSES, depth=10, widen=1), 6)
 
 
 def test_with_rate_zero_only_the_discriminator_learns():
@@ -179,12 +179,14 @@ def test_the_discriminator_learns_to_tell_adversarial_logits():
     training = LatentTraining(Phase(40, 16, 0.0), discriminator_rate=0.05, radius=0.2)
     fitted = ATLD(network(), small()).fit(x, y, training=training, seed=2)
     leaf = (x + 0.2 * (2 * uniform(105, *x.shape) - 1)).requires_grad_()
-    step = torch.autograd.grad(nn.functional.softplus(fitted.natural(leaf)).sum(), leaf)[0].sign()
+    step = torch.autograd.grad(nn.functional.softplus(fitted.natural_logit(leaf)).sum(), leaf)[
+        0
+    ].sign()
     adversarial = (leaf - 0.2 * step).clamp(x - 0.2, x + 0.2).clamp(0, 1).detach()
     with torch.no_grad():
         told = (
-            (fitted.natural(x) > 0).double().mean()
-            + (fitted.natural(adversarial) < 0).double().mean()
+            (fitted.natural_logit(x) > 0).double().mean()
+            + (fitted.natural_logit(adversarial) < 0).double().mean()
         ) / 2
     assert told > 0.75
 

@@ -7,12 +7,12 @@ from tests.zoo.adaptive.small_defenses import (
     LAYERS,
     WIDTHS,
     Recording,
-    answer,
+    respond,
     closed_loop,
     context,
-    encoders,
+    auto_encoders,
     images,
-    made,
+    build_module,
     network,
     subspaces,
 )
@@ -22,12 +22,12 @@ from torch.testing import assert_close
 import saddlepoint as sp
 from saddlepoint.zoo.adaptive import ClosedLoopControl
 from saddlepoint.zoo.adaptive.closed_loop import (
-    AutoEncoders,
-    Linear,
+    AutoEncoderLearner,
+    LinearEmbedding,
     PrincipalComponents,
     auto_encoder,
 )
-from saddlepoint.zoo.adaptive.learning import Phase
+from saddlepoint.zoo.adaptive.fitting import Phase
 
 EXACT = {"rtol": 0.0, "atol": 0.0}
 
@@ -58,21 +58,21 @@ def written_out(net, embeddings, x, steps, rate):
 
 
 def reconstructed(embedding, h):
-    if not isinstance(embedding, Linear):
+    if not isinstance(embedding, LinearEmbedding):
         return embedding.net(h)
     flat = h.flatten(1)
     mean = h.flatten(1).mean(0)
     return ((flat - mean) @ (embedding.basis @ embedding.basis.T) + mean).view_as(h)
 
 
-@pytest.mark.parametrize("make", [subspaces, encoders], ids=["projections", "auto-encoders"])
+@pytest.mark.parametrize("make", [subspaces, auto_encoders], ids=["projections", "auto-encoders"])
 def test_the_forward_equals_the_released_loop_written_out(make):
     embeddings = make()
     x = images()
     expected, losses = written_out(network(), embeddings, x, steps=4, rate=5e-3)
     assert losses[-1] < losses[0]  # control does something
     # Adam divides gradients by their size: a rounding of 1e-17 on a gradient of 1e-9 comes out as 1e-8 of a step of 5e-3.
-    assert_close(answer(closed_loop(embeddings), x).detach(), expected, rtol=0, atol=1e-9)
+    assert_close(respond(closed_loop(embeddings), x).detach(), expected, rtol=0, atol=1e-9)
 
 
 def test_the_answer_is_the_pass_of_lowest_loss_and_not_the_last():
@@ -81,7 +81,7 @@ def test_the_answer_is_the_pass_of_lowest_loss_and_not_the_last():
     wild = closed_loop(rate=50.0)
     _, losses = written_out(network(), subspaces(), x, steps=4, rate=50.0)
     assert min(losses) == losses[0]
-    assert_close(answer(wild, x), wild.net(x), **EXACT)
+    assert_close(respond(wild, x), wild.net(x), **EXACT)
 
 
 class Near:
@@ -89,7 +89,7 @@ class Near:
 
     shape = WIDTHS["input"]
 
-    def residual(self, h, *, alone):
+    def residual(self, h, *, per_example):
         return h - 0.5
 
 
@@ -114,9 +114,9 @@ def test_under_bpda_the_controls_are_constants():
     defense = closed_loop()
     record = Recording()
     leaf = x.clone().requires_grad_()
-    grad = torch.autograd.grad(answer(defense, leaf, control=sp.BPDA()).sum(), leaf)[0]
+    grad = torch.autograd.grad(respond(defense, leaf, control=sp.BPDA()).sum(), leaf)[0]
     with torch.no_grad():
-        answer(defense, x, control=record)
+        respond(defense, x, control=record)
     losses = written_out(network(), subspaces(), x, steps=4, rate=5e-3)[1]
     best = losses.index(min(losses))
     used = record.states[best - 1][:, 0].split(
@@ -132,7 +132,7 @@ def test_under_bpda_the_controls_are_constants():
 @pytest.mark.parametrize("per_example", [False, True])
 def test_with_projections_on_everything_the_static_net_answers(per_example):
     """P = I leaves nothing to correct: loss 0, controls 0. The slope of LeakyReLU is kept, which a rewritten network may lose."""
-    net = made(
+    net = build_module(
         lambda: nn.Sequential(
             nn.Conv2d(3, 4, 3, padding=1), nn.LeakyReLU(0.1), nn.Flatten(), nn.Linear(256, 4)
         ),
@@ -144,14 +144,14 @@ def test_with_projections_on_everything_the_static_net_answers(per_example):
         if name != "5"
     }
     embeddings = {
-        name: Linear(basis, torch.zeros(WIDTHS[name], dtype=torch.float64))
+        name: LinearEmbedding(basis, torch.zeros(WIDTHS[name], dtype=torch.float64))
         for name, basis in eye.items()
     }
     defense = ClosedLoopControl(net, ["input", "1"], embeddings=embeddings, per_example=per_example)
     x = images()
     record = Recording()
     with torch.no_grad():
-        answered = answer(defense, x, control=record)
+        answered = respond(defense, x, control=record)
     assert_close(answered, net(x), **EXACT)
     assert all((state == 0).all() for state in record.states)
 
@@ -164,8 +164,10 @@ def test_principal_components_project_onto_the_span_of_the_data():
     assert embedding.basis.shape == (12, 3)
     assert_close(projection, projection.T, rtol=0, atol=1e-14)
     assert_close(projection @ projection, projection, rtol=0, atol=1e-14)
-    for alone in (False, True):
-        assert_close(embedding.residual(h, alone=alone), torch.zeros_like(h), rtol=0, atol=1e-12)
+    for per_example in (False, True):
+        assert_close(
+            embedding.residual(h, per_example=per_example), torch.zeros_like(h), rtol=0, atol=1e-12
+        )
 
 
 @pytest.mark.parametrize(
@@ -226,19 +228,19 @@ def test_control_brings_activations_back_to_the_training_data():
     lifted = plane[:8] + 0.1 * normal(64, 8, 3, 8, 8).sign()
     gap = lambda z: (z - net(plane[:8])).norm()  # noqa: E731
     with torch.no_grad():
-        assert gap(answer(defense, lifted)) < 0.5 * gap(net(lifted))
+        assert gap(respond(defense, lifted)) < 0.5 * gap(net(lifted))
 
 
 def test_auto_encoders_learn_to_reproduce_and_keep_the_network():
     net = network()
     x = images(32, 65)
     y = net(x).argmax(1)
-    learner = AutoEncoders(Phase(epochs=20, batch_size=16, rate=0.01))
-    new = ClosedLoopControl(net, LAYERS).fit(x, y, learner=AutoEncoders(Phase(0, 16, 0.01)))
+    learner = AutoEncoderLearner(Phase(epochs=20, batch_size=16, rate=0.01))
+    new = ClosedLoopControl(net, LAYERS).fit(x, y, learner=AutoEncoderLearner(Phase(0, 16, 0.01)))
     old = ClosedLoopControl(net, LAYERS).fit(x, y, learner=learner)
     for name, h in zip(LAYERS, (x, net[:2](x), net[:6](x)), strict=True):
         before, after = (
-            d.embeddings[name].residual(h, alone=True).square().mean() for d in (new, old)
+            d.embeddings[name].residual(h, per_example=True).square().mean() for d in (new, old)
         )
         assert after < 0.5 * before
         assert not old.embeddings[name].net.training

@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 import torch
 from tests.problems import normal, uniform
-from tests.zoo.adaptive.small_defenses import Recording, answer, context, images, network, reversal
+from tests.zoo.adaptive.small_defenses import Recording, respond, context, images, network, reversal
 from torch import nn
 from torch.testing import assert_close
 
 import saddlepoint as sp
 from saddlepoint.rng import Keys
 from saddlepoint.zoo.adaptive import ContrastiveReversal
-from saddlepoint.zoo.adaptive.contrastive import Augmentation, contrast, contrastive_head
-from saddlepoint.zoo.adaptive.learning import Phase
+from saddlepoint.zoo.adaptive.contrastive import Augmentation, contrastive_head, contrastive_loss
+from saddlepoint.zoo.adaptive.fitting import Phase
 
 EXACT = {"rtol": 0.0, "atol": 0.0}
 STILL = Augmentation(
@@ -148,7 +148,7 @@ def test_the_loss_equals_its_double_loop(views, external):
     z = normal(84, views, 3, 5)
     bank = normal(85, 4, 5)
     rows = 3
-    found = contrast(z, bank if external else None, temperature=0.2)
+    found = contrastive_loss(z, bank if external else None, temperature=0.2)
     for n in range(rows):
         terms = []
         for v in range(views):
@@ -163,7 +163,7 @@ def test_the_loss_equals_its_double_loop(views, external):
 
 def test_one_image_of_two_views_and_no_negatives_has_nothing_to_lose():
     z = normal(86, 2, 1, 5)
-    assert_close(contrast(z), torch.zeros(1, dtype=torch.float64), rtol=0, atol=1e-14)
+    assert_close(contrastive_loss(z), torch.zeros(1, dtype=torch.float64), rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "per example"])
@@ -172,7 +172,9 @@ def test_the_forward_equals_the_descent_written_out(external, shared):
     """Every draw is the context's: the k-th crossing of the site folds k into the coins, its first draw 1 more."""
     x = images()
     bank = images(6, 70)
-    defense = reversal(shared=shared, negatives=bank if external else None, steps=4, radius=5 / 255)
+    defense = reversal(
+        shared_augmentation=shared, negatives=bank if external else None, steps=4, radius=5 / 255
+    )
     keys = context(5).keys
     net = defense.net
     augment = Augmentation()
@@ -185,10 +187,12 @@ def test_the_forward_equals_the_descent_written_out(external, shared):
         u = drawn.uniform((4, 14), torch.float64).expand(5, 4, 14)
         leaf = here.clone().requires_grad_()
         z = torch.stack([embed(augment(leaf, u[:, v])) for v in range(4)])
-        loss = contrast(z, embed(bank).detach() if external else None, temperature=0.2).sum()
+        loss = contrastive_loss(
+            z, embed(bank).detach() if external else None, temperature=0.2
+        ).sum()
         here = here - 2 / 255 * torch.autograd.grad(loss, leaf)[0].sign()
         here = torch.minimum(torch.maximum(here, x - 5 / 255), x + 5 / 255).clamp(0, 1)
-    assert_close(answer(defense, x).detach(), net(here).detach(), rtol=0, atol=1e-12)
+    assert_close(respond(defense, x).detach(), net(here).detach(), rtol=0, atol=1e-12)
 
 
 def test_from_the_image_itself_the_first_step_is_taken_at_the_image():
@@ -196,7 +200,7 @@ def test_from_the_image_itself_the_first_step_is_taken_at_the_image():
     x = images()
     record = Recording()
     with torch.no_grad():
-        answer(defense, x, reverse=record)
+        respond(defense, x, reverse=record)
     assert len(record.states) == 1
     length = (record.states[0] - x).abs() * 255 / 2
     assert_close(
@@ -209,7 +213,7 @@ def test_all_iterates_stay_in_the_set():
     x = uniform(87, 5, 3, 8, 8).round()
     record = Recording()  # corners of the box
     with torch.no_grad():
-        answer(reversal(steps=8, step_size=6 / 255, views=2), x, reverse=record)
+        respond(reversal(steps=8, step_size=6 / 255, views=2), x, reverse=record)
     for state in record.states:
         assert sp.Linf(16 / 255).contains(state, x).all()
 
@@ -219,10 +223,10 @@ def test_where_the_box_binds_the_exact_gradient_is_cut_and_bpda_goes_through():
     defense = reversal(random_start=False, steps=1, views=2)
     record = Recording()
     with torch.no_grad():
-        answer(defense, x, reverse=record)
+        respond(defense, x, reverse=record)
     clipped = record.states[0] == 0
     exact, through = (
-        torch.autograd.grad(answer(defense, x, reverse=rule).sum(), x)[0]
+        torch.autograd.grad(respond(defense, x, reverse=rule).sum(), x)[0]
         for rule in (sp.Exact(), sp.BPDA())
     )
     assert clipped.any()
@@ -259,14 +263,14 @@ def test_purification_lowers_the_loss_that_it_descends(fitted):
         old.head,
         steps=15,
         step_size=1 / 255,
-        shared=False,
+        shared_augmentation=False,
         views=2,
         augment=STILL,
         random_start=False,
     )
     record = Recording()
     with torch.no_grad():
-        answer(still, x[:8], reverse=record)
+        respond(still, x[:8], reverse=record)
     u = numbers(16).view(2, 8, 14).clone()
     # Without change in the views only negatives count: each image moves away from the others.
     with torch.no_grad():

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from tests.zoo.adaptive.purifiers import CLASSES, gradient, pictures, smooth_net
+from tests.zoo.adaptive.purifiers import CLASSES, gradient, images, smooth_net
 from torch import nn
 from torch.testing import assert_close
 
@@ -27,10 +27,10 @@ from saddlepoint.zoo.adaptive.further import (
     PixelCNN,
     PixelDefend,
     TotalVariation,
-    Transformed,
+    TransformationDefense,
     WassersteinTraining,
 )
-from saddlepoint.zoo.adaptive.learning import Phase
+from saddlepoint.zoo.adaptive.fitting import Phase
 
 N = 3
 Y = torch.tensor([0, 1, 2])
@@ -79,20 +79,20 @@ def generator():
 
 
 EACH = {
-    "bit depth": lambda net: Transformed(net, BitDepth()),
-    "jpeg": lambda net: Transformed(net, JPEG()),
-    "total variation": lambda net: Transformed(net, TotalVariation(steps=3)),
+    "bit depth": lambda net: TransformationDefense(net, BitDepth()),
+    "jpeg": lambda net: TransformationDefense(net, JPEG()),
+    "total variation": lambda net: TransformationDefense(net, TotalVariation(steps=3)),
     "energy": lambda net: EBMPurifier(net, energy(), steps=3, runs=2),
     "diffusion": lambda net: DiffusionPurifier(net, noise(), steps=3, horizon=20),
     "pixels": lambda net: PixelDefend(net, density(), radius=0.3),
-    "generator": lambda net: DefenseGAN(net, generator(), search=3, starts=2),
+    "generator": lambda net: DefenseGAN(net, generator(), search_steps=3, restarts=2),
 }
 
 
 @pytest.mark.parametrize("name", EACH)
 def test_every_one_is_what_it_declares_and_shows_the_net_first(name):
     net = smooth_net()
-    x = pictures(N)
+    x = images(N)
     defense = EACH[name](net)
     found = check(defense, x, Y, Linf(0.1))
     assert found.classes == CLASSES
@@ -106,7 +106,7 @@ def test_every_one_is_what_it_declares_and_shows_the_net_first(name):
 def test_an_attacker_may_take_the_purification_for_the_identity(name):
     """BPDA: a slope arrives although rounding has none, and no row is without."""
     defense = EACH[name](smooth_net())
-    x = pictures(N)
+    x = images(N)
     assert (gradient(defense, x, Y, rules={"purify": BPDA()}).flatten(1).abs().amax(1) > 1e-6).all()
 
 
@@ -114,7 +114,7 @@ def test_an_attacker_may_take_the_purification_for_the_identity(name):
 def test_exact_gradients_are_differences_and_do_not_change_when_steps_are_run_again(name):
     """Central differences of length 1e-5 in double precision: errors of 1e-10 / 1e-5 by rounding, and below that by curvature."""
     defense = EACH[name](smooth_net())
-    x = pictures(N)
+    x = images(N)
     grad = gradient(defense, x, Y)
     assert_close(
         gradient(defense, x, Y, rules={"purify": Checkpointed()}), grad, rtol=1e-9, atol=1e-12
@@ -131,7 +131,7 @@ def test_exact_gradients_are_differences_and_do_not_change_when_steps_are_run_ag
 
 
 def test_bits_are_kept_by_counting_levels():
-    x = pictures(N)
+    x = images(N)
     expected = torch.tensor(
         [round(7 * v) / 7 for v in x.flatten().tolist()], dtype=torch.float64
     ).view_as(x)
@@ -140,11 +140,11 @@ def test_bits_are_kept_by_counting_levels():
 
 def test_a_block_is_compressed_coefficient_by_coefficient():
     """The cosine transform by its double sum, for one block of 8 x 8; quality 75 halves the table and rounds half up."""
-    x = pictures(1, size=8)
+    x = images(1, size=8)
     q = JPEG(75)
-    assert q.table()[0].tolist() == [8, 6, 5, 8, 12, 20, 26, 31]
+    assert q.quantization_table()[0].tolist() == [8, 6, 5, 8, 12, 20, 26, 31]
     levels = 255 * x[0, 0] - 128
-    table = q.table()
+    table = q.quantization_table()
     back = torch.zeros(8, 8, dtype=torch.float64)
     scale = [math.sqrt(1 / 8)] + [0.5] * 7
     wave = [
@@ -166,7 +166,7 @@ def test_a_block_is_compressed_coefficient_by_coefficient():
 
 def test_at_the_best_quality_a_block_moves_by_half_a_level_at_each_coefficient():
     """Q = 1: 64 coefficients move by at most 1/2, the transform is orthonormal, and pixels are rounded once more."""
-    x = torch.cat([pictures(2, size=8), 0.9 * pictures(2, seed=9, size=8)], dim=3)
+    x = torch.cat([images(2, size=8), 0.9 * images(2, seed=9, size=8)], dim=3)
     off = 255 * (JPEG(100)(x, heard(2)) - x)
     blocks = off.unflatten(3, (2, 8)).transpose(2, 3).flatten(3)  # [N, 1, 2, 64]
     assert float(blocks.norm(dim=-1).amax()) <= 8 * 0.5 + 8 * 0.5
@@ -174,13 +174,13 @@ def test_at_the_best_quality_a_block_moves_by_half_a_level_at_each_coefficient()
 
 
 def test_images_whose_sides_eight_does_not_divide_keep_their_size():
-    assert JPEG()(pictures(N, size=11), heard()).shape == (N, 1, 11, 11)
+    assert JPEG()(images(N, size=11), heard()).shape == (N, 1, 11, 11)
     flat = torch.full((1, 1, 5, 5), 0.5, dtype=torch.float64)
     assert_close(JPEG(95)(flat, heard(1)), flat, rtol=0, atol=1 / 255)
 
 
 def test_total_variation_descends_its_objective_from_a_mask_of_its_own():
-    x = pictures(N)
+    x = images(N)
     ctx = heard()
     denoise = TotalVariation(weight=0.1, steps=300, smooth=0.1)
     z = denoise(x, ctx)
@@ -207,7 +207,7 @@ def test_total_variation_descends_its_objective_from_a_mask_of_its_own():
 
 def test_langevin_steps_are_those_of_the_recursion_and_answers_their_mean():
     net = smooth_net()
-    x = pictures(N)
+    x = images(N)
     u = energy()
     ctx = heard()
     answer = EBMPurifier(net, u, steps=3, runs=2, noise=0.1).respond(x, ctx)
@@ -223,7 +223,7 @@ def test_langevin_steps_are_those_of_the_recursion_and_answers_their_mean():
 
 
 def test_an_energy_learns_to_be_low_at_the_data():
-    x = pictures(64)
+    x = images(64)
     trained = EBMPurifier(smooth_net(), energy(), noise=0.1).fit(
         x, phase=Phase(15, 32, 1e-2), steps=5
     )
@@ -235,7 +235,7 @@ def test_an_energy_learns_to_be_low_at_the_data():
 
 def test_diffusion_goes_forth_and_back_by_its_equations():
     net = smooth_net()
-    x = pictures(N)
+    x = images(N)
     e = noise()
     ctx = heard()
     answer = DiffusionPurifier(net, e, steps=3, horizon=20).respond(x, ctx)
@@ -252,7 +252,7 @@ def test_diffusion_goes_forth_and_back_by_its_equations():
 
 def test_a_network_learns_to_see_noise():
     """Of one repeated image the noise can be told exactly; a network that says nothing is off by 1."""
-    x = pictures(1).expand(128, -1, -1, -1)
+    x = images(1).expand(128, -1, -1, -1)
     untrained = DiffusionPurifier(smooth_net(), noise(), steps=20, horizon=20)
     trained = untrained.fit(x, phase=Phase(30, 64, 1e-2))
     n = Keys.of(8, torch.arange(128)).normal((1, 4, 4), torch.float64)
@@ -261,15 +261,15 @@ def test_a_network_learns_to_see_noise():
     seen = math.sqrt(a) * (2 * x - 1) + math.sqrt(1 - a) * n
     with torch.no_grad():
         before, after = (
-            float((one.noise(seen, late) - n).square().mean()) for one in (untrained, trained)
+            float((one.noise_net(seen, late) - n).square().mean()) for one in (untrained, trained)
         )
     assert after < 0.6 < before
 
 
 def test_pixels_become_the_likeliest_level_near_them_one_by_one():
-    x = pictures(2)
+    x = images(2)
     p = density()
-    found = PixelDefend(smooth_net(), p, radius=0.3).likeliest(x)
+    found = PixelDefend(smooth_net(), p, radius=0.3).most_likely(x)
     for n in range(2):
         done = x[n].clone()
         for i in range(4):
@@ -282,7 +282,7 @@ def test_pixels_become_the_likeliest_level_near_them_one_by_one():
 
 def test_a_density_sees_only_what_comes_before():
     """d odds_ij / d x_kl = 0 unless kl is read before ij."""
-    x = pictures(1).requires_grad_()
+    x = images(1).requires_grad_()
     p = density()
     for i, j in ((0, 0), (1, 2), (3, 3)):
         (steep,) = torch.autograd.grad(p(x)[0, :, i, j].square().sum(), x, allow_unused=True)
@@ -300,10 +300,10 @@ def test_a_density_learns_what_is_frequent():
 
 def test_the_search_for_a_latent_is_descent_from_the_points_drawn():
     net = smooth_net()
-    x = pictures(2)
+    x = images(2)
     g = generator()
     ctx = heard(2)
-    answer = DefenseGAN(net, g, search=4, starts=3, step_size=0.2).respond(x, ctx)
+    answer = DefenseGAN(net, g, search_steps=4, restarts=3, step_size=0.2).respond(x, ctx)
     (z,) = ctx.drawn
     assert z.shape == (2, 3, 3)
     for n in range(2):
@@ -340,7 +340,7 @@ def test_a_critic_s_loss_is_a_difference_and_a_penalty_on_its_slope():
         critic[1].weight.copy_(torch.tensor([[3.0, 0, 4.0, 0]]))
     real = torch.ones(2, 1, 2, 2, dtype=torch.float64)
     fake = torch.zeros(2, 1, 2, 2, dtype=torch.float64)
-    loss = WassersteinTraining().criticism(critic, real, fake, Keys.of(0, torch.arange(2)))
+    loss = WassersteinTraining().critic_loss(critic, real, fake, Keys.of(0, torch.arange(2)))
     assert_close(
         loss.detach(), torch.full((2,), -7.0 + 10 * 16, dtype=torch.float64), rtol=1e-12, atol=0
     )
@@ -359,16 +359,16 @@ def test_a_critic_s_loss_is_a_difference_and_a_penalty_on_its_slope():
             "Give steps <= horizon",
         ),
         (
-            lambda: DiffusionPurifier(smooth_net(), noise(), steps=0).fit(pictures(2)),
+            lambda: DiffusionPurifier(smooth_net(), noise(), steps=0).fit(images(2)),
             "nothing to fit",
         ),
         (
-            lambda: PixelDefend(smooth_net(), density()).likeliest(
-                pictures(2).expand(-1, 3, -1, -1)
+            lambda: PixelDefend(smooth_net(), density()).most_likely(
+                images(2).expand(-1, 3, -1, -1)
             ),
             "one channel",
         ),
-        (lambda: DefenseGAN(smooth_net(), generator(), starts=0), "starts >= 1"),
+        (lambda: DefenseGAN(smooth_net(), generator(), restarts=0), "restarts >= 1"),
     ],
 )
 def test_what_cannot_be_is_refused_with_what_can(build, says):

@@ -6,7 +6,7 @@ from itertools import pairwise, product
 
 import pytest
 import torch
-from tests.zoo.adaptive.purifiers import gradient, pictures, smooth_net
+from tests.zoo.adaptive.purifiers import gradient, images, smooth_net
 from torch.testing import assert_close
 
 from saddlepoint.attacks.spaces import Linf
@@ -14,8 +14,8 @@ from saddlepoint.audits.target.check import check
 from saddlepoint.defenses import Context
 from saddlepoint.gradients import BPDA
 from saddlepoint.rng import Keys
-from saddlepoint.zoo.adaptive.further import Quilting, Transformed
-from saddlepoint.zoo.adaptive.further.quilting import _cut
+from saddlepoint.zoo.adaptive.further import Quilting, TransformationDefense
+from saddlepoint.zoo.adaptive.further.quilting import _minimum_error_cut
 
 EXACT = {"rtol": 0.0, "atol": 0.0}
 
@@ -76,7 +76,7 @@ def test_the_cut_keeps_the_old_left_of_it_and_goes_through_what_is_equal():
 def test_no_path_is_cheaper_than_the_cut():
     """All of the at most 4 x 3^4 paths of 5 rows and 4 columns are tried."""
     error = Keys.of(8, torch.arange(20)).uniform((5, 4), torch.float64)
-    found = _cut(error)
+    found = _minimum_error_cut(error)
     for e, cut in zip(error, found.tolist(), strict=True):
         paths = [
             p for p in product(range(4), repeat=5) if all(abs(a - b) <= 1 for a, b in pairwise(p))
@@ -99,21 +99,21 @@ def test_each_patch_is_one_of_the_nearest_by_a_coin_of_its_row():
 
 def test_the_database_is_cut_out_of_the_images():
     x = Keys.of(3, torch.arange(4)).uniform((2, 6, 6), torch.float64)
-    quilt = Quilting.of(x, count=300, size=5)
+    quilt = Quilting.from_images(x, count=300, size=5)
     every = {tuple(patch.flatten().tolist()) for patch in all_patches(x, 5)}
     cut = {tuple(patch.flatten().tolist()) for patch in quilt.patches}
     assert cut == every  # 300 draws of 16: one is missed with probability 16 (15 / 16)^300 < 1e-7
-    one, same, other = (Quilting.of(x, count=10, seed=seed).patches for seed in (1, 1, 2))
+    one, same, other = (Quilting.from_images(x, count=10, seed=seed).patches for seed in (1, 1, 2))
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
 
 
 def test_as_a_defense_it_is_random_answers_row_by_row_and_gives_a_gradient_around_it():
     net = smooth_net()
-    x = pictures(6)
+    x = images(6)
     y = torch.arange(6) % 4
-    defense = Transformed(
-        net, Quilting.of(pictures(8, seed=4), count=40, size=3, neighbors=4, overlap=1)
+    defense = TransformationDefense(
+        net, Quilting.from_images(images(8, seed=4), count=40, size=3, neighbors=4, overlap=1)
     )
     assert [found.name for found in check(defense, x, y, Linf(0.1)).findings] == [
         "vanishing gradients"
@@ -129,7 +129,7 @@ def test_as_a_defense_it_is_random_answers_row_by_row_and_gives_a_gradient_aroun
         (lambda: Quilting(torch.zeros(2, 1, 3, 4)), "square patches"),
         (lambda: Quilting(torch.zeros(2, 1, 3, 3)), "neighbors <= 2"),
         (lambda: Quilting(torch.zeros(20, 1, 3, 3), overlap=3), "overlap < 3"),
-        (lambda: Quilting.of(torch.zeros(2, 1, 4, 4)), "5 x 5 are cut out"),
+        (lambda: Quilting.from_images(torch.zeros(2, 1, 4, 4)), "5 x 5 are cut out"),
         (
             lambda: Quilting(torch.zeros(20, 1, 3, 3))(torch.zeros(1, 3, 8, 8), context(1)),
             "do not cover",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.zoo.adaptive.purifiers import CLASSES, context, pictures, smooth_net
+from tests.zoo.adaptive.purifiers import CLASSES, context, images, smooth_net
 from torch import nn
 from torch.nn import functional
 from torch.testing import assert_close
@@ -38,17 +38,17 @@ def descended(net, x, radius):
 
 def varied(n=N):
     """Some rows want to go far, others stay: contrasts from faint to strong."""
-    return pictures(n) * torch.linspace(0.02, 1.4, n, dtype=torch.float64).view(-1, 1, 1, 1)
+    return images(n) * torch.linspace(0.02, 1.4, n, dtype=torch.float64).view(-1, 1, 1, 1)
 
 
 def test_label_consistency_compares_the_picture_with_its_mirrored_inside():
     net = smooth_net()
-    x = pictures(N)
-    assert_close(LabelConsistency().altered(x), stretched(x), **EXACT)
+    x = images(N)
+    assert_close(LabelConsistency().transform(x), stretched(x), **EXACT)
     assert_close(LabelConsistency().loss(net, x), disagreement(net, x), rtol=1e-14, atol=0)
     big = torch.arange(32.0 * 32).view(1, 1, 32, 32)
     want = functional.interpolate(big.flip(3)[:, :, 2:30, 2:30], (32, 32))
-    assert_close(LabelConsistency().altered(big), want, **EXACT)
+    assert_close(LabelConsistency().transform(big), want, **EXACT)
 
 
 def test_the_answer_is_that_of_the_one_radius_that_serves_the_batch_best():
@@ -70,23 +70,23 @@ def test_every_row_may_pick_a_radius_of_its_own():
     assert len(best.clamp(max=5).unique()) > 1  # 5 steps of 4/255 reach no further than 20/255
     own = SOAP(net, coupled=False)
     assert_close(own.respond(x, context(N)), net(ends[best, torch.arange(N)]), rtol=0, atol=1e-12)
-    assert_close(own.picked(x), best.clamp(max=5).double() * 4 / 255, rtol=1e-12, atol=0)
-    assert len(SOAP(net).picked(x).unique()) == 1
+    assert_close(own.select_radius(x), best.clamp(max=5).double() * 4 / 255, rtol=1e-12, atol=0)
+    assert len(SOAP(net).select_radius(x).unique()) == 1
 
 
 def test_a_radius_out_of_reach_is_not_tried_twice():
     net = smooth_net()
-    x = pictures(N)
+    x = images(N)
     passes = []
     net.register_forward_hook(lambda *_: passes.append(1))
-    SOAP(net).picked(x)
+    SOAP(net).select_radius(x)
     # The loss at six ends, and five walks of five steps; each loss is two passes.
     assert len(passes) == 2 * (6 + 5 * 5)
 
 
 def test_the_rotation_loss_is_the_mean_over_four_turns():
     net = smooth_net()
-    x = pictures(N)
+    x = images(N)
     task = Rotation.on(net, "3", x[:1])
     want = 0
     for k in range(4):
@@ -103,7 +103,7 @@ def test_the_rotation_loss_is_the_mean_over_four_turns():
 
 def test_the_reconstruction_loss_is_the_squared_error_of_the_decoder():
     net = smooth_net()
-    x = pictures(N)
+    x = images(N)
     task = Reconstruction.on(net, "4", x[:1], width=8)
     assert_close(
         task.loss(net, x), (task.head(net[:5](x)) - x).square().mean((1, 2, 3)), rtol=1e-13, atol=0
@@ -113,7 +113,7 @@ def test_the_reconstruction_loss_is_the_squared_error_of_the_decoder():
 @pytest.mark.parametrize("kind", [Rotation, Reconstruction])
 def test_purifying_lowers_the_loss_of_any_task(kind):
     net = smooth_net()
-    x = pictures(N)
+    x = images(N)
     task = kind.on(net, "1", x[:1])
     defense = SOAP(net, task, step_size=1e-3, radii=(0.02,), coupled=False)
     end = x
@@ -174,7 +174,7 @@ def test_a_random_view_while_learning_is_a_noisy_mirrored_crop():
             return x.flatten(1)[:, :CLASSES]
 
     x = torch.arange(64.0, dtype=torch.float64).view(1, 1, 8, 8).expand(40, 1, 8, 8)
-    practice = LabelConsistency().practice(Net(), x, Keys.of(0, torch.arange(40)))
+    practice = LabelConsistency().training_pass(Net(), x, Keys.of(0, torch.arange(40)))
     assert practice.logits.shape == (2, 40, CLASSES)
     whole = seen[0].floor()  # noise is at least 0 and below 1
     assert ((whole >= 0) & (whole <= 63)).all()
@@ -192,8 +192,8 @@ def test_what_has_no_head_cannot_be_fitted_alone():
         TypeError,
         match="LabelConsistency has no network of its own to fit: use SOAP as it is, or `fit_jointly`",
     ):
-        SOAP(smooth_net()).fit(pictures(N))
+        SOAP(smooth_net()).fit(images(N))
     with pytest.raises(ValueError, match=r"at least one radius, none below 0, got \[\]"):
         SOAP(smooth_net(), radii=())
     with pytest.raises(ValueError, match="no layer called 'tanh'"):
-        Rotation.on(smooth_net(), "tanh", pictures(1))
+        Rotation.on(smooth_net(), "tanh", images(1))

@@ -5,13 +5,21 @@ import math
 import pytest
 import torch
 from tests.problems import normal, uniform
-from tests.zoo.adaptive.small_defenses import CLASSES, answer, body, images, made, network, sodef
+from tests.zoo.adaptive.small_defenses import (
+    CLASSES,
+    respond,
+    body,
+    images,
+    build_module,
+    network,
+    sodef,
+)
 from torch import nn
 from torch.testing import assert_close
 
 import saddlepoint as sp
 from saddlepoint.zoo.adaptive import SODEF
-from saddlepoint.zoo.adaptive.learning import Phase
+from saddlepoint.zoo.adaptive.fitting import Phase
 from saddlepoint.zoo.adaptive.sodef import (
     Dopri5,
     RungeKutta,
@@ -57,14 +65,14 @@ def test_the_forward_equals_the_equations_written_out():
         k3 = field(z + h * (k2 - k1 / 3))
         k4 = field(z + h * (k1 - k2 + k3))
         z = z + h * (k1 + 3 * k2 + 3 * k3 + k4) / 8
-    assert_close(answer(defense, x), z @ parts.head.weight.T + parts.head.bias, rtol=0, atol=1e-12)
+    assert_close(respond(defense, x), z @ parts.head.weight.T + parts.head.bias, rtol=0, atol=1e-12)
 
 
 def test_without_time_nothing_flows():
     defense = sodef(time=0.0)
     x = images()
     assert_close(
-        answer(defense, x),
+        respond(defense, x),
         defense.body.head(defense.body.embed(defense.features(x))),
         rtol=0,
         atol=0,
@@ -76,14 +84,14 @@ def test_without_time_and_with_the_network_s_own_last_layer_it_is_the_static_net
     net = network()
     x = images()
     defense = SODEF(net, StableODE(nn.Identity(), SineField(12, ()).double(), net[-1]), time=0.0)
-    assert_close(answer(defense, x), net(x), rtol=0, atol=0)
+    assert_close(respond(defense, x), net(x), rtol=0, atol=0)
     assert (defense.coupled, defense.random, defense.static) == (False, False, net)
 
 
 def test_segments_are_one_flow_cut_in_pieces():
     x = images()
     whole, cut = (sodef(integrator=RungeKutta(12 // k), segments=k) for k in (1, 3))
-    assert_close(answer(cut, x), answer(whole, x), rtol=0, atol=1e-13)
+    assert_close(respond(cut, x), respond(whole, x), rtol=0, atol=1e-13)
     with torch.no_grad():
         names = cut.trace(x, sp.Context.seeded(0, 5)).names
     assert names == ("ode/0", "ode/1", "ode/2", "ode/3")
@@ -92,7 +100,7 @@ def test_segments_are_one_flow_cut_in_pieces():
 def test_the_batch_moves_a_row_within_the_tolerance_of_the_solver():
     defense = sodef(integrator=Dopri5(1e-3))
     x = images()
-    gap = (answer(defense, x)[:1] - answer(defense, x[:1])).abs().amax()
+    gap = (respond(defense, x)[:1] - respond(defense, x[:1])).abs().amax()
     assert 1e-9 < gap < 1e-2
 
 
@@ -161,7 +169,9 @@ def blobs(n):
 
 def untrained():
     embed = lambda: nn.Sequential(nn.Linear(12, 8), nn.Tanh())  # noqa: E731
-    return made(lambda: StableODE(embed(), SineField(8, (64, 64)), nn.Linear(8, CLASSES)), 7)
+    return build_module(
+        lambda: StableODE(embed(), SineField(8, (64, 64)), nn.Linear(8, CLASSES)), 7
+    )
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +198,7 @@ def test_training_makes_features_rest_and_the_flow_contract(trained):
 
 def test_the_trained_head_reads_the_classes_and_the_network_is_untouched(trained):
     start, defense, x, y = trained
-    assert (answer(defense, x).argmax(1) == y).double().mean() > 0.9
+    assert (respond(defense, x).argmax(1) == y).double().mean() > 0.9
     assert_close(dict(defense.net.state_dict()), dict(network().state_dict()), rtol=0, atol=0)
     assert_close(
         dict(start.state_dict()), dict(untrained().state_dict()), rtol=0, atol=0

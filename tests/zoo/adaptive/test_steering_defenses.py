@@ -7,14 +7,14 @@ import torch
 from tests.zoo.adaptive.purifiers import Memory
 from tests.zoo.adaptive.small_defenses import (
     CLASSES,
-    EACH,
+    DEFENSES,
     Recording,
-    answer,
+    respond,
     atld,
     closed_loop,
     context,
     images,
-    made,
+    build_module,
     network,
     reversal,
     site,
@@ -28,28 +28,28 @@ from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.audits.target.check import check
 from saddlepoint.gradients import Backprop
 from saddlepoint.zoo.adaptive import ATLD, SODEF, ClosedLoopControl, ContrastiveReversal
-from saddlepoint.zoo.adaptive.closed_loop import AutoEncoders, auto_encoder
-from saddlepoint.zoo.adaptive.learning import Phase
+from saddlepoint.zoo.adaptive.closed_loop import AutoEncoderLearner, auto_encoder
+from saddlepoint.zoo.adaptive.fitting import Phase
 from saddlepoint.zoo.adaptive.sodef import Dopri5
 
 EXACT = {"rtol": 0.0, "atol": 0.0}
-EVERY = pytest.mark.parametrize("name", EACH)
+EVERY = pytest.mark.parametrize("name", DEFENSES)
 LABELS = torch.tensor([0, 1, 2, 3, 0])
 
 
 @EVERY
 def test_the_declared_facts_are_what_the_audit_measures(name):
-    assert check(EACH[name](), images(), LABELS, sp.Linf(8 / 255)).findings == ()
+    assert check(DEFENSES[name](), images(), LABELS, sp.Linf(8 / 255)).findings == ()
 
 
 @EVERY
 def test_who_declares_coupling_or_randomness_has_it(name):
-    defense = EACH[name]()
+    defense = DEFENSES[name]()
     x = images()
     with torch.no_grad():
-        here = answer(defense, x)
-        alone = answer(defense, x[:1])
-        elsewhere = answer(defense, x, seed=1)
+        here = respond(defense, x)
+        alone = respond(defense, x[:1])
+        elsewhere = respond(defense, x, seed=1)
     # A solver's step sizes move answers within its tolerance, 1e-3; float64 rounds at 1e-15.
     assert bool(((here[:1] - alone).abs() > 1e-9).any()) == defense.coupled
     assert bool(((here - elsewhere).abs() > 1e-9).any()) == defense.random
@@ -57,14 +57,14 @@ def test_who_declares_coupling_or_randomness_has_it(name):
 
 @EVERY
 def test_rows_of_an_uncoupled_defense_do_not_know_their_place(name):
-    defense = EACH[name]()
+    defense = DEFENSES[name]()
     x = images()
     order = torch.tensor([3, 0, 4])
     if defense.coupled:
         pytest.skip("declares that rows influence each other")
     keys = context(5).keys
     with torch.no_grad():
-        whole = answer(defense, x)
+        whole = respond(defense, x)
         some = defense.respond(x[order], sp.Context(keys[order]))
     assert_close(
         some, whole[order], rtol=0, atol=1e-12
@@ -76,7 +76,7 @@ def test_rows_of_an_uncoupled_defense_do_not_know_their_place(name):
     "rule", [sp.Exact(), sp.Checkpointed(), sp.BPDA()], ids=lambda r: type(r).__name__
 )
 def test_every_rule_keeps_the_forward_value(name, rule):
-    defense = EACH[name]()
+    defense = DEFENSES[name]()
     x = images()
     with torch.no_grad():
         expected = defense.trace(x, context(5))
@@ -89,14 +89,16 @@ def test_every_rule_keeps_the_forward_value(name, rule):
 def test_exact_gradients_equal_finite_differences(name):
     # Of the SODEFs only the one with equal steps is one smooth function: adaptive steps jump, within the tolerance.
     defense = (
-        sodef(integrator=Dopri5(1e-10)) if name in ("sodef", "sodef, rows alone") else EACH[name]()
+        sodef(integrator=Dopri5(1e-10))
+        if name in ("sodef", "sodef, rows alone")
+        else DEFENSES[name]()
     )
     x = images()
     direction = torch.linspace(-1, 1, 5 * 3 * 64, dtype=torch.float64).view(5, 3, 8, 8)
     weights = torch.linspace(-1, 2, 5 * CLASSES, dtype=torch.float64).view(5, CLASSES)
 
     def value(v):
-        return (answer(defense, v) * weights).sum()
+        return (respond(defense, v) * weights).sum()
 
     leaf = x.clone().requires_grad_()
     grad = torch.autograd.grad(value(leaf), leaf)[0]
@@ -109,7 +111,7 @@ def test_exact_gradients_equal_finite_differences(name):
 @EVERY
 def test_steps_that_are_run_again_give_the_same_gradient(name):
     """With the coins of the first run: sums over other orders of the same numbers, 1e-10 of them in double precision."""
-    defense = EACH[name]()
+    defense = DEFENSES[name]()
     x = images()
     exact, again = (
         Backprop()
@@ -146,18 +148,23 @@ def test_forty_checkpointed_steps_of_a_random_purifier_take_the_memory_of_two():
         again = Backprop().value_and_grad(objective(40, sp.Checkpointed()), x, keys).grad
     assert forty.max_loss_point <= 2.5 * one.max_loss_point
     assert_close(
-        again, Backprop().value_and_grad(objective(40, sp.Exact()), x, keys).grad, rtol=1e-6, atol=1e-12
+        again,
+        Backprop().value_and_grad(objective(40, sp.Exact()), x, keys).grad,
+        rtol=1e-6,
+        atol=1e-12,
     )
 
 
-@pytest.mark.parametrize("name", [name for name in EACH if name.startswith(("reversal", "atld"))])
+@pytest.mark.parametrize(
+    "name", [name for name in DEFENSES if name.startswith(("reversal", "atld"))]
+)
 def test_identity_bpda_is_the_gradient_of_the_net_at_the_purified_point(name):
-    defense = EACH[name]()
+    defense = DEFENSES[name]()
     x = images().requires_grad_()
     record = Recording()
-    grad = torch.autograd.grad(answer(defense, x, **{site(name): sp.BPDA()}).sum(), x)[0]
+    grad = torch.autograd.grad(respond(defense, x, **{site(name): sp.BPDA()}).sum(), x)[0]
     with torch.no_grad():
-        answer(defense, x, **{site(name): record})
+        respond(defense, x, **{site(name): record})
     purified = record.states[-1].requires_grad_()
     assert_close(
         grad, torch.autograd.grad(defense.net(purified).sum(), purified)[0], rtol=1e-12, atol=1e-14
@@ -166,7 +173,7 @@ def test_identity_bpda_is_the_gradient_of_the_net_at_the_purified_point(name):
 
 @pytest.mark.parametrize("name", ["reversal", "atld, three steps"])
 def test_trajectory_bpda_is_the_mean_gradient_over_the_iterates(name):
-    defense = EACH[name]()
+    defense = DEFENSES[name]()
     x = images()
     record = Recording()
     objective = AttackObjective(
@@ -208,14 +215,14 @@ def test_trajectory_bpda_is_the_mean_gradient_over_the_iterates(name):
 )
 def test_without_steps_the_static_net_is_recovered_and_nothing_couples_or_draws(defense):
     x = images()
-    assert_close(answer(defense, x), defense.net(x), **EXACT)
+    assert_close(respond(defense, x), defense.net(x), **EXACT)
     assert (defense.coupled, defense.random) == (False, False)
     assert defense.static is defense.net
 
 
 @EVERY
 def test_the_first_view_is_the_state_before_any_step(name):
-    defense = EACH[name]()
+    defense = DEFENSES[name]()
     x = images()
     with torch.no_grad():
         before = (
@@ -230,7 +237,7 @@ def test_the_first_view_is_the_state_before_any_step(name):
 
 @EVERY
 def test_views_nobody_reads_change_nothing(name):
-    defense = EACH[name]()
+    defense = DEFENSES[name]()
     x = images()
     with torch.no_grad():
         whole = defense.trace(x, context(5))
@@ -241,15 +248,15 @@ def test_views_nobody_reads_change_nothing(name):
 
 @EVERY
 def test_answering_leaves_no_mark(name):
-    defense = EACH[name]()
+    defense = DEFENSES[name]()
     x = images().requires_grad_()
     before = copy.deepcopy(defense.net.state_dict())
-    answer(defense, x).sum().backward()
+    respond(defense, x).sum().backward()
     assert_close(dict(defense.net.state_dict()), dict(before), **EXACT)
     assert not any(m._forward_hooks or m.training for m in defense.net.modules())
     torch.manual_seed(0)
     state = torch.random.get_rng_state()
-    answer(defense, x)
+    respond(defense, x)
     assert torch.equal(torch.random.get_rng_state(), state)  # all randomness is the context's
 
 
@@ -259,7 +266,7 @@ def test_answering_leaves_no_mark(name):
 )  # fmt: skip
 def test_one_that_was_not_fitted_says_so(defense):
     with pytest.raises(RuntimeError, match=r"Call fit: .*\.fit\(x"):
-        answer(defense, images())
+        respond(defense, images())
 
 
 @pytest.mark.parametrize(
@@ -295,18 +302,18 @@ def test_layers_that_work_in_place_do_not_change_what_was_seen_before_them():
             nn.Flatten(),
             nn.Linear(256, CLASSES),
         ]
-        return made(lambda: nn.Sequential(*layers), 8)
+        return build_module(lambda: nn.Sequential(*layers), 8)
 
     nets = [build(True), build(False)]
     x = images(24, 9)
     nets[1].load_state_dict(nets[0].state_dict())
     y = nets[0](x).argmax(1)
-    learner = AutoEncoders(Phase(2, 8, 0.01))
+    learner = AutoEncoderLearner(Phase(2, 8, 0.01))
     controlled = [ClosedLoopControl(net, ["input", "0"]).fit(x, y, learner=learner) for net in nets]
     leaves = [images().requires_grad_() for _ in nets]
     assert_close(
         *[
-            torch.autograd.grad(answer(d, v).sum(), v)[0]
+            torch.autograd.grad(respond(d, v).sum(), v)[0]
             for d, v in zip(controlled, leaves, strict=True)
         ],
         **EXACT,

@@ -18,7 +18,7 @@ from saddlepoint.defenses import Context
 from saddlepoint.gradients import BPDA, Checkpointed
 from saddlepoint.rng import Keys
 from saddlepoint.zoo.adaptive.further import VAE, AnalysisBySynthesis, released_vaes
-from saddlepoint.zoo.adaptive.learning import Phase
+from saddlepoint.zoo.adaptive.fitting import Phase
 
 N = 4
 CLASSES = 3
@@ -55,14 +55,16 @@ def energy(vae, z, x, beta):
 
 @pytest.mark.parametrize("reach", [5.0, 0.6])
 def test_the_answer_is_that_of_adam_from_the_best_start_for_each_class(reach):
-    defense = synthesis(reach=reach, weights=(1.0, 0.9, 1.1), rate=0.2)
+    defense = synthesis(max_norm=reach, weights=(1.0, 0.9, 1.1), rate=0.2)
     x = images()
     weights = (1.0, 0.9, 1.1)
     out = torch.zeros(N, CLASSES, dtype=torch.float64)
     for n in range(N):
         for c, vae in enumerate(defense.vaes):
             with torch.no_grad():
-                z = defense.z[torch.stack([energy(vae, s, x[n], 2.0) for s in defense.z]).argmin()]
+                z = defense.start_points[
+                    torch.stack([energy(vae, s, x[n], 2.0) for s in defense.start_points]).argmin()
+                ]
             m = v = 0.0
             for t in (1, 2, 3):
                 z = z.detach().requires_grad_()
@@ -79,8 +81,8 @@ def test_starts_are_the_likelier_of_points_of_the_prior_and_the_same_in_every_ca
     defense = synthesis(starts=900)
     drawn = Keys.of(0, torch.arange(1000)).normal((2,), torch.float64)
     kept = drawn.norm(dim=1).sort().values[899]
-    assert_close(defense.z, drawn[drawn.norm(dim=1) <= kept], rtol=0, atol=0)
-    assert not torch.equal(defense.z, synthesis(starts=900, seed=1).z)
+    assert_close(defense.start_points, drawn[drawn.norm(dim=1) <= kept], rtol=0, atol=0)
+    assert not torch.equal(defense.start_points, synthesis(starts=900, seed=1).start_points)
 
 
 def test_without_steps_the_nearest_start_decides():
@@ -88,7 +90,10 @@ def test_without_steps_the_nearest_start_decides():
     x = images()
     with torch.no_grad():
         each = [
-            [[float(energy(vae, z, one, 2.0)) for z in defense.z] for vae in defense.vaes]
+            [
+                [float(energy(vae, z, one, 2.0)) for z in defense.start_points]
+                for vae in defense.vaes
+            ]
             for one in x
         ]
         trace = defense.trace(x, context())

@@ -19,8 +19,8 @@ def require_eval_mode(module: nn.Module, *, role: str, owner: str) -> None:
     """
     if module.training:
         raise ValueError(
-            f"{owner} got a {role} in training mode, where batch statistics and dropout change "
-            f"its outputs. Call .eval() on the {role} first."
+            f"{owner}: the {role} is in training mode, where batch statistics and dropout change "
+            "its outputs. Call .eval() on it first."
         )
 
 
