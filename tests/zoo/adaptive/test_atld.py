@@ -61,10 +61,9 @@ def test_examples_with_an_uncertain_discriminator_take_half_a_step():
     weight = torch.linalg.lstsq(
         logits, torch.tensor([-2.0, 0.0, 0.8, 2.0], dtype=torch.float64)
     ).solution
+    defense = ATLD(net, LinearDiscriminator(weight))  # probabilities 0.12, 0.5, 0.69, 0.88
     with torch.no_grad():
-        respond(
-            ATLD(net, LinearDiscriminator(weight)), x, imt=record
-        )  # probabilities 0.12, 0.5, 0.69, 0.88
+        respond(defense, x, imt=record)
     lengths = (record.states[0] - x).abs().amax((1, 2, 3))
     assert_close(
         lengths, torch.tensor([8.0, 4.0, 4.0, 8.0], dtype=torch.float64) / 255, rtol=0, atol=1e-12
@@ -109,9 +108,10 @@ def test_the_discriminator_equals_the_convolutional_one_on_a_single_pixel():
         m.weight.data.copy_(kernel[:, :, 1, 1])
     x = normal(113, 6, 16)
     a = block.activation(x)
-    conv = lambda v, kernel: nn.functional.conv2d(v[:, :, None, None], kernel, padding=1)[  # noqa: E731
-        :, :, 0, 0
-    ]
+
+    def conv(v, kernel):
+        return nn.functional.conv2d(v[:, :, None, None], kernel, padding=1)[:, :, 0, 0]
+
     expected = conv(a, kernels[2]) + conv(block.body[1:3](conv(a, kernels[0])), kernels[1])
     assert_close(block(x), expected, rtol=0, atol=1e-12)
 

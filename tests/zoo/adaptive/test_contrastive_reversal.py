@@ -75,7 +75,7 @@ def test_a_crop_is_resized_like_torch_interpolate(area):
     assert_close(crop(x, u), expected, rtol=0, atol=1e-13)
 
 
-def test_brightness_contrast_and_saturation_blend_towards_black_the_mean_and_gray():
+def test_brightness_contrast_and_saturation_blend_toward_black_the_mean_and_gray():
     x = images(2)
     gray = (0.299 * x[:, :1] + 0.587 * x[:, 1:2] + 0.114 * x[:, 2:]).expand_as(x)
     mean = gray.mean((1, 2, 3), keepdim=True)

@@ -54,9 +54,9 @@ def energy(vae, z, x, beta):
     return (((vae.decode(z[None])[0] - x) ** 2).sum() + beta * (z**2).sum() / 2) / 16
 
 
-@pytest.mark.parametrize("reach", [5.0, 0.6])
-def test_the_output_is_that_of_adam_from_the_best_start_for_each_class(reach):
-    defense = synthesis(max_norm=reach, weights=(1.0, 0.9, 1.1), rate=0.2)
+@pytest.mark.parametrize("max_norm", [5.0, 0.6])
+def test_the_output_is_that_of_adam_from_the_best_start_for_each_class(max_norm):
+    defense = synthesis(max_norm=max_norm, weights=(1.0, 0.9, 1.1), rate=0.2)
     x = images()
     weights = (1.0, 0.9, 1.1)
     out = torch.zeros(N, CLASSES, dtype=torch.float64)
@@ -74,7 +74,7 @@ def test_the_output_is_that_of_adam_from_the_best_start_for_each_class(reach):
                 m = 0.9 * m + 0.1 * g
                 v = 0.999 * v + 0.001 * g**2
                 z = z.detach() - 0.2 * (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)).sqrt() + 1e-8)
-                z = z * min(1.0, reach / float(z.norm()))
+                z = z * min(1.0, max_norm / float(z.norm()))
             out[n, c] = -440 * weights[c] * energy(vae, z, x[n], 2.0).detach()
     assert_close(defense.respond(x, context()).detach(), out, rtol=1e-9, atol=1e-9)
 

@@ -21,7 +21,7 @@ _UNCERTAIN = (0.3, 0.7)  # half a step is taken if the probability of "natural" 
 
 
 class ATLD(Defense):
-    """Move x towards what a discriminator of logits predicts as "natural", then classify.
+    """Move x toward what a discriminator of logits predicts as "natural", then classify.
 
     x_{t+1} = project(x_t - m step_size sign(grad BCE(D(f(x_t)), 1)));  output f(x_steps).
 

@@ -1,4 +1,4 @@
-"""Closed-loop control: steer the activations of a network towards those of training data."""
+"""Closed-loop control: steer the activations of a network toward those of training data."""
 
 from saddlepoint.zoo.adaptive.closed_loop.defense import ClosedLoopControl
 from saddlepoint.zoo.adaptive.closed_loop.embedding import (

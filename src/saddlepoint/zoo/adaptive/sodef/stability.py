@@ -50,7 +50,7 @@ def jacobians(field: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
 def simplex(classes: int, width: int, seed: int = 0) -> Tensor:
     """Return one unit vector per class, as far apart as possible, randomly rotated.
 
-    Any two vectors have cosine -1 / (classes - 1). Features are first trained towards these
+    Any two vectors have cosine -1 / (classes - 1). Features are first trained toward these
     vectors, so that the equilibria of different classes are far apart. The released code maximizes
     the smallest distance numerically; for at most as many classes as dimensions the regular
     simplex attains the maximum.
