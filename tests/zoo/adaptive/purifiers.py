@@ -26,18 +26,26 @@ CLASSES = 4
 SIZE = 4
 
 
-def smooth_net(seed: int = 0, size: int = SIZE, width: int = 3) -> nn.Module:
-    """Build a smooth network with layers "0" to "5"; finite differences are accurate on it."""
+def build_module(build: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
+    """Build a module in double precision and eval mode, with initial weights from the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        layers = [
+        return build().double().eval()
+
+
+def smooth_net(seed: int = 0, size: int = SIZE, width: int = 3) -> nn.Module:
+    """Build a smooth network with layers "0" to "5"; finite differences are accurate on it."""
+    return build_module(
+        lambda: nn.Sequential(
             nn.Conv2d(1, width, 3, padding=1),
             nn.Tanh(),
             nn.Conv2d(width, width, 3),
             nn.Tanh(),
             nn.Flatten(),
-        ]
-        return nn.Sequential(*layers, nn.Linear(width * (size - 2) ** 2, CLASSES)).double().eval()
+            nn.Linear(width * (size - 2) ** 2, CLASSES),
+        ),
+        seed,
+    )
 
 
 def images(n: int, seed: int = 1, size: int = SIZE) -> Tensor:
@@ -47,9 +55,7 @@ def images(n: int, seed: int = 1, size: int = SIZE) -> Tensor:
 
 def score_net(seed: int = 3) -> nn.Module:
     """Build a small untrained score network."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return ScoreNet(1, width=4, blocks=1).double().eval()
+    return build_module(lambda: ScoreNet(1, width=4, blocks=1), seed)
 
 
 def discriminator(net: nn.Module) -> Discriminator:

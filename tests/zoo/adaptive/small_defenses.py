@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from tests.problems import normal, uniform
+from tests.zoo.adaptive import purifiers
 from torch import nn
 
 from saddlepoint.defenses import Context
@@ -23,9 +24,7 @@ WIDTHS = {"input": (3, SIDE, SIDE), "1": (4, SIDE, SIDE), "5": (12,)}
 
 def build_module(build, seed=0):
     """Build a module with weights from the seed and batch norm statistics other than 0 and 1."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        module = build().double().eval()
+    module = purifiers.build_module(build, seed)
     for k, norm in enumerate(
         m for m in module.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)
     ):

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from tests.zoo.adaptive.purifiers import CLASSES, gradient, images, smooth_net
+from tests.zoo.adaptive.purifiers import CLASSES, build_module, gradient, images, smooth_net
 from torch import nn
 from torch.testing import assert_close
 
@@ -55,13 +55,6 @@ class RecordingContext(Context):
 def recording_context(n=N):
     """Return a context for n examples that records its random draws."""
     return RecordingContext(Keys.of(0, torch.arange(n)))
-
-
-def build_module(build, seed=0):
-    """Build a module with initial weights from the seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return build().double().eval()
 
 
 def energy():

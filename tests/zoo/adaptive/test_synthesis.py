@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.zoo.adaptive.purifiers import gradient
+from tests.zoo.adaptive.purifiers import build_module, gradient
 from torch import nn
 from torch.testing import assert_close
 
@@ -24,13 +24,6 @@ N = 4
 CLASSES = 3
 SHAPE = (1, 4, 4)
 Y = torch.tensor([0, 1, 2, 0])
-
-
-def build_module(build, seed=0):
-    """Build a module with initial weights from the seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return build().double().eval()
 
 
 def vaes(count=CLASSES):
