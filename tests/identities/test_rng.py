@@ -92,7 +92,9 @@ def test_fold_takes_a_salt_for_all_or_one_each() -> None:
     each = torch.stack([c.fold_in(int(s)).state[i] for i, s in enumerate(salt)])
     assert torch.equal(c.fold_in(salt).state, each)
     assert not torch.equal(c.fold_in(1).fold_in(2).state, c.fold_in(2).fold_in(1).state)
-    assert torch.equal(c.fold_in(2**64 + 5).state, c.fold_in(5).state)  # salts are taken modulo 2^64
+    assert torch.equal(
+        c.fold_in(2**64 + 5).state, c.fold_in(5).state
+    )  # salts are taken modulo 2^64
 
 
 def test_unfold_returns_to_the_root() -> None:

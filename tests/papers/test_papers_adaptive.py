@@ -40,7 +40,7 @@ from saddlepoint.papers.transductive.nets import normed
 from saddlepoint.papers.write import reproduce
 from saddlepoint.training import initial
 from saddlepoint.zoo.adaptive import SOAP, TABLE, AIDPurifier, AntiAdversary, HedgeDefense
-from saddlepoint.zoo.adaptive.layers import refuse_unknown
+from saddlepoint.zoo.layers import refuse_unknown
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from saddlepoint.audits.target.check import TargetError, check
 from tests.memory import peak_bytes
 from tests.zoo.adaptive.purifiers import (
     CLASSES,
@@ -24,7 +25,6 @@ from saddlepoint.attacks.aims import mean_of_losses
 from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.attacks.spaces import Linf
-from saddlepoint.audits.target.check import TargetError, check
 from saddlepoint.defenses import Context, Defense
 from saddlepoint.gradients import BPDA, Backprop, Checkpointed, Exact
 from saddlepoint.rng import Keys

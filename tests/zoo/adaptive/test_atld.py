@@ -16,6 +16,8 @@ from torch import nn
 from torch.testing import assert_close
 
 import saddlepoint as sp
+from saddlepoint.attacks.aims import last
+from saddlepoint.evaluation.referee import play
 from saddlepoint.zoo.adaptive import ATLD
 from saddlepoint.zoo.adaptive.atld import DiscriminatorOutput, LatentTraining, LogitDiscriminator
 from saddlepoint.zoo.adaptive.atld.training import smoothed
@@ -207,15 +209,15 @@ def test_the_attacks_of_the_case_study_run_and_unknown_sites_raise():
     y = torch.tensor([0, 1, 2, 3, 0])
     threat = sp.Threat(sp.Linf(8 / 255))
     for rules, aim in (
-        ({}, sp.last),
-        ({"imt": sp.BPDA()}, sp.last),
+        ({}, last),
+        ({"imt": sp.BPDA()}, last),
         ({"imt": sp.BPDA()}, sp.mean_of_losses),
     ):
         direct = sp.Direct("a", sp.PGD(steps=2), loss=sp.cross_entropy, aim=aim, rules=rules)
-        found = sp.play(atld(), direct, x, y, threat, ids=torch.arange(5), seed=0)
+        found = play(atld(), direct, x, y, threat, ids=torch.arange(5), seed=0)
         assert found.correct.shape[-1] == 5
     with pytest.raises(ValueError, match=r"the sites \['imt'\]"):
-        sp.play(
+        play(
             atld(),
             sp.Direct("a", sp.PGD(steps=1), rules={"im": sp.BPDA()}),
             x,

@@ -12,6 +12,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import saddlepoint as sp
+from saddlepoint.gradients.rule import Exact
 from saddlepoint.rng import Keys
 from saddlepoint.zoo.adaptive import ContrastiveReversal
 from saddlepoint.zoo.adaptive.contrastive import Augmentation, contrastive_head, contrastive_loss
@@ -231,7 +232,7 @@ def test_clipping_reduces_the_exact_gradient_but_not_that_of_bpda():
     clipped = record.states[0] == 0
     exact, bpda = (
         torch.autograd.grad(respond(defense, x, reverse=rule).sum(), x)[0]
-        for rule in (sp.Exact(), sp.BPDA())
+        for rule in (Exact(), sp.BPDA())
     )
     assert clipped.any()
     assert (bpda[clipped] != 0).any()

@@ -6,12 +6,12 @@ import math
 
 import pytest
 import torch
+from saddlepoint.audits.target.check import check
 from tests.zoo.adaptive.purifiers import CLASSES, build_module, gradient, images, smooth_net
 from torch import nn
 from torch.testing import assert_close
 
 from saddlepoint.attacks.spaces import Linf
-from saddlepoint.audits.target.check import check
 from saddlepoint.defenses import Context
 from saddlepoint.gradients import BPDA, Checkpointed
 from saddlepoint.rng import Keys

@@ -6,11 +6,11 @@ from itertools import pairwise, product
 
 import pytest
 import torch
+from saddlepoint.audits.target.check import check
 from tests.zoo.adaptive.purifiers import gradient, images, smooth_net
 from torch.testing import assert_close
 
 from saddlepoint.attacks.spaces import Linf
-from saddlepoint.audits.target.check import check
 from saddlepoint.defenses import Context
 from saddlepoint.gradients import BPDA
 from saddlepoint.rng import Keys

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from saddlepoint.audits.target.check import check
 from tests.memory import peak_bytes
 from tests.zoo.adaptive.small_defenses import (
     CLASSES,
@@ -25,8 +26,8 @@ from torch.testing import assert_close
 
 import saddlepoint as sp
 from saddlepoint.attacks.objective import AttackObjective
-from saddlepoint.audits.target.check import check
 from saddlepoint.gradients import Backprop
+from saddlepoint.gradients.rule import Checkpointed, Exact
 from saddlepoint.zoo.adaptive import ATLD, SODEF, ClosedLoopControl, ContrastiveReversal
 from saddlepoint.zoo.adaptive.closed_loop import AutoEncoderLearner, auto_encoder
 from saddlepoint.zoo.adaptive.fitting import Phase
@@ -72,7 +73,7 @@ def test_the_output_of_an_uncoupled_defense_does_not_depend_on_batch_or_order(na
 
 @all_defenses
 @pytest.mark.parametrize(
-    "rule", [sp.Exact(), sp.Checkpointed(), sp.BPDA()], ids=lambda r: type(r).__name__
+    "rule", [Exact(), Checkpointed(), sp.BPDA()], ids=lambda r: type(r).__name__
 )
 def test_every_rule_keeps_the_forward_value(name, rule):
     defense = DEFENSES[name]()
@@ -120,7 +121,7 @@ def test_checkpointed_gradients_equal_exact_ones(name):
             context(5).keys,
         )
         .grad
-        for rule in (sp.Exact(), sp.Checkpointed())
+        for rule in (Exact(), Checkpointed())
     )
     assert_close(checkpointed, exact, rtol=1e-10, atol=1e-14)
     assert float(exact.abs().amax()) > 0
@@ -147,9 +148,9 @@ def test_forty_checkpointed_steps_of_a_random_purifier_take_the_memory_of_less_t
     def grad(steps, rule):
         return Backprop().value_and_grad(objective(steps, rule), x, keys).grad
 
-    one = peak_bytes(lambda: grad(1, sp.Exact()))
-    assert peak_bytes(lambda: grad(40, sp.Checkpointed())) <= 2.5 * one
-    assert_close(grad(40, sp.Checkpointed()), grad(40, sp.Exact()), rtol=1e-6, atol=1e-12)
+    one = peak_bytes(lambda: grad(1, Exact()))
+    assert peak_bytes(lambda: grad(40, Checkpointed())) <= 2.5 * one
+    assert_close(grad(40, Checkpointed()), grad(40, Exact()), rtol=1e-6, atol=1e-12)
 
 
 @pytest.mark.parametrize(

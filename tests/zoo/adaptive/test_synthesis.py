@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from saddlepoint.audits.target.check import check
 from tests.zoo.adaptive.purifiers import build_module, gradient
 from torch import nn
 from torch.testing import assert_close
 
 from saddlepoint.attacks.spaces import Linf
-from saddlepoint.audits.target.check import check
 from saddlepoint.data import DataError, load_data
 from saddlepoint.defenses import Context
 from saddlepoint.gradients import BPDA, Checkpointed
