@@ -18,6 +18,7 @@ from tests.zoo.adaptive.purifiers import (
     images,
     smooth_net,
 )
+from tests.probing import probe_target
 from torch import nn
 from torch.testing import assert_close
 
@@ -116,7 +117,7 @@ def test_the_output_of_an_example_does_not_depend_on_batch_or_order(build):
 def test_the_audit_confirms_the_declared_properties(build):
     defense = build(smooth_net(), 4)
     x = images(16)
-    assert check(defense, x, torch.arange(16) % CLASSES, Linf(0.05)).defense is defense
+    assert probe_target(defense, x, torch.arange(16) % CLASSES, Linf(0.05)).defense is defense
     outputs = [defense.respond(x, Context(Keys.of(seed, torch.arange(16)))) for seed in (0, 1)]
     assert torch.equal(*outputs) != defense.random
 
@@ -129,9 +130,9 @@ def test_released_versions_couple_the_batch_and_a_false_declaration_is_detected(
     defense = build(net, 6)
     y = torch.arange(16) % CLASSES
     assert defense.unit == "batch"
-    check(defense, x, y, Linf(0.05))
+    probe_target(defense, x, y, Linf(0.05))
     with pytest.raises(TargetError, match="declares that rows are independent"):
-        check(DeclaredIndependent(defense), x, y, Linf(0.05))
+        probe_target(DeclaredIndependent(defense), x, y, Linf(0.05))
 
 
 class DeclaredIndependent(Defense):

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from saddlepoint.audits.target.check import check
+from tests.probing import probe_target
 from tests.zoo.adaptive.purifiers import CLASSES, build_module, gradient, images, smooth_net
 from torch import nn
 from torch.testing import assert_close
@@ -89,7 +89,7 @@ def test_the_audit_confirms_the_declarations_and_the_first_view_is_the_network(n
     net = smooth_net()
     x = images(N)
     defense = DEFENSES[name](net)
-    found = check(defense, x, Y, Linf(0.1))
+    found = probe_target(defense, x, Y, Linf(0.1))
     assert found.classes == CLASSES
     assert defense.unit == "example"
     trace = defense.trace(x, recording_context())

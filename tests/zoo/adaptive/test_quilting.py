@@ -6,7 +6,7 @@ from itertools import pairwise, product
 
 import pytest
 import torch
-from saddlepoint.audits.target.check import check
+from tests.probing import probe_target
 from tests.zoo.adaptive.purifiers import gradient, images, smooth_net
 from torch.testing import assert_close
 
@@ -114,7 +114,7 @@ def test_as_a_defense_quilting_is_random_and_uncoupled_and_only_bpda_has_a_gradi
     defense = TransformationDefense(
         net, Quilting.from_images(images(8, seed=4), count=40, size=3, neighbors=4, overlap=1)
     )
-    assert [found.name for found in check(defense, x, y, Linf(0.1)).findings] == [
+    assert [found.name for found in probe_target(defense, x, y, Linf(0.1)).findings] == [
         "vanishing gradients"
     ]
     assert (defense.random, defense.unit) == (True, "example")

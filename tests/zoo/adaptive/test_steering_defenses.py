@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from saddlepoint.audits.target.check import check
+from tests.probing import probe_target
 from tests.memory import peak_bytes
 from tests.zoo.adaptive.small_defenses import (
     CLASSES,
@@ -40,7 +40,7 @@ LABELS = torch.tensor([0, 1, 2, 3, 0])
 
 @all_defenses
 def test_the_audit_confirms_the_declared_properties(name):
-    assert check(DEFENSES[name](), images(), LABELS, sp.Linf(8 / 255)).findings == ()
+    assert probe_target(DEFENSES[name](), images(), LABELS, sp.Linf(8 / 255)).findings == ()
 
 
 @all_defenses

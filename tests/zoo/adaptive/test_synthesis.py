@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from saddlepoint.audits.target.check import check
+from tests.probing import probe_target
 from tests.zoo.adaptive.purifiers import build_module, gradient
 from torch import nn
 from torch.testing import assert_close
@@ -101,7 +101,7 @@ def test_without_steps_the_best_start_decides():
 def test_the_audit_confirms_the_declarations_and_the_views_show_the_search():
     defense = synthesis()
     x = images()
-    assert check(defense, x, Y, Linf(0.1)).findings == ()
+    assert probe_target(defense, x, Y, Linf(0.1)).findings == ()
     assert (defense.unit, defense.random, defense.static) == ("example", False, None)
     trace = defense.trace(x, context())
     assert trace.names == ("latent/0", "latent/1", "latent/2", "latent/3")
