@@ -246,7 +246,7 @@ def _small_signs() -> URejectronSetting:
         thresholds=100,
         changed=(
             "settings were changed after results had been seen: discriminators with dense layers, "
-            "trained on 2140 images, rejected 81 to 99 % of ordinary images at a threshold of 1/2; "
+            "trained on 2140 images, rejected 81 to 99 % of normal images at a threshold of 1/2; "
             "convolutional ones rejected 85 % of brighter images, as in the paper, but 1 % of "
             "PGD's points; the present ones use high-pass filtered images, and were selected by "
             "their rejections in (a) and of held-out images",
