@@ -188,7 +188,7 @@ def run(
     """Audit the defenses of one family, one after the other.
 
     Args:
-        request: Scale, seed and output folder.
+        request: scale, seed and output folder.
         name: id of the experiment, such as `blind-audit/adaptive`.
         cases: the defenses; they are built lazily, and the scale limits how many are used.
         notes: notes of this family, added to `NOTES`.

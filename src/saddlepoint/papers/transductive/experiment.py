@@ -220,15 +220,17 @@ def accuracy(episodes: Sequence[Episode], paper: float | None = None) -> Cell:
     return repeated_accuracy_cell([correct_rate(episode) for episode in episodes], paper)
 
 
-def format_difference(over: Episode | Tensor, under: Episode | Tensor) -> str:
+def format_difference(first: Episode | Tensor, second: Episode | Tensor) -> str:
     """Format the difference of two accuracies on the same images with its interval.
 
     Args:
-        over: an episode or correct rates [N].
-        under: what is subtracted, on the same images.
+        first: an episode or correct rates [N].
+        second: what is subtracted, on the same images.
     """
-    first, second = (one if isinstance(one, Tensor) else correct_rate(one) for one in (over, under))
-    return difference_text(mean_of(first - second))
+    minuend, subtrahend = (
+        one if isinstance(one, Tensor) else correct_rate(one) for one in (first, second)
+    )
+    return difference_text(mean_of(minuend - subtrahend))
 
 
 def max_loss_pgd(pgd: PGD) -> MaxLossPoint:

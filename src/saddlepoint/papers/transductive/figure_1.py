@@ -118,7 +118,7 @@ def mixed_batches(
     Args:
         experiment: the experiment.
         net: the classifier.
-        parts: Training, validation and test images.
+        parts: training, validation and test images.
 
     Returns:
         Normal and adversarial images per batch.
@@ -149,7 +149,7 @@ def rejections(
     Args:
         experiment: the experiment.
         net: the classifier.
-        parts: Training, validation and test images.
+        parts: training, validation and test images.
         batch: the test batch.
 
     Returns:
@@ -195,7 +195,7 @@ def classifier_table(
     Args:
         experiment: the experiment.
         net: the classifier.
-        parts: Training, validation and test images.
+        parts: training, validation and test images.
         batches: the test batches.
 
     Returns:

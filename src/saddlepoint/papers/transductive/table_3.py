@@ -75,7 +75,7 @@ def evaluate(experiment: TransductiveExperiment, setting: DANNSetting) -> DANNRe
 
     Args:
         experiment: the experiment.
-        setting: Data, training and attack settings.
+        setting: data, training and attack settings.
 
     Returns:
         The static networks and one episode per attack on DANN.

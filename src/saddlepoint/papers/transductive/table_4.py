@@ -89,7 +89,7 @@ def evaluate(experiment: TransductiveExperiment, setting: TADVSetting) -> TADVRe
 
     Args:
         experiment: the experiment.
-        setting: Data, numbers of networks, and attack.
+        setting: data, numbers of networks, and attack.
 
     Returns:
         The known network and the episodes on the final networks.
@@ -230,7 +230,7 @@ def findings(setting: TADVSetting, found: TADVResult) -> list[str]:
         f"{many.mean:.1f} %, {many.mean - found.mean('GMSA-AVG'):+.1f} points relative to "
         f"{setting.sources} sources; over {setting.finals} final networks the standard deviation "
         f"is {many.std:.1f} and the range {min(many.values):.1f} to {max(many.values):.1f} %.",
-        f"{setting.data}: the strongest attack is {strongest} with {found.mean(strongest):.1f} %; "
+        f"{setting.data}: the strongest attack is {strongest}, with {found.mean(strongest):.1f} %; "
         f"AA run directly on each final network gives {direct:.1f} % on average.",
     ]
 
