@@ -138,7 +138,7 @@ def test_a_second_run_trains_no_network_and_runs_no_attack(
     folder: Path, results: dict[str, Result]
 ) -> None:
     messages: list[str] = []
-    again = EXPERIMENTS["adaptive/table-4"].run(Request(folder, say=messages.append))
+    again = EXPERIMENTS["adaptive/table-4"].run(Request(folder, progress=messages.append))
     assert all(message.startswith("fitting") for message in messages)
     assert again.tables == results["table-4"].tables
 

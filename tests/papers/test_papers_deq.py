@@ -51,8 +51,8 @@ def folder(tmp_path_factory):
 
 def run(name, folder, messages=None):
     """Run an experiment and collect its progress messages."""
-    say = (messages if messages is not None else []).append
-    return reproduce(EXPERIMENTS[name], Request(folder, say=say))[0]
+    progress = (messages if messages is not None else []).append
+    return reproduce(EXPERIMENTS[name], Request(folder, progress=progress))[0]
 
 
 def small(steps=4, scale=1.0):
@@ -103,7 +103,7 @@ def test_a_second_run_trains_no_network_and_runs_no_attack(folder):
 def test_experiments_are_found_by_name_and_their_functions_exist():
     assert len(select_experiments("deq", EXPERIMENTS)) == len(OURS) == 10
     for one in OURS:
-        module, _, function = one.home.partition(":")
+        module, _, function = one.function.partition(":")
         assert callable(getattr(import_module(module), function))
 
 

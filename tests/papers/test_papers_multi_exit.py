@@ -64,7 +64,7 @@ def test_every_experiment_runs_writes_its_record_and_fills_its_tables(
 def test_a_second_run_plays_no_episode_and_returns_the_same_result(folder: Path) -> None:
     first = EXPERIMENTS["multi-exit/figure-3"].run(Request(folder))
     messages = list[str]()
-    again = EXPERIMENTS["multi-exit/figure-3"].run(Request(folder, say=messages.append))
+    again = EXPERIMENTS["multi-exit/figure-3"].run(Request(folder, progress=messages.append))
     assert messages == []
     assert again == first
 
@@ -81,10 +81,10 @@ def test_an_interrupted_run_resumes_and_returns_the_numbers_of_an_uninterrupted_
 
     with pytest.raises(KeyboardInterrupt):
         EXPERIMENTS["multi-exit/figure-3"].run(
-            Request(tmp_path, say=interrupt_after_three_episodes)
+            Request(tmp_path, progress=interrupt_after_three_episodes)
         )
     messages.clear()
-    resumed = EXPERIMENTS["multi-exit/figure-3"].run(Request(tmp_path, say=messages.append))
+    resumed = EXPERIMENTS["multi-exit/figure-3"].run(Request(tmp_path, progress=messages.append))
     assert sum("batch" in one for one in messages) == 15 - 3, (
         "four exits have fifteen non-empty sets, of which three were attacked before"
     )

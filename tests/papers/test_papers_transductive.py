@@ -11,7 +11,7 @@ import torch
 from tests.problems import Affine, keys, normal, uniform
 from torch import Tensor
 
-from saddlepoint.attacks.ensemble import AverageLoss, MinLoss
+from saddlepoint.attacks.ensemble import AverageLoss, LossWeighting, MinLoss
 from saddlepoint.attacks.losses import cross_entropy, margin
 from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.attacks.pgd import PGD
@@ -102,7 +102,7 @@ def test_a_second_run_trains_and_plays_nothing_and_returns_the_same_result(folde
     for name in ("table-1", "table-5"):
         first = EXPERIMENTS[f"transductive/{name}"].run(Request(folder))
         messages = list[str]()
-        again = EXPERIMENTS[f"transductive/{name}"].run(Request(folder, say=messages.append))
+        again = EXPERIMENTS[f"transductive/{name}"].run(Request(folder, progress=messages.append))
         assert messages == []
         assert again == first
 
@@ -190,6 +190,19 @@ def test_attack_returns_the_round_with_the_most_errors_of_the_next_model() -> No
         assert counts[best] == max(counts)
         best_rounds.add(best)
     assert len(best_rounds) > 1
+
+
+@pytest.mark.parametrize("weighting", [AverageLoss(), MinLoss()])
+def test_the_cost_of_the_attack_on_pretrained_models_is_the_metered_number_of_passes(
+    weighting: LossWeighting,
+) -> None:
+    models = tuple(model(k) for k in range(1, 5))
+    growing = tuple(range(k + 1) for k in range(3))
+    attack = PretrainedModelSpace("g", PGD5, models, growing, weighting)
+    result = play(model(7), attack, X, Y, Threat(SPACE))
+    cost = attack.cost()
+    assert set(result.forward.tolist()) == {cost.forward}
+    assert set(result.backward.tolist()) == {cost.backward}
 
 
 def test_simulating_the_defender_needs_one_model_more_than_are_attacked() -> None:
