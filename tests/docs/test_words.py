@@ -62,9 +62,15 @@ WORDS = (
     Word("purses?", "query budget"),
     Word("pays?|paid|paying", "costs"),
     Word("climb(s|ed|er|ers|ing)?", "increases the loss, gradient ascent", ("hill[- ]climbing",)),
-    Word("rises?|rose|rising", "increases; loss increase", ("poppy rose",)),
+    Word("rose", "increased", ("poppy rose",)),
     Word(
-        "peaks?", "point of highest loss", (r"peak (memory|rss|bytes|of memory)", r"memory peaks?")
+        r"(loss|objective|value|margin)(es|s)? (\w+ ){0,2}(rises?|rising)|late rise",
+        "increases; loss increase",
+    ),
+    Word(
+        "peaks?",
+        "point of highest loss",
+        ("peak = peak bytes", "peak / 1e3", r"(self|counter)\.peak", "peak (memory|rss|bytes)"),
     ),
     Word(
         "(go|goes|gone|going|led|leads?|leading) around", "replace the backward pass (BPDA), bypass"
@@ -123,7 +129,7 @@ CLASSES = {
     "Logarithm": "LogProbabilities",
     "Notes": "SolverStats",
     "Onward": "WarmStart",
-    "Pace": "ProgressEstimate",
+    "Pace": "ProgressEstimate (runs), StepSchedule (attacks)",
     "Peak": "MaxLossPoint",
     "Pursuit": "Escalate",
     "Reading": "Evaluation",
@@ -161,6 +167,7 @@ DEFINITIONS = {
         "fooled": "misclassified",
         "hardest": "max_over_views",
         "last": "last_view",
+        "look": "evaluate, update",
         "offer": "update",
         "peak": "max_loss_point",
     },
@@ -181,8 +188,13 @@ DEFINITIONS = {
         "fooled": "misclassified",
         "hunt": "square_schedule",
         "led": "routed",
+        "look": "evaluate",
+        "route": "branch",
+        "routes": "branches",
         "told": "reported",
         "toward": "targeted_steps",
+        "way": "branch, strategy",
+        "ways": "branches, strategies",
     },
     "runs": {
         "coins": "randomness",
