@@ -14,7 +14,7 @@ from saddlepoint.audits.planning.budget import Budget
 from saddlepoint.audits.target.admission import placed
 from saddlepoint.audits.verdict import Verification
 from saddlepoint.evaluation import Adversary, Threat
-from saddlepoint.reports.html import write
+from saddlepoint.reports import html
 from saddlepoint.runs.cache import Watch
 from saddlepoint.runs.runner import run_request
 from saddlepoint.runs.verify import confirmed
@@ -114,4 +114,4 @@ def write_report(audit: Audit, path: str | Path) -> Path:
     Returns:
         The file.
     """
-    return write(audit, Path(path))
+    return html.write_report(audit, Path(path))

@@ -10,7 +10,12 @@ from saddlepoint.audits.result import Symptom
 from saddlepoint.defenses import all_subsets, subset_name
 from saddlepoint.evaluation.bootstrap import Estimate
 from saddlepoint.games.matrix import best_response, solve
-from saddlepoint.games.runs.record import Exposed, GameRecord, Played, Solved
+from saddlepoint.games.runs.record import (
+    AdversaryRecord,
+    GameRecord,
+    SolvedStrategy,
+    StrategyRecord,
+)
 
 SYMPTOMS = (
     Symptom("clean copies", "note", "one of them did not move."),
@@ -36,10 +41,13 @@ def a_game(exits: int = 3, n: int = 30, **changes: Any) -> GameRecord:
         f"last exit: {exits}",
     )
     rows = tuple(
-        Played(f"pgd-20 at {subset_name(subset)}", subset, 21.0, 20.0, 0.5, 0) for subset in subsets
+        AdversaryRecord(f"pgd-20 at {subset_name(subset)}", subset, 21.0, 20.0, 0.5, 0)
+        for subset in subsets
     )
-    extra = tuple(Played(f"expected loss of {name}", None, 21.0, 20.0, 0.5, 0) for name in names)
-    scored_rows = (Played("clean", None, 0.0, 0.0, 0.0, n), *rows, *extra)
+    extra = tuple(
+        AdversaryRecord(f"expected loss of {name}", None, 21.0, 20.0, 0.5, 0) for name in names
+    )
+    scored_rows = (AdversaryRecord("clean", None, 0.0, 0.0, 0.0, n), *rows, *extra)
     record = {
         "target": "net.py:make",
         "threat": "Linf radius 8/255, gradient access",
@@ -50,7 +58,7 @@ def a_game(exits: int = 3, n: int = 30, **changes: Any) -> GameRecord:
         "subsets": subsets,
         "targets": subsets,
         "value": Estimate(equilibrium.value, 0.0, 1.0, n),
-        "equilibrium": Solved(mix, equilibrium.value, equilibrium.gap),
+        "equilibrium": SolvedStrategy(mix, equilibrium.value, equilibrium.gap),
         "attacker": tuple(equilibrium.attacker.tolist()),
         "response": tuple(best_response(payoff, equilibrium.defender).tolist()),
         "mismatch": 0.25,
@@ -59,7 +67,7 @@ def a_game(exits: int = 3, n: int = 30, **changes: Any) -> GameRecord:
         "exploitability": None,
         "pure": subsets[pure],
         "pure_value": float(payoff.amin(0).amax()),
-        "per_example": Solved(mix, equilibrium.value - 0.1, 0.0),
+        "per_example": SolvedStrategy(mix, equilibrium.value - 0.1, 0.0),
         "strategies": _strategies(names, mix, equilibrium.value, n),
         "gains": _gains(n),
         "rows": rows,
@@ -74,10 +82,10 @@ def a_game(exits: int = 3, n: int = 30, **changes: Any) -> GameRecord:
 
 def _strategies(
     names: tuple[str, ...], mix: tuple[float, ...], value: float, n: int
-) -> tuple[Exposed, ...]:
+) -> tuple[StrategyRecord, ...]:
     half = Estimate(0.5, 0.4, 0.6, n)
     return tuple(
-        Exposed(name, mix, half, value, half, half, Estimate(0.3 + k / 100, 0.2, 0.4, n))
+        StrategyRecord(name, mix, half, value, half, half, Estimate(0.3 + k / 100, 0.2, 0.4, n))
         for k, name in enumerate(names)
     )
 

@@ -13,7 +13,7 @@ from tests.reports.test_html import _HOSTILE, Page, assert_in_order, contrast
 from saddlepoint.audits.result import Symptom
 from saddlepoint.games.reports.export import as_json, payoff_csv
 from saddlepoint.games.reports.heatmap import FAINT, STRONG, Matrix, heatmap
-from saddlepoint.games.reports.page import page, write
+from saddlepoint.games.reports.page import page, write_report
 from saddlepoint.reports.style import DARK, LIGHT
 
 
@@ -111,7 +111,7 @@ def test_columns_that_are_not_played_are_omitted_from_a_huge_matrix(monkeypatch)
 
 def test_strategies_exits_and_cost_are_shown(tmp_path):
     record = a_game(exploitability=0.004, mismatch=None)
-    words = Page(write(record, tmp_path / "report.html").read_text()).words
+    words = Page(write_report(record, tmp_path / "report.html").read_text()).words
     for strategy in record.strategies:
         assert strategy.name in words
         assert f"{100 * strategy.per_image.value:.1f} %" in words

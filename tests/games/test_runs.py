@@ -23,14 +23,14 @@ from saddlepoint.games.exit_game import columns_of
 from saddlepoint.games.matrix import least_per_example, solve
 from saddlepoint.games.runs.play import run_game
 from saddlepoint.games.runs.prepare import prepare
-from saddlepoint.games.runs.record import GameError, GameRecord, shown
+from saddlepoint.games.runs.record import GameError, GameRecord, format_mix
 from saddlepoint.games.runs.spec import GameSpec, command
 from saddlepoint.games.runs.verify import checks
 from saddlepoint.reports.run_folders import details, summary
 from saddlepoint.runs.cache import Interrupted
-from saddlepoint.runs.cached_play import kept
-from saddlepoint.runs.gc import tidy
-from saddlepoint.runs.spec import SpecError, checked
+from saddlepoint.runs.cached_play import cached_play
+from saddlepoint.runs.gc import collect_garbage
+from saddlepoint.runs.spec import SpecError, validate
 from saddlepoint.runs.store import Packed, Store, sealed, sha
 from saddlepoint.runs.targets import resolve
 
@@ -42,7 +42,7 @@ PASSED = {
     "split": 0.4,
     "batch_size": 12,
 }
-SPEC = checked(GameSpec, PASSED)
+SPEC = validate(GameSpec, PASSED)
 CELLS = 2 * 7 + 2 * (1 + 7 + 4)  # 16 and 24 images in two groups each
 
 
@@ -148,7 +148,7 @@ def test_a_game_that_is_played_again_computes_no_cells_and_gives_the_same_record
         k: before[k] for k in again.record() if k != "seconds"
     }
     assert len(Store(run).run()["cells"]) == CELLS
-    assert tidy(run).cells == 0
+    assert collect_garbage(run).cells == 0
     Store(run).discard(Store(run).keys()[0])
     assert summary(run).done == CELLS - 1
     assert not summary(run).finished
@@ -272,7 +272,7 @@ def test_verification_evaluates_the_points_of_a_changed_cell_again(run):
 def test_verification_finds_a_changed_target(tmp_path):
     target = tmp_path / "net.py"
     target.write_text(TARGETS.read_text())
-    run_game(checked(GameSpec, {**PASSED, "target": f"{target}:halves"}), tmp_path / "run")
+    run_game(validate(GameSpec, {**PASSED, "target": f"{target}:halves"}), tmp_path / "run")
     assert failed(tmp_path / "run") == {}
     target.write_text(TARGETS.read_text().replace("4 * (x.flatten", "5 * (x.flatten"))
     wrong = failed(tmp_path / "run")
@@ -285,7 +285,7 @@ def test_verification_finds_a_changed_target(tmp_path):
 def test_cells_of_a_later_round_have_their_times(tmp_path):
     x, y = load_data("digits", n=8)
     net, _ = resolve(SPEC.target)
-    run_adversaries = kept(
+    run_adversaries = cached_play(
         MultiExit(net), x, y, threat=Linf(0.1), answers=columns_of(((1,), (2,))), out=tmp_path
     )
     for number in (1, 2):
@@ -298,24 +298,24 @@ def test_cells_of_a_later_round_have_their_times(tmp_path):
 def test_the_specification_accepts_the_names_of_all_attacks():
     assert get_args(GameSpec.model_fields["attack"].annotation) == tuple(ATTACKS)
     with pytest.raises(SpecError, match="Did you mean 'pgd-20'"):
-        checked(GameSpec, {**PASSED, "attack": "pgd20"})
+        validate(GameSpec, {**PASSED, "attack": "pgd20"})
     with pytest.raises(
         SpecError, match=r"threat\.esp: unknown key\. Did you mean 'eps'\? Known here: norm, eps"
     ):
-        checked(GameSpec, {**PASSED, "threat": {"esp": "1"}})
+        validate(GameSpec, {**PASSED, "threat": {"esp": "1"}})
     with pytest.raises(SpecError, match="eps must be a number"):
-        checked(GameSpec, {**PASSED, "threat": {"eps": "x"}})
+        validate(GameSpec, {**PASSED, "threat": {"eps": "x"}})
 
 
 def test_a_game_needs_several_exits_and_images_for_both_parts():
     with pytest.raises(TargetError, match=r"has one output.*attach_exits"):
-        prepare(checked(GameSpec, {**PASSED, "target": f"{TARGETS}:linear"}))
+        prepare(validate(GameSpec, {**PASSED, "target": f"{TARGETS}:linear"}))
     with pytest.raises(SpecError, match="leaves 0 to build the game and 2 to evaluate"):
-        prepare(checked(GameSpec, {**PASSED, "data": {"n": 2}, "split": 0.2}))
+        prepare(validate(GameSpec, {**PASSED, "data": {"n": 2}, "split": 0.2}))
 
 
 def test_the_command_contains_what_differs_from_the_defaults():
-    spec = checked(
+    spec = validate(
         GameSpec,
         {
             **PASSED,
@@ -338,4 +338,4 @@ def test_the_command_contains_what_differs_from_the_defaults():
 
 
 def test_a_mixed_strategy_as_text():
-    assert shown((0.25, 0.0, 0.75), ("1", "2", "1+2")) == "1+2 75 %, 1 25 %"
+    assert format_mix((0.25, 0.0, 0.75), ("1", "2", "1+2")) == "1+2 75 %, 1 25 %"

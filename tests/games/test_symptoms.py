@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saddlepoint.evaluation.bootstrap import Estimate
-from saddlepoint.games.runs.record import Exposed, Played
+from saddlepoint.games.runs.record import AdversaryRecord, StrategyRecord
 from saddlepoint.games.runs.symptoms import find_symptoms
 
 
@@ -23,7 +23,7 @@ def found(
         "per_image": about(0.58),
         **(need or {}),
     }
-    exposed = Exposed("NEED", (1.0,), about(0.9), 0.60, **need)
+    exposed = StrategyRecord("NEED", (1.0,), about(0.9), 0.60, **need)
     gained = {
         "clean": about(0.0),
         "aimer": about(0.05),
@@ -32,7 +32,7 @@ def found(
         **(gains or {}),
     }
     value = value or about(0.60)
-    rows = [Played("pgd", (1,), 21, 20, 1.0, copies)]
+    rows = [AdversaryRecord("pgd", (1,), 21, 20, 1.0, copies)]
     return {
         s.name: (s.level, s.message)
         for s in find_symptoms(value, pure, exploitability, 0.003, [exposed], gained, rows)

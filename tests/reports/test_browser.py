@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 from tests.reports.audits import CREDIBLE, INCONCLUSIVE, SYMPTOMS, a_large_audit, an_audit
 
-from saddlepoint.games.reports.page import write as write_game
+from saddlepoint.games.reports.page import write_report as write_game
 from saddlepoint.games.runs.play import run_game
 from saddlepoint.games.runs.spec import GameSpec
-from saddlepoint.reports.html import write
+from saddlepoint.reports.html import write_report
 from saddlepoint.reports.live import LivePage
-from saddlepoint.reports.site import write as write_site
+from saddlepoint.reports.site import write_site
 from saddlepoint.reports.style import DARK, LIGHT
 from saddlepoint.runs import run_spec
 from saddlepoint.runs.executors import Serial
-from saddlepoint.runs.spec import AttackSpec, DataSpec, RunSpec, ThreatSpec, checked
+from saddlepoint.runs.spec import AttackSpec, DataSpec, RunSpec, ThreatSpec, validate
 from saddlepoint.runs.work import load
 
 webdriver = pytest.importorskip(
@@ -287,14 +287,14 @@ def test_a_script_in_a_name_is_text(visit, runs, tmp_path):
         classes=(_HOSTILE,) * 10,
         rows=tuple(replace(r, name=_HOSTILE) for r in audit.rows),
     )
-    browser = visit(write(named, tmp_path / "alone" / "report.html"))
+    browser = visit(write_report(named, tmp_path / "alone" / "report.html"))
     assert texts(browser, "h1") == [_HOSTILE]
     assert browser.title == f"{_HOSTILE}: {CREDIBLE}"
     assert browser.find_elements("css selector", "script") == []
 
 
 def test_the_report_of_10000_images_and_30_attacks_opens_within_three_seconds(visit, tmp_path):
-    written = write(a_large_audit(), tmp_path / "report.html")
+    written = write_report(a_large_audit(), tmp_path / "report.html")
     assert written.stat().st_size < 8_000_000
     browser = visit(written)
     seconds = browser.execute_script(
@@ -333,7 +333,7 @@ def game(tmp_path_factory):
         "attack": "fgsm",
         "subsets": "intervals",
     }
-    record = run_game(checked(GameSpec, spec), folder)
+    record = run_game(validate(GameSpec, spec), folder)
     return record, write_game(record, folder / "report.html")
 
 

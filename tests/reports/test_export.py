@@ -14,7 +14,7 @@ from tests.reports.audits import INCONCLUSIVE, SYMPTOMS, an_audit
 
 from saddlepoint.audits.statistics import wilson
 from saddlepoint.audits.verdict import CertifiedBound, Comparisons
-from saddlepoint.reports.export import as_json, examples_csv, latex, model_card, rows_csv
+from saddlepoint.reports.export import as_json, attacks_csv, examples_csv, latex, model_card
 
 _HOSTILE = '=<b>|"50%_of_$x^2$\\{a}&#~\n`[x](y)'
 
@@ -32,7 +32,7 @@ def test_the_examples_have_one_line_each_with_the_values_of_the_record():
 
 def test_the_attacks_have_one_line_each_with_their_interval():
     audit = an_audit()
-    lines = list(csv.DictReader(io.StringIO(rows_csv(audit))))
+    lines = list(csv.DictReader(io.StringIO(attacks_csv(audit))))
     for row, line in zip(audit.rows, lines, strict=True):
         interval = wilson(row.robust_accuracy, audit.n)
         assert (line["name"], float(line["running"])) == (row.name, row.running)

@@ -30,9 +30,9 @@ from saddlepoint.evaluation import (
     Threat,
     WorstCaseOrder,
 )
-from saddlepoint.reports.comparison import write as write_comparison
+from saddlepoint.reports.comparison import write_leaderboard
 from saddlepoint.reports.document import save_page
-from saddlepoint.reports.html import write
+from saddlepoint.reports.html import write_report
 from saddlepoint.reports.recipe import python_call, verification_code
 from saddlepoint.reports.style import DARK, LIGHT
 from saddlepoint.reports.threats import read_threat
@@ -192,7 +192,7 @@ def test_names_from_outside_are_text_everywhere():
 
 
 def test_a_comparison_escapes_names_and_urls(tmp_path):
-    written = write_comparison(
+    written = write_leaderboard(
         [(an_audit(target=_HOSTILE), f"{_HOSTILE}/report.html")], tmp_path / "index.html"
     ).read_text("utf-8")
     assert written.count("<script") == 1  # our own, which sorts
@@ -224,7 +224,9 @@ def test_a_reader_of_the_old_page_keeps_reading_the_old_page(tmp_path):
 
 
 def test_the_report_of_500_digits_is_smaller_than_a_megabyte(tmp_path):
-    written = write(an_audit(n=500, symptoms=SYMPTOMS), tmp_path / "new" / "folder" / "report.html")
+    written = write_report(
+        an_audit(n=500, symptoms=SYMPTOMS), tmp_path / "new" / "folder" / "report.html"
+    )
     assert written.stat().st_size < 1_000_000
 
 

@@ -7,7 +7,7 @@ import re
 import pytest
 from tests.reports.test_html import Page
 
-from saddlepoint.reports.live import Both, LivePage
+from saddlepoint.reports.live import LivePage, WatchPair
 from saddlepoint.runs import Interrupted, run_spec
 from saddlepoint.runs.executors import Serial
 from saddlepoint.runs.spec import AttackSpec, DataSpec, RunSpec, ThreatSpec
@@ -49,7 +49,7 @@ def watched(folder, stop_after=None):
     """The audit, the page after every cell, and the last page."""
     snapshots = Snapshots(folder, stop_after)
     with LivePage(folder, interval=0.0) as page:
-        audit = run_spec(_SPEC, folder, executor=Serial(), watch=Both(page, snapshots))
+        audit = run_spec(_SPEC, folder, executor=Serial(), watch=WatchPair(page, snapshots))
     return audit, snapshots.pages, (folder / "live.html").read_text("utf-8")
 
 
@@ -93,7 +93,7 @@ def test_pages_are_written_at_most_once_per_interval(tmp_path):
     seconds = iter(range(1000))
     snapshots = Snapshots(tmp_path)
     with LivePage(tmp_path, interval=5.0, clock=lambda: float(next(seconds))) as page:
-        run_spec(_SPEC, tmp_path, executor=Serial(), watch=Both(page, snapshots))
+        run_spec(_SPEC, tmp_path, executor=Serial(), watch=WatchPair(page, snapshots))
     assert 1 < len(set(snapshots.pages)) <= 8
 
 

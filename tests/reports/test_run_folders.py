@@ -16,7 +16,7 @@ from tests.runs.runs import ATTACKS, spec
 from saddlepoint.reports.run_folders import details, runs, summary
 from saddlepoint.runs.cache import Interrupted
 from saddlepoint.runs.executors import Serial
-from saddlepoint.runs.gc import tidy
+from saddlepoint.runs.gc import collect_garbage
 from saddlepoint.runs.runner import run_spec
 from saddlepoint.runs.spec import read
 from saddlepoint.runs.store import Store, StoreError
@@ -167,11 +167,11 @@ def test_files_that_the_current_request_does_not_use_are_removed_and_no_others(r
     (run / ".audit.json.4242").write_bytes(b"torn")
     (run / ".hidden.file").write_bytes(b"the user's")
     (run / "cells" / "orphan.safetensors").write_bytes(b"without a record")
-    planned = tidy(run, dry_run=True)
+    planned = collect_garbage(run, dry_run=True)
     assert not planned.removed
     assert (planned.cells, planned.torn) == (4, 3)
     size = sum(path.stat().st_size for path in run.rglob("*") if path.is_file())
-    done = tidy(run)
+    done = collect_garbage(run)
     assert (done.cells, done.torn, done.locks, done.bytes) == (
         planned.cells,
         planned.torn,
@@ -184,7 +184,7 @@ def test_files_that_the_current_request_does_not_use_are_removed_and_no_others(r
     assert (run / ".hidden.file").exists()
     assert set(Store(run).keys()) == set(Store(run).run()["cells"])
     assert summary(run).finished
-    assert tidy(run).bytes == 0
+    assert collect_garbage(run).bytes == 0
     run_spec(SMALL, run, executor=Serial())
     assert before <= {path.name for path in (run / "cells").iterdir()}
 
@@ -195,10 +195,10 @@ def test_a_run_that_is_being_computed_is_not_cleaned_up(run):
     while not (run / "held").exists():
         time.sleep(0.01)
     with pytest.raises(StoreError, match="being computed"):
-        tidy(run)
+        collect_garbage(run)
     os.kill(process.pid, signal.SIGKILL)
     process.join()
-    tidy(run)
+    collect_garbage(run)
 
 
 def test_incomplete_files_of_a_killed_process_are_removed_and_those_of_a_running_one_are_not(run):

@@ -17,7 +17,7 @@ from saddlepoint.reports.context import ReportContext
 from saddlepoint.reports.html import page
 from saddlepoint.reports.published import Published
 from saddlepoint.reports.sections.radius import radius
-from saddlepoint.reports.site import write
+from saddlepoint.reports.site import write_site
 from saddlepoint.runs import run_spec
 from saddlepoint.runs.executors import Serial
 from saddlepoint.runs.spec import AttackSpec, DataSpec, RunSpec, ThreatSpec
@@ -137,7 +137,7 @@ def test_published_results_are_shown_beside_ours(tmp_path):
     (tmp_path / "run" / "published.toml").write_text(
         'claimed = 0.7\nstatic = 0.4\nsource = "Table 1 of <b>them</b>"\n'
     )
-    index = write([tmp_path / "run"], tmp_path / "site")
+    index = write_site([tmp_path / "run"], tmp_path / "site")
     words = Page(index.read_text("utf-8").split("<script>")[0] + "</body></html>").words
     assert "clean accuracy claimed static model robust accuracy" in words
     assert "70.0 % 40.0 % ≤ 53.0 %" in words
@@ -171,7 +171,7 @@ def test_audits_with_different_data_or_threats_are_marked_as_not_comparable(
 ):
     an_audit(n=20).save(tmp_path / "a")
     an_audit(n=20, **changes).save(tmp_path / "b")
-    index = write([tmp_path / "a", tmp_path / "b"], tmp_path / "site")
+    index = write_site([tmp_path / "a", tmp_path / "b"], tmp_path / "site")
     words = Page(index.read_text("utf-8")).words
     assert ("not comparable" in words) is not comparable
     assert "Linf radius 0.1, digits" in words
@@ -181,7 +181,7 @@ def test_runs_with_equal_names_get_pages_of_their_own(tmp_path):
     folders = [tmp_path / part / "my run" for part in ("a", "b")]
     for folder, target in zip(folders, ("first", "second"), strict=True):
         an_audit(n=20, target=target).save(folder)
-    write(folders, tmp_path / "site")
+    write_site(folders, tmp_path / "site")
     for name, target in (("my-run", "first"), ("my-run-2", "second")):
         assert f"<h1>{target}</h1>" in (tmp_path / "site" / name / "report.html").read_text("utf-8")
 

@@ -32,17 +32,19 @@ def linear():
     return Linear().eval()
 
 
-class Trembling(Linear):
-    """The same but for a tremor of a hundredth, whose slope outdoes all others: a standard audit finds that gradients disagree."""
+class Rippled(Linear):
+    """The same logits plus a ripple of one percent with steep slopes.
+
+    A standard audit finds that gradients disagree.
+    """
 
     def forward(self, x):
-        return super().forward(x) + (1e-4 * (1e5 * x).sin()).flatten(1).sum(
-            1, keepdim=True
-        ) * torch.arange(10)
+        ripple = (1e-4 * (1e5 * x).sin()).flatten(1).sum(1, keepdim=True)
+        return super().forward(x) + ripple * torch.arange(10)
 
 
-def trembling():
-    return Trembling().eval()
+def rippled():
+    return Rippled().eval()
 
 
 def broken():
@@ -50,7 +52,7 @@ def broken():
 
 
 def hungry():
-    """A net that can hold no more than sixteen images at a time."""
+    """A net that runs out of memory with more than 16 images."""
 
     class Hungry(Linear):
         def forward(self, x):
@@ -70,7 +72,7 @@ def flipped():
 
 
 class Halves(nn.Module):
-    """Three exits that know the class means of the upper half, the lower half and the whole of the digits."""
+    """Three exits that classify by class means: of the upper half, the lower half, all pixels."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What tells two pieces of work apart: a kept cell must never be taken for another."""
+"""Keys of cells: different work has different keys, the same work has the same key."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from saddlepoint.audits.plan import plan
 from torch import nn
 
 import saddlepoint as sp
 from saddlepoint.attacks.aims import expected
 from saddlepoint.attacks.losses import saturated
+from saddlepoint.audits import AuditRequest, prepare
+from saddlepoint.evaluation import Threat
 from saddlepoint.locate import locate
 from saddlepoint.runs.work import Work
 
@@ -31,12 +32,11 @@ class Net(nn.Module):
         return x @ self.weight
 
 
-def key(net=None, threat=None, **direct):
+def key(net=None, space=None, **direct):
     adversary = sp.Direct("pgd", sp.PGD(2), **direct)
-    planned = plan(
-        (net or Net()).eval(), X, Y, threat=threat or sp.Linf(0.1), adversaries=[adversary]
-    )
-    return Work.of(planned).keys[0, 1]
+    threat = Threat(space or sp.Linf(0.1))
+    request = AuditRequest((net or Net()).eval(), X, Y, threat, adversaries=(adversary,))
+    return Work.of(prepare(request)).keys[0, 1]
 
 
 def scaled(loss, logits, y, *, factor):
@@ -57,12 +57,12 @@ DIFFERENT = {
         {"aim": partial(scaled, factor=1)},
         {"aim": partial(scaled, factor=2)},
     ),
-    "numpy's radius": ({"threat": sp.Linf(np.float32(0.1))}, {"threat": sp.Linf(np.float32(0.2))}),
-    "torch's radius": (
-        {"threat": sp.Linf(torch.tensor(0.1))},
-        {"threat": sp.Linf(torch.tensor(0.2))},
+    "a NumPy radius": ({"space": sp.Linf(np.float32(0.1))}, {"space": sp.Linf(np.float32(0.2))}),
+    "a torch radius": (
+        {"space": sp.Linf(torch.tensor(0.1))},
+        {"space": sp.Linf(torch.tensor(0.2))},
     ),
-    "numpy's step": (
+    "a NumPy argument of a loss": (
         {"loss": saturated(sp.margin, np.float32(0.1))},
         {"loss": saturated(sp.margin, np.float32(0.2))},
     ),
@@ -70,22 +70,31 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize(("one", "other"), DIFFERENT.values(), ids=DIFFERENT)
-def test_work_that_differs_has_other_keys_and_the_same_work_the_same(one, other):
+def test_different_work_has_different_keys_and_the_same_work_the_same_key(one, other):
     assert key(**one) == key(**one)
     assert key(**one) != key(**other)
 
 
-def test_a_net_that_answers_as_before_with_another_gradient_is_another_target(tmp_path):
-    before = "from torch import nn\nclass Net(nn.Module):\n    def forward(self, x):\n        return x.detach()[:, :3] + 0 * x.sum()\n"
+def test_a_net_with_the_same_outputs_and_other_gradients_is_another_target(tmp_path):
+    before = (
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return x.detach()[:, :3] + 0 * x.sum()\n"
+    )
     (tmp_path / "before.py").write_text(before)
     (tmp_path / "after.py").write_text(before.replace(".detach()", ""))
-    first, second = (locate(f"{tmp_path / name}.py:Net")() for name in ("before", "after"))
+    first = locate(f"{tmp_path / 'before.py'}:Net")()
+    second = locate(f"{tmp_path / 'after.py'}:Net")()
     assert torch.equal(first(X), second(X))
     assert key(first) != key(second)
 
 
-def test_layers_that_share_a_name_have_the_same_key_in_every_process(tmp_path):
-    """A set of classes is ordered by their addresses, which differ from process to process: four of them rarely agree by luck."""
+def test_classes_with_the_same_name_give_the_same_key_in_every_process(tmp_path):
+    """A set of classes is ordered by their addresses, which differ between processes.
+
+    Four processes rarely agree by chance.
+    """
     (tmp_path / "ours.py").write_text(
         "from torch import nn\n"
         "from saddlepoint.runs.hashing import _fingerprint\n"

@@ -21,12 +21,12 @@ from saddlepoint.runs.spec import (
     RunSpec,
     SpecError,
     ThreatSpec,
-    checked,
     migrate_spec,
     parse,
-    radius,
+    parse_radius,
     read,
     schema,
+    validate,
     write,
 )
 from saddlepoint.runs.threat_specs import threat
@@ -124,7 +124,7 @@ def test_all_mistakes_are_reported_at_once():
 
 def test_error_messages_can_name_options_instead_of_keys():
     with pytest.raises(SpecError, match=r"the command line is not valid:\n  --n: Input should"):
-        checked(RunSpec, {"target": "a", "data": {"n": 0}}, "the command line", {"data.n": "--n"})
+        validate(RunSpec, {"target": "a", "data": {"n": 0}}, "the command line", {"data.n": "--n"})
 
 
 def test_a_specification_of_version_1_is_read_as_one_of_version_2(tmp_path):
@@ -176,13 +176,13 @@ def test_eps_is_another_name_for_the_radius():
     ("text", "value"), [("8/255", 8 / 255), ("0.031", 0.031), ("0", 0.0), ("1e-6", 1e-6)]
 )
 def test_a_radius_is_a_number_or_a_fraction(text, value):
-    assert radius(text) == pytest.approx(value, rel=1e-15)
+    assert parse_radius(text) == pytest.approx(value, rel=1e-15)
 
 
 @pytest.mark.parametrize("text", ["8/0", "abc", "-1", "1/2/3", "nan", "inf", ""])
 def test_any_other_text_is_not_a_radius(text):
     with pytest.raises(SpecError, match="8/255"):
-        radius(text)
+        parse_radius(text)
 
 
 def test_the_schema_is_json_and_names_every_key():

@@ -11,7 +11,6 @@ from torch.testing import assert_close
 
 from saddlepoint.rng import Keys
 from saddlepoint.zoo.multi_exit import attach_exits, multiply_adds, resnet18, vit_b16, vit_small
-from saddlepoint.zoo.multi_exit.attach import attach_exits
 
 EXACT = {"rtol": 0.0, "atol": 0.0}
 N = 5

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tests.zoo.transductive_problem import context, digits, fingerprint, small, trained, two_classes
 from tests.probing import probe_target
+from tests.zoo.transductive_problem import context, digits, fingerprint, small, trained, two_classes
 from torch import nn
 
 from saddlepoint import audit

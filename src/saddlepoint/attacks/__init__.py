@@ -1,1 +1,1 @@
-"""Attacks: optimizers over an oracle and a space."""
+"""Attacks: optimizers over an oracle and a perturbation set."""

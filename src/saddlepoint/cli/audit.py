@@ -155,14 +155,11 @@ def _dry_run(spec: RunSpec, folder: Path, *, json: bool) -> None:
 
 def _run(spec: RunSpec, folder: Path, by: Executor, *, live: bool, json: bool, quiet: bool) -> None:
     """Run the audit and print its result."""
-    from saddlepoint.cli.audit_output import announce, show
+    from saddlepoint.cli.audit_output import show
 
     shown = not (json or quiet)
-    with aside():
-        if shown:
-            announce(spec)
-        with _progress(folder, live=live, shown=shown) as watch:
-            result = run(spec, folder, by=by, watch=watch)
+    with aside(), _progress(folder, live=live, shown=shown) as watch:
+        result = run(spec, folder, by=by, watch=watch)
     if json:
         dump(result.record())
         return
@@ -175,17 +172,17 @@ def _run(spec: RunSpec, folder: Path, by: Executor, *, live: bool, json: bool, q
 @contextmanager
 def _progress(folder: Path, *, live: bool, shown: bool) -> Iterator[Watch]:
     """A progress bar on the terminal and, with `live`, a page that is updated."""
-    from saddlepoint.cli.progress import Watching
+    from saddlepoint.cli.progress import AuditProgress
 
-    with Watching(errors(), folder=folder, shown=shown) as bar:
+    with AuditProgress(errors(), folder=folder, shown=shown) as bar:
         if not live:
             yield bar
             return
-        from saddlepoint.reports.live import PAGE, Both, LivePage
+        from saddlepoint.reports.live import PAGE, LivePage, WatchPair
 
         bar.say(
             f"Follow the audit in a browser: {folder / PAGE}, or "
             f"`saddlepoint view {shlex.quote(str(folder))}`."
         )
         with LivePage(folder) as page:
-            yield Both(bar, page)
+            yield WatchPair(bar, page)

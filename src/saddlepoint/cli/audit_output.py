@@ -73,12 +73,8 @@ def _plan_record(spec: RunSpec, folder: Path, work: Work, done: int) -> dict[str
     }
 
 
-def announce(spec: RunSpec) -> None:
+def print_attacks(plan: Plan) -> None:
     """Print the attacks, the reasons for them and their cost on standard error."""
-    from saddlepoint.runs.work import load
-
-    check_device(spec.device)
-    plan = load(spec).plan
     rows = [
         [choice.name, "–" if choice.passes is None else str(choice.passes), choice.reason]
         for choice in plan.choices
@@ -98,8 +94,8 @@ def _remedies(plan: Plan) -> Iterator[str]:
     """What the audit may spend on symptoms. Attacks that the user chose get no remedies."""
     if plan.remedy_passes:
         yield (
-            f"Up to {plan.remedy_passes} more passes per image for remedies, if there are symptoms. "
-            "They are spent on images that are still classified correctly."
+            f"Up to {plan.remedy_passes} more passes per image for remedies, if there are "
+            "symptoms. They are spent on images that are still classified correctly."
         )
     elif plan.budget == "quick":
         yield "The quick budget runs no remedies for symptoms."
@@ -107,11 +103,13 @@ def _remedies(plan: Plan) -> Iterator[str]:
 
 def show(audit: Audit) -> None:
     """Print the warnings, the checklist, the comparisons, and then the table of attacks."""
+    from saddlepoint.audits.verdict import State
+
     for symptom in audit.symptoms:
         message = f"{symptom.level}: {symptom.name}. {symptom.message} {symptom.remedy}"
         say(message.rstrip(), style=STYLES[symptom.level])
     for item in audit.checklist:
-        if item.state != "does not apply":
+        if item.state is not State.NOT_APPLICABLE:
             say(f"{item.state:8} {item.name}: {item.evidence}", style=STATES[item.state])
     for line in comparison_lines(audit.compared):
         say(line)

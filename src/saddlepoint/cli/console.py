@@ -21,7 +21,7 @@ STATES = {  # styles by the state of a checklist item
     "pass": "green",
     "fail": "red",
     "not run": "yellow",
-    "does not apply": "",
+    "not applicable": "",
 }
 FACTORY = (  # for every help page of a command that takes a target
     "net.py contains a function without arguments that returns the model in eval mode. The model "

@@ -68,7 +68,7 @@ def demo(
     a minute. The two models that adapt at test time are evaluated on fewer images with the quick
     budget, and one of them with fixed random numbers.
     """
-    from saddlepoint.reports.comparison import write
+    from saddlepoint.reports.comparison import write_leaderboard
     from saddlepoint.zoo import names
 
     models = [model for model in _MODELS if model.name in names()]
@@ -79,7 +79,7 @@ def demo(
         )
     audits = [_audit(model, out, n, ctx.obj["budget"], shown=not json) for model in models]
     pages = [(a, f"{m.name}/report.html") for a, m in zip(audits, models, strict=True)]
-    page = write(pages, out / "index.html")
+    page = write_leaderboard(pages, out / "index.html")
     if json:
         dump([audit.record() for audit in audits])
         return
@@ -99,10 +99,10 @@ def demo(
 
 
 def _audit(model: _Model, out: Path, n: int, budget: str, *, shown: bool) -> Audit:
-    from saddlepoint.cli.progress import Watching
+    from saddlepoint.cli.progress import ProgressBar
 
     folder = out / model.name
-    with Watching(errors(), title=model.name, folder=folder, shown=shown) as watch:
+    with ProgressBar(errors(), title=model.name, folder=folder, shown=shown) as watch:
         spec = _spec(model, n, budget)
         return run(spec, folder, by=choose_executor(None, None, None), watch=watch)
 

@@ -76,13 +76,13 @@ def _implied(workers: int | None, address: str | None) -> ExecutorName:
 
 def run(spec: RunSpec, out: Path, *, by: Executor, watch: Watch) -> Audit:
     """Run the specification. Mistakes of the user are reported before the attacks start."""
-    from saddlepoint.reports.html import write
+    from saddlepoint.reports.html import write_report
     from saddlepoint.runs import run_spec
 
     check_device(spec.device)
     check_writable(out)
     result = run_spec(spec, out, executor=by, watch=watch)
-    write(result, out / "report.html")
+    write_report(result, out / "report.html")
     return result
 
 

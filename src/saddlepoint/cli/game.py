@@ -56,7 +56,7 @@ def game(
     """
     from saddlepoint.cli.game_output import show
     from saddlepoint.cli.progress import GameProgress
-    from saddlepoint.games.reports.page import write
+    from saddlepoint.games.reports.page import write_report
     from saddlepoint.games.runs.play import run_game
 
     spec = game_spec(target, ctx.obj)
@@ -65,7 +65,7 @@ def game(
     check_writable(folder)
     with aside(), GameProgress(errors(), shown=not (json or quiet)) as watch:
         record = run_game(spec, folder, watch=watch)
-    page = write(record, folder / "report.html")
+    page = write_report(record, folder / "report.html")
     if json:
         dump(record.record())
         return

@@ -10,7 +10,7 @@ from saddlepoint.cli.console import STYLES, output, percent, say, table
 
 if TYPE_CHECKING:
     from saddlepoint.evaluation.bootstrap import Estimate
-    from saddlepoint.games.runs.record import Exposed, GameRecord
+    from saddlepoint.games.runs.record import GameRecord, StrategyRecord
 
 _MAX_COLUMNS = 16  # of the payoff matrix; of a larger one, only the most important are printed
 _ATTACKERS = (("AIMER", "aimer"), ("expected loss", "expected_loss"), ("per image", "per_image"))
@@ -68,7 +68,7 @@ def _cell(accuracy: float, matched: bool) -> str:
 
 
 def _solution(record: GameRecord) -> None:
-    from saddlepoint.games.runs.record import shown
+    from saddlepoint.games.runs.record import format_mix
 
     columns = record.columns
     attacks = [row.name for row in record.rows]
@@ -83,10 +83,10 @@ def _solution(record: GameRecord) -> None:
             "restricted value",
             f"{record.value}; the best pure strategy, {best_pure}: {percent(record.pure_value)}",
         ),
-        ("NEED's mix", shown(record.equilibrium.mix, columns)),
-        ("attacker's mix", shown(record.attacker, attacks)),
+        ("NEED's mix", format_mix(record.equilibrium.mix, columns)),
+        ("attacker's mix", format_mix(record.attacker, attacks)),
         ("duality gap", f"{record.equilibrium.gap:.1e}"),
-        ("AIMER's best response", shown(record.response, attacks)),
+        ("AIMER's best response", format_mix(record.response, attacks)),
         ("mismatch R_mis", mismatch),
         (
             "matched rows beaten",
@@ -95,7 +95,7 @@ def _solution(record: GameRecord) -> None:
         ),
         (
             "per-image game",
-            f"{percent(alone.value)} by {shown(alone.mix, columns)}; certified to within "
+            f"{percent(alone.value)} by {format_mix(alone.mix, columns)}; certified to within "
             f"{alone.gap:.1e}",
         ),
     ]
@@ -105,7 +105,7 @@ def _solution(record: GameRecord) -> None:
     output().print(table(("", ""), lines))
 
 
-def _strategy_row(strategy: Exposed) -> Sequence[str]:
+def _strategy_row(strategy: StrategyRecord) -> Sequence[str]:
     estimates = (strategy.aimer, strategy.expected_loss, strategy.per_image)
     return [
         strategy.name,

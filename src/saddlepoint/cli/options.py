@@ -91,10 +91,10 @@ def audit_spec(target: str, values: Values) -> RunSpec:
     Raises:
         SpecError: An option has a value that is not valid; the message names the option.
     """
-    from saddlepoint.runs.spec import RunSpec, checked
+    from saddlepoint.runs.spec import RunSpec, validate
 
     requested = with_defaults({"target": target, **values})
-    return checked(RunSpec, requested, "the command line", _names(audit_options()))
+    return validate(RunSpec, requested, "the command line", _names(audit_options()))
 
 
 def game_spec(target: str, values: Values) -> GameSpec:
@@ -104,10 +104,10 @@ def game_spec(target: str, values: Values) -> GameSpec:
         SpecError: An option has a value that is not valid; the message names the option.
     """
     from saddlepoint.games.runs.spec import GameSpec
-    from saddlepoint.runs.spec import checked
+    from saddlepoint.runs.spec import validate
 
     requested = with_defaults({"target": target, **values})
-    return checked(GameSpec, requested, "the command line", _names(game_options()))
+    return validate(GameSpec, requested, "the command line", _names(game_options()))
 
 
 def with_defaults(values: Values) -> Values:

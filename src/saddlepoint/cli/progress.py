@@ -13,19 +13,20 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from saddlepoint.cli.console import percent
-from saddlepoint.runs.eta import Pace, remaining
+from saddlepoint.runs.eta import TimeEstimate, duration, remaining
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from saddlepoint.audits.cells import AttackCell, Measurement
     from saddlepoint.evaluation import Episode
+    from saddlepoint.runs.cache import Stage
     from saddlepoint.runs.work import Work
 
 Clock = Callable[[], float]  # seconds
 
 
-class Watching:
+class ProgressBar:
     """A progress bar on a terminal, or one line per cell in a log. Use it as a context manager."""
 
     def __init__(
@@ -59,17 +60,22 @@ class Watching:
         self._bar = Progress(
             *columns, console=console, transient=True, disable=not (shown and console.is_terminal)
         )
-        self._pace = Pace(())
+        self._estimate = TimeEstimate(())
         self._task = TaskID(0)
         self._started = clock()
         self._names: tuple[str, ...] = ()
         self._coupled = False
         self._total = 0
         self._finished = 0
+        self._measured = 0
+        self._to_measure = 0
         self._correct: dict[int, Tensor] = {}  # by group: [N], worst case over the cells so far
         self._counted: set[AttackCell] = set()  # cells that `_correct` includes
+        self._stage: Stage | None = None  # the current one
+        self._stage_started = clock()
+        self._stage_seconds: dict[Stage, float] = {}
 
-    def __enter__(self) -> Watching:
+    def __enter__(self) -> ProgressBar:
         self._bar.start()
         return self
 
@@ -80,6 +86,16 @@ class Watching:
         trace: TracebackType | None,
     ) -> None:
         self._bar.stop()
+        self._end_stage()
+        if self._stage_seconds:
+            times = (f"{stage} {_seconds(s)}" for stage, s in self._stage_seconds.items())
+            self.say(f"Time by stage: {', '.join(times)}.")
+
+    def stage(self, stage: Stage, message: str) -> None:
+        """Print a line when a stage begins, and measure how long each stage takes."""
+        self._end_stage()
+        self._stage = stage
+        self.say(f"{self._title} {stage}: {message}".strip())
 
     def begin(self, work: Work, missing: Sequence[AttackCell]) -> None:
         """Start a run, or a further round of it, in which the `missing` cells are computed."""
@@ -91,7 +107,7 @@ class Watching:
         self._coupled = work.plan.job.defense.unit != "example"
         self._total = len(work.keys)
         self._finished = len(work.keys) - len(missing)
-        self._pace = Pace([(adversary, sizes[group]) for group, adversary in missing])
+        self._estimate = TimeEstimate([(adversary, sizes[group]) for group, adversary in missing])
         self._task = self._bar.add_task(
             self._title, total=sum(sizes[group] for group, _ in missing), left=""
         )
@@ -109,7 +125,7 @@ class Watching:
         _, adversary = cell
         correct = episode.correct[0]
         passes = float(episode.forward.sum() + episode.backward.sum())
-        self._pace.add(adversary, len(correct), episode.seconds, passes)
+        self._estimate.add(adversary, len(correct), episode.seconds, passes)
         self._finished += 1
         self._count(cell, correct)
         accuracy = self._accuracy(episode)
@@ -123,21 +139,31 @@ class Watching:
         """Start a round of diagnostics."""
         for task in self._bar.task_ids:
             self._bar.remove_task(task)  # of the previous round
-        title = f"{self._title} diagnostics".strip()
-        self._task = self._bar.add_task(title, total=len(missing), left="")
-        if not self._console.is_terminal:
-            names = ", ".join(dict.fromkeys(cell.name for cell in missing))
-            self.say(f"{title}: {names}.")
+        self._task = self._bar.add_task(self._title, total=len(missing), left="")
+        self._measured = 0
+        self._to_measure = len(missing)
 
     def measured(self, cell: Measurement) -> None:
         """Show a diagnostic that has just been finished."""
-        title = f"{self._title} diagnostics: {cell.name}".strip()
-        self._bar.update(self._task, advance=1, description=title)
+        self._measured += 1
+        description = f"{self._title} {cell.name}".strip()
+        left = f"{self._measured} of {self._to_measure}"
+        self._bar.update(self._task, advance=1, description=description, left=left)
+        if not self._console.is_terminal:
+            self.say(f"{description}; {left}")
 
     def say(self, message: str) -> None:
         """Print a line above the bar."""
         if self._shown:
             self._console.print(message, markup=False, soft_wrap=True)
+
+    def _end_stage(self) -> None:
+        """Add the time since the last stage began to that stage."""
+        now = self._clock()
+        if self._stage is not None:
+            before = self._stage_seconds.get(self._stage, 0.0)
+            self._stage_seconds[self._stage] = before + now - self._stage_started
+        self._stage_started = now
 
     def _read_finished(self, work: Work, missing: Sequence[AttackCell]) -> None:
         """Include the cells of an earlier call in the accuracy."""
@@ -172,14 +198,26 @@ class Watching:
         return f"≤ {percent(correct / count)}, {correct:.0f} of {count} images still robust"
 
     def _left(self) -> str:
-        passes = with_unit(self._pace.passes)
-        rest = self._pace.passes_left()
+        passes = with_unit(self._estimate.passes)
+        rest = self._estimate.passes_left()
         to_come = f", about {with_unit(rest)} to come" if math.isfinite(rest) else ""
-        time_left = remaining(self._pace.left(self._clock() - self._started))
+        time_left = remaining(self._estimate.left(self._clock() - self._started))
         return f"{self._finished} of {self._total} cells, {passes} passes{to_come}, {time_left}"
 
 
-class GameProgress(Watching):
+class AuditProgress(ProgressBar):
+    """The progress of an audit: the table of attacks before the first of them runs."""
+
+    def begin(self, work: Work, missing: Sequence[AttackCell]) -> None:
+        """Start a round. The plan is printed before the first one."""
+        if self._shown and not self._names:
+            from saddlepoint.cli.audit_output import print_attacks
+
+            print_attacks(work.plan)
+        super().begin(work, missing)
+
+
+class GameProgress(ProgressBar):
     """The progress of a game: one round of attacks after the other.
 
     The accuracies are those of the column with the lowest and of the one with the highest.
@@ -194,6 +232,10 @@ class GameProgress(Watching):
         accuracy = episode.correct.mean(1)
         lowest = percent(float(accuracy.amin()))
         return f"accuracy {lowest} to {percent(float(accuracy.amax()))} over the columns"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
 
 
 def with_unit(number: float) -> str:

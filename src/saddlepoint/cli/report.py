@@ -55,11 +55,11 @@ def report(
 
 def _write(runs: list[Path], out: Path) -> Path:
     """Write a page or a site, depending on the suffix of `out`, and return its path."""
-    from saddlepoint.games.reports.page import kept as kept_game
-    from saddlepoint.games.reports.page import write as write_game
-    from saddlepoint.reports.context import kept
-    from saddlepoint.reports.html import write as write_page
-    from saddlepoint.reports.site import write as write_site
+    from saddlepoint.games.reports.page import load_game
+    from saddlepoint.games.reports.page import write_report as write_game
+    from saddlepoint.reports.context import load_audit
+    from saddlepoint.reports.html import write_report
+    from saddlepoint.reports.site import write_site
 
     one_page = out.suffix.lower() in (".html", ".htm")
     if one_page and len(runs) > 1:
@@ -73,7 +73,7 @@ def _write(runs: list[Path], out: Path) -> Path:
             f"Write its report alone: saddlepoint report {games[0]}."
         )
     if games:
-        return write_game(kept_game(games[0]), out)
+        return write_game(load_game(games[0]), out)
     if one_page:
-        return write_page(kept(runs[0]), out, folder=runs[0])
+        return write_report(load_audit(runs[0]), out, folder=runs[0])
     return write_site(runs, out)

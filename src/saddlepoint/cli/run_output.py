@@ -11,6 +11,7 @@ from saddlepoint.cli.folders import is_game
 
 if TYPE_CHECKING:
     from saddlepoint.audits import Audit
+    from saddlepoint.audits.verdict import Verification
     from saddlepoint.reports.run_folders import CellState, Details, Summary
 
 
@@ -63,6 +64,24 @@ def _event_line(event: dict[str, Any]) -> str:
     return f"{when}  {event['event']}  {about}"
 
 
+def print_verification(found: Verification) -> None:
+    """Print all checks of a run, and whether it agrees with its record."""
+    from saddlepoint.runs.verify import VERSION
+
+    for check in found.checks:
+        word = "ok"
+        if not check.passed:
+            word = "UNKNOWN" if check.name == VERSION else "DISAGREES"
+        say(f"{word:10}{check.name}: {check.message}", style="" if check.passed else "red")
+    failed = {check.name for check in found.checks if not check.passed}
+    if not failed:
+        say("The run agrees with its record.", style="bold")
+    elif failed == {VERSION}:
+        say("Nothing contradicts the record, but not everything could be checked.", style="bold")
+    else:
+        say("The run does not agree with its record.", style="bold")
+
+
 def state_of(one: Summary) -> tuple[str, str, str]:
     """Verdict, robust accuracy and progress of a run, as text."""
     if one.problem:
@@ -111,10 +130,10 @@ def exported(run: Path, format: str, per: str) -> str:  # noqa: A002
 
 
 def _exported_audit(audit: Audit, format: str, per: str) -> str:  # noqa: A002
-    from saddlepoint.reports.export import as_json, examples_csv, latex, model_card, rows_csv
+    from saddlepoint.reports.export import as_json, attacks_csv, examples_csv, latex, model_card
 
     if format == "csv":
-        return rows_csv(audit) if per == "attack" else examples_csv(audit)
+        return attacks_csv(audit) if per == "attack" else examples_csv(audit)
     return {"json": as_json, "latex": latex, "card": model_card}[format](audit)
 
 

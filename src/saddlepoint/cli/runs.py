@@ -15,7 +15,7 @@ from saddlepoint.cli.lazy_group import LazyGroup
 Format = Literal["csv", "json", "latex", "card"]
 
 _Run = Annotated[Path, typer.Argument(help="The folder of an audit or a game.", metavar="RUN")]
-_DISAGREES = 1  # exit code if a run does not agree with its record
+_DISAGREES = 1  # exit code if a run does not agree with its record, or cannot be compared with it
 
 
 def add(app: typer.Typer) -> None:
@@ -47,7 +47,7 @@ def add(app: typer.Typer) -> None:
             "saddlepoint runs verify runs/mine",
             note="The target is loaded from the specification, so its code is executed: verify "
             "only runs of code that you trust. Exit code 0: everything agrees; 1: something "
-            "does not.",
+            "does not, or cannot be compared because another version wrote the run.",
         ),
     )(verify_run)
     group.command(
@@ -60,7 +60,7 @@ def add(app: typer.Typer) -> None:
     group.command(
         "gc",
         epilog=examples("saddlepoint runs gc runs/mine --dry-run", "saddlepoint runs gc runs/mine"),
-    )(collect_garbage)
+    )(remove_unused)
     app.add_typer(group, name="runs")
 
 
@@ -126,6 +126,7 @@ def verify_run(run: _Run, json: JsonOption = False) -> None:
     The target is loaded again, in a new process.
     """
     from saddlepoint.cli.folders import is_game
+    from saddlepoint.cli.run_output import print_verification
     from saddlepoint.runs.verify import verify
 
     if is_game(run):
@@ -137,13 +138,7 @@ def verify_run(run: _Run, json: JsonOption = False) -> None:
     if json:
         dump({**asdict(found), "passed": found.passed})
     else:
-        for check in found.checks:
-            word = "ok" if check.passed else "DISAGREES"
-            say(f"{word:10}{check.name}: {check.message}", style="" if check.passed else "red")
-        if found.passed:
-            say("The run agrees with its record.", style="bold")
-        else:
-            say("The run does not agree with its record.", style="bold")
+        print_verification(found)
     if not found.passed:
         raise typer.Exit(_DISAGREES)
 
@@ -186,7 +181,7 @@ def export_run(
     say(str(out))
 
 
-def collect_garbage(
+def remove_unused(
     run: _Run,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be removed, and keep it.")
@@ -195,15 +190,18 @@ def collect_garbage(
 ) -> None:
     """Remove files that a run does not use.
 
-    These are cells of other requests, trials, incomplete files of killed processes, and locks.
+    These are cells and diagnostics of other requests, incomplete files of killed processes, and
+    locks.
     """
     from saddlepoint.cli.run_output import file_size
-    from saddlepoint.runs.gc import tidy
+    from saddlepoint.runs.gc import collect_garbage
 
-    freed = tidy(run, dry_run=dry_run)
+    freed = collect_garbage(run, dry_run=dry_run)
     if json:
         dump(asdict(freed))
         return
     verb = "Removed" if freed.removed else "Would remove"
-    others = f"{freed.trials} trials, {freed.torn} incomplete files and {freed.locks} locks"
-    say(f"{verb} {freed.cells} cells of other requests, {others}: {file_size(freed.bytes)}.")
+    say(
+        f"{verb} {freed.cells} cells and {freed.diagnostics} diagnostics of other requests, "
+        f"{freed.incomplete} incomplete files and {freed.locks} locks: {file_size(freed.bytes)}."
+    )

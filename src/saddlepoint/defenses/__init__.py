@@ -1,4 +1,4 @@
-"""Defenses: what they show, what they are handed, what a user implements."""
+"""Defenses: the base class, traces of views, the context of a call, multi-exit networks."""
 
 from saddlepoint.defenses.base import Access, BlackBox, Defense, Memory, Plain, Unit
 from saddlepoint.defenses.context import Context

@@ -76,7 +76,7 @@ class Line:
         return f"{self.threat}, {self.data}"
 
 
-def write(audits: Sequence[tuple[Audit, str]], path: Path) -> Path:
+def write_leaderboard(audits: Sequence[tuple[Audit, str]], path: Path) -> Path:
     """Write the leaderboard of several audits.
 
     Args:

@@ -59,7 +59,7 @@ class Section(NamedTuple):
 SectionWriter = Callable[[ReportContext], Section | None]  # None: the section does not apply
 
 
-def kept(folder: Path) -> Audit:
+def load_audit(folder: Path) -> Audit:
     """Load the audit of a run folder.
 
     Raises:

@@ -55,7 +55,7 @@ def examples_csv(audit: Audit) -> str:
     return as_csv(list(columns), zip(*columns.values(), strict=True))
 
 
-def rows_csv(audit: Audit) -> str:
+def attacks_csv(audit: Audit) -> str:
     """Return CSV with one line per attack, in the order in which they ran.
 
     `low` and `high` are the Wilson score interval of the accuracy under the attack.

@@ -16,7 +16,9 @@ from saddlepoint.reports.sections import SECTIONS
 from saddlepoint.reports.verdicts import verdict_level
 
 
-def write(audit: Audit, path: Path, *, folder: Path | None = None, index_url: str = "") -> Path:
+def write_report(
+    audit: Audit, path: Path, *, folder: Path | None = None, index_url: str = ""
+) -> Path:
     """Write the report of an audit.
 
     Args:

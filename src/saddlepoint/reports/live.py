@@ -25,7 +25,7 @@ from saddlepoint.reports.document import (
 from saddlepoint.reports.figures import Bar, bars
 from saddlepoint.reports.markup import Markup, tag
 from saddlepoint.reports.tally import Tally
-from saddlepoint.runs.cache import Watch
+from saddlepoint.runs.cache import Stage, Watch, report_stage
 from saddlepoint.runs.eta import duration
 from saddlepoint.runs.store import Store, StoreError
 from saddlepoint.runs.work import Work
@@ -36,8 +36,8 @@ State = Literal["running", "finished", "stopped"]
 _MESSAGES_SHOWN = 5
 
 
-class Both:
-    """Forward the progress of a run to two watches: `Both(bar, page)`."""
+class WatchPair:
+    """Forward the progress of a run to two watches: `WatchPair(bar, page)`."""
 
     def __init__(self, first: Watch, second: Watch) -> None:
         """Forward to `first`, then to `second`."""
@@ -62,6 +62,11 @@ class Both:
         """Report a finished measurement."""
         for watch in self._watches:
             watch.measured(cell)
+
+    def stage(self, stage: Stage, message: str) -> None:
+        """Report a stage to the watches that follow stages."""
+        for watch in self._watches:
+            report_stage(watch, stage, message)
 
     def say(self, message: str) -> None:
         """Report a message."""
@@ -91,6 +96,7 @@ class LivePage:
         self._clock = clock
         self._tally: Tally | None = None
         self._messages: list[str] = []
+        self._stage = ""
         self._started = clock()
         self._passes_before = 0  # counted when the run was started or resumed
         self._written = -math.inf  # time of the last page
@@ -135,6 +141,10 @@ class LivePage:
         if self._tally is not None:
             self._write(self._tally, "running")
 
+    def stage(self, stage: Stage, message: str) -> None:
+        """Show the current stage on the next page."""
+        self._stage = f"{stage}: {message}"
+
     def measured(self, cell: Measurement) -> None:
         """Diagnostics are not counted on the page."""
 
@@ -156,7 +166,7 @@ class LivePage:
         elapsed = now - self._started
         passes = tally.passes - self._passes_before
         left = elapsed * tally.passes_left() / passes if passes else math.inf
-        progress = _Progress(tally, state, reason, elapsed, left, self._messages)
+        progress = _Progress(tally, state, reason, elapsed, left, self._messages, self._stage)
         title = f"{tally.work.plan.name}: {state}"
         html = document(title, _body(progress), refresh=self._refresh(state))
         save_page(self._store.folder / PAGE, html)
@@ -179,6 +189,7 @@ class _Progress(NamedTuple):
     elapsed: float  # seconds since the run was started or resumed
     left: float  # seconds to go; infinite if unknown
     messages: Sequence[str]
+    stage: str  # the current stage, with details
 
 
 def _body(progress: _Progress) -> Markup:
@@ -205,7 +216,8 @@ def _status(progress: _Progress) -> Markup:
     heading, text, level = {
         "running": (
             "Running",
-            "More attacks can only lower the robust accuracy: there is no verdict yet.",
+            f"Stage {progress.stage} More attacks can only lower the robust accuracy: there is no "
+            "verdict yet.",
             "note",
         ),
         "finished": ("Finished", "All cells are finished. The verdict is in the report.", "note"),

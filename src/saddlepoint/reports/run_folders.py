@@ -9,12 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from saddlepoint.audits.verdict import Verdict
 from saddlepoint.games.runs.record import JSON, read
 from saddlepoint.games.runs.spec import GameSpec
+from saddlepoint.runs.execution import DIAGNOSTICS
 from saddlepoint.runs.spec import RunSpec, SpecError, VersionedSpec, migrate_spec, write
 from saddlepoint.runs.store import Store, StoreError, is_record_of
 
-_OWN_FOLDERS = {"cells", "locks"}  # folders of a run that contain no other run
+# Folders of a run that contain no other run; earlier versions wrote `trials`.
+_OWN_FOLDERS = {"cells", "locks", DIAGNOSTICS, "trials"}
+# Verdicts in records of earlier versions, and their present names.
+_OLD_VERDICTS = {"holds so far": Verdict.CREDIBLE, "cannot be told": Verdict.INCONCLUSIVE}
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ def summary(folder: Path) -> Summary:
         }
     except (StoreError, SpecError, KeyError, TypeError) as error:
         return Summary(str(folder), "", "", 0, 0, 0, False, problem=str(error))
-    at_work = sum(store.busy(key) for key in run["cells"] if not store.has(key))
+    at_work = sum(store.is_locked(key) for key in run["cells"] if not store.has(key))
     record = _record(store, run) if done == total else None
     outcome = _outcome(record, about["kind"]) if record else {"finished": False}
     return Summary(str(folder), **about, done=done, total=total, at_work=at_work, **outcome)
@@ -111,11 +116,18 @@ def _outcome(record: dict[str, Any], kind: str) -> dict[str, Any]:
         }
     return {
         "finished": True,
-        "verdict": record["verdict"],
+        "verdict": _verdict(record),
         "clean_accuracy": record["clean_accuracy"],
         "robust_accuracy": record["robust_accuracy"],
         "interval": (record["interval"]["low"], record["interval"]["high"]),
     }
+
+
+def _verdict(record: dict[str, Any]) -> str:
+    """The verdict in its present name; a record without a checklist is inconclusive."""
+    if not record.get("checklist"):
+        return Verdict.INCONCLUSIVE
+    return str(_OLD_VERDICTS.get(record["verdict"], record["verdict"]))
 
 
 def _record(store: Store, run: dict[str, Any]) -> dict[str, Any] | None:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from saddlepoint.reports.comparison import Line, write_lines
-from saddlepoint.reports.context import kept
-from saddlepoint.reports.html import write as write_report
+from saddlepoint.reports.context import load_audit
+from saddlepoint.reports.html import write_report
 from saddlepoint.reports.published import Published
 
 
-def write(runs: Sequence[Path], out: Path) -> Path:
+def write_site(runs: Sequence[Path], out: Path) -> Path:
     """Write `out/index.html` and `out/RUN/report.html` for every run.
 
     Args:
@@ -30,7 +30,7 @@ def write(runs: Sequence[Path], out: Path) -> Path:
         raise ValueError("a site needs at least one run: pass folders that audits wrote.")
     lines = []
     for run, name in zip(runs, _folder_names(runs), strict=True):
-        audit = kept(run)
+        audit = load_audit(run)
         write_report(audit, out / name / "report.html", folder=run, index_url="../index.html")
         lines.append(Line.of(audit, f"{name}/report.html", Published.read(run)))
     return write_lines(lines, out / "index.html")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from saddlepoint.audits.cells import AttackCell
 from saddlepoint.evaluation import Episode, OnExamples
-from saddlepoint.runs.eta import CLEAN, Pace
+from saddlepoint.runs.eta import CLEAN, TimeEstimate
 from saddlepoint.runs.work import Work
 
 
@@ -30,13 +30,14 @@ class Tally:
     correct: dict[AttackCell, Tensor]  # [M] per finished cell: share of draws classified correctly
     forward: dict[int, int]  # passes by adversary
     backward: dict[int, int]
-    pace: Pace  # in passes: unlike seconds, they are known for cells of other processes, too
+    # In passes: unlike seconds, they are known for cells of other processes, too.
+    estimate: TimeEstimate
 
     @classmethod
     def of(cls, work: Work) -> Tally:
         """Return the tally of a run without finished cells."""
         sizes = [len(rows) for rows in work.plan.job.groups]
-        return cls(work, {}, {}, {}, Pace([(a, sizes[g]) for g, a in work.plan.cells]))
+        return cls(work, {}, {}, {}, TimeEstimate([(a, sizes[g]) for g, a in work.plan.cells]))
 
     @property
     def passes(self) -> int:
@@ -45,7 +46,7 @@ class Tally:
 
     def passes_left(self) -> float:
         """Estimate the passes to go from the mean of each adversary; inf while unknown."""
-        return self.pace.left(self.passes)
+        return self.estimate.left(self.passes)
 
     def add(self, cell: AttackCell, episode: Episode) -> None:
         """Add a finished cell; a cell that was added before is ignored."""
@@ -57,7 +58,7 @@ class Tally:
         self.correct[cell] = episode.correct[0].cpu()
         self.forward[adversary] = self.forward.get(adversary, 0) + forward
         self.backward[adversary] = self.backward.get(adversary, 0) + backward
-        self.pace.add(adversary, len(episode.size), forward + backward)
+        self.estimate.add(adversary, len(episode.size), forward + backward)
 
     def missing(self) -> list[AttackCell]:
         """Return the cells that are not finished."""

@@ -8,8 +8,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from saddlepoint.audits.cells import AttackCell, Measurement, Values
 from saddlepoint.evaluation import Episode
@@ -37,6 +38,31 @@ class Watch(Protocol):
 
     def say(self, message: str) -> None:
         """Show a message."""
+
+
+class Stage(StrEnum):
+    """The six stages of an audit (`saddlepoint.audits.pipeline`)."""
+
+    PROBE = "probe"
+    PLAN = "plan"
+    ATTACK = "attack"
+    DIAGNOSE = "diagnose"
+    REMEDY = "remedy"
+    CONCLUDE = "conclude"
+
+
+@runtime_checkable
+class StageWatch(Protocol):
+    """A watch that also follows the stages of an audit. Other watches ignore them."""
+
+    def stage(self, stage: Stage, message: str) -> None:
+        """A stage begins, or a further part of it."""
+
+
+def report_stage(watch: Watch | None, stage: Stage, message: str) -> None:
+    """Report that a stage begins, if the watch follows stages."""
+    if isinstance(watch, StageWatch):
+        watch.stage(stage, message)
 
 
 class Interrupted(RuntimeError):  # noqa: N818
@@ -76,7 +102,7 @@ def fill(
         watch: follows progress.
 
     Raises:
-        Interrupted: the user asked to stop; finished cells are kept.
+        Interrupted: the user interrupted the run; finished cells are kept.
         StrangeCellError: a worker has another target.
     """
     with stop_between_cells() as stopping:
@@ -128,7 +154,7 @@ class MemoryCache:
         self.cells[packed.key] = packed
 
     def claimed(self, cells: Mapping[str, Cell], stopping: threading.Event) -> Iterator[Cell]:
-        """All cells, until the user asks to stop."""
+        """All cells, until the user interrupts the run."""
         for cell in cells.values():
             if stopping.is_set():
                 return

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 CLEAN = 0  # index of the clean images, which are the first adversary of every plan
 
 
-class Pace:
+class TimeEstimate:
     """Estimates the time and the passes that the rest of a run takes.
 
     Each adversary is assumed to keep its rate per image. An adversary that has not run yet is

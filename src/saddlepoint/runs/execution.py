@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from saddlepoint.audits import Plan
-from saddlepoint.audits.cells import AttackCell, Measurement, Values
+from saddlepoint.audits.cells import AttackCell, Measurement, Recheck, Values
 from saddlepoint.evaluation import Episode
-from saddlepoint.runs.cache import Cache, DiskCache, MemoryCache, Watch, fill
+from saddlepoint.runs.cache import (
+    Cache,
+    DiskCache,
+    MemoryCache,
+    Stage,
+    Watch,
+    fill,
+    report_stage,
+)
 from saddlepoint.runs.executors import Executor, Serial
 from saddlepoint.runs.store import Store
 from saddlepoint.runs.work import Cell, Work
@@ -18,13 +26,15 @@ DIAGNOSTICS = "diagnostics"  # folder of measurements: they can be repeated by a
 class CachedExecution:
     """An `audits.pipeline.Execution` that computes missing cells only.
 
+    `work` and `diagnostics` say which cells have been requested so far.
+
     Args:
         work: the plan and the target.
         store: where cells are stored; None: in memory.
         executor: computes cells; default: this process.
         spec: the specification as JSON, for executors with other processes.
         watch: follows progress.
-        on_remedies: called with the work when remedies were added to the plan.
+        on_request: called when remedies or measurements were added to the request.
         memory: cells in memory that are shared with other executions.
     """
 
@@ -36,29 +46,34 @@ class CachedExecution:
         executor: Executor | None = None,
         spec: str | None = None,
         watch: Watch | None = None,
-        on_remedies: Callable[[Work], None] | None = None,
+        on_request: Callable[[Work, Sequence[str]], None] | None = None,
         memory: MemoryCache | None = None,
     ) -> None:
         self.work = work
+        self.diagnostics: list[str] = []  # sorted keys of measurements
         self._store = store
         self._executor = executor or Serial()
         self._spec = spec
         self._watch = watch
-        self._on_remedies = on_remedies
+        self._on_request = on_request
         self._memory = MemoryCache() if memory is None else memory
 
     def attacks(self, plan: Plan, cells: Sequence[AttackCell]) -> Sequence[Episode]:
         """The results of attack cells, in order."""
-        if len(plan.choices) > len(self.work.plan.choices):
+        added = plan.choices[len(self.work.plan.choices) :]
+        if added:
+            names = ", ".join(choice.name for choice in added)
+            report_stage(self._watch, Stage.REMEDY, f"{len(added)} further attacks: {names}.")
             self.work = self.work.for_plan(plan)
-            if self._on_remedies:
-                self._on_remedies(self.work)
+            self._requested()
         cache = self._cache(self._store)
         keys = [self.work.keys[cell] for cell in cells]
         wanted = dict(zip(keys, cells, strict=True))
         missing = {key: cell for key, cell in wanted.items() if not cache.has(key)}
         if self._watch:
             self._watch.begin(self.work, list(missing.values()))
+        count = f"{len(missing)} of {len(cells)} cells to compute."
+        report_stage(self._watch, Stage.ATTACK, count)
         self._fill(cache, missing)
         return [cache.get(key) for key in keys]
 
@@ -70,11 +85,25 @@ class CachedExecution:
         cache = self._cache(store)
         keys = [self.work.key(cell) for cell in cells]
         wanted = dict(zip(keys, cells, strict=True))
+        self.diagnostics = sorted({*self.diagnostics, *keys})
+        self._requested()
         missing = {key: cell for key, cell in wanted.items() if not cache.has(key)}
+        self._report(cells, len(missing))
         if self._watch and missing:
             self._watch.measure(list(missing.values()))
         self._fill(cache, missing)
         return [cache.values(key) for key in keys]
+
+    def _requested(self) -> None:
+        if self._on_request:
+            self._on_request(self.work, self.diagnostics)
+
+    def _report(self, cells: Sequence[Measurement], missing: int) -> None:
+        """Re-evaluations of worst points belong to the attack stage."""
+        rechecks = all(isinstance(cell, Recheck) for cell in cells)
+        stage = Stage.ATTACK if rechecks else Stage.DIAGNOSE
+        what = "re-evaluations of worst points" if rechecks else "diagnostics"
+        report_stage(self._watch, stage, f"{missing} of {len(cells)} {what} to compute.")
 
     def _cache(self, store: Store | None) -> Cache:
         # A new one each time: it reads once how long cells took.

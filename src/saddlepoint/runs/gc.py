@@ -1,17 +1,21 @@
-"""Removes files of a run folder that are no longer used.
+"""Removes files of a run folder that its current request does not use.
 
-These are cells of earlier requests, trials, incomplete files of killed processes, and locks that
-no process holds.
+These are cells and diagnostics of earlier requests, trials of earlier versions, incomplete files of
+killed processes, and locks that no process holds.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from saddlepoint.runs.execution import DIAGNOSTICS
 from saddlepoint.runs.store import Store, StoreError
 
+_TENSORS = ".safetensors"
+_TRIALS = "trials"  # folder in which earlier versions stored diagnostics
 _TEMPORARY = re.compile(
     r"\.(run\.json|spec\.toml|audit\.json|points\.safetensors|game\.json|game\.safetensors)\.\d+"
 )
@@ -21,15 +25,15 @@ _TEMPORARY = re.compile(
 class Freed:
     """What was removed, or would be removed by the same call without `dry_run`."""
 
-    cells: int  # of other requests
-    trials: int  # small trials, which are needed only if the same request is made again
-    torn: int  # temporary files of killed processes, and tensors without a record
+    cells: int  # attack cells of other requests
+    diagnostics: int  # diagnostics of other requests, and all trials of earlier versions
+    incomplete: int  # temporary files of killed processes, and tensors without a record
     locks: int  # that no process holds
     bytes: int  # total size of the files
     removed: bool  # False: a dry run
 
 
-def tidy(folder: Path, *, dry_run: bool = False) -> Freed:
+def collect_garbage(folder: Path, *, dry_run: bool = False) -> Freed:
     """Remove the files of a run that its current request does not use.
 
     The ledger is kept, because it is the history of the run.
@@ -42,47 +46,54 @@ def tidy(folder: Path, *, dry_run: bool = False) -> Freed:
         StoreError: The folder contains no run, or a process is computing cells of it.
     """
     store = Store(folder)
-    used = set(store.run()["cells"])
-    stores = (store, Store(folder / "trials"))
-    running = [lock.name for each in stores for lock in _locks(each) if each.busy(lock.name)]
-    if running:
-        raise StoreError(
-            f"{len(running)} cells of {folder} are being computed. Wait until that run has ended, "
-            "then try again."
-        )
-    cells = sorted(set(store.keys()) - used)
-    torn = [
-        *store.torn(),
-        *_orphans(store),
-        *(path for path in sorted(folder.iterdir()) if _TEMPORARY.fullmatch(path.name)),
-    ]
+    run = store.run()
+    diagnostics = Store(folder / DIAGNOSTICS)
+    trials = Store(folder / _TRIALS)
+    stores = (store, diagnostics, trials)
+    _check_idle(folder, stores)
+    cells = _unused(store, run["cells"])
+    measured = [*_unused(diagnostics, run.get("diagnostics", ())), *_unused(trials, ())]
+    incomplete = [path for each in stores for path in _incomplete(each)]
+    incomplete += [path for path in sorted(folder.iterdir()) if _TEMPORARY.fullmatch(path.name)]
     locks = [lock for each in stores for lock in _locks(each)]
-    trials = sorted((folder / "trials" / "cells").glob("*"))
-    unused = [
-        *trials,
-        *(store.cells / f"{key}{end}" for key in cells for end in (".json", ".safetensors")),
-        *torn,
+    files = [
+        *(path.with_suffix(end) for path in (*cells, *measured) for end in (".json", _TENSORS)),
+        *incomplete,
         *locks,
     ]
-    size = sum(path.stat().st_size for path in unused if path.is_file())
+    size = sum(path.stat().st_size for path in files if path.is_file())
     if not dry_run:
-        store.remove(unused)
+        store.remove(files)
     return Freed(
         cells=len(cells),
-        trials=sum(path.suffix == ".json" for path in trials),
-        torn=len(torn),
+        diagnostics=len(measured),
+        incomplete=len(incomplete),
         locks=len(locks),
         bytes=size,
         removed=not dry_run,
     )
 
 
+def _check_idle(folder: Path, stores: Collection[Store]) -> None:
+    running = [lock for each in stores for lock in _locks(each) if each.is_locked(lock.name)]
+    if running:
+        raise StoreError(
+            f"{len(running)} cells of {folder} are being computed. Wait until that run has ended, "
+            "then try again."
+        )
+
+
+def _unused(store: Store, used: Collection[str]) -> list[Path]:
+    """The records of the cells that are not used."""
+    keys = sorted(set(store.keys()) - set(used))
+    return [store.cells / f"{key}.json" for key in keys]
+
+
 def _locks(store: Store) -> list[Path]:
     return sorted(path for path in (store.folder / "locks").glob("*") if path.is_file())
 
 
-def _orphans(store: Store) -> list[Path]:
-    """Tensors without a record: the process was killed before it wrote the record."""
-    return [
-        path for path in sorted(store.cells.glob("[!.]*.safetensors")) if not store.has(path.stem)
-    ]
+def _incomplete(store: Store) -> list[Path]:
+    """Temporary files, and tensors without a record, of processes that were killed."""
+    tensors = sorted(store.cells.glob(f"[!.]*{_TENSORS}"))
+    return [*store.incomplete_files(), *(path for path in tensors if not store.has(path.stem))]

@@ -7,7 +7,6 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import lru_cache, partial
-from importlib.metadata import version
 from types import CellType, CodeType
 from typing import Any
 
@@ -19,6 +18,7 @@ from saddlepoint.audits.cells import AttackCell, Job, Measurement
 from saddlepoint.defenses import Context, Defense
 from saddlepoint.describe import describe, digest
 from saddlepoint.rng import Keys
+from saddlepoint.runs.store import versions
 
 _PROBE_ROWS = 16
 _DEPTH = 8
@@ -93,7 +93,7 @@ def _shared(job: Job, target: str, threads: int) -> dict[str, Any]:
         "batch": job.batch_size,
         "threads": threads,
         # Another version may attack differently, or round differently.
-        "versions": [version("saddlepoint"), torch.__version__],
+        "versions": list(versions().values()),
     }
     if job.answers is not None:
         shared["answers"] = _fingerprint(job.answers, 0)

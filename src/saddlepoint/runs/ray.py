@@ -32,6 +32,7 @@ class Ray:
     retries: int = 5  # of a cell whose node or worker was lost
 
     def run(self, work: Work, spec: str | None, cells: Iterable[Cell]) -> Iterator[PackedCell]:
+        """The results of cells, in the order in which they finish."""
         spec = needs_spec(spec)
         ray = self._connect()
         cpus = self.cpus if self.cpus is not None else work.threads or 1
@@ -87,13 +88,15 @@ def _check_reachable(address: str) -> None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         raise ValueError(
-            f"the address of a Ray cluster is HOST:PORT, or 'auto' for the one on this machine, got {address!r}."
+            "the address of a Ray cluster is HOST:PORT, or 'auto' for the one on this machine, "
+            f"got {address!r}."
         )
     try:
         socket.create_connection((host, int(port)), timeout=_TIMEOUT).close()
     except (OSError, OverflowError) as error:
         raise ValueError(
-            f"nothing responds at {address} ({error}). Start Ray there (`ray start --head --port={port}`), or leave --address out."
+            f"nothing responds at {address} ({error}). Start Ray there "
+            f"(`ray start --head --port={port}`), or leave --address out."
         ) from None
 
 

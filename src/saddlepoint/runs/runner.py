@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,11 @@ from typing import Any
 from saddlepoint.audits import Audit, AuditRequest, collect, prepare
 from saddlepoint.audits.conclude import conclude
 from saddlepoint.describe import describe
-from saddlepoint.runs.cache import Watch
+from saddlepoint.runs.cache import Stage, Watch, report_stage
 from saddlepoint.runs.execution import CachedExecution
 from saddlepoint.runs.executors import Executor
 from saddlepoint.runs.spec import RunSpec, write
-from saddlepoint.runs.store import Store, identity
+from saddlepoint.runs.store import REQUESTED, Store, identity
 from saddlepoint.runs.work import Work, load, torch_threads
 
 
@@ -23,12 +24,27 @@ def run_request(
 ) -> Audit:
     """The audit of a model in memory; with `out` it is stored there and can be resumed."""
     store = None if out is None else Store(out)
-    return run(Work.of(prepare(request)), store=store, watch=watch)
+    _report_probe(watch, request.name)
+    work = Work.of(prepare(request))
+    _report_plan(watch, work)
+    return run(work, store=store, watch=watch)
 
 
 def run_spec(spec: RunSpec, out: Path, *, executor: Executor, watch: Watch | None = None) -> Audit:
     """The audit of a specification, stored in the folder `out` with a copy of the specification."""
-    return run(load(spec), store=Store(out), executor=executor, spec=spec, watch=watch)
+    _report_probe(watch, spec.target)
+    work = load(spec)
+    _report_plan(watch, work)
+    return run(work, store=Store(out), executor=executor, spec=spec, watch=watch)
+
+
+def _report_probe(watch: Watch | None, name: str) -> None:
+    report_stage(watch, Stage.PROBE, f"checking {name} and measuring its properties.")
+
+
+def _report_plan(watch: Watch | None, work: Work) -> None:
+    names = ", ".join(choice.name for choice in work.plan.choices)
+    report_stage(watch, Stage.PLAN, f"{len(work.plan.choices)} attacks: {names}.")
 
 
 def run(
@@ -52,11 +68,11 @@ def run(
     if store is not None:
         open_run(store, _about(work, spec), watch)
         if spec is not None:
-            store.keep("spec.toml", write(spec).encode())
+            store.write_file("spec.toml", write(spec).encode())
 
-    def save_request(wanted: Work) -> None:
+    def save_request(wanted: Work, diagnostics: Sequence[str]) -> None:
         if store is not None:
-            store.state(_about(wanted, spec))
+            store.write_run(_about(wanted, spec, diagnostics))
 
     execution = CachedExecution(
         work,
@@ -64,11 +80,14 @@ def run(
         executor=executor,
         spec=spec.model_dump_json() if spec else None,
         watch=watch,
-        on_remedies=save_request,
+        on_request=save_request,
     )
     try:
         with torch_threads(work.threads):
             evidence = collect(work.plan, execution)
+            if not execution.work.remedies:
+                report_stage(watch, Stage.REMEDY, "no further attacks.")
+            report_stage(watch, Stage.CONCLUDE, "computing accuracy, checklist and verdict.")
             result = conclude(evidence, time.perf_counter() - started)
     finally:
         if executor is not None:
@@ -90,24 +109,30 @@ def open_run(store: Store, about: dict[str, Any], watch: Watch | None) -> dict[s
     """Write the request into the folder, and return the request that was there before.
 
     Cells of another request stay and are found when it is repeated. Its record is replaced.
+
+    Args:
+        store: the folder of the run.
+        about: the request: what run.json contains.
+        watch: receives a message if the folder belonged to another request.
     """
-    held = store.create(about)
+    before = store.create(about)
     name = about["target"]["name"]
     folder = str(Path.cwd())
-    store.log("asked", run=identity(about), target=name, threat=about["threat"], folder=folder)
-    differs = held and any(held.get(k) != about.get(k) for k in ("kind", "target", "threat"))
-    if held and watch and differs:
-        what = "a game" if held.get("kind") == "game" else "an audit"
-        space = held["threat"]["space"]
+    store.log(REQUESTED, run=identity(about), target=name, threat=about["threat"], folder=folder)
+    if before is None or watch is None:
+        return before
+    if any(before.get(name) != about.get(name) for name in ("kind", "target", "threat")):
+        what = "a game" if before.get("kind") == "game" else "an audit"
+        space = before["threat"]["space"]
         watch.say(
-            f"{store.folder} held {what} of {held['target']['name']} (p={space['p']}, radius "
+            f"{store.folder} held {what} of {before['target']['name']} (p={space['p']}, radius "
             f"{space['radius']:g}). Its cells stay; its record and report are replaced. "
             "Use another --out to keep both."
         )
-    return held
+    return before
 
 
-def _about(work: Work, spec: RunSpec | None) -> dict[str, Any]:
+def _about(work: Work, spec: RunSpec | None, diagnostics: Sequence[str] = ()) -> dict[str, Any]:
     """The request, as passed and with all defaults."""
     plan = work.plan
     job = plan.job
@@ -125,4 +150,5 @@ def _about(work: Work, spec: RunSpec | None) -> dict[str, Any]:
         "random": job.defense.random,
         "examples": len(job.x),
         "cells": sorted(work.keys.values()),
+        "diagnostics": list(diagnostics),
     }

@@ -29,7 +29,7 @@ from saddlepoint.runs.spec_sections import (
     Seed,
     Threads,
     ThreatSpec,
-    radius,
+    parse_radius,
 )
 
 __all__ = [
@@ -47,13 +47,13 @@ __all__ = [
     "Threads",
     "ThreatSpec",
     "VersionedSpec",
-    "checked",
     "migrate_spec",
     "nearest",
     "parse",
-    "radius",
+    "parse_radius",
     "read",
     "schema",
+    "validate",
     "write",
 ]
 
@@ -144,10 +144,10 @@ def parse(values: dict[str, Any], source: str = "the specification") -> RunSpec:
     Raises:
         SpecError: The values are not valid. The message has one line for each problem.
     """
-    return checked(RunSpec, values, source)
+    return validate(RunSpec, values, source)
 
 
-def checked(
+def validate(
     model: type[Spec],
     values: dict[str, Any],
     source: str = "the specification",

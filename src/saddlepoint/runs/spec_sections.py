@@ -117,7 +117,7 @@ class PerturbationSpec(Section):
     @field_validator("radius")
     @classmethod
     def _is_number(cls, text: str) -> str:
-        radius(text)
+        parse_radius(text)
         return text
 
 
@@ -259,7 +259,7 @@ Threads = Annotated[
 ]
 
 
-def radius(text: str) -> float:
+def parse_radius(text: str) -> float:
     """Convert a text such as '8/255' or '0.031' to a number.
 
     Raises:

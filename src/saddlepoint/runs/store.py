@@ -1,10 +1,10 @@
 """A folder of finished cells: each written completely or not at all, and checked when read.
 
-    RUN/run.json            the request: specification, hashes, device, keys of its cells
+    RUN/run.json            the request: specification, hashes, device, versions, keys of its cells
     RUN/spec.toml           the specification, if there is one
     RUN/cells/KEY.json      an attack cell: adversary, rows, hash of its tensors, its own seal
     RUN/cells/KEY.safetensors
-    RUN/diagnostics/cells/  measurements, in the same form
+    RUN/diagnostics/        measurements, stored in the same form
     RUN/ledger.jsonl        one line per event; the only file with time stamps
 
 A cell is named by the hash of everything it depends on, so the same work is never done twice, and
@@ -21,9 +21,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -34,35 +36,36 @@ from saddlepoint.describe import digest
 from saddlepoint.evaluation import Episode
 from saddlepoint.schema import Migrations, SchemaError, migrated
 
-SCHEMA = 1  # of run.json
+SCHEMA = 2  # of run.json
 MIGRATIONS: Migrations = {
-    0: lambda run: run
-}  # at first it did not say its schema, and said all else as it does now
-CELL_SCHEMA = 5  # of a cell, which always said its own
+    0: lambda run: run,  # schema 0 did not state its schema; the rest is as in schema 1
+    1: lambda run: {**run, "versions": {}, "diagnostics": []},  # schema 1 had neither
+}
+CELL_SCHEMA = 5  # of the record of a cell
 CELL_MIGRATIONS: Migrations = {
-    1: lambda cell: cell,  # before ascents were kept: the episode of such a cell has none
-    2: lambda cell: cell,  # before a defense could reject: none did
-    3: lambda cell: (
-        cell
-    ),  # before it was kept how near an answer is to a refusal: the episode of such a cell does not say
-    4: lambda cell: cell,  # before some tensors had their present names: they are renamed when read
+    1: lambda cell: cell,  # schema 1 had no loss curves; such an episode has none
+    2: lambda cell: cell,  # schema 2 had no rejections; no defense could reject
+    3: lambda cell: cell,  # schema 3 had no rejection scores; such an episode has none
+    4: lambda cell: cell,  # schema 4 had other names of tensors; they are renamed when read
 }
 _RENAMED = {"ascent": "loss_curve", "refusal": "rejection_scores"}  # tensors, since schema 5
-GAME = ("kind", "spec", "target", "threat", "data")  # of run.json: what a game depends on
+REQUESTED = "requested"  # event of the ledger: a request was written to run.json
+_OLD_EVENTS = {"asked": REQUESTED}  # names of events in ledgers of earlier versions
+GAME = ("kind", "spec", "target", "threat", "data")  # fields of run.json that identify a game
 _TENSORS = tuple(f.name for f in fields(Episode) if f.name not in ("adversary", "seconds"))
 
 
 class StoreError(RuntimeError):
-    """The store cannot be read or written; what is finished is safe."""
+    """The store cannot be read or written. Finished cells are not affected."""
 
 
 class DamagedError(StoreError):
-    """What is there was not written by us, or not whole."""
+    """A file is incomplete, or was not written by this package."""
 
 
 @dataclass(frozen=True)
 class PackedCell:
-    """A cell as the bytes that are stored: the same work gives the same bytes on every executor."""
+    """The bytes of a stored cell. The same work gives the same bytes with every executor."""
 
     key: str
     record: bytes
@@ -108,37 +111,48 @@ class Store:
 
     @property
     def cells(self) -> Path:
+        """The folder of the cells."""
         return self.folder / "cells"
 
     def create(self, run: dict[str, Any]) -> dict[str, Any] | None:
-        """Make the folder and say what is asked for. Returns what was asked for before, if it can be read.
+        """Make the folder, write the request, and return the request that it replaces.
 
-        A run of a newer schema is refused. What a killed process left is swept up.
+        Incomplete files of killed processes are removed.
+
+        Returns:
+            The previous request; None if there is none, or if it is damaged.
+
+        Raises:
+            StoreError: the folder cannot be written to, or a newer version wrote run.json.
         """
         self.opened()
         try:
             before = self.run() if (self.folder / "run.json").is_file() else None
         except DamagedError:
             before = None
-        self.state(run)
+        self.write_run(run)
         return before
 
     def opened(self) -> Store:
-        """The store with its folder; what a killed process left in it is swept up."""
+        """Make the folder, remove incomplete files of killed processes, and return the store."""
         with _disk_errors(self.folder):
             self.cells.mkdir(parents=True, exist_ok=True)
-        self.remove(self.torn())
+        self.remove(self.incomplete_files())
         return self
 
-    def state(self, run: dict[str, Any]) -> None:
-        """Say what is asked for."""
-        self.keep(
-            "run.json",
-            (json.dumps({"schema": SCHEMA, **run}, indent=1, sort_keys=True) + "\n").encode(),
-        )
+    def write_run(self, run: dict[str, Any]) -> None:
+        """Write the request to run.json, with the versions of the software that runs it."""
+        record = {"schema": SCHEMA, "versions": versions(), **run}
+        text = json.dumps(record, indent=1, sort_keys=True) + "\n"
+        self.write_file("run.json", text.encode())
 
     def run(self) -> dict[str, Any]:
-        """What was asked for, in the current schema."""
+        """The request in run.json, in the current schema.
+
+        Raises:
+            StoreError: there is no run, or a newer version wrote it.
+            DamagedError: run.json is damaged.
+        """
         path = self.folder / "run.json"
         if not path.is_file():
             raise StoreError(
@@ -154,18 +168,17 @@ class Store:
                 f"{path} is damaged ({error}). Run the audit again: finished cells are kept."
             ) from None
 
-    def keep(self, name: str, content: bytes) -> None:
-        """A file of the run beside its cells, written whole or not at all."""
+    def write_file(self, name: str, content: bytes) -> None:
+        """Write a file of the run beside its cells, completely or not at all."""
         self._write(self.folder / name, content)
 
-    def torn(self) -> list[Path]:
-        """Temporary files of cells that nobody is writing: a writer holds the lock of its cell, and is dead if it does not."""
-        return [
-            path for path in sorted(self.cells.glob(".*")) if not self.busy(path.name.split(".")[1])
-        ]
+    def incomplete_files(self) -> list[Path]:
+        """Temporary files of killed processes: a process that writes a cell holds its lock."""
+        files = sorted(self.cells.glob(".*"))
+        return [path for path in files if not self.is_locked(path.name.split(".")[1])]
 
-    def busy(self, key: str) -> bool:
-        """Is a living process at work on this cell?"""
+    def is_locked(self, key: str) -> bool:
+        """Whether a running process computes this cell."""
         try:
             with (self.folder / "locks" / key).open() as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -176,13 +189,15 @@ class Store:
         return False
 
     def has(self, key: str) -> bool:
+        """Whether there is a cell with this key. It may be damaged."""
         return (self.cells / f"{key}.json").is_file()
 
     def keys(self) -> list[str]:
+        """The keys of all cells in the folder, sorted."""
         return sorted(path.stem for path in self.cells.glob("*.json"))
 
     def put(self, packed: PackedCell) -> None:
-        """Tensors first: a cell exists once its record does."""
+        """Store a cell. The record is written last: a cell exists as soon as its record does."""
         self._write(self.cells / f"{packed.key}.safetensors", packed.tensors)
         self._write(self.cells / f"{packed.key}.json", packed.record)
 
@@ -217,6 +232,7 @@ class Store:
         return packed
 
     def record(self, key: str) -> dict[str, Any]:
+        """The record of a cell in the current schema, or a `StoreError` if it is damaged."""
         try:
             text = (self.cells / f"{key}.json").read_bytes()
             record: dict[str, Any] = json.loads(text)
@@ -225,41 +241,46 @@ class Store:
         if sealed({name: value for name, value in record.items() if name != "seal"}) != text:
             raise StoreError(f"cell {key[:12]} is damaged: its record does not fit its seal.")
         if record.get("key") != key:
-            raise StoreError(
-                f"cell {key[:12]} is damaged: it holds the record of cell {str(record.get('key'))[:12]}."
-            )
+            other = str(record.get("key"))[:12]
+            raise StoreError(f"cell {key[:12]} is damaged: it holds the record of cell {other}.")
         try:
             return migrated(record, CELL_MIGRATIONS, CELL_SCHEMA, f"cell {key[:12]}")
         except SchemaError as error:
             raise StoreError(str(error)) from None
 
     def discard(self, key: str) -> None:
-        """Take a damaged cell out of the way; the record goes first, so that it never stands without tensors."""
+        """Remove a damaged cell. The record is removed first, so that it always has tensors."""
         self.remove([self.cells / f"{key}.json", self.cells / f"{key}.safetensors"])
 
     def remove(self, paths: Iterable[Path]) -> None:
+        """Remove files; those that do not exist are ignored."""
         with _disk_errors(self.folder):
             for path in paths:
                 path.unlink(missing_ok=True)
 
     def log(self, event: str, **about: Any) -> None:
-        """One line, appended in one write."""
+        """Append an event to the ledger, in one write."""
         line = json.dumps({"time": time.time(), "pid": os.getpid(), "event": event, **about}) + "\n"
         with _disk_errors(self.folder), (self.folder / "ledger.jsonl").open("ab") as file:
             file.write(line.encode())
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """All complete lines; a process that was killed may have left a torn one."""
+        """The events of the ledger. Incomplete lines of killed processes are left out."""
         path = self.folder / "ledger.jsonl"
         for line in path.read_text(errors="replace").splitlines() if path.is_file() else ():
             try:
-                yield json.loads(line)
+                event = json.loads(line)
             except ValueError:
                 continue
+            if isinstance(event, dict) and "event" in event:
+                yield {**event, "event": _OLD_EVENTS.get(event["event"], event["event"])}
 
     @contextmanager
     def claim(self, key: str) -> Iterator[bool]:
-        """Is this cell ours to compute? The lock falls with the process that holds it, however it dies."""
+        """Lock a cell, and yield whether this process may compute it.
+
+        The operating system releases the lock when the process ends, even if it is killed.
+        """
         lock = self.folder / "locks" / key
         with _disk_errors(self.folder):
             lock.parent.mkdir(parents=True, exist_ok=True)
@@ -270,7 +291,8 @@ class Store:
             except BlockingIOError:
                 yield False
                 return
-            # Between opening and locking, somebody may have thrown the file away and another locked its successor.
+            # Between opening and locking, one process may have removed the file, and another one
+            # may have locked a new file of the same name.
             yield _same(file.fileno(), lock)
 
     def _write(self, path: Path, content: bytes) -> None:
@@ -278,16 +300,21 @@ class Store:
             write_atomic(path, content, sync=True)
 
 
-def identity(run: dict[str, Any]) -> str:
-    """What tells one request from another: its cells, whose names follow from target, data, threat, adversaries and seed.
+def versions() -> dict[str, str]:
+    """The versions of the software that determine the keys of cells."""
+    return {"saddlepoint": version("saddlepoint"), "torch": torch.__version__}
 
-    The cells of a game are found while it is played: there it is all the rest.
+
+def identity(run: dict[str, Any]) -> str:
+    """A hash that distinguishes requests.
+
+    For an audit it is the hash of the keys of its cells, which depend on target, data, threat
+    model, adversaries and seed. The cells of a game are known only after it was played, so the
+    hash of the other fields is used.
     """
-    return (
-        digest({name: run[name] for name in GAME})
-        if run.get("kind") == "game"
-        else digest(run["cells"])
-    )
+    if run.get("kind") == "game":
+        return digest({name: run[name] for name in GAME})
+    return digest(run["cells"])
 
 
 def is_record_of(claimed: str, store: Store, run: dict[str, Any]) -> bool:
@@ -307,22 +334,25 @@ def is_record_of(claimed: str, store: Store, run: dict[str, Any]) -> bool:
 
 @contextmanager
 def _disk_errors(folder: Path) -> Iterator[None]:
+    """Explain what to do about a full or read-only disk."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StoreError(
-                f"the disk that holds {folder} is full. All finished cells are safe: free some space and run again."
+                f"the disk that holds {folder} is full. All finished cells are kept: free some "
+                "space and run the same command again."
             ) from None
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise StoreError(
-                f"{folder} cannot be written to ({error.strerror}). All finished cells are safe: make it writable, or copy it and "
-                "go on there with --out."
+                f"{folder} cannot be written to ({error.strerror}). All finished cells are kept: "
+                "make the folder writable, or copy it and continue there with --out."
             ) from None
         raise
 
 
 def _same(descriptor: int, path: Path) -> bool:
+    """Whether an open file is the file at a path."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -330,7 +360,7 @@ def _same(descriptor: int, path: Path) -> bool:
 
 
 def sealed(record: dict[str, Any]) -> bytes:
-    """The record as JSON with a hash of itself: whoever changes it must change that too."""
+    """The record as JSON with a hash of its content, so that a change is detected."""
     seal = sha256_hex(json.dumps(record, sort_keys=True).encode())
     return (json.dumps({**record, "seal": seal}, sort_keys=True, indent=1) + "\n").encode()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from saddlepoint.attacks.spaces import Ball
 from saddlepoint.evaluation import BatchControl, NaturalOrder, SortedByLabel, Threat, WorstCaseOrder
 from saddlepoint.evaluation.orders import Order
-from saddlepoint.runs.spec import NORMS, SpecError, ThreatSpec, radius
+from saddlepoint.runs.spec import NORMS, SpecError, ThreatSpec, parse_radius
 
 _DEFAULT_WINDOW = 256  # images; two batches of 128, as in App. A.7 of Chen et al. 2022
 
@@ -18,7 +18,7 @@ def threat(spec: ThreatSpec) -> Threat:
         ValueError: Other settings contradict each other.
     """
     return Threat(
-        Ball(NORMS[spec.norm], radius(spec.radius)),
+        Ball(NORMS[spec.norm], parse_radius(spec.radius)),
         access=spec.access,
         queries=spec.queries,
         randomness=spec.randomness,

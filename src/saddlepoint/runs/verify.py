@@ -26,19 +26,24 @@ from saddlepoint.describe import describe
 from saddlepoint.evaluation import Episode
 from saddlepoint.locate import describe_error
 from saddlepoint.runs.spec import RunSpec, migrate_spec
-from saddlepoint.runs.store import Store, StoreError, is_record_of
+from saddlepoint.runs.store import REQUESTED, Store, StoreError, is_record_of, versions
 from saddlepoint.runs.work import Work, load, torch_threads
 
 __all__ = [
+    "VERSION",
     "Check",
     "Verification",
     "VerificationError",
     "cell_check",
     "checks",
     "confirmed",
+    "of_other_version",
+    "other_version_check",
     "undamaged_cells",
     "verify",
 ]
+
+VERSION = "version"  # check that fails if hashes cannot be compared between versions
 
 # Fields of a record that the cells do not determine, or that are checked elsewhere.
 _NOT_DERIVED = ("seconds", "versions", "verdict", "reasons", "schema", "run")
@@ -59,7 +64,7 @@ def verify(folder: Path, check: Callable[[Store], Iterable[Check]] | None = None
     started_in = [
         event["folder"]
         for event in store.events()
-        if event["event"] == "asked" and Path(event["folder"]).is_dir()
+        if event["event"] == REQUESTED and Path(event["folder"]).is_dir()
     ]
     start = Path(started_in[-1]) if started_in else Path.cwd()
     try:
@@ -122,7 +127,10 @@ def checks(store: Store) -> Iterator[Check]:
         reason = error if isinstance(error, ValueError) else describe_error(error)
         yield Check("target", False, f"it cannot be loaded again: {reason}")
         return
-    yield _same_target(run, work)
+    target = _same_target(run, work)
+    if not target.passed and of_other_version(run):
+        target = other_version_check(run, "The record is not derived again from its cells.")
+    yield target
     try:
         audit = Audit.load(store.folder)
     except (ValueError, OSError) as error:
@@ -138,7 +146,7 @@ def checks(store: Store) -> Iterator[Check]:
     complete = {*work.keys.values(), *run["cells"]} <= episodes.keys()
     yield from _points(work, audit)
     if complete and audit.worst_points.shape == work.plan.job.x.shape:
-        yield from _derived(work, audit, episodes, set(run["cells"]))
+        yield from _derived(work, audit, episodes, run)
 
 
 def cell_check(run: dict[str, Any], found: Mapping[str, Episode], damage: Sequence[str]) -> Check:
@@ -152,6 +160,24 @@ def cell_check(run: dict[str, Any], found: Mapping[str, Episode], damage: Sequen
     if missing:
         message += f" {len(missing)} of {len(run['cells'])} cells are missing or damaged."
     return Check("cells", not (damage or missing), message)
+
+
+def of_other_version(run: Mapping[str, Any]) -> bool:
+    """Whether another version of saddlepoint or torch wrote the request."""
+    return bool(run["versions"] != versions())
+
+
+def other_version_check(run: Mapping[str, Any], consequence: str) -> Check:
+    """The failed check of a run whose hashes cannot be compared with those of this version."""
+    software = [f"{name} {number}" for name, number in run["versions"].items()]
+    wrote = f"{' and '.join(software)} wrote" if software else "An earlier version wrote"
+    return Check(
+        VERSION,
+        False,
+        f"{wrote} this run. Hashes of targets and cells differ between versions, so it cannot be "
+        f"checked whether the target has changed. {consequence} Run the same command with this "
+        "version in a new folder to compare the results.",
+    )
 
 
 def _work(run: dict[str, Any]) -> Work:
@@ -231,7 +257,7 @@ class _StoredAttacks:
 
 
 def _derived(
-    work: Work, audit: Audit, episodes: Mapping[str, Episode], named: set[str]
+    work: Work, audit: Audit, episodes: Mapping[str, Episode], run: Mapping[str, Any]
 ) -> Iterator[Check]:
     """The record that follows from the cells, against the stored one."""
     execution = _StoredAttacks(work, episodes)
@@ -241,7 +267,7 @@ def _derived(
     except VerificationError as error:
         yield Check("remedies", False, str(error))
         return
-    if set(execution.work.keys.values()) != named:
+    if set(execution.work.keys.values()) != set(run["cells"]):
         yield Check(
             "remedies",
             False,
@@ -251,7 +277,9 @@ def _derived(
     points = audit.worst_points.to(derived.worst_points)
     moved = ~(derived.worst_points == points).flatten(1).all(1)
     yield _rows("points", moved, "equal the cells", "differ from the cells", "worst points")
-    yield _same_record(audit, derived)
+    # Another version may write the same request with other options.
+    ignored = (*_NOT_DERIVED, "command") if of_other_version(run) else _NOT_DERIVED
+    yield _same_record(audit, derived, ignored)
 
 
 def _scores(work: Work, audit: Audit, points: Tensor) -> Iterator[Check]:
@@ -286,18 +314,18 @@ def _scores(work: Work, audit: Audit, points: Tensor) -> Iterator[Check]:
     yield Check("accuracy", equal, message)
 
 
-def _same_record(audit: Audit, derived: Audit) -> Check:
-    """Whether audit.json follows from the cells, except times and versions."""
-    claimed = _comparable(audit.record())
-    expected = _comparable(derived.record())
+def _same_record(audit: Audit, derived: Audit, ignored: Sequence[str]) -> Check:
+    """Whether audit.json follows from the cells, except for the ignored fields."""
+    claimed = _comparable(audit.record(), ignored)
+    expected = _comparable(derived.record(), ignored)
     differ = [name for name in expected if claimed.get(name) != expected[name]]
     if differ:
         return Check("record", False, f"audit.json differs from the cells in: {', '.join(differ)}.")
     return Check("record", True, "audit.json follows from the cells.")
 
 
-def _comparable(record: dict[str, Any]) -> dict[str, Any]:
-    """The record without times and without texts that quote measured noise."""
+def _comparable(record: dict[str, Any], ignored: Sequence[str]) -> dict[str, Any]:
+    """The record without ignored fields, times, and texts that quote measured noise."""
     record = json.loads(json.dumps(record))
     rows = [
         {name: value for name, value in row.items() if name != "seconds"} for row in record["rows"]
@@ -310,7 +338,7 @@ def _comparable(record: dict[str, Any]) -> dict[str, Any]:
         if item["name"] != ItemName.COST
     ]
     compared = {**record["compared"], "cost": None}
-    kept = {name: value for name, value in record.items() if name not in _NOT_DERIVED}
+    kept = {name: value for name, value in record.items() if name not in ignored}
     return {**kept, "rows": rows, "symptoms": symptoms, "checklist": items, "compared": compared}
 
 

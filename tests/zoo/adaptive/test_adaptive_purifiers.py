@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 import torch
-from saddlepoint.audits.target.check import TargetError, check
 from tests.memory import peak_bytes
+from tests.probing import probe_target
 from tests.zoo.adaptive.purifiers import (
     CLASSES,
     COUPLED,
@@ -18,7 +18,6 @@ from tests.zoo.adaptive.purifiers import (
     images,
     smooth_net,
 )
-from tests.probing import probe_target
 from torch import nn
 from torch.testing import assert_close
 
@@ -26,6 +25,7 @@ from saddlepoint.attacks.aims import mean_of_losses
 from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.attacks.spaces import Linf
+from saddlepoint.audits import TargetError
 from saddlepoint.defenses import Context, Defense
 from saddlepoint.gradients import BPDA, Backprop, Checkpointed, Exact
 from saddlepoint.rng import Keys

@@ -4,8 +4,8 @@ import copy
 
 import pytest
 import torch
-from tests.probing import probe_target
 from tests.memory import peak_bytes
+from tests.probing import probe_target
 from tests.zoo.adaptive.small_defenses import (
     CLASSES,
     DEFENSES,

@@ -12,7 +12,7 @@ from saddlepoint.reports.markup import Markup, tag
 from saddlepoint.runs.store import Store, identity
 
 
-def kept(folder: Path) -> GameRecord:
+def load_game(folder: Path) -> GameRecord:
     """Load the game of a run folder.
 
     Raises:
@@ -29,7 +29,7 @@ def kept(folder: Path) -> GameRecord:
     return record
 
 
-def write(record: GameRecord, path: Path) -> Path:
+def write_report(record: GameRecord, path: Path) -> Path:
     """Write the report of a game to the HTML file `path` and return `path`."""
     return save_page(path, page(record))
 

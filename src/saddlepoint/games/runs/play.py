@@ -23,7 +23,12 @@ from saddlepoint.games.exit_game import exit_game
 from saddlepoint.games.matrix import Equilibrium, PerExample
 from saddlepoint.games.payoffs import ExitGame
 from saddlepoint.games.runs.prepare import PreparedGame, prepare
-from saddlepoint.games.runs.record import Exposed, GameRecord, Played, Solved
+from saddlepoint.games.runs.record import (
+    AdversaryRecord,
+    GameRecord,
+    SolvedStrategy,
+    StrategyRecord,
+)
 from saddlepoint.games.runs.spec import GameSpec, command
 from saddlepoint.games.runs.symptoms import find_symptoms
 from saddlepoint.games.strategy_robustness import (
@@ -112,7 +117,7 @@ class _CellListing:
 
     def begin(self, work: Work, missing: Sequence[AttackCell]) -> None:
         self._request["cells"] = sorted({*self._request["cells"], *work.keys.values()})
-        self._store.state(self._request)
+        self._store.write_run(self._request)
         if self._watch:
             self._watch.begin(work, missing)
 
@@ -275,8 +280,8 @@ def _versions() -> dict[str, str]:
     }
 
 
-def _strategy(name: str, found: StrategyRobustness) -> Exposed:
-    return Exposed(
+def _strategy(name: str, found: StrategyRobustness) -> StrategyRecord:
+    return StrategyRecord(
         name,
         _floats(found.strategy),
         found.clean,
@@ -298,9 +303,11 @@ def _gains(evaluations: StrategyEvaluations) -> dict[str, Estimate]:
     }
 
 
-def _rows(episodes: Sequence[Episode], targets: Sequence[Subset | None]) -> tuple[Played, ...]:
+def _rows(
+    episodes: Sequence[Episode], targets: Sequence[Subset | None]
+) -> tuple[AdversaryRecord, ...]:
     return tuple(
-        Played(
+        AdversaryRecord(
             episode.adversary,
             target,
             float(episode.forward.double().mean()),
@@ -312,7 +319,7 @@ def _rows(episodes: Sequence[Episode], targets: Sequence[Subset | None]) -> tupl
     )
 
 
-def _scored_rows(game: ExitGame, evaluations: StrategyEvaluations) -> tuple[Played, ...]:
+def _scored_rows(game: ExitGame, evaluations: StrategyEvaluations) -> tuple[AdversaryRecord, ...]:
     attacked = [target for target in game.targets if target]
     own = [None for _ in evaluations.robustness]
     return _rows(evaluations.episodes, [None, *attacked, *own])
@@ -327,8 +334,8 @@ def _mismatch(game: ExitGame, equilibrium: Equilibrium) -> float | None:
     return game.mismatch(attacker, equilibrium.defender)
 
 
-def _solution(solved: Equilibrium | PerExample) -> Solved:
-    return Solved(_floats(solved.defender), solved.value, solved.gap)
+def _solution(solved: Equilibrium | PerExample) -> SolvedStrategy:
+    return SolvedStrategy(_floats(solved.defender), solved.value, solved.gap)
 
 
 def _floats(values: Tensor) -> tuple[float, ...]:

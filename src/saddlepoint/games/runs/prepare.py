@@ -18,7 +18,7 @@ from saddlepoint.defenses import Context, Defense, Subset
 from saddlepoint.evaluation import Threat
 from saddlepoint.games.exit_game import actions, columns_of, game_base
 from saddlepoint.games.runs.spec import GameSpec
-from saddlepoint.runs.spec import NORMS, SpecError, radius
+from saddlepoint.runs.spec import NORMS, SpecError, parse_radius
 from saddlepoint.runs.targets import resolve
 from saddlepoint.runs.work import Work
 
@@ -96,7 +96,7 @@ def prepare(spec: GameSpec) -> PreparedGame:
 
 
 def _space(spec: GameSpec) -> Ball:
-    return Ball(NORMS[spec.threat.norm], radius(spec.threat.radius))
+    return Ball(NORMS[spec.threat.norm], parse_radius(spec.threat.radius))
 
 
 def _with_gradients(probed: Probed, name: str) -> Defense:

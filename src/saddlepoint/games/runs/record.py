@@ -21,16 +21,15 @@ from saddlepoint.audits.records import SYMPTOM_NAMES
 from saddlepoint.audits.verdict import Level, Symptom, SymptomName
 from saddlepoint.defenses import Subset, subset_name
 from saddlepoint.evaluation.bootstrap import Estimate
+from saddlepoint.runs.spec_migration import migrate_spec
 from saddlepoint.runs.store import Store, sealed
 from saddlepoint.schema import Migrations, SchemaError, migrated
 
-SCHEMA = 1
-MIGRATIONS: Migrations = {}
+SCHEMA = 2
 JSON = "game.json"
 TENSORS = "game.safetensors"
 _DAMAGE = (
-    json.JSONDecodeError,
-    UnicodeDecodeError,
+    ValueError,  # also of JSON, Unicode and enumerations
     TypeError,
     KeyError,
     AttributeError,
@@ -45,8 +44,21 @@ class GameError(ValueError):
     """The record of a game is missing, damaged or changed."""
 
 
+def _to_2(record: dict[str, Any]) -> dict[str, Any]:
+    """Schema 1 had other names of symptoms and of the keys of the specification."""
+    symptoms = []
+    for symptom in record["symptoms"]:
+        name = SYMPTOM_NAMES.get(symptom["name"], symptom["name"])
+        symptoms.append({**symptom, "name": name})
+    specs = {name: migrate_spec(record[name]) for name in ("spec", "passed")}
+    return {**record, **specs, "symptoms": symptoms}
+
+
+MIGRATIONS: Migrations = {1: _to_2}
+
+
 @dataclass(frozen=True)
-class Played:
+class AdversaryRecord:
     """One adversary and its cost."""
 
     name: str
@@ -58,7 +70,7 @@ class Played:
 
 
 @dataclass(frozen=True)
-class Exposed:
+class StrategyRecord:
     """A mixed strategy under several attackers, on images that did not build the game."""
 
     name: str
@@ -71,7 +83,7 @@ class Exposed:
 
 
 @dataclass(frozen=True)
-class Solved:
+class SolvedStrategy:
     """An optimal mixed strategy of the defender on the images of the game."""
 
     mix: tuple[float, ...]  # [D] probabilities of the columns
@@ -92,7 +104,7 @@ class GameRecord:
     subsets: tuple[Subset, ...]  # [D] columns
     targets: tuple[Subset | None, ...]  # [A] exits that each row attacks; None: an expected loss
     value: Estimate  # value of the restricted game, with its bootstrap interval
-    equilibrium: Solved  # NEED
+    equilibrium: SolvedStrategy  # NEED
     attacker: tuple[float, ...]  # [A] the attacker's equilibrium strategy
     response: tuple[float, ...]  # [A] AIMER's best response to NEED
     mismatch: float | None  # R_mis at equilibrium; None: a played row attacks an expected loss
@@ -101,13 +113,13 @@ class GameRecord:
     exploitability: float | None  # of the double oracle; None: all rows were played
     pure: Subset  # the best subset without randomization
     pure_value: float
-    per_example: Solved  # against an attacker that chooses a row per image
+    per_example: SolvedStrategy  # against an attacker that chooses a row per image
     # NEED, the best pure answer, the strategy of `per_example`, the last exit
-    strategies: tuple[Exposed, ...]
+    strategies: tuple[StrategyRecord, ...]
     # NEED minus the best pure answer on the images that did not build the game, by attacker
     gains: Mapping[str, Estimate]
-    rows: tuple[Played, ...]  # [A]
-    scored_rows: tuple[Played, ...]  # [R] on the other images; the clean images first
+    rows: tuple[AdversaryRecord, ...]  # [A]
+    scored_rows: tuple[AdversaryRecord, ...]  # [R] on the other images; the clean images first
     symptoms: tuple[Symptom, ...]
     seed: int
     spec: Mapping[str, Any]  # with all defaults
@@ -135,7 +147,7 @@ class GameRecord:
         """The number of images on which strategies are evaluated."""
         return self.n - self.built_on
 
-    def strategy(self, name: str) -> Exposed:
+    def strategy(self, name: str) -> StrategyRecord:
         """The first strategy with a name that begins with `name`."""
         return next(strategy for strategy in self.strategies if strategy.name.startswith(name))
 
@@ -196,8 +208,8 @@ class GameRecord:
                 "scored": self.scored.contiguous(),
             }
         )
-        store.keep(TENSORS, tensors)
-        store.keep(JSON, sealed({**self.record(), "tensors": sha256_hex(tensors)}))
+        store.write_file(TENSORS, tensors)
+        store.write_file(JSON, sealed({**self.record(), "tensors": sha256_hex(tensors)}))
         return folder
 
     @classmethod
@@ -218,6 +230,8 @@ class GameRecord:
                     "Play the game again."
                 )
             return cls._of(record, load(tensors))
+        except GameError:
+            raise
         except _DAMAGE as error:
             raise GameError(
                 f"{place} contains no complete game ({type(error).__name__}: {error}). "
@@ -234,7 +248,7 @@ class GameRecord:
         fields: dict[str, Any] = {name: record[name] for name in (*_PLAIN, *_MAPPINGS)}
         fields |= {name: tuple(record[name]) for name in ("attacker", "response", "pure")}
         fields |= {
-            name: Solved(**{**record[name], "mix": tuple(record[name]["mix"])})
+            name: SolvedStrategy(**{**record[name], "mix": tuple(record[name]["mix"])})
             for name in _SOLUTIONS
         }
         fields |= {name: _read_rows(record[name]) for name in ("rows", "scored_rows")}
@@ -293,6 +307,8 @@ def read(path: Path) -> dict[str, Any]:
                 f"{path} is damaged or was changed: its checksum is wrong. Play the game again."
             )
         return migrated(record, MIGRATIONS, SCHEMA, str(path.parent))
+    except GameError:
+        raise
     except SchemaError as error:
         raise GameError(str(error)) from None
     except _DAMAGE as error:
@@ -312,12 +328,12 @@ def best_pure(record: GameRecord) -> tuple[int, ...]:
     return tuple(int(d) for d in lowest.argsort(descending=True, stable=True))
 
 
-def shown(mix: Sequence[float], names: Sequence[str]) -> str:
+def format_mix(mix: Sequence[float], names: Sequence[str]) -> str:
     """A mixed strategy as text: '2+4 61 %, 1+2+3 39 %'."""
     return ", ".join(f"{names[k]} {100 * mix[k]:.0f} %" for k in support(mix))
 
 
-def _strategy_values(strategy: Exposed) -> dict[str, Any]:
+def _strategy_values(strategy: StrategyRecord) -> dict[str, Any]:
     estimates = {name: getattr(strategy, name)._asdict() for name in _ESTIMATES}
     return {
         "name": strategy.name,
@@ -327,19 +343,19 @@ def _strategy_values(strategy: Exposed) -> dict[str, Any]:
     }
 
 
-def _read_strategy(values: dict[str, Any]) -> Exposed:
+def _read_strategy(values: dict[str, Any]) -> StrategyRecord:
     estimates = {name: Estimate(**values[name]) for name in _ESTIMATES}
-    return Exposed(
+    return StrategyRecord(
         name=values["name"], mix=tuple(values["mix"]), restricted=values["restricted"], **estimates
     )
 
 
-def _read_rows(rows: Sequence[dict[str, Any]]) -> tuple[Played, ...]:
+def _read_rows(rows: Sequence[dict[str, Any]]) -> tuple[AdversaryRecord, ...]:
     return tuple(
-        Played(**{**row, "target": tuple(row["target"]) if row["target"] else None}) for row in rows
+        AdversaryRecord(**{**row, "target": tuple(row["target"]) if row["target"] else None})
+        for row in rows
     )
 
 
 def _read_symptom(record: Mapping[str, Any]) -> Symptom:
-    name = SYMPTOM_NAMES.get(record["name"], record["name"])
-    return Symptom(SymptomName(name), Level(record["level"]), record["message"])
+    return Symptom(SymptomName(record["name"]), Level(record["level"]), record["message"])

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from saddlepoint.audits.verdict import Level, Symptom, SymptomName
 from saddlepoint.evaluation.bootstrap import Estimate
-from saddlepoint.games.runs.record import Exposed, Played
+from saddlepoint.games.runs.record import AdversaryRecord, StrategyRecord
 
 _SMALLEST = 0.01  # a difference of fewer images than this fraction is no warning
 
@@ -16,9 +16,9 @@ def find_symptoms(
     pure_value: float,
     exploitability: float | None,
     tolerance: float,
-    strategies: Sequence[Exposed],
+    strategies: Sequence[StrategyRecord],
     gains: Mapping[str, Estimate],
-    rows: Sequence[Played],
+    rows: Sequence[AdversaryRecord],
 ) -> Iterator[Symptom]:
     """The warnings about a game.
 
@@ -64,7 +64,7 @@ def _noise(value: Estimate, gain: float, gains: Mapping[str, Estimate]) -> Itera
         )
 
 
-def _generalization(need: Exposed) -> Iterator[Symptom]:
+def _generalization(need: StrategyRecord) -> Iterator[Symptom]:
     if need.restricted > need.aimer.high:
         yield Symptom(
             SymptomName.NO_GENERALIZATION,
@@ -75,7 +75,7 @@ def _generalization(need: Exposed) -> Iterator[Symptom]:
         )
 
 
-def _outside_attack(need: Exposed) -> Iterator[Symptom]:
+def _outside_attack(need: StrategyRecord) -> Iterator[Symptom]:
     if need.aimer.value - need.expected_loss.value >= _SMALLEST:
         yield Symptom(
             SymptomName.OUTSIDE_ATTACK,
@@ -96,7 +96,7 @@ def _per_image(gain: float, gains: Mapping[str, Estimate]) -> Iterator[Symptom]:
         )
 
 
-def _clean_copies(rows: Sequence[Played]) -> Iterator[Symptom]:
+def _clean_copies(rows: Sequence[AdversaryRecord]) -> Iterator[Symptom]:
     copies = sum(row.copies for row in rows)
     if copies:
         yield Symptom(

@@ -19,7 +19,13 @@ from saddlepoint.games.runs.spec import GameSpec
 from saddlepoint.locate import describe_error
 from saddlepoint.runs.spec import migrate_spec
 from saddlepoint.runs.store import Store, identity
-from saddlepoint.runs.verify import Check, cell_check, undamaged_cells
+from saddlepoint.runs.verify import (
+    Check,
+    cell_check,
+    of_other_version,
+    other_version_check,
+    undamaged_cells,
+)
 from saddlepoint.runs.work import Work, torch_threads
 
 _NOT_FROM_CELLS = ("seconds", "versions")  # fields of the record that cells do not determine
@@ -52,8 +58,12 @@ def checks(store: Store) -> Iterator[Check]:
         reason = error if isinstance(error, ValueError) else describe_error(error)
         yield Check("target", False, f"it cannot be loaded again: {reason}")
         return
-    yield _target_check(prepared, run)
-    yield from _point_and_record_checks(prepared, record, episodes)
+    target = _target_check(prepared, run)
+    if not target.passed and of_other_version(run):
+        yield other_version_check(run, "Its points are not evaluated again.")
+        return
+    yield target
+    yield from _point_and_record_checks(prepared, record, episodes, run)
 
 
 def _target_check(prepared: PreparedGame, run: Mapping[str, Any]) -> Check:
@@ -73,7 +83,10 @@ def _target_check(prepared: PreparedGame, run: Mapping[str, Any]) -> Check:
 
 
 def _point_and_record_checks(
-    prepared: PreparedGame, record: GameRecord, episodes: Mapping[str, Episode]
+    prepared: PreparedGame,
+    record: GameRecord,
+    episodes: Mapping[str, Episode],
+    run: Mapping[str, Any],
 ) -> Iterator[Check]:
     build = _SavedEpisodes(prepared, episodes, building=True)
     score = _SavedEpisodes(prepared, episodes, building=False)
@@ -99,12 +112,14 @@ def _point_and_record_checks(
     if derived is None:
         yield Check("record", False, missing)
     else:
-        yield _record_check(record, derived)
+        # Another version may write the same request with other options.
+        ignored = (*_NOT_FROM_CELLS, "command") if of_other_version(run) else _NOT_FROM_CELLS
+        yield _record_check(record, derived, ignored)
 
 
-def _record_check(record: GameRecord, derived: GameRecord) -> Check:
-    saved = _determined_by_cells(record.record())
-    expected = _determined_by_cells(derived.record())
+def _record_check(record: GameRecord, derived: GameRecord, ignored: Sequence[str]) -> Check:
+    saved = _determined_by_cells(record.record(), ignored)
+    expected = _determined_by_cells(derived.record(), ignored)
     differ = [name for name in expected if saved.get(name) != expected[name]]
     same_correct = torch.equal(record.correct, derived.correct)
     same_scored = torch.equal(record.scored, derived.scored)
@@ -162,8 +177,8 @@ class _SavedEpisodes:
         self.wrong += int((evaluated.correct.cpu() != episode.correct.cpu()).any(0).sum())
 
 
-def _determined_by_cells(record: dict[str, Any]) -> dict[str, Any]:
-    """The record without times and versions."""
+def _determined_by_cells(record: dict[str, Any], ignored: Sequence[str]) -> dict[str, Any]:
+    """The record without ignored fields and times."""
     rows = {
         name: [
             {key: value for key, value in row.items() if key != "seconds"} for row in record[name]
@@ -172,5 +187,5 @@ def _determined_by_cells(record: dict[str, Any]) -> dict[str, Any]:
     }
     # Messages may contain measured times or noise, so only names and levels are compared.
     symptoms = [(symptom["name"], symptom["level"]) for symptom in record["symptoms"]]
-    rest = {name: value for name, value in record.items() if name not in _NOT_FROM_CELLS}
+    rest = {name: value for name, value in record.items() if name not in ignored}
     return {**rest, **rows, "symptoms": symptoms}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from saddlepoint.games.runs.record import GameRecord, Played
+from saddlepoint.games.runs.record import AdversaryRecord, GameRecord
 from saddlepoint.reports.context import Section
 from saddlepoint.reports.document import legend, muted, table
 from saddlepoint.reports.markup import tag
@@ -52,8 +52,8 @@ class _Part:
     """One part of a run."""
 
     name: str
-    rows: tuple[Played, ...]  # all rows, for the passes
-    attacks: tuple[Played, ...]  # the rows that can return clean copies
+    rows: tuple[AdversaryRecord, ...]  # all rows, for the passes
+    attacks: tuple[AdversaryRecord, ...]  # the rows that can return clean copies
     images: int
 
     @property

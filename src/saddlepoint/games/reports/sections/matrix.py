@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from saddlepoint.defenses import subset_name
 from saddlepoint.games.reports.heatmap import Matrix, heatmap
-from saddlepoint.games.runs.record import GameRecord, best_pure, shown, support
+from saddlepoint.games.runs.record import GameRecord, best_pure, format_mix, support
 from saddlepoint.reports.context import Section
 from saddlepoint.reports.document import facts, legend, muted, percent
 from saddlepoint.reports.markup import tag
@@ -77,14 +77,15 @@ def _solution(record: GameRecord) -> dict[str, str]:
         mismatch = f"{record.mismatch:.3f}"
     values = {
         "value": f"{record.value}; duality gap {record.equilibrium.gap:.1e}",
-        "NEED's strategy": shown(record.equilibrium.mix, columns),
-        "attacker's strategy": shown(record.attacker, rows),
-        "AIMER's best response": shown(record.response, rows),
+        "NEED's strategy": format_mix(record.equilibrium.mix, columns),
+        "attacker's strategy": format_mix(record.attacker, rows),
+        "AIMER's best response": format_mix(record.response, rows),
         "mismatch rate R_mis": mismatch,
         "best pure strategy": f"{subset_name(record.pure)}, {percent(record.pure_value)}",
         "game with an attack per image": (
             f"{percent(record.per_example.value)} with the strategy "
-            f"{shown(record.per_example.mix, columns)}; optimal within {record.per_example.gap:.1e}"
+            f"{format_mix(record.per_example.mix, columns)}; "
+            f"optimal within {record.per_example.gap:.1e}"
         ),
     }
     if record.exploitability is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from saddlepoint.audits.statistics import wilson
-from saddlepoint.games.runs.record import Exposed, GameRecord
+from saddlepoint.games.runs.record import GameRecord, StrategyRecord
 from saddlepoint.reports.context import Section
 from saddlepoint.reports.document import legend, muted, percent, percent_range, table
 from saddlepoint.reports.figures import Bar, bars
@@ -74,7 +74,7 @@ def _strategy_figure(record: GameRecord) -> Markup:
     return tag("div", key, bars(rows, title="Accuracy under attack by strategy"), class_="card")
 
 
-def _strategy_line(strategy: Exposed) -> tuple[str, ...]:
+def _strategy_line(strategy: StrategyRecord) -> tuple[str, ...]:
     estimates = (strategy.aimer, strategy.expected_loss, strategy.per_image)
     return (
         strategy.name,
