@@ -76,11 +76,8 @@ def test_the_accuracy_of_an_earlier_request_is_not_shown_for_the_current_one(run
     assert one.robust_accuracy is None
     found = details(run)
     assert found.foreign == 12
-    assert [
-        event["target"].rpartition(":")[2]
-        for event in found.events
-        if event["event"] == "requested"
-    ] == ["linear", "flipped"]
+    requests = [event["target"] for event in found.events if event["event"] == "requested"]
+    assert [target.rpartition(":")[2] for target in requests] == ["linear", "flipped"]
     run_spec(SMALL, run, executor=Serial())  # and back: everything is there
     assert summary(run).finished
 
@@ -230,7 +227,7 @@ def test_trials_of_earlier_versions_are_removed(run):
 
 @pytest.mark.parametrize("store", ["diagnostics", "trials"])
 def test_a_run_is_not_cleaned_up_while_a_diagnostic_is_computed(run, store):
-    with Store(run / store).claim("key"), pytest.raises(StoreError, match="1 cells .* computed"):
+    with Store(run / store).claim("key"), pytest.raises(StoreError, match=r"1 cells .* computed"):
         collect_garbage(run)
 
 

@@ -176,6 +176,5 @@ def test_gc_removes_the_trials_of_an_old_run_and_keeps_its_cells(old):
 
 def checks_of(output):
     """The lines that begin with the outcome of a check."""
-    return [
-        line for line in output.splitlines() if line[:9].strip() in ("ok", "UNKNOWN", "DISAGREES")
-    ]
+    outcomes = ("ok", "UNKNOWN", "DISAGREES")
+    return [line for line in output.splitlines() if line[:9].strip() in outcomes]
