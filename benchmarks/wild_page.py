@@ -88,7 +88,7 @@ def page(ours: dict[str, Any], autoattack: dict[str, Any]) -> str:
     version = autoattack["versions"]["pyautoattack"]
     return "\n".join(
         [
-            "# Networks that others trained",
+            "# Audits of third-party networks",
             "",
             fill(_HEAD, 100),
             "",

@@ -1,10 +1,13 @@
-"""Randomness that belongs to an example, not to the batch it happens to stand in.
+"""Random numbers that belong to an example and do not depend on the batch it is in.
 
-A coin is a function, not a stream: the k-th number that row i draws depends on the seed, on the id of row i and on k, and on
-nothing else. Dropping a neighbor, changing the order of rows or the batch size therefore cannot change a row's noise, a run can be
-resumed anywhere, and a step recomputed in a backward pass sees the very coins it saw going forward.
+The generator is a function of a key and keeps no state. The k-th number drawn for an example
+depends only on the seed, the id of the example and k. Removing other examples, reordering rows or
+changing the batch size therefore does not change the noise of an example. A run can be resumed
+anywhere, and a step that is recomputed in a backward pass draws the same numbers as in the forward
+pass.
 
-The function is SplitMix64 (Steele, Lea & Flood 2014) in wrapping 64-bit integer arithmetic, so every device gives the same bits.
+The function is SplitMix64 (Steele, Lea & Flood 2014) in wrapping 64-bit integer arithmetic, so
+every device produces the same bits.
 """
 
 from __future__ import annotations
@@ -24,15 +27,16 @@ _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
 _MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
 _MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
 
-_listening: ContextVar[list[int] | None] = ContextVar("listening", default=None)
+_draw_counts: ContextVar[list[int] | None] = ContextVar("draw_counts", default=None)
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:
-    """Logical right shift; torch's own is arithmetic."""
+    """Logical right shift; the shift of torch is arithmetic."""
     return (z >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def _mix(z: Tensor) -> Tensor:
+    """The output function of SplitMix64."""
     z = (z ^ _shift(z, 30)) * _MIX_1
     z = (z ^ _shift(z, 27)) * _MIX_2
     return z ^ _shift(z, 31)
@@ -40,13 +44,23 @@ def _mix(z: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Keys:
-    """One key per row; every draw is a pure function of the key and of the position in the drawn tensor."""
+    """One random key per example.
 
-    state: Tensor  # [N] int64
-    origin: Tensor  # [N] int64: the keys before anything was folded in
+    Every draw is a pure function of the key and of the position in the drawn tensor. Drawing twice
+    from the same keys gives the same numbers; use `fold_in` to get independent numbers.
+    """
+
+    state: Tensor  # [N] int64, the current keys
+    origin: Tensor  # [N] int64, the keys to which `root` returns
 
     @classmethod
     def of(cls, seed: int, ids: Tensor) -> Keys:
+        """Create the keys of the examples `ids`.
+
+        Args:
+            seed: any integer; it is reduced modulo 2^64.
+            ids: identifiers of the examples, [N]; they are converted to int64.
+        """
         state = _mix(_mix(ids.long() + _GOLDEN) + _wrapped(seed))
         return cls(state, state)
 
@@ -54,10 +68,15 @@ class Keys:
         return len(self.state)
 
     def __getitem__(self, rows: Tensor) -> Keys:
+        """The keys of some rows: indices [M] or a mask [N]."""
         return Keys(self.state[rows], self.origin[rows])
 
     def fold_in(self, salt: int | Tensor) -> Keys:
-        """New coins for the same rows; `salt` may be one number or one per row."""
+        """Derive independent keys for the same examples.
+
+        Args:
+            salt: one number, or one per example, [N]. Different salts give different keys.
+        """
         salt = salt.to(self.state) if isinstance(salt, Tensor) else _wrapped(salt)
         return Keys(
             _mix(self.state ^ _mix(torch.as_tensor(salt, device=self.state.device) + _GOLDEN)),
@@ -65,22 +84,22 @@ class Keys:
         )
 
     def as_root(self) -> Keys:
-        """The same coins, to which `unfold` returns from now on."""
+        """The same keys, made the origin to which `root` returns from now on."""
         return Keys(self.state, self.state)
 
     def root(self) -> Keys:
-        """The coins at their root: the same draw whenever it is asked for."""
+        """The keys before anything was folded in: they give the same draw in every call."""
         return Keys(self.origin, self.origin)
 
     def uniform(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
-        """[N, *shape] in [0, 1), with as many bits as the type can hold."""
+        """Uniform numbers in [0, 1), [N, *shape], with the full precision of `dtype`."""
         bits = 1 - round(math.log2(torch.finfo(dtype).eps))
         return (_shift(self._bits(math.prod(shape)), 64 - bits).to(dtype) * 2.0**-bits).view(
             -1, *shape
         )
 
     def normal(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
-        """[N, *shape] standard normal, by Box and Muller."""
+        """Standard normal numbers, [N, *shape], by the Box-Muller transform."""
         count = math.prod(shape)
         half = (count + 1) // 2
         u, v = self.uniform((2, half), dtype).unbind(1)
@@ -91,43 +110,50 @@ class Keys:
         )
 
     def integers(self, high: int | Tensor, shape: tuple[int, ...] = ()) -> Tensor:
-        """[N, *shape] int64 in [0, high)."""
+        """Uniform integers in [0, high), [N, *shape] int64."""
         return (self.uniform(shape, torch.float64) * high).floor().long()
 
     def signs(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
-        """[N, *shape] of -1 and +1."""
+        """-1 or +1 with equal probability, [N, *shape]."""
         return (_shift(self._bits(math.prod(shape)), 63) * 2 - 1).to(dtype).view(-1, *shape)
 
     def batch_seed(self) -> int:
-        """One 63-bit seed for the whole batch: for randomness that a defense shares among its rows."""
-        _heard(1)
+        """One 63-bit seed for the whole batch, for randomness that all its examples share."""
+        _record_draw(1)
         total = _mix(_mix(self.state).sum())
         return int(total.item()) & (2**63 - 1)
 
-    def _bits(self, count: int) -> Tensor:  # [N, count]
-        _heard(count)
+    def _bits(self, count: int) -> Tensor:
+        """64 random bits, [N, count] int64."""
+        _record_draw(count)
         steps = torch.arange(1, count + 1, device=self.state.device) * _GOLDEN
         return _mix(self.state[:, None] + steps)
 
 
 @contextmanager
 def count_draws(device: torch.device) -> Iterator[list[int]]:
-    """How many numbers each draw asked for while this lasts, of any coins and however deep; then one more for global generators.
+    """Record every draw of random numbers inside a `with` block.
 
-    Empty at its end where nothing was tossed at all.
+    Args:
+        device: the device whose global generator is also checked.
+
+    Yields:
+        A list with the size of each draw from any `Keys`. At the end of the block a 1 is appended
+        if a global generator of torch, numpy or Python was used. The list is empty at the end if
+        nothing random was drawn.
     """
-    heard = list[int]()
-    before = _states(device)
-    token = _listening.set(heard)
+    counts = list[int]()
+    before = _global_states(device)
+    token = _draw_counts.set(counts)
     try:
-        yield heard
+        yield counts
     finally:
-        _listening.reset(token)
-        heard.extend([1] * (_states(device) != before))
+        _draw_counts.reset(token)
+        counts.extend([1] * (_global_states(device) != before))
 
 
-def _states(device: torch.device) -> tuple[object, ...]:
-    """Of the global generators of torch, numpy and Python."""
+def _global_states(device: torch.device) -> tuple[object, ...]:
+    """The states of the global generators of torch, numpy and Python."""
     kind, words, *rest = numpy.random.get_state()  # noqa: NPY002
     of_torch = [
         torch.get_rng_state(),
@@ -142,16 +168,22 @@ def _states(device: torch.device) -> tuple[object, ...]:
     )
 
 
-def _heard(count: int) -> None:
-    if (heard := _listening.get()) is not None:
-        heard.append(count)
+def _record_draw(count: int) -> None:
+    """Append the size of a draw to the list of the enclosing `count_draws`, if there is one."""
+    if (counts := _draw_counts.get()) is not None:
+        counts.append(count)
 
 
 @contextmanager
 def seeded_globals(seed: int, device: torch.device) -> Iterator[None]:
-    """The global generators of torch, numpy and Python, seeded for a while and then put back as they were.
+    """Seed the global generators of torch, numpy and Python, and restore their states at the end.
 
-    For code that hides its randomness there: inside, what it draws is a function of the seed.
+    Use it around code that draws from global generators: its randomness becomes a function of the
+    seed.
+
+    Args:
+        seed: any integer from 0 to 2^64 - 1; numpy receives it modulo 2^32.
+        device: the device whose generator is restored besides that of the CPU.
     """
     of_python = random.getstate()
     of_numpy = numpy.random.get_state()  # noqa: NPY002

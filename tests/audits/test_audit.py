@@ -10,8 +10,10 @@ from torch import nn
 
 import saddlepoint as sp
 from saddlepoint.attacks import losses as loss
+from saddlepoint.attacks.fmn import FMN
 from saddlepoint.audits.planning.suite import dlr_or_margin, targeted_dlr_or_margin
 from saddlepoint.audits.statistics import wilson
+from saddlepoint.evaluation.suites import rand_suite
 
 
 class Linear(nn.Module):
@@ -314,7 +316,7 @@ def test_queries_that_pay_for_no_step_are_refused_before_anything_runs():
 @pytest.mark.parametrize("classes", [2, 3, 4])
 @pytest.mark.parametrize(
     "suite",
-    [sp.autoattack(steps=5, queries=20), sp.rand_suite(steps=5, draws=2)],
+    [sp.autoattack(steps=5, queries=20), rand_suite(steps=5, draws=2)],
     ids=["standard", "rand"],
 )
 def test_the_suites_of_autoattack_need_not_be_told_how_many_classes_there_are(classes, suite):
@@ -377,7 +379,7 @@ def test_an_attack_that_looks_for_the_nearest_mistake_does_not_climb_and_is_not_
         X,
         Curved()(X).argmax(1),
         threat=sp.Linf(0.01),
-        adversaries=[sp.Direct("fmn", sp.FMN(20))],
+        adversaries=[sp.Direct("fmn", FMN(20))],
     )
     assert result.rows[0].loss_curve.pace > 0.5  # its last point is projected into the set
     assert "still rising" not in {s.name for s in result.symptoms}

@@ -17,7 +17,7 @@ from saddlepoint.audits.diagnostics.bounds import (
     prove,
     supported,
 )
-from saddlepoint.audits.diagnostics.smoothing import ABSTAINS
+from saddlepoint.audits.diagnostics.smoothing import ABSTAINS, smoothing_certificate
 from saddlepoint.audits.statistics import clopper_pearson, mcnemar, over_units, wilson
 from saddlepoint.zoo.deq import MonotoneDEQ
 from saddlepoint.zoo.nets.monotone import MonotoneNet
@@ -187,7 +187,7 @@ def test_a_smoothed_linear_net_is_certified_below_its_distance_to_the_boundary()
     def net(v):
         return torch.stack([v @ w, -(v @ w)], 1)
 
-    found = sp.smoothing_certificate(net, x, y, sigma=sigma, samples=2000)
+    found = smoothing_certificate(net, x, y, sigma=sigma, samples=2000)
     distance = (x @ w).abs() / 5
     assert (found.radius <= distance).all()
     assert found.radius[1] > distance[1] - 0.2 * sigma
@@ -198,7 +198,7 @@ def test_a_smoothed_linear_net_is_certified_below_its_distance_to_the_boundary()
 
 
 def test_a_certificate_never_exceeds_what_so_many_draws_can_show():
-    found = sp.smoothing_certificate(
+    found = smoothing_certificate(
         lambda v: torch.stack([v[:, 0] * 0 + 1, v[:, 0] * 0], 1),
         X.flatten(1),
         torch.zeros(12).long(),

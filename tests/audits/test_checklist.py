@@ -10,6 +10,7 @@ from saddlepoint.audits.plan import Evidence, plan
 from torch import nn
 
 import saddlepoint as sp
+from saddlepoint.attacks.losses import targeted_margin
 from saddlepoint.audits.cells import Group
 from saddlepoint.audits.diagnostics import checklist
 from saddlepoint.evaluation.combinators import CleanCopies
@@ -209,9 +210,7 @@ def test_what_was_sent_is_known_by_its_parts_whatever_it_is_called():
     liar = sp.Direct("square with eot and bpda", sp.APGD(5))
     assert checklist.black_box(trials(SAME, [liar])).state == "not run"
     deep = sp.Restarts(
-        sp.MultiTarget(
-            sp.Direct("x", sp.APGD(5), rules={"purify": sp.BPDA()}), 1, sp.targeted_margin
-        ),
+        sp.MultiTarget(sp.Direct("x", sp.APGD(5), rules={"purify": sp.BPDA()}), 1, targeted_margin),
         2,
     )
     assert checklist.backward(trials(ROUNDED, [deep])).state == "pass"

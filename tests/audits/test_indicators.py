@@ -22,6 +22,7 @@ from tests.problems import Transductive, smooth, uniform
 from torch import nn
 
 import saddlepoint as sp
+from saddlepoint.attacks.ensemble import MinLoss
 from saddlepoint.audits.cells import Job
 from saddlepoint.audits.diagnostics.indicators import (
     break_point_angle,
@@ -176,9 +177,7 @@ def test_an_attack_on_the_least_of_several_losses_can_be_watched():
     net = smooth(1)
     learner = Transductive(net, torch.zeros(6, dtype=torch.float64))
     job = Job(learner, x, net(x).argmax(1), sp.Threat(sp.Linf(0.1)), seed=0, batch_size=6)
-    least = sp.GreedyModelSpace(
-        "gmsa-min", sp.Direct("pgd", sp.PGD(3)), rounds=3, over=sp.MinLoss()
-    )
+    least = sp.GreedyModelSpace("gmsa-min", sp.Direct("pgd", sp.PGD(3)), rounds=3, over=MinLoss())
     seen = spy(job, least, torch.arange(6))
     assert seen.value.shape == (4 + 7 + 10, 6)
     assert torch.equal(seen.episode.points, job.play(least, torch.arange(6)).points)

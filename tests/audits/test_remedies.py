@@ -19,6 +19,7 @@ from saddlepoint.audits.diagnostics.checklist import CONVERGED
 from saddlepoint.audits.remedies.strategies import _queries, remedies
 from saddlepoint.defenses import Defense, Trace, View
 from saddlepoint.evaluation import FixedPoints, OnExamples
+from saddlepoint.evaluation.escalation import Escalate
 from saddlepoint.runs.runner import run
 from saddlepoint.runs.work import Work
 
@@ -192,7 +193,7 @@ def test_what_scores_alone_find_is_sought_with_more_queries_and_from_differences
 
 
 def test_of_a_pursuit_the_search_that_all_images_met_is_lengthened():
-    hunt = sp.Escalate(sp.Direct("square", sp.Square(20)), sp.Direct("square", sp.Square(50)), 0.1)
+    hunt = Escalate(sp.Direct("square", sp.Square(20)), sp.Direct("square", sp.Square(50)), 0.1)
     choice = prescribed(planned(Silent(), climb(sp.PGD(10)), hunt))["square-longer"]
     assert choice.adversary.adversary.adversary.first == sp.Direct("square", sp.Square(80))
 
@@ -340,7 +341,7 @@ def test_an_adversary_among_some_examples_leaves_the_others_alone(target, met):
 
 def test_only_what_everybody_pays_counts_for_what_remedies_may_cost():
     first, then = (sp.Direct("apgd", sp.APGD(steps)) for steps in (10, 100))
-    pursuit = sp.Escalate(first, then, within=0.1)
+    pursuit = Escalate(first, then, within=0.1)
     assert entrance(pursuit) == price(first)
     assert entrance(sp.Transfer(pursuit, sp.Plain(Linear()))) == price(first)
     assert price(pursuit).total > price(then).total
@@ -352,7 +353,7 @@ def test_of_a_search_that_pursues_the_first_look_is_made_longer():
         for c in plan(Linear(), X, Y, threat=sp.Linf(RADIUS)).choices
         if c.name == "square"
     )
-    assert isinstance(square, sp.Escalate)
+    assert isinstance(square, Escalate)
     trials = SimpleNamespace(
         sent=everything([FixedPoints(), square]), rows=[SimpleNamespace(robust_accuracy=0.5)]
     )

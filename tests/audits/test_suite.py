@@ -11,6 +11,7 @@ import saddlepoint as sp
 from saddlepoint.audits import plan
 from saddlepoint.audits.planning.suite import BUDGETS, compose
 from saddlepoint.describe import describe
+from saddlepoint.evaluation.escalation import Escalate
 from saddlepoint.gradients import FixedRandomness
 
 N = 16
@@ -188,7 +189,7 @@ def test_no_adversary_costs_more_than_its_price(target):
 
 def test_rows_that_were_nearly_broken_are_pursued_where_they_can_be_told_apart_and_gradients_be_trusted():
     sent = {choice.name: choice.adversary for choice in planned(NET).choices}
-    assert {name for name, adversary in sent.items() if isinstance(adversary, sp.Escalate)} == {
+    assert {name for name, adversary in sent.items() if isinstance(adversary, Escalate)} == {
         "apgd-t",
         "square",
     }

@@ -19,7 +19,8 @@ def test_the_command_runs_a_case_prints_and_writes_the_record(tmp_path: Path) ->
     assert kept == json.loads(out.read_text(encoding="utf-8"))
     assert [one["case"] for one in kept["tests"][0]["lines"]] == ["padded classes"]
     assert kept["tests"][0]["command"] == "saddlepoint selftest --evaluator ours --budget quick"
-    assert (tmp_path / "page.md").read_text(encoding="utf-8").startswith("# Who finds the truth")
+    title = "# Evaluators compared on defenses with known robust accuracy"
+    assert (tmp_path / "page.md").read_text(encoding="utf-8").startswith(title)
 
 
 def test_the_command_lists_cases_and_rejects_unknown_cases_and_evaluators() -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from saddlepoint.attacks.history import History
 from saddlepoint.attacks.oracle import Oracle, OracleWrapper
 from saddlepoint.attacks.spaces import Linf
+from saddlepoint.audits.target.branches import Branch
 from saddlepoint.defenses import Context, Defense, DefenseWrapper, Trace, View
 from saddlepoint.evaluation import BatchControl
 from saddlepoint.rng import Keys
@@ -116,6 +117,14 @@ WRAPPERS: dict[str, Case] = {
     "saddlepoint.games.exit_views.MeanOfExits": Case(
         lambda cls, inner: cls(inner, (1, 2), latent=(1,)), differs=("random", "reads")
     ),
+    "saddlepoint.audits.target.answer.AnswerView": Case(differs=("reads",)),
+    "saddlepoint.audits.target.branches.ForcedBranch": Case(
+        lambda cls, inner: cls(inner, Branch(0, 0), IDS % CLASSES)
+    ),
+    "saddlepoint.audits.target.wrappers.LogProbabilities": Case(),
+    "saddlepoint.audits.target.wrappers.NoGradient": Case(differs=("grants",)),
+    "saddlepoint.audits.target.wrappers.TargetWrapper": Case(),
+    "saddlepoint.audits.target.wrappers.ValueWithoutGrad": Case(),
 }
 
 ORACLES: dict[str, Callable[[Any, Oracle], OracleWrapper]] = {

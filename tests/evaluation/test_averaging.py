@@ -9,7 +9,6 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from saddlepoint.audits.planning.cost import price
 from tests.problems import Noisy, Static, keys, smooth, uniform
 from torch import Tensor, nn
 

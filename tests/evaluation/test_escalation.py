@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from saddlepoint.audits.planning.cost import price
 from torch import nn
 
 import saddlepoint as sp
 from saddlepoint.attacks.best import AttackResult
 from saddlepoint.defenses import Access
 from saddlepoint.evaluation import AttackContext, Threat
+from saddlepoint.evaluation.escalation import Escalate
 
 THREAT = Threat(sp.Linf(1.0, box=(-10.0, 10.0)))
 X = torch.tensor([[1.0], [2.0], [4.0], [0.5]], dtype=torch.float64)
@@ -40,9 +40,7 @@ class Down:
 
 
 def run(within, first=0.75, then=1.0):
-    adversary = sp.Escalate(
-        sp.Direct("first", Down(first)), sp.Direct("second", Down(then)), within
-    )
+    adversary = Escalate(sp.Direct("first", Down(first)), sp.Direct("second", Down(then)), within)
     context = AttackContext.open(THREAT, torch.arange(4), seed=0)
     return adversary, context, adversary.move(context, sp.Plain(Lead()), X, Y)
 
@@ -78,8 +76,8 @@ def test_a_row_has_the_same_result_alone_and_in_a_batch():
 
 
 def test_escalations_nest():
-    inner = sp.Escalate(sp.Direct("second", Down(0.9)), sp.Direct("third", Down(1.0)), 0.3)
-    adversary = sp.Escalate(sp.Direct("first", Down(0.75)), inner, 0.7)
+    inner = Escalate(sp.Direct("second", Down(0.9)), sp.Direct("third", Down(1.0)), 0.3)
+    adversary = Escalate(sp.Direct("first", Down(0.75)), inner, 0.7)
     found = adversary.move(
         AttackContext.open(THREAT, torch.arange(4), seed=0), sp.Plain(Lead()), X, Y
     )

@@ -11,6 +11,7 @@ from saddlepoint.attacks.best import AttackResult
 from saddlepoint.audits.planning.suite import affordable
 from saddlepoint.defenses import Access, Defense, Trace, View
 from saddlepoint.evaluation import AttackContext, Threat
+from saddlepoint.evaluation.warm_start import WarmStart
 
 THREAT = Threat(sp.Linf(1.0, box=(-10.0, 10.0)))
 
@@ -43,7 +44,7 @@ Y = torch.zeros(3, dtype=torch.long)
 
 
 def test_ascent_starts_at_the_end_of_the_search_on_rows_that_the_search_did_not_break():
-    adversary = sp.WarmStart(sp.Direct("search", Jump(0.6, 0.95, 0.2)), ASCENT)
+    adversary = WarmStart(sp.Direct("search", Jump(0.6, 0.95, 0.2)), ASCENT)
     context = AttackContext.open(THREAT, torch.arange(3), seed=0)
     found = adversary.move(context, sp.Plain(Plateau()), X, Y)
     # From 0.6, steps of 0.16, 0.12, 0.08 and 0.04 reach a misclassified point at 1. The point 0.95
@@ -60,7 +61,7 @@ def test_ascent_starts_at_the_end_of_the_search_on_rows_that_the_search_did_not_
 def test_the_query_budget_must_cover_the_ascent_while_a_search_stops_by_itself():
     search = sp.Direct("square", sp.Square(10))
     # Ten queries, one output, four gradients and one evaluation.
-    adversary = sp.WarmStart(search, ASCENT)
+    adversary = WarmStart(search, ASCENT)
     assert affordable(search, 1, 5)
     assert affordable(adversary, 1, 16)
     assert not affordable(adversary, 1, 15)
@@ -76,7 +77,7 @@ def test_ascent_from_the_clean_image_has_zero_gradients():
 
 
 def test_it_counts_neither_as_white_box_nor_as_black_box():
-    properties = sp.WarmStart(sp.Direct("square", sp.Square(10)), ASCENT).properties
+    properties = WarmStart(sp.Direct("square", sp.Square(10)), ASCENT).properties
     assert properties.continues_search
     assert (properties.white_box, properties.black_box) == (False, False)
     assert properties.needs == "gradient"
@@ -92,8 +93,8 @@ class Randomized(Defense):
 
 
 def test_randomized_defenses_and_attacks_without_a_start_point_raise_errors():
-    adversary = sp.WarmStart(sp.Direct("search", Jump(0.6, 0.6, 0.6)), ASCENT)
+    adversary = WarmStart(sp.Direct("search", Jump(0.6, 0.6, 0.6)), ASCENT)
     with pytest.raises(ValueError, match="deterministic defense with independent rows"):
         adversary.move(AttackContext.open(THREAT, torch.arange(3), seed=0), Randomized(), X, Y)
     with pytest.raises(ValueError, match=r"continues with PGD.*got APGD"):
-        sp.WarmStart(sp.Direct("square", sp.Square(10)), sp.Direct("ascent", sp.APGD(4)))
+        WarmStart(sp.Direct("square", sp.Square(10)), sp.Direct("ascent", sp.APGD(4)))

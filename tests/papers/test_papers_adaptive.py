@@ -15,7 +15,7 @@ from saddlepoint.evaluation import Cascade, CleanCopies, Direct, MultiTarget, Re
 from saddlepoint.evaluation.adversary import Adversary
 from saddlepoint.papers import EXPERIMENTS, Request
 from saddlepoint.papers.adaptive import EXPERIMENTS as OURS
-from saddlepoint.papers.adaptive.attacks import PAPER, TRANSFERS, transfers
+from saddlepoint.papers.adaptive.attacks import PAPER_ATTACKS, TRANSFERS, transfers
 from saddlepoint.papers.adaptive.closed_loop import COLUMNS as CLOSED_LOOP_COLUMNS
 from saddlepoint.papers.adaptive.cost import counted_passes, inference_cost
 from saddlepoint.papers.adaptive.defenses import DEFENSES, StaticModel
@@ -36,11 +36,11 @@ from saddlepoint.papers.cells import difference_cell
 from saddlepoint.papers.registry import SCALES, Scale
 from saddlepoint.papers.result import Cell, Result, read
 from saddlepoint.papers.runner import Images
-from saddlepoint.papers.transductive.nets import normed
+from saddlepoint.papers.transductive.nets import small_cnn
 from saddlepoint.papers.write import reproduce
 from saddlepoint.training import initial
 from saddlepoint.zoo.adaptive import SOAP, TABLE, AIDPurifier, AntiAdversary, HedgeDefense
-from saddlepoint.zoo.adaptive.layers import refuse_unknown
+from saddlepoint.zoo.layers import refuse_unknown
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def results(folder: Path) -> dict[str, Result]:
 def net() -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return normed(4, 24, side=8).eval()
+        return small_cnn(4, 24, side=8).eval()
 
 
 X = torch.linspace(0, 1, 5 * 64).view(5, 1, 8, 8)
@@ -83,10 +83,10 @@ def test_table_1_has_the_nine_rows_and_the_numbers_of_the_paper(
 ) -> None:
     table, costs, _ = results["table-1"].tables
     assert [row.labels[0] for row in table.rows] == [one.name for one in TABLE]
-    for row, about in zip(table.rows, TABLE, strict=True):
-        assert row.labels[2:] == ("8", about.attack, f"{about.reported:g}")
-        assert table.cell(row.labels, PAPER_ATTACK).paper == about.found
-        assert table.cell(row.labels, STATIC).paper == about.static
+    for row, surveyed in zip(table.rows, TABLE, strict=True):
+        assert row.labels[2:] == ("8", surveyed.attack, f"{surveyed.reported:g}")
+        assert table.cell(row.labels, PAPER_ATTACK).paper == surveyed.found
+        assert table.cell(row.labels, STATIC).paper == surveyed.static
     assert [row.cells[-1].paper for row in costs.rows if row.cells[-1]] == [
         one.inference for one in TABLE
     ]
@@ -121,7 +121,7 @@ def test_under_rays_the_anti_adversary_and_its_static_network_predict_the_same_l
     table = results["table-1"].tables[2]
     defended, static, labels, points = (cell.mean for cell in table.rows[0].cells if cell)
     assert defended == static
-    assert labels == points == SETTINGS["tiny"].scored
+    assert labels == points == SETTINGS["tiny"].test_images
     assert any("the same label on every image" in text for text in results["table-1"].findings)
 
 
@@ -138,7 +138,7 @@ def test_a_second_run_trains_no_network_and_runs_no_attack(
     folder: Path, results: dict[str, Result]
 ) -> None:
     messages: list[str] = []
-    again = EXPERIMENTS["adaptive/table-4"].run(Request(folder, say=messages.append))
+    again = EXPERIMENTS["adaptive/table-4"].run(Request(folder, progress=messages.append))
     assert all(message.startswith("fitting") for message in messages)
     assert again.tables == results["table-4"].tables
 
@@ -163,11 +163,11 @@ def test_every_attack_is_composed_of_shared_adversaries(
     folder: Path, results: dict[str, Result]
 ) -> None:
     experiment = AdaptiveExperiment.open(Request(folder))
-    budgets = SETTINGS["tiny"].spend
+    budgets = SETTINGS["tiny"].attack_budgets
     shared = (Cascade, CleanCopies, Direct, MultiTarget, Restarts, Transfer)
     rows = results["table-1"].tables[0].rows
-    assert set(PAPER) == set(DEFENSES) == {row.labels[0] for row in rows}
-    for name, attack in PAPER.items():
+    assert set(PAPER_ATTACKS) == set(DEFENSES) == {row.labels[0] for row in rows}
+    for name, attack in PAPER_ATTACKS.items():
         defense = experiment.subject(name).defense
         attacks = [attack(defense, budgets), *transfers(defense, budgets)]
         assert all(isinstance(part, shared) for one in attacks for part in parts(one)), name
@@ -271,7 +271,7 @@ def test_the_default_budgets_are_those_of_the_paper() -> None:
     text = str(AttackBudgets())
     assert "AutoAttack with 100 steps, 9 targets and 5000 queries" in text
     assert "RayS 10000 queries" in text
-    assert SETTINGS["paper"].spend == AttackBudgets()
+    assert SETTINGS["paper"].attack_budgets == AttackBudgets()
 
 
 def test_a_difference_cell_has_the_sign_of_the_difference() -> None:

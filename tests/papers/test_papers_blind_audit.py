@@ -14,7 +14,7 @@ import saddlepoint as sp
 from saddlepoint.papers import EXPERIMENTS, Request
 from saddlepoint.papers.blind_audit.audit import AuditedCase
 from saddlepoint.papers.blind_audit.cases import AuditCase
-from saddlepoint.papers.runner import Bench, Images
+from saddlepoint.papers.runner import Images, Runner
 from saddlepoint.papers.write import reproduce
 
 FAMILIES = {"adaptive": 8, "transductive": 32, "multi-exit": 12, "equilibrium": 6}  # images
@@ -42,7 +42,7 @@ def case() -> AuditCase:
 def test_audit_is_compared_with_the_strongest_attack_of_the_paper_on_the_same_images(
     case: AuditCase, tmp_path: Path
 ) -> None:
-    audited = AuditedCase.run(Bench(Request(tmp_path), 1, 1), case, "quick")
+    audited = AuditedCase.run(Runner(Request(tmp_path), 1, 1), case, "quick")
     assert case.strongest == "strong"
     assert float(case.correct_under_strongest.mean()) == 0.25
     # A radius of half the box breaks every image of a linear network with unequal rows.

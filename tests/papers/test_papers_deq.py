@@ -13,7 +13,7 @@ from saddlepoint.attacks.spaces import Linf
 from saddlepoint.defenses import Broyden, Context, Plain
 from saddlepoint.evaluation import AttackContext, FixedPoints, Threat
 from saddlepoint.gradients import Backprop
-from saddlepoint.papers import EXPERIMENTS, chosen
+from saddlepoint.papers import EXPERIMENTS, select_experiments
 from saddlepoint.papers.budgets import AutoAttackBudget
 from saddlepoint.papers.deq import EXPERIMENTS as OURS
 from saddlepoint.papers.deq import published
@@ -34,7 +34,7 @@ from saddlepoint.papers.deq.memory import peak_bytes
 from saddlepoint.papers.deq.states import convergence_warnings, end_residuals, residuals
 from saddlepoint.papers.deq.subjects import DEQSubject
 from saddlepoint.papers.deq.table_1 import masking
-from saddlepoint.papers.markdown import of_result
+from saddlepoint.papers.markdown import result_markdown
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import read
 from saddlepoint.papers.runner import Images
@@ -51,8 +51,8 @@ def folder(tmp_path_factory):
 
 def run(name, folder, messages=None):
     """Run an experiment and collect its progress messages."""
-    say = (messages if messages is not None else []).append
-    return reproduce(EXPERIMENTS[name], Request(folder, say=say))[0]
+    progress = (messages if messages is not None else []).append
+    return reproduce(EXPERIMENTS[name], Request(folder, progress=progress))[0]
 
 
 def small(steps=4, scale=1.0):
@@ -89,7 +89,7 @@ def test_every_experiment_runs_and_its_record_can_be_read_again(name, folder):
         any("residual" in word for word in (*t.columns, *(row.labels[0] for row in t.rows)))
         for t in result.tables
     )
-    assert of_result(result).count("|") > 20
+    assert result_markdown(result).count("|") > 20
 
 
 def test_a_second_run_trains_no_network_and_runs_no_attack(folder):
@@ -101,9 +101,9 @@ def test_a_second_run_trains_no_network_and_runs_no_attack(folder):
 
 
 def test_experiments_are_found_by_name_and_their_functions_exist():
-    assert len(chosen("deq", EXPERIMENTS)) == len(OURS) == 10
+    assert len(select_experiments("deq", EXPERIMENTS)) == len(OURS) == 10
     for one in OURS:
-        module, _, function = one.home.partition(":")
+        module, _, function = one.function.partition(":")
         assert callable(getattr(import_module(module), function))
 
 
@@ -227,7 +227,7 @@ def test_a_page_warns_above_the_numbers_if_the_solver_does_not_converge(tmp_path
         return experiment.states(DEQSubject(name, net, Linf(0.1), "toy", images, images))
 
     def page(states):
-        return of_result(experiment.result("table-5", [states.table()], states=[states]))
+        return result_markdown(experiment.result("table-5", [states.table()], states=[states]))
 
     diverging = measure("diverging", small(scale=8.0))
     converging = measure("converging", small())

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from saddlepoint.evaluation.outcomes import Outcomes
-from saddlepoint.games.exit_attacks import Drawn
-from saddlepoint.games.exit_game import ExitGame
+from saddlepoint.games.exit_adversaries import Drawn
+from saddlepoint.games.payoffs import ExitGame
 from saddlepoint.papers import EXPERIMENTS, Request
 from saddlepoint.papers.multi_exit import published
-from saddlepoint.papers.multi_exit.experiment import aimed
+from saddlepoint.papers.multi_exit.experiment import aimer_attack
 from saddlepoint.papers.multi_exit.figure_3 import remark
 from saddlepoint.papers.multi_exit.figure_6 import dirichlet, lower_bound
 from saddlepoint.papers.multi_exit.nets import recipes
@@ -29,7 +29,7 @@ ROWS = {
     "table-4": 8,
     "figure-3": 10,
     "figure-6": 5,
-    "honest": 5,
+    "out-of-sample": 5,
     "seven-exits": 5,
 }
 
@@ -64,7 +64,7 @@ def test_every_experiment_runs_writes_its_record_and_fills_its_tables(
 def test_a_second_run_plays_no_episode_and_returns_the_same_result(folder: Path) -> None:
     first = EXPERIMENTS["multi-exit/figure-3"].run(Request(folder))
     messages = list[str]()
-    again = EXPERIMENTS["multi-exit/figure-3"].run(Request(folder, say=messages.append))
+    again = EXPERIMENTS["multi-exit/figure-3"].run(Request(folder, progress=messages.append))
     assert messages == []
     assert again == first
 
@@ -81,10 +81,10 @@ def test_an_interrupted_run_resumes_and_returns_the_numbers_of_an_uninterrupted_
 
     with pytest.raises(KeyboardInterrupt):
         EXPERIMENTS["multi-exit/figure-3"].run(
-            Request(tmp_path, say=interrupt_after_three_episodes)
+            Request(tmp_path, progress=interrupt_after_three_episodes)
         )
     messages.clear()
-    resumed = EXPERIMENTS["multi-exit/figure-3"].run(Request(tmp_path, say=messages.append))
+    resumed = EXPERIMENTS["multi-exit/figure-3"].run(Request(tmp_path, progress=messages.append))
     assert sum("batch" in one for one in messages) == 15 - 3, (
         "four exits have fifteen non-empty sets, of which three were attacked before"
     )
@@ -113,13 +113,13 @@ def test_strategies_are_uniform_over_the_simplex() -> None:
 
     The tolerance of the means is 4 standard errors of 4000 draws.
     """
-    drawn = dirichlet(4000, 5, seed=0)
-    assert float((drawn.sum(1) - 1).abs().amax()) < 1e-12
-    assert float(drawn.amin()) >= 0
+    strategies = dirichlet(4000, 5, seed=0)
+    assert float((strategies.sum(1) - 1).abs().amax()) < 1e-12
+    assert float(strategies.amin()) >= 0
     deviation = (4 / (25 * 6)) ** 0.5
-    assert float((drawn.mean(0) - 0.2).abs().amax()) < 4 * deviation / 4000**0.5
-    assert float(drawn.std(0).mean()) == pytest.approx(deviation, rel=0.05)
-    assert torch.equal(dirichlet(3, 5, seed=0), drawn[:3])
+    assert float((strategies.mean(0) - 0.2).abs().amax()) < 4 * deviation / 4000**0.5
+    assert float(strategies.std(0).mean()) == pytest.approx(deviation, rel=0.05)
+    assert torch.equal(dirichlet(3, 5, seed=0), strategies[:3])
 
 
 def test_lower_bound_is_the_mean_minus_1_96_standard_errors() -> None:
@@ -148,11 +148,11 @@ def test_aimer_attacks_the_exits_of_the_best_row_and_draws_one_if_rows_tie() -> 
         return ExitGame(((1,), (2,), (1, 2)), ((1,), (2,), (1, 2)), outcomes, 2)
 
     known = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
-    craft = SETTINGS["tiny"].attacks["PGD-20"]
-    assert aimed(game([1.0, 0.5, 1.0]), known, craft) == craft((2,))
-    tied = aimed(game([1.0, 0.5, 0.5]), known, craft)
+    exit_attack = SETTINGS["tiny"].attacks["PGD-20"]
+    assert aimer_attack(game([1.0, 0.5, 1.0]), known, exit_attack) == exit_attack((2,))
+    tied = aimer_attack(game([1.0, 0.5, 0.5]), known, exit_attack)
     assert isinstance(tied, Drawn)
-    assert tied.adversaries == (craft((2,)), craft((1, 2)))
+    assert tied.adversaries == (exit_attack((2,)), exit_attack((1, 2)))
     assert tied.probabilities == (0.5, 0.5)
 
 

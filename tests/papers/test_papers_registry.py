@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from saddlepoint.cli import app
-from saddlepoint.papers import EXPERIMENTS, Request, chosen
+from saddlepoint.papers import EXPERIMENTS, Request, select_experiments
 
 
 def call(*words: str):
@@ -21,29 +21,46 @@ def call(*words: str):
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_names_a_function_of_a_request(name: str) -> None:
-    module, _, function = EXPERIMENTS[name].home.partition(":")
+    module, _, function = EXPERIMENTS[name].function.partition(":")
     assert list(signature(getattr(import_module(module), function)).parameters) == ["request"]
     assert EXPERIMENTS[name].reports.endswith(".")
 
 
 def test_the_name_of_a_paper_selects_all_of_its_experiments() -> None:
     for paper in ("multi-exit", "deq", "transductive"):
-        found = chosen(paper, EXPERIMENTS)
+        found = select_experiments(paper, EXPERIMENTS)
         assert found == tuple(
             experiment
             for experiment in EXPERIMENTS.values()
             if experiment.name.startswith(f"{paper}/")
         )
         assert found
-    assert chosen("multi-exit/table-2", EXPERIMENTS) == (EXPERIMENTS["multi-exit/table-2"],)
+    assert select_experiments("multi-exit/table-2", EXPERIMENTS) == (
+        EXPERIMENTS["multi-exit/table-2"],
+    )
 
 
 def test_an_unknown_name_raises_an_error_that_suggests_the_closest_name() -> None:
     with pytest.raises(ValueError, match="Did you mean 'multi-exit/table-1'"):
-        chosen("multi_exit/table1", EXPERIMENTS)
+        select_experiments("multi_exit/table1", EXPERIMENTS)
     result = call("reproduce", "multi-exit/figure6")
     assert result.exit_code == 2
     assert "Did you mean 'multi-exit/figure-6'?" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("untold", "blind-audit"),
+        ("untold/adaptive", "blind-audit/adaptive"),
+        ("multi-exit/honest", "multi-exit/out-of-sample"),
+    ],
+)
+def test_a_former_name_raises_an_error_that_gives_the_new_name(old: str, new: str) -> None:
+    assert select_experiments(new, EXPERIMENTS)
+    result = call("reproduce", old)
+    assert result.exit_code == 2
+    assert f"was renamed to {new!r}" in " ".join(result.stderr.split())
 
 
 def test_an_unknown_scale_raises_an_error(tmp_path) -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from saddlepoint.evaluation.bootstrap import Estimate
 from saddlepoint.papers.cells import by_interval, difference_text
-from saddlepoint.papers.charts import drawn
-from saddlepoint.papers.markdown import format_cell, of_result, table_markdown
-from saddlepoint.papers.result import Cell, Cloud, Heat, Result, Row, Table, read
-from saddlepoint.papers.write import page
+from saddlepoint.papers.charts import draw_svg
+from saddlepoint.papers.markdown import format_cell, result_markdown, table_markdown
+from saddlepoint.papers.result import Cell, HeatMap, Plot, Result, Row, Table, read
+from saddlepoint.papers.write import write_page
 
 
 def table() -> Table:
@@ -40,10 +40,10 @@ def result(**other: object) -> Result:
         "backward": 90.0,
         "versions": {"torch": "2"},
         "charts": (
-            Heat("heat", "Heat", ("1", "2"), ("1", "2"), ((1.0, 2.0), (3.0, 4.0))),
-            Cloud(
-                "cloud",
-                "Cloud",
+            HeatMap("heat", "Heat map", ("1", "2"), ("1", "2"), ((1.0, 2.0), (3.0, 4.0))),
+            Plot(
+                "plot",
+                "Plot",
                 "R",
                 "A",
                 {"AIMER": ((0.5, 40.0),), "Single": ((0.7, 50.0), (0.9, 60.0))},
@@ -100,7 +100,7 @@ def test_records_of_a_newer_version_and_other_files_raise_an_error() -> None:
 def test_a_page_contains_command_seeds_numbers_notes_findings_and_charts(tmp_path) -> None:
     (tmp_path / "records").mkdir()
     (tmp_path / "records" / "table-9.json").write_text(result().text())
-    out = page(
+    out = write_page(
         tmp_path / "records",
         tmp_path / "docs" / "toy.md",
         title="Reproduced",
@@ -117,30 +117,30 @@ def test_a_page_contains_command_seeds_numbers_notes_findings_and_charts(tmp_pat
         "41.0 ± 1.4 [45.9]",
         "AIMER is 3.85 points above.",
         "digits instead of SVHN",
-        "![Cloud](toy/cloud.svg)",
+        "![Plot](toy/plot.svg)",
     ):
         assert words in text, words
     assert {file.name for file in (tmp_path / "docs" / "toy").iterdir()} == {
         "heat.svg",
-        "cloud.svg",
+        "plot.svg",
     }
 
 
 def test_a_page_from_a_folder_without_records_raises_an_error(tmp_path) -> None:
     with pytest.raises(FileNotFoundError, match="contains no records"):
-        page(tmp_path, tmp_path / "page.md", title="", intro="")
+        write_page(tmp_path, tmp_path / "page.md", title="", intro="")
 
 
 def test_charts_are_svg_with_every_number_and_every_point() -> None:
-    heat, cloud = (ElementTree.fromstring(drawn(chart)) for chart in result().charts)
-    words = [text.text for text in heat.iter("{http://www.w3.org/2000/svg}text")]
+    heat_map, plot = (ElementTree.fromstring(draw_svg(chart)) for chart in result().charts)
+    words = [text.text for text in heat_map.iter("{http://www.w3.org/2000/svg}text")]
     assert [word for word in words if word in ("1.0", "2.0", "3.0", "4.0")] == [
         "1.0",
         "2.0",
         "3.0",
         "4.0",
     ]
-    circles = list(cloud.iter("{http://www.w3.org/2000/svg}circle"))
+    circles = list(plot.iter("{http://www.w3.org/2000/svg}circle"))
     assert len(circles) == 3 + 2, "one circle per point and one per series in the legend"
     assert all(
         0 <= float(c.get("cx", -1)) <= 720 and 0 <= float(c.get("cy", -1)) <= 420 for c in circles
@@ -148,7 +148,7 @@ def test_charts_are_svg_with_every_number_and_every_point() -> None:
 
 
 def test_a_single_run_is_described_as_one_run_with_one_seed() -> None:
-    assert "one run, seed 3;" in of_result(result(repeats=1))
+    assert "one run, seed 3;" in result_markdown(result(repeats=1))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import torch
 from tests.problems import Affine, keys, normal, uniform
 from torch import Tensor
 
-from saddlepoint.attacks.ensemble import AverageLoss, MinLoss
+from saddlepoint.attacks.ensemble import AverageLoss, LossWeighting, MinLoss
 from saddlepoint.attacks.losses import cross_entropy, margin
 from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.attacks.pgd import PGD
@@ -28,15 +28,15 @@ from saddlepoint.evaluation import (
 from saddlepoint.evaluation.referee import play
 from saddlepoint.gradients import Backprop
 from saddlepoint.papers import EXPERIMENTS, Request
-from saddlepoint.papers.charts import drawn
-from saddlepoint.papers.markdown import of_result
-from saddlepoint.papers.result import Cloud, read
+from saddlepoint.papers.charts import draw_svg
+from saddlepoint.papers.markdown import result_markdown
+from saddlepoint.papers.result import Plot, read
 from saddlepoint.papers.runner import Images
 from saddlepoint.papers.transductive import EXPERIMENTS as OURS
 from saddlepoint.papers.transductive import published
 from saddlepoint.papers.transductive.adapt_in_forward import AdaptInForward
-from saddlepoint.papers.transductive.dent import MOVED, ON_MODULE, DENTResult, gains
-from saddlepoint.papers.transductive.experiment import Base, Lab
+from saddlepoint.papers.transductive.dent import MAX_LOSS_POINTS, ON_MODULE, DENTResult, gains
+from saddlepoint.papers.transductive.experiment import Base, TransductiveExperiment
 from saddlepoint.papers.transductive.figure_1 import (
     error_at_rejection,
     log_odds_thresholds,
@@ -102,7 +102,7 @@ def test_a_second_run_trains_and_plays_nothing_and_returns_the_same_result(folde
     for name in ("table-1", "table-5"):
         first = EXPERIMENTS[f"transductive/{name}"].run(Request(folder))
         messages = list[str]()
-        again = EXPERIMENTS[f"transductive/{name}"].run(Request(folder, say=messages.append))
+        again = EXPERIMENTS[f"transductive/{name}"].run(Request(folder, progress=messages.append))
         assert messages == []
         assert again == first
 
@@ -116,19 +116,20 @@ def test_repeats_draw_different_images_and_the_first_equals_the_single_run(
     for row in many.rows:
         assert many.cell(row.labels, "GMSA-MIN").values[0] == one.cell(row.labels, "GMSA-MIN").mean
         assert len(many.cell(row.labels, "GMSA-MIN").values) == 2
-    lab = Lab.open(Request(folder))
-    assert not torch.equal(lab.drawn("digits", 4, 0).x, lab.drawn("digits", 4, 1).x)
+    experiment = TransductiveExperiment.open(Request(folder))
+    assert not torch.equal(
+        experiment.draw_images("digits", 4, 0).x, experiment.draw_images("digits", 4, 1).x
+    )
 
 
 def test_every_scale_has_recipes_for_the_networks_it_uses() -> None:
     for scale, setting in SETTINGS.items():
         known = recipes(scale)
         assert set(setting.dent.bases) < set(known)
-        for kind in (*setting.rmc, *setting.dann):
-            assert {f"{kind.data} standard", f"{kind.data} madry", f"{kind.data} dann"} <= set(
-                known
-            )
-        assert all(f"{kind.data} tadv" in known for kind in setting.tadv)
+        for one in (*setting.rmc, *setting.dann):
+            names = {f"{one.data} {method}" for method in ("standard", "madry", "dann")}
+            assert names <= set(known)
+        assert all(f"{one.data} tadv" in known for one in setting.tadv)
         assert known["signs"].data == setting.signs.data
     assert SETTINGS["paper"].repeats == 5
     assert len(SETTINGS["paper"].dent.portfolio.runs) == 14
@@ -165,9 +166,9 @@ def test_pretrained_model_space_equals_the_greedy_attack_if_the_defense_adapts_t
     defense = model(1)
     defense.memory = "batch"
     growing = tuple(range(k + 1) for k in range(3))
-    for over in (AverageLoss(), MinLoss()):
-        pretrained = PretrainedModelSpace("g", PGD5, (defense,) * 4, growing, over)
-        greedy = GreedyModelSpace("g", PGD5, 3, over)
+    for weighting in (AverageLoss(), MinLoss()):
+        pretrained = PretrainedModelSpace("g", PGD5, (defense,) * 4, growing, weighting)
+        greedy = GreedyModelSpace("g", PGD5, 3, weighting)
         first, second = (
             play(defense, one, X, Y, Threat(SPACE)).points for one in (pretrained, greedy)
         )
@@ -175,7 +176,7 @@ def test_pretrained_model_space_equals_the_greedy_attack_if_the_defense_adapts_t
 
 
 def test_attack_returns_the_round_with_the_most_errors_of_the_next_model() -> None:
-    chosen = set()
+    best_rounds = set()
     for seed in range(4):
         models = tuple(model(4 * seed + k) for k in range(1, 6))
         context = AttackContext.open(Threat(SPACE), torch.arange(N), 0)
@@ -187,8 +188,21 @@ def test_attack_returns_the_round_with_the_most_errors_of_the_next_model() -> No
         counts = [errors(points, models[k + 1]) for k, points in enumerate(candidates)]
         (best,) = (k for k, points in enumerate(candidates) if torch.equal(points, returned))
         assert counts[best] == max(counts)
-        chosen.add(best)
-    assert len(chosen) > 1
+        best_rounds.add(best)
+    assert len(best_rounds) > 1
+
+
+@pytest.mark.parametrize("weighting", [AverageLoss(), MinLoss()])
+def test_the_cost_of_the_attack_on_pretrained_models_is_the_metered_number_of_passes(
+    weighting: LossWeighting,
+) -> None:
+    models = tuple(model(k) for k in range(1, 5))
+    growing = tuple(range(k + 1) for k in range(3))
+    attack = PretrainedModelSpace("g", PGD5, models, growing, weighting)
+    result = play(model(7), attack, X, Y, Threat(SPACE))
+    cost = attack.cost()
+    assert set(result.forward.tolist()) == {cost.forward}
+    assert set(result.backward.tolist()) == {cost.backward}
 
 
 def test_simulating_the_defender_needs_one_model_more_than_are_attacked() -> None:
@@ -226,18 +240,18 @@ def test_adaptation_inside_the_forward_pass_has_no_gradient() -> None:
     assert (in_forward - end_to_end).abs().max() > 1e-6
 
 
-def test_stock_autoattack_points_are_clean_where_the_attack_fails_and_max_loss_points_are_not() -> (
-    None
-):
+def test_transferred_autoattack_points_are_clean_copies_where_the_attack_fails() -> None:
     defense = model(1)
     y = defense.net(X).argmax(1)
     clean, attacked = (play(defense, one, X, y, Threat(Linf(0.1))) for one in (FixedPoints(), PGD5))
     images = Images(X, y)
-    transferred = Base("net", defense.net, images, SPACE, clean, attacked, attacked).handed
+    transferred = Base(
+        "net", defense.net, images, SPACE, clean, attacked, attacked
+    ).transferred_points
     broken = attacked.correct[0] == 0
     assert 0 < int(broken.sum()) < N
     assert torch.equal(transferred["AA"].points, torch.where(broken[:, None], attacked.points, X))
-    assert torch.equal(transferred[MOVED].points, attacked.points)
+    assert torch.equal(transferred[MAX_LOSS_POINTS].points, attacked.points)
 
 
 CURVE = RejectionCurve(
@@ -287,9 +301,9 @@ def test_gains_are_shown_with_the_mean_gain_of_the_papers_seven_networks() -> No
     static = SimpleNamespace(auto=episode(0.5))
     episodes = {ON_MODULE: episode(0.75), "AA": episode(0.625)}
     one = DENTResult(static, episodes)  # type: ignore[arg-type]
-    lab = SimpleNamespace(setting=SETTINGS["tiny"])
+    experiment = SimpleNamespace(setting=SETTINGS["tiny"])
     papers = {name: row[2:] for name, row in published.TABLE_2.items()}
-    table = gains(lab, {"net": one}, (ON_MODULE, "AA"), papers)  # type: ignore[arg-type]
+    table = gains(experiment, {"net": one}, (ON_MODULE, "AA"), papers)  # type: ignore[arg-type]
     assert table.cell(("net",), ON_MODULE).mean == 25
     assert table.cell(("mean",), "AA").mean == 12.5
     assert table.cell(("mean",), ON_MODULE).paper == pytest.approx(
@@ -306,7 +320,7 @@ def test_findings_say_whether_rmc_contradicts_the_paper_by_being_more_robust_tha
 ) -> None:
     names = {
         "AA": 1.0,
-        MOVED: 0.875,
+        MAX_LOSS_POINTS: 0.875,
         "PGD": 1.0,
         "FPA": 0.875,
         "GMSA-AVG": robust,
@@ -324,11 +338,11 @@ def test_findings_say_whether_rmc_contradicts_the_paper_by_being_more_robust_tha
 
 
 def test_points_of_a_curve_are_connected_and_points_of_a_scatter_plot_are_not() -> None:
-    chart = Cloud("c", "C", "across", "up", {"one": ((0.0, 0.0), (1.0, 2.0), (2.0, 1.0))})
-    assert "polyline" not in drawn(chart)
-    assert drawn(replace(chart, joined=True)).count("polyline") == 2  # opening and closing tag
+    chart = Plot("c", "C", "across", "up", {"one": ((0.0, 0.0), (1.0, 2.0), (2.0, 1.0))})
+    assert "polyline" not in draw_svg(chart)
+    assert draw_svg(replace(chart, joined=True)).count("polyline") == 2  # opening and closing tag
 
 
 def test_experiments_have_distinct_titles(folder: Path) -> None:
     assert len({one.title for one in OURS}) == len(OURS) == 7
-    assert "GMSA" in of_result(EXPERIMENTS["transductive/table-1"].run(Request(folder)))
+    assert "GMSA" in result_markdown(EXPERIMENTS["transductive/table-1"].run(Request(folder)))

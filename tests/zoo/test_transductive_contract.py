@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests.probing import probe_target
 from tests.zoo.transductive_problem import context, digits, fingerprint, small, trained, two_classes
 from torch import nn
 
@@ -69,10 +70,10 @@ each = pytest.mark.parametrize("build", [rmc, dann, tadv, urejectron])
 
 @each
 def test_the_declarations_match_the_measured_properties(build: Callable[[], Defense]) -> None:
-    checked = check(build(), TEST.x, TEST.y, SPACE)
+    checked = probe_target(build(), TEST.x, TEST.y, SPACE)
     assert checked.classes == 10
     assert checked.findings == ()
-    assert "adapts" in checked.traits
+    assert "adapts" in checked.facts.traits
 
 
 @each

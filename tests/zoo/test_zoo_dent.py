@@ -8,7 +8,7 @@ import time
 
 import pytest
 import torch
-from saddlepoint.audits.target.check import check
+from tests.probing import probe_target
 from tests.problems import normal, uniform
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -339,7 +339,7 @@ def test_batch_statistics_are_those_of_train_mode_and_a_prior_mixes_in_the_runni
     ids=["dent", "tent", "episodic", "statistics"],
 )
 def test_the_declarations_match_what_an_audit_measures(defense: Defense) -> None:
-    checked = check(defense, X, Y, Linf(0.1)).defense
+    checked = probe_target(defense, X, Y, Linf(0.1)).defense
     assert (checked.memory, checked.coupled, checked.random) == (
         defense.memory,
         defense.coupled,

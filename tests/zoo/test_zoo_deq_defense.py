@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from saddlepoint.audits.target.check import check
 from tests.equilibria import Affine, Curved
 from tests.memory import peak_bytes, saved_bytes
+from tests.probing import probe_target
 from tests.problems import keys, normal, uniform
 from torch import nn
 
@@ -364,7 +364,7 @@ def test_audits_accept_the_declarations_of_the_defense():
     for state in (FinalState(), EarlyState(2), MeanState()):
         for coupled in (False, True):
             defense = DEQ(toy(), method=Broyden(steps=8, batch_coupled=coupled), state=state)
-            check(defense, X, torch.arange(N) % 4, Linf(0.1))
+            probe_target(defense, X, torch.arange(N) % 4, Linf(0.1))
 
 
 def test_an_answer_that_reads_undeclared_views_raises():
@@ -372,8 +372,8 @@ def test_an_answer_that_reads_undeclared_views_raises():
         def answer(self, trace, ctx):
             return trace.logits.mean(0)
 
-    with pytest.raises(ValueError, match=r"declares that its answer reads \['final'\] alone"):
-        check(Greedy(toy()), X, torch.arange(N) % 4, Linf(0.1))
+    with pytest.raises(ValueError, match=r"declares that its answer reads only \['final'\]"):
+        probe_target(Greedy(toy()), X, torch.arange(N) % 4, Linf(0.1))
 
 
 def test_the_monotone_defense_has_only_the_final_view_if_no_other_is_read():
@@ -382,7 +382,7 @@ def test_the_monotone_defense_has_only_the_final_view_if_no_other_is_read():
         defense = MonotoneDEQ(MonotoneNet(image=(1, 1, INPUTS), size=6).double())
     x = X.view(N, 1, 1, INPUTS)
     assert traced(defense, x, keep=defense.reads).names == ("final",)
-    check(defense, x, torch.arange(N), Linf(0.1))
+    probe_target(defense, x, torch.arange(N), Linf(0.1))
 
 
 def test_the_multiscale_model_is_a_defense():

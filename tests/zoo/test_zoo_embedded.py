@@ -1,4 +1,4 @@
-"""Defenses of the zoo by name: what is loaded is what was measured, and is made again by a command."""
+"""Packaged defenses: the loaded ones are those that were measured, and they can be rebuilt."""
 
 import json
 from dataclasses import replace
@@ -14,7 +14,7 @@ from saddlepoint.rng import Keys
 from saddlepoint.runs.targets import resolve
 from saddlepoint.zoo import RECIPES, adaptive, transductive
 from saddlepoint.zoo.adaptive import TABLE
-from saddlepoint.zoo.adaptive.learning import Phase
+from saddlepoint.zoo.adaptive.fitting import Phase
 from saddlepoint.zoo.adaptive.sodef import StableTraining
 from saddlepoint.zoo.embedded import KITS, make
 from saddlepoint.zoo.embedded.adaptive import (
@@ -29,7 +29,8 @@ from saddlepoint.zoo.embedded.adaptive import (
 from saddlepoint.zoo.embedded.transductive import TRANSDUCTIVE, RMCKit
 from saddlepoint.zoo.records import WEIGHTS
 
-LEARNING = {
+# Short training for the recipes that train something.
+TRAINED = {
     SODEFKit: {
         "training": StableTraining(Phase(1, 128, 1e-3), Phase(1, 64, 1e-2), Phase(1, 128, 1e-2))
     },
@@ -40,21 +41,17 @@ LEARNING = {
     DenoisingKit: {"epochs": 1},
     RMCKit: {"attack": replace(RMCKit().attack, steps=2)},
 }
-SLOW = (
-    "digits-contrastive",
-    "digits-denoising",
-    "digits-rmc",
-    "digits-dann",
-    "digits-tadv",
-)  # seconds per answer
+# Defenses that take seconds for one prediction.
+SLOW = ("digits-contrastive", "digits-denoising", "digits-rmc", "digits-dann", "digits-tadv")
 
 
-def answer(defense, x):
+def respond(defense, x):
+    """Return the final output [N, C] of a defense, without gradients."""
     with torch.no_grad():
         return defense.respond(x, Context(Keys.of(0, torch.arange(len(x)))))
 
 
-def test_every_surveyed_defense_and_every_transductive_one_is_there():
+def test_every_defense_of_the_two_surveys_is_packaged():
     assert {kit.kind.__name__ for kit in ADAPTIVE} == {row.name for row in TABLE}
     assert {kit.kind for kit in TRANSDUCTIVE} == {
         getattr(transductive, name)
@@ -65,16 +62,16 @@ def test_every_surveyed_defense_and_every_transductive_one_is_there():
 
 
 @pytest.mark.parametrize("name", KITS)
-def test_a_defense_is_made_of_its_network_its_weights_and_its_settings(name):
+def test_a_defense_is_built_from_its_network_weights_and_settings(name):
     kit = KITS[name]
     record = zoo.entry(name)
-    defense, source = resolve(f"zoo:{name}")  # as an audit finds it
+    defense, source = resolve(f"zoo:{name}")  # as an audit does
     assert type(defense) is kit.kind
     assert source == f"zoo:{name}"
     assert (record.net, record.defense) == (kit.base, kit.kind.__name__)
     assert record.recipe == json.loads(json.dumps(describe(kit)))
     assert not zoo.entry(kit.base).defense
-    if name != "digits-atld":  # which trained a network of its own
+    if name != "digits-atld":  # ATLD trains a network of its own
         expected = zoo.load(kit.base).state_dict()
         assert all(
             torch.equal(value, expected[key]) for key, value in defense.static.state_dict().items()
@@ -82,32 +79,30 @@ def test_a_defense_is_made_of_its_network_its_weights_and_its_settings(name):
 
 
 @pytest.mark.parametrize("name", KITS)
-def test_weights_are_small_and_only_where_something_was_learnt(name):
+def test_only_trained_defenses_have_weights_and_they_are_small(name):
     file = WEIGHTS / f"{name}.safetensors"
     record = zoo.entry(name)
-    assert file.is_file() == bool(record.sha256) == (type(KITS[name]) in LEARNING)
+    assert file.is_file() == bool(record.sha256) == (type(KITS[name]) in TRAINED)
     assert not file.is_file() or file.stat().st_size < 200_000
 
 
 @pytest.mark.parametrize("name", [name for name in KITS if name not in SLOW])
-def test_a_defense_is_as_accurate_as_recorded(name):
-    """The batch that was measured, 100 digits: other arithmetic may move two of them, and other coins two more."""
+def test_the_clean_accuracy_is_the_recorded_one(name):
+    """Of 100 digits, rounding may change two predictions and other random draws two more."""
     kit = KITS[name]
     record = zoo.entry(name)
     x, y = load_data("digits", n=kit.measured_on)
     defense = zoo.target(name)
-    found = answer(defense, x).argmax(1)
-    right = (found == y) | (found == 10)  # a refusal counts as right
-    assert (
-        abs(float(right.float().mean()) - record.measured.accuracy["clean"])
-        <= 0.02 + 0.02 * defense.random
-    )
+    predicted = respond(defense, x).argmax(1)
+    correct = (predicted == y) | (predicted == 10)  # a rejection counts as correct
+    difference = abs(float(correct.float().mean()) - record.measured.accuracy["clean"])
+    assert difference <= 0.02 + 0.02 * defense.random
 
 
-@pytest.mark.parametrize("kind", LEARNING)
-def test_what_is_learnt_is_a_function_of_the_seed(kind):
-    """Short training on few digits, twice, with the global generator somewhere else."""
-    kit = kind(**LEARNING[kind])
+@pytest.mark.parametrize("kind", TRAINED)
+def test_training_is_a_function_of_the_seed(kind):
+    """Short training on few digits, twice, with different states of the global generator."""
+    kit = kind(**TRAINED[kind])
     net = zoo.load(kit.base)
     data = load_data("digits", split="train", n=64)
     before = {key: value.clone() for key, value in net.state_dict().items()}
@@ -119,25 +114,25 @@ def test_what_is_learnt_is_a_function_of_the_seed(kind):
     assert first.keys() == second.keys()
     assert all(torch.equal(value, second[key]) for key, value in first.items())
     assert all(torch.equal(value, before[key]) for key, value in net.state_dict().items())
-    if kind is not ClosedLoopKit:  # principal components draw nothing
+    if kind is not ClosedLoopKit:  # principal components are deterministic
         other = kit.learn(net, data.x, data.y, 1)
         assert any(not torch.equal(value, other[key]) for key, value in first.items())
 
 
-def test_a_defense_that_was_made_again_is_loaded_from_its_folder(tmp_path):
+def test_a_rebuilt_defense_is_loaded_from_its_folder(tmp_path):
     kit = replace(AIDKit(), epochs=1, measured_on=10, attack_steps=2)
     record = make(kit, tmp_path)
     assert record == zoo.entry("digits-aid", tmp_path)
     assert record.sha256 != zoo.entry("digits-aid").sha256
     x = load_data("digits", n=5).x
-    here = zoo.target("digits-aid", tmp_path)
+    rebuilt = zoo.target("digits-aid", tmp_path)
     packaged = zoo.target("digits-aid")
-    assert not torch.equal(here.naturalness(x), packaged.naturalness(x))
+    assert not torch.equal(rebuilt.natural_logit(x), packaged.natural_logit(x))
     again = make(kit, tmp_path / "again")
     assert again == record
 
 
-def test_a_defense_is_no_network_and_says_which_it_stands_on():
+def test_loading_a_defense_as_a_network_raises_and_names_its_network():
     with pytest.raises(
         ValueError,
         match=r"a defense, AIDPurifier, on the network digits-pgd\. target\('digits-aid'\)",
@@ -145,17 +140,17 @@ def test_a_defense_is_no_network_and_says_which_it_stands_on():
         zoo.load("digits-aid")
 
 
-def test_a_record_of_a_defense_that_is_not_here_is_refused(tmp_path):
+def test_a_record_of_an_unknown_defense_raises(tmp_path):
     record = json.loads((WEIGHTS / "digits-hedge.json").read_text())
     (tmp_path / "digits-os.json").write_text(
         json.dumps({**record, "name": "digits-os", "defense": "os.system"})
     )
-    with pytest.raises(ValueError, match="the defenses here are digits-sodef"):
+    with pytest.raises(ValueError, match="only has the defenses digits-sodef"):
         zoo.target("digits-os", tmp_path)
 
 
-@pytest.mark.parametrize("name", [name for name in KITS if type(KITS[name]) in LEARNING])
-def test_weights_that_were_not_measured_are_refused(name, tmp_path):
+@pytest.mark.parametrize("name", [name for name in KITS if type(KITS[name]) in TRAINED])
+def test_changed_weights_raise(name, tmp_path):
     content = bytearray((WEIGHTS / f"{name}.safetensors").read_bytes())
     content[-1] ^= 1
     (tmp_path / f"{name}.safetensors").write_bytes(content)
@@ -164,5 +159,5 @@ def test_weights_that_were_not_measured_are_refused(name, tmp_path):
         zoo.target(name, tmp_path)
 
 
-def test_the_networks_they_stand_on_have_recipes():
+def test_the_underlying_networks_have_recipes():
     assert {kit.base for kit in KITS.values()} <= set(RECIPES)

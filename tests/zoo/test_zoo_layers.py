@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from saddlepoint.zoo.adaptive.features import features, looked
+from saddlepoint.zoo.adaptive.feature_extraction import layer_outputs, logits_and_features
 from saddlepoint.zoo.layers import reaching, refuse_unknown
 
 
@@ -22,10 +22,10 @@ X = torch.linspace(-1, 1, 20, dtype=torch.float64).view(5, 4)
 def test_an_in_place_layer_does_not_change_recorded_features():
     expected = net(inplace=False)[0](X)
     assert expected.lt(0).any()  # the in-place ReLU would change these
-    first, last = features(net(inplace=True), ["0", "2"], X)
+    first, last = layer_outputs(net(inplace=True), ["0", "2"], X)
     assert torch.equal(first, expected)
     assert torch.equal(last, net(inplace=False)(X))
-    assert torch.equal(looked(net(inplace=True), "0", X).features, expected)
+    assert torch.equal(logits_and_features(net(inplace=True), "0", X).features, expected)
 
 
 def test_the_result_of_the_hook_replaces_the_output_of_the_layer():

@@ -1,6 +1,7 @@
-"""Which views the attacker aims at: (loss, [V, N, C] logits, [N] labels) -> [N] value.
+"""Aims: how the losses of several views are combined to one value per example.
 
-The views are those that the adversary keeps (`Direct(keep=...)`), all by default.
+An aim maps a loss, the logits of the views, [V, N, C], and labels, [N], to values, [N]. The views
+are those that the adversary keeps (`Direct(keep=...)`), all by default.
 """
 
 from __future__ import annotations
@@ -18,27 +19,34 @@ Aim = Callable[[Loss, Tensor, Tensor], Tensor]
 
 
 def last(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
-    """The loss of the final view."""
+    """loss(z_V): the loss of the last view."""
     return loss(logits[-1], y)
 
 
 def mean_of_losses(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
-    """mean_v loss(z_v): every view counts, whatever the others do."""
+    """mean_v loss(z_v): the mean of the losses of all views."""
     return loss(logits, y).mean(0)
 
 
 def loss_of_mean(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
-    """loss(mean_v z_v): what a defender that averages logits really answers."""
+    """loss(mean_v z_v): the loss of a defender that averages the logits of all views."""
     return loss(logits.mean(0), y)
 
 
 def max_over_views(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
-    """min_v loss(z_v): the attacker must win on every view."""
+    """min_v loss(z_v): positive only if every view is misclassified."""
     return loss(logits, y).amin(0)
 
 
 def expected(weights: Tensor) -> Aim:
-    """sum_v w_v loss(z_v): the expected loss against a defender that picks view v with probability w_v."""
+    """sum_v w_v loss(z_v): the expected loss of a defender that uses view v with probability w_v.
+
+    Args:
+        weights: probabilities of the kept views, [V].
+
+    Returns:
+        An aim. It raises ValueError if the number of views differs.
+    """
 
     def aim(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
         if len(weights) != len(logits):
@@ -52,9 +60,16 @@ def expected(weights: Tensor) -> Aim:
 
 @dataclass(frozen=True)
 class Gate:
-    """loss(mean of the views that the strategy picks at this very point): the attack follows the defender from exit to exit.
+    """loss(mean of the views that the strategy selects at the current point).
 
-    The choice itself has no gradient; the exits chosen are looked up anew at every iterate. Needs all views.
+    The selection is repeated at every point of the attack and has no gradient itself. It needs all
+    views.
+
+    Args:
+        strategy: a deterministic strategy of a multi-exit network.
+
+    Raises:
+        ValueError: the strategy is random.
     """
 
     strategy: Strategy
@@ -62,38 +77,50 @@ class Gate:
     def __post_init__(self) -> None:
         if self.strategy.random:
             raise ValueError(
-                f"Gate follows a choice that the input decides, but {type(self.strategy).__name__} draws. Ascend the expected loss "
-                "instead: mixture(members, probabilities)."
+                "Gate needs a strategy that is a function of the input, but "
+                f"{type(self.strategy).__name__} is random. Use the expected loss instead: "
+                "mixture(members, probabilities)."
             )
 
     def __call__(self, loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
-        picked = self.strategy.pick(
-            logits.detach(), Context.seeded(0, len(y))
-        )  # no coins are tossed
+        # The seed does not matter: the strategy is deterministic.
+        picked = self.strategy.pick(logits.detach(), Context.seeded(0, len(y)))
         return loss(mean_logits(logits, picked), y)
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """sum_j s_j loss(mean_{v in E_j} z_v): the expected loss against a defender that answers with the mean of E_j with chance s_j.
+    """sum_j s_j loss(mean_{v in E_j} z_v): the expected loss of a defender that draws a subset.
 
-    Exact: no draws, so no variance. It is what EoT over the defender's choice estimates. The subsets are those of positive chance.
+    The defender uses the mean logits of the views in E_j with probability s_j. EoT over the
+    defender's choice estimates the same value; here it is exact and has no variance. The subsets
+    are those of positive probability. Use `mixture` to create one.
     """
 
     shares: tuple[tuple[float, ...], ...]  # [S, V] 1 / |E_j| where the view belongs to E_j, else 0
-    probabilities: tuple[float, ...]  # [S]
+    probabilities: tuple[float, ...]  # [S] s_j
 
     def __call__(self, loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
         if len(self.shares[0]) != len(logits):
             raise ValueError(
-                f"mixture() was given subsets of {len(self.shares[0])} views, but {len(logits)} views are kept."
+                f"mixture() was given subsets of {len(self.shares[0])} views, "
+                f"but {len(logits)} views are kept."
             )
-        answers = torch.einsum("sv,vnc->snc", logits.new_tensor(self.shares), logits)
-        return torch.einsum("s,sn->n", logits.new_tensor(self.probabilities), loss(answers, y))
+        outputs = torch.einsum("sv,vnc->snc", logits.new_tensor(self.shares), logits)
+        return torch.einsum("s,sn->n", logits.new_tensor(self.probabilities), loss(outputs, y))
 
 
 def mixture(members: Tensor, probabilities: Tensor) -> Mixture:
-    """The expected loss against a defender that draws a subset: `members` [S, V] says which views are in it, 0 or 1."""
+    """The expected loss of a defender that draws a subset of the views.
+
+    Args:
+        members: [S, V] with 1 where the view belongs to the subset, else 0.
+        probabilities: probability of each subset, [S]; they sum to one up to 1e-6.
+
+    Raises:
+        ValueError: the arguments have the wrong shape, a subset is empty, or the probabilities are
+            no distribution.
+    """
     members = members.double()
     chances = probabilities.double()
     if (
@@ -102,16 +129,18 @@ def mixture(members: Tensor, probabilities: Tensor) -> Mixture:
         or not ((members == 0) | (members == 1)).all()
     ):
         raise ValueError(
-            f"mixture() needs members [S, V] of 0 and 1 and probabilities [S], got {list(members.shape)} and {list(chances.shape)}."
+            "mixture() needs members [S, V] of 0 and 1 and probabilities [S], "
+            f"got {list(members.shape)} and {list(chances.shape)}."
         )
     if not (members.sum(1) > 0).all():
         raise ValueError(
-            "mixture() was given a subset without views: somebody has to answer. Drop its row and its probability."
+            "mixture() was given a subset without views. Remove its row and its probability."
         )
     if (chances < 0).any() or abs(float(chances.sum()) - 1) > 1e-6:
         raise ValueError(
-            f"the probabilities of a mixture must be at least 0 and sum to one, got a sum of {float(chances.sum()):.6g} with "
-            f"{int((chances < 0).sum())} below zero. Divide them by their sum."
+            "the probabilities of a mixture must be at least 0 and sum to one, got a sum of "
+            f"{float(chances.sum()):.6g} with {int((chances < 0).sum())} below zero. Divide them "
+            "by their sum."
         )
     used = chances > 0
     shares = members / members.sum(1, keepdim=True)

@@ -18,22 +18,25 @@ QueriedOracle = TypeVar("QueriedOracle", contravariant=True)
 
 
 class Attack(ABC, Generic[QueriedOracle]):
-    """One optimizer. It sees an oracle and a perturbation set, never a model, labels or a norm.
+    """An optimizer that queries an oracle. It has no access to the model or the labels.
 
-    Subclasses are frozen dataclasses whose fields are the hyper-parameters. They set `needs`, give
-    `calls` as a field or property, and implement `__call__`.
+    Subclasses are frozen dataclasses; their fields are the hyper-parameters. They set `needs`,
+    define `calls` as a field or property, and implement `__call__`.
     """
 
-    needs: ClassVar[Access]  # the access it needs; checked against the threat model before it runs
-    minimum_norm: ClassVar[bool] = (
-        False  # it minimizes the perturbation instead of maximizing a loss
-    )
-    stops_at_budget: ClassVar[bool] = False  # it stops by itself when the query budget is used up
+    # The access it needs; checked against the threat model before it runs.
+    needs: ClassVar[Access]
+    # It minimizes the norm of the perturbation instead of maximizing a loss.
+    minimum_norm: ClassVar[bool] = False
+    # It stops by itself when the query budget is used up.
+    stops_at_budget: ClassVar[bool] = False
 
     if TYPE_CHECKING:
 
         @property
-        def calls(self) -> int: ...  # the most oracle calls per example
+        def calls(self) -> int:
+            """The most oracle calls per example."""
+            ...
 
     @abstractmethod
     def __call__(
@@ -56,6 +59,9 @@ class Attack(ABC, Generic[QueriedOracle]):
 
         By default the attack is repeated `factor` times with different random keys. Attacks with a
         number of steps or queries override this.
+
+        Args:
+            factor: a whole number, at least 1.
         """
         return self if factor == 1 else Repeated(self, factor)
 
@@ -65,6 +71,10 @@ class Repeated(Attack[Scores]):
     """The best result of `times` runs of an attack, each with different random keys.
 
     The end points of each run are evaluated once more, so that runs are compared by one objective.
+
+    Args:
+        attack: the attack to repeat.
+        times: number of runs, at least 1.
     """
 
     attack: Attack[Any]
@@ -103,7 +113,11 @@ class CallableAttack(Protocol):
 
 @dataclass(frozen=True)
 class AttackAdapter(Attack[Any]):
-    """An object with `needs`, `calls` and `__call__` that does not subclass `Attack`."""
+    """An `Attack` around an object with `needs`, `calls` and `__call__`.
+
+    Args:
+        attack: the object, which need not subclass `Attack`.
+    """
 
     attack: CallableAttack
 

@@ -1,4 +1,4 @@
-"""The best points so far, and what an attack returns."""
+"""The result of an attack, and the best points found so far while it runs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ from saddlepoint.gradients import Evaluation
 
 @dataclass(frozen=True)
 class AttackResult:
-    """What an attack proposes. Neither point is a clean copy unless the attack could not move at all."""
+    """The points that an attack proposes. Neither equals the clean input if the attack can move."""
 
-    point: Tensor  # fooled first, then by value: for the function that was attacked
-    max_loss_point: Tensor  # the highest value, whatever it fooled: for any other function the point is scored on
+    # [N, ...] a misclassified point if there is one, else the point of highest loss. For the
+    # function that was attacked.
+    point: Tensor
+    # [N, ...] the point of highest loss, misclassified or not. For other functions on which the
+    # point is evaluated.
+    max_loss_point: Tensor
 
     def __getitem__(self, rows: Tensor) -> AttackResult:
         return AttackResult(self.point[rows], self.max_loss_point[rows])
@@ -31,25 +35,34 @@ class AttackResult:
         )
 
 
-def reunited(parts: Sequence[tuple[Tensor, AttackResult]]) -> AttackResult:
-    """One batch again from parts (rows, found) that were finished at different times."""
+def merge_results(parts: Sequence[tuple[Tensor, AttackResult]]) -> AttackResult:
+    """Merge results of parts of a batch that finished at different times.
+
+    Args:
+        parts: pairs of row numbers, [M], and the result of these rows. Each row occurs once.
+    """
     order = torch.cat([rows for rows, _ in parts]).argsort()
     return AttackResult(
-        torch.cat([found.point for _, found in parts]),
-        torch.cat([found.max_loss_point for _, found in parts]),
+        torch.cat([result.point for _, result in parts]),
+        torch.cat([result.max_loss_point for _, result in parts]),
     )[order]
 
 
 def block(value: Tensor, coupled: bool) -> Tensor:
-    """[N]: each row's own value, or the batch's total at every row when rows answer only together."""
+    """[N] the value of each row, or the total of the batch for every row if rows are coupled."""
     return value.sum().expand(len(value)) if coupled else value
 
 
 class BestSoFar:
-    """Keeps the two best points; per example, or as one block when rows are coupled.
+    """Keeps the two best points: per example, or per batch if rows are coupled.
 
-    A mosaic of rows from different batches was never answered by anybody, so coupled rows are compared and kept as whole batches.
-    The point it starts from, usually the clean image, is no proposal: coming back to it betters nothing.
+    A mix of rows from different batches was never evaluated together. Coupled rows are therefore
+    compared and kept as whole batches. The start, usually the clean image, is not a proposal: a
+    point equal to it never counts as an improvement.
+
+    Args:
+        x: start, [N, ...].
+        coupled: rows of the defense influence each other.
     """
 
     def __init__(self, x: Tensor, coupled: bool) -> None:
@@ -60,10 +73,11 @@ class BestSoFar:
 
     @property
     def result(self) -> AttackResult:
+        """The two best points so far."""
         return AttackResult(self.point, self.max_loss_point)
 
     def __getitem__(self, rows: Tensor) -> BestSoFar:
-        """What these rows hold, to be bettered by them alone."""
+        """A copy with some of the rows; updating it does not change this object."""
         part = copy(self)
         part.point = self.point[rows]
         part.max_loss_point = self.max_loss_point[rows]
@@ -74,24 +88,31 @@ class BestSoFar:
         return part
 
     def update(self, x: Tensor, evaluation: Evaluation) -> Tensor:
-        """[N] bool: where this is the new peak."""
+        """Compare evaluated points with the best so far and keep the better ones.
+
+        Args:
+            x: points, [N, ...].
+            evaluation: their values and successes. NaN values never improve.
+
+        Returns:
+            [N] bool: rows where x is the new point of highest loss.
+        """
         moved = block((x != self._start).flatten(1).any(1).long(), self.coupled) > 0
         value = torch.where(moved & ~evaluation.value.isnan(), evaluation.value, -torch.inf)
         success = evaluation.success & moved
-        fooled = block(success.long(), self.coupled)
-        was_fooled = block(self.success.long(), self.coupled)
+        successes = block(success.long(), self.coupled)
+        successes_before = block(self.success.long(), self.coupled)
         higher = block(value, self.coupled) > block(self.value, self.coupled)
-        better = (fooled > was_fooled) | ((fooled == was_fooled) & higher)
-        max_loss_point = block(value, self.coupled) > block(self.max_loss, self.coupled)
-        alike = self.point is self.max_loss_point and torch.equal(
-            better, max_loss_point
-        )  # until something fools, the two are one
-        self.point = torch.where(per_example(better, x), x, self.point)
+        better = (successes > successes_before) | ((successes == successes_before) & higher)
+        highest = block(value, self.coupled) > block(self.max_loss, self.coupled)
+        # Until a row is misclassified, both points are the same tensor.
+        same = self.point is self.max_loss_point and torch.equal(better, highest)
         before = self.max_loss_point
+        self.point = torch.where(per_example(better, x), x, self.point)
         self.max_loss_point = (
-            self.point if alike else torch.where(per_example(max_loss_point, x), x, before)
+            self.point if same else torch.where(per_example(highest, x), x, before)
         )
         self.value = torch.where(better, value, self.value)
-        self.max_loss = torch.where(max_loss_point, value, self.max_loss)
+        self.max_loss = torch.where(highest, value, self.max_loss)
         self.success = torch.where(better, success, self.success)
-        return max_loss_point
+        return highest

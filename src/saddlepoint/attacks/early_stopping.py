@@ -1,4 +1,4 @@
-"""Rows that have won stop paying, whatever the attack."""
+"""Stop querying examples that are already misclassified, for any attack."""
 
 from __future__ import annotations
 
@@ -14,57 +14,80 @@ from saddlepoint.gradients import Evaluation, ValueAndGradient
 
 
 @dataclass
-class _Record:
-    """The first winning point of each row: what an attacker would have written down."""
+class _Successes:
+    """The first successful point of each row, shared by all restrictions of an oracle."""
 
-    won: Tensor  # [N] bool
+    found: Tensor  # [N] bool
     points: Tensor  # [N, ...]
 
 
 @dataclass(frozen=True)
 class StopAtSuccess(OracleWrapper):
-    """An oracle that asks about a row only until one of its points wins, that is, fools from inside the set and is not the center.
+    """An oracle that queries a row only until one of its points succeeds.
 
-    For a row that has won, a reading says success and is worth nothing (-inf, which no comparison prefers to a point that was
-    read), a slope is flat, and the meter stands still. Attacks also look at points that they would not propose (the center,
-    neighbors, wider balls), so a win may pass them by: the winning points are kept here, and `finish` puts them in place.
+    A point succeeds if it is misclassified, lies in the perturbation set and differs from the
+    center. Rows that have succeeded are not queried again and cost nothing. For them the oracle
+    returns success, the value -inf (which no attack prefers to an evaluated point) and a zero
+    gradient.
 
-    Meant for defenses that are deterministic and answer row by row: under noise the first lucky draw would end the search.
+    Attacks also evaluate points that they would not propose, such as the center, neighbors and
+    points of wider balls, so an attack may discard a success. The successful points are kept here,
+    and `finish` inserts them into the result.
+
+    Use it for defenses that are deterministic and evaluate rows independently. Under noise, one
+    chance error would end the search.
     """
 
-    center: Tensor  # [N, ...]
+    center: Tensor  # [N, ...] clean inputs
     space: Ball
-    record: _Record
-    rows: Tensor  # [N] which rows of the record these are
+    successes: _Successes
+    rows: Tensor  # [N] positions of these rows in `successes`
 
     @classmethod
     def of(cls, oracle: Differentiates, center: Tensor, space: Ball) -> StopAtSuccess:
+        """Wrap an oracle.
+
+        Args:
+            oracle: the oracle, with independent rows.
+            center: clean inputs, [N, ...].
+            space: the perturbation set.
+
+        Raises:
+            ValueError: the rows of the oracle are coupled.
+        """
         if oracle.coupled:
             raise ValueError(
-                "rows of a coupled defense answer only together, so none of them can stop: ask the oracle itself."
+                "rows of a coupled defense can only be evaluated together, so none of them can "
+                "stop early. Use the oracle without StopAtSuccess."
             )
         n = len(center)
         none = torch.zeros(n, dtype=torch.bool, device=center.device)
-        return cls(
-            oracle, center, space, _Record(none, center), torch.arange(n, device=center.device)
-        )
+        rows = torch.arange(n, device=center.device)
+        return cls(oracle, center, space, _Successes(none, center), rows)
 
     @property
     def coupled(self) -> bool:
         return False
 
     @property
-    def won(self) -> Tensor:  # [N] bool
-        return self.record.won[self.rows]
+    def succeeded(self) -> Tensor:
+        """[N] bool: rows for which a successful point was found."""
+        return self.successes.found[self.rows]
 
-    def finish(self, found: AttackResult) -> AttackResult:
-        """What the attack found, with the winning point of each row that won; as its peak too if the attack heard of none."""
-        won = per_example(self.won, self.center)
-        points = self.record.points[self.rows]
-        unheard = per_example((found.max_loss_point == self.center).flatten(1).all(1), self.center)
+    def finish(self, result: AttackResult) -> AttackResult:
+        """The result of the attack with the successful points inserted.
+
+        A successful point also becomes the point of highest loss if the attack proposes none but
+        the center.
+        """
+        succeeded = per_example(self.succeeded, self.center)
+        points = self.successes.points[self.rows]
+        unmoved = (result.max_loss_point == self.center).flatten(1).all(1)
         return AttackResult(
-            torch.where(won, points, found.point),
-            torch.where(won & unheard, points, found.max_loss_point),
+            torch.where(succeeded, points, result.point),
+            torch.where(
+                succeeded & per_example(unmoved, self.center), points, result.max_loss_point
+            ),
         )
 
     def __getitem__(self, rows: Tensor) -> StopAtSuccess:
@@ -74,68 +97,73 @@ class StopAtSuccess(OracleWrapper):
         return self.inner[self._open()].left()
 
     def allowance(self) -> Tensor:
-        """[N] readings that each row can still pay for; what a winner asks for is free."""
-        own = self.inner.allowance()
-        return torch.where(self.won.to(own.device), 2**62, own)
+        """[N] evaluations that remain for each row; without limit for rows that have succeeded."""
+        remaining = self.inner.allowance()
+        return torch.where(self.succeeded.to(remaining.device), 2**62, remaining)
 
     def decide(self, x: Tensor) -> Tensor:
         at = self._open()
-        success = self._seat(at).decide(x[at]) if len(at) else at.bool()
-        self._note(at, x, success)
+        success = self._inner_at(at).decide(x[at]) if len(at) else at.bool()
+        self._record(at, x, success)
         return self._all(success, at, 1)
 
     def score(self, x: Tensor) -> Evaluation:
         at = self._open()
-        return self._heard(
-            at, x, self._seat(at).score(x[at]) if len(at) else Evaluation(x.new_zeros(0), at.bool())
-        )
+        if not len(at):
+            return self._recorded(at, x, Evaluation(x.new_zeros(0), at.bool()))
+        return self._recorded(at, x, self._inner_at(at).score(x[at]))
 
     def gradient(self, x: Tensor) -> ValueAndGradient:
         at = self._open()
         evaluation, grad = (
-            self._seat(at).gradient(x[at])
+            self._inner_at(at).gradient(x[at])
             if len(at)
             else ValueAndGradient(Evaluation(x.new_zeros(0), at.bool()), x[at])
         )
-        return ValueAndGradient(self._heard(at, x, evaluation), self._all(grad, at, 0.0))
+        return ValueAndGradient(self._recorded(at, x, evaluation), self._all(grad, at, 0.0))
 
     def class_margins(self, x: Tensor) -> ValueAndGradient:
-        """As `gradient`, with margins of 0 for winners: whoever divides a margin by its gradient must not meet an infinity."""
+        """As `gradient`, but with margins of 0 for rows that have succeeded.
+
+        Attacks divide margins by gradients, and infinite margins would give infinite steps.
+        """
         at = self._open()
         (value, success), grad = (
-            self._seat(at).class_margins(x[at])
+            self._inner_at(at).class_margins(x[at])
             if len(at)
             else ValueAndGradient(Evaluation(x.new_zeros(1, 0), at.bool()), x[None, at])
         )
-        self._note(at, x, success)
+        self._record(at, x, success)
         return ValueAndGradient(
             Evaluation(self._all(value, at, 0.0, dim=1), self._all(success, at, 1)),
             self._all(grad, at, 0.0, dim=1),
         )
 
     def _open(self) -> Tensor:
-        """Rows that have not won."""
-        return (~self.won).nonzero()[:, 0]
+        """[M] rows that have not succeeded."""
+        return (~self.succeeded).nonzero()[:, 0]
 
-    def _seat(self, at: Tensor) -> Differentiates:
+    def _inner_at(self, at: Tensor) -> Differentiates:
         return self.inner if len(at) == len(self) else self.inner[at]
 
-    def _heard(self, at: Tensor, x: Tensor, evaluation: Evaluation) -> Evaluation:
-        self._note(at, x, evaluation.success)
+    def _recorded(self, at: Tensor, x: Tensor, evaluation: Evaluation) -> Evaluation:
+        self._record(at, x, evaluation.success)
         return Evaluation(
             self._all(evaluation.value, at, -torch.inf), self._all(evaluation.success, at, 1)
         )
 
-    def _note(self, at: Tensor, x: Tensor, success: Tensor) -> None:
+    def _record(self, at: Tensor, x: Tensor, success: Tensor) -> None:
+        """Keep the successful points among those of the rows `at`."""
         if not success.any():
             return
         at = at[success]
         moved = (x[at] != self.center[at]).flatten(1).any(1)
         at = at[moved & self.space.contains(x[at], self.center[at])]
-        self.record.won = self.record.won.index_fill(0, self.rows[at], True)
-        self.record.points = self.record.points.index_copy(0, self.rows[at], x[at].detach())
+        rows = self.rows[at]
+        self.successes.found = self.successes.found.index_fill(0, rows, True)
+        self.successes.points = self.successes.points.index_copy(0, rows, x[at].detach())
 
     def _all(self, part: Tensor, at: Tensor, otherwise: float, dim: int = 0) -> Tensor:
-        """`part` on the rows `at`, and `otherwise` on the others."""
+        """A tensor with `part` on the rows `at` and `otherwise` on all others."""
         shape = [*part.shape[:dim], len(self), *part.shape[dim + 1 :]]
         return part.new_full(shape, otherwise).index_copy(dim, at, part)

@@ -1,4 +1,4 @@
-"""One objective over several models, looked at one after the other."""
+"""One objective over several models, which are evaluated one after the other."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from saddlepoint.rng import Keys
 
 
 class LossWeighting(Protocol):
-    """How the losses of several models count as one: sum_j w_j L_j, with weights that depend on nothing but the losses."""
+    """Combines the losses of M models to sum_j w_j L_j; the weights depend on the losses only."""
 
     @property
-    def needs_all_losses(
-        self,
-    ) -> bool: ...  # do weights depend on the losses, and thus on all models?
-    def weights(
-        self, values: Tensor
-    ) -> Tensor: ...  # [M, ..., N] losses -> as many weights, which sum to one over the M models
-    def step_factor(
-        self, models: int
-    ) -> int: ...  # how many times longer an attack on so many models takes
+    def needs_all_losses(self) -> bool:
+        """Whether the weights depend on the losses, and thus on all models."""
+        ...
+
+    def weights(self, values: Tensor) -> Tensor:
+        """Weights for the losses, [M, ..., N], of the same shape; their sum over M is one."""
+        ...
+
+    def step_factor(self, models: int) -> int:
+        """By what factor an attack on this many models needs more steps."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,11 @@ class AverageLoss:
 
 @dataclass(frozen=True)
 class MinLoss:
-    """L_MIN = min_j L_j, example by example: no model may stay unharmed (Chen et al. 2022, Sec. 5.2).
+    """L_MIN = min_j L_j per example: the loss must be high on all models.
 
-    Its gradient is that of the model with the least loss, the first of several. It climbs one model at a time, so an attack on M of
-    them is M times as long (App. A.1.3).
+    Chen et al. 2022, Sec. 5.2. Its gradient is that of the model with the lowest loss, the first of
+    several equal ones. A step increases the loss of one model only, so an attack on M models uses M
+    times as many steps (App. A.1.3).
     """
 
     @property
@@ -69,10 +72,16 @@ AVERAGE = AverageLoss()
 
 @dataclass(frozen=True)
 class Ensemble:
-    """The attacker's objective over several models: w-weighted losses, and success where all models err.
+    """The attack objective over several models: weighted losses; success if all models err.
 
-    Gradients are taken model by model, so that no more than one model's activations are held. Where rows are independent the
-    weights may be applied afterwards, row by row; where they are not, weights that depend on the losses are read before.
+    Gradients are computed model by model, so only one model's activations are in memory. If rows
+    are independent, the weights are applied to the gradients of each row afterwards. If rows are
+    coupled, weights that depend on the losses are computed first, by one more evaluation.
+
+    Args:
+        objectives: one objective per model.
+        weighting: combines the losses.
+        coupled: rows influence each other; default False.
     """
 
     objectives: tuple[AttackObjective, ...]
@@ -80,84 +89,96 @@ class Ensemble:
     coupled: bool = False
 
     def __call__(self, x: Tensor, keys: Keys) -> Evaluation:
+        """Value and success at the points x, [N, ...]; differentiable in x."""
         return self._combined([objective(x, keys) for objective in self.objectives])
 
     def __getitem__(self, rows: Tensor) -> Ensemble:
+        """The same objective for some of the rows."""
         return replace(self, objectives=tuple(objective[rows] for objective in self.objectives))
 
     def cost(self, estimator: Estimator) -> int:
+        """Forward passes per evaluation, over all models."""
         return sum(objective.cost(estimator) for objective in self.objectives)
 
     def gradient_cost(self, estimator: Estimator) -> tuple[int, int]:
+        """Forward and backward passes per gradient, over all models."""
         forward, backward = (
             sum(passes)
             for passes in zip(
                 *(objective.gradient_cost(estimator) for objective in self.objectives), strict=True
             )
         )
-        return forward + (self.cost(estimator) if self._looks_first else 0), backward
+        return forward + (self.cost(estimator) if self._weights_come_first else 0), backward
 
     def evaluate(self, estimator: Estimator, x: Tensor, keys: Keys) -> Evaluation:
+        """Value and success at the points x, [N, ...], by an estimator."""
         return self._combined(
             [objective.evaluate(estimator, x, keys) for objective in self.objectives]
         )
 
     def value_and_grad(self, estimator: Estimator, x: Tensor, keys: Keys) -> ValueAndGradient:
-        return self._slope(self.objectives, estimator, x, keys)
+        """Value, success and gradient at the points x, [N, ...], by an estimator."""
+        return self._gradient(self.objectives, estimator, x, keys)
 
     def class_margin_gradients(
         self, estimator: Estimator, x: Tensor, keys: Keys
     ) -> ValueAndGradient:
-        return self._slope(
+        """The margins of all other classes and their gradients, by an estimator."""
+        return self._gradient(
             [objective.class_margins for objective in self.objectives], estimator, x, keys
         )
 
     @property
-    def _looks_first(self) -> bool:
+    def _weights_come_first(self) -> bool:
         return self.coupled and self.weighting.needs_all_losses
 
-    def _slope(
+    def _gradient(
         self, functions: Sequence[ObjectiveFunction], estimator: Estimator, x: Tensor, keys: Keys
     ) -> ValueAndGradient:
-        looked = [
+        estimated = [
             (objective.through(estimator), function)
             for objective, function in zip(self.objectives, functions, strict=True)
         ]
-        if self._looks_first:
-            values = torch.stack(
-                [each.evaluate(function, x, keys).value for each, function in looked]
-            )
-            weights = self.weighting.weights(values)
-            parts = [
-                each.value_and_grad(_Weighted(o, w), x, keys)
-                for (each, o), w in zip(looked, weights, strict=True)
-            ]
-            success = torch.stack([part.evaluation.success for part in parts]).all(0)
-            return ValueAndGradient(
-                Evaluation(_weighted(weights, values), success),
-                torch.stack([part.grad for part in parts]).sum(0),
-            )
-        slopes = [each.value_and_grad(function, x, keys) for each, function in looked]
-        weights = self.weighting.weights(
-            torch.stack([slope.evaluation.value for slope in slopes])
-        )  # [M, ..., N]
-        grads = torch.stack([slope.grad for slope in slopes])  # [M, ..., N, *shape]
+        if self._weights_come_first:
+            return self._gradient_of_weighted(estimated, x, keys)
+        results = [each.value_and_grad(function, x, keys) for each, function in estimated]
+        values = torch.stack([result.evaluation.value for result in results])
+        weights = self.weighting.weights(values)  # [M, ..., N]
+        grads = torch.stack([result.grad for result in results])  # [M, ..., N, *shape]
         spread = weights.view(*weights.shape, *[1] * (grads.ndim - weights.ndim))
         return ValueAndGradient(
-            self._combined([slope.evaluation for slope in slopes]), _weighted(spread, grads)
+            self._combined([result.evaluation for result in results]), _weighted(spread, grads)
         )
 
-    def _combined(self, evaluated: Sequence[Evaluation]) -> Evaluation:
-        values = torch.stack([evaluation.value for evaluation in evaluated])
+    def _gradient_of_weighted(
+        self, estimated: Sequence[tuple[Estimator, ObjectiveFunction]], x: Tensor, keys: Keys
+    ) -> ValueAndGradient:
+        """The gradient of the weighted losses, for weights that depend on all rows of a batch."""
+        values = torch.stack(
+            [each.evaluate(function, x, keys).value for each, function in estimated]
+        )
+        weights = self.weighting.weights(values)
+        parts = [
+            each.value_and_grad(_WeightedObjective(function, w), x, keys)
+            for (each, function), w in zip(estimated, weights, strict=True)
+        ]
+        success = torch.stack([part.evaluation.success for part in parts]).all(0)
+        return ValueAndGradient(
+            Evaluation(_weighted(weights, values), success),
+            torch.stack([part.grad for part in parts]).sum(0),
+        )
+
+    def _combined(self, evaluations: Sequence[Evaluation]) -> Evaluation:
+        values = torch.stack([evaluation.value for evaluation in evaluations])
         return Evaluation(
             _weighted(self.weighting.weights(values.detach()), values),
-            torch.stack([evaluation.success for evaluation in evaluated]).all(0),
+            torch.stack([evaluation.success for evaluation in evaluations]).all(0),
         )
 
 
 @dataclass(frozen=True)
-class _Weighted:
-    """Some rows of an objective, or parts of them."""
+class _WeightedObjective:
+    """An objective with values multiplied by a weight per row."""
 
     objective: ObjectiveFunction
     weights: Tensor  # [..., N]
@@ -168,5 +189,5 @@ class _Weighted:
 
 
 def _weighted(weights: Tensor, parts: Tensor) -> Tensor:
-    # A model without weight has no say, not even where its loss is infinite.
+    # A model of weight zero contributes nothing, even where its loss is infinite.
     return torch.where(weights == 0, 0.0, weights * parts).sum(0)

@@ -1,4 +1,4 @@
-"""FAB: walk along the decision boundary towards the clean image."""
+"""FAB: steps to the linearized decision boundary, biased towards the clean image."""
 
 from __future__ import annotations
 
@@ -19,15 +19,18 @@ from saddlepoint.defenses import Access
 from saddlepoint.gradients import Evaluation, ValueAndGradient
 from saddlepoint.rng import Keys
 
-Facet = Callable[
-    [Differentiates, Tensor, Ball], tuple[Evaluation, ValueAndGradient]
-]  # the margin, and one facet of it, zero on the boundary
+# (oracle, x [N, ...], space) -> the margin, and the margin of the one decision boundary that a step
+# uses, with its gradient. Both are zero on the boundary.
+Facet = Callable[[Differentiates, Tensor, Ball], tuple[Evaluation, ValueAndGradient]]
 
 
 def nearest_facet(
     oracle: Differentiates, x: Tensor, space: Ball
 ) -> tuple[Evaluation, ValueAndGradient]:
-    """The other class that is nearest where margins are linear, argmin_k |f_k| / ||grad f_k||_q: a backward pass per class."""
+    """The boundary of the class that is nearest if margins are linear.
+
+    argmin_k |f_k| / ||grad f_k||_q over all other classes k. It costs one backward pass per class.
+    """
     (values, success), grads = oracle.class_margins(x)  # [C-1, N], [C-1, N, ...]
     nearest = torch.stack(
         [distance(value, grad, space) for value, grad in zip(values, grads, strict=True)]
@@ -43,35 +46,52 @@ def own_facet(
     x: Tensor,
     space: Ball,  # noqa: ARG001
 ) -> tuple[Evaluation, ValueAndGradient]:
-    """The oracle's own value, which must be a margin: with `targeted_margin` the boundary to one class, at one backward pass."""
-    slope = oracle.gradient(x)
-    return slope.evaluation, slope
+    """The boundary of the oracle's own value, which must be a margin.
+
+    With `targeted_margin` it is the boundary to one class. It costs one backward pass.
+    """
+    result = oracle.gradient(x)
+    return result.evaluation, result
 
 
 @dataclass(frozen=True)
 class FAB(Attack[Differentiates]):
-    """x <- (1 - a)(x + eta d(x)) + a (c + eta d(c)), d the shortest step onto the linearized boundary; Croce & Hein 2020, Alg. 1.
+    """FAB, Croce & Hein 2020, Alg. 1. With the shortest step d onto the linearized boundary,
 
-    a = min(|d(x)| / (|d(x)| + |d(c)|), bias) draws x towards the clean image c; a success is recorded and taken back,
-    x <- c + beta (x - c). FAB-T is `MultiTarget(Direct("fab-t", FAB(facet=own_facet)), loss=targeted_margin)`. Costs a slope and a
-    reading per step, `search` readings and one. The paper ends with three steps of an interpolating line search on the margin; we
-    bisect on success, which needs no margin. Restarts are drawn in half the ball that is still of interest, not on its sphere.
+        x <- (1 - a)(x + eta d(x)) + a (c + eta d(c)),   a = min(|d(x)| / (|d(x)| + |d(c)|), bias),
+
+    where a draws x towards the clean image c. After a success, x <- c + beta (x - c).
+    FAB-T is `MultiTarget(Direct("fab-t", FAB(facet=own_facet)), loss=targeted_margin)`.
+
+    It costs one gradient and one evaluation per step, and `search` + 1 evaluations at the end. The
+    paper ends with three steps of an interpolating line search on the margin; here a bisection on
+    success is used, which needs no margin. Restarts are drawn from a ball of half the radius that
+    is still of interest, not from its sphere.
+
+    Args:
+        steps: steps per run, at least 1; default 100.
+        restarts: number of runs, at least 1; default 1. The first starts at the clean image.
+        facet: chooses the decision boundary of a step: `nearest_facet` (default) or `own_facet`.
+        bias: largest weight of the clean image, alpha_max of the paper; default 0.1.
+        eta: overshoot beyond the linearized boundary, as a factor of the step; default 1.05.
+        beta: share of the perturbation that remains after a success; default 0.9.
+        search: bisections at the end, at least 0; default 10.
     """
 
     steps: int = 100
-    restarts: int = 1  # runs in all; the first starts from the clean image
+    restarts: int = 1
     facet: Facet = nearest_facet
-    bias: float = 0.1  # alpha_max of the paper
-    eta: float = 1.05  # how far beyond the linearized boundary
-    beta: float = 0.9  # how much of a success is kept
-    search: int = 10  # bisections at the end
+    bias: float = 0.1
+    eta: float = 1.05
+    beta: float = 0.9
+    search: int = 10
     needs: ClassVar[Access] = "gradient"
     minimum_norm: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.restarts < 1 or self.search < 0:
             raise ValueError(
-                "FAB needs at least one step, one restart and no negative search, "
+                "FAB needs steps >= 1, restarts >= 1 and search >= 0, "
                 f"got steps={self.steps}, restarts={self.restarts}, search={self.search}."
             )
 
@@ -105,7 +125,7 @@ class FAB(Attack[Differentiates]):
         return center + per_example(share, center) * (space.sample(center, keys) - center)
 
     def _step(self, x: Tensor, center: Tensor, value: Tensor, grad: Tensor, space: Ball) -> Tensor:
-        value_center = value + (grad * (center - x)).flatten(1).sum(1)  # of the linearized function
+        value_center = value + (grad * (center - x)).flatten(1).sum(1)  # linearized at x
         d_x = step_to_plane(x, grad, -value, space)
         d_center = step_to_plane(center, grad, -value_center, space)
         size_x, size_center = (space.size(d).clamp(min=1e-8) for d in (d_x, d_center))

@@ -1,4 +1,4 @@
-"""FMN: gradient steps inside a ball that shrinks after every success and grows after every failure."""
+"""FMN: gradient steps in a ball that shrinks after each success and grows after each failure."""
 
 from __future__ import annotations
 
@@ -21,26 +21,41 @@ from saddlepoint.rng import Keys
 
 @dataclass(frozen=True)
 class FMN(Attack[Differentiates]):
-    """x <- project_r(x + step g / ||g||_2), the radius r of each example adapting; Pintor et al. 2021, Alg. 1.
+    """Fast minimum norm, Pintor et al. 2021, Alg. 1, with one radius r per example:
 
-    r <- min((1 - gamma) r, shortest success) after a success, else (1 + gamma) r; before the first success the distance to the
-    linearized boundary, |x - c| + |value| / ||g||_q. Step and gamma are annealed by a half cosine. The value must be a margin, zero
-    on the boundary. Costs `steps` slopes, `search` readings and two. Two departures: the projection is onto ball and box at once,
-    and the success is bisected at the end, since gamma resolves its size no finer than `gamma_final`.
+        x <- project_r(x + step g / ||g||_2).
+
+    After a success r <- min((1 - gamma) r, shortest success). After a failure r <- (1 + gamma) r,
+    or before the first success the distance to the linearized boundary,
+    |x - c| + |value| / ||g||_q. Step and gamma are annealed by a half cosine. The value must be a
+    margin, zero on the boundary.
+
+    It costs `steps` gradients and `search` + 2 evaluations. There are two differences to the paper:
+    the projection is onto ball and box at once, and a bisection follows at the end, because the
+    radius is resolved no finer than `gamma_final`.
+
+    Args:
+        steps: number of steps, at least 1; default 100.
+        step: first step size, Euclidean, in units of the input; default 1. The last one is a
+            hundredth of it.
+        gamma: first relative change of the radius; default 0.05.
+        gamma_final: last relative change of the radius; default 0.001.
+        search: bisections at the end, at least 0; default 10.
     """
 
     steps: int = 100
-    step: float = 1.0  # Euclidean, in units of the input; the last step is a hundredth of it
+    step: float = 1.0
     gamma: float = 0.05
     gamma_final: float = 0.001
-    search: int = 10  # bisections at the end
+    search: int = 10
     needs: ClassVar[Access] = "gradient"
     minimum_norm: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.search < 0:
             raise ValueError(
-                f"FMN needs at least one step and no negative search, got steps={self.steps}, search={self.search}."
+                "FMN needs steps >= 1 and search >= 0, "
+                f"got steps={self.steps}, search={self.search}."
             )
 
     @property
@@ -57,7 +72,8 @@ class FMN(Attack[Differentiates]):
         x = center
         radius = shortest = center.new_full((len(center),), torch.inf)
         for k in range(self.steps):
-            (value, success), grad = evaluation, grad = oracle.gradient(x)
+            evaluation, grad = oracle.gradient(x)
+            value, success = evaluation
             nearest.update(x, evaluation)
             gamma = self._anneal(k, self.gamma, self.gamma_final)
             step = self._anneal(k, self.step, self.step / 100)

@@ -1,4 +1,8 @@
-"""How an attack's objective rose: every reading is written down by how many passes its row had spent, and summed up at the end."""
+"""The history of an attack: how the objective increased with the number of passes.
+
+Every evaluation is recorded under the number of passes that its row had used, and summarized as a
+loss curve at the end.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from saddlepoint.attacks.spaces import Ball
 from saddlepoint.describe import PlainValue
 from saddlepoint.gradients import Evaluation, ValueAndGradient
 
-POINTS = 64  # at most, however long the attack
+POINTS = 64  # most points of a loss curve, for attacks of any length
 
 
 class Step(NamedTuple):
@@ -27,12 +31,16 @@ class Step(NamedTuple):
 
 
 class History:
-    """The highest value of each row and whether it was fooled, by forward passes spent; at most `POINTS` places.
+    """The highest value and the success of each row, by forward passes used, in at most 64 bins.
 
-    Place k holds what was read after more than s k and at most s (k + 1) passes of the row's own. The stride s is 1 and doubles
-    when the places run out, two of them becoming one: a power of two that depends on nothing but the longest row. Values of
-    different objectives do not compare, so those of the first one are kept. With a list `steps`, every
-    oracle call is also appended to it.
+    Bin k holds the evaluations made after more than s k and at most s (k + 1) passes of the row.
+    The stride s starts at 1. It doubles when the bins run out, and pairs of bins are merged; it
+    depends only on the longest row. Values of different objectives cannot be compared, so only
+    those of the first objective are kept.
+
+    Args:
+        rows: number of rows.
+        steps: a list to which every oracle call is appended; default None, not kept.
     """
 
     def __init__(self, rows: int, steps: list[Step] | None = None) -> None:
@@ -40,82 +48,102 @@ class History:
         self.steps = steps
         self._stride = 1
         self._longest = 0
-        self._best: Tensor | None = (
-            None  # [2, N, POINTS] value and success, -inf where nothing was read
-        )
+        # [2, N, POINTS] value and success; -inf where nothing was evaluated.
+        self._best: Tensor | None = None
         self._objective: PlainValue = None
 
-    def note(
-        self, objective: PlainValue, rows: Tensor, spent: Tensor, value: Tensor, success: Tensor
+    def record(
+        self, objective: PlainValue, rows: Tensor, used: Tensor, value: Tensor, success: Tensor
     ) -> None:
-        """Readings [N] of these rows, with what each has spent; a value of -inf is none, a success lies in [0, 1]."""
+        """Record one evaluation of some rows.
+
+        Args:
+            objective: identifies the objective.
+            rows: the rows, [M].
+            used: forward passes that each row has used, [M].
+            value: values, [M]; -inf for no value.
+            success: successes, [M], in [0, 1].
+        """
         self._objective = self._objective or objective
         value = value if objective == self._objective else torch.full_like(value, -torch.inf)
-        best = (
-            value.new_full((2, self.rows, POINTS), -torch.inf) if self._best is None else self._best
-        )
-        self._longest = max(self._longest, int(spent.amax()))
+        best = self._best
+        if best is None:
+            best = value.new_full((2, self.rows, POINTS), -torch.inf)
+        self._longest = max(self._longest, int(used.amax()))
         while self._longest > POINTS * self._stride:
             pairs = best.view(2, self.rows, POINTS // 2, 2).amax(3)
             best = torch.cat([pairs, torch.full_like(pairs, -torch.inf)], dim=2)
             self._stride = 2 * self._stride
-        at = (rows * POINTS + (spent - 1) // self._stride).to(best.device)
+        at = (rows * POINTS + (used - 1) // self._stride).to(best.device)
         new = torch.stack([value, success.to(value)]).to(best)
         self._best = best.flatten(1).scatter_reduce(1, at.expand(2, -1), new, "amax").view_as(best)
 
     def loss_curve(self) -> Tensor:
-        """[5, K]: passes; rows asked by then, fooled by then, with a value by then; the sum of their highest values.
+        """The loss curve, [5, K] float64.
 
-        A row that left keeps what it had. Sums, not means: the ascents of several batches are put `together` by adding them.
+        Its rows are the number of passes; the number of examples that were evaluated by then, that
+        were misclassified by then, and that have a value by then; and the sum of their highest
+        values. An example that stopped early keeps its last values. Sums instead of means, so that
+        `merge_loss_curves` can add the curves of several batches.
         """
         if self._best is None:
             return no_loss_curve()
-        passes = _places(self._stride, self._longest)
+        passes = _bin_ends(self._stride, self._longest)
         value, success = self._best[:, :, : len(passes)].cpu().double().cummax(2).values
-        known = value.isfinite()
-        counts = (success > -torch.inf).sum(0), success.clamp(min=0).sum(0), known.sum(0)
-        total = (
-            torch.where(known, value, 0.0).T.contiguous().sum(1)
-        )  # every place in the same order of rows, so that none is less
-        return torch.stack([row.double() for row in (passes, *counts, total)])
+        has_value = value.isfinite()
+        evaluated = (success > -torch.inf).sum(0)
+        misclassified = success.clamp(min=0).sum(0)
+        # Sum the rows of every bin in the same order: rounding then cannot make a later sum lower.
+        total = torch.where(has_value, value, 0.0).T.contiguous().sum(1)
+        rows = (passes, evaluated, misclassified, has_value.sum(0), total)
+        return torch.stack([row.double() for row in rows])
 
 
 def no_loss_curve() -> Tensor:
-    """The ascent of an attack that asked nothing, or of which nothing is known."""
+    """The loss curve, [5, 0], of an attack without queries or with an unknown history."""
     return torch.zeros(5, 0, dtype=torch.float64)
 
 
-def merge_loss_curves(ascents: Sequence[Tensor]) -> Tensor:
-    """The ascent of all rows, at the longest stride of the parts; a part that has ended stays where it was."""
-    parts = [part for part in ascents if part.shape[1]]
+def merge_loss_curves(curves: Sequence[Tensor]) -> Tensor:
+    """The loss curve of all examples of several batches, [5, K].
+
+    It has the longest stride of the parts. A part that has ended keeps its last values.
+
+    Args:
+        curves: loss curves, each [5, K_i].
+    """
+    parts = [part for part in curves if part.shape[1]]
     if not parts:
         return no_loss_curve()
-    passes = _places(*(max(int(part[0, at]) for part in parts) for at in (0, -1)))
-    # The place of each part that holds what was known after that many passes.
+    stride = max(int(part[0, 0]) for part in parts)
+    longest = max(int(part[0, -1]) for part in parts)
+    passes = _bin_ends(stride, longest)
+    # For each part, the bin with the values after that many passes.
     sums = [
         part[1:, (passes / part[0, 0]).ceil().long().clamp(max=part.shape[1]) - 1] for part in parts
     ]
     return torch.cat([passes[None], reduce(torch.add, sums)])
 
 
-def _places(stride: int, longest: int) -> Tensor:
-    """[K] the passes at which places end; the first is the stride, the last is as long as any row took."""
+def _bin_ends(stride: int, longest: int) -> Tensor:
+    """[K] the passes at which the bins end: multiples of the stride, the last one `longest`."""
     return torch.arange(stride, longest + stride, stride, dtype=torch.float64).clamp(max=longest)
 
 
 @dataclass(frozen=True)
 class RecordingOracle(OracleWrapper):
-    """An oracle whose readings are written down; it answers as the one inside does.
+    """An oracle that records every evaluation in a history and returns it unchanged.
 
-    Points outside the set have no value and fool nobody: attacks look at them, but could not propose them. Rows that answer
-    together have the mean value of their batch and the share of it that is fooled, since none of them could be had alone. Decisions
-    and facets have no value: they tell whether a row was fooled.
+    Points outside the set are recorded without value and success: attacks evaluate them but cannot
+    propose them. Coupled rows are recorded with the mean value of their batch and the share of it
+    that is misclassified, because no row could be evaluated alone. Decisions and class margins are
+    recorded without value.
     """
 
     inner: Oracle
     history: History
-    objective: PlainValue  # what tells it from others
-    center: Tensor  # [N, ...]
+    objective: PlainValue  # identifies the objective in the history
+    center: Tensor  # [N, ...] clean inputs
     space: Ball
 
     def __getitem__(self, rows: Tensor) -> RecordingOracle:
@@ -123,28 +151,28 @@ class RecordingOracle(OracleWrapper):
 
     def decide(self, x: Tensor) -> Tensor:
         success = self.inner.decide(x)
-        self._note(x, Evaluation(_no_value(x), success))
+        self._record(x, Evaluation(_no_value(x), success))
         return success
 
     def score(self, x: Tensor) -> Evaluation:
         evaluation = self.inner.score(x)
-        self._note(x, evaluation)
-        self._note_step(x, evaluation, torch.full_like(evaluation.value, torch.nan))
+        self._record(x, evaluation)
+        self._record_step(x, evaluation, torch.full_like(evaluation.value, torch.nan))
         return evaluation
 
     def gradient(self, x: Tensor) -> ValueAndGradient:
         result = self.inner.gradient(x)
-        self._note(x, result.evaluation)
-        self._note_step(x, result.evaluation, result.grad.flatten(1).abs().amax(1))
+        self._record(x, result.evaluation)
+        self._record_step(x, result.evaluation, result.grad.flatten(1).abs().amax(1))
         return result
 
     def class_margins(self, x: Tensor) -> ValueAndGradient:
-        slope = self.inner.class_margins(x)
-        self._note(x, Evaluation(_no_value(x), slope.evaluation.success))
-        return slope
+        result = self.inner.class_margins(x)
+        self._record(x, Evaluation(_no_value(x), result.evaluation.success))
+        return result
 
-    def _note_step(self, x: Tensor, evaluation: Evaluation, gradient: Tensor) -> None:
-        """Append the call to the detailed history, if one is kept."""
+    def _record_step(self, x: Tensor, evaluation: Evaluation, gradient: Tensor) -> None:
+        """Append the call to the list of steps, if one is kept."""
         if self.history.steps is None:
             return
         if len(self) != self.history.rows:
@@ -156,23 +184,24 @@ class RecordingOracle(OracleWrapper):
         value = evaluation.value.detach()
         self.history.steps.append(Step(value, success, gradient.detach().to(value)))
 
-    def _note(self, x: Tensor, evaluation: Evaluation) -> None:
+    def _record(self, x: Tensor, evaluation: Evaluation) -> None:
         if not len(self):
             return
-        legal = self.space.contains(x, self.center)
+        inside = self.space.contains(x, self.center)
         value = evaluation.value.detach()
         success = evaluation.success.to(evaluation.value)
         if self.coupled:
-            legal = legal.all().expand(len(self))
+            inside = inside.all().expand(len(self))
             value = value.mean().expand(len(self))
             success = success.mean().expand(len(self))
-        value = torch.where(legal & ~value.isnan(), value, -torch.inf)
-        success = torch.where(legal, success, 0.0)
+        value = torch.where(inside & ~value.isnan(), value, -torch.inf)
+        success = torch.where(inside, success, 0.0)
         rows = self.inner.rows
-        self.history.note(self.objective, rows, self.inner.meter.forward[rows], value, success)
+        self.history.record(self.objective, rows, self.inner.meter.forward[rows], value, success)
 
 
 def _no_value(x: Tensor) -> Tensor:
+    """[N] of -inf, in the type of x but at least float32."""
     return torch.full_like(
         x.flatten(1)[:, 0], -torch.inf, dtype=torch.promote_types(x.dtype, torch.float32)
     )

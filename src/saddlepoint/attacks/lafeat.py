@@ -1,4 +1,7 @@
-"""LAFEAT: an early exit shows the way to where the last one errs (Yu, Gao & Xu 2021). Its optimizer, and what it aims at."""
+"""LAFEAT: gradients of an early exit help to attack the last one (Yu, Gao & Xu 2021).
+
+The optimizer and the aim of the attack.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,16 @@ from saddlepoint.rng import Keys
 
 @dataclass(frozen=True)
 class CosineAscent(Attack[Differentiates]):
-    """APGD's heavy ball from the image itself, with steps eta_i = 2 radius (1 + cos(pi i / steps)) / 2, i = 0 ... steps - 1.
+    """The heavy-ball iteration of APGD from the clean image with cosine step sizes:
 
-    Costs `steps` slopes and one reading. The best visited point is kept, not the last that fooled.
+        eta_i = 2 radius (1 + cos(pi i / steps)) / 2,   i = 0, ..., steps - 1.
+
+    It costs `steps` gradients and one evaluation. The result is the best visited point, not the
+    last misclassified one.
+
+    Args:
+        steps: number of steps, at least 1; default 100.
+        momentum: weight of the current step against the previous one; default 0.75.
     """
 
     steps: int = 100
@@ -50,12 +60,12 @@ class CosineAscent(Attack[Differentiates]):
         space: Ball,
         keys: Keys,  # noqa: ARG002
     ) -> AttackResult:
-        pace = _Cosine(space.radius, self.steps)
-        return ascend(oracle, center, space, center, self.calls, pace, self.momentum).result
+        schedule = _CosineSteps(space.radius, self.steps)
+        return ascend(oracle, center, space, center, self.calls, schedule, self.momentum).result
 
 
-class _Cosine:
-    """Never goes back; the number of looks is the number of steps taken."""
+class _CosineSteps:
+    """Cosine step sizes; rows never go back to an earlier point."""
 
     density: Tensor | None = None
 
@@ -67,17 +77,25 @@ class _Cosine:
     def step(self, x: Tensor) -> Tensor:
         return x.new_tensor(self._radius * (1 + math.cos(math.pi * self._taken / self._steps)))
 
-    def look(self, k: int, rose: Tensor, best: BestSoFar) -> Tensor:  # noqa: ARG002
+    def update(self, k: int, increased: Tensor, best: BestSoFar) -> Tensor:  # noqa: ARG002
         self._taken = k
-        return torch.zeros_like(rose)
+        return torch.zeros_like(increased)
 
 
 @dataclass(frozen=True)
 class Latent:
-    """The loss of the last view, climbed along the gradient of loss(b z_first / gap_first + (1 - b) z_last / gap_last),
+    """The aim of LAFEAT: the loss of the last view, with the gradient of a mix of two views.
 
-    where b is `beta` on rows that the first view answers rightly and 0 elsewhere, and gap, held fixed, is how far the strongest
-    class is ahead of the next. The value is that of the last view alone: the mixed one has no bound where two classes tie.
+    The gradient is that of loss(b z_first / gap_first + (1 - b) z_last / gap_last). b is `beta` on
+    rows that the first view classifies correctly and 0 elsewhere. gap is the difference of the two
+    largest logits and is treated as a constant. The value is that of the last view alone, because
+    the mixed loss is unbounded where two classes tie.
+
+    Args:
+        beta: weight of the first view, between 0 and 1.
+
+    Raises:
+        ValueError: `beta` is out of range.
     """
 
     beta: float
@@ -85,25 +103,25 @@ class Latent:
     def __post_init__(self) -> None:
         if not 0 <= self.beta <= 1:
             raise ValueError(
-                f"beta is the share of the latent view, between 0 and 1, got {self.beta}."
+                f"beta is the weight of the latent view, between 0 and 1, got {self.beta}."
             )
 
     def __call__(self, loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
         latent = logits[0]
         final = logits[-1]
-        share = self.beta * (~fooled(latent.detach(), y)).to(latent)[:, None]
-        climbed = loss(share * _spread(latent) + (1 - share) * _spread(final), y)
-        return loss(final, y).detach() + (climbed - climbed.detach())
+        weight = self.beta * (~fooled(latent.detach(), y)).to(latent)[:, None]
+        mixed = loss(weight * _scaled(latent) + (1 - weight) * _scaled(final), y)
+        return loss(final, y).detach() + (mixed - mixed.detach())
 
 
 def outwards(betas: Sequence[float]) -> tuple[float, ...]:
-    """From the middle to both ends, the lower side first: 0 1 2 3 -> 1 2 0 3."""
+    """Order values from the middle to both ends, the lower side first: 0 1 2 3 -> 1 2 0 3."""
     middle = len(betas) // 2
     pairs = zip_longest(reversed(betas[:middle]), betas[middle:])
     return tuple(beta for pair in pairs for beta in pair if beta is not None)
 
 
-def _spread(logits: Tensor) -> Tensor:
-    """Logits in units of how far the strongest is ahead of the next: exits of different scale can be added."""
+def _scaled(logits: Tensor) -> Tensor:
+    """Logits divided by the difference of the two largest, so that exits can be added."""
     top = logits.detach().topk(2, dim=-1).values
     return logits / (top[..., :1] - top[..., 1:]).clamp(min=1e-12)

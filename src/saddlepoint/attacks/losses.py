@@ -1,4 +1,8 @@
-"""What an attacker maximizes, per example: ([..., N, C] logits, [N] labels) -> [..., N], larger is worse for the defender."""
+"""Losses that an attacker maximizes, per example.
+
+A loss maps logits, [..., N, C], and labels, [N], to values, [..., N]. A larger value is worse for
+the defender.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +14,35 @@ import torch
 from torch import Tensor
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-TargetedLoss = Callable[[Tensor], Loss]  # [N] target classes -> a loss
+TargetedLoss = Callable[[Tensor], Loss]  # target classes [N] -> a loss
 
 
 def fooled(logits: Tensor, y: Tensor) -> Tensor:
-    """[..., N] bool: the answer is another class. An answer that is not a number is a wrong answer."""
+    """[..., N] bool: the example is misclassified. Logits with NaN count as misclassified."""
     return (logits.argmax(-1) != y) | logits.isnan().any(-1)
 
 
 def refusing(logits: Tensor, y: Tensor, rejects: bool) -> Tensor:
-    """[..., N, C + 1] -> [..., N, C]: z_y <- max(z_y, z_reject), the logits of a defense that may refuse as an attacker meets them.
+    """Fold the reject class into the label: z_y <- max(z_y, z_reject).
 
-    Only a wrong class that is ahead of the right one and of the refusal fools anybody (Goldwasser et al. 2020), so a refusal is
-    folded into the right class: every loss, targeted or not, then climbs where the attacker wins. Without `rejects`, z itself.
+    An example counts as misclassified only if a wrong class exceeds both the label and the reject
+    class (Goldwasser et al. 2020). With the reject class folded into the label, every loss,
+    targeted or not, increases where the attacker makes progress.
+
+    Args:
+        logits: [..., N, C + 1] with the reject class last; [..., N, C] if `rejects` is False.
+        y: labels, [N].
+        rejects: whether there is a reject class.
+
+    Returns:
+        [..., N, C]; the logits themselves if `rejects` is False.
     """
     if not rejects:
         return logits
     classes = logits[..., :-1]
-    refusal = logits[..., -1]
+    reject = logits[..., -1]
     label = y.expand(classes.shape[:-1]).unsqueeze(-1)
-    return classes.scatter(-1, label, torch.maximum(_of(classes, y), refusal).unsqueeze(-1))
+    return classes.scatter(-1, label, torch.maximum(_of(classes, y), reject).unsqueeze(-1))
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
@@ -38,13 +51,19 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def margin(logits: Tensor, y: Tensor) -> Tensor:
-    """max_{j != y} z_j - z_y, the CW loss: positive when the answer is wrong."""
+    """max_{j != y} z_j - z_y, the CW loss: positive if the example is misclassified."""
     return _strongest_other(logits, y) - _of(logits, y)
 
 
 def dlr(logits: Tensor, y: Tensor) -> Tensor:
-    """Difference of logits ratio, margin / (z_(1) - z_(3)): invariant to shift and scale (Croce & Hein 2020, Eq. 6)."""
-    _need_classes(logits, 3, "dlr", instead="margin")
+    """Difference of logits ratio, margin / (z_(1) - z_(3)), with z_(1) >= z_(2) >= ... sorted.
+
+    It is invariant to shift and scale (Croce & Hein 2020, Eq. 6).
+
+    Raises:
+        ValueError: there are fewer than 3 classes.
+    """
+    _check_classes(logits, 3, "dlr", instead="margin")
     top = logits.topk(3, dim=-1).values
     return margin(logits, y) / (top[..., 0] - top[..., 2] + 1e-12)
 
@@ -55,13 +74,17 @@ def probability_margin(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def confidence(logits: Tensor, y: Tensor) -> Tensor:
-    """max_{j != y} p_j: how sure the defense is of a wrong class (Chen et al. 2022, App. A.3)."""
+    """max_{j != y} p_j, the largest probability of a wrong class (Chen et al. 2022, App. A.3)."""
     return _strongest_other(logits.softmax(-1), y)
 
 
 @dataclass(frozen=True)
 class NextClass:
-    """z_t - z_y towards the class t = y + step, counted round the classes."""
+    """z_t - z_y with the target class t = (y + step) mod C.
+
+    Args:
+        step: distance from the label to the target class.
+    """
 
     step: int
 
@@ -71,22 +94,24 @@ class NextClass:
 
 @runtime_checkable
 class PerRow(Protocol):
-    """A loss that holds something for each row, and can be had for some of them."""
+    """A loss with data per row, which can be restricted to some rows."""
 
-    def restrict(self, rows: Tensor) -> Loss: ...
+    def restrict(self, rows: Tensor) -> Loss:
+        """The same loss for some of the rows, [M]."""
+        ...
 
 
 def restrict(loss: Loss, rows: Tensor) -> Loss:
-    """The same loss for some of the rows."""
+    """The same loss for some of the rows, [M]."""
     return loss.restrict(rows) if isinstance(loss, PerRow) else loss
 
 
 @dataclass(frozen=True)
 class Toward:
-    """A loss that draws each row towards a class of its own."""
+    """A targeted loss with one target class per row."""
 
     form: Callable[[Tensor, Tensor, Tensor], Tensor]  # (logits, y, target) -> [..., N]
-    target: Tensor  # [N]
+    target: Tensor  # [N] target classes
 
     def __call__(self, logits: Tensor, y: Tensor) -> Tensor:
         return self.form(logits, y, self.target)
@@ -96,20 +121,23 @@ class Toward:
 
 
 def targeted_margin(target: Tensor) -> Loss:
-    """z_t - z_y."""
+    """The loss z_t - z_y for target classes t, [N]."""
     return Toward(lambda logits, y, t: _of(logits, t) - _of(logits, y), target)
 
 
 def targeted_cross_entropy(target: Tensor) -> Loss:
-    """z_t - logsumexp(z): the likelihood of the target."""
+    """The loss z_t - logsumexp(z), the log-likelihood of the target classes t, [N]."""
     return Toward(lambda logits, y, t: -cross_entropy(logits, t), target)  # noqa: ARG005
 
 
 def targeted_dlr(target: Tensor) -> Loss:
-    """(z_t - z_y) / (z_(1) - (z_(3) + z_(4)) / 2), Croce & Hein 2020, Eq. 7."""
+    """The loss (z_t - z_y) / (z_(1) - (z_(3) + z_(4)) / 2) for target classes t, [N].
+
+    Croce & Hein 2020, Eq. 7. It raises ValueError if there are fewer than 4 classes.
+    """
 
     def ratio(logits: Tensor, y: Tensor, t: Tensor) -> Tensor:
-        _need_classes(logits, 4, "targeted_dlr", instead="targeted_margin")
+        _check_classes(logits, 4, "targeted_dlr", instead="targeted_margin")
         top = logits.topk(4, dim=-1).values
         spread = top[..., 0] - (top[..., 2] + top[..., 3]) / 2
         return (_of(logits, t) - _of(logits, y)) / (spread + 1e-12)
@@ -119,9 +147,14 @@ def targeted_dlr(target: Tensor) -> Loss:
 
 @dataclass(frozen=True)
 class saturated:  # noqa: N801
-    """`loss` without a gradient on rows whose margin is above `beyond`.
+    """A loss without gradient on rows with a margin above `beyond`.
 
-    Under a defense that couples its batch, rows already fooled would go on pulling the shared adaptation their way.
+    If a defense couples the rows of its batch, rows that are already misclassified would otherwise
+    keep changing the adaptation that all rows share.
+
+    Args:
+        loss: the loss.
+        beyond: margin above which a row has no gradient, in units of logits; default 0.
     """
 
     loss: Loss
@@ -136,15 +169,18 @@ class saturated:  # noqa: N801
 
 
 def _of(logits: Tensor, label: Tensor) -> Tensor:
+    """The logit of each row's label: [..., N, C], [N] -> [..., N]."""
     return logits.gather(-1, label.expand(logits.shape[:-1]).unsqueeze(-1)).squeeze(-1)
 
 
 def _strongest_other(logits: Tensor, y: Tensor) -> Tensor:
+    """The largest logit besides that of the label: [..., N, C], [N] -> [..., N]."""
     return logits.scatter(-1, y.expand(logits.shape[:-1]).unsqueeze(-1), -torch.inf).amax(-1)
 
 
-def _need_classes(logits: Tensor, least: int, name: str, *, instead: str) -> None:
+def _check_classes(logits: Tensor, least: int, name: str, *, instead: str) -> None:
     if logits.shape[-1] < least:
         raise ValueError(
-            f"{name} needs at least {least} classes, the defense has {logits.shape[-1]}. Use `{instead}` instead."
+            f"{name} needs at least {least} classes, the defense has {logits.shape[-1]}. "
+            f"Use `{instead}` instead."
         )

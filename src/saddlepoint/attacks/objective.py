@@ -1,9 +1,10 @@
-"""From defenses to an objective: what the attacker's value and success are, as a function of the input."""
+"""The attack objective: value and success as a function of the input of one or more defenses."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,26 +17,45 @@ from saddlepoint.rng import Keys, count_draws
 from saddlepoint.solvers import SolverStats
 
 
+class _Outputs(NamedTuple):
+    logits: Tensor  # [V, N, C] of the views that the aim uses
+    wrong: Tensor  # [N] bool: the final output is misclassified
+
+
 @dataclass(frozen=True)
 class AttackObjective:
-    """The attacker's per-example objective over all kept views of all given defenses.
+    """The objective per example, over the kept views of all given defenses.
 
-    With several defenses the views of all are aimed at together, and success means that every one of them errs. `respond` lets each
-    defense adapt to x first and differentiates through that. One that is `deterministic` tosses no coins: nothing is averaged over draws.
+    With several defenses the aim receives the views of all of them, and success means that every
+    defense misclassifies the example.
+
+    Args:
+        defenses: the defenses.
+        y: labels, [N].
+        loss: (logits, y) -> value per example; default `margin`.
+        aim: combines the losses of the views; default `last`, the final view.
+        rules: backward rules by name of the site; default none.
+        keep: names of the views that the aim uses; default None, all.
+        respond: each defense adapts to x first, and gradients pass through the adaptation; default
+            False.
+        stats: statistics of the solves inside the defenses; default None, not kept.
+        deterministic: the defenses draw no random numbers, so estimators need not average over
+            draws; default False.
     """
 
     defenses: Sequence[Defense]
-    y: Tensor  # [N]
+    y: Tensor
     loss: Loss = margin
     aim: Aim = last
     rules: Mapping[str, Rule] = field(default_factory=dict)
     keep: frozenset[str] | None = None
     respond: bool = False
-    stats: SolverStats | None = None  # on the solves inside the defenses; None: none are taken
+    stats: SolverStats | None = None
     deterministic: bool = False
 
     def __call__(self, x: Tensor, keys: Keys) -> Evaluation:
-        logits, wrong = self._look(x, keys)
+        """Value and success at the points x, [N, ...]; differentiable in x."""
+        logits, wrong = self._outputs(x, keys)
         return Evaluation(self.aim(self.loss, logits, self.y), wrong)
 
     def __getitem__(self, rows: Tensor) -> AttackObjective:
@@ -47,78 +67,88 @@ class AttackObjective:
         )
 
     def evaluate(self, estimator: Estimator, x: Tensor, keys: Keys) -> Evaluation:
+        """Value and success at the points x, [N, ...], by an estimator."""
         return self.through(estimator).evaluate(self, x, keys)
 
     def value_and_grad(self, estimator: Estimator, x: Tensor, keys: Keys) -> ValueAndGradient:
+        """Value, success and gradient at the points x, [N, ...], by an estimator."""
         return self.through(estimator).value_and_grad(self, x, keys)
 
     def class_margin_gradients(
         self, estimator: Estimator, x: Tensor, keys: Keys
     ) -> ValueAndGradient:
+        """The margins of all other classes and their gradients, by an estimator."""
         return self.through(estimator).value_and_grad(self.class_margins, x, keys)
 
     def cost(self, estimator: Estimator) -> int:
-        """Forward passes of a reading."""
+        """Forward passes per evaluation."""
         return self.through(estimator).cost
 
     def gradient_cost(self, estimator: Estimator) -> tuple[int, int]:
-        """Forward and backward passes of a slope."""
+        """Forward and backward passes per gradient."""
         return self.through(estimator).gradient_cost
 
     def checked_deterministic(
         self, x: Tensor, keys: Sequence[Keys], *, gradients: bool
     ) -> AttackObjective:
-        """The goal; `deterministic` if no look at x with these coins tosses any, and all show the same, gradients too if it `climbs`."""
-        quiet = replace(self, stats=None)
-        shown = []
-        with count_draws(x.device) as heard:
+        """This objective with `deterministic` set by a measurement.
+
+        It is deterministic if no evaluation draws a random number and all evaluations agree
+        bit for bit.
+
+        Args:
+            x: points, [N, ...].
+            keys: the random keys of each evaluation.
+            gradients: compare gradients as well as values.
+        """
+        without_stats = replace(self, stats=None)
+        results = []
+        with count_draws(x.device) as draws:
             for each in keys:
-                slope = (
-                    Backprop().value_and_grad(quiet, x, each)
+                result = (
+                    Backprop().value_and_grad(without_stats, x, each)
                     if gradients
-                    else ValueAndGradient(Backprop().evaluate(quiet, x, each), x)
+                    else ValueAndGradient(Backprop().evaluate(without_stats, x, each), x)
                 )
-                shown.append(
-                    torch.cat([slope.evaluation.value[:, None], slope.grad.flatten(1)], dim=1)
+                results.append(
+                    torch.cat([result.evaluation.value[:, None], result.grad.flatten(1)], dim=1)
                 )
-        return replace(
-            self,
-            deterministic=not heard and all(torch.equal(shown[0], other) for other in shown[1:]),
-        )
+        equal = all(torch.equal(results[0], other) for other in results[1:])
+        return replace(self, deterministic=not draws and equal)
 
     def through(self, estimator: Estimator) -> Estimator:
-        """What is left of an estimator here."""
+        """The estimator that is used here: without averaging if the objective is deterministic."""
         return once(estimator) if self.deterministic else estimator
 
     def class_margins(self, x: Tensor, keys: Keys) -> Evaluation:
-        """Value [C-1, N]: the margin of each other class, class y + 1 first. Their maximum is the margin."""
-        logits, wrong = self._look(x, keys)
+        """The margin of each other class as value, [C - 1, N], class y + 1 first.
+
+        Their maximum is the margin.
+        """
+        logits, wrong = self._outputs(x, keys)
         classes = logits.shape[-1]
         targets = [(self.y + k) % classes for k in range(1, classes)]
         return Evaluation(
             torch.stack([self.aim(targeted_margin(t), logits, self.y) for t in targets]), wrong
         )
 
-    def _look(self, x: Tensor, keys: Keys) -> tuple[Tensor, Tensor]:  # [V, N, C], [N]
-        shown, wrong = zip(
-            *(self._ask(k, defense, x, keys) for k, defense in enumerate(self.defenses)),
+    def _outputs(self, x: Tensor, keys: Keys) -> _Outputs:
+        logits, wrong = zip(
+            *(self._outputs_of(k, defense, x, keys) for k, defense in enumerate(self.defenses)),
             strict=True,
         )
-        # In the type of x, at least single: a half has no room for losses, and a double would turn the next point into one.
+        # In the type of x, but at least float32: float16 is too coarse for losses, and float64
+        # would make the next point float64.
         dtype = torch.promote_types(x.dtype, torch.float32)
-        return torch.cat([logits.to(dtype) for logits in shown]), torch.stack(wrong).all(0)
+        return _Outputs(torch.cat([part.to(dtype) for part in logits]), torch.stack(wrong).all(0))
 
-    def _ask(
-        self, k: int, defense: Defense, x: Tensor, keys: Keys
-    ) -> tuple[Tensor, Tensor]:  # [V, N, C], [N]
-        # The last view is the answer's: where nothing else is aimed at, nothing else need be computed.
+    def _outputs_of(self, k: int, defense: Defense, x: Tensor, keys: Keys) -> _Outputs:
+        # The last view belongs to the answer. If nothing else is aimed at, nothing else is needed.
         keep = defense.reads if self.keep is None and self.aim is last else self.keep
         ctx = Context(keys, self.rules, keep, self.stats and self.stats.under(str(k)))
-        answering = defense.adapt(x, ctx) if self.respond else defense
-        trace = answering.trace(x, ctx)
+        adapted = defense.adapt(x, ctx) if self.respond else defense
+        trace = adapted.trace(x, ctx)
         ctx.refuse_unknown_rules()
-        wrong = fooled(
-            refusing(answering.answer(trace, ctx).detach(), self.y, answering.rejects), self.y
-        )
+        answer = refusing(adapted.answer(trace, ctx).detach(), self.y, adapted.rejects)
         kept = trace if self.keep is None else trace.select(self.keep)
-        return refusing(kept.logits, self.y, answering.rejects), wrong
+        return _Outputs(refusing(kept.logits, self.y, adapted.rejects), fooled(answer, self.y))

@@ -1,4 +1,4 @@
-"""Projected gradient ascent."""
+"""Projected gradient ascent: PGD, PGD from given points, FGSM."""
 
 from __future__ import annotations
 
@@ -19,15 +19,24 @@ from saddlepoint.rng import Keys
 
 @dataclass(frozen=True)
 class PGD(Attack[Differentiates]):
-    """x <- project(x + step ascent(g)), Madry et al. 2018; with momentum g <- momentum g + grad / ||grad||_1, Dong et al. 2018.
+    """Projected gradient descent (PGD), Madry et al. 2018:
 
-    Costs `steps` slopes and one reading. The best visited point is kept, not the last.
+        x <- project(x + step_size ascent(g)),
+
+    where g is the gradient or, with momentum (Dong et al. 2018),
+    g <- momentum g + grad / ||grad||_1. It costs `steps` gradients and one evaluation. The result
+    is the best visited point, not the last one.
+
+    Args:
+        steps: number of steps, at least 1; default 40.
+        step_size: in units of the input, such as 2/255 for pixels in [0, 1], or `Radii`; default
+            None, 2.5 radius / steps.
+        random_start: start at a uniform random point of the set (default) instead of the center.
+        momentum: weight of the previous gradients; default 0, none.
     """
 
     steps: int = 40
-    step_size: float | Radii | None = (
-        None  # in units of the input, 2/255 for pixels in [0, 1]; None: 2.5 radius / steps
-    )
+    step_size: float | Radii | None = None
     random_start: bool = True
     momentum: float = 0.0
     needs: ClassVar[Access] = "gradient"
@@ -47,16 +56,15 @@ class PGD(Attack[Differentiates]):
         self, oracle: Differentiates, center: Tensor, space: Ball, keys: Keys
     ) -> AttackResult:
         start = space.sample(center, keys) if self.random_start else center
-        return self.climb(oracle, center, space, start, [self.step(space)] * self.steps)
+        return self.ascend(oracle, center, space, start, [self.step_length(space)] * self.steps)
 
-    def step(self, space: Ball) -> float:
-        return (
-            2.5 * space.radius / self.steps
-            if self.step_size is None
-            else space.length(self.step_size)
-        )
+    def step_length(self, space: Ball) -> float:
+        """The step size in units of the input."""
+        if self.step_size is None:
+            return 2.5 * space.radius / self.steps
+        return space.length(self.step_size)
 
-    def climb(
+    def ascend(
         self,
         oracle: Differentiates,
         center: Tensor,
@@ -64,7 +72,15 @@ class PGD(Attack[Differentiates]):
         start: Tensor,
         lengths: Sequence[float],
     ) -> AttackResult:
-        """From the given points of the set around `center`, by steps of the given lengths."""
+        """Run the iteration from given points.
+
+        Args:
+            oracle: evaluates points and counts passes.
+            center: clean inputs, [N, ...].
+            space: the perturbation set.
+            start: starting points in the set, [N, ...].
+            lengths: the length of each step, in units of the input.
+        """
         x = start
         best = BestSoFar(center, oracle.coupled)
         velocity = torch.zeros_like(center)
@@ -81,12 +97,19 @@ class PGD(Attack[Differentiates]):
 
 @dataclass(frozen=True)
 class From(Attack[Differentiates]):
-    """PGD from given points, with ever shorter steps: x <- project(x + step (1 - k / steps) ascent(g)), k = 0, 1, ...
+    """PGD from given points with decreasing steps:
 
-    What is near enough to be found from there is not jumped over at the end; the points themselves compete with all that it visits.
+        x <- project(x + step_size (1 - k / steps) ascent(g)),   k = 0, 1, ..., steps - 1.
+
+    The last steps are short, so that they do not skip a misclassified region near the start. The
+    starting points compete with all visited points for the result.
+
+    Args:
+        start: starting points in the set, [N, ...].
+        pgd: number of steps, first step size and momentum. Its `random_start` is not used.
     """
 
-    start: Tensor  # [N, ...]
+    start: Tensor
     pgd: PGD
     needs: ClassVar[Access] = "gradient"
 
@@ -104,17 +127,24 @@ class From(Attack[Differentiates]):
         space: Ball,
         keys: Keys,  # noqa: ARG002
     ) -> AttackResult:
-        lengths = [self.pgd.step(space) * (1 - k / self.pgd.steps) for k in range(self.pgd.steps)]
-        return self.pgd.climb(oracle, center, space, self.start, lengths)
+        first = self.pgd.step_length(space)
+        lengths = [first * (1 - k / self.pgd.steps) for k in range(self.pgd.steps)]
+        return self.pgd.ascend(oracle, center, space, self.start, lengths)
 
 
 def FGSM() -> PGD:  # noqa: N802
-    """One step from the image itself to the edge of the set, Goodfellow et al. 2015; in any norm."""
+    """FGSM in any norm: one step from the clean image to the edge of the set.
+
+    Goodfellow et al. 2015.
+    """
     return PGD(steps=1, random_start=False)
 
 
 def normalized(grad: Tensor) -> Tensor:
-    """The gradient divided by its mean absolute value, so that steps of different scale add up (Dong et al. 2018, Eq. 6)."""
+    """The gradient, [N, ...], divided by its mean absolute value per example.
+
+    Momentum then adds gradients of equal scale (Dong et al. 2018, Eq. 6).
+    """
     return grad / per_example(
         grad.flatten(1).abs().mean(1).clamp(min=torch.finfo(grad.dtype).tiny), grad
     )

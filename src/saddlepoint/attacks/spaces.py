@@ -1,4 +1,7 @@
-"""The perturbation set: one object that every attack shares, so that no attack knows a norm."""
+"""Perturbation sets: balls in a norm, intersected with a box.
+
+All norm-specific operations are here, so that each attack is written once for all norms.
+"""
 
 from __future__ import annotations
 
@@ -12,34 +15,47 @@ from saddlepoint.rng import Keys
 
 
 def per_example(values: Tensor, x: Tensor) -> Tensor:
-    """[N] seen as [N, 1, 1, ...], to stand beside x."""
+    """Values per example, [N], reshaped to [N, 1, 1, ...] to broadcast against x, [N, ...]."""
     return values.view(-1, *[1] * (x.ndim - 1))
 
 
 @dataclass(frozen=True)
 class Radii:
-    """A length in radii of the set: `Radii(1 / 4)` is 2/255 where the radius is 8/255."""
+    """A length relative to the radius of the set: `Radii(1 / 4)` is 2/255 at a radius of 8/255.
+
+    Args:
+        times: the length in radii.
+    """
 
     times: float
 
 
 @dataclass(frozen=True)
 class Ball:
-    """{x : ||x - center||_p <= radius} intersected with the box, p in {1, 2, inf}. The center lies in the box."""
+    """The set {x : ||x - center||_p <= radius}, intersected with a box that contains the center.
+
+    Args:
+        p: the norm: 1, 2 or infinity.
+        radius: in units of the input, such as 8/255 for pixels in [0, 1].
+        box: lowest and highest value of an input; default (0, 1).
+
+    Raises:
+        ValueError: p is not supported, the radius is negative or not finite, or the box is empty.
+    """
 
     p: float
-    radius: float  # in units of the input: 8/255 for pixels in [0, 1]
+    radius: float
     box: tuple[float, float] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "radius", float(self.radius)
-        )  # a number of numpy or torch would be kept under its type's name
+        # A Python float: records would describe a numpy or torch number by the name of its type.
+        object.__setattr__(self, "radius", float(self.radius))
         if self.p not in (1, 2, math.inf):
             raise ValueError(f"Ball supports p=1, p=2 and p=inf, got p={self.p}.")
         if not (math.isfinite(self.radius) and self.radius >= 0):
             raise ValueError(
-                f"the radius must be a finite number >= 0, got {self.radius}. Pixels are in [0, 1]: write 8/255, not 8."
+                f"the radius must be a finite number >= 0, got {self.radius}. "
+                "Pixels are in [0, 1]: write 8/255, not 8."
             )
         if not self.box[0] < self.box[1]:
             raise ValueError(f"the box must be (low, high) with low < high, got {self.box}.")
@@ -55,20 +71,26 @@ class Ball:
         return f"{norm} radius {pretty}"
 
     def length(self, step: float | Radii) -> float:
-        """A step in units of the input."""
+        """The length of a step in units of the input."""
         return step.times * self.radius if isinstance(step, Radii) else step
 
-    def size(self, delta: Tensor) -> Tensor:  # [N, ...] -> [N]
+    def size(self, delta: Tensor) -> Tensor:
+        """The norm of each perturbation, [N, ...] -> [N]."""
         if self.p == math.inf:
             return delta.flatten(1).abs().amax(1)  # several times faster than `vector_norm`
         length: Tensor = torch.linalg.vector_norm(delta.flatten(1), self.p, dim=1)
         return length
 
     def project(self, x: Tensor, center: Tensor, radius: Tensor | None = None) -> Tensor:
-        """The nearest point of the set in the Euclidean norm: argmin ||z - x||_2 over z in ball and box.
+        """Project onto the set: argmin ||z - x||_2 over z in the ball and the box.
 
-        `radius` gives one radius per example instead of the set's own. For p = 2 the usual scale-then-clip is only feasible, not
-        nearest; it wastes budget wherever the box binds.
+        For p = 2 the usual scaling followed by clipping gives a feasible point but not the nearest
+        one; it does not use the whole radius where the box is active.
+
+        Args:
+            x: points, [N, ...].
+            center: centers of the balls, [N, ...].
+            radius: one radius per example, [N]; default the radius of the set.
         """
         if self.p == math.inf:
             r = self.radius if radius is None else per_example(radius, x)
@@ -78,12 +100,11 @@ class Ball:
         high = self.box[1] - center  # bounds on z - center
         project = _project_l2 if self.p == 2 else _project_l1
         delta = project((x - center).flatten(1), low.flatten(1), high.flatten(1), radius)
-        return (center + delta.view_as(x)).clamp(
-            *self.box
-        )  # the clamp mends the rounding of the sum
+        # The sum may leave the box by rounding.
+        return (center + delta.view_as(x)).clamp(*self.box)
 
     def sample(self, center: Tensor, keys: Keys) -> Tensor:
-        """A point drawn uniformly from the ball, then clipped into the box."""
+        """Draw a point uniformly from the ball around each center, [N, ...], and project it."""
         shape = tuple(center.shape[1:])
         dtype = center.dtype
         if self.p == math.inf:
@@ -97,15 +118,21 @@ class Ball:
         return self.project(center + self.radius * delta, center)
 
     def ascent(self, grad: Tensor, x: Tensor, density: Tensor | None = None) -> Tensor:
-        """Steepest ascent of unit length in this norm.
+        """The direction of steepest ascent, of unit length in this norm.
 
-        For p = 1 that is one coordinate, the strongest that the box lets move; with `density` [N] it is that share of the strongest
-        coordinates, in equal parts (Croce & Hein 2021, Sec. 3).
+        For p = 1 it is the coordinate with the largest gradient entry that the box allows to move.
+
+        Args:
+            grad: gradient, [N, ...].
+            x: current points, [N, ...]; used for p = 1.
+            density: for p = 1, the share of the coordinates that move by equal amounts, those with
+                the largest entries, [N] (Croce & Hein 2021, Sec. 3). Default: one coordinate.
         """
         if self.p == math.inf:
             return grad.sign()
         if self.p == 2:
-            # The largest entry first: in float32 squares below 1e-38 vanish, and saturated losses have such gradients.
+            # Divide by the largest entry first: float32 squares below 1e-38 are zero, and saturated
+            # losses have such small gradients.
             grad = grad / per_example(
                 grad.flatten(1).abs().amax(1).clamp(min=torch.finfo(grad.dtype).tiny), grad
             )
@@ -119,9 +146,8 @@ class Ball:
             if density is None
             else (density * d).floor().clamp(1, d)
         )
-        rank = strength.argsort(dim=1, descending=True, stable=True).argsort(
-            dim=1
-        )  # ties fall to one coordinate each
+        # Ranks are distinct also among equal entries.
+        rank = strength.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
         chosen = (rank < count[:, None]) & (strength > 0)
         share = chosen.to(grad) / chosen.sum(1, keepdim=True).clamp(min=1)
         return grad.sign() * share.view_as(grad)
@@ -133,64 +159,76 @@ class Ball:
         """
         return float(self.radius * dimension ** max(0.5 - 1 / self.p, 0.0))
 
-    def contains(self, x: Tensor, center: Tensor) -> Tensor:  # [N] bool
-        """Inside, up to rounding: each of the d coordinates is off by eps times its size, their norm by d^(1/p) times that."""
-        scale = (
-            center.flatten(1).abs().amax(1).clamp(min=1)
-        )  # [N] pixels may also be counted to 255
+    def contains(self, x: Tensor, center: Tensor) -> Tensor:
+        """[N] bool: which points x, [N, ...], lie in the set, up to rounding. NaN does not.
+
+        Each of the d coordinates may be off by eps times its size, so the norm may be off by
+        d^(1/p) times that.
+        """
+        scale = center.flatten(1).abs().amax(1).clamp(min=1)  # [N] pixels may range up to 255
         slack: Tensor = (
             2
             * torch.finfo(x.dtype).eps
             * (scale * x.shape[1:].numel() ** (1 / self.p) + self.radius)
         )
         flat = x.flatten(1)
-        inside = (flat.amin(1) >= self.box[0] - slack) & (
-            flat.amax(1) <= self.box[1] + slack
-        )  # false for what is not a number
-        return inside & (self.size(x - center) <= self.radius + slack)
+        above = flat.amin(1) >= self.box[0] - slack
+        below = flat.amax(1) <= self.box[1] + slack
+        return above & below & (self.size(x - center) <= self.radius + slack)
 
 
 def Linf(radius: float, *, box: tuple[float, float] = (0.0, 1.0)) -> Ball:  # noqa: N802
-    """Every pixel may move by `radius`: `Linf(8/255)`."""
+    """The set in which every pixel changes by at most `radius`, such as `Linf(8/255)`."""
     return Ball(math.inf, radius, box)
 
 
 def L2(radius: float, *, box: tuple[float, float] = (0.0, 1.0)) -> Ball:  # noqa: N802
-    """The perturbation's Euclidean length is at most `radius`: `L2(0.5)`."""
+    """The set of perturbations of Euclidean norm at most `radius`, such as `L2(0.5)`."""
     return Ball(2, radius, box)
 
 
 def L1(radius: float, *, box: tuple[float, float] = (0.0, 1.0)) -> Ball:  # noqa: N802
-    """The perturbation's absolute values sum to at most `radius`: `L1(12)`."""
+    """The set of perturbations with absolute values summing to at most `radius`: `L1(12)`."""
     return Ball(1, radius, box)
 
 
 def unbounded_ball(
     pixels: int, *, p: float = math.inf, box: tuple[float, float] = (0.0, 1.0)
 ) -> Ball:
-    """Any image at all: the smallest ball that holds the whole box of so many numbers an image (Goldwasser et al. 2020).
+    """The smallest ball that contains every image of the box, for unbounded perturbations.
 
-    Their error asks a ground truth f about the point itself; a referee has none and keeps the label of the image that was changed.
-    Errors under this threat mean something where the adversary stays near on its own, as one that minimizes a norm does.
+    Goldwasser et al. 2020 define an error by the true label of the perturbed point. The referee
+    does not know it and uses the label of the clean image. Errors under this threat are therefore
+    meaningful only for adversaries that keep perturbations small, such as minimum-norm attacks.
+
+    Args:
+        pixels: numbers per image, `x[0].numel()`.
+        p: the norm; default infinity.
+        box: lowest and highest value of an input; default (0, 1).
+
+    Raises:
+        ValueError: `pixels` is less than 1.
     """
     if pixels < 1:
         raise ValueError(
-            f"an image has at least one number, got pixels={pixels}. Give x[0].numel()."
+            f"an image has at least one number, got pixels={pixels}. Pass x[0].numel()."
         )
     return Ball(p, (box[1] - box[0]) * pixels ** (1 / p), box)
 
 
 def _laplace(keys: Keys, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Laplace noise: its direction is uniform on the L1 sphere."""
+    """Laplace noise; its direction is uniform on the L1 sphere."""
     return -(1 - keys.uniform(shape, dtype)).log() * keys.fold_in(2).signs(shape, dtype)
 
 
 def _project_l2(u: Tensor, low: Tensor, high: Tensor, radius: Tensor) -> Tensor:
     """argmin ||d - u||_2 with ||d||_2 <= radius and low <= d <= high.
 
-    d(t) = clip(t u, low, high), the largest t in (0, 1] with ||d(t)|| <= radius. With the clipped coordinates fixed, t solves
-    t^2 ||u_free||^2 + ||d_clipped||^2 = radius^2, and t ||u_free|| is the length of the free part of d(t); t only grows and
-    coordinates only become clipped, so the iteration ends. A row at its end stays there to the last bit, however long others take.
+    The solution is d(t) = clip(t u, low, high) with the largest t in (0, 1] for which
+    ||d(t)|| <= radius. With the clipped coordinates fixed, t solves
+    t^2 ||u_free||^2 + ||d_clipped||^2 = radius^2, where t ||u_free|| is the length of the free part
+    of d(t). t only increases and coordinates only become clipped, so the iteration ends. A finished
+    row does not change while others continue.
     """
     t = (radius / u.norm(dim=1).clamp(min=1e-30)).clamp(max=1)
     d = torch.clamp(t[:, None] * u, low, high)
@@ -201,9 +239,9 @@ def _project_l2(u: Tensor, low: Tensor, high: Tensor, radius: Tensor) -> Tensor:
         d_ = d[rows]
         free = (d_ == t_[:, None] * u_).to(u)
         length = (d_ * free).norm(dim=1)
-        stuck = (d_ * (1 - free)).norm(dim=1)  # several times faster than `where`
+        clipped = (d_ * (1 - free)).norm(dim=1)  # several times faster than `where`
         wanted = (
-            t_ * (radius[rows] ** 2 - stuck**2).clamp(min=0).sqrt() / length.clamp(min=1e-30)
+            t_ * (radius[rows] ** 2 - clipped**2).clamp(min=0).sqrt() / length.clamp(min=1e-30)
         ).clamp(max=1)
         grows = wanted > t_ * (1 + 4 * torch.finfo(u.dtype).eps)
         rows = rows[grows]
@@ -215,27 +253,24 @@ def _project_l2(u: Tensor, low: Tensor, high: Tensor, radius: Tensor) -> Tensor:
 def _project_l1(u: Tensor, low: Tensor, high: Tensor, radius: Tensor) -> Tensor:
     """argmin ||d - u||_2 with ||d||_1 <= radius and low <= d <= high.
 
-    |d_i| = min(max(|u_i| - s, 0), b_i) with b_i the room on u_i's side, and the smallest s >= 0 for which the sum is at most
-    radius. The sum is piecewise linear in s with breaks at |u_i| and |u_i| - b_i: sort them and walk down (Croce & Hein 2021,
-    Sec. 3.1). Sums over thousands of breaks are taken in double precision.
+    The solution is |d_i| = min(max(|u_i| - s, 0), b_i), where b_i is the distance to the box on the
+    side of u_i, and s >= 0 is the smallest value for which the sum is at most radius. The sum is
+    piecewise linear in s with breaks at |u_i| and |u_i| - b_i: sort them and accumulate from the
+    largest (Croce & Hein 2021, Sec. 3.1). Sums over thousands of breaks use double precision.
     """
-    dtype, u, room, radius = (
-        u.dtype,
-        u.double(),
-        torch.where(u > 0, high, -low).double(),
-        radius.double(),
-    )
+    dtype = u.dtype
+    room = torch.where(u > 0, high, -low).double()
+    radius = radius.double()
+    u = u.double()
     size = u.abs()
     breaks, order = torch.cat([size, size - room], dim=1).clamp(min=0).sort(dim=1, descending=True)
-    slope = (
-        torch.where(order < u.shape[1], 1.0, -1.0).to(u).cumsum(1)
-    )  # how fast the sum grows below each break
+    # How fast the sum grows below each break.
+    slope = torch.where(order < u.shape[1], 1.0, -1.0).to(u).cumsum(1)
     gain = slope[:, :-1] * (breaks[:, :-1] - breaks[:, 1:])
-    total = torch.cat(
-        [torch.zeros_like(gain[:, :1]), gain.cumsum(1)], dim=1
-    )  # the sum at each break
-    at = (total <= radius[:, None]).sum(1, keepdim=True) - 1  # the last break not beyond the radius
-    left = radius[:, None] - total.gather(1, at)
-    s = breaks.gather(1, at) - left / slope.gather(1, at).clamp(min=1)
+    # The sum at each break, and the last break at which it does not exceed the radius.
+    total = torch.cat([torch.zeros_like(gain[:, :1]), gain.cumsum(1)], dim=1)
+    at = (total <= radius[:, None]).sum(1, keepdim=True) - 1
+    remaining = radius[:, None] - total.gather(1, at)
+    s = breaks.gather(1, at) - remaining / slope.gather(1, at).clamp(min=1)
     s = torch.where((torch.minimum(size, room).sum(1) <= radius)[:, None], 0.0, s.clamp(min=0))
     return (u.sign() * torch.minimum((size - s).clamp(min=0), room)).to(dtype)

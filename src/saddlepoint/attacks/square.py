@@ -1,4 +1,4 @@
-"""Square attack: random search with square windows."""
+"""Square attack: random search with square windows, from scores alone."""
 
 from __future__ import annotations
 
@@ -12,32 +12,41 @@ from torch import Tensor
 from torch.nn import functional
 
 from saddlepoint.attacks.base import Attack
-from saddlepoint.attacks.best import AttackResult, BestSoFar, reunited
+from saddlepoint.attacks.best import AttackResult, BestSoFar, merge_results
 from saddlepoint.attacks.oracle import Scores
 from saddlepoint.attacks.spaces import Ball, per_example
 from saddlepoint.defenses import Access
 from saddlepoint.rng import Keys
 
-_HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # of 10 000 iterations
+# The iterations, of 10 000, after which the windows are halved.
+_HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 
 
 @dataclass(frozen=True)
 class Square(Attack[Scores]):
-    """x <- y if value(y) > value(x), where y is x with one square window drawn anew; Andriushchenko et al. 2020, Algorithms 1-3.
+    """Square attack, Andriushchenko et al. 2020, Algorithms 1-3: x <- y if value(y) > value(x).
 
-    Linf: the window is set to center +- radius, one sign per channel; the start is vertical stripes. L2: the window takes over the
-    budget of another one and of what is unused. The share p of the image that a window covers is halved after 10, 50, 200, 500,
-    1000, 2000, 4000, 6000 and 8000 iterations, which with `rescale` are counted in ten-thousandths of `queries`. Inputs other
-    than images [N, C, H, W] are strips of one pixel's height.
+    y is x with one square window drawn at random. Linf: the window is set to center +- radius, with
+    one sign per channel; the start is vertical stripes. L2: the window takes the budget of another
+    window and the unused budget. The share p of the image that a window covers is halved after 10,
+    50, 200, 500, 1000, 2000, 4000, 6000 and 8000 iterations. With `rescale` these are counted in
+    ten-thousandths of `queries`. Inputs other than images [N, C, H, W] are treated as images of
+    height one.
 
-    Every example has a window of its own (the code in AutoAttack draws one for the batch), and stops asking once fooled where rows
-    are independent. Rows of a coupled defense follow their own values, and the best whole batch is kept. A window that would change
-    nothing has its signs turned. Costs at most `queries` readings.
+    Every example has its own window (AutoAttack's code draws one for the batch). If rows are
+    independent, an example is not queried again once it is misclassified. If rows are coupled, each
+    row follows its own values, and the best whole batch is kept. If a window would change nothing,
+    its signs are inverted. It costs at most `queries` evaluations.
+
+    Args:
+        queries: most queries per example, at least 1; default 5000, as in AutoAttack.
+        share: share of the image that the first windows cover, p_init, in (0, 1]; default 0.8.
+        rescale: scale the schedule of the windows to `queries`; default False, as in AutoAttack.
     """
 
     queries: int = 5000
-    share: float = 0.8  # of the image, covered by the first windows: p_init
-    rescale: bool = False  # AutoAttack: 5000 queries, not rescaled
+    share: float = 0.8
+    rescale: bool = False
     needs: ClassVar[Access] = "score"
     stops_at_budget: ClassVar[bool] = True
 
@@ -46,7 +55,7 @@ class Square(Attack[Scores]):
             raise ValueError(f"Square needs at least one query, got queries={self.queries}.")
         if not 0 < self.share <= 1:
             raise ValueError(
-                f"Square's windows cover a share of the image in (0, 1], got share={self.share}."
+                f"the windows of Square cover a share of the image in (0, 1], got {self.share}."
             )
 
     @property
@@ -63,16 +72,16 @@ class Square(Attack[Scores]):
         y = start
         value = center.new_full((len(center),), -torch.inf)
         best = BestSoFar(start, oracle.coupled)
-        fooled = torch.zeros_like(value, dtype=torch.bool)
+        success = torch.zeros_like(value, dtype=torch.bool)
         allowed = _allowed(oracle).to(center.device)
         rows = torch.arange(len(center), device=center.device)
         parts = []
         for k in range(self.queries):
-            done = fooled | (allowed <= k)
+            done = success | (allowed <= k)
             if done.any():
-                parts.append((rows[done], _found(fooled, y, x)[done]))
-                rows, x, y, value, fooled, allowed = (
-                    t[~done] for t in (rows, x, y, value, fooled, allowed)
+                parts.append((rows[done], _result(success, y, x)[done]))
+                rows, x, y, value, success, allowed = (
+                    t[~done] for t in (rows, x, y, value, success, allowed)
                 )
                 if not len(rows):
                     break
@@ -81,31 +90,40 @@ class Square(Attack[Scores]):
                 keys = keys[~done]
             y = windows.redrawn(x, self.share_at(k - 1), keys.fold_in(k)) if k else x
             evaluation = oracle.score(y.view(len(y), *center.shape[1:]))
-            rose = evaluation.value > value
-            x = torch.where(per_example(rose, x), y, x)
-            value = torch.where(rose, evaluation.value, value)
+            increased = evaluation.value > value
+            x = torch.where(per_example(increased, x), y, x)
+            value = torch.where(increased, evaluation.value, value)
             if oracle.coupled:
                 best.update(y, evaluation)
             else:
-                fooled = evaluation.success
-        found = best.result if oracle.coupled else reunited([*parts, (rows, _found(fooled, y, x))])
+                success = evaluation.success
+        if oracle.coupled:
+            result = best.result
+        else:
+            result = merge_results([*parts, (rows, _result(success, y, x))])
         point, max_loss_point = (
             _unless_copy(p, center.reshape(p.shape), start).view_as(center)
-            for p in (found.point, found.max_loss_point)
+            for p in (result.point, result.max_loss_point)
         )
         return AttackResult(point, max_loss_point)
 
     def share_at(self, iteration: int) -> float:
-        """p of the given iteration, counted from 0; the start is none."""
+        """The share p in an iteration, counted from 0; the query of the start is not counted."""
         at = int(iteration / self.queries * 10_000) if self.rescale else iteration
         return float(self.share / 2 ** sum(at > halving for halving in _HALVINGS))
 
 
 class _Windows(Protocol):
-    """How points start and change in one norm; points are [N, C, H, W]."""
+    """The start and the random changes of points, [N, C, H, W], in one norm."""
 
-    def start(self, keys: Keys) -> Tensor: ...
-    def redrawn(self, x: Tensor, share: float, keys: Keys) -> Tensor: ...
+    def start(self, keys: Keys) -> Tensor:
+        """The first points."""
+        ...
+
+    def redrawn(self, x: Tensor, share: float, keys: Keys) -> Tensor:
+        """The points with one window, which covers this share of the image, drawn at random."""
+        ...
+
     def __getitem__(self, rows: Tensor) -> _Windows: ...
 
 
@@ -119,17 +137,18 @@ def _windows(center: Tensor, space: Ball) -> _Windows:
     if space.p == 2:
         return _L2Windows(images, space)
     raise ValueError(
-        f"Square supports p=2 and p=inf, got p={space.p:g}. For L1 use an attack with gradients, such as APGD."
+        f"Square supports p=2 and p=inf, got p={space.p:g}. "
+        "For L1 use an attack with gradients, such as APGD."
     )
 
 
 @dataclass(frozen=True)
 class _LinfWindows:
-    """Every pixel stands at `low` or at `high`."""
+    """Every pixel equals `low` or `high`."""
 
-    low: Tensor  # [N, C, H, W]
-    high: Tensor
-    center: Tensor
+    low: Tensor  # [N, C, H, W] lowest values in the set
+    high: Tensor  # [N, C, H, W] highest values in the set
+    center: Tensor  # [N, C, H, W] clean inputs
 
     def __getitem__(self, rows: Tensor) -> _LinfWindows:
         return _LinfWindows(self.low[rows], self.high[rows], self.center[rows])
@@ -148,22 +167,22 @@ class _LinfWindows:
         up = u[:, 2:, None] < 0.5
         low, high, old = (t.flatten(2).gather(2, at) for t in (self.low, self.high, x))
         new = torch.where(up, high, low)
-        idle = (new == old).flatten(1).all(1)[:, None, None]
-        return x.flatten(2).scatter(2, at, torch.where(up ^ idle, high, low)).view_as(x)
+        unchanged = (new == old).flatten(1).all(1)[:, None, None]
+        return x.flatten(2).scatter(2, at, torch.where(up ^ unchanged, high, low)).view_as(x)
 
 
 @dataclass(frozen=True)
 class _L2Windows:
-    """Mass moves from window to window, the total stays at the radius (Algorithm 3)."""
+    """The perturbation moves between windows; its norm stays at the radius (Algorithm 3)."""
 
-    center: Tensor  # [N, C, H, W]
+    center: Tensor  # [N, C, H, W] clean inputs
     space: Ball
 
     def __getitem__(self, rows: Tensor) -> _L2Windows:
         return _L2Windows(self.center[rows], self.space)
 
     def start(self, keys: Keys) -> Tensor:
-        """Five by five tiles of one bump and one hollow each, with random signs."""
+        """Five by five tiles with a positive and a negative bump each and random signs."""
         n, c, h, w = self.center.shape
         height = max(h // 5, 1)
         width = max(w // 5, 1)
@@ -182,7 +201,8 @@ class _L2Windows:
     def redrawn(self, x: Tensor, share: float, keys: Keys) -> Tensor:
         n, c, h, w = x.shape
         height, width = window_size(share, h, w, odd=True)
-        u = keys.uniform((5 + c,), torch.float64)  # two places, a direction, and a sign per channel
+        # Two positions, an orientation, and a sign per channel.
+        u = keys.uniform((5 + c,), torch.float64)
         here, there = (
             _pixels(u[:, at : at + 2], height, width, h, w).expand(n, c, -1) for at in (0, 2)
         )
@@ -194,9 +214,8 @@ class _L2Windows:
         delta = (x - self.center).flatten(2)
         old = delta.gather(2, here)
         emptied = delta.scatter(2, there, 0.0)
-        both = delta.gather(2, there).square().sum(2) + emptied.gather(2, here).square().sum(
-            2
-        )  # ||delta||^2 on both windows
+        # ||delta||^2 on both windows together.
+        both = delta.gather(2, there).square().sum(2) + emptied.gather(2, here).square().sum(2)
         unused = (self.space.radius**2 - delta.square().sum((1, 2))).clamp(min=0)
         available = (both + unused[:, None] / c).sqrt()[:, :, None]
         new = _unit(sign * bumps + _unit(old, 2), 2) * available
@@ -208,7 +227,16 @@ class _L2Windows:
 
 
 def window_size(share: float, height: int, width: int, *, odd: bool = False) -> tuple[int, int]:
-    """A square of that share of the image; where the image is too flat for it, as long a rectangle. `odd`: and at least 3."""
+    """The height and width of a window.
+
+    It is a square, or a rectangle of the image's full shorter side if the square does not fit.
+
+    Args:
+        share: share of the image that the window covers.
+        height: height of the image in pixels.
+        width: width of the image in pixels.
+        odd: make the side of the square odd and at least 3; default False.
+    """
     side = max(round(math.sqrt(share * height * width)), 1)
     side = max(side, 3) | 1 if odd else side
     short = min(height, width)
@@ -220,7 +248,15 @@ def window_size(share: float, height: int, width: int, *, odd: bool = False) -> 
 
 
 def _pixels(u: Tensor, height: int, width: int, h: int, w: int) -> Tensor:
-    """[N, 1, height * width] positions in a flat image of the windows that uniform numbers u [N, 2] choose."""
+    """Flat positions of the pixels of randomly placed windows, [N, 1, height * width].
+
+    Args:
+        u: uniform numbers that choose the corner, [N, 2].
+        height: height of the window.
+        width: width of the window.
+        h: height of the image.
+        w: width of the image.
+    """
     corner = (u * u.new_tensor([h - height + 1, w - width + 1])).long()
     inside = torch.arange(height, device=u.device)[:, None] * w + torch.arange(
         width, device=u.device
@@ -230,7 +266,10 @@ def _pixels(u: Tensor, height: int, width: int, h: int, w: int) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _bumps(height: int, width: int) -> Tensor:
-    """[height, width] of unit length: a bump and a hollow, one after the other along the longer side: eta of the paper."""
+    """[height, width] of unit norm: a positive and a negative bump along the longer side.
+
+    It is eta of the paper.
+    """
     if width > height:
         return _bumps(width, height).T
     if height == 1:
@@ -241,7 +280,10 @@ def _bumps(height: int, width: int) -> Tensor:
 
 
 def _bump(height: int, width: int) -> Tensor:
-    """sum_{j=dist}^{n} 1 / (j + 1)^2 at distance dist (in the maximum norm) from the middle, n the largest; of unit length."""
+    """sum_{j=dist}^{n} 1 / (j + 1)^2 at distance dist from the middle, scaled to unit norm.
+
+    Distances are in the maximum norm, and n is the largest one.
+    """
     rows, columns = ((torch.arange(size) - size // 2).abs() for size in (height, width))
     distance = torch.maximum(rows[:, None], columns)
     terms = 1 / torch.arange(1, int(distance.amax()) + 2, dtype=torch.float64).square()
@@ -249,21 +291,22 @@ def _bump(height: int, width: int) -> Tensor:
 
 
 def _unit(t: Tensor, dim: int | tuple[int, ...]) -> Tensor:
+    """t divided by its Euclidean norm over `dim`."""
     length: Tensor = torch.linalg.vector_norm(t, dim=dim, keepdim=True)
     return t / length.clamp(min=1e-12)
 
 
 def _unless_copy(x: Tensor, center: Tensor, instead: Tensor) -> Tensor:
-    """x, but `instead` on rows that are the center itself."""
+    """x, with rows equal to the center replaced by those of `instead`."""
     return torch.where(per_example((x == center).flatten(1).all(1), x), instead, x)
 
 
-def _found(fooled: Tensor, y: Tensor, x: Tensor) -> AttackResult:
-    """The point just asked about where it fooled, else the highest so far."""
-    return AttackResult(torch.where(per_example(fooled, x), y, x), x)
+def _result(success: Tensor, y: Tensor, x: Tensor) -> AttackResult:
+    """The last queried point y where it is misclassified, else the point x of highest value."""
+    return AttackResult(torch.where(per_example(success, x), y, x), x)
 
 
 def _allowed(oracle: Scores) -> Tensor:
-    """[N] readings that each row may ask for; coupled rows ask together, as long as all of them can."""
+    """[N] evaluations that remain for each row; coupled rows have the minimum over the batch."""
     allowed = oracle.allowance()
     return torch.full_like(allowed, oracle.left()) if oracle.coupled else allowed

@@ -1,4 +1,4 @@
-"""Variance-tuned momentum: gradients corrected by those of the neighborhood, for points that carry over to other models."""
+"""Variance-tuned momentum, for perturbations that transfer to other models."""
 
 from __future__ import annotations
 
@@ -19,26 +19,38 @@ from saddlepoint.rng import Keys
 
 @dataclass(frozen=True)
 class VMI(Attack[Differentiates]):
-    """VMI-FGSM of Wang & He 2021 (Algorithm 1), in any norm: x <- project(x + step ascent(g)) from the center, where
+    """VMI-FGSM of Wang & He 2021 (Algorithm 1), in any norm. From the center,
 
-    g <- momentum g + (grad f(x) + v) / ||grad f(x) + v||_1   and then   v <- mean_i grad f(x + r_i) - grad f(x),
+        g <- momentum g + (grad f(x) + v) / ||grad f(x) + v||_1,
+        v <- mean_i grad f(x + r_i) - grad f(x),
+        x <- project(x + step_size ascent(g)),
 
-    with r_i uniform in a ball of `neighborhood` times the radius. Costs `steps` + (`steps` - 1) `samples` slopes and one reading.
-    Neighbors are clipped into the box, which the released code does not do: a defense need not answer for anything outside. The
-    best visited point is kept, not the last; neighbors are no proposals.
+    with r_i uniform in a ball of `neighborhood` times the radius. It costs
+    `steps` + (`steps` - 1) `samples` gradients and one evaluation. Neighbors are clipped into the
+    box, which the released code does not do, because a defense need not accept inputs outside of
+    it. The result is the best visited x, not the last one; neighbors are not proposed.
+
+    Args:
+        steps: number of steps, at least 1; default 10.
+        step_size: in units of the input, or `Radii`; default None, radius / steps.
+        momentum: weight of the previous gradients; default 1.
+        samples: neighbors per step, at least 0; default 20.
+        neighborhood: radius of the neighborhood in radii of the set, beta of the paper; default
+            1.5.
     """
 
     steps: int = 10
-    step_size: float | Radii | None = None  # in units of the input; None: radius / steps
+    step_size: float | Radii | None = None
     momentum: float = 1.0
     samples: int = 20
-    neighborhood: float = 1.5  # in radii: beta of the paper
+    neighborhood: float = 1.5
     needs: ClassVar[Access] = "gradient"
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.samples < 0:
             raise ValueError(
-                f"VMI needs at least one step and no less than 0 samples, got {self.steps} and {self.samples}."
+                "VMI needs steps >= 1 and samples >= 0, "
+                f"got steps={self.steps} and samples={self.samples}."
             )
 
     @property
@@ -60,13 +72,13 @@ class VMI(Attack[Differentiates]):
             best.update(x, evaluation)
             velocity = self.momentum * velocity + normalized(grad + variance)
             if self.samples and k + 1 < self.steps:
-                variance = self._around(oracle, x, space, keys.fold_in(k)) - grad
+                variance = self._mean_gradient(oracle, x, space, keys.fold_in(k)) - grad
             x = space.project(x + step * space.ascent(velocity, x), center)
         best.update(x, oracle.score(x))
         return best.result
 
-    def _around(self, oracle: Differentiates, x: Tensor, space: Ball, keys: Keys) -> Tensor:
-        """The mean gradient of the neighborhood."""
+    def _mean_gradient(self, oracle: Differentiates, x: Tensor, space: Ball, keys: Keys) -> Tensor:
+        """The mean gradient of the neighborhood, [N, ...]."""
         near = replace(space, radius=self.neighborhood * space.radius)
         total = torch.zeros_like(x)
         for i in range(self.samples):

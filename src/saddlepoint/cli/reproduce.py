@@ -59,24 +59,24 @@ def reproduce(
 
     A reproduction that was interrupted continues when the same command is given again.
     """
-    from saddlepoint.papers import EXPERIMENTS, chosen
+    from saddlepoint.papers import EXPERIMENTS, select_experiments
 
     if name is None or name == "list":
         _list(list(EXPERIMENTS.values()), json)
         return
-    experiments = chosen(name, EXPERIMENTS)
-    from saddlepoint.papers.markdown import READING, of_result
-    from saddlepoint.papers.registry import Request, silent
+    experiments = select_experiments(name, EXPERIMENTS)
+    from saddlepoint.papers.markdown import READING, result_markdown
+    from saddlepoint.papers.registry import Request, no_progress
     from saddlepoint.papers.write import reproduce as make
 
     folder = out or Path("runs") / f"reproduce-{scale}"
     records = []
     for experiment in experiments:
-        request = Request(folder, scale, seed, silent if quiet or json else note)
+        request = Request(folder, scale, seed, no_progress if quiet or json else note)
         result, record = make(experiment, request)
         records.append(result.record())
         if not json:
-            say(of_result(result))
+            say(result_markdown(result))
             say(f"Record, table and charts: {record}, {record.with_suffix('.md')}\n")
     if json:
         dump(records)

@@ -1,4 +1,4 @@
-"""Defenses: what they show, what they are handed, what a user implements."""
+"""Defenses: the base class, traces of views, the context of a call, multi-exit networks."""
 
 from saddlepoint.defenses.base import Access, BlackBox, Defense, Memory, Plain, Unit
 from saddlepoint.defenses.context import Context
@@ -13,7 +13,6 @@ from saddlepoint.defenses.gates import (
 from saddlepoint.defenses.multi_exit import (
     Mix,
     MultiExit,
-    Numbered,
     Static,
     Strategy,
     Subset,
@@ -44,7 +43,6 @@ __all__ = [
     "Memory",
     "Mix",
     "MultiExit",
-    "Numbered",
     "Picard",
     "Plain",
     "Solution",

@@ -1,4 +1,8 @@
-"""What a user implements: one class and one method; a second one if the model learns from test data."""
+"""The base class of defenses, and two defenses for ordinary models.
+
+A user implements one class with one method, `trace`. A model that adapts to test data also
+implements `adapt`.
+"""
 
 from __future__ import annotations
 
@@ -20,59 +24,93 @@ Access = Literal["decision", "score", "gradient"]
 
 
 class Defense(ABC):
-    """A classifier that may iterate, choose, purify or learn at test time.
+    """A classifier that may iterate, choose an exit, purify its input or adapt at test time.
 
-    The facts below are declarations. An audit measures them before it attacks and refuses a defense that declares otherwise.
+    The attributes below are declarations by the user. An audit measures them before it attacks, and
+    raises an error if a measurement contradicts a declaration.
     """
 
-    coupled: bool = False  # do rows of one `trace` call influence each other (batch statistics, a shared stopping rule)?
-    random: bool = False  # do two calls with other coins answer differently?
-    memory: Memory = "none"  # what `adapt` leaves behind: nothing, a model for this batch, a model for all that follow
-    grants: Access = (
-        "gradient"  # the most that can be asked of it, whatever the threat model allows
-    )
-    rejects: bool = (
-        False  # may it refuse to answer? Then logits are [N, C + 1], and the last column says so
-    )
-    static: nn.Module | None = None  # the underlying static model, if there is one
-    reads: frozenset[str] | None = (
-        None  # views that `answer` looks at, and which `trace` always shows, last; None: all
-    )
+    # Rows of one `trace` call influence each other, by batch statistics or a shared stopping rule.
+    coupled: bool = False
+    # Two calls with different random keys may give different outputs.
+    random: bool = False
+    # What `adapt` changes: "none"; "batch", a model for this batch; "stream", a model for this and
+    # all later batches.
+    memory: Memory = "none"
+    # The highest access that the defense supports, whatever the threat model allows.
+    grants: Access = "gradient"
+    # It may abstain. Logits are then [N, C + 1], and the last column is the reject class.
+    rejects: bool = False
+    # The underlying static model, if there is one.
+    static: nn.Module | None = None
+    # Names of the views that `answer` uses. `trace` always returns them, as its last views.
+    # None: all views.
+    reads: frozenset[str] | None = None
 
     @property
     def unit(self) -> Unit:
-        """The smallest group of examples that must be answered, compared and resumed as one."""
+        """The smallest group of examples that must be evaluated, compared and resumed together."""
         if self.memory != "none":
             return self.memory
         return "batch" if self.coupled else "example"
 
     def adapt(self, x: Tensor, ctx: Context) -> Defense:  # noqa: ARG002
-        """The defense that answers after seeing the unlabeled batch `x`: a new object, never self changed."""
+        """Adapt to an unlabeled batch. The default returns the defense itself.
+
+        Args:
+            x: the batch, [N, ...].
+            ctx: random keys and rules of this call.
+
+        Returns:
+            The adapted defense: a new object. `self` must not change.
+        """
         return self
 
     def restrict(self, rows: Tensor) -> Defense:  # noqa: ARG002
-        """The same defense for some rows of the batch it adapted to. Override where rows have parameters of their own."""
+        """The adapted defense for some rows of the batch it adapted to.
+
+        Override it if rows have parameters of their own.
+
+        Args:
+            rows: positions in the batch, [M].
+        """
         return self
 
     @abstractmethod
     def trace(self, x: Tensor, ctx: Context) -> Trace:
-        """Every answer held on the way, the final one last."""
+        """Run the model and return its intermediate and final outputs as views, the final one last.
+
+        Args:
+            x: inputs, [N, ...].
+            ctx: random keys, the attacker's rules per site, and the views that are needed.
+        """
 
     def answer(self, trace: Trace, ctx: Context) -> Tensor:  # noqa: ARG002
-        """[N, C]: what is answered, given the views. Override to vote, mix or exit early."""
+        """The final output, [N, C]. Override it to vote, mix exits or exit early.
+
+        Args:
+            trace: the views of `trace`.
+            ctx: random keys of this call.
+        """
         return trace.last
 
     def respond(self, x: Tensor, ctx: Context) -> Tensor:
-        """[N, C]: adapt, trace, answer."""
+        """The final output for the inputs `x`, [N, ...]: adapt, trace, answer. Returns [N, C]."""
         adapted = self.adapt(x, ctx)
         return adapted.answer(adapted.trace(x, ctx), ctx)
 
 
 class Plain(Defense):
-    """A network as it is: one view.
+    """An ordinary network: one view, named "final".
 
-    Randomness hidden in the network (dropout left on, noise layers) is drawn from global generators; they are seeded from the
-    context's coins and put back, so that a call is a function of its coins and nothing leaks out. Such noise depends on the batch.
+    A network may draw from the global generators, by dropout or noise layers. They are seeded from
+    the context's keys and restored afterwards, so that a call is a function of its keys. Such noise
+    depends on the composition of the batch.
+
+    Args:
+        net: a module from [N, ...] to logits [N, C].
+        random: the network draws from global generators; default False.
+        coupled: rows of a batch influence each other; default False.
     """
 
     def __init__(self, net: nn.Module, *, random: bool = False, coupled: bool = False) -> None:
@@ -83,14 +121,21 @@ class Plain(Defense):
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         if not self.random:
-            with _answering():
+            with _annotate_errors():
                 return Trace((View("final", self.net(x)),))
-        with seeded_globals(ctx.shared_seed(), x.device), _answering():
+        with seeded_globals(ctx.shared_seed(), x.device), _annotate_errors():
             return Trace((View("final", self.net(x)),))
 
 
 class BlackBox(Defense):
-    """Any callable from a batch of images to logits [N, C], or to labels [N]: only queries, no gradients."""
+    """A callable that can be queried but not differentiated: one view, named "final".
+
+    Args:
+        fn: from a batch of images [N, ...] to logits [N, C], or to labels [N] if `classes` is set.
+        classes: number of classes of a callable that returns labels; default None, logits.
+        random: two calls may give different outputs; default False.
+        coupled: rows of a batch influence each other; default False.
+    """
 
     def __init__(
         self,
@@ -107,24 +152,25 @@ class BlackBox(Defense):
         self.grants = "score" if classes is None else "decision"
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:  # noqa: ARG002
-        with torch.no_grad(), _answering():
+        with torch.no_grad(), _annotate_errors():
             out = self.fn(x.detach())
         if self.classes is not None:
-            # Attacked, it may answer with a class that nobody had seen when classes were counted.
-            out = nn.functional.one_hot(out.long(), max(self.classes, int(out.amax()) + 1)).to(
-                x.dtype
-            )
+            # Under attack the callable may return a label that did not occur when classes were
+            # counted.
+            classes = max(self.classes, int(out.amax()) + 1)
+            out = nn.functional.one_hot(out.long(), classes).to(x.dtype)
         return Trace((View("final", out),))
 
 
 @contextmanager
-def _answering() -> Iterator[None]:
-    """What a target raises, such as a solver that gives up on a point of an attack, is told with what to do about it."""
+def _annotate_errors() -> Iterator[None]:
+    """Add advice to errors that the target raises, such as a solver that fails on some input."""
     try:
         yield
     except Exception as error:
         error.add_note(
-            "The target itself raised this. Attacks ask about any point of the threat set, and it has to answer them all; where it "
-            "cannot, let it return NaN for these rows: no number is a wrong answer."
+            "The target itself raised this error. Attacks query any point of the threat set, so "
+            "the target has to return an output for all of them. Where it cannot, let it return "
+            "NaN for these rows: NaN counts as misclassified."
         )
         raise

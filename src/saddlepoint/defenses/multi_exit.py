@@ -1,4 +1,7 @@
-"""Networks with several exits: which exits an example is answered with, by choice, by chance or by confidence."""
+"""Multi-exit networks: the final output is the mean logits of exits that a strategy selects.
+
+The selection may be fixed, random or depend on confidence.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +19,30 @@ from saddlepoint.defenses.trace import Answer, Trace, View
 
 Subset = tuple[int, ...]  # exits, counted from 1, in increasing order: an action of either player
 
-_MOST_EXITS = 12  # 4095 subsets; one exit more doubles the attacks of a full game
+_MAX_EXITS = 12  # 4095 subsets; one more exit doubles the number of attacks in a full game
 
 
 def exit_name(number: int) -> str:
+    """The name of the view of an exit, counted from 1: "exit/2"."""
     return f"exit/{number}"
 
 
 def subset_name(subset: Subset) -> str:
-    """(1, 3) -> '1+3'."""
+    """A short name of a subset: (1, 3) -> '1+3'."""
     return "+".join(str(number) for number in subset)
 
 
 def all_subsets(exits: int) -> tuple[Subset, ...]:
-    """The 2^L - 1 non-empty sets of exits, the smallest first (Xu et al., Sec. 3.3)."""
-    if exits > _MOST_EXITS:
+    """The 2^L - 1 non-empty sets of L exits, the smallest first (Xu et al., Sec. 3.3).
+
+    Raises:
+        ValueError: there are more than 12 exits.
+    """
+    if exits > _MAX_EXITS:
         raise ValueError(
-            f"{exits} exits have 2^{exits} - 1 = {2**exits - 1:,} subsets, more than can be played; at most {_MOST_EXITS} exits "
-            f"are. Use subsets='intervals' ({exits * (exits + 1) // 2} runs of neighboring exits), and rows='double-oracle' to "
+            f"{exits} exits have 2^{exits} - 1 = {2**exits - 1:,} subsets, more than can be "
+            f"played; the limit is {_MAX_EXITS} exits. Use subsets='intervals' "
+            f"({exits * (exits + 1) // 2} runs of neighboring exits), and rows='double-oracle' to "
             "attack only those that matter."
         )
     return tuple(
@@ -42,7 +51,7 @@ def all_subsets(exits: int) -> tuple[Subset, ...]:
 
 
 def intervals(exits: int) -> tuple[Subset, ...]:
-    """The L(L + 1)/2 runs of neighboring exits (Xu et al., Fig. 3), the shortest first."""
+    """The L(L + 1)/2 runs of neighboring exits, the shortest first (Xu et al., Fig. 3)."""
     return tuple(
         tuple(range(first, first + size))
         for size in range(1, exits + 1)
@@ -51,7 +60,7 @@ def intervals(exits: int) -> tuple[Subset, ...]:
 
 
 def membership(subsets: Sequence[Subset], exits: int) -> Tensor:
-    """[S, L] 1 where the exit belongs to the subset."""
+    """[S, L] indicator matrix: 1 where exit l belongs to subset s."""
     table = torch.zeros(len(subsets), exits)
     for row, subset in enumerate(subsets):
         refuse_subset(subset, exits)
@@ -60,35 +69,58 @@ def membership(subsets: Sequence[Subset], exits: int) -> Tensor:
 
 
 def refuse_subset(subset: Subset, exits: int) -> None:
+    """Check a subset of `exits` exits.
+
+    Raises:
+        ValueError: it is empty, names an exit that does not exist, or is not in increasing order.
+    """
     if not subset:
         raise ValueError(
-            "a subset of exits must not be empty: somebody has to answer. Name at least one exit, counted from 1."
+            "a subset of exits must not be empty. Name at least one exit, counted from 1."
         )
     wrong = [number for number in subset if not 1 <= number <= exits]
     if wrong or list(subset) != sorted(set(subset)):
         raise ValueError(
-            f"a subset names exits from 1 to {exits}, each once and in increasing order, got {subset}."
+            f"a subset names exits from 1 to {exits}, each once and in increasing order, "
+            f"got {subset}."
         )
 
 
 def mean_logits(logits: Tensor, picked: Tensor) -> Tensor:
-    """[L, N, C], [N, L] -> [N, C]: the mean over the exits picked for each example."""
+    """The mean logits of the selected exits of each example.
+
+    Args:
+        logits: logits of all exits, [L, N, C].
+        picked: selected exits, [N, L] bool or 0 and 1.
+
+    Returns:
+        [N, C].
+    """
     share = picked.to(logits) / picked.sum(1, keepdim=True)
     return torch.einsum("nl,lnc->nc", share, logits)
 
 
 class Strategy(Protocol):
-    """How a network with several exits answers: with the mean logits of the exits picked for each example."""
+    """Selects the exits of a multi-exit network for each example."""
 
     @property
-    def random(self) -> bool: ...
-    def pick(self, logits: Tensor, ctx: Context) -> Tensor:  # [L, N, C] -> [N, L] bool
+    def random(self) -> bool:
+        """Whether the selection depends on the random keys of the context."""
+        ...
+
+    def pick(self, logits: Tensor, ctx: Context) -> Tensor:
+        """The selected exits, [N, L] bool, given the logits of all exits, [L, N, C]."""
         ...
 
 
 @dataclass(frozen=True)
 class Static:
-    """Always the same exits; the last one if none are named."""
+    """The same exits for every example.
+
+    Args:
+        subset: the exits, counted from 1; default the last one.
+        random: the selection is deterministic; leave it False.
+    """
 
     subset: Subset = ()
     random: bool = False
@@ -101,7 +133,16 @@ class Static:
 
 @dataclass(frozen=True)
 class Mix:
-    """A subset drawn for every example: E_j with probability s_j."""
+    """A subset drawn independently for every example.
+
+    Args:
+        subsets: the subsets E_j, at least one.
+        probabilities: the probability s_j of each subset; they sum to one up to 1e-6.
+        random: the selection is random; leave it True.
+
+    Raises:
+        ValueError: the probabilities do not fit the subsets or are no distribution.
+    """
 
     subsets: tuple[Subset, ...]
     probabilities: tuple[float, ...]
@@ -110,13 +151,15 @@ class Mix:
     def __post_init__(self) -> None:
         if len(self.subsets) != len(self.probabilities) or not self.subsets:
             raise ValueError(
-                f"a mix needs one probability per subset, got {len(self.probabilities)} for {len(self.subsets)}."
+                "a mix needs one probability per subset, "
+                f"got {len(self.probabilities)} for {len(self.subsets)}."
             )
         total = sum(self.probabilities)
         if any(not 0 <= p <= 1 for p in self.probabilities) or abs(total - 1) > 1e-6:
             raise ValueError(
-                f"the probabilities of a mix must lie between 0 and 1 and sum to one, got a sum of {total:.6g}"
-                f" with {sum(not 0 <= p <= 1 for p in self.probabilities)} outside. Divide them by their sum."
+                "the probabilities of a mix must lie between 0 and 1 and sum to one, "
+                f"got a sum of {total:.6g} with {sum(not 0 <= p <= 1 for p in self.probabilities)} "
+                "outside. Divide them by their sum."
             )
 
     def pick(self, logits: Tensor, ctx: Context) -> Tensor:
@@ -127,16 +170,23 @@ class Mix:
 
 
 class MultiExit(Defense):
-    """A network whose forward returns a list of logits, one per exit, answering by a strategy.
+    """A multi-exit network with a strategy that selects exits.
 
-    Views are `exit/1` ... `exit/L`, the last exit last. What is answered is the mean of the logits of the exits that the strategy
-    picks for each example (Xu et al., Sec. 3.1).
+    Its views are `exit/1` ... `exit/L`, the last exit last. Its final output is the mean logits of
+    the exits that the strategy selects for each example (Xu et al., Sec. 3.1).
+
+    Args:
+        net: a module that returns a list of logits, one tensor [N, C] per exit.
+        strategy: the selection; default `Static()`, the last exit.
+
+    Raises:
+        TypeError: `net` is not callable.
     """
 
     def __init__(self, net: nn.Module, strategy: Strategy | None = None) -> None:
         if not callable(net):
             raise TypeError(
-                f"MultiExit needs a module whose forward returns a list of logits, got {type(net).__name__}."
+                f"MultiExit needs a module that returns a list of logits, got {type(net).__name__}."
             )
         self.net = net
         self.strategy = strategy or Static()
@@ -156,34 +206,13 @@ class MultiExit(Defense):
         return mean_logits(logits, self.strategy.pick(logits, ctx))
 
     def exits(self, x: Tensor) -> int:
-        """How many exits the network has, by asking it about one input."""
+        """The number of exits, found by running the network on the first row of x, [N, ...]."""
         with torch.no_grad():
             return len(checked(self.net(x[:1]), 1))
 
 
-class Numbered(Defense):
-    """Any defense with several views, which are taken for its exits: the first is `exit/1`."""
-
-    def __init__(self, inner: Defense) -> None:
-        self.inner = inner
-        self.coupled = inner.coupled
-        self.random = inner.random
-        self.memory = inner.memory
-        self.grants = inner.grants
-        self.static = inner.static
-
-    def adapt(self, x: Tensor, ctx: Context) -> Defense:
-        return Numbered(self.inner.adapt(x, ctx))
-
-    def trace(self, x: Tensor, ctx: Context) -> Trace:
-        views = self.inner.trace(x, ctx).views
-        return Trace(
-            tuple(View(exit_name(k), view.logits) for k, view in enumerate(views, start=1))
-        )
-
-
 class LastExit(nn.Module):
-    """The static network under a multi-exit one: its last exit alone."""
+    """The last exit of a multi-exit network, as an ordinary module from [N, ...] to [N, C]."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -194,7 +223,19 @@ class LastExit(nn.Module):
 
 
 def checked(outputs: object, n: int) -> list[Tensor]:
-    """The network's exits, or an error that says what it returned instead."""
+    """Check that a network returned logits of several exits.
+
+    Args:
+        outputs: what the network returned.
+        n: number of examples.
+
+    Returns:
+        The logits of the exits, each [n, C].
+
+    Raises:
+        TypeError: it is not a list of tensors.
+        ValueError: the tensors have different shapes, or not the shape [n, C].
+    """
     if (
         not isinstance(outputs, list | tuple)
         or not outputs
@@ -206,19 +247,21 @@ def checked(outputs: object, n: int) -> list[Tensor]:
             else f"{type(outputs).__name__}"
         )
         raise TypeError(
-            f"a multi-exit network returns a list of logits, one [N, C] tensor per exit; got {found}. "
-            "Add exits to an ordinary network with `attach_exits(net, {'layer name': head})`."
+            "a multi-exit network returns a list of logits, one [N, C] tensor per exit; "
+            f"got {found}. Add exits to an ordinary network with "
+            "`attach_exits(net, {'layer name': head})`."
         )
     shapes = [tuple(z.shape) for z in outputs]
     if any(len(shape) != 2 or shape[0] != n for shape in shapes) or len(set(shapes)) != 1:
         raise ValueError(
-            f"every exit must give logits of one shape [{n}, classes], got {[list(shape) for shape in shapes]}."
+            f"every exit must give logits of one shape [{n}, classes], "
+            f"got {[list(shape) for shape in shapes]}."
         )
     return list(outputs)
 
 
 def exits_mean(subset: Subset) -> Answer:
-    """Answer with the mean logits of these exits: a column of the exit game."""
+    """An `Answer` that returns the mean logits of these exits: a column of the exit game."""
 
     def answer(trace: Trace) -> Tensor:
         logits = trace.logits

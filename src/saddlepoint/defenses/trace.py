@@ -1,4 +1,4 @@
-"""What a defender shows: every answer it held on the way to its final one."""
+"""The outputs of a defense: its intermediate results and its final one, as named views."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class View:
-    """One answer the defender could give: an exit, a solver state, a purified copy, a transduced model."""
+    """Named logits: those of an exit, a solver state, a purified copy or an adapted model."""
 
     name: str  # "exit/2", "solve/7", "purify/3"
     logits: Tensor  # [N, C]
@@ -20,30 +20,47 @@ class View:
 
 @dataclass(frozen=True)
 class Trace:
-    """Views in the order in which they were reached; the last one is the final answer unless the defense says otherwise."""
+    """Views in the order in which they were computed.
+
+    The last one is the final output unless the defense overrides `answer`.
+
+    Args:
+        views: at least one view, all with logits of the same shape.
+
+    Raises:
+        ValueError: there is no view.
+    """
 
     views: tuple[View, ...]
 
     def __post_init__(self) -> None:
         if not self.views:
             raise ValueError(
-                "a Trace needs at least one View, got none. Return `Trace((View('final', logits),))`."
+                "a Trace needs at least one View, got none. "
+                "Return `Trace((View('final', logits),))`."
             )
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names of the views, in order."""
         return tuple(view.name for view in self.views)
 
     @cached_property
-    def logits(self) -> Tensor:  # [V, N, C]
+    def logits(self) -> Tensor:
+        """The logits of all views, [V, N, C]."""
         return torch.stack([view.logits for view in self.views])
 
     @property
-    def last(self) -> Tensor:  # [N, C]
+    def last(self) -> Tensor:
+        """The logits of the last view, [N, C]."""
         return self.views[-1].logits
 
     def select(self, names: Iterable[str]) -> Trace:
-        """The trace with the named views only, in their own order."""
+        """The trace with the named views only, in the order of this trace.
+
+        Raises:
+            ValueError: a name does not occur in this trace.
+        """
         wanted = set(names)
         missing = wanted - set(self.names)
         if missing:
@@ -53,16 +70,15 @@ class Trace:
         return Trace(tuple(view for view in self.views if view.name in wanted))
 
 
-Answer = Callable[
-    [Trace], Tensor
-]  # -> [N, C]: what the defender answers with, a column of the game
+# Trace -> [N, C]: how the defender turns views into its output, a column of the matrix game.
+Answer = Callable[[Trace], Tensor]
 
 
 def view(name: str) -> Answer:
-    """Answer with the view of that name."""
+    """An `Answer` that returns the view of that name."""
     return lambda trace: trace.select([name]).last
 
 
 def mean(*names: str) -> Answer:
-    """Answer with the mean logits of the named views, or of all."""
+    """An `Answer` that returns the mean logits of the named views, or of all views."""
     return lambda trace: (trace.select(names) if names else trace).logits.mean(0)

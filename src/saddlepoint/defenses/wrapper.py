@@ -16,9 +16,12 @@ class DefenseWrapper(Defense):
 
     All declarations of `Defense` are copied from the inner defense. `adapt` and `restrict` wrap
     their results again with `rewrap`.
+
+    Args:
+        inner: the wrapped defense.
     """
 
-    replaces_views: ClassVar[bool] = False  # it shows its own views and answers with the last one
+    replaces_views: ClassVar[bool] = False  # its views are its own; its answer is the last one
 
     def __init__(self, inner: Defense) -> None:
         self.inner = inner

@@ -1,4 +1,4 @@
-"""Gradients: rules inside a forward pass, estimators around it."""
+"""Gradients: rules replace backward passes inside a forward pass, estimators work around it."""
 
 from saddlepoint.gradients.adjoint import SimultaneousAdjoint
 from saddlepoint.gradients.detached import Detached

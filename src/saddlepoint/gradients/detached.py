@@ -1,4 +1,4 @@
-"""No gradient across a solve."""
+"""No gradient through a solve."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from saddlepoint.solvers import Solution
 
 @dataclass(frozen=True)
 class Detached(SolveRule):
-    """States as constants: what the defense computes from them afterwards is all that is differentiated.
+    """States are constants: only what the defense computes from them afterwards is differentiated.
 
-    For a defense that makes k damped steps from where its solve ended, this is the phantom gradient with which such networks are
-    trained (Geng et al. 2021; Yang et al. 2022, Eq. 4-6).
+    For a defense that makes k damped steps from the end of its solve, this is the phantom gradient
+    with which such networks are trained (Geng et al. 2021; Yang et al. 2022, Eq. 4-6).
     """
 
     def attach(self, solve: Solve) -> Solution:

@@ -1,4 +1,4 @@
-"""How value and gradient of an objective are estimated around the forward pass."""
+"""Estimators: how the value and gradient of an objective are estimated from forward passes."""
 
 from __future__ import annotations
 
@@ -14,36 +14,35 @@ from saddlepoint.rng import Keys
 
 
 class Evaluation(NamedTuple):
-    """One look at the objective, per example."""
+    """One evaluation of the objective, per example."""
 
-    value: Tensor  # [N] the attacker maximizes this; [R, N] where it looks at R objectives at once
-    success: Tensor  # [N] bool: does the defense answer wrongly?
+    value: Tensor  # [N] the attacker maximizes this; [R, N] for R objectives at once
+    success: Tensor  # [N] bool: the defense misclassifies the example
 
 
 class ValueAndGradient(NamedTuple):
-    """A reading and where to go from it."""
+    """An evaluation of the objective and its gradient."""
 
     evaluation: Evaluation
     grad: Tensor  # [N, ...] like x; [R, N, ...] for R objectives
 
 
-ObjectiveFunction = Callable[
-    [Tensor, Keys], Evaluation
-]  # differentiable in x; randomness only from the coins
+# (x [N, ...], keys) -> Evaluation. It is differentiable in x, and random only through the keys.
+ObjectiveFunction = Callable[[Tensor, Keys], Evaluation]
 
 
 class Estimator(ABC):
-    """How value and gradient of an objective are estimated, and how many passes that takes."""
+    """Estimates the value and gradient of an objective, and reports how many passes that takes."""
 
     @property
     @abstractmethod
     def cost(self) -> int:
-        """Forward passes of one evaluation."""
+        """Forward passes per evaluation."""
 
     @property
     @abstractmethod
     def gradient_cost(self) -> tuple[int, int]:
-        """Forward and backward passes of one value and gradient."""
+        """Forward and backward passes per value and gradient."""
 
     @property
     def approximate(self) -> bool:
@@ -52,23 +51,29 @@ class Estimator(ABC):
 
     @property
     def handles_randomness(self) -> bool:
-        """The defense's randomness is averaged over draws, or fixed."""
+        """The randomness of the defense is averaged over draws, or fixed."""
         return False
 
     @abstractmethod
     def evaluate(self, objective: ObjectiveFunction, x: Tensor, keys: Keys) -> Evaluation:
-        """The objective at `x`, [N, ...], with one random key per row."""
+        """Evaluate the objective.
+
+        Args:
+            objective: the function to evaluate.
+            x: points, [N, ...].
+            keys: one random key per row.
+        """
 
     @abstractmethod
     def value_and_grad(
         self, objective: ObjectiveFunction, x: Tensor, keys: Keys
     ) -> ValueAndGradient:
-        """The objective and its gradient with respect to `x`."""
+        """Evaluate the objective and its gradient with respect to `x`; arguments as `evaluate`."""
 
 
 @dataclass(frozen=True)
 class Backprop(Estimator):
-    """One forward and one backward pass."""
+    """One forward and one backward pass by autograd."""
 
     @property
     def cost(self) -> int:
@@ -88,9 +93,9 @@ class Backprop(Estimator):
         x = x.detach().requires_grad_()
         with torch.enable_grad():
             value, success = objective(x, keys)
-            parts = (
-                value.sum(-1).reshape(-1).unbind()
-            )  # rows are independent, or the defense is coupled and means it
+            # The sum over rows gives the gradient per row where rows are independent. Where the
+            # defense is coupled, it is the gradient of the batch's total.
+            parts = value.sum(-1).reshape(-1).unbind()
         grads = [_gradient(part, x, retain=k + 1 < len(parts)) for k, part in enumerate(parts)]
         return ValueAndGradient(
             Evaluation(value.detach(), success),
@@ -100,10 +105,16 @@ class Backprop(Estimator):
 
 @dataclass(frozen=True)
 class EoT(Estimator):
-    """Expectation over the defense's randomness: value, gradient and success are averaged over fresh draws.
+    """Expectation over transformation: averages over independent draws of the randomness.
 
-    grad E[f(t(x))] = E[grad f(t(x))], Athalye et al. 2018 (Synthesizing robust adversarial examples). A point succeeds when the
-    defense errs on more than half of the draws; judging by one draw counts lucky misses as successes.
+    grad E[f(t(x))] = E[grad f(t(x))], Athalye et al. 2018 (Synthesizing robust adversarial
+    examples). Value and gradient are means over the draws. A point succeeds when the defense
+    misclassifies it in more than half of the draws; with a single draw, chance errors would count
+    as successes.
+
+    Args:
+        draws: number of draws, at least 1; default 20.
+        inner: the estimator used for each draw; default `Backprop`.
     """
 
     draws: int = 20
@@ -136,22 +147,26 @@ class EoT(Estimator):
     def value_and_grad(
         self, objective: ObjectiveFunction, x: Tensor, keys: Keys
     ) -> ValueAndGradient:
-        slopes = [self.inner.value_and_grad(objective, x, c) for c in self._draws(keys)]
+        results = [self.inner.value_and_grad(objective, x, c) for c in self._draws(keys)]
         return ValueAndGradient(
-            _mean([s.evaluation for s in slopes]), torch.stack([s.grad for s in slopes]).mean(0)
+            _mean([r.evaluation for r in results]), torch.stack([r.grad for r in results]).mean(0)
         )
 
     def _draws(self, keys: Keys) -> Iterator[Keys]:
-        # One draw is the draw itself, so that EoT(1) is its inner estimator.
+        # A single draw uses the keys themselves, so that EoT(1) equals its inner estimator.
         return iter([keys]) if self.draws == 1 else (keys.fold_in(k) for k in range(self.draws))
 
 
 @dataclass(frozen=True)
 class FixedRandomness(Estimator):
-    """The same draw at every step: the defense as one deterministic function.
+    """The same random draw in every evaluation: the defense becomes a deterministic function.
 
-    With public coins it is the very function that will answer; with private ones it is the cheap relative of EoT that Croce et al.
-    2022 (Sec. 4) call fixing the seed.
+    If the attacker knows the defense's random keys, this is the function that is evaluated in the
+    end. If not, it is the cheaper alternative to EoT that Croce et al. 2022 (Sec. 4) call fixing
+    the seed.
+
+    Args:
+        inner: the estimator that is used with the fixed keys; default `Backprop`.
     """
 
     inner: Estimator = field(default_factory=Backprop)
@@ -185,17 +200,23 @@ class FixedRandomness(Estimator):
 class SPSA(Estimator):
     """Antithetic finite differences from scores alone (Spall 1992; Uesato et al. 2018).
 
-    g = mean_k u_k (f(x + sigma u_k) - f(x - sigma u_k)) / (2 sigma),  u_k in {-1, +1}^d, drawn per example. Both sides of a
-    difference see the same coins.
+        g = mean_k u_k (f(x + sigma u_k) - f(x - sigma u_k)) / (2 sigma),   u_k in {-1, +1}^d.
+
+    The u_k are drawn per example. Both sides of a difference use the same random keys.
+
+    Args:
+        samples: number of directions, at least 1; default 64. Each costs two forward passes.
+        sigma: half the distance of the two points, in units of the input; default 1e-3.
     """
 
     samples: int = 64
-    sigma: float = 1e-3  # in units of the input
+    sigma: float = 1e-3
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.sigma <= 0:
             raise ValueError(
-                f"SPSA needs samples >= 1 and sigma > 0, got samples={self.samples} and sigma={self.sigma}."
+                "SPSA needs samples >= 1 and sigma > 0, "
+                f"got samples={self.samples} and sigma={self.sigma}."
             )
 
     @property
@@ -222,28 +243,37 @@ class SPSA(Estimator):
             u = keys.fold_in(-1 - k).signs(tuple(x.shape[1:]), x.dtype)
             up = self.evaluate(objective, x + self.sigma * u, keys).value
             down = self.evaluate(objective, x - self.sigma * u, keys).value
-            rise = (up - down) / (2 * self.sigma)
-            grad = grad + u * rise.view(*rise.shape, *[1] * (x.ndim - 1))
+            slope = (up - down) / (2 * self.sigma)
+            grad = grad + u * slope.view(*slope.shape, *[1] * (x.ndim - 1))
         return ValueAndGradient(self.evaluate(objective, x, keys), grad / self.samples)
 
 
 @dataclass(frozen=True)
 class Smoothed(Estimator):
-    """The gradient of the neighborhood: value and success at x itself, the slope a mean over points around it.
+    """The gradient averaged over a neighborhood; value and success are those at x itself.
 
-    g = mean_k grad f(clip(x + width u_k)),  u_k uniform in [-1, 1]^d, drawn per example: the slope of f averaged over a cube, which
-    has one where f is jagged or piecewise constant in its slope. Neighbors stay in the box: a defense need not answer outside.
+        g = mean_k grad f(clip(x + width u_k)),   u_k uniform in [-1, 1]^d, drawn per example.
+
+    The average over a cube is informative where the gradient of f is rough or piecewise constant.
+    Neighbors are clipped into the box, because a defense need not accept inputs outside of it.
+
+    Args:
+        samples: number of neighbors, at least 1; default 8.
+        width: half the edge of the cube, in units of the input; default 0.01.
+        box: lowest and highest value of an input; default (0, 1).
+        inner: the estimator used at each neighbor; default `Backprop`.
     """
 
     samples: int = 8
-    width: float = 0.01  # in units of the input
+    width: float = 0.01
     box: tuple[float, float] = (0.0, 1.0)
     inner: Estimator = field(default_factory=Backprop)
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.width <= 0:
             raise ValueError(
-                f"Smoothed needs samples >= 1 and width > 0, got samples={self.samples} and width={self.width}."
+                "Smoothed needs samples >= 1 and width > 0, "
+                f"got samples={self.samples} and width={self.width}."
             )
 
     @property
@@ -276,14 +306,15 @@ class Smoothed(Estimator):
                 objective, (x + self.width * shift).clamp(*self.box), keys
             ).grad
             total = grad if total is None else total + grad
-        assert total is not None, "there is at least one neighbor"
+        assert total is not None  # samples >= 1
         return ValueAndGradient(self.evaluate(objective, x, keys), total / self.samples)
 
 
 def once(estimator: Estimator) -> Estimator:
-    """The estimator for an objective that tosses no coins: draws of one and the same gradient are not averaged.
+    """The estimator without EoT over `Backprop`, for a deterministic objective.
 
-    What tosses coins of its own, such as `SPSA`, still is.
+    All draws of `Backprop` on a deterministic objective are equal, so one is enough. Estimators
+    that draw random numbers themselves, such as `SPSA`, are still averaged.
     """
     match estimator:
         case EoT(draws=draws, inner=inner) if draws > 1 and isinstance(
@@ -297,7 +328,7 @@ def once(estimator: Estimator) -> Estimator:
 
 
 def _gradient(value: Tensor, x: Tensor, *, retain: bool) -> Tensor:
-    # A value may ask for gradients on behalf of the net's parameters while the input is cut off.
+    # A value may require gradients because of the net's parameters while x is detached.
     grad = (
         torch.autograd.grad(value, x, retain_graph=retain, allow_unused=True)[0]
         if value.requires_grad
@@ -305,8 +336,8 @@ def _gradient(value: Tensor, x: Tensor, *, retain: bool) -> Tensor:
     )
     if grad is None:
         raise ValueError(
-            "no gradient reaches the input. Give the site that cuts it a rule such as BPDA, or use an attack that asks for "
-            "scores only (Square, RayS)."
+            "no gradient reaches the input. Set a rule such as BPDA for the site that detaches it, "
+            "or use an attack without gradients (Square, RayS)."
         )
     return grad
 

@@ -16,13 +16,22 @@ from saddlepoint.solvers import Solution
 
 @dataclass(frozen=True)
 class Phantom(SolveRule):
-    """The gradient of `steps` damped steps from a detached state, each of them one evaluation of f.
+    """The phantom gradient: that of `steps` damped steps from a detached state.
 
-    z_{t+1} = (1 - damping) z_t + damping f(z_t; x),  t = 0..steps-1.  Geng et al. 2021; Yang et al. 2022, Eq. 4-6 at the final
-    state and Eq. 13-16 at intermediate ones (P^(k) in Eq. 15 depends on t). The paper takes the loss at the unrolled state,
-    `at="unrolled"`: the one rule that changes what is shown, as the attacker's own objective; the referee never sees it. With
-    `at="state"` the loss is taken where the solve ended, and its cotangent crosses the same steps. The code released with the paper
-    makes its first step undamped, beside the damped ones: "k" there is steps = k + 1 here, with `undamped_first`.
+        z_{t+1} = (1 - damping) z_t + damping f(z_t; x),   t = 0..steps-1.
+
+    Geng et al. 2021; Yang et al. 2022, Eq. 4-6 at the final state and Eq. 13-16 at intermediate
+    ones (P^(k) in Eq. 15 depends on t). Each step is one evaluation of f.
+
+    Args:
+        steps: number of steps, at least 1; default 5.
+        damping: weight of f in a step, 0 < damping <= 1; default 1.
+        at: "state" (default) takes the loss at the state where the solve ended and passes its
+            cotangent through the steps. "unrolled" takes the loss at the unrolled state, as the
+            paper does. This changes the forward value, as part of the attacker's objective; the
+            referee evaluates the defense without it.
+        undamped_first: make the first step undamped, as the code released with the paper does in
+            addition to its damped steps: its "k" is steps = k + 1 here. Default False.
     """
 
     approximate: ClassVar[bool] = True
@@ -34,12 +43,11 @@ class Phantom(SolveRule):
     def __post_init__(self) -> None:
         if self.steps < 1 or not 0 < self.damping <= 1:
             raise ValueError(
-                f"Phantom needs steps >= 1 and 0 < damping <= 1, got steps={self.steps} and damping={self.damping}."
+                "Phantom needs steps >= 1 and 0 < damping <= 1, "
+                f"got steps={self.steps} and damping={self.damping}."
             )
         if self.at not in ("state", "unrolled"):
-            raise ValueError(
-                f'Phantom takes the loss at="state" or at="unrolled", got at={self.at!r}.'
-            )
+            raise ValueError(f'Phantom needs at="state" or at="unrolled", got at={self.at!r}.')
 
     def attach(self, solve: Solve) -> Solution:
         needed = torch.is_grad_enabled() or self.at == "unrolled"
@@ -47,16 +55,15 @@ class Phantom(SolveRule):
             solution = solve.run(states=solve.read if needed else ())
         if not needed:
             return solution
-        out: dict[
-            int, Tensor
-        ] = {}  # by address: once all rows have finished, the states are one tensor
+        # By address: after all rows have stopped, the states are the same tensor.
+        out: dict[int, Tensor] = {}
         for z in [*solution.states.values(), solution.best]:
             if z.data_ptr() not in out:
                 unrolled = self._unrolled(solve, z)
                 out[z.data_ptr()] = (
                     unrolled if self.at == "unrolled" else straight_through(unrolled, z)
                 )
-        return solve.shown(
+        return solve.with_states(
             solution,
             {n: out[z.data_ptr()] for n, z in solution.states.items()},
             out[solution.best.data_ptr()],
@@ -65,10 +72,7 @@ class Phantom(SolveRule):
     def _unrolled(self, solve: Solve, z: Tensor) -> Tensor:
         for t in range(self.steps):
             damping = 1.0 if self.undamped_first and t == 0 else self.damping
-            z = (
-                (1 - damping) * z + damping * solve.everywhere(z)
-                if damping < 1
-                else solve.everywhere(z)
-            )
+            f = solve.on_batch(z)
+            z = (1 - damping) * z + damping * f if damping < 1 else f
         solve.stats.spend(evaluations=self.steps)
         return z

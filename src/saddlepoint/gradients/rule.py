@@ -1,4 +1,4 @@
-"""How a cotangent crosses a named site inside a defense's forward pass."""
+"""Rules: the backward pass of a named site inside the forward pass of a defense."""
 
 from __future__ import annotations
 
@@ -18,29 +18,42 @@ Map = Callable[[Tensor], Tensor]
 
 
 def identity(x: Tensor) -> Tensor:
+    """x itself, the default surrogate of BPDA."""
     return x
 
 
 class Rule(ABC):
-    """The backward pass of one site. A rule never changes the forward value."""
+    """The backward pass of one site.
+
+    A rule does not change the forward value. The one exception is `Phantom(at="unrolled")`.
+    """
 
     approximate: ClassVar[bool] = False  # it replaces the backward pass by an approximation
 
     @abstractmethod
     def apply(self, fn: Map, x: Tensor) -> Tensor:
-        """fn(x), carrying this rule's gradient."""
+        """fn(x), with the gradient of this rule.
+
+        Args:
+            fn: the function of the site (`Context.through`).
+            x: its input, [N, ...].
+        """
 
     def attach(self, solve: Solve) -> Solution:  # noqa: ARG002
-        """The solution, its states carrying this rule's gradients."""
+        """Run a solve (`Context.solve`) and return states with the gradients of this rule.
+
+        Raises:
+            TypeError: the rule is not defined for solves.
+        """
         raise TypeError(
-            f"{type(self).__name__} does not say how a cotangent crosses a solve. Use Implicit, Phantom, SharedInverse, "
-            "SimultaneousAdjoint, or Exact to differentiate the solver's own steps."
+            f"{type(self).__name__} cannot differentiate a solve. Use Implicit, Phantom, "
+            "SharedInverse, SimultaneousAdjoint, or Exact to differentiate the solver's own steps."
         )
 
 
 @dataclass(frozen=True)
 class Exact(Rule):
-    """Differentiate what was run; of a solve, every step that the solver made."""
+    """Ordinary backpropagation; through a solve, backpropagation through every step it made."""
 
     def apply(self, fn: Map, x: Tensor) -> Tensor:
         return fn(x)
@@ -51,10 +64,12 @@ class Exact(Rule):
 
 @dataclass(frozen=True)
 class Checkpointed(Rule):
-    """The exact gradient in the memory of one step: the site is run again in the backward pass (Chen et al. 2016).
+    """The exact gradient with the memory of one step: the backward pass runs the site again.
 
-    A site's coins are a function of its place in the trace (`Context.through`), so the second run draws what the first one drew.
-    Hidden randomness of a module is replayed too, through torch's own state. In a solve each evaluation of f is such a step.
+    Chen et al. 2016. The random keys of a site are a function of its place in the trace
+    (`Context.through`), so the second run draws the same numbers as the first. Hidden randomness of
+    a module is replayed as well, through the generator state of torch. In a solve each evaluation
+    of f is one step.
     """
 
     def apply(self, fn: Map, x: Tensor) -> Tensor:
@@ -69,7 +84,14 @@ class Checkpointed(Rule):
 
 @dataclass(frozen=True)
 class BPDA(Rule):
-    """Forward `fn`, backward through `surrogate` (Athalye, Carlini & Wagner 2018, Sec. 4.1); the identity by default."""
+    """Backward pass differentiable approximation: forward `fn`, backward through `surrogate`.
+
+    Athalye, Carlini & Wagner 2018, Sec. 4.1.
+
+    Args:
+        surrogate: a differentiable function of the site's input with the shape of the site's
+            output; default the identity.
+    """
 
     surrogate: Map = identity
     approximate: ClassVar[bool] = True
@@ -79,7 +101,7 @@ class BPDA(Rule):
             value = fn(x)
         if not (torch.is_grad_enabled() and x.requires_grad):
             return value
-        return self._standing_in(self.surrogate(x), value)
+        return self._with_surrogate_gradient(self.surrogate(x), value)
 
     def attach(self, solve: Solve) -> Solution:
         recording = torch.is_grad_enabled() and solve.x.requires_grad
@@ -87,29 +109,38 @@ class BPDA(Rule):
             solution = solve.run(states=solve.read if recording else ())
         if not recording:
             return solution
-        stand_in = self.surrogate(solve.x)
-        states = {n: self._standing_in(stand_in, z) for n, z in solution.states.items()}
-        return solve.shown(solution, states, self._standing_in(stand_in, solution.best))
+        surrogate = self.surrogate(solve.x)
+        states = {
+            n: self._with_surrogate_gradient(surrogate, z) for n, z in solution.states.items()
+        }
+        best = self._with_surrogate_gradient(surrogate, solution.best)
+        return solve.with_states(solution, states, best)
 
-    def _standing_in(self, stand_in: Tensor, value: Tensor) -> Tensor:
-        if stand_in.shape != value.shape:
+    def _with_surrogate_gradient(self, surrogate: Tensor, value: Tensor) -> Tensor:
+        if surrogate.shape != value.shape:
             raise ValueError(
-                f"BPDA's surrogate gives shape {tuple(stand_in.shape)}, but the site gives {tuple(value.shape)}. "
-                "Pass a surrogate with the shape of the site's output."
+                f"the surrogate of BPDA returns shape {tuple(surrogate.shape)}, but the site "
+                f"returns {tuple(value.shape)}. Pass a surrogate with the shape of the site's "
+                "output."
             )
-        return straight_through(stand_in, value)
+        return straight_through(surrogate, value)
 
 
-def straight_through(stand_in: Tensor, value: Tensor) -> Tensor:
-    """`value` going forward, `stand_in` going backward."""
-    return cast(Tensor, _StraightThrough.apply(stand_in, value))  # type: ignore[no-untyped-call]
+def straight_through(surrogate: Tensor, value: Tensor) -> Tensor:
+    """`value` in the forward pass, the gradient of `surrogate` in the backward pass.
+
+    Args:
+        surrogate: the tensor that receives the cotangent, of the shape of `value`.
+        value: the tensor whose values are returned exactly.
+    """
+    return cast(Tensor, _StraightThrough.apply(surrogate, value))  # type: ignore[no-untyped-call]
 
 
 class _StraightThrough(torch.autograd.Function):
-    """`value` going forward to the last bit (x + (value - x) would round), `stand_in` going backward."""
+    # The forward value is exact to the last bit; x + (value - x) would round.
 
     @staticmethod
-    def forward(ctx: Any, stand_in: Tensor, value: Tensor) -> Tensor:  # noqa: ARG004
+    def forward(ctx: Any, surrogate: Tensor, value: Tensor) -> Tensor:  # noqa: ARG004
         return value.clone()
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""A solve inside a forward pass, as a rule finds it, and what rules for it have in common."""
+"""A solve inside a forward pass, as rules receive it, and the parts that rules share."""
 
 from __future__ import annotations
 
@@ -12,56 +12,73 @@ from torch.autograd.function import once_differentiable
 
 from saddlepoint.solvers import Inverse, Solution, Solver, SolverStats, Start
 
-Cell = Callable[
-    [Tensor, Tensor, Tensor], Tensor
-]  # (z, x, rows): f(z; x) for these rows of the batch, with their coins
+# (z [M, ...], x [M, ...], rows [M]) -> f(z; x) [M, ...] for these rows, with their random keys.
+Cell = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+# Cotangents of the states -> cotangents of f at these states; None: not used.
+Pullback = Callable[[list[Tensor | None]], list[Tensor | None]]
 
 
 @dataclass(frozen=True)
 class Solve:
-    """z = f(z; x), the method that solves it, and what of its path somebody will read."""
+    """The equation z = f(z; x), the method that solves it, and the states that are read."""
 
     cell: Cell
     start: Start
     x: Tensor  # [N, ...]
     method: Solver
-    keep: frozenset[int]
-    weights: tuple[float, ...]
+    keep: frozenset[int]  # steps whose states the defense reads
+    weights: tuple[float, ...]  # of z_1..z_T in the blend; empty: no blend
     stats: SolverStats
 
     def f(self, z: Tensor, rows: Tensor) -> Tensor:
+        """f(z; x) for the rows `rows`, [M], of the batch; z is [M, ...]."""
         return self.cell(z, self.x if len(rows) == len(self.x) else self.x[rows], rows)
 
     @property
     def rows(self) -> Tensor:
+        """[N] all rows of the batch."""
         return torch.arange(len(self.x), device=self.x.device)
 
-    def everywhere(self, z: Tensor) -> Tensor:
-        """f(z; x) on the whole batch."""
+    def on_batch(self, z: Tensor) -> Tensor:
+        """f(z; x) for the whole batch, [N, ...]."""
         return self.f(z, self.rows)
 
     @property
     def read(self) -> frozenset[int]:
-        """The states that are read, be it in the blend."""
+        """The steps whose states are read, directly or in the blend."""
         return self.keep | {n for n, w in enumerate(self.weights, 1) if w != 0}
 
-    def run(self, *, states: Iterable[int] = (), learned: bool = False) -> Solution:
-        """What the method does; with a graph, if one is being recorded."""
+    def run(self, *, states: Iterable[int] = (), return_inverse: bool = False) -> Solution:
+        """Run the method; autograd records it if gradients are enabled.
+
+        Args:
+            states: further steps whose states are returned.
+            return_inverse: return the inverse that Broyden builds; default False.
+        """
         solution = self.method(
             self.f,
             self.start.state,
             keep=self.keep | frozenset(states),
             weights=self.weights,
-            learned=learned,
-            limits=self.start.limits,
+            return_inverse=return_inverse,
+            max_steps=self.start.max_steps,
         )
         self.stats.spend(evaluations=solution.evaluations)
-        self.stats.judge(solution)
-        self.stats.remember("z", solution)
+        self.stats.count_failures(solution)
+        self.stats.save_state("z", solution)
         return solution
 
-    def shown(self, solution: Solution, states: Mapping[int, Tensor], best: Tensor) -> Solution:
-        """The solution with these tensors for its states, of which the blend is made again."""
+    def with_states(
+        self, solution: Solution, states: Mapping[int, Tensor], best: Tensor
+    ) -> Solution:
+        """The solution with other tensors for its states; the blend is computed from them.
+
+        Args:
+            solution: the solution of `run`.
+            states: n -> z_n for all steps that are read, each [N, ...].
+            best: the best state, [N, ...].
+        """
         blend = solution.blend
         if blend is not None:
             blend = torch.zeros_like(best)
@@ -74,16 +91,17 @@ class Solve:
 
 @dataclass(frozen=True)
 class Point:
-    """f at a state, with a graph of its own: where cotangents cross."""
+    """f evaluated at a state with an autograd graph of its own, for products with its Jacobian."""
 
     solve: Solve
     name: str  # "3" for z_3, or "best"
-    z: Tensor  # [N, ...] a leaf
+    z: Tensor  # [N, ...] a leaf of the graph
     f: Tensor  # [N, ...] f(z; x)
     rows: Tensor  # [N] rows of the batch
 
     @classmethod
     def at(cls, solve: Solve, name: str, state: Tensor, rows: Tensor) -> Point:
+        """Evaluate f at `state`, [N, ...], for the rows `rows`, [N]. Costs one evaluation."""
         with torch.enable_grad():
             z = state.detach().requires_grad_()
             point = cls(solve, name, z, solve.f(z, rows), rows)
@@ -91,8 +109,8 @@ class Point:
         return point
 
     def vjp(self, u: Tensor) -> Tensor:
-        """(df/dz)^T u."""
-        if not self.f.requires_grad:  # f looks at nothing
+        """(df/dz)^T u, [N, ...]."""
+        if not self.f.requires_grad:  # f depends neither on z nor on x
             return torch.zeros_like(u)
         self.solve.stats[self.rows].spend(products=1)
         (product,) = torch.autograd.grad(self.f, self.z, u, retain_graph=True, allow_unused=True)
@@ -101,7 +119,16 @@ class Point:
     def adjoint(
         self, c: Tensor, method: Solver, start: Start, inverse: Inverse | None = None
     ) -> Solution:
-        """u = (df/dz)^T u + c by a solve; when half of the rows have finished, f is linearized anew for the others."""
+        """Solve u = (df/dz)^T u + c.
+
+        When half of the rows have stopped, f is linearized again for the others only.
+
+        Args:
+            c: the cotangent, [N, ...].
+            method: the solver. It is batch-coupled if the forward solver is.
+            start: start and step limit.
+            inverse: an inverse to start from; default -I.
+        """
         method = replace(
             method, batch_coupled=method.batch_coupled or self.solve.method.batch_coupled
         )
@@ -111,40 +138,38 @@ class Point:
             nonlocal linear
             if 2 * len(rows) <= len(linear.rows):
                 linear = Point.at(self.solve, self.name, self.z[rows], rows)
+            if len(rows) == len(linear.rows):
+                return c[rows] + linear.vjp(u)
             at = torch.searchsorted(linear.rows, rows)
-            whole = (
-                u
-                if len(rows) == len(linear.rows)
-                else torch.zeros_like(linear.z).index_copy(0, at, u)
-            )
-            product = linear.vjp(whole)
-            return c[rows] + (product if len(rows) == len(linear.rows) else product[at])
+            padded = torch.zeros_like(linear.z).index_copy(0, at, u)
+            return c[rows] + linear.vjp(padded)[at]
 
-        solution = method(step, start.state, inverse=inverse, limits=start.limits)
-        self.solve.stats.judge_adjoint(solution)
+        solution = method(step, start.state, inverse=inverse, max_steps=start.max_steps)
+        self.solve.stats.record_adjoint(solution)
         return solution
 
 
-Pull = Callable[
-    [list[Tensor | None]], list[Tensor | None]
-]  # cotangents of the states -> cotangents of f at them
+def crossed(points: list[Point], pullback: Pullback) -> list[Tensor]:
+    """The states of the points, differentiable in x and in the parameters of the cell through f.
 
-
-def crossed(points: list[Point], pull: Pull) -> list[Tensor]:
-    """The points' states, each a function of x and of the cell's parameters through f: `pull` says what f receives."""
+    Args:
+        points: the states.
+        pullback: maps the cotangents of all states to the cotangents that f receives at them.
+    """
     if not any(point.f.requires_grad for point in points):
         return [point.z.detach() for point in points]
     states = [point.z.detach() for point in points]
     images = [point.f for point in points]
-    return list(_Cross.apply(pull, len(points), *states, *images))  # type: ignore[no-untyped-call]
+    out = _Crossed.apply(pullback, len(points), *states, *images)  # type: ignore[no-untyped-call]
+    return list(out)
 
 
-class _Cross(torch.autograd.Function):
-    """States going forward, to the last bit; what the rule makes of all their cotangents at once going backward."""
+class _Crossed(torch.autograd.Function):
+    # Returns the states exactly; passes all their cotangents to the pullback at once.
 
     @staticmethod
-    def forward(ctx: Any, pull: Pull, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.pull = pull
+    def forward(ctx: Any, pullback: Pullback, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.pullback = pullback
         ctx.count = count
         ctx.set_materialize_grads(False)
         return tuple(z.clone() for z in tensors[:count])
@@ -152,4 +177,4 @@ class _Cross(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
-        return (None, None, *[None] * ctx.count, *ctx.pull(list(cotangents)))
+        return (None, None, *[None] * ctx.count, *ctx.pullback(list(cotangents)))

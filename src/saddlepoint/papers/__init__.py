@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from saddlepoint.papers import adaptive, blind_audit, deq, multi_exit, transductive
-from saddlepoint.papers.registry import SCALES, Experiment, Request, Scale, chosen
+from saddlepoint.papers.registry import SCALES, Experiment, Request, Scale, select_experiments
 
 PAPERS = (multi_exit, deq, adaptive, transductive, blind_audit)
 EXPERIMENTS: Mapping[str, Experiment] = {
     experiment.name: experiment for paper in PAPERS for experiment in paper.EXPERIMENTS
 }
 
-__all__ = ["EXPERIMENTS", "SCALES", "Experiment", "Request", "Scale", "chosen"]
+__all__ = ["EXPERIMENTS", "SCALES", "Experiment", "Request", "Scale", "select_experiments"]

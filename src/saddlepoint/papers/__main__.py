@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from saddlepoint.papers.write import page
+from saddlepoint.papers.write import write_page
 
 parser = argparse.ArgumentParser(
     prog="python -m saddlepoint.papers", description="Write a results page from records."
@@ -23,7 +23,7 @@ parser.add_argument(
     help="Markdown file to write; charts are written to a folder of the same name next to it",
 )
 arguments = parser.parse_args()
-page(
+write_page(
     arguments.records,
     arguments.page,
     title=f"Reproduced: {arguments.records.name}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from saddlepoint.papers.result import Cloud, Heat
+from saddlepoint.papers.result import HeatMap, Plot
 from saddlepoint.reports.markup import Markup, tag
 
 _COLORS = ("#7a7f87", "#c77700", "#2b8a3e", "#24569e", "#a3201c", "#6b3fa0")
@@ -22,9 +22,9 @@ _BOTTOM = 56
 Point = tuple[float, float]
 
 
-def drawn(chart: Heat | Cloud) -> Markup:
+def draw_svg(chart: HeatMap | Plot) -> Markup:
     """Draw a chart as one SVG element."""
-    return _heat_map(chart) if isinstance(chart, Heat) else _plot(chart)
+    return _heat_map(chart) if isinstance(chart, HeatMap) else _plot(chart)
 
 
 def _svg(width: float, height: float, title: str, *parts: Markup) -> Markup:
@@ -44,7 +44,7 @@ def _svg(width: float, height: float, title: str, *parts: Markup) -> Markup:
     )
 
 
-def _heat_map(chart: Heat) -> Markup:
+def _heat_map(chart: HeatMap) -> Markup:
     numbers = [value for row in chart.values for value in row]
     low = min(numbers)
     high = max(numbers)
@@ -79,7 +79,7 @@ def _shade(share: float) -> str:
     return "#" + "".join(f"{round(a + share * (b - a)):02x}" for a, b in zip(*ends, strict=True))
 
 
-def _plot(chart: Cloud) -> Markup:
+def _plot(chart: Plot) -> Markup:
     everything = [point for points in chart.points.values() for point in points]
     x0, x1 = _axis_range([point[0] for point in everything])
     y0, y1 = _axis_range([point[1] for point in everything])
@@ -97,7 +97,7 @@ def _plot(chart: Cloud) -> Markup:
     return _svg(_WIDTH, _HEIGHT, chart.title, *parts)
 
 
-def _series(chart: Cloud, k: int, place: Callable[[Point], Point]) -> Iterator[Markup]:
+def _series(chart: Plot, k: int, place: Callable[[Point], Point]) -> Iterator[Markup]:
     """Draw series number k: its line if points are joined, its points, its legend entry."""
     name, points = list(chart.points.items())[k]
     color = _COLORS[k % len(_COLORS)]
@@ -113,7 +113,7 @@ def _series(chart: Cloud, k: int, place: Callable[[Point], Point]) -> Iterator[M
     yield _text(name, _WIDTH - _RIGHT + 30, legend, "start")
 
 
-def _axes(chart: Cloud, x0: float, x1: float, y0: float, y1: float) -> Iterator[Markup]:
+def _axes(chart: Plot, x0: float, x1: float, y0: float, y1: float) -> Iterator[Markup]:
     right = _WIDTH - _RIGHT
     bottom = _HEIGHT - _BOTTOM
     for k in range(5):

@@ -65,11 +65,6 @@ class PaperExperiment(ABC, Generic[SettingT]):
         return cls(request, setting, Runner(request, setting.batch, setting.threads))
 
     @property
-    def bench(self) -> Runner:
-        """The runner, under the name that other modules use."""
-        return self.runner
-
-    @property
     def seeds(self) -> range:
         """One seed per repeat, starting with the seed of the request."""
         return range(self.request.seed, self.request.seed + self.setting.repeats)
@@ -97,7 +92,7 @@ class PaperExperiment(ABC, Generic[SettingT]):
             seed: seed of weights and training; default: the seed of the request.
         """
         with torch_threads(self.setting.threads):
-            return self.runner.trained(recipe, images, seed)
+            return self.runner.train(recipe, images, seed)
 
     def run_attacks(
         self,

@@ -11,7 +11,7 @@ READING = (
 )
 
 
-def of_result(result: Result, *, level: int = 1, charts: str = "") -> str:
+def result_markdown(result: Result, *, level: int = 1, charts: str = "") -> str:
     """Format one result as a Markdown section.
 
     The section contains what the paper reports, warnings, tables, charts, findings, and how the

@@ -18,8 +18,14 @@ if TYPE_CHECKING:
 Scale = Literal["tiny", "small", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 
+# New names of experiments and papers, by their former names.
+RENAMED: Mapping[str, str] = {
+    "multi-exit/honest": "multi-exit/out-of-sample",
+    "untold": "blind-audit",
+}
 
-def silent(message: str) -> None:
+
+def no_progress(message: str) -> None:
     """No-op progress callback."""
 
 
@@ -34,7 +40,7 @@ class Request:
     out: Path  # folder for trained networks and cached attack results; both are reused from there
     scale: Scale = "tiny"  # size of networks, data and attacks
     seed: int = 0
-    say: Callable[[str], None] = silent  # progress callback, called with one line of text
+    progress: Callable[[str], None] = no_progress  # progress callback, called with one line of text
 
     def __post_init__(self) -> None:
         if self.scale not in SCALES:
@@ -48,7 +54,8 @@ class Experiment:
     name: str  # "paper/table-or-figure"
     title: str
     reports: str  # one sentence: what the paper reports there
-    home: str  # "module:function"; the function maps a Request to a Result, imported when run
+    # "module:function", imported when the experiment is run; it maps a Request to a Result.
+    function: str
 
     def run(self, request: Request) -> Result:
         """Import the function and run it.
@@ -59,11 +66,11 @@ class Experiment:
         Returns:
             Tables, charts, findings and costs.
         """
-        module, _, function = self.home.partition(":")
-        return cast("Result", getattr(import_module(module), function)(request))
+        module, _, name = self.function.partition(":")
+        return cast("Result", getattr(import_module(module), name)(request))
 
 
-def chosen(name: str, experiments: Mapping[str, Experiment]) -> tuple[Experiment, ...]:
+def select_experiments(name: str, experiments: Mapping[str, Experiment]) -> tuple[Experiment, ...]:
     """Select one experiment by its name, or all experiments of a paper.
 
     Args:
@@ -74,7 +81,8 @@ def chosen(name: str, experiments: Mapping[str, Experiment]) -> tuple[Experiment
         The selected experiments in the order of `experiments`.
 
     Raises:
-        ValueError: if nothing has this name; the message suggests the closest name.
+        ValueError: if nothing has this name; the message suggests the closest name, or says what
+            the name was changed to.
     """
     found = tuple(
         experiment
@@ -83,9 +91,19 @@ def chosen(name: str, experiments: Mapping[str, Experiment]) -> tuple[Experiment
     )
     if found:
         return found
+    if new_name := _new_name(name):
+        raise ValueError(f"experiment {name!r} was renamed to {new_name!r}. Use the new name.")
     papers = dict.fromkeys(key.partition("/")[0] for key in experiments)
     known = [*experiments, *papers]
     normalized = name.lower().replace("_", "-").replace(" ", "-")
     close = get_close_matches(normalized, known, n=1, cutoff=0.4)
     suggestion = f" Did you mean {close[0]!r}?" if close else ""
     raise ValueError(f"unknown experiment {name!r}.{suggestion} Known: {', '.join(known)}.")
+
+
+def _new_name(name: str) -> str | None:
+    """Return what an experiment, or the paper in the first part of its name, was renamed to."""
+    if name in RENAMED:
+        return RENAMED[name]
+    paper, slash, rest = name.partition("/")
+    return f"{RENAMED[paper]}{slash}{rest}" if paper in RENAMED else None

@@ -73,7 +73,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Heat:
+class HeatMap:
     """A heat map: a matrix of numbers drawn as colors."""
 
     name: str  # file name without suffix
@@ -87,7 +87,7 @@ class Heat:
 
 
 @dataclass(frozen=True)
-class Cloud:
+class Plot:
     """A scatter plot or line plot of several series."""
 
     name: str  # file name without suffix
@@ -117,7 +117,7 @@ class Result:
     forward: float  # forward passes of single images
     backward: float  # backward passes of single images
     versions: dict[str, str]
-    charts: tuple[Heat | Cloud, ...] = ()
+    charts: tuple[HeatMap | Plot, ...] = ()
     symptoms: tuple[str, ...] = ()  # warnings, shown above the numbers
 
     def record(self) -> dict[str, Any]:

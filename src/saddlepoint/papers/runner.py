@@ -19,7 +19,7 @@ from saddlepoint.audits.result import Audit
 from saddlepoint.defenses import Answer, Defense
 from saddlepoint.evaluation import Adversary, Episode, Threat
 from saddlepoint.papers.registry import Experiment, Request
-from saddlepoint.papers.result import Cloud, Heat, Result, Table
+from saddlepoint.papers.result import HeatMap, Plot, Result, Table
 from saddlepoint.runs.cached_play import cached_play
 from saddlepoint.runs.work import Work, torch_threads
 from saddlepoint.training import Epoch, Recipe, fit, initial
@@ -70,7 +70,7 @@ class Runner:
     threads: int | None  # None: torch's default; cached cells then depend on the number of cores
     cost: AttackCost = field(default_factory=AttackCost)
 
-    def trained(self, recipe: Recipe, images: Images, seed: int | None = None) -> nn.Module:
+    def train(self, recipe: Recipe, images: Images, seed: int | None = None) -> nn.Module:
         """Train the network of a recipe, or resume its training from the output folder.
 
         Args:
@@ -84,7 +84,7 @@ class Runner:
 
         def report(epoch: Epoch) -> None:
             scores = f"dev {100 * epoch.clean:.1f} % clean, {100 * epoch.selected:.1f} % attacked"
-            self.request.say(
+            self.request.progress(
                 f"training {recipe.name}: epoch {epoch.number} of {recipe.epochs}, {scores}"
             )
 
@@ -138,7 +138,7 @@ class Runner:
         self.cost.add_episodes(episodes)
         return episodes
 
-    def audited(
+    def audit(
         self, defense: Defense, images: Images, *, threat: Threat, budget: Budget, name: str
     ) -> Audit:
         """Audit a defense without information about it; the audit is saved in its own folder.
@@ -154,7 +154,7 @@ class Runner:
             The audit.
         """
         folder = "".join(letter if letter.isalnum() else "-" for letter in name.lower())
-        self.request.say(f"auditing {name}, {len(images.x)} images")
+        self.request.progress(f"auditing {name}, {len(images.x)} images")
         with torch_threads(self.threads):
             result = audit(
                 defense,
@@ -178,7 +178,7 @@ class Runner:
         *,
         notes: Sequence[str],
         findings: Sequence[str],
-        charts: Sequence[Heat | Cloud],
+        charts: Sequence[HeatMap | Plot],
         repeats: int,
         symptoms: Sequence[str] = (),
     ) -> Result:
@@ -234,21 +234,18 @@ class _Progress:
 
     def begin(self, work: Work, missing: Sequence[tuple[int, int]]) -> None:
         if missing:
-            self.request.say(f"{self.title}: {len(missing)} of {len(work.keys)} cells to run")
+            self.request.progress(f"{self.title}: {len(missing)} of {len(work.keys)} cells to run")
 
     def cell(self, cell: tuple[int, int], episode: Episode) -> None:
-        self.request.say(
+        self.request.progress(
             f"{self.title}: {episode.adversary}, batch {cell[0] + 1}, {episode.seconds:.1f} s"
         )
 
     def measure(self, missing: Sequence[Measurement]) -> None:
-        self.request.say(f"{self.title}: {len(missing)} diagnostics to run")
+        self.request.progress(f"{self.title}: {len(missing)} diagnostics to run")
 
     def measured(self, cell: Measurement) -> None:
-        self.request.say(f"{self.title}: {cell.name}")
+        self.request.progress(f"{self.title}: {cell.name}")
 
     def say(self, message: str) -> None:
-        self.request.say(message)
-
-
-Bench = Runner  # the name under which other packages import it
+        self.request.progress(message)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from saddlepoint.papers.charts import drawn
-from saddlepoint.papers.markdown import READING, of_result
+from saddlepoint.papers.charts import draw_svg
+from saddlepoint.papers.markdown import READING, result_markdown
 from saddlepoint.papers.registry import Experiment, Request
 from saddlepoint.papers.result import Result, read
 
@@ -26,17 +26,19 @@ def reproduce(experiment: Experiment, request: Request) -> tuple[Result, Path]:
     record = request.out / f"{experiment.name}.json"
     record.parent.mkdir(parents=True, exist_ok=True)
     record.write_text(result.text(), encoding="utf-8")
-    record.with_suffix(".md").write_text(of_result(result) + f"\n{READING}\n", encoding="utf-8")
+    record.with_suffix(".md").write_text(
+        result_markdown(result) + f"\n{READING}\n", encoding="utf-8"
+    )
     _write_charts(result, record.parent)
     return result, record
 
 
-def page(records: Path, out: Path, *, title: str, intro: str) -> Path:
+def write_page(records: Path, out: Path, *, title: str, intro: str) -> Path:
     """Write a Markdown page from all records of a folder, sorted by file name.
 
     Args:
         records: folder with `*.json` records.
-        out: Markdown file to write; charts are written to a folder of the same name next to it.
+        out: markdown file to write; charts are written to a folder of the same name next to it.
         title: heading of the page.
         intro: first paragraph of the page.
 
@@ -59,7 +61,7 @@ def page(records: Path, out: Path, *, title: str, intro: str) -> Path:
         if result.charts:
             folder.mkdir(exist_ok=True)
             _write_charts(result, folder)
-    sections = [of_result(result, level=2, charts=f"{folder.name}/") for result in results]
+    sections = [result_markdown(result, level=2, charts=f"{folder.name}/") for result in results]
     parts = [f"# {title}\n", intro + "\n", READING + "\n", *sections]
     out.write_text("\n".join(parts), encoding="utf-8")
     return out
@@ -67,4 +69,4 @@ def page(records: Path, out: Path, *, title: str, intro: str) -> Path:
 
 def _write_charts(result: Result, folder: Path) -> None:
     for chart in result.charts:
-        (folder / f"{chart.name}.svg").write_text(drawn(chart) + "\n", encoding="utf-8")
+        (folder / f"{chart.name}.svg").write_text(draw_svg(chart) + "\n", encoding="utf-8")

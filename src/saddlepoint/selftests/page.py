@@ -13,7 +13,7 @@ from saddlepoint.selftests.score import TOLERANCE, SelfTest
 
 SCHEMA = 1
 _MIGRATIONS: Migrations = {}
-_INTRO = f"""# Who finds the truth
+_INTRO = f"""# Evaluators compared on defenses with known robust accuracy
 
 Each row is a defense with a true robust accuracy that is known in closed form or by exhaustive
 search (`saddlepoint.selftest`): 100 images of 64 or 16 pixels, perturbed in Linf. Every evaluator

@@ -1,4 +1,4 @@
-"""Who answers with a fixed point, and can tell how near it came."""
+"""The interface of models that output a function of a fixed point and can report its residual."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from torch import Tensor
 
 
 class ConvergedState(Protocol):
-    """How the solves of a batch ended, whatever else is told of them."""
+    """The end of the solves of one batch."""
 
     @property
-    def residual(
-        self,
-    ) -> Tensor: ...  # [N] relative: ||f(z) - z|| / ||f(z)||, or what the method calls so
+    def residual(self) -> Tensor:
+        """[N] relative residual ||f(z) - z|| / ||f(z)||, or the residual that the method uses."""
+        ...
 
 
 @runtime_checkable
 class EquilibriumModel(Protocol):
-    """A network or defense whose answer is made of a fixed point, found anew for every input."""
+    """A network or defense that solves for a fixed point for every input."""
 
-    def settled(self, x: Tensor) -> ConvergedState: ...
+    def settled(self, x: Tensor) -> ConvergedState:
+        """Solve for the fixed points of the inputs `x`, [N, ...], and report their residuals."""
+        ...

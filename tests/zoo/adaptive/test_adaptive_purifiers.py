@@ -1,4 +1,4 @@
-"""What all purifiers owe an attacker: the net without steps, rows that do not meddle, and gradients by any rule."""
+"""Properties of all purifiers: views, independence of examples, and gradients by every rule."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from itertools import pairwise
 
 import pytest
 import torch
+from tests.memory import peak_bytes
+from tests.probing import probe_target
 from tests.zoo.adaptive.purifiers import (
     CLASSES,
     COUPLED,
-    MAKES,
+    INDEPENDENT,
     SMOOTH,
-    Memory,
     context,
     gradient,
-    pictures,
+    images,
     smooth_net,
 )
 from torch import nn
@@ -24,38 +25,38 @@ from saddlepoint.attacks.aims import mean_of_losses
 from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.attacks.spaces import Linf
-from saddlepoint.audits.target.check import TargetError, check
+from saddlepoint.audits import TargetError
 from saddlepoint.defenses import Context, Defense
 from saddlepoint.gradients import BPDA, Backprop, Checkpointed, Exact
 from saddlepoint.rng import Keys
 from saddlepoint.zoo.adaptive import SOAP, HedgeDefense
-from saddlepoint.zoo.adaptive.descent import slope
+from saddlepoint.zoo.adaptive.gradient_steps import input_gradient
 
 EXACT = {"rtol": 0.0, "atol": 0.0}
 N = 5
 Y = torch.tensor([0, 1, 2, 3, 0])
-ALL = {**MAKES, **COUPLED}
-everyone = pytest.mark.parametrize("make", ALL.values(), ids=ALL)
-uncoupled = pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
-differentiable = pytest.mark.parametrize("make", SMOOTH.values(), ids=SMOOTH)
+ALL = {**INDEPENDENT, **COUPLED}
+all_purifiers = pytest.mark.parametrize("build", ALL.values(), ids=ALL)
+independent_purifiers = pytest.mark.parametrize("build", INDEPENDENT.values(), ids=INDEPENDENT)
+smooth_purifiers = pytest.mark.parametrize("build", SMOOTH.values(), ids=SMOOTH)
 
 
-@everyone
-def test_without_steps_this_is_the_net(make):
+@all_purifiers
+def test_without_steps_the_purifier_equals_the_network(build):
     net = smooth_net()
-    x = pictures(N)
-    defense = make(net, 0)
+    x = images(N)
+    defense = build(net, 0)
     trace = defense.trace(x, context(N))
     assert trace.names == ("purify/0",)
     assert_close(trace.last, net(x), **EXACT)
     assert (defense.coupled, defense.random, defense.static) == (False, False, net)
 
 
-@everyone
-def test_the_first_view_is_the_net_and_steps_move_the_others(make):
+@all_purifiers
+def test_the_first_view_is_the_network_and_every_step_changes_the_logits(build):
     net = smooth_net()
-    x = pictures(N)
-    trace = make(net, 3).trace(x, context(N))
+    x = images(N)
+    trace = build(net, 3).trace(x, context(N))
     assert trace.names == tuple(f"purify/{t}" for t in range(4))
     assert_close(trace.views[0].logits, net(x), **EXACT)
     assert all(
@@ -64,42 +65,41 @@ def test_the_first_view_is_the_net_and_steps_move_the_others(make):
     )
 
 
-@everyone
-def test_a_view_that_nobody_reads_is_not_computed(make):
+@all_purifiers
+def test_a_view_that_is_not_kept_is_not_computed(build):
     net = smooth_net()
-    x = pictures(N)
+    x = images(N)
     passes = []
-    defense = make(net, 3)
+    defense = build(net, 3)
     net[-1].register_forward_hook(lambda *_: passes.append(1))
-    alone = defense.trace(x, context(N, keep=frozenset({"purify/2"})))
+    partial = defense.trace(x, context(N, keep=frozenset({"purify/2"})))
     few = len(passes)
-    whole = defense.trace(x, context(N))
-    assert alone.names == ("purify/2", "purify/3")
-    assert_close(alone.last, whole.last, **EXACT)
-    assert (
-        len(passes) - few > few
-    )  # all four views; of AntiAdversary the first is known from its label
+    full = defense.trace(x, context(N))
+    assert partial.names == ("purify/2", "purify/3")
+    assert_close(partial.last, full.last, **EXACT)
+    # The full trace has four views. AntiAdversary computes the first one anyway, for its label.
+    assert len(passes) - few > few
 
 
-@everyone
-def test_the_answer_is_the_same_with_and_without_a_graph_and_no_parameter_receives_a_gradient(make):
+@all_purifiers
+def test_the_output_is_equal_with_and_without_a_graph_and_parameters_get_no_gradient(build):
     net = smooth_net()
-    x = pictures(N)
-    defense = make(net, 3)
+    x = images(N)
+    defense = build(net, 3)
     with torch.no_grad():
-        quiet = defense.trace(x, context(N)).logits
-    recorded = defense.trace(x.clone().requires_grad_(), context(N)).logits
-    assert_close(recorded, quiet, **EXACT)
-    assert not quiet.requires_grad
-    assert recorded.requires_grad
+        without_graph = defense.trace(x, context(N)).logits
+    with_graph = defense.trace(x.clone().requires_grad_(), context(N)).logits
+    assert_close(with_graph, without_graph, **EXACT)
+    assert not without_graph.requires_grad
+    assert with_graph.requires_grad
     assert all(p.grad is None for p in net.parameters())
 
 
-@uncoupled
-def test_a_row_answers_the_same_alone_and_in_any_order(make):
-    """Kernels may add up in another order for another batch size: 1e-12 in double precision."""
-    defense = make(smooth_net(), 4)
-    x = pictures(N)
+@independent_purifiers
+def test_the_output_of_an_example_does_not_depend_on_batch_or_order(build):
+    """Kernels may sum in another order for another batch size: 1e-12 in double precision."""
+    defense = build(smooth_net(), 4)
+    x = images(N)
     together = defense.respond(x, context(N))
     order = torch.tensor([3, 0, 4, 2, 1])
     shuffled = defense.respond(x[order], Context(Keys.of(0, order)))
@@ -113,30 +113,30 @@ def test_a_row_answers_the_same_alone_and_in_any_order(make):
         )
 
 
-@everyone
-def test_what_is_declared_is_what_an_audit_measures(make):
-    defense = make(smooth_net(), 4)
-    x = pictures(16)
-    assert check(defense, x, torch.arange(16) % CLASSES, Linf(0.05)).defense is defense
-    other = [defense.respond(x, Context(Keys.of(seed, torch.arange(16)))) for seed in (0, 1)]
-    assert torch.equal(*other) != defense.random
+@all_purifiers
+def test_the_audit_confirms_the_declared_properties(build):
+    defense = build(smooth_net(), 4)
+    x = images(16)
+    assert probe_target(defense, x, torch.arange(16) % CLASSES, Linf(0.05)).defense is defense
+    outputs = [defense.respond(x, Context(Keys.of(seed, torch.arange(16)))) for seed in (0, 1)]
+    assert torch.equal(*outputs) != defense.random
 
 
-@pytest.mark.parametrize("make", COUPLED.values(), ids=COUPLED)
-def test_the_released_versions_couple_their_batch_and_may_not_deny_it(make):
-    # Pictures of very different contrast want different radii, and steps of different number.
+@pytest.mark.parametrize("build", COUPLED.values(), ids=COUPLED)
+def test_released_versions_couple_the_batch_and_a_false_declaration_is_detected(build):
+    # Images of very different contrast get different radii and numbers of steps.
     net = smooth_net()
-    x = pictures(16) * torch.linspace(0.02, 1.4, 16, dtype=torch.float64).view(-1, 1, 1, 1)
-    defense = make(net, 6)
+    x = images(16) * torch.linspace(0.02, 1.4, 16, dtype=torch.float64).view(-1, 1, 1, 1)
+    defense = build(net, 6)
     y = torch.arange(16) % CLASSES
     assert defense.unit == "batch"
-    check(defense, x, y, Linf(0.05))
+    probe_target(defense, x, y, Linf(0.05))
     with pytest.raises(TargetError, match="declares that rows are independent"):
-        check(Denying(defense), x, y, Linf(0.05))
+        probe_target(DeclaredIndependent(defense), x, y, Linf(0.05))
 
 
-class Denying(Defense):
-    """A defense that says that its rows are independent."""
+class DeclaredIndependent(Defense):
+    """Wrapper that declares the rows of a defense to be independent."""
 
     def __init__(self, inner):
         self.inner = inner
@@ -146,137 +146,133 @@ class Denying(Defense):
         return self.inner.trace(x, ctx)
 
 
-@differentiable
-def test_exact_gradients_through_all_steps_are_finite_differences(make):
-    """Central differences of h = 1e-5 are off by h^2 times a third derivative and by 1e-16 / h: 1e-8 here."""
-    defense = make(smooth_net(), 3)
-    x = pictures(2)
+@smooth_purifiers
+def test_exact_gradients_through_all_steps_equal_finite_differences(build):
+    """Errors of central differences with h = 1e-5: h^2 times a third derivative, and 1e-16 / h.
+
+    Together they are about 1e-8.
+    """
+    defense = build(smooth_net(), 3)
+    x = images(2)
     h = 1e-5
-    got = gradient(defense, x, Y[:2])
-    want = torch.zeros_like(x)
-    for place in torch.cartesian_prod(*map(torch.arange, x.shape)).tolist():
-        moved = torch.zeros_like(x)
-        moved[tuple(place)] = h
+    found = gradient(defense, x, Y[:2])
+    expected = torch.zeros_like(x)
+    for index in torch.cartesian_prod(*map(torch.arange, x.shape)).tolist():
+        offset = torch.zeros_like(x)
+        offset[tuple(index)] = h
         up, down = (
-            cross_entropy(defense.respond(x + sign * moved, context(2)), Y[:2]).sum()
+            cross_entropy(defense.respond(x + sign * offset, context(2)), Y[:2]).sum()
             for sign in (1, -1)
         )
-        want[tuple(place)] = (up - down) / (2 * h)
-    assert_close(got, want, rtol=1e-6, atol=2e-8)
-    assert not torch.allclose(
-        got, gradient(defense, x, Y[:2], rules={"purify": BPDA()}), rtol=1e-3, atol=0
-    )
+        expected[tuple(index)] = (up - down) / (2 * h)
+    assert_close(found, expected, rtol=1e-6, atol=2e-8)
+    bpda = gradient(defense, x, Y[:2], rules={"purify": BPDA()})
+    assert not torch.allclose(found, bpda, rtol=1e-3, atol=0)
 
 
-@uncoupled
-def test_the_exact_gradient_of_signed_steps_is_that_of_the_pieces(make):
-    """Signs do not move with x, so the gradient passes a step as it is, but where the box cuts it off."""
-    defense = make(smooth_net(), 3)
-    x = pictures(2)
+@independent_purifiers
+def test_the_exact_gradient_of_signed_steps_equals_finite_differences(build):
+    """Signs are locally constant, so a step passes the gradient except where the box clips it."""
+    defense = build(smooth_net(), 3)
+    x = images(2)
     h = 1e-6
-    got = gradient(defense, x, Y[:2])
-    along = Keys.of(5, torch.arange(2)).normal((1, 4, 4), torch.float64)
+    found = gradient(defense, x, Y[:2])
+    direction = Keys.of(5, torch.arange(2)).normal((1, 4, 4), torch.float64)
     up, down = (
-        cross_entropy(defense.respond(x + sign * h * along, context(2)), Y[:2]).sum()
+        cross_entropy(defense.respond(x + sign * h * direction, context(2)), Y[:2]).sum()
         for sign in (1, -1)
     )
-    assert_close((got * along).sum(), (up - down) / (2 * h), rtol=1e-5, atol=1e-8)
+    assert_close((found * direction).sum(), (up - down) / (2 * h), rtol=1e-5, atol=1e-8)
 
 
 @pytest.mark.parametrize(
-    "make",
-    [MAKES[k] for k in MAKES if "denoising" not in k],
-    ids=[k for k in MAKES if "denoising" not in k],
+    "build",
+    [INDEPENDENT[k] for k in INDEPENDENT if "denoising" not in k],
+    ids=[k for k in INDEPENDENT if "denoising" not in k],
 )
-def test_bpda_with_the_identity_is_the_gradient_at_the_purified_point(make):
+def test_identity_bpda_is_the_gradient_at_the_purified_point(build):
     net = smooth_net()
-    x = pictures(N)
-    seen = []
-    defense = make(net, 4)
-    net.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
-    got = gradient(defense, x, Y, rules={"purify": BPDA()})
-    at = seen[-1].clone().requires_grad_()
-    (want,) = torch.autograd.grad(cross_entropy(net(at), Y).sum(), at)
-    assert_close(got, want, rtol=0, atol=1e-14)
-    assert not torch.equal(at, x)
+    x = images(N)
+    inputs = []
+    defense = build(net, 4)
+    net.register_forward_pre_hook(lambda _, args: inputs.append(args[0].detach()))
+    found = gradient(defense, x, Y, rules={"purify": BPDA()})
+    purified = inputs[-1].clone().requires_grad_()
+    (expected,) = torch.autograd.grad(cross_entropy(net(purified), Y).sum(), purified)
+    assert_close(found, expected, rtol=0, atol=1e-14)
+    assert not torch.equal(purified, x)
 
 
-@everyone
-def test_checkpointed_is_exact_with_the_same_coins(make):
-    defense = make(smooth_net(), 4)
-    x = pictures(N)
+@pytest.mark.parametrize(
+    "build",
+    [*ALL.values(), *SMOOTH.values()],
+    ids=[*ALL, *(f"{name}, second derivatives" for name in SMOOTH)],
+)
+def test_checkpointed_gradients_equal_exact_ones(build):
+    """Recomputed steps use the random keys of the first run."""
+    defense = build(smooth_net(), 4)
+    x = images(N)
     exact = gradient(defense, x, Y)
-    assert_close(
-        gradient(defense, x, Y, rules={"purify": Checkpointed()}), exact, rtol=0, atol=1e-13
-    )
+    checkpointed = gradient(defense, x, Y, rules={"purify": Checkpointed()})
+    assert_close(checkpointed, exact, rtol=0, atol=1e-13)
 
 
-@differentiable
-def test_checkpointed_is_exact_through_second_derivatives(make):
-    defense = make(smooth_net(), 4)
-    x = pictures(N)
-    exact = gradient(defense, x, Y)
-    assert_close(
-        gradient(defense, x, Y, rules={"purify": Checkpointed()}), exact, rtol=0, atol=1e-13
-    )
-
-
-@differentiable
-def test_forty_checkpointed_steps_take_the_memory_of_two(make):
-    """Peak of live bytes in units of what one exact step takes: below 2.5, where forty exact steps take above 10."""
-    x = pictures(4)
+@smooth_purifiers
+def test_forty_checkpointed_steps_take_the_memory_of_less_than_three(build):
+    """The peak is below 2.5 times that of one exact step; forty exact steps take more than 10."""
+    x = images(4)
     y = torch.arange(4)
 
-    def max_loss_point(steps, rule):
+    def peak(steps, rule):
         objective = AttackObjective(
-            [make(smooth_net(width=12), steps)],
+            [build(smooth_net(width=12), steps)],
             y,
             cross_entropy,
             rules={"purify": rule},
             keep=frozenset({f"purify/{steps}"}),
         )
-        with Memory() as memory:
-            Backprop().slope(objective, x, Keys.of(0, torch.arange(4)))
-        return memory.max_loss_point
+        keys = Keys.of(0, torch.arange(4))
+        return peak_bytes(lambda: Backprop().value_and_grad(objective, x, keys))
 
-    one = max_loss_point(1, Exact())
-    assert max_loss_point(40, Checkpointed()) <= 2.5 * one
-    assert max_loss_point(40, Exact()) >= 10 * one
+    one = peak(1, Exact())
+    assert peak(40, Checkpointed()) <= 2.5 * one
+    assert peak(40, Exact()) >= 10 * one
 
 
-def test_the_mean_over_the_trajectory_is_the_mean_of_gradients_at_the_iterates():
-    """The attack on SOAP of Croce et al. 2022, Sec. 3.5: identity BPDA, and gradients averaged over the iterates."""
+def test_trajectory_bpda_is_the_mean_of_gradients_at_the_iterates():
+    """Attack on SOAP (Croce et al. 2022, Sec. 3.5): identity BPDA, averaged over the iterates."""
     net = smooth_net()
-    x = pictures(N)
-    seen = []
+    x = images(N)
+    expected = []
     defense = SOAP(net, steps=3)
     names = frozenset(f"purify/{t}" for t in (1, 2, 3))
-    got = gradient(defense, x, Y, rules={"purify": BPDA()}, aim=mean_of_losses, keep=names)
+    found = gradient(defense, x, Y, rules={"purify": BPDA()}, aim=mean_of_losses, keep=names)
     for t in (1, 2, 3):
-        steps = SOAP(net, steps=3)
-        radius = steps.picked(x)
+        radius = defense.select_radius(x)
         v = x
         for _ in range(t):
-            v = steps._step(v, x, radius)
-        at = v.detach().requires_grad_()
-        seen.append(torch.autograd.grad(cross_entropy(net(at), Y).sum(), at)[0])
-    assert_close(got, torch.stack(seen).mean(0), rtol=0, atol=1e-14)
+            v = defense._step(v, x, radius)
+        v = v.detach().requires_grad_()
+        expected.append(torch.autograd.grad(cross_entropy(net(v), Y).sum(), v)[0])
+    assert_close(found, torch.stack(expected).mean(0), rtol=0, atol=1e-14)
 
 
-def test_a_slope_is_taken_also_where_no_graph_is_recorded():
-    x = pictures(2)
+def test_the_input_gradient_is_computed_with_and_without_a_graph():
+    x = images(2)
     with torch.no_grad():
-        grad = slope(lambda v: v.square().flatten(1).sum(1), x)
+        grad = input_gradient(lambda v: v.square().flatten(1).sum(1), x)
     assert_close(grad, 2 * x, **EXACT)
     assert not grad.requires_grad
-    at = x.clone().requires_grad_()
-    again = slope(lambda v: (v**3).flatten(1).sum(1), at)
-    assert_close(torch.autograd.grad(again.sum(), at)[0], 6 * x, rtol=1e-14, atol=0)
-    assert not slope(lambda v: (v**3).flatten(1).sum(1), at, recorded=False).requires_grad
+    leaf = x.clone().requires_grad_()
+    first = input_gradient(lambda v: (v**3).flatten(1).sum(1), leaf)
+    assert_close(torch.autograd.grad(first.sum(), leaf)[0], 6 * x, rtol=1e-14, atol=0)
+    assert not input_gradient(
+        lambda v: (v**3).flatten(1).sum(1), leaf, differentiable=False
+    ).requires_grad
 
 
-def test_a_net_in_training_mode_and_fewer_than_no_steps_are_refused():
-    with pytest.raises(ValueError, match="HedgeDefense was given a net in training mode"):
+def test_a_network_in_training_mode_and_negative_steps_raise():
+    with pytest.raises(ValueError, match="HedgeDefense: the network is in training mode"):
         HedgeDefense(nn.Flatten().train())
     with pytest.raises(ValueError, match="SOAP needs steps >= 0, got steps=-1"):
         SOAP(smooth_net(), steps=-1)

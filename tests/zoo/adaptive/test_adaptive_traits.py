@@ -1,4 +1,4 @@
-"""What the probe finds of the nine defenses on the digits, which know nothing of being probed, is what they declare."""
+"""The probe measures what the nine packaged adaptive defenses declare."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from saddlepoint.data import load_data
 from saddlepoint.zoo.adaptive.sodef import Dopri5
 from saddlepoint.zoo.embedded.adaptive import ADAPTIVE
 
-# Fewer or longer steps of the same kind: an answer of the contrastive defense takes 160 passes, and a probe asks for some fifty.
+# Fewer or longer steps: a prediction of the contrastive defense takes 160 passes, and a probe makes
+# about fifty predictions.
 SHORTER = {
     "digits-sodef": {"integrator": Dopri5(1e-2)},
     "digits-closed-loop": {"steps": 2},
@@ -20,20 +21,15 @@ SHORTER = {
     "digits-soap": {"steps": 3, "radii": (0.075, 0.225)},
     "digits-contrastive": {"steps": 2, "views": 2},
     "digits-aid": {"steps": 2},
-    "digits-denoising": {
-        "steps": 3,
-        "runs": 1,
-        "stop": 0.03,
-    },  # rows then end in different steps, which is what couples them
+    # With this threshold examples stop after different numbers of steps, which couples the batch.
+    "digits-denoising": {"steps": 3, "runs": 1, "stop": 0.03},
 }
-WITHOUT_GRADIENTS = (
-    "digits-sodef",
-    "digits-denoising",
-)  # a solver, and a network that gives the direction itself
+# An ODE solver, and a network that predicts the direction of its steps.
+WITHOUT_GRADIENTS = ("digits-sodef", "digits-denoising")
 
 
 @pytest.fixture(scope="module", params=[kit.name for kit in ADAPTIVE])
-def examined(request):
+def probed(request):
     name = request.param
     defense = copy.copy(zoo.target(name))
     vars(defense).update(SHORTER.get(name, {}))
@@ -42,17 +38,16 @@ def examined(request):
     return name, defense, kit, sp.probe(defense, data.x, data.y, threat=kit.threat())
 
 
-def test_nothing_is_denied_and_nothing_is_claimed_that_is_not_there(examined):
-    """Both ways: coupling and randomness are seen exactly where they are declared."""
-    _, defense, _, traits = examined
+def test_coupling_and_randomness_are_measured_exactly_where_they_are_declared(probed):
+    _, defense, _, traits = probed
     assert [trait.name for trait in traits.denied] == []
     assert traits["random"].present is defense.random
     assert traits["coupled"].present is defense.coupled
     assert (traits["noise per row"].present or traits["noise per batch"].present) is defense.random
 
 
-def test_no_call_leaves_a_mark_or_knows_that_it_is_watched(examined):
-    _, defense, _, traits = examined
+def test_calls_have_no_side_effects_and_do_not_depend_on_gradient_mode(probed):
+    _, defense, _, traits = probed
     assert defense.memory == "none"
     for trait in (
         "state",
@@ -65,11 +60,11 @@ def test_no_call_leaves_a_mark_or_knows_that_it_is_watched(examined):
         assert traits[trait].present is False, traits[trait].evidence
 
 
-def test_gradients_reach_the_input_through_every_one_and_its_steps_are_named(examined):
-    """Differentiable as it is: what BPDA is wanted for is where gradients lead, not that there are none."""
-    name, _, kit, traits = examined
+def test_every_defense_has_gradients_and_named_sites(probed):
+    """All defenses are differentiable; BPDA changes the direction of their gradients."""
+    name, _, kit, traits = probed
     for trait in ("no gradient", "non-finite gradients", "zero gradients"):
         assert traits[trait].present is False, traits[trait].evidence
-    around = {site for site, rule in kit.rules().items() if rule == sp.BPDA()}
-    assert around <= set(traits["sites"].places) != set()
+    bypassed = {site for site, rule in kit.rules().items() if rule == sp.BPDA()}
+    assert bypassed <= set(traits["sites"].places) != set()
     assert traits["optimizes inside"].present is (name not in WITHOUT_GRADIENTS)

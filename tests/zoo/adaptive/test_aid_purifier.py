@@ -1,10 +1,10 @@
-"""AID-purifier: signed ascent on a discriminator that stands on layers of the net."""
+"""AID-purifier: signed ascent on a discriminator that uses layers of the network."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from tests.zoo.adaptive.purifiers import CLASSES, context, discriminator, pictures, smooth_net
+from tests.zoo.adaptive.purifiers import CLASSES, context, discriminator, images, smooth_net
 from torch import nn
 from torch.nn import functional
 from torch.testing import assert_close
@@ -17,72 +17,58 @@ from saddlepoint.defenses import Plain
 from saddlepoint.evaluation import AttackContext, Direct, Threat
 from saddlepoint.rng import Keys
 from saddlepoint.zoo.adaptive import AIDPurifier, Discriminator
-from saddlepoint.zoo.adaptive.features import features
 
 EXACT = {"rtol": 0.0, "atol": 0.0}
 N = 5
 
 
-def test_the_discriminator_is_encoders_side_by_side_and_halvings():
+def test_the_discriminator_has_one_encoder_per_layer_and_halving_layers():
     net = smooth_net()
-    x = pictures(N)
-    judge = discriminator(
-        net
-    )  # layers "0" and "2", width 6, one further layer in each encoder, one halving
+    x = images(N)
+    # Layers "0" and "2", width 6, one further layer in each encoder, one halving layer.
+    discriminator_net = discriminator(net)
     h = []
-    for encoder, given in zip(judge.encoders, (net[:1](x), net[:3](x)), strict=True):
-        v = given.mean((2, 3))
+    for encoder, output in zip(discriminator_net.encoders, (net[:1](x), net[:3](x)), strict=True):
+        v = output.mean((2, 3))
         for linear, norm, _ in encoder:
             v = norm(linear(v)).relu()
         h.append(v)
-    (linear, norm, _) = judge.decision[0][0]
-    last = judge.decision[1]
+    linear, norm, _ = discriminator_net.decision[0][0]
+    last = discriminator_net.decision[1]
     assert linear.weight.shape == (6, 12)
-    want = last(norm(linear(torch.cat(h, 1))).relu())[:, 0]
-    assert_close(AIDPurifier(net, judge).naturalness(x), want, rtol=1e-13, atol=0)
+    expected = last(norm(linear(torch.cat(h, 1))).relu())[:, 0]
+    assert_close(AIDPurifier(net, discriminator_net).natural_logit(x), expected, rtol=1e-13, atol=0)
 
 
-def test_the_paper_s_sizes_are_the_defaults():
-    judge = Discriminator.on(smooth_net(), ("0", "2"), pictures(1))
-    widths = [m.out_features for m in judge.decision.modules() if isinstance(m, nn.Linear)]
-    assert widths == [1024, 512, 256, 1]
-    assert [m.out_features for m in judge.encoders[0].modules() if isinstance(m, nn.Linear)] == [
-        1024,
-        1024,
-    ]
+def test_the_default_sizes_are_those_of_the_paper():
+    discriminator_net = Discriminator.on(smooth_net(), ("0", "2"), images(1))
+
+    def widths(module):
+        return [m.out_features for m in module.modules() if isinstance(m, nn.Linear)]
+
+    assert widths(discriminator_net.decision) == [1024, 512, 256, 1]
+    assert widths(discriminator_net.encoders[0]) == [1024, 1024]
 
 
-def test_the_answer_is_that_of_equation_7():
-    """Ten steps of 0.031 / 4 up the chance of being natural."""
+def test_the_output_is_that_of_equation_7():
+    """Ten steps of 0.031 / 4 that increase the probability of "natural"."""
     net = smooth_net()
-    x = pictures(N) - 0.3
-    judge = discriminator(net)
+    x = images(N) - 0.3
+    discriminator_net = discriminator(net)
     v = x
     for _ in range(10):
         v = v.detach().requires_grad_()
-        chance = judge([net[:1](v), net[:3](v)]).sigmoid()
-        (grad,) = torch.autograd.grad(chance.sum(), v)
+        probability = discriminator_net([net[:1](v), net[:3](v)]).sigmoid()
+        (grad,) = torch.autograd.grad(probability.sum(), v)
         v = (x + (v + 0.031 / 4 * grad.sign() - x).clamp(-0.031, 0.031)).clamp(0, 1)
-    defense = AIDPurifier(net, judge)
+    defense = AIDPurifier(net, discriminator_net)
     assert_close(defense.respond(x, context(N)), net(v), rtol=0, atol=1e-12)
-    assert (defense.naturalness(v) > defense.naturalness(x)).all()
+    assert (defense.natural_logit(v) > defense.natural_logit(x)).all()
 
 
-def test_layers_behind_the_last_one_looked_at_are_not_run():
+def test_a_fitted_discriminator_detects_attacked_images_and_nothing_else_changes():
     net = smooth_net()
-    x = pictures(N)
-    ran = []
-    net[5].register_forward_hook(lambda *_: ran.append(1))
-    given = features(net, ("2", "0"), x)
-    assert_close(given[0], net[:3](x), **EXACT)
-    assert_close(given[1], net[:1](x), **EXACT)
-    assert not ran
-    assert [len(m._forward_hooks) for m in net] == [0, 0, 0, 0, 0, 1]
-
-
-def test_a_fitted_discriminator_tells_attacked_from_natural_and_nothing_else_changes():
-    net = smooth_net()
-    x = pictures(96)
+    x = images(96)
     with torch.no_grad():
         net[0].weight.mul_(4)
     y = net(x).argmax(1)
@@ -97,8 +83,8 @@ def test_a_fitted_discriminator_tells_attacked_from_natural_and_nothing_else_cha
     attacked = pgd.move(
         AttackContext.open(Threat(space), torch.arange(96), 7), Plain(net), x, y
     ).max_loss_point
-    told = (fitted.naturalness(x) > fitted.naturalness(attacked)).double().mean()
-    assert told > 0.8
+    detected = (fitted.natural_logit(x) > fitted.natural_logit(attacked)).double().mean()
+    assert detected > 0.8
     assert_close(
         {**dict(net.state_dict()), **dict(raw.discriminator.state_dict())}, before, **EXACT
     )
@@ -106,33 +92,34 @@ def test_a_fitted_discriminator_tells_attacked_from_natural_and_nothing_else_cha
     assert not fitted.discriminator.training
 
 
-def test_the_learned_label_is_the_share_of_the_natural_picture():
-    """AVmixup: the loss at a mixture w x + (1 - w) v is the cross-entropy to w."""
+def test_the_target_of_a_mixture_is_the_weight_of_the_natural_image():
+    """AVmixup: the loss at w x + (1 - w) v is the binary cross-entropy with target w."""
     net = smooth_net()
-    x = pictures(8)
+    x = images(8)
     y = torch.arange(8) % CLASSES
-    seen = []
-    slopes = []
+    calls = []
+    gradients = []
 
-    class Judge(Discriminator):
-        def forward(self, given):
-            out = super().forward(given)
+    class Recording(Discriminator):
+        def forward(self, features):
+            out = super().forward(features)
             if self.training:
-                seen.append((given[0], out.detach()))
-                out.register_hook(slopes.append)
+                calls.append((features[0], out.detach()))
+                out.register_hook(gradients.append)
             return out
 
-    judge = Judge(("0",), (3,), width=4, after=1).double().eval()
+    discriminator_net = Recording(("0",), (3,), width=4, after=1).double().eval()
     fitted = [
-        AIDPurifier(net, judge).fit(x, y, adversary=Brighter(), batch_size=8) for _ in range(2)
+        AIDPurifier(net, discriminator_net).fit(x, y, adversary=Brighter(), batch_size=8)
+        for _ in range(2)
     ]
-    assert_close(fitted[0].naturalness(x), fitted[1].naturalness(x), **EXACT)
-    given, logit = seen[0]
-    # The vertex is x + 2 (x' - x) = x + 0.2: mixtures lie between, and a first layer that is linear shows where.
-    low = net[0](x)
-    high = net[0](x + 0.2)
+    assert_close(fitted[0].natural_logit(x), fitted[1].natural_logit(x), **EXACT)
+    features, logit = calls[0]
+    # The vertex is x + 2 (x' - x) = x + 0.2. The first layer is linear, so its output reveals w.
+    natural = net[0](x)
+    vertex = net[0](x + 0.2)
     order = Keys.of(0, torch.arange(8)).fold_in(0).uniform((), torch.float64).argsort(stable=True)
-    w = ((high[order] - given) / (high[order] - low[order])).flatten(1).mean(1)
+    w = ((vertex[order] - features) / (vertex[order] - natural[order])).flatten(1).mean(1)
     drawn = (
         Keys.of(0, torch.arange(8))
         .fold_in(0)[order]
@@ -141,34 +128,34 @@ def test_the_learned_label_is_the_share_of_the_natural_picture():
         .uniform((), torch.float64)
     )
     assert_close(w, drawn, rtol=0, atol=1e-10)
-    assert_close(
-        slopes[0], (logit.sigmoid() - w) / 8, rtol=0, atol=1e-10
-    )  # of the mean cross-entropy to the label w
+    # The gradient of the mean binary cross-entropy with target w.
+    assert_close(gradients[0], (logit.sigmoid() - w) / 8, rtol=0, atol=1e-10)
 
 
 class Brighter:
-    """Every pixel 0.1 up."""
+    """Adversary that increases every pixel by 0.1."""
 
     name = "brighter"
     needs = "decision"
 
-    def move(self, turn, defense, x, y):
+    def move(self, context, defense, x, y):
         return AttackResult(x + 0.1, x + 0.1)
 
 
-def test_what_cannot_be_built_is_refused():
+def test_invalid_discriminators_raise():
     net = smooth_net()
     with pytest.raises(ValueError, match="4 units cannot be halved 3 times"):
-        Discriminator.on(net, ("0",), pictures(1), width=4)
-    with pytest.raises(ValueError, match="each once; got \\['0', '0'\\]"):
-        Discriminator.on(net, ("0", "0"), pictures(1))
-    with pytest.raises(ValueError, match="discriminator in training mode"):
+        Discriminator.on(net, ("0",), images(1), width=4)
+    with pytest.raises(ValueError, match=r"each name once, got \['0', '0'\]"):
+        Discriminator.on(net, ("0", "0"), images(1))
+    with pytest.raises(ValueError, match="the discriminator is in training mode"):
         AIDPurifier(net, discriminator(net).train())
 
 
-def test_batch_norm_of_the_discriminator_uses_what_it_has_learned():
+def test_batch_norm_of_the_discriminator_uses_its_running_statistics():
     net = smooth_net()
-    x = pictures(N)
-    judge = AIDPurifier(net, discriminator(net))
-    assert_close(judge.naturalness(x)[:1], judge.naturalness(x[:1]), rtol=1e-13, atol=0)
-    assert functional.mse_loss(judge.naturalness(x), judge.naturalness(x).mean().expand(N)) > 0
+    x = images(N)
+    defense = AIDPurifier(net, discriminator(net))
+    logits = defense.natural_logit(x)
+    assert_close(logits[:1], defense.natural_logit(x[:1]), rtol=1e-13, atol=0)
+    assert functional.mse_loss(logits, logits.mean().expand(N)) > 0

@@ -1,10 +1,10 @@
-"""Anti-adversary: surer of the same answer, and no more robust to an attacker who only hears answers."""
+"""Anti-adversary: it raises the confidence and does not protect against decision-based attacks."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from tests.zoo.adaptive.purifiers import context, pictures, smooth_net
+from tests.zoo.adaptive.purifiers import context, images, smooth_net
 from torch import nn
 from torch.nn import functional
 from torch.testing import assert_close
@@ -20,45 +20,44 @@ from saddlepoint.zoo.adaptive import AntiAdversary
 N = 64
 
 
-def test_the_answer_is_that_of_two_unprojected_steps():
+def test_the_output_is_that_of_two_unprojected_steps():
     net = smooth_net()
-    x = pictures(5)
+    x = images(5)
     label = net(x).argmax(1)
     v = x
     for _ in range(2):
         v = v.detach().requires_grad_()
         (grad,) = torch.autograd.grad(functional.cross_entropy(net(v), label, reduction="sum"), v)
         v = v - 0.15 * grad.sign()
-    assert v.min() < 0.05  # 0.3 - 2 x 0.15: no ball holds it back
+    assert v.min() < 0.05  # 0.3 - 2 x 0.15: there is no projection
     assert_close(AntiAdversary(net).respond(x, context(5)), net(v), rtol=0, atol=1e-13)
 
 
-def test_the_net_becomes_surer_of_its_own_answer():
-    trace = AntiAdversary(smooth_net(), steps=5, step_size=0.01).trace(pictures(N), context(N))
+def test_every_step_increases_the_probability_of_the_predicted_class():
+    trace = AntiAdversary(smooth_net(), steps=5, step_size=0.01).trace(images(N), context(N))
     label = trace.views[0].logits.argmax(1)
-    sure = trace.logits.softmax(2).gather(2, label.expand(6, N)[..., None])[..., 0]  # [V, N]
-    assert (sure[1:] > sure[:-1]).all()
+    probability = trace.logits.softmax(2).gather(2, label.expand(6, N)[..., None])[..., 0]  # [V, N]
+    assert (probability[1:] > probability[:-1]).all()
 
 
 def two_linear_classes() -> nn.Module:
+    """Build a linear classifier with the decision boundary through the center of the box."""
     net = nn.Sequential(nn.Flatten(), nn.Linear(16, 2)).double().eval()
     with torch.no_grad():
         net[1].weight.copy_(Keys.of(2, torch.arange(2)).normal((16,), torch.float64))
-        net[1].bias.copy_(
-            -net[1].weight.sum(1) / 2
-        )  # the boundary passes through the middle of the box
+        net[1].bias.copy_(-net[1].weight.sum(1) / 2)
     return net
 
 
-def test_between_two_linear_classes_no_step_changes_a_label():
-    """z_1 - z_0 = w x + b moves by step ||w||_1 away from zero."""
+def test_no_step_changes_the_label_of_a_linear_classifier_with_two_classes():
+    """Each step moves z_1 - z_0 = w x + b by step ||w||_1 away from zero."""
     net = two_linear_classes()
     x = Keys.of(3, torch.arange(N)).uniform((1, 4, 4), torch.float64)
-    answered = AntiAdversary(net).respond(x, context(N))
+    logits = AntiAdversary(net).respond(x, context(N))
     w = net[1].weight[1] - net[1].weight[0]
     before = net(x)[:, 1] - net(x)[:, 0]
     assert_close(
-        answered[:, 1] - answered[:, 0],
+        logits[:, 1] - logits[:, 0],
         before + 2 * 0.15 * w.abs().sum() * before.sign(),
         rtol=1e-12,
         atol=0,
@@ -66,20 +65,18 @@ def test_between_two_linear_classes_no_step_changes_a_label():
 
 
 def rough_net() -> nn.Module:
-    """Boundaries so near and so bent that long steps fall over them."""
+    """Build a network with curved decision boundaries so near that long steps cross them."""
     net = smooth_net()
     with torch.no_grad():
         for layer in (net[0], net[2]):
             layer.weight.mul_(12)
-        net[5].bias.copy_(
-            -net[:5](pictures(N)).mean(0) @ net[5].weight.T
-        )  # classes of similar size
+        net[5].bias.copy_(-net[:5](images(N)).mean(0) @ net[5].weight.T)  # classes of similar size
     return net
 
 
-def test_the_share_of_changed_labels_goes_to_zero_with_the_step():
+def test_the_number_of_changed_labels_goes_to_zero_with_the_step_size():
     net = rough_net()
-    x = pictures(N)
+    x = images(N)
     label = net(x).argmax(1)
     changed = [
         int((AntiAdversary(net, step_size=a).respond(x, context(N)).argmax(1) != label).sum())
@@ -95,12 +92,12 @@ def test_the_share_of_changed_labels_goes_to_zero_with_the_step():
     ids=["two linear classes", "small steps"],
 )
 def test_rays_finds_the_same_points_with_and_without_the_defense(net, step, radius):
-    """Croce et al. 2022, Sec. 3.8: labels are the net's, so an attack on labels does not see the defense.
+    """Croce et al. 2022, Sec. 3.8: the labels are unchanged, so a decision-based attack is as well.
 
-    Between more than two classes a signed step may lose to one of them what it gains on the others: bisection ends so near to
-    boundaries, 1e-3 / 4, that steps must be shorter than that by far.
+    With more than two classes a signed step may decrease the margin to one of them. RayS bisects
+    up to a distance of 1e-3 / 4 from the boundary, so the steps must be much shorter than that.
     """
-    x = pictures(N)
+    x = images(N)
     threat = Threat(Linf(radius), access="decision")
     y = net(x).argmax(1)
     rays = Direct("rays", RayS(150))

@@ -1,4 +1,4 @@
-"""ATLD: the manifold transformation written out, its half steps, the discriminator, and training against each other."""
+"""ATLD: the manifold transformation, its half steps, the discriminator and the training."""
 
 import pytest
 import torch
@@ -6,26 +6,28 @@ from tests.problems import normal, uniform
 from tests.zoo.adaptive.small_defenses import (
     CLASSES,
     Recording,
-    answer,
     atld,
+    build_module,
     images,
-    made,
     network,
+    respond,
 )
 from torch import nn
 from torch.testing import assert_close
 
 import saddlepoint as sp
+from saddlepoint.attacks.aims import last
+from saddlepoint.evaluation.referee import play
 from saddlepoint.zoo.adaptive import ATLD
-from saddlepoint.zoo.adaptive.atld import Judgment, LatentTraining, LogitDiscriminator
+from saddlepoint.zoo.adaptive.atld import DiscriminatorOutput, LatentTraining, LogitDiscriminator
 from saddlepoint.zoo.adaptive.atld.training import smoothed
-from saddlepoint.zoo.adaptive.learning import Phase
+from saddlepoint.zoo.adaptive.fitting import Phase
 
 EXACT = {"rtol": 0.0, "atol": 0.0}
 
 
-class Odds(nn.Module):
-    """A discriminator whose log-odds are a linear function of the logits."""
+class LinearDiscriminator(nn.Module):
+    """Discriminator with log-odds that are a linear function of the logits."""
 
     def __init__(self, weight, bias=0.0):
         super().__init__()
@@ -33,31 +35,27 @@ class Odds(nn.Module):
         self.bias = bias
 
     def forward(self, logits):
-        return Judgment(logits @ self.weight + self.bias, logits)
+        return DiscriminatorOutput(logits @ self.weight + self.bias, logits)
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_the_forward_equals_the_descent_written_out(steps):
-    """x <- clip(x - m step sign(grad BCE(D(f(x)), 1))), BCE and the sigmoid as the released code has them."""
+def test_the_output_equals_the_explicit_descent(steps):
+    """x <- clip(x - m step sign(grad BCE(D(f(x)), 1))), with the sigmoid of the released code."""
     x = images()
     defense = atld(steps=steps, step_size=5 / 255)
-    here = x
+    v = x
     for _ in range(steps):
-        leaf = here.clone().requires_grad_()
-        p = torch.sigmoid(defense.discriminator(defense.net(leaf)).natural)
-        grad = torch.autograd.grad(nn.functional.binary_cross_entropy(p, torch.ones_like(p)), leaf)[
-            0
-        ]
+        leaf = v.clone().requires_grad_()
+        p = torch.sigmoid(defense.discriminator(defense.net(leaf)).natural_logit)
+        loss = nn.functional.binary_cross_entropy(p, torch.ones_like(p))
+        (grad,) = torch.autograd.grad(loss, leaf)
         m = torch.tensor([0.5 if 0.3 < q < 0.7 else 1.0 for q in p.tolist()], dtype=torch.float64)
-        here = (
-            (here - 5 / 255 * m[:, None, None, None] * grad.sign())
-            .clamp(x - 8 / 255, x + 8 / 255)
-            .clamp(0, 1)
-        )
-    assert_close(answer(defense, x).detach(), defense.net(here).detach(), rtol=0, atol=1e-12)
+        v = v - 5 / 255 * m[:, None, None, None] * grad.sign()
+        v = v.clamp(x - 8 / 255, x + 8 / 255).clamp(0, 1)
+    assert_close(respond(defense, x).detach(), defense.net(v).detach(), rtol=0, atol=1e-12)
 
 
-def test_rows_about_which_the_discriminator_is_unsure_take_half_a_step():
+def test_examples_with_an_uncertain_discriminator_take_half_a_step():
     net = network()
     x = images(4)
     record = Recording()
@@ -65,65 +63,66 @@ def test_rows_about_which_the_discriminator_is_unsure_take_half_a_step():
     weight = torch.linalg.lstsq(
         logits, torch.tensor([-2.0, 0.0, 0.8, 2.0], dtype=torch.float64)
     ).solution
+    defense = ATLD(net, LinearDiscriminator(weight))  # probabilities 0.12, 0.5, 0.69, 0.88
     with torch.no_grad():
-        answer(ATLD(net, Odds(weight)), x, imt=record)  # probabilities 0.12, 0.5, 0.69, 0.88
+        respond(defense, x, imt=record)
     lengths = (record.states[0] - x).abs().amax((1, 2, 3))
     assert_close(
         lengths, torch.tensor([8.0, 4.0, 4.0, 8.0], dtype=torch.float64) / 255, rtol=0, atol=1e-12
     )
 
 
-def test_the_step_raises_the_odds_of_being_natural():
-    defense = ATLD(network(), Odds(normal(100, CLASSES)), step_size=1 / 255)
+def test_the_step_increases_the_natural_logit():
+    defense = ATLD(network(), LinearDiscriminator(normal(100, CLASSES)), step_size=1 / 255)
     x = images()
     record = Recording()
     with torch.no_grad():
-        answer(defense, x, imt=record)
-        assert (defense.natural(record.states[0]) > defense.natural(x)).all()
+        respond(defense, x, imt=record)
+        assert (defense.natural_logit(record.states[0]) > defense.natural_logit(x)).all()
 
 
-def test_odds_that_a_sigmoid_cannot_tell_from_certainty_still_have_a_direction():
-    """At log-odds of 50 the released sigmoid is 1 in single precision, and its gradient 0."""
+def test_log_odds_at_which_the_sigmoid_saturates_still_have_a_direction():
+    """At log-odds of 50 the released sigmoid is 1 in single precision and its gradient is 0."""
     net = network().float()
     x = images().float()
     record = Recording()
-    defense = ATLD(net, Odds(normal(101, CLASSES).float(), 50.0))
+    defense = ATLD(net, LinearDiscriminator(normal(101, CLASSES).float(), 50.0))
     with torch.no_grad():
-        answer(defense, x, imt=record)
+        respond(defense, x, imt=record)
     assert ((record.states[0] - x).abs() > 0).all()
 
 
-def test_all_iterates_stay_in_the_set():
+def test_all_iterates_stay_in_the_perturbation_set():
     x = uniform(102, 5, 3, 8, 8).round()
     record = Recording()
     with torch.no_grad():
-        answer(atld(steps=5), x, imt=record)
+        respond(atld(steps=5), x, imt=record)
     for state in record.states:
         assert sp.Linf(8 / 255).contains(state, x).all()
 
 
-def test_the_discriminator_is_the_convolutional_one_on_a_single_pixel():
-    """A 3 x 3 convolution with padding sees only its center there: one residual block, both ways."""
-    block = made(lambda: LogitDiscriminator(CLASSES, depth=10, widen=2), 3).body[1]
+def test_the_discriminator_equals_the_convolutional_one_on_a_single_pixel():
+    """On one pixel a padded 3 x 3 convolution uses only its center; compared on one block."""
+    block = build_module(lambda: LogitDiscriminator(CLASSES, depth=10, widen=2), 3).body[1]
     linear = [m for m in block.modules() if isinstance(m, nn.Linear)]
     kernels = [normal(110 + k, *m.weight.shape, 3, 3) for k, m in enumerate(linear)]
     for m, kernel in zip(linear, kernels, strict=True):
         m.weight.data.copy_(kernel[:, :, 1, 1])
     x = normal(113, 6, 16)
     a = block.activation(x)
-    conv = lambda v, kernel: nn.functional.conv2d(v[:, :, None, None], kernel, padding=1)[  # noqa: E731
-        :, :, 0, 0
-    ]
+
+    def conv(v, kernel):
+        return nn.functional.conv2d(v[:, :, None, None], kernel, padding=1)[:, :, 0, 0]
+
     expected = conv(a, kernels[2]) + conv(block.body[1:3](conv(a, kernels[0])), kernels[1])
     assert_close(block(x), expected, rtol=0, atol=1e-12)
 
 
-def test_the_default_is_the_released_one():
-    d = LogitDiscriminator(10)
-    assert (
-        sum(isinstance(m, nn.Linear) for m in d.modules()) == 1 + 3 * 4 * 2 + 3 + 2
-    )  # stem, blocks, shortcuts, two heads
-    assert d.natural.in_features == 320
+def test_the_default_sizes_are_those_of_the_released_code():
+    discriminator = LogitDiscriminator(10)
+    linear = sum(isinstance(m, nn.Linear) for m in discriminator.modules())
+    assert linear == 1 + 3 * 4 * 2 + 3 + 2  # stem, blocks, shortcuts, two heads
+    assert discriminator.natural.in_features == 320
     defense = ATLD(network())
     assert (defense.steps, defense.step_size, defense.radius) == (1, 8 / 255, 8 / 255)
 
@@ -134,38 +133,42 @@ def test_smoothed_labels_sum_to_one():
 
 
 @pytest.mark.parametrize(("depth", "widen"), [(9, 1), (4, 1), (10, 0)])
-def test_sizes_that_make_no_network_are_refused(depth, widen):
+def test_invalid_sizes_raise(depth, widen):
     with pytest.raises(ValueError, match="6 n"):
         LogitDiscriminator(4, depth=depth, widen=widen)
 
 
 def data(n=32):
+    """Draw images of one constant color per class with noise."""
     y = torch.arange(n) % CLASSES
     level = torch.tensor([0.2, 0.4, 0.6, 0.8], dtype=torch.float64)[y]
     return (level[:, None, None, None] + 0.1 * (uniform(103, n, 3, 8, 8) - 0.5)).clamp(0, 1), y
 
 
 def small():
-    return made(lambda: LogitDiscriminator(CLASSES, depth=10, widen=1), 6)
+    """Build a small discriminator."""
+    return build_module(lambda: LogitDiscriminator(CLASSES, depth=10, widen=1), 6)
 
 
-def test_with_rate_zero_only_the_discriminator_learns():
+def test_with_learning_rate_zero_only_the_discriminator_is_trained():
     x, y = data(16)
     start = ATLD(network(), small())
     fitted = start.fit(x, y, training=LatentTraining(Phase(1, 8, 0.0), discriminator_rate=0.1))
     assert_close(dict(fitted.net.state_dict()), dict(network().state_dict()), **EXACT)
     assert not torch.equal(fitted.discriminator.natural.weight, small().natural.weight)
-    assert_close(
-        dict(start.discriminator.state_dict()), dict(small().state_dict()), **EXACT
-    )  # trained in a copy
+    # A copy of the discriminator was trained.
+    assert_close(dict(start.discriminator.state_dict()), dict(small().state_dict()), **EXACT)
 
 
-def test_training_learns_the_classes_at_perturbed_images_and_leaves_eval_mode():
+def test_training_fits_perturbed_images_and_leaves_eval_mode():
     x, y = data()
     start = ATLD(network(), small())
     fitted = start.fit(x, y, training=LatentTraining(Phase(40, 16, 0.1)), seed=1)
-    away = (x + 8 / 255 * normal(104, *x.shape).sign()).clamp(0, 1)
-    accuracy = lambda d: (d.static(away).argmax(1) == y).double().mean()  # noqa: E731
+    perturbed = (x + 8 / 255 * normal(104, *x.shape).sign()).clamp(0, 1)
+
+    def accuracy(defense):
+        return (defense.static(perturbed).argmax(1) == y).double().mean()
+
     assert accuracy(fitted) > 0.9 > accuracy(start)
     assert fitted.static is fitted.net
     assert not any(
@@ -173,20 +176,20 @@ def test_training_learns_the_classes_at_perturbed_images_and_leaves_eval_mode():
     )
 
 
-def test_the_discriminator_learns_to_tell_adversarial_logits():
-    """On the network as it is, images against their perturbations by the network's gradient: the odds part."""
+def test_the_trained_discriminator_detects_adversarial_logits():
+    """The network is frozen; the test uses images and their perturbations by its gradient."""
     x, y = data()
     training = LatentTraining(Phase(40, 16, 0.0), discriminator_rate=0.05, radius=0.2)
     fitted = ATLD(network(), small()).fit(x, y, training=training, seed=2)
     leaf = (x + 0.2 * (2 * uniform(105, *x.shape) - 1)).requires_grad_()
-    step = torch.autograd.grad(nn.functional.softplus(fitted.natural(leaf)).sum(), leaf)[0].sign()
+    step = torch.autograd.grad(nn.functional.softplus(fitted.natural_logit(leaf)).sum(), leaf)[
+        0
+    ].sign()
     adversarial = (leaf - 0.2 * step).clamp(x - 0.2, x + 0.2).clamp(0, 1).detach()
     with torch.no_grad():
-        told = (
-            (fitted.natural(x) > 0).double().mean()
-            + (fitted.natural(adversarial) < 0).double().mean()
-        ) / 2
-    assert told > 0.75
+        natural = (fitted.natural_logit(x) > 0).double().mean()
+        detected = (fitted.natural_logit(adversarial) < 0).double().mean()
+    assert (natural + detected) / 2 > 0.75
 
 
 def test_training_is_a_function_of_its_seed():
@@ -200,21 +203,21 @@ def test_training_is_a_function_of_its_seed():
     assert not torch.equal(one["0.weight"], other["0.weight"])
 
 
-def test_the_site_may_be_any_rule_for_the_audit():
-    """The three attacks of the case study come from shared parts: exact, BPDA, trajectory mean."""
+def test_the_attacks_of_the_case_study_run_and_unknown_sites_raise():
+    """Exact gradients, BPDA, and the mean over the trajectory."""
     x = images()
     y = torch.tensor([0, 1, 2, 3, 0])
     threat = sp.Threat(sp.Linf(8 / 255))
     for rules, aim in (
-        ({}, sp.last),
-        ({"imt": sp.BPDA()}, sp.last),
+        ({}, last),
+        ({"imt": sp.BPDA()}, last),
         ({"imt": sp.BPDA()}, sp.mean_of_losses),
     ):
         direct = sp.Direct("a", sp.PGD(steps=2), loss=sp.cross_entropy, aim=aim, rules=rules)
-        found = sp.play(atld(), direct, x, y, threat, ids=torch.arange(5), seed=0)
+        found = play(atld(), direct, x, y, threat, ids=torch.arange(5), seed=0)
         assert found.correct.shape[-1] == 5
     with pytest.raises(ValueError, match=r"the sites \['imt'\]"):
-        sp.play(
+        play(
             atld(),
             sp.Direct("a", sp.PGD(steps=1), rules={"im": sp.BPDA()}),
             x,

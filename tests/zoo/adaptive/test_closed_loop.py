@@ -1,4 +1,4 @@
-"""Closed-loop control: projections, the control loop written out, what is fitted, and what the batch has to do with it."""
+"""Closed-loop control: projections, the control loop, fitting, and coupling of the batch."""
 
 import pytest
 import torch
@@ -7,13 +7,13 @@ from tests.zoo.adaptive.small_defenses import (
     LAYERS,
     WIDTHS,
     Recording,
-    answer,
+    auto_encoders,
+    build_module,
     closed_loop,
     context,
-    encoders,
     images,
-    made,
     network,
+    respond,
     subspaces,
 )
 from torch import nn
@@ -22,18 +22,18 @@ from torch.testing import assert_close
 import saddlepoint as sp
 from saddlepoint.zoo.adaptive import ClosedLoopControl
 from saddlepoint.zoo.adaptive.closed_loop import (
-    AutoEncoders,
-    Linear,
+    AutoEncoderLearner,
+    LinearEmbedding,
     PrincipalComponents,
     auto_encoder,
 )
-from saddlepoint.zoo.adaptive.learning import Phase
+from saddlepoint.zoo.adaptive.fitting import Phase
 
 EXACT = {"rtol": 0.0, "atol": 0.0}
 
 
-def written_out(net, embeddings, x, steps, rate):
-    """The released loop on the pieces of the sequential network, with torch's own Adam: logits, loss of each pass, controls."""
+def released_loop(net, embeddings, x, steps, rate):
+    """Run the released loop with torch's Adam; return the logits and the loss of each pass."""
     pieces = [nn.Identity(), net[:2], net[2:6]]  # "input", "1", "5"
     controls = [
         torch.zeros(len(x), *WIDTHS[name], dtype=x.dtype, requires_grad=True) for name in LAYERS
@@ -50,56 +50,62 @@ def written_out(net, embeddings, x, steps, rate):
         passes.append(loss.item())
         if loss < lowest:
             lowest = loss
-            answered = net[6:](h)
+            logits = net[6:](h)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    return answered.detach(), passes
+    return logits.detach(), passes
 
 
 def reconstructed(embedding, h):
-    if not isinstance(embedding, Linear):
+    """Return the embedding's reconstruction of activations h."""
+    if not isinstance(embedding, LinearEmbedding):
         return embedding.net(h)
     flat = h.flatten(1)
     mean = h.flatten(1).mean(0)
     return ((flat - mean) @ (embedding.basis @ embedding.basis.T) + mean).view_as(h)
 
 
-@pytest.mark.parametrize("make", [subspaces, encoders], ids=["projections", "auto-encoders"])
-def test_the_forward_equals_the_released_loop_written_out(make):
-    embeddings = make()
+@pytest.mark.parametrize("build", [subspaces, auto_encoders], ids=["projections", "auto-encoders"])
+def test_the_output_equals_that_of_the_released_loop(build):
+    embeddings = build()
     x = images()
-    expected, losses = written_out(network(), embeddings, x, steps=4, rate=5e-3)
-    assert losses[-1] < losses[0]  # control does something
-    # Adam divides gradients by their size: a rounding of 1e-17 on a gradient of 1e-9 comes out as 1e-8 of a step of 5e-3.
-    assert_close(answer(closed_loop(embeddings), x).detach(), expected, rtol=0, atol=1e-9)
+    expected, losses = released_loop(network(), embeddings, x, steps=4, rate=5e-3)
+    assert losses[-1] < losses[0]  # the controls lower the loss
+    # Adam divides gradients by their size: a rounding error of 1e-17 in a gradient of 1e-9 changes
+    # a step of 5e-3 by a fraction of 1e-8.
+    assert_close(respond(closed_loop(embeddings), x).detach(), expected, rtol=0, atol=1e-9)
 
 
-def test_the_answer_is_the_pass_of_lowest_loss_and_not_the_last():
-    """A rate at which the loss rises: the best controls are none."""
+def test_the_output_is_that_of_the_pass_with_the_lowest_loss():
+    """With this learning rate the loss increases, so zero controls are the best."""
     x = images()
-    wild = closed_loop(rate=50.0)
-    _, losses = written_out(network(), subspaces(), x, steps=4, rate=50.0)
+    defense = closed_loop(rate=50.0)
+    _, losses = released_loop(network(), subspaces(), x, steps=4, rate=50.0)
     assert min(losses) == losses[0]
-    assert_close(answer(wild, x), wild.net(x), **EXACT)
+    assert_close(respond(defense, x), defense.net(x), **EXACT)
 
 
-class Near:
-    """An embedding of the test's own: everything is off by its distance from one half."""
+class ConstantEmbedding:
+    """Embedding that consists of the constant 1/2."""
 
     shape = WIDTHS["input"]
 
-    def residual(self, h, *, alone):
+    def residual(self, h, *, per_example):
         return h - 0.5
 
 
 @pytest.mark.parametrize(("per_example", "picks"), [(False, [4, 4, 4]), (True, [0, 4, 4])])
-def test_the_batch_keeps_one_pass_and_rows_alone_their_own(per_example, picks):
-    """Steps of half a unit bring the far rows nearer each time, and throw the near one away."""
+def test_a_coupled_batch_shares_the_best_pass_and_independent_examples_do_not(per_example, picks):
+    """Steps of 0.5 bring the two distant examples nearer and move the near one away."""
     start = torch.tensor([0.501, 9.0, 9.0], dtype=torch.float64)
     x = start[:, None, None, None].expand(3, 3, 8, 8)
     defense = ClosedLoopControl(
-        network(), ["input"], embeddings={"input": Near()}, rate=0.5, per_example=per_example
+        network(),
+        ["input"],
+        embeddings={"input": ConstantEmbedding()},
+        rate=0.5,
+        per_example=per_example,
     )
     trace = defense.trace(x, context(3))
     assert trace.names == ("control/0", "control/1", "control/2", "control/3", "control/4", "final")
@@ -109,30 +115,32 @@ def test_the_batch_keeps_one_pass_and_rows_alone_their_own(per_example, picks):
 
 
 def test_under_bpda_the_controls_are_constants():
-    """The gradient of the network run with the controls that were used: Croce et al. 2022, Sec. 3.3."""
+    """The gradient is that of the network with fixed controls: Croce et al. 2022, Sec. 3.3."""
     x = images()
     defense = closed_loop()
     record = Recording()
     leaf = x.clone().requires_grad_()
-    grad = torch.autograd.grad(answer(defense, leaf, control=sp.BPDA()).sum(), leaf)[0]
+    grad = torch.autograd.grad(respond(defense, leaf, control=sp.BPDA()).sum(), leaf)[0]
     with torch.no_grad():
-        answer(defense, x, control=record)
-    losses = written_out(network(), subspaces(), x, steps=4, rate=5e-3)[1]
+        respond(defense, x, control=record)
+    losses = released_loop(network(), subspaces(), x, steps=4, rate=5e-3)[1]
     best = losses.index(min(losses))
-    used = record.states[best - 1][:, 0].split(
-        [torch.Size(WIDTHS[name]).numel() for name in LAYERS], dim=1
-    )
+    sizes = [torch.Size(WIDTHS[name]).numel() for name in LAYERS]
+    used = record.states[best - 1][:, 0].split(sizes, dim=1)
     u = [part.reshape(5, *WIDTHS[name]) for part, name in zip(used, LAYERS, strict=True)]
     net = defense.net
     other = x.clone().requires_grad_()
-    run = net[6:](net[2:6](net[:2](other + u[0]) + u[1]) + u[2])
-    assert_close(grad, torch.autograd.grad(run.sum(), other)[0], rtol=0, atol=1e-12)
+    logits = net[6:](net[2:6](net[:2](other + u[0]) + u[1]) + u[2])
+    assert_close(grad, torch.autograd.grad(logits.sum(), other)[0], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("per_example", [False, True])
-def test_with_projections_on_everything_the_static_net_answers(per_example):
-    """P = I leaves nothing to correct: loss 0, controls 0. The slope of LeakyReLU is kept, which a rewritten network may lose."""
-    net = made(
+def test_with_identity_projections_the_defense_equals_the_static_network(per_example):
+    """With P = I the loss and the controls are zero.
+
+    The network has a LeakyReLU; the released code replaces it by a ReLU.
+    """
+    net = build_module(
         lambda: nn.Sequential(
             nn.Conv2d(3, 4, 3, padding=1), nn.LeakyReLU(0.1), nn.Flatten(), nn.Linear(256, 4)
         ),
@@ -144,59 +152,62 @@ def test_with_projections_on_everything_the_static_net_answers(per_example):
         if name != "5"
     }
     embeddings = {
-        name: Linear(basis, torch.zeros(WIDTHS[name], dtype=torch.float64))
+        name: LinearEmbedding(basis, torch.zeros(WIDTHS[name], dtype=torch.float64))
         for name, basis in eye.items()
     }
     defense = ClosedLoopControl(net, ["input", "1"], embeddings=embeddings, per_example=per_example)
     x = images()
     record = Recording()
     with torch.no_grad():
-        answered = answer(defense, x, control=record)
-    assert_close(answered, net(x), **EXACT)
+        logits = respond(defense, x, control=record)
+    assert_close(logits, net(x), **EXACT)
     assert all((state == 0).all() for state in record.states)
 
 
 def test_principal_components_project_onto_the_span_of_the_data():
-    """Rank 3 data: P is symmetric, idempotent and leaves the data, as they are seen from their mean, where they are."""
+    """For data of rank 3, P is symmetric and idempotent and keeps the centered data."""
     h = (normal(50, 40, 3) @ normal(51, 3, 12) + normal(52, 12)).view(40, 3, 4)
     embedding = PrincipalComponents(share=0.9999999).learn(h, seed=0)
     projection = embedding.basis @ embedding.basis.T
     assert embedding.basis.shape == (12, 3)
     assert_close(projection, projection.T, rtol=0, atol=1e-14)
     assert_close(projection @ projection, projection, rtol=0, atol=1e-14)
-    for alone in (False, True):
-        assert_close(embedding.residual(h, alone=alone), torch.zeros_like(h), rtol=0, atol=1e-12)
+    for per_example in (False, True):
+        assert_close(
+            embedding.residual(h, per_example=per_example), torch.zeros_like(h), rtol=0, atol=1e-12
+        )
 
 
 @pytest.mark.parametrize(
     ("share", "rank"), [(0.39, 1), (0.41, 2), (0.69, 2), (0.71, 3), (0.91, 4), (1.0, 6)]
 )
-def test_the_share_is_of_the_sum_of_singular_values(share, rank):
-    """Singular values 4, 3, 2, 1, 0, 0: kept until their sum is more than the share of 10, which no sum is of the whole."""
-    left = torch.linalg.qr(torch.cat([torch.ones(9, 1, dtype=torch.float64), normal(53, 9, 4)], 1))[
-        0
-    ][:, 1:]  # of mean zero
+def test_the_share_is_a_fraction_of_the_sum_of_singular_values(share, rank):
+    """Singular values 4, 3, 2, 1, 0, 0 are kept until their sum exceeds the share of 10.
+
+    No sum exceeds the whole, so share 1 keeps all of them.
+    """
+    columns = torch.cat([torch.ones(9, 1, dtype=torch.float64), normal(53, 9, 4)], 1)
+    left = torch.linalg.qr(columns)[0][:, 1:]  # columns with mean zero
     right = torch.linalg.qr(normal(54, 6, 4))[0]
     h = left @ torch.tensor([4.0, 3.0, 2.0, 1.0], dtype=torch.float64).diag() @ right.T
     assert PrincipalComponents(share=share).learn(h, seed=0).basis.shape == (6, rank)
 
 
-def test_embeddings_are_learnt_from_what_is_answered_rightly():
+def test_embeddings_are_fitted_to_correctly_classified_images():
     net = network()
     x = uniform(60, 40, 3, 8, 8)
     y = net(x).argmax(1)
     wrong = torch.arange(40) % 4 == 0
     labels = torch.where(wrong, (y + 1) % 4, y)
+    correct = x[~wrong]
     one = ClosedLoopControl(net, LAYERS).fit(x, labels).embeddings
-    two = ClosedLoopControl(net, LAYERS).fit(x[~wrong], y[~wrong]).embeddings
-    for name, given in zip(
-        LAYERS, (x[~wrong], net[:2](x[~wrong]), net[:6](x[~wrong])), strict=True
-    ):
-        assert_close(one[name].mean, given.mean(0), rtol=0, atol=1e-14)
+    two = ClosedLoopControl(net, LAYERS).fit(correct, y[~wrong]).embeddings
+    for name, h in zip(LAYERS, (correct, net[:2](correct), net[:6](correct)), strict=True):
+        assert_close(one[name].mean, h.mean(0), rtol=0, atol=1e-14)
         assert_close(one[name].basis, two[name].basis, **EXACT)
 
 
-def test_only_so_many_samples_are_taken():
+def test_the_learner_limits_the_number_of_samples():
     net = network()
     x = uniform(61, 40, 3, 8, 8)
     y = net(x).argmax(1)
@@ -209,7 +220,7 @@ def test_only_so_many_samples_are_taken():
     assert few.basis.shape[1] <= 7
 
 
-def test_nothing_to_learn_from_is_refused():
+def test_fitting_without_correctly_classified_images_raises():
     net = network()
     x = images()
     with pytest.raises(ValueError, match="found 0 among 5"):
@@ -217,34 +228,39 @@ def test_nothing_to_learn_from_is_refused():
 
 
 def test_control_brings_activations_back_to_the_training_data():
-    """Data in a plane, a point lifted off it: after control it is nearer to the plane, and the answer nearer to the clean one."""
+    """The data are in a plane. Control moves the logits of perturbed images to the clean ones."""
     net = network()
     plane = 0.5 + 0.02 * (normal(62, 60, 2) @ normal(63, 2, 192)).view(60, 3, 8, 8)
     defense = ClosedLoopControl(net, LAYERS, steps=60, per_example=True).fit(
         plane, net(plane).argmax(1)
     )
-    lifted = plane[:8] + 0.1 * normal(64, 8, 3, 8, 8).sign()
-    gap = lambda z: (z - net(plane[:8])).norm()  # noqa: E731
+    perturbed = plane[:8] + 0.1 * normal(64, 8, 3, 8, 8).sign()
     with torch.no_grad():
-        assert gap(answer(defense, lifted)) < 0.5 * gap(net(lifted))
+        clean = net(plane[:8])
+        before = (net(perturbed) - clean).norm()
+        after = (respond(defense, perturbed) - clean).norm()
+    assert after < 0.5 * before
 
 
-def test_auto_encoders_learn_to_reproduce_and_keep_the_network():
+def test_fitted_auto_encoders_reconstruct_and_the_network_is_unchanged():
     net = network()
     x = images(32, 65)
     y = net(x).argmax(1)
-    learner = AutoEncoders(Phase(epochs=20, batch_size=16, rate=0.01))
-    new = ClosedLoopControl(net, LAYERS).fit(x, y, learner=AutoEncoders(Phase(0, 16, 0.01)))
-    old = ClosedLoopControl(net, LAYERS).fit(x, y, learner=learner)
+    learner = AutoEncoderLearner(Phase(epochs=20, batch_size=16, rate=0.01))
+    untrained = ClosedLoopControl(net, LAYERS).fit(
+        x, y, learner=AutoEncoderLearner(Phase(0, 16, 0.01))
+    )
+    trained = ClosedLoopControl(net, LAYERS).fit(x, y, learner=learner)
     for name, h in zip(LAYERS, (x, net[:2](x), net[:6](x)), strict=True):
         before, after = (
-            d.embeddings[name].residual(h, alone=True).square().mean() for d in (new, old)
+            d.embeddings[name].residual(h, per_example=True).square().mean()
+            for d in (untrained, trained)
         )
         assert after < 0.5 * before
-        assert not old.embeddings[name].net.training
+        assert not trained.embeddings[name].net.training
     assert_close(dict(net.state_dict()), dict(network().state_dict()), **EXACT)
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 8), (16, 32, 32), (5,), (1,)])
-def test_an_auto_encoder_gives_back_the_shape(shape):
+def test_an_auto_encoder_keeps_the_shape(shape):
     assert auto_encoder(shape).eval()(torch.zeros(2, *shape)).shape == (2, *shape)

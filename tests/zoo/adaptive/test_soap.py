@@ -1,10 +1,10 @@
-"""SOAP: descent on a task without labels, at the radius where it ends lowest."""
+"""SOAP: descent on an auxiliary loss, at the radius with the lowest final loss."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from tests.zoo.adaptive.purifiers import CLASSES, context, pictures, smooth_net
+from tests.zoo.adaptive.purifiers import CLASSES, context, images, smooth_net
 from torch import nn
 from torch.nn import functional
 from torch.testing import assert_close
@@ -16,17 +16,19 @@ EXACT = {"rtol": 0.0, "atol": 0.0}
 N = 6
 
 
-def stretched(x):
-    """Mirrored, without its outer pixels, each pixel from the nearest: 4x4 -> 2x2 -> 4x4."""
+def flipped_crop(x):
+    """Flip the image, crop the outer pixels and resize by nearest neighbor: 4x4 -> 2x2 -> 4x4."""
     inner = x.flip(3)[:, :, 1:3, 1:3]
     return inner.repeat_interleave(2, 2).repeat_interleave(2, 3)
 
 
 def disagreement(net, x):
-    return (net(x) - net(stretched(x))).square().mean(1)
+    """Return the label consistency loss [N]."""
+    return (net(x) - net(flipped_crop(x))).square().mean(1)
 
 
-def descended(net, x, radius):
+def purified(net, x, radius):
+    """Run five signed descent steps at one radius."""
     delta = torch.zeros_like(x)
     for _ in range(5):
         delta = delta.detach().requires_grad_()
@@ -37,73 +39,70 @@ def descended(net, x, radius):
 
 
 def varied(n=N):
-    """Some rows want to go far, others stay: contrasts from faint to strong."""
-    return pictures(n) * torch.linspace(0.02, 1.4, n, dtype=torch.float64).view(-1, 1, 1, 1)
+    """Draw images of different contrast, which get different radii."""
+    return images(n) * torch.linspace(0.02, 1.4, n, dtype=torch.float64).view(-1, 1, 1, 1)
 
 
-def test_label_consistency_compares_the_picture_with_its_mirrored_inside():
+def test_label_consistency_compares_the_image_with_its_flipped_crop():
     net = smooth_net()
-    x = pictures(N)
-    assert_close(LabelConsistency().altered(x), stretched(x), **EXACT)
+    x = images(N)
+    assert_close(LabelConsistency().transform(x), flipped_crop(x), **EXACT)
     assert_close(LabelConsistency().loss(net, x), disagreement(net, x), rtol=1e-14, atol=0)
-    big = torch.arange(32.0 * 32).view(1, 1, 32, 32)
-    want = functional.interpolate(big.flip(3)[:, :, 2:30, 2:30], (32, 32))
-    assert_close(LabelConsistency().altered(big), want, **EXACT)
+    large = torch.arange(32.0 * 32).view(1, 1, 32, 32)
+    expected = functional.interpolate(large.flip(3)[:, :, 2:30, 2:30], (32, 32))
+    assert_close(LabelConsistency().transform(large), expected, **EXACT)
 
 
-def test_the_answer_is_that_of_the_one_radius_that_serves_the_batch_best():
-    """All eleven radii are run here; the defense runs those that differ."""
+def test_the_output_uses_the_one_radius_with_the_lowest_mean_loss_of_the_batch():
+    """The test runs all eleven radii; the defense runs those with different results."""
     net = smooth_net()
     x = varied()
-    ends = [descended(net, x, e * 4 / 255) for e in range(11)]
+    ends = [purified(net, x, e * 4 / 255) for e in range(11)]
     best = min(range(11), key=lambda e: float(disagreement(net, ends[e]).mean().detach()))
     assert best > 0
     assert_close(SOAP(net).respond(x, context(N)), net(ends[best]), rtol=0, atol=1e-12)
 
 
-def test_every_row_may_pick_a_radius_of_its_own():
+def test_uncoupled_examples_have_their_own_radius():
     net = smooth_net()
     x = varied()
-    ends = torch.stack([descended(net, x, e * 4 / 255) for e in range(11)])  # [E, N, ...]
+    ends = torch.stack([purified(net, x, e * 4 / 255) for e in range(11)])  # [E, N, ...]
     losses = torch.stack([disagreement(net, end) for end in ends])
     best = losses.argmin(0)
     assert len(best.clamp(max=5).unique()) > 1  # 5 steps of 4/255 reach no further than 20/255
     own = SOAP(net, coupled=False)
     assert_close(own.respond(x, context(N)), net(ends[best, torch.arange(N)]), rtol=0, atol=1e-12)
-    assert_close(own.picked(x), best.clamp(max=5).double() * 4 / 255, rtol=1e-12, atol=0)
-    assert len(SOAP(net).picked(x).unique()) == 1
+    assert_close(own.select_radius(x), best.clamp(max=5).double() * 4 / 255, rtol=1e-12, atol=0)
+    assert len(SOAP(net).select_radius(x).unique()) == 1
 
 
-def test_a_radius_out_of_reach_is_not_tried_twice():
+def test_only_one_unreachable_radius_is_tried():
     net = smooth_net()
-    x = pictures(N)
+    x = images(N)
     passes = []
     net.register_forward_hook(lambda *_: passes.append(1))
-    SOAP(net).picked(x)
-    # The loss at six ends, and five walks of five steps; each loss is two passes.
+    SOAP(net).select_radius(x)
+    # The loss at six end points, and five descents of five steps; each loss takes two passes.
     assert len(passes) == 2 * (6 + 5 * 5)
 
 
-def test_the_rotation_loss_is_the_mean_over_four_turns():
+def test_the_rotation_loss_is_the_mean_over_four_rotations():
     net = smooth_net()
-    x = pictures(N)
+    x = images(N)
     task = Rotation.on(net, "3", x[:1])
-    want = 0
+    expected = 0
     for k in range(4):
-        given = net[:4](x.rot90(k, (2, 3))).mean((2, 3))
-        want = (
-            want
-            + functional.cross_entropy(task.head[1](given), torch.full((N,), k), reduction="none")
-            / 4
-        )
-    assert_close(task.loss(net, x), want, rtol=1e-13, atol=0)
-    with pytest.raises(ValueError, match=r"square pictures .* got \[6, 1, 4, 3\]"):
+        logits = task.head[1](net[:4](x.rot90(k, (2, 3))).mean((2, 3)))
+        loss = functional.cross_entropy(logits, torch.full((N,), k), reduction="none")
+        expected = expected + loss / 4
+    assert_close(task.loss(net, x), expected, rtol=1e-13, atol=0)
+    with pytest.raises(ValueError, match=r"square images .* got \[6, 1, 4, 3\]"):
         task.loss(net, x[..., :3])
 
 
 def test_the_reconstruction_loss_is_the_squared_error_of_the_decoder():
     net = smooth_net()
-    x = pictures(N)
+    x = images(N)
     task = Reconstruction.on(net, "4", x[:1], width=8)
     assert_close(
         task.loss(net, x), (task.head(net[:5](x)) - x).square().mean((1, 2, 3)), rtol=1e-13, atol=0
@@ -111,9 +110,9 @@ def test_the_reconstruction_loss_is_the_squared_error_of_the_decoder():
 
 
 @pytest.mark.parametrize("kind", [Rotation, Reconstruction])
-def test_purifying_lowers_the_loss_of_any_task(kind):
+def test_purification_lowers_the_loss_of_every_task(kind):
     net = smooth_net()
-    x = pictures(N)
+    x = images(N)
     task = kind.on(net, "1", x[:1])
     defense = SOAP(net, task, step_size=1e-3, radii=(0.02,), coupled=False)
     end = x
@@ -124,16 +123,16 @@ def test_purifying_lowers_the_loss_of_any_task(kind):
 
 
 @pytest.mark.parametrize("kind", [Rotation, Reconstruction])
-def test_a_head_learns_its_task_and_the_net_stays_as_it_is(kind):
+def test_fitting_trains_a_copy_of_the_head_and_leaves_the_network_unchanged(kind):
     net = smooth_net()
     x = stripes(48)
     before = {k: v.clone() for k, v in net.state_dict().items()}
     raw = SOAP(net, kind.on(net, "4", x[:1]))
-    untouched = {k: v.clone() for k, v in raw.task.head.state_dict().items()}
+    head_before = {k: v.clone() for k, v in raw.task.head.state_dict().items()}
     fitted = raw.fit(x, epochs=15, batch_size=16, learning_rate=0.01)
     assert fitted.task.loss(net, x).mean() < 0.9 * raw.task.loss(net, x).mean()
     assert_close(dict(net.state_dict()), before, **EXACT)
-    assert_close(dict(raw.task.head.state_dict()), untouched, **EXACT)
+    assert_close(dict(raw.task.head.state_dict()), head_before, **EXACT)
     assert not fitted.task.head.training
     again = raw.fit(x, epochs=15, batch_size=16, learning_rate=0.01)
     assert_close(dict(again.task.head.state_dict()), dict(fitted.task.head.state_dict()), **EXACT)
@@ -141,7 +140,7 @@ def test_a_head_learns_its_task_and_the_net_stays_as_it_is(kind):
 
 
 @pytest.mark.parametrize("kind", [LabelConsistency, Rotation, Reconstruction])
-def test_net_and_task_learn_together_on_copies(kind):
+def test_joint_fitting_trains_copies_of_network_and_head(kind):
     net = smooth_net()
     x = stripes(48)
     y = (x[:, 0, :, :2].mean((1, 2)) > x[:, 0, :, 2:].mean((1, 2))).long()
@@ -160,40 +159,39 @@ def test_net_and_task_learn_together_on_copies(kind):
 
 
 def stripes(n):
-    """Bright above and dark below, so that turns can be told apart."""
+    """Draw images that are bright above and dark below, so that rotations are distinguishable."""
     ramp = torch.linspace(0.8, 0.0, 4, dtype=torch.float64).view(1, 1, 4, 1)
     return ramp + 0.2 * Keys.of(4, torch.arange(n)).uniform((1, 4, 4), torch.float64)
 
 
-def test_a_random_view_while_learning_is_a_noisy_mirrored_crop():
-    seen = []
+def test_a_random_training_view_is_a_noisy_flipped_crop():
+    inputs = []
 
     class Net(nn.Module):
         def forward(self, x):
-            seen.append(x)
+            inputs.append(x)
             return x.flatten(1)[:, :CLASSES]
 
     x = torch.arange(64.0, dtype=torch.float64).view(1, 1, 8, 8).expand(40, 1, 8, 8)
-    practice = LabelConsistency().practice(Net(), x, Keys.of(0, torch.arange(40)))
-    assert practice.logits.shape == (2, 40, CLASSES)
-    whole = seen[0].floor()  # noise is at least 0 and below 1
-    assert ((whole >= 0) & (whole <= 63)).all()
-    step = (whole[..., 1:] - whole[..., :-1]).sum(-1)[
-        :, 0
-    ]  # how wide the crop is, and which way round
+    result = LabelConsistency().training_pass(Net(), x, Keys.of(0, torch.arange(40)))
+    assert result.logits.shape == (2, 40, CLASSES)
+    pixels = inputs[0].floor()  # the noise is at least 0 and less than 1
+    assert ((pixels >= 0) & (pixels <= 63)).all()
+    # The sum of differences in a row is the width of the crop; its sign shows a flip.
+    step = (pixels[..., 1:] - pixels[..., :-1]).sum(-1)[:, 0]
     assert set(step.sign().unique().tolist()) == {-1.0, 1.0}
     assert step.abs().min() >= 5 - 1
     assert step.abs().max() <= 7
-    assert not torch.equal(seen[0], seen[1])
+    assert not torch.equal(inputs[0], inputs[1])
 
 
-def test_what_has_no_head_cannot_be_fitted_alone():
+def test_a_task_without_head_an_empty_list_of_radii_and_an_unknown_layer_raise():
     with pytest.raises(
         TypeError,
-        match="LabelConsistency has no network of its own to fit: use SOAP as it is, or `fit_jointly`",
+        match=r"LabelConsistency has no head to train\. Use SOAP without fitting, or `fit_jointly`",
     ):
-        SOAP(smooth_net()).fit(pictures(N))
-    with pytest.raises(ValueError, match=r"at least one radius, none below 0, got \[\]"):
+        SOAP(smooth_net()).fit(images(N))
+    with pytest.raises(ValueError, match=r"at least one radius and no negative ones, got \[\]"):
         SOAP(smooth_net(), radii=())
     with pytest.raises(ValueError, match="no layer called 'tanh'"):
-        Rotation.on(smooth_net(), "tanh", pictures(1))
+        Rotation.on(smooth_net(), "tanh", images(1))

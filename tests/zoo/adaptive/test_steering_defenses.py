@@ -1,21 +1,22 @@
-"""What SODEF, closed-loop control, contrastive reversal and ATLD have in common: facts, sites, views, gradients, refusals."""
+"""Common properties of SODEF, closed-loop control, contrastive reversal and ATLD."""
 
 import copy
 
 import pytest
 import torch
-from tests.zoo.adaptive.purifiers import Memory
+from tests.memory import peak_bytes
+from tests.probing import probe_target
 from tests.zoo.adaptive.small_defenses import (
     CLASSES,
-    EACH,
+    DEFENSES,
     Recording,
-    answer,
     atld,
+    build_module,
     closed_loop,
     context,
     images,
-    made,
     network,
+    respond,
     reversal,
     site,
     sodef,
@@ -25,108 +26,112 @@ from torch.testing import assert_close
 
 import saddlepoint as sp
 from saddlepoint.attacks.objective import AttackObjective
-from saddlepoint.audits.target.check import check
 from saddlepoint.gradients import Backprop
+from saddlepoint.gradients.rule import Checkpointed, Exact
 from saddlepoint.zoo.adaptive import ATLD, SODEF, ClosedLoopControl, ContrastiveReversal
-from saddlepoint.zoo.adaptive.closed_loop import AutoEncoders, auto_encoder
-from saddlepoint.zoo.adaptive.learning import Phase
+from saddlepoint.zoo.adaptive.closed_loop import AutoEncoderLearner, auto_encoder
+from saddlepoint.zoo.adaptive.fitting import Phase
 from saddlepoint.zoo.adaptive.sodef import Dopri5
 
 EXACT = {"rtol": 0.0, "atol": 0.0}
-EVERY = pytest.mark.parametrize("name", EACH)
+all_defenses = pytest.mark.parametrize("name", DEFENSES)
 LABELS = torch.tensor([0, 1, 2, 3, 0])
 
 
-@EVERY
-def test_the_declared_facts_are_what_the_audit_measures(name):
-    assert check(EACH[name](), images(), LABELS, sp.Linf(8 / 255)).findings == ()
+@all_defenses
+def test_the_audit_confirms_the_declared_properties(name):
+    assert probe_target(DEFENSES[name](), images(), LABELS, sp.Linf(8 / 255)).findings == ()
 
 
-@EVERY
-def test_who_declares_coupling_or_randomness_has_it(name):
-    defense = EACH[name]()
+@all_defenses
+def test_declared_coupling_and_randomness_are_present(name):
+    defense = DEFENSES[name]()
     x = images()
     with torch.no_grad():
-        here = answer(defense, x)
-        alone = answer(defense, x[:1])
-        elsewhere = answer(defense, x, seed=1)
-    # A solver's step sizes move answers within its tolerance, 1e-3; float64 rounds at 1e-15.
-    assert bool(((here[:1] - alone).abs() > 1e-9).any()) == defense.coupled
-    assert bool(((here - elsewhere).abs() > 1e-9).any()) == defense.random
+        batch = respond(defense, x)
+        single = respond(defense, x[:1])
+        other_seed = respond(defense, x, seed=1)
+    # The step sizes of a solver change outputs within its tolerance 1e-3; float64 rounds at 1e-15.
+    assert bool(((batch[:1] - single).abs() > 1e-9).any()) == defense.coupled
+    assert bool(((batch - other_seed).abs() > 1e-9).any()) == defense.random
 
 
-@EVERY
-def test_rows_of_an_uncoupled_defense_do_not_know_their_place(name):
-    defense = EACH[name]()
+@all_defenses
+def test_the_output_of_an_uncoupled_defense_does_not_depend_on_batch_or_order(name):
+    defense = DEFENSES[name]()
     x = images()
     order = torch.tensor([3, 0, 4])
     if defense.coupled:
         pytest.skip("declares that rows influence each other")
     keys = context(5).keys
     with torch.no_grad():
-        whole = answer(defense, x)
-        some = defense.respond(x[order], sp.Context(keys[order]))
-    assert_close(
-        some, whole[order], rtol=0, atol=1e-12
-    )  # matrix products of another height round otherwise
+        batch = respond(defense, x)
+        part = defense.respond(x[order], sp.Context(keys[order]))
+    # Matrix products of another batch size round differently.
+    assert_close(part, batch[order], rtol=0, atol=1e-12)
 
 
-@EVERY
+@all_defenses
 @pytest.mark.parametrize(
-    "rule", [sp.Exact(), sp.Checkpointed(), sp.BPDA()], ids=lambda r: type(r).__name__
+    "rule", [Exact(), Checkpointed(), sp.BPDA()], ids=lambda r: type(r).__name__
 )
 def test_every_rule_keeps_the_forward_value(name, rule):
-    defense = EACH[name]()
+    defense = DEFENSES[name]()
     x = images()
     with torch.no_grad():
         expected = defense.trace(x, context(5))
-    shown = defense.trace(x.clone().requires_grad_(), context(5, rules={site(name): rule}))
-    assert shown.names == expected.names
-    assert_close(shown.logits.detach(), expected.logits, rtol=0, atol=1e-12)
+    found = defense.trace(x.clone().requires_grad_(), context(5, rules={site(name): rule}))
+    assert found.names == expected.names
+    assert_close(found.logits.detach(), expected.logits, rtol=0, atol=1e-12)
 
 
-@EVERY
+@all_defenses
 def test_exact_gradients_equal_finite_differences(name):
-    # Of the SODEFs only the one with equal steps is one smooth function: adaptive steps jump, within the tolerance.
-    defense = (
-        sodef(integrator=Dopri5(1e-10)) if name in ("sodef", "sodef, rows alone") else EACH[name]()
-    )
+    defense = DEFENSES[name]()
+    if name in ("sodef", "sodef, per example"):
+        # Adaptive step sizes make the output discontinuous within the tolerance of the solver.
+        defense = sodef(integrator=Dopri5(1e-10))
     x = images()
     direction = torch.linspace(-1, 1, 5 * 3 * 64, dtype=torch.float64).view(5, 3, 8, 8)
     weights = torch.linspace(-1, 2, 5 * CLASSES, dtype=torch.float64).view(5, CLASSES)
 
     def value(v):
-        return (answer(defense, v) * weights).sum()
+        return (respond(defense, v) * weights).sum()
 
     leaf = x.clone().requires_grad_()
     grad = torch.autograd.grad(value(leaf), leaf)[0]
-    h = 1e-7  # truncation h^2 times at most 4e5, where an entry's first Adam step is steep; rounding 1e-15 / h
+    # Truncation is h^2 times at most 4e5, where the first Adam step of an entry is steep; rounding
+    # is 1e-15 / h.
+    h = 1e-7
     with torch.no_grad():
         expected = (value(x + h * direction) - value(x - h * direction)) / (2 * h)
     assert_close((grad * direction).sum(), expected, rtol=0, atol=5e-8)
 
 
-@EVERY
-def test_steps_that_are_run_again_give_the_same_gradient(name):
-    """With the coins of the first run: sums over other orders of the same numbers, 1e-10 of them in double precision."""
-    defense = EACH[name]()
+@all_defenses
+def test_checkpointed_gradients_equal_exact_ones(name):
+    """Recomputed steps use the same random keys; sums in another order differ by 1e-10."""
+    defense = DEFENSES[name]()
     x = images()
-    exact, again = (
+    exact, checkpointed = (
         Backprop()
-        .slope(
+        .value_and_grad(
             AttackObjective([defense], LABELS, sp.cross_entropy, rules={site(name): rule}),
             x,
             context(5).keys,
         )
         .grad
-        for rule in (sp.Exact(), sp.Checkpointed())
+        for rule in (Exact(), Checkpointed())
     )
-    assert_close(again, exact, rtol=1e-10, atol=1e-14)
+    assert_close(checkpointed, exact, rtol=1e-10, atol=1e-14)
     assert float(exact.abs().amax()) > 0
 
 
-def test_forty_checkpointed_steps_of_a_random_purifier_take_the_memory_of_two():
-    """The peak of live bytes is below 2.5 of what one step takes; every step draws its views, and draws them again going back."""
+def test_forty_checkpointed_steps_of_a_random_purifier_take_the_memory_of_less_than_three():
+    """The peak is below 2.5 times that of one step.
+
+    Every step draws its views, and draws the same ones again in the backward pass.
+    """
     x = images()
     keys = context(5).keys
 
@@ -140,24 +145,24 @@ def test_forty_checkpointed_steps_of_a_random_purifier_take_the_memory_of_two():
             keep=kept,
         )
 
-    with Memory() as one:
-        Backprop().slope(objective(1, sp.Exact()), x, keys)
-    with Memory() as forty:
-        again = Backprop().slope(objective(40, sp.Checkpointed()), x, keys).grad
-    assert forty.max_loss_point <= 2.5 * one.max_loss_point
-    assert_close(
-        again, Backprop().slope(objective(40, sp.Exact()), x, keys).grad, rtol=1e-6, atol=1e-12
-    )
+    def grad(steps, rule):
+        return Backprop().value_and_grad(objective(steps, rule), x, keys).grad
+
+    one = peak_bytes(lambda: grad(1, Exact()))
+    assert peak_bytes(lambda: grad(40, Checkpointed())) <= 2.5 * one
+    assert_close(grad(40, Checkpointed()), grad(40, Exact()), rtol=1e-6, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", [name for name in EACH if name.startswith(("reversal", "atld"))])
-def test_identity_bpda_is_the_gradient_of_the_net_at_the_purified_point(name):
-    defense = EACH[name]()
+@pytest.mark.parametrize(
+    "name", [name for name in DEFENSES if name.startswith(("reversal", "atld"))]
+)
+def test_identity_bpda_is_the_gradient_of_the_network_at_the_purified_point(name):
+    defense = DEFENSES[name]()
     x = images().requires_grad_()
     record = Recording()
-    grad = torch.autograd.grad(answer(defense, x, **{site(name): sp.BPDA()}).sum(), x)[0]
+    grad = torch.autograd.grad(respond(defense, x, **{site(name): sp.BPDA()}).sum(), x)[0]
     with torch.no_grad():
-        answer(defense, x, **{site(name): record})
+        respond(defense, x, **{site(name): record})
     purified = record.states[-1].requires_grad_()
     assert_close(
         grad, torch.autograd.grad(defense.net(purified).sum(), purified)[0], rtol=1e-12, atol=1e-14
@@ -165,26 +170,26 @@ def test_identity_bpda_is_the_gradient_of_the_net_at_the_purified_point(name):
 
 
 @pytest.mark.parametrize("name", ["reversal", "atld, three steps"])
-def test_trajectory_bpda_is_the_mean_gradient_over_the_iterates(name):
-    defense = EACH[name]()
+def test_trajectory_bpda_is_the_mean_of_gradients_at_the_iterates(name):
+    defense = DEFENSES[name]()
     x = images()
     record = Recording()
     objective = AttackObjective(
         [defense], LABELS, sp.cross_entropy, sp.mean_of_losses, {site(name): sp.BPDA()}
     )
-    slope = Backprop().slope(objective, x, context(5).keys).grad
+    found = Backprop().value_and_grad(objective, x, context(5).keys).grad
     with torch.no_grad():
         defense.respond(x, context(5, rules={site(name): record}))
     points = [x, *record.states[-defense.steps :]]
     grads = [
         Backprop()
-        .slope(
+        .value_and_grad(
             AttackObjective([sp.Plain(defense.net)], LABELS, sp.cross_entropy), p, context(5).keys
         )
         .grad
         for p in points
     ]
-    assert_close(slope, torch.stack(grads).mean(0), rtol=1e-12, atol=1e-14)
+    assert_close(found, torch.stack(grads).mean(0), rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -194,28 +199,27 @@ def test_trajectory_bpda_is_the_mean_gradient_over_the_iterates(name):
         closed_loop(steps=0, per_example=True),
         reversal(steps=0),
         atld(steps=0),
-        ContrastiveReversal(
-            network(), negatives=images(6, 70), steps=0
-        ),  # which never asks for the head that it lacks
+        # Without steps no head is needed.
+        ContrastiveReversal(network(), negatives=images(6, 70), steps=0),
     ],
     ids=[
         "closed loop",
-        "closed loop, rows alone",
+        "closed loop, per example",
         "reversal",
         "atld",
-        "reversal, negatives and no head",
+        "reversal, negatives without head",
     ],
 )
-def test_without_steps_the_static_net_is_recovered_and_nothing_couples_or_draws(defense):
+def test_without_steps_the_defense_equals_the_static_network(defense):
     x = images()
-    assert_close(answer(defense, x), defense.net(x), **EXACT)
+    assert_close(respond(defense, x), defense.net(x), **EXACT)
     assert (defense.coupled, defense.random) == (False, False)
     assert defense.static is defense.net
 
 
-@EVERY
+@all_defenses
 def test_the_first_view_is_the_state_before_any_step(name):
-    defense = EACH[name]()
+    defense = DEFENSES[name]()
     x = images()
     with torch.no_grad():
         before = (
@@ -228,38 +232,44 @@ def test_the_first_view_is_the_state_before_any_step(name):
     assert_close(first.logits, before, **EXACT)
 
 
-@EVERY
-def test_views_nobody_reads_change_nothing(name):
-    defense = EACH[name]()
+@all_defenses
+def test_skipping_views_does_not_change_the_output(name):
+    defense = DEFENSES[name]()
     x = images()
     with torch.no_grad():
-        whole = defense.trace(x, context(5))
+        full = defense.trace(x, context(5))
         last = defense.trace(x, context(5, keep=frozenset()))
     assert len(last.views) == 1
-    assert_close(last.last, whole.last, **EXACT)
+    assert_close(last.last, full.last, **EXACT)
 
 
-@EVERY
-def test_answering_leaves_no_mark(name):
-    defense = EACH[name]()
+@all_defenses
+def test_a_prediction_has_no_side_effects(name):
+    defense = DEFENSES[name]()
     x = images().requires_grad_()
     before = copy.deepcopy(defense.net.state_dict())
-    answer(defense, x).sum().backward()
+    respond(defense, x).sum().backward()
     assert_close(dict(defense.net.state_dict()), dict(before), **EXACT)
     assert not any(m._forward_hooks or m.training for m in defense.net.modules())
     torch.manual_seed(0)
     state = torch.random.get_rng_state()
-    answer(defense, x)
-    assert torch.equal(torch.random.get_rng_state(), state)  # all randomness is the context's
+    respond(defense, x)
+    assert torch.equal(torch.random.get_rng_state(), state)  # the global generator is not used
 
 
 @pytest.mark.parametrize(
-    "defense", [SODEF(network()), ClosedLoopControl(network(), ["1"]), ContrastiveReversal(network()), ATLD(network())],
+    "defense",
+    [
+        SODEF(network()),
+        ClosedLoopControl(network(), ["1"]),
+        ContrastiveReversal(network()),
+        ATLD(network()),
+    ],
     ids=lambda d: type(d).__name__,
-)  # fmt: skip
-def test_one_that_was_not_fitted_says_so(defense):
+)
+def test_an_unfitted_defense_raises(defense):
     with pytest.raises(RuntimeError, match=r"Call fit: .*\.fit\(x"):
-        answer(defense, images())
+        respond(defense, images())
 
 
 @pytest.mark.parametrize(
@@ -271,7 +281,7 @@ def test_one_that_was_not_fitted_says_so(defense):
     ],
     ids=["sodef", "closed loop", "reversal"],
 )
-def test_a_layer_that_does_not_exist_names_the_nearest(build):
+def test_the_error_for_an_unknown_layer_names_the_nearest_one(build):
     net = nn.Sequential()
     net.add_module("stem", nn.Flatten())
     net.add_module("fc1", nn.Linear(192, CLASSES))
@@ -282,12 +292,12 @@ def test_a_layer_that_does_not_exist_names_the_nearest(build):
 @pytest.mark.parametrize(
     "build", [SODEF, ATLD, ContrastiveReversal, lambda net: ClosedLoopControl(net, ["1"])]
 )
-def test_a_network_in_training_mode_is_refused(build):
-    with pytest.raises(ValueError, match=r"net\.eval\(\)"):
+def test_a_network_in_training_mode_raises(build):
+    with pytest.raises(ValueError, match=r"is in training mode.*Call \.eval\(\)"):
         build(network().train())
 
 
-def test_layers_that_work_in_place_do_not_change_what_was_seen_before_them():
+def test_in_place_layers_do_not_change_recorded_outputs():
     def build(inplace):
         layers = [
             nn.Conv2d(3, 4, 3, padding=1),
@@ -295,19 +305,19 @@ def test_layers_that_work_in_place_do_not_change_what_was_seen_before_them():
             nn.Flatten(),
             nn.Linear(256, CLASSES),
         ]
-        return made(lambda: nn.Sequential(*layers), 8)
+        return build_module(lambda: nn.Sequential(*layers), 8)
 
     nets = [build(True), build(False)]
     x = images(24, 9)
     nets[1].load_state_dict(nets[0].state_dict())
     y = nets[0](x).argmax(1)
-    learner = AutoEncoders(Phase(2, 8, 0.01))
+    learner = AutoEncoderLearner(Phase(2, 8, 0.01))
     controlled = [ClosedLoopControl(net, ["input", "0"]).fit(x, y, learner=learner) for net in nets]
     leaves = [images().requires_grad_() for _ in nets]
     assert_close(
         *[
-            torch.autograd.grad(answer(d, v).sum(), v)[0]
-            for d, v in zip(controlled, leaves, strict=True)
+            torch.autograd.grad(respond(defense, leaf).sum(), leaf)[0]
+            for defense, leaf in zip(controlled, leaves, strict=True)
         ],
         **EXACT,
     )
@@ -318,13 +328,11 @@ def test_features_need_a_linear_layer_or_a_name():
     net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
     with pytest.raises(ValueError, match=r"layer='\.\.\.'"):
         SODEF(net)
-    assert SODEF(net, layer="0").features(images().float()).shape == (
-        5,
-        4,
-    )  # averaged over positions
+    features = SODEF(net, layer="0").features(images().float())
+    assert features.shape == (5, 4)  # averaged over positions
 
 
-def test_a_layer_that_answers_twice_or_never_is_refused():
+def test_a_layer_that_is_called_twice_or_never_raises():
     class Twice(nn.Module):
         def __init__(self):
             super().__init__()
@@ -338,15 +346,15 @@ def test_a_layer_that_answers_twice_or_never_is_refused():
     x = images().float()
     y = LABELS
     net = Twice().eval()
-    for layer, says in (("act", "more than once"), ("spare", "never calls")):
-        with pytest.raises(ValueError, match=says):
+    for layer, message in (("act", "more than once"), ("spare", "never calls")):
+        with pytest.raises(ValueError, match=message):
             ClosedLoopControl(net, [layer]).fit(x, net(x).argmax(1))
-        with pytest.raises(ValueError, match=says):
+        with pytest.raises(ValueError, match=message):
             SODEF(net, layer=layer).fit(x, y)
 
 
 @pytest.mark.parametrize(
-    ("build", "says"),
+    ("build", "message"),
     [
         (lambda: sodef(time=-1), "time >= 0"),
         (lambda: sodef(segments=0), "segments >= 1"),
@@ -359,9 +367,9 @@ def test_a_layer_that_answers_twice_or_never_is_refused():
         ),
         (lambda: reversal(views=1), "views >= 2"),
         (lambda: atld(steps=-1), "steps >= 0"),
-        (lambda: auto_encoder((3, 6, 8)), "four divides"),
+        (lambda: auto_encoder((3, 6, 8)), "divisible by 4"),
     ],
 )
-def test_arguments_out_of_range_are_refused_with_what_was_found(build, says):
-    with pytest.raises(ValueError, match=says):
+def test_invalid_arguments_raise(build, message):
+    with pytest.raises(ValueError, match=message):
         build()

@@ -1,1 +1,1 @@
-
+"""Diagnostics of attacks and targets, the checklist and symptoms."""

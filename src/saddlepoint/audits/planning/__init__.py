@@ -1,1 +1,1 @@
-
+"""Which adversaries run against a target, and why."""

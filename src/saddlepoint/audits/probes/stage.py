@@ -45,6 +45,7 @@ class Probed:
     defense: Defense
     facts: TargetFacts
     findings: tuple[Symptom, ...]
+    classes: int  # without the reject class
 
 
 def probe_stage(request: AuditRequest) -> Probed:
@@ -68,7 +69,7 @@ def probe_stage(request: AuditRequest) -> Probed:
     branches = _branches(target, traits)
     defense = _prepared(request.target, target, traits, bypassed)
     facts = TargetFacts(traits, frozenset(ctx.solve_info), bypassed, branches)
-    return Probed(defense, facts, tuple(findings_of(target, facts)))
+    return Probed(defense, facts, tuple(findings_of(target, facts)), target.classes)
 
 
 def _branches(target: ProbeTarget, traits: Traits) -> tuple[Branch, ...]:

@@ -1,1 +1,1 @@
-
+"""Everything that touches a foreign model: admission, wrappers and instrumentation."""

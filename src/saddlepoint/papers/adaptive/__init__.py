@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from saddlepoint.papers.registry import Experiment
 
-_HOME = "saddlepoint.papers.adaptive"
+_PACKAGE = "saddlepoint.papers.adaptive"
 
 EXPERIMENTS = (
     Experiment(
@@ -15,7 +15,7 @@ EXPERIMENTS = (
         "Cost and robust accuracy of nine defenses",
         "All nine defenses are less robust than their authors reported. None improves on a robust "
         "static model, and four weaken it; inference costs 2 to 518 times as much.",
-        f"{_HOME}.table_1:run",
+        f"{_PACKAGE}.table_1:run",
     ),
     Experiment(
         "adaptive/table-2",
@@ -23,7 +23,7 @@ EXPERIMENTS = (
         "Under AutoAttack's points on the static model, most of which are clean images, SODEF "
         "seems more robust than the static model (60.9 % in Linf, 66.8 % in L2). Under points of "
         "maximal loss it is less robust (52.2 %, 58.2 %).",
-        f"{_HOME}.table_2:run",
+        f"{_PACKAGE}.table_2:run",
     ),
     Experiment(
         "adaptive/table-3",
@@ -31,7 +31,7 @@ EXPERIMENTS = (
         "Attacks with BPDA and EoT on a hedge defense with fewer steps transfer: the hedge defense "
         "has 61.0 %, 59.2 % and 45.2 % robust accuracy, its static models 63.0 %, 59.2 % and "
         "45.0 %.",
-        f"{_HOME}.table_3:run",
+        f"{_PACKAGE}.table_3:run",
     ),
     Experiment(
         "adaptive/table-4",
@@ -39,13 +39,13 @@ EXPERIMENTS = (
         "Under direct attacks, purified models are less robust than static ones on CIFAR-10 "
         "(43.8 % against 49.3 %) and CIFAR-100 (18.2 % against 23.3 %). On SVHN, where the static "
         "model is weak, they are more robust.",
-        f"{_HOME}.table_4:run",
+        f"{_PACKAGE}.table_4:run",
     ),
     Experiment(
         "adaptive/closed-loop",
         "Closed-loop control under gradients with constant controls",
         "At 89.1 % clean accuracy, the robust accuracy is 34.5 % under PGD-20 on the static model, "
         "9.5 % under PGD-20 with BPDA and 5.6 % under APGD with BPDA.",
-        f"{_HOME}.closed_loop:run",
+        f"{_PACKAGE}.closed_loop:run",
     ),
 )

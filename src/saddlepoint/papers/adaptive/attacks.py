@@ -212,7 +212,7 @@ def on_denoising(defense: Defense, budgets: AttackBudgets) -> Adversary:
     return Transfer(attack, single)
 
 
-PAPER: Mapping[str, Callable[[Defense, AttackBudgets], Adversary]] = {
+PAPER_ATTACKS: Mapping[str, Callable[[Defense, AttackBudgets], Adversary]] = {
     "SODEF": on_sodef,
     "ClosedLoopControl": on_closed_loop,
     "HedgeDefense": on_hedge,

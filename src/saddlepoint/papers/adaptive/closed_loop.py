@@ -37,7 +37,7 @@ def run(request: Request) -> Result:
     experiment = AdaptiveExperiment.open(request)
     subject = experiment.subject("ClosedLoopControl")
     correct = _attack(experiment, subject)
-    budgets = experiment.setting.spend
+    budgets = experiment.setting.attack_budgets
     static_attacks: list[Adversary] = [FixedPoints(), pgd(budgets), apgd(budgets)]
     static_clean, static_pgd, static_apgd = (
         correct_rate(episode) for episode in experiment.play_static(subject, static_attacks)
@@ -73,7 +73,7 @@ def run(request: Request) -> Result:
 
 def _attack(experiment: AdaptiveExperiment, subject: AdaptiveSubject) -> dict[str, Tensor]:
     """Return the correct rate [N] of the defense for each column."""
-    budgets = experiment.setting.spend
+    budgets = experiment.setting.attack_budgets
     attacks: list[Adversary] = [
         FixedPoints(),
         Transfer(pgd(budgets), subject.static),

@@ -33,8 +33,8 @@ from saddlepoint.zoo.adaptive import (
     ScoreNet,
 )
 from saddlepoint.zoo.adaptive.atld import LatentTraining, LogitDiscriminator
-from saddlepoint.zoo.adaptive.layers import Features
-from saddlepoint.zoo.adaptive.learning import seeded
+from saddlepoint.zoo.adaptive.feature_extraction import Features
+from saddlepoint.zoo.adaptive.fitting import seeded
 from saddlepoint.zoo.adaptive.sodef import RungeKutta, StableODE
 
 

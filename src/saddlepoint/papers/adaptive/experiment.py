@@ -19,7 +19,6 @@ from saddlepoint.papers.adaptive.defenses import DEFENSES, StaticModel
 from saddlepoint.papers.adaptive.fitting import FITS
 from saddlepoint.papers.adaptive.nets import recipes
 from saddlepoint.papers.adaptive.scales import SETTINGS, AdaptiveSetting
-from saddlepoint.papers.cells import correct_rate
 from saddlepoint.papers.experiment import PaperExperiment, describe_net, device_of
 from saddlepoint.papers.registry import Experiment, Scale
 from saddlepoint.papers.result import Result, Table
@@ -99,23 +98,25 @@ class AdaptiveExperiment(PaperExperiment[AdaptiveSetting]):
         return self.bases[name]
 
     def subject(
-        self, name: str, base: str | None = None, *, scored: int | None = None
+        self, name: str, base: str | None = None, *, test_images: int | None = None
     ) -> AdaptiveSubject:
         """Fit a defense on a static network and load its test images.
 
         Args:
             name: name of the defense.
             base: recipe of the static network; default: the one of the defense.
-            scored: number of test images; default: the number of the setting.
+            test_images: number of test images; default: the number of the setting.
         """
         defense_recipe = DEFENSES[name]
         setting = self.setting
         recipe = recipes(self.request.scale)[base or defense_recipe.base]
         model = self.base(recipe.name)
-        self.request.say(f"fitting {name} on {recipe.name}, {recipe.data}")
+        self.request.progress(f"fitting {name} on {recipe.name}, {recipe.data}")
         with torch_threads(setting.threads):
             defense = defense_recipe.make(model, FITS[self.request.scale])
-        test = self.test_images(recipe.data, scored or setting.scored, model.train.x.device)
+        test = self.test_images(
+            recipe.data, test_images or setting.test_images, model.train.x.device
+        )
         coupled = name == "ClosedLoopControl"
         return AdaptiveSubject(
             name=name,
@@ -177,11 +178,11 @@ class AdaptiveExperiment(PaperExperiment[AdaptiveSetting]):
             batch=subject.batch,
         )
 
-    def audited(self, subject: AdaptiveSubject) -> Audit | None:
+    def audit(self, subject: AdaptiveSubject) -> Audit | None:
         """Audit the defense without information about it; None if this scale does not audit it."""
         if subject.name not in self.setting.audited:
             return None
-        return replace(self.runner, batch=subject.batch).audited(
+        return replace(self.runner, batch=subject.batch).audit(
             subject.defense,
             subject.test,
             threat=subject.threat,
@@ -213,7 +214,7 @@ class AdaptiveExperiment(PaperExperiment[AdaptiveSetting]):
         return self.runner.result(
             self.entry(name),
             tables,
-            notes=(*descriptions, str(self.setting.spend), *notes, *NOTES),
+            notes=(*descriptions, str(self.setting.attack_budgets), *notes, *NOTES),
             findings=findings,
             charts=(),
             repeats=repeats,
@@ -227,8 +228,3 @@ class AdaptiveExperiment(PaperExperiment[AdaptiveSetting]):
             f"{recipe.dev_share:.2g} is held out to select the epoch"
         )
         return describe_net(subject.base, subject.static.net, subject.data, subject.space, training)
-
-
-# Names under which other packages import these objects.
-Lab = AdaptiveExperiment
-right = correct_rate

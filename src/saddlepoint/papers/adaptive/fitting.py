@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from saddlepoint.papers.registry import Scale
 from saddlepoint.zoo.adaptive.closed_loop import PrincipalComponents
-from saddlepoint.zoo.adaptive.learning import Phase
+from saddlepoint.zoo.adaptive.fitting import Phase
 from saddlepoint.zoo.adaptive.sodef import StableTraining
 
 

@@ -11,9 +11,9 @@ from torch import nn
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Linf, Radii
 from saddlepoint.evaluation import FixedPoints
-from saddlepoint.papers.multi_exit.nets import Single
+from saddlepoint.papers.multi_exit.nets import SingleExitNet
 from saddlepoint.papers.registry import Scale
-from saddlepoint.papers.transductive.nets import normed
+from saddlepoint.papers.transductive.nets import small_cnn
 from saddlepoint.training import (
     SGD,
     TRADES,
@@ -95,7 +95,7 @@ def _recipe(
 def _tiny() -> _ScaleNetworks:
     main = _recipe(
         "digits",
-        partial(normed, 4, 24, side=8),
+        partial(small_cnn, 4, 24, side=8),
         0.1,
         5,
         n=300,
@@ -111,7 +111,7 @@ def _tiny() -> _ScaleNetworks:
     return _ScaleNetworks(
         main=main,
         attack=PGD(2),
-        smaller=partial(normed, 2, 16, side=8),
+        smaller=partial(small_cnn, 2, 16, side=8),
         further=(main,),
         resnet=deep,
     )
@@ -124,7 +124,7 @@ def _small() -> _ScaleNetworks:
     """
     mnist = _recipe(
         "mnist",
-        partial(normed, 8, 64),
+        partial(small_cnn, 8, 64),
         0.2,
         8,
         n=5500,
@@ -135,7 +135,7 @@ def _small() -> _ScaleNetworks:
     )
     cifar = _recipe(
         "cifar10",
-        partial(normed, 16, 64, side=32, colors=3),
+        partial(small_cnn, 16, 64, side=32, colors=3),
         8 / 255,
         8,
         n=11_000,
@@ -158,7 +158,7 @@ def _small() -> _ScaleNetworks:
     return _ScaleNetworks(
         main=mnist,
         attack=PGD(3, Radii(0.5)),
-        smaller=partial(normed, 4, 32),
+        smaller=partial(small_cnn, 4, 32),
         further=(cifar,),
         resnet=deep,
     )
@@ -171,7 +171,7 @@ def _paper() -> _ScaleNetworks:
     """
     cifar10 = _recipe(
         "cifar10",
-        partial(Single, wrn34_10),
+        partial(SingleExitNet, wrn34_10),
         8 / 255,
         110,
         dev_share=0.04,
@@ -179,7 +179,7 @@ def _paper() -> _ScaleNetworks:
         augment=Shift(pixels=4, mirror=True),
     )
     cifar100 = replace(
-        cifar10, data="cifar100", net=partial(Single, partial(wrn34_10, classes=100))
+        cifar10, data="cifar100", net=partial(SingleExitNet, partial(wrn34_10, classes=100))
     )
     svhn = replace(
         cifar10,
@@ -198,7 +198,7 @@ def _paper() -> _ScaleNetworks:
     return _ScaleNetworks(
         main=cifar10,
         attack=PGD(10, Radii(1 / 4)),
-        smaller=partial(Single, resnet18),
+        smaller=partial(SingleExitNet, resnet18),
         further=(cifar100, svhn),
         resnet=deep,
     )

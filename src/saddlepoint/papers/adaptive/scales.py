@@ -84,12 +84,12 @@ class AttackBudgets:
 class AdaptiveSetting:
     """Images, batch sizes and budgets of one scale."""
 
-    scored: int  # test images
+    test_images: int  # test images
     fewer: Mapping[str, int]  # fewer test images in Table 1 for expensive defenses, by name
     batch: int  # images per batch
     closed_loop_batch: int  # images per batch of closed-loop control, which couples its batch
     draws: int  # answers over which the accuracy of a randomized defense is averaged
-    spend: AttackBudgets
+    attack_budgets: AttackBudgets
     audit_budget: Budget
     audited: tuple[str, ...]  # names of the defenses that are audited
     l2: Ball  # L2 ball of Table 2
@@ -98,7 +98,7 @@ class AdaptiveSetting:
 
     def images(self, defense: str) -> int:
         """Return the number of test images in Table 1 for this defense."""
-        return self.fewer.get(defense, self.scored)
+        return self.fewer.get(defense, self.test_images)
 
 
 def _tiny() -> AdaptiveSetting:
@@ -116,12 +116,12 @@ def _tiny() -> AdaptiveSetting:
         denoising=EoTBudget(2, 2),
     )
     return AdaptiveSetting(
-        scored=8,
+        test_images=8,
         fewer={},
         batch=8,
         closed_loop_batch=8,
         draws=2,
-        spend=budgets,
+        attack_budgets=budgets,
         audit_budget="quick",
         audited=("AntiAdversary",),
         l2=L2(0.5),
@@ -152,12 +152,12 @@ def _small() -> AdaptiveSetting:
         "ContrastiveReversal": 8,
     }
     return AdaptiveSetting(
-        scored=64,
+        test_images=64,
         fewer=fewer,
         batch=32,
         closed_loop_batch=16,
         draws=3,
-        spend=budgets,
+        attack_budgets=budgets,
         audit_budget="standard",
         audited=_ALL,
         l2=L2(1.5),
@@ -167,12 +167,12 @@ def _small() -> AdaptiveSetting:
 
 def _paper() -> AdaptiveSetting:
     return AdaptiveSetting(
-        scored=1000,
+        test_images=1000,
         fewer={},
         batch=50,
         closed_loop_batch=16,
         draws=5,
-        spend=AttackBudgets(),
+        attack_budgets=AttackBudgets(),
         audit_budget="standard",
         audited=_ALL,
         l2=L2(0.5),

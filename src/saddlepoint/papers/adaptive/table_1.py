@@ -10,7 +10,7 @@ from torch import Tensor
 from saddlepoint.attacks.rays import RayS
 from saddlepoint.evaluation import Direct, Episode, FixedPoints
 from saddlepoint.papers.adaptive import published
-from saddlepoint.papers.adaptive.attacks import PAPER, TRANSFERS, auto, transfers
+from saddlepoint.papers.adaptive.attacks import PAPER_ATTACKS, TRANSFERS, auto, transfers
 from saddlepoint.papers.adaptive.cost import inference_cost
 from saddlepoint.papers.adaptive.defenses import ROBUST_BASES
 from saddlepoint.papers.adaptive.experiment import (
@@ -68,7 +68,7 @@ NOTES = (
 class DefenseResult:
     """One defense under all attacks."""
 
-    about: Surveyed  # the row of the paper's table
+    surveyed: Surveyed  # the row of the paper's table
     subject: AdaptiveSubject
     clean: Episode
     transfers: tuple[Episode, ...]  # in the order of `TRANSFERS`
@@ -100,32 +100,32 @@ class DefenseResult:
     @property
     def gain(self) -> Cell:
         """Worst-case accuracy of the defense minus robust accuracy of the static network."""
-        paper = self.about.found - self.about.static
+        paper = self.surveyed.found - self.surveyed.static
         return difference_cell(self.worst_case, correct_rate(self.static), paper)
 
     def row(self) -> Row:
         """Return the row of the accuracy table."""
-        published_transfers = _published_transfers(self.about.name)
+        published_transfers = _published_transfers(self.surveyed.name)
         cells = (
             accuracy_cell(correct_rate(self.clean)),
             accuracy_cell(correct_rate(self.static_clean)),
-            accuracy_cell(correct_rate(self.static), self.about.static),
+            accuracy_cell(correct_rate(self.static), self.surveyed.static),
             *(
                 accuracy_cell(correct_rate(episode), paper)
                 for episode, paper in zip(self.transfers, published_transfers, strict=True)
             ),
-            accuracy_cell(correct_rate(self.paper), self.about.found),
+            accuracy_cell(correct_rate(self.paper), self.surveyed.found),
             accuracy_cell(self.subject.worst(self.audit)) if self.audit else None,
             accuracy_cell(self.worst_case),
             self.beyond_transfer,
             self.gain,
         )
         labels = (
-            self.about.name,
+            self.surveyed.name,
             f"{self.subject.base}, {self.subject.data}",
             str(len(self.subject.test.x)),
-            self.about.attack,
-            f"{self.about.reported:g}",
+            self.surveyed.attack,
+            f"{self.surveyed.reported:g}",
         )
         return Row(labels, cells)
 
@@ -155,7 +155,7 @@ def run(request: Request) -> Result:
         0,
         digits=1,
     )
-    anti_adversary = next(one for one in results if one.about.name == "AntiAdversary")
+    anti_adversary = next(one for one in results if one.surveyed.name == "AntiAdversary")
     rays_finding, rays = under_rays(experiment, anti_adversary)
     return experiment.result(
         "table-1",
@@ -172,24 +172,26 @@ def run(request: Request) -> Result:
     )
 
 
-def attack(experiment: AdaptiveExperiment, about: Surveyed) -> DefenseResult:
+def attack(experiment: AdaptiveExperiment, surveyed: Surveyed) -> DefenseResult:
     """Run all attacks on one defense and on its static network."""
-    subject = experiment.subject(about.name, scored=experiment.setting.images(about.name))
-    budgets = experiment.setting.spend
+    subject = experiment.subject(
+        surveyed.name, test_images=experiment.setting.images(surveyed.name)
+    )
+    budgets = experiment.setting.attack_budgets
     clean, *transferred = experiment.play(
         subject, [FixedPoints(), *transfers(subject.defense, budgets)]
     )
-    (paper,) = experiment.play(subject, [PAPER[about.name](subject.defense, budgets)])
+    (paper,) = experiment.play(subject, [PAPER_ATTACKS[surveyed.name](subject.defense, budgets)])
     audit = audit_points(experiment, subject)
     static_clean, static = experiment.play_static(subject, [FixedPoints(), auto(budgets)])
     return DefenseResult(
-        about, subject, clean, tuple(transferred), paper, tuple(audit), static_clean, static
+        surveyed, subject, clean, tuple(transferred), paper, tuple(audit), static_clean, static
     )
 
 
 def audit_points(experiment: AdaptiveExperiment, subject: AdaptiveSubject) -> list[Episode]:
     """Evaluate the worst points of an audit; return nothing if this scale does not audit it."""
-    audit = experiment.audited(subject)
+    audit = experiment.audit(subject)
     if audit is None:
         return []
     return experiment.play(subject, [FixedPoints(AUDIT, audit.worst_points)])
@@ -200,12 +202,12 @@ def cost_table(experiment: AdaptiveExperiment, results: Sequence[DefenseResult])
     rows = []
     for result in results:
         subject = result.subject
-        about = result.about
+        surveyed = result.surveyed
         with torch_threads(experiment.setting.threads):
             cost = inference_cost(subject.defense, subject.test.x[: subject.batch])
         *counts, seconds = cost
-        cells = (*(Cell((value,)) for value in counts), Cell((seconds,), float(about.inference)))
-        labels = (about.name, about.paper, about.principle, ", ".join(about.blocks))
+        cells = (*(Cell((value,)) for value in counts), Cell((seconds,), float(surveyed.inference)))
+        labels = (surveyed.name, surveyed.paper, surveyed.principle, ", ".join(surveyed.blocks))
         rows.append(Row(labels, cells))
     title = "Cost of one inference, relative to the static network"
     return Table(title, COST_LABELS, COST_COLUMNS, tuple(rows), 0, digits=1)
@@ -217,13 +219,13 @@ def under_rays(experiment: AdaptiveExperiment, result: DefenseResult) -> tuple[s
     Returns:
         A finding and a table with both accuracies and the numbers of equal labels and points.
     """
-    queries = experiment.setting.spend.rays_queries
+    queries = experiment.setting.attack_budgets.rays_queries
     (static,) = experiment.play_static(result.subject, [Direct("RayS", RayS(queries))])
     equal = result.paper.answered[0].cpu() == static.answered[0].cpu()
     equal_points = (result.paper.points == static.points).flatten(1).all(1).cpu()
     cells = (
-        accuracy_cell(correct_rate(result.paper), result.about.found),
-        accuracy_cell(correct_rate(static), result.about.static),
+        accuracy_cell(correct_rate(result.paper), result.surveyed.found),
+        accuracy_cell(correct_rate(static), result.surveyed.static),
         Cell((float(equal.sum()),)),
         Cell((float(equal_points.sum()),)),
     )
@@ -246,7 +248,7 @@ def under_rays(experiment: AdaptiveExperiment, result: DefenseResult) -> tuple[s
 
 def findings(result: DefenseResult) -> list[str]:
     """Say how the paper's attack compares with transfers, and the defense with its network."""
-    name = result.about.name
+    name = result.surveyed.name
     beyond = result.beyond_transfer
     position = "at or below" if beyond.mean <= 0 else "above"
     audit = ""
@@ -273,7 +275,7 @@ def _audit_note(experiment: AdaptiveExperiment) -> str:
 
 def _draw_notes(results: Sequence[DefenseResult]) -> list[str]:
     return [
-        f"{result.about.name}: accuracy averaged over {result.subject.draws} draws"
+        f"{result.surveyed.name}: accuracy averaged over {result.subject.draws} draws"
         for result in results
         if result.subject.defense.random
     ]

@@ -60,7 +60,7 @@ def run(request: Request) -> Result:
 
 
 def _row(experiment: AdaptiveExperiment, subject: AdaptiveSubject, norm: str, space: Ball) -> Row:
-    budgets = experiment.setting.spend
+    budgets = experiment.setting.attack_budgets
     papers = published.TABLE_2[norm]
     (static_episode,) = experiment.play_static(subject, [auto(budgets)], space=space)
     attacks = [

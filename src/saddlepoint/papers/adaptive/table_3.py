@@ -67,7 +67,7 @@ def run(request: Request) -> Result:
 
 
 def _row(experiment: AdaptiveExperiment, subject: AdaptiveSubject, paper: str) -> Row:
-    budgets = experiment.setting.spend
+    budgets = experiment.setting.attack_budgets
     papers = published.TABLE_3[paper]
     from_static, from_hedge = hedge_transfers(subject.defense, budgets)
     attacks: list[Adversary] = [

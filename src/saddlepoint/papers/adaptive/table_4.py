@@ -56,7 +56,7 @@ def run(request: Request) -> Result:
 
 
 def _row(experiment: AdaptiveExperiment, subject: AdaptiveSubject) -> Row:
-    budgets = experiment.setting.spend
+    budgets = experiment.setting.attack_budgets
     papers = published.TABLE_4.get(_DATASETS.get(subject.data, ""), (None, None, None))
     static, static_clean = (
         correct_rate(episode)

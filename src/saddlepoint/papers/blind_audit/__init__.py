@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from saddlepoint.papers.registry import Experiment
 
-_HOME = "saddlepoint.papers.blind_audit.audit"
+_MODULE = "saddlepoint.papers.blind_audit.audit"
 
 EXPERIMENTS = (
     Experiment(
@@ -12,25 +12,25 @@ EXPERIMENTS = (
         "Blind audit of adaptive test-time defenses",
         "Croce et al. 2022 broke nine defenses, each with its own adaptive attack; none of them is "
         "more than a few points more robust than its static network.",
-        f"{_HOME}:adaptive",
+        f"{_MODULE}:adaptive",
     ),
     Experiment(
         "blind-audit/transductive",
         "Blind audit of transductive defenses",
         "Chen et al. 2022 broke four defenses with greedy model space attacks and with stronger "
         "points transferred from the base network.",
-        f"{_HOME}:transductive",
+        f"{_MODULE}:transductive",
     ),
     Experiment(
         "blind-audit/multi-exit",
         "Blind audit of a multi-exit network with four strategies for choosing exits",
         "Xu et al. propose AIMER, the best response to each of these strategies.",
-        f"{_HOME}:multi_exit",
+        f"{_MODULE}:multi_exit",
     ),
     Experiment(
         "blind-audit/equilibrium",
         "Blind audit of deep equilibrium networks that predict from one of three solver states",
         "Yang et al. 2022 attacked these networks along gradients of intermediate states.",
-        f"{_HOME}:equilibrium",
+        f"{_MODULE}:equilibrium",
     ),
 )

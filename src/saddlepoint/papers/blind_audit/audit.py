@@ -20,10 +20,10 @@ from saddlepoint.papers.blind_audit.cases import (
     multi_exit_cases,
     transductive_cases,
 )
-from saddlepoint.papers.deq.experiment import accuracy
+from saddlepoint.papers.cells import accuracy_cell
 from saddlepoint.papers.registry import Request, Scale
 from saddlepoint.papers.result import Cell, Result, Row, Table
-from saddlepoint.papers.runner import Bench
+from saddlepoint.papers.runner import Runner
 
 _THREADS = 1
 TOLERANCE = 1.0  # percentage points by which the audit may exceed the paper's attack
@@ -85,19 +85,19 @@ class AuditedCase:
     audit: Audit
 
     @classmethod
-    def run(cls, runner: Bench, case: AuditCase, budget: Budget) -> AuditedCase:
+    def run(cls, runner: Runner, case: AuditCase, budget: Budget) -> AuditedCase:
         """Audit the defense of a case.
 
         Args:
-            runner: Runs the audit and stores it; its batch size is replaced by that of the case.
-            case: The defense, its images and its threat model.
-            budget: Name of the audit's budget.
+            runner: runs the audit and stores it; its batch size is replaced by that of the case.
+            case: the defense, its images and its threat model.
+            budget: name of the audit's budget.
 
         Returns:
             The case together with its audit.
         """
         runner = replace(runner, batch=case.batch)
-        audit = runner.audited(
+        audit = runner.audit(
             case.defense,
             case.images,
             threat=case.threat,
@@ -135,9 +135,9 @@ class AuditedCase:
             self.audit.verdict,
         )
         cells = (
-            accuracy(case.correct_clean),
-            accuracy(case.correct_under_strongest),
-            accuracy(self.audit.correct.double().cpu()),
+            accuracy_cell(case.correct_clean),
+            accuracy_cell(case.correct_under_strongest),
+            accuracy_cell(self.audit.correct.double().cpu()),
             self.difference,
             Cell((sum(attack.forward for attack in attacks),)),
             Cell((sum(attack.backward for attack in attacks),)),
@@ -188,16 +188,16 @@ def run(
     """Audit the defenses of one family, one after the other.
 
     Args:
-        request: Scale, seed and output folder.
-        name: Id of the experiment, such as `blind-audit/adaptive`.
-        cases: The defenses; they are built lazily, and the scale limits how many are used.
-        notes: Notes of this family, added to `NOTES`.
+        request: scale, seed and output folder.
+        name: id of the experiment, such as `blind-audit/adaptive`.
+        cases: the defenses; they are built lazily, and the scale limits how many are used.
+        notes: notes of this family, added to `NOTES`.
 
     Returns:
         A result with one table that has one row per defense.
     """
     setting = SETTINGS[request.scale]
-    runner = Bench(request, 1, _THREADS)
+    runner = Runner(request, 1, _THREADS)
     audited = [
         AuditedCase.run(runner, case, setting.budget)
         for case in islice(cases, setting.max_defenses)

@@ -13,19 +13,18 @@ from saddlepoint.data import load_data
 from saddlepoint.data.signs import prepared
 from saddlepoint.defenses import Defense, MultiExit, Static, Subset
 from saddlepoint.evaluation import Direct, Episode, FixedPoints, MaxLossPoint, Threat, Transfer
-from saddlepoint.games.aimer import NEED
-from saddlepoint.papers.adaptive.attacks import PAPER, static
-from saddlepoint.papers.adaptive.experiment import Lab as AdaptiveLab
-from saddlepoint.papers.adaptive.experiment import right
-from saddlepoint.papers.deq.experiment import Lab as EquilibriumLab
+from saddlepoint.games.need import NEED
+from saddlepoint.papers.adaptive.attacks import PAPER_ATTACKS, static
+from saddlepoint.papers.adaptive.experiment import AdaptiveExperiment
+from saddlepoint.papers.cells import correct_rate
+from saddlepoint.papers.deq.experiment import DEQExperiment
 from saddlepoint.papers.deq.grid import Grid
 from saddlepoint.papers.deq.states import label
-from saddlepoint.papers.multi_exit.experiment import Lab as MultiExitLab
-from saddlepoint.papers.multi_exit.experiment import aimed
+from saddlepoint.papers.multi_exit.experiment import MultiExitExperiment, aimer_attack
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.runner import Images
 from saddlepoint.papers.transductive import dent, table_3, table_4
-from saddlepoint.papers.transductive.experiment import Lab as TransductiveLab
+from saddlepoint.papers.transductive.experiment import TransductiveExperiment
 from saddlepoint.papers.transductive.figure_1 import RECIPE as SIGNS
 from saddlepoint.papers.transductive.rmc import RMCExperiment
 from saddlepoint.runs.work import torch_threads
@@ -74,130 +73,134 @@ def adaptive_cases(request: Request) -> Iterator[AuditCase]:
 
     A scale audits only the defenses that its setting lists, to limit the running time.
     """
-    lab = AdaptiveLab.open(request)
-    for about in (one for one in TABLE if one.name in lab.setting.audited):
-        subject = lab.subject(about.name, scored=lab.setting.images(about.name))
-        attack = PAPER[about.name](subject.defense, lab.setting.spend)
-        clean, attacked = map(right, lab.play(subject, [FixedPoints(), attack]))
+    experiment = AdaptiveExperiment.open(request)
+    for surveyed in (one for one in TABLE if one.name in experiment.setting.audited):
+        test_images = experiment.setting.images(surveyed.name)
+        subject = experiment.subject(surveyed.name, test_images=test_images)
+        attack = PAPER_ATTACKS[surveyed.name](subject.defense, experiment.setting.attack_budgets)
+        clean, attacked = map(correct_rate, experiment.play(subject, [FixedPoints(), attack]))
         yield AuditCase(
-            name=about.name,
+            name=surveyed.name,
             data=subject.data,
             defense=subject.defense,
             images=subject.test,
             threat=subject.threat,
             batch=subject.batch,
             correct_clean=clean,
-            correct_under={about.attack: attacked},
+            correct_under={surveyed.attack: attacked},
         )
 
 
 def transductive_cases(request: Request) -> Iterator[AuditCase]:
     """Yield the five defenses of Chen et al. 2022, each with the paper's attacks on it."""
-    lab = TransductiveLab.open(request)
-    yield from (build(lab) for build in (_dent, _rmc, _dann, _tadv, _urejectron))
+    experiment = TransductiveExperiment.open(request)
+    yield from (build(experiment) for build in (_dent, _rmc, _dann, _tadv, _urejectron))
 
 
-def _dent(lab: TransductiveLab) -> AuditCase:
-    kind = lab.setting.dent
-    found = dent.evaluate(lab, kind.bases[0], by_label=False)
+def _dent(experiment: TransductiveExperiment) -> AuditCase:
+    setting = experiment.setting.dent
+    found = dent.evaluate(experiment, setting.bases[0], by_label=False)
     return AuditCase(
         name="DENT",
-        data=lab.recipe(found.base.name).data,
+        data=experiment.recipe(found.base.name).data,
         defense=DENT(found.base.net),
         images=found.base.images,
         threat=Threat(found.base.space, state_visible=False),
-        batch=kind.batch,
-        correct_clean=right(found.episodes["clean"]),
+        batch=setting.batch,
+        correct_clean=correct_rate(found.episodes["clean"]),
         correct_under=_correct_under(
             found.episodes, (dent.ON_MODULE, "AA", "PGD", "FPA", *dent.GREEDY)
         ),
     )
 
 
-def _rmc(lab: TransductiveLab) -> AuditCase:
-    kind = lab.setting.rmc[0]
-    rmc = RMCExperiment(lab, replace(kind, images=min(kind.images, _MAX_STREAM)))
-    found = rmc.evaluate("Madry", lab.request.seed, all_attacks=True)
+def _rmc(experiment: TransductiveExperiment) -> AuditCase:
+    setting = experiment.setting.rmc[0]
+    rmc = RMCExperiment(experiment, replace(setting, images=min(setting.images, _MAX_STREAM)))
+    found = rmc.evaluate("Madry", experiment.request.seed, all_attacks=True)
     return AuditCase(
         name="RMC",
-        data=kind.data,
+        data=setting.data,
         defense=rmc.defense(found.base.name),
         images=found.base.images,
         threat=Threat(found.base.space, state_visible=False, draws=DRAWS),
         batch=1,
-        correct_clean=right(found.episodes["clean"]),
+        correct_clean=correct_rate(found.episodes["clean"]),
         correct_under=_correct_under(found.episodes, _TRANSDUCTIVE_ATTACKS),
     )
 
 
-def _dann(lab: TransductiveLab) -> AuditCase:
-    kind = lab.setting.dann[0]
-    found = table_3.evaluate(lab, kind)
-    labeled = lab.training(kind.data, kind.labeled)
+def _dann(experiment: TransductiveExperiment) -> AuditCase:
+    setting = experiment.setting.dann[0]
+    found = table_3.evaluate(experiment, setting)
+    labeled = experiment.training_images(setting.data, setting.labeled)
     return AuditCase(
         name="DANN",
-        data=kind.data,
-        defense=DANN(found.base.net, labeled.x, labeled.y, training=kind.training),
+        data=setting.data,
+        defense=DANN(found.base.net, labeled.x, labeled.y, training=setting.training),
         images=found.base.images,
         threat=Threat(found.base.space, rounds="one", state_visible=False, draws=DRAWS),
-        batch=kind.images,
-        correct_clean=right(found.episodes["clean"]),
+        batch=setting.images,
+        correct_clean=correct_rate(found.episodes["clean"]),
         correct_under=_correct_under(found.episodes, _TRANSDUCTIVE_ATTACKS),
     )
 
 
-def _tadv(lab: TransductiveLab) -> AuditCase:
+def _tadv(experiment: TransductiveExperiment) -> AuditCase:
     """Build the TADV case.
 
     The paper's attacks are scored on networks that were trained in advance. The audited defense
     trains a network at every query.
     """
-    kind = lab.setting.tadv[0]
-    found = table_4.evaluate(lab, kind)
-    recipe = lab.recipe(found.base.name)
+    setting = experiment.setting.tadv[0]
+    found = table_4.evaluate(experiment, setting)
+    recipe = experiment.recipe(found.base.name)
+    images = experiment.training_images(recipe.data, recipe.n)
     return AuditCase(
         name="TADV",
-        data=kind.data,
-        defense=TADV(found.base.net, Trainer(recipe, *lab.training(recipe.data, recipe.n))),
+        data=setting.data,
+        defense=TADV(found.base.net, Trainer(recipe, *images)),
         images=found.base.images,
         threat=Threat(found.base.space, rounds="one", state_visible=False, draws=DRAWS),
-        batch=kind.images,
+        batch=setting.images,
         correct_clean=_mean(found.finals["clean"]),
         correct_under={name: _mean(found.finals[name]) for name in _TRANSDUCTIVE_ATTACKS},
     )
 
 
-def _urejectron(lab: TransductiveLab) -> AuditCase:
+def _urejectron(experiment: TransductiveExperiment) -> AuditCase:
     """Build the URejectron case.
 
     The attacker controls every image of the batch. The paper's attack is PGD on the classifier,
     the attack of Fig. 1 (a), within the perturbation set.
     """
-    kind = lab.setting.signs
-    recipe = lab.recipe(SIGNS)
+    setting = experiment.setting.signs
+    recipe = experiment.recipe(SIGNS)
     parts = prepared(
-        load_data(kind.data, split="train", n=kind.photographs),
-        per_class=kind.per_class,
-        seed=lab.request.seed,
+        load_data(setting.data, split="train", n=setting.photographs),
+        per_class=setting.per_class,
+        seed=experiment.request.seed,
     )
-    images = Images(*parts.test).first(min(kind.asked or MAX_TEST_IMAGES, MAX_TEST_IMAGES))
+    images = Images(*parts.test).first(
+        min(setting.batch_images or MAX_TEST_IMAGES, MAX_TEST_IMAGES)
+    )
     known = parts.train.x[: TRAINING_IMAGES_PER_TEST_IMAGE * MAX_TEST_IMAGES]
-    with torch_threads(lab.setting.threads):
-        net = lab.bench.trained(recipe, Images(parts.train.x, parts.train.y))
-    defense = URejectron(net, known, training=kind.training)
+    with torch_threads(experiment.setting.threads):
+        net = experiment.runner.train(recipe, Images(parts.train.x, parts.train.y))
+    defense = URejectron(net, known, training=setting.training)
     threat = Threat(recipe.space, rounds="one", state_visible=False, draws=DRAWS)
-    pgd = Transfer(MaxLossPoint(Direct("pgd", kind.pgd, cross_entropy)), static(defense))
-    episodes = lab.against(
+    pgd = Transfer(MaxLossPoint(Direct("pgd", setting.pgd, cross_entropy)), static(defense))
+    episodes = experiment.attack_defense(
         defense, {"clean": FixedPoints(), "PGD": pgd}, images, threat, batch=len(images.x)
     )
     return AuditCase(
         name="URejectron",
-        data=kind.data,
+        data=setting.data,
         defense=defense,
         images=images,
         threat=threat,
         batch=len(images.x),
-        correct_clean=right(episodes["clean"]),
+        correct_clean=correct_rate(episodes["clean"]),
         correct_under=_correct_under(episodes, ["PGD"]),
     )
 
@@ -207,32 +210,34 @@ def multi_exit_cases(request: Request) -> Iterator[AuditCase]:
 
     The paper's attacks are AIMER with PGD-100 and AIMER with AutoAttack.
     """
-    lab = MultiExitLab.open(request)
-    subject = lab.subject("resnet-18")
+    experiment = MultiExitExperiment.open(request)
+    subject = experiment.subject("resnet-18")
     net = subject.base.net
-    game = lab.game(subject)
+    game = experiment.game(subject)
+    images = experiment.reduced_images(subject)
     strategies: dict[str, tuple[Subset | str | Tensor, MultiExit]] = {
         "third exit": ((3,), MultiExit(net, Static((3,)))),
         **{name: (name, MultiExit(net, gate)) for name, gate in subject.gates.items()},
         "NEED": (game.equilibrium().defender, NEED.of(net, game)),
     }
     for name, (strategy, defense) in strategies.items():
-        defender = lab.defender(subject, game, strategy)
+        defender = experiment.defender(subject, game, strategy)
+        attacks = experiment.setting.attacks
         adversaries = {
-            f"AIMER, {attack}": aimed(game, defender.known, lab.setting.attacks[attack])
+            f"AIMER, {attack}": aimer_attack(game, defender.known, attacks[attack])
             for attack in ("PGD-100", "AutoAttack")
         }
-        episodes = lab.play(
-            subject, [FixedPoints(), *adversaries.values()], lab.swept(subject), seed=request.seed
+        episodes = experiment.play(
+            subject, [FixedPoints(), *adversaries.values()], images, seed=request.seed
         )
-        clean, *attacked = map(defender.right, episodes)
+        clean, *attacked = map(defender.correct, episodes)
         yield AuditCase(
             name=f"exits, {name}",
             data=subject.data,
             defense=defense,
-            images=lab.swept(subject),
+            images=images,
             threat=Threat(subject.space, draws=20 if defense.random else 1),
-            batch=lab.setting.batch,
+            batch=experiment.setting.batch,
             correct_clean=clean,
             correct_under=dict(zip(adversaries, attacked, strict=True)),
         )
@@ -243,22 +248,25 @@ def equilibrium_cases(request: Request) -> Iterator[AuditCase]:
 
     The paper's attacks are PGD-10 and PGD-1000 along the six gradients of Yang et al. 2022.
     """
-    lab = EquilibriumLab.open(request)
+    experiment = DEQExperiment.open(request)
     for name in ("unrolled", "exact-long"):
-        yield from _states_of(lab, Grid.of(lab, name))
+        yield from _states_of(experiment, Grid.of(experiment, name))
 
 
-def _states_of(lab: EquilibriumLab, grid: Grid) -> Iterator[AuditCase]:
+def _states_of(experiment: DEQExperiment, grid: Grid) -> Iterator[AuditCase]:
     """Yield one case per state that a network can predict from: final, early and mean state."""
     subject = grid.subject
-    images = lab.swept(subject)
-    (clean,) = lab.play(subject, [FixedPoints()], images)
+    images = experiment.reduced_images(subject)
+    (clean,) = experiment.play(subject, [FixedPoints()], images)
     episodes: dict[str, Episode] = {}
-    for kind, attack in {"PGD-10": lab.setting.pgd, "PGD-1000": lab.setting.long}.items():
-        played = lab.play(subject, [one.pgd(attack) for one in grid.gradients.values()], images)
+    attacks = {"PGD-10": experiment.setting.pgd, "PGD-1000": experiment.setting.long}
+    for name, attack in attacks.items():
+        adversaries = [gradient.pgd(attack) for gradient in grid.gradients.values()]
         episodes |= {
-            f"{gradient}, {kind}": episode
-            for gradient, episode in zip(grid.gradients, played, strict=True)
+            f"{gradient}, {name}": episode
+            for gradient, episode in zip(
+                grid.gradients, experiment.play(subject, adversaries, images), strict=True
+            )
         }
     for state in (FinalState(), grid.early, MeanState()):
         net = subject.net
@@ -268,18 +276,18 @@ def _states_of(lab: EquilibriumLab, grid: Grid) -> Iterator[AuditCase]:
             defense=DEQ(net.net, method=net.method, after=net.after, state=state),
             images=images,
             threat=Threat(subject.space),
-            batch=lab.setting.batch,
-            correct_clean=subject.right(clean, state.name),
+            batch=experiment.setting.batch,
+            correct_clean=subject.correct(clean, state.name),
             correct_under={
-                attack: subject.right(episode, state.name) for attack, episode in episodes.items()
+                attack: subject.correct(episode, state.name) for attack, episode in episodes.items()
             },
         )
 
 
 def _correct_under(episodes: Mapping[str, Episode], attacks: Iterable[str]) -> dict[str, Tensor]:
-    return {name: right(episodes[name]) for name in attacks}
+    return {name: correct_rate(episodes[name]) for name in attacks}
 
 
 def _mean(episodes: Sequence[Episode]) -> Tensor:
     """Mean over episodes of the per-image correctness, [N]."""
-    return torch.stack([right(episode) for episode in episodes]).mean(0)
+    return torch.stack([correct_rate(episode) for episode in episodes]).mean(0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from saddlepoint.papers.registry import Experiment
 
-_HOME = "saddlepoint.papers.deq"
+_PACKAGE = "saddlepoint.papers.deq"
 
 EXPERIMENTS = (
     Experiment(
@@ -17,41 +17,41 @@ EXPERIMENTS = (
         "A network trained with exact gradients and 8/7 solver steps has 80 % robust accuracy "
         "under PGD with the exact gradient, 37 % with the unrolled gradient, and 6 % under Square, "
         "which uses no gradient.",
-        f"{_HOME}.table_1:run",
+        f"{_PACKAGE}.table_1:run",
     ),
     Experiment(
         "deq/table-2",
         "Three defenses under six gradients, PGD-10",
         "The ensemble of states is the best defense: 47.12 % for the unrolled (8/7) and 39.18 % "
         "for the exact (50/50) network.",
-        f"{_HOME}.table_2:run",
+        f"{_PACKAGE}.table_2:run",
     ),
     Experiment(
         "deq/table-3",
         "Three defenses under six gradients, PGD-10 and AutoAttack, two sizes",
         "The ensemble is the best defense of both sizes, and PGD-10 is often stronger than "
         "AutoAttack.",
-        f"{_HOME}.table_3:run",
+        f"{_PACKAGE}.table_3:run",
     ),
     Experiment(
         "deq/table-4",
         "Equilibrium networks compared with ordinary networks of the same size",
         "Equilibrium networks are competitive with, or slightly more robust than, ordinary ones.",
-        f"{_HOME}.table_4:run",
+        f"{_PACKAGE}.table_4:run",
     ),
     Experiment(
         "deq/table-5",
         "Every state of a network without adversarial training",
         "The ready-made PGD-10 breaks every state: from the second state on, the robust accuracy "
         "is zero.",
-        f"{_HOME}.table_5:run",
+        f"{_PACKAGE}.table_5:run",
     ),
     Experiment(
         "deq/table-6",
         "Three defenses of a network without adversarial training",
         "All defenses are broken: the robust accuracy is 1.31 % for the early state and zero for "
         "the others.",
-        f"{_HOME}.table_6:run",
+        f"{_PACKAGE}.table_6:run",
     ),
     Experiment(
         "deq/figure-2",
@@ -59,27 +59,27 @@ EXPERIMENTS = (
         "Intermediate states are more robust to the ready-made PGD-10 than the final state. With "
         "8/7 steps and exact gradients every relative error is above 0.75, with unrolled gradients "
         "the last one is 0.04.",
-        f"{_HOME}.figure_2:run",
+        f"{_PACKAGE}.figure_2:run",
     ),
     Experiment(
         "deq/figure-3",
         "Gradients at every state, by estimator",
         "The strongest attacks on the early state z_3 use u_4 among the adjoint states, and one "
         "undamped step from z_1 among the unrolled gradients.",
-        f"{_HOME}.figure_3:run",
+        f"{_PACKAGE}.figure_3:run",
     ),
     Experiment(
         "deq/figure-4",
         "Robustness of every state to every adjoint state",
         "The attack with u_{n+1} is always the strongest on z_n: the adjoint process is aligned "
         "with the forward pass.",
-        f"{_HOME}.figure_4:run",
+        f"{_PACKAGE}.figure_4:run",
     ),
     Experiment(
         "deq/appendix-f",
         "Cost of defenses and attacks",
         "Memory of the defenses and running time of the attacks, in an appendix that was not "
         "available.",
-        f"{_HOME}.costs:run",
+        f"{_PACKAGE}.costs:run",
     ),
 )

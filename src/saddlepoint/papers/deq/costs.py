@@ -117,7 +117,7 @@ def _defense_table(grid: Grid) -> Table:
         cells = (
             Cell((cost.evaluations,)),
             Cell((cost.kilobytes,)),
-            accuracy_cell(subject.right(states.clean, state.name)),
+            accuracy_cell(subject.correct(states.clean, state.name)),
             states.residual_cell(state.name),
         )
         rows.append(Row((name,), cells))
@@ -133,7 +133,7 @@ def _attack_table(experiment: DEQExperiment, grid: Grid) -> Table:
         for (name, gradient), episode in zip(gradients.items(), episodes, strict=True)
     ]
     title = f"{grid.subject.title}: PGD-10, for one image"
-    return Table(title, ("gradient",), ATTACK_COLUMNS, tuple(rows), experiment.setting.scored)
+    return Table(title, ("gradient",), ATTACK_COLUMNS, tuple(rows), experiment.setting.test_images)
 
 
 def _attack_row(grid: Grid, name: str, gradient: Gradient, episode: Episode) -> Row:
@@ -148,7 +148,7 @@ def _attack_row(grid: Grid, name: str, gradient: Gradient, episode: Episode) -> 
     )
     cells = (
         *(Cell((number,)) for number in numbers),
-        accuracy_cell(grid.subject.right(episode, FinalState.name)),
+        accuracy_cell(grid.subject.correct(episode, FinalState.name)),
         grid.states.residual_cell(gradient.state.name),
     )
     return Row((name,), cells)

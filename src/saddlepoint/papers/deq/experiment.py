@@ -11,7 +11,6 @@ from torch import Tensor
 
 from saddlepoint.defenses import Plain
 from saddlepoint.evaluation import Adversary, Episode, FixedPoints
-from saddlepoint.papers.cells import accuracy_cell
 from saddlepoint.papers.deq import EXPERIMENTS
 from saddlepoint.papers.deq.gradients import Gradient, adjoint_at, ready_made, unrolled_at
 from saddlepoint.papers.deq.nets import recipes
@@ -25,7 +24,7 @@ from saddlepoint.papers.deq.states import (
 from saddlepoint.papers.deq.subjects import DEQSubject, TrainedNetwork
 from saddlepoint.papers.experiment import PaperExperiment, device_of
 from saddlepoint.papers.registry import Experiment, Scale
-from saddlepoint.papers.result import Cloud, Heat, Result, Table
+from saddlepoint.papers.result import HeatMap, Plot, Result, Table
 from saddlepoint.papers.runner import Images
 from saddlepoint.runs.work import torch_threads
 from saddlepoint.training import split
@@ -76,14 +75,14 @@ class DEQExperiment(PaperExperiment[DEQSetting]):
         net = self.train(recipe, images)
         rows = split(len(images.x), recipe.dev_share, self.request.seed).dev[: setting.selected_on]
         dev = Images(images.x[rows], images.y[rows]).to(device_of(net))
-        test = self.test_images(recipe.data, setting.scored, device_of(net))
+        test = self.test_images(recipe.data, setting.test_images, device_of(net))
         if isinstance(net, Solved):
             return DEQSubject(name, net, recipe.space, recipe.data, dev, test)
         return TrainedNetwork(name, net, recipe.space, recipe.data, dev, test)
 
-    def swept(self, network: TrainedNetwork) -> Images:
+    def reduced_images(self, network: TrainedNetwork) -> Images:
         """Return the test images that AutoAttack attacks."""
-        return network.test.first(self.setting.swept)
+        return network.test.first(self.setting.reduced_images)
 
     def play(
         self, network: TrainedNetwork, adversaries: Sequence[Adversary], images: Images
@@ -128,7 +127,7 @@ class DEQExperiment(PaperExperiment[DEQSetting]):
         attack = ready_made(subject.net).pgd(self.setting.pgd)
         (episode,) = self.play(subject, [attack], subject.dev)
         states = (EarlyState(n) for n in range(1, subject.steps + 1))
-        return max(states, key=lambda state: float(subject.right(episode, state.name).mean()))
+        return max(states, key=lambda state: float(subject.correct(episode, state.name).mean()))
 
     def candidates(self, subject: DEQSubject) -> tuple[list[Gradient], list[Gradient]]:
         """Return the intermediate gradients: those of the adjoint process and unrolled ones."""
@@ -150,7 +149,7 @@ class DEQExperiment(PaperExperiment[DEQSetting]):
         """
         attacks = [gradient.pgd(self.setting.pgd) for gradient in gradients]
         episodes = self.play(subject, attacks, subject.dev)
-        accuracies = [float(subject.right(episode, early.name).mean()) for episode in episodes]
+        accuracies = [float(subject.correct(episode, early.name).mean()) for episode in episodes]
         return gradients[accuracies.index(min(accuracies))]
 
     def result(
@@ -162,7 +161,7 @@ class DEQExperiment(PaperExperiment[DEQSetting]):
         others: Sequence[TrainedNetwork] = (),
         notes: Sequence[str] = (),
         findings: Sequence[str] = (),
-        charts: Sequence[Heat | Cloud] = (),
+        charts: Sequence[HeatMap | Plot] = (),
     ) -> Result:
         """Assemble the result of one experiment.
 
@@ -191,10 +190,5 @@ class DEQExperiment(PaperExperiment[DEQSetting]):
 def stack_correct(subject: DEQSubject, episodes: Sequence[Episode], names: Sequence[str]) -> Tensor:
     """Return the correct predictions [A, D, N] by attack, state and example."""
     return torch.stack(
-        [torch.stack([subject.right(episode, name) for name in names]) for episode in episodes]
+        [torch.stack([subject.correct(episode, name) for name in names]) for episode in episodes]
     )
-
-
-# Names under which other packages import these objects.
-Lab = DEQExperiment
-accuracy = accuracy_cell

@@ -7,7 +7,7 @@ from saddlepoint.papers.deq.experiment import DEQExperiment
 from saddlepoint.papers.deq.nets import recipes
 from saddlepoint.papers.deq.states import StateResults
 from saddlepoint.papers.registry import Request
-from saddlepoint.papers.result import Cell, Cloud, Result, Row, Table
+from saddlepoint.papers.result import Cell, Plot, Result, Row, Table
 from saddlepoint.zoo.deq import EarlyState, FinalState
 
 COLUMNS = (
@@ -38,9 +38,9 @@ def run(request: Request) -> Result:
         findings.append(states.accumulation(early))
         findings.append(_lowest_error(subject.title, medians[:-1]))
     title = "Accuracy under the ready-made PGD-10"
-    scored = experiment.setting.scored
+    scored = experiment.setting.test_images
     table = Table(title, ("network",), COLUMNS, tuple(rows), scored)
-    chart = Cloud(
+    chart = Plot(
         "figure-2", "relative error of every state", "state", "median relative error", errors
     )
     return experiment.result(
@@ -59,8 +59,8 @@ def run(request: Request) -> Result:
 def _row(states: StateResults, early: EarlyState) -> Row:
     subject = states.subject
     cells = (
-        accuracy_cell(subject.right(states.attacked, FinalState.name)),
-        accuracy_cell(subject.right(states.attacked, early.name)),
+        accuracy_cell(subject.correct(states.attacked, FinalState.name)),
+        accuracy_cell(subject.correct(states.attacked, early.name)),
         Cell((float(early.n),)),
         states.residual_cell(early.name),
         states.residual_cell(FinalState.name),

@@ -8,7 +8,7 @@ from saddlepoint.papers.deq.gradients import Gradient
 from saddlepoint.papers.deq.states import StateResults, label
 from saddlepoint.papers.deq.subjects import DEQSubject
 from saddlepoint.papers.registry import Request
-from saddlepoint.papers.result import Cloud, Result, Row, Table
+from saddlepoint.papers.result import Plot, Result, Row, Table
 from saddlepoint.zoo.deq import EarlyState, FinalState
 
 NETWORKS = ("exact-short", "unrolled")
@@ -19,7 +19,7 @@ def run(request: Request) -> Result:
     experiment = DEQExperiment.open(request)
     tables = list[Table]()
     findings = list[str]()
-    charts = list[Cloud]()
+    charts = list[Plot]()
     results = list[StateResults]()
     for name in NETWORKS:
         subject = experiment.subject(name)
@@ -68,8 +68,8 @@ def ablation(
     rows = []
     for gradient, episode in zip(gradients, episodes, strict=True):
         cells = (
-            accuracy_cell(subject.right(episode, FinalState.name)),
-            accuracy_cell(subject.right(episode, early.name)),
+            accuracy_cell(subject.correct(episode, FinalState.name)),
+            accuracy_cell(subject.correct(episode, early.name)),
             states.residual_cell(gradient.state.name),
         )
         rows.append(Row((gradient.name,), cells))
@@ -88,7 +88,7 @@ def _strongest(table: Table, subject: DEQSubject, early: EarlyState) -> str:
     )
 
 
-def _chart(name: str, table: Table, gradients: list[Gradient]) -> Cloud:
+def _chart(name: str, table: Table, gradients: list[Gradient]) -> Plot:
     """Plot the accuracy of the early state over n, one series per estimator of the gradient."""
     points: dict[str, tuple[tuple[float, float], ...]] = {}
     for row, gradient in zip(table.rows, gradients, strict=True):
@@ -98,4 +98,4 @@ def _chart(name: str, table: Table, gradients: list[Gradient]) -> Cloud:
         assert cell is not None
         series = gradient.name.partition(f"{state.n}")[2].strip() or "adjoint"
         points[series] = (*points.get(series, ()), (float(state.n), cell.mean))
-    return Cloud(name, table.title, "state n", "accuracy of the early state, %", points)
+    return Plot(name, table.title, "state n", "accuracy of the early state, %", points)

@@ -9,7 +9,7 @@ from saddlepoint.evaluation import Outcomes
 from saddlepoint.papers.deq.experiment import DEQExperiment
 from saddlepoint.papers.deq.gradients import adjoint_at, adjoint_final
 from saddlepoint.papers.registry import Request
-from saddlepoint.papers.result import Cell, Heat, Result, Row, Table
+from saddlepoint.papers.result import Cell, HeatMap, Result, Row, Table
 from saddlepoint.zoo.deq import EarlyState
 
 
@@ -35,8 +35,8 @@ def run(request: Request) -> Result:
         Row(("residual",), tuple(states.residual_cell(EarlyState(n).name) for n in numbers))
     )
     title = "Accuracy of the state z under PGD-10 with the gradient at u, %"
-    table = Table(title, ("adjoint",), state_names, tuple(rows), experiment.setting.scored)
-    heat_map = Heat(
+    table = Table(title, ("adjoint",), state_names, tuple(rows), experiment.setting.test_images)
+    heat_map = HeatMap(
         "figure-4",
         f"{subject.title}: accuracy, %",
         adjoint_names,

@@ -127,7 +127,7 @@ class Grid:
     ) -> Row:
         name = self.names[defense]
         numbers: Sequence[float | None] = paper or (None,) * len(published.ATTACKS)
-        clean = self.subject.right(self.states.clean, name)[: correct.shape[-1]]
+        clean = self.subject.correct(self.states.clean, name)[: correct.shape[-1]]
         cells = (
             accuracy_cell(clean, published.CLEAN.get(self.subject.name, {}).get(defense)),
             *(

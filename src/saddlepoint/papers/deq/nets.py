@@ -15,7 +15,7 @@ from saddlepoint.attacks.spaces import Linf, Radii
 from saddlepoint.defenses import Broyden
 from saddlepoint.evaluation import Direct, FixedPoints
 from saddlepoint.gradients import Detached, Implicit
-from saddlepoint.papers.multi_exit.nets import Single
+from saddlepoint.papers.multi_exit.nets import SingleExitNet
 from saddlepoint.papers.registry import Scale
 from saddlepoint.training import (
     SGD,
@@ -224,8 +224,8 @@ def _paper() -> _ScaleNetworks:
         large=mdeq_large,
         xl=mdeq_xl,
         ordinary=ordinary,
-        static=partial(Single, resnet18),
-        static_xl=partial(Single, wrn34_10),
+        static=partial(SingleExitNet, resnet18),
+        static_xl=partial(SingleExitNet, wrn34_10),
         iterations=_ITERATIONS,
         unrolled=8,
         vanilla=(18, 20),

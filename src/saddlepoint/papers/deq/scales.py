@@ -19,8 +19,8 @@ class DEQSetting:
     """Images, attacks and budgets of one scale."""
 
     selected_on: int  # held-out training images to select the early state and intermediate attacks
-    scored: int  # test images
-    swept: int  # the first test images, which AutoAttack attacks as well
+    test_images: int  # test images
+    reduced_images: int  # the first test images, which AutoAttack attacks as well
     pgd: PGD  # the paper's PGD-10
     long: PGD  # the paper's PGD-1000
     square: Square
@@ -44,8 +44,8 @@ class DEQSetting:
 SETTINGS: Mapping[Scale, DEQSetting] = {
     "tiny": DEQSetting(
         selected_on=12,
-        scored=16,
-        swept=6,
+        test_images=16,
+        reduced_images=6,
         pgd=PGD(3, _QUARTER),
         long=PGD(6, _QUARTER),
         square=Square(12),
@@ -58,8 +58,8 @@ SETTINGS: Mapping[Scale, DEQSetting] = {
     ),
     "small": DEQSetting(
         selected_on=200,
-        scored=300,
-        swept=100,
+        test_images=300,
+        reduced_images=100,
         pgd=PGD(10, _QUARTER),
         long=PGD(100, _QUARTER),
         square=Square(500),
@@ -72,8 +72,8 @@ SETTINGS: Mapping[Scale, DEQSetting] = {
     ),
     "paper": DEQSetting(
         selected_on=1000,
-        scored=10_000,
-        swept=10_000,
+        test_images=10_000,
+        reduced_images=10_000,
         pgd=PGD(10, _QUARTER),
         long=PGD(1000, _QUARTER),
         square=Square(),

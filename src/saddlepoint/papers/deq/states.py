@@ -45,8 +45,8 @@ class StateResults:
         rows = []
         for k, name in enumerate(subject.defense.names):
             cells = (
-                accuracy_cell(subject.right(self.clean, name), _published(clean, k, name)),
-                accuracy_cell(subject.right(self.attacked, name), _published(robust, k, name)),
+                accuracy_cell(subject.correct(self.clean, name), _published(clean, k, name)),
+                accuracy_cell(subject.correct(self.attacked, name), _published(robust, k, name)),
                 self.residual_cell(name),
                 Cell((float(self.residual_attacked[name].median()),)),
             )
@@ -60,8 +60,8 @@ class StateResults:
         The early state must have been selected on other images.
         """
         difference = mean_of(
-            self.subject.right(self.attacked, early.name)
-            - self.subject.right(self.attacked, FinalState.name)
+            self.subject.correct(self.attacked, early.name)
+            - self.subject.correct(self.attacked, FinalState.name)
         )
         verdict = by_interval(
             difference.low,

@@ -75,6 +75,6 @@ class DEQSubject(TrainedNetwork):
         """One scored answer per state."""
         return {name: view(name) for name in self.defense.names}
 
-    def right(self, episode: Episode, name: str) -> Tensor:
+    def correct(self, episode: Episode, name: str) -> Tensor:
         """Return for each example [N] whether the prediction from this state is correct."""
         return episode.correct[self.defense.names.index(name)].double().cpu()

@@ -60,12 +60,12 @@ def _attack(
     final = FinalState.name
     square = MaxLossPoint(Direct("square", setting.square, margin, keep=frozenset({final})))
     (episode,) = experiment.play(subject, [square], subject.test)
-    correct = {"Square": subject.right(episode, final)}
+    correct = {"Square": subject.correct(episode, final)}
     for name, gradient in gradients.items():
         attacks = [gradient.pgd(setting.pgd), gradient.pgd(setting.long)]
         short, long = experiment.play(subject, attacks, subject.test)
-        correct[f"PGD-10, {name}"] = subject.right(short, final)
-        correct[f"PGD-1000, {name}"] = subject.right(long, final)
+        correct[f"PGD-10, {name}"] = subject.correct(short, final)
+        correct[f"PGD-1000, {name}"] = subject.correct(long, final)
     return correct
 
 
@@ -79,7 +79,7 @@ def _row(states: StateResults, correct: dict[str, Tensor], name: str) -> Row:
     )
     if name != EXACT:
         return Row((subject.title, name), (None, *attacked, None, None))
-    clean = subject.right(states.clean, FinalState.name)
+    clean = subject.correct(states.clean, FinalState.name)
     cells = (
         accuracy_cell(clean, published.TABLE_1_CLEAN),
         *attacked,

@@ -32,7 +32,7 @@ def under_pgd(request: Request, name: str, networks: tuple[str, ...]) -> Result:
         correct = grid.correct(with_pgd(experiment))
         rows += grid.rows(correct, published.PGD[grid.subject.name])
         findings += grid.findings(correct, "PGD-10")
-    scored = experiment.setting.scored
+    scored = experiment.setting.test_images
     title = "Accuracy under PGD-10, %"
     table = Table(title, ("network", "defense"), COLUMNS, tuple(rows), scored)
     states = [grid.states for grid in grids]

@@ -40,7 +40,7 @@ def run(request: Request) -> Result:
         findings += grid.findings(correct[PGD], PGD)
         findings.append(_weaker_than_pgd(grid, correct))
     labels = ("network", "defense", "attack")
-    table = Table("Accuracy, %", labels, COLUMNS, tuple(rows), experiment.setting.swept)
+    table = Table("Accuracy, %", labels, COLUMNS, tuple(rows), experiment.setting.reduced_images)
     states = [grid.states for grid in grids]
     return experiment.result(
         "table-3",
@@ -54,7 +54,7 @@ def run(request: Request) -> Result:
 def attack(grid: Grid) -> dict[str, Tensor]:
     """Return the correct predictions [A, D, N] by kind of attack, all on the same images."""
     budget = grid.experiment.setting.auto
-    images = grid.experiment.swept(grid.subject)
+    images = grid.experiment.reduced_images(grid.subject)
     return {
         PGD: grid.correct(with_pgd(grid.experiment))[..., : len(images.x)],
         AUTO: grid.correct(lambda gradient: gradient.auto(budget), images),

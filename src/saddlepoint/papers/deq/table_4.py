@@ -41,7 +41,9 @@ def run(request: Request) -> Result:
         equilibrium_row = _equilibrium_row(grid)
         rows += [ordinary_row, equilibrium_row]
         findings += _comparison(ordinary_row, equilibrium_row)
-    table = Table("Accuracy, %", ("network",), COLUMNS, tuple(rows), experiment.setting.swept)
+    table = Table(
+        "Accuracy, %", ("network",), COLUMNS, tuple(rows), experiment.setting.reduced_images
+    )
     states = [grid.states for grid in grids]
     return experiment.result(
         "table-4",
@@ -60,7 +62,7 @@ def _ordinary_row(experiment: DEQExperiment, network: TrainedNetwork) -> Row:
         Direct("pgd", setting.pgd, cross_entropy),
         setting.auto.attack(),
     ]
-    episodes = experiment.play(network, attacks, experiment.swept(network))
+    episodes = experiment.play(network, attacks, experiment.reduced_images(network))
     cells = [
         accuracy_cell(correct_rate(episode), paper)
         for episode, paper in zip(episodes, published.TABLE_4[network.name], strict=True)
@@ -73,7 +75,7 @@ def _equilibrium_row(grid: Grid) -> Row:
     papers = published.TABLE_4[subject.name]
     correct = attack(grid)
     images = correct[PGD].shape[-1]
-    clean = subject.right(grid.states.clean, MeanState.name)[:images]
+    clean = subject.correct(grid.states.clean, MeanState.name)[:images]
     cells = (
         accuracy_cell(clean, papers[0]),
         estimate_cell(lowest(correct[PGD][:, _ENSEMBLE]), papers[1]),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from saddlepoint.papers.registry import Experiment
 
-_HOME = "saddlepoint.papers.multi_exit"
+_PACKAGE = "saddlepoint.papers.multi_exit"
 
 EXPERIMENTS = (
     Experiment(
@@ -17,52 +17,52 @@ EXPERIMENTS = (
         "Robust accuracy under four evaluations",
         "AIMER finds a lower robust accuracy than the single, the average and the max-average "
         "attack, in all 30 columns of five cases.",
-        f"{_HOME}.table_1:run",
+        f"{_PACKAGE}.table_1:run",
     ),
     Experiment(
         "multi-exit/table-2",
         "Four inference strategies under AIMER",
         "NEED is more robust than a single-exit network, the last exit and dynamic inference, at a "
         "larger mismatch.",
-        f"{_HOME}.table_2:run",
+        f"{_PACKAGE}.table_2:run",
     ),
     Experiment(
         "multi-exit/table-3",
         "NEED combined with five training methods",
         "NEED improves standard training, PGD-AT, TRADES, MART and FAT under each of six attacks.",
-        f"{_HOME}.table_3:run",
+        f"{_PACKAGE}.table_3:run",
     ),
     Experiment(
         "multi-exit/table-4",
         "Cost of the evaluations",
         "AIMER costs about a quarter of the max-average attack, including its preparation.",
-        f"{_HOME}.table_4:run",
+        f"{_PACKAGE}.table_4:run",
     ),
     Experiment(
         "multi-exit/figure-3",
         "Accuracy for each choice of exits by attacker and defender",
         "An attack on exactly the exits that the defender uses is the strongest (Remarks 3.1-3.4, "
         "Assumption 3.5).",
-        f"{_HOME}.figure_3:run",
+        f"{_PACKAGE}.figure_3:run",
     ),
     Experiment(
         "multi-exit/figure-6",
         "Mismatch and expected accuracy for random strategies of the defender",
         "AIMER has the lowest mismatch and the lowest expected accuracy for each of 200 random "
         "strategies.",
-        f"{_HOME}.figure_6:run",
+        f"{_PACKAGE}.figure_6:run",
     ),
     Experiment(
-        "multi-exit/honest",
+        "multi-exit/out-of-sample",
         "NEED under attackers that know its mixed strategy or choose per image (ours)",
         "Not in the paper. There the attacker runs one partial attack on all images, and "
         "AutoAttack finds a gap of 13.52 points.",
-        f"{_HOME}.out_of_sample:run",
+        f"{_PACKAGE}.out_of_sample:run",
     ),
     Experiment(
         "multi-exit/seven-exits",
         "The full game on seven exits, 127 x 127, and the rows that determine its value (ours)",
         "Not in the paper: its games have 15 and 31 actions.",
-        f"{_HOME}.seven_exits:run",
+        f"{_PACKAGE}.seven_exits:run",
     ),
 )

@@ -25,16 +25,18 @@ from saddlepoint.defenses import (
 )
 from saddlepoint.defenses.gates import exit_logits
 from saddlepoint.evaluation import Adversary, Episode
-from saddlepoint.games.aimer import distribution
-from saddlepoint.games.exit_attacks import Craft, Drawn, max_average
-from saddlepoint.games.exit_game import ExitGame, columns_of, exit_game
+from saddlepoint.games.exit_adversaries import Drawn
+from saddlepoint.games.exit_attacks import ExitAttack, max_average
+from saddlepoint.games.exit_game import columns_of, exit_game
+from saddlepoint.games.payoffs import ExitGame
+from saddlepoint.games.strategies import distribution
 from saddlepoint.papers.budgets import counted
 from saddlepoint.papers.experiment import PaperExperiment, describe_net, device_of
 from saddlepoint.papers.multi_exit import EXPERIMENTS
-from saddlepoint.papers.multi_exit.nets import Listed, recipes
-from saddlepoint.papers.multi_exit.scales import SETTINGS, MultiExitSetting, Rows
+from saddlepoint.papers.multi_exit.nets import SingleExitWrapper, recipes
+from saddlepoint.papers.multi_exit.scales import SETTINGS, MultiExitSetting, PartialPGD
 from saddlepoint.papers.registry import Experiment, Scale
-from saddlepoint.papers.result import Cloud, Heat, Result, Table
+from saddlepoint.papers.result import HeatMap, Plot, Result, Table
 from saddlepoint.papers.runner import Images
 from saddlepoint.runs.work import torch_threads
 from saddlepoint.training import Recipe, split
@@ -86,7 +88,7 @@ class Defender:
     # exit is used under the average attack (Sec. 3.3).
     known: Tensor
 
-    def right(self, episode: Episode) -> Tensor:
+    def correct(self, episode: Episode) -> Tensor:
         """Return the probability [N] of a correct answer, exact over the defender's draw."""
         return self.weights[: len(episode.correct)] @ episode.correct.double()
 
@@ -113,7 +115,7 @@ class MultiExitExperiment(PaperExperiment[MultiExitSetting]):
         net, seed = self._network(recipe, images)
         rows = split(len(images.x), recipe.dev_share, seed).dev
         held_out = Images(images.x[rows], images.y[rows]).to(device_of(net))
-        base = MultiExit(net if isinstance(net(held_out.x[:1]), list) else Listed(net))
+        base = MultiExit(net if isinstance(net(held_out.x[:1]), list) else SingleExitWrapper(net))
         logits = exit_logits(base, held_out.x)
         gates: dict[str, Strategy] = {
             "entropy": LowEntropy.calibrated(logits),
@@ -125,8 +127,8 @@ class MultiExitExperiment(PaperExperiment[MultiExitSetting]):
             exits=len(logits),
             space=recipe.space,
             data=recipe.data,
-            game=held_out.first(self.setting.played),
-            test=self.test_images(recipe.data, self.setting.scored, device_of(net)),
+            game=held_out.first(self.setting.game_images),
+            test=self.test_images(recipe.data, self.setting.test_images, device_of(net)),
             gates=gates,
         )
 
@@ -196,9 +198,9 @@ class MultiExitExperiment(PaperExperiment[MultiExitSetting]):
             y,
             threat=subject.space,
             attack=attack,
-            craft=Rows(attack),
+            exit_attack=PartialPGD(attack),
             rows="double-oracle" if double_oracle else "all",
-            send=play,
+            run_adversaries=play,
         )
 
     def defender(
@@ -221,14 +223,16 @@ class MultiExitExperiment(PaperExperiment[MultiExitSetting]):
         known = game.one_hot(strategy) if isinstance(strategy, tuple) else strategy
         return Defender(torch.cat([known, no_gate]), known)
 
-    def swept(self, subject: MultiExitSubject) -> Images:
+    def reduced_images(self, subject: MultiExitSubject) -> Images:
         """Return the test images on which all six attacks are run."""
-        return subject.test.first(self.setting.swept)
+        return subject.test.first(self.setting.reduced_images)
 
-    def few(self, subject: MultiExitSubject) -> MultiExitSubject:
+    def reduced_subject(self, subject: MultiExitSubject) -> MultiExitSubject:
         """Return the subject with fewer images, for experiments with many attacks."""
         return replace(
-            subject, game=subject.game.first(self.setting.swept), test=self.swept(subject)
+            subject,
+            game=subject.game.first(self.setting.reduced_images),
+            test=self.reduced_images(subject),
         )
 
     def result(
@@ -239,7 +243,7 @@ class MultiExitExperiment(PaperExperiment[MultiExitSetting]):
         subjects: Sequence[MultiExitSubject],
         notes: Sequence[str] = (),
         findings: Sequence[str] = (),
-        charts: Sequence[Heat | Cloud] = (),
+        charts: Sequence[HeatMap | Plot] = (),
         repeats: int | None = None,
     ) -> Result:
         """Assemble the result of one experiment.
@@ -275,7 +279,7 @@ class MultiExitExperiment(PaperExperiment[MultiExitSetting]):
 
 
 def attackers(
-    subject: MultiExitSubject, game: ExitGame, defender: Defender, craft: Craft
+    subject: MultiExitSubject, game: ExitGame, defender: Defender, exit_attack: ExitAttack
 ) -> dict[str, Adversary]:
     """Return the four evaluations of Table 1 by the paper's names.
 
@@ -283,17 +287,17 @@ def attackers(
         subject: the attacked network.
         game: its exit game.
         defender: the attacked inference strategy.
-        craft: makes a partial attack on a set of exits.
+        exit_attack: makes a partial attack on a set of exits.
     """
     return {
-        "Single attack": craft((subject.exits,)),
-        "Average attack": craft(subject.everything),
-        "Max-average attack": max_average(craft, subject.exits),
-        "AIMER": aimed(game, defender.known, craft),
+        "Single attack": exit_attack((subject.exits,)),
+        "Average attack": exit_attack(subject.everything),
+        "Max-average attack": max_average(exit_attack, subject.exits),
+        "AIMER": aimer_attack(game, defender.known, exit_attack),
     }
 
 
-def aimed(game: ExitGame, known: Tensor, craft: Craft) -> Adversary:
+def aimer_attack(game: ExitGame, known: Tensor, exit_attack: ExitAttack) -> Adversary:
     """Return AIMER: the partial attack on the exits of the game's best response (Eq. 6-7).
 
     If several best responses tie, one is drawn for each example.
@@ -301,7 +305,7 @@ def aimed(game: ExitGame, known: Tensor, craft: Craft) -> Adversary:
     Args:
         game: the exit game.
         known: [D] the defender's strategy as the attacker knows it.
-        craft: makes a partial attack on a set of exits.
+        exit_attack: makes a partial attack on a set of exits.
     """
     response = game.best_response(known).tolist()
     tied = [
@@ -310,8 +314,8 @@ def aimed(game: ExitGame, known: Tensor, craft: Craft) -> Adversary:
         if probability > 0 and target is not None
     ]
     if len(tied) == 1:
-        return craft(tied[0][0])
-    attacks = tuple(craft(target) for target, _ in tied)
+        return exit_attack(tied[0][0])
+    attacks = tuple(exit_attack(target) for target, _ in tied)
     return Drawn("aimer", attacks, tuple(probability for _, probability in tied))
 
 
@@ -321,8 +325,3 @@ def _gate_answer(strategy: Strategy) -> Answer:
         return mean_logits(logits, strategy.pick(logits, Context.seeded(0, logits.shape[1])))
 
     return answer
-
-
-# Names under which other modules import these classes.
-Lab = MultiExitExperiment
-Subject = MultiExitSubject

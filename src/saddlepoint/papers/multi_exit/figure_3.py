@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from saddlepoint.defenses import Subset, intervals, subset_name
-from saddlepoint.games.exit_game import ExitGame
-from saddlepoint.papers.multi_exit.experiment import Lab
+from saddlepoint.games.payoffs import ExitGame
+from saddlepoint.papers.multi_exit.experiment import MultiExitExperiment
 from saddlepoint.papers.registry import Request
-from saddlepoint.papers.result import Cell, Heat, Result, Row, Table
+from saddlepoint.papers.result import Cell, HeatMap, Result, Row, Table
 
 REMARKS = {
     "3.1": "a proper subset of the defender's exits",
@@ -21,9 +21,9 @@ def run(request: Request) -> Result:
 
     The figure shows only sets of consecutive exits; the remarks are checked on all sets.
     """
-    lab = Lab.open(request)
-    subject = lab.subject("resnet-18")
-    game = lab.game(subject)
+    experiment = MultiExitExperiment.open(request)
+    subject = experiment.subject("resnet-18")
+    game = experiment.game(subject)
     sets = intervals(subject.exits)
     rows = [game.targets.index(exits) for exits in sets]
     columns = [game.subsets.index(exits) for exits in sets]
@@ -40,16 +40,16 @@ def run(request: Request) -> Result:
         len(subject.game.x),
         digits=1,
     )
-    heat = Heat(
+    heat_map = HeatMap(
         "figure-3", table.title, names, names, values, "attacked exits", "the defender's exits"
     )
     remarks = _remarks(game)
-    return lab.result(
+    return experiment.result(
         "figure-3",
         [table, remarks],
         subjects=[subject],
         findings=_findings(remarks, game),
-        charts=[heat],
+        charts=[heat_map],
         repeats=1,
     )
 
@@ -85,8 +85,8 @@ def remark(attacked: Subset, answering: Subset) -> str:
     """Number of the paper's remark about this kind of mismatch.
 
     Args:
-        attacked: Exits that the attacker targets.
-        answering: Exits that the defender uses; different from `attacked`.
+        attacked: exits that the attacker targets.
+        answering: exits that the defender uses; different from `attacked`.
 
     Returns:
         "3.1", "3.2", "3.3" or "3.4", a key of `REMARKS`.

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.games.exit_attacks import max_average
-from saddlepoint.games.exit_game import ExitGame
-from saddlepoint.papers.multi_exit.experiment import Lab, Subject
-from saddlepoint.papers.multi_exit.scales import Rows
+from saddlepoint.games.payoffs import ExitGame
+from saddlepoint.papers.multi_exit.experiment import MultiExitExperiment, MultiExitSubject
+from saddlepoint.papers.multi_exit.scales import PartialPGD
 from saddlepoint.papers.registry import Request
-from saddlepoint.papers.result import Cell, Cloud, Result, Row, Table
+from saddlepoint.papers.result import Cell, Plot, Result, Row, Table
 from saddlepoint.papers.runner import Images
 from saddlepoint.rng import Keys
 
@@ -32,18 +32,25 @@ _BOOTSTRAP_DRAWS = 1000
 
 def run(request: Request) -> Result:
     """Reproduce Figure 6 for each network in `NETWORKS`."""
-    lab = Lab.open(request)
+    experiment = MultiExitExperiment.open(request)
     studies = list[NetworkStudy]()
     for name in NETWORKS:
-        subject = lab.subject(name)
-        studies.append(study(lab, subject, lab.game(subject), lab.game(subject, subject.test)))
-    return lab.result(
+        subject = experiment.subject(name)
+        studies.append(
+            study(
+                experiment,
+                subject,
+                experiment.game(subject),
+                experiment.game(subject, subject.test),
+            )
+        )
+    return experiment.result(
         "figure-6",
         [one.table for one in studies],
         subjects=[one.subject for one in studies],
         notes=NOTES,
         findings=[finding for one in studies for finding in one.findings],
-        charts=[one.cloud for one in studies],
+        charts=[one.plot for one in studies],
         repeats=1,
     )
 
@@ -52,40 +59,46 @@ def run(request: Request) -> Result:
 class NetworkStudy:
     """The table, chart and findings of one network."""
 
-    subject: Subject
+    subject: MultiExitSubject
     table: Table
-    cloud: Cloud
+    plot: Plot
     findings: tuple[str, ...]
 
 
 def study(
-    lab: Lab, subject: Subject, game: ExitGame, fresh: ExitGame, attack: PGD | None = None
+    experiment: MultiExitExperiment,
+    subject: MultiExitSubject,
+    game: ExitGame,
+    test_game: ExitGame,
+    attack: PGD | None = None,
 ) -> NetworkStudy:
     """Compare the attackers on one network over random defender strategies.
 
     Args:
-        lab: The experiment, which gives the number of strategies and the seed.
-        subject: The network and its images.
-        game: The game on the held-out images, from which AIMER chooses its row.
-        fresh: The same game on the test images.
+        experiment: the experiment, which gives the number of strategies and the seed.
+        subject: the network and its images.
+        game: the game on the held-out images, from which AIMER chooses its row.
+        test_game: the same game on the test images.
         attack: PGD of the games' rows; None: the payoff attack of the scale.
 
     Returns:
         The table, the chart and the findings of this network.
     """
-    strategies = dirichlet(lab.setting.strategies, len(game.subsets), lab.request.seed)  # [S, D]
+    strategies = dirichlet(
+        experiment.setting.strategies, len(game.subsets), experiment.request.seed
+    )  # [S, D]
     responses = _responses(subject, game, strategies)
     mismatch = {
         name: [game.mismatch(t, s) for t, s in zip(response, strategies, strict=True)]
         for name, response in responses.items()
     }
-    own = _correct(lab, subject, game, subject.game, responses, strategies, attack)
-    correct = _correct(lab, subject, fresh, subject.test, responses, strategies, attack)
+    own = _correct(experiment, subject, game, subject.game, responses, strategies, attack)
+    correct = _correct(experiment, subject, test_game, subject.test, responses, strategies, attack)
     points = {
         name: tuple(zip(mismatch[name], (100 * correct[name].mean(1)).tolist(), strict=True))
         for name in responses
     }
-    cloud = Cloud(
+    plot = Plot(
         f"figure-6-{subject.name}",
         f"{subject.name}, {subject.data}",
         "mismatch rate",
@@ -95,15 +108,15 @@ def study(
     return NetworkStudy(
         subject,
         _table(subject, mismatch, own, correct),
-        cloud,
+        plot,
         (
-            *_accuracy_findings(subject, correct, lab.request.seed),
+            *_accuracy_findings(subject, correct, experiment.request.seed),
             _mismatch_finding(subject, mismatch),
         ),
     )
 
 
-def _responses(subject: Subject, game: ExitGame, strategies: Tensor) -> dict[str, Tensor]:
+def _responses(subject: MultiExitSubject, game: ExitGame, strategies: Tensor) -> dict[str, Tensor]:
     """[S, A] the mixed strategy of each attacker against S defender strategies."""
     count = len(strategies)
     rows = len(game.targets)
@@ -116,9 +129,9 @@ def _responses(subject: Subject, game: ExitGame, strategies: Tensor) -> dict[str
 
 
 def _correct(
-    lab: Lab,
-    subject: Subject,
-    played: ExitGame,
+    experiment: MultiExitExperiment,
+    subject: MultiExitSubject,
+    game: ExitGame,
     images: Images,
     responses: dict[str, Tensor],
     strategies: Tensor,
@@ -126,17 +139,17 @@ def _correct(
 ) -> dict[str, Tensor]:
     """[S, N] probability of a correct prediction per attacker, strategy and image.
 
-    `played` is the game on `images`. The probability is exact over the draws of both players.
+    `game` is the game on `images`. The probability is exact over the draws of both players.
     """
-    adversary = max_average(Rows(attack or lab.setting.payoff), subject.exits)
-    episode = lab.play(subject, [adversary], images, seed=lab.request.seed)[0]
-    by_row = torch.einsum("sd,adn->san", strategies, played.correct.double())  # [S, A, N]
+    adversary = max_average(PartialPGD(attack or experiment.setting.payoff), subject.exits)
+    episode = experiment.play(subject, [adversary], images, seed=experiment.request.seed)[0]
+    by_row = torch.einsum("sd,adn->san", strategies, game.correct.double())  # [S, A, N]
     correct = {
         name: torch.einsum("sa,san->sn", response, by_row) for name, response in responses.items()
     }
     return {
         **correct,
-        "Max-average attack": strategies @ episode.correct[: len(played.subsets)].double(),
+        "Max-average attack": strategies @ episode.correct[: len(game.subsets)].double(),
     }
 
 
@@ -146,9 +159,9 @@ def dirichlet(count: int, actions: int, seed: int) -> Tensor:
     Exponential random numbers divided by their sum have this distribution.
 
     Args:
-        count: Number S of strategies.
-        actions: Number A of actions of each strategy.
-        seed: Seed; the first strategies do not depend on `count`.
+        count: number S of strategies.
+        actions: number A of actions of each strategy.
+        seed: seed; the first strategies do not depend on `count`.
 
     Returns:
         [S, A] probabilities, float64; every row sums to 1.
@@ -159,7 +172,7 @@ def dirichlet(count: int, actions: int, seed: int) -> Tensor:
 
 
 def _table(
-    subject: Subject,
+    subject: MultiExitSubject,
     mismatch: dict[str, list[float]],
     own: dict[str, Tensor],
     correct: dict[str, Tensor],
@@ -193,7 +206,7 @@ def _table(
     )
 
 
-def _mismatch_finding(subject: Subject, mismatch: dict[str, list[float]]) -> str:
+def _mismatch_finding(subject: MultiExitSubject, mismatch: dict[str, list[float]]) -> str:
     """For how many strategies AIMER has the lowest mismatch rate, and the mean rates."""
     lowest = sum(
         all(rates[k] >= mismatch["AIMER"][k] - 1e-9 for rates in mismatch.values())
@@ -208,7 +221,9 @@ def _mismatch_finding(subject: Subject, mismatch: dict[str, list[float]]) -> str
     )
 
 
-def _accuracy_findings(subject: Subject, correct: dict[str, Tensor], seed: int) -> list[str]:
+def _accuracy_findings(
+    subject: MultiExitSubject, correct: dict[str, Tensor], seed: int
+) -> list[str]:
     """For how many strategies AIMER's accuracy is significantly above that of another attacker."""
     sentences = []
     for name in OTHERS:
@@ -229,15 +244,15 @@ def lower_bound(differences: Tensor, seed: int) -> Tensor:
 
     Args:
         differences: [S, N] difference per strategy and image.
-        seed: Seed of the bootstrap; all strategies share the same resampled images.
+        seed: seed of the bootstrap; all strategies share the same resampled images.
 
     Returns:
         [S] 2.5th percentile of the mean over resampled images.
     """
     n = differences.shape[1]
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(n, (_BOOTSTRAP_DRAWS, n), generator=generator)
+    resampled = torch.randint(n, (_BOOTSTRAP_DRAWS, n), generator=generator)
     counts = torch.zeros(_BOOTSTRAP_DRAWS, n, dtype=torch.float64).scatter_add(
-        1, drawn, torch.ones(_BOOTSTRAP_DRAWS, n, dtype=torch.float64)
+        1, resampled, torch.ones(_BOOTSTRAP_DRAWS, n, dtype=torch.float64)
     )
     return (counts @ differences.T / n).quantile(0.025, dim=0)

@@ -36,13 +36,13 @@ from saddlepoint.zoo.nets.resnet import seven_exit_resnet
 Build = Callable[[], Staged]
 
 
-class Single(nn.Module):
+class SingleExitNet(nn.Module):
     """The backbone of a multi-exit network with its last classifier only.
 
     It is the baseline with which a network with early exits is compared.
 
     Args:
-        build: Builds the multi-exit network.
+        build: builds the multi-exit network.
     """
 
     def __init__(self, build: Build) -> None:
@@ -56,11 +56,11 @@ class Single(nn.Module):
         return logits
 
 
-class Listed(nn.Module):
+class SingleExitWrapper(nn.Module):
     """Wraps an ordinary network as a multi-exit network with one exit.
 
     Args:
-        net: The network.
+        net: the network.
     """
 
     def __init__(self, net: nn.Module) -> None:
@@ -76,7 +76,7 @@ def recipes(scale: Scale) -> Mapping[str, Recipe]:
     """All recipes of a scale.
 
     Args:
-        scale: Size of the networks and of the training.
+        scale: size of the networks and of the training.
 
     Returns:
         Recipes by the name of the network: `resnet-18`, `vgg-16`, `msdnet`, `vit` and `seven` are
@@ -132,7 +132,7 @@ class _Networks:
         return replace(
             basis,
             name=f"{name} single",
-            net=partial(Single, build),
+            net=partial(SingleExitNet, build),
             method=method,
             select=_selection_attack(method),
         )

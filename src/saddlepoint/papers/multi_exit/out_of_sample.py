@@ -16,10 +16,15 @@ from saddlepoint.attacks.pgd import PGD
 from saddlepoint.defenses import exit_name, subset_name
 from saddlepoint.evaluation import FixedPoints
 from saddlepoint.evaluation.bootstrap import Estimate, mean_of
-from saddlepoint.games.exit_game import ExitGame, Offense
+from saddlepoint.games.exit_attacks import AttackSettings
 from saddlepoint.games.matrix import least_per_example
+from saddlepoint.games.payoffs import ExitGame
 from saddlepoint.papers.multi_exit import published
-from saddlepoint.papers.multi_exit.experiment import Lab, Subject, attackers
+from saddlepoint.papers.multi_exit.experiment import (
+    MultiExitExperiment,
+    MultiExitSubject,
+    attackers,
+)
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Result, Row, Table
 
@@ -32,7 +37,7 @@ ATTACKERS = (
 )
 _BEST_FIXED = "best fixed exit set"
 _PER_IMAGE = "per-image mix"
-_STOCK = "AutoAttack, stock"
+_CLEAN_COPIES = "AutoAttack, clean copies"
 NOTES = (
     "worst row, game's images: the lowest accuracy of the strategy over the rows of the game, on "
     "the images that built the game; all other columns use test images, which were not used for it",
@@ -46,27 +51,27 @@ NOTES = (
 def run(request: Request) -> Result:
     """Compare NEED with other strategies on test images.
 
-    A further table compares AutoAttack's points of highest loss with its stock output.
+    A further table compares AutoAttack's points of highest loss with its output with clean copies.
     """
-    lab = Lab.open(request)
+    experiment = MultiExitExperiment.open(request)
     tables = list[Table]()
     findings = list[str]()
-    subjects = list[Subject]()
+    subjects = list[MultiExitSubject]()
     for name in NETWORKS:
-        subject = lab.subject(name)
-        game = lab.game(subject)
-        fresh = lab.game(subject, subject.test)
-        comparison = compare_strategies(lab, subject, game, fresh)
+        subject = experiment.subject(name)
+        game = experiment.game(subject)
+        test_game = experiment.game(subject, subject.test)
+        comparison = compare_strategies(experiment, subject, game, test_game)
         tables.append(comparison.table)
         findings += comparison.findings
         subjects.append(subject)
-    stock = _stock_output(lab, subjects[0])
-    return lab.result(
-        "honest",
-        [*tables, stock],
+    clean_copies = _clean_copies_table(experiment, subjects[0])
+    return experiment.result(
+        "out-of-sample",
+        [*tables, clean_copies],
         subjects=subjects,
-        notes=[*NOTES, lab.setting.budgets],
-        findings=[*findings, *_gaps(stock)],
+        notes=[*NOTES, experiment.setting.budgets],
+        findings=[*findings, *_gaps(clean_copies)],
     )
 
 
@@ -82,7 +87,7 @@ def strategies(game: ExitGame) -> dict[str, Tensor]:
     """The compared defender strategies, each computed on the game's images.
 
     Args:
-        game: The exit game of a network.
+        game: the exit game of a network.
 
     Returns:
         [D] probabilities over the game's columns, by the name of the strategy.
@@ -100,27 +105,36 @@ def strategies(game: ExitGame) -> dict[str, Tensor]:
 
 
 def compare_strategies(
-    lab: Lab, subject: Subject, game: ExitGame, fresh: ExitGame, attack: PGD | None = None
+    experiment: MultiExitExperiment,
+    subject: MultiExitSubject,
+    game: ExitGame,
+    test_game: ExitGame,
+    attack: PGD | None = None,
 ) -> StrategyComparison:
     """Evaluate all strategies of `strategies(game)` under all attackers.
 
     Args:
-        lab: The experiment.
-        subject: The network and its images.
-        game: The game on the held-out images, which determines strategies and AIMER's row.
-        fresh: The same game on the test images.
+        experiment: the experiment.
+        subject: the network and its images.
+        game: the game on the held-out images, which determines strategies and AIMER's row.
+        test_game: the same game on the test images.
         attack: PGD of the attacks; None: the payoff attack of the scale.
 
     Returns:
         One table and the findings.
     """
-    offense = Offense(tuple(map(exit_name, subject.everything)), attack or lab.setting.payoff)
+    settings = AttackSettings(
+        tuple(map(exit_name, subject.everything)), attack or experiment.setting.payoff
+    )
     mixes = strategies(game)
-    correct = {name: _correct(lab, subject, game, fresh, offense, s) for name, s in mixes.items()}
+    correct = {
+        name: _correct(experiment, subject, game, test_game, settings, s)
+        for name, s in mixes.items()
+    }
     mismatched = (
         f"{subject.name}: a mismatched attack is stronger than the matched attack in "
         f"{game.beaten_matches()} of {len(game.subsets)} columns on the game's images and in "
-        f"{fresh.beaten_matches()} on test images, contrary to Assumption 3.5."
+        f"{test_game.beaten_matches()} on test images, contrary to Assumption 3.5."
     )
     return StrategyComparison(
         _table(subject, game, mixes, correct), (mismatched, *_differences(subject, correct))
@@ -128,17 +142,22 @@ def compare_strategies(
 
 
 def _correct(
-    lab: Lab, subject: Subject, game: ExitGame, fresh: ExitGame, offense: Offense, s: Tensor
+    experiment: MultiExitExperiment,
+    subject: MultiExitSubject,
+    game: ExitGame,
+    test_game: ExitGame,
+    settings: AttackSettings,
+    s: Tensor,
 ) -> dict[str, Tensor]:
     """[N] probability of a correct prediction of the mix s [D] on test images, by attacker."""
-    clean, attacked = lab.play(
+    clean, attacked = experiment.play(
         subject,
-        [FixedPoints(), offense.expected(game.subsets, s)],
+        [FixedPoints(), settings.on_expected_loss(game.subsets, s)],
         subject.test,
-        seed=lab.request.seed,
+        seed=experiment.request.seed,
     )
     count = len(game.subsets)
-    rows = torch.einsum("d,adn->an", s, fresh.correct.double())  # [A, N]
+    rows = torch.einsum("d,adn->an", s, test_game.correct.double())  # [A, N]
     expected = s @ attacked.correct[:count].double()
     values = (game.best_response(s) @ rows, expected, torch.minimum(rows.amin(0), expected))
     return {
@@ -148,7 +167,7 @@ def _correct(
 
 
 def _table(
-    subject: Subject,
+    subject: MultiExitSubject,
     game: ExitGame,
     mixes: Mapping[str, Tensor],
     correct: Mapping[str, Mapping[str, Tensor]],
@@ -178,7 +197,9 @@ def _cell(found: Estimate) -> Cell:
     return Cell((100 * found.value,), interval=(100 * found.low, 100 * found.high))
 
 
-def _differences(subject: Subject, correct: Mapping[str, Mapping[str, Tensor]]) -> list[str]:
+def _differences(
+    subject: MultiExitSubject, correct: Mapping[str, Mapping[str, Tensor]]
+) -> list[str]:
     """NEED minus every other strategy on the same images, with 95 % intervals."""
     sentences = []
     for attacker in ATTACKERS[1:]:
@@ -194,38 +215,39 @@ def _differences(subject: Subject, correct: Mapping[str, Mapping[str, Tensor]]) 
     return sentences
 
 
-def _stock_output(lab: Lab, subject: Subject) -> Table:
+def _clean_copies_table(experiment: MultiExitExperiment, subject: MultiExitSubject) -> Table:
     """The static case of Table 1 with two outputs of AutoAttack.
 
-    The attack of `lab.setting.attacks` returns the points of highest loss. The stock code returns
-    the clean image wherever AutoAttack does not succeed.
+    The attack of `experiment.setting.attacks` returns the points of highest loss. The published
+    code of AutoAttack returns a copy of the clean image wherever the attack does not succeed.
     """
-    game = lab.game(subject)
-    images = lab.swept(subject)
-    defender = lab.defender(subject, game, (3,))
-    crafts = {
-        "PGD-100": lab.setting.attacks["PGD-100"],
-        "AutoAttack, highest loss": lab.setting.attacks["AutoAttack"],
-        _STOCK: lab.setting.stock,
+    game = experiment.game(subject)
+    images = experiment.reduced_images(subject)
+    defender = experiment.defender(subject, game, (3,))
+    exit_attacks = {
+        "PGD-100": experiment.setting.attacks["PGD-100"],
+        "AutoAttack, highest loss": experiment.setting.attacks["AutoAttack"],
+        _CLEAN_COPIES: experiment.setting.clean_copies_autoattack,
     }
     cells: dict[str, list[Cell | None]] = {name: [] for name in published.EVALUATIONS}
-    papers = {"PGD-100": 2, _STOCK: 5}
-    for column, craft in crafts.items():
-        adversaries = attackers(subject, game, defender, craft)
+    papers = {"PGD-100": 2, _CLEAN_COPIES: 5}
+    for column, exit_attack in exit_attacks.items():
+        adversaries = attackers(subject, game, defender, exit_attack)
         repeats = [
-            lab.play(subject, list(adversaries.values()), images, seed=seed) for seed in lab.seeds
+            experiment.play(subject, list(adversaries.values()), images, seed=seed)
+            for seed in experiment.seeds
         ]
         for k, name in enumerate(adversaries):
-            values = tuple(100 * float(defender.right(repeat[k]).mean()) for repeat in repeats)
+            values = tuple(100 * float(defender.correct(repeat[k]).mean()) for repeat in repeats)
             paper = published.TABLE_1["static"][k][papers[column]] if column in papers else None
             cells[name].append(Cell(values, paper))
-            if column == _STOCK:
+            if column == _CLEAN_COPIES:
                 copied = tuple(100 * float(repeat[k].copies.double().mean()) for repeat in repeats)
                 cells[name].append(Cell(copied))
     return Table(
         f"{subject.name}, the defender uses the third exit: accuracy, %",
         ("evaluation",),
-        (*crafts, "clean images in the stock output, %"),
+        (*exit_attacks, "clean copies among the points, %"),
         tuple(Row((name,), tuple(found)) for name, found in cells.items()),
         len(images.x),
     )

@@ -10,7 +10,8 @@ from saddlepoint.attacks.spaces import Radii
 from saddlepoint.attacks.vmi import VMI
 from saddlepoint.defenses import Subset
 from saddlepoint.evaluation import Adversary, CleanCopies
-from saddlepoint.games.exit_attacks import ATTACKS, AtExits, Craft, partial
+from saddlepoint.games.exit_adversaries import OnExits
+from saddlepoint.games.exit_attacks import ATTACKS, ExitAttack, partial_attack
 from saddlepoint.gradients import EoT
 from saddlepoint.papers.budgets import AutoAttackBudget
 from saddlepoint.papers.registry import Scale
@@ -22,28 +23,28 @@ _QUARTER = Radii(1 / 4)
 class MultiExitSetting:
     """Images, repeats and attacks of one scale."""
 
-    played: int  # images of the payoff matrix: training images held out to select the epoch
-    scored: int  # test images
-    swept: int  # the first test images, on which all six attacks are run
+    game_images: int  # images of the payoff matrix: training images held out to select the epoch
+    test_images: int  # test images
+    reduced_images: int  # the first test images, on which all six attacks are run
     repeats: int
     strategies: int  # random strategies of Fig. 6
     payoff: PGD  # attack of the payoff matrices
-    attacks: Mapping[str, Craft]  # by the paper's names
-    stock: Craft  # AutoAttack that returns the clean image where it fails
+    attacks: Mapping[str, ExitAttack]  # by the paper's names
+    clean_copies_autoattack: ExitAttack  # AutoAttack that returns the clean image where it fails
     budgets: str  # the attack budgets in words
     batch: int  # images per batch
     threads: int | None  # None: torch's default; cached cells then depend on the number of cores
 
 
 @dataclass(frozen=True)
-class Rows:
+class PartialPGD:
     """Makes the rows of a game: partial attacks by PGD on a set of exits."""
 
     attack: PGD
 
     def __call__(self, subset: Subset) -> Adversary:
         """Return the partial attack on this set of exits."""
-        return partial(subset, self.attack, name=f"pgd-{self.attack.steps}")
+        return partial_attack(subset, self.attack, name=f"pgd-{self.attack.steps}")
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class AutoAttackOnExits:
     def __call__(self, subset: Subset) -> Adversary:
         """Return AutoAttack on this set of exits."""
         attack = self.budget.attack()
-        return AtExits(CleanCopies(attack) if self.copies else attack, subset)
+        return OnExits(CleanCopies(attack) if self.copies else attack, subset)
 
     def __str__(self) -> str:
         return str(self.budget)
@@ -65,23 +66,27 @@ class AutoAttackOnExits:
 def _tiny() -> MultiExitSetting:
     once = PGD(1, _QUARTER)
     auto = AutoAttackOnExits(AutoAttackBudget(1, 1, 1))
-    attacks: dict[str, Craft] = {
+    attacks: dict[str, ExitAttack] = {
         "FGSM": ATTACKS["fgsm"],
-        "PGD-20": Rows(once),
-        "PGD-100": Rows(PGD(2, _QUARTER)),
-        "EoT-PGD-20": lambda subset: partial(subset, once, estimator=EoT(2), name="eot-pgd-1"),
-        "VMI-FGSM": lambda subset: partial(subset, VMI(2, _QUARTER, samples=1), name="vmi-fgsm"),
+        "PGD-20": PartialPGD(once),
+        "PGD-100": PartialPGD(PGD(2, _QUARTER)),
+        "EoT-PGD-20": lambda subset: partial_attack(
+            subset, once, estimator=EoT(2), name="eot-pgd-1"
+        ),
+        "VMI-FGSM": lambda subset: partial_attack(
+            subset, VMI(2, _QUARTER, samples=1), name="vmi-fgsm"
+        ),
         "AutoAttack": auto,
     }
     return MultiExitSetting(
-        played=12,
-        scored=12,
-        swept=12,
+        game_images=12,
+        test_images=12,
+        reduced_images=12,
         repeats=1,
         strategies=20,
         payoff=once,
         attacks=attacks,
-        stock=replace(auto, copies=True),
+        clean_copies_autoattack=replace(auto, copies=True),
         budgets=(
             "PGD-20 and EoT-PGD-20 with 1 step, PGD-100 with 2, VMI-FGSM with 2 steps and 1 "
             f"neighbor, {auto}"
@@ -91,7 +96,7 @@ def _tiny() -> MultiExitSetting:
     )
 
 
-def _full_attacks() -> dict[str, Craft]:
+def _full_attacks() -> dict[str, ExitAttack]:
     return {
         "FGSM": ATTACKS["fgsm"],
         "PGD-20": ATTACKS["pgd-20"],
@@ -105,14 +110,14 @@ def _full_attacks() -> dict[str, Craft]:
 def _small() -> MultiExitSetting:
     auto = AutoAttackOnExits(AutoAttackBudget(10, 1, 50))
     return MultiExitSetting(
-        played=100,
-        scored=100,
-        swept=50,
+        game_images=100,
+        test_images=100,
+        reduced_images=50,
         repeats=2,
         strategies=200,
         payoff=PGD(20, _QUARTER),
         attacks={**_full_attacks(), "AutoAttack": auto},
-        stock=replace(auto, copies=True),
+        clean_copies_autoattack=replace(auto, copies=True),
         budgets=f"{auto}; the other attacks with the paper's budgets",
         batch=100,
         threads=1,
@@ -121,14 +126,14 @@ def _small() -> MultiExitSetting:
 
 def _paper() -> MultiExitSetting:
     return MultiExitSetting(
-        played=2000,
-        scored=10_000,
-        swept=10_000,
+        game_images=2000,
+        test_images=10_000,
+        reduced_images=10_000,
         repeats=5,
         strategies=200,
         payoff=PGD(20, _QUARTER),
         attacks=_full_attacks(),
-        stock=AutoAttackOnExits(copies=True),
+        clean_copies_autoattack=AutoAttackOnExits(copies=True),
         budgets="all attacks with the paper's budgets",
         batch=500,
         threads=None,

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import torch
 
 from saddlepoint.attacks.pgd import PGD
-from saddlepoint.games.exit_game import ExitGame
 from saddlepoint.games.matrix import least_per_example
+from saddlepoint.games.payoffs import ExitGame
 from saddlepoint.papers.multi_exit import figure_6, out_of_sample
-from saddlepoint.papers.multi_exit.experiment import Lab, Subject
+from saddlepoint.papers.multi_exit.experiment import MultiExitExperiment, MultiExitSubject
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Result, Row, Table
 
@@ -20,17 +20,19 @@ _BOOTSTRAP_DRAWS = 100
 
 def run(request: Request) -> Result:
     """Play the full game and the double oracle, and repeat Figure 6 and the out-of-sample test."""
-    lab = Lab.open(request)
-    subject = lab.few(lab.subject("seven"))
-    attack = PGD(min(_MAX_STEPS, lab.setting.payoff.steps), lab.setting.payoff.step_size)
-    game = lab.game(subject, attack=attack)
-    fresh = lab.game(subject, subject.test, attack=attack)
-    few = lab.game(subject, attack=attack, double_oracle=True)
-    study = figure_6.study(lab, subject, game, fresh, attack)
-    comparison = out_of_sample.compare_strategies(lab, subject, game, fresh, attack)
-    values = _values(lab, subject, game)
-    oracle = _oracle(subject, game, few)
-    return lab.result(
+    experiment = MultiExitExperiment.open(request)
+    subject = experiment.reduced_subject(experiment.subject("seven"))
+    attack = PGD(
+        min(_MAX_STEPS, experiment.setting.payoff.steps), experiment.setting.payoff.step_size
+    )
+    game = experiment.game(subject, attack=attack)
+    test_game = experiment.game(subject, subject.test, attack=attack)
+    oracle_game = experiment.game(subject, attack=attack, double_oracle=True)
+    study = figure_6.study(experiment, subject, game, test_game, attack)
+    comparison = out_of_sample.compare_strategies(experiment, subject, game, test_game, attack)
+    values = _values(experiment, subject, game)
+    oracle = _oracle(subject, game, oracle_game)
+    return experiment.result(
         "seven-exits",
         [values, oracle, study.table, comparison.table],
         subjects=[subject],
@@ -39,13 +41,13 @@ def run(request: Request) -> Result:
             *figure_6.NOTES,
             *out_of_sample.NOTES,
         ],
-        findings=[*_findings(game, few), *study.findings, *comparison.findings],
-        charts=[study.cloud],
+        findings=[*_findings(game, oracle_game), *study.findings, *comparison.findings],
+        charts=[study.plot],
         repeats=1,
     )
 
 
-def _values(lab: Lab, subject: Subject, game: ExitGame) -> Table:
+def _values(experiment: MultiExitExperiment, subject: MultiExitSubject, game: ExitGame) -> Table:
     """Accuracy of each strategy on the game's images under two attackers.
 
     The first uses one row for all images. The second chooses a row per image.
@@ -60,7 +62,7 @@ def _values(lab: Lab, subject: Subject, game: ExitGame) -> Table:
             return float(least_per_example(g.correct, s).mean())
 
         cells = tuple(
-            _interval(game, statistic, lab.request.seed)
+            _interval(game, statistic, experiment.request.seed)
             for statistic in (worst_row, worst_per_image)
         )
         rows.append(Row((name,), cells))
@@ -78,15 +80,15 @@ def _interval(game: ExitGame, statistic: Callable[[ExitGame], float], seed: int)
     return Cell((100 * found.value,), interval=(100 * found.low, 100 * found.high))
 
 
-def _oracle(subject: Subject, game: ExitGame, few: ExitGame) -> Table:
-    """The full game beside the smaller game `few` that the double oracle played."""
+def _oracle(subject: MultiExitSubject, game: ExitGame, oracle_game: ExitGame) -> Table:
+    """The full game beside the smaller game of the double oracle."""
     full = game.equilibrium()
-    found = few.equilibrium()
-    partial = _partial_attacks(few)
+    found = oracle_game.equilibrium()
+    partial = _partial_attacks(oracle_game)
     numbers = {
         "partial attacks in the full game": len(game.targets),
         "partial attacks in the double oracle's game": partial,
-        "expected-loss attacks in the double oracle's game": len(few.targets) - partial,
+        "expected-loss attacks in the double oracle's game": len(oracle_game.targets) - partial,
         "value of the full game, %": 100 * full.value,
         "value of the double oracle's game, %": 100 * found.value,
         "accuracy of the double oracle's mix in the full game, %": 100
@@ -97,11 +99,11 @@ def _oracle(subject: Subject, game: ExitGame, few: ExitGame) -> Table:
     return Table("The double oracle and the full game", ("",), ("",), rows, len(subject.game.x))
 
 
-def _findings(game: ExitGame, few: ExitGame) -> list[str]:
-    difference = 100 * (few.equilibrium().value - game.equilibrium().value)
+def _findings(game: ExitGame, oracle_game: ExitGame) -> list[str]:
+    difference = 100 * (oracle_game.equilibrium().value - game.equilibrium().value)
     return [
-        f"The double oracle attacks {_partial_attacks(few)} of {len(game.targets)} sets of exits; "
-        f"its value minus that of the full game is {difference:+.2f} points. It also uses "
+        f"The double oracle attacks {_partial_attacks(oracle_game)} of {len(game.targets)} sets of "
+        f"exits; its value minus that of the full game is {difference:+.2f} points. It also uses "
         "expected-loss attacks, which are not in the full game, so its value may be lower.",
     ]
 

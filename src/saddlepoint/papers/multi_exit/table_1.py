@@ -8,9 +8,13 @@ import torch
 from torch import Tensor
 
 from saddlepoint.defenses import Subset
-from saddlepoint.games.exit_game import ExitGame
+from saddlepoint.games.payoffs import ExitGame
 from saddlepoint.papers.multi_exit import published
-from saddlepoint.papers.multi_exit.experiment import Lab, Subject, attackers
+from saddlepoint.papers.multi_exit.experiment import (
+    MultiExitExperiment,
+    MultiExitSubject,
+    attackers,
+)
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Result, Row, Table
 
@@ -41,19 +45,25 @@ LABELS = ("defense", "network", "data", "evaluation")
 
 def run(request: Request) -> Result:
     """Reproduce Table 1."""
-    lab = Lab.open(request)
+    experiment = MultiExitExperiment.open(request)
     rows = list[Row]()
-    subjects = dict[str, Subject]()
+    subjects = dict[str, MultiExitSubject]()
     for case in CASES:
-        subject = subjects.setdefault(case.network, lab.subject(case.network))
-        rows += evaluate(lab, subject, case)
-    table = Table("Robust accuracy, %", LABELS, published.ATTACKS, tuple(rows), lab.setting.swept)
-    return lab.result(
+        subject = subjects.setdefault(case.network, experiment.subject(case.network))
+        rows += evaluate(experiment, subject, case)
+    table = Table(
+        "Robust accuracy, %",
+        LABELS,
+        published.ATTACKS,
+        tuple(rows),
+        experiment.setting.reduced_images,
+    )
+    return experiment.result(
         "table-1",
         [table],
         subjects=list(subjects.values()),
         notes=[
-            lab.setting.budgets,
+            experiment.setting.budgets,
             "the accuracy of a randomized defender is its exact expectation, not a simulation; "
             "where several rows tie, AIMER draws one of them per image",
             "the thresholds of dynamic inference are calibrated on the held-out training images "
@@ -63,28 +73,31 @@ def run(request: Request) -> Result:
     )
 
 
-def evaluate(lab: Lab, subject: Subject, case: DefenderCase) -> list[Row]:
+def evaluate(
+    experiment: MultiExitExperiment, subject: MultiExitSubject, case: DefenderCase
+) -> list[Row]:
     """Evaluate one defender with every evaluation and attack.
 
     Args:
-        lab: The experiment.
-        subject: The network of the case.
-        case: The defender.
+        experiment: the experiment.
+        subject: the network of the case.
+        case: the defender.
 
     Returns:
         One row per evaluation, with one cell per attack and one value per repeat.
     """
-    game = lab.game(subject)
-    images = lab.swept(subject)
-    defender = lab.defender(subject, game, _strategy(case, game))
+    game = experiment.game(subject)
+    images = experiment.reduced_images(subject)
+    defender = experiment.defender(subject, game, _strategy(case, game))
     found: dict[str, list[Cell]] = {name: [] for name in published.EVALUATIONS}
     for column, attack in enumerate(published.ATTACKS):
-        adversaries = attackers(subject, game, defender, lab.setting.attacks[attack])
+        adversaries = attackers(subject, game, defender, experiment.setting.attacks[attack])
         repeats = [
-            lab.play(subject, list(adversaries.values()), images, seed=seed) for seed in lab.seeds
+            experiment.play(subject, list(adversaries.values()), images, seed=seed)
+            for seed in experiment.seeds
         ]
         for k, name in enumerate(adversaries):
-            values = tuple(100 * float(defender.right(repeat[k]).mean()) for repeat in repeats)
+            values = tuple(100 * float(defender.correct(repeat[k]).mean()) for repeat in repeats)
             found[name].append(Cell(values, published.TABLE_1[case.paper][k][column]))
     return [
         Row((case.method, subject.name, subject.data, name), tuple(cells))
@@ -102,7 +115,7 @@ def findings(table: Table) -> list[str]:
     """State in how many columns AIMER finds the lowest accuracy, and name the others.
 
     Args:
-        table: Groups of rows, one group per defender with one row per evaluation of the paper.
+        table: groups of rows, one group per defender with one row per evaluation of the paper.
 
     Returns:
         One sentence with the count, then one sentence per column in which AIMER is not lowest.

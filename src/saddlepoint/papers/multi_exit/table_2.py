@@ -7,7 +7,11 @@ from torch import Tensor
 from saddlepoint.defenses import Subset
 from saddlepoint.evaluation import FixedPoints
 from saddlepoint.papers.multi_exit import published
-from saddlepoint.papers.multi_exit.experiment import Lab, Subject, aimed
+from saddlepoint.papers.multi_exit.experiment import (
+    MultiExitExperiment,
+    MultiExitSubject,
+    aimer_attack,
+)
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Result, Row, Table
 
@@ -18,41 +22,55 @@ NEED = "Multi-exit (NEED)"
 
 def run(request: Request) -> Result:
     """Reproduce Table 2."""
-    lab = Lab.open(request)
+    experiment = MultiExitExperiment.open(request)
     rows = list[Row]()
-    subjects = list[Subject]()
+    subjects = list[MultiExitSubject]()
     for network in NETWORKS:
-        single = lab.subject(f"{network} single")
-        many = lab.subject(network)
+        single = experiment.subject(f"{network} single")
+        many = experiment.subject(network)
         subjects += [single, many]
-        rows.append(_row(lab, single, "Single-exit", (1,), network))
-        rows.append(_row(lab, many, "Multi-exit (static)", (many.exits,), network))
-        rows.append(_row(lab, many, "Multi-exit (dynamic)", "entropy", network))
-        rows.append(_row(lab, many, NEED, lab.game(many).equilibrium().defender, network))
+        rows.append(_row(experiment, single, "Single-exit", (1,), network))
+        rows.append(_row(experiment, many, "Multi-exit (static)", (many.exits,), network))
+        rows.append(_row(experiment, many, "Multi-exit (dynamic)", "entropy", network))
+        rows.append(
+            _row(experiment, many, NEED, experiment.game(many).equilibrium().defender, network)
+        )
     table = Table(
         "Accuracy under AIMER with PGD-20",
         ("network", "data", "defense"),
         COLUMNS,
         tuple(rows),
-        lab.setting.scored,
+        experiment.setting.test_images,
     )
     notes = (
         "static: the last exit; dynamic: the first exit with low entropy (the paper does not say "
         "which rule this row uses)",
         "the accuracy of NEED is its exact expectation over the drawn exits, not a simulation",
     )
-    return lab.result("table-2", [table], subjects=subjects, notes=notes, findings=_findings(table))
+    return experiment.result(
+        "table-2", [table], subjects=subjects, notes=notes, findings=_findings(table)
+    )
 
 
 def _row(
-    lab: Lab, subject: Subject, method: str, strategy: Tensor | Subset | str, network: str
+    experiment: MultiExitExperiment,
+    subject: MultiExitSubject,
+    method: str,
+    strategy: Tensor | Subset | str,
+    network: str,
 ) -> Row:
-    game = lab.game(subject)
-    defender = lab.defender(subject, game, strategy)
-    adversaries = [FixedPoints(), aimed(game, defender.known, lab.setting.attacks["PGD-20"])]
-    episodes = [lab.play(subject, adversaries, subject.test, seed=seed) for seed in lab.seeds]
+    game = experiment.game(subject)
+    defender = experiment.defender(subject, game, strategy)
+    adversaries = [
+        FixedPoints(),
+        aimer_attack(game, defender.known, experiment.setting.attacks["PGD-20"]),
+    ]
+    episodes = [
+        experiment.play(subject, adversaries, subject.test, seed=seed) for seed in experiment.seeds
+    ]
     clean, robust = (
-        tuple(100 * float(defender.right(repeat[k]).mean()) for repeat in episodes) for k in (0, 1)
+        tuple(100 * float(defender.correct(repeat[k]).mean()) for repeat in episodes)
+        for k in (0, 1)
     )
     rate = game.mismatch(game.best_response(defender.known), defender.known)
     paper = published.TABLE_2[network][method]

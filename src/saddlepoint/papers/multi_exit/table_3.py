@@ -7,54 +7,75 @@ from torch import Tensor
 from saddlepoint.defenses import Subset
 from saddlepoint.evaluation import FixedPoints
 from saddlepoint.papers.multi_exit import published
-from saddlepoint.papers.multi_exit.experiment import Lab, Subject, aimed
+from saddlepoint.papers.multi_exit.experiment import (
+    MultiExitExperiment,
+    MultiExitSubject,
+    aimer_attack,
+)
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Result, Row, Table
 
 
 def run(request: Request) -> Result:
     """Reproduce Table 3."""
-    lab = Lab.open(request)
+    experiment = MultiExitExperiment.open(request)
     rows = list[Row]()
-    subjects = list[Subject]()
+    subjects = list[MultiExitSubject]()
     for method, (without, with_need) in published.TABLE_3.items():
         # PGD-AT is the training method of the other tables, so its network has no suffix.
         name = "vgg-16" if method == "PGD-AT" else f"vgg-16 {method}"
-        single = lab.subject(f"{name} single")
-        many = lab.subject(name)
+        single = experiment.subject(f"{name} single")
+        many = experiment.subject(name)
         subjects += [single, many]
-        rows.append(_row(lab, single, method, (1,), without))
+        rows.append(_row(experiment, single, method, (1,), without))
         rows.append(
-            _row(lab, many, f"{method} + NEED", lab.game(many).equilibrium().defender, with_need)
+            _row(
+                experiment,
+                many,
+                f"{method} + NEED",
+                experiment.game(many).equilibrium().defender,
+                with_need,
+            )
         )
     table = Table(
         "Accuracy, %",
         ("training", "data"),
         ("clean", *published.ATTACKS),
         tuple(rows),
-        lab.setting.swept,
+        experiment.setting.reduced_images,
     )
     notes = (
-        lab.setting.budgets,
+        experiment.setting.budgets,
         "without NEED: the same backbone with a single exit, as in the comparison of the paper's "
         "abstract; with NEED: under AIMER's best response",
     )
-    return lab.result("table-3", [table], subjects=subjects, notes=notes, findings=_findings(table))
+    return experiment.result(
+        "table-3", [table], subjects=subjects, notes=notes, findings=_findings(table)
+    )
 
 
 def _row(
-    lab: Lab, subject: Subject, label: str, strategy: Tensor | Subset, paper: tuple[float, ...]
+    experiment: MultiExitExperiment,
+    subject: MultiExitSubject,
+    label: str,
+    strategy: Tensor | Subset,
+    paper: tuple[float, ...],
 ) -> Row:
-    game = lab.game(subject)
-    images = lab.swept(subject)
-    defender = lab.defender(subject, game, strategy)
+    game = experiment.game(subject)
+    images = experiment.reduced_images(subject)
+    defender = experiment.defender(subject, game, strategy)
     adversaries = [
         FixedPoints(),
-        *(aimed(game, defender.known, lab.setting.attacks[name]) for name in published.ATTACKS),
+        *(
+            aimer_attack(game, defender.known, experiment.setting.attacks[name])
+            for name in published.ATTACKS
+        ),
     ]
-    episodes = [lab.play(subject, adversaries, images, seed=seed) for seed in lab.seeds]
+    episodes = [
+        experiment.play(subject, adversaries, images, seed=seed) for seed in experiment.seeds
+    ]
     values = [
-        tuple(100 * float(defender.right(repeat[k]).mean()) for repeat in episodes)
+        tuple(100 * float(defender.correct(repeat[k]).mean()) for repeat in episodes)
         for k in range(len(adversaries))
     ]
     return Row((label, subject.data), tuple(Cell(v, p) for v, p in zip(values, paper, strict=True)))

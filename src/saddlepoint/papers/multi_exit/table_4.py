@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from saddlepoint.evaluation import Episode
-from saddlepoint.games.exit_game import ExitGame
+from saddlepoint.games.payoffs import ExitGame
 from saddlepoint.papers.multi_exit import published
-from saddlepoint.papers.multi_exit.experiment import Lab, Subject, attackers
+from saddlepoint.papers.multi_exit.experiment import (
+    MultiExitExperiment,
+    MultiExitSubject,
+    attackers,
+)
 from saddlepoint.papers.multi_exit.published import TABLE_4_AIMER, TABLE_4_MAX_AVERAGE
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Result, Row, Table
@@ -21,39 +25,39 @@ def run(request: Request) -> Result:
     The attacks are those of the first row of Table 1. If both tables use the same folder, the
     stored episodes are reused.
     """
-    lab = Lab.open(request)
-    subject = lab.subject("resnet-18")
-    game = lab.game(subject)
-    n = len(lab.swept(subject).x)
-    rows = _rows(lab, subject, game)
+    experiment = MultiExitExperiment.open(request)
+    subject = experiment.subject("resnet-18")
+    game = experiment.game(subject)
+    n = len(experiment.reduced_images(subject).x)
+    rows = _rows(experiment, subject, game)
     preparation = (
         Cell((1000 * sum(e.seconds for e in game.outcomes.episodes),)),
         Cell((count_passes(game.outcomes.episodes),)),
     )
-    rows += _totals(lab, subject, rows, *preparation)
+    rows += _totals(experiment, subject, rows, *preparation)
     table = Table("Cost", ("measurement",), COLUMNS, tuple(rows), n)
     notes = (
-        lab.setting.budgets,
+        experiment.setting.budgets,
         "passes: forward plus backward passes of a single image",
-        f"complete evaluation: six attacks on {n} images, {lab.setting.repeats} times, including "
-        "the preparation; the paper has 10000 images and 5 repeats",
+        f"complete evaluation: six attacks on {n} images, {experiment.setting.repeats} times, "
+        "including the preparation; the paper has 10000 images and 5 repeats",
         "the defender uses the third exit, as in the first rows of Table 1",
     )
-    return lab.result(
+    return experiment.result(
         "table-4", [table], subjects=[subject], notes=notes, findings=_findings(table)
     )
 
 
-def _rows(lab: Lab, subject: Subject, game: ExitGame) -> list[Row]:
+def _rows(experiment: MultiExitExperiment, subject: MultiExitSubject, game: ExitGame) -> list[Row]:
     """Cost per image of each attack."""
-    defender = lab.defender(subject, game, (3,))
-    images = lab.swept(subject)
+    defender = experiment.defender(subject, game, (3,))
+    images = experiment.reduced_images(subject)
     n = len(images.x)
     rows = []
     for attack in published.ATTACKS:
-        adversaries = attackers(subject, game, defender, lab.setting.attacks[attack])
+        adversaries = attackers(subject, game, defender, experiment.setting.attacks[attack])
         pair = [adversaries["Max-average attack"], adversaries["AIMER"]]
-        repeats = [lab.play(subject, pair, images, seed=seed) for seed in lab.seeds]
+        repeats = [experiment.play(subject, pair, images, seed=seed) for seed in experiment.seeds]
         times = [tuple(1000 * repeat[k].seconds / n for repeat in repeats) for k in (0, 1)]
         passes = [tuple(count_passes(repeat[k : k + 1]) / n for repeat in repeats) for k in (0, 1)]
         cells = (
@@ -71,12 +75,18 @@ def count_passes(episodes: Sequence[Episode]) -> float:
     return sum(float(e.forward.sum() + e.backward.sum()) for e in episodes)
 
 
-def _totals(lab: Lab, subject: Subject, rows: list[Row], ms: Cell, passes: Cell) -> list[Row]:
-    """Rows for the preparation and for the complete evaluation.
+def _totals(
+    experiment: MultiExitExperiment,
+    subject: MultiExitSubject,
+    rows: list[Row],
+    ms: Cell,
+    passes: Cell,
+) -> list[Row]:
+    """PartialPGD for the preparation and for the complete evaluation.
 
     `ms` (milliseconds) and `passes` are the cost of the game. Only AIMER needs this preparation.
     """
-    count = len(lab.swept(subject).x) * lab.setting.repeats
+    count = len(experiment.reduced_images(subject).x) * experiment.setting.repeats
     sums = [count * sum(cell.mean for row in rows if (cell := row.cells[k])) for k in range(4)]
     none = Cell((0.0,), TABLE_4_MAX_AVERAGE["Pre-processing"])
     complete = (

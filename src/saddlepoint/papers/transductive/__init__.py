@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from saddlepoint.papers.registry import Experiment
 
-_HOME = "saddlepoint.papers.transductive"
+_PACKAGE = "saddlepoint.papers.transductive"
 
 EXPERIMENTS = (
     Experiment(
@@ -16,48 +16,48 @@ EXPERIMENTS = (
         "Under points of AutoAttack and PGD on the base network, RMC has 71.7 to 98.3 % robust "
         "accuracy. Under GMSA it has 0.5 to 8.1 % with a standard base, and less than the static "
         "network alone with an adversarially trained base.",
-        f"{_HOME}.table_1:run",
+        f"{_PACKAGE}.table_1:run",
     ),
     Experiment(
         "transductive/table-2",
         "DENT in naturally ordered batches",
         "AutoAttack, on the module or on the static network, overestimates the robustness of DENT. "
         "Under high-confidence PGD, FPA and GMSA it is little more robust than the static network.",
-        f"{_HOME}.table_2:run",
+        f"{_PACKAGE}.table_2:run",
     ),
     Experiment(
         "transductive/table-3",
         "Domain adversarial networks as a defense",
         "On MNIST, DANN has 97.59, 96.66 and 96.81 % robust accuracy under AutoAttack, PGD and "
         "FPA, and 6.17 % under GMSA-MIN.",
-        f"{_HOME}.table_3:run",
+        f"{_PACKAGE}.table_3:run",
     ),
     Experiment(
         "transductive/table-4",
         "Transductive adversarial training",
         "A network retrained with new randomness has 94.27 % robust accuracy under GMSA on MNIST; "
         "a known network has 86.61 % under AutoAttack.",
-        f"{_HOME}.table_4:run",
+        f"{_PACKAGE}.table_4:run",
     ),
     Experiment(
         "transductive/table-5",
         "DENT in batches that the attacker has sorted by label",
         "With images sorted in windows of 256, each of seven networks is less robust to PGD with "
         "DENT than without it.",
-        f"{_HOME}.table_5:run",
+        f"{_PACKAGE}.table_5:run",
     ),
     Experiment(
         "transductive/table-6",
         "Runtime masking and cleansing, several sequences of images",
         "Over five MNIST sequences, the robust accuracy under GMSA-AVG is 0.54 ± 0.05 % with a "
         "standard base and 57.14 ± 5.83 % with Madry's.",
-        f"{_HOME}.table_6:run",
+        f"{_PACKAGE}.table_6:run",
     ),
     Experiment(
         "transductive/figure-1",
         "Which images URejectron rejects",
         "(a) It rejects PGD's points; (b) it accepts points of Carlini and Wagner's attack; (c) it "
         "rejects all slightly brighter images.",
-        f"{_HOME}.figure_1:run",
+        f"{_PACKAGE}.figure_1:run",
     ),
 )

@@ -19,7 +19,7 @@ class AdaptInForward(Defense):
     attack.
 
     Args:
-        inner: The defense that adapts.
+        inner: the defense that adapts.
     """
 
     def __init__(self, inner: Defense) -> None:

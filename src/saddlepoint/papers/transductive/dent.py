@@ -24,15 +24,22 @@ from saddlepoint.evaluation import (
     Transfer,
     autoattack,
 )
+from saddlepoint.papers.cells import correct_rate
 from saddlepoint.papers.result import Cell, Row, Table
 from saddlepoint.papers.transductive.adapt_in_forward import AdaptInForward
-from saddlepoint.papers.transductive.experiment import MOVED, Base, Lab, about, accuracy, right
+from saddlepoint.papers.transductive.experiment import (
+    MAX_LOSS_POINTS,
+    Base,
+    TransductiveExperiment,
+    accuracy,
+    describe,
+)
 from saddlepoint.zoo.transductive import DENT
 
 ON_MODULE = "DENT-AA"
 END_TO_END = "end-to-end PGD (ours)"
 GREEDY: Mapping[str, LossWeighting] = {"GMSA-AVG": AverageLoss(), "GMSA-MIN": MinLoss()}
-ATTACKS = ("AA", MOVED, "PGD", "FPA", *GREEDY, END_TO_END)
+ATTACKS = ("AA", MAX_LOSS_POINTS, "PGD", "FPA", *GREEDY, END_TO_END)
 
 
 @dataclass(frozen=True)
@@ -44,69 +51,75 @@ class DENTResult:
 
     def gain(self, attack: str) -> float:
         """DENT under this attack minus the static network under AutoAttack, in points."""
-        return 100 * float(right(self.episodes[attack]).mean() - right(self.base.auto).mean())
+        return 100 * float(
+            correct_rate(self.episodes[attack]).mean() - correct_rate(self.base.auto).mean()
+        )
 
 
-def evaluate(lab: Lab, base: str, *, by_label: bool) -> DENTResult:
+def evaluate(experiment: TransductiveExperiment, base: str, *, by_label: bool) -> DENTResult:
     """Run all attacks on DENT.
 
     Args:
-        lab: The experiment.
-        base: Name of the recipe of the base network.
-        by_label: Sort the images by label within windows. The attack DENT-AA is then omitted, as
+        experiment: the experiment.
+        base: name of the recipe of the base network.
+        by_label: sort the images by label within windows. The attack DENT-AA is then omitted, as
             in the paper.
 
     Returns:
         The base network and one episode per attack.
     """
-    kind = lab.setting.dent
-    recipe = lab.recipe(base)
-    images = lab.drawn(recipe.data, kind.images, lab.request.seed)
-    static = lab.base(recipe.name, images, kind.portfolio)
+    setting = experiment.setting.dent
+    recipe = experiment.recipe(base)
+    images = experiment.draw_images(recipe.data, setting.images, experiment.request.seed)
+    static = experiment.base(recipe.name, images, setting.portfolio)
     defense = DENT(static.net)
-    order = SortedByLabel(kind.window) if by_label else NaturalOrder()
+    order = SortedByLabel(setting.window) if by_label else NaturalOrder()
     threat = Threat(static.space, state_visible=False, order=order)
     greedy = {
-        name: GreedyModelSpace(name.lower(), kind.portfolio, kind.rounds, over)
-        for name, over in GREEDY.items()
+        name: GreedyModelSpace(name.lower(), setting.portfolio, setting.rounds, weighting)
+        for name, weighting in GREEDY.items()
     }
     adversaries: dict[str, Adversary] = {
         "clean": FixedPoints(),
-        **({} if by_label else {ON_MODULE: on_module(lab, defense)}),
-        **static.handed,
-        "FPA": FixedPoint("fpa", kind.portfolio, kind.rounds),
+        **({} if by_label else {ON_MODULE: on_module(experiment, defense)}),
+        **static.transferred_points,
+        "FPA": FixedPoint("fpa", setting.portfolio, setting.rounds),
         **greedy,
-        END_TO_END: Direct("through", kind.through, saturated(margin), respond=True),
+        END_TO_END: Direct("through", setting.end_to_end, saturated(margin), respond=True),
     }
-    return DENTResult(static, lab.against(defense, adversaries, images, threat, batch=kind.batch))
+    return DENTResult(
+        static, experiment.attack_defense(defense, adversaries, images, threat, batch=setting.batch)
+    )
 
 
-def on_module(lab: Lab, defense: DENT) -> Adversary:
+def on_module(experiment: TransductiveExperiment, defense: DENT) -> Adversary:
     """AutoAttack on DENT as if it were an ordinary network.
 
     As in AutoAttack's own code, the clean image is returned where the attack does not succeed.
 
     Args:
-        lab: The experiment, which gives the budget.
-        defense: The attacked DENT.
+        experiment: the experiment, which gives the budget.
+        defense: the attacked DENT.
 
     Returns:
         A transfer attack from DENT that adapts inside the forward pass.
     """
-    budget = lab.setting.module
-    stock = Cascade(
+    budget = experiment.setting.module
+    attack = Cascade(
         "autoattack", autoattack(steps=budget.steps, targets=budget.targets, queries=budget.queries)
     )
-    return Transfer(CleanCopies(stock), AdaptInForward(defense))
+    return Transfer(CleanCopies(attack), AdaptInForward(defense))
 
 
-def table(lab: Lab, found: Mapping[str, DENTResult], columns: Sequence[str]) -> Table:
+def table(
+    experiment: TransductiveExperiment, found: Mapping[str, DENTResult], columns: Sequence[str]
+) -> Table:
     """Accuracies, one row per base network.
 
     Args:
-        lab: The experiment.
-        found: Results by the name of the base network.
-        columns: Attacks on DENT, in the order of the columns.
+        experiment: the experiment.
+        found: results by the name of the base network.
+        columns: attacks on DENT, in the order of the columns.
 
     Returns:
         Clean accuracies, the static network under AutoAttack and PGD, and DENT under `columns`.
@@ -126,13 +139,13 @@ def table(lab: Lab, found: Mapping[str, DENTResult], columns: Sequence[str]) -> 
         ("base",),
         ("static, clean", "DENT, clean", "static, AA", "static, PGD", *columns),
         tuple(rows),
-        lab.setting.dent.images,
-        units=units(lab),
+        experiment.setting.dent.images,
+        units=units(experiment),
     )
 
 
 def gains(
-    lab: Lab,
+    experiment: TransductiveExperiment,
     found: Mapping[str, DENTResult],
     columns: Sequence[str],
     papers: Mapping[str, Sequence[float]],
@@ -140,16 +153,16 @@ def gains(
     """Gain of DENT over the static network, with the mean gain over the paper's base networks.
 
     Args:
-        lab: The experiment.
-        found: Results by the name of the base network.
-        columns: Attacks on DENT, in the order of the columns.
-        papers: The paper's accuracies by base network: static AA first, then those of `columns`
+        experiment: the experiment.
+        found: results by the name of the base network.
+        columns: attacks on DENT, in the order of the columns.
+        papers: the paper's accuracies by base network: static AA first, then those of `columns`
             that the paper has.
 
     Returns:
         One row per base network and one row with the means.
     """
-    reported = [name for name in columns if name not in (MOVED, END_TO_END)]
+    reported = [name for name in columns if name not in (MAX_LOSS_POINTS, END_TO_END)]
     paper_means = {
         name: fmean(row[1 + k] - row[0] for row in papers.values())
         for k, name in enumerate(reported)
@@ -167,39 +180,39 @@ def gains(
         ("base",),
         tuple(columns),
         (*rows, Row(("mean",), means)),
-        lab.setting.dent.images,
-        units=units(lab),
+        experiment.setting.dent.images,
+        units=units(experiment),
     )
 
 
-def units(lab: Lab) -> str:
+def units(experiment: TransductiveExperiment) -> str:
     """How the images are divided into batches, in words."""
-    kind = lab.setting.dent
-    return f"in {math.ceil(kind.images / kind.batch)} batches of {kind.batch}"
+    setting = experiment.setting.dent
+    return f"in {math.ceil(setting.images / setting.batch)} batches of {setting.batch}"
 
 
-def notes(lab: Lab, found: Mapping[str, DENTResult]) -> list[str]:
+def notes(experiment: TransductiveExperiment, found: Mapping[str, DENTResult]) -> list[str]:
     """Base networks and attack settings, in words.
 
     Args:
-        lab: The experiment.
-        found: Results by the name of the base network.
+        experiment: the experiment.
+        found: results by the name of the base network.
 
     Returns:
         One sentence per note.
     """
-    kind = lab.setting.dent
+    setting = experiment.setting.dent
     return [
         *(
-            about(one.base.name, one.base.net, one.base.space, lab.recipe(one.base.name))
+            describe(one.base.name, one.base.net, one.base.space, experiment.recipe(one.base.name))
             for one in found.values()
         ),
-        f"PGD: {len(kind.portfolio.runs)} runs of {kind.steps} steps on margin losses; each image "
-        "keeps the run with the highest confidence in a wrong class; FPA and GMSA use this attack "
-        f"in {kind.rounds} rounds",
-        f"{END_TO_END}: PGD with {kind.through.steps} steps, differentiated through all steps of "
-        "the adaptation, on a margin loss that saturates",
+        f"PGD: {len(setting.portfolio.runs)} runs of {setting.steps} steps on margin losses; each "
+        "image keeps the run with the highest confidence in a wrong class; FPA and GMSA use this "
+        f"attack in {setting.rounds} rounds",
+        f"{END_TO_END}: PGD with {setting.end_to_end.steps} steps, differentiated through all "
+        "steps of the adaptation, on a margin loss that saturates",
         "DENT has the settings of the paper's tables: 6 AdaMod steps on the scale and shift of "
         "every batch norm, with the information maximization loss",
-        *kind.changed,
+        *setting.changed,
     ]

@@ -19,7 +19,7 @@ from saddlepoint.evaluation.bootstrap import mean_of
 from saddlepoint.papers.cells import correct_rate, difference_text, repeated_accuracy_cell
 from saddlepoint.papers.experiment import PaperExperiment, describe_net
 from saddlepoint.papers.registry import Experiment, Scale
-from saddlepoint.papers.result import Cell, Cloud, Result, Table
+from saddlepoint.papers.result import Cell, Plot, Result, Table
 from saddlepoint.papers.runner import Images
 from saddlepoint.papers.transductive import EXPERIMENTS
 from saddlepoint.papers.transductive.nets import recipes
@@ -28,11 +28,11 @@ from saddlepoint.rng import Keys
 from saddlepoint.training import Recipe
 from saddlepoint.training.loop import permutation
 
-MOVED = "AA, max-loss points"
-TRANSFERRED = ("AA", MOVED, "PGD")
+MAX_LOSS_POINTS = "AA, max-loss points"
+TRANSFERRED = ("AA", MAX_LOSS_POINTS, "PGD")
 NOTES = (
     "AA: points of AutoAttack on the static network, and the clean image where it fails, as its "
-    f"published code returns them; {MOVED}: the point of highest loss where it fails",
+    f"published code returns them; {MAX_LOSS_POINTS}: the point of highest loss where it fails",
     "attackers know neither the state of the defender (state_visible=False) nor its random keys; "
     "they simulate the defender with their own keys",
     "FPA and GMSA return the round in which the simulated defender is least accurate; the released "
@@ -53,11 +53,13 @@ class Base:
     pgd: Episode  # under PGD
 
     @property
-    def handed(self) -> dict[str, FixedPoints]:
+    def transferred_points(self) -> dict[str, FixedPoints]:
         """The points found on this network, for transfer to a defense that is based on it."""
         wrong = self.auto.correct[0].to(self.images.x.device) == 0
-        stock = torch.where(per_example(wrong, self.images.x), self.auto.points, self.images.x)
-        points = (stock, self.auto.points, self.pgd.points)
+        clean_copies = torch.where(
+            per_example(wrong, self.images.x), self.auto.points, self.images.x
+        )
+        points = (clean_copies, self.auto.points, self.pgd.points)
         return {name: FixedPoints(name, one) for name, one in zip(TRANSFERRED, points, strict=True)}
 
 
@@ -99,11 +101,7 @@ class TransductiveExperiment(PaperExperiment[TransductiveSetting]):
         # The authors' code uses the seeds 100 (i + 1).
         return 1000 * self.request.seed + 100 * (number + 1)
 
-    def training(self, data: str, n: int | None) -> Images:
-        """Load training images; the name of `training_images` that other modules use."""
-        return self.training_images(data, n)
-
-    def drawn(self, data: str, n: int, seed: int) -> Images:
+    def draw_images(self, data: str, n: int, seed: int) -> Images:
         """Return a random sequence of n test images, determined by the seed."""
         found = load_data(data, split="test")
         rows = permutation(Keys.of(seed, torch.arange(len(found))))[:n]
@@ -121,10 +119,10 @@ class TransductiveExperiment(PaperExperiment[TransductiveSetting]):
         net = self.net(name, number)
         space = self.recipe(name).space
         attacks: list[Adversary] = [FixedPoints(), self.setting.auto.attack(), pgd]
-        clean, auto, attacked = self.on(net, attacks, images, space, name)
+        clean, auto, attacked = self.attack_static(net, attacks, images, space, name)
         return Base(name, net, images, space, clean, auto, attacked)
 
-    def on(
+    def attack_static(
         self,
         net: nn.Module,
         adversaries: Sequence[Adversary],
@@ -153,7 +151,7 @@ class TransductiveExperiment(PaperExperiment[TransductiveSetting]):
             name=name,
         )
 
-    def against(
+    def attack_defense(
         self,
         defense: Defense,
         adversaries: Mapping[str, Adversary],
@@ -194,7 +192,7 @@ class TransductiveExperiment(PaperExperiment[TransductiveSetting]):
         *,
         notes: Sequence[str],
         findings: Sequence[str],
-        charts: Sequence[Cloud] = (),
+        charts: Sequence[Plot] = (),
         repeats: int = 1,
     ) -> Result:
         """Assemble the result of one experiment.
@@ -222,18 +220,20 @@ def accuracy(episodes: Sequence[Episode], paper: float | None = None) -> Cell:
     return repeated_accuracy_cell([correct_rate(episode) for episode in episodes], paper)
 
 
-def apart(over: Episode | Tensor, under: Episode | Tensor) -> str:
+def format_difference(first: Episode | Tensor, second: Episode | Tensor) -> str:
     """Format the difference of two accuracies on the same images with its interval.
 
     Args:
-        over: an episode or correct rates [N].
-        under: what is subtracted, on the same images.
+        first: an episode or correct rates [N].
+        second: what is subtracted, on the same images.
     """
-    first, second = (one if isinstance(one, Tensor) else correct_rate(one) for one in (over, under))
-    return difference_text(mean_of(first - second))
+    minuend, subtrahend = (
+        one if isinstance(one, Tensor) else correct_rate(one) for one in (first, second)
+    )
+    return difference_text(mean_of(minuend - subtrahend))
 
 
-def climbing(pgd: PGD) -> MaxLossPoint:
+def max_loss_pgd(pgd: PGD) -> MaxLossPoint:
     """Return PGD on the cross-entropy that returns its points of highest loss.
 
     The points are scored on other networks than the attacked one, so success on the attacked
@@ -242,11 +242,6 @@ def climbing(pgd: PGD) -> MaxLossPoint:
     return MaxLossPoint(Direct("pgd", pgd, cross_entropy))
 
 
-def about(name: str, net: nn.Module, space: Ball, recipe: Recipe) -> str:
+def describe(name: str, net: nn.Module, space: Ball, recipe: Recipe) -> str:
     """Describe a network in one line."""
     return describe_net(name, net, recipe.data, space)
-
-
-# Names under which other modules import these objects.
-Lab = TransductiveExperiment
-right = correct_rate

@@ -16,10 +16,10 @@ from saddlepoint.data.signs import Parts, prepared
 from saddlepoint.defenses import Context
 from saddlepoint.evaluation import Direct, Episode, FixedPoints, MaxLossPoint
 from saddlepoint.papers.registry import Request
-from saddlepoint.papers.result import Cell, Cloud, Result, Row, Table
+from saddlepoint.papers.result import Cell, Plot, Result, Row, Table
 from saddlepoint.papers.runner import Images
 from saddlepoint.papers.transductive import EXPERIMENTS, published
-from saddlepoint.papers.transductive.experiment import Lab, about, accuracy
+from saddlepoint.papers.transductive.experiment import TransductiveExperiment, accuracy, describe
 from saddlepoint.rng import Keys
 from saddlepoint.runs.work import torch_threads
 from saddlepoint.zoo.transductive import RejectionCurve, URejectron, rejection_curve
@@ -67,93 +67,101 @@ class Rejections:
 
 def run(request: Request) -> Result:
     """Reproduce Figure 1."""
-    lab = Lab.open(request)
-    kind = lab.setting.signs
-    recipe = lab.recipe(RECIPE)
+    experiment = TransductiveExperiment.open(request)
+    setting = experiment.setting.signs
+    recipe = experiment.recipe(RECIPE)
     parts = prepared(
-        load_data(kind.data, split="train", n=kind.photographs),
-        per_class=kind.per_class,
+        load_data(setting.data, split="train", n=setting.photographs),
+        per_class=setting.per_class,
         seed=request.seed,
     )
-    parts = parts._replace(test=parts.test.take(kind.asked or len(parts.test)))
-    with torch_threads(lab.setting.threads):
-        net = lab.bench.trained(recipe, Images(parts.train.x, parts.train.y))
-    batches = mixed_batches(lab, net, parts)
-    with torch_threads(lab.setting.threads):
-        found = {name: rejections(lab, net, parts, batch) for name, batch in batches.items()}
+    parts = parts._replace(test=parts.test.take(setting.batch_images or len(parts.test)))
+    with torch_threads(experiment.setting.threads):
+        net = experiment.runner.train(recipe, Images(parts.train.x, parts.train.y))
+    batches = mixed_batches(experiment, net, parts)
+    with torch_threads(experiment.setting.threads):
+        found = {name: rejections(experiment, net, parts, batch) for name, batch in batches.items()}
     n = 2 * len(parts.test)
-    return lab.result(
+    return experiment.result(
         EXPERIMENTS[6],
-        [classifier_table(lab, net, parts, batches), rejection_table(found, n)],
-        notes=[about(RECIPE, net, recipe.space, recipe), *_notes(lab, parts), *kind.changed],
+        [classifier_table(experiment, net, parts, batches), rejection_table(found, n)],
+        notes=[
+            describe(RECIPE, net, recipe.space, recipe),
+            *_notes(experiment, parts),
+            *setting.changed,
+        ],
         findings=findings(found),
         charts=charts({name: one.curve for name, one in found.items()}),
     )
 
 
-def _notes(lab: Lab, parts: Parts) -> list[str]:
-    kind = lab.setting.signs
+def _notes(experiment: TransductiveExperiment, parts: Parts) -> list[str]:
+    setting = experiment.setting.signs
     return [
         f"{len(parts.train)} training, {len(parts.dev)} validation and {len(parts.test)} test "
         "images; warped copies make the classes equally large before the split, as in the paper",
-        f"PGD with {kind.pgd.steps} steps; CW with {kind.cw.steps} steps, its constant fixed at "
-        f"{kind.cw.constant:g} and the perturbation unbounded; brightness of severity 1",
-        f"each discriminator is trained for {kind.training.epochs} epochs on "
-        f"{kind.known or len(parts.train)} training images and on the {2 * len(parts.test)} images "
-        "that it then accepts or rejects",
+        f"PGD with {setting.pgd.steps} steps; CW with {setting.cw.steps} steps, its constant fixed "
+        f"at {setting.cw.constant:g} and the perturbation unbounded; brightness of severity 1",
+        f"each discriminator is trained for {setting.training.epochs} epochs on "
+        f"{setting.known or len(parts.train)} training images and on the {2 * len(parts.test)} "
+        "images that it then accepts or rejects",
         f"held-out clean: the {len(parts.dev)} validation images, which are not used to train any "
         "discriminator",
     ]
 
 
-def mixed_batches(lab: Lab, net: nn.Module, parts: Parts) -> dict[str, MixedBatch]:
+def mixed_batches(
+    experiment: TransductiveExperiment, net: nn.Module, parts: Parts
+) -> dict[str, MixedBatch]:
     """The three test batches of the figure, by its letters a, b and c.
 
     Args:
-        lab: The experiment.
-        net: The classifier.
-        parts: Training, validation and test images.
+        experiment: the experiment.
+        net: the classifier.
+        parts: training, validation and test images.
 
     Returns:
         Normal and adversarial images per batch.
     """
-    kind = lab.setting.signs
-    space = lab.recipe(RECIPE).space
+    setting = experiment.setting.signs
+    space = experiment.recipe(RECIPE).space
     x, y = parts.test
-    brighter = brightness(x, 1, Keys.of(lab.request.seed, torch.arange(len(x))))
-    pgd = MaxLossPoint(Direct("pgd", kind.pgd, cross_entropy))
+    brighter = brightness(x, 1, Keys.of(experiment.request.seed, torch.arange(len(x))))
+    pgd = MaxLossPoint(Direct("pgd", setting.pgd, cross_entropy))
     unbounded = unbounded_ball(x[0].numel(), p=2)
 
     def attacked(normal: Tensor, adversary: MaxLossPoint | Direct, space: Ball) -> MixedBatch:
-        (episode,) = lab.on(net, [adversary], Images(normal, y), space, RECIPE)
+        (episode,) = experiment.attack_static(net, [adversary], Images(normal, y), space, RECIPE)
         return MixedBatch(normal, episode, y)
 
     return {
         "a": attacked(x, pgd, space),
-        "b": attacked(x, Direct("cw", kind.cw), unbounded),
+        "b": attacked(x, Direct("cw", setting.cw), unbounded),
         "c": attacked(brighter, pgd, space),
     }
 
 
-def rejections(lab: Lab, net: nn.Module, parts: Parts, batch: MixedBatch) -> Rejections:
+def rejections(
+    experiment: TransductiveExperiment, net: nn.Module, parts: Parts, batch: MixedBatch
+) -> Rejections:
     """Adapt URejectron to a whole test batch and measure its rejections.
 
     Args:
-        lab: The experiment.
-        net: The classifier.
-        parts: Training, validation and test images.
-        batch: The test batch.
+        experiment: the experiment.
+        net: the classifier.
+        parts: training, validation and test images.
+        batch: the test batch.
 
     Returns:
         Rejections and errors at every threshold.
     """
-    kind = lab.setting.signs
+    setting = experiment.setting.signs
     images = batch.images
     y = batch.y.repeat(2)
-    defense = URejectron(net, parts.train.x[: kind.known], training=kind.training)
+    defense = URejectron(net, parts.train.x[: setting.known], training=setting.training)
     with torch.no_grad():
-        adapted = defense.adapt(images, Context.seeded(lab.request.seed, len(images)))
-    thresholds = log_odds_thresholds(kind.thresholds)
+        adapted = defense.adapt(images, Context.seeded(experiment.request.seed, len(images)))
+    thresholds = log_odds_thresholds(setting.thresholds)
     curve, held_out = (
         rejection_curve(adapted, images, y, normal, thresholds=thresholds)
         for normal in (batch.normal, parts.dev.x)
@@ -168,7 +176,7 @@ def log_odds_thresholds(count: int) -> list[float]:
     probabilities does not resolve.
 
     Args:
-        count: Number of thresholds.
+        count: number of thresholds.
 
     Returns:
         Thresholds in increasing order.
@@ -177,30 +185,33 @@ def log_odds_thresholds(count: int) -> list[float]:
 
 
 def classifier_table(
-    lab: Lab, net: nn.Module, parts: Parts, batches: Mapping[str, MixedBatch]
+    experiment: TransductiveExperiment,
+    net: nn.Module,
+    parts: Parts,
+    batches: Mapping[str, MixedBatch],
 ) -> Table:
     """Accuracy of the classifier without rejections, as the baseline of the rejection table.
 
     Args:
-        lab: The experiment.
-        net: The classifier.
-        parts: Training, validation and test images.
-        batches: The test batches.
+        experiment: the experiment.
+        net: the classifier.
+        parts: training, validation and test images.
+        batches: the test batches.
 
     Returns:
-        One row per kind of images.
+        One row per setting of images.
     """
     plain = {"train": parts.train, "validation": parts.dev, "test": parts.test}
-    space = lab.recipe(RECIPE).space
+    space = experiment.recipe(RECIPE).space
     found = {
-        name: lab.on(net, [FixedPoints()], Images(*part), space, RECIPE)[0]
+        name: experiment.attack_static(net, [FixedPoints()], Images(*part), space, RECIPE)[0]
         for name, part in plain.items()
     }
     brighter = Images(batches["c"].normal, batches["c"].y)
     found |= {
         "PGD": batches["a"].attacked,
         "CW": batches["b"].attacked,
-        "brightness": lab.on(net, [FixedPoints()], brighter, space, RECIPE)[0],
+        "brightness": experiment.attack_static(net, [FixedPoints()], brighter, space, RECIPE)[0],
     }
     rows = tuple(
         Row((name,), (accuracy([episode], published.FIGURE_1.get(name)),))
@@ -219,8 +230,8 @@ def rejection_table(found: Mapping[str, Rejections], n: int) -> Table:
     """Errors among accepted images at given rejection rates, and all rates at the threshold 1/2.
 
     Args:
-        found: Rejections by the letter of the test batch.
-        n: Images per test batch.
+        found: rejections by the letter of the test batch.
+        n: images per test batch.
 
     Returns:
         One row per test batch, in percent.
@@ -265,8 +276,8 @@ def error_at_rejection(curve: RejectionCurve, share: float) -> float:
     """Error among accepted images at the strictest threshold that is allowed.
 
     Args:
-        curve: Rejections and errors in order of increasing thresholds.
-        share: Fraction of normal images that may be rejected.
+        curve: rejections and errors in order of increasing thresholds.
+        share: fraction of normal images that may be rejected.
 
     Returns:
         The error at the first threshold that rejects no more than `share` of the normal images.
@@ -282,8 +293,8 @@ def rejection_at_error(curve: RejectionCurve, error: float) -> float:
     """Lowest fraction of rejected normal images at which errors are rare enough.
 
     Args:
-        curve: Rejections and errors at every threshold.
-        error: Highest allowed error among accepted images.
+        curve: rejections and errors at every threshold.
+        error: highest allowed error among accepted images.
 
     Returns:
         The lowest rejection rate over all thresholds with an error of at most `error`.
@@ -299,7 +310,7 @@ def findings(found: Mapping[str, Rejections]) -> list[str]:
     """Compare the results with the paper's statements about the three test batches.
 
     Args:
-        found: Rejections by the letter of the test batch.
+        found: rejections by the letter of the test batch.
 
     Returns:
         Sentences about errors if at most a tenth of the normal images may be rejected, and about
@@ -332,11 +343,11 @@ def findings(found: Mapping[str, Rejections]) -> list[str]:
     ]
 
 
-def charts(curves: Mapping[str, RejectionCurve]) -> list[Cloud]:
+def charts(curves: Mapping[str, RejectionCurve]) -> list[Plot]:
     """One chart per test batch, and one with the errors of all test batches.
 
     Args:
-        curves: Rejections and errors by the letter of the test batch.
+        curves: rejections and errors by the letter of the test batch.
 
     Returns:
         Charts with connected points.
@@ -348,11 +359,11 @@ def charts(curves: Mapping[str, RejectionCurve]) -> list[Cloud]:
             "normal rejected": _points(one.rejected, one.rejected_normal),
         }
         across = "fraction of the batch rejected, %"
-        each.append(Cloud(f"figure-1-{name}", TITLES[name], across, "%", points, joined=True))
+        each.append(Plot(f"figure-1-{name}", TITLES[name], across, "%", points, joined=True))
     together = {
         SHORT[name]: _points(one.rejected_normal, one.error) for name, one in curves.items()
     }
-    overview = Cloud(
+    overview = Plot(
         "figure-1",
         "Errors and rejections",
         "fraction of normal images rejected, %",

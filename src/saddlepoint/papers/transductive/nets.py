@@ -33,7 +33,7 @@ from saddlepoint.zoo.transductive.tadv import cifar_recipe, mnist_recipe
 Build = Callable[[], nn.Module]
 
 
-def normed(
+def small_cnn(
     channels: int = 16, hidden: int = 100, *, side: int = 28, colors: int = 1, classes: int = 10
 ) -> nn.Sequential:
     """Two strided convolutions and two dense layers, all but the last with batch norm.
@@ -41,11 +41,11 @@ def normed(
     RMC uses such a base network for MNIST (Chen et al. 2022, A.2.1, which gives no sizes).
 
     Args:
-        channels: Channels of the first convolution; the second has twice as many.
-        hidden: Width of the first dense layer.
-        side: Height and width of the images, in pixels.
-        colors: Channels of the images.
-        classes: Number of outputs.
+        channels: channels of the first convolution; the second has twice as many.
+        hidden: width of the first dense layer.
+        side: height and width of the images, in pixels.
+        colors: channels of the images.
+        classes: number of outputs.
 
     Returns:
         A network that maps [N, colors, side, side] to logits [N, classes].
@@ -85,7 +85,7 @@ class Absolute(nn.Module):
         return x.abs()
 
 
-def grained(channels: int = 12, *, colors: int = 3, classes: int = 2) -> nn.Sequential:
+def high_pass_net(channels: int = 12, *, colors: int = 3, classes: int = 2) -> nn.Sequential:
     """Two convolutions on the high-pass filtered image, averaged over all pixels.
 
     The network detects the noise of a perturbation and ignores the content of the image. A
@@ -94,9 +94,9 @@ def grained(channels: int = 12, *, colors: int = 3, classes: int = 2) -> nn.Sequ
     detection of messages hidden in images (Xu et al. 2016).
 
     Args:
-        channels: Channels of the first convolution; the second has twice as many.
-        colors: Channels of the images.
-        classes: Number of outputs.
+        channels: channels of the first convolution; the second has twice as many.
+        colors: channels of the images.
+        classes: number of outputs.
 
     Returns:
         A network that maps [N, colors, H, W] to logits [N, classes].
@@ -121,7 +121,7 @@ def recipes(scale: Scale) -> Mapping[str, Recipe]:
     """All recipes of a scale.
 
     Args:
-        scale: Size of the networks and of the training.
+        scale: size of the networks and of the training.
 
     Returns:
         Recipes by name, such as `mnist standard`, `mnist madry`, `mnist tadv`, `mnist dann`,
@@ -135,7 +135,7 @@ def _standard(run: Recipe, name: str, net: Build) -> Recipe:
 
 
 def _tiny() -> tuple[Recipe, ...]:
-    net = partial(normed, 4, 24, side=8)
+    net = partial(small_cnn, 4, 24, side=8)
     attack = PGD(1)
     run = Recipe(
         "digits madry",
@@ -166,7 +166,7 @@ def _tiny() -> tuple[Recipe, ...]:
 
 
 def _small() -> tuple[Recipe, ...]:
-    net = partial(normed, 8, 64)
+    net = partial(small_cnn, 8, 64)
     attack = PGD(3, Radii(0.5))
     run = Recipe(
         "mnist madry",
@@ -222,7 +222,7 @@ def _paper() -> tuple[Recipe, ...]:
     mnist = Recipe(
         "mnist madry",
         "mnist",
-        partial(normed, 32, 1024),
+        partial(small_cnn, 32, 1024),
         PGDTraining(PGD(40, 0.01)),
         Linf(0.3),
         100,

@@ -6,7 +6,7 @@ This is possible if the adapted models of a defense do not depend on the test ba
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,19 +16,19 @@ from saddlepoint.attacks.ensemble import AVERAGE, LossWeighting
 from saddlepoint.attacks.losses import margin
 from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.defenses import Access, Defense
-from saddlepoint.evaluation import AttackContext
-from saddlepoint.evaluation.transductive import Joint
+from saddlepoint.evaluation import Adversary, AdversaryProperties, AttackContext, PassCost
+from saddlepoint.evaluation.transductive import ModelAttack
 
 
 @dataclass(frozen=True)
-class PretrainedModelSpace:
+class PretrainedModelSpace(Adversary):
     """FPA and GMSA on a sequence of pretrained models F_0, F_1, ...
 
     The defense adapts to a test batch U by training a model Gamma(U). Here Gamma(U) = F_k does not
     depend on U. Round i attacks the models `rounds[i]` together, with their losses combined by
-    `over`:
+    `weighting`:
 
-        U_i = argmax_U over_{j in rounds_i} L(F_j, U).
+        U_i = argmax_U weighting_{j in rounds_i} L(F_j, U).
 
     The model after the last attacked one simulates the defender. The attack returns the U_i on
     which this model makes the most errors. Source: Chen et al. 2022, Algorithms 1 and 2. Their
@@ -36,10 +36,10 @@ class PretrainedModelSpace:
     """
 
     name: str
-    direct: Joint  # attack on one or more models
+    direct: ModelAttack  # attack on one or more models
     models: tuple[Defense, ...]  # at least one more than the rounds attack
     rounds: tuple[Sequence[int], ...]  # per round, the indices of the attacked models
-    over: LossWeighting = AVERAGE  # how the losses of several models are combined
+    weighting: LossWeighting = AVERAGE  # how the losses of several models are combined
 
     def __post_init__(self) -> None:
         last = max(
@@ -57,6 +57,22 @@ class PretrainedModelSpace:
         """Access to the attacked defense; the models belong to the attacker."""
         return "decision"
 
+    def children(self) -> Sequence[Adversary]:
+        """The attack on the models."""
+        return (self.direct,)
+
+    @property
+    def properties(self) -> AdversaryProperties:
+        """The properties of a transfer attack on models that the defense may adapt to."""
+        return replace(super().properties, transfers=True, anticipates_adaptation=True)
+
+    def cost(self, draws: int = 1) -> PassCost:  # noqa: ARG002
+        """The passes of all rounds, with one forward pass of the simulated defender per round."""
+        return PassCost.sum(
+            self._attack(len(attacked)).cost().times(len(attacked)).plus_forward(1)
+            for attacked in self.rounds
+        )
+
     def move(
         self,
         context: AttackContext,
@@ -67,8 +83,8 @@ class PretrainedModelSpace:
         """Attack every round's models and keep the points that are worst for the simulation.
 
         Args:
-            context: Threat model and random keys of the attacker.
-            defense: The attacked defense; not used.
+            context: threat model and random keys of the attacker.
+            defense: the attacked defense; not used.
             x: [N, ...] clean images.
             y: [N] labels.
 
@@ -79,13 +95,14 @@ class PretrainedModelSpace:
         for i, attacked in enumerate(self.rounds):
             round_context = context.again(i)
             models = [self.models[j] for j in attacked]
-            point = (
-                self.direct.lasting(self.over.patience(len(models)))
-                .against(models, round_context, x, y, self.over)
-                .max_loss_point
-            )
+            attack = self._attack(len(models))
+            point = attack.against(models, round_context, x, y, self.weighting).max_loss_point
             context.meter.charge(context.rows, 1, 0)
             simulated = AttackObjective([self.models[max(attacked) + 1]], y, margin)
             with torch.no_grad():
-                best.offer(point, simulated(point, round_context.simulated_keys()))
-        return best.found
+                best.update(point, simulated(point, round_context.simulated_keys()))
+        return best.result
+
+    def _attack(self, models: int) -> ModelAttack:
+        """The attack with as many steps as the weighting needs for this number of models."""
+        return self.direct.scaled(self.weighting.step_factor(models))

@@ -15,8 +15,13 @@ from saddlepoint.evaluation import (
     GreedyModelSpace,
     Threat,
 )
-from saddlepoint.papers.transductive.experiment import Base, Lab, about, climbing
-from saddlepoint.papers.transductive.scales import Cleansing
+from saddlepoint.papers.transductive.experiment import (
+    Base,
+    TransductiveExperiment,
+    describe,
+    max_loss_pgd,
+)
+from saddlepoint.papers.transductive.scales import RMCSetting
 from saddlepoint.runs.work import torch_threads
 from saddlepoint.zoo.transductive import RMC, Library
 
@@ -36,90 +41,94 @@ class RMCResult:
 class RMCExperiment:
     """Builds RMC and attacks it. The library D' is built once per base network."""
 
-    lab: Lab
-    kind: Cleansing
+    experiment: TransductiveExperiment
+    setting: RMCSetting
     defenses: dict[str, RMC] = field(default_factory=dict)  # by the name of the base network
 
     def defense(self, name: str) -> RMC:
         """RMC on the base network of this name.
 
         Args:
-            name: Name of the recipe of the base network.
+            name: name of the recipe of the base network.
 
         Returns:
             The defense with its library of clean and attacked training images.
         """
         if name not in self.defenses:
-            net = self.lab.net(name)
+            net = self.experiment.net(name)
             self.defenses[name] = RMC(
-                net, self._library(name), neighbors=self.kind.neighbors, tuning=self.kind.tuning
+                net,
+                self._library(name),
+                neighbors=self.setting.neighbors,
+                tuning=self.setting.tuning,
             )
         return self.defenses[name]
 
     def _library(self, name: str) -> Library:
-        kind = self.kind
-        net = self.lab.net(name)
-        images = self.lab.training(kind.data, kind.library)
-        with torch_threads(self.lab.setting.threads):
+        setting = self.setting
+        net = self.experiment.net(name)
+        images = self.experiment.training_images(setting.data, setting.library)
+        with torch_threads(self.experiment.setting.threads):
             return Library.build(
                 net,
                 images.x.to(next(net.parameters()).device),
                 images.y,
-                space=self.lab.recipe(name).space,
-                attack=kind.crafted,
-                copies=kind.copies,
-                augment=kind.augment,
-                seed=self.lab.request.seed,
+                space=self.experiment.recipe(name).space,
+                attack=setting.copy_attack,
+                copies=setting.copies,
+                augment=setting.augment,
+                seed=self.experiment.request.seed,
             )
 
     def evaluate(self, base: str, seed: int, *, all_attacks: bool) -> RMCResult:
         """Evaluate RMC on clean images and under GMSA.
 
         Args:
-            base: A name in `BASES`.
-            seed: Seed that draws the stream of images.
-            all_attacks: Also run the attacks that Table 6 omits: AutoAttack, PGD and FPA.
+            base: a name in `BASES`.
+            seed: seed that draws the stream of images.
+            all_attacks: also run the attacks that Table 6 omits: AutoAttack, PGD and FPA.
 
         Returns:
             The base network and one episode per attack.
         """
-        kind = self.kind
-        name = f"{kind.data} {base.lower()}"
-        images = self.lab.drawn(kind.data, kind.images, seed)
-        static = self.lab.base(name, images, climbing(kind.attack))
-        direct = Direct("pgd", kind.attack, cross_entropy)
+        setting = self.setting
+        name = f"{setting.data} {base.lower()}"
+        images = self.experiment.draw_images(setting.data, setting.images, seed)
+        static = self.experiment.base(name, images, max_loss_pgd(setting.attack))
+        direct = Direct("pgd", setting.attack, cross_entropy)
         adversaries: dict[str, Adversary] = {
             "clean": FixedPoints(),
-            "GMSA-AVG": GreedyModelSpace("gmsa-avg", direct, kind.rounds),
-            "GMSA-MIN": GreedyModelSpace("gmsa-min", direct, kind.rounds, MinLoss()),
+            "GMSA-AVG": GreedyModelSpace("gmsa-avg", direct, setting.rounds),
+            "GMSA-MIN": GreedyModelSpace("gmsa-min", direct, setting.rounds, MinLoss()),
         }
         if all_attacks:
-            adversaries |= static.handed
-            adversaries["FPA"] = FixedPoint("fpa", direct, kind.rounds)
+            adversaries |= static.transferred_points
+            adversaries["FPA"] = FixedPoint("fpa", direct, setting.rounds)
         threat = Threat(static.space, state_visible=False)
-        episodes = self.lab.against(
+        episodes = self.experiment.attack_defense(
             self.defense(name), adversaries, images, threat, batch=1, seed=seed
         )
         return RMCResult(static, episodes)
 
     def notes(self) -> tuple[str, ...]:
         """Base networks, library and attack settings, in words."""
-        kind = self.kind
-        lab = self.lab
-        names = [f"{kind.data} {base.lower()}" for base in BASES]
+        setting = self.setting
+        tuning = setting.tuning
+        names = [f"{setting.data} {base.lower()}" for base in BASES]
         library = self.defense(names[0]).library
         return (
-            *(
-                about(name, lab.net(name), lab.recipe(name).space, lab.recipe(name))
-                for name in names
-            ),
-            f"{kind.data}: the library D' has {library.clean} clean training images and "
-            f"{len(library.x) - library.clean} attacked ones; K = {kind.neighbors} neighbors; at "
-            f"most {kind.tuning.epochs} epochs with learning rate {kind.tuning.rate:g}, stopped "
-            f"after {kind.tuning.patience} epochs without a lower loss on held-out neighbors",
-            f"{kind.data}: PGD with {kind.attack.steps} steps; FPA and GMSA with {kind.rounds} "
-            "rounds per image",
+            *(self._describe(name) for name in names),
+            f"{setting.data}: the library D' has {library.clean} clean training images and "
+            f"{len(library.x) - library.clean} attacked ones; K = {setting.neighbors} neighbors; "
+            f"at most {tuning.epochs} epochs with learning rate {tuning.rate:g}, stopped after "
+            f"{tuning.patience} epochs without a lower loss on held-out neighbors",
+            f"{setting.data}: PGD with {setting.attack.steps} steps; FPA and GMSA with "
+            f"{setting.rounds} rounds per image",
         )
+
+    def _describe(self, name: str) -> str:
+        recipe = self.experiment.recipe(name)
+        return describe(name, self.experiment.net(name), recipe.space, recipe)
 
 
 def units(streams: int, images: int) -> str:

@@ -11,21 +11,21 @@ from saddlepoint.attacks.pgd import PGD
 from saddlepoint.evaluation import Portfolio, high_confidence
 from saddlepoint.papers.budgets import AutoAttackBudget
 from saddlepoint.papers.registry import Scale
-from saddlepoint.papers.transductive.nets import grained, normed
+from saddlepoint.papers.transductive.nets import high_pass_net, small_cnn
 from saddlepoint.training.recipe import Adam, Augment, Shift, unchanged
 from saddlepoint.zoo.nets import dann_mnist
 from saddlepoint.zoo.transductive import Distinguishing, DomainTraining, Tuning, cifar_domains
 
 
 @dataclass(frozen=True)
-class Cleansing:
+class RMCSetting:
     """Tables 1 and 6: RMC on a sequence of single images."""
 
     data: str  # name of the dataset
     images: int  # test images of one sequence
     library: int | None  # training images in D', before copies; None: all
     copies: int  # attacked copies of each image in D'
-    crafted: PGD  # attack that makes the copies
+    copy_attack: PGD  # attack that makes the copies
     augment: Augment
     neighbors: int  # K
     tuning: Tuning
@@ -34,7 +34,7 @@ class Cleansing:
 
 
 @dataclass(frozen=True)
-class Entropy:
+class DENTSetting:
     """Tables 2 and 5: DENT in batches."""
 
     bases: tuple[str, ...]  # recipes of the static networks
@@ -43,22 +43,22 @@ class Entropy:
     window: int  # images that are sorted together in Table 5
     steps: int  # of each run of the portfolio
     step_size: float
-    starts: int  # runs without target
+    restarts: int  # untargeted runs
     targets: int  # targeted runs
     rounds: int  # of FPA and GMSA
-    through: PGD  # differentiates through all steps of the adaptation (ours)
+    end_to_end: PGD  # differentiates through all steps of the adaptation (ours)
     changed: tuple[str, ...] = ()  # changes that were made after a result had been seen
 
     @property
     def portfolio(self) -> Portfolio:
         """High-confidence PGD."""
         return high_confidence(
-            steps=self.steps, step_size=self.step_size, starts=self.starts, targets=self.targets
+            steps=self.steps, step_size=self.step_size, restarts=self.restarts, targets=self.targets
         )
 
 
 @dataclass(frozen=True)
-class Domains:
+class DANNSetting:
     """Table 3: DANN on all test images at once."""
 
     data: str  # name of the dataset
@@ -70,25 +70,30 @@ class Domains:
 
 
 @dataclass(frozen=True)
-class Fresh:
+class TADVSetting:
     """Table 4: TADV with networks that are trained in advance and drawn after the attack."""
 
     data: str  # name of the dataset
     images: int  # test images
     sources: int  # T + 1 attacked networks; one more network simulates the defender
-    more: int  # factor of the number of sources in a second run
+    source_factor: int  # a second run has so many times as many sources
     finals: int  # networks that the defender draws from
     attack: PGD
 
+    @property
+    def many_sources(self) -> int:
+        """The number of attacked networks in the second run."""
+        return self.source_factor * self.sources
+
 
 @dataclass(frozen=True)
-class Refusing:
+class URejectronSetting:
     """Figure 1: URejectron."""
 
     data: str  # name of the dataset
-    photographs: int | None  # images before copies are made; None: all
+    photographs: int | None  # images before warped copies are made; None: all
     per_class: int  # images of each class, copies included; 63 % of them train, 30 % test
-    asked: int | None  # ordinary test images in the batch; None: all
+    batch_images: int | None  # normal test images in the batch; None: all
     known: int | None  # training images of the discriminator; None: all
     training: Distinguishing
     pgd: PGD
@@ -101,11 +106,11 @@ class Refusing:
 class TransductiveSetting:
     """Images, repeats and budgets of one scale."""
 
-    rmc: tuple[Cleansing, ...]
-    dent: Entropy
-    dann: tuple[Domains, ...]
-    tadv: tuple[Fresh, ...]
-    signs: Refusing
+    rmc: tuple[RMCSetting, ...]
+    dent: DENTSetting
+    dann: tuple[DANNSetting, ...]
+    tadv: tuple[TADVSetting, ...]
+    signs: URejectronSetting
     auto: AutoAttackBudget  # on static networks
     module: AutoAttackBudget  # on DENT as if it were a static network
     repeats: int  # sequences of Table 6
@@ -114,32 +119,32 @@ class TransductiveSetting:
 
 
 def _tiny() -> TransductiveSetting:
-    rmc = Cleansing(
+    rmc = RMCSetting(
         data="digits",
         images=2,
         library=60,
         copies=1,
-        crafted=PGD(2),
+        copy_attack=PGD(2),
         augment=unchanged,
         neighbors=16,
         tuning=Tuning(epochs=1, patience=1, rate=1e-3, batch_size=16),
         attack=PGD(2),
         rounds=2,
     )
-    dent = Entropy(
+    dent = DENTSetting(
         bases=("digits madry", "digits half"),
         images=32,
         batch=16,
         window=32,
         steps=1,
         step_size=0.1,
-        starts=1,
+        restarts=1,
         targets=1,
         rounds=2,
-        through=PGD(1),
+        end_to_end=PGD(1),
     )
     domain_net = partial(dann_mnist, 4, 16, side=8, kernel=3, padding=1)
-    dann = Domains(
+    dann = DANNSetting(
         data="digits",
         images=24,
         labeled=60,
@@ -147,14 +152,16 @@ def _tiny() -> TransductiveSetting:
         attack=PGD(2),
         rounds=2,
     )
-    tadv = Fresh(data="digits", images=24, sources=2, more=2, finals=2, attack=PGD(2))
-    signs = Refusing(
+    tadv = TADVSetting(
+        data="digits", images=24, sources=2, source_factor=2, finals=2, attack=PGD(2)
+    )
+    signs = URejectronSetting(
         data="digits",
         photographs=100,
         per_class=20,
-        asked=None,
+        batch_images=None,
         known=None,
-        training=Distinguishing(partial(normed, 4, 24, side=8, classes=2), 2, 32),
+        training=Distinguishing(partial(small_cnn, 4, 24, side=8, classes=2), 2, 32),
         pgd=PGD(2),
         cw=CW(5, 1, 1.0, 1.0),
         thresholds=20,
@@ -174,35 +181,35 @@ def _tiny() -> TransductiveSetting:
 
 def _small() -> TransductiveSetting:
     attack = PGD(15, 0.04)
-    rmc = Cleansing(
+    rmc = RMCSetting(
         data="mnist",
         images=10,
         library=1500,
         copies=1,
-        crafted=attack,
+        copy_attack=attack,
         augment=unchanged,
         neighbors=64,
         tuning=Tuning(epochs=6, patience=2, rate=2e-3, batch_size=64),
         attack=attack,
         rounds=3,
     )
-    dent = Entropy(
+    dent = DENTSetting(
         bases=("mnist madry", "mnist trades", "mnist half"),
         images=256,
         batch=128,
         window=256,
         steps=15,
         step_size=0.04,
-        starts=1,
+        restarts=1,
         targets=2,
         rounds=2,
-        through=PGD(20, 0.04),
+        end_to_end=PGD(20, 0.04),
         changed=(
             "an earlier version used the half-adversarial base instead of TRADES, on which DENT "
             "had kept a gain of 17 points; both are shown now",
         ),
     )
-    dann = Domains(
+    dann = DANNSetting(
         data="mnist",
         images=256,
         labeled=2000,
@@ -210,7 +217,9 @@ def _small() -> TransductiveSetting:
         attack=attack,
         rounds=3,
     )
-    tadv = Fresh(data="mnist", images=200, sources=3, more=3, finals=4, attack=attack)
+    tadv = TADVSetting(
+        data="mnist", images=200, sources=3, source_factor=3, finals=4, attack=attack
+    )
     return TransductiveSetting(
         rmc=(rmc,),
         dent=dent,
@@ -224,20 +233,20 @@ def _small() -> TransductiveSetting:
     )
 
 
-def _small_signs() -> Refusing:
-    return Refusing(
+def _small_signs() -> URejectronSetting:
+    return URejectronSetting(
         data="gtsrb10",
         photographs=4000,
         per_class=660,
-        asked=384,
+        batch_images=384,
         known=1536,
-        training=Distinguishing(grained, 6, 64, Adam(5e-3)),
+        training=Distinguishing(high_pass_net, 6, 64, Adam(5e-3)),
         pgd=PGD(20, 2 / 255),
         cw=CW(100, 1, 1.0),
         thresholds=100,
         changed=(
             "settings were changed after results had been seen: discriminators with dense layers, "
-            "trained on 2140 images, rejected 81 to 99 % of ordinary images at a threshold of 1/2; "
+            "trained on 2140 images, rejected 81 to 99 % of normal images at a threshold of 1/2; "
             "convolutional ones rejected 85 % of brighter images, as in the paper, but 1 % of "
             "PGD's points; the present ones use high-pass filtered images, and were selected by "
             "their rejections in (a) and of held-out images",
@@ -247,25 +256,25 @@ def _small_signs() -> Refusing:
 
 def _paper() -> TransductiveSetting:
     """The authors' settings, except that Table 4 uses 41 networks where they use 12."""
-    dent = Entropy(
+    dent = DENTSetting(
         bases=("cifar10 pgd-at", "cifar10 trades", "cifar10 mart"),
         images=1000,
         batch=128,
         window=256,
         steps=100,
         step_size=1 / 255,
-        starts=5,
+        restarts=5,
         targets=9,
         rounds=3,
-        through=PGD(20, 2 / 255),
+        end_to_end=PGD(20, 2 / 255),
     )
     mnist_attack = PGD(200, 0.01)
     cifar_attack = PGD(100, 1 / 255)
-    signs = Refusing(
+    signs = URejectronSetting(
         data="gtsrb",
         photographs=None,
         per_class=10_000,
-        asked=None,
+        batch_images=None,
         known=None,
         training=Distinguishing(),
         pgd=PGD(40, 1 / 255),
@@ -276,12 +285,12 @@ def _paper() -> TransductiveSetting:
         rmc=_paper_rmc(),
         dent=dent,
         dann=(
-            Domains("mnist", 10_000, None, DomainTraining(), mnist_attack, 10),
-            Domains("cifar10", 10_000, None, cifar_domains(), cifar_attack, 10),
+            DANNSetting("mnist", 10_000, None, DomainTraining(), mnist_attack, 10),
+            DANNSetting("cifar10", 10_000, None, cifar_domains(), cifar_attack, 10),
         ),
         tadv=(
-            Fresh("mnist", 10_000, 10, 3, 10, mnist_attack),
-            Fresh("cifar10", 10_000, 10, 3, 10, cifar_attack),
+            TADVSetting("mnist", 10_000, 10, 3, 10, mnist_attack),
+            TADVSetting("cifar10", 10_000, 10, 3, 10, cifar_attack),
         ),
         signs=signs,
         auto=AutoAttackBudget(),
@@ -291,25 +300,25 @@ def _paper() -> TransductiveSetting:
     )
 
 
-def _paper_rmc() -> tuple[Cleansing, Cleansing]:
-    mnist = Cleansing(
+def _paper_rmc() -> tuple[RMCSetting, RMCSetting]:
+    mnist = RMCSetting(
         data="mnist",
         images=1000,
         library=None,
         copies=1,
-        crafted=PGD(100, 0.01),
+        copy_attack=PGD(100, 0.01),
         augment=unchanged,
         neighbors=1024,
         tuning=Tuning(rate=2e-4),
         attack=PGD(100, 0.01),
         rounds=10,
     )
-    cifar = Cleansing(
+    cifar = RMCSetting(
         data="cifar10",
         images=1000,
         library=None,
         copies=4,
-        crafted=PGD(40, 1 / 255),
+        copy_attack=PGD(40, 1 / 255),
         augment=Shift(4, mirror=True),
         neighbors=1024,
         tuning=Tuning(),

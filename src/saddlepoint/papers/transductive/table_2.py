@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from saddlepoint.papers.cells import correct_rate
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Result
 from saddlepoint.papers.transductive import EXPERIMENTS, published
@@ -14,22 +15,27 @@ from saddlepoint.papers.transductive.dent import (
     notes,
     table,
 )
-from saddlepoint.papers.transductive.experiment import Lab, apart, right
+from saddlepoint.papers.transductive.experiment import (
+    TransductiveExperiment,
+    format_difference,
+)
 
 COLUMNS = (ON_MODULE, *ATTACKS)
 
 
 def run(request: Request) -> Result:
     """Reproduce Table 2."""
-    lab = Lab.open(request)
-    found = {base: evaluate(lab, base, by_label=False) for base in lab.setting.dent.bases}
+    experiment = TransductiveExperiment.open(request)
+    found = {
+        base: evaluate(experiment, base, by_label=False) for base in experiment.setting.dent.bases
+    }
     papers = {name: row[2:] for name, row in published.TABLE_2.items()}
-    return lab.result(
+    return experiment.result(
         EXPERIMENTS[1],
-        [table(lab, found, COLUMNS), gains(lab, found, COLUMNS, papers)],
+        [table(experiment, found, COLUMNS), gains(experiment, found, COLUMNS, papers)],
         notes=[
-            *notes(lab, found),
-            f"{ON_MODULE}: {lab.setting.module} on DENT as if it were an ordinary network; "
+            *notes(experiment, found),
+            f"{ON_MODULE}: {experiment.setting.module} on DENT as if it were an ordinary network; "
             "misclassified images leave the batch",
         ],
         findings=[finding(base, one) for base, one in found.items()],
@@ -40,17 +46,20 @@ def finding(base: str, found: DENTResult) -> str:
     """Compare DENT with its base network, and AutoAttack with the strongest attack.
 
     Args:
-        base: Name of the base network.
-        found: Our result.
+        base: name of the base network.
+        found: our result.
 
     Returns:
         One sentence.
     """
     episodes = found.episodes
-    lowest = min(COLUMNS, key=lambda name: float(right(episodes[name]).mean()))
+    lowest = min(COLUMNS, key=lambda name: float(correct_rate(episodes[name]).mean()))
+    gain = format_difference(episodes[lowest], found.base.auto)
+    on_module, auto = (
+        format_difference(episodes[name], episodes[lowest]) for name in (ON_MODULE, "AA")
+    )
     return (
         f"{base}: {lowest} is the strongest attack; DENT under it minus the static network under "
-        f"AA is {apart(episodes[lowest], found.base.auto)}; compared with it, {ON_MODULE} "
-        f"overestimates the accuracy of DENT by {apart(episodes[ON_MODULE], episodes[lowest])} and "
-        f"AA by {apart(episodes['AA'], episodes[lowest])}."
+        f"AA is {gain}; compared with it, {ON_MODULE} overestimates the accuracy of DENT by "
+        f"{on_module} and AA by {auto}."
     )

@@ -15,23 +15,23 @@ from saddlepoint.evaluation import (
     GreedyModelSpace,
     Threat,
 )
+from saddlepoint.papers.cells import correct_rate
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Result, Row, Table
 from saddlepoint.papers.transductive import EXPERIMENTS, published
 from saddlepoint.papers.transductive.experiment import (
-    MOVED,
+    MAX_LOSS_POINTS,
     Base,
-    Lab,
-    about,
+    TransductiveExperiment,
     accuracy,
-    apart,
-    climbing,
-    right,
+    describe,
+    format_difference,
+    max_loss_pgd,
 )
-from saddlepoint.papers.transductive.scales import Domains
+from saddlepoint.papers.transductive.scales import DANNSetting
 from saddlepoint.zoo.transductive import DANN
 
-ATTACKS = ("AA", MOVED, "PGD", "FPA", "GMSA-AVG", "GMSA-MIN")
+ATTACKS = ("AA", MAX_LOSS_POINTS, "PGD", "FPA", "GMSA-AVG", "GMSA-MIN")
 COLUMNS = ("Standard, clean", "Madry, clean", "DANN, clean", "Standard, AA", "Madry, AA", *ATTACKS)
 
 
@@ -46,19 +46,23 @@ class DANNResult:
 
 def run(request: Request) -> Result:
     """Reproduce Table 3."""
-    lab = Lab.open(request)
-    found = {kind.data: evaluate(lab, kind) for kind in lab.setting.dann}
+    experiment = TransductiveExperiment.open(request)
+    found = {setting.data: evaluate(experiment, setting) for setting in experiment.setting.dann}
     rows = tuple(row(data, one) for data, one in found.items())
     table = Table(
         "Accuracy and robustness, %",
         ("data",),
         COLUMNS,
         rows,
-        lab.setting.dann[0].images,
+        experiment.setting.dann[0].images,
         units="in one batch of one round",
     )
-    notes = [note for kind in lab.setting.dann for note in _notes(lab, kind, found[kind.data])]
-    return lab.result(
+    notes = [
+        note
+        for setting in experiment.setting.dann
+        for note in _notes(experiment, setting, found[setting.data])
+    ]
+    return experiment.result(
         EXPERIMENTS[2],
         [table],
         notes=notes,
@@ -66,32 +70,33 @@ def run(request: Request) -> Result:
     )
 
 
-def evaluate(lab: Lab, kind: Domains) -> DANNResult:
+def evaluate(experiment: TransductiveExperiment, setting: DANNSetting) -> DANNResult:
     """Run all attacks on DANN.
 
     Args:
-        lab: The experiment.
-        kind: Data, training and attack settings.
+        experiment: the experiment.
+        setting: data, training and attack settings.
 
     Returns:
         The static networks and one episode per attack on DANN.
     """
-    images = lab.drawn(kind.data, kind.images, lab.request.seed)
+    images = experiment.draw_images(setting.data, setting.images, experiment.request.seed)
     base, madry = (
-        lab.base(f"{kind.data} {name}", images, climbing(kind.attack)) for name in ("dann", "madry")
+        experiment.base(f"{setting.data} {name}", images, max_loss_pgd(setting.attack))
+        for name in ("dann", "madry")
     )
-    labeled = lab.training(kind.data, kind.labeled)
-    direct = Direct("pgd", kind.attack, cross_entropy)
+    labeled = experiment.training_images(setting.data, setting.labeled)
+    direct = Direct("pgd", setting.attack, cross_entropy)
     adversaries: dict[str, Adversary] = {
         "clean": FixedPoints(),
-        **base.handed,
-        "FPA": FixedPoint("fpa", direct, kind.rounds),
-        "GMSA-AVG": GreedyModelSpace("gmsa-avg", direct, kind.rounds),
-        "GMSA-MIN": GreedyModelSpace("gmsa-min", direct, kind.rounds, MinLoss()),
+        **base.transferred_points,
+        "FPA": FixedPoint("fpa", direct, setting.rounds),
+        "GMSA-AVG": GreedyModelSpace("gmsa-avg", direct, setting.rounds),
+        "GMSA-MIN": GreedyModelSpace("gmsa-min", direct, setting.rounds, MinLoss()),
     }
-    defense = DANN(base.net, labeled.x, labeled.y, training=kind.training)
+    defense = DANN(base.net, labeled.x, labeled.y, training=setting.training)
     threat = Threat(base.space, rounds="one", state_visible=False)
-    episodes = lab.against(defense, adversaries, images, threat, batch=kind.images)
+    episodes = experiment.attack_defense(defense, adversaries, images, threat, batch=setting.images)
     return DANNResult(base, madry, episodes)
 
 
@@ -99,8 +104,8 @@ def row(data: str, found: DANNResult) -> Row:
     """Table row of one dataset.
 
     Args:
-        data: Name of the dataset, a key of `published.TABLE_3` if the paper has this row.
-        found: Our result.
+        data: name of the dataset, a key of `published.TABLE_3` if the paper has this row.
+        found: our result.
 
     Returns:
         One cell per column of `COLUMNS`, with the paper's number where it has one.
@@ -126,36 +131,42 @@ def findings(data: str, found: DANNResult) -> list[str]:
     """Compare DANN with its base and with Madry's network, and the attacks with the strongest one.
 
     Args:
-        data: Name of the dataset.
-        found: Our result.
+        data: name of the dataset.
+        found: our result.
 
     Returns:
         Three sentences.
     """
     episodes = found.episodes
-    lowest = min(("GMSA-AVG", "GMSA-MIN"), key=lambda name: float(right(episodes[name]).mean()))
-    excess = ", ".join(
-        f"{name} by {apart(episodes[name], episodes[lowest])}" for name in ("AA", "PGD", "FPA")
+    lowest = min(
+        ("GMSA-AVG", "GMSA-MIN"), key=lambda name: float(correct_rate(episodes[name]).mean())
     )
-    gain = apart(episodes["PGD"], found.base.pgd)
+    excess = ", ".join(
+        f"{name} by {format_difference(episodes[name], episodes[lowest])}"
+        for name in ("AA", "PGD", "FPA")
+    )
+    gain = format_difference(episodes["PGD"], found.base.pgd)
     return [
         f"{data}: on the PGD points of the base network, DANN minus the base network is {gain}.",
         f"{data}: compared with {lowest}, the other attacks overestimate the accuracy of DANN: "
         f"{excess}.",
         f"{data}: DANN under {lowest} minus Madry's network under AA is "
-        f"{apart(episodes[lowest], found.madry.auto)}.",
+        f"{format_difference(episodes[lowest], found.madry.auto)}.",
     ]
 
 
-def _notes(lab: Lab, kind: Domains, found: DANNResult) -> list[str]:
-    training = kind.training
+def _notes(
+    experiment: TransductiveExperiment, setting: DANNSetting, found: DANNResult
+) -> list[str]:
+    training = setting.training
     return [
         *(
-            about(one.name, one.net, one.space, lab.recipe(one.name))
+            describe(one.name, one.net, one.space, experiment.recipe(one.name))
             for one in (found.base, found.madry)
         ),
-        f"{kind.data}: DANN is trained for {training.epochs} epochs with batches of "
-        f"{training.batch_size} on {kind.labeled or 'all'} labeled images and on the {kind.images} "
-        f"test images; each of the {kind.rounds} rounds of an attack retrains it",
-        f"{kind.data}: PGD with {kind.attack.steps} steps",
+        f"{setting.data}: DANN is trained for {training.epochs} epochs with batches of "
+        f"{training.batch_size} on {setting.labeled or 'all'} labeled images and on the "
+        f"{setting.images} test images; each of the {setting.rounds} rounds of an attack retrains "
+        "it",
+        f"{setting.data}: PGD with {setting.attack.steps} steps",
     ]

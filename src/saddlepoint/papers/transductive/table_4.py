@@ -14,24 +14,24 @@ from saddlepoint.attacks.ensemble import AVERAGE, MinLoss
 from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.defenses import Plain
 from saddlepoint.evaluation import Adversary, Direct, Episode, FixedPoints, Threat
+from saddlepoint.papers.cells import correct_rate
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Result, Row, Table
 from saddlepoint.papers.transductive import EXPERIMENTS, published
 from saddlepoint.papers.transductive.experiment import (
-    MOVED,
+    MAX_LOSS_POINTS,
     Base,
-    Lab,
-    about,
+    TransductiveExperiment,
     accuracy,
-    apart,
-    climbing,
-    right,
+    describe,
+    format_difference,
+    max_loss_pgd,
 )
 from saddlepoint.papers.transductive.pretrained_model_space import PretrainedModelSpace
-from saddlepoint.papers.transductive.scales import Fresh
+from saddlepoint.papers.transductive.scales import TADVSetting
 from saddlepoint.zoo.transductive import TADV, Pretrained
 
-ATTACKS = ("AA", MOVED, "PGD", "FPA", "GMSA-AVG", "GMSA-MIN")
+ATTACKS = ("AA", MAX_LOSS_POINTS, "PGD", "FPA", "GMSA-AVG", "GMSA-MIN")
 COLUMNS = ("Madry, clean", "TADV, clean", "Madry, AA", *ATTACKS)
 
 
@@ -53,78 +53,92 @@ class TADVResult:
 
 def run(request: Request) -> Result:
     """Reproduce Table 4, with the spread over the final networks."""
-    lab = Lab.open(request)
-    found = {kind.data: evaluate(lab, kind) for kind in lab.setting.tadv}
+    experiment = TransductiveExperiment.open(request)
+    found = {setting.data: evaluate(experiment, setting) for setting in experiment.setting.tadv}
     rows = tuple(row(data, one) for data, one in found.items())
-    first = lab.setting.tadv[0]
+    first = experiment.setting.tadv[0]
     units = f"in one batch of one round, scored on {first.finals} final networks"
     title = "Accuracy and robustness, %: mean ± standard deviation over the final networks"
     table = Table(title, ("data",), COLUMNS, rows, first.images, units=units)
-    spreads = [spread(kind, found[kind.data], units) for kind in lab.setting.tadv]
-    return lab.result(
+    spreads = [spread(setting, found[setting.data], units) for setting in experiment.setting.tadv]
+    return experiment.result(
         EXPERIMENTS[3],
         [table, *spreads],
-        notes=[note for kind in lab.setting.tadv for note in _notes(lab, kind, found[kind.data])],
+        notes=[
+            note
+            for setting in experiment.setting.tadv
+            for note in _notes(experiment, setting, found[setting.data])
+        ],
         findings=[
-            finding for kind in lab.setting.tadv for finding in findings(kind, found[kind.data])
+            finding
+            for setting in experiment.setting.tadv
+            for finding in findings(setting, found[setting.data])
         ],
     )
 
 
-def more(kind: Fresh) -> str:
+def many_sources_name(setting: TADVSetting) -> str:
     """Name of the attack with more source networks."""
-    return f"GMSA-AVG, {kind.more * kind.sources} sources"
+    return f"GMSA-AVG, {setting.many_sources} sources"
 
 
-def evaluate(lab: Lab, kind: Fresh) -> TADVResult:
+def evaluate(experiment: TransductiveExperiment, setting: TADVSetting) -> TADVResult:
     """Run all attacks and score their points on every final network.
 
     Networks are numbered: sources first, then one that simulates the defender, then the final ones.
 
     Args:
-        lab: The experiment.
-        kind: Data, numbers of networks, and attack.
+        experiment: the experiment.
+        setting: data, numbers of networks, and attack.
 
     Returns:
         The known network and the episodes on the final networks.
     """
-    name = f"{kind.data} tadv"
-    images = lab.drawn(kind.data, kind.images, lab.request.seed)
-    base = lab.base(name, images, climbing(kind.attack), 0)
-    known = kind.more * kind.sources + 1
+    name = f"{setting.data} tadv"
+    images = experiment.draw_images(setting.data, setting.images, experiment.request.seed)
+    base = experiment.base(name, images, max_loss_pgd(setting.attack), 0)
+    known = setting.many_sources + 1
     adversaries: dict[str, Adversary] = {
         "clean": FixedPoints(),
-        **base.handed,
-        **_model_space_attacks(lab, kind),
+        **base.transferred_points,
+        **_model_space_attacks(experiment, setting),
     }
-    finals = [lab.net(name, known + k) for k in range(kind.finals)]
+    finals = [experiment.net(name, known + k) for k in range(setting.finals)]
     defense = TADV(base.net, Pretrained(tuple(finals)))
     threat = Threat(base.space, rounds="one", state_visible=False)
-    episodes = lab.against(defense, adversaries, images, threat, batch=kind.images)
+    episodes = experiment.attack_defense(defense, adversaries, images, threat, batch=setting.images)
     transferred = [FixedPoints(attack, episode.points) for attack, episode in episodes.items()]
-    scored = [lab.on(net, transferred, images, base.space, name) for net in finals]
+    scored = [
+        experiment.attack_static(net, transferred, images, base.space, name) for net in finals
+    ]
     return TADVResult(
         base=base,
         finals={attack: [one[k] for one in scored] for k, attack in enumerate(episodes)},
         direct=[
-            lab.base(name, images, climbing(kind.attack), known + k).auto
-            for k in range(kind.finals)
+            experiment.base(name, images, max_loss_pgd(setting.attack), known + k).auto
+            for k in range(setting.finals)
         ],
     )
 
 
-def _model_space_attacks(lab: Lab, kind: Fresh) -> dict[str, Adversary]:
-    """FPA and GMSA on the source networks, and GMSA-AVG on `kind.more` times as many."""
-    sources = kind.more * kind.sources
-    models = tuple(Plain(lab.net(f"{kind.data} tadv", number)) for number in range(sources + 1))
-    direct = Direct("pgd", kind.attack, cross_entropy)
-    single = tuple((k,) for k in range(kind.sources))
-    growing = tuple(range(k + 1) for k in range(kind.sources))
+def _model_space_attacks(
+    experiment: TransductiveExperiment, setting: TADVSetting
+) -> dict[str, Adversary]:
+    """FPA and GMSA on the source networks, and GMSA-AVG on as many as `setting.many_sources`."""
+    sources = setting.many_sources
+    models = tuple(
+        Plain(experiment.net(f"{setting.data} tadv", number)) for number in range(sources + 1)
+    )
+    direct = Direct("pgd", setting.attack, cross_entropy)
+    single = tuple((k,) for k in range(setting.sources))
+    growing = tuple(range(k + 1) for k in range(setting.sources))
     return {
         "FPA": PretrainedModelSpace("fpa", direct, models, single),
         "GMSA-AVG": PretrainedModelSpace("gmsa-avg", direct, models, growing),
         "GMSA-MIN": PretrainedModelSpace("gmsa-min", direct, models, growing, MinLoss()),
-        more(kind): PretrainedModelSpace("gmsa-avg", direct, models, (range(sources),), AVERAGE),
+        many_sources_name(setting): PretrainedModelSpace(
+            "gmsa-avg", direct, models, (range(sources),), AVERAGE
+        ),
     }
 
 
@@ -132,8 +146,8 @@ def row(data: str, found: TADVResult) -> Row:
     """Table row of one dataset.
 
     Args:
-        data: Name of the dataset, a key of `published.TABLE_4` if the paper has this row.
-        found: Our result.
+        data: name of the dataset, a key of `published.TABLE_4` if the paper has this row.
+        found: our result.
 
     Returns:
         One cell per column of `COLUMNS`, with one value per final network where TADV answers.
@@ -152,80 +166,85 @@ def row(data: str, found: TADVResult) -> Row:
     )
 
 
-def spread(kind: Fresh, found: TADVResult, units: str) -> Table:
+def spread(setting: TADVSetting, found: TADVResult, units: str) -> Table:
     """Mean, lowest and highest accuracy over the final networks.
 
     The rows are attacks that transfer to a final network, and AutoAttack on that network itself.
 
     Args:
-        kind: Data and numbers of networks.
-        found: Our result.
-        units: How the images were evaluated, in words.
+        setting: data and numbers of networks.
+        found: our result.
+        units: how the images were evaluated, in words.
 
     Returns:
         One row per attack.
     """
-    shown = {name: found.finals[name] for name in ("PGD", "GMSA-AVG", more(kind))} | {
-        "AA on the final network itself": found.direct
-    }
+    shown = {
+        name: found.finals[name] for name in ("PGD", "GMSA-AVG", many_sources_name(setting))
+    } | {"AA on the final network itself": found.direct}
     rows = []
     for name, episodes in shown.items():
         cell = accuracy(episodes)
         rows.append(Row((name,), (cell, Cell((min(cell.values),)), Cell((max(cell.values),)))))
     return Table(
-        f"{kind.data}: accuracy over the final networks, %",
+        f"{setting.data}: accuracy over the final networks, %",
         ("attack",),
         ("mean", "lowest", "highest"),
         tuple(rows),
-        kind.images,
+        setting.images,
         units=units,
     )
 
 
-def findings(kind: Fresh, found: TADVResult) -> list[str]:
+def findings(setting: TADVSetting, found: TADVResult) -> list[str]:
     """Gain of TADV over the known network, with few and with more source networks.
 
     Args:
-        kind: Data and numbers of networks.
-        found: Our result.
+        setting: data and numbers of networks.
+        found: our result.
 
     Returns:
         Three sentences.
     """
     static = accuracy([found.base.auto]).mean
-    few = min(("GMSA-AVG", "GMSA-MIN"), key=found.mean)
-    many = accuracy(found.finals[more(kind)])
+    greedy = min(("GMSA-AVG", "GMSA-MIN"), key=found.mean)
+    many = accuracy(found.finals[many_sources_name(setting)])
     direct = fmean(accuracy([one]).mean for one in found.direct)
-    strongest = min((*ATTACKS, more(kind)), key=found.mean)
+    strongest = min((*ATTACKS, many_sources_name(setting)), key=found.mean)
     gain = (
-        "a gain, as in the paper" if found.mean(few) > static else "no gain, contrary to the paper"
+        "a gain, as in the paper"
+        if found.mean(greedy) > static
+        else "no gain, contrary to the paper"
     )
     gains = [
-        apart(torch.stack([right(one) for one in found.finals[name]]).mean(0), found.base.auto)
-        for name in (few, more(kind))
+        format_difference(
+            torch.stack([correct_rate(one) for one in found.finals[name]]).mean(0), found.base.auto
+        )
+        for name in (greedy, many_sources_name(setting))
     ]
-    more_sources = kind.more * kind.sources
     return [
-        f"{kind.data}: with {kind.sources} sources the accuracy of TADV under {few} is "
-        f"{found.mean(few):.1f} %, {gain}: {gains[0]} relative to AA on the known network "
-        f"({static:.1f} %); with {more_sources} sources the difference is {gains[1]}.",
-        f"{kind.data}: under GMSA-AVG with {more_sources} sources the accuracy is "
+        f"{setting.data}: with {setting.sources} sources the accuracy of TADV under {greedy} is "
+        f"{found.mean(greedy):.1f} %, {gain}: {gains[0]} relative to AA on the known network "
+        f"({static:.1f} %); with {setting.many_sources} sources the difference is {gains[1]}.",
+        f"{setting.data}: under GMSA-AVG with {setting.many_sources} sources the accuracy is "
         f"{many.mean:.1f} %, {many.mean - found.mean('GMSA-AVG'):+.1f} points relative to "
-        f"{kind.sources} sources; over {kind.finals} final networks the standard deviation is "
-        f"{many.std:.1f} and the range {min(many.values):.1f} to {max(many.values):.1f} %.",
-        f"{kind.data}: the strongest attack is {strongest} with {found.mean(strongest):.1f} %; AA "
-        f"run directly on each final network gives {direct:.1f} % on average.",
+        f"{setting.sources} sources; over {setting.finals} final networks the standard deviation "
+        f"is {many.std:.1f} and the range {min(many.values):.1f} to {max(many.values):.1f} %.",
+        f"{setting.data}: the strongest attack is {strongest}, with {found.mean(strongest):.1f} %; "
+        f"AA run directly on each final network gives {direct:.1f} % on average.",
     ]
 
 
-def _notes(lab: Lab, kind: Fresh, found: TADVResult) -> list[str]:
-    recipe = lab.recipe(found.base.name)
+def _notes(
+    experiment: TransductiveExperiment, setting: TADVSetting, found: TADVResult
+) -> list[str]:
+    recipe = experiment.recipe(found.base.name)
     return [
-        about(found.base.name, found.base.net, found.base.space, recipe),
-        f"{kind.data}: {kind.more * kind.sources + 1 + kind.finals} networks of one recipe, "
-        f"{recipe.epochs} epochs each, that differ only in their random seeds: {kind.sources} are "
-        "sources of the attack, the network after the last source simulates the defender, "
-        f"{kind.finals} others are final networks",
-        f"{kind.data}: PGD with {kind.attack.steps} steps; GMSA-MIN multiplies them by the number "
-        "of attacked networks",
+        describe(found.base.name, found.base.net, found.base.space, recipe),
+        f"{setting.data}: {setting.many_sources + 1 + setting.finals} networks of one recipe, "
+        f"{recipe.epochs} epochs each, that differ only in their random seeds: {setting.sources} "
+        "are sources of the attack, the network after the last source simulates the defender, "
+        f"{setting.finals} others are final networks",
+        f"{setting.data}: PGD with {setting.attack.steps} steps; GMSA-MIN multiplies them by the "
+        "number of attacked networks",
     ]

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import torch
 
+from saddlepoint.papers.cells import correct_rate
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Result, Row, Table
 from saddlepoint.papers.transductive import EXPERIMENTS, published
-from saddlepoint.papers.transductive.experiment import Lab, accuracy, apart, right
+from saddlepoint.papers.transductive.experiment import (
+    TransductiveExperiment,
+    accuracy,
+    format_difference,
+)
 from saddlepoint.papers.transductive.rmc import BASES, GREEDY, RMCExperiment, RMCResult, units
 
 COLUMNS = ("static, clean", "RMC, clean", "static, AA", *GREEDY)
@@ -15,15 +20,17 @@ COLUMNS = ("static, clean", "RMC, clean", "static, AA", *GREEDY)
 
 def run(request: Request) -> Result:
     """Reproduce Table 6."""
-    lab = Lab.open(request)
-    experiments = [RMCExperiment(lab, kind) for kind in lab.setting.rmc]
+    experiment = TransductiveExperiment.open(request)
+    experiments = [RMCExperiment(experiment, setting) for setting in experiment.setting.rmc]
     found = {
-        (one.kind.data, base): [one.evaluate(base, seed, all_attacks=False) for seed in lab.seeds]
+        (one.setting.data, base): [
+            one.evaluate(base, seed, all_attacks=False) for seed in experiment.seeds
+        ]
         for one in experiments
         for base in BASES
     }
-    n = lab.setting.rmc[0].images
-    streams = lab.setting.repeats
+    n = experiment.setting.rmc[0].images
+    streams = experiment.setting.repeats
     rows = tuple(row(key, results) for key, results in found.items())
     table = Table(
         "Accuracy and robustness, %",
@@ -33,7 +40,7 @@ def run(request: Request) -> Result:
         n * streams,
         units=units(streams, n),
     )
-    return lab.result(
+    return experiment.result(
         EXPERIMENTS[5],
         [table],
         notes=[note for one in experiments for note in one.notes()],
@@ -46,9 +53,9 @@ def row(key: tuple[str, str], found: list[RMCResult]) -> Row:
     """Table row of one base network.
 
     Args:
-        key: Names of the data and of the base network, a key of `published.TABLE_6` if the paper
+        key: names of the data and of the base network, a key of `published.TABLE_6` if the paper
             has this row.
-        found: Our result per stream.
+        found: our result per stream.
 
     Returns:
         One cell per column of `COLUMNS`, with one value per stream.
@@ -69,19 +76,21 @@ def finding(title: str, found: list[RMCResult]) -> str:
     """Compare RMC with its base network over all streams together.
 
     Args:
-        title: Names of the data and of the base network.
-        found: Our result per stream. The same attack, the stronger one over all streams, is used
+        title: names of the data and of the base network.
+        found: our result per stream. The same attack, the stronger one over all streams, is used
             for every stream.
 
     Returns:
         One sentence.
     """
-    totals = {name: torch.cat([right(one.episodes[name]) for one in found]) for name in GREEDY}
+    totals = {
+        name: torch.cat([correct_rate(one.episodes[name]) for one in found]) for name in GREEDY
+    }
     lowest = min(GREEDY, key=lambda name: float(totals[name].mean()))
-    static = torch.cat([right(one.base.auto) for one in found])
+    static = torch.cat([correct_rate(one.base.auto) for one in found])
     gains = totals[lowest].mean() > static.mean()
     verdict = "contrary to the paper" if gains else "as in the paper"
     return (
         f"{title}: RMC under {lowest} minus its static base under AA is "
-        f"{apart(totals[lowest], static)}, {verdict}."
+        f"{format_difference(totals[lowest], static)}, {verdict}."
     )

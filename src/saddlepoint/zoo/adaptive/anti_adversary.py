@@ -1,4 +1,4 @@
-"""Anti-adversary: make the net surer of what it says already."""
+"""Anti-adversary: move the input to increase the confidence in the predicted class."""
 
 from __future__ import annotations
 
@@ -7,15 +7,25 @@ from torch import Tensor, nn
 
 from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.defenses import Context, Trace
-from saddlepoint.zoo.adaptive.inner import Ascent, Direction, Purifier, shown, walk
+from saddlepoint.zoo.adaptive.gradient_steps import AscentStep, Direction
+from saddlepoint.zoo.adaptive.purification import Purifier, iterates, purification_trace
 
 
 class AntiAdversary(Purifier):
-    """x_{t+1} = x_t - step sign(grad CE(f(x_t), y)) with y = argmax_k f(x)_k, then f(x_T).
+    """Increase the confidence in the predicted class by signed gradient steps, then classify.
 
-    Alfarra et al. 2022; Croce et al. 2022, Sec. 3.8. There is no projection, neither onto a ball nor into the box, as in the
-    released code; its step is in units of the net's input, normalized or not. Raising the confidence in an answer does not change
-    it, so for small steps labels are those of the net and only scores and gradients are hidden.
+    x_{t+1} = x_t - step_size sign(grad CE(f(x_t), y)) with y = argmax_k f(x)_k; output f(x_T).
+
+    Alfarra et al. 2022; Croce et al. 2022, Sec. 3.8. As in the released code, there is no
+    projection, neither onto a ball nor into the box. A higher confidence in the predicted class
+    does not change the prediction. For small steps the labels are therefore those of the static
+    network, and the defense only hides scores and gradients.
+
+    Args:
+        net: Classifier f: [N, ...] -> [N, C] in eval mode.
+        steps: Number of descent steps.
+        step_size: Length of a step, in units of the network's input, normalized or not.
+        direction: Maps the gradient to the step direction.
     """
 
     def __init__(
@@ -27,11 +37,12 @@ class AntiAdversary(Purifier):
         direction: Direction = torch.sign,
     ) -> None:
         super().__init__(net, steps)
-        self.ascent = Ascent(step_size, direction=direction)
+        self.ascent = AscentStep(step_size, direction=direction)
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
-        plain = self.net(x)
-        label = plain.argmax(1)
+        """Purify x and return the logits at every iterate."""
+        static_logits = self.net(x)
+        label = static_logits.argmax(1)
 
         def confidence(v: Tensor) -> Tensor:
             return -cross_entropy(self.net(v), label)
@@ -39,8 +50,9 @@ class AntiAdversary(Purifier):
         def step(t: int, v: Tensor) -> Tensor:  # noqa: ARG001
             return self.ascent(confidence, v, x)
 
-        def answer(v: Tensor) -> Tensor:
-            answered: Tensor = plain if v is x else self.net(v)
-            return answered
+        def classify(v: Tensor) -> Tensor:
+            logits: Tensor = static_logits if v is x else self.net(v)
+            return logits
 
-        return shown(walk(step, x, self.steps, ctx), answer, self.steps, ctx)
+        states = iterates(step, x, self.steps, ctx)
+        return purification_trace(states, classify, self.steps, ctx)

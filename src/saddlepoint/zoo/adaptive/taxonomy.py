@@ -1,4 +1,4 @@
-"""The adaptive test-time defenses of Croce et al. 2022, Table 1, sorted by what they do."""
+"""The adaptive test-time defenses of Croce et al. 2022, Table 1, with their classification."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Literal
 
 Principle = Literal["IP", "MA"]
 Block = Literal["IA", "AN", "R", "ED"]
-PRINCIPLES: Mapping[Principle, str] = {
+PRINCIPLES: Mapping[Principle, str] = {  # Sec. 2.1
     "IP": "input purification",
     "MA": "model adaptation",
-}  # Sec. 2.1
+}
 BLOCKS: Mapping[Block, str] = {  # Sec. 2.2
     "IA": "iterative algorithm",
     "AN": "auxiliary network",
@@ -22,123 +22,137 @@ BLOCKS: Mapping[Block, str] = {  # Sec. 2.2
 
 @dataclass(frozen=True)
 class Surveyed:
-    """One row of the table. Accuracies are in percent, on 1000 images of CIFAR-10, Linf, radius 8/255 unless said otherwise."""
+    """One row of Table 1.
 
-    name: str  # of the class here
+    Accuracies are in percent, on 1000 images of CIFAR-10 under Linf perturbations of `radius`.
+    """
+
+    name: str  # class name in `saddlepoint.zoo.adaptive`
     paper: str
     venue: str
     principle: Principle
-    blocks: tuple[Block, ...]
-    inference: int  # time of an answer in times of the static model's
-    attack: str  # that found the least accuracy
-    reported: float  # robust accuracy by the defense's own paper
-    found: float
-    static: float  # of the underlying static model
+    blocks: tuple[Block, ...]  # building blocks
+    inference: int  # inference time as a multiple of the static model's
+    attack: str  # attack with the lowest robust accuracy
+    reported: float  # robust accuracy reported by the authors of the defense
+    found: float  # robust accuracy measured by Croce et al.
+    static: float  # robust accuracy of the underlying static model
     radius: float = 8 / 255
 
 
 TABLE: tuple[Surveyed, ...] = (
     Surveyed(
-        "SODEF",
-        "Kang et al. 2021",
-        "NeurIPS",
-        "MA",
-        ("IA", "AN"),
-        2,
-        "Transfer APGD",
-        57.76,
-        52.2,
-        53.9,
+        name="SODEF",
+        paper="Kang et al. 2021",
+        venue="NeurIPS",
+        principle="MA",
+        blocks=("IA", "AN"),
+        inference=2,
+        attack="Transfer APGD",
+        reported=57.76,
+        found=52.2,
+        static=53.9,
     ),
     Surveyed(
-        "ClosedLoopControl",
-        "Chen et al. 2021",
-        "ICLR",
-        "MA",
-        ("IA", "AN"),
-        59,
-        "APGD+BPDA",
-        34.5,
-        5.6,
-        0.0,
-        2 / 255,
+        name="ClosedLoopControl",
+        paper="Chen et al. 2021",
+        venue="ICLR",
+        principle="MA",
+        blocks=("IA", "AN"),
+        inference=59,
+        attack="APGD+BPDA",
+        reported=34.5,
+        found=5.6,
+        static=0.0,
+        radius=2 / 255,
     ),
     Surveyed(
-        "HedgeDefense",
-        "Wu et al. 2021",
-        "ArXiv",
-        "IP",
-        ("IA", "R"),
-        46,
-        "Transfer APGD+BPDA+EoT",
-        65.70,
-        61.0,
-        63.0,
+        name="HedgeDefense",
+        paper="Wu et al. 2021",
+        venue="ArXiv",
+        principle="IP",
+        blocks=("IA", "R"),
+        inference=46,
+        attack="Transfer APGD+BPDA+EoT",
+        reported=65.7,
+        found=61.0,
+        static=63.0,
     ),
     Surveyed(
-        "AntiAdversary",
-        "Alfarra et al. 2022",
-        "AAAI",
-        "IP",
-        ("IA",),
-        8,
-        "RayS (decision-based)",
-        79.2,
-        66.6,
-        66.6,
+        name="AntiAdversary",
+        paper="Alfarra et al. 2022",
+        venue="AAAI",
+        principle="IP",
+        blocks=("IA",),
+        inference=8,
+        attack="RayS (decision-based)",
+        reported=79.2,
+        found=66.6,
+        static=66.6,
     ),
     Surveyed(
-        "SOAP",
-        "Shi et al. 2020",
-        "ICLR",
-        "IP",
-        ("IA", "AN"),
-        518,
-        "APGD+BPDA (traj.)",
-        51.02,
-        3.7,
-        0.0,
-    ),
-    Surveyed("ATLD", "Qian et al. 2021", "ArXiv", "IP", ("IA", "AN"), 4, "APGD", 65.07, 12.6, 7.7),
-    Surveyed(
-        "AIDPurifier",
-        "Hwang et al. 2021",
-        "ICML(W)",
-        "IP",
-        ("IA", "AN"),
-        40,
-        "APGD+BPDA",
-        52.65,
-        43.8,
-        49.3,
+        name="SOAP",
+        paper="Shi et al. 2020",
+        venue="ICLR",
+        principle="IP",
+        blocks=("IA", "AN"),
+        inference=518,
+        attack="APGD+BPDA (traj.)",
+        reported=51.02,
+        found=3.7,
+        static=0.0,
     ),
     Surveyed(
-        "ContrastiveReversal",
-        "Mao et al. 2021",
-        "ICCV",
-        "IP",
-        ("IA", "AN", "R", "ED"),
-        407,
-        "APGD+BPDA+EoT",
-        63.83,
-        58.4,
-        59.4,
+        name="ATLD",
+        paper="Qian et al. 2021",
+        venue="ArXiv",
+        principle="IP",
+        blocks=("IA", "AN"),
+        inference=4,
+        attack="APGD",
+        reported=65.07,
+        found=12.6,
+        static=7.7,
     ),
     Surveyed(
-        "AdaptiveDenoising",
-        "Yoon et al. 2021",
-        "ICML",
-        "IP",
-        ("IA", "AN", "R"),
-        176,
-        "APGD+EoT",
-        69.71,
-        33.7,
-        0.0,
+        name="AIDPurifier",
+        paper="Hwang et al. 2021",
+        venue="ICML(W)",
+        principle="IP",
+        blocks=("IA", "AN"),
+        inference=40,
+        attack="APGD+BPDA",
+        reported=52.65,
+        found=43.8,
+        static=49.3,
+    ),
+    Surveyed(
+        name="ContrastiveReversal",
+        paper="Mao et al. 2021",
+        venue="ICCV",
+        principle="IP",
+        blocks=("IA", "AN", "R", "ED"),
+        inference=407,
+        attack="APGD+BPDA+EoT",
+        reported=63.83,
+        found=58.4,
+        static=59.4,
+    ),
+    Surveyed(
+        name="AdaptiveDenoising",
+        paper="Yoon et al. 2021",
+        venue="ICML",
+        principle="IP",
+        blocks=("IA", "AN", "R"),
+        inference=176,
+        attack="APGD+EoT",
+        reported=69.71,
+        found=33.7,
+        static=0.0,
     ),
 )
 
 
 def surveyed(name: str) -> Surveyed | None:
-    """The row of the defense whose class is called so, if the table has it."""
+    """Return the row of the defense with this class name, or None if it is not in the table."""
     return next((row for row in TABLE if row.name == name), None)

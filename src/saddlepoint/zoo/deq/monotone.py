@@ -118,7 +118,7 @@ class MonotoneDEQ(Defense):
             reach = slope * space.euclidean_radius(x[0].numel())
             weight = net.outputs.weight
             steep = torch.linalg.vector_norm(weight[y][:, None] - weight, dim=2)  # [N, C]
-            least = logits.gather(1, y[:, None]) - logits - steep * reach
+            least: Tensor = logits.gather(1, y[:, None]) - logits - steep * reach
             return least.scatter(1, y[:, None], torch.inf).amin(1)
 
     def _states(self, weight: Tensor, bias: Tensor) -> Iterator[Tensor]:

@@ -1,4 +1,4 @@
-"""Defenses of the zoo on the digits, by name."""
+"""Recipes of the packaged defenses on the digits, by name."""
 
 from collections.abc import Mapping
 
@@ -11,10 +11,15 @@ KITS: Mapping[str, Kit] = {kit.name: kit for kit in (*ADAPTIVE, *TRANSDUCTIVE)}
 
 
 def kit(name: str) -> Kit:
-    """The kit of that name."""
+    """Return the recipe of the defense with this name.
+
+    Raises:
+        ValueError: If there is no such recipe.
+    """
     if name not in KITS:
         raise ValueError(
-            f"{name} is recorded as a defense, but the defenses here are {', '.join(KITS)}. Update the package."
+            f"the record of {name} describes a defense, but this version of the package only has "
+            f"the defenses {', '.join(KITS)}. Update the package."
         )
     return KITS[name]
 

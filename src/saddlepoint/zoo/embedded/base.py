@@ -1,4 +1,4 @@
-"""What a defense of the zoo consists of, beside the network it stands on."""
+"""Base class of the recipes of packaged defenses."""
 
 from __future__ import annotations
 
@@ -14,50 +14,70 @@ from saddlepoint.defenses import Defense
 from saddlepoint.evaluation import Threat
 from saddlepoint.gradients import Rule
 
-RADIUS = 0.15  # Linf, of all digits: what the networks were trained against
-SCALE = (
-    RADIUS / (8 / 255)
-)  # lengths that were published for images of 255 levels and a radius of 8 of them are multiplied by it
+RADIUS = 0.15  # Linf radius on the digits, at which the networks were trained
+SCALE = RADIUS / (8 / 255)  # scales lengths published for radius 8/255 to this radius
 
 Module = TypeVar("Module", bound=nn.Module)
 
 
 @dataclass(frozen=True)
 class Kit(ABC):
-    """A defense by name: the network it stands on, what it learns beforehand, and how both become the defense.
+    """Recipe of a packaged defense: its network, its training and its construction.
 
-    Fields are the choices in which it differs from the defaults of its class; a record keeps them all.
+    The fields of a subclass are the settings that differ from the defaults of the defense class.
+    The record of the defense contains all fields.
     """
 
     name: str
-    base: str  # the entry of the network
-    radius: float = RADIUS  # at which it is measured
-    measured_on: int = 100  # test digits
-    draws: int = 5  # answers by which it is measured, if it tosses coins
-    attack_steps: int = 20  # of the attack on the whole defense
-    rounds: int = 3  # of the attack on one that learns at test time
+    base: str  # zoo name of the underlying network
+    radius: float = RADIUS  # Linf radius of the evaluation
+    measured_on: int = 100  # number of test digits of the evaluation
+    draws: int = 5  # evaluations per example, if the defense is randomized
+    attack_steps: int = 20  # steps of the attack on the whole defense
+    rounds: int = 3  # rounds of the attack on a defense that adapts to the test batch
 
-    kind: ClassVar[type[Defense]]
+    kind: ClassVar[type[Defense]]  # class of the defense
 
     @abstractmethod
     def defend(self, net: nn.Module, weights: Mapping[str, Tensor]) -> Defense:
-        """The defense, given the network and what was learnt."""
+        """Build the defense.
 
-    def learn(self, net: nn.Module, x: Tensor, y: Tensor, seed: int) -> dict[str, Tensor]:  # noqa: ARG002
-        """What is learnt beforehand on training images: a function of the arguments. Most often nothing is."""
+        Args:
+            net: Underlying network in eval mode.
+            weights: Tensors returned by `learn`.
+        """
+
+    def learn(
+        self,
+        net: nn.Module,  # noqa: ARG002
+        x: Tensor,  # noqa: ARG002
+        y: Tensor,  # noqa: ARG002
+        seed: int,  # noqa: ARG002
+    ) -> dict[str, Tensor]:
+        """Train the auxiliary parts of the defense; most defenses have none.
+
+        Args:
+            net: Underlying network in eval mode.
+            x: [M, 1, 8, 8] training digits.
+            y: [M] labels.
+            seed: Seed of all randomness.
+
+        Returns:
+            Trained tensors by name, a function of the arguments alone.
+        """
         return {}
 
     def rules(self) -> dict[str, Rule]:
-        """How an attacker who knows the defense takes gradients across its sites."""
+        """Return the gradient rules per site for an attack that knows the defense."""
         return {}
 
     def threat(self) -> Threat:
-        """What it is measured under."""
+        """Return the threat model of the evaluation."""
         return Threat(Linf(self.radius), draws=self.draws)
 
 
-def gathered(**modules: nn.Module) -> dict[str, Tensor]:
-    """The tensors of modules, each under its name."""
+def prefixed_state(**modules: nn.Module) -> dict[str, Tensor]:
+    """Collect the tensors of modules; each name is prefixed by the name of the module."""
     return {
         f"{name}.{key}": value
         for name, module in modules.items()
@@ -65,10 +85,14 @@ def gathered(**modules: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def restored(name: str, module: Module, weights: Mapping[str, Tensor]) -> Module:
-    """The module with the tensors that were gathered under its name, in eval mode."""
-    start = f"{name}."
+def load_prefixed_state(name: str, module: Module, weights: Mapping[str, Tensor]) -> Module:
+    """Load the tensors with the prefix `name` into the module and set it to eval mode."""
+    prefix = f"{name}."
     module.load_state_dict(
-        {key.removeprefix(start): value for key, value in weights.items() if key.startswith(start)}
+        {
+            key.removeprefix(prefix): value
+            for key, value in weights.items()
+            if key.startswith(prefix)
+        }
     )
     return module.eval()

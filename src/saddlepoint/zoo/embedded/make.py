@@ -1,4 +1,4 @@
-"""From a kit to a model of the zoo: learn, measure, write."""
+"""Train, evaluate and save the packaged defenses."""
 
 from __future__ import annotations
 
@@ -26,9 +26,17 @@ from saddlepoint.zoo.records import Entry, Measured, entry, keep, load
 
 
 def make(kit: Kit, folder: str | Path, *, seed: int = 0) -> Entry:
-    """The kit's defense trained and measured; weights, if it has any, and record are written into `folder`.
+    """Train and evaluate a defense, and write its weights, if any, and its record.
 
-    The same kit, seed and machine give the same weights to the last bit.
+    The same recipe, seed and machine give the same weights to the last bit.
+
+    Args:
+        kit: Recipe of the defense.
+        folder: Folder to write to.
+        seed: Seed of training and evaluation.
+
+    Returns:
+        The record of the defense.
     """
     with one_thread():
         net = load(kit.base)
@@ -51,7 +59,15 @@ def make(kit: Kit, folder: str | Path, *, seed: int = 0) -> Entry:
 
 
 def measure(kit: Kit, defense: Defense, *, seed: int = 0) -> Measured:
-    """Accuracy on the first test digits, by adversary; a refusal counts as right."""
+    """Measure the accuracy under each adversary on the first test digits.
+
+    A rejected image counts as correct.
+
+    Args:
+        kit: Recipe of the defense.
+        defense: The defense.
+        seed: Seed of the evaluation.
+    """
     data = load_data("digits", n=kit.measured_on)
     threat = kit.threat()
     outcomes = evaluate(
@@ -64,39 +80,37 @@ def measure(kit: Kit, defense: Defense, *, seed: int = 0) -> Measured:
         batch_size=kit.measured_on,
     )
     accuracy = dict(zip(outcomes.adversaries, outcomes.accuracy()[:, 0].tolist(), strict=True))
-    refused = (
-        {"clean, refused": float(outcomes.episodes[0].rejected[0].mean())}
-        if defense.rejects
-        else {}
-    )
+    if defense.rejects:
+        accuracy["clean, refused"] = float(outcomes.episodes[0].rejected[0].mean())
+    accuracy["worst case"] = float(outcomes.worst_case()[0])
     return Measured(
         data="digits, test",
         n=len(data),
         p=f"{threat.space.p:g}",
         radius=threat.space.radius,
         seed=seed,
-        accuracy={**accuracy, **refused, "worst case": float(outcomes.worst_case()[0])},
+        accuracy=accuracy,
         command=f"saddlepoint train {kit.name} --seed {seed}",
     )
 
 
 def adversaries(kit: Kit, defense: Defense) -> tuple[Adversary, ...]:
-    """Nobody, who attacks the network alone, and who knows the defense."""
+    """Return the adversaries of the evaluation.
+
+    They are: no attack, a transfer attack from the static network, and an attack that knows the
+    defense.
+    """
     assert defense.static is not None
     pgd = Direct("pgd-40", PGD(steps=40), loss=cross_entropy)
     transfer = Transfer(pgd, Plain(defense.static))
     if defense.memory != "none":
         inner = Direct(f"pgd-{kit.attack_steps}", PGD(steps=kit.attack_steps), loss=cross_entropy)
-        return (
-            FixedPoints(),
-            transfer,
-            GreedyModelSpace(f"gmsa-{kit.rounds}", inner, rounds=kit.rounds),
-        )
-    estimator = EoT(2) if defense.random else Backprop()
-    whole = Direct(
+        greedy = GreedyModelSpace(f"gmsa-{kit.rounds}", inner, rounds=kit.rounds)
+        return FixedPoints(), transfer, greedy
+    adaptive = Direct(
         f"apgd-{kit.attack_steps}",
         APGD(steps=kit.attack_steps),
         rules=kit.rules(),
-        estimator=estimator,
+        estimator=EoT(2) if defense.random else Backprop(),
     )
-    return FixedPoints(), transfer, whole
+    return FixedPoints(), transfer, adaptive

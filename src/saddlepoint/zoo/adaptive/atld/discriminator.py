@@ -1,29 +1,34 @@
-"""Who tells natural from adversarial by the logits alone."""
+"""Discriminator between natural and adversarial images that sees only the logits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple, cast
 
 from torch import Tensor, nn
 
 
-class Judgment(NamedTuple):
-    """What a discriminator says of logits."""
+class DiscriminatorOutput(NamedTuple):
+    """Output of a discriminator for a batch of logits."""
 
-    natural: Tensor  # [N] log-odds that they come from a natural image
-    classes: Tensor  # [N, C] its own guess of the class
-
-
-Discriminator = Callable[[Tensor], Judgment]  # of logits [N, C]
+    natural_logit: Tensor  # [N] log-odds that the image is natural
+    class_logits: Tensor  # [N, C] logits of the class
 
 
 class LogitDiscriminator(nn.Module):
-    """A wide residual network on the logits, with one output for natural or not and one per class: WRN-28-5 in the released code.
+    """Wide residual network on the logits with an output for "natural" and one per class.
 
-    There the logits are an image of 1 x 1 pixels, of which a 3 x 3 convolution sees its center alone: a linear layer, as written
-    here. Weights of those convolutions load by their center, `weight[:, :, 1, 1]`.
+    The released code uses WRN-28-5 and treats the logits as an image of 1 x 1 pixels. There a
+    3 x 3 convolution uses only the center of its kernel and equals the linear layer used here.
+    Weights of such convolutions can be loaded by their center, `weight[:, :, 1, 1]`.
+
+    Args:
+        classes: Number of classes C.
+        depth: Depth 6 n + 4 of the network, n >= 1.
+        widen: Widening factor, >= 1.
+
+    Raises:
+        ValueError: If depth or widening factor is invalid.
     """
 
     def __init__(self, classes: int, *, depth: int = 28, widen: int = 5) -> None:
@@ -31,7 +36,8 @@ class LogitDiscriminator(nn.Module):
         blocks, rest = divmod(depth - 4, 6)
         if rest or blocks < 1 or widen < 1:
             raise ValueError(
-                f"a wide residual network has depth 6 n + 4 with n >= 1 and widen >= 1, got depth={depth} and widen={widen}."
+                "a wide residual network has depth 6 n + 4 with n >= 1 and widen >= 1, "
+                f"got depth={depth} and widen={widen}."
             )
         widths = [16, 16 * widen, 32 * widen, 64 * widen]
         body = [_Block(a if k == 0 else b, b) for a, b in pairwise(widths) for k in range(blocks)]
@@ -41,13 +47,14 @@ class LogitDiscriminator(nn.Module):
         self.natural = nn.Linear(widths[-1], 1)
         self.classes = nn.Linear(widths[-1], classes)
 
-    def forward(self, logits: Tensor) -> Judgment:
+    def forward(self, logits: Tensor) -> DiscriminatorOutput:
+        """Judge logits [N, C]."""
         h = self.body(logits)
-        return Judgment(self.natural(h)[:, 0], self.classes(h))
+        return DiscriminatorOutput(self.natural(h)[:, 0], self.classes(h))
 
 
 class _Block(nn.Module):
-    """x + body(a), a = relu(bn(x)); shortcut(a) in place of x where the width changes."""
+    """x + body(a) with a = relu(bn(x)); where the width changes, shortcut(a) replaces x."""
 
     def __init__(self, width: int, out: int) -> None:
         super().__init__()

@@ -1,23 +1,23 @@
-"""Closed-loop control: activations are steered back to where training data lie."""
+"""Closed-loop control: steer the activations of a network toward those of training data."""
 
 from saddlepoint.zoo.adaptive.closed_loop.defense import ClosedLoopControl
 from saddlepoint.zoo.adaptive.closed_loop.embedding import (
-    AutoEncoded,
-    AutoEncoders,
+    AutoEncoderEmbedding,
+    AutoEncoderLearner,
     Embedding,
-    Learner,
-    Linear,
+    EmbeddingLearner,
+    LinearEmbedding,
     PrincipalComponents,
     auto_encoder,
 )
 
 __all__ = [
-    "AutoEncoded",
-    "AutoEncoders",
+    "AutoEncoderEmbedding",
+    "AutoEncoderLearner",
     "ClosedLoopControl",
     "Embedding",
-    "Learner",
-    "Linear",
+    "EmbeddingLearner",
+    "LinearEmbedding",
     "PrincipalComponents",
     "auto_encoder",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
@@ -12,38 +12,56 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.defenses import Context, Defense, Trace, View
-from saddlepoint.zoo.adaptive.closed_loop.embedding import Embedding, Learner, PrincipalComponents
-from saddlepoint.zoo.adaptive.descent import adam, at_rest, slope
-from saddlepoint.zoo.adaptive.layers import INPUT, refuse_training, steered
-from saddlepoint.zoo.adaptive.learning import parts, refuse_data
+from saddlepoint.zoo.adaptive.closed_loop.embedding import (
+    Embedding,
+    EmbeddingLearner,
+    PrincipalComponents,
+)
+from saddlepoint.zoo.adaptive.feature_extraction import visit_layers
+from saddlepoint.zoo.adaptive.fitting import chunks
+from saddlepoint.zoo.adaptive.gradient_steps import adam_step, initial_adam_state, input_gradient
+from saddlepoint.zoo.adaptive.validation import require_eval_mode, require_labeled_data
 from saddlepoint.zoo.layers import refuse_unknown
 
+INPUT = "input"  # layer name of the image itself
 _PCA = PrincipalComponents()
 
 
-class Pass(NamedTuple):
-    """One pass of the network under controls."""
+class ControlledPass(NamedTuple):
+    """Result of one forward pass with controls."""
 
     logits: Tensor  # [N, C]
     loss: Tensor  # [N]
 
 
 class ClosedLoopControl(Defense):
-    """Adds controls u_i to the outputs of named layers and answers under those that bring activations nearest to training data.
+    """Add controls u_i to the outputs of named layers and optimize them at inference.
 
-    min_u sum_i mean (h_i - E_i(h_i))^2,  h_i = (output of layer i under the controls before it) + u_i,  by Adam from u = 0.
+    min_u sum_i mean (h_i - E_i(h_i))^2,  h_i = (output of layer i under earlier controls) + u_i,
 
-    E_i is an embedding of layer i: a projection on principal components, or an auto-encoder (Chen et al. 2021; Croce et al. 2022,
-    Sec. 3.3 and B.2). "control/t" is the network under the controls after t updates, so "control/0" is the static network; "final"
-    answers with the controls of lowest loss. The paper's 5 iterations are 5 passes with 4 updates between them: `steps=4`.
+    by Adam from u = 0. E_i is an embedding of the training activations of layer i: a projection
+    onto principal components, or an auto-encoder (Chen et al. 2021; Croce et al. 2022, Sec. 3.3
+    and B.2). The view "control/t" is the network with the controls after t updates, so
+    "control/0" is the static network; "final" uses the controls with the lowest loss. The paper's
+    5 iterations are 5 forward passes with 4 updates between them: `steps=4`.
 
-    An update crosses the site "control", where the state is the controls and not the image: under `BPDA()` the controls are
-    constants, and the gradient is that of the network run with them, as Croce et al. take it.
+    Each update passes through the site "control", where the state is the controls and not the
+    image. Under `BPDA()` the controls are constants, and the gradient is that of the network run
+    with these controls, as in Croce et al.
 
-    As released, projections are centerd on the batch's mean and the best of the updates is the one of lowest loss over the batch.
-    With `per_example` the center is the mean of the training data, and loss and best update are each row's own.
-    `layers` are names of `net.named_modules()`; "input" is the image itself, and of a network that normalizes first its normalizer
-    gives the input that the paper controls.
+    As in the released code, projections are centered on the mean of the batch, and the best update
+    is the one with the lowest loss over the batch. With `per_example` the center is the mean of
+    the training data, and each example has its own loss and best update.
+
+    Args:
+        net: Classifier [N, ...] -> [N, C] in eval mode.
+        layers: Names of `net.named_modules()`, or "input" for the image. For a network that
+            normalizes its input first, the normalization layer gives the input that the paper
+            controls.
+        embeddings: One embedding per layer; None: created by `fit`.
+        steps: Number of updates.
+        rate: Learning rate of Adam. Sec. 3.3 and the released code have 5e-3, B.2 has 1e-3.
+        per_example: Whether examples are independent.
     """
 
     def __init__(
@@ -53,22 +71,25 @@ class ClosedLoopControl(Defense):
         *,
         embeddings: Mapping[str, Embedding] | None = None,
         steps: int = 4,
-        rate: float = 5e-3,  # Sec. 3.3; B.2 says 1e-3, the released code 5e-3
+        rate: float = 5e-3,
         per_example: bool = False,
     ) -> None:
         if not layers or isinstance(layers, str):
             raise ValueError(
-                f"ClosedLoopControl needs a list of layer names, such as ['input', 'layer1'], got {layers!r}."
+                "ClosedLoopControl needs a list of layer names, such as ['input', 'layer1'], "
+                f"got {layers!r}."
             )
         if steps < 0 or rate <= 0:
             raise ValueError(
-                f"ClosedLoopControl needs steps >= 0 and rate > 0, got steps={steps} and rate={rate}."
+                "ClosedLoopControl needs steps >= 0 and rate > 0, "
+                f"got steps={steps} and rate={rate}."
             )
-        refuse_training(net)
+        require_eval_mode(net, role="network", owner="ClosedLoopControl")
         refuse_unknown(net, layers, beside=(INPUT,))
         if embeddings is not None and set(embeddings) != set(layers):
             raise ValueError(
-                f"every layer needs an embedding: layers are {sorted(layers)}, embeddings are {sorted(embeddings)}."
+                f"every layer needs an embedding: the layers are {sorted(layers)}, "
+                f"the embeddings are for {sorted(embeddings)}."
             )
         self.net = net
         self.layers = tuple(layers)
@@ -80,93 +101,118 @@ class ClosedLoopControl(Defense):
         self.static = net
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
-        embeddings = self._fitted()
+        """Return the logits after every update, and last those with the lowest loss."""
+        embeddings = self._fitted_embeddings()
         width = sum(math.prod(embedding.shape) for embedding in embeddings.values())
-        state = at_rest(x.new_zeros(len(x), width))
-        passes = [self._pass(x, state[:, 0])]
+        state = initial_adam_state(x.new_zeros(len(x), width))
+        passes = [self._controlled_pass(x, state[:, 0])]
         for t in range(1, self.steps + 1):
             state = ctx.through("control", partial(self._update, x, t), state)
-            passes.append(self._pass(x, state[:, 0]))
+            passes.append(self._controlled_pass(x, state[:, 0]))
         views = [
             View(name, p.logits) for t, p in enumerate(passes) if ctx.keeps(name := f"control/{t}")
         ]
-        return Trace((*views, View("final", self._best(passes))))
+        return Trace((*views, View("final", self._best_logits(passes))))
 
     def fit(
-        self, x: Tensor, y: Tensor, *, learner: Learner = _PCA, seed: int = 0
+        self, x: Tensor, y: Tensor, *, learner: EmbeddingLearner = _PCA, seed: int = 0
     ) -> ClosedLoopControl:
-        """This defense with embeddings learnt from training images that the network answers rightly."""
-        refuse_data(x, y)
+        """Fit the embeddings to activations of correctly classified training images.
+
+        Args:
+            x: [M, ...] training images.
+            y: [M] labels.
+            learner: Fits one embedding per layer.
+            seed: Seed of the learner.
+
+        Returns:
+            A new defense with the embeddings.
+
+        Raises:
+            ValueError: If fewer than two images are classified correctly.
+        """
+        require_labeled_data(x, y)
         with torch.no_grad():
-            right = torch.cat([self.net(part) for part in parts(x)]).argmax(1) == y
-        chosen = x[right][: learner.samples]
+            correct = torch.cat([self.net(part) for part in chunks(x)]).argmax(1) == y
+        chosen = x[correct][: learner.samples]
         if len(chosen) < 2:
             raise ValueError(
-                f"embeddings are learnt from images that the network answers rightly, found {len(chosen)} among {len(x)}. "
-                "Give more images, or check the labels."
+                "fit needs at least two images that the network classifies correctly, "
+                f"found {len(chosen)} among {len(x)}. Give more images, or check the labels."
             )
-        embeddings = {name: learner.learn(h, seed) for name, h in self._activations(chosen).items()}
+        activations = self._activations(chosen)
         return ClosedLoopControl(
             self.net,
             self.layers,
-            embeddings=embeddings,
+            embeddings={name: learner.learn(h, seed) for name, h in activations.items()},
             steps=self.steps,
             rate=self.rate,
             per_example=self.per_example,
         )
 
-    def _fitted(self) -> Mapping[str, Embedding]:
+    def _fitted_embeddings(self) -> Mapping[str, Embedding]:
         if self.embeddings is None:
             raise RuntimeError(
-                "ClosedLoopControl has no embeddings yet. Call fit: ClosedLoopControl(net, layers).fit(x, y), or give them."
+                "ClosedLoopControl has no embeddings yet. Call fit: "
+                "ClosedLoopControl(net, layers).fit(x, y), or pass `embeddings`."
             )
         return self.embeddings
 
-    def _pass(self, x: Tensor, controls: Tensor) -> Pass:
-        """The network under controls [N, width], and how far its activations are off."""
-        embeddings = self._fitted()
+    def _controlled_pass(self, x: Tensor, controls: Tensor) -> ControlledPass:
+        """Run the network with controls [N, width], concatenated over the layers."""
+        embeddings = self._fitted_embeddings()
         ends = accumulate(math.prod(embeddings[name].shape) for name in self.layers)
         flat = torch.tensor_split(controls, tuple(ends)[:-1], dim=1)
         control = dict(zip(self.layers, flat, strict=True))
         losses = list[Tensor]()
 
-        def steer(name: str, given: Tensor) -> Tensor:
-            h = given + control[name].view_as(given)
-            off = embeddings[name].residual(h, alone=self.per_example)
-            losses.append(off.square().flatten(1).mean(1))
+        def steer(name: str, output: Tensor) -> Tensor:
+            h = output + control[name].view_as(output)
+            residual = embeddings[name].residual(h, per_example=self.per_example)
+            losses.append(residual.square().flatten(1).mean(1))
             return h
 
-        logits = steered(self.net, self.layers, steer, x)
-        return Pass(logits, torch.stack(losses).sum(0))
+        logits = _steered(self.net, self.layers, steer, x)
+        return ControlledPass(logits, torch.stack(losses).sum(0))
 
     def _update(self, x: Tensor, t: int, state: Tensor) -> Tensor:
-        """Adam's t-th update of controls."""
+        """Apply Adam's t-th update to the controls."""
 
         def loss(controls: Tensor) -> Tensor:
-            losses = self._pass(x, controls).loss
+            losses = self._controlled_pass(x, controls).loss
             return losses if self.per_example else losses.mean()
 
-        return adam(state, slope(loss, state[:, 0]), t, self.rate)
+        return adam_step(state, input_gradient(loss, state[:, 0]), t, self.rate)
 
-    def _best(self, passes: Sequence[Pass]) -> Tensor:
+    def _best_logits(self, passes: Sequence[ControlledPass]) -> Tensor:
+        """Return the logits [N, C] of the pass with the lowest loss."""
         logits = torch.stack([p.logits for p in passes])  # [T, N, C]
         losses = torch.stack([p.loss for p in passes]).detach()  # [T, N]
-        best = (
-            losses.argmin(0)
-            if self.per_example
-            else losses.mean(1).argmin().expand(losses.shape[1])
-        )
-        answered: Tensor = logits[best, torch.arange(losses.shape[1], device=best.device)]
-        return answered
+        rows = losses.shape[1]
+        best = losses.argmin(0) if self.per_example else losses.mean(1).argmin().expand(rows)
+        selected: Tensor = logits[best, torch.arange(rows, device=best.device)]
+        return selected
 
     def _activations(self, x: Tensor) -> dict[str, Tensor]:
-        found: dict[str, list[Tensor]] = {name: [] for name in self.layers}
+        """Return the outputs [M, ...] of the controlled layers without controls."""
+        recorded: dict[str, list[Tensor]] = {name: [] for name in self.layers}
 
-        def note(name: str, given: Tensor) -> Tensor:
-            found[name].append(given)
-            return given
+        def record(name: str, output: Tensor) -> Tensor:
+            recorded[name].append(output)
+            return output
 
         with torch.no_grad():
-            for part in parts(x):
-                steered(self.net, self.layers, note, part)
-        return {name: torch.cat(given) for name, given in found.items()}
+            for part in chunks(x):
+                _steered(self.net, self.layers, record, part)
+        return {name: torch.cat(outputs) for name, outputs in recorded.items()}
+
+
+def _steered(
+    net: nn.Module, names: Sequence[str], steer: Callable[[str, Tensor], Tensor], x: Tensor
+) -> Tensor:
+    """Run the network with the output of each named layer replaced by steer(name, output)."""
+    layers = [name for name in names if name != INPUT]
+    if INPUT in names:
+        # A copy: a layer that works in place must not change the steered image.
+        x = steer(INPUT, x).clone()
+    return visit_layers(net, layers, lambda name, _, output: steer(name, output), x)

@@ -1,10 +1,7 @@
-"""Contrastive reversal: inputs are moved to where a contrastive loss of their augmented copies is low."""
+"""Contrastive reversal: move the input to lower a contrastive loss of its augmented copies."""
 
-from saddlepoint.zoo.adaptive.contrastive.augment import Augmentation
-from saddlepoint.zoo.adaptive.contrastive.defense import (
-    ContrastiveReversal,
-    contrast,
-    contrastive_head,
-)
+from saddlepoint.zoo.adaptive.contrastive.augmentation import Augmentation
+from saddlepoint.zoo.adaptive.contrastive.defense import ContrastiveReversal
+from saddlepoint.zoo.adaptive.contrastive.loss import contrastive_head, contrastive_loss
 
-__all__ = ["Augmentation", "ContrastiveReversal", "contrast", "contrastive_head"]
+__all__ = ["Augmentation", "ContrastiveReversal", "contrastive_head", "contrastive_loss"]

@@ -1,17 +1,17 @@
-"""Further adaptive defenses, of those that Croce et al. 2022 index in Table 5."""
+"""Further adaptive defenses, from the list in Croce et al. 2022, Table 5."""
 
+from saddlepoint.zoo.adaptive.further.analysis_by_synthesis import AnalysisBySynthesis
+from saddlepoint.zoo.adaptive.further.defense_gan import DefenseGAN, Generator, WassersteinTraining
 from saddlepoint.zoo.adaptive.further.diffusion import DiffusionPurifier, NoiseNet
 from saddlepoint.zoo.adaptive.further.energy import EBMPurifier, EnergyNet
-from saddlepoint.zoo.adaptive.further.generator import DefenseGAN, Generator, WassersteinTraining
-from saddlepoint.zoo.adaptive.further.pixels import PixelCNN, PixelDefend
+from saddlepoint.zoo.adaptive.further.pixel_defend import PixelCNN, PixelDefend
 from saddlepoint.zoo.adaptive.further.quilting import Quilting
-from saddlepoint.zoo.adaptive.further.synthesis import AnalysisBySynthesis
 from saddlepoint.zoo.adaptive.further.transformations import (
     JPEG,
     BitDepth,
     TotalVariation,
     Transformation,
-    Transformed,
+    TransformationDefense,
 )
 from saddlepoint.zoo.nets.vae import VAE, released_vaes
 
@@ -31,7 +31,7 @@ __all__ = [
     "Quilting",
     "TotalVariation",
     "Transformation",
-    "Transformed",
+    "TransformationDefense",
     "WassersteinTraining",
     "released_vaes",
 ]

@@ -1,7 +1,13 @@
-"""SODEF: a neural ODE, trained to have stable equilibria, between the features of a network and its answer."""
+"""SODEF: a neural ODE with stable equilibria between a network's features and its classifier."""
 
 from saddlepoint.zoo.adaptive.sodef.defense import SODEF, StableTraining
-from saddlepoint.zoo.adaptive.sodef.flow import Dopri5, Integrator, RungeKutta, SineField, StableODE
+from saddlepoint.zoo.adaptive.sodef.neural_ode import (
+    Dopri5,
+    Integrator,
+    RungeKutta,
+    SineField,
+    StableODE,
+)
 from saddlepoint.zoo.adaptive.sodef.stability import Stability, simplex
 
 __all__ = [
