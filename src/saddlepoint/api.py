@@ -39,8 +39,8 @@ def audit(
     """Measure the robust accuracy of a target and judge the estimate.
 
     Args:
-        target: an nn.Module that maps pixels in [0, 1] to logits, a `Defense`, or any callable on
-            batches. For a callable only attacks without gradients are possible.
+        target: an nn.Module from pixels in [0, 1] to logits, a `Defense`, or any callable on
+            batches, on which only attacks without gradients are possible.
         x: clean images, [N, ...], in [0, 1].
         y: labels, [N].
         threat: the threat model, or its perturbation set; default: Linf with radius 8/255.
@@ -78,11 +78,7 @@ def audit(
         name=name or "",
         claim=claim,
     )
-    folder = None if out is None else Path(out)
-    result = run_request(request, out=folder, watch=watch)
-    if folder is not None:
-        write_report(result, folder / "report.html")
-    return result
+    return _run_and_report(request, out, watch)
 
 
 def verify(audit: Audit) -> Verification:
@@ -115,3 +111,11 @@ def write_report(audit: Audit, path: str | Path) -> Path:
         The file.
     """
     return html.write_report(audit, Path(path))
+
+
+def _run_and_report(request: AuditRequest, out: str | Path | None, watch: Watch | None) -> Audit:
+    if out is None:
+        return run_request(request, watch=watch)
+    result = run_request(request, out=Path(out), watch=watch)
+    write_report(result, Path(out) / "report.html")
+    return result

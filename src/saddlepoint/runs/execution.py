@@ -77,7 +77,11 @@ class CachedExecution:
         self._fill(cache, missing)
         return [cache.get(key) for key in keys]
 
-    def measurements(self, plan: Plan, cells: Sequence[Measurement]) -> Sequence[Values]:  # noqa: ARG002
+    def measurements(
+        self,
+        plan: Plan,  # noqa: ARG002
+        cells: Sequence[Measurement],
+    ) -> Sequence[Values]:
         """The results of measurements, in order."""
         store = None
         if self._store is not None:

@@ -34,7 +34,12 @@ class Executor(Protocol):
 class Serial:
     """Computes one cell after the other in this process."""
 
-    def run(self, work: Work, spec: str | None, cells: Iterable[Cell]) -> Iterator[PackedCell]:  # noqa: ARG002
+    def run(
+        self,
+        work: Work,
+        spec: str | None,  # noqa: ARG002
+        cells: Iterable[Cell],
+    ) -> Iterator[PackedCell]:
         """The results of cells, in order."""
         for cell in cells:
             yield work.compute(cell)
@@ -46,7 +51,7 @@ class Serial:
 class Processes:
     """Computes cells in several processes, each of which loads the target once.
 
-    The processes are kept between the stages of an audit. A cell whose worker died is computed
+    The processes are kept between the stages of an audit. If a worker dies, its cell is computed
     again.
 
     Args:

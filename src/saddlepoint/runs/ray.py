@@ -29,7 +29,7 @@ class Ray:
     address: str | None = None  # HOST:PORT, or "auto"; None: start a local cluster
     cpus: float | None = None  # per cell; None: the number of torch threads
     gpus: float | None = None  # per cell; None: one if it runs on a GPU
-    retries: int = 5  # of a cell whose node or worker was lost
+    retries: int = 5  # of a cell after its node or worker was lost
 
     def run(self, work: Work, spec: str | None, cells: Iterable[Cell]) -> Iterator[PackedCell]:
         """The results of cells, in the order in which they finish."""

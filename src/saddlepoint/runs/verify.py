@@ -168,7 +168,7 @@ def of_other_version(run: Mapping[str, Any]) -> bool:
 
 
 def other_version_check(run: Mapping[str, Any], consequence: str) -> Check:
-    """The failed check of a run whose hashes cannot be compared with those of this version."""
+    """A failed check: the hashes of the run cannot be compared with those of this version."""
     software = [f"{name} {number}" for name, number in run["versions"].items()]
     wrote = f"{' and '.join(software)} wrote" if software else "An earlier version wrote"
     return Check(

@@ -29,7 +29,7 @@ Cell = AttackCell | Measurement
 
 @dataclass(frozen=True)
 class Work:
-    """A plan whose attack cells have keys."""
+    """A plan with the keys of its attack cells."""
 
     plan: Plan
     target: str  # hash of the target
