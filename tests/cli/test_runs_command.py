@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -69,6 +70,7 @@ def test_show_prints_specification_events_and_times(run):
     assert result.exit_code == 0, result.output
     assert f"finished, 6 of 6 cells; {Audit.load(run).verdict}: ≤ " in result.stdout
     assert result.stdout.count(" done ") == 6
+    assert re.search(r"single-step attack +\d+\.\d", result.stdout)  # seconds of a diagnostic
     assert "requested" in result.stdout
     assert "concluded" in result.stdout
     assert 'radius = "0.05"' in result.stdout

@@ -127,6 +127,8 @@ def test_details_contain_specification_cells_and_timing(run):
         p.stat().st_size for p in (run / "cells").iterdir()
     )
     assert set(found.timing) == {"clean", "apgd-0", "apgd-1"}
+    assert {"re-evaluation", "single-step attack", "unbounded attack"} <= set(found.diagnostics)
+    assert all(seconds > 0 for seconds in found.diagnostics.values())
     json.dumps(found.events)
     damaged = found.cells[0].key
     (run / "cells" / f"{damaged}.json").write_text("{}")

@@ -20,7 +20,7 @@ from saddlepoint.reports.live import LivePage, WatchPair
 from saddlepoint.reports.run_folders import summary
 from saddlepoint.runs import verify, work
 from saddlepoint.runs.cache import Stage
-from saddlepoint.runs.executors import Serial
+from saddlepoint.runs.executors import Processes, Serial
 from saddlepoint.runs.hashing import measurement_key
 from saddlepoint.runs.runner import run_spec
 from saddlepoint.runs.spec import DataSpec, RunSpec, ThreatSpec
@@ -113,6 +113,13 @@ def test_a_worker_with_specification_and_remedies_computes_the_same_bytes(finish
     key = executor.works[-1].keys[cell]
     expected = next(packed for packed in executor.computed if packed.key == key)
     assert replace(computed, seconds=0.0) == replace(expected, seconds=0.0)
+
+
+def test_worker_processes_give_the_same_bytes_of_both_rounds(finished, tmp_path):
+    out, _, _ = finished
+    run_spec(SPEC, tmp_path / "run", executor=Processes(workers=2))
+    assert content(tmp_path / "run") == content(out)
+    assert record_without_times(tmp_path / "run") == record_without_times(out)
 
 
 def test_verification_derives_remedies_and_reports_those_that_were_removed(finished, tmp_path):

@@ -31,9 +31,10 @@ def print_details(found: Details) -> None:
             f"{found.foreign} more cells belong to other requests in this folder; "
             "`saddlepoint runs gc` removes them."
         )
-    if found.timing:
-        rows = [[name, f"{seconds:.1f}"] for name, seconds in found.timing.items()]
-        output().print(table(("attack", "seconds"), rows))
+    for head, timing in (("attack", found.timing), ("diagnostic", found.diagnostics)):
+        if timing:
+            rows = [[name, f"{seconds:.1f}"] for name, seconds in timing.items()]
+            output().print(table((head, "seconds"), rows))
     say("Events", style="bold")
     for event in found.events:
         if event["event"] != "cell":

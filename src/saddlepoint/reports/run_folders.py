@@ -68,6 +68,8 @@ class Details:
     foreign: int  # cells that the current request does not use
     events: tuple[dict[str, Any], ...]  # of the ledger, in order of time
     timing: dict[str, float] = field(default_factory=dict)  # seconds by adversary
+    # Seconds by name of a diagnostic, of the current request.
+    diagnostics: dict[str, float] = field(default_factory=dict)
 
 
 def runs(folder: Path) -> list[Summary]:
@@ -154,10 +156,7 @@ def details(folder: Path) -> Details:
     """
     store = Store(folder)
     run = store.run()
-    events = tuple(store.events())
-    seconds = {
-        event["key"]: float(event["seconds"]) for event in events if event["event"] == "cell"
-    }
+    seconds = _seconds(store)
     cells = tuple(_cell(store, key, seconds.get(key)) for key in run["cells"])
     timing: dict[str, float] = {}
     for cell in cells:
@@ -174,9 +173,30 @@ def details(folder: Path) -> Details:
             )
         ),
         foreign=len(set(store.keys()) - set(run["cells"])),
-        events=events,
+        events=tuple(store.events()),
         timing=timing,
+        diagnostics=_diagnostics(Store(folder / DIAGNOSTICS), run),
     )
+
+
+def _seconds(store: Store) -> dict[str, float]:
+    """Seconds by key, of all cells that the ledger names."""
+    events = [event for event in store.events() if event["event"] == "cell"]
+    return {event["key"]: float(event["seconds"]) for event in events}
+
+
+def _diagnostics(store: Store, run: dict[str, Any]) -> dict[str, float]:
+    """Seconds by name of the diagnostics of the current request; damaged ones are left out."""
+    seconds = _seconds(store)
+    total: dict[str, float] = {}
+    for key in run.get("diagnostics", ()):
+        if store.has(key):
+            try:
+                name = store.record(key)["measurement"]
+            except StoreError:
+                continue
+            total[name] = total.get(name, 0.0) + seconds.get(key, 0.0)
+    return total
 
 
 def _specification(run: dict[str, Any]) -> str:

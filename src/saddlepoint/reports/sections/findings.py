@@ -63,8 +63,8 @@ def checklist(context: ReportContext) -> Section:
     lines = [(item.name, f"{MARKS[item.state]} {item.state}", item.evidence) for item in items]
     explanation = (
         "The steps of Croce et al. 2022 (Sec. 4) and the warning signs of Carlini et al. 2019, "
-        "checked on the attacks that were run and on small additional trials. An estimate is not "
-        "credible while an item that applies failed or was not run."
+        "checked on the attacks that were run and on diagnostics of some images. An estimate is "
+        "not credible while an item that applies failed or was not run."
     )
     return Section("Checklist", (table(("item", "state", "evidence"), lines), muted(explanation)))
 
