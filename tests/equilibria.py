@@ -1,4 +1,4 @@
-"""Equilibrium models whose fixed points and gradients are known in closed form. Everything is float64."""
+"""Equilibrium models with fixed points and gradients in closed form. Everything is float64."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Affine:
         )
 
     @classmethod
-    def lopsided(
-        cls, seed: int, states: int = 12, inputs: int = 7, radius: float = 0.5, beyond: float = 0.6
+    def nonnormal(
+        cls, seed: int, states: int = 12, inputs: int = 7, radius: float = 0.5, above: float = 0.6
     ) -> Affine:
-        """Far from normal: upper triangular, with eigenvalues below `radius` and entries of size `beyond` above them."""
+        """An upper triangular A: eigenvalues below `radius`, entries of size `above` over them."""
         eigenvalues = radius * (2 * torch.sigmoid(normal(seed, states)) - 1)
-        a = torch.diag(eigenvalues) + beyond * torch.triu(normal(seed + 3, states, states), 1)
+        a = torch.diag(eigenvalues) + above * torch.triu(normal(seed + 3, states, states), 1)
         return cls(a, normal(seed + 1, states, inputs), normal(seed + 2, states))
 
     def inject(self, x: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ class Affine:
         return torch.linalg.solve(self.eye - self.a.T, c.T).T
 
     def gradient(self, c: Tensor) -> Tensor:
-        """U^T (I - A^T)^-1 c: how c z*(x) depends on x."""
+        """U^T (I - A^T)^-1 c, the gradient of c z*(x)."""
         return self.adjoint(c) @ self.u
 
 
@@ -81,15 +81,21 @@ def solved(
     ctx: Context | None = None,
     **options: object,
 ) -> Solution:
-    """One solve at a site called "solve" under a rule."""
+    """One solve with a rule at a site called "solve"."""
     ctx = ctx or Context(keys(len(x)), {"solve": rule})
+    start = model.start(len(x))
     return ctx.solve(
-        "solve", model.cell, model.start(len(x)), model.inject(x), method=method, **options
-    )  # type: ignore[arg-type]
+        "solve",
+        model.cell,
+        start,
+        model.inject(x),
+        method=method,
+        **options,  # type: ignore[arg-type]
+    )
 
 
 class Equilibrium(Defense):
-    """A view of every state of the solve, and one of its best state."""
+    """A defense with a view of every state of its solve and one of its best state."""
 
     def __init__(
         self, model: Affine, classes: int = 4, method: Solver | None = None, seed: int = 9
@@ -113,7 +119,8 @@ class Equilibrium(Defense):
         )
 
 
-# ---- one problem for all rules: L = C z at N rows -------------------------------------------------------------------------------
+# ---- one problem for all rules: L = C z at N rows
+# -------------------------------------------------------------------------------
 
 TIGHT = Broyden(steps=60, tolerance=1e-13)
 STATES = 12
@@ -126,7 +133,7 @@ C = normal(101, N, STATES)
 def gradient(
     model: Affine, rule: Rule, *, method: Solver = TIGHT, state: int | None = None
 ) -> Tensor:
-    """Of c z, at the best state or at one of the states, with respect to x."""
+    """The gradient of c z with respect to x, at the best state or at the given one."""
     x = X.clone().requires_grad_()
     solution = solved(model, rule, x, method=method, keep=() if state is None else [state])
     z = solution.best if state is None else solution.states[state]

@@ -1,4 +1,4 @@
-"""What a computation holds in memory: bytes saved for a backward pass, and the peak of all tensors alive."""
+"""Memory of a computation: bytes saved for a backward pass, and the peak of live tensors."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from torch.utils._pytree import tree_leaves
 
 def saved_bytes(compute: Callable[[], object]) -> int:
     """Bytes of the storages that autograd keeps while `compute` runs, each counted once."""
-    seen: dict[int, int] = {}
+    sizes: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
-        seen[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         compute()
-    return sum(seen.values())
+    return sum(sizes.values())
 
 
-class MaxLossPoint(TorchDispatchMode):
-    """The most bytes of tensors that were made inside this block and alive at once."""
+class PeakBytes(TorchDispatchMode):
+    """Measures the most bytes of tensors that were created in this block and alive at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,19 +34,19 @@ class MaxLossPoint(TorchDispatchMode):
         self._alive: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {
+        inputs = {
             t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)
         }
         out = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(out):
             if isinstance(tensor, Tensor):
-                self._count(tensor.untyped_storage(), given)
+                self._count(tensor.untyped_storage(), inputs)
         return out
 
-    def _count(self, storage: torch.UntypedStorage, given: set[int]) -> None:
+    def _count(self, storage: torch.UntypedStorage, inputs: set[int]) -> None:
         key = storage._cdata
         size = storage.nbytes()
-        if key in self._alive or key in given:  # a view of what was there before
+        if key in self._alive or key in inputs:  # a view of an existing storage
             return
         self._alive.add(key)
         self.now += size
@@ -59,6 +59,7 @@ class MaxLossPoint(TorchDispatchMode):
 
 
 def peak_bytes(compute: Callable[[], object]) -> int:
-    with MaxLossPoint() as max_loss_point:
+    """The most bytes of tensors that `compute` creates and keeps alive at once."""
+    with PeakBytes() as peak:
         compute()
-    return max_loss_point.most
+    return peak.most

@@ -1,4 +1,8 @@
-"""Models with known answers. Everything is float64, and nothing relies on torch's default type: a quiet float32 would show."""
+"""Models with known worst cases and gradients.
+
+Everything is float64 and does not depend on the default type of torch, so that an accidental
+float32 fails the tests.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +25,17 @@ Net = Callable[[Tensor], Tensor]
 
 
 def normal(seed: int, *shape: int) -> Tensor:
+    """Standard normal numbers."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def uniform(seed: int, *shape: int) -> Tensor:
+    """Uniform numbers in [0, 1)."""
     return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def keys(n: int, seed: int = 0) -> Keys:
+    """Keys of the examples 0..n-1."""
     return Keys.of(seed, torch.arange(n))
 
 
@@ -43,7 +50,7 @@ def oracle(
     seed: int = 3,
     ids: Tensor | None = None,
 ) -> Oracle:
-    """A seat before the defense, as `Direct` would open it."""
+    """An oracle for the defense, as `Direct` creates it."""
     n = len(y)
     ids = torch.arange(n) if ids is None else ids
     meter = Meter.of(n, limit)
@@ -60,12 +67,9 @@ def oracle(
     )
 
 
-# ---- linear: the worst case is a support function -----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Affine:
-    """z = W x + b, whatever the shape of x."""
+    """z = W x + b for flattened x. The worst case over a ball is a support function."""
 
     weight: Tensor  # [C, d]
     bias: Tensor  # [C]
@@ -76,14 +80,14 @@ class Affine:
 
     @classmethod
     def binary(cls, w: Tensor) -> Affine:
-        """Two classes; the margin of label 0 is -w x, that of label 1 is w x."""
+        """Two classes: the margin of label 0 is -w x, that of label 1 is w x."""
         return cls(torch.stack([w / 2, -w / 2]), w.new_zeros(2))
 
     def __call__(self, x: Tensor) -> Tensor:
         return x.flatten(1) @ self.weight.T + self.bias
 
     def worst_margin(self, x: Tensor, y: Tensor, space: Ball) -> Tensor:
-        """[N] max over the set of max_{j != y} z_j - z_y, exactly: the maximum of a convex function is taken class by class."""
+        """[N] exact maximum of max_{j != y} z_j - z_y over the set, taken class by class."""
         values = []
         for j in range(len(self.weight)):
             w = self.weight[j] - self.weight[y]
@@ -94,10 +98,12 @@ class Affine:
 
 
 def support(w: Tensor, x: Tensor, space: Ball) -> Tensor:
-    """[N] max <w, delta> over ||delta||_p <= radius and x + delta in the box; radius x dual norm where the box does not bind.
+    """[N] max <w, delta> over ||delta||_p <= radius with x + delta in the box.
 
-    Each |delta_i| is at most room_i, the distance to the wall on w's side or the radius. p = inf: room_i. p = 1: a fractional
-    knapsack, strongest coordinates first. p = 2: |delta_i| = min(t |w_i|, room_i), t such that the length is the radius.
+    Without the box it is the radius times the dual norm of w. Each |delta_i| is at most room_i, the
+    radius or the distance to the box on the side of w_i. p = inf: |delta_i| = room_i. p = 1: a
+    fractional knapsack, largest |w_i| first. p = 2: |delta_i| = min(t |w_i|, room_i) with t such
+    that the length is the radius.
     """
     low, high = space.box
     room = torch.where(w > 0, high - x, x - low).clamp(max=space.radius)
@@ -119,16 +125,13 @@ def support(w: Tensor, x: Tensor, space: Ball) -> Tensor:
 
 
 class Static(Defense):
-    """One view of a function."""
+    """A defense with one view: the output of a function."""
 
     def __init__(self, net: Net) -> None:
         self.net = net
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         return Trace((View("final", self.net(x)),))
-
-
-# ---- nets --------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -158,13 +161,10 @@ class Relu:
 
 
 def smooth(seed: int, inputs: int = 6, classes: int = 4) -> Net:
-    """A net without kinks, for gradients that are compared with finite differences."""
+    """A smooth net, for comparing gradients with finite differences."""
     inner = normal(seed, 8, inputs)
     outer = normal(seed + 1, classes, 8)
     return lambda x: (x.flatten(1) @ inner.T).tanh() @ outer.T
-
-
-# ---- dynamic -----------------------------------------------------------------------------------------------------------------
 
 
 class Quantized(Defense):
@@ -195,7 +195,7 @@ class Noisy(Defense):
 
 
 class Purifier(Defense):
-    """`steps` noisy contractions at one named site, a view after each."""
+    """`steps` noisy contractions at one named site, with a view after each."""
 
     random = True
 
@@ -232,7 +232,7 @@ class Centring(Defense):
 
 
 class Shifted(Defense):
-    """net(x - mu), with mu learned from somebody."""
+    """net(x - mu) with a given mu."""
 
     def __init__(self, net: Net, mu: Tensor) -> None:
         self.net = net
@@ -243,7 +243,7 @@ class Shifted(Defense):
 
 
 class Transductive(Shifted):
-    """Learns mu from the batch it is asked about and forgets it."""
+    """Adapts mu to each batch: mu = mean x."""
 
     memory = "batch"
 
@@ -252,7 +252,7 @@ class Transductive(Shifted):
 
 
 class Online(Shifted):
-    """Learns mu from all it has seen: mu <- (mu + mean x) / 2."""
+    """Adapts mu to all batches so far: mu <- (mu + mean x) / 2."""
 
     memory = "stream"
 
@@ -261,7 +261,7 @@ class Online(Shifted):
 
 
 class Exits(Defense):
-    """Three heads on one body; answers with the mean of the last two."""
+    """Several nets as exits; the final output is the mean of the last two."""
 
     def __init__(self, nets: tuple[Net, ...]) -> None:
         self.nets = nets

@@ -1,4 +1,7 @@
-"""Every attack, once. Contracts and exactness tests run over this table; a new attack adds one line here."""
+"""A table of all attacks, over which contract and exactness tests are parametrized.
+
+A new attack adds one line here.
+"""
 
 from __future__ import annotations
 
@@ -25,30 +28,29 @@ INF = math.inf
 
 @dataclass(frozen=True)
 class Entry:
-    """An attack at a small budget for contracts, and how much may be asked of it."""
+    """An attack at a small budget for contract tests, and what the tests may expect of it."""
 
     name: str
     attack: Attack[Any]
     norms: tuple[float, ...] = (INF, 2, 1)
     loss: Loss = margin
     images: bool = False  # only [N, C, H, W] inputs
-    coupled: bool = True  # works on a defense whose rows answer together
-    deterministic: bool = False  # the attacker tosses no coins: another seed gives the same points
-    passes: bool = True  # spends exactly `calls` forward passes; else at most
-    exact: Attack[Any] | None = (
-        None  # the budget at which it solves a linear problem; None: a heuristic that need not
-    )
-    knapsack: float | None = (
-        None  # p = 1 with walls that bind: its gap in units of radius x max |w|; None: nothing is claimed
-    )
+    coupled: bool = True  # it works on a defense with coupled rows
+    deterministic: bool = False  # another seed gives the same points
+    passes: bool = True  # it uses exactly `calls` forward passes; else at most
+    # The budget at which it solves a linear problem; None: it need not.
+    exact: Attack[Any] | None = None
+    # For p = 1 with an active box, its largest gap in units of radius x max |w|; None: not tested.
+    knapsack: float | None = None
 
 
-# L2: a step adds 0.3 towards the gradient and the projection scales the rest down by r / (r + 0.3), or more where walls bind.
-# L1: every step feeds one coordinate and thresholds the others. Linf: any step of two radii ends in a corner.
+# L2: a step adds 0.3 along the gradient, and the projection scales the rest by r / (r + 0.3), or
+# less where the box is active. L1: every step increases one coordinate and shrinks the others.
+# Linf: any step of two radii ends in a corner.
 PGD_LONG = PGD(steps=100, step_size=0.3)
 APGD_LONG = APGD(steps=100)
-# The shortest step of APGD for p = 1 is a tenth of the radius, taken from the filled coordinates and given to the next:
-# measured gaps are below 0.012 over 40 problems.
+# The shortest step of APGD for p = 1 is a tenth of the radius, moved from the full coordinates to
+# the next one. Measured gaps are below 0.012 over 40 problems.
 KNAPSACK = 0.02
 
 ROSTER = (
@@ -83,9 +85,8 @@ ROSTER = (
     ),
     Entry("cosine ascent", CosineAscent(steps=5), deterministic=True, exact=CosineAscent(steps=60)),
     Entry("vmi", VMI(steps=3, samples=2), norms=(INF, 2)),
-    Entry(
-        "vmi, a coordinate at a time", VMI(steps=3, samples=2), norms=(1,), deterministic=True
-    ),  # coins seldom change which
+    # For p = 1 a step moves one coordinate, and random neighbors seldom change which one.
+    Entry("vmi, a coordinate at a time", VMI(steps=3, samples=2), norms=(1,), deterministic=True),
     Entry("fab", FAB(steps=4, restarts=2)),
     Entry("fab towards one class", FAB(steps=4, facet=own_facet)),
     Entry("fmn", FMN(steps=6)),
@@ -98,7 +99,7 @@ NORMS = {INF: "Linf", 2: "L2", 1: "L1"}
 
 
 def each(entries: tuple[Entry, ...] = ROSTER) -> pytest.MarkDecorator:
-    """Parametrise a test over (entry, p)."""
+    """Parametrize a test over (entry, p)."""
     cases = [
         pytest.param(entry, p, id=f"{entry.name}-{NORMS[p]}")
         for entry in entries

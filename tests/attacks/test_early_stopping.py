@@ -115,7 +115,7 @@ def test_winners_hear_nothing_and_pay_nothing() -> None:
     assert oracle.meter.forward.tolist() == [1, 4, 1, 4]
     assert early[torch.tensor([0, 1])].score(x[:2]).value.isneginf().tolist() == [True, False]
     assert oracle.meter.forward.tolist() == [1, 5, 1, 4]
-    assert torch.equal(early.record.points[[0, 2]], x[[0, 2]] + 0.05)
+    assert torch.equal(early.successes.points[[0, 2]], x[[0, 2]] + 0.05)
 
 
 def test_a_seat_where_all_have_won_asks_nobody() -> None:
@@ -138,9 +138,9 @@ def test_the_center_and_points_outside_the_set_are_no_wins() -> None:
     )
     assert early.score(x).success.all()
     assert early.score(x + 0.3).success.all()
-    assert not early.won.any()
+    assert not early.succeeded.any()
     early.score(torch.stack([x[0] + 0.1, x[1]]))
-    assert early.won.tolist() == [True, False]
+    assert early.succeeded.tolist() == [True, False]
 
 
 def test_gradients_from_scores_stop_too(problem: tuple[Waves, torch.Tensor, torch.Tensor]) -> None:

@@ -10,7 +10,13 @@ from tests.problems import normal, uniform
 
 from saddlepoint.attacks.apgd import APGD
 from saddlepoint.attacks.fmn import FMN
-from saddlepoint.attacks.history import POINTS, History, RecordingOracle, nothing
+from saddlepoint.attacks.history import (
+    POINTS,
+    History,
+    RecordingOracle,
+    merge_loss_curves,
+    no_loss_curve,
+)
 from saddlepoint.attacks.losses import cross_entropy, margin
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.rays import RayS
@@ -89,7 +95,7 @@ def test_what_is_kept_is_the_best_so_far_of_each_row_at_every_stride(end):
         )
         value = torch.randn(len(rows), generator=draw, dtype=torch.float64)
         value, success = torch.where(value < -1, -torch.inf, value), (value > 1).double()
-        history.note("one", rows, spent[rows], value, success)
+        history.record("one", rows, spent[rows], value, success)
         evaluated += zip(
             rows.tolist(), spent[rows].tolist(), value.tolist(), success.tolist(), strict=True
         )
@@ -129,7 +135,7 @@ def test_parts_of_different_lengths_come_together_at_the_longer_stride():
             torch.tensor([float(k)]),
             torch.tensor([k > 100.0]),
         )
-    found = merge_loss_curves([short.loss_curve(), nothing(), long.loss_curve()])
+    found = merge_loss_curves([short.loss_curve(), no_loss_curve(), long.loss_curve()])
     passes = torch.arange(4, 136, 4, dtype=torch.float64).clamp(
         max=130
     )  # 130 passes in at most 64 places: a stride of 4
@@ -138,7 +144,7 @@ def test_parts_of_different_lengths_come_together_at_the_longer_stride():
     assert torch.equal(found[2], 1 + (passes > 100).double())
     assert torch.equal(found[4], 3 + 6 + passes)
     assert torch.equal(merge_loss_curves([found]), found)
-    assert torch.equal(merge_loss_curves([nothing()]), nothing())
+    assert torch.equal(merge_loss_curves([no_loss_curve()]), no_loss_curve())
 
 
 @pytest.mark.parametrize("coupled", [False, True])
@@ -225,7 +231,7 @@ def test_restarts_of_one_objective_go_on_where_the_last_one_ended():
 
 
 def test_who_asks_nothing_has_no_ascent():
-    assert torch.equal(episode(FixedPoints()).loss_curve, nothing())
+    assert torch.equal(episode(FixedPoints()).loss_curve, no_loss_curve())
 
 
 class Broken(Defense):

@@ -10,7 +10,7 @@ from tests.problems import Affine, Static, keys, normal, oracle, uniform
 from torch import Tensor
 
 from saddlepoint.attacks.best import BestSoFar
-from saddlepoint.attacks.lafeat import CosineAscent, Latent, _Cosine, outwards
+from saddlepoint.attacks.lafeat import CosineAscent, Latent, _CosineSteps, outwards
 from saddlepoint.attacks.losses import cross_entropy, targeted_cross_entropy
 from saddlepoint.attacks.spaces import Linf
 
@@ -103,7 +103,7 @@ def test_steps_shrink_by_a_cosine_from_two_radii_to_almost_nothing() -> None:
     steps = 8
     radius = 0.5
     x = torch.zeros(1, 3, dtype=torch.float64)
-    pace = _Cosine(radius, steps)
+    pace = _CosineSteps(radius, steps)
     taken = []
     for k in range(1, steps + 1):
         taken.append(float(pace.step(x)))

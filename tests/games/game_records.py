@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from saddlepoint.audits.result import Symptom
+from saddlepoint.audits.verdict import Level, Symptom, SymptomName
 from saddlepoint.defenses import all_subsets, subset_name
 from saddlepoint.evaluation.bootstrap import Estimate
 from saddlepoint.games.matrix import best_response, solve
@@ -18,8 +18,8 @@ from saddlepoint.games.runs.record import (
 )
 
 SYMPTOMS = (
-    Symptom("clean copies", "note", "one of them did not move."),
-    Symptom("NEED's gain is within the noise", "warning", "take more images."),
+    Symptom(SymptomName.CLEAN_COPIES, Level.NOTE, "one point is the clean image."),
+    Symptom(SymptomName.GAIN_IN_NOISE, Level.WARNING, "use more images."),
 )
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+from dataclasses import replace
 from typing import get_args
 
 import pytest
 import torch
-from saddlepoint.audits.target.check import TargetError
 from safetensors.torch import load_file, save
 from tests.runs.runs import TARGETS
 
 from saddlepoint import load_data
+from saddlepoint.atomic import sha256_hex
 from saddlepoint.attacks.pgd import FGSM
 from saddlepoint.attacks.spaces import Linf
+from saddlepoint.audits.target.admission import TargetError
 from saddlepoint.defenses import MultiExit, exit_name, subset_name
 from saddlepoint.evaluation import Direct
 from saddlepoint.games.exit_attacks import ATTACKS
@@ -31,7 +33,7 @@ from saddlepoint.runs.cache import Interrupted
 from saddlepoint.runs.cached_play import cached_play
 from saddlepoint.runs.gc import collect_garbage
 from saddlepoint.runs.spec import SpecError, validate
-from saddlepoint.runs.store import Packed, Store, sealed, sha
+from saddlepoint.runs.store import PackedCell, Store, identity, sealed
 from saddlepoint.runs.targets import resolve
 
 PASSED = {
@@ -54,14 +56,14 @@ def _few_draws():
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    out = tmp_path_factory.mktemp("made") / "run"
+def finished(tmp_path_factory):
+    out = tmp_path_factory.mktemp("finished") / "run"
     return out, run_game(SPEC, out)
 
 
 @pytest.fixture
-def run(made, tmp_path):
-    return shutil.copytree(made[0], tmp_path / "run")
+def run(finished, tmp_path):
+    return shutil.copytree(finished[0], tmp_path / "run")
 
 
 def failed(folder) -> dict[str, str]:
@@ -76,8 +78,8 @@ def edit(folder, change) -> None:
     (folder / "game.json").write_bytes(sealed(record))
 
 
-def test_a_loaded_game_equals_the_saved_one(made):
-    folder, found = made
+def test_a_loaded_game_equals_the_saved_one(finished):
+    folder, found = finished
     loaded = GameRecord.load(folder)
     assert loaded.record() == found.record()
     assert torch.equal(loaded.correct, found.correct)
@@ -89,8 +91,8 @@ def test_a_loaded_game_equals_the_saved_one(made):
     assert loaded.hashes.keys() == {"target", "images"}
 
 
-def test_every_number_of_the_record_follows_from_its_outcomes(made):
-    _, found = made
+def test_every_number_of_the_record_follows_from_its_outcomes(finished):
+    _, found = finished
     payoff = found.payoff
     solved = solve(payoff)
     mix = torch.tensor(found.equilibrium.mix, dtype=torch.float64)
@@ -118,9 +120,9 @@ def test_every_number_of_the_record_follows_from_its_outcomes(made):
     assert found.scored_rows[found.all_exits_row].target == (1, 2, 3)
 
 
-def test_strategies_are_evaluated_on_images_that_did_not_build_the_game(made):
+def test_strategies_are_evaluated_on_images_that_did_not_build_the_game(finished):
     """The clean outputs of the last exit are those of the images after the first 16, in order."""
-    _, found = made
+    _, found = finished
     x, y = load_data("digits", n=40)
     net, _ = resolve(SPEC.target)
     right = net(x)[2].argmax(1) == y
@@ -128,7 +130,7 @@ def test_strategies_are_evaluated_on_images_that_did_not_build_the_game(made):
     assert torch.equal(found.scored[0, column], right[16:])
 
 
-def test_a_game_that_is_played_again_computes_no_cells_and_gives_the_same_record(run, made):
+def test_a_game_that_is_played_again_computes_no_cells_and_gives_the_same_record(run, finished):
     class CountingWatch:
         missing = 0
 
@@ -157,7 +159,7 @@ def test_a_game_that_is_played_again_computes_no_cells_and_gives_the_same_record
     assert (run / "game.safetensors").read_bytes() == tensors
 
 
-def test_an_interrupted_game_has_no_result_and_can_be_resumed(tmp_path, made):
+def test_an_interrupted_game_has_no_result_and_can_be_resumed(tmp_path, finished):
     class Stopping:
         count = 0
 
@@ -168,17 +170,17 @@ def test_an_interrupted_game_has_no_result_and_can_be_resumed(tmp_path, made):
             if self.count == 20:  # while strategies are evaluated
                 signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(Interrupted, match="Run the same command to go on"):
+    with pytest.raises(Interrupted, match="Run the same command to continue"):
         run_game(SPEC, tmp_path, watch=Stopping())
     one = summary(tmp_path)
     assert (one.kind, one.done, one.finished, one.robust_accuracy) == ("game", 20, False, None)
     again = run_game(SPEC, tmp_path)
-    assert again.record()["payoff"] == made[1].record()["payoff"]
-    assert again.strategies == made[1].strategies
+    assert again.record()["payoff"] == finished[1].record()["payoff"]
+    assert again.strategies == finished[1].strategies
 
 
-def test_the_summary_of_a_finished_game(made):
-    folder, found = made
+def test_the_summary_of_a_finished_game(finished):
+    folder, found = finished
     one = summary(folder)
     assert (one.kind, one.target, one.threat, one.examples) == ("game", SPEC.target, "Linf 0.2", 40)
     assert (one.done, one.total, one.finished) == (CELLS, CELLS, True)
@@ -196,7 +198,7 @@ def test_another_game_in_the_same_folder_is_not_mistaken_for_it(run):
     assert "belongs to another request" in failed(run)["record"]
 
 
-@pytest.mark.parametrize("damage", ["seal", "tensors", "payoff", "schema", "torn", "lost"])
+@pytest.mark.parametrize("damage", ["seal", "tensors", "payoff", "schema", "truncated", "lost"])
 def test_a_damaged_or_changed_record_raises_an_error(run, damage):
     path = run / "game.json"
     tensors = run / "game.safetensors"
@@ -210,7 +212,7 @@ def test_a_damaged_or_changed_record_raises_an_error(run, damage):
         edit(run, lambda record: record["payoff"][0].__setitem__(0, 0.123))
     elif damage == "schema":
         edit(run, lambda record: record.update(schema=99))
-    elif damage == "torn":
+    elif damage == "truncated":
         path.write_text(path.read_text()[:100])
     else:
         tensors.unlink()
@@ -224,9 +226,9 @@ def test_a_folder_without_a_game_raises_an_error(tmp_path):
         GameRecord.load(tmp_path)
 
 
-def test_an_unchanged_game_passes_every_check(made):
-    assert failed(made[0]) == {}
-    assert [check.name for check in checks(Store(made[0]))] == [
+def test_an_unchanged_game_passes_every_check(finished):
+    assert failed(finished[0]) == {}
+    assert [check.name for check in checks(Store(finished[0]))] == [
         "cells",
         "target",
         "inside",
@@ -245,7 +247,7 @@ def test_verification_finds_changed_outcomes_with_a_correct_hash(run):
     outcomes["scored"] = ~outcomes["scored"]
     content = save(outcomes)
     (run / "game.safetensors").write_bytes(content)
-    edit(run, lambda record: record.update(tensors=sha(content)))
+    edit(run, lambda record: record.update(tensors=sha256_hex(content)))
     assert "outcomes" in failed(run)["record"]
 
 
@@ -256,16 +258,13 @@ def test_verification_evaluates_the_points_of_a_changed_cell_again(run):
     episode = store.get(key)
     record = store.record(key)
     about = {name: record[name] for name in ("group", "rows", "description")}
-    store.put(
-        Packed.of(
-            key, type(episode)(**{**vars(episode), "correct": 1 - episode.correct}), about, 0.0
-        )
-    )
+    flipped = replace(episode, correct=1 - episode.correct)
+    store.put(PackedCell.of_episode(key, flipped, about, 0.0))
     wrong = failed(run)
     assert "cells" not in wrong
     assert wrong.keys() == {"answers", "record"}
-    far = type(episode)(**{**vars(episode), "points": 1 - episode.points})
-    store.put(Packed.of(key, far, about, 0.0))
+    far = replace(episode, points=1 - episode.points)
+    store.put(PackedCell.of_episode(key, far, about, 0.0))
     assert "inside" in failed(run)
 
 
@@ -280,6 +279,57 @@ def test_verification_finds_a_changed_target(tmp_path):
     assert "are not here" in wrong["record"]
     target.unlink()
     assert "cannot be loaded again" in failed(tmp_path / "run")["target"]
+
+
+def as_written_before_schema_2(folder) -> None:
+    """Rewrite request and record of a game with the names of the previous version."""
+    path = folder / "run.json"
+    run = json.loads(path.read_text())
+    for name in ("spec", "passed"):
+        run[name] = old_spec(run[name])
+    del run["versions"]
+    path.write_text(json.dumps({**run, "schema": 1}))
+
+    def change(record):
+        record["schema"] = 1
+        record["run"] = identity(run)
+        record["command"] = "saddlepoint game net.py:make --threat-eps 0.2"
+        for name in ("spec", "passed"):
+            record[name] = old_spec(record[name])
+
+    edit(folder, change)
+
+
+def old_spec(spec):
+    threat = {"eps" if key == "radius" else key: value for key, value in spec["threat"].items()}
+    version = {"schema_version": 1} if "schema_version" in spec else {}
+    return {**spec, **version, "threat": threat}
+
+
+def test_a_game_of_the_previous_version_with_the_same_cells_is_verified(run):
+    """Specification and arguments are migrated; the command is not compared."""
+    as_written_before_schema_2(run)
+    assert GameRecord.load(run).spec["threat"]["radius"] == "0.2"
+    assert failed(run) == {}
+    edit(run, lambda record: record["passed"].update(seed=5))
+    assert "passed" in failed(run)["record"]
+
+
+def test_a_changed_command_is_found_if_this_version_wrote_the_game(run):
+    edit(run, lambda record: record.update(command="saddlepoint game net.py:make"))
+    assert "command" in failed(run)["record"]
+
+
+def test_a_game_of_another_version_with_another_hash_cannot_be_compared(run):
+    path = run / "run.json"
+    request = json.loads(path.read_text())
+    target = {**request["target"], "sha256": "0" * 64}
+    changed = {**request, "target": target, "versions": {"saddlepoint": "0.0.9", "torch": "2.0"}}
+    path.write_text(json.dumps(changed))
+    edit(run, lambda record: record.update(run=identity(changed)))
+    wrong = failed(run)
+    assert wrong.keys() == {"version"}
+    assert wrong["version"].startswith("saddlepoint 0.0.9 and torch 2.0 wrote this run.")
 
 
 def test_cells_of_a_later_round_have_their_times(tmp_path):
@@ -299,11 +349,10 @@ def test_the_specification_accepts_the_names_of_all_attacks():
     assert get_args(GameSpec.model_fields["attack"].annotation) == tuple(ATTACKS)
     with pytest.raises(SpecError, match="Did you mean 'pgd-20'"):
         validate(GameSpec, {**PASSED, "attack": "pgd20"})
-    with pytest.raises(
-        SpecError, match=r"threat\.esp: unknown key\. Did you mean 'eps'\? Known here: norm, eps"
-    ):
+    unknown = r"threat\.esp: unknown key\. Did you mean 'eps'\? Known here: norm, radius"
+    with pytest.raises(SpecError, match=unknown):
         validate(GameSpec, {**PASSED, "threat": {"esp": "1"}})
-    with pytest.raises(SpecError, match="eps must be a number"):
+    with pytest.raises(SpecError, match="the radius must be a number"):
         validate(GameSpec, {**PASSED, "threat": {"eps": "x"}})
 
 

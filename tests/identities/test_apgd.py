@@ -9,7 +9,7 @@ import torch
 from tests.problems import Static, keys, oracle, smooth, uniform
 from torch import Tensor
 
-from saddlepoint.attacks.apgd import APGD, _Halving, checkpoints
+from saddlepoint.attacks.apgd import APGD, _HalvedSteps, checkpoints
 from saddlepoint.attacks.best import BestSoFar
 from saddlepoint.attacks.losses import Loss, cross_entropy, margin
 from saddlepoint.attacks.pgd import FGSM, PGD
@@ -34,7 +34,7 @@ def test_the_step_is_halved_when_too_few_steps_rose_or_the_peak_stood_still_sinc
     None
 ):
     """Four rows told what happened to them; 100 steps, so the gaps between checkpoints are 22, 19, 16, 13, ..."""
-    pace = _Halving(torch.zeros(4, 2), 0.5, 100, 0.75)
+    pace = _HalvedSteps(torch.zeros(4, 2), 0.5, 100, 0.75)
     halved: dict[int, list[bool]] = {}
     for k in range(1, 81):
         rising = torch.tensor(
@@ -47,7 +47,7 @@ def test_the_step_is_halved_when_too_few_steps_rose_or_the_peak_stood_still_sinc
                 torch.tensor([k, k, k, 0], dtype=torch.float32), torch.zeros(4, dtype=torch.bool)
             ),
         )
-        back = pace.look(k, rising, best)
+        back = pace.update(k, rising, best)
         if k in set(checkpoints(100)):
             halved[k] = back.tolist()
         else:

@@ -1,4 +1,4 @@
-"""Coins: randomness as a function of seed, example, draw and position."""
+"""Random keys: randomness as a function of seed, example, draw and position."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from saddlepoint.rng import Keys
 
 N = 2000
 D = 50
-SIGMAS = 5.0  # each statistical bound below is five standard deviations of the statistic over N D = 100000 numbers
+# Each statistical bound is five standard deviations of the statistic over N D = 100000 numbers.
+SIGMAS = 5.0
 F64 = torch.float64
 
 
@@ -26,7 +27,7 @@ def test_uniform_has_the_moments_of_the_uniform() -> None:
 
 
 def test_normal_has_the_moments_of_the_normal() -> None:
-    for count in (D, D - 1):  # Box and Muller make pairs: an odd count is cut
+    for count in (D, D - 1):  # Box-Muller makes pairs; an odd count drops one
         z = keys(N).normal((count,), F64)
         total = N * count
         assert z.shape == (N, count)
@@ -34,7 +35,7 @@ def test_normal_has_the_moments_of_the_normal() -> None:
             assert abs((z**k).mean() - moment) < SIGMAS * math.sqrt(variance / total)
 
 
-def test_signs_and_integers_are_fair() -> None:
+def test_signs_and_integers_are_uniform() -> None:
     assert abs(keys(N).signs((D,), F64).mean()) < SIGMAS / math.sqrt(N * D)
     count = torch.bincount(keys(N).integers(7, (D,)).flatten(), minlength=7)
     assert len(count) == 7
@@ -61,14 +62,14 @@ def test_rows_positions_draws_and_seeds_are_independent() -> None:
         (z, keys(N).fold_in(0).normal((D,), F64)),
         (keys(N).fold_in(0).normal((D,), F64), keys(N).fold_in(1).normal((D,), F64)),
         (z, keys(N, seed=1).normal((D,), F64)),
-        (z[:, : D // 2], z[:, D // 2 :]),  # the cosine and the sine of Box and Muller
+        (z[:, : D // 2], z[:, D // 2 :]),  # cosine and sine of Box-Muller
     ]
     for a, b in others:
         assert correlation(a, b) < SIGMAS
     assert len(torch.unique(torch.cat([keys(N).fold_in(k).state for k in range(20)]))) == 20 * N
 
 
-def test_a_row_draws_the_same_whatever_its_neighbors() -> None:
+def test_the_draw_of_a_row_does_not_depend_on_the_other_rows() -> None:
     ids = torch.tensor([7, 3, 99, 0])
     together = Keys.of(5, ids)
     order = torch.tensor([2, 0, 3, 1])
@@ -82,11 +83,11 @@ def test_a_row_draws_the_same_whatever_its_neighbors() -> None:
         assert torch.equal(draw(Keys.of(5, ids[1:2])), draw(together)[1:2])
 
 
-def test_a_longer_draw_begins_with_the_shorter_one() -> None:
+def test_a_longer_draw_starts_with_the_shorter_one() -> None:
     assert torch.equal(keys(3).uniform((10,), F64)[:, :4], keys(3).uniform((4,), F64))
 
 
-def test_fold_takes_a_salt_for_all_or_one_each() -> None:
+def test_fold_in_takes_one_salt_or_one_per_row() -> None:
     c = keys(4)
     salt = torch.tensor([3, 1, -4, 2**40])
     each = torch.stack([c.fold_in(int(s)).state[i] for i, s in enumerate(salt)])
@@ -97,7 +98,7 @@ def test_fold_takes_a_salt_for_all_or_one_each() -> None:
     )  # salts are taken modulo 2^64
 
 
-def test_unfold_returns_to_the_root() -> None:
+def test_root_returns_to_the_origin() -> None:
     c = keys(4)
     assert torch.equal(c.fold_in(1).fold_in(2).root().state, c.state)
     rooted = c.fold_in(1).as_root()
@@ -106,7 +107,7 @@ def test_unfold_returns_to_the_root() -> None:
     assert torch.equal(rooted.fold_in(2)[torch.tensor([2])].root().state, c.fold_in(1).state[2:3])
 
 
-def test_the_shared_seed_is_that_of_the_set_of_rows() -> None:
+def test_the_batch_seed_depends_on_the_set_of_rows_only() -> None:
     c = keys(5)
     assert (
         c.batch_seed()
@@ -117,7 +118,10 @@ def test_the_shared_seed_is_that_of_the_set_of_rows() -> None:
 
 
 def test_the_first_numbers_are_those_of_splitmix64() -> None:
-    """Published outputs of SplitMix64 from state 1234567 (Vigna's reference generator, also in the Rosetta collection)."""
+    """Published outputs of SplitMix64 from state 1234567.
+
+    They are those of Vigna's reference generator, also in the Rosetta collection.
+    """
     state = Keys(torch.tensor([1234567]), torch.tensor([1234567]))
     want = [
         6457827717110365317,

@@ -1,4 +1,4 @@
-"""Rules: a site's backward pass is the attacker's choice, its forward value is not."""
+"""Rules: an attacker may choose the backward pass of a site, but not its forward value."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def gradient(defense: Defense, site: str, rule: Rule, x: Tensor) -> Tensor:
     [(Quantized(smooth(0)), "quantize"), (Purifier(smooth(0)), "purify")],
     ids=["rounding", "random"],
 )
-def test_every_rule_keeps_the_forward_bit_for_bit(rule: Rule, defense: Defense, site: str) -> None:
+def test_every_rule_keeps_the_forward_value_bit_for_bit(
+    rule: Rule, defense: Defense, site: str
+) -> None:
     x = uniform(1, 5, 6).requires_grad_()
     plain = defense.trace(x, Context(keys(5))).logits
     ruled = defense.trace(x, Context(keys(5), {site: rule})).logits
@@ -55,13 +57,12 @@ def test_bpda_with_the_identity_is_the_gradient_at_the_purified_point() -> None:
     torch.testing.assert_close(
         gradient(defense, "quantize", BPDA(), x), at_the_purified_point, rtol=0, atol=1e-15
     )
-    assert (
-        gradient(defense, "quantize", Exact(), x) == 0
-    ).all()  # what rounding hides from an attacker who differentiates it
+    # The exact gradient of rounding is zero.
+    assert (gradient(defense, "quantize", Exact(), x) == 0).all()
 
 
 def test_bpda_differentiates_its_surrogate() -> None:
-    """d/dx of f(g(x)) with g's Jacobian replaced by that of h: h'(x) times the gradient of f at g(x)."""
+    """With h as surrogate of g, d/dx f(g(x)) becomes h'(x) times the gradient of f at g(x)."""
     net = smooth(2)
     x = uniform(3, 5, 6)
     defense = Quantized(net)
@@ -70,17 +71,15 @@ def test_bpda_differentiates_its_surrogate() -> None:
     torch.testing.assert_close(got, 3 * x**2 * through_the_identity, rtol=1e-14, atol=0)
 
 
-def test_bpda_refuses_a_surrogate_of_another_shape() -> None:
-    with pytest.raises(
-        ValueError, match=r"surrogate gives shape \(5, 3\), but the site gives \(5, 6\)"
-    ):
+def test_bpda_rejects_a_surrogate_of_another_shape() -> None:
+    with pytest.raises(ValueError, match=r"returns shape \(5, 3\), but the site returns \(5, 6\)"):
         gradient(
             Quantized(smooth(2)), "quantize", BPDA(surrogate=lambda v: v[:, :3]), uniform(3, 5, 6)
         )
 
 
 def test_checkpointed_is_exact_at_random_sites() -> None:
-    """The second run of a site must draw the coins of the first, else the gradient is that of another function."""
+    """The second run of a site draws the numbers of the first, else the gradient is wrong."""
     defense = Purifier(smooth(4), steps=5, noise=0.3)
     x = uniform(5, 5, 6)
     exact = gradient(defense, "purify", Exact(), x)
@@ -89,7 +88,7 @@ def test_checkpointed_is_exact_at_random_sites() -> None:
     )
 
 
-def test_checkpointed_recomputes_with_the_same_coins_at_nested_sites() -> None:
+def test_checkpointed_draws_the_same_numbers_again_at_nested_sites() -> None:
     drawn: list[Tensor] = []
 
     class Nested(Defense):
@@ -131,22 +130,25 @@ def test_checkpointed_replays_randomness_hidden_in_a_module() -> None:
     assert torch.equal(got, want)
 
 
-def test_checkpointed_holds_the_ends_of_steps_and_not_their_insides() -> None:
-    """Tensors the graph holds at its peak, 40 steps of 6 layers: exact 240 and more, checkpointed one per step and one step."""
+def test_checkpointed_saves_the_inputs_of_steps_only() -> None:
+    """The most tensors saved at once, for 40 steps of 6 layers.
 
-    def max_loss_point(rule: Rule, steps: int) -> int:
-        held = most = 0
+    Exact saves at least 240, Checkpointed one per step and those of one step.
+    """
 
-        class Saved:  # lives as long as the graph holds the tensor
+    def most_saved(rule: Rule, steps: int) -> int:
+        saved = most = 0
+
+        class Saved:  # alive as long as the graph holds the tensor
             def __init__(self, value: Tensor) -> None:
-                nonlocal held, most
+                nonlocal saved, most
                 self.value = value
-                held = held + 1
-                most = max(most, held)
+                saved = saved + 1
+                most = max(most, saved)
 
             def __del__(self) -> None:
-                nonlocal held
-                held -= 1
+                nonlocal saved
+                saved -= 1
 
         defense = Purifier(smooth(4), steps=steps, layers=6)
         objective = AttackObjective(
@@ -156,11 +158,11 @@ def test_checkpointed_holds_the_ends_of_steps_and_not_their_insides() -> None:
             Backprop().value_and_grad(objective, uniform(5, 5, 6), keys(5))
         return most
 
-    assert max_loss_point(Exact(), 40) >= 40 * 6
-    assert max_loss_point(Checkpointed(), 40) <= 40 + max_loss_point(Exact(), 2)
+    assert most_saved(Exact(), 40) >= 40 * 6
+    assert most_saved(Checkpointed(), 40) <= 40 + most_saved(Exact(), 2)
 
 
-def test_a_rule_for_a_site_that_does_not_exist_is_refused() -> None:
+def test_a_rule_for_an_unknown_site_raises_an_error() -> None:
     with pytest.raises(
         ValueError,
         match=r"rules were given for \['round'\], but this defense has the sites \['quantize'\]",

@@ -1,4 +1,7 @@
-"""Gradients that take their inverse from the solver: the simultaneous adjoint and the shared inverse. Everything is float64."""
+"""Rules that use the solver's inverse: simultaneous adjoint and shared inverse.
+
+Everything is float64.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,12 @@ from torch import Tensor
 from saddlepoint.defenses import Anderson, Broyden, Context, Picard, Status
 from saddlepoint.gradients import Exact, Implicit, SharedInverse, SimultaneousAdjoint
 
-# ---- the simultaneous adjoint ---------------------------------------------------------------------------------------------------
 
+def test_the_transposed_inverse_reaches_the_adjoint_fixed_point_earlier() -> None:
+    """With d = 12, Broyden's inverse is exact after 2 d steps (Gay 1979).
 
-def test_with_the_transposed_inverse_the_adjoint_reaches_its_fixed_point_and_without_it_lags() -> (
-    None
-):
-    """d = 12: Broyden knows the map after 2 d steps (Gay 1979), and then a full adjoint step is Newton's."""
+    A full adjoint step is then a Newton step.
+    """
     model = Affine.contractive(0)
     method = Broyden(steps=24, tolerance=1e-13)
     exact = model.gradient(C)
@@ -32,11 +34,11 @@ def test_with_the_transposed_inverse_the_adjoint_reaches_its_fixed_point_and_wit
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_far_from_normal_only_the_transposed_inverse_works(seed: int) -> None:
-    model = Affine.lopsided(10 * seed)
+def test_on_nonnormal_maps_only_the_transposed_inverse_converges(seed: int) -> None:
+    model = Affine.nonnormal(10 * seed)
     method = Broyden(steps=60, tolerance=1e-12)
     with torch.no_grad():
-        assert solved(model, Exact(), X, method=method).ended(Status.CONVERGED).all()
+        assert solved(model, Exact(), X, method=method).has_status(Status.CONVERGED).all()
     exact = model.gradient(C)
     scale = exact.abs().amax()
     transposed = (gradient(model, SimultaneousAdjoint(0.5), method=method) - exact).abs().amax()
@@ -49,8 +51,8 @@ def test_far_from_normal_only_the_transposed_inverse_works(seed: int) -> None:
     assert as_written > 1e-2 * scale
 
 
-def test_on_a_symmetric_map_both_reach_the_fixed_point() -> None:
-    """Broyden's inverse does not stay symmetric, so the two walks differ; their ends do not."""
+def test_on_a_symmetric_map_both_inverses_reach_the_fixed_point() -> None:
+    """Broyden's inverse does not stay symmetric: the iterates differ, but not their limits."""
     model = Affine.contractive(0)
     model = Affine((model.a + model.a.T) / 2, model.u, model.b)
     for transpose in (True, False):
@@ -74,7 +76,7 @@ def test_the_first_adjoint_is_beta_times_the_loss_gradient_at_zero() -> None:
     torch.testing.assert_close(got, 0.7 * C @ model.u, rtol=1e-14, atol=1e-14)
 
 
-def test_at_the_start_the_surrogate_gradient_is_zero() -> None:
+def test_the_surrogate_gradient_at_the_start_is_zero() -> None:
     x = X.clone().requires_grad_()
     solution = solved(
         Affine.contractive(0), SimultaneousAdjoint(emit="all"), x, method=Broyden(steps=3), keep=[0]
@@ -102,7 +104,7 @@ def dense_adjoint(model: Affine, cotangents: list[Tensor], steps: int, beta: flo
 
 
 @pytest.mark.parametrize("emit", [1, 3, 5, "last", "all"])
-def test_the_walk_is_that_of_the_paper(emit: int) -> None:
+def test_the_adjoint_states_match_a_dense_implementation_of_the_paper(emit: int) -> None:
     """With a loss at every state 0..5, against dense matrices; the best state takes no part."""
     model = Affine.contractive(0)
     x = X[:1].clone().requires_grad_()
@@ -117,11 +119,12 @@ def test_the_walk_is_that_of_the_paper(emit: int) -> None:
     loss = sum((v * z[0]).sum() for v, z in zip(c, solution.states.values(), strict=True))
     (got,) = torch.autograd.grad(loss, x)
     u = dense_adjoint(model, c, 5, 0.8)
-    expected = sum(u) if emit == "all" else u[-1] if emit == "last" else u[emit]
+    expected = {"all": sum(u), "last": u[-1]}.get(emit)
+    expected = u[emit] if expected is None else expected
     torch.testing.assert_close(got[0], expected @ model.u, rtol=1e-10, atol=1e-10)
 
 
-def test_a_state_without_a_loss_borrows_the_next_cotangent() -> None:
+def test_a_state_without_a_loss_uses_the_next_cotangent() -> None:
     model = Affine.contractive(0)
     x = X[:1].clone().requires_grad_()
     solution = solved(
@@ -136,7 +139,7 @@ def test_a_state_without_a_loss_borrows_the_next_cotangent() -> None:
     )
 
 
-def test_without_an_inverse_the_adjoint_walks_like_picard() -> None:
+def test_without_an_inverse_the_adjoint_is_a_picard_iteration() -> None:
     """u_n = sum of the first n terms of Neumann's series: U^T (I - (A^T)^n) u*."""
     model = Affine.contractive(0)
     got = gradient(model, SimultaneousAdjoint(1.0), method=Picard(steps=6, tolerance=0), state=6)
@@ -144,18 +147,17 @@ def test_without_an_inverse_the_adjoint_walks_like_picard() -> None:
     torch.testing.assert_close(got, model.adjoint(C) @ factor.T @ model.u, rtol=1e-12, atol=1e-12)
 
 
-# ---- the shared inverse ---------------------------------------------------------------------------------------------------------
-
-
 def test_the_shared_inverse_is_minus_b_transposed() -> None:
     model = Affine.contractive(0)
     method = Broyden(steps=6, tolerance=0)
     with torch.no_grad():
-        known = method(
-            lambda z, rows: model.cell(z, model.inject(X)[rows]), model.start(N), learned=True
+        built = method(
+            lambda z, rows: model.cell(z, model.inject(X)[rows]),
+            model.start(N),
+            return_inverse=True,
         ).inverse
-    assert known is not None
-    for state, inverse in ((None, known), (3, known.first(3))):
+    assert built is not None
+    for state, inverse in ((None, built), (3, built.first_terms(3))):
         expected = -torch.einsum("nji,nj->ni", inverse.dense(), C) @ model.u
         torch.testing.assert_close(
             gradient(model, SharedInverse(1e9), method=method, state=state),
@@ -165,7 +167,7 @@ def test_the_shared_inverse_is_minus_b_transposed() -> None:
         )
 
 
-def test_rows_whose_shared_inverse_is_too_long_fall_back_to_the_cotangent() -> None:
+def test_rows_with_a_too_long_adjoint_use_the_cotangent() -> None:
     model = Affine.contractive(0)
     shared = gradient(model, SharedInverse(1e9), method=Broyden(steps=6))
     one_step = C @ model.u
@@ -174,11 +176,11 @@ def test_rows_whose_shared_inverse_is_too_long_fall_back_to_the_cotangent() -> N
         for limit in (1e-9, 1.0, 1e9)
     }
     torch.testing.assert_close(length[1e-9], one_step, rtol=1e-13, atol=1e-13)
-    fell_back = torch.isclose(length[1.0], one_step, rtol=1e-12).all(1)
-    assert torch.equal(length[1.0][~fell_back], shared[~fell_back])
+    replaced = torch.isclose(length[1.0], one_step, rtol=1e-12).all(1)
+    assert torch.equal(length[1.0][~replaced], shared[~replaced])
 
 
-def test_refined_it_is_the_implicit_gradient_for_fewer_products() -> None:
+def test_the_refined_shared_inverse_is_the_implicit_gradient_with_fewer_products() -> None:
     """Both backward solves stop at a relative residual of 1e-6; ||U|| < 10 and ||u*|| < 20."""
     model = Affine.contractive(0)
     products = {}
@@ -193,6 +195,6 @@ def test_refined_it_is_the_implicit_gradient_for_fewer_products() -> None:
     assert products[SharedInverse] < 0.7 * products[Implicit]
 
 
-def test_a_solver_that_learns_no_inverse_cannot_share_one() -> None:
+def test_a_solver_without_an_inverse_raises_an_error() -> None:
     with pytest.raises(ValueError, match=r"this site is solved by Anderson. Use Implicit"):
         gradient(Affine.contractive(0), SharedInverse(), method=Anderson())

@@ -1,4 +1,7 @@
-"""How a cotangent crosses a solve: closed forms on affine equilibria, finite differences on curved ones. Everything is float64."""
+"""Gradients of solves: closed forms on affine maps, finite differences on curved ones.
+
+Everything is float64.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ from saddlepoint.gradients import (
     SimultaneousAdjoint,
 )
 
-KEEPING: tuple[Rule, ...] = (
+RULES: tuple[Rule, ...] = (
     Exact(),
     Checkpointed(),
     Implicit(),
@@ -57,12 +60,9 @@ def name(value: object) -> str:
     return type(value).__name__
 
 
-def words(value: object) -> str:
-    """Its settings without addresses in memory, which differ between the processes that run the tests."""
+def settings(value: object) -> str:
+    """The repr without memory addresses, which differ between test processes."""
     return repr(value).split(" of type object")[0]
-
-
-# ---- the exact gradient ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_the_implicit_gradient_is_that_of_the_fixed_point(
 def test_the_steps_of_a_converged_solver_have_the_same_gradient(
     forward: Solver, rule: Rule
 ) -> None:
-    """The derivative of the iterates converges behind the iterates themselves: two digits later here."""
+    """The derivative converges after the iterates: it has two digits less here."""
     model = Affine.contractive(0)
     torch.testing.assert_close(
         gradient(model, rule, method=forward), model.gradient(C), rtol=0, atol=1e-9
@@ -103,7 +103,7 @@ def test_the_steps_of_a_converged_solver_have_the_same_gradient(
 
 @pytest.mark.parametrize("rule", [Exact(), Implicit(TIGHT), SimultaneousAdjoint(1.0)], ids=name)
 def test_on_a_curved_map_gradients_are_finite_differences(rule: Rule) -> None:
-    """Central differences at 1e-5: truncation 1e-10 and rounding 1e-16 / 1e-5, times curvatures of order ten."""
+    """Errors at a step of 1e-5: truncation 1e-10, rounding 1e-11, times curvatures of order 10."""
     model = Curved.contractive(3, norm=0.9)
     direction = normal(5, N, INPUTS)
     method = Broyden(steps=100, tolerance=1e-14)
@@ -118,7 +118,7 @@ def test_on_a_curved_map_gradients_are_finite_differences(rule: Rule) -> None:
 
 
 def test_the_gradient_reaches_the_parameters_of_the_cell() -> None:
-    """dL/dA = u* z*^T and dL/dx = U^T u*, in the training of an equilibrium model."""
+    """dL/dA = u* z*^T and dL/dx = U^T u*, as in the training of an equilibrium model."""
     model = Affine.contractive(0)
     weight = model.a.clone().requires_grad_()
     for rule in (
@@ -138,7 +138,7 @@ def test_the_gradient_reaches_the_parameters_of_the_cell() -> None:
         )
 
 
-def test_a_site_without_a_rule_is_implicit() -> None:
+def test_the_default_rule_of_a_solve_is_implicit() -> None:
     x = X.clone().requires_grad_()
     model = Affine.contractive(0)
     solution = Context(keys(N)).solve(
@@ -148,22 +148,20 @@ def test_a_site_without_a_rule_is_implicit() -> None:
     assert torch.equal(got, gradient(model, Implicit(), method=Broyden(steps=8)))
 
 
-def test_of_a_linear_map_the_implicit_gradient_does_not_depend_on_where_the_solve_ended_but_the_exact_one_does() -> (
-    None
-):
-    """After one step z_1 = f(0), and the gradient of what was run is U^T c."""
+def test_on_a_linear_map_only_the_exact_gradient_depends_on_where_the_solve_ended() -> None:
+    """After one step z_1 = f(0), and the exact gradient is U^T c."""
     model = Affine.contractive(0)
-    once = Broyden(steps=1)
+    one_step = Broyden(steps=1)
     torch.testing.assert_close(
-        gradient(model, Exact(), method=once), C @ model.u, rtol=1e-14, atol=1e-14
+        gradient(model, Exact(), method=one_step), C @ model.u, rtol=1e-14, atol=1e-14
     )
     torch.testing.assert_close(
-        gradient(model, Implicit(TIGHT), method=once), model.gradient(C), rtol=0, atol=5e-11
+        gradient(model, Implicit(TIGHT), method=one_step), model.gradient(C), rtol=0, atol=5e-11
     )
 
 
-def test_rows_finish_their_backward_solves_alone() -> None:
-    """A row's gradient is the same alone, though f is linearized anew for the rows that take long."""
+def test_the_backward_solve_of_a_row_does_not_depend_on_its_batch() -> None:
+    """f is linearized again for the rows that converge late, which must not change them."""
     model = Curved.contractive(3, norm=0.95)
     scale = torch.tensor([0.01, 0.1, 1, 3, 10], dtype=torch.float64)[:, None]
     x = scale * X
@@ -181,17 +179,14 @@ def test_rows_finish_their_backward_solves_alone() -> None:
         torch.testing.assert_close(got[0], grad[row], rtol=1e-11, atol=1e-12)
 
 
-# ---- the phantom gradient -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("damping", [1.0, 0.5])
 @pytest.mark.parametrize("steps", [1, 2, 5])
 @pytest.mark.parametrize("state", [None, 1, 3])
 @pytest.mark.parametrize("at", ["state", "unrolled"])
-def test_k_damped_steps_have_their_closed_form_at_every_state(
+def test_the_phantom_gradient_has_a_closed_form_at_every_state(
     damping: float, steps: int, state: int | None, at: str
 ) -> None:
-    """U^T (I - (M^T)^k) (I - A^T)^-1 c,  M = damping A + (1 - damping) I, from any state of an affine map."""
+    """U^T (I - (M^T)^k) (I - A^T)^-1 c with M = damping A + (1 - damping) I."""
     model = Affine.contractive(0)
     m = damping * model.a + (1 - damping) * model.eye
     factor = model.eye - torch.linalg.matrix_power(m.T, steps)
@@ -217,7 +212,7 @@ def test_the_released_variant_makes_its_first_step_undamped() -> None:
     torch.testing.assert_close(got, expected, rtol=1e-13, atol=1e-13)
 
 
-def test_many_steps_are_the_implicit_gradient() -> None:
+def test_the_phantom_gradient_of_many_steps_is_the_implicit_gradient() -> None:
     """0.6^100 < 1e-22."""
     model = Affine.contractive(0)
     torch.testing.assert_close(
@@ -225,7 +220,7 @@ def test_many_steps_are_the_implicit_gradient() -> None:
     )
 
 
-def test_the_loss_at_the_unrolled_state_is_a_change_of_what_is_shown_and_costs_its_steps() -> None:
+def test_the_unrolled_state_replaces_the_state_and_costs_its_steps() -> None:
     model = Curved.contractive(3)
     method = Broyden(steps=4, tolerance=0)
     plain = solved(model, Exact(), X, method=method, keep=[2])
@@ -237,15 +232,11 @@ def test_the_loss_at_the_unrolled_state_is_a_change_of_what_is_shown_and_costs_i
         for _ in range(2):
             z = 0.5 * z + 0.5 * model.cell(z, model.inject(X))
         torch.testing.assert_close(shown.states[2], z, rtol=0, atol=1e-15)
-        assert torch.equal(
-            ctx.stats.evaluations, plain.evaluations + 2 * 2
-        )  # k steps from z_2, k steps from the best
+        # Two steps from z_2 and two steps from the best state.
+        assert torch.equal(ctx.stats.evaluations, plain.evaluations + 2 * 2)
 
 
-# ---- all rules ------------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("rule", KEEPING, ids=words)
+@pytest.mark.parametrize("rule", RULES, ids=settings)
 @pytest.mark.parametrize("tolerance", [0.0, 1e-2], ids=["all steps", "rows stop"])
 def test_every_rule_keeps_every_state_bit_for_bit(rule: Rule, tolerance: float) -> None:
     model = Curved.contractive(3, inputs=STATES)
@@ -254,11 +245,11 @@ def test_every_rule_keeps_every_state_bit_for_bit(rule: Rule, tolerance: float) 
     weights = [0.5, 0.0, 0.1, 0.1, 0.1, 0.2]
     with torch.no_grad():
         plain = solved(model, Exact(), x, method=method, keep=range(7), weights=weights)
-        quiet = solved(model, rule, x, method=method, keep=range(7), weights=weights)
+        without_grad = solved(model, rule, x, method=method, keep=range(7), weights=weights)
     ruled = solved(
         model, rule, x.clone().requires_grad_(), method=method, keep=range(7), weights=weights
     )
-    for got in (quiet, ruled):
+    for got in (without_grad, ruled):
         assert torch.equal(got.best, plain.best)
         assert torch.equal(got.blend, plain.blend)
         assert list(got.states) == list(range(7))
@@ -269,9 +260,9 @@ def test_every_rule_keeps_every_state_bit_for_bit(rule: Rule, tolerance: float) 
 
 
 @pytest.mark.parametrize(
-    "rule", [r for r in KEEPING if not isinstance(r, SimultaneousAdjoint)], ids=words
+    "rule", [r for r in RULES if not isinstance(r, SimultaneousAdjoint)], ids=settings
 )
-def test_the_gradient_of_the_blend_is_the_blend_of_gradients(rule: Rule) -> None:
+def test_the_gradient_of_the_blend_is_the_blend_of_the_gradients(rule: Rule) -> None:
     model = Curved.contractive(3, inputs=STATES)
     method = Broyden(steps=4, tolerance=1e-2)
     weights = [0.5, 0.0, 0.2, 0.3]
@@ -288,10 +279,13 @@ def test_the_gradient_of_the_blend_is_the_blend_of_gradients(rule: Rule) -> None
 
 
 @pytest.mark.parametrize(
-    "rule", [Implicit(), Phantom(1), Phantom(2, 0.5), SharedInverse()], ids=words
+    "rule", [Implicit(), Phantom(1), Phantom(2, 0.5), SharedInverse()], ids=settings
 )
 def test_the_mean_of_losses_over_states_is_the_mean_of_their_gradients(rule: Rule) -> None:
-    """Eq. 17: every state counts once. Left to add up without being cleared, gradients would count 8, 7, .., 1 times."""
+    """Eq. 17: every state counts once.
+
+    If gradients were accumulated without being cleared, states would count 8, 7, .., 1 times.
+    """
     defense = Equilibrium(Curved.contractive(3))
     y = torch.tensor([0, 1, 2, 3, 0])
     steps = range(1, 9)
@@ -305,12 +299,15 @@ def test_the_mean_of_losses_over_states_is_the_mean_of_their_gradients(rule: Rul
 
     each = torch.stack([grad(n) for n in steps])
     torch.testing.assert_close(grad(*steps), each.mean(0), rtol=1e-9, atol=1e-11)
-    piled_up = (each * torch.arange(8, 0, -1)[:, None, None]).sum(0) / 36
-    assert (grad(*steps) - piled_up).abs().amax() > 1e-3
+    accumulated = (each * torch.arange(8, 0, -1)[:, None, None]).sum(0) / 36
+    assert (grad(*steps) - accumulated).abs().amax() > 1e-3
 
 
 def test_the_memory_of_the_implicit_gradient_does_not_grow_with_the_steps() -> None:
-    """Numbers saved for the backward pass: the exact gradient holds every step, the implicit one a single evaluation of f."""
+    """Numbers saved for the backward pass.
+
+    The exact gradient saves every step, the implicit one a single evaluation of f.
+    """
     model = Curved.contractive(3, norm=0.95)
     saved = 0
 
@@ -319,7 +316,7 @@ def test_the_memory_of_the_implicit_gradient_does_not_grow_with_the_steps() -> N
         saved += tensor.numel()
         return tensor
 
-    def held(rule: Rule, steps: int) -> int:
+    def saved_numbers(rule: Rule, steps: int) -> int:
         nonlocal saved
         saved = 0
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
@@ -329,14 +326,14 @@ def test_the_memory_of_the_implicit_gradient_does_not_grow_with_the_steps() -> N
             (C * solution.best).sum()
         return saved
 
-    assert held(Implicit(), 10) == held(Implicit(), 80)
-    assert held(Exact(), 80) > 6 * held(Exact(), 10)
-    assert held(Checkpointed(), 80) < held(Exact(), 80)
+    assert saved_numbers(Implicit(), 10) == saved_numbers(Implicit(), 80)
+    assert saved_numbers(Exact(), 80) > 6 * saved_numbers(Exact(), 10)
+    assert saved_numbers(Checkpointed(), 80) < saved_numbers(Exact(), 80)
 
 
-@pytest.mark.parametrize("rule", KEEPING, ids=words)
-def test_nothing_outlives_its_graph(rule: Rule) -> None:
-    """A cycle through the graph would hold every state of every attack step until somebody collects garbage."""
+@pytest.mark.parametrize("rule", RULES, ids=settings)
+def test_the_graph_has_no_reference_cycles(rule: Rule) -> None:
+    """A cycle would keep the states of every attack step in memory until garbage collection."""
     model = Curved.contractive(3, inputs=STATES)
     x = normal(7, N, STATES).requires_grad_()
     gc.collect()
@@ -345,15 +342,18 @@ def test_nothing_outlives_its_graph(rule: Rule) -> None:
         ctx = Context(keys(N), {"solve": rule})
         solution = solved(model, rule, x, method=Broyden(steps=5, tolerance=0), ctx=ctx, keep=[2])
         torch.autograd.grad((C * (solution.best + solution.states[2])).sum(), x)
-        watched = weakref.ref(ctx)  # every evaluation of f tosses its coins
+        reference = weakref.ref(ctx)  # every evaluation of f draws from it
         del solution, ctx
-        assert watched() is None
+        assert reference() is None
     finally:
         gc.enable()
 
 
-def test_coins_inside_the_cell_are_tossed_once_and_belong_to_their_row() -> None:
-    """A random shift drawn inside f: all evaluations see the same one, also for rows that are left alone, also going backward."""
+def test_random_numbers_in_the_cell_are_drawn_once_per_row() -> None:
+    """f draws a random shift per row.
+
+    It is the same in all evaluations, in a batch or alone, forward or backward.
+    """
     model = Curved.contractive(3, norm=0.95)
     method = Broyden(steps=100, tolerance=1e-10)
 
@@ -377,13 +377,10 @@ def test_coins_inside_the_cell_are_tossed_once_and_belong_to_their_row() -> None
             torch.testing.assert_close(grad[0], grads[row], rtol=1e-7, atol=1e-9)
 
 
-# ---- misuse ---------------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "rule", [Implicit(), Phantom(), SharedInverse(), SimultaneousAdjoint()], ids=name
 )
-def test_a_rule_for_solves_refuses_a_plain_site(rule: Rule) -> None:
+def test_a_rule_for_solves_rejects_a_plain_site(rule: Rule) -> None:
     class Site(Defense):
         def trace(self, x: Tensor, ctx: Context) -> Trace:
             return Static(smooth(0)).trace(ctx.through("site", torch.sin, x), ctx)
@@ -392,18 +389,16 @@ def test_a_rule_for_solves_refuses_a_plain_site(rule: Rule) -> None:
         Site().trace(uniform(0, 3, 6), Context(keys(3), {"site": rule}))
 
 
-def test_a_rule_that_knows_nothing_of_solves_says_so() -> None:
+def test_a_rule_without_attach_rejects_a_solve() -> None:
     class Own(Rule):
         def apply(self, fn, x):  # type: ignore[no-untyped-def]
             return fn(x)
 
-    with pytest.raises(
-        TypeError, match=r"Own does not say how a cotangent crosses a solve. Use Implicit"
-    ):
+    with pytest.raises(TypeError, match=r"Own cannot differentiate a solve. Use Implicit"):
         gradient(Affine.contractive(0), Own())
 
 
-def test_rules_refuse_what_they_cannot_mean() -> None:
+def test_invalid_settings_of_rules_raise_errors() -> None:
     for wrong in (
         lambda: Phantom(0),
         lambda: Phantom(1, 0.0),
@@ -423,13 +418,13 @@ def test_rules_refuse_what_they_cannot_mean() -> None:
         gradient(Affine.contractive(0), SimultaneousAdjoint(emit=9), method=Broyden(steps=4))
 
 
-def test_a_solve_refuses_states_and_inputs_of_other_batches() -> None:
+def test_a_solve_rejects_states_and_inputs_of_another_batch_size() -> None:
     model = Affine.contractive(0)
     with pytest.raises(ValueError, match="each of 5 rows, got 4 states and 5 inputs"):
         Context(keys(N)).solve("solve", model.cell, model.start(4), model.inject(X), method=TIGHT)
 
 
-def test_how_solves_ended_can_be_read_from_the_context() -> None:
+def test_the_context_reports_how_solves_ended() -> None:
     model = Affine.contractive(0)
     ctx = Context(keys(N))
     with torch.no_grad():

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from saddlepoint.attacks.spaces import Linf
 from saddlepoint.audits.diagnostics.loss_curve import LossCurve
-from saddlepoint.audits.result import Audit, Examples, Item, Row, Symptom, Verdict
+from saddlepoint.audits.result import Audit, Examples, Item, Row, Symptom
 from saddlepoint.audits.statistics import wilson
+from saddlepoint.audits.verdict import ItemName, Level, State, SymptomName
 from saddlepoint.data import load_data
 from saddlepoint.describe import describe
 from saddlepoint.evaluation import Threat
 from saddlepoint.reports.context import ReportContext
 from saddlepoint.reports.html import page as render
-
-CREDIBLE, OVERSTATED, INCONCLUSIVE = get_args(Verdict)
 
 # name, share of the images it breaks, forward and backward passes per image
 _ATTACKS = (
@@ -34,25 +33,25 @@ _COMMAND = (
 )
 
 CHECKLIST = (
-    Item("white-box attacks on the full defense", "pass", "59.0 % under apgd-ce."),
-    Item("randomness averaged or fixed", "does not apply", "the defense is not randomized."),
-    Item("black-box attacks", "pass", "53.0 % under square."),
+    Item(ItemName.WHITE_BOX, State.PASS, "59.0 % under apgd-ce."),
+    Item(ItemName.RANDOMNESS, State.NOT_APPLICABLE, "the defense is not randomized."),
+    Item(ItemName.BLACK_BOX, State.PASS, "53.0 % under square."),
 )
 
 SYMPTOMS = (
     Symptom(
-        "labels only",
-        "note",
+        SymptomName.LABELS_ONLY,
+        Level.NOTE,
         "the callable returns labels: only decision-based attacks are possible.",
     ),
     Symptom(
-        "random answers",
-        "warning",
+        SymptomName.RANDOM_OUTPUTS,
+        Level.WARNING,
         "two calls on the same images differ by up to 0.2: the model is treated as random.",
     ),
     Symptom(
-        "vanishing gradients",
-        "serious",
+        SymptomName.ZERO_GRADIENTS,
+        Level.SERIOUS,
         "the gradient is exactly zero on 16 of 16 images. Name the step with ctx.through.",
     ),
 )

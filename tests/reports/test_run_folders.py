@@ -9,9 +9,10 @@ import shutil
 import signal
 import time
 import tomllib
+from dataclasses import replace
 
 import pytest
-from tests.runs.runs import ATTACKS, spec
+from tests.runs.runs import ATTACKS, CountingExecutor, spec
 
 from saddlepoint.reports.run_folders import details, runs, summary
 from saddlepoint.runs.cache import Interrupted
@@ -38,18 +39,18 @@ class Stopping(Serial):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    out = tmp_path_factory.mktemp("made") / "run"
+def finished(tmp_path_factory):
+    out = tmp_path_factory.mktemp("finished") / "run"
     return out, run_spec(SMALL, out, executor=Serial())
 
 
 @pytest.fixture
-def run(made, tmp_path):
-    return shutil.copytree(made[0], tmp_path / "run")
+def run(finished, tmp_path):
+    return shutil.copytree(finished[0], tmp_path / "run")
 
 
-def test_the_summary_of_a_finished_run(made):
-    folder, audit = made
+def test_the_summary_of_a_finished_run(finished):
+    folder, audit = finished
     one = summary(folder)
     assert (one.done, one.total, one.finished) == (12, 12, True)
     assert one.robust_accuracy == audit.robust_accuracy
@@ -75,9 +76,8 @@ def test_the_accuracy_of_an_earlier_request_is_not_shown_for_the_current_one(run
     assert one.robust_accuracy is None
     found = details(run)
     assert found.foreign == 12
-    assert [
-        event["target"].rpartition(":")[2] for event in found.events if event["event"] == "asked"
-    ] == ["linear", "flipped"]
+    requests = [event["target"] for event in found.events if event["event"] == "requested"]
+    assert [target.rpartition(":")[2] for target in requests] == ["linear", "flipped"]
     run_spec(SMALL, run, executor=Serial())  # and back: everything is there
     assert summary(run).finished
 
@@ -90,6 +90,10 @@ def test_another_target_in_the_folder_is_reported_and_the_same_one_is_not(run):
         def begin(self, work, missing): ...
 
         def cell(self, cell, episode): ...
+
+        def measure(self, missing): ...
+
+        def measured(self, cell): ...
 
         def say(self, message):
             self.messages.append(message)
@@ -160,33 +164,71 @@ def test_a_run_of_an_old_version_is_summarized_and_shown(run):
     assert expected.items() <= shown["threat"].items()
 
 
+def total_size(folder):
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
 def test_files_that_the_current_request_does_not_use_are_removed_and_no_others(run):
     before = {path.name for path in (run / "cells").iterdir()}
     run_spec(OTHER, run, executor=Serial())  # shares the clean images and one attack
-    (run / "cells" / ".abc.json.4242").write_bytes(b"torn")
-    (run / ".audit.json.4242").write_bytes(b"torn")
+    (run / "cells" / ".abc.json.4242").write_bytes(b"incomplete")
+    (run / ".audit.json.4242").write_bytes(b"incomplete")
     (run / ".hidden.file").write_bytes(b"the user's")
     (run / "cells" / "orphan.safetensors").write_bytes(b"without a record")
     planned = collect_garbage(run, dry_run=True)
     assert not planned.removed
-    assert (planned.cells, planned.torn) == (4, 3)
-    size = sum(path.stat().st_size for path in run.rglob("*") if path.is_file())
+    assert (planned.cells, planned.incomplete) == (4, 3)
+    assert planned.diagnostics > 0
+    size = total_size(run)
     done = collect_garbage(run)
-    assert (done.cells, done.torn, done.locks, done.bytes) == (
-        planned.cells,
-        planned.torn,
-        planned.locks,
-        planned.bytes,
-    )
-    assert (
-        sum(path.stat().st_size for path in run.rglob("*") if path.is_file()) == size - done.bytes
-    )
+    assert replace(done, removed=False) == planned
+    assert total_size(run) == size - done.bytes
     assert (run / ".hidden.file").exists()
-    assert set(Store(run).keys()) == set(Store(run).run()["cells"])
+    assert Store(run).keys() == Store(run).run()["cells"]
+    assert Store(run / "diagnostics").keys() == Store(run).run()["diagnostics"]
     assert summary(run).finished
     assert collect_garbage(run).bytes == 0
     run_spec(SMALL, run, executor=Serial())
     assert before <= {path.name for path in (run / "cells").iterdir()}
+
+
+def test_cleaning_up_a_finished_run_keeps_its_diagnostics(run):
+    before = Store(run / "diagnostics").keys()
+    freed = collect_garbage(run)
+    assert (freed.cells, freed.diagnostics) == (0, 0)
+    assert Store(run / "diagnostics").keys() == before
+    executor = CountingExecutor()
+    run_spec(SMALL, run, executor=executor)
+    assert executor.computed == []
+
+
+def test_diagnostics_of_another_request_and_their_incomplete_files_are_removed(run):
+    used = Store(run).run()["diagnostics"]
+    diagnostics = Store(run / "diagnostics")
+    source = diagnostics.cells / used[0]
+    for end in (".json", ".safetensors"):
+        shutil.copy(source.with_suffix(end), diagnostics.cells / f"unused{end}")
+    (diagnostics.cells / ".abc.json.4242").write_bytes(b"incomplete")
+    (diagnostics.cells / "orphan.safetensors").write_bytes(b"without a record")
+    freed = collect_garbage(run)
+    assert (freed.cells, freed.diagnostics, freed.incomplete) == (0, 1, 2)
+    assert diagnostics.keys() == used
+    assert len(list(diagnostics.cells.iterdir())) == 2 * len(used)
+
+
+def test_trials_of_earlier_versions_are_removed(run):
+    shutil.copytree(run / "diagnostics", run / "trials")
+    count = len(Store(run / "trials").keys())
+    assert collect_garbage(run, dry_run=True).diagnostics == count
+    assert collect_garbage(run).diagnostics == count
+    assert list((run / "trials" / "cells").iterdir()) == []
+    assert len(Store(run / "diagnostics").keys()) == count
+
+
+@pytest.mark.parametrize("store", ["diagnostics", "trials"])
+def test_a_run_is_not_cleaned_up_while_a_diagnostic_is_computed(run, store):
+    with Store(run / store).claim("key"), pytest.raises(StoreError, match=r"1 cells .* computed"):
+        collect_garbage(run)
 
 
 def test_a_run_that_is_being_computed_is_not_cleaned_up(run):
@@ -202,10 +244,10 @@ def test_a_run_that_is_being_computed_is_not_cleaned_up(run):
 
 
 def test_incomplete_files_of_a_killed_process_are_removed_and_those_of_a_running_one_are_not(run):
-    (run / "cells" / ".dead.json.4242").write_bytes(b"torn")
+    (run / "cells" / ".dead.json.4242").write_bytes(b"incomplete")
     (run / "cells" / ".living.json.4242").write_bytes(b"being written")
-    with Store(run).claim("living") as ours:
-        assert ours
+    with Store(run).claim("living") as claimed:
+        assert claimed
         run_spec(SMALL, run, executor=Serial())
         assert [path.name for path in (run / "cells").glob(".*")] == [".living.json.4242"]
 
@@ -221,8 +263,8 @@ def test_a_lock_that_was_deleted_is_not_acquired(tmp_path, monkeypatch):
         real(file, operation)
 
     monkeypatch.setattr("saddlepoint.runs.store.fcntl.flock", delete_then_lock)
-    with Store(tmp_path).claim("cell") as ours:
-        assert not ours
+    with Store(tmp_path).claim("cell") as claimed:
+        assert not claimed
 
 
 def hold(folder, key):

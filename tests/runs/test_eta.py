@@ -11,31 +11,31 @@ from saddlepoint.runs.eta import TimeEstimate, duration, remaining
 
 def test_after_the_first_group_the_estimate_is_exact():
     # Two groups of 10 images; attack 1 costs 1 s per image, attack 2 costs 3 s.
-    pace = TimeEstimate([(a, 10) for _ in range(2) for a in (0, 1, 2)])
-    pace.add(0, 10, 0.0)
-    pace.add(1, 10, 10.0)
-    pace.add(2, 10, 30.0)
-    assert pace.left(elapsed=40.0) == pytest.approx(40.0)
+    estimate = TimeEstimate([(a, 10) for _ in range(2) for a in (0, 1, 2)])
+    estimate.add(0, 10, 0.0)
+    estimate.add(1, 10, 10.0)
+    estimate.add(2, 10, 30.0)
+    assert estimate.left(elapsed=40.0) == pytest.approx(40.0)
 
 
 def test_two_workers_need_half_the_time():
-    pace = TimeEstimate([(1, 10), (1, 10), (1, 10), (1, 10)])
-    pace.add(1, 10, 10.0)
-    pace.add(1, 10, 10.0)
-    assert pace.left(elapsed=10.0) == pytest.approx(10.0)  # both ran at once
+    estimate = TimeEstimate([(1, 10), (1, 10), (1, 10), (1, 10)])
+    estimate.add(1, 10, 10.0)
+    estimate.add(1, 10, 10.0)
+    assert estimate.left(elapsed=10.0) == pytest.approx(10.0)  # both ran at once
 
 
 def test_an_adversary_that_has_not_run_is_assumed_to_be_average():
-    pace = TimeEstimate([(1, 10), (2, 10), (3, 10)])
-    pace.add(1, 10, 10.0)
-    pace.add(2, 10, 30.0)
-    assert pace.left(elapsed=40.0) == pytest.approx(20.0)
+    estimate = TimeEstimate([(1, 10), (2, 10), (3, 10)])
+    estimate.add(1, 10, 10.0)
+    estimate.add(2, 10, 30.0)
+    assert estimate.left(elapsed=40.0) == pytest.approx(20.0)
 
 
 def test_clean_images_give_no_estimate_for_attacks():
-    pace = TimeEstimate([(0, 10), (1, 10)])
-    pace.add(0, 10, 0.1)
-    assert pace.left(elapsed=0.1) == math.inf
+    estimate = TimeEstimate([(0, 10), (1, 10)])
+    estimate.add(0, 10, 0.1)
+    assert estimate.left(elapsed=0.1) == math.inf
     assert remaining(math.inf) == "time left unknown"
 
 

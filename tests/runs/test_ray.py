@@ -1,4 +1,4 @@
-"""The same cells on a Ray cluster of two nodes on this machine, one of which dies."""
+"""A Ray cluster with two nodes on this machine computes the same cells, even if a node dies."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import os
 import warnings
 
 import pytest
+from tests.runs.logged_target import LoggedTarget
 from tests.runs.runs import content, spec
 
 from saddlepoint.runs.executors import Serial
 from saddlepoint.runs.ray import Ray
 from saddlepoint.runs.runner import run_spec
 
-os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = (
-    "0"  # or Ray would look for 127.0.0.1 at the outer address of this machine
-)
+# Without this setting Ray replaces 127.0.0.1 by the outer address of this machine.
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'saddlepoint[ray]'")
 
 
@@ -23,7 +23,7 @@ def cluster():
     from ray.cluster_utils import Cluster
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Ray's own start-up warnings are not ours to mend
+        warnings.simplefilter("ignore")  # warnings that Ray itself causes when it starts
         cluster = Cluster(
             initialize_head=True,
             connect=False,
@@ -46,13 +46,11 @@ def cluster():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_two_nodes_give_the_bytes_of_one_process_and_a_node_that_dies_takes_no_cell_along(
-    cluster, tmp_path
-):
+def test_two_nodes_give_the_bytes_of_one_process_even_if_a_node_dies(cluster, tmp_path):
     run_spec(spec(), tmp_path / "serial", executor=Serial())
 
-    class Deadly(Ray):
-        """Kills a node when the tenth cell has arrived."""
+    class RemovesNode(Ray):
+        """Removes a node when the tenth attack cell has arrived."""
 
         def run(self, work, spec, cells):
             for k, packed in enumerate(super().run(work, spec, cells)):
@@ -61,6 +59,21 @@ def test_two_nodes_give_the_bytes_of_one_process_and_a_node_that_dies_takes_no_c
                 yield packed
 
     run_spec(spec(), tmp_path / "whole", executor=Ray(address=cluster.address))
-    run_spec(spec(), tmp_path / "lost", executor=Deadly(address=cluster.address))
+    run_spec(spec(), tmp_path / "lost", executor=RemovesNode(address=cluster.address))
     assert content(tmp_path / "whole") == content(tmp_path / "serial")
     assert content(tmp_path / "lost") == content(tmp_path / "serial")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_attacks_and_diagnostics_run_on_ray_workers_only(tmp_path):
+    """Without an address, Ray is started on this machine."""
+    target = LoggedTarget.write(tmp_path)
+    try:
+        target.audit(Ray(cpus=min(1.0, (os.cpu_count() or 1) / 2)))  # at least two workers
+    finally:
+        ray.shutdown()
+    assert target.driver not in target.pids_after_the_plan
+    assert len(target.pids_after_the_plan) >= 2
+    serial = LoggedTarget(tmp_path, out="serial")
+    serial.audit(Serial())
+    assert content(target.run) == content(serial.run)

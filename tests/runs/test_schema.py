@@ -1,4 +1,4 @@
-"""Records of earlier versions are brought up to date; records of later ones are refused."""
+"""Records of earlier versions are migrated; records of later versions are rejected."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import shutil
 
 import pytest
 from safetensors.torch import load, save
-from tests.runs.runs import ATTACKS, content, spec
+from tests.runs.runs import ATTACKS, CountingExecutor, content, spec
 
+import saddlepoint as sp
+from saddlepoint.atomic import sha256_hex
 from saddlepoint.audits import Audit
 from saddlepoint.audits.diagnostics.loss_curve import LossCurve
 from saddlepoint.runs import store as store_module
@@ -19,15 +21,15 @@ from saddlepoint.schema import SchemaError, migrated
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    out = tmp_path_factory.mktemp("made") / "run"
+def finished(tmp_path_factory):
+    out = tmp_path_factory.mktemp("finished") / "run"
     run_spec(spec(n=8, attacks=ATTACKS[:1]), out, executor=Serial())
     return out
 
 
 @pytest.fixture
-def run(made, tmp_path):
-    return shutil.copytree(made, tmp_path / "run")
+def run(finished, tmp_path):
+    return shutil.copytree(finished, tmp_path / "run")
 
 
 def edit(path, **changes):
@@ -50,88 +52,86 @@ def test_migrations_are_applied_one_after_the_other():
     assert migrated({"schema": 3}, table, 3, "here") == {"schema": 3}
 
 
-def test_a_gap_in_the_migrations_is_said():
+def test_a_missing_migration_raises_an_error():
     with pytest.raises(SchemaError, match="schema 1, which cannot be brought to 2"):
         migrated({"schema": 1}, {0: dict}, 2, "here")
 
 
 @pytest.mark.parametrize("schema", ["1", 1.0, True, [1]])
-def test_a_schema_is_a_whole_number(schema):
+def test_a_schema_that_is_no_whole_number_raises_an_error(schema):
     with pytest.raises(SchemaError, match="expected a whole number"):
         migrated({"schema": schema}, {}, 1, "here")
 
 
-def test_a_run_from_before_there_were_schemas_is_read_and_goes_on(run):
+def test_a_run_without_a_schema_is_read_and_continued(run):
     now = Store(run).run()
-    edit(run / "run.json", schema=None)
+    edit(run / "run.json", schema=None, versions=None, diagnostics=None)
     assert "schema" not in json.loads((run / "run.json").read_text())
-    assert Store(run).run() == now
+    assert Store(run).run() == {**now, "versions": {}, "diagnostics": []}
     run_spec(spec(n=8, attacks=ATTACKS[:1]), run, executor=Serial())
-    assert json.loads((run / "run.json").read_text())["schema"] == 1
+    assert json.loads((run / "run.json").read_text())["schema"] == 2
 
 
-def test_a_run_of_a_newer_version_is_refused_and_left_alone(run):
+def test_a_run_of_a_newer_version_is_rejected_and_not_changed(run):
     edit(run / "run.json", schema=99)
     before = (run / "run.json").read_bytes()
-    with pytest.raises(StoreError, match=r"schema 99.*up to 1.*Update saddlepoint"):
+    with pytest.raises(StoreError, match=r"schema 99.*up to 2.*Update saddlepoint"):
         run_spec(spec(n=8, attacks=ATTACKS[:1]), run, executor=Serial())
     assert (run / "run.json").read_bytes() == before
 
 
-def test_a_run_json_that_is_none_is_said(run):
+def test_a_damaged_run_json_raises_an_error_and_is_replaced_by_the_next_run(run):
     for text in ("{", "[]"):
         (run / "run.json").write_text(text)
         with pytest.raises(StoreError, match=r"is damaged .* finished cells are kept"):
             Store(run).run()
-    run_spec(spec(n=8, attacks=ATTACKS[:1]), run, executor=Serial())  # which mends it
-    assert Store(run).run()["schema"] == 1
+    run_spec(spec(n=8, attacks=ATTACKS[:1]), run, executor=Serial())
+    assert Store(run).run()["schema"] == 2
 
 
 @pytest.mark.parametrize(
-    ("schema", "says"), [(99, "Update saddlepoint"), (0, "cannot be brought to 1")]
+    ("schema", "message"), [(99, "Update saddlepoint"), (0, "cannot be brought to 1")]
 )
-def test_a_cell_of_another_schema_is_not_taken_for_one_of_ours(run, schema, says):
+def test_a_cell_of_an_unknown_schema_raises_an_error(run, schema, message):
     store = Store(run)
     key = store.keys()[0]
     record = {name: value for name, value in store.record(key).items() if name != "seal"}
     (run / "cells" / f"{key}.json").write_bytes(store_module.sealed({**record, "schema": schema}))
-    with pytest.raises(StoreError, match=says):
+    with pytest.raises(StoreError, match=message):
         store.get(key)
 
 
-def test_cells_from_before_ascents_were_kept_are_read_and_the_run_goes_on_with_them(run):
+def test_cells_without_loss_curves_are_read_and_not_computed_again(run):
     store = Store(run)
     for key in store.keys():  # noqa: SIM118
         tensors = load((run / "cells" / f"{key}.safetensors").read_bytes())
-        del tensors["ascent"]
+        del tensors["loss_curve"]
         record = {name: value for name, value in store.record(key).items() if name != "seal"}
         (run / "cells" / f"{key}.safetensors").write_bytes(save(tensors))
-        old = {**record, "schema": 1, "tensors": store_module.sha(save(tensors))}
+        old = {**record, "schema": 1, "tensors": sha256_hex(save(tensors))}
         (run / "cells" / f"{key}.json").write_bytes(store_module.sealed(old))
     before = content(run)
     now = Audit.load(run)
-    again = run_spec(spec(n=8, attacks=ATTACKS[:1]), run, executor=Serial())
-    assert content(run) == before  # no cell was computed again
+    executor = CountingExecutor()
+    again = run_spec(spec(n=8, attacks=ATTACKS[:1]), run, executor=executor)
+    assert executor.attacks == []
+    assert content(run) == before
     assert now.rows[0].loss_curve != again.rows[0].loss_curve == LossCurve()
     assert again.robust_accuracy == now.robust_accuracy
 
 
-def test_an_audit_from_before_ascents_were_kept_is_what_cells_of_that_time_lead_to(run):
+def test_an_audit_record_without_loss_curves_is_read(run):
     record = json.loads((run / "audit.json").read_text())
     for row in record["rows"]:
-        del row["ascent"]
+        del row["loss_curve"]
+        del row["minimum_norm"]
     edit(run / "audit.json", schema=1, rows=record["rows"], run=None)
     old = Audit.load(run)
-    assert old.record()["rows"][0]["ascent"] == {
-        "passes": [],
-        "images": [],
-        "fooled": [],
-        "value": [],
-    }
+    assert old.rows[0].loss_curve == LossCurve()
     assert old.run == ""
 
 
-def test_an_audit_from_before_there_was_a_checklist_is_read_and_its_verdict_rests_on_nothing(run):
+def test_an_audit_record_without_a_checklist_is_read_and_is_inconclusive(run):
     record = json.loads((run / "audit.json").read_text())
     interval = {name: value for name, value in record["interval"].items() if name != "covers"}
     symptoms = [
@@ -142,12 +142,12 @@ def test_an_audit_from_before_there_was_a_checklist_is_read_and_its_verdict_rest
     edit(run / "audit.json", **old, checklist=None, compared=None, reasons=None)
     found = Audit.load(run)
     assert found.checklist == ()
-    assert (found.verdict, found.reasons) == ("cannot be told", ("the checklist was not run.",))
-    assert found.record()["schema"] == 3
-    found.to_html(run / "again.html")
+    assert (found.verdict, found.reasons) == ("inconclusive", ("the checklist was not run.",))
+    assert found.record()["schema"] == 4
+    assert sp.write_report(found, run / "again.html").is_file()
 
 
-def test_a_cell_under_the_name_of_another_is_found_out(run):
+def test_a_cell_with_the_key_of_another_cell_is_detected(run):
     store = Store(run)
     first, second, *_ = store.keys()
     for end in ("json", "safetensors"):
@@ -158,7 +158,7 @@ def test_a_cell_under_the_name_of_another_is_found_out(run):
         store.get(second)
 
 
-def test_an_audit_from_before_there_were_schemas_is_read(run):
+def test_an_audit_record_without_a_schema_is_read(run):
     now = Audit.load(run)
     edit(run / "audit.json", schema=None, data=None, classes=None, command=None, run=None)
     old = Audit.load(run)
@@ -166,7 +166,7 @@ def test_an_audit_from_before_there_were_schemas_is_read(run):
     assert (old.data, old.classes, old.command) == ("", (), "")
 
 
-def test_an_audit_of_a_newer_version_is_refused(run):
+def test_an_audit_record_of_a_newer_version_is_rejected(run):
     edit(run / "audit.json", schema=99)
-    with pytest.raises(SchemaError, match="schema 99"):
+    with pytest.raises(ValueError, match=r"schema 99.*Update saddlepoint"):
         Audit.load(run)

@@ -263,8 +263,8 @@ def test_every_key_of_the_threat_reaches_the_threat_model_and_the_file(values, e
     [
         ({"window": 8}, "Set the order to 'by-label' or 'searched', or leave the window out"),
         ({"rounds": "one", "order": "by-label"}, "needs rounds='many'"),
-        ({"online_queries": True}, "use access='score' or 'decision'"),
-        ({"victims": "benign"}, "give a share below 1"),
+        ({"online_queries": True}, "use access='score'"),
+        ({"victims": "benign"}, "a share below 1"),
         ({"queries": 9, "order": "searched"}, "use queries=None"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A run is what it claims to be, or the check that disagrees says where."""
+"""Verification of stored runs: every change of a run fails the check that is about it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from saddlepoint.runs import verify as verify_module
 from saddlepoint.runs import work
 from saddlepoint.runs.executors import Serial
 from saddlepoint.runs.runner import run_spec
-from saddlepoint.runs.store import Packed, Store
+from saddlepoint.runs.store import PackedCell, Store
 from saddlepoint.runs.verify import Verification, VerificationError, checks, verify
 
 SMALL = spec(n=20, attacks=ATTACKS[:2])
-SUPPORTS = [
+CHECKS = [
     "cells",
     "target",
     "images",
@@ -35,15 +35,15 @@ SUPPORTS = [
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    out = tmp_path_factory.mktemp("made") / "run"
+def finished(tmp_path_factory):
+    out = tmp_path_factory.mktemp("finished") / "run"
     run_spec(SMALL, out, executor=Serial())
     return out
 
 
 @pytest.fixture
-def run(made, tmp_path):
-    return shutil.copytree(made, tmp_path / "run")
+def run(finished, tmp_path):
+    return shutil.copytree(finished, tmp_path / "run")
 
 
 def failed(folder) -> dict[str, str]:
@@ -71,86 +71,89 @@ def in_row(row, value):
     return change
 
 
-def test_a_sound_run_passes_every_check_in_a_fresh_process(made, capfd):
-    found = verify(made)
+def test_an_unchanged_run_passes_every_check_in_a_new_process(finished):
+    found = verify(finished)
     assert found.passed
-    assert [check.name for check in found.checks] == SUPPORTS
+    assert [check.name for check in found.checks] == CHECKS
 
 
-def test_a_point_that_was_moved_within_the_set_is_found(run):
+def test_a_point_moved_within_the_perturbation_set_is_detected(run):
     x = load_file(run / "points.safetensors")["x"]
     edit_tensors(run, worst_points=in_row(3, (x[3] + 0.02).clamp(0, 1)))
     wrong = failed(run)
-    assert "1 of 20 worst points are not those that the cells hold: examples 3." in wrong["points"]
-    assert "margins" in wrong  # and the target's answer there is another
+    assert "1 of 20 worst points differ from the cells: examples 3." in wrong["points"]
+    assert "margins" in wrong  # the target has other logits there
 
 
-def test_an_audit_verifies_itself_in_a_fresh_process(made):
-    assert [check.name for check in sp.Audit.load(made).verify().checks] == SUPPORTS
+def test_a_loaded_audit_is_verified_in_a_new_process(finished):
+    assert [check.name for check in sp.verify(sp.Audit.load(finished)).checks] == CHECKS
 
 
-def tampered_point(run):
+def change_point(run):
     x = load_file(run / "points.safetensors")["x"]
     edit_tensors(run, worst_points=in_row(3, (x[3] + 0.02).clamp(0, 1)))
 
 
-def tampered_label(run):
+def change_label(run):
     edit_tensors(run, y=in_row(2, lambda y: (y + 1) % 10))
 
 
-def tampered_model(run):
+def change_model_hash(run):
     record = json.loads((run / "run.json").read_text())
     edit(run / "run.json", target={**record["target"], "sha256": "0" * 64})
 
 
 @pytest.mark.parametrize(
-    ("tamper", "says"),
-    [(tampered_point, "points: "), (tampered_label, "labels: "), (tampered_model, "target: ")],
+    ("change", "message"),
+    [(change_point, "points: "), (change_label, "labels: "), (change_model_hash, "target: ")],
 )
-def test_an_audit_that_was_tampered_with_does_not_verify(run, monkeypatch, tamper, says):
-    tamper(run)
-    # In this process: a fresh one for each case takes seconds, and finds the same (see above).
+def test_verification_of_a_changed_audit_raises_an_error(run, monkeypatch, change, message):
+    change(run)
+    # In this process: a new one for each case takes seconds.
     monkeypatch.setattr(
         verify_module,
         "verify",
         lambda folder: Verification(str(folder), tuple(checks(Store(folder)))),
     )
     work.load.cache_clear()
-    with pytest.raises(VerificationError, match=says):
-        sp.Audit.load(run).verify()
+    with pytest.raises(VerificationError, match=message):
+        sp.verify(sp.Audit.load(run))
 
 
-def test_what_is_held_must_be_what_was_saved(run, monkeypatch):
+def test_an_audit_in_memory_must_equal_its_files(run, monkeypatch):
     monkeypatch.setattr(verify_module, "verify", lambda folder: Verification(str(folder), ()))
     audit = sp.Audit.load(run)
-    with pytest.raises(VerificationError, match="what is held differs"):
-        replace(audit, robust_accuracy=1.0).verify()
-    with pytest.raises(VerificationError, match=r"what is held differs.*: y"):
-        replace(audit, y=audit.y + 1).verify()
-    with pytest.raises(ValueError, match="only a kept audit can be verified"):
-        replace(audit, folder="").verify()
+    with pytest.raises(VerificationError, match="the object differs from the files"):
+        sp.verify(replace(audit, robust_accuracy=1.0))
+    with pytest.raises(VerificationError, match=r"the object differs from the files.*: y"):
+        sp.verify(replace(audit, y=audit.y + 1))
 
 
-def test_a_point_outside_the_set_is_found_and_not_put_to_the_target(run):
+def test_an_audit_that_was_not_stored_cannot_be_verified(finished):
+    with pytest.raises(ValueError, match="only a stored audit can be verified"):
+        sp.verify(replace(sp.Audit.load(finished), folder=""))
+
+
+def test_a_point_outside_the_perturbation_set_is_detected_and_not_evaluated(run):
     edit_tensors(run, worst_points=in_row(5, lambda row: 1 - row))
     wrong = failed(run)
     assert "1 of 20 worst points lie outside Linf radius 0.05: examples 5." in wrong["inside"]
     assert "answers" not in wrong
 
 
-def test_a_point_that_is_no_number_is_outside(run):
+def test_a_point_with_nan_is_outside_the_perturbation_set(run):
     edit_tensors(run, worst_points=in_row(0, float("nan")))
     assert "examples 0." in failed(run)["inside"]
 
 
-def test_a_changed_label_and_a_changed_image_are_found(run):
+def test_a_changed_label_and_a_changed_image_are_detected(run):
     edit_tensors(run, y=in_row(2, lambda y: (y + 1) % 10), x=in_row(4, lambda row: row * 0.5))
     wrong = failed(run)
     assert "examples 2." in wrong["labels"]
     assert "examples 4." in wrong["images"]
 
 
-def test_an_answer_that_is_recorded_otherwise_is_found_even_if_the_accuracy_was_made_to_fit(run):
+def test_changed_outcomes_are_detected_even_if_the_accuracy_was_changed_accordingly(run):
     edit_tensors(run, correct=lambda t: torch.ones_like(t))
     edit(run / "audit.json", robust_accuracy=1.0)
     wrong = failed(run)
@@ -160,13 +163,13 @@ def test_an_answer_that_is_recorded_otherwise_is_found_even_if_the_accuracy_was_
 
 
 @pytest.mark.parametrize("name", ["clean_accuracy", "n", "seed", "budget"])
-def test_a_record_that_does_not_follow_from_the_cells_is_found(run, name):
+def test_a_record_that_does_not_follow_from_the_cells_is_detected(run, name):
     value = json.loads((run / "audit.json").read_text())[name]
     edit(run / "audit.json", **{name: "thorough" if isinstance(value, str) else value + 1})
     assert name in failed(run)["record"]
 
 
-def test_another_model_behind_the_same_name_is_found(tmp_path):
+def test_another_model_with_the_same_name_is_detected(tmp_path):
     target = tmp_path / "net.py"
     target.write_text(TARGETS.read_text())
     run_spec(
@@ -181,18 +184,18 @@ def test_another_model_behind_the_same_name_is_found(tmp_path):
     assert "cannot be loaded again: There is no file" in failed(tmp_path / "run")["target"]
 
 
-def test_another_threat_or_seed_in_run_json_is_found(run):
+def test_another_radius_or_seed_in_run_json_is_detected(run):
     record = json.loads((run / "run.json").read_text())
     edit(
         run / "run.json",
-        spec={**record["spec"], "threat": {**record["spec"]["threat"], "eps": "0.1"}},
+        spec={**record["spec"], "threat": {**record["spec"]["threat"], "radius": "0.1"}},
     )
-    assert "the threat in run.json" in failed(run)["target"]
+    assert "the threat model in run.json" in failed(run)["target"]
     edit(run / "run.json", spec={**record["spec"], "seed": 7})
-    assert "the cells have other names" in failed(run)["target"]
+    assert "the cells have other keys" in failed(run)["target"]
 
 
-def test_a_flipped_bit_and_a_lost_cell_are_found(run):
+def test_a_flipped_bit_and_a_lost_cell_are_detected(run):
     first, second, *_ = Store(run).keys()
     path = run / "cells" / f"{first}.safetensors"
     data = bytearray(path.read_bytes())
@@ -201,37 +204,38 @@ def test_a_flipped_bit_and_a_lost_cell_are_found(run):
     Store(run).discard(second)
     wrong = failed(run)["cells"]
     assert first[:12] in wrong
-    assert "2 of 12 cells of this run are missing or damaged" in wrong
+    assert "2 of 12 cells are missing or damaged" in wrong
 
 
-def test_a_cell_that_was_forged_and_sealed_anew_is_found(run):
-    """Hash and seal fit, but the point is another: the record no longer follows from the cells."""
+def test_a_changed_cell_with_a_valid_hash_and_seal_is_detected(run):
+    """The record no longer follows from the cells."""
     store = Store(run)
-    (last, *_) = [k for k in Store(run).keys() if Store(run).record(k)["adversary"] == "apgd-1"]  # noqa: SIM118
-    episode = store.get(last)
-    record = store.record(last)
+    keys = [key for key in store.keys() if store.record(key)["adversary"] == "apgd-1"]  # noqa: SIM118
+    episode = store.get(keys[0])
+    record = store.record(keys[0])
     about = {name: record[name] for name in ("group", "rows", "description")}
-    harmless = type(episode)(
-        **{
-            **vars(episode),
-            "margin": torch.full_like(episode.margin, 99.0),
-            "correct": episode.correct * 0,
-        }
+    changed = replace(
+        episode,
+        margin=torch.full_like(episode.margin, 99.0),
+        correct=episode.correct * 0,
     )
-    store.put(Packed.of(last, harmless, about, 0.0))
+    store.put(PackedCell.of_episode(keys[0], changed, about, 0.0))
     wrong = failed(run)
     assert "cells" not in wrong
     assert "record" in wrong
 
 
-def test_an_unfinished_run_and_a_model_in_memory_do_not_pass(run, tmp_path):
+def test_an_unfinished_run_fails_the_check_of_its_record(run):
     (run / "audit.json").unlink()
     assert "no audit.json" in failed(run)["record"]
-    planned = work.load(SMALL).plan.job
+
+
+def test_a_model_in_memory_cannot_be_loaded_again(tmp_path):
+    job = work.load(SMALL).plan.job
     sp.audit(
-        planned.defense.net,
-        planned.x,
-        planned.y,
+        job.defense.net,
+        job.x,
+        job.y,
         threat=sp.Linf(0.05),
         budget="quick",
         out=tmp_path / "memory",
@@ -239,13 +243,44 @@ def test_an_unfinished_run_and_a_model_in_memory_do_not_pass(run, tmp_path):
     assert "a model in memory" in failed(tmp_path / "memory")["target"]
 
 
-def test_a_record_of_another_request_does_not_pass_for_the_present_one(run):
+def test_a_record_of_another_request_is_detected(run):
     edit(run / "audit.json", run="another")
     assert "belongs to another request" in failed(run)["record"]
 
 
-def test_an_older_record_that_does_not_name_its_request_is_told_by_the_ledger(run):
+def test_the_ledger_identifies_an_old_record_that_does_not_name_its_request(run):
     edit(run / "audit.json", run="")
     assert failed(run) == {}
     Store(run).log("concluded", run="another", robust_accuracy=1.0, seconds=0.0)
     assert "belongs to another request" in failed(run)["record"]
+
+
+def change_command(run):
+    edit(run / "audit.json", command="saddlepoint audit net.py:make --coins private")
+
+
+def test_a_changed_command_is_detected(run):
+    change_command(run)
+    assert "in: command." in failed(run)["record"]
+
+
+@pytest.mark.parametrize("versions", [{}, {"saddlepoint": "0.0.9", "torch": "2.0"}])
+def test_the_command_of_another_version_is_not_compared(run, versions):
+    """If hash and keys agree, everything else is compared."""
+    edit(run / "run.json", versions=versions)
+    change_command(run)
+    assert failed(run) == {}
+    edit(run / "audit.json", seed=5)
+    assert set(failed(run)) == {"record"}
+
+
+def test_a_run_of_another_version_with_other_hashes_cannot_be_compared(run):
+    edit(run / "run.json", versions={"saddlepoint": "0.0.9", "torch": "2.0"})
+    change_model_hash(run)
+    work.load.cache_clear()
+    found = {check.name: check for check in checks(Store(run))}
+    assert "target" not in found
+    assert not found["version"].passed
+    assert found["version"].message.startswith("saddlepoint 0.0.9 and torch 2.0 wrote this run.")
+    # The points are evaluated all the same.
+    assert all(found[name].passed for name in ("cells", "inside", "answers", "accuracy"))

@@ -1,4 +1,4 @@
-"""State, adjoint and input found together, where the best input is known. Everything is float64."""
+"""JointEquilibrium on problems with a known worst input. Everything is float64."""
 
 from __future__ import annotations
 
@@ -33,8 +33,11 @@ def point(
 
 
 @pytest.mark.parametrize("space", [Linf(0.1), L2(0.2)], ids=["linf", "l2"])
-def test_on_an_affine_equilibrium_it_finds_the_worst_input(space: Ball) -> None:
-    """Two classes: the margin of H (I - A)^-1 (U x + b) is linear in x, and its maximum over the set a support function."""
+def test_joint_equilibrium_finds_the_worst_input_of_an_affine_model(space: Ball) -> None:
+    """With two classes the margin of H (I - A)^-1 (U x + b) is linear in x.
+
+    Its maximum over the set is a support function.
+    """
     model = Affine.contractive(0)
     defense = Equilibrium(model, classes=2, method=Broyden(steps=60, tolerance=1e-12))
     inner = torch.linalg.inv(model.eye - model.a)
@@ -45,7 +48,7 @@ def test_on_an_affine_equilibrium_it_finds_the_worst_input(space: Ball) -> None:
     )
 
 
-def test_it_breaks_what_pgd_breaks_for_a_quarter_of_the_evaluations() -> None:
+def test_joint_equilibrium_reaches_the_margins_of_pgd_with_a_quarter_of_the_evaluations() -> None:
     defense = Equilibrium(
         Curved.contractive(3, states=40, norm=0.97), method=Broyden(steps=60, tolerance=1e-8)
     )
@@ -54,16 +57,16 @@ def test_it_breaks_what_pgd_breaks_for_a_quarter_of_the_evaluations() -> None:
     values = {}
     inner = {}
     for adversary in (JOINT, Direct("pgd", PGD(50), keep=FINAL)):
-        turn = AttackContext.open(Threat(Linf(0.1)), torch.arange(N), 0)
-        found = adversary.move(turn, defense, X, y).point
+        context = AttackContext.open(Threat(Linf(0.1)), torch.arange(N), 0)
+        found = adversary.move(context, defense, X, y).point
         with torch.no_grad():
             values[adversary.name] = margin(defense.respond(found, Context.seeded(0, N)), y)
-        inner[adversary.name] = turn.meter.inner.sum()
+        inner[adversary.name] = context.meter.inner.sum()
     torch.testing.assert_close(values["joint"], values["pgd"], rtol=0.05, atol=0.05)
     assert 4 * inner["joint"] < inner["pgd"]
 
 
-def test_rows_are_attacked_alike_alone_and_in_a_batch() -> None:
+def test_the_result_of_a_row_does_not_depend_on_its_batch() -> None:
     defense = Equilibrium(Curved.contractive(3))
     together = point(JOINT, defense, Linf(0.1))
     for row in (0, 3, 7):
@@ -71,17 +74,17 @@ def test_rows_are_attacked_alike_alone_and_in_a_batch() -> None:
         torch.testing.assert_close(alone[0], together[row], rtol=0, atol=1e-12)
 
 
-def test_its_passes_are_charged_and_its_budget_binds() -> None:
-    """An opening, then at most steps + 1 iterations, then the two ends."""
-    turn = AttackContext.open(Threat(Linf(0.1)), torch.arange(N), 0)
+def test_passes_are_counted() -> None:
+    """One evaluation of the start, at most steps + 1 iterations, and two end points."""
+    context = AttackContext.open(Threat(Linf(0.1)), torch.arange(N), 0)
     replace(JOINT, method=Picard(steps=20, tolerance=0)).move(
-        turn, Equilibrium(Curved.contractive(3)), X, Y
+        context, Equilibrium(Curved.contractive(3)), X, Y
     )
-    assert (turn.meter.forward == 1 + 21 + 2).all()
-    assert (turn.meter.backward == 21).all()
+    assert (context.meter.forward == 1 + 21 + 2).all()
+    assert (context.meter.backward == 21).all()
 
 
-def test_what_it_cannot_do_is_refused() -> None:
+def test_unsupported_settings_raise_errors() -> None:
     defense = Equilibrium(Curved.contractive(3))
     with pytest.raises(ValueError, match="Name the views of its final state"):
         point(replace(JOINT, keep=None), defense, Linf(0.1))

@@ -1,4 +1,4 @@
-"""Solves that go on where the last ones ended: the same attack for a fraction of the evaluations. Everything is float64."""
+"""Warm starts: the same attack with a fraction of the evaluations. Everything is float64."""
 
 from __future__ import annotations
 
@@ -32,68 +32,73 @@ COLD = Direct("cold", PGD(50), rules=RULES, keep=FINAL)
 WARM = replace(COLD, name="warm", warm=3)
 
 
-def answered() -> Tensor:
-    """Labels that the defense gives by a small margin, or not at all: an attack has something to do."""
+def clean_predictions() -> Tensor:
+    """The labels that the defense predicts, so that the clean accuracy is 100 %."""
     with torch.no_grad():
         return DEFENSE.respond(X, Context(keys(N))).argmax(1)
 
 
-Y = answered()
+Y = clean_predictions()
 
 
-def moved(direct: Direct, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """What is proposed for these examples, and what it cost them inside the defense."""
-    turn = AttackContext.open(THREAT, rows, 0)
-    found = direct.move(turn, DEFENSE, X[rows], Y[rows])
-    return found.point, turn.meter.inner
+def run(direct: Direct, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The proposed points of these examples, and the cost of their inner solves."""
+    context = AttackContext.open(THREAT, rows, 0)
+    found = direct.move(context, DEFENSE, X[rows], Y[rows])
+    return found.point, context.meter.inner
 
 
 @pytest.mark.parametrize("attack", [PGD(50), APGD(50)], ids=["pgd", "apgd"])
-def test_fifty_warm_steps_cost_a_third_and_break_as_many(attack: PGD) -> None:
-    right = {}
+def test_warm_starts_cost_a_third_and_leave_the_same_robust_accuracy(attack: PGD) -> None:
+    correct = {}
     inner = {}
     for direct in (COLD, WARM):
-        points, cost = moved(replace(direct, attack=attack), torch.arange(N))
+        points, cost = run(replace(direct, attack=attack), torch.arange(N))
         with torch.no_grad():
-            right[direct.name] = int(
+            correct[direct.name] = int(
                 (DEFENSE.respond(points, Context(keys(N))).argmax(1) == Y).sum()
             )
         inner[direct.name] = cost.sum()
-    assert 0 < right["cold"] < N
-    assert abs(right["warm"] - right["cold"]) <= 1
+    assert 0 < correct["cold"] < N
+    assert abs(correct["warm"] - correct["cold"]) <= 1
     assert 3 * inner["warm"] <= inner["cold"]
 
 
-def test_a_warm_row_is_attacked_alike_alone_and_in_a_batch() -> None:
-    """Rows alone and in a batch differ by rounding, which 50 sign steps may amplify only where a gradient is about zero."""
-    together, cost = moved(WARM, torch.arange(N))
+def test_the_result_of_a_warm_row_does_not_depend_on_its_batch() -> None:
+    """Rows alone and in a batch differ by rounding only.
+
+    50 sign steps amplify it only where a gradient is close to zero.
+    """
+    together, cost = run(WARM, torch.arange(N))
     for row in range(0, N, 6):
-        alone, own = moved(WARM, torch.tensor([row]))
+        alone, own = run(WARM, torch.tensor([row]))
         torch.testing.assert_close(alone[0], together[row], rtol=0, atol=1e-12)
-        assert (
-            own[0] <= cost[row]
-        )  # a backward solve of a batch computes all its rows until half of them have finished
+        # A backward solve of a batch computes all rows until half of them have converged.
+        assert own[0] <= cost[row]
 
 
 def test_every_attack_starts_cold() -> None:
-    first, cost = moved(WARM, torch.arange(N))
-    again, same = moved(WARM, torch.arange(N))
+    first, cost = run(WARM, torch.arange(N))
+    again, same = run(WARM, torch.arange(N))
     assert torch.equal(first, again)
     assert torch.equal(cost, same)
 
 
-def test_rows_that_have_won_leave_the_others_their_notes() -> None:
+def test_misclassified_rows_do_not_change_the_warm_starts_of_others() -> None:
     early = replace(WARM, stop_at_success=True)
-    points, cost = moved(early, torch.arange(N))
+    points, cost = run(early, torch.arange(N))
     for row in range(0, N, 8):
         torch.testing.assert_close(
-            moved(early, torch.tensor([row]))[0][0], points[row], rtol=0, atol=1e-12
+            run(early, torch.tensor([row]))[0][0], points[row], rtol=0, atol=1e-12
         )
-    assert cost.sum() < moved(WARM, torch.arange(N))[1].sum()
+    assert cost.sum() < run(WARM, torch.arange(N))[1].sum()
 
 
-def test_a_warm_solve_follows_the_fixed_point() -> None:
-    """x moves by at most s per query; after many queries of three steps the state is the fixed point of the last x to O(s)."""
+def test_warm_solves_track_the_fixed_point() -> None:
+    """x moves by at most s = 0.01 per query.
+
+    After many queries of three steps the state is the fixed point of the last x up to O(s).
+    """
     model = DEFENSE.model
     stats = SolverStats.of(N, warm=3)
     tight = Broyden(steps=200, tolerance=1e-12)
@@ -113,7 +118,7 @@ def test_a_warm_solve_follows_the_fixed_point() -> None:
     assert (stats.failures <= 29).all()
 
 
-def test_a_row_whose_solve_broke_starts_afresh() -> None:
+def test_a_row_starts_cold_after_its_solve_failed() -> None:
     stats = SolverStats.of(2, warm=2)
     method = Broyden(steps=30, tolerance=1e-10)
 
@@ -130,7 +135,7 @@ def test_a_row_whose_solve_broke_starts_afresh() -> None:
         assert solve(False).tolist() == [1, int(cold[1])]
 
 
-def test_states_on_the_way_cannot_be_shown_to_an_attacker_who_skips_the_way() -> None:
+def test_warm_starts_and_intermediate_views_raise_an_error() -> None:
     with pytest.raises(
         ValueError,
         match=r"starts the solve 'solve' where its last one ended.* `Direct\(keep=...\)`",
@@ -138,27 +143,30 @@ def test_states_on_the_way_cannot_be_shown_to_an_attacker_who_skips_the_way() ->
         replace(WARM, keep=None).move(AttackContext.open(THREAT, torch.arange(N), 0), DEFENSE, X, Y)
 
 
-def test_a_pool_of_defenses_keeps_its_notes_apart() -> None:
-    """Two equilibria at sites of the same name: each goes on from its own fixed point, and a second look costs one evaluation."""
-    pool = [
+def test_saved_states_of_several_defenses_are_kept_apart() -> None:
+    """Two models have a site of the same name, and each solve starts at its own fixed point.
+
+    A second evaluation of both therefore costs one evaluation of f each.
+    """
+    models = [
         Equilibrium(Curved.contractive(seed), method=Broyden(steps=60, tolerance=1e-8))
         for seed in (3, 30)
     ]
     stats = SolverStats.of(N, warm=3)
-    objective = AttackObjective(pool, Y, rules=RULES, keep=FINAL, stats=stats)
+    objective = AttackObjective(models, Y, rules=RULES, keep=FINAL, stats=stats)
     Backprop().evaluate(objective, X, keys(N))
     before = stats.evaluations
     Backprop().evaluate(objective, X, keys(N))
     assert torch.equal(stats.evaluations - before, torch.full((N,), 2))
 
 
-def test_the_meter_counts_what_happens_inside() -> None:
-    """One cold gradient: the forward solve, f once more with a graph, and the products of the backward solve."""
-    turn = AttackContext.open(THREAT, torch.arange(N), 0)
-    replace(COLD, attack=PGD(1, random_start=False)).move(turn, DEFENSE, X, Y)
+def test_the_meter_counts_the_work_of_inner_solves() -> None:
+    """A cold gradient costs the forward solve, one more f, and products of the backward solve."""
+    context = AttackContext.open(THREAT, torch.arange(N), 0)
+    replace(COLD, attack=PGD(1, random_start=False)).move(context, DEFENSE, X, Y)
     with torch.no_grad():
         ctx = Context(keys(N))
         DEFENSE.trace(X, ctx)
-    ending = ctx.solve_info["solve"][0]
-    assert (turn.meter.inner > 2 * ending.evaluations + 1).all()
-    assert (turn.meter.inner < 5 * ending.evaluations).all()
+    info = ctx.solve_info["solve"][0]
+    assert (context.meter.inner > 2 * info.evaluations + 1).all()
+    assert (context.meter.inner < 5 * info.evaluations).all()

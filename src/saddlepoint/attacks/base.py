@@ -20,8 +20,8 @@ QueriedOracle = TypeVar("QueriedOracle", contravariant=True)
 class Attack(ABC, Generic[QueriedOracle]):
     """An optimizer that queries an oracle. It has no access to the model or the labels.
 
-    Subclasses are frozen dataclasses; their fields are the hyper-parameters. They set `needs`, define
-    `calls` as a field or property, and implement `__call__`.
+    Subclasses are frozen dataclasses; their fields are the hyper-parameters. They set `needs`,
+    define `calls` as a field or property, and implement `__call__`.
     """
 
     # The access it needs; checked against the threat model before it runs.

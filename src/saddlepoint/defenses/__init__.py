@@ -13,7 +13,6 @@ from saddlepoint.defenses.gates import (
 from saddlepoint.defenses.multi_exit import (
     Mix,
     MultiExit,
-    Numbered,
     Static,
     Strategy,
     Subset,
@@ -44,7 +43,6 @@ __all__ = [
     "Memory",
     "Mix",
     "MultiExit",
-    "Numbered",
     "Picard",
     "Plain",
     "Solution",

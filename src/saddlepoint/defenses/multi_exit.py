@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from saddlepoint.defenses.base import Defense
 from saddlepoint.defenses.context import Context
 from saddlepoint.defenses.trace import Answer, Trace, View
-from saddlepoint.defenses.wrapper import DefenseWrapper
 
 Subset = tuple[int, ...]  # exits, counted from 1, in increasing order: an action of either player
 
@@ -210,28 +209,6 @@ class MultiExit(Defense):
         """The number of exits, found by running the network on the first row of x, [N, ...]."""
         with torch.no_grad():
             return len(checked(self.net(x[:1]), 1))
-
-
-class Numbered(DefenseWrapper):
-    """A defense with its views renamed to exits: the first is `exit/1`, and so on.
-
-    Its final output is the last view, whatever the inner defense answers.
-    """
-
-    replaces_views: ClassVar[bool] = True
-
-    def __init__(self, inner: Defense) -> None:
-        super().__init__(inner)
-        self.reads = None  # the inner names do not apply to the renamed views
-
-    def trace(self, x: Tensor, ctx: Context) -> Trace:
-        views = self.inner.trace(x, ctx).views
-        return Trace(
-            tuple(View(exit_name(k), view.logits) for k, view in enumerate(views, start=1))
-        )
-
-    def answer(self, trace: Trace, ctx: Context) -> Tensor:  # noqa: ARG002
-        return trace.last
 
 
 class LastExit(nn.Module):
