@@ -10,7 +10,7 @@ import torch
 from tests.games.game_records import SYMPTOMS, a_game
 from tests.reports.test_html import _HOSTILE, Page, assert_in_order, contrast
 
-from saddlepoint.audits.result import Symptom
+from saddlepoint.audits.verdict import Level, Symptom, SymptomName
 from saddlepoint.games.reports.export import as_json, payoff_csv
 from saddlepoint.games.reports.heatmap import FAINT, STRONG, Matrix, heatmap
 from saddlepoint.games.reports.page import page, write_report
@@ -40,7 +40,7 @@ def test_warnings_come_before_numbers_and_are_sorted_by_level():
 
 
 def test_a_serious_warning_colors_the_value():
-    serious = Symptom("exploitable", "serious", "the value is too high.")
+    serious = Symptom(SymptomName.EXPLOITABLE, Level.SERIOUS, "the value is too high.")
     assert 'class="verdict serious"' in page(a_game(symptoms=(serious,)))
     assert 'class="verdict note"' in page(a_game(symptoms=SYMPTOMS))
 
@@ -141,7 +141,7 @@ def test_names_are_text_everywhere():
         versions={_HOSTILE: _HOSTILE},
         rows=tuple(replace(row, name=_HOSTILE) for row in record.rows),
         strategies=tuple(replace(s, name=f"{s.name} {_HOSTILE}") for s in record.strategies),
-        symptoms=(Symptom(_HOSTILE, "note", _HOSTILE),),
+        symptoms=(Symptom(SymptomName.CLEAN_COPIES, Level.NOTE, _HOSTILE),),
     )
     text = page(hostile)
     assert "<script" not in text

@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.reports.audits import CREDIBLE, INCONCLUSIVE, SYMPTOMS, a_large_audit, an_audit
+from tests.reports.audits import SYMPTOMS, a_large_audit, an_audit
 
+from saddlepoint.audits.verdict import Verdict
 from saddlepoint.games.reports.page import write_report as write_game
 from saddlepoint.games.runs.play import run_game
 from saddlepoint.games.runs.spec import GameSpec
@@ -289,7 +290,7 @@ def test_a_script_in_a_name_is_text(visit, runs, tmp_path):
     )
     browser = visit(write_report(named, tmp_path / "alone" / "report.html"))
     assert texts(browser, "h1") == [_HOSTILE]
-    assert browser.title == f"{_HOSTILE}: {CREDIBLE}"
+    assert browser.title == f"{_HOSTILE}: {Verdict.CREDIBLE}"
     assert browser.find_elements("css selector", "script") == []
 
 
@@ -319,7 +320,7 @@ def test_a_live_page_reloads_and_redirects_to_the_report(visit, runs, tmp_path):
         assert browser.title == "zoo:digits-pgd: running"
         assert "cells done\n8\nof 8; 0 left" in texts(browser, ".numbers .card")
     wait.WebDriverWait(browser, 10).until(lambda driver: driver.current_url.endswith("report.html"))
-    assert browser.title == f"zoo:digits-pgd: {INCONCLUSIVE}"
+    assert browser.title == f"zoo:digits-pgd: {Verdict.INCONCLUSIVE}"
 
 
 @pytest.fixture(scope="module")

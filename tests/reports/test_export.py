@@ -10,10 +10,10 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from tests.reports.audits import INCONCLUSIVE, SYMPTOMS, an_audit
+from tests.reports.audits import SYMPTOMS, an_audit
 
 from saddlepoint.audits.statistics import wilson
-from saddlepoint.audits.verdict import CertifiedBound, Comparisons
+from saddlepoint.audits.verdict import CertifiedBound, Comparisons, Verdict
 from saddlepoint.reports.export import as_json, attacks_csv, examples_csv, latex, model_card
 
 _HOSTILE = '=<b>|"50%_of_$x^2$\\{a}&#~\n`[x](y)'
@@ -95,7 +95,7 @@ def test_a_model_card_contains_verdict_upper_bound_interval_and_warnings():
     audit = an_audit(symptoms=SYMPTOMS)
     card = model_card(audit)
     for part in (
-        INCONCLUSIVE,
+        Verdict.INCONCLUSIVE,
         f"≤ {100 * audit.robust_accuracy:.1f} % ({audit.interval}",
         "vanishing gradients",
         "upper bound",

@@ -10,8 +10,6 @@ import pytest
 import torch
 from tests.reports.audits import (
     CHECKLIST,
-    INCONCLUSIVE,
-    OVERSTATED,
     SYMPTOMS,
     an_audit,
     page,
@@ -21,7 +19,16 @@ import saddlepoint
 from saddlepoint.attacks.spaces import L2, Linf
 from saddlepoint.audits import Audit
 from saddlepoint.audits.statistics import wilson
-from saddlepoint.audits.verdict import CertifiedBound, Comparisons, Cost, Item, StaticNet
+from saddlepoint.audits.verdict import (
+    CertifiedBound,
+    Comparisons,
+    Cost,
+    Item,
+    ItemName,
+    State,
+    StaticNet,
+    Verdict,
+)
 from saddlepoint.describe import describe
 from saddlepoint.evaluation import (
     BatchControl,
@@ -94,7 +101,7 @@ def test_the_verdict_comes_before_the_warnings_and_the_warnings_before_the_numbe
     words = Page(page(an_audit(symptoms=SYMPTOMS))).words
     assert_in_order(
         words,
-        f"Verdict: {INCONCLUSIVE}",
+        f"Verdict: {Verdict.INCONCLUSIVE}",
         "serious: vanishing gradients",
         "clean accuracy",
         "SHA-256 of x",
@@ -102,14 +109,14 @@ def test_the_verdict_comes_before_the_warnings_and_the_warnings_before_the_numbe
 
 
 def test_the_checklist_comes_before_the_numbers_and_begins_with_open_items():
-    gap = Item("black-box attacks", "not run", "no attack without gradients was run <b>.")
+    gap = Item(ItemName.BLACK_BOX, State.NOT_RUN, "no attack without gradients was run <b>.")
     words = Page(page(an_audit(checklist=(*CHECKLIST[:2], gap)))).words
     assert_in_order(
         words,
-        f"Verdict: {INCONCLUSIVE}",
+        f"Verdict: {Verdict.INCONCLUSIVE}",
         "○ not run",
         "✓ pass",
-        "– does not apply",
+        "– not applicable",
         "clean accuracy",
     )
     assert gap.evidence in words  # as text
@@ -131,7 +138,7 @@ def test_comparisons_are_shown_beside_the_robust_accuracy():
         "≥ 20.0 %, certified by interval <bounds>",
     ):
         assert part in words, part
-    assert f"Verdict: {OVERSTATED}" in words
+    assert f"Verdict: {Verdict.OVERSTATED}" in words
     assert audit.reasons[0] in words  # the claim is refuted
     assert "80.0 %" in audit.reasons[0]
 
@@ -180,7 +187,7 @@ def test_names_from_outside_are_text_everywhere():
         command=_HOSTILE,
         classes=tuple(f"{_HOSTILE}{k}" for k in range(10)),
         rows=tuple(replace(row, name=_HOSTILE) for row in audit.rows),
-        symptoms=tuple(replace(s, name=_HOSTILE, message=_HOSTILE) for s in SYMPTOMS),
+        symptoms=tuple(replace(s, message=_HOSTILE) for s in SYMPTOMS),
         versions={_HOSTILE: _HOSTILE},
         examples=replace(audit.examples, winner=(_HOSTILE,) * audit.n),
     )

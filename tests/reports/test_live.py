@@ -7,6 +7,7 @@ import re
 import pytest
 from tests.reports.test_html import Page
 
+from saddlepoint.reports.html import write_report
 from saddlepoint.reports.live import LivePage, WatchPair
 from saddlepoint.runs import Interrupted, run_spec
 from saddlepoint.runs.executors import Serial
@@ -38,8 +39,11 @@ class Snapshots:
         if len(self.pages) - 1 == self.stop_after:
             raise Interrupted("stopped: run the same command to resume.")
 
-    def say(self, message):
-        pass
+    def measure(self, missing): ...
+
+    def measured(self, cell): ...
+
+    def say(self, message): ...
 
     def take(self):
         self.pages.append((self.folder / "live.html").read_text("utf-8"))
@@ -50,6 +54,7 @@ def watched(folder, stop_after=None):
     snapshots = Snapshots(folder, stop_after)
     with LivePage(folder, interval=0.0) as page:
         audit = run_spec(_SPEC, folder, executor=Serial(), watch=WatchPair(page, snapshots))
+        write_report(audit, folder / "report.html")
     return audit, snapshots.pages, (folder / "live.html").read_text("utf-8")
 
 
@@ -68,6 +73,12 @@ def test_every_cell_is_counted_and_the_last_page_shows_the_worst_case_of_the_rec
     assert f"robust accuracy so far {100 * audit.rows[-1].running:.1f} %" in Page(last).words
     passes = 40 * sum(row.forward + row.backward for row in audit.rows)
     assert number(r"passes so far ([\d,]+)", last) == pytest.approx(passes)
+
+
+def test_the_page_shows_the_current_stage(tmp_path):
+    _, pages, _ = watched(tmp_path)
+    assert "Stage plan: 2 attacks: apgd-ce, square." in Page(pages[0]).words
+    assert "Stage attack: 12 of 12 cells to compute." in Page(pages[1]).words
 
 
 def test_the_page_reloads_until_it_redirects_to_the_report(tmp_path):

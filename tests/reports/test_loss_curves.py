@@ -59,7 +59,7 @@ def test_the_numbers_beside_the_curves_are_those_of_the_record():
     words = Page(page(ReportContext(one_row))).words
     first = curve.known[0][1]
     last = curve.known[-1][1]
-    slope = f"{100 * curve.pace:.0f} %"
+    slope = f"{100 * curve.final_slope:.0f} %"
     misclassified = f"{100 * curve.fooled[-1]:.1f} %"
     assert f"apgd-ce 20 40 {first:.4g} {last:.4g} {slope} {misclassified}" in words
     # The description of the figure, for screen readers:
@@ -74,7 +74,7 @@ def test_curves_without_values_with_a_single_value_and_without_increase_are_draw
     assert "decision-based" in drawn.body[0]
     assert drawn.body[0].count("<circle") == 1
     assert len(paths(drawn)) == 4  # three shares, one value
-    assert [curve.pace for curve in (decisions, single, flat)] == [None] * 3
+    assert [curve.final_slope for curve in (decisions, single, flat)] == [None] * 3
 
 
 def test_attacks_without_a_recorded_curve_are_named():
@@ -88,8 +88,8 @@ def test_the_final_slope_is_one_on_a_line_and_half_with_a_fifth_of_the_increase_
     ones = (1,) * 1001
     zeros = (0.0,) * 1001
     line = LossCurve(passes, ones, zeros, tuple(3.0 * p for p in passes))
-    assert line.pace == pytest.approx(1, abs=1e-12)
+    assert line.final_slope == pytest.approx(1, abs=1e-12)
     # 1 - exp(-u t) at u = 1.6: exp(-1.6) = 0.202 is still to come, and the final slope is half the
     # mean; u = 1.594 solves it exactly.
     values = tuple(1 - math.exp(-1.594 * (p - 1) / 1000) for p in passes)
-    assert LossCurve(passes, ones, zeros, values).pace == pytest.approx(0.5, abs=1e-3)
+    assert LossCurve(passes, ones, zeros, values).final_slope == pytest.approx(0.5, abs=1e-3)

@@ -17,7 +17,7 @@ from saddlepoint.audits import Audit
 from saddlepoint.defenses import Context, Defense, Trace, View
 from saddlepoint.evaluation import Direct, Episode, FixedPoints, Threat
 from saddlepoint.evaluation.referee import play
-from saddlepoint.evaluation.rejection import rejection_tradeoff, scored
+from saddlepoint.evaluation.rejection import rejection_scores, rejection_tradeoff
 from saddlepoint.reports.context import ReportContext
 from saddlepoint.reports.sections.rejections import rejections
 
@@ -51,7 +51,7 @@ class NeverRejects(Defense):
 
 def test_the_score_is_the_rejection_output_minus_the_highest_class_output() -> None:
     z = torch.tensor([[1.0, 2.0, 5.0], [1.0, 2.0, 1.5], [3.0, 2.0, math.nan]], dtype=torch.float64)
-    score, wrong = scored(z, torch.tensor([0, 1, 0]))
+    score, wrong = rejection_scores(z, torch.tensor([0, 1, 0]))
     assert score[:2].tolist() == [3.0, -0.5]
     assert score[2].isnan()
     assert wrong.tolist() == [1.0, 0.0, 0.0]  # of the highest class

@@ -85,7 +85,7 @@ def test_the_smallest_successful_perturbation_of_any_attack_is_found_in_the_cell
                 smallest[row] = min(smallest[row], size)
     context = ReportContext.load(audit, folder)
     assert torch.equal(context.smallest_sizes, smallest)
-    assert "FMN minimized the perturbation size" in radius(context).body[1]
+    assert "fmn minimized the perturbation size" in radius(context).body[1]
 
 
 @pytest.mark.parametrize("changes", [{"unit": "batch"}, {"random": True}, {"cells": ["0" * 64]}])

@@ -143,7 +143,7 @@ class LivePage:
 
     def stage(self, stage: Stage, message: str) -> None:
         """Show the current stage on the next page."""
-        self._stage = f"{stage}: {message}"
+        self._stage = f"Stage {stage}: {message} "
 
     def measured(self, cell: Measurement) -> None:
         """Diagnostics are not counted on the page."""
@@ -189,7 +189,7 @@ class _Progress(NamedTuple):
     elapsed: float  # seconds since the run was started or resumed
     left: float  # seconds to go; infinite if unknown
     messages: Sequence[str]
-    stage: str  # the current stage, with details
+    stage: str  # a sentence about the current stage; empty before the first one
 
 
 def _body(progress: _Progress) -> Markup:
@@ -216,7 +216,7 @@ def _status(progress: _Progress) -> Markup:
     heading, text, level = {
         "running": (
             "Running",
-            f"Stage {progress.stage} More attacks can only lower the robust accuracy: there is no "
+            f"{progress.stage}More attacks can only lower the robust accuracy: there is no "
             "verdict yet.",
             "note",
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 
 from torch import Tensor
@@ -28,15 +28,19 @@ def python_call(audit: Audit) -> str:
     Args:
         audit: An audit with a readable threat model: `threats.why_unreadable` returns no reason.
     """
-    expression, classes = _threat_expression(read_threat(audit.threat_description))
-    imports = [*classes, "audit", *(["load_data"] if audit.data else [])]
+    threat = read_threat(audit.threat_description)
+    options = _options(threat)
+    names = [norm_name(threat.space), *(["Threat"] if options else []), "audit"]
+    names += ["load_data"] if audit.data else []
     data = f"x, y = ...  # the {audit.n} images and labels"
     if audit.data:
         data = f"x, y = load_data({audit.data!r}, n={audit.n})"
+    expression = _threat_expression(threat.space, options)
     arguments = f"threat={expression}, budget={audit.budget!r}, seed={audit.seed}"
     return "\n".join(
         [
-            f"from saddlepoint import {', '.join(imports)}",
+            f"from saddlepoint import {', '.join(names)}",
+            *_class_imports(options),
             "",
             f"target = ...  # {_one_line(audit.target)}",
             data,
@@ -97,22 +101,31 @@ def norm_name(space: Ball) -> str:
     return "Linf" if space.p == math.inf else f"L{space.p:g}"
 
 
-def _threat_expression(threat: Threat) -> tuple[str, list[str]]:
-    """Return a Python expression for the threat, and the names it needs from `saddlepoint`."""
-    space = threat.space
+def _options(threat: Threat) -> dict[str, object]:
+    """Return the fields of the threat, except its space, that differ from their defaults."""
+    values = {f.name: (getattr(threat, f.name), f.default) for f in fields(threat)}
+    return {
+        name: value
+        for name, (value, default) in values.items()
+        if name != "space" and value != default
+    }
+
+
+def _threat_expression(space: Ball, options: Mapping[str, object]) -> str:
+    """Return a Python expression for the threat."""
     box = "" if space.box == (0.0, 1.0) else f", box={space.box}"
     ball = f"{norm_name(space)}({_radius(space)}{box})"
-    options = {
-        f.name: getattr(threat, f.name)
-        for f in fields(threat)
-        if f.name != "space" and getattr(threat, f.name) != f.default
-    }
     if not options:
-        return ball, [norm_name(space)]
+        return ball
     arguments = "".join(f", {name}={value!r}" for name, value in options.items())
+    return f"Threat({ball}{arguments})"
+
+
+def _class_imports(options: Mapping[str, object]) -> list[str]:
+    """Return the import of the classes that occur in options of the threat, if there are any."""
     objects = [value for value in options.values() if not isinstance(value, str | int | bool)]
-    classes = [norm_name(space), "Threat", *(type(value).__name__ for value in objects)]
-    return f"Threat({ball}{arguments})", classes
+    names = sorted({type(value).__name__ for value in objects})
+    return [f"from saddlepoint.evaluation import {', '.join(names)}"] if names else []
 
 
 def _size_lines(space: Ball) -> list[str]:
