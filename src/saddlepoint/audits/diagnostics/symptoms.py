@@ -17,6 +17,7 @@ from saddlepoint.audits.diagnostics.indicators import (
     silent_success,
     zero_gradient_share,
 )
+from saddlepoint.audits.diagnostics.values import SolverResiduals
 from saddlepoint.audits.evidence import Evidence
 from saddlepoint.audits.verdict import Level, Symptom, SymptomName
 
@@ -258,10 +259,12 @@ def _landscape(e: Evidence) -> Iterator[Symptom]:
 
 
 def _residuals(e: Evidence) -> Iterator[Symptom]:
+    if e.diagnoses.residuals is not None:
+        yield from residual_symptoms(e.diagnoses.residuals)
+
+
+def residual_symptoms(found: SolverResiduals) -> Iterator[Symptom]:
     """Solvers that stop far from a fixed point, forward or backward."""
-    found = e.diagnoses.residuals
-    if found is None:
-        return
     parts = {"clean": found.clean, "attacked": found.attacked}
     far = {name: residual for name, residual in parts.items() if _share(residual)}
     if far:
