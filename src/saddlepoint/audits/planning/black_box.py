@@ -76,13 +76,16 @@ def score_difference_attacks(parts: Parts, why: str) -> Iterator[Choice]:
 
 
 def difference_width(threat: Threat) -> float:
-    """The width of score differences: a quarter of the radius sees over the steps of a quantizer."""
+    """The width of score differences, in pixels.
+
+    In Linf a quarter of the radius, which is wider than the steps of most quantizers.
+    """
     space = threat.space
     return max(space.radius / 4, 1e-3) if space.p == math.inf else 1e-2
 
 
 def transfer_attacks(parts: Parts) -> Iterator[Choice]:
-    """Points of highest loss of the static net: the defense cannot mislead their gradients."""
+    """Points of highest loss of the static net: their gradients do not depend on the defense."""
     static = parts.defense.static
     if static is None or isinstance(parts.defense, Plain):
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from saddlepoint.attacks.apgd import APGD
 from saddlepoint.attacks.fmn import FMN
@@ -166,7 +167,7 @@ def _more_queries(p: Planner) -> Iterator[Variant]:
         return
     best = min(searches, key=lambda pair: pair[0])[1]
     for times, starts in ((4, 3), (4, 1), (2, 1)):
-        search = best.map_direct(lambda direct, times=times: direct.scaled(times))  # type: ignore[misc]
+        search = best.map_direct(partial(_scaled, times=times))
         adversary = p.continued(search)
         text = f"{best.name} again with {times} times the queries"
         if starts > 1:
@@ -175,6 +176,10 @@ def _more_queries(p: Planner) -> Iterator[Variant]:
             text += ", and gradient steps from where it ends"
         repeated = Restarts(adversary, starts) if starts > 1 else adversary
         yield Variant(f"{best.name}-longer", repeated, text)
+
+
+def _scaled(direct: Direct, times: int) -> Direct:
+    return direct.scaled(times)
 
 
 def _queries_if_strongest(p: Planner) -> Iterator[Variant]:
@@ -203,7 +208,7 @@ _USELESS = (
     ItemName.UNBOUNDED,
 )
 STRATEGIES: tuple[RemedyStrategy, ...] = (
-    # An attack whose loss increased steadily needs less than one that was badly directed.
+    # An attack that increased its loss steadily needs less than one in a bad direction.
     RemedyStrategy(
         (
             ItemName.CONVERGED,
