@@ -414,4 +414,4 @@ def test_the_trace_of_a_linear_net_ends_at_the_closed_form():
     assert loss_curve.value[0] is None  # the look at the clean image is no reading of the attack's
     assert loss_curve.value[-1] == pytest.approx(float(best), abs=1e-5)  # float32 sums of 16 terms
     assert loss_curve.value[2] == pytest.approx(loss_curve.value[-1], abs=1e-5)
-    assert loss_curve.fooled[-1] == pytest.approx(1 - result.robust_accuracy, abs=1e-12)
+    assert loss_curve.misclassified[-1] == pytest.approx(1 - result.robust_accuracy, abs=1e-12)

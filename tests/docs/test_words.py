@@ -170,7 +170,7 @@ DEFINITIONS = {
     "solvers": {"settles": "converged"},
     "attacks": {
         "arbitrary": "unbounded",
-        "fooled": "misclassified",
+        "misclassified": "misclassified",
         "hardest": "max_over_views",
         "last": "last_view",
         "look": "evaluate, update",
@@ -191,7 +191,7 @@ DEFINITIONS = {
         "boundary": "fab_steps",
         "chase": "fmn_steps",
         "dear": "expensive",
-        "fooled": "misclassified",
+        "misclassified": "misclassified",
         "hunt": "square_schedule",
         "led": "routed",
         "look": "evaluate",

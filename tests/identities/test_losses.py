@@ -12,7 +12,7 @@ from saddlepoint.attacks.losses import (
     Loss,
     cross_entropy,
     dlr,
-    fooled,
+    misclassified,
     margin,
     probability_margin,
     saturated,
@@ -63,8 +63,8 @@ def test_dlr_is_invariant_to_the_scale_of_the_logits(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["margin", "dlr", "probability_margin"])
 def test_a_margin_is_positive_where_the_example_is_misclassified(name: str) -> None:
-    assert torch.equal(LOSSES[name](Z, Y) > 0, fooled(Z, Y))
-    assert 0.5 < fooled(Z, Y).double().mean() < 1  # both cases occur
+    assert torch.equal(LOSSES[name](Z, Y) > 0, misclassified(Z, Y))
+    assert 0.5 < misclassified(Z, Y).double().mean() < 1  # both cases occur
 
 
 def test_losses_equal_their_formulas() -> None:
@@ -107,8 +107,8 @@ def test_a_saturated_loss_has_no_gradient_on_misclassified_rows() -> None:
 
 def test_logits_with_nan_count_as_misclassified() -> None:
     z = torch.tensor([[2.0, 1.0], [2.0, torch.nan], [torch.nan, 1.0]])
-    assert fooled(z, torch.tensor([0, 0, 0])).tolist() == [False, True, True]
-    assert fooled(z, torch.tensor([1, 1, 1])).tolist() == [True, True, True]
+    assert misclassified(z, torch.tensor([0, 0, 0])).tolist() == [False, True, True]
+    assert misclassified(z, torch.tensor([1, 1, 1])).tolist() == [True, True, True]
 
 
 def test_dlr_with_too_few_classes_raises_an_error() -> None:

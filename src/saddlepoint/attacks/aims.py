@@ -18,7 +18,7 @@ from saddlepoint.defenses import Context, Strategy, mean_logits
 Aim = Callable[[Loss, Tensor, Tensor], Tensor]
 
 
-def last(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
+def last_view(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
     """loss(z_V): the loss of the last view."""
     return loss(logits[-1], y)
 

@@ -17,13 +17,15 @@ class LossCurve:
     Each image counts with the highest loss of a point of the set so far. An image that is no longer
     queried keeps its value. Coupled images count with the best mean of their batch. `value` is the
     mean over images, from the first pass at which all of them have a value, so it never decreases.
-    `fooled` is what the attack itself observed; the referee may disagree. Empty if nothing was
+    `misclassified` is what the attack itself observed; the referee may disagree. Empty if nothing was
     queried or recorded.
     """
 
     passes: tuple[int, ...] = ()  # [K] forward passes per image, at most
     images: tuple[int, ...] = ()  # [K] images queried by then
-    fooled: tuple[float, ...] = ()  # [K] fraction of these that were misclassified at least once
+    misclassified: tuple[
+        float, ...
+    ] = ()  # [K] fraction of these that were misclassified at least once
     # [K] mean loss; None before all images have one, and always None for decision-based attacks
     value: tuple[float | None, ...] = ()
 

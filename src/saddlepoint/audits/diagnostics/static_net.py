@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from saddlepoint.attacks.losses import fooled
+from saddlepoint.attacks.losses import misclassified
 from saddlepoint.audits.cells import Job, Measurement, Values
 from saddlepoint.audits.target.hooks import count_calls
 from saddlepoint.audits.verdict import Cost
@@ -35,8 +35,8 @@ class StaticOnPoints(Measurement):
     def compute(self, job: Job) -> Values:
         y = job.y[self.rows]
         with torch.no_grad():
-            clean = fooled(self._logits(job, job.x[self.rows]), y)
-            wrong = [fooled(self._logits(job, points), y) for points in self.points]
+            clean = misclassified(self._logits(job, job.x[self.rows]), y)
+            wrong = [misclassified(self._logits(job, points), y) for points in self.points]
         return {
             "clean": 1.0 - clean.double().cpu(),
             "robust": 1.0 - torch.stack(wrong).any(0).double().cpu(),

@@ -20,8 +20,8 @@ from saddlepoint.evaluation.suites import targeted_dlr_or_margin
 from saddlepoint.gradients import SPSA, Backprop, EoT, Estimator
 
 _MASKED_QUERIES = 4  # times as many queries where gradients are masked or not available
-# Rows are queried longer if at most this fraction of the clean lead is left after the first and
-# after the second search. Tuned on third-party nets.
+# Rows are queried longer if the first or the second search leaves at most this fraction of the
+# clean lead. Tuned on third-party nets.
 _CLOSE_AFTER_SEARCH = (0.45, 0.15)
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from saddlepoint.attacks.losses import cross_entropy, margin, refusing
+from saddlepoint.attacks.losses import cross_entropy, margin, merge_rejection
 from saddlepoint.audits.probes.gradient_direction import gradient_direction
 from saddlepoint.audits.probes.gradient_probe import GradientProbe
 from saddlepoint.audits.probes.probe_target import ProbeTarget
@@ -126,7 +126,7 @@ def _saturated(probe: GradientProbe) -> Trait:
     name = TraitName.SATURATED_LOGITS
     target = probe.target
     with torch.no_grad():
-        logits = refusing(target.query_unadapted(), target.y, target.defense.rejects)
+        logits = merge_rejection(target.query_unadapted(), target.y, target.defense.rejects)
     correct = margin(logits, target.y) < 0
     if not correct.any():
         return unmeasured(name, "no image is classified correctly")

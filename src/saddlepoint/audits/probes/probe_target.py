@@ -72,7 +72,7 @@ class ProbeTarget:
             to_defense,
             unused,
         )
-        classes = probed.answer.shape[1] - probed.defense.rejects
+        classes = probed.classes
         if int(y.amax()) >= classes:
             raise TargetError(
                 f"labels go up to {int(y.amax())}, but the target has {classes} classes "
@@ -117,6 +117,11 @@ class ProbeTarget:
         """Other images of the same kind: the negatives, in reverse order."""
         low, high = self.space.box
         return (low + high - self.x).flip(0)
+
+    @property
+    def classes(self) -> int:
+        """The number of classes, without the reject class."""
+        return self.answer.shape[1] - self.defense.rejects
 
     @cached_property
     def answer(self) -> Tensor:
