@@ -170,7 +170,7 @@ DEFINITIONS = {
     "solvers": {"settles": "converged"},
     "attacks": {
         "arbitrary": "unbounded",
-        "misclassified": "misclassified",
+        "fooled": "misclassified",
         "hardest": "max_over_views",
         "last": "last_view",
         "look": "evaluate, update",
@@ -191,7 +191,7 @@ DEFINITIONS = {
         "boundary": "fab_steps",
         "chase": "fmn_steps",
         "dear": "expensive",
-        "misclassified": "misclassified",
+        "fooled": "misclassified",
         "hunt": "square_schedule",
         "led": "routed",
         "look": "evaluate",
