@@ -17,8 +17,8 @@ class LossCurve:
     Each image counts with the highest loss of a point of the set so far. An image that is no longer
     queried keeps its value. Coupled images count with the best mean of their batch. `value` is the
     mean over images, from the first pass at which all of them have a value, so it never decreases.
-    `misclassified` is what the attack itself observed; the referee may disagree. Empty if nothing was
-    queried or recorded.
+    `misclassified` is what the attack itself observed; the referee may disagree. Empty if nothing
+    was queried or recorded.
     """
 
     passes: tuple[int, ...] = ()  # [K] forward passes per image, at most

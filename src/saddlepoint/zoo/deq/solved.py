@@ -73,7 +73,7 @@ class Solved(nn.Module):
         return Injected(u, z)
 
     def convergence(self, x: Tensor) -> SolveInfo:
-        """Return the residual, cost and status of the solve of each example; see `DEQ.convergence`."""
+        """Return residual, cost and status of the solve per example; see `DEQ.convergence`."""
         return self.defense.convergence(x)
 
     def with_extra_steps(self, steps: int) -> Solved:
