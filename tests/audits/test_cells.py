@@ -64,7 +64,9 @@ class Stream(BatchMean):
 
 
 @pytest.mark.parametrize(
-    ("defense", "sizes"), [(sp.Plain(Linear()), [8, 8, 8]), (Stream(), [24])], ids=["rows", "stream"]
+    ("defense", "sizes"),
+    [(sp.Plain(Linear()), [8, 8, 8]), (Stream(), [24])],
+    ids=["rows", "stream"],
 )
 def test_a_stream_is_one_cell_because_its_batches_depend_on_earlier_ones(defense, sizes):
     assert [len(rows) for rows in job_for(defense).groups] == sizes

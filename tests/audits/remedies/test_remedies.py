@@ -201,9 +201,7 @@ def test_sites_with_useless_gradients_are_bypassed():
     plan = first_round(Quantized(Linear(), levels=256), *twice(attack(sp.PGD(10))))
     choice = remedies_for(plan)["pgd-bpda"]
     assert "BPDA(identity) at `quantize`" in choice.reason
-    fewest, most = (
-        int(((RADIUS + side / 512) * W.abs().sum() < HEIGHT).sum()) for side in (1, -1)
-    )
+    fewest, most = (int(((RADIUS + side / 512) * W.abs().sum() < HEIGHT).sum()) for side in (1, -1))
     assert fewest <= remaining(plan, choice) * len(choice.adversary.ids) <= most
 
 
