@@ -35,7 +35,7 @@ _ITEMS = {
     "black-box attacks find nothing more": "black-box attacks break nothing more",
     "cost of an answer": "cost of a prediction",
 }
-_CURVE = {"fooled": "misclassified"}  # columns of a loss curve
+_CURVE = {"misclassified": "misclassified"}  # columns of a loss curve
 _STATES = {"does not apply": "not applicable"}
 
 
