@@ -11,7 +11,7 @@ from torch import Tensor
 
 from saddlepoint import audit
 from saddlepoint.attacks.apgd import APGD
-from saddlepoint.attacks.losses import cross_entropy, dlr, misclassified, margin, merge_rejection
+from saddlepoint.attacks.losses import cross_entropy, dlr, margin, merge_rejection, misclassified
 from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import L2, Linf, unbounded_ball

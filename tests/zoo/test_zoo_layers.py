@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from saddlepoint.zoo.adaptive.feature_extraction import layer_outputs, logits_and_features
-from saddlepoint.zoo.layers import reaching, check_known_layers
+from saddlepoint.zoo.layers import check_known_layers, reaching
 
 
 def net(inplace: bool) -> nn.Sequential:
