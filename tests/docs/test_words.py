@@ -171,7 +171,7 @@ DEFINITIONS = {
     "attacks": {
         "arbitrary": "unbounded",
         "fooled": "misclassified",
-        "hardest": "max_over_views",
+        "hardest": "min_over_views",
         "last": "last_view",
         "look": "evaluate, update",
         "offer": "update",

@@ -136,7 +136,7 @@ def test_aims_equal_their_formulas() -> None:
     losses = torch.stack([cross_entropy(v, Y) for v in z])
     torch.testing.assert_close(aim.last(cross_entropy, z, Y), losses[2])
     torch.testing.assert_close(aim.mean_of_losses(cross_entropy, z, Y), losses.mean(0))
-    torch.testing.assert_close(aim.max_over_views(cross_entropy, z, Y), losses.amin(0))
+    torch.testing.assert_close(aim.min_over_views(cross_entropy, z, Y), losses.amin(0))
     torch.testing.assert_close(aim.loss_of_mean(cross_entropy, z, Y), cross_entropy(z.mean(0), Y))
     torch.testing.assert_close(
         aim.expected(weights.double())(cross_entropy, z, Y), weights.double() @ losses
@@ -147,7 +147,7 @@ def test_aims_agree_where_all_views_are_the_same() -> None:
     z = views()[:1].expand(3, N, C)
     for aimed in (
         aim.mean_of_losses,
-        aim.max_over_views,
+        aim.min_over_views,
         aim.loss_of_mean,
         aim.expected(torch.tensor([0.25, 0.25, 0.5])),
     ):

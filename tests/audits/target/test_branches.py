@@ -8,7 +8,7 @@ from tests.audits.probes.toy_targets import probed
 from torch import nn
 
 import saddlepoint as sp
-from saddlepoint.attacks.aims import max_over_views
+from saddlepoint.attacks.aims import min_over_views
 from saddlepoint.audits.target.branches import AgainstBranch, Branch, ForcedBranch, find_branches
 from saddlepoint.rng import Keys
 from saddlepoint.selftests.exact import meet
@@ -126,7 +126,7 @@ def test_errors_of_a_branch_that_the_image_does_not_take_are_found(net):
     """Gradients stay on the image's side of the gate; the worst case of both sides is known."""
     problem = relabeled(PROBLEM, net)
     truth = float(robust(problem).double().mean())
-    pgd = sp.Direct("pgd-branch", sp.PGD(40, momentum=0.75), aim=max_over_views)
+    pgd = sp.Direct("pgd-branch", sp.PGD(40, momentum=0.75), aim=min_over_views)
     plain = sp.Direct("apgd", sp.APGD(30))
     adversaries = [plain, *(AgainstBranch(pgd, branch) for branch in branches_of(net))]
     threat = sp.Threat(sp.Linf(problem.radius))
