@@ -57,7 +57,7 @@ def test_quiet_prints_only_the_verdict():
 def test_a_claim_is_tested_and_saved_and_is_part_of_the_command():
     result = call("audit", f"{TARGETS}:make", *QUICK, "--claim", "1", "--out", "here")
     assert result.exit_code == 0, result.output
-    assert "100.0 % is claimed, but at most" in result.stdout
+    assert "the claim is 100.0 %, but robust accuracy is ≤" in result.stdout
     assert "not run  black-box attacks:" in result.stdout
     saved = Audit.load("here")
     assert (saved.verdict, saved.compared.claim) == ("overstated", 1.0)
@@ -153,7 +153,7 @@ def test_an_invalid_option_is_explained(options, message):
         (f"{TARGETS}:raises", "raises() failed: KeyError: 'weights' (cli_targets.py, line"),
         (f"{TARGETS}:nothing", "returned None"),
         (f"{TARGETS}:training", "Call net.eval() first"),
-        (f"{TARGETS}:wrong_shape", "Does it fit the data?"),
+        (f"{TARGETS}:wrong_shape", "the data"),
         ("zoo:digits-pdg", "Did you mean 'digits-pgd'?"),
         ("zoo:nowhere/digits-pgd", "no model is called 'digits-pgd'"),
     ],

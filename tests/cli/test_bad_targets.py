@@ -18,25 +18,25 @@ X, Y = sp.load_data("digits", n=20)
 
 MODELS = {  # models that a factory returns, and the error message about them
     "training": r"the model is in training mode, where batch statistics and dropout change its "
-    r"answers. Call net.eval\(\) first.",
+    r"[a-z]+\. Call net.eval\(\) first.",
     "double": "RuntimeError: mat1 and mat2 must have the same dtype.*"
-    "They are torch.float32: convert the target, as net.float",
-    "half": "RuntimeError: Input type .*They are torch.float32: convert the target, as net.float",
-    "other_images": r"asked about images of shape \[16, 1, 8, 8\]. Does it fit the data\?",
-    "dictionary": r"must answer with a tensor of logits \[N, C\], got dict. Return logits alone",
-    "pair": r"must answer with a tensor of logits \[N, C\], got tuple. "
+    r"They are torch.float32: convert the target, .*net.float\(\)",
+    "half": "RuntimeError: Input type .*They are torch.float32: convert the target, .*net.float",
+    "other_images": r"images of shape \[16, 1, 8, 8\]\. .*fits? the data",
+    "dictionary": r"a tensor of logits \[N, C\], got dict. Return logits alone",
+    "pair": r"a tensor of logits \[N, C\], got tuple. "
     r"Return logits alone, or a list of them, one per exit",
-    "none": r"must answer with a tensor of logits \[N, C\], got NoneType. Return",
-    "labels": r"must answer with floating-point logits \[16, C >= 2\], got torch.int64 \[16\]",
-    "one_logit": r"must answer with floating-point logits \[16, C >= 2\], "
+    "none": r"a tensor of logits \[N, C\], got NoneType. Return",
+    "labels": r"floating-point logits \[16, C >= 2\], got torch.int64 \[16\]",
+    "one_logit": r"floating-point logits \[16, C >= 2\], "
     r"got torch.float32 \[16, 1\]",
-    "maps": r"must answer with floating-point logits \[16, C >= 2\], "
+    "maps": r"floating-point logits \[16, C >= 2\], "
     r"got torch.float32 \[16, 10, 1, 1\]",
-    "one_row": r"must answer with floating-point logits \[16, C >= 2\], "
+    "one_row": r"floating-point logits \[16, C >= 2\], "
     r"got torch.float32 \[1, 10\]",
-    "no_number": "NaN or infinite logits on 16 of 16 clean images. Mend it first",
-    "exploding": "NaN or infinite logits on 16 of 16 clean images. Mend it first",
-    "on_meta": r"answers on meta, the images are on cpu. Move it there: net.to\('cpu'\)",
+    "no_number": "NaN or infinite logits on 16 of 16 clean images. [A-Z]",
+    "exploding": "NaN or infinite logits on 16 of 16 clean images. [A-Z]",
+    "on_meta": r"on meta, .*the images are on cpu. Move it there: net.to\('cpu'\)",
 }
 TARGETS = {  # targets by the end of their text, and the error message about them
     "": "a target is 'file.py:factory', 'package.module:factory' or 'zoo:NAME', got",
@@ -50,13 +50,15 @@ TARGETS = {  # targets by the end of their text, and the error message about the
     ":nothing": "returned None; a factory returns an nn.Module, a Defense or a callable",
     ":X": "Nothing is called 'X'",
     ":elsewhere": r"cannot be moved to cpu \(Cannot copy out of meta tensor; no data!.*"
-    "Hand it over with its weights in memory",
+    "its weights in.* memory",
     **{f":{name}": message for name, message in MODELS.items()},
 }
 
 
 def one_line(text: str) -> bool:
-    return len(text.strip().splitlines()) == 1
+    """Whether a text has one line, apart from the line that says that probing has begun."""
+    lines = text.strip().splitlines()
+    return len([line for line in lines if not line.startswith("probe: ")]) == 1
 
 
 @pytest.mark.parametrize("command", ["audit", "probe"])
@@ -87,8 +89,8 @@ def test_the_library_gives_the_same_message(function, name):
         (None, "got NoneType."),
         ("net.py:make", "got str."),
         (bad_targets.elsewhere(), "They are on cpu: move the target there, net.to"),
-        (bad_targets.Linear, r"the callable raised TypeError: .* Does it fit the data\?"),
-        (lambda x: x.double().sum(1), "must answer with floating-point logits"),
+        (bad_targets.Linear, r"the callable raised TypeError: .* fits? the data"),
+        (lambda x: x.double().sum(1), "floating-point logits"),
     ],
     ids=["number", "nothing", "text", "another device", "class", "callable"],
 )
@@ -101,19 +103,15 @@ def test_objects_that_only_the_library_can_be_given(target, message):
 
 def test_labels_beyond_the_classes_of_the_target_are_an_error():
     for function in (sp.audit, sp.probe):
-        with pytest.raises(
-            ValueError, match="labels go up to 9, but the target answers with 4 classes"
-        ):
+        with pytest.raises(ValueError, match=r"labels go up to 9, but the target .* 4 classes"):
             function(bad_targets.few_classes(), X, Y, threat=sp.Linf(0.05))
-    assert "labels go up to 9, but the target answers with 4 classes" in error_of(
-        "probe", f"{BAD}:few_classes"
-    )
+    assert "labels go up to 9, but the target" in error_of("probe", f"{BAD}:few_classes")
 
 
-def test_a_target_that_changes_its_input_in_place_is_an_error():
-    with pytest.raises(ValueError, match=r"changes its input in place. Copy it first"):
+def test_a_target_that_modifies_its_input_in_place_is_an_error():
+    with pytest.raises(ValueError, match=r"modifies its input in place. Copy it first"):
         sp.audit(bad_targets.overwriting(), X, Y, threat=sp.Linf(0.05))
-    assert "changes its input in place. Copy it first" in error_of(
+    assert "modifies its input in place. Copy it first" in error_of(
         "audit", f"{BAD}:overwriting", *QUICK
     )
 

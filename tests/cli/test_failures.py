@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from tests.cli.commands import QUICK, START, TARGETS, call, error_of
 
 from saddlepoint.reports.run_folders import summary
+from saddlepoint.runs.cache import Stage
 from saddlepoint.runs.spec import read
 from saddlepoint.runs.store import Store
 
@@ -93,10 +95,25 @@ def test_progress_shows_accuracy_robust_images_cells_passes_and_time():
     remedies, *lines = rest.strip().splitlines()
     assert "apgd-dlr" in plan  # the attacks, with reasons
     assert remedies.startswith("The quick budget runs no remedies")
-    assert len(lines) == 3
-    assert lines[-1].startswith("apgd-dlr: ≤ ")
-    assert "of 20 images still robust; 3 of 3 cells, " in lines[-1]
-    assert lines[-1].endswith("passes, about 0 to come, about 0 s left")
+    cells = [line for line in lines if "images still robust" in line]
+    assert len(cells) == 3
+    assert cells[-1].startswith("apgd-dlr: ≤ ")
+    assert "of 20 images still robust; 3 of 3 cells, " in cells[-1]
+    assert cells[-1].endswith("passes, about 0 to come, about 0 s left")
+    assert len([line for line in lines if re.fullmatch(r"single-step.*; \d+ of \d+", line)]) == 1
+
+
+def test_a_log_names_the_six_stages_in_order_and_their_times():
+    printed = call("audit", f"{TARGETS}:make", *QUICK, "--out", "here").stderr
+    lines = printed.splitlines()
+    stages = [line.partition(":")[0] for line in lines if line.partition(":")[0] in list(Stage)]
+    assert list(dict.fromkeys(stages)) == list(Stage)
+    assert stages.count("attack") == 2  # attacks, then re-evaluations of worst points
+    assert re.fullmatch(
+        r"Time by stage: probe [\d.]+ s, plan [\d.]+ s, attack [\d.]+ s, diagnose [\d.]+ s, "
+        r"remedy [\d.]+ s, conclude [\d.]+ s\.",
+        lines[-1],
+    )
 
 
 @pytest.mark.parametrize(
@@ -139,7 +156,7 @@ def test_another_target_in_the_same_folder_is_reported_and_keeps_the_cells():
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("127.0.0.1:9", "nothing answers at 127.0.0.1:9"),
+        ("127.0.0.1:9", "nothing responds at 127.0.0.1:9"),
         ("here", "HOST:PORT"),
         ("127.0.0.1:99999", "nothing"),
     ],
@@ -174,9 +191,8 @@ def test_a_store_that_becomes_read_only_keeps_the_finished_cells(code, monkeypat
     with monkeypatch.context() as patched:
         patched.setattr(Path, "rename", fail)
         message = error_of("audit", f"{TARGETS}:make", *QUICK, "--out", "here", "--quiet")
-    assert (
-        f"here cannot be written to ({os.strerror(code)}). All finished cells are safe" in message
-    )
+    reason = os.strerror(code)
+    assert f"here cannot be written to ({reason}). All finished cells are kept" in message
     assert len(Store(Path("here")).keys()) >= 1
     assert not list(Path("here/cells").glob(".*"))
 
@@ -203,16 +219,14 @@ def test_an_interrupt_exits_with_130_and_one_line_and_the_same_command_continues
     assert process.returncode == 130
     assert output == ""
     assert "Traceback" not in messages
-    assert (
-        "of 30 cells are finished and kept. Run the same command to go on"
-        in messages.splitlines()[-1]
-    )
-    kept = Store(Path("run")).keys()
-    assert 2 <= len(kept) < 30
+    last = messages.splitlines()[-1]
+    assert "of 30 cells of this step are finished and kept. Run the same command to" in last
+    finished = Store(Path("run")).keys()
+    assert 2 <= len(finished) < 30
     assert not summary(Path("run")).finished
     again = call(*words)
     assert again.exit_code == 0, again.output
-    assert f"{len(kept)} of 30 cells are finished already" in again.stderr
+    assert f"{len(finished)} of 30 cells are finished already" in again.stderr
     assert summary(Path("run")).finished
 
 

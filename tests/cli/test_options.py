@@ -12,10 +12,9 @@ from tests.cli.commands import call
 
 from saddlepoint.cli import options as cli_options
 from saddlepoint.cli.options import audit_options, game_options, options_table
-from saddlepoint.games.runs.spec import GameSpec
-from saddlepoint.games.runs.spec import command as game_command
 from saddlepoint.runs.attack_specs import named
 from saddlepoint.runs.command import command
+from saddlepoint.runs.game_spec import GameSpec, game_command
 from saddlepoint.runs.options import Option
 from saddlepoint.runs.spec import AttackSpec, RunSpec, parse
 

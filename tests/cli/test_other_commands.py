@@ -271,7 +271,7 @@ def test_a_report_of_an_earlier_request_is_rejected():
     ):
         Path("run/run.json").write_text(json.dumps({**request, **changes}))
         for words in (("report", "run"), ("report", "run", "-o", "site/")):
-            assert "its run.json asks for another one" in error_of(*words)
+            assert "its run.json describes another" in error_of(*words)
         assert not Path("site").exists()
     Path("run/run.json").write_text(json.dumps(request))
     assert call("report", "run").exit_code == 0
@@ -312,7 +312,7 @@ def test_a_missing_or_damaged_run_is_an_error():
         assert "run holds" in error_of("report", "run")
     Path("run/audit.json").write_text(good)
     Path("run/points.safetensors").write_bytes(b"\0" * 64)
-    assert "run holds no whole audit" in error_of("report", "run")
+    assert "run holds no complete audit" in error_of("report", "run")
 
 
 def test_demo_compares_models_and_ends_with_the_report():

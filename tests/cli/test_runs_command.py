@@ -69,7 +69,7 @@ def test_show_prints_specification_events_and_times(run):
     assert result.exit_code == 0, result.output
     assert f"finished, 6 of 6 cells; {Audit.load(run).verdict}: ≤ " in result.stdout
     assert result.stdout.count(" done ") == 6
-    assert "asked" in result.stdout
+    assert "requested" in result.stdout
     assert "concluded" in result.stdout
     assert 'radius = "0.05"' in result.stdout
     found = json.loads(call("runs", "show", run, "--json").stdout)
@@ -119,7 +119,8 @@ def test_an_unfinished_run_is_not_exported(run):
 
 def test_gc_reports_the_unused_files_and_removes_them(run):
     assert call(*REQUEST, "--seed", "1", "--out", run, "--quiet").exit_code == 0
-    assert "Would remove 6 cells of other requests" in call("runs", "gc", run, "--dry-run").stdout
+    planned = call("runs", "gc", run, "--dry-run").stdout
+    assert "Would remove 6 cells and 7 diagnostics of other requests" in planned
     assert len(list((run / "cells").glob("*.json"))) == 12
     found = json.loads(call("runs", "gc", run, "--json").stdout)
     assert (found["cells"], found["removed"]) == (6, True)

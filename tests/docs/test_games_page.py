@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from saddlepoint.games.runs.record import read
-from saddlepoint.games.runs.spec import GameSpec, command
+from saddlepoint.runs.game_spec import GameSpec, game_command
 from saddlepoint.zoo import entry
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +45,7 @@ def test_every_line_of_the_table_is_in_the_record():
 def test_the_record_is_of_the_command_on_the_page_and_of_the_embedded_net():
     record = read(RECORD)
     spec = GameSpec.model_validate(record["spec"])
-    assert options(command(spec)) == options(record["command"])
+    assert options(game_command(spec)) == options(record["command"])
     assert "saddlepoint game zoo:digits-exits --eps 0.15" in PAGE
     assert (spec.target, spec.threat.eps, spec.data.n, spec.seed, spec.attack) == (
         "zoo:digits-exits",

@@ -26,11 +26,11 @@ from saddlepoint.games.matrix import least_per_example, solve
 from saddlepoint.games.runs.play import run_game
 from saddlepoint.games.runs.prepare import prepare
 from saddlepoint.games.runs.record import GameError, GameRecord, format_mix
-from saddlepoint.games.runs.spec import GameSpec, command
 from saddlepoint.games.runs.verify import checks
 from saddlepoint.reports.run_folders import details, summary
 from saddlepoint.runs.cache import Interrupted
 from saddlepoint.runs.cached_play import cached_play
+from saddlepoint.runs.game_spec import GameSpec, game_command
 from saddlepoint.runs.gc import collect_garbage
 from saddlepoint.runs.spec import SpecError, validate
 from saddlepoint.runs.store import PackedCell, Store, identity, sealed
@@ -374,7 +374,7 @@ def test_the_command_contains_what_differs_from_the_defaults():
             "data": {"root": "/d"},
         },
     )
-    words = command(spec).split()
+    words = game_command(spec).split()
     options = dict(zip(words[3::2], words[4::2], strict=True))
     expected = {
         "--rows": "double-oracle",

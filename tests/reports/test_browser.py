@@ -14,13 +14,13 @@ from tests.reports.audits import SYMPTOMS, a_large_audit, an_audit
 from saddlepoint.audits.verdict import Verdict
 from saddlepoint.games.reports.page import write_report as write_game
 from saddlepoint.games.runs.play import run_game
-from saddlepoint.games.runs.spec import GameSpec
 from saddlepoint.reports.html import write_report
 from saddlepoint.reports.live import LivePage
 from saddlepoint.reports.site import write_site
 from saddlepoint.reports.style import DARK, LIGHT
 from saddlepoint.runs import run_spec
 from saddlepoint.runs.executors import Serial
+from saddlepoint.runs.game_spec import GameSpec
 from saddlepoint.runs.spec import AttackSpec, DataSpec, RunSpec, ThreatSpec, validate
 from saddlepoint.runs.work import load
 

@@ -77,7 +77,7 @@ def test_every_cell_is_counted_and_the_last_page_shows_the_worst_case_of_the_rec
 
 def test_the_page_shows_the_current_stage(tmp_path):
     _, pages, _ = watched(tmp_path)
-    assert "Stage plan: 2 attacks: apgd-ce, square." in Page(pages[0]).words
+    assert "Stage plan: 2 attacks: apgd, square." in Page(pages[0]).words
     assert "Stage attack: 12 of 12 cells to compute." in Page(pages[1]).words
 
 

@@ -14,9 +14,9 @@ from saddlepoint.attacks.rays import RayS
 from saddlepoint.attacks.vmi import VMI
 from saddlepoint.evaluation.batch_control import BatchControl
 from saddlepoint.evaluation.orders import SortedByLabel, WorstCaseOrder
-from saddlepoint.games.runs.spec import GameSpec
 from saddlepoint.runs.attack_specs import NAMED, build, named
 from saddlepoint.runs.command import command
+from saddlepoint.runs.game_spec import GameSpec
 from saddlepoint.runs.spec import (
     RunSpec,
     SpecError,

@@ -1,7 +1,7 @@
 """Options of the commands, made from the fields of a specification.
 
 An option of the threat model, the budget or the data is a field of `saddlepoint.runs.spec`, or of
-`saddlepoint.games.runs.spec`. This module turns the fields into options of typer, and the options
+`saddlepoint.runs.game_spec`. This module turns the fields into options of typer, and the options
 that were given into a specification. To add an option, add a field.
 """
 
@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand
 
 if TYPE_CHECKING:
-    from saddlepoint.games.runs.spec import GameSpec
+    from saddlepoint.runs.game_spec import GameSpec
     from saddlepoint.runs.options import Option
     from saddlepoint.runs.spec import RunSpec
 
@@ -70,7 +70,7 @@ def audit_options() -> tuple[Option, ...]:
 
 def game_options() -> tuple[Option, ...]:
     """The options of `saddlepoint game`: all fields of the specification of a game."""
-    from saddlepoint.games.runs.spec import GameSpec
+    from saddlepoint.runs.game_spec import GameSpec
     from saddlepoint.runs.options import options
 
     return options(GameSpec)
@@ -103,7 +103,7 @@ def game_spec(target: str, values: Values) -> GameSpec:
     Raises:
         SpecError: An option has a value that is not valid; the message names the option.
     """
-    from saddlepoint.games.runs.spec import GameSpec
+    from saddlepoint.runs.game_spec import GameSpec
     from saddlepoint.runs.spec import validate
 
     requested = with_defaults({"target": target, **values})

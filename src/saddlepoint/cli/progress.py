@@ -87,7 +87,7 @@ class ProgressBar:
     ) -> None:
         self._bar.stop()
         self._end_stage()
-        if self._stage_seconds:
+        if self._stage_seconds and error is None:
             times = (f"{stage} {_seconds(s)}" for stage, s in self._stage_seconds.items())
             self.say(f"Time by stage: {', '.join(times)}.")
 

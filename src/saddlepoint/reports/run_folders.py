@@ -11,8 +11,8 @@ from typing import Any
 
 from saddlepoint.audits.verdict import Verdict
 from saddlepoint.games.runs.record import JSON, read
-from saddlepoint.games.runs.spec import GameSpec
 from saddlepoint.runs.execution import DIAGNOSTICS
+from saddlepoint.runs.game_spec import GameSpec
 from saddlepoint.runs.spec import RunSpec, SpecError, VersionedSpec, migrate_spec, write
 from saddlepoint.runs.store import Store, StoreError, is_record_of
 

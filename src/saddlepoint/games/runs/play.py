@@ -29,7 +29,6 @@ from saddlepoint.games.runs.record import (
     SolvedStrategy,
     StrategyRecord,
 )
-from saddlepoint.games.runs.spec import GameSpec, command
 from saddlepoint.games.runs.symptoms import find_symptoms
 from saddlepoint.games.strategy_robustness import (
     StrategyEvaluations,
@@ -38,6 +37,7 @@ from saddlepoint.games.strategy_robustness import (
 )
 from saddlepoint.runs.cache import Watch
 from saddlepoint.runs.cached_play import cached_play
+from saddlepoint.runs.game_spec import GameSpec, game_command
 from saddlepoint.runs.hashing import tensor_digest
 from saddlepoint.runs.runner import open_run
 from saddlepoint.runs.store import Store, identity
@@ -259,7 +259,7 @@ def _record(
         passed=spec.model_dump(mode="json", exclude_unset=True),
         hashes=_hashes(prepared),
         versions=_versions(),
-        command=command(spec),
+        command=game_command(spec),
         seconds=time.perf_counter() - started,
         run=run,
         correct=game.correct.cpu().bool(),

@@ -17,7 +17,7 @@ from saddlepoint.data import load_data
 from saddlepoint.defenses import Context, Defense, Subset
 from saddlepoint.evaluation import Threat
 from saddlepoint.games.exit_game import actions, columns_of, game_base
-from saddlepoint.games.runs.spec import GameSpec
+from saddlepoint.runs.game_spec import GameSpec
 from saddlepoint.runs.spec import NORMS, SpecError, parse_radius
 from saddlepoint.runs.targets import resolve
 from saddlepoint.runs.work import Work

@@ -15,8 +15,8 @@ from saddlepoint.evaluation import Adversary, Episode, FixedPoints
 from saddlepoint.games.runs.play import derive
 from saddlepoint.games.runs.prepare import PreparedGame, prepare
 from saddlepoint.games.runs.record import GameError, GameRecord
-from saddlepoint.games.runs.spec import GameSpec
 from saddlepoint.locate import describe_error
+from saddlepoint.runs.game_spec import GameSpec
 from saddlepoint.runs.spec import migrate_spec
 from saddlepoint.runs.store import Store, identity
 from saddlepoint.runs.verify import (

@@ -1,6 +1,8 @@
 """The specification of a game between an attacker and a defender that choose exits of a network.
 
 The options of `saddlepoint game` are derived from its fields, like those of `saddlepoint audit`.
+It is in this package, not in `saddlepoint.games`, so that `saddlepoint game --help` does not import
+torch.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ class GameSpec(VersionedSpec):
     threads: Threads = 1
 
 
-def command(spec: GameSpec) -> str:
+def game_command(spec: GameSpec) -> str:
     """The command line that plays the same game again."""
     words = option_words(spec)
     assert words is not None, "every field of a game has an option"
