@@ -1,4 +1,4 @@
-"""Defenses around a linear net, for which every item of the checklist and every symptom is known."""
+"""Defenses around a linear net, with known checklist items and symptoms."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from torch import nn
 
 import saddlepoint as sp
 from saddlepoint.attacks import losses
-from saddlepoint.attacks.fmn import FMN
 from saddlepoint.audits.verdict import Level, SymptomName, Verdict
 from saddlepoint.evaluation import rand_suite
 from saddlepoint.evaluation.suites import dlr_or_margin, targeted_dlr_or_margin
@@ -144,9 +143,6 @@ def test_an_audit_on_a_gpu_finds_the_closed_form():
     assert result.robust_accuracy == pytest.approx(truth, abs=1e-12)
 
 
-# -- randomized and coupled nets -----------------------------------------------------------------------
-
-
 class Noisy(nn.Module):
     """Adds input noise from torch's global generator."""
 
@@ -214,9 +210,6 @@ def test_coupled_rows_are_attacked_with_scores_but_not_with_labels():
         sp.audit(CENTERED, X, Y_CENTERED, threat=threat("decision"))
 
 
-# -- masked gradients ----------------------------------------------------------------------------------
-
-
 class Rounded(nn.Module):
     def forward(self, x):
         return NET((x * 255).round() / 255)
@@ -267,9 +260,6 @@ def test_masking_is_reported_whatever_the_order_of_attacks(square_first):
     assert SymptomName.BLACK_BOX_STRONGER in symptoms_of(masked)
 
 
-# -- less access ---------------------------------------------------------------------------------------
-
-
 def test_a_callable_is_attacked_with_queries_only():
     result = sp.audit(lambda x: NET(x), X[:50], Y[:50], threat=LINF, budget="quick")
     assert [row.name for row in result.rows] == ["square", "rays"]
@@ -315,9 +305,6 @@ def test_a_query_limit_below_one_gradient_step_is_rejected():
         sp.audit(NET, X, Y, threat=sp.Threat(LINF, queries=3))
 
 
-# -- other answers than the last view ------------------------------------------------------------------
-
-
 class Exits(sp.Defense):
     """Answers with a function of its first view; the last view is another net."""
 
@@ -348,9 +335,6 @@ def test_a_vote_is_attacked_through_the_mean_of_its_views():
     result = sp.audit(Exits(vote), X, Y, threat=LINF, budget="quick")
     assert {"apgd-ce", "apgd-dlr", "apgd-views", "pgd x5"} == {row.name for row in result.rows}
     assert result.robust_accuracy < 0.9
-
-
-# -- suites and losses ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("classes", [2, 3, 4])
@@ -388,76 +372,3 @@ def test_the_loss_is_the_logit_ratio_if_there_are_enough_classes(classes):
 
 def test_the_targeted_loss_can_be_restricted_to_rows():
     assert isinstance(targeted_dlr_or_margin(torch.tensor([1, 0])), losses.PerRow)
-
-
-# -- loss curves ---------------------------------------------------------------------------------------
-
-
-class Curved(nn.Module):
-    """A score with a changing slope: short steps increase the loss for a long time."""
-
-    def forward(self, x):
-        score = (x.flatten(1) - 0.5) @ NET.w + 0.05 * torch.sin(40 * x).flatten(1).sum(1)
-        return torch.stack([score, -score], 1)
-
-
-CURVED = Curved().eval()
-Y_CURVED = CURVED(X).argmax(1)
-
-
-def curved_audit(*adversaries, radius=0.02):
-    return sp.audit(CURVED, X, Y_CURVED, threat=sp.Linf(radius), adversaries=adversaries)
-
-
-def short_steps(name, steps):
-    return sp.Direct(name, sp.PGD(steps, step_size=0.0005, random_start=False))
-
-
-@pytest.mark.parametrize(("steps", "increasing"), [(8, True), (200, False)])
-def test_an_attack_that_ends_before_convergence_is_reported(steps, increasing):
-    result = curved_audit(short_steps("pgd", steps))
-    (row,) = result.rows
-    assert row.loss_curve.images[-1] == row.attacked
-    # One pass on the clean image, the steps, and the last evaluation.
-    assert row.loss_curve.passes[-1] == steps + 2
-    assert (SymptomName.LOSS_INCREASING in symptoms_of(result)) is increasing
-
-
-def test_a_minimum_norm_attack_does_not_maximize_a_loss_and_is_not_reported():
-    result = curved_audit(sp.Direct("fmn", FMN(20)), radius=0.01)
-    assert result.rows[0].loss_curve.final_slope > 0.5  # its last point is projected into the set
-    assert SymptomName.LOSS_INCREASING not in symptoms_of(result)
-
-
-def test_an_attack_that_ends_because_it_succeeded_is_not_reported():
-    attack = sp.Direct("apgd", sp.APGD(10), stop_at_success=True)
-    result = sp.audit(NET, X, Y, threat=sp.Linf(0.2), adversaries=[attack])
-    assert result.rows[0].robust_accuracy == 0
-    assert result.rows[0].loss_curve.final_slope > 0.5
-    assert SymptomName.LOSS_INCREASING not in symptoms_of(result)
-
-
-@pytest.mark.parametrize(
-    ("order", "increasing"),
-    [(("short", "long"), False), (("long", "short"), False), (("short",), True)],
-    ids=["short first", "long first", "short only"],
-)
-def test_only_the_strongest_attack_must_have_converged(order, increasing):
-    attacks = {"short": short_steps("short", 3), "long": sp.Direct("long", sp.APGD(50))}
-    result = curved_audit(*(attacks[name] for name in order))
-    assert (SymptomName.LOSS_INCREASING in symptoms_of(result)) is increasing
-
-
-def test_the_loss_curve_of_a_linear_net_ends_at_the_closed_form():
-    """The margin is -2 s, the best point of the ball adds 2 r ||w||_1, and the first step of APGD,
-    two radii long, ends there."""
-    apgd = sp.Direct("apgd", sp.APGD(10))
-    result = sp.audit(NET, X, Y, threat=LINF, adversaries=[apgd])
-    curve = result.rows[0].loss_curve
-    score = (((X - 0.5) @ NET.w.detach()) * (1 - 2 * Y)).double()
-    best = -2 * score.mean() + 2 * 0.01 * NET.w.detach().abs().sum()
-    assert curve.passes == tuple(range(1, 13))
-    assert curve.value[0] is None  # the pass on the clean image is no evaluation of the attack
-    assert curve.value[-1] == pytest.approx(float(best), abs=1e-5)  # float32 sums of 16 terms
-    assert curve.value[2] == pytest.approx(curve.value[-1], abs=1e-5)
-    assert curve.misclassified[-1] == pytest.approx(1 - result.robust_accuracy, abs=1e-12)

@@ -123,9 +123,6 @@ def test_run_is_all_stages():
     assert whole == parts
 
 
-# -- attacks of users ------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class RandomSearch:
     """The best of `calls` points drawn uniformly from the set; it subclasses nothing."""

@@ -95,9 +95,6 @@ def test_a_finding_about_the_defense_is_no_gap_of_the_evaluation():
     assert decided((*PASSED, costs)) == (Verdict.OVERSTATED, reasons)
 
 
-# -- audits --------------------------------------------------------------------------------------------
-
-
 def audited(target, adversaries, **settings):
     return sp.audit(target, X, Y, threat=THREAT, adversaries=adversaries, **settings)
 
@@ -157,9 +154,6 @@ def test_a_saved_audit_has_the_same_checklist_comparisons_and_verdict(identity_a
     assert loaded.checklist == identity_audit.checklist
     assert loaded.compared == identity_audit.compared
     assert (loaded.verdict, loaded.reasons) == (identity_audit.verdict, identity_audit.reasons)
-
-
-# -- intervals -----------------------------------------------------------------------------------------
 
 
 class Stream(Purified):

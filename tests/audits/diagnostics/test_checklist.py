@@ -1,4 +1,4 @@
-"""Every item of the checklist passes on one defense and fails on another, or says what is missing."""
+"""Every item of the checklist passes on one defense and fails on another."""
 
 from __future__ import annotations
 
@@ -133,8 +133,8 @@ def test_the_checklist_has_every_item_once(evidence_of):
     ("target", "state"), [(Coupled(), PASS), (Coupled(lambda x: 2 * x.detach() - x), FAIL)]
 )
 def test_an_attack_that_raises_the_accuracy_fails_the_clean_item(target, state):
-    """Every fourth label is wrong. Rows are coupled, so that misclassified images are attacked, too:
-    steps along the opposite gradient make them correct."""
+    """Every fourth label is wrong. Rows are coupled, so that misclassified images are attacked as
+    well: steps along the opposite gradient make them correct."""
     y = torch.where(torch.arange(len(Y)) % 4 == 0, 1 - Y, Y)
     assert item_in(collect_evidence(target, [APGD], y=y), ItemName.CLEAN).state is state
 
@@ -167,9 +167,6 @@ def test_attacks_are_recognized_by_their_parts_not_by_their_names():
     nested = sp.Restarts(sp.MultiTarget(direct, 1, targeted_margin), 2)
     evidence = collect_evidence(ROUNDED, [nested])
     assert item_in(evidence, ItemName.BACKWARD).state is PASS
-
-
-# -- subclasses are recognized like their parents ------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -242,9 +239,6 @@ def test_a_subclass_of_an_attack_on_adapted_models_anticipates_adaptation(kind):
     assert evidence.plan.findings == ()
 
 
-# -- cost ------------------------------------------------------------------------------------------
-
-
 def test_the_cost_is_not_judged_if_attacks_break_too_few_images_of_the_static_net():
     """Between the third and the fourth distance to the boundary three images are broken."""
     distances = (((X - 0.5) @ NET.w).abs() / NET.w.abs().sum()).sort().values
@@ -270,9 +264,6 @@ def test_the_cost_is_cpu_time_so_that_waiting_is_free():
     job = Job(Waiting(), X, Y, Threat(THREAT), seed=0, batch_size=128)
     cost = cost_of(PredictionCost(torch.arange(len(X))).compute(job))
     assert cost.seconds < 0.05
-
-
-# -- statistics ------------------------------------------------------------------------------------
 
 
 def test_two_gradients_that_are_not_finite_do_not_agree():

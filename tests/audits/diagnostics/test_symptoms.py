@@ -87,9 +87,6 @@ def test_a_misclassified_point_before_the_worst_point_is_reported_as_overshootin
     assert result.verdict is Verdict.INCONCLUSIVE
 
 
-# -- recorded steps --------------------------------------------------------------------------------
-
-
 def test_recorded_steps_show_every_row_and_end_like_the_attack_itself(evidence_of):
     job = evidence_of(IDENTITY, (APGD,)).plan.job
     rows = torch.arange(20)
@@ -109,7 +106,7 @@ def test_recorded_steps_show_every_row_and_end_like_the_attack_itself(evidence_o
 
 
 def test_recorded_steps_of_an_attack_on_the_least_of_several_losses():
-    """Round i attacks 1 + i models for as many times the steps; PGD evaluates its last point, too."""
+    """Round i attacks 1 + i models for as many times the steps; PGD evaluates its last point."""
     x = uniform(0, 6, 6)
     net = smooth(1)
     defense = Transductive(net, torch.zeros(6, dtype=torch.float64))

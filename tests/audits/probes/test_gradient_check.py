@@ -112,8 +112,6 @@ def test_attacks_recover_the_part_that_a_gradient_lacks():
     assert result.robust_accuracy == pytest.approx(left(problem, *problem.box()), abs=0.03)
 
 
-# -- the check itself --------------------------------------------------------------------------------
-
 SLOPE = WEIGHT[:, 0].view(1, 1, SIDE, SIDE).double()
 
 
@@ -147,9 +145,6 @@ def test_a_part_of_a_gradient_and_its_opposite_are_wrong():
 
 def test_coupled_rows_are_not_reported():
     assert not check(lambda x: linear(x) + 3 * linear(x.flip(0)), SLOPE).any()
-
-
-# -- sites -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("rules", "sign"), [({}, -1.0), ({CUSTOM_BACKWARD: sp.BPDA()}, 1.0)])

@@ -288,9 +288,6 @@ def test_declarations_are_compared_with_measurements():
     assert traits_of(net())[TraitName.RANDOM].declared is None
 
 
-# -- where gradients are lost ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "fn"),
     [
@@ -341,9 +338,6 @@ def test_the_number_of_draws_follows_from_the_noise_of_gradients():
     assert traits_of(net())[TraitName.NOISY_GRADIENTS].amount == 1
 
 
-# -- rare randomness ---------------------------------------------------------------------------------
-
-
 class RandomSign(nn.Module):
     """One of two nets for a whole batch, chosen by Python's generator."""
 
@@ -371,8 +365,6 @@ def test_a_random_choice_that_often_repeats_is_found(salt):
     # A batch of another size gets other draws, which does not make rows coupled.
     assert TraitName.COUPLED not in traits
 
-
-# -- nets of the zoo ---------------------------------------------------------------------------------
 
 STATIC = {
     "digits": (nets.DigitsCNN, (1, 8, 8)),

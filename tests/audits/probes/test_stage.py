@@ -153,8 +153,6 @@ def test_a_net_with_other_outputs_under_attack_gets_values_of_a_user_and_gradien
     torch.testing.assert_close(grad, -WEIGHT[:, 0].view(1, 1, 4, 4).expand_as(X))
 
 
-# -- declarations ------------------------------------------------------------------------------------
-
 DECLARATIONS = {
     "random": (lambda x, ctx: PLAIN(x + 0.1 * ctx.randn_like(x)), {"random": True}),
     "coupled": (lambda x, ctx: PLAIN(x - x.mean(0)), {"coupled": True}),

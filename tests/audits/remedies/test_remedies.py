@@ -1,4 +1,4 @@
-"""Remedies on targets where they break more images, and none on similar targets without symptoms."""
+"""Remedies break more images where there are symptoms, and are not run where there are none."""
 
 from __future__ import annotations
 
@@ -158,9 +158,6 @@ def masked_evidence():
     return first_evidence(first_round(Masked(), *MASKED_ROUND))
 
 
-# -- each remedy -----------------------------------------------------------------------------------
-
-
 def test_an_attack_that_stopped_early_is_repeated_with_more_steps(slow_evidence):
     """Four steps of an eighth cover half of the distance, twelve all of it: the closed form."""
     plan = replace(slow_evidence.plan, remedy_passes=100_000)
@@ -263,9 +260,6 @@ def test_images_that_were_correct_by_chance_do_not_call_for_more_steps():
     assert not any(ItemName.CONVERGED in choice.against for choice in found.values())
 
 
-# -- cost --------------------------------------------------------------------------------------------
-
-
 def test_remedies_cost_at_most_the_passes_of_the_budget_and_each_at_most_half(masked_evidence):
     plan = replace(masked_evidence.plan, remedy_passes=240)
     found = remedies_for(plan, masked_evidence).values()
@@ -352,9 +346,6 @@ def test_a_remedy_that_decides_no_verdict_runs_on_all_images_or_not_at_all():
     assert remedies_for(plan, evidence) == {}
     found = remedies_for(replace(plan, remedy_passes=2 * 32), evidence)
     assert found["square-longer"].reason.startswith(SymptomName.LOSS_INCREASING)
-
-
-# -- the whole audit ---------------------------------------------------------------------------------
 
 
 def test_remedies_are_rows_of_the_audit_and_the_verdict_comes_after_them():

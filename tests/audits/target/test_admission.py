@@ -1,4 +1,4 @@
-"""Data and targets that violate a rule are rejected before any attack, with the fix in the message."""
+"""Data and targets that violate a rule are rejected with the fix, before any attack."""
 
 from __future__ import annotations
 

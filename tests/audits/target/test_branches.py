@@ -1,4 +1,4 @@
-"""Discrete branches of a net are found, forced and attacked, each with the scores that select it."""
+"""Discrete branches of a net are found, forced, and attacked with the scores that select them."""
 
 from __future__ import annotations
 

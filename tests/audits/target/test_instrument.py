@@ -111,9 +111,6 @@ def test_a_rule_at_a_function_that_is_not_called_every_time_is_accepted():
         torch.testing.assert_close(grad, expected, rtol=0, atol=1e-14)
 
 
-# -- images that are computed outside torch ----------------------------------------------------------
-
-
 def with_numpy(x):
     return torch.from_numpy(np.round(x.detach().numpy() * 8) / 8)
 

@@ -43,9 +43,6 @@ class RemedyStrategy:
     most: float = 0.5  # of the passes for remedies, so that something is left for others
 
 
-# -- with gradients ----------------------------------------------------------------------------
-
-
 def _longer(p: Planner) -> Iterator[Variant]:
     """More steps from more starts; without an iterative attack, more queries."""
     if p.strongest is None:
@@ -136,9 +133,6 @@ def _minimum_norm(p: Planner) -> Iterator[Variant]:
     if p.strongest is not None and p.job.defense.memory == "none":
         adversary = p.strongest_with(attack=FMN(2 * _STEPS), loss=margin)
         yield Variant("fmn", adversary, "a minimum-norm attack (FMN)")
-
-
-# -- without gradients ---------------------------------------------------------------------------
 
 
 def _score_differences(p: Planner) -> Iterator[Variant]:
