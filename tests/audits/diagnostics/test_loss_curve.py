@@ -79,4 +79,4 @@ def test_the_loss_curve_of_a_linear_net_ends_at_the_closed_form():
     assert curve.value[0] is None  # the pass on the clean image is no evaluation of the attack
     assert curve.value[-1] == pytest.approx(float(best), abs=1e-5)  # float32 sums of 16 terms
     assert curve.value[2] == pytest.approx(curve.value[-1], abs=1e-5)
-    assert curve.fooled[-1] == pytest.approx(1 - result.robust_accuracy, abs=1e-12)
+    assert curve.misclassified[-1] == pytest.approx(1 - result.robust_accuracy, abs=1e-12)
