@@ -289,7 +289,7 @@ def audit_monotone(
             "robust": audit.robust_accuracy,
             "by attack": {row.name: row.robust_accuracy for row in audit.rows},
             "symptoms": [f"{s.name} ({s.level})" for s in audit.symptoms],
-            "largest residual": float(f"{defense.settled(x).residual.max():.2g}"),
+            "largest residual": float(f"{defense.convergence(x).residual.max():.2g}"),
         },
     }
 

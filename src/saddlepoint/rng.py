@@ -135,7 +135,7 @@ def count_draws(device: torch.device) -> Iterator[list[int]]:
     """Record every draw of random numbers inside a `with` block.
 
     Args:
-        device: the device whose global generator is also checked.
+        device: the generator of this device is checked as well.
 
     Yields:
         A list with the size of each draw from any `Keys`. At the end of the block a 1 is appended
@@ -183,7 +183,7 @@ def seeded_globals(seed: int, device: torch.device) -> Iterator[None]:
 
     Args:
         seed: any integer from 0 to 2^64 - 1; numpy receives it modulo 2^32.
-        device: the device whose generator is restored besides that of the CPU.
+        device: the generator of this device is restored as well as that of the CPU.
     """
     of_python = random.getstate()
     of_numpy = numpy.random.get_state()  # noqa: NPY002

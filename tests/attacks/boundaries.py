@@ -1,4 +1,4 @@
-"""Classifiers whose distance to the decision boundary is known, and a seat from which to attack them."""
+"""Classifiers with a known distance to the decision boundary, and a function to attack them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ DUAL = {1: math.inf, 2: 2, math.inf: 1}
 
 
 def numbers(seed: int, *shape: int) -> Tensor:
-    """Uniform in [0, 1), the same for ever."""
+    """Uniform numbers in [0, 1), a function of the seed."""
     return Keys.of(seed, torch.arange(1)).uniform(shape, torch.float64)[0]
 
 
 def linear(classes: int = 2, d: int = 12, seed: int = 1) -> Plain:
-    """All boundaries pass through the middle of the unit box."""
+    """A linear net with decision boundaries through the middle of the unit box."""
     net = nn.Linear(d, classes, dtype=torch.float64)
     with torch.no_grad():
         net.weight.copy_(2 * numbers(seed, classes, d) - 1)
@@ -44,8 +44,8 @@ def mlp(d: int = 6, hidden: int = 16, classes: int = 3) -> Plain:
     return Plain(net)
 
 
-class Centerd(Defense):
-    """Answers on the batch minus a tenth of its mean: every row depends on all."""
+class Centered(Defense):
+    """Subtracts a tenth of the batch mean from each row: rows are coupled."""
 
     coupled = True
 
@@ -60,12 +60,12 @@ def images(n: int = 16, d: int = 12, seed: int = 2, low: float = 0.3, high: floa
     return low + (high - low) * numbers(seed, n, d)
 
 
-def answers(defense: Defense, x: Tensor) -> Tensor:
+def predictions(defense: Defense, x: Tensor) -> Tensor:
     return defense.respond(x, Context.seeded(0, len(x))).argmax(1)
 
 
 def linear_distance(defense: Plain, x: Tensor, y: Tensor, p: float) -> Tensor:
-    """min_k (z_y - z_k) / ||w_y - w_k||_q, with no box in the way."""
+    """[N] distance to the boundary without a box: min_k (z_y - z_k) / ||w_y - w_k||_q."""
     weight = defense.net.weight
     z = defense.net(x)
     gap = z.gather(1, y[:, None]) - z
@@ -85,6 +85,7 @@ def attacked(
     seed: int = 0,
     limit: int | None = None,
 ) -> tuple[AttackResult, Meter]:
+    """Run an attack and return its result and the passes it used."""
     ids = torch.arange(len(x)) if ids is None else ids
     meter = Meter.of(len(x), limit)
     keys = Keys.of(seed, ids)

@@ -1,3 +1,5 @@
+"""StopAtSuccess: the same examples are broken with fewer queries."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -5,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.attacks.toys import Centerd, Halfspace, Noisy, Waves, images, keys, sub_context, weights
+from tests.attacks.toys import Centered, Halfspace, Noisy, Waves, images, keys, oracle_for, weights
 
 from saddlepoint.attacks.apgd import APGD
 from saddlepoint.attacks.early_stopping import StopAtSuccess
@@ -32,7 +34,7 @@ SPACES = [Linf(0.02), L2(0.1), L1(0.3)]
 
 @pytest.fixture
 def problem() -> tuple[Waves, torch.Tensor, torch.Tensor]:
-    """24 images, of which the model has two wrong from the start."""
+    """24 images, two of which are misclassified without an attack."""
     x = images(24, 1, 5, 5)
     net = Waves(25)
     y = net(x).argmax(1)
@@ -42,7 +44,7 @@ def problem() -> tuple[Waves, torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("space", SPACES, ids=str)
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda a: type(a).__name__)
-def test_the_same_rows_fall_for_less(
+def test_early_stopping_breaks_the_same_rows_with_fewer_passes(
     attack: Any, space: Ball, problem: tuple[Waves, torch.Tensor, torch.Tensor]
 ) -> None:
     if isinstance(attack, Square) and space.p == 1:
@@ -51,36 +53,42 @@ def test_the_same_rows_fall_for_less(
     direct = Direct("full", attack)
     full = play(Plain(net), direct, x, y, Threat(space))
     early = play(Plain(net), replace(direct, stop_at_success=True), x, y, Threat(space))
-    fell = early.correct[0] == 0
-    # Winning points that the attack would not have proposed, such as neighbors, may add to the fallen; none may be lost.
-    assert (fell >= (full.correct[0] == 0)).all()
+    broken = early.correct[0] == 0
+    # Successful points that the attack would not have proposed, such as neighbors, may break more
+    # rows. No row may be lost.
+    assert (broken >= (full.correct[0] == 0)).all()
     if not isinstance(attack, VMI) and space.p != 1:
-        assert torch.equal(fell, full.correct[0] == 0)
-    assert torch.equal(early.points[~fell], full.points[~fell])
+        assert torch.equal(broken, full.correct[0] == 0)
+    assert torch.equal(early.points[~broken], full.points[~broken])
     assert (early.forward <= full.forward).all()
     assert (early.backward <= full.backward).all()
-    assert torch.equal(early.forward[~fell], full.forward[~fell])
+    assert torch.equal(early.forward[~broken], full.forward[~broken])
     assert not early.copies.any()
 
 
-def test_meter_stops_at_the_first_win(problem: tuple[Waves, torch.Tensor, torch.Tensor]) -> None:
-    """What a row pays is the number of the reading at which it first won, which PGD of that many steps reaches too."""
+def test_the_meter_stops_at_the_first_success(
+    problem: tuple[Waves, torch.Tensor, torch.Tensor],
+) -> None:
+    """A row uses as many passes as the evaluation of its first success.
+
+    PGD with that many steps breaks the row as well.
+    """
     net, x, y = problem
     threat = Threat(Linf(0.02))
     stop = Direct("pgd", PGD(steps=30, step_size=0.002), stop_at_success=True)
-    spent = play(Plain(net), stop, x, y, threat).forward
-    assert spent.amin() < 31
+    passes = play(Plain(net), stop, x, y, threat).forward
+    assert passes.amin() < 31
     for steps in range(1, 6):
-        fell = (
+        broken = (
             play(
                 Plain(net), Direct("pgd", PGD(steps=steps, step_size=0.002)), x, y, threat
             ).correct[0]
             == 0
         )
-        assert torch.equal(fell, spent <= steps + 1)
+        assert torch.equal(broken, passes <= steps + 1)
 
 
-def test_decisions_pass_through(problem: tuple[Waves, torch.Tensor, torch.Tensor]) -> None:
+def test_decision_attacks_are_unchanged(problem: tuple[Waves, torch.Tensor, torch.Tensor]) -> None:
     net, x, y = problem
     threat = Threat(Linf(0.05), access="decision")
     full, early = (
@@ -92,12 +100,11 @@ def test_decisions_pass_through(problem: tuple[Waves, torch.Tensor, torch.Tensor
     assert torch.equal(early.points, full.points)
 
 
-def test_winners_hear_nothing_and_pay_nothing() -> None:
+def test_rows_that_succeeded_are_not_queried_again() -> None:
     x = images(4, 9, low=0.4, high=0.6)
     space = Linf(0.1)
-    oracle = sub_context(
-        Halfspace(weights(9), -20.0), torch.tensor([0, 1, 0, 1])
-    )  # label 0 is wrong everywhere
+    # Label 0 is misclassified everywhere.
+    oracle = oracle_for(Halfspace(weights(9), -20.0), torch.tensor([0, 1, 0, 1]))
     early = StopAtSuccess.of(oracle, x, space)
     first = early.gradient(x + 0.05)
     assert first.evaluation.success.tolist() == [True, False, True, False]
@@ -118,9 +125,9 @@ def test_winners_hear_nothing_and_pay_nothing() -> None:
     assert torch.equal(early.successes.points[[0, 2]], x[[0, 2]] + 0.05)
 
 
-def test_a_seat_where_all_have_won_asks_nobody() -> None:
+def test_an_oracle_with_all_rows_succeeded_makes_no_queries() -> None:
     x = images(3, 9, low=0.4, high=0.6)
-    oracle = sub_context(Halfspace(weights(9), -20.0), torch.zeros(3).long(), limit=2)
+    oracle = oracle_for(Halfspace(weights(9), -20.0), torch.zeros(3).long(), limit=2)
     early = StopAtSuccess.of(oracle, x, Linf(0.1))
     for _ in range(5):
         assert early.score(x + 0.05).success.all()
@@ -131,10 +138,10 @@ def test_a_seat_where_all_have_won_asks_nobody() -> None:
     assert oracle.meter.forward.tolist() == [1, 1, 1]
 
 
-def test_the_center_and_points_outside_the_set_are_no_wins() -> None:
+def test_the_center_and_points_outside_the_set_are_no_successes() -> None:
     x = images(2, 9, low=0.4, high=0.6)
     early = StopAtSuccess.of(
-        sub_context(Halfspace(weights(9), -20.0), torch.zeros(2).long()), x, Linf(0.1)
+        oracle_for(Halfspace(weights(9), -20.0), torch.zeros(2).long()), x, Linf(0.1)
     )
     assert early.score(x).success.all()
     assert early.score(x + 0.3).success.all()
@@ -143,7 +150,7 @@ def test_the_center_and_points_outside_the_set_are_no_wins() -> None:
     assert early.succeeded.tolist() == [True, False]
 
 
-def test_gradients_from_scores_stop_too(problem: tuple[Waves, torch.Tensor, torch.Tensor]) -> None:
+def test_spsa_stops_early_as_well(problem: tuple[Waves, torch.Tensor, torch.Tensor]) -> None:
     net, x, y = problem
     spsa = Direct("spsa", PGD(steps=4), estimator=SPSA(samples=3), stop_at_success=True)
     episode = play(Plain(net), spsa, x, y, Threat(Linf(0.1), access="score"))
@@ -153,9 +160,9 @@ def test_gradients_from_scores_stop_too(problem: tuple[Waves, torch.Tensor, torc
 
 @pytest.mark.parametrize(
     ("defense", "reason"),
-    [(Noisy(Waves(25)), "random defense"), (Centerd(Waves(25)), "only together")],
+    [(Noisy(Waves(25)), "randomized defense"), (Centered(Waves(25)), "depend on each other")],
 )
-def test_coupled_and_random_defenses_are_refused(defense: Defense, reason: str) -> None:
+def test_coupled_and_random_defenses_raise_errors(defense: Defense, reason: str) -> None:
     x = images(2, 1, 5, 5)
     with pytest.raises(ValueError, match=reason):
         play(
@@ -166,14 +173,14 @@ def test_coupled_and_random_defenses_are_refused(defense: Defense, reason: str) 
             Threat(Linf(0.1)),
         )
     if defense.coupled:
-        with pytest.raises(ValueError, match="answer only together"):
-            StopAtSuccess.of(sub_context(defense, torch.zeros(2).long()), x, Linf(0.1))
+        with pytest.raises(ValueError, match="can only be evaluated together"):
+            StopAtSuccess.of(oracle_for(defense, torch.zeros(2).long()), x, Linf(0.1))
 
 
-def test_a_row_that_won_stays_with_its_first_winning_point() -> None:
-    """The attacks that go on around it may not move it: PGD would leave the winning side again."""
+def test_a_row_keeps_its_first_successful_point() -> None:
+    """Without early stopping, PGD would leave the misclassified region again."""
     x = torch.full((1, 4), 0.5).double()
-    oracle = sub_context(Halfspace(torch.ones(4).double(), 2.1), torch.zeros(1).long())
+    oracle = oracle_for(Halfspace(torch.ones(4).double(), 2.1), torch.zeros(1).long())
     early = StopAtSuccess.of(oracle, x, Linf(0.2))
     found = early.finish(
         PGD(steps=9, step_size=0.03, random_start=False)(early, x, Linf(0.2), keys(1))

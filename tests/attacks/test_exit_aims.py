@@ -1,4 +1,4 @@
-"""Aims over exits: the expected loss against drawn subsets, and the loss at the exits that a gate picks."""
+"""Aims over exits: the expected loss of random subsets, and the loss of gated exits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from tests.problems import normal
 
 from saddlepoint.attacks.aims import Gate, expected, loss_of_mean, mean_of_losses, mixture
-from saddlepoint.attacks.losses import cross_entropy, dlr, margin
+from saddlepoint.attacks.losses import Loss, cross_entropy, dlr, margin
 from saddlepoint.defenses import (
     Confident,
     Context,
@@ -37,8 +37,8 @@ def shares(*weights: float) -> torch.Tensor:
 
 @pytest.mark.parametrize("loss", [cross_entropy, margin, dlr])
 @pytest.mark.parametrize("row", range(len(SUBSETS)), ids=[str(s) for s in SUBSETS])
-def test_a_certain_subset_is_the_loss_of_its_mean(loss, row: int) -> None:  # type: ignore[no-untyped-def]
-    """Sums of two or three products against a mean: a few roundings."""
+def test_a_subset_of_probability_one_gives_the_loss_of_its_mean(loss: Loss, row: int) -> None:
+    """Sums of two or three products against a mean: a few rounding errors."""
     aim = mixture(MEMBERS, torch.eye(len(SUBSETS))[row])
     kept = LOGITS[[k - 1 for k in SUBSETS[row]]]
     torch.testing.assert_close(
@@ -46,7 +46,7 @@ def test_a_certain_subset_is_the_loss_of_its_mean(loss, row: int) -> None:  # ty
     )
 
 
-def test_a_mixture_is_the_weighted_sum_of_what_its_subsets_lose() -> None:
+def test_a_mixture_is_the_weighted_sum_of_the_losses_of_its_subsets() -> None:
     s = shares(0.1, 0.0, 0.2, 0.3, 0.0, 0.15, 0.25)
     kept = [LOGITS[[k - 1 for k in subset]] for subset in SUBSETS]
     want = sum(p * loss_of_mean(cross_entropy, z, Y) for p, z in zip(s, kept, strict=True))
@@ -71,7 +71,7 @@ def test_a_mixture_of_single_views_is_their_expected_loss() -> None:
 
 
 def test_a_mixture_is_the_mean_over_the_defenders_draws() -> None:
-    """100000 draws of one example's subset: the mean lies within four standard errors of the exact expectation."""
+    """The mean of 100000 draws is within four standard errors of the exact expectation."""
     n = 100_000
     mix = Mix(((1,), (2, 3), (1, 2, 3)), (0.5, 0.2, 0.3))
     logits = LOGITS[:, :1].expand(-1, n, -1)
@@ -83,15 +83,15 @@ def test_a_mixture_is_the_mean_over_the_defenders_draws() -> None:
     assert abs(float(losses.mean() - exact)) < 4 * float(losses.std()) / n**0.5
 
 
-def test_another_mixture_is_another_value_in_the_record() -> None:
+def test_different_mixtures_have_different_digests() -> None:
     first = mixture(MEMBERS, shares(1, 0, 0, 0, 0, 0, 0))
     second = mixture(MEMBERS, shares(0, 1, 0, 0, 0, 0, 0))
     assert digest(first) != digest(second)
-    assert first == mixture(MEMBERS[:1], shares(1.0))  # what is never drawn does not count
+    assert first == mixture(MEMBERS[:1], shares(1.0))  # subsets of probability 0 are dropped
 
 
 @pytest.mark.parametrize("gate", [Confident((0.8, 0.7)), LowEntropy((0.5, 0.7))])
-def test_a_gate_is_the_loss_of_the_exit_chosen_and_its_slope_reaches_no_other(
+def test_a_gate_has_the_loss_and_gradient_of_the_selected_exit_only(
     gate: Confident | LowEntropy,
 ) -> None:
     picked = gate.pick(LOGITS, Context.seeded(0, N))
@@ -104,13 +104,13 @@ def test_a_gate_is_the_loss_of_the_exit_chosen_and_its_slope_reaches_no_other(
     assert torch.equal((grad != 0).any(2).T, picked)
 
 
-def test_a_gate_that_never_chooses_is_the_mean_of_its_exits() -> None:
+def test_a_static_gate_gives_the_loss_of_the_mean_of_its_exits() -> None:
     found = Gate(Static((1, 3)))(dlr, LOGITS, Y)
     torch.testing.assert_close(found, loss_of_mean(dlr, LOGITS[[0, 2]], Y), rtol=1e-13, atol=1e-14)
 
 
 @pytest.mark.parametrize(
-    ("attempt", "says"),
+    ("attempt", "message"),
     [
         (lambda: mixture(MEMBERS, shares(0.5, 0.5)), r"\[7, 3\] and \[2\]"),
         (lambda: mixture(2 * MEMBERS, torch.full((7,), 1 / 7)), "of 0 and 1"),
@@ -122,9 +122,9 @@ def test_a_gate_that_never_chooses_is_the_mean_of_its_exits() -> None:
             lambda: mixture(MEMBERS, torch.full((7,), 1 / 7))(margin, LOGITS[:2], Y),
             "subsets of 3 views, but 2",
         ),
-        (lambda: Gate(Mix(((1,),), (1.0,))), "Mix draws"),
+        (lambda: Gate(Mix(((1,),), (1.0,))), "Mix is random"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(attempt: Callable[[], object], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_invalid_arguments_raise_errors(attempt: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         attempt()

@@ -1,10 +1,12 @@
+"""FMN against exact distances."""
+
 from __future__ import annotations
 
 import math
 
 import pytest
 import torch
-from tests.attacks.boundaries import answers, attacked, images, linear
+from tests.attacks.boundaries import attacked, images, linear, predictions
 from tests.attacks.test_hyperplane import shortest
 from torch.testing import assert_close
 
@@ -13,10 +15,10 @@ from saddlepoint.attacks.spaces import Ball
 
 
 @pytest.mark.parametrize("p", [1, 2, math.inf])
-def test_a_box_that_binds_costs_what_the_linear_or_quadratic_program_says(p):
+def test_the_distance_in_an_active_box_is_that_of_a_linear_or_quadratic_program(p):
     defense = linear(d=6, seed=11)
     x = images(d=6, low=0.0, high=0.15)
-    y = answers(defense, x)
+    y = predictions(defense, x)
     space = Ball(p, 50.0)
     weight = defense.net.weight
     z = defense.net(x)
@@ -28,10 +30,11 @@ def test_a_box_that_binds_costs_what_the_linear_or_quadratic_program_says(p):
         dtype=torch.float64,
     )
     found, _ = attacked(FMN(steps=500, search=20), defense, x, y, space)
-    # The radius moves by `gamma_final` at the end, and the last points are not quite at the optimum of their ball.
+    # The radius changes by `gamma_final` in the last steps, and the last points are not exactly at
+    # the optimum of their ball.
     assert_close(space.size(found.point - x), wanted, rtol=5e-3, atol=0)
 
 
-def test_nonsense_is_refused():
-    with pytest.raises(ValueError, match="at least one step"):
+def test_invalid_settings_raise_an_error():
+    with pytest.raises(ValueError, match="steps >= 1"):
         FMN(steps=0)

@@ -1,4 +1,4 @@
-"""What an attack read is written down by passes spent: nothing is lost, nothing changes, and batches add up."""
+"""Loss curves: all evaluations are recorded, recording changes nothing, and batches add up."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SPACE = Linf(0.02)
 
 
 class Net(torch.nn.Module):
-    """Linear with a bend, so that one step is not enough."""
+    """A nonlinear net, so that one step is not enough."""
 
     def forward(self, x):
         return torch.tanh(3 * (x - 0.5)) @ W
@@ -42,7 +42,9 @@ class Net(torch.nn.Module):
 
 NET = Plain(Net())
 Y = Net()(X).argmax(1)
-Y = torch.where(torch.arange(N) % 6 == 0, (Y + 1) % 4, Y)  # every sixth is wrong from the start
+Y = torch.where(
+    torch.arange(N) % 6 == 0, (Y + 1) % 4, Y
+)  # every sixth is misclassified without an attack
 
 
 def episode(adversary, space=SPACE, defense=NET, **options):
@@ -53,23 +55,25 @@ def direct(attack, **options):
     return Direct("attack", attack, **options)
 
 
-def by_hand(evaluated, rows):
-    """The ascent by its definition: readings are (row, spent, value, success)."""
-    end = max(spent for _, spent, _, _ in evaluated)
+def reference(calls, rows):
+    """The loss curve by its definition; calls are (row, used, value, success)."""
+    end = max(used for _, used, _, _ in calls)
     stride = max(2 ** math.ceil(math.log2(end / POINTS)), 1)
     table = []
     for k in range(1, math.ceil(end / stride) + 1):
-        seen = [
-            [(v, s) for r, spent, v, s in evaluated if r == row and spent <= k * stride]
+        evaluations = [
+            [(v, s) for r, used, v, s in calls if r == row and used <= k * stride]
             for row in range(rows)
         ]
-        asked = [one for one in seen if one]
-        values = [max(v for v, _ in one) for one in asked if max(v for v, _ in one) > -math.inf]
+        evaluated_rows = [one for one in evaluations if one]
+        values = [
+            max(v for v, _ in one) for one in evaluated_rows if max(v for v, _ in one) > -math.inf
+        ]
         table.append(
             [
                 min(k * stride, end),
-                len(asked),
-                sum(max(s for _, s in one) for one in asked),
+                len(evaluated_rows),
+                sum(max(s for _, s in one) for one in evaluated_rows),
                 len(values),
                 sum(values),
             ]
@@ -78,49 +82,49 @@ def by_hand(evaluated, rows):
 
 
 @pytest.mark.parametrize("end", [1, 63, 64, 65, 128, 129, 700])
-def test_what_is_kept_is_the_best_so_far_of_each_row_at_every_stride(end):
-    draw = torch.Generator().manual_seed(end)
+def test_the_loss_curve_is_the_best_value_of_each_row_at_every_stride(end):
+    generator = torch.Generator().manual_seed(end)
     history = History(3)
-    evaluated = []
-    spent = torch.zeros(3, dtype=torch.long)
-    while int(spent.amax()) < end:
+    calls = []
+    used = torch.zeros(3, dtype=torch.long)
+    while int(used.amax()) < end:
         rows = (
-            torch.rand(3, generator=draw)
-            .argsort()[: int(torch.randint(1, 4, (), generator=draw))]
+            torch.rand(3, generator=generator)
+            .argsort()[: int(torch.randint(1, 4, (), generator=generator))]
             .sort()
             .values
         )
-        spent[rows] = (spent[rows] + torch.randint(1, 9, (len(rows),), generator=draw)).clamp(
+        used[rows] = (used[rows] + torch.randint(1, 9, (len(rows),), generator=generator)).clamp(
             max=end
         )
-        value = torch.randn(len(rows), generator=draw, dtype=torch.float64)
-        value, success = torch.where(value < -1, -torch.inf, value), (value > 1).double()
-        history.record("one", rows, spent[rows], value, success)
-        evaluated += zip(
-            rows.tolist(), spent[rows].tolist(), value.tolist(), success.tolist(), strict=True
+        value = torch.randn(len(rows), generator=generator, dtype=torch.float64)
+        success = (value > 1).double()
+        value = torch.where(value < -1, -torch.inf, value)
+        history.record("one", rows, used[rows], value, success)
+        calls += zip(
+            rows.tolist(), used[rows].tolist(), value.tolist(), success.tolist(), strict=True
         )
     found = history.loss_curve()
     assert found.shape[1] <= POINTS
-    torch.testing.assert_close(
-        found, by_hand(evaluated, 3), rtol=0, atol=1e-12
-    )  # sums of at most 3 numbers of size 4
+    # Sums of at most 3 numbers of size 4.
+    torch.testing.assert_close(found, reference(calls, 3), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("batch_size", [4, 10])
 @pytest.mark.parametrize(
     "attack", [PGD(10), APGD(70), Square(90), RayS(60)], ids=lambda a: type(a).__name__
 )
-def test_an_ascent_does_not_depend_on_how_rows_are_batched(attack, batch_size):
+def test_the_loss_curve_does_not_depend_on_the_batch_size(attack, batch_size):
     whole, parts = (episode(direct(attack), batch_size=size).loss_curve for size in (N, batch_size))
-    # Sums over 24 rows of values of size 5; a row's own numbers may round otherwise in another batch.
+    # Sums over 24 values of size 5, which may round differently in another batch.
     torch.testing.assert_close(parts, whole, rtol=0, atol=1e-9)
 
 
-def test_parts_of_different_lengths_come_together_at_the_longer_stride():
+def test_curves_of_different_lengths_are_merged_at_the_longer_stride():
     short = History(2)
     long = History(1)
     for k in range(1, 4):
-        short.note(
+        short.record(
             "one",
             torch.arange(2),
             torch.full((2,), k),
@@ -128,7 +132,7 @@ def test_parts_of_different_lengths_come_together_at_the_longer_stride():
             torch.tensor([0.0, 1.0]),
         )
     for k in range(1, 131):
-        long.note(
+        long.record(
             "one",
             torch.zeros(1, dtype=torch.long),
             torch.tensor([k]),
@@ -136,9 +140,8 @@ def test_parts_of_different_lengths_come_together_at_the_longer_stride():
             torch.tensor([k > 100.0]),
         )
     found = merge_loss_curves([short.loss_curve(), no_loss_curve(), long.loss_curve()])
-    passes = torch.arange(4, 136, 4, dtype=torch.float64).clamp(
-        max=130
-    )  # 130 passes in at most 64 places: a stride of 4
+    # 130 passes in at most 64 bins: a stride of 4.
+    passes = torch.arange(4, 136, 4, dtype=torch.float64).clamp(max=130)
     assert torch.equal(found[0], passes)
     assert torch.equal(found[1], torch.full_like(passes, 3))
     assert torch.equal(found[2], 1 + (passes > 100).double())
@@ -148,21 +151,21 @@ def test_parts_of_different_lengths_come_together_at_the_longer_stride():
 
 
 @pytest.mark.parametrize("coupled", [False, True])
-def test_the_last_point_is_what_the_attack_keeps(coupled):
-    """PGD keeps the highest point it read: at the end the sum of values is that of its peaks."""
+def test_the_last_point_of_the_curve_is_the_result_of_the_attack(coupled):
+    """PGD keeps its point of highest loss: the last sum of values is that of these points."""
     defense = Plain(Net(), coupled=coupled)
     found = play(defense, direct(PGD(15), loss=margin), X, Y, Threat(SPACE))
-    highest = _Peak(direct(PGD(15), loss=margin))
+    highest = _ProposesMaxLossPoint(direct(PGD(15), loss=margin))
     at = margin(Net()(play(defense, highest, X, Y, Threat(SPACE)).points), Y)
     assert float(found.loss_curve[4, -1]) == pytest.approx(float(at.sum()), abs=1e-12)
     assert int(found.loss_curve[1, -1]) == N
-    if coupled:  # the most fooled at once; alone, rows fooled at different times add up
+    if coupled:  # the share misclassified in one batch; independent rows may differ in time
         assert float(found.loss_curve[2, -1]) == pytest.approx(float((at > 0).sum()), abs=1e-12)
     assert (found.loss_curve[4].diff() >= 0).all()
 
 
-class _Peak(Direct):
-    """Proposes the peak instead of the point."""
+class _ProposesMaxLossPoint(Direct):
+    """Proposes the point of highest loss."""
 
     def __init__(self, inner):
         super().__init__(inner.name, inner.attack, inner.loss)
@@ -172,36 +175,34 @@ class _Peak(Direct):
         return type("Both", (), {"point": max_loss_point})
 
 
-def test_rows_that_leave_keep_what_they_had():
+def test_rows_that_stop_early_keep_their_values():
     early, late = (episode(direct(PGD(20), stop_at_success=stop)) for stop in (True, False))
-    assert torch.equal(early.loss_curve[2], late.loss_curve[2])  # who was fooled when is the same
+    assert torch.equal(early.loss_curve[2], late.loss_curve[2])
     assert torch.equal(early.loss_curve[1], late.loss_curve[1])
     assert early.forward.sum() < late.forward.sum()
-    assert (
-        early.loss_curve[4, -1] < late.loss_curve[4, -1]
-    )  # who stops at success climbs no further
+    assert early.loss_curve[4, -1] < late.loss_curve[4, -1]  # the loss does not increase further
 
 
-def test_points_outside_the_set_count_for_nothing():
-    """FMN walks outside to come back: whoever it fools inside is fooled at its last point, which is inside."""
+def test_points_outside_the_set_are_recorded_without_value_and_success():
+    """FMN evaluates points outside the set; its successes inside are those of its last points."""
     found = episode(direct(FMN(30)))
     inside = int((found.correct[0] == 0).sum())
     assert int(found.loss_curve[2, -1]) == inside
     outside = {}
 
     class Wide(RecordingOracle):
-        def _note(self, x, evaluation):
+        def _record(self, x, evaluation):
             outside[int(self.inner.meter.forward[0])] = int((~SPACE.contains(x, self.center)).sum())
-            super()._note(x, evaluation)
+            super()._record(x, evaluation)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("saddlepoint.evaluation.adversaries.RecordingOracle", Wide)
+        patch.setattr("saddlepoint.evaluation.direct.RecordingOracle", Wide)
         again = episode(direct(FMN(30)))
-    assert max(outside.values()) > N // 4  # there was something to leave out
+    assert max(outside.values()) > N // 4  # points outside occur
     assert torch.equal(again.loss_curve, found.loss_curve)
 
 
-def test_decisions_have_no_value_but_successes():
+def test_decisions_are_recorded_without_values_but_with_successes():
     found = episode(direct(RayS(80))).loss_curve
     assert (found[3:] == 0).all()
     assert int(found[2, -1]) > 4
@@ -216,34 +217,33 @@ def test_values_of_a_second_objective_are_not_mixed_with_those_of_the_first():
         )
     ).loss_curve
     stride = int(pair[0, 0])
-    assert stride == 2  # 6 and 61 readings, and what the cascade asks itself
+    assert stride == 2  # 6 and 61 evaluations, and those of the cascade
     assert torch.equal(pair[4, 2:], alone[4, -1].expand(pair.shape[1] - 2))
     assert pair[2, -1] >= alone[2, -1]
 
 
-def test_restarts_of_one_objective_go_on_where_the_last_one_ended():
+def test_restarts_of_one_objective_continue_the_curve():
     once, thrice = (episode(Restarts(direct(PGD(5)), times=times)).loss_curve for times in (1, 3))
-    torch.testing.assert_close(
-        thrice[:, : once.shape[1]], once, rtol=0, atol=1e-12
-    )  # 24 values of size 1, added in another order
+    # 24 values of size 1, added in another order.
+    torch.testing.assert_close(thrice[:, : once.shape[1]], once, rtol=0, atol=1e-12)
     assert thrice.shape[1] > once.shape[1]
     assert (thrice[4].diff() >= 0).all()
 
 
-def test_who_asks_nothing_has_no_ascent():
+def test_an_adversary_without_queries_has_no_loss_curve():
     assert torch.equal(episode(FixedPoints()).loss_curve, no_loss_curve())
 
 
-class Broken(Defense):
-    """Answers with nothing that is a number on half of the points."""
+class PartlyNaN(Defense):
+    """Returns NaN on half of the points."""
 
     def trace(self, x, ctx):
         z = Net()(x)
         return Trace((View("final", torch.where(x[:, :1] > 0.5, torch.nan, z)),))
 
 
-def test_values_that_are_no_numbers_are_left_out_and_count_as_fooled():
-    found = episode(direct(Square(20)), defense=Broken()).loss_curve
+def test_nan_outputs_have_no_value_and_count_as_misclassified():
+    found = episode(direct(Square(20)), defense=PartlyNaN()).loss_curve
     assert found.isfinite().all()
     assert found[3, -1] < found[1, -1] == N
 
@@ -252,11 +252,11 @@ def test_values_that_are_no_numbers_are_left_out_and_count_as_fooled():
     "attack", [PGD(10), APGD(20), Square(40), FMN(8)], ids=lambda a: type(a).__name__
 )
 @pytest.mark.parametrize("stop", [False, True])
-def test_writing_down_changes_nothing(attack, stop):
-    kept = episode(direct(attack, stop_at_success=stop))
+def test_recording_changes_nothing(attack, stop):
+    recorded = episode(direct(attack, stop_at_success=stop))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RecordingOracle, "_note", lambda self, x, evaluation: None)
+        patch.setattr(RecordingOracle, "_record", lambda self, x, evaluation: None)
         plain = episode(direct(attack, stop_at_success=stop))
-    assert plain.loss_curve.shape[1] == 0 < kept.loss_curve.shape[1]
+    assert plain.loss_curve.shape[1] == 0 < recorded.loss_curve.shape[1]
     for name in ("points", "correct", "margin", "forward", "backward"):
-        assert torch.equal(getattr(kept, name), getattr(plain, name))
+        assert torch.equal(getattr(recorded, name), getattr(plain, name))

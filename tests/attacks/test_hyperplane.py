@@ -1,3 +1,5 @@
+"""Shortest steps to a hyperplane against general-purpose solvers."""
+
 from __future__ import annotations
 
 import math
@@ -20,7 +22,7 @@ D = 6
 
 
 def problem(seed: int, fraction: float) -> tuple[Tensor, Tensor, Tensor]:
-    """A point of the unit box, a normal with a zero in it, and `fraction` of the largest rise that the box allows."""
+    """A point of the unit box, a normal with a zero entry, and a fraction of the largest rise."""
     x = numbers(seed, 1, D)
     normal = 2 * numbers(seed + 1, 1, D) - 1
     normal = normal * torch.tensor([1, 1, 1, 1, 1, 0.0], dtype=torch.float64)
@@ -30,7 +32,7 @@ def problem(seed: int, fraction: float) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def shortest(x: np.ndarray, w: np.ndarray, rise: float, p: float) -> float:
-    """min ||d||_p with <w, d> = rise and x + d in [0, 1], by somebody else's solver."""
+    """min ||d||_p with <w, d> = rise and x + d in [0, 1], by a solver of scipy."""
     if p == 2:
         start = w * rise / (w @ w)
         solved = minimize(
@@ -43,7 +45,8 @@ def shortest(x: np.ndarray, w: np.ndarray, rise: float, p: float) -> float:
             options={"ftol": 1e-16, "maxiter": 1000},
         )
         return float(np.sqrt(solved.fun))
-    # variables d and t with -t <= d <= t; t is one number for p = inf, one per coordinate for p = 1
+    # Variables d and t with -t <= d <= t; t is one number for p = inf, one per coordinate for p =
+    # 1.
     bounds_of = np.eye(D) if p == 1 else np.ones((D, 1))
     k = bounds_of.shape[1]
     solved = linprog(
@@ -60,7 +63,7 @@ def shortest(x: np.ndarray, w: np.ndarray, rise: float, p: float) -> float:
 @pytest.mark.parametrize("p", NORMS)
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**6), fraction=st.floats(-0.98, 0.98))
-def test_the_step_reaches_the_plane_inside_the_box_by_the_shortest_way(
+def test_the_step_is_the_shortest_one_to_the_plane_inside_the_box(
     p: float, seed: int, fraction: float
 ) -> None:
     x, normal, rise = problem(seed, fraction)
@@ -78,7 +81,7 @@ def test_the_step_reaches_the_plane_inside_the_box_by_the_shortest_way(
 
 
 @pytest.mark.parametrize("p", NORMS)
-def test_a_plane_beyond_the_box_is_approached_as_far_as_the_box_goes(p: float) -> None:
+def test_a_step_to_a_plane_outside_the_box_ends_in_a_corner(p: float) -> None:
     x, normal, rise = problem(7, 1.5)
     reached = x + step_to_plane(x, normal, rise, Ball(p, 1.0))
     corner = torch.where(normal > 0, 1.0, torch.where(normal < 0, 0.0, x))
@@ -100,7 +103,7 @@ def test_without_a_box_the_step_is_as_long_as_the_distance(p: float) -> None:
 
 
 @pytest.mark.parametrize("p", NORMS)
-def test_a_row_steps_alike_in_any_company(p: float) -> None:
+def test_the_step_of_a_row_does_not_depend_on_its_batch(p: float) -> None:
     parts = [problem(seed, 0.1 * seed) for seed in range(1, 10)]
     together = step_to_plane(
         *(torch.cat(column) for column in zip(*parts, strict=True)), Ball(p, 1.0)
@@ -109,7 +112,7 @@ def test_a_row_steps_alike_in_any_company(p: float) -> None:
 
 
 @pytest.mark.parametrize("p", NORMS)
-def test_no_slope_no_step(p: float) -> None:
+def test_a_zero_normal_gives_a_zero_step(p: float) -> None:
     x = numbers(3, 2, D)
     assert not step_to_plane(
         x, torch.zeros_like(x), torch.ones(2, dtype=x.dtype), Ball(p, 1.0)

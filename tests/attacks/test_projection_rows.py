@@ -1,3 +1,5 @@
+"""Projections do not depend on the batch."""
+
 from __future__ import annotations
 
 import pytest
@@ -9,7 +11,7 @@ from saddlepoint.attacks.spaces import Ball
 
 @pytest.mark.parametrize("p", [1, 2, float("inf")])
 def test_projection_of_a_row_does_not_depend_on_its_batch(p: float) -> None:
-    """To the last bit: rows near walls take more rounds to settle than rows far from them."""
+    """Bit for bit, although rows near the box take more iterations than others."""
     x = images(64, 12)
     space = Ball(p, 0.7)
     far = x + weights(64 * 12).view(64, 12)

@@ -1,4 +1,4 @@
-"""Seats before small models with known answers, float64."""
+"""Small models with known worst cases, and oracles for them. Everything is float64."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from saddlepoint.rng import Keys
 
 
 class Halfspace(nn.Module):
-    """Two classes, margin of label 0: w x - b. Rows are summed one by one, so the batch size cannot change the last bit."""
+    """Two classes; the margin of label 0 is w x - b.
+
+    Rows are summed separately, so that the batch size does not change the rounding.
+    """
 
     def __init__(self, weight: Tensor, offset: float) -> None:
         super().__init__()
@@ -28,7 +31,7 @@ class Halfspace(nn.Module):
 
 
 class Waves(nn.Module):
-    """Four classes, not convex: sums of sines of each pixel."""
+    """Four classes with nonconvex logits: sums of sines of each pixel."""
 
     def __init__(self, d: int, seed: int = 0) -> None:
         super().__init__()
@@ -42,7 +45,7 @@ class Waves(nn.Module):
 
 
 class Noisy(Defense):
-    """Adds its own noise."""
+    """Adds normal noise to its input."""
 
     random = True
 
@@ -54,8 +57,8 @@ class Noisy(Defense):
         return Trace((View("final", self.net(x + self.scale * ctx.randn_like(x))),))
 
 
-class Centerd(Defense):
-    """Subtracts the mean of the batch: rows influence each other."""
+class Centered(Defense):
+    """Subtracts a tenth of the batch mean from each row: rows are coupled."""
 
     coupled = True
 
@@ -78,7 +81,7 @@ def keys(n: int, seed: int = 0) -> Keys:
     return Keys.of(seed, torch.arange(n)).fold_in(1)
 
 
-def sub_context(
+def oracle_for(
     defense: Defense | nn.Module,
     y: Tensor,
     *,
@@ -104,17 +107,17 @@ def sub_context(
 
 @dataclass(frozen=True)
 class DecisionsOnly:
-    """An oracle that can only decide, and writes down what it was asked."""
+    """An oracle that only returns decisions and records the queried points."""
 
     inner: Oracle
-    asked: list[Tensor] = field(default_factory=list)
+    queries: list[Tensor] = field(default_factory=list)
     coupled: bool = False
 
     def __len__(self) -> int:
         return len(self.inner)
 
     def __getitem__(self, rows: Tensor) -> DecisionsOnly:
-        return DecisionsOnly(self.inner[rows], self.asked)
+        return DecisionsOnly(self.inner[rows], self.queries)
 
     def left(self) -> int:
         return self.inner.left()
@@ -123,11 +126,11 @@ class DecisionsOnly:
         return self.inner.allowance()
 
     def decide(self, x: Tensor) -> Tensor:
-        self.asked.append(x)
+        self.queries.append(x)
         return self.inner.decide(x)
 
     def score(self, x: Tensor) -> Evaluation:
-        raise AssertionError("a decision attack asked for a score")
+        raise AssertionError("a decision attack called score")
 
     def gradient(self, x: Tensor) -> Evaluation:
-        raise AssertionError("a decision attack asked for a gradient")
+        raise AssertionError("a decision attack called gradient")

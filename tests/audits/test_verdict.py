@@ -1,4 +1,4 @@
-"""The verdict follows from what was found, and nothing holds while the evaluation has a gap."""
+"""The verdict follows from the findings, and no estimate is credible while a check is missing."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.audits.test_checklist import (
+from tests.audits.linear_defenses import (
     APGD,
     BPDA,
     CLEANED,
+    IDENTITY,
     NET,
     ROUNDED,
     SQUARE,
     THREAT,
     TRANSFER,
     WEAKER,
+    Coupled,
     Purified,
     X,
     Y,
@@ -23,125 +25,149 @@ from tests.audits.test_checklist import (
 
 import saddlepoint as sp
 from saddlepoint.audits.statistics import wilson
-from saddlepoint.audits.verdict import DEARER, Comparisons, Item, Symptom, rule
+from saddlepoint.audits.verdict import (
+    Comparisons,
+    Item,
+    ItemName,
+    Level,
+    State,
+    Symptom,
+    SymptomName,
+    Verdict,
+    decide,
+)
 
-PASS = (Item("a", "pass", "."), Item("b", "does not apply", "."))
-SERIOUS = Symptom("masked", "serious", "gradients are masked.")
+PASSED = (
+    Item(ItemName.WHITE_BOX, State.PASS, "."),
+    Item(ItemName.TRANSFER, State.NOT_APPLICABLE, "."),
+)
+NOT_RUN = Item(ItemName.BLACK_BOX, State.NOT_RUN, "no attack was run.")
+FAILED = Item(ItemName.BLACK_BOX, State.FAIL, "it failed.")
+SERIOUS = Symptom(SymptomName.BLACK_BOX_STRONGER, Level.SERIOUS, "gradients are masked.")
 
 
-def ruled(checklist=PASS, symptoms=(), compared=None, robust=0.5):
-    return rule(robust, 200, wilson(robust, 200), checklist, symptoms, compared or Comparisons())
+def decided(checklist=PASSED, symptoms=(), compared=None, robust=0.5):
+    compared = compared or Comparisons()
+    return decide(robust, 200, wilson(robust, 200), checklist, symptoms, compared)
 
 
-def test_all_that_applies_has_passed():
-    assert ruled() == ("holds so far", ("all 1 items of the checklist that apply have passed.",))
-    assert ruled(symptoms=(replace(SERIOUS, level="warning"),)).verdict == "holds so far"
+def test_an_estimate_is_credible_if_all_applicable_items_passed():
+    reasons = ("all 1 applicable items of the checklist passed.",)
+    assert decided() == (Verdict.CREDIBLE, reasons)
+    warning = replace(SERIOUS, level=Level.WARNING)
+    assert decided(symptoms=(warning,)).verdict is Verdict.CREDIBLE
 
 
 @pytest.mark.parametrize(
     ("checklist", "symptoms", "reason"),
     [
         ((), (), "the checklist was not run."),
-        ((*PASS, Item("c", "not run", "nobody did.")), (), "not run: c. Nobody did."),
-        ((*PASS, Item("c", "fail", "it broke.")), (), "failed: c. It broke."),
-        (PASS, (SERIOUS,), "masked: gradients are masked."),
+        ((*PASSED, NOT_RUN), (), "not run: black-box attacks. No attack was run."),
+        ((*PASSED, FAILED), (), "failed: black-box attacks. It failed."),
+        (PASSED, (SERIOUS,), "black box beats white box: gradients are masked."),
     ],
 )
-def test_a_gap_means_that_it_cannot_be_told(checklist, symptoms, reason):
-    assert ruled(checklist, symptoms) == ("cannot be told", (reason,))
+def test_a_missing_or_failed_check_makes_the_verdict_inconclusive(checklist, symptoms, reason):
+    assert decided(checklist, symptoms) == (Verdict.INCONCLUSIVE, (reason,))
 
 
-def test_what_refutes_a_number_needs_no_complete_checklist_and_comes_first():
+def test_a_claim_is_refuted_above_the_interval():
     high = wilson(0.5, 200).high
+    assert decided(compared=Comparisons(claim=high + 1e-6)).verdict is Verdict.OVERSTATED
+    assert decided(compared=Comparisons(claim=high - 1e-6)).verdict is Verdict.CREDIBLE
+
+
+def test_a_standard_evaluation_is_refuted_if_its_interval_excludes_the_estimate():
     low = wilson(0.5, 200).low
-    assert ruled(compared=Comparisons(claim=high + 1e-6)).verdict == "overstated"
-    assert (
-        ruled(compared=Comparisons(claim=high - 1e-6)).verdict == "holds so far"
-    )  # within what other images would give
-    found = ruled((Item("c", "not run", "nobody did."),), compared=Comparisons(claim=0.9))
-    assert found.verdict == "overstated"
-    assert [reason[:6] for reason in found.reasons] == ["90.0 %", "not ru"]
-    assert ruled(compared=Comparisons(standard=0.9)).verdict == "overstated"
-    assert ruled(compared=Comparisons(standard=low)).verdict == "holds so far"
+    assert decided(compared=Comparisons(standard=0.9)).verdict is Verdict.OVERSTATED
+    assert decided(compared=Comparisons(standard=low)).verdict is Verdict.CREDIBLE
 
 
-def test_a_finding_about_the_defense_is_no_fault_of_the_evaluation():
-    assert ruled((*PASS, Item(DEARER, "fail", "it costs."))) == (
-        "overstated",
-        (f"{DEARER}: it costs.",),
-    )
+def test_refuting_a_number_needs_no_complete_checklist_and_comes_first():
+    found = decided((NOT_RUN,), compared=Comparisons(claim=0.9))
+    assert found.verdict is Verdict.OVERSTATED
+    assert [reason[:12] for reason in found.reasons] == ["the claim is", "not run: bla"]
 
 
-def audited(target, sent, **more):
-    return sp.audit(target, X, Y, threat=THREAT, adversaries=sent, **more)
+def test_a_finding_about_the_defense_is_no_gap_of_the_evaluation():
+    costs = Item(ItemName.COST, State.FAIL, "it costs.")
+    reasons = (f"{ItemName.COST}: it costs.",)
+    assert decided((*PASSED, costs)) == (Verdict.OVERSTATED, reasons)
 
 
-def test_a_defense_that_does_nothing_is_its_static_net_and_one_that_weakens_it_is_overstated():
-    same = audited(Purified(), [APGD, TRANSFER, SQUARE])
-    assert same.verdict == "holds so far", same.reasons
-    static = same.compared.static
-    assert (static.robust_accuracy, static.only_defense, static.only_static, static.p) == (
-        same.robust_accuracy,
-        0,
-        0,
-        1,
-    )
+def audited(target, adversaries, **settings):
+    return sp.audit(target, X, Y, threat=THREAT, adversaries=adversaries, **settings)
+
+
+@pytest.fixture(scope="module")
+def identity_audit(tmp_path_factory):
+    """A defense that changes nothing, with a claim that is true, saved to disk."""
+    folder = tmp_path_factory.mktemp("audits") / "run"
+    return audited(IDENTITY, [APGD, TRANSFER, SQUARE], claim=0.1, out=folder)
+
+
+def test_a_defense_that_changes_nothing_is_as_robust_as_its_static_net(identity_audit):
+    assert identity_audit.verdict is Verdict.CREDIBLE, identity_audit.reasons
+    static = identity_audit.compared.static
+    assert static.robust_accuracy == identity_audit.robust_accuracy
+    assert (static.only_defense, static.only_static, static.p) == (0, 0, 1)
+
+
+def test_a_defense_that_weakens_its_static_net_is_overstated():
     weaker = audited(WEAKER, [APGD, TRANSFER, SQUARE])
-    assert weaker.verdict == "overstated"
+    assert weaker.verdict is Verdict.OVERSTATED
     assert weaker.compared.static.p < 0.05
     assert "only without it" in weaker.reasons[0]
 
 
-def test_a_standard_evaluation_that_an_adaptive_attack_contradicts_is_overstated():
+def test_a_standard_evaluation_that_an_adaptive_attack_refutes_is_overstated():
     found = audited(ROUNDED, [APGD, BPDA])
     assert found.compared.standard > found.robust_accuracy + 0.1
-    assert found.verdict == "overstated"
-    assert "a standard evaluation overstates it" in found.reasons[0]
+    assert found.verdict is Verdict.OVERSTATED
+    assert "a standard evaluation overstates robustness" in found.reasons[0]
     assert found.reasons[0].rstrip(".") in found.summary()
 
 
-def test_a_claim_is_refuted_or_not():
-    truth = audited(NET, [APGD, SQUARE]).robust_accuracy
-    assert audited(NET, [APGD, SQUARE], claim=truth).verdict == "holds so far"
+def test_a_true_claim_is_credible_and_a_false_one_overstated():
+    true = audited(NET, [APGD, SQUARE]).robust_accuracy
+    assert audited(NET, [APGD, SQUARE], claim=true).verdict is Verdict.CREDIBLE
     refuted = audited(NET, [APGD, SQUARE], claim=1.0)
-    assert (refuted.verdict, refuted.compared.claim) == ("overstated", 1.0)
-    with pytest.raises(ValueError, match="share between 0 and 1"):
+    assert (refuted.verdict, refuted.compared.claim) == (Verdict.OVERSTATED, 1.0)
+
+
+def test_a_claim_in_percent_is_rejected():
+    with pytest.raises(ValueError, match="between 0 and 1"):
         audited(NET, [APGD], claim=62)
 
 
-def test_robustness_that_is_real_holds_where_attacks_go_around_what_hides_its_gradients():
-    """Rounding to the grid of the clean pixels undoes every perturbation: the truth is the clean accuracy."""
+def test_true_robustness_is_credible_if_attacks_bypass_what_hides_its_gradients():
+    """Rounding to the grid of clean pixels removes every perturbation."""
     found = audited(CLEANED, [BPDA, TRANSFER, SQUARE])
     assert found.robust_accuracy == found.clean_accuracy
     assert found.compared.static.robust_accuracy < 0.9
-    assert found.verdict == "holds so far", found.reasons
+    assert found.verdict is Verdict.CREDIBLE, found.reasons
 
 
-def test_an_audit_with_checklist_and_comparison_survives_the_disk(tmp_path):
-    kept = audited(Purified(), [APGD, TRANSFER, SQUARE], out=tmp_path / "run", claim=0.9)
-    again = sp.Audit.load(tmp_path / "run")
-    assert again.record() == kept.record()
-    assert again.checklist == kept.checklist
-    assert again.compared == kept.compared
-    assert (again.verdict, again.reasons) == (kept.verdict, kept.reasons)
+def test_a_saved_audit_has_the_same_checklist_comparisons_and_verdict(identity_audit):
+    loaded = sp.Audit.load(identity_audit.folder)
+    assert loaded.record() == identity_audit.record()
+    assert loaded.checklist == identity_audit.checklist
+    assert loaded.compared == identity_audit.compared
+    assert (loaded.verdict, loaded.reasons) == (identity_audit.verdict, identity_audit.reasons)
 
 
-def test_the_interval_of_a_stream_says_that_there_is_but_one():
-    class Online(Purified):
-        memory = "stream"
-
-    found = sp.audit(Online(), X, Y, threat=THREAT, adversaries=[APGD], batch_size=20)
-    assert "all belong to one stream" in found.interval.covers
+class Stream(Purified):
+    memory = "stream"
 
 
-def test_the_interval_of_images_that_are_answered_together_is_over_batches():
-    class Together(Purified):
-        coupled = True
+def test_the_interval_of_a_stream_says_that_there_is_only_one():
+    found = audited(Stream(), [APGD], batch_size=20)
+    assert "belong to one stream" in found.interval.covers
 
-    found = sp.audit(Together(), X, Y, threat=THREAT, adversaries=[APGD], batch_size=20)
+
+def test_the_interval_of_coupled_images_is_over_batches():
+    found = audited(Coupled(), [APGD], batch_size=20)
     assert "4 batches" in found.interval.covers
     assert found.interval.covers in found.summary()
-    assert torch.equal(
-        found.correct,
-        sp.audit(Together(), X, Y, threat=THREAT, adversaries=[APGD], batch_size=20).correct,
-    )
+    again = audited(Coupled(), [APGD], batch_size=20)
+    assert torch.equal(found.correct, again.correct)

@@ -106,7 +106,7 @@ def test_shells_can_complete_commands(shell, monkeypatch):
 
 
 def test_the_version_is_printed_by_option_and_by_command():
-    assert call("--version").stdout == call("version").stdout == "saddlepoint 0.1.0\n"
+    assert call("--version").stdout == call("version").stdout == "saddlepoint 0.2.0\n"
 
 
 def test_an_unknown_command_is_a_mistake():

@@ -1,4 +1,4 @@
-"""Dynamic inference: who leaves where, what it costs, and what a strategy looks like from outside."""
+"""Early-exit gates: which exit each example uses, the average cost, exit frequencies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SINGLES = tuple((k,) for k in range(1, L + 1))
 
 
 class Heads(nn.Module):
-    """Exits that look at parts of the input: logits of exit k are row k of x."""
+    """A network with inputs that are logits: those of exit k are row k of x."""
 
     def forward(self, x: Tensor) -> list[Tensor]:
         return list(x.unbind(1))
@@ -46,25 +46,26 @@ def seeded(n: int = N, seed: int = 0) -> Context:
 
 
 def two_exits(p: float, q: float) -> Tensor:
-    """[2, 1, 2] logits of two exits whose first class has these probabilities."""
+    """[2, 1, 2] logits of two exits that give the first class the probabilities p and q."""
     return torch.tensor([[[math.log(v / (1 - v)), 0.0]] for v in (p, q)], dtype=torch.float64)
 
 
-# ---- rules -------------------------------------------------------------------------------------------------------------------
-
-
-def test_the_first_exit_that_reaches_its_threshold_answers() -> None:
+def test_the_first_exit_that_reaches_its_threshold_is_selected() -> None:
     gate = Confident((0.9, 0.8, 0.7))
     picked = gate.pick(LOGITS, seeded())
-    for row, sure in zip(picked, confidence(LOGITS).T.tolist(), strict=True):
+    for row, confidences in zip(picked, confidence(LOGITS).T.tolist(), strict=True):
         want = next(
-            (k for k, (s, t) in enumerate(zip(sure, gate.thresholds, strict=False)) if s >= t),
+            (
+                k
+                for k, (s, t) in enumerate(zip(confidences, gate.thresholds, strict=False))
+                if s >= t
+            ),
             L - 1,
         )
         assert row.nonzero().tolist() == [[want]]
 
 
-def test_confidence_reaches_a_threshold_and_entropy_must_fall_below_it() -> None:
+def test_confidence_may_equal_its_threshold_and_entropy_must_be_below() -> None:
     z = two_exits(0.75, 0.5)
     at = float(confidence(z)[0, 0])
     h = float(entropy(z)[0, 0])
@@ -82,7 +83,7 @@ def test_confidence_reaches_a_threshold_and_entropy_must_fall_below_it() -> None
 
 
 @pytest.mark.parametrize("gate", [Confident((2.0,) * (L - 1)), LowEntropy((-1.0,) * (L - 1))])
-def test_the_last_exit_answers_where_nobody_is_sure_whatever_it_says(
+def test_the_last_exit_is_selected_if_no_earlier_one_is_confident(
     gate: Confident | LowEntropy,
 ) -> None:
     for logits in (LOGITS, LOGITS.new_full(LOGITS.shape, torch.nan)):
@@ -90,12 +91,12 @@ def test_the_last_exit_answers_where_nobody_is_sure_whatever_it_says(
 
 
 @pytest.mark.parametrize("gate", [Confident(()), LowEntropy(())])
-def test_a_network_with_one_exit_has_nothing_to_choose(gate: Confident | LowEntropy) -> None:
+def test_a_network_with_one_exit_always_uses_it(gate: Confident | LowEntropy) -> None:
     assert gate.pick(LOGITS[:1], seeded()).all()
     assert type(gate).calibrated(LOGITS[:1]) == gate
 
 
-def test_a_row_is_gated_alone_as_among_others() -> None:
+def test_the_selection_of_a_row_does_not_depend_on_its_batch() -> None:
     gate = Confident.calibrated(LOGITS)
     together = gate.pick(LOGITS, seeded())
     assert torch.equal(
@@ -103,64 +104,58 @@ def test_a_row_is_gated_alone_as_among_others() -> None:
     )
 
 
-# ---- thresholds --------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("ratio", [0.2, 0.5, 1.0, 1.7])
 def test_shares_of_exits_follow_the_powers_of_the_ratio(ratio: float) -> None:
-    """Exactly floor(N share_k) leave at each exit but the last: no two of a thousand random confidences are equal."""
+    """Exactly floor(N share_k) use each exit but the last, as no two confidences are equal."""
     gate = Confident.calibrated(LOGITS, ratio=ratio)
     powers = [ratio**k for k in range(1, L + 1)]
     want = [math.floor(N * p / sum(powers) + 1e-9) for p in powers[:-1]]
     assert gate.pick(LOGITS, seeded()).sum(0).tolist() == [*want, N - sum(want)]
 
 
-def test_thresholds_from_one_half_keep_their_shares_on_the_other() -> None:
-    """2000 against 2000 examples: a share p differs by sqrt(2 p (1 - p) / 2000), four sigma of which are below 0.063."""
+def test_thresholds_give_similar_shares_on_held_out_data() -> None:
+    """The difference of two shares has the standard deviation sqrt(2 p (1 - p) / 2000).
+
+    Four of them are below 0.063.
+    """
     logits = 3 * normal(4, L, 4000, C)
     gate = Confident.calibrated(logits[:, :2000], ratio=0.8)
-    mine, others = (
+    calibration, held_out = (
         gate.pick(part, seeded(2000)).double().mean(0) for part in logits.split(2000, dim=1)
     )
-    assert (mine - others).abs().amax() < 0.063
+    assert (calibration - held_out).abs().amax() < 0.063
 
 
-def test_entropy_lets_an_equal_part_leave_at_each_exit_and_the_rest_at_the_last() -> None:
+def test_entropy_gives_every_exit_an_equal_part_and_the_last_the_rest() -> None:
     for n in (N, 999, 5):
         logits = LOGITS[:, :n]
         counts = LowEntropy.calibrated(logits).pick(logits, seeded(n)).sum(0).tolist()
         assert counts == [n // L] * (L - 1) + [n - (L - 1) * (n // L)]
 
 
-def test_calibration_in_single_precision_keeps_the_example_that_set_the_threshold() -> None:
+def test_calibration_in_single_precision_gives_exact_shares() -> None:
     logits = LOGITS.float()
     counts = Confident.calibrated(logits).pick(logits, seeded()).sum(0)
     assert counts.tolist() == [N // L] * L
 
 
-def test_ties_leave_together_and_nobody_is_left_to_calibrate_on() -> None:
+def test_examples_of_equal_confidence_use_the_same_exit() -> None:
     same = LOGITS[:, :1].expand(-1, 8, -1)
     assert Confident.calibrated(same).pick(same, seeded(8)).sum(0).tolist() == [8, 0, 0, 0]
-    assert LowEntropy.calibrated(same).pick(same, seeded(8)).sum(0).tolist() == [
-        0,
-        0,
-        0,
-        8,
-    ]  # strictly below: none of equals
+    # The entropy must be strictly below the threshold, which equal examples are not.
+    assert LowEntropy.calibrated(same).pick(same, seeded(8)).sum(0).tolist() == [0, 0, 0, 8]
 
-
-# ---- costs -------------------------------------------------------------------------------------------------------------------
 
 COSTS = (1.0, 3.0, 4.0, 9.0)
 
 
-def test_answering_with_one_exit_costs_that_exit_and_with_several_the_deepest() -> None:
+def test_the_cost_is_that_of_the_deepest_selected_exit() -> None:
     for k in range(1, L + 1):
         assert average_cost(Static((k,)), LOGITS, COSTS) == COSTS[k - 1]
     assert average_cost(Static((1, 3)), LOGITS, COSTS) == 4.0
 
 
-def test_a_mix_costs_what_its_coins_say() -> None:
+def test_the_cost_of_a_mix_follows_its_random_draws() -> None:
     mix = Mix(((1,), (2, 4)), (0.25, 0.75))
     ctx = seeded(seed=3)
     shares = frequencies(
@@ -172,25 +167,22 @@ def test_a_mix_costs_what_its_coins_say() -> None:
 
 
 @pytest.mark.parametrize("budget", [1.001, 2.0, 4.25, 6.0, 8.9])
-def test_a_budget_fixes_the_ratio_and_is_spent(budget: float) -> None:
-    """At most one example per exit stays longer than its share says: (L - 1) / N times the longest way is 0.024."""
+def test_a_budget_determines_the_ratio_and_is_met(budget: float) -> None:
+    """Rounding delays at most one example per exit: (L - 1) / N times the cost range is 0.024."""
     ratio = ratio_for(COSTS, budget)
     powers = [ratio**k for k in range(L)]
     assert sum(p * c for p, c in zip(powers, COSTS, strict=True)) / sum(powers) == pytest.approx(
         budget, rel=1e-12
     )
-    spent = average_cost(Confident.calibrated(LOGITS, ratio=ratio), LOGITS, COSTS)
-    assert budget - 1e-9 <= spent < budget + 0.024
+    cost = average_cost(Confident.calibrated(LOGITS, ratio=ratio), LOGITS, COSTS)
+    assert budget - 1e-9 <= cost < budget + 0.024
 
 
 def test_equal_shares_cost_the_mean_of_the_costs() -> None:
     assert ratio_for(COSTS, sum(COSTS) / L) == pytest.approx(1, rel=1e-12)
 
 
-# ---- frequencies -------------------------------------------------------------------------------------------------------------
-
-
-def test_frequencies_count_the_subsets_that_answered() -> None:
+def test_frequencies_count_the_selected_subsets() -> None:
     gate = Confident.calibrated(LOGITS, ratio=0.5)
     x = LOGITS.transpose(0, 1)
     found = frequencies(MultiExit(Heads(), gate), x, all_subsets(L), seeded())
@@ -200,7 +192,7 @@ def test_frequencies_count_the_subsets_that_answered() -> None:
     assert torch.equal(exit_logits(MultiExit(Heads()), x, batch_size=300), LOGITS)
 
 
-def test_a_mix_draws_by_its_probabilities_and_for_each_example_alone() -> None:
+def test_a_mix_draws_by_its_probabilities_and_per_example() -> None:
     """20000 draws: each frequency within four standard deviations sqrt(p (1 - p) / 20000)."""
     n = 20000
     mix = Mix(((1,), (1, 3), (2, 3, 4)), (0.2, 0.5, 0.3))
@@ -218,13 +210,11 @@ def test_a_mix_draws_by_its_probabilities_and_for_each_example_alone() -> None:
         assert torch.equal(mix.pick(logits[:, [i]], Context(Keys.of(5, ids[[i]]))), whole[[i]])
 
 
-# ---- refusals ----------------------------------------------------------------------------------------------------------------
-
 X = LOGITS.transpose(0, 1)
 
 
 @pytest.mark.parametrize(
-    ("attempt", "says"),
+    ("attempt", "message"),
     [
         (lambda: Confident((0.5,)).pick(LOGITS, seeded()), "3 for 4 exits, got 1"),
         (lambda: LowEntropy((0.5,) * 4).pick(LOGITS, seeded()), "3 for 4 exits, got 4"),
@@ -233,20 +223,23 @@ X = LOGITS.transpose(0, 1)
         (lambda: Mix(((),), (1.0,)).pick(LOGITS, seeded()), "must not be empty"),
         (lambda: Mix(((1,), (2,)), (0.5, 0.6)), "a sum of 1.1"),
         (lambda: Mix(((1,), (2,)), (1.0,)), "1 for 2"),
-        (lambda: ratio_for(COSTS, 9.5), "between those of the first and the last exit, 1 and 9"),
+        (
+            lambda: ratio_for(COSTS, 9.5),
+            "between the costs of the first and the last exit, 1 and 9",
+        ),
         (lambda: ratio_for((1.0, 1.0, 2.0), 1.5), "increasing"),
         (lambda: average_cost(Static(), LOGITS, (1.0, 2.0)), "expected 4 costs"),
         (
             lambda: frequencies(MultiExit(Heads(), Static((1, 2))), X, SINGLES, seeded()),
-            r"exits 1\+2 answered",
+            r"exits 1\+2 were selected",
         ),
     ],
 )
-def test_what_cannot_be_meant_is_refused(attempt: Callable[[], object], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_invalid_arguments_raise_errors(attempt: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         attempt()
 
 
-def test_frequencies_of_a_network_without_exits_are_refused() -> None:
+def test_frequencies_of_a_network_without_exits_raise_an_error() -> None:
     with pytest.raises(TypeError, match="needs a MultiExit"):
         frequencies(Plain(nn.Identity()), X, SINGLES, seeded())

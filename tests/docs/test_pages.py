@@ -13,6 +13,7 @@ import pytest
 from tests.test_architecture import ORDER
 
 import saddlepoint as sp
+from saddlepoint.audits.verdict import ItemName, Verdict
 from saddlepoint.cli.options import options_table
 from saddlepoint.reports.published import Published
 from saddlepoint.runs.spec import parse
@@ -58,6 +59,17 @@ def test_full_names_on_pages_exist(page: Path) -> None:
     if page.name != "CHANGELOG.md":  # it also lists old names
         for name in full_names(page.read_text()):
             resolve(name)
+
+
+def test_new_names_in_the_changelog_exist() -> None:
+    """Full names in the second column exist; a module there has the names of the first column."""
+    text = (ROOT / "CHANGELOG.md").read_text().split("\n## ")[1]
+    for old, new in re.findall(r"^\| (.*?) \| (.*?) \|$", text, re.MULTILINE):
+        for name in full_names(new):
+            found = resolve(name)
+            moved = [one.removeprefix("sp.") for one in quoted(old) if one.startswith("sp.")]
+            if isinstance(found, ModuleType):
+                assert [one for one in moved if not hasattr(found, one)] == [], name
 
 
 def test_short_names_on_the_architecture_page_exist_in_a_module_it_names() -> None:
@@ -176,6 +188,13 @@ def test_specifications_on_the_page_about_runs_are_valid() -> None:
     specification, published = (tomllib.loads(block) for block in blocks)
     assert parse(specification).target == "net.py:make"
     assert Published.parse(published, "published.toml").claimed == 0.62
+
+
+def test_the_page_about_verdicts_lists_all_items_and_verdicts() -> None:
+    page = (DOCS / "verdict.md").read_text()
+    rows = re.findall(r"^\| ([^|]+?) \| ", page.split("## The checklist")[1], re.MULTILINE)
+    assert rows[1 : 1 + len(ItemName)] == [item.value for item in ItemName]
+    assert re.findall(r"^\| \*(\w+)\* \|", page, re.MULTILINE) == [v.value for v in Verdict]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

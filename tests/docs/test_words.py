@@ -25,7 +25,9 @@ class Word:
 
     pattern: str  # regular expression; a space matches any white space, `_` counts as a space
     replacement: str
-    allowed: tuple[str, ...] = ()  # expressions of ordinary English or of the field that contain it
+    # Regular expressions of text that contains the word rightly: terms of the field, ordinary
+    # English, and keys of records that older versions wrote.
+    allowed: tuple[str, ...] = ()
 
 
 # Words and phrases, matched as whole words in code, comments, messages and pages.
@@ -35,9 +37,13 @@ WORDS = (
     Word(
         "asks?|asked|asking",
         "queries, is queried, needs, requests",
-        (r'"asked"', "asked to stop", "asks to stop"),
+        ('"asked"', "asked to stop", "asks to stop", "attack ask(s|ed) for"),
     ),
-    Word("tells?|told|untold", "reports, measured, declared; blind audit"),
+    Word(
+        "tells?|told|untold",
+        "reports, measured, declared; blind audit",
+        ('"untold": "blind-audit"', '"cannot be told":'),
+    ),
     Word(
         "stands?|standing|stood",
         "is still classified correctly, is robust, is unbroken",
@@ -78,7 +84,7 @@ WORDS = (
     Word(
         "refus(e|es|ed|ing|al|als)",
         "reject with an error, raise; reject an input",
-        (r'"refusal"', "connection refused"),
+        ('"refusal"', '"clean, refused"', "connection refused"),
     ),
     Word("mend(s|ed|ing)?", "fix"),
     Word("became|turn(s|ed)? into", "adapted model, adapts to"),
@@ -91,16 +97,16 @@ WORDS = (
         ("(attackers?|authors?|readers?|users?|people|those|anyone|everyone) who",),
     ),
     Word("kin", "wrapper"),
-    Word("guises?|dress(es|ed)?", "wrapper", (r'"Dress"',)),
+    Word("guises?|dress(es|ed)?", "wrapper", ('"Dress"',)),
     Word("by heart|in its head", "cached, simulated"),
-    Word("holds? so far", "credible"),
-    Word("cannot be told", "inconclusive"),
+    Word("holds? so far", "credible", ('"holds so far":',)),
+    Word("cannot be told", "inconclusive", ('"cannot be told":',)),
     Word("speaks? (for|against)", "warnings"),
     Word("judged afresh", "re-evaluated with new randomness"),
     Word("""(?<=["'*])does not apply(?=["'*])""", "not applicable"),
     Word("tapes?", "history", ("autograd tape",)),
     Word("labs?", "experiment"),
-    Word("honest(ly|y)?", "out of sample"),
+    Word("honest(ly|y)?", "out of sample", ('"multi-exit/honest":',)),
     Word("spied|spy|shelf", "loss curve; cache"),
     Word(
         "astray|lucky|luck|overheard|heard|hears?", "wrong; by chance; recorded", ("lucky noise",)
@@ -134,7 +140,7 @@ CLASSES = {
     "Pursuit": "Escalate",
     "Reading": "Evaluation",
     "Retrained": "RetrainedEnsemble",
-    "Searched": "BestOfSearch",
+    "Searched": "WorstCaseOrder",
     "Sign": "Trigger",
     "Size": "Variant",
     "Slope": "ValueAndGradient",
@@ -165,7 +171,7 @@ DEFINITIONS = {
     "attacks": {
         "arbitrary": "unbounded",
         "fooled": "misclassified",
-        "hardest": "max_over_views",
+        "hardest": "min_over_views",
         "last": "last_view",
         "look": "evaluate, update",
         "offer": "update",
@@ -287,7 +293,8 @@ def files_of(part: str) -> list[Path]:
 PARTS = sorted(
     entry.name for entry in SOURCE.iterdir() if entry.is_dir() or entry.suffix in (".py", ".pyi")
 )
-PARTS = [part for part in PARTS if files_of(part)] + ["docs", "README.md", "CONTRIBUTING.md"]
+PARTS = [part for part in PARTS if files_of(part)]
+PARTS += ["docs", "README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 
 
 def _spaced(pattern: str) -> str:
@@ -373,6 +380,8 @@ def hits(file: Path) -> list[str]:
     """All forbidden words of a file, one line each."""
     name = file.relative_to(ROOT)
     text = file.read_text()
+    if file.name == "CHANGELOG.md":  # its tables list old names
+        text = re.sub(r"^\|.*", "", text, flags=re.MULTILINE)
     code = file.suffix in (".py", ".pyi")
     classes = [hit for hit in class_hits(text, code=code) if OTHER_MEANING.get(hit[1]) != str(name)]
     found = [*word_hits(text), *classes, *module_hits(text)]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from saddlepoint import audit
 from saddlepoint.attacks.apgd import APGD
-from saddlepoint.attacks.losses import cross_entropy, dlr, fooled, margin, refusing
+from saddlepoint.attacks.losses import cross_entropy, dlr, margin, merge_rejection, misclassified
 from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import L2, Linf, unbounded_ball
@@ -45,23 +45,23 @@ class Guarded(Defense):
 def test_the_reject_logit_is_merged_into_the_correct_class() -> None:
     z = torch.tensor([[1.0, 2.0, 5.0], [1.0, 2.0, 1.5], [3.0, 2.0, 0.0]], dtype=torch.float64)
     y = torch.tensor([0, 0, 0])
-    merged = refusing(z, y, True)
+    merged = merge_rejection(z, y, True)
     assert merged.tolist() == [[5.0, 2.0], [1.5, 2.0], [3.0, 2.0]]
-    assert fooled(merged, y).tolist() == [False, True, False]
-    assert torch.equal(refusing(z, y, False), z)
-    assert refusing(z.expand(7, 3, 3), y, True).shape == (7, 3, 2)
+    assert misclassified(merged, y).tolist() == [False, True, False]
+    assert torch.equal(merge_rejection(z, y, False), z)
+    assert merge_rejection(z.expand(7, 3, 3), y, True).shape == (7, 3, 2)
 
 
 def test_a_nan_output_is_wrong_even_if_the_reject_logit_is_nan() -> None:
     z = torch.tensor([[1.0, 2.0, math.nan]])
-    assert fooled(refusing(z, torch.tensor([0]), True), torch.tensor([0])).all()
+    assert misclassified(merge_rejection(z, torch.tensor([0]), True), torch.tensor([0])).all()
 
 
 def test_the_margin_is_the_minimum_of_the_error_margin_and_the_acceptance_margin() -> None:
     z = normal(1, 200, 4)
     beyond = normal(2, 200)
     y = torch.zeros(200, dtype=torch.long)
-    value = margin(refusing(torch.cat([z, (z.amax(1) + beyond)[:, None]], 1), y, True), y)
+    value = margin(merge_rejection(torch.cat([z, (z.amax(1) + beyond)[:, None]], 1), y, True), y)
     ahead = z[:, 1:].amax(1) - z[:, 0]
     wrong = ahead > 0
     torch.testing.assert_close(

@@ -1,4 +1,7 @@
-"""Linear classifiers: the worst case is a support function, radius times dual norm where the box does not bind."""
+"""Linear classifiers: the worst case is a support function.
+
+It is the radius times the dual norm where the box is inactive.
+"""
 
 from __future__ import annotations
 
@@ -19,26 +22,26 @@ N = 10
 D = 20
 INSIDE = 0.5 + 0.05 * (uniform(1, N, D) - 0.5)
 ANYWHERE = uniform(2, N, D)
-RADIUS = {INF: 0.1, 2: 0.4, 1: 0.4}  # inside: no wall is nearer than 0.47
-WIDE = {INF: 0.3, 2: 1.2, 1: 2.0}  # anywhere: most coordinates meet a wall
-TOLERANCE = 1e-6  # iterations contract at least by a third each; what is left is rounding
+RADIUS = {INF: 0.1, 2: 0.4, 1: 0.4}  # for INSIDE: the box is at least 0.47 away
+WIDE = {INF: 0.3, 2: 1.2, 1: 2.0}  # for ANYWHERE: most coordinates reach the box
+TOLERANCE = 1e-6  # each iteration reduces the error by at least a third; the rest is rounding
 
 SOLVERS = tuple(entry for entry in ROSTER if entry.exact is not None)
 
 
 def gap(entry: Entry, space: Ball, x: Tensor, seed: int) -> Tensor:
-    """[N] exact worst margin minus the margin found; never negative beyond rounding."""
+    """[N] exact worst margin minus the margin found; not negative up to rounding."""
     net = Affine.binary(normal(seed, D))
     y = net(x).argmax(1)
     assert entry.exact is not None
     found = entry.exact(oracle(Static(net), y, loss=entry.loss), x, space, keys(N))
-    short = net.worst_margin(x, y, space) - margin(net(found.max_loss_point), y)
-    assert (short > -1e-12).all()
-    return short
+    gaps = net.worst_margin(x, y, space) - margin(net(found.max_loss_point), y)
+    assert (gaps > -1e-12).all()
+    return gaps
 
 
 @pytest.mark.parametrize("p", NORMS)
-def test_the_support_function_is_radius_times_dual_norm_where_no_wall_binds(p: float) -> None:
+def test_the_support_function_is_radius_times_dual_norm_inside_the_box(p: float) -> None:
     w = normal(0, N, D)
     dual = {INF: 1, 2: 2, 1: INF}[p]
     want = RADIUS[p] * torch.linalg.vector_norm(w, dual, dim=1)
@@ -52,11 +55,11 @@ def test_binary_worst_case_is_radius_times_dual_norm(entry: Entry, p: float) -> 
 
 
 @each(SOLVERS)
-def test_binary_worst_case_where_the_box_binds(entry: Entry, p: float) -> None:
+def test_binary_worst_case_with_an_active_box(entry: Entry, p: float) -> None:
     """Corners for Linf, water-filling for L2, a fractional knapsack for L1."""
     if p == 1 and entry.knapsack is None:
         pytest.skip(
-            "a step on one coordinate and a Euclidean projection do not end at the optimum of a knapsack"
+            "steps on one coordinate with a Euclidean projection do not solve the knapsack problem"
         )
     for seed in range(4):
         bound = (
@@ -66,14 +69,17 @@ def test_binary_worst_case_where_the_box_binds(entry: Entry, p: float) -> None:
 
 
 @pytest.mark.parametrize("p", NORMS)
-def test_one_step_solves_a_linear_problem_where_no_wall_binds(p: float) -> None:
-    """From the center the steepest direction is the answer: FGSM in each norm."""
+def test_fgsm_solves_a_linear_problem_inside_the_box(p: float) -> None:
+    """From the center, the steepest direction leads to the worst case in each norm."""
     assert gap(Entry("fgsm", FGSM(), exact=FGSM()), Ball(p, RADIUS[p]), INSIDE, 0).amax() < 1e-14
 
 
 @pytest.mark.parametrize("p", NORMS)
-def test_vmi_walks_straight_to_the_answer_where_no_wall_binds(p: float) -> None:
-    """A linear net has one gradient: no variance to tune, and ten steps of a tenth of the radius end at its edge."""
+def test_vmi_solves_a_linear_problem_inside_the_box(p: float) -> None:
+    """A linear net has a constant gradient, so the variance term is zero.
+
+    Ten steps of a tenth of the radius end at the edge of the ball.
+    """
     assert (
         gap(
             Entry("vmi", VMI(samples=2), exact=VMI(samples=2)), Ball(p, RADIUS[p]), INSIDE, 0
@@ -83,10 +89,11 @@ def test_vmi_walks_straight_to_the_answer_where_no_wall_binds(p: float) -> None:
 
 
 @each(tuple(entry for entry in SOLVERS if entry.loss is margin))
-def test_many_classes_fall_target_by_target(entry: Entry, p: float) -> None:
-    """max_j is not concave, so an untargeted attack may climb to the wrong class; target by target each problem is linear.
+def test_targeted_attacks_find_the_worst_case_of_many_classes(entry: Entry, p: float) -> None:
+    """The maximum over classes is not concave, so an untargeted attack may choose the wrong class.
 
-    The radius is the median distance min_j (z_y - z_j) / ||w_j - w_y||_dual: half of the rows fall.
+    The problem of each target is linear. The radius is the median of the distances
+    min_j (z_y - z_j) / ||w_j - w_y||_dual, so half of the rows can be misclassified.
     """
     net = Affine.random(4, 5, D)
     x = uniform(1, 40, D)
@@ -107,26 +114,28 @@ def test_many_classes_fall_target_by_target(entry: Entry, p: float) -> None:
 
 
 @each(SOLVERS)
-def test_fools_just_beyond_the_distance_and_not_just_before(entry: Entry, p: float) -> None:
-    """The distance to the plane is |w x| / ||w||_dual, whether an attack maximizes or looks for the nearest point."""
+def test_attacks_succeed_just_beyond_the_distance_and_not_just_before(
+    entry: Entry, p: float
+) -> None:
+    """The distance to the plane is |w x| / ||w||_dual."""
     w = normal(3, D)
     dual = {INF: 1, 2: 2, 1: INF}[p]
     net = Affine(
         Affine.binary(w).weight,
         Affine.binary(w).weight @ torch.full((D,), -0.5, dtype=torch.float64),
     )
-    along = 0.05 * (uniform(1, N, D) - 0.5)
+    offset = 0.05 * (uniform(1, N, D) - 0.5)
     side = torch.arange(N)[:, None] % 2 * 2 - 1
     x = (
         0.5
-        + along
-        - (along @ w)[:, None] * w / w.square().sum()
+        + offset
+        - (offset @ w)[:, None] * w / w.square().sum()
         + 0.3 * side * w / w.square().sum()
     )  # w (x - 0.5) = +-0.3
     y = net(x).argmax(1)
     distance = 0.3 / float(torch.linalg.vector_norm(w, dual))
-    for factor, falls in ((1.001, True), (0.999, False)):
+    for factor, succeeds in ((1.001, True), (0.999, False)):
         found = entry.exact(
             oracle(Static(net), y, loss=entry.loss), x, Ball(p, factor * distance), keys(N)
         )
-        assert ((net(found.point).argmax(1) != y) == falls).all()
+        assert ((net(found.point).argmax(1) != y) == succeeds).all()

@@ -1,4 +1,4 @@
-"""Small ReLU nets: the exact worst margin from a mixed-integer program, and a suite of attacks that misses nothing."""
+"""Small ReLU nets: attacks against the exact worst margin from a mixed-integer program."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ APGDS = (
 
 
 def exact_margin(net: Relu, x: Tensor, y: int) -> float:
-    """max over the set of max_{j != y} z_j - z_y. Variables (x, h, a): h = max(U x + u, 0), a says which units are on.
+    """The maximum over the set of max_{j != y} z_j - z_y.
 
-    Big-M: with l <= U x + u <= m from intervals, h >= U x + u, h >= 0, h <= m a, h <= U x + u - l (1 - a).
+    Variables (x, h, a): h = max(U x + u, 0), and a indicates the active units. Big-M: with l <= U x
+    + u <= m from intervals, h >= U x + u, h >= 0, h <= m a, h <= U x + u - l (1 - a).
     """
     U, u, V, v = (t.numpy() for t in (net.inner, net.inner_bias, net.outer, net.outer_bias))
     low = (x - SPACE.radius).clamp(min=0).numpy()
@@ -71,7 +72,7 @@ def exact_margin(net: Relu, x: Tensor, y: int) -> float:
 
 
 class Bank(Defense):
-    """Row i is answered by nets[i]: all problems in one batch."""
+    """Row i is evaluated by nets[i]: all problems in one batch."""
 
     def __init__(self, nets: list[Relu]) -> None:
         self.nets = nets
@@ -105,8 +106,8 @@ def points(k: int) -> tuple[Relu, Tensor, Tensor]:
     return net, x, net(x).argmax(1)
 
 
-def test_the_program_finds_a_maximum_that_no_sample_exceeds() -> None:
-    """200000 samples come within 0.02 of the maximum of a piecewise linear function in five dimensions, and not above it."""
+def test_no_random_sample_exceeds_the_maximum_of_the_program() -> None:
+    """In five dimensions 200000 samples come within 0.02 of the maximum."""
     net, x, y = points(0)
     for i in range(3):
         exact = exact_margin(net, x[i], int(y[i]))
@@ -123,20 +124,23 @@ def test_the_program_finds_a_maximum_that_no_sample_exceeds() -> None:
 
 @pytest.fixture(scope="module")
 def exact() -> Tensor:
-    """[NETS, POINTS] worst margins; a point on the boundary to within the program's tolerance would be no test."""
+    """[NETS, POINTS] worst margins; none is zero within the tolerance of the program."""
     problems = [points(k) for k in range(NETS)]
     margins = [
         [exact_margin(net, x[i], int(y[i])) for i in range(POINTS)] for net, x, y in problems
     ]
     worst = torch.tensor(margins, dtype=torch.float64)
     assert (worst.abs() > UNDECIDED).all()
-    assert 60 < (worst > 0).sum() < 140  # of 200: neither hopeless nor trivial
+    assert 60 < (worst > 0).sum() < 140  # of 200: both cases occur
     return worst
 
 
-def test_the_thorough_suite_finds_every_vulnerable_point_and_no_other(exact: Tensor) -> None:
-    """AutoAttack's composition misses two of the 78; a corner to which one start in eight leads is found by 40 short PGDs with
-    probability 1 - (7/8)^40 = 0.995."""
+def test_the_thorough_suite_breaks_every_vulnerable_point_and_no_other(exact: Tensor) -> None:
+    """AutoAttack's composition misses two of the 78 points.
+
+    A corner that is reached from one start in eight is found by 40 short PGD runs with probability
+    1 - (7/8)^40 = 0.995.
+    """
     defense, x, y = bank()
     suite = Cascade(
         "thorough",
@@ -147,11 +151,11 @@ def test_the_thorough_suite_finds_every_vulnerable_point_and_no_other(exact: Ten
     assert (episode.margin[0] <= exact.flatten() + UNDECIDED).all()
 
 
-def test_auto_pgd_alone_misses_few(exact: Tensor) -> None:
-    """Two of 78 when this was written; nobody may make it worse unseen."""
+def test_auto_pgd_alone_misses_at_most_two_points(exact: Tensor) -> None:
+    """It missed two of 78 points when this test was written, and must not miss more."""
     defense, x, y = bank()
-    standing = (
+    robust = (
         play(defense, Cascade("apgd", APGDS), x, y, Threat(SPACE), batch_size=len(x)).correct[0]
         == 1
     )
-    assert int((standing & (exact.flatten() > 0)).sum()) <= 2
+    assert int((robust & (exact.flatten() > 0)).sum()) <= 2

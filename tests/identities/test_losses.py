@@ -1,4 +1,4 @@
-"""Losses and aims: per example, larger is worse for the defender."""
+"""Losses and aims: values per example; a larger value is worse for the defender."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from saddlepoint.attacks.losses import (
     Loss,
     cross_entropy,
     dlr,
-    fooled,
     margin,
+    misclassified,
     probability_margin,
     saturated,
     targeted_cross_entropy,
@@ -41,7 +41,7 @@ every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
 
 @every_loss
 def test_a_loss_is_per_example_and_per_view(loss: Loss) -> None:
-    """Each row's value is its own, and a stack of views gives the stack of values."""
+    """A value depends on its own row only, and a stack of views gives a stack of values."""
     value = loss(Z, Y)
     assert value.shape == (N,)
     z = Z.clone().requires_grad_()
@@ -51,23 +51,23 @@ def test_a_loss_is_per_example_and_per_view(loss: Loss) -> None:
 
 
 @every_loss
-def test_a_loss_does_not_see_a_shift_of_all_logits(loss: Loss) -> None:
+def test_a_loss_is_invariant_to_a_shift_of_all_logits(loss: Loss) -> None:
     torch.testing.assert_close(loss(Z + 7, Y), loss(Z, Y), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["dlr", "targeted_dlr"])
-def test_dlr_does_not_see_the_scale_of_the_logits(name: str) -> None:
-    """Up to the 1e-12 that keeps the denominator from zero."""
+def test_dlr_is_invariant_to_the_scale_of_the_logits(name: str) -> None:
+    """Up to the 1e-12 that is added to the denominator."""
     torch.testing.assert_close(LOSSES[name](100 * Z, Y), LOSSES[name](Z, Y), rtol=1e-10, atol=0)
 
 
 @pytest.mark.parametrize("name", ["margin", "dlr", "probability_margin"])
-def test_the_sign_of_a_margin_says_who_is_right(name: str) -> None:
-    assert torch.equal(LOSSES[name](Z, Y) > 0, fooled(Z, Y))
-    assert 0.5 < fooled(Z, Y).double().mean() < 1  # both kinds occur
+def test_a_margin_is_positive_where_the_example_is_misclassified(name: str) -> None:
+    assert torch.equal(LOSSES[name](Z, Y) > 0, misclassified(Z, Y))
+    assert 0.5 < misclassified(Z, Y).double().mean() < 1  # both cases occur
 
 
-def test_losses_are_their_formulas() -> None:
+def test_losses_equal_their_formulas() -> None:
     z = torch.tensor([[1.0, 4.0, 2.0, 0.5]], dtype=torch.float64)
     y = torch.tensor([2])
     t = torch.tensor([0])
@@ -85,13 +85,13 @@ def test_losses_are_their_formulas() -> None:
     torch.testing.assert_close(probability_margin(z, y), log_p.exp()[:, 1] - log_p.exp()[:, 2])
 
 
-def test_cross_entropy_survives_logits_that_overflow_a_softmax() -> None:
+def test_cross_entropy_is_exact_for_logits_that_overflow_a_softmax() -> None:
     z = torch.tensor([[1e4, 0.0, -1e4]], dtype=torch.float64)
     assert cross_entropy(z, torch.tensor([1])).item() == 1e4
     assert cross_entropy(z, torch.tensor([0])).item() == 0
 
 
-def test_a_saturated_loss_keeps_its_value_and_loses_its_gradient_on_fooled_rows() -> None:
+def test_a_saturated_loss_has_no_gradient_on_misclassified_rows() -> None:
     z = Z.clone().requires_grad_()
     for beyond in (0.0, 2.0):
         value = saturated(cross_entropy, beyond=beyond)(z, Y)
@@ -105,13 +105,13 @@ def test_a_saturated_loss_keeps_its_value_and_loses_its_gradient_on_fooled_rows(
         assert not done.all()
 
 
-def test_an_answer_that_is_not_a_number_is_wrong() -> None:
+def test_logits_with_nan_count_as_misclassified() -> None:
     z = torch.tensor([[2.0, 1.0], [2.0, torch.nan], [torch.nan, 1.0]])
-    assert fooled(z, torch.tensor([0, 0, 0])).tolist() == [False, True, True]
-    assert fooled(z, torch.tensor([1, 1, 1])).tolist() == [True, True, True]
+    assert misclassified(z, torch.tensor([0, 0, 0])).tolist() == [False, True, True]
+    assert misclassified(z, torch.tensor([1, 1, 1])).tolist() == [True, True, True]
 
 
-def test_ratios_need_enough_classes() -> None:
+def test_dlr_with_too_few_classes_raises_an_error() -> None:
     two = torch.zeros(1, 2)
     three = torch.zeros(1, 3)
     y = torch.zeros(1, dtype=torch.long)
@@ -130,13 +130,13 @@ def views() -> Tensor:  # [V, N, C]
     return 3 * normal(1, 3, N, C)
 
 
-def test_aims_are_their_formulas() -> None:
+def test_aims_equal_their_formulas() -> None:
     z = views()
     weights = torch.tensor([0.2, 0.3, 0.5])
     losses = torch.stack([cross_entropy(v, Y) for v in z])
     torch.testing.assert_close(aim.last(cross_entropy, z, Y), losses[2])
     torch.testing.assert_close(aim.mean_of_losses(cross_entropy, z, Y), losses.mean(0))
-    torch.testing.assert_close(aim.max_over_views(cross_entropy, z, Y), losses.amin(0))
+    torch.testing.assert_close(aim.min_over_views(cross_entropy, z, Y), losses.amin(0))
     torch.testing.assert_close(aim.loss_of_mean(cross_entropy, z, Y), cross_entropy(z.mean(0), Y))
     torch.testing.assert_close(
         aim.expected(weights.double())(cross_entropy, z, Y), weights.double() @ losses
@@ -147,13 +147,13 @@ def test_aims_agree_where_all_views_are_the_same() -> None:
     z = views()[:1].expand(3, N, C)
     for aimed in (
         aim.mean_of_losses,
-        aim.max_over_views,
+        aim.min_over_views,
         aim.loss_of_mean,
         aim.expected(torch.tensor([0.25, 0.25, 0.5])),
     ):
         torch.testing.assert_close(aimed(margin, z, Y), aim.last(margin, z, Y))
 
 
-def test_expected_refuses_another_number_of_views() -> None:
+def test_expected_rejects_another_number_of_views() -> None:
     with pytest.raises(ValueError, match=r"expected\(\) was given 2 weights, but 3 views are kept"):
         aim.expected(torch.ones(2))(margin, views(), Y)

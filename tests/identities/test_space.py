@@ -1,4 +1,4 @@
-"""The perturbation set: projections against an optimality certificate, samples, ascent directions, membership."""
+"""Perturbation sets: projections, samples, ascent directions and membership."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from saddlepoint.attacks.spaces import L1, L2, Ball, Linf
 
 NORMS = (1, 2, math.inf)
 BOXES = ((0.0, 1.0), (-1.0, 1.0), (-0.3, 2.7), (-math.inf, math.inf))
-TOLERANCE = 1e-12  # coordinates are below 10 in size and dimensions below 7: a few hundred roundings of 1e-15
+# Coordinates are below 10 and dimensions below 7: a few hundred rounding errors of 1e-15.
+TOLERANCE = 1e-12
 
 thorough = settings(max_examples=150, deadline=None, derandomize=True, database=None)
 number = st.floats(-4, 4, allow_subnormal=False)
@@ -26,7 +27,7 @@ number = st.floats(-4, 4, allow_subnormal=False)
 
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[Ball, Tensor, Tensor, Tensor]:
-    """A set, its center and two points anywhere, [1, d] each."""
+    """A set, its center and two arbitrary points, [1, d] each."""
     d = draw(st.integers(1, 6))
     row = st.lists(number, min_size=d, max_size=d).map(
         lambda v: torch.tensor([v], dtype=torch.float64)
@@ -43,10 +44,13 @@ def problems(draw: st.DrawFn) -> tuple[Ball, Tensor, Tensor, Tensor]:
 
 @thorough
 @given(problems())
-def test_projection_is_inside_and_no_point_of_the_set_is_nearer(
+def test_the_projection_is_the_nearest_point_of_the_set(
     problem: tuple[Ball, Tensor, Tensor, Tensor],
 ) -> None:
-    """z is the nearest point to u iff <u - z, v - z> <= 0 for all v of the set; the maximum over v is a support function."""
+    """z is the projection of u if and only if <u - z, v - z> <= 0 for all v in the set.
+
+    The maximum over v is a support function.
+    """
     space, center, u, _ = problem
     z = space.project(u, center)
     assert space.size(z - center) <= space.radius + TOLERANCE
@@ -71,7 +75,7 @@ def test_projection_is_idempotent_and_the_identity_inside(
 
 @thorough
 @given(problems())
-def test_projection_brings_no_two_points_further_apart(
+def test_projection_does_not_increase_distances(
     problem: tuple[Ball, Tensor, Tensor, Tensor],
 ) -> None:
     space, center, u, v = problem
@@ -82,16 +86,15 @@ def test_projection_brings_no_two_points_further_apart(
 @pytest.mark.parametrize("p", [1, 2])
 @pytest.mark.parametrize("seed", range(8))
 def test_projection_agrees_with_a_general_purpose_solver(p: float, seed: int) -> None:
-    """SLSQP on the same problem; its own tolerance of 1e-12 on the objective is 1e-6 on the point."""
+    """SLSQP on the same problem: an error of 1e-12 in the objective is 1e-6 in the point."""
     center = uniform(seed, 1, 4)
     u = 0.5 + 1.5 * normal(seed + 50, 1, 4)
     space = Ball(p, 0.2 + 0.1 * seed)
     c = center[0].numpy()
     target = u[0].numpy()
 
-    def point(
-        v: np.ndarray,
-    ) -> np.ndarray:  # |delta| = plus + minus turns the L1 ball into a linear constraint
+    # With delta = plus - minus, the L1 ball is a linear constraint.
+    def point(v: np.ndarray) -> np.ndarray:
         return c + v[:4] - v[4:]
 
     def room(v: np.ndarray) -> float:
@@ -110,7 +113,7 @@ def test_projection_agrees_with_a_general_purpose_solver(p: float, seed: int) ->
     np.testing.assert_allclose(space.project(u, center)[0].numpy(), point(found.x), atol=2e-6)
 
 
-def test_a_radius_per_example_is_that_many_sets() -> None:
+def test_one_radius_per_example_equals_separate_sets() -> None:
     center = uniform(1, 5, 6)
     u = normal(2, 5, 6)
     radii = torch.tensor([0.0, 0.1, 0.4, 1.0, 3.0], dtype=torch.float64)
@@ -126,7 +129,7 @@ def test_a_radius_per_example_is_that_many_sets() -> None:
 
 
 @pytest.mark.parametrize("p", NORMS)
-def test_radius_zero_holds_the_center_alone(p: float) -> None:
+def test_a_set_of_radius_zero_contains_the_center_only(p: float) -> None:
     center = uniform(1, 4, 3)
     space = Ball(p, 0.0)
     assert torch.equal(space.project(normal(2, 4, 3), center), center)
@@ -136,7 +139,10 @@ def test_radius_zero_holds_the_center_alone(p: float) -> None:
 
 @pytest.mark.parametrize("p", NORMS)
 def test_samples_are_inside_and_uniform_in_the_ball(p: float) -> None:
-    """Where the box does not bind, (size / radius)^d is uniform: mean 1/2, within 5 sigma = 5 / sqrt(12 n)."""
+    """If the box is inactive, (size / radius)^d is uniform with mean 1/2.
+
+    The bound is five standard deviations, 5 / sqrt(12 n).
+    """
     n = 20_000
     d = 5
     radius = 0.1
@@ -146,9 +152,8 @@ def test_samples_are_inside_and_uniform_in_the_ball(p: float) -> None:
     assert space.contains(x, center).all()
     level = (space.size(x - center) / radius) ** d
     assert (level.mean() - 0.5).abs() < 5 / math.sqrt(12 * n)
-    assert (x - center).mean(0).abs().amax() < 5 * radius / math.sqrt(
-        n
-    )  # centerd: sigma of a coordinate is below the radius
+    # The standard deviation of a coordinate is below the radius.
+    assert (x - center).mean(0).abs().amax() < 5 * radius / math.sqrt(n)
     on_the_edge = space.sample(torch.zeros_like(center), keys(n))
     assert space.contains(on_the_edge, torch.zeros_like(center)).all()
 
@@ -169,16 +174,15 @@ def test_ascent_has_unit_length_and_gains_the_dual_norm(p: float, scale: float) 
 
 
 @pytest.mark.parametrize("p", NORMS)
-def test_no_gradient_is_no_direction(p: float) -> None:
+def test_a_zero_gradient_gives_a_zero_step(p: float) -> None:
     zero = torch.zeros(2, 3, dtype=torch.float64)
     assert torch.equal(Ball(p, 0.1).ascent(zero, zero), zero)
 
 
 def test_sparse_ascent_moves_the_strongest_coordinates_that_can_move_in_equal_parts() -> None:
     grad = torch.tensor([[5.0, -4.0, 3.0, 2.0, -1.0, 0.5]], dtype=torch.float64)
-    x = torch.tensor(
-        [[1.0, 0.0, 0.5, 0.5, 0.5, 0.5]], dtype=torch.float64
-    )  # the two strongest stand at their walls
+    # The two strongest coordinates are at the edge of the box.
+    x = torch.tensor([[1.0, 0.0, 0.5, 0.5, 0.5, 0.5]], dtype=torch.float64)
     step = Ball(1, 1.0).ascent(grad, x, torch.tensor([0.5], dtype=torch.float64))
     third = 1 / 3
     want = torch.tensor([[0.0, 0.0, third, third, -third, 0.0]], dtype=torch.float64)
@@ -187,7 +191,7 @@ def test_sparse_ascent_moves_the_strongest_coordinates_that_can_move_in_equal_pa
 
 @pytest.mark.parametrize("p", NORMS)
 @pytest.mark.parametrize("box", [(0.0, 1.0), (-1.0, 1.0), (0.0, 255.0), (-2.1, 2.6)])
-def test_a_projected_float32_image_is_never_refused(p: float, box: tuple[float, float]) -> None:
+def test_a_set_contains_projected_float32_images(p: float, box: tuple[float, float]) -> None:
     width = box[1] - box[0]
     center = (box[0] + width * uniform(1, 20, 3, 32, 32)).clamp(*box).float()
     for share in (8 / 255, 0.5):
@@ -196,11 +200,11 @@ def test_a_projected_float32_image_is_never_refused(p: float, box: tuple[float, 
         x = space.project(center + width * normal(2, 20, 3, 32, 32).float(), center)
         assert ((x >= box[0]) & (x <= box[1])).all()
         assert space.contains(x, center).all()
-        # The slack is for rounding only: a set smaller by half a percent does not hold the point.
+        # The slack is for rounding only: a set smaller by half a percent does not contain it.
         assert not replace(space, radius=radius * 0.995).contains(x, center).any()
 
 
-def test_a_set_that_makes_no_sense_is_refused() -> None:
+def test_invalid_sets_raise_errors() -> None:
     with pytest.raises(ValueError, match=r"p=1, p=2 and p=inf, got p=3"):
         Ball(3, 0.1)
     with pytest.raises(ValueError, match="finite number >= 0, got -1"):
@@ -209,7 +213,7 @@ def test_a_set_that_makes_no_sense_is_refused() -> None:
         L2(1, box=(1.0, 0.0))
 
 
-def test_a_set_prints_as_one_writes_it() -> None:
+def test_the_text_of_a_set() -> None:
     assert [str(Linf(8 / 255)), str(L2(0.5)), str(L1(12))] == [
         "Linf radius 8/255",
         "L2 radius 0.5",

@@ -40,7 +40,7 @@ from saddlepoint.papers.transductive.nets import small_cnn
 from saddlepoint.papers.write import reproduce
 from saddlepoint.training import initial
 from saddlepoint.zoo.adaptive import SOAP, TABLE, AIDPurifier, AntiAdversary, HedgeDefense
-from saddlepoint.zoo.layers import refuse_unknown
+from saddlepoint.zoo.layers import check_known_layers
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +264,7 @@ def test_layers_used_by_defenses_exist_at_every_scale(scale: Scale) -> None:
         (known["PGD-AT"], FITS[scale].aid_layers),
     ):
         with torch.device("meta"):
-            refuse_unknown(initial(recipe, 0), layers)
+            check_known_layers(initial(recipe, 0), layers)
 
 
 def test_the_default_budgets_are_those_of_the_paper() -> None:

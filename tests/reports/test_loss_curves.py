@@ -49,7 +49,7 @@ def test_a_curve_spans_its_panel_from_the_lowest_to_the_highest_value_in_proport
             bottom + (top - bottom) * (known - first) / (last - first), abs=0.11
         )
     height = bottom - top  # of a share of 100 %
-    assert share[-1][1] == pytest.approx(bottom - height * curve.fooled[-1], abs=0.11)
+    assert share[-1][1] == pytest.approx(bottom - height * curve.misclassified[-1], abs=0.11)
 
 
 def test_the_numbers_beside_the_curves_are_those_of_the_record():
@@ -60,7 +60,7 @@ def test_the_numbers_beside_the_curves_are_those_of_the_record():
     first = curve.known[0][1]
     last = curve.known[-1][1]
     slope = f"{100 * curve.final_slope:.0f} %"
-    misclassified = f"{100 * curve.fooled[-1]:.1f} %"
+    misclassified = f"{100 * curve.misclassified[-1]:.1f} %"
     assert f"apgd-ce 20 40 {first:.4g} {last:.4g} {slope} {misclassified}" in words
     # The description of the figure, for screen readers:
     assert f"apgd-ce: value {first:.3g} to {last:.3g} in 40 passes" in words

@@ -200,7 +200,7 @@ def test_every_epoch_reports_the_mean_residual_on_the_dev_set():
     trained = fit(digits_net(), data.x, data.y, replace(RECIPE, epochs=1), seed=1)
     dev = data.x[trained.split.dev]
     assert trained.history[0].residual == pytest.approx(
-        float(trained.net.settled(dev).residual.mean()), rel=1e-4
+        float(trained.net.convergence(dev).residual.mean()), rel=1e-4
     )
     plain = fit(
         nn.Sequential(nn.Flatten(), nn.Linear(64, 10)),

@@ -271,10 +271,10 @@ def test_rows_are_independent_unless_the_solver_couples_them():
 
 def test_settled_reports_the_relative_residual_and_the_status_of_each_solve():
     net = toy()
-    info = DEQ(net, method=TIGHT).settled(X)
+    info = DEQ(net, method=TIGHT).convergence(X)
     assert (info.residual < 1e-11).all()
     assert info.status.tolist() == [int(Status.CONVERGED)] * N
-    rough = DEQ(net, method=Picard(steps=1, tolerance=0.0, relative=False)).settled(X)
+    rough = DEQ(net, method=Picard(steps=1, tolerance=0.0, relative=False)).convergence(X)
     u = net.inject(X)
     z = net.cell(net.start(u), u)
     f = net.cell(z, u)
@@ -290,7 +290,7 @@ def test_a_cell_without_equilibrium_has_a_large_residual():
 
     residual = (
         DEQ(Flipping(Affine.contractive(3, states=STATES, inputs=INPUTS)), method=Picard(steps=9))
-        .settled(X)
+        .convergence(X)
         .residual
     )
     assert (residual > 0.1).all()
@@ -390,7 +390,7 @@ def test_the_multiscale_model_is_a_defense():
     x = uniform(5, 2, 1, 8, 8).float()
     assert traced(defense, x).logits.shape == (5, 2, 10)
     assert not defense.net.training
-    assert math.isfinite(float(defense.settled(x).residual.sum()))
+    assert math.isfinite(float(defense.convergence(x).residual.sum()))
 
 
 def test_invalid_arguments_raise():

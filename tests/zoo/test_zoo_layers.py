@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from saddlepoint.zoo.adaptive.feature_extraction import layer_outputs, logits_and_features
-from saddlepoint.zoo.layers import reaching, refuse_unknown
+from saddlepoint.zoo.layers import check_known_layers, reaching
 
 
 def net(inplace: bool) -> nn.Sequential:
@@ -59,7 +59,7 @@ def test_an_unknown_layer_raises_and_names_the_nearest():
     named = nn.Sequential()
     named.add_module("stage1", nn.Linear(4, 4))
     with pytest.raises(ValueError, match=r"no layer called 'stage_1'\. Nearest: 'stage1'\."):
-        refuse_unknown(named, ["stage_1"])
+        check_known_layers(named, ["stage_1"])
     with pytest.raises(ValueError, match="'input'"):
-        refuse_unknown(named, ["inptu"], beside=("input",))
-    refuse_unknown(named, ["input", "stage1"], beside=("input",))
+        check_known_layers(named, ["inptu"], beside=("input",))
+    check_known_layers(named, ["input", "stage1"], beside=("input",))

@@ -91,7 +91,7 @@ def test_an_equilibrium_model_has_an_equilibrium_at_every_digit(name):
     """
     record = zoo.entry(name)
     defense = zoo.target(name)
-    residual = defense.settled(load_data("digits", split="test").x).residual
+    residual = defense.convergence(load_data("digits", split="test").x).residual
     assert residual.amax() < 0.03
     assert residual.median() < 1e-3
     assert len(record.residuals) == RECIPES[name].epochs

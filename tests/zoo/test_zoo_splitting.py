@@ -268,7 +268,7 @@ def test_a_solver_that_stops_early_repeats_its_last_state():
     """Every batch has the same views, however early its rows converge."""
     defense = toy(method=PeacemanRachford(tolerance=0.5), early_views=30)
     trace = defense.trace(X, Context.seeded(0, N))
-    steps = int(defense.settled(X).steps.amax())
+    steps = int(defense.convergence(X).steps.amax())
     assert len(trace.views) == 31
     assert steps < 30
     assert torch.equal(trace.views[steps - 1].logits, trace.views[29].logits)
@@ -312,8 +312,8 @@ def test_an_attacker_may_replace_the_backward_pass_of_the_solver():
 
 
 def test_the_defense_reports_which_examples_have_not_converged():
-    assert (toy().settled(X).residual <= 1e-5).all()
-    unconverged = toy(method=PeacemanRachford(steps=2)).settled(X)
+    assert (toy().convergence(X).residual <= 1e-5).all()
+    unconverged = toy(method=PeacemanRachford(steps=2)).convergence(X)
     assert (unconverged.residual > 1e-5).all()
 
 

@@ -18,7 +18,7 @@ from saddlepoint.defenses import Context, Strategy, mean_logits
 Aim = Callable[[Loss, Tensor, Tensor], Tensor]
 
 
-def last(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
+def last_view(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
     """loss(z_V): the loss of the last view."""
     return loss(logits[-1], y)
 
@@ -33,7 +33,7 @@ def loss_of_mean(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
     return loss(logits.mean(0), y)
 
 
-def max_over_views(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
+def min_over_views(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
     """min_v loss(z_v): positive only if every view is misclassified."""
     return loss(logits, y).amin(0)
 

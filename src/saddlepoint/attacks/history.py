@@ -177,7 +177,7 @@ class RecordingOracle(OracleWrapper):
             return
         if len(self) != self.history.rows:
             raise TypeError(
-                "an attack whose steps are recorded must evaluate all rows at every step, "
+                "an attack with recorded steps must evaluate all rows at every step, "
                 f"got {len(self)} of {self.history.rows} rows. Record an attack such as PGD."
             )
         success = evaluation.success & self.space.contains(x, self.center)

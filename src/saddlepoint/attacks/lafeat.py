@@ -17,7 +17,7 @@ from torch import Tensor
 from saddlepoint.attacks.apgd import ascend
 from saddlepoint.attacks.base import Attack
 from saddlepoint.attacks.best import AttackResult, BestSoFar
-from saddlepoint.attacks.losses import Loss, fooled
+from saddlepoint.attacks.losses import Loss, misclassified
 from saddlepoint.attacks.oracle import Differentiates
 from saddlepoint.attacks.spaces import Ball
 from saddlepoint.defenses import Access
@@ -109,7 +109,7 @@ class Latent:
     def __call__(self, loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
         latent = logits[0]
         final = logits[-1]
-        weight = self.beta * (~fooled(latent.detach(), y)).to(latent)[:, None]
+        weight = self.beta * (~misclassified(latent.detach(), y)).to(latent)[:, None]
         mixed = loss(weight * _scaled(latent) + (1 - weight) * _scaled(final), y)
         return loss(final, y).detach() + (mixed - mixed.detach())
 

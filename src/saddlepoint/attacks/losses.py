@@ -17,12 +17,12 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 TargetedLoss = Callable[[Tensor], Loss]  # target classes [N] -> a loss
 
 
-def fooled(logits: Tensor, y: Tensor) -> Tensor:
+def misclassified(logits: Tensor, y: Tensor) -> Tensor:
     """[..., N] bool: the example is misclassified. Logits with NaN count as misclassified."""
     return (logits.argmax(-1) != y) | logits.isnan().any(-1)
 
 
-def refusing(logits: Tensor, y: Tensor, rejects: bool) -> Tensor:
+def merge_rejection(logits: Tensor, y: Tensor, rejects: bool) -> Tensor:
     """Fold the reject class into the label: z_y <- max(z_y, z_reject).
 
     An example counts as misclassified only if a wrong class exceeds both the label and the reject

@@ -9,8 +9,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from saddlepoint.attacks.aims import Aim, last
-from saddlepoint.attacks.losses import Loss, fooled, margin, refusing, restrict, targeted_margin
+from saddlepoint.attacks.aims import Aim, last_view
+from saddlepoint.attacks.losses import (
+    Loss,
+    margin,
+    merge_rejection,
+    misclassified,
+    restrict,
+    targeted_margin,
+)
 from saddlepoint.defenses import Context, Defense
 from saddlepoint.gradients import Backprop, Estimator, Evaluation, Rule, ValueAndGradient, once
 from saddlepoint.rng import Keys, count_draws
@@ -33,7 +40,7 @@ class AttackObjective:
         defenses: the defenses.
         y: labels, [N].
         loss: (logits, y) -> value per example; default `margin`.
-        aim: combines the losses of the views; default `last`, the final view.
+        aim: combines the losses of the views; default `last_view`, the final view.
         rules: backward rules by name of the site; default none.
         keep: names of the views that the aim uses; default None, all.
         respond: each defense adapts to x first, and gradients pass through the adaptation; default
@@ -46,7 +53,7 @@ class AttackObjective:
     defenses: Sequence[Defense]
     y: Tensor
     loss: Loss = margin
-    aim: Aim = last
+    aim: Aim = last_view
     rules: Mapping[str, Rule] = field(default_factory=dict)
     keep: frozenset[str] | None = None
     respond: bool = False
@@ -144,11 +151,13 @@ class AttackObjective:
 
     def _outputs_of(self, k: int, defense: Defense, x: Tensor, keys: Keys) -> _Outputs:
         # The last view belongs to the answer. If nothing else is aimed at, nothing else is needed.
-        keep = defense.reads if self.keep is None and self.aim is last else self.keep
+        keep = defense.reads if self.keep is None and self.aim is last_view else self.keep
         ctx = Context(keys, self.rules, keep, self.stats and self.stats.under(str(k)))
         adapted = defense.adapt(x, ctx) if self.respond else defense
         trace = adapted.trace(x, ctx)
-        ctx.refuse_unknown_rules()
-        answer = refusing(adapted.answer(trace, ctx).detach(), self.y, adapted.rejects)
+        ctx.check_rules()
+        answer = merge_rejection(adapted.answer(trace, ctx).detach(), self.y, adapted.rejects)
         kept = trace if self.keep is None else trace.select(self.keep)
-        return _Outputs(refusing(kept.logits, self.y, adapted.rejects), fooled(answer, self.y))
+        return _Outputs(
+            merge_rejection(kept.logits, self.y, adapted.rejects), misclassified(answer, self.y)
+        )

@@ -43,7 +43,10 @@ class Job:
 
     @property
     def groups(self) -> list[Tensor]:
-        """Row numbers of each cell: a batch, or the whole stream if batches depend on earlier ones."""
+        """Row numbers of each cell: a batch, or the whole stream.
+
+        A stream cannot be split, because its batches depend on earlier ones.
+        """
         rows = torch.arange(len(self.x), device=self.x.device)
         if self.defense.unit == "stream":
             return [rows]
@@ -51,7 +54,7 @@ class Job:
 
     @property
     def unlimited(self) -> Job:
-        """The same job without a query limit: measurements do not count as the attacker's queries."""
+        """The same job without a query limit, since measurements are no queries of an attacker."""
         return replace(self, threat=replace(self.threat, queries=None))
 
     def play(self, adversary: Adversary, rows: Tensor) -> Episode:

@@ -7,6 +7,7 @@ from typing import Any
 from saddlepoint.schema import Migrations
 
 SCHEMA = 4
+OLD_SCORES = "refusal"  # name of the tensor of rejection scores before schema 4
 
 # Names of symptoms and checklist items in schema 3 and before, and their present names.
 SYMPTOM_NAMES = {
@@ -34,6 +35,7 @@ _ITEMS = {
     "black-box attacks find nothing more": "black-box attacks break nothing more",
     "cost of an answer": "cost of a prediction",
 }
+_CURVE = {"misclassified": "misclassified"}  # columns of a loss curve
 _STATES = {"does not apply": "not applicable"}
 
 
@@ -41,8 +43,9 @@ def _to_4(record: dict[str, Any]) -> dict[str, Any]:
     """Schema 3 had other names, and no structured threat model."""
     rows = []
     for row in record["rows"]:
-        renamed = {"loss_curve" if name == "ascent" else name: v for name, v in row.items()}
-        rows.append({"minimum_norm": False, **renamed})
+        curve = {_CURVE.get(name, name): column for name, column in row["ascent"].items()}
+        kept = {name: value for name, value in row.items() if name != "ascent"}
+        rows.append({**kept, "loss_curve": curve, "minimum_norm": False})
     symptoms = []
     for symptom in record["symptoms"]:
         name = SYMPTOM_NAMES.get(symptom["name"], symptom["name"])

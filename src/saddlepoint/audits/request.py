@@ -36,7 +36,7 @@ class AuditRequest:
             raise ValueError(f"the batch size must be at least 1, got {self.batch_size}.")
         if self.claim is not None and not 0 <= self.claim <= 1:
             raise ValueError(
-                f"a claimed accuracy lies between 0 and 1, 0.62 for 62 %, got {self.claim}."
+                f"a claimed accuracy is between 0 and 1, such as 0.62 for 62 %, got {self.claim}."
             )
         for adversary in self.adversaries:
             if not isinstance(adversary, Adversary):

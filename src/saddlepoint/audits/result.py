@@ -15,7 +15,7 @@ from torch import Tensor
 from saddlepoint.atomic import write_atomic
 from saddlepoint.audits.diagnostics.loss_curve import LossCurve
 from saddlepoint.audits.evidence import Row
-from saddlepoint.audits.records import MIGRATIONS, SCHEMA
+from saddlepoint.audits.records import MIGRATIONS, OLD_SCORES, SCHEMA
 from saddlepoint.audits.statistics import Interval
 from saddlepoint.audits.verdict import (
     CertifiedBound,
@@ -232,8 +232,7 @@ class Audit:
         ledger = {name: tensors[name] for name in _LEDGER}
         winner = tuple(record.pop("winner"))
         examples = Examples(winner=winner, draws=record.pop("draws"), **ledger)
-        # Records before schema 4 call the scores `refusal`.
-        scores = tensors.get("rejection_scores", tensors.get("refusal", _no_scores()))
+        scores = tensors.get("rejection_scores", tensors.get(OLD_SCORES, _no_scores()))
         return cls(
             **record,
             **{name: tensors[name] for name in _TENSORS},

@@ -1,4 +1,4 @@
-"""Intervals, what they cover, and paired comparisons."""
+"""Confidence intervals, what they cover, and paired comparisons."""
 
 from __future__ import annotations
 
@@ -11,42 +11,51 @@ from torch import Tensor
 from saddlepoint.defenses import Unit
 from saddlepoint.evaluation.bootstrap import bootstrap
 
-DRAWN = "which images were drawn"
+_SAMPLING = "which images were drawn"
 
 
 class Interval(NamedTuple):
-    """A confidence interval for an accuracy. It never covers how good the attack was."""
+    """A confidence interval of an accuracy. It never covers the strength of attacks."""
 
     low: float
     high: float
-    level: float
-    covers: str = DRAWN
+    level: float  # confidence level, such as 0.95
+    covers: str = _SAMPLING  # what the interval covers
 
     def __str__(self) -> str:
         return f"{100 * self.low:.1f} to {100 * self.high:.1f} %"
 
 
 class Paired(NamedTuple):
-    """Two answers to the same images: on how many only one of them is right, and how likely chance makes them so unequal."""
+    """A paired comparison of two classifiers on the same images."""
 
-    only_first: int
-    only_second: int
-    p: float  # of a difference at least as large in either direction, if both were equally good
+    only_first: int  # images that only the first classifies correctly
+    only_second: int  # images that only the second classifies correctly
+    p: float  # of a difference at least as large in either direction, if both are equally good
 
     @property
     def second_better(self) -> bool:
+        """The second is better at the level of 5 %."""
         return self.only_second > self.only_first and self.p < 0.05
 
 
 def wilson(share: float, n: int, level: float = 0.95) -> Interval:
-    """Wilson's score interval: all p for which |share - p| <= z sqrt(p (1 - p) / n) (Wilson 1927).
+    """Wilson's score interval: all p with |share - p| <= z sqrt(p (1 - p) / n) (Wilson 1927).
 
-    `share` may be a mean of numbers in [0, 1], as for a random defense judged over several draws: such numbers vary no more than
-    coin tosses of the same mean, so the interval is then wider than it need be.
+    Args:
+        share: an accuracy in [0, 1]. It may be a mean of numbers in [0, 1], as for a randomized
+            defense that is evaluated over several draws. Such numbers vary at most as much as
+            Bernoulli variables of the same mean, so the interval is then too wide.
+        n: number of images.
+        level: confidence level; default: 0.95.
+
+    Raises:
+        ValueError: `share` is not in [0, 1], or there is no image.
     """
     if not (0 <= share <= 1 and n >= 1):
         raise ValueError(
-            f"an interval needs a share in [0, 1] of at least one example, got share={share}, n={n}."
+            "an interval needs a fraction in [0, 1] of at least one example, "
+            f"got share={share}, n={n}."
         )
     z = float(norm.ppf((1 + level) / 2))
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
@@ -55,35 +64,55 @@ def wilson(share: float, n: int, level: float = 0.95) -> Interval:
 
 
 def over_units(correct: Tensor, group: Tensor, unit: Unit, level: float = 0.95) -> Interval:
-    """The interval of mean(correct [N]) where images with the same number in `group` [N], counted from 0, were answered together.
+    """The interval of mean(correct), where images of one batch or stream are not independent.
 
-    Images that are answered alone are independent: Wilson. Else whole units are drawn again (bootstrap), and the interval is no
-    narrower than Wilson's: few units that happen to agree prove nothing. Of a single unit nothing can be drawn again.
+    Independent images have Wilson's interval. Otherwise whole units are resampled (bootstrap). The
+    interval is never narrower than Wilson's: a few units that agree by chance prove nothing. A
+    single unit cannot be resampled.
+
+    Args:
+        correct: correctness per image, [N], in [0, 1].
+        group: the unit of each image, [N], counted from 0.
+        unit: "example", "batch" or "stream".
+        level: confidence level; default: 0.95.
     """
-    alone = wilson(float(correct.double().mean()), len(correct), level)
+    independent = wilson(float(correct.double().mean()), len(correct), level)
     if unit == "example":
-        return alone
+        return independent
     members = [correct.double()[group == number] for number in range(int(group.amax()) + 1)]
     if len(members) == 1:
-        return alone._replace(
-            covers=f"{DRAWN}, as if each were answered alone; all belong to one {unit}, so it is too narrow"
+        covers = (
+            f"{_SAMPLING}, as if images were independent; all of them belong to one {unit}, so it "
+            "is too narrow"
         )
+        return independent._replace(covers=covers)
     total = torch.stack([m.sum() for m in members])
     count = torch.tensor([len(m) for m in members], dtype=torch.float64)
-    again = bootstrap(
+    resampled = bootstrap(
         lambda rows: float(total[rows].sum() / count[rows].sum()), len(members), level=level
     )
-    covers = f"which {len(members)} {'batches' if unit == 'batch' else 'streams'} of images were drawn: whole ones are drawn again"
-    return Interval(min(again.low, alone.low), max(again.high, alone.high), level, covers)
+    units = "batches" if unit == "batch" else "streams"
+    return Interval(
+        min(resampled.low, independent.low),
+        max(resampled.high, independent.high),
+        level,
+        f"which {len(members)} {units} of images were drawn (bootstrap over whole {units})",
+    )
 
 
 def clopper_pearson(successes: int, n: int, level: float = 0.95) -> Interval:
-    """The exact interval of a binomial share: P(at least `successes` | low) = P(at most `successes` | high) = (1 - level) / 2.
+    """The exact interval of a binomial fraction (Clopper & Pearson 1934).
 
-    Its coverage is never below the level (Clopper & Pearson 1934).
+    P(at least `successes` | low) = P(at most `successes` | high) = (1 - level) / 2. Its coverage is
+    never below the level.
+
+    Raises:
+        ValueError: the counts are inconsistent.
     """
     if not 0 <= successes <= n or n < 1:
-        raise ValueError(f"a share needs 0 <= successes <= n with n >= 1, got {successes} of {n}.")
+        raise ValueError(
+            f"an interval needs 0 <= successes <= n with n >= 1, got {successes} of {n}."
+        )
     tail = (1 - level) / 2
     low = float(beta.ppf(tail, successes, n - successes + 1)) if successes else 0.0
     high = float(beta.ppf(1 - tail, successes + 1, n - successes)) if successes < n else 1.0
@@ -91,19 +120,27 @@ def clopper_pearson(successes: int, n: int, level: float = 0.95) -> Interval:
 
 
 def mcnemar(first: Tensor, second: Tensor) -> Paired:
-    """The exact test of McNemar (1947) on [N] right answers of two: of b + c images that one alone gets, c ~ Bin(b + c, 1/2).
+    """The exact test of McNemar (1947).
 
-    Shares of draws count as right from one half on.
+    Of b + c images that only one of two classifiers gets right, c ~ Bin(b + c, 1/2) if both are
+    equally good.
+
+    Args:
+        first: correctness of the first, [N]; a fraction of draws counts from one half on.
+        second: correctness of the second, [N].
+
+    Raises:
+        ValueError: the shapes differ.
     """
     if first.shape != second.shape or first.ndim != 1:
         raise ValueError(
-            f"a paired comparison needs the same images twice, got shapes {list(first.shape)} and {list(second.shape)}."
+            "a paired comparison needs the same images twice, "
+            f"got shapes {list(first.shape)} and {list(second.shape)}."
         )
     a = first >= 0.5
     b = second >= 0.5
     only_first = int((a & ~b).sum())
     only_second = int((b & ~a).sum())
-    both = only_first + only_second
-    return Paired(
-        only_first, only_second, float(binomtest(only_second, both, 0.5).pvalue) if both else 1.0
-    )
+    either = only_first + only_second
+    p = float(binomtest(only_second, either, 0.5).pvalue) if either else 1.0
+    return Paired(only_first, only_second, p)

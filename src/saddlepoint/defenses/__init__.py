@@ -17,12 +17,12 @@ from saddlepoint.defenses.multi_exit import (
     Strategy,
     Subset,
     all_subsets,
+    check_subset,
     exit_name,
     exits_mean,
     intervals,
     mean_logits,
     membership,
-    refuse_subset,
     subset_name,
 )
 from saddlepoint.defenses.trace import Answer, Trace, View, mean, view
@@ -56,6 +56,7 @@ __all__ = [
     "View",
     "all_subsets",
     "average_cost",
+    "check_subset",
     "exit_logits",
     "exit_name",
     "exits_mean",
@@ -66,7 +67,6 @@ __all__ = [
     "mean_logits",
     "membership",
     "ratio_for",
-    "refuse_subset",
     "subset_name",
     "view",
 ]

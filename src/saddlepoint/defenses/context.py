@@ -79,7 +79,7 @@ class Context:
         """Declare sites that exist even if this call does not run them.
 
         Which sites a defense runs may depend on its input. Rules for declared sites are accepted by
-        `refuse_unknown_rules`.
+        `check_rules`.
         """
         self._state.expected.update(sites)
 
@@ -203,7 +203,7 @@ class Context:
         """
         return self._state.next_keys().batch_seed()
 
-    def refuse_unknown_rules(self) -> None:
+    def check_rules(self) -> None:
         """Raise an error if a rule names a site that does not exist: it would have no effect.
 
         Raises:

@@ -63,12 +63,12 @@ def membership(subsets: Sequence[Subset], exits: int) -> Tensor:
     """[S, L] indicator matrix: 1 where exit l belongs to subset s."""
     table = torch.zeros(len(subsets), exits)
     for row, subset in enumerate(subsets):
-        refuse_subset(subset, exits)
+        check_subset(subset, exits)
         table[row, [number - 1 for number in subset]] = 1
     return table
 
 
-def refuse_subset(subset: Subset, exits: int) -> None:
+def check_subset(subset: Subset, exits: int) -> None:
     """Check a subset of `exits` exits.
 
     Raises:

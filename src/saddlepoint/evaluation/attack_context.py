@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.attacks.history import History
-from saddlepoint.attacks.losses import fooled, margin, refusing
+from saddlepoint.attacks.losses import margin, merge_rejection, misclassified
 from saddlepoint.attacks.oracle import Meter, grants
 from saddlepoint.defenses import Access, Context, Defense
 from saddlepoint.evaluation.threat import Threat
@@ -113,9 +113,9 @@ class AttackContext:
             with torch.no_grad():
                 adapted = defense.adapt(x, ctx)
                 output = adapted.answer(adapted.trace(x, ctx), ctx)
-                answers.append(refusing(output, y, adapted.rejects))
+                answers.append(merge_rejection(output, y, adapted.rejects))
             models.append(adapted)
-        wrong = torch.stack([fooled(logits, y) for logits in answers])
+        wrong = torch.stack([misclassified(logits, y) for logits in answers])
         value = torch.stack([margin(logits, y) for logits in answers]).mean(0)
         mostly = wrong.float().mean(0) > 0.5
         return Simulation(Evaluation(value, mostly), wrong.all(0), tuple(models))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.attacks.best import AttackResult, BestSoFar, block
-from saddlepoint.attacks.losses import TargetedLoss, refusing, targeted_dlr
+from saddlepoint.attacks.losses import TargetedLoss, merge_rejection, targeted_dlr
 from saddlepoint.attacks.spaces import per_example
 from saddlepoint.defenses import Access, Context, Defense
 from saddlepoint.evaluation.adversary import (
@@ -217,7 +217,7 @@ class MultiTarget(Adversary):
         context.meter.charge(context.rows, 1, 0)
         with torch.no_grad():
             output = defense.respond(x, Context(context.simulated_keys(), keep=defense.reads))
-        logits = refusing(output, y, defense.rejects)
+        logits = merge_rejection(output, y, defense.rejects)
         wrong = logits.scatter(1, y[:, None], -torch.inf)
         order = wrong.argsort(1, descending=True)  # [N, C], y itself last
         count = min(self.targets, logits.shape[1] - 1)

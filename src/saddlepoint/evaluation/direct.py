@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from saddlepoint.attacks.aims import Aim, last
+from saddlepoint.attacks.aims import Aim, last_view
 from saddlepoint.attacks.base import Attack, as_attack
 from saddlepoint.attacks.best import AttackResult
 from saddlepoint.attacks.early_stopping import StopAtSuccess
@@ -52,7 +52,7 @@ class Direct(Adversary):
     name: str
     attack: Attack[Any]
     loss: Loss = margin
-    aim: Aim = last
+    aim: Aim = last_view
     rules: Mapping[str, Rule] = field(default_factory=dict)
     estimator: Estimator = field(default_factory=Backprop)
     keep: frozenset[str] | None = None
@@ -79,7 +79,7 @@ class Direct(Adversary):
             custom_rules=bool(self.rules),
             handles_randomness=self.estimator.handles_randomness,
             through_adaptation=self.respond,
-            other_views=self.aim is not last,
+            other_views=self.aim is not last_view,
             minimum_norm=self.attack.minimum_norm,
             query_search=self.attack.stops_at_budget,
         )

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from saddlepoint.attacks.aims import Aim, last
+from saddlepoint.attacks.aims import Aim, last_view
 from saddlepoint.attacks.best import AttackResult, BestSoFar
 from saddlepoint.attacks.losses import Loss, margin
 from saddlepoint.attacks.objective import AttackObjective
@@ -54,7 +54,7 @@ class JointEquilibrium(Adversary):
     name: str
     method: Solver = field(default_factory=lambda: Picard(steps=100, tolerance=1e-6))
     loss: Loss = margin
-    aim: Aim = last
+    aim: Aim = last_view
     site: str = "solve"
     keep: frozenset[str] | None = None
     step_size: float | None = None

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.attacks.best import AttackResult
-from saddlepoint.attacks.losses import fooled, margin, refusing
+from saddlepoint.attacks.losses import margin, merge_rejection, misclassified
 from saddlepoint.attacks.spaces import per_example
 from saddlepoint.defenses import Access, Answer, Context, Defense
 from saddlepoint.evaluation.adversary import Adversary
@@ -281,8 +281,8 @@ def _evaluate_draws(
                 both = (logits, _outputs(adapted, clean, clean_ctx, answers))
                 rejected = torch.stack([(z.argmax(-1) == z.shape[-1] - 1).double() for z in both])
                 scores = torch.cat([rejection_scores(z, y) for z in both])[:, None]
-        classes = refusing(logits, y, adapted.rejects)
-        correct = (~fooled(classes, y)).double()
+        classes = merge_rejection(logits, y, adapted.rejects)
+        correct = (~misclassified(classes, y)).double()
         yield _DrawResult(correct, logits.argmax(-1), margin(classes, y), rejected, scores, adapted)
 
 

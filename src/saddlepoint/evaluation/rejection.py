@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from saddlepoint.attacks.losses import fooled
+from saddlepoint.attacks.losses import misclassified
 
 
 def no_rejections() -> Tensor:
@@ -34,7 +34,7 @@ def rejection_scores(logits: Tensor, y: Tensor) -> Tensor:
     """
     classes = logits[..., :-1]
     lead = logits[..., -1] - classes.amax(-1)
-    return torch.stack([lead, fooled(classes, y).to(logits)]).double()
+    return torch.stack([lead, misclassified(classes, y).to(logits)]).double()
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ from saddlepoint.defenses import (
     Mix,
     Strategy,
     Subset,
+    check_subset,
     exit_name,
     membership,
-    refuse_subset,
     subset_name,
 )
 from saddlepoint.evaluation.adversary import Adversary
@@ -135,7 +135,7 @@ class AttackSettings:
 
     def on_subset(self, subset: Subset) -> Adversary:
         """The partial attack on a subset of exits (Xu et al., Eq. 4)."""
-        refuse_subset(subset, len(self.views))
+        check_subset(subset, len(self.views))
         if self.exit_attack is not None:
             return self.exit_attack(subset)
         keep = frozenset(self.views[number - 1] for number in subset)

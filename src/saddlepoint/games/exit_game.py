@@ -20,9 +20,9 @@ from saddlepoint.defenses import (
     Static,
     Subset,
     all_subsets,
+    check_subset,
     exits_mean,
     intervals,
-    refuse_subset,
     subset_name,
 )
 from saddlepoint.evaluation.referee import Progress, RunAdversaries
@@ -146,7 +146,7 @@ def actions(subsets: Actions, exits: int) -> tuple[Subset, ...]:
             f"subsets must be 'all', 'intervals' or a list such as [(1,), (2, 3)], got {subsets!r}."
         )
     for subset in subsets:
-        refuse_subset(tuple(subset), exits)
+        check_subset(tuple(subset), exits)
     return tuple(tuple(subset) for subset in subsets)
 
 

@@ -15,9 +15,9 @@ from saddlepoint.defenses import (
     Subset,
     Trace,
     View,
+    check_subset,
     exit_name,
     innermost,
-    refuse_subset,
 )
 
 ANSWER_VIEW = "answer"  # the view of `MeanOfExits` with the mean logits
@@ -82,7 +82,7 @@ def has_exits(defense: Defense) -> bool:
 
 def exit_views(subset: Subset) -> frozenset[str]:
     """The names of the views of these exits."""
-    refuse_subset(subset, max(subset, default=0))
+    check_subset(subset, max(subset, default=0))
     return frozenset(exit_name(number) for number in subset)
 
 

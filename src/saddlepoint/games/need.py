@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.attacks.losses import fooled, refusing
+from saddlepoint.attacks.losses import merge_rejection, misclassified
 from saddlepoint.attacks.spaces import Ball
 from saddlepoint.defenses import Mix, MultiExit, Trace, exits_mean
 from saddlepoint.evaluation.threat import Threat
@@ -76,8 +76,8 @@ class NEED(MultiExit):
         """
         correct = []
         for subset in self.strategy.subsets:
-            logits = refusing(exits_mean(subset)(trace), y, self.rejects)
-            correct.append(~fooled(logits, y))
+            logits = merge_rejection(exits_mean(subset)(trace), y, self.rejects)
+            correct.append(~misclassified(logits, y))
         outcomes = torch.stack(correct).double()  # [S, N]
         s = torch.tensor(self.strategy.probabilities, dtype=torch.float64, device=outcomes.device)
         return s @ outcomes

@@ -13,7 +13,7 @@ from saddlepoint.defenses import (
     Static,
     Strategy,
     Subset,
-    refuse_subset,
+    check_subset,
 )
 from saddlepoint.defenses.gates import frequencies
 from saddlepoint.games.exit_views import with_strategy
@@ -37,7 +37,7 @@ def as_strategy(strategy: Strategy | Subset | Tensor, game: ExitGame) -> Strateg
     if isinstance(strategy, Tensor):
         return as_mix(game, strategy)
     if isinstance(strategy, tuple):
-        refuse_subset(strategy, game.exits)
+        check_subset(strategy, game.exits)
         return Static(strategy)
     return strategy
 

@@ -117,7 +117,7 @@ class SimultaneousAdjoint(SolveRule):
         return product(v.flatten(1)).view_as(v)
 
     def _emitted(self, nonzero: Tensor) -> Tensor:
-        """[T + 2, N] bool: the states whose gradients the input of each row receives.
+        """[T + 2, N] bool: the input of a row receives the gradients of these states.
 
         Args:
             nonzero: the states with a nonzero cotangent, [T + 2, N] bool.

@@ -131,7 +131,7 @@ def straight_through(surrogate: Tensor, value: Tensor) -> Tensor:
 
     Args:
         surrogate: the tensor that receives the cotangent, of the shape of `value`.
-        value: the tensor whose values are returned exactly.
+        value: the tensor that is returned, exact to the last bit.
     """
     return cast(Tensor, _StraightThrough.apply(surrogate, value))  # type: ignore[no-untyped-call]
 

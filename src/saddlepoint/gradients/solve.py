@@ -27,7 +27,7 @@ class Solve:
     start: Start
     x: Tensor  # [N, ...]
     method: Solver
-    keep: frozenset[int]  # steps whose states the defense reads
+    keep: frozenset[int]  # steps at which the defense reads the state
     weights: tuple[float, ...]  # of z_1..z_T in the blend; empty: no blend
     stats: SolverStats
 
@@ -46,14 +46,14 @@ class Solve:
 
     @property
     def read(self) -> frozenset[int]:
-        """The steps whose states are read, directly or in the blend."""
+        """The steps at which states are read, directly or in the blend."""
         return self.keep | {n for n, w in enumerate(self.weights, 1) if w != 0}
 
     def run(self, *, states: Iterable[int] = (), return_inverse: bool = False) -> Solution:
         """Run the method; autograd records it if gradients are enabled.
 
         Args:
-            states: further steps whose states are returned.
+            states: further steps at which states are returned.
             return_inverse: return the inverse that Broyden builds; default False.
         """
         solution = self.method(

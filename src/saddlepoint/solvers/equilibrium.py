@@ -20,6 +20,6 @@ class ConvergedState(Protocol):
 class EquilibriumModel(Protocol):
     """A network or defense that solves for a fixed point for every input."""
 
-    def settled(self, x: Tensor) -> ConvergedState:
+    def convergence(self, x: Tensor) -> ConvergedState:
         """Solve for the fixed points of the inputs `x`, [N, ...], and report their residuals."""
         ...

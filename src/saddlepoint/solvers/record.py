@@ -32,7 +32,7 @@ class SolveRecord:
     Args:
         solver: the method, for its stopping rule.
         start: z_0, [N, ...].
-        keep: the steps whose states are kept.
+        keep: the steps at which states are kept.
         weights: weights of z_1..z_T for their sum; empty for no sum.
         max_steps: most steps per example, [N].
 

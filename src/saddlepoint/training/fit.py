@@ -243,7 +243,7 @@ class _Run:
         with eval_mode(self.net):
             rows = self.split.dev.to(self.x.device)
             parts = torch.split(self.x[rows], self.recipe.batch_size)
-            return float(torch.cat([self.net.settled(part).residual for part in parts]).mean())
+            return float(torch.cat([self.net.convergence(part).residual for part in parts]).mean())
 
     def _keys(self, rows: Tensor, use: int, epoch: int) -> Keys:
         """Return keys that depend on an example's place in the data, not on its batch."""

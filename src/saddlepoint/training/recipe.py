@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.attacks.aims import Aim, last
+from saddlepoint.attacks.aims import Aim, last_view
 from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Ball
@@ -148,7 +148,7 @@ class Shift:
         return padded[example, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
-def judge(aim: Aim = last) -> Direct:
+def judge(aim: Aim = last_view) -> Direct:
     """Return PGD-10 on the cross-entropy, the default attack for choosing the best epoch.
 
     Args:

@@ -96,7 +96,7 @@ def features(net: nn.Module, x: Tensor, layer: str, *, batch_size: int = 256) ->
     return torch.cat(found)
 
 
-def refuse_unknown(net: nn.Module, names: Iterable[str], *, beside: Sequence[str] = ()) -> None:
+def check_known_layers(net: nn.Module, names: Iterable[str], *, beside: Sequence[str] = ()) -> None:
     """Check that the network has layers of these names.
 
     Args:
@@ -119,7 +119,7 @@ def refuse_unknown(net: nn.Module, names: Iterable[str], *, beside: Sequence[str
             )
 
 
-def refuse_twice(name: str, reached: Iterable[str]) -> None:
+def check_called_once(name: str, reached: Iterable[str]) -> None:
     """Raise a ValueError if a layer has already been called in this forward pass."""
     if name in reached:
         raise ValueError(
@@ -128,7 +128,7 @@ def refuse_twice(name: str, reached: Iterable[str]) -> None:
         )
 
 
-def refuse_unreached(names: Iterable[str], reached: Iterable[str]) -> None:
+def check_called(names: Iterable[str], reached: Iterable[str]) -> None:
     """Raise a ValueError if a layer was not called in the forward pass."""
     unreached = sorted(set(names) - set(reached))
     if unreached:

@@ -16,7 +16,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import saddlepoint as sp
-from saddlepoint.attacks.aims import last
+from saddlepoint.attacks.aims import last_view
 from saddlepoint.evaluation.referee import play
 from saddlepoint.zoo.adaptive import ATLD
 from saddlepoint.zoo.adaptive.atld import DiscriminatorOutput, LatentTraining, LogitDiscriminator
@@ -209,8 +209,8 @@ def test_the_attacks_of_the_case_study_run_and_unknown_sites_raise():
     y = torch.tensor([0, 1, 2, 3, 0])
     threat = sp.Threat(sp.Linf(8 / 255))
     for rules, aim in (
-        ({}, last),
-        ({"imt": sp.BPDA()}, last),
+        ({}, last_view),
+        ({"imt": sp.BPDA()}, last_view),
         ({"imt": sp.BPDA()}, sp.mean_of_losses),
     ):
         direct = sp.Direct("a", sp.PGD(steps=2), loss=sp.cross_entropy, aim=aim, rules=rules)

@@ -1,1 +1,1 @@
-"""Diagnostics of attacks and targets, the checklist and symptoms."""
+"""Diagnostics of an evaluation, and the symptoms and checklist items that follow from them."""

@@ -24,7 +24,7 @@ _OTHER_SEED = 7919  # added to the seed: other random starts for every image
 
 
 @dataclass(frozen=True)
-class _RecordSteps(AdversaryWrapper):
+class RecordSteps(AdversaryWrapper):
     """The adversary with a detailed history of its oracle calls."""
 
     steps: list[Step]
@@ -51,7 +51,7 @@ class WatchAttack(Measurement):
     def compute(self, job: Job) -> Values:
         steps: list[Step] = []
         complete = self.adversary.map_direct(lambda d: replace(d, stop_at_success=False))
-        episode = job.play(_RecordSteps(complete, steps), self.rows)
+        episode = job.play(RecordSteps(complete, steps), self.rows)
         return {
             "value": torch.stack([step.value for step in steps]).cpu().double(),
             "success": torch.stack([step.success for step in steps]).cpu().bool(),

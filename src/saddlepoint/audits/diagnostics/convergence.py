@@ -64,7 +64,7 @@ def _residual(defense: Defense, x: Tensor, keys: Keys) -> Tensor | None:
     """[N] relative residuals behind the outputs; None for a defense without a solver."""
     with torch.no_grad():
         if isinstance(defense, EquilibriumModel):
-            return defense.settled(x).residual
+            return defense.convergence(x).residual
         ctx = Context(keys, keep=defense.reads)
         defense.respond(x, ctx)
     residuals = [info.residual for site in ctx.solve_info.values() for info in site]

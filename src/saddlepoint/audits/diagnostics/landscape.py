@@ -22,7 +22,7 @@ _DRAWS = 8
 
 @dataclass(frozen=True)
 class MeasureLandscape(Measurement):
-    """Margins near images, agreement of nearby gradients, and margins on the way to worst points."""
+    """Margins near images, agreement of nearby gradients, and margins toward worst points."""
 
     rows: Tensor  # [n]
     points: Tensor  # [n, ...] worst points

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from saddlepoint.attacks.losses import fooled
+from saddlepoint.attacks.losses import misclassified
 from saddlepoint.audits.cells import Job, Measurement, Values
+from saddlepoint.audits.target.hooks import count_calls
 from saddlepoint.audits.verdict import Cost
 from saddlepoint.defenses import Context
 from saddlepoint.rng import Keys
@@ -34,8 +35,8 @@ class StaticOnPoints(Measurement):
     def compute(self, job: Job) -> Values:
         y = job.y[self.rows]
         with torch.no_grad():
-            clean = fooled(self._logits(job, job.x[self.rows]), y)
-            wrong = [fooled(self._logits(job, points), y) for points in self.points]
+            clean = misclassified(self._logits(job, job.x[self.rows]), y)
+            wrong = [misclassified(self._logits(job, points), y) for points in self.points]
         return {
             "clean": 1.0 - clean.double().cpu(),
             "robust": 1.0 - torch.stack(wrong).any(0).double().cpu(),
@@ -62,11 +63,6 @@ class PredictionCost(Measurement):
         assert static is not None, "measured only where there is a static net"
         x = job.x[self.rows]
         keys = Keys.of(job.seed, self.rows)
-        calls = torch.zeros(2, dtype=torch.float64)
-
-        def count(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:  # noqa: ARG001
-            calls[0] += len(inputs[0])
-            calls[1] += len(inputs[0]) * torch.is_grad_enabled()
 
         def predict() -> object:
             return job.defense.respond(x, Context(keys, keep=job.defense.reads))
@@ -74,14 +70,12 @@ class PredictionCost(Measurement):
         # The verdict must not depend on other programs: on the CPU, count CPU time.
         on_cpu = x.device.type == "cpu"
         seconds = partial(_seconds, clock=time.process_time if on_cpu else time.perf_counter)
-        hook = static.register_forward_pre_hook(count)
-        try:
+        with count_calls(static) as count:
             whole = seconds(predict, 1)
-        finally:
-            hook.remove()
         if whole < _QUICK:
             whole = seconds(predict, 3)
         bare = seconds(lambda: static(x), 3)
+        calls = torch.tensor([count.rows, count.with_gradients], dtype=torch.float64)
         return {
             "calls": calls / len(x),
             "seconds": torch.tensor([whole, bare], dtype=torch.float64),

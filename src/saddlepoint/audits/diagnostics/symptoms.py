@@ -9,14 +9,15 @@ from torch import Tensor
 
 from saddlepoint.audits.diagnostics.indicators import (
     break_point_angle,
-    falls,
-    jagged,
-    late_rise,
+    decreasing_share,
+    equal_neighbors,
+    late_increase,
+    overshot,
+    relative_change,
     silent_success,
-    steps_only,
-    unstable,
-    zero_gradients,
+    zero_gradient_share,
 )
+from saddlepoint.audits.diagnostics.values import SolverResiduals
 from saddlepoint.audits.evidence import Evidence
 from saddlepoint.audits.verdict import Level, Symptom, SymptomName
 
@@ -132,7 +133,7 @@ def _unbounded(e: Evidence) -> Iterator[Symptom]:
 
 
 def _transfers(e: Evidence) -> Iterator[Symptom]:
-    """Transferred points that break more than the defense's own gradients, or only the static net."""
+    """Whether transferred points break more than white-box attacks, or only the static net."""
     transferred = [run for run in e.runs if run.properties.transfers]
     if not transferred:
         return
@@ -142,7 +143,7 @@ def _transfers(e: Evidence) -> Iterator[Symptom]:
             SymptomName.TRANSFER_STRONGER,
             Level.SERIOUS,
             f"transferred points broke {more:.0f} images more than gradients of the defense: "
-            "these are misleading.",
+            "these gradients are bad directions.",
         )
     if e.diagnoses.static is None:
         return
@@ -184,7 +185,7 @@ def _watched(e: Evidence) -> Iterator[Symptom]:
         )
     if not seen.robust.any():
         return
-    flat = (zero_gradients(seen.gradient) > _HALF).double()[seen.robust].mean()
+    flat = (zero_gradient_share(seen.gradient) > _HALF).double()[seen.robust].mean()
     if float(flat) > _FEW:
         yield Symptom(
             SymptomName.UNAVAILABLE_GRADIENTS,
@@ -197,18 +198,18 @@ def _watched(e: Evidence) -> Iterator[Symptom]:
 
 
 def _of_loss_curves(e: Evidence, value: Tensor) -> Iterator[Symptom]:
-    rise = late_rise(value)
+    late = late_increase(value)
     angle = break_point_angle(value)
-    incomplete = float((rise > _INCOMPLETE).double().mean())
+    incomplete = float((late > _INCOMPLETE).double().mean())
     if incomplete > _HALF and float(angle.median()) > _STRAIGHT:
         yield Symptom(
             SymptomName.INCOMPLETE_OPTIMIZATION,
             Level.WARNING,
-            f"{e.strongest_name} made {100 * float(rise.median()):.0f} % of its progress in its "
+            f"{e.strongest_name} made {100 * float(late.median()):.0f} % of its progress in its "
             "last quarter (median of unbroken images; the curve bends by "
             f"{float(angle.median()):.0f} degrees, 90 if it had converged).",
         )
-    down = float(falls(value).median())
+    down = float(decreasing_share(value).median())
     if down > _OSCILLATING:
         yield Symptom(
             SymptomName.OSCILLATING_LOSS,
@@ -223,7 +224,7 @@ def _landscape(e: Evidence) -> Iterator[Symptom]:
     found = e.diagnoses.landscape
     if found is None:
         return
-    change = float(unstable(found.near, found.center).median())
+    change = float(relative_change(found.near, found.center).median())
     if change > _HALF:
         yield Symptom(
             SymptomName.UNSTABLE_PREDICTIONS,
@@ -239,7 +240,7 @@ def _landscape(e: Evidence) -> Iterator[Symptom]:
             f"{float(found.cosine.median()):.2f} (median).",
         )
     correct = e.robust[found.rows] >= 0.5
-    passed = found.line_success[:-1].any(0) & jagged(found.line) & correct
+    passed = found.line_success[:-1].any(0) & overshot(found.line) & correct
     count = int(passed.sum())
     if count >= 2 and not e.defense.random:
         yield Symptom(
@@ -248,7 +249,7 @@ def _landscape(e: Evidence) -> Iterator[Symptom]:
             f"on {count} of {len(found.rows)} unbroken images, a point between the image and its "
             "worst point is misclassified: attacks stepped over it.",
         )
-    if float(steps_only(found.line).median()) > _HALF:
+    if float(equal_neighbors(found.line).median()) > _HALF:
         yield Symptom(
             SymptomName.PIECEWISE_CONSTANT,
             Level.WARNING,
@@ -258,10 +259,12 @@ def _landscape(e: Evidence) -> Iterator[Symptom]:
 
 
 def _residuals(e: Evidence) -> Iterator[Symptom]:
+    if e.diagnoses.residuals is not None:
+        yield from residual_symptoms(e.diagnoses.residuals)
+
+
+def residual_symptoms(found: SolverResiduals) -> Iterator[Symptom]:
     """Solvers that stop far from a fixed point, forward or backward."""
-    found = e.diagnoses.residuals
-    if found is None:
-        return
     parts = {"clean": found.clean, "attacked": found.attacked}
     far = {name: residual for name, residual in parts.items() if _share(residual)}
     if far:

@@ -1,1 +1,1 @@
-"""Which adversaries run against a target, and why."""
+"""The choice of adversaries for a target, a threat model and a budget."""

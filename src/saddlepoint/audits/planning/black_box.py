@@ -20,8 +20,8 @@ from saddlepoint.evaluation.suites import targeted_dlr_or_margin
 from saddlepoint.gradients import SPSA, Backprop, EoT, Estimator
 
 _MASKED_QUERIES = 4  # times as many queries where gradients are masked or not available
-# Rows are queried longer if at most this fraction of the clean lead is left after the first and
-# after the second search. Tuned on third-party nets.
+# Rows are queried longer if the first or the second search leaves at most this fraction of the
+# clean lead. Tuned on third-party nets.
 _CLOSE_AFTER_SEARCH = (0.45, 0.15)
 
 
@@ -76,13 +76,16 @@ def score_difference_attacks(parts: Parts, why: str) -> Iterator[Choice]:
 
 
 def difference_width(threat: Threat) -> float:
-    """The width of score differences: a quarter of the radius sees over the steps of a quantizer."""
+    """The width of score differences, in pixels.
+
+    In Linf a quarter of the radius, which is wider than the steps of most quantizers.
+    """
     space = threat.space
     return max(space.radius / 4, 1e-3) if space.p == math.inf else 1e-2
 
 
 def transfer_attacks(parts: Parts) -> Iterator[Choice]:
-    """Points of highest loss of the static net: the defense cannot mislead their gradients."""
+    """Points of highest loss of the static net: their gradients do not depend on the defense."""
     static = parts.defense.static
     if static is None or isinstance(parts.defense, Plain):
         return

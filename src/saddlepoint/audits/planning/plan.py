@@ -41,7 +41,7 @@ class Plan:
         return [(g, a) for g in groups for a in range(len(self.adversaries))]
 
     def with_remedies(self, choices: Sequence[Choice]) -> Plan:
-        """The plan with remedies after all other adversaries, whose numbers stay the same."""
+        """The plan with remedies after all other adversaries, which keep their numbers."""
         return replace(
             self,
             adversaries=(*self.adversaries, *(choice.adversary for choice in choices)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from saddlepoint.attacks.aims import max_over_views, mean_of_losses
+from saddlepoint.attacks.aims import mean_of_losses, min_over_views
 from saddlepoint.attacks.apgd import APGD
 from saddlepoint.attacks.ensemble import MinLoss
 from saddlepoint.attacks.fab import FAB, own_facet
@@ -158,7 +158,7 @@ def branch_attacks(parts: Parts) -> Iterator[Choice]:
         name="pgd-branch",
         attack=attack,
         loss=margin,
-        aim=max_over_views,
+        aim=min_over_views,
         stop_at_success=False,
     )
     for branch in parts.facts.branches:

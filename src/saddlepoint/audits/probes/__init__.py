@@ -1,1 +1,1 @@
-"""Functional tests of a target, one file per family of traits: each asks, and says what it saw."""
+"""Probes: functional tests of a target, one file per group of traits."""

@@ -1,213 +1,243 @@
-"""Is the answer to an image a function of the image: of nothing that is tossed, of no neighbor, of no past?"""
+"""Probes whether the output for an image depends on the image alone.
+
+It may also depend on random draws, on other images of the batch, or on earlier calls.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
-from saddlepoint.audits.probes.probe_target import ProbeTarget, alike, gap
+from saddlepoint.audits.probes.probe_target import ProbeTarget, alike, difference
 from saddlepoint.audits.probes.traits import Trait, TraitName, absent, observed, present, unmeasured
-from saddlepoint.audits.target.admission import asking
+from saddlepoint.audits.target.admission import explain_errors
 from saddlepoint.defenses import BlackBox, Context, Plain
 from saddlepoint.evaluation.mutation import fingerprint
 
+_NOISE = (TraitName.NOISE_PER_ROW, TraitName.NOISE_PER_BATCH)
+_COUPLING = (TraitName.COUPLED, TraitName.ROW_ORDER, TraitName.BATCH_SIZE)
 
-def randomness(subject: ProbeTarget) -> Iterator[Trait]:
-    """Other coins, other answers? And is the noise tossed for each row, or once for the batch?
 
-    Whatever a module draws from global generators follows the coins; where two copies that were never asked differ under the same
-    coins, it draws from somewhere else.
+def probe_input_changes(target: ProbeTarget) -> Iterator[Trait]:
+    """Whether a call modifies its input tensor."""
+    x = target.x.clone()
+    with torch.no_grad(), explain_errors(target.kind, x):
+        target.defense.trace(x, Context(target.keys()))
+    largest = (x - target.x).abs().amax().item()
+    yield observed(
+        TraitName.CHANGES_INPUT,
+        not torch.equal(x, target.x),
+        len(target),
+        f"pixels of the input tensor change by up to {largest:.2g}",
+        "the input tensor is unchanged",
+        declared=False if target.declares else None,
+    )
+
+
+def probe_randomness(target: ProbeTarget) -> Iterator[Trait]:
+    """Whether outputs change with the random seed, and whether noise is drawn per row or per batch.
+
+    Everything that a module draws from global generators follows the seed. Where two unused copies
+    differ under the same seed, the target draws from another source.
     """
-    defense = subject.defense
-    n = len(subject)
-    first = subject.answer
-    other = subject.otherwise
-    declared = defense.random if subject.declares else None
-    again = first if subject.declares else subject.fresh().query()
-    ungoverned = not alike(first, again)
-    random = ungoverned or not alike(first, other)
-    here = f"two calls on the same images: {gap(first, again if ungoverned else other)}"
-    if ungoverned:
-        here += "; not even under the same seeds are they equal"
+    n = len(target)
+    first = target.answer
+    again = first if target.declares else target.fresh_copy().query()
+    unseeded = not alike(first, again)
+    other = again if unseeded else target.redrawn_answer
+    random = not alike(first, other)
+    evidence = f"two calls on the same images: {difference(first, other)}"
+    if unseeded:
+        evidence += "; outputs differ even with the same seed"
     yield observed(
         TraitName.RANDOM,
         random,
         n,
-        here,
-        f"{n} images are answered alike with other coins",
-        declared=declared,
+        evidence,
+        f"outputs for {n} images are the same with another seed",
+        declared=target.defense.random if target.declares else None,
     )
-    if not random or subject.learns:
-        why = (
-            "no randomness was seen"
-            if not random
-            else "each answer is learned anew; its noise is not taken apart"
-        )
-        yield from (
-            absent(name, n, why) if not random else unmeasured(name, why)
-            for name in (TraitName.NOISE_PER_ROW, TraitName.NOISE_PER_BATCH)
-        )
-        return
-    # Of the image whose answer moves most: one about which all votes agree shows no noise.
-    last = again if ungoverned else other
-    moved = int((first - last).abs().amax(1).argmax()) if first.shape == last.shape else 0
-    copies = subject.x[moved : moved + 1].expand_as(subject.x).clone()
-    out = subject.fresh().query(copies)
-    apart = not alike(out, out[:1].expand_as(out).clone())
-    if not apart and alike(out, subject.fresh().query(copies, seed=1)):
-        yield from (
-            unmeasured(name, "the image that moved most does not move again")
-            for name in (TraitName.NOISE_PER_ROW, TraitName.NOISE_PER_BATCH)
-        )
+    if not random:
+        for name in _NOISE:
+            yield absent(name, n, "no randomness was observed")
+    elif target.adapts:
+        for name in _NOISE:
+            yield unmeasured(name, "the target adapts in each call, which hides where noise enters")
+    else:
+        yield from _noise(target, first, other)
+
+
+def _noise(target: ProbeTarget, first: Tensor, other: Tensor) -> Iterator[Trait]:
+    """Whether copies of one image in a batch get the same noise."""
+    n = len(target)
+    # The image with the largest change: where all votes agree there is no visible noise.
+    most = int((first - other).abs().amax(1).argmax()) if first.shape == other.shape else 0
+    copies = target.x[most : most + 1].expand_as(target.x).clone()
+    out = target.fresh_copy().query(copies)
+    per_row = not alike(out, out[:1].expand_as(out).clone())
+    if not per_row and alike(out, target.fresh_copy().query(copies, seed=1)):
+        for name in _NOISE:
+            yield unmeasured(name, "the image with the largest change did not change again")
         return
     spread = (out - out[:1]).abs().amax().item()
     yield observed(
-        TraitName.NOISE_PER_ROW, apart, n, f"{n} copies of one image in one batch are answered up to {spread:.2g} apart",
-        f"{n} copies of one image in one batch are answered alike",
-    )  # fmt: skip
+        TraitName.NOISE_PER_ROW,
+        per_row,
+        n,
+        f"outputs for {n} copies of one image in one batch differ by up to {spread:.2g}",
+        f"outputs for {n} copies of one image in one batch are equal",
+    )
     yield observed(
-        TraitName.NOISE_PER_BATCH, not apart, n, f"{n} copies of one image in one batch are answered alike, and otherwise in another call",
-        "rows of one batch meet different noise",
-    )  # fmt: skip
+        TraitName.NOISE_PER_BATCH,
+        not per_row,
+        n,
+        f"outputs for {n} copies of one image in one batch are equal, and change with the seed",
+        "rows of one batch get different noise",
+    )
 
 
-def neighbors(subject: ProbeTarget) -> Iterator[Trait]:
-    """Does a row's answer depend on who else is in the batch, on the order of rows, on how many there are?"""
-    n = len(subject)
-    names = (TraitName.COUPLED, TraitName.ROW_ORDER, TraitName.BATCH_SIZE)
-    declared = subject.defense.unit != "example" if subject.declares else None
-    if subject.learns or n < 2:
-        why = (
-            "the batch is learned from, as declared"
-            if subject.learns
-            else "one image has no neighbors"
-        )
-        yield from (unmeasured(name, why, declared=declared) for name in names)
+def probe_coupling(target: ProbeTarget) -> Iterator[Trait]:
+    """Whether outputs depend on other rows of the batch, on their order, or on their number."""
+    n = len(target)
+    declared = target.defense.unit != "example" if target.declares else None
+    if target.adapts or n < 2:
+        reason = "there is only one image"
+        if target.adapts:
+            reason = "the target adapts to the batch, as declared"
+        for name in _COUPLING:
+            yield unmeasured(name, reason, declared=declared)
         return
-    first = subject.answer
-    among = subject.other
-    heads = (subject.x[:1], among[1:])
-    tails = (among[:-1], subject.x[-1:])
-    head, tail = (subject.fresh().query(torch.cat(rows)) for rows in (heads, tails))
-    mates = not (alike(first[:1], head[:1]) and alike(first[-1:], tail[-1:]))
-    here = f"the first image with other neighbors: {gap(first[:1], head[:1])}; the last: {gap(first[-1:], tail[-1:])}"
-    noisy = isinstance(subject.defense, Plain | BlackBox) and not alike(first, subject.otherwise)
-    alone = subject.fresh().query(subject.x[:1])
-    if (
-        not noisy and not mates
-    ):  # what others decide together may not notice that one of them is another
-        mates = not alike(first[:1], alone)
-        here = f"the first image without neighbors: {gap(first[:1], alone)}"
+    first = target.answer
+    alone = target.fresh_copy().query(target.x[:1])
+    random_net = isinstance(target.defense, Plain | BlackBox)
+    noisy = random_net and not alike(first, target.redrawn_answer)
+    yield _coupled(target, alone, noisy=noisy, declared=declared)
+    if noisy:
+        for name in _COUPLING[1:]:
+            yield unmeasured(name, "the noise inside the model depends on the row number")
+        return
+    backward = torch.arange(n - 1, -1, -1, device=target.x.device)
+    reversed_batch = target.fresh_copy().query(target.x[backward], ids=backward)[backward]
     yield observed(
-        TraitName.COUPLED,
-        mates,
-        2,
-        here,
-        "an image among others is answered as before, and alone",
+        TraitName.ROW_ORDER,
+        not alike(first, reversed_batch),
+        n,
+        f"the same batch in reverse order: {difference(first, reversed_batch)}",
+        "outputs for the same batch in reverse order are equal",
+        declared=declared,
+    )
+    same_ids = torch.zeros(n, dtype=torch.long, device=target.x.device)
+    copies = target.x[:1].expand_as(target.x).clone()
+    repeated = target.fresh_copy().query(copies, ids=same_ids)[:1]
+    yield observed(
+        TraitName.BATCH_SIZE,
+        not alike(alone, repeated),
+        1,
+        f"an image alone, and {n} times in one batch: {difference(alone, repeated)}",
+        f"outputs for an image alone, and {n} times in one batch, are equal",
         declared=declared,
     )
 
-    back = torch.arange(n - 1, -1, -1, device=subject.x.device)
-    turned = subject.fresh().query(subject.x[back], ids=back)[back]
-    if noisy:
-        yield from (
-            unmeasured(name, "the noise inside the model belongs to the place in the batch")
-            for name in names[1:]
-        )
-        return
-    yield observed(
-        TraitName.ROW_ORDER, not alike(first, turned), n, f"the same batch from last to first: {gap(first, turned)}",
-        "the same batch from last to first is answered alike", declared=declared,
-    )  # fmt: skip
-    copies = subject.fresh().query(subject.x[:1].expand_as(subject.x).clone(), ids=_same(subject))[
-        :1
-    ]
-    yield observed(
-        TraitName.BATCH_SIZE, not alike(alone, copies), 1, f"an image alone, and {n} times in one batch: {gap(alone, copies)}",
-        f"an image alone is answered as it is {n} times in one batch", declared=declared,
-    )  # fmt: skip
+
+def _coupled(target: ProbeTarget, alone: Tensor, *, noisy: bool, declared: bool | None) -> Trait:
+    """Whether the first and the last image have other outputs among other images."""
+    first = target.answer
+    others = target.other_images
+    head = target.fresh_copy().query(torch.cat([target.x[:1], others[1:]]))
+    tail = target.fresh_copy().query(torch.cat([others[:-1], target.x[-1:]]))
+    coupled = not (alike(first[:1], head[:1]) and alike(first[-1:], tail[-1:]))
+    evidence = (
+        f"the first image among other images: {difference(first[:1], head[:1])}; "
+        f"the last one: {difference(first[-1:], tail[-1:])}"
+    )
+    # A majority over the batch may stay the same when one image changes.
+    if not noisy and not coupled:
+        coupled = not alike(first[:1], alone)
+        evidence = f"the first image without other images: {difference(first[:1], alone)}"
+    return observed(
+        TraitName.COUPLED,
+        coupled,
+        2,
+        evidence,
+        "outputs for an image among other images, and alone, are equal",
+        declared=declared,
+    )
 
 
-def past(subject: ProbeTarget) -> Iterator[Trait]:
-    """Do earlier calls change later answers? Does a call change its input, or the target?"""
-    n = len(subject)
-    used = subject.fresh()
-    before = _held(used)
-    first = subject.answer if subject.declares else used.query()
+def probe_state(target: ProbeTarget) -> Iterator[Trait]:
+    """Whether earlier calls change later outputs, and whether a call changes the target."""
+    used = target.fresh_copy()
+    before = _values_inside(used)
+    first = target.answer if target.declares else used.query()
     again = used.query()
-    after = _held(used)
+    after = _values_inside(used)
     changed = tuple(place for place, value in before.items() if after.get(place) != value)
-    declared = False if subject.declares else None
-    if not alike(subject.answer, first):
+    declared = False if target.declares else None
+    if not alike(target.answer, first):
         yield unmeasured(
-            TraitName.STATE, "it draws from where no seed reaches, which hides what it remembers"
+            TraitName.STATE, "the target draws from a source that no seed controls, which hides it"
         )
-    elif subject.learns:
-        yield observed(TraitName.STATE, not alike(first, again), n, f"asked twice with the same coins: {gap(first, again)}",
-                   "asked twice with the same coins it answers alike", declared=declared)  # fmt: skip
-    else:
-        yield _remembered(subject, used, first, again, declared)
-    yield observed(
-        TraitName.CHANGES_ITSELF, bool(changed), 1, f"a call changes {', '.join(changed[:3])}{', ...' if len(changed) > 3 else ''}",
-        "all that it holds is the same after a call", declared=declared,
-    )  # fmt: skip
-
-
-def _remembered(
-    subject: ProbeTarget,
-    used: ProbeTarget,
-    first: torch.Tensor,
-    again: torch.Tensor,
-    declared: bool | None,
-) -> Trait:
-    used.query(subject.other)
-    third = used.query()
-    if not (alike(first, again) and alike(first, third)):
-        later = again if not alike(first, again) else third
-        between = "asked again" if later is again else "asked again after other images"
-        return present(
+    elif target.adapts:
+        yield observed(
             TraitName.STATE,
-            f"{between}, with the same coins: {gap(first, later)}",
+            not alike(first, again),
+            len(target),
+            f"two calls with the same seed: {difference(first, again)}",
+            "two calls with the same seed give equal outputs",
             declared=declared,
         )
-    # An answer that is kept and given to whatever comes near shows itself only beside a target that has never seen the image.
-    step = min(subject.space.radius or 1 / 255, 0.1) / 2
-    near = (
-        subject.x + step * subject.keys(5).signs(tuple(subject.x.shape[1:]), subject.x.dtype)
-    ).clamp(*subject.space.box)
-    known = used.query(near)
-    new = subject.fresh().query(near)
-    return observed(
-        TraitName.STATE, not alike(known, new), len(subject), f"after the images themselves, points near them: {gap(new, known)}",
-        "asked again, after other images and beside a new copy, it answers alike", declared=declared,
-    )  # fmt: skip
-
-
-def input_changed(subject: ProbeTarget) -> Iterator[Trait]:
-    """Is the tensor that it is given the same afterwards?"""
-    given = subject.x.clone()
-    with torch.no_grad(), asking(subject.kind, given):
-        subject.defense.trace(given, Context(subject.keys()))
-    apart = (given - subject.x).abs().amax().item()
+    else:
+        yield _state(target, used, first, again, declared)
+    places = ", ".join(changed[:3])
+    more = ", ..." if len(changed) > 3 else ""
     yield observed(
-        TraitName.CHANGES_INPUT, not torch.equal(given, subject.x), len(subject), f"pixels it was given move by up to {apart:.2g}",
-        "the images it was given are as they were", declared=False if subject.declares else None,
-    )  # fmt: skip
+        TraitName.CHANGES_ITSELF,
+        bool(changed),
+        1,
+        f"a call changes {places}{more}",
+        "a call changes nothing inside the target",
+        declared=declared,
+    )
 
 
-def _held(subject: ProbeTarget) -> dict[str, object]:
-    """What the target holds; of a module also what its layers keep beside parameters and buffers."""
-    held = fingerprint(subject.defense)
-    net = subject.defense.net if isinstance(subject.defense, Plain) else None
-    for place, module in net.named_modules() if net is not None else ():
+def _state(
+    target: ProbeTarget, used: ProbeTarget, first: Tensor, again: Tensor, declared: bool | None
+) -> Trait:
+    """Compare later calls with the first one, and with those of a copy that was never called."""
+    used.query(target.other_images)
+    third = used.query()
+    for between, later in (("", again), (" after other images", third)):
+        if not alike(first, later):
+            evidence = f"a second call{between} with the same seed: {difference(first, later)}"
+            return present(TraitName.STATE, evidence, declared=declared)
+    # A cache that returns old outputs for nearby images shows only beside an unused copy.
+    step = min(target.space.radius or 1 / 255, 0.1) / 2
+    signs = target.keys(5).signs(tuple(target.x.shape[1:]), target.x.dtype)
+    near = (target.x + step * signs).clamp(*target.space.box)
+    known = used.query(near)
+    new = target.fresh_copy().query(near)
+    return observed(
+        TraitName.STATE,
+        not alike(known, new),
+        len(target),
+        f"points near images, after these images and without them: {difference(new, known)}",
+        "outputs are equal in a second call, after other images, and beside an unused copy",
+        declared=declared,
+    )
+
+
+def _values_inside(target: ProbeTarget) -> dict[str, object]:
+    """What identifies the state of a target; for a net also plain attributes of its layers."""
+    values = fingerprint(target.defense)
+    if not isinstance(target.defense, Plain):
+        return values
+    for place, module in target.defense.net.named_modules():
         for name, value in vars(module).items():
-            if isinstance(value, bool | int | float | str | list | tuple | dict | set):
-                held[f"{place}.{name}".strip(".")] = (
-                    len(value) if isinstance(value, list | tuple | dict | set) else value
-                )
-    return held
-
-
-def _same(subject: ProbeTarget) -> torch.Tensor:
-    return torch.zeros(len(subject), dtype=torch.long, device=subject.x.device)
+            key = f"{place}.{name}".strip(".")
+            if isinstance(value, list | tuple | dict | set):
+                values[key] = len(value)
+            elif isinstance(value, bool | int | float | str):
+                values[key] = value
+    return values

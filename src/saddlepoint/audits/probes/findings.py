@@ -165,7 +165,7 @@ def _of_undeclared(target: ProbeTarget, traits: Traits) -> Iterator[Symptom]:
             "the output for an image depends on the other images of its batch (batch statistics?): "
             "whole batches are attacked and evaluated together.",
         )
-    if target.untouched is None:
+    if target.unused_copy is None:
         yield Symptom(
             SymptomName.NOT_COPYABLE,
             Level.SERIOUS if target.module is not None else Level.WARNING,

@@ -1,4 +1,7 @@
-"""Does the target answer otherwise when it is attacked: with gradients recorded, with an input that asks for one, in training?"""
+"""Probes whether outputs change under the conditions of an attack.
+
+These are: gradients are enabled, the input requires a gradient, or the training flag is set.
+"""
 
 from __future__ import annotations
 
@@ -8,57 +11,69 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.audits.probes.probe_target import ProbeTarget, alike, gap
-from saddlepoint.audits.probes.traits import Trait, TraitName, observed, unmeasured
+from saddlepoint.audits.probes.probe_target import ProbeTarget, alike, difference
+from saddlepoint.audits.probes.traits import Trait, TraitName, observed, present, unmeasured
 from saddlepoint.audits.target.admission import TargetError
-from saddlepoint.audits.target.copy import copied
+from saddlepoint.audits.target.copy import copy_target
 
-ATTACKED = (TraitName.GRAD_MODE, TraitName.REQUIRES_GRAD)
-NAMES = (*ATTACKED, TraitName.TRAINING_FLAG)
+_NAMES = (TraitName.GRAD_MODE, TraitName.REQUIRES_GRAD, TraitName.TRAINING_FLAG)
 
 
-def watched(subject: ProbeTarget) -> Iterator[Trait]:
-    """A defense is the same function for who attacks and for who asks."""
-    n = len(subject)
-    names = NAMES
-    if subject.defense.grants != "gradient":
-        yield from (unmeasured(name, "the target is asked without gradients") for name in names)
+def probe_gradient_mode(target: ProbeTarget) -> Iterator[Trait]:
+    """Whether a target computes other outputs for an attacker than for a user."""
+    n = len(target)
+    if target.defense.grants != "gradient":
+        for name in _NAMES:
+            yield unmeasured(name, "the target has no gradients")
         return
-    declared = False if subject.declares else None
+    declared = False if target.declares else None
     with torch.no_grad():
-        plain = subject.fresh().look()
+        plain = target.fresh_copy().query_unadapted()
     with torch.enable_grad():
-        recorded = subject.fresh().look().detach()
-        asked = subject.fresh().look(subject.x.clone().requires_grad_()).detach()
+        enabled = target.fresh_copy().query_unadapted().detach()
+        x = target.x.clone().requires_grad_()
+        required = target.fresh_copy().query_unadapted(x).detach()
     yield observed(
-        TraitName.GRAD_MODE, not alike(plain, recorded), n, f"with gradients recorded: {gap(plain, recorded)}",
-        "with gradients recorded it answers alike", declared=declared,
-    )  # fmt: skip
+        TraitName.GRAD_MODE,
+        not alike(plain, enabled),
+        n,
+        f"with gradients enabled: {difference(plain, enabled)}",
+        "outputs with gradients enabled are equal",
+        declared=declared,
+    )
     yield observed(
-        TraitName.REQUIRES_GRAD, not alike(recorded, asked), n, f"about an input that requires a gradient: {gap(recorded, asked)}",
-        "about an input that requires a gradient it answers alike", declared=declared,
-    )  # fmt: skip
-    yield _flagged(subject, plain)
+        TraitName.REQUIRES_GRAD,
+        not alike(enabled, required),
+        n,
+        f"for an input that requires a gradient: {difference(enabled, required)}",
+        "outputs for an input that requires a gradient are equal",
+        declared=declared,
+    )
+    yield _training_flag(target, plain)
 
 
-def _flagged(subject: ProbeTarget, plain: Tensor) -> Trait:
-    """Layers of torch that learn or drop out in training are left as they are: what remains is code that asks for the flag."""
-    name = NAMES[2]
-    if subject.module is None or subject.untouched is None:
-        return unmeasured(name, "the target is no module, or one that cannot be copied")
-    net = copied(subject.untouched)
+def _training_flag(target: ProbeTarget, plain: Tensor) -> Trait:
+    """Whether code of the target reads the training flag.
+
+    Layers of torch stay in evaluation mode, since batch norm and dropout read the flag by design.
+    """
+    name = TraitName.TRAINING_FLAG
+    if target.module is None or target.unused_copy is None:
+        return unmeasured(name, "the target is not a module, or cannot be copied")
+    net = copy_target(target.unused_copy)
     assert isinstance(net, nn.Module)
     for module in net.modules():
         module.training = module.training or not type(module).__module__.startswith("torch.nn.")
     try:
         with torch.no_grad():
-            out = replace(subject, defense=subject.form(net)).look()
+            out = replace(target, defense=target.to_defense(net)).query_unadapted()
     except (TargetError, TypeError, ValueError) as error:
-        return observed(
-            name, True, 1, f"in training mode it fails ({str(error).splitlines()[0]})", ""
-        )
+        return present(name, f"it fails in training mode ({str(error).splitlines()[0]})")
+    condition = "with the training flag of its own modules set"
     return observed(
-        name, not alike(plain, out), len(subject),
-        f"with its own training flag set, and torch's layers as they are: {gap(plain, out)}",
-        "with its own training flag set, and torch's layers as they are, it answers alike",
-    )  # fmt: skip
+        name,
+        not alike(plain, out),
+        len(target),
+        f"{condition}: {difference(plain, out)}",
+        f"outputs {condition} are equal",
+    )

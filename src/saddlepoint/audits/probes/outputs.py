@@ -1,4 +1,4 @@
-"""What the answers are made of: probabilities, steps, several views, other views than the last."""
+"""Probes the form of outputs: probabilities, hidden scores, piecewise constant outputs, views."""
 
 from __future__ import annotations
 
@@ -7,158 +7,146 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from saddlepoint.audits.probes.probe_target import ProbeTarget, alike, gap
+from saddlepoint.audits.probes.probe_target import ProbeTarget, alike, difference
 from saddlepoint.audits.probes.traits import Trait, TraitName, absent, observed, present, unmeasured
-from saddlepoint.audits.target.instrument import SCORES, heard
+from saddlepoint.audits.target.hooks import record_outputs
+from saddlepoint.audits.target.instrument import SCORES
 from saddlepoint.defenses import Plain
 
-_MOST = 0.9  # of the rows
-_TINY = 1e-4  # of the box: far below any pixel, far above the rounding of single precision
+_MOST = 0.9  # fraction of images
+_TINY = 1e-4  # of the box: far below a pixel level, far above rounding in single precision
 
 
-def outputs(subject: ProbeTarget) -> Iterator[Trait]:
-    """The form of the answers."""
+def probe_outputs(target: ProbeTarget) -> Iterator[Trait]:
+    """The form of the answer and of the views."""
     with torch.no_grad():
-        answer = subject.look()
-    scores = subject.defense.grants != "decision"
+        answer = target.query_unadapted()
+    low = answer.amin().item()
+    high = answer.amax().item()
     yield observed(
-        TraitName.PROBABILITIES, scores and probabilities(answer), len(subject), "answers are not negative and sum to one",
-        f"answers go from {answer.amin().item():.2g} to {answer.amax().item():.2g}",
-    )  # fmt: skip
-    yield _hidden(subject)
-    yield _quantized(subject, answer)
-    yield from _views(subject, answer)
+        TraitName.PROBABILITIES,
+        target.defense.grants != "decision" and _are_probabilities(answer),
+        len(target),
+        "outputs are non-negative and sum to one",
+        f"outputs range from {low:.2g} to {high:.2g}",
+    )
+    yield _hidden_scores(target)
+    yield _quantized(target, answer)
+    yield from _views(target, answer)
 
 
-def probabilities(answer: Tensor) -> bool:
+def _are_probabilities(answer: Tensor) -> bool:
     return bool((answer >= 0).all() and ((answer.sum(1) - 1).abs() < 1e-3).all())
 
 
-def _hidden(subject: ProbeTarget) -> Trait:
-    """Do scores tell which class comes second? Where they do not, no loss knows where to go; a layer inside may."""
+def _hidden_scores(target: ProbeTarget) -> Trait:
+    """Whether outputs give all classes except the predicted one the same score.
+
+    Then no loss has a direction, but a layer inside a net may rank the classes.
+    """
     name = TraitName.HIDDEN_SCORES
-    n = len(subject)
-    if subject.defense.grants == "decision":
-        return unmeasured(name, "the target answers with labels")
-    near = subject.space.sample(subject.x, subject.keys(13))
+    if target.defense.grants == "decision":
+        return unmeasured(name, "the target returns labels")
+    n = 2 * len(target)
+    near = target.space.sample(target.x, target.keys(13))
     with torch.no_grad():
-        share = (
-            torch.cat([_second_hidden(subject.look(x)) for x in (subject.x, near)])
-            .double()
-            .mean()
-            .item()
-        )
+        hidden = torch.cat([_second_hidden(target.query_unadapted(x)) for x in (target.x, near)])
+    share = hidden.double().mean().item()
     if share < _MOST:
-        return absent(
-            name,
-            2 * n,
-            f"{100 * (1 - share):.0f} % of {2 * n} answers tell which class comes second",
-        )
-    evidence = (
-        f"{100 * share:.0f} % of {2 * n} answers give all classes but the first the same score"
-    )
-    return present(name, evidence, places=_telling(subject, near) if subject.opaque else ())
+        return absent(name, n, f"{100 * (1 - share):.0f} % of {n} outputs rank the other classes")
+    evidence = f"{100 * share:.0f} % of {n} outputs give all other classes the same score"
+    places = _ranking_layer(target, near) if target.opaque else ()
+    return present(name, evidence, places=places)
 
 
-def _second_hidden(answer: Tensor) -> Tensor:
-    """[N] bool; of two classes the other one is the second."""
-    ranked = answer.double().sort(dim=1, descending=True).values
-    return (ranked[:, 1] <= ranked[:, -1] + 1e-6 * ranked.abs().amax(1)) & (answer.shape[1] > 2)
+def _second_hidden(scores: Tensor) -> Tensor:
+    """[n] bool: all classes except the first have the same score; False for two classes."""
+    ranked = scores.double().sort(dim=1, descending=True).values
+    equal = ranked[:, 1] <= ranked[:, -1] + 1e-6 * ranked.abs().amax(1)
+    return equal & (scores.shape[1] > 2)
 
 
-def _telling(subject: ProbeTarget, near: Tensor) -> tuple[str, ...]:
-    """The last layer that ranks first what is answered and does not hide what comes second, as a site."""
-    subject = subject.fresh()  # one call of a net that remembers is its first
-    assert isinstance(subject.defense, Plain), "only a net has layers to look into"
-    names = {module: name for name, module in subject.defense.net.named_modules() if name}
-    found = list[set[str]]()
-    for x in (subject.x, near):
-        with torch.no_grad(), heard(names) as given:
-            answer = subject.look(x)
-        ranked = {
-            names[layer]: out
-            for layer, out in given.items()
-            if isinstance(out, Tensor) and out.shape == answer.shape
-        }
-        same = {
-            name: out
-            for name, out in ranked.items()
-            if torch.equal(out.argmax(1), answer.argmax(1))
-        }
-        found.append(
-            {
-                name
-                for name, out in same.items()
-                if float(_second_hidden(out).double().mean()) < _MOST
-            }
-        )
-    last = [name for name in names.values() if all(name in telling for telling in found)][-1:]
-    return tuple(f"{SCORES}{name}" for name in last)
+def _ranking_layer(target: ProbeTarget, near: Tensor) -> tuple[str, ...]:
+    """The last layer that predicts the same classes and ranks the others, as a site."""
+    target = target.fresh_copy()  # the first call of a net that keeps state
+    assert isinstance(target.defense, Plain), "only a net has layers"
+    names = {module: name for name, module in target.defense.net.named_modules() if name}
+    candidates = list(names.values())
+    for x in (target.x, near):
+        with torch.no_grad(), record_outputs(names) as outputs:
+            answer = target.query_unadapted(x)
+        ranking = {names[layer] for layer, out in outputs.items() if _ranks(out, answer)}
+        candidates = [name for name in candidates if name in ranking]
+    return tuple(f"{SCORES}{name}" for name in candidates[-1:])
 
 
-def _quantized(subject: ProbeTarget, answer: Tensor) -> Trait:
-    """Piecewise constant: equal to the last bit a little way off, and not further away."""
+def _ranks(out: object, answer: Tensor) -> bool:
+    """Whether the output of a layer predicts the classes of the answer and ranks the others."""
+    if not isinstance(out, Tensor) or out.shape != answer.shape:
+        return False
+    same = torch.equal(out.argmax(1), answer.argmax(1))
+    return same and float(_second_hidden(out).double().mean()) < _MOST
+
+
+def _quantized(target: ProbeTarget, answer: Tensor) -> Trait:
+    """Whether outputs are exactly equal after a small step, but not after a large one."""
     name = TraitName.QUANTIZED
-    n = len(subject)
-    low, high = subject.space.box
-    radius = min(
-        subject.space.radius * subject.x[0].numel() ** (-1 / subject.space.p) or 1 / 255,
-        0.2 * (high - low),
-    )
+    n = len(target)
     if answer.dtype in (torch.float16, torch.bfloat16):
-        return unmeasured(name, f"{answer.dtype} has steps of its own")
-    if subject.defense.grants == "decision":
-        return unmeasured(name, "the target answers with labels")
-    equal = {
-        step: _equal(subject, answer, step) for step in (_TINY * (high - low), radius / 32, radius)
-    }
-    flat = [step for step, share in list(equal.items())[:2] if share >= _MOST]
-    if equal[radius] >= _MOST:
-        return unmeasured(
-            name,
-            f"{100 * equal[radius]:.0f} % of {n} answers do not change at all within the radius",
-        )
-    if flat:
-        still = 100 * equal[flat[-1]]
-        moved = 100 * equal[radius]
-        return present(
-            name, f"{still:.0f} % of {n} answers are the same to the last bit after steps of {flat[-1]:.2g}, {moved:.0f} % after "
-            f"steps of {radius:.2g}", amount=flat[-1],
-        )  # fmt: skip
-    return absent(name, n, f"answers change with steps of {min(equal):.2g}")
+        return unmeasured(name, f"{answer.dtype} itself is too coarse")
+    if target.defense.grants == "decision":
+        return unmeasured(name, "the target returns labels")
+    low, high = target.space.box
+    radius = target.pixel_radius
+    moved = _unchanged(target, answer, radius)
+    small = {s: _unchanged(target, answer, s) for s in (_TINY * (high - low), radius / 32)}
+    if moved >= _MOST:
+        evidence = f"{100 * moved:.0f} % of {n} outputs do not change within the radius"
+        return unmeasured(name, evidence)
+    flat = [step for step, share in small.items() if share >= _MOST]
+    if not flat:
+        return absent(name, n, f"outputs change after steps of {min(radius, *small):.2g}")
+    evidence = (
+        f"{100 * small[flat[-1]]:.0f} % of {n} outputs are exactly equal after steps of "
+        f"{flat[-1]:.2g}, {100 * moved:.0f} % after steps of {radius:.2g}"
+    )
+    return present(name, evidence, amount=flat[-1])
 
 
-def _equal(subject: ProbeTarget, answer: Tensor, step: float) -> float:
-    """The share of answers that a step of that size along random signs leaves as they are."""
-    x = subject.x + step * subject.keys(11).signs(tuple(subject.x.shape[1:]), subject.x.dtype)
+def _unchanged(target: ProbeTarget, answer: Tensor, step: float) -> float:
+    """The fraction of outputs that are exactly equal after a step along random signs."""
+    x = target.x + step * target.keys(11).signs(tuple(target.x.shape[1:]), target.x.dtype)
     with torch.no_grad():
-        moved = subject.look(x.clamp(*subject.space.box))
+        moved = target.query_unadapted(x.clamp(*target.space.box))
     return float((moved == answer).all(1).double().mean())
 
 
-def _views(subject: ProbeTarget, answer: Tensor) -> Iterator[Trait]:
-    trace, _ = subject.views()
-    answered = answer.argmax(1)
-    n = len(subject)
-    apart = {
-        view.name: float((view.logits.argmax(1) != answered).double().mean())
-        for view in trace.views
-    }
-    differing = tuple(name for name, share in apart.items() if share > 0)
-    if len(apart) == 1:
-        yield absent(TraitName.VIEWS_DISAGREE, n, "there is one view")
-    elif differing:
-        most = max(apart, key=lambda name: apart[name])
+def _views(target: ProbeTarget, answer: Tensor) -> Iterator[Trait]:
+    """Whether views disagree with the answer, and whether the last view is the answer."""
+    name = TraitName.VIEWS_DISAGREE
+    n = len(target)
+    trace, _ = target.trace()
+    predicted = answer.argmax(1)
+    other = {v.name: float((v.logits.argmax(1) != predicted).double().mean()) for v in trace.views}
+    disagreeing = tuple(view for view, share in other.items() if share > 0)
+    if len(other) == 1:
+        yield absent(name, n, "there is one view")
+    elif disagreeing:
+        most = max(other, key=lambda view: other[view])
         yield present(
-            TraitName.VIEWS_DISAGREE,
-            f"{len(differing)} of {len(apart)} views answer some image otherwise, {most} {100 * apart[most]:.0f} %",
-            places=differing, amount=max(apart.values()),
-        )  # fmt: skip
-    else:
-        yield absent(
-            TraitName.VIEWS_DISAGREE, n, f"{len(apart)} views answer {n} images alike", amount=0.0
+            name,
+            f"{len(disagreeing)} of {len(other)} views predict another class for some image, "
+            f"{most} for {100 * other[most]:.0f} %",
+            places=disagreeing,
+            amount=other[most],
         )
+    else:
+        evidence = f"{len(other)} views predict the same classes for {n} images"
+        yield absent(name, n, evidence, amount=0.0)
     yield observed(
-        TraitName.OTHER_ANSWER, not alike(trace.last, answer), n, f"from its last view to its answer: {gap(trace.last, answer)}",
+        TraitName.OTHER_ANSWER,
+        not alike(trace.last, answer),
+        n,
+        f"the answer differs from the last view: {difference(trace.last, answer)}",
         "it answers with its last view",
-    )  # fmt: skip
+    )

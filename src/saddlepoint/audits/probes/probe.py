@@ -1,4 +1,4 @@
-"""What is this target, really? Functional tests of its behavior, beside what it declares."""
+"""Measures the traits of a target: functional tests of its behavior, beside what it declares."""
 
 from __future__ import annotations
 
@@ -7,37 +7,53 @@ from collections.abc import Callable, Iterator
 from torch import Tensor
 
 from saddlepoint.attacks.spaces import Ball
-from saddlepoint.audits.probes.behavior import input_changed, neighbors, past, randomness
-from saddlepoint.audits.probes.gradient_mode import watched
-from saddlepoint.audits.probes.gradients import slopes
-from saddlepoint.audits.probes.internals import inside
-from saddlepoint.audits.probes.outputs import outputs
+from saddlepoint.audits.probes.behavior import (
+    probe_coupling,
+    probe_input_changes,
+    probe_randomness,
+    probe_state,
+)
+from saddlepoint.audits.probes.gradient_mode import probe_gradient_mode
+from saddlepoint.audits.probes.gradients import probe_gradients
+from saddlepoint.audits.probes.internals import probe_internals
+from saddlepoint.audits.probes.outputs import probe_outputs
 from saddlepoint.audits.probes.probe_target import ProbeTarget
 from saddlepoint.audits.probes.traits import Trait, TraitName, Traits
 from saddlepoint.audits.target.admission import Target
 from saddlepoint.evaluation import Threat
 
-Family = Callable[[ProbeTarget], Iterator[Trait]]
-FUNCTION: tuple[Family, ...] = (input_changed, randomness, neighbors, past)  # is it one?
-NATURE: tuple[Family, ...] = (watched, slopes, outputs, inside)  # and of which kind?
+Probe = Callable[[ProbeTarget], Iterator[Trait]]
+# Is the output a function of the image alone?
+BEHAVIOR: tuple[Probe, ...] = (probe_input_changes, probe_randomness, probe_coupling, probe_state)
+# Which function, and which gradients does it have?
+FUNCTION: tuple[Probe, ...] = (
+    probe_gradient_mode,
+    probe_gradients,
+    probe_outputs,
+    probe_internals,
+)
 
 
 def probe(target: Target, x: Tensor, y: Tensor, *, threat: Threat | Ball) -> Traits:
-    """What the target is like, measured on the first few of the images; nothing is attacked, and the target stays as it is.
+    """Measure the traits of a target on the first images. It is not attacked and not changed.
 
-    `target` is what `audit` takes: an nn.Module, a `Defense` or a callable on batches. The threat says how large steps are.
+    Args:
+        target: an nn.Module, a `Defense` or a callable on batches of images.
+        x: images, [N, ...]; the first 16 are used, 8 for a defense that adapts.
+        y: labels, [N].
+        threat: the threat model or perturbation set, which determines step sizes.
+
+    Raises:
+        TargetError: target or data violates a rule that every attack relies on.
     """
-    return measure_traits(
-        ProbeTarget.of(target, x, y, threat.space if isinstance(threat, Threat) else threat)
-    )
+    space = threat.space if isinstance(threat, Threat) else threat
+    return measure_traits(ProbeTarget.of(target, x, y, space))
 
 
-def measure_traits(subject: ProbeTarget) -> Traits:
-    """All families in turn. A target that remembers is asked each time as it was handed over, once that is known."""
-    found = [trait for family in FUNCTION for trait in family(subject)]
-    if any(
-        trait.present and trait.name in (TraitName.STATE, TraitName.CHANGES_ITSELF)
-        for trait in found
-    ):
-        subject = subject.renewed()
-    return Traits((*found, *(trait for family in NATURE for trait in family(subject))))
+def measure_traits(target: ProbeTarget) -> Traits:
+    """Run all probes. Once a target is known to keep state, each call uses a fresh copy."""
+    found = [trait for probe in BEHAVIOR for trait in probe(target)]
+    stateful = (TraitName.STATE, TraitName.CHANGES_ITSELF)
+    if any(trait.present and trait.name in stateful for trait in found):
+        target = target.stateless()
+    return Traits((*found, *(trait for probe in FUNCTION for trait in probe(target))))

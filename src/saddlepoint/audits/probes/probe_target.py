@@ -1,4 +1,4 @@
-"""A target and a few images to ask it about."""
+"""The target of a probe, with a few images."""
 
 from __future__ import annotations
 
@@ -12,141 +12,162 @@ from torch.nn import functional
 from saddlepoint.attacks.spaces import Ball
 from saddlepoint.audits.probes.traits import TraitName, Traits
 from saddlepoint.audits.target.admission import (
-    Form,
+    Conversion,
     Target,
     TargetError,
-    asking,
     check_data,
-    form,
-    refuse_answer,
+    check_output,
+    conversion,
+    explain_errors,
 )
-from saddlepoint.audits.target.answer import AnswerView, answer_is_not_last_view
-from saddlepoint.audits.target.copy import copied
+from saddlepoint.audits.target.answer import attacked_defense
+from saddlepoint.audits.target.copy import copy_target
 from saddlepoint.audits.target.instrument import Instrumented, Stateless
 from saddlepoint.defenses import BlackBox, Context, Defense, Plain, Trace
 from saddlepoint.rng import Keys
 
-ROWS = 16  # enough to see a rule broken, cheap for any model
-_TOSSES = 20  # of a net that declares nothing: a fair coin hides once in a million times, one in ten once in eight
-_LEARNER_ROWS = 8  # of a defense that learns from what it is asked: each answer may be a training
+ROWS = 16  # images: enough to observe most violations, cheap for any model
+_ADAPTING_ROWS = 8  # of a defense that adapts: each output may take a training run
+# Draws of a net that declares nothing. A random choice with probability 1/2 is missed once in a
+# million probes, one with probability 1/10 once in eight.
+_DRAWS = 20
 
 
 @dataclass(frozen=True)
 class ProbeTarget:
-    """What is probed: copies of the target, so that nothing asked here leaves a mark, and a few images with labels."""
+    """A target as a defense, and a few images with labels. Probes use copies of the target."""
 
     defense: Defense
-    x: Tensor
-    y: Tensor
+    x: Tensor  # [n, ...]
+    y: Tensor  # [n]
     space: Ball
-    declares: bool  # was a Defense handed over, which says what it is?
-    module: nn.Module | None = None  # the target itself, if it is one
-    form: Form = field(default=lambda target: target)  # how the target becomes a defense
-    untouched: Target | None = (
-        None  # a copy that was never asked; None where the target cannot be copied, or is a Defense
-    )
+    declares: bool  # the target is a Defense, which declares its properties
+    module: nn.Module | None = None  # the target itself, if it is a module
+    to_defense: Conversion = field(default=lambda target: target)
+    unused_copy: Target | None = None  # never called; None: a Defense, or it cannot be copied
 
     @classmethod
     def of(cls, target: Target, x: Tensor, y: Tensor, space: Ball) -> ProbeTarget:
+        """Check target and data, and take the first images.
+
+        Raises:
+            TargetError: target or data violates a rule that every attack relies on.
+        """
         check_data(x, y, space)
-        learner = isinstance(target, Defense) and target.memory != "none"
-        count = _LEARNER_ROWS if learner else ROWS
-        # A copy can be differentiated even if x was made in inference mode.
+        declares = isinstance(target, Defense)
+        adapting = isinstance(target, Defense) and target.memory != "none"
+        count = _ADAPTING_ROWS if adapting else ROWS
+        # A copy can be differentiated even if x was created in inference mode.
         rows = x[:count].detach().clone()
-        labels = y[:count].long()
-        untouched = None if isinstance(target, Defense) else _copied(target)
-        used = target if untouched is None else copied(untouched)
-        made = form(used, rows, int(y.amax()) + 1)
-        module = target if isinstance(target, nn.Module) else None
-        subject = cls(
-            made(used), rows, labels, space, isinstance(target, Defense), module, made, untouched
+        unused = None if declares else _copy_or_none(target)
+        used = target if unused is None else copy_target(unused)
+        to_defense = conversion(used, rows, int(y.amax()) + 1)
+        probed = cls(
+            to_defense(used),
+            rows,
+            y[:count].long(),
+            space,
+            declares,
+            target if isinstance(target, nn.Module) else None,
+            to_defense,
+            unused,
         )
-        if int(y.amax()) >= subject.classes:
-            most = subject.classes
+        classes = probed.classes
+        if int(y.amax()) >= classes:
             raise TargetError(
-                f"labels go up to {int(y.amax())}, but the target answers with {most} classes (0 to {most - 1})."
+                f"labels go up to {int(y.amax())}, but the target has {classes} classes "
+                f"(0 to {classes - 1})."
             )
-        return subject
+        return probed
 
     def __len__(self) -> int:
         return len(self.x)
 
     @property
     def kind(self) -> str:
-        return (
-            "defense"
-            if self.declares
-            else "callable"
-            if isinstance(self.defense, BlackBox)
-            else "model"
-        )
+        """What the target is, for messages."""
+        if self.declares:
+            return "defense"
+        return "callable" if isinstance(self.defense, BlackBox) else "model"
 
     @property
-    def learns(self) -> bool:
+    def adapts(self) -> bool:
+        """It declares that it adapts to test images."""
         return self.defense.memory != "none"
 
     @property
-    def other(self) -> Tensor:
-        """Other images of the same kind: these in negative, in another order."""
+    def opaque(self) -> bool:
+        """It is a net that names no sites."""
+        return self.module is not None and isinstance(self.defense, Plain)
+
+    @property
+    def attacked(self) -> Defense:
+        """The defense of which gradients are computed."""
+        return attacked_defense(self.defense)
+
+    @property
+    def pixel_radius(self) -> float:
+        """The radius per pixel, at most a fifth of the box; 1/255 for radius 0."""
+        low, high = self.space.box
+        per_pixel = self.space.radius * self.x[0].numel() ** (-1 / self.space.p)
+        return min(per_pixel or 1 / 255, 0.2 * (high - low))
+
+    @property
+    def other_images(self) -> Tensor:
+        """Other images of the same kind: the negatives, in reverse order."""
         low, high = self.space.box
         return (low + high - self.x).flip(0)
 
     @property
-    def aimed_at(self) -> Defense:
-        """What gradients are taken of."""
-        return AnswerView(self.defense) if answer_is_not_last_view(self.defense) else self.defense
+    def classes(self) -> int:
+        """The number of classes, without the reject class."""
+        return self.answer.shape[1] - self.defense.rejects
 
     @cached_property
     def answer(self) -> Tensor:
-        """The first answer, asked for once: it may be dear."""
-        return self.fresh().query()
+        """The answer of a fresh copy. It is computed once, since it may be expensive."""
+        return self.fresh_copy().query()
 
     @cached_property
-    def otherwise(self) -> Tensor:
-        """An answer with other coins, another one if there is any: a net that picks one of few ways often picks the same twice."""
-        for seed in range(1, 2 if self.declares else _TOSSES + 1):
-            other = self.fresh().query(seed=seed)
+    def redrawn_answer(self) -> Tensor:
+        """The answer with another random seed; if possible one that differs from `answer`.
+
+        A net that chooses one of few branches at random often chooses the same one twice.
+        """
+        for seed in range(1, 2 if self.declares else _DRAWS + 1):
+            other = self.fresh_copy().query(seed=seed)
             if not alike(self.answer, other):
                 break
         return other
 
-    @property
-    def classes(self) -> int:
-        return self.answer.shape[1] - self.defense.rejects
-
-    def renewed(self) -> ProbeTarget:
-        """The same with a target that forgets after every call; as it is, unless it is a module that can be copied."""
-        if not (isinstance(self.untouched, nn.Module) and isinstance(self.defense, Plain)):
+    def fresh_copy(self) -> ProbeTarget:
+        """The same with a copy of the target that was never called, if there is one."""
+        if self.unused_copy is None:
             return self
-        return replace(self, defense=Stateless(copied(self.untouched), random=True))
+        return replace(self, defense=self.to_defense(copy_target(self.unused_copy)))
 
-    def opened(self, *sites: str) -> ProbeTarget:
-        """The same with a module whose layers, or functions, of these names are sites."""
-        assert isinstance(self.defense, Plain), "only a net can be opened"
+    def stateless(self) -> ProbeTarget:
+        """The same with a target that forgets every call, if it is a net that can be copied."""
+        if not (isinstance(self.unused_copy, nn.Module) and isinstance(self.defense, Plain)):
+            return self
+        return replace(self, defense=Stateless(copy_target(self.unused_copy), random=True))
+
+    def instrumented(self, *sites: str) -> ProbeTarget:
+        """The same with a net that has these sites."""
+        assert isinstance(self.defense, Plain), "only a net can be instrumented"
         kind = Stateless if isinstance(self.defense, Stateless) else Instrumented
         return replace(self, defense=kind(self.defense.net, sites, random=self.defense.random))
 
     def stateful(self, traits: Traits) -> bool:
         """Calls change the target, and it can be copied: each call then uses a fresh copy."""
         changes = TraitName.STATE in traits or TraitName.CHANGES_ITSELF in traits
-        return changes and self.untouched is not None
-
-    @property
-    def opaque(self) -> bool:
-        """Is it a net that names no sites?"""
-        return self.module is not None and isinstance(self.defense, Plain)
-
-    def fresh(self) -> ProbeTarget:
-        """The same with a target that nobody has asked anything; as it is, where there is no such copy."""
-        return (
-            self
-            if self.untouched is None
-            else replace(self, defense=self.form(copied(self.untouched)))
-        )
+        return changes and self.unused_copy is not None
 
     def keys(self, seed: int = 0, ids: Tensor | None = None, n: int | None = None) -> Keys:
-        count = len(self.x) if n is None else n
-        return Keys.of(seed, torch.arange(count, device=self.x.device) if ids is None else ids)
+        """Random keys of `n` rows (default: all images), by number or by `ids` [n]."""
+        if ids is None:
+            ids = torch.arange(len(self.x) if n is None else n, device=self.x.device)
+        return Keys.of(seed, ids)
 
     def query(
         self,
@@ -156,61 +177,78 @@ class ProbeTarget:
         ids: Tensor | None = None,
         keep: frozenset[str] | None = None,
     ) -> Tensor:
-        """The answer, after adapting to x if the defense does that."""
-        given = self.x if x is None else x
-        ctx = Context(self.keys(seed, ids, len(given)), keep=keep)
-        with torch.no_grad(), asking(self.kind, given):
-            out = self.defense.respond(given.clone(), ctx)
-        refuse_answer(out, given)
-        return out.detach()  # a net may record gradients of its own
+        """The answer after adapting to the images, if the defense adapts, without gradients.
 
-    def look(self, x: Tensor | None = None, *, seed: int = 0, ids: Tensor | None = None) -> Tensor:
-        """The answer of the defense as it stands: without adapting."""
-        given = self.x if x is None else x
-        ctx = Context(self.keys(seed, ids, len(given)))
-        with asking(self.kind, given):
-            return self.defense.answer(self.defense.trace(given.clone(), ctx), ctx)
+        Args:
+            x: images, [n, ...]; default: those of the probe.
+            seed: seed of the random keys.
+            ids: [n] row numbers of the random keys; default: 0 to n - 1.
+            keep: views that are requested; default: all.
 
-    def views(self) -> tuple[Trace, Context]:
-        """All views of the defense as it stands, and what the context saw on the way."""
+        Raises:
+            TargetError: the target raises an error, or its outputs are no finite logits.
+        """
+        images = self.x if x is None else x
+        ctx = Context(self.keys(seed, ids, len(images)), keep=keep)
+        with torch.no_grad(), explain_errors(self.kind, images):
+            out = self.defense.respond(images.clone(), ctx)
+        check_output(out, images)
+        return out.detach()  # a net may enable gradients itself
+
+    def query_unadapted(self, x: Tensor | None = None) -> Tensor:
+        """The answer without adapting, for images [n, ...]; default: those of the probe."""
+        images = self.x if x is None else x
+        ctx = Context(self.keys(n=len(images)))
+        with explain_errors(self.kind, images):
+            return self.defense.answer(self.defense.trace(images.clone(), ctx), ctx)
+
+    def trace(self) -> tuple[Trace, Context]:
+        """All views without adapting, and the context with its sites and solver statistics."""
         ctx = Context(self.keys())
-        with torch.no_grad(), asking(self.kind, self.x):
+        with torch.no_grad(), explain_errors(self.kind, self.x):
             return self.defense.trace(self.x, ctx), ctx
 
 
 def alike(a: Tensor, b: Tensor) -> bool:
-    """Equal but for rounding.
+    """Whether two outputs [n, C] are equal except for rounding errors.
 
-    Kernels add up in another order for another batch size: a few hundred roundings at the scale of the logits. Nets in half
-    precision add up in single, so that only the results of layers are rounded.
+    Kernels sum in another order for another batch size, which makes a few hundred rounding errors
+    at the scale of the logits. Nets in half precision sum in single precision, so that only the
+    results of layers are rounded.
     """
-    a, b = _as_wide(a, b)
+    a, b = _same_width(a, b)
     if not a.is_floating_point() or a.shape != b.shape:
         return torch.equal(a, b)
     eps = torch.finfo(a.dtype).eps
+    roundings = 2e3 if eps < 1e-6 else 32
     scale = float(a.abs().amax().clamp(min=1.0))
-    return bool((a.double() - b.double()).abs().amax() <= (2e3 if eps < 1e-6 else 32) * eps * scale)
+    return bool((a.double() - b.double()).abs().amax() <= roundings * eps * scale)
 
 
-def gap(a: Tensor, b: Tensor) -> str:
-    """How far apart, in words."""
-    a, b = _as_wide(a, b)
+def difference(a: Tensor, b: Tensor) -> str:
+    """How two outputs [n, C] differ, as a clause."""
+    a, b = _same_width(a, b)
     if a.shape != b.shape:
-        return f"shape {list(a.shape)} became {list(b.shape)}"
-    apart = (a.double() - b.double()).abs()
-    return f"logits move by up to {apart.amax().item():.2g}, {int((a.argmax(1) != b.argmax(1)).sum())} of {len(a)} labels change"
+        return f"the shape changes from {list(a.shape)} to {list(b.shape)}"
+    largest = (a.double() - b.double()).abs().amax().item()
+    labels = int((a.argmax(1) != b.argmax(1)).sum())
+    return f"logits change by up to {largest:.2g}, {labels} of {len(a)} predictions change"
 
 
-def _as_wide(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Answers with labels are as wide as the highest label asks for: none was given to the classes that are missing."""
+def _same_width(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Both outputs with the same number of columns.
+
+    One-hot labels have as many columns as the highest label requires; missing columns are zero.
+    """
     width = max(a.shape[-1], b.shape[-1])
-    wide, as_wide = (functional.pad(t, (0, width - t.shape[-1])) for t in (a, b))
-    return wide, as_wide
+    padded = [functional.pad(t, (0, width - t.shape[-1])) for t in (a, b)]
+    return padded[0], padded[1]
 
 
-def _copied(target: Target) -> Target | None:
+def _copy_or_none(target: Target) -> Target | None:
+    """A copy, or None if the target cannot be copied. Then probes use the target itself."""
     try:
-        made: Target = copied(target)
-    except Exception:  # whatever a user's class raises: it cannot be copied, and is asked itself
+        copied: Target = copy_target(target)
+    except Exception:  # user classes may raise anything
         return None
-    return made
+    return copied

@@ -19,7 +19,7 @@ from saddlepoint.defenses import BlackBox, Context, Defense, MultiExit, Plain
 
 _COUPLING = (TraitName.COUPLED, TraitName.ROW_ORDER, TraitName.BATCH_SIZE)
 _GRADIENT_MODE = (TraitName.GRAD_MODE, TraitName.REQUIRES_GRAD)
-# Traits whose places are sites where BPDA gives better gradients than the exact ones.
+# Traits with places where BPDA gives better gradients than the exact ones.
 _BROKEN = (
     TraitName.NO_GRADIENT,
     TraitName.NON_FINITE_GRADIENTS,
@@ -63,7 +63,7 @@ def probe_stage(request: AuditRequest) -> Probed:
         )
     if target.declares or isinstance(target.defense, MultiExit):
         _check_declarations(target, traits)
-    _, ctx = target.views()
+    _, ctx = target.trace()
     places = [site for name in _BROKEN if name in traits for site in traits[name].places]
     bypassed = tuple(dict.fromkeys(places))
     branches = _branches(target, traits)
@@ -79,18 +79,18 @@ def _branches(target: ProbeTarget, traits: Traits) -> tuple[Branch, ...]:
 
 
 def _prepared(
-    given: Target, target: ProbeTarget, traits: Traits, bypassed: tuple[str, ...]
+    original: Target, target: ProbeTarget, traits: Traits, bypassed: tuple[str, ...]
 ) -> Defense:
     """The defense that attacks run against: the same outputs, with usable gradients."""
     random = TraitName.RANDOM in traits
     coupled = any(name in traits for name in _COUPLING)
     defense: Defense
     if target.declares or isinstance(target.defense, MultiExit):
-        defense = target.form(given)
+        defense = target.to_defense(original)
     elif isinstance(target.defense, BlackBox):
-        assert callable(given), "a black box is a callable"
+        assert callable(original), "a black box is a callable"
         classes = target.defense.classes
-        defense = BlackBox(given, classes=classes, random=random, coupled=coupled)
+        defense = BlackBox(original, classes=classes, random=random, coupled=coupled)
     else:
         defense = _prepared_net(target, traits, bypassed, random=random, coupled=coupled)
     if any(name in traits for name in _GRADIENT_MODE):
@@ -123,7 +123,7 @@ def _prepared_net(
 
 
 def _check_declarations(target: ProbeTarget, traits: Traits) -> None:
-    """Reject a Defense whose declarations contradict what was measured."""
+    """Raise an error if declarations of a Defense contradict what was measured."""
     if TraitName.STATE in traits:
         raise TargetError(
             "the defense gives different outputs for two calls with the same randomness. Draw all "

@@ -33,7 +33,7 @@ class TraitName(StrEnum):
     GRAD_MODE = "grad mode", "outputs change when gradients are enabled"
     REQUIRES_GRAD = "requires grad", "outputs change when the input requires a gradient"
     TRAINING_FLAG = "training flag", "its own code reads the training flag"
-    SITES = "sites", "it names steps whose backward pass can be replaced"
+    SITES = "sites", "it has named steps with a replaceable backward pass"
     NO_GRADIENT = "no gradient", "no gradient reaches the input"
     NON_FINITE_GRADIENTS = "non-finite gradients", "gradients contain NaN or infinity"
     ZERO_GRADIENTS = "zero gradients", "gradients are exactly zero"

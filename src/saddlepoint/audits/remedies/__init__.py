@@ -1,1 +1,1 @@
-"""Further attacks for the symptoms of the first round."""
+"""Further attacks for the symptoms of a first round."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from saddlepoint.attacks.apgd import APGD
 from saddlepoint.attacks.fmn import FMN
@@ -40,9 +41,6 @@ class RemedyStrategy:
     triggers: tuple[SymptomName | ItemName, ...]
     variants: Variants
     most: float = 0.5  # of the passes for remedies, so that something is left for others
-
-
-# -- with gradients ----------------------------------------------------------------------------
 
 
 def _longer(p: Planner) -> Iterator[Variant]:
@@ -137,9 +135,6 @@ def _minimum_norm(p: Planner) -> Iterator[Variant]:
         yield Variant("fmn", adversary, "a minimum-norm attack (FMN)")
 
 
-# -- without gradients ---------------------------------------------------------------------------
-
-
 def _score_differences(p: Planner) -> Iterator[Variant]:
     """Gradients from score differences, unless they were used already."""
     used = any(run.properties.score_differences for run in p.evidence.runs)
@@ -166,7 +161,7 @@ def _more_queries(p: Planner) -> Iterator[Variant]:
         return
     best = min(searches, key=lambda pair: pair[0])[1]
     for times, starts in ((4, 3), (4, 1), (2, 1)):
-        search = best.map_direct(lambda direct, times=times: direct.scaled(times))  # type: ignore[misc]
+        search = best.map_direct(partial(_scaled, times=times))
         adversary = p.continued(search)
         text = f"{best.name} again with {times} times the queries"
         if starts > 1:
@@ -175,6 +170,10 @@ def _more_queries(p: Planner) -> Iterator[Variant]:
             text += ", and gradient steps from where it ends"
         repeated = Restarts(adversary, starts) if starts > 1 else adversary
         yield Variant(f"{best.name}-longer", repeated, text)
+
+
+def _scaled(direct: Direct, times: int) -> Direct:
+    return direct.scaled(times)
 
 
 def _queries_if_strongest(p: Planner) -> Iterator[Variant]:
@@ -203,7 +202,7 @@ _USELESS = (
     ItemName.UNBOUNDED,
 )
 STRATEGIES: tuple[RemedyStrategy, ...] = (
-    # An attack whose loss increased steadily needs less than one that was badly directed.
+    # An attack that increased its loss steadily needs less than one in a bad direction.
     RemedyStrategy(
         (
             ItemName.CONVERGED,

@@ -1,1 +1,1 @@
-"""Everything that touches a foreign model: admission, wrappers and instrumentation."""
+"""The target of an audit: checks, copies, wrappers, and instrumentation of nets."""

@@ -1,4 +1,4 @@
-"""Attacks on what a defense answers, where that is not its last view."""
+"""Attacks on the answer of a defense, where that is not its last view."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from saddlepoint.evaluation.attack_context import AttackContext
 
 
 def answer_is_not_last_view(defense: Defense) -> bool:
-    """Does the defense answer with anything but its last view: an earlier exit, a mixture, a vote?"""
+    """Whether the defense answers with something else: an earlier exit, a mixture, a vote."""
     if isinstance(defense, DefenseWrapper):
         return not defense.replaces_views and answer_is_not_last_view(defense.inner)
     return type(defense).answer is not Defense.answer
 
 
 class AnswerView(DefenseWrapper):
-    """A defense whose only view is its answer.
+    """A defense with one view, its answer.
 
     An answer without a gradient, such as a vote, keeps its value and gets the gradient of the mean
     view.
@@ -59,5 +59,5 @@ class AgainstAnswer(AdversaryWrapper):
 
 
 def attacked_defense(defense: Defense) -> Defense:
-    """The defense whose last view is attacked: its answer, if that is not its last view."""
+    """The defense that attacks use: its answer is its last view."""
     return AnswerView(defense) if answer_is_not_last_view(defense) else defense

@@ -1,4 +1,4 @@
-"""Copies of targets, so that nothing that is asked leaves a mark."""
+"""Copies of targets, so that probes do not change the user's object."""
 
 from __future__ import annotations
 
@@ -10,36 +10,41 @@ from torch import nn
 T = TypeVar("T")
 
 
-def copied(target: T) -> T:
-    """A deep copy; what a module holds that cannot be copied (a lock, a stream, a tensor with its graph) is shared with it.
+def copy_target(target: T) -> T:
+    """A deep copy of a target.
 
-    A target that cannot be copied even so raises what its copying raises.
+    Attributes of a module that cannot be copied (a lock, a stream, a tensor with a graph) are
+    shared with the original.
+
+    Raises:
+        Exception: whatever the target raises if it cannot be copied even so.
     """
     try:
         return copy.deepcopy(target)
-    except Exception:  # whatever a user's class raises
+    except Exception:  # user classes may raise anything
         if not isinstance(target, nn.Module):
             raise
-    return copy.deepcopy(target, _shared(target))
+    return copy.deepcopy(target, _uncopyable_parts(target))
 
 
-def _shared(net: nn.Module) -> dict[int, Any]:
-    """A memo in which what cannot be copied stands for itself."""
-    held = [
+def _uncopyable_parts(net: nn.Module) -> dict[int, Any]:
+    """A `deepcopy` memo that maps each attribute that cannot be copied to itself."""
+    attributes = [
         value
         for module in net.modules()
         for name, value in vars(module).items()
         if name != "_modules"
     ]
-    # Parameters and buffers are looked at one by one: they are all that must not be shared.
-    parts = [
-        part for value in held for part in (value.values() if isinstance(value, dict) else (value,))
-    ]
+    # Dictionaries are checked entry by entry. Parameters and buffers are such entries, and must not
+    # be shared because another entry cannot be copied.
+    parts: list[Any] = []
+    for value in attributes:
+        parts += value.values() if isinstance(value, dict) else (value,)
     return {id(part): part for part in parts if not _copyable(part, net)}
 
 
 def _copyable(part: object, net: nn.Module) -> bool:
-    """Apart from the layers of the net, to which hooks and helpers may refer back."""
+    """Whether an attribute can be copied; layers of the net that it refers to are not copied."""
     try:
         copy.deepcopy(part, {id(module): module for module in net.modules()})
     except Exception:

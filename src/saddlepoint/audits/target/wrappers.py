@@ -1,4 +1,4 @@
-"""Targets in the guise in which attacks meet them: the same answers, with what stood in the way of an attack taken out."""
+"""Wrappers that prepare a target for attacks without changing its predictions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ class TargetWrapper(DefenseWrapper):
 
 
 class LogProbabilities(TargetWrapper):
-    """log p of a net that answers with probabilities: softmax(log p) = p, so no answer changes and no loss saturates twice."""
+    """The logarithm of the outputs of a net that returns probabilities p.
+
+    softmax(log p) = p, so predictions stay the same, and a loss does not apply a second softmax.
+    """
 
     replaces_views: ClassVar[bool] = True
 
@@ -34,7 +37,7 @@ class LogProbabilities(TargetWrapper):
 
 
 class NoGradient(TargetWrapper):
-    """A defense whose gradients cannot be had, seen through its answers."""
+    """A defense without gradients: it grants scores only."""
 
     def __init__(self, inner: Defense) -> None:
         super().__init__(inner)
@@ -42,22 +45,24 @@ class NoGradient(TargetWrapper):
 
 
 class ValueWithoutGrad(TargetWrapper):
-    """A defense that cannot tell an attacker from a user: values come from a call without gradients, slopes from one with them.
+    """Values of a call without gradients, gradients of a call with them.
 
-    BPDA around the whole (Athalye et al. 2018, Sec. 4.1): what the target shows to who differentiates it stands in for it.
+    For a target that computes other outputs when gradients are enabled. The result is BPDA around
+    the whole target (Athalye et al. 2018, Sec. 4.1): the differentiable call is the surrogate.
     """
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         if not torch.is_grad_enabled():
             return self.inner.trace(x, ctx)
-        shown = self.inner.trace(x, ctx)
+        surrogate = self.inner.trace(x, ctx)
         with torch.no_grad():
-            asked = self.inner.trace(x.detach(), Context(ctx.keys, keep=ctx.keep))
-        pairs = zip(shown.views, asked.views, strict=True)
-        return Trace(
-            tuple(View(true.name, _standing_in(view.logits, true.logits)) for view, true in pairs)
-        )
+            true = self.inner.trace(x.detach(), Context(ctx.keys, keep=ctx.keep))
+        views = []
+        for approximate, exact in zip(surrogate.views, true.views, strict=True):
+            views.append(View(exact.name, _with_gradient(approximate.logits, exact.logits)))
+        return Trace(tuple(views))
 
 
-def _standing_in(shown: Tensor, true: Tensor) -> Tensor:
-    return straight_through(shown, true) if shown.requires_grad else true
+def _with_gradient(surrogate: Tensor, value: Tensor) -> Tensor:
+    """`value` with the gradient of `surrogate`, if that has one."""
+    return straight_through(surrogate, value) if surrogate.requires_grad else value

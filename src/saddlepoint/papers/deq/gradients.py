@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from saddlepoint.attacks.aims import Aim, last, mean_of_losses
+from saddlepoint.attacks.aims import Aim, last_view, mean_of_losses
 from saddlepoint.attacks.base import Attack
 from saddlepoint.attacks.best import AttackResult
 from saddlepoint.attacks.losses import Loss, cross_entropy
@@ -130,7 +130,7 @@ def early_names(count: int) -> frozenset[str]:
 
 def ready_made(solved: Solved) -> Gradient:
     """Return the gradient at the final state by the rule with which the network was trained."""
-    return Gradient("ready-made", frozenset({FinalState.name}), solved.rule, last, FINAL)
+    return Gradient("ready-made", frozenset({FinalState.name}), solved.rule, last_view, FINAL)
 
 
 def adjoint_at(n: int) -> Gradient:
@@ -151,7 +151,7 @@ def adjoint_final() -> Gradient:
     loss has another gradient than the head alone.
     """
     rule = SimultaneousAdjoint(emit="last")
-    return Gradient("adjoint final", frozenset({FinalState.name}), rule, last, FINAL)
+    return Gradient("adjoint final", frozenset({FinalState.name}), rule, last_view, FINAL)
 
 
 def adjoint_ensemble(solved: Solved) -> Gradient:
@@ -171,7 +171,7 @@ def unrolled_at(n: int, steps: int, damping: float) -> Gradient:
     """
     rule = Phantom(steps, damping, at="unrolled")
     name = f"unrolled z{n} k={steps} damping={damping:g}"
-    return Gradient(name, frozenset({EarlyState(n).name}), rule, last, EarlyState(n))
+    return Gradient(name, frozenset({EarlyState(n).name}), rule, last_view, EarlyState(n))
 
 
 def unrolled_final(solved: Solved, steps: int, damping: float = 0.5) -> Gradient:
@@ -181,7 +181,7 @@ def unrolled_final(solved: Solved, steps: int, damping: float = 0.5) -> Gradient
     networks it takes `steps` steps from the best state, then the network's last step.
     """
     rule = solved.rule if solved.after.steps > 1 else Phantom(steps, damping, at="unrolled")
-    return Gradient("unrolled final", frozenset({FinalState.name}), rule, last, FINAL)
+    return Gradient("unrolled final", frozenset({FinalState.name}), rule, last_view, FINAL)
 
 
 def unrolled_ensemble(solved: Solved, steps: int, damping: float) -> Gradient:

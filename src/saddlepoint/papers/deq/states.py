@@ -132,7 +132,7 @@ def end_residuals(defense: DEQ, x: Tensor, batch: int = 100) -> Tensor:
 
     The final state is computed from this state.
     """
-    parts = [defense.settled(part).residual for part in torch.split(x, batch)]
+    parts = [defense.convergence(part).residual for part in torch.split(x, batch)]
     return torch.cat(parts).double().cpu()
 
 

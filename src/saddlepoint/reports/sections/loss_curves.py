@@ -71,8 +71,12 @@ def _figure_row(row: Row) -> LossCurveRow:
     curve = row.loss_curve
     values = curve.known
     change = f"value {values[0][1]:.3g} to {values[-1][1]:.3g}" if values else "no values"
-    text = f"{change} in {curve.passes[-1]} passes, {percent(curve.fooled[-1])} misclassified"
-    return LossCurveRow(row.name, values, tuple(zip(curve.passes, curve.fooled, strict=True)), text)
+    text = (
+        f"{change} in {curve.passes[-1]} passes, {percent(curve.misclassified[-1])} misclassified"
+    )
+    return LossCurveRow(
+        row.name, values, tuple(zip(curve.passes, curve.misclassified, strict=True)), text
+    )
 
 
 def _line(row: Row) -> tuple[str, ...]:
@@ -85,5 +89,5 @@ def _line(row: Row) -> tuple[str, ...]:
         f"{curve.passes[-1]:,}",
         *ends,
         "–" if curve.final_slope is None else f"{100 * curve.final_slope:.0f} %",
-        percent(curve.fooled[-1]),
+        percent(curve.misclassified[-1]),
     )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.zoo.adaptive.fitting import chunks
-from saddlepoint.zoo.layers import reaching, refuse_twice, refuse_unknown, refuse_unreached
+from saddlepoint.zoo.layers import check_called, check_called_once, check_known_layers, reaching
 
 Visit = Callable[[str, Tensor, Tensor], Tensor]  # (name, layer input, output) -> new output
 
@@ -41,7 +41,7 @@ def layer_outputs(net: nn.Module, layers: Sequence[str], x: Tensor) -> list[Tens
     recorder = _Recorder(stop_after=len(layers))
     with suppress(_AllRecorded), reaching(net, tuple(layers), recorder):
         net(x)
-    refuse_unreached(layers, recorder.outputs)
+    check_called(layers, recorder.outputs)
     return [recorder.outputs[name] for name in layers]
 
 
@@ -54,7 +54,7 @@ def logits_and_features(net: nn.Module, layer: str, x: Tensor) -> LogitsAndFeatu
     recorder = _Recorder(stop_after=None)
     with reaching(net, (layer,), recorder):
         logits = net(x)
-    refuse_unreached((layer,), recorder.outputs)
+    check_called((layer,), recorder.outputs)
     return LogitsAndFeatures(logits, recorder.outputs[layer])
 
 
@@ -68,7 +68,7 @@ def example_layer_outputs(net: nn.Module, layers: Sequence[str], example: Tensor
     """
     if not layers or len(set(layers)) < len(layers):
         raise ValueError(f"give at least one layer name and each name once, got {list(layers)}.")
-    refuse_unknown(net, layers)
+    check_known_layers(net, layers)
     with torch.no_grad():
         return layer_outputs(copy.deepcopy(net).eval(), layers, example)
 
@@ -91,14 +91,14 @@ def visit_layers(net: nn.Module, layers: Sequence[str], visit: Visit, x: Tensor)
     visited: set[str] = set()
 
     def call(name: str, layer_input: Tensor, output: Tensor) -> Tensor:
-        refuse_twice(name, visited)
+        check_called_once(name, visited)
         visited.add(name)
         # A copy: a later layer that works in place must not change the visited tensor.
         return visit(name, layer_input, output).clone()
 
     with reaching(net, layers, call):
         result = net(x)
-    refuse_unreached(layers, visited)
+    check_called(layers, visited)
     return cast(Tensor, result)
 
 
@@ -118,7 +118,7 @@ class Features:
 
     def __init__(self, net: nn.Module, layer: str | None = None) -> None:
         if layer is not None:
-            refuse_unknown(net, [layer])
+            check_known_layers(net, [layer])
         self.net = net
         self.layer = layer
         self._hooked_layer = layer if layer is not None else _last_linear_layer(net)

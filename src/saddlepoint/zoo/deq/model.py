@@ -194,7 +194,7 @@ class DEQ(Defense):
             tuple(View(name, self.net.head(states[name])) for name in self.names if name in read)
         )
 
-    def settled(self, x: Tensor) -> SolveInfo:
+    def convergence(self, x: Tensor) -> SolveInfo:
         """Solve for x [N, ...] and report how each solve ended.
 
         Returns:

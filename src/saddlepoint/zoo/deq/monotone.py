@@ -31,7 +31,7 @@ class MonotoneDEQ(Defense):
     "final", at the equilibrium; its gradient, at the site "solve", is that of the implicit function
     theorem. Before it come the solver's first states "solve/1", ..., "solve/{early_views}", with
     the gradient of the steps that were run. An example that has not converged after the method's
-    last step is still classified; `settled` reports which ones these are.
+    last step is still classified; `convergence` reports which ones these are.
 
     Args:
         net: The network.
@@ -88,7 +88,7 @@ class MonotoneDEQ(Defense):
         final = ctx.through("solve", partial(equilibrium, self.method, weight), bias)
         return Trace((*views, View("final", self.net.head(final))))
 
-    def settled(self, x: Tensor) -> Iterate:
+    def convergence(self, x: Tensor) -> Iterate:
         """Return the equilibrium, the relative residual and the number of steps per example."""
         return solve_monotone(self.method, self.net.weight, self.net.inject(x).detach())
 

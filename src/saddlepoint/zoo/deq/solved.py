@@ -72,9 +72,9 @@ class Solved(nn.Module):
             z = self.method(lambda z, rows: self.net.cell(z, u[rows]), self.net.start(u)).best
         return Injected(u, z)
 
-    def settled(self, x: Tensor) -> SolveInfo:
-        """Return the residual, cost and status of the solve of each example; see `DEQ.settled`."""
-        return self.defense.settled(x)
+    def convergence(self, x: Tensor) -> SolveInfo:
+        """Return residual, cost and status of the solve per example; see `DEQ.convergence`."""
+        return self.defense.convergence(x)
 
     def with_extra_steps(self, steps: int) -> Solved:
         """Return the same network with `steps` more solver steps, at least one in total.

@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.zoo.layers import reaching, refuse_twice, refuse_unknown, refuse_unreached
+from saddlepoint.zoo.layers import check_called, check_called_once, check_known_layers, reaching
 
 
 def attach_exits(
@@ -43,7 +43,7 @@ def attach_exits(
     """
     if not heads:
         raise ValueError("attach_exits needs at least one layer, such as {'layer3': None}.")
-    refuse_unknown(net, heads)
+    check_known_layers(net, heads)
     missing = [name for name, head in heads.items() if head is None]
     if missing and example is None:
         raise ValueError(
@@ -102,12 +102,12 @@ class Attached(nn.Module):
         exits = dict[str, Tensor]()
 
         def run_head(name: str, entering: Tensor, features: Tensor) -> None:  # noqa: ARG001
-            refuse_twice(name, exits)
+            check_called_once(name, exits)
             exits[name] = heads[name](features)
 
         with reaching(self.net, self.names, run_head):
             last = self.net(x)
-        refuse_unreached(self.names, exits)
+        check_called(self.names, exits)
         return _check_classes({**exits, "the network itself": last})
 
 
@@ -136,7 +136,7 @@ def _default_heads(net: nn.Module, names: list[str], example: Tensor) -> dict[st
 
     with torch.no_grad(), reaching(probe, names, record):
         logits = probe(example)
-    refuse_unreached(names, features)
+    check_called(names, features)
     classes = _check_classes({"the network itself": logits})[0].shape[1]
     return {name: linear_head(name, features[name], classes) for name in names}
 

@@ -10,7 +10,7 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.attacks.losses import fooled
+from saddlepoint.attacks.losses import misclassified
 from saddlepoint.defenses import Context, Defense, Trace, View
 from saddlepoint.evaluation.rejection import RejectionCurve, rejection_tradeoff
 from saddlepoint.training.loop import cross_entropy_epochs, initialized
@@ -203,6 +203,8 @@ def rejection_curve(
             for t in (x, normal)
         )
         batches = zip(torch.split(x, batch_size), torch.split(y, batch_size), strict=True)
-        wrong = torch.cat([fooled(defense.classifier(part), labels) for part, labels in batches])
+        wrong = torch.cat(
+            [misclassified(defense.classifier(part), labels) for part, labels in batches]
+        )
     cuts = [log_odds(t) for t in thresholds]
     return rejection_tradeoff(odds, wrong, normal_odds, cuts, thresholds)

@@ -21,7 +21,7 @@ from saddlepoint.zoo.adaptive.feature_extraction import visit_layers
 from saddlepoint.zoo.adaptive.fitting import chunks
 from saddlepoint.zoo.adaptive.gradient_steps import adam_step, initial_adam_state, input_gradient
 from saddlepoint.zoo.adaptive.validation import require_eval_mode, require_labeled_data
-from saddlepoint.zoo.layers import refuse_unknown
+from saddlepoint.zoo.layers import check_known_layers
 
 INPUT = "input"  # layer name of the image itself
 _PCA = PrincipalComponents()
@@ -85,7 +85,7 @@ class ClosedLoopControl(Defense):
                 f"got steps={steps} and rate={rate}."
             )
         require_eval_mode(net, role="network", owner="ClosedLoopControl")
-        refuse_unknown(net, layers, beside=(INPUT,))
+        check_known_layers(net, layers, beside=(INPUT,))
         if embeddings is not None and set(embeddings) != set(layers):
             raise ValueError(
                 f"every layer needs an embedding: the layers are {sorted(layers)}, "

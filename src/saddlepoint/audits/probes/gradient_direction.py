@@ -1,0 +1,161 @@
+"""Probes whether gradients point where the margin increases."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from saddlepoint.audits.probes.gradient_check import SCALES, rounding_error, wrong_gradients
+from saddlepoint.audits.probes.gradient_probe import GradientProbe
+from saddlepoint.audits.probes.sites import function_sites, layer_sites, named_sites
+from saddlepoint.audits.probes.traits import Trait, TraitName, absent, unmeasured
+from saddlepoint.gradients import BPDA
+
+# Mean agreement of gradients and differences: 1 if they are equal, 0.8 if one is twice the other.
+_AGREES = 0.5
+_AGREES_FAR = 0.25  # over larger steps, where no gradient is exact
+_FEW = 0.1  # fraction of images
+_MOST_LAYERS = 32  # layers that are tried, from the input on
+
+
+def gradient_direction(
+    probe: GradientProbe, grad: Tensor, usable: Tensor, *, has_sites: bool
+) -> Trait:
+    """Whether gradients differ from finite differences of the margin, and where BPDA is better.
+
+    Args:
+        probe: target and points.
+        grad: gradients at these points, [n, ...]; zero where they are not finite.
+        usable: [n] bool: the gradient is finite and not zero.
+        has_sites: the target names sites, where other rules are tried anyway.
+    """
+    name = TraitName.WRONG_GRADIENTS
+    if not usable.any():
+        return unmeasured(name, "no image has a usable gradient")
+    agreement = _agreement_by_scale(probe, grad, usable)
+    if not agreement:
+        return unmeasured(name, "all differences are below the rounding error")
+    steps = [f"{value:.2f} over {2 * s * probe.radius:.2g}" for s, value in agreement.items()]
+    evidence = f"gradients and differences agree by {', '.join(steps)}"
+    best = max(agreement.values())
+    far = max([value for s, value in agreement.items() if s > min(SCALES)], default=1.0)
+    at_images = torch.zeros(len(grad), dtype=torch.bool, device=grad.device)
+    at_nearby = at_images
+    if not has_sites:
+        at_images = _wrong(probe, grad) & usable
+        at_nearby = _wrong(probe.nearby, probe.nearby.gradient_or_zero())
+    if (at_images | at_nearby).any():
+        evidence += (
+            f"; along random directions they differ on {int(at_images.sum())} of {len(grad)} "
+            f"images and at {int(at_nearby.sum())} points near them"
+        )
+    # A gradient that is right over small steps and wrong over large ones follows a ripple, along
+    # which no attack makes progress.
+    disagree = best < _AGREES or far < _AGREES_FAR
+    wrong = disagree or _several(at_images) or _several(at_nearby)
+    place = probe
+    rows = at_images
+    if at_nearby.sum() > at_images.sum():
+        place = probe.nearby
+        rows = at_nearby
+    if not _several(rows):
+        rows = torch.ones_like(rows)
+    better = _better_bypassed(place, rows, try_layers=wrong)
+    if not wrong and not better:
+        return absent(name, 2 * int(usable.sum()), evidence, amount=best)
+    if better:
+        evidence += f"; the identity as backward pass of {', '.join(better)} is a better direction"
+    confidence = min(1.0, 1 - min(best, far) / 2)
+    return Trait(name, True, evidence, confidence, None, better, best)
+
+
+def _agreement_by_scale(probe: GradientProbe, grad: Tensor, usable: Tensor) -> dict[float, float]:
+    """Agreement by step length, without steps whose differences are below the rounding error."""
+    found = {}
+    for scale in SCALES:
+        agreement = _agreement(probe, grad, scale, usable)
+        if not math.isnan(agreement):
+            found[scale] = agreement
+    return found
+
+
+def _agreement(probe: GradientProbe, grad: Tensor, scale: float, usable: Tensor) -> float:
+    """The mean agreement over rows, along the signs of the gradient and along random signs.
+
+    The agreement of a difference m and a product p with the gradient is 2 m p / (m^2 + p^2): 1 if
+    they are equal, -1 if they are opposite. NaN if all are below the rounding error.
+    """
+    x = probe.x
+    step = scale * probe.radius
+    parts = []
+    random_signs = probe.target.keys(7).signs(tuple(x.shape[1:]), x.dtype)
+    for direction in (grad.sign(), random_signs):
+        up = probe.value(x + step * direction)
+        down = probe.value(x - step * direction)
+        measured = (up - down).double()
+        predicted = 2 * step * (grad * direction).flatten(1).sum(1).double()
+        larger = torch.maximum(measured.abs(), predicted.abs())
+        significant = usable & (larger > rounding_error(up, down, x.dtype))
+        both = measured.square() + predicted.square()
+        smallest = torch.finfo(torch.float64).tiny
+        parts.append((2 * measured * predicted / both.clamp(min=smallest))[significant])
+    agreement = torch.cat(parts)
+    return float(agreement.mean()) if len(agreement) else math.nan
+
+
+def _wrong(probe: GradientProbe, grad: Tensor) -> Tensor:  # [n] bool
+    return wrong_gradients(probe.value, probe.x, grad, probe.radius, probe.target.keys(7))
+
+
+def _several(rows: Tensor) -> bool:
+    """Whether more than one image and a tenth of the images, or all of them, are selected."""
+    return bool(rows.all()) or int(rows.sum()) > max(1, _FEW * len(rows))
+
+
+def _better_bypassed(probe: GradientProbe, rows: Tensor, *, try_layers: bool) -> tuple[str, ...]:
+    """Sites where BPDA gives a better gradient than the exact one.
+
+    Of a defense: all such named sites. Of a net: the best layer or function, if `try_layers`.
+    """
+    target = probe.target
+    if not target.opaque:
+        exact = probe.margin_increase(probe.gradient())
+        sites = [site.name for site in named_sites(target) if site.keeps_shape]
+        return tuple(site for site in sites if _gain(probe, site, exact, rows) > 0)
+    if not try_layers:
+        return ()
+    exact = probe.margin_increase(probe.gradient())
+    layers = [site.name for site in layer_sites(target) if site.keeps_shape][:_MOST_LAYERS]
+    gains = {}
+    for site in (*layers, *function_sites(target)):
+        instrumented = replace(probe, target=target.instrumented(site))
+        gains[site] = _gain(instrumented, site, exact, rows)
+    best = max(gains, key=lambda site: gains[site], default=None)
+    return (best,) if best is not None and gains[best] > 0 else ()
+
+
+def _gain(probe: GradientProbe, site: str, exact: Tensor, rows: Tensor) -> float:
+    """How much more a step along the gradient with BPDA at a site increases the margin.
+
+    0 if the gain is below two standard errors, or if there is no gradient: code written for no_grad
+    may do what no graph can record, such as modifying parameters in place.
+
+    Args:
+        probe: target and points.
+        site: the site.
+        exact: [n] the increase along the exact gradient.
+        rows: [n] bool: the images over which the gain is averaged.
+    """
+    try:
+        grad = replace(probe, rules={site: BPDA()}).gradient()
+    except torch.OutOfMemoryError:
+        raise
+    except (ValueError, RuntimeError):
+        return 0.0
+    gain = (probe.margin_increase(grad) - exact).double()[rows]
+    error = float(gain.std()) / math.sqrt(len(gain)) if len(gain) > 1 else 0.0
+    mean = float(gain.mean())
+    return mean if mean > 2 * error else 0.0

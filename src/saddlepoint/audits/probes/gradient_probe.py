@@ -1,0 +1,77 @@
+"""Gradients and values of the margin at the images of a probe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from saddlepoint.attacks.losses import Loss, margin
+from saddlepoint.attacks.objective import AttackObjective
+from saddlepoint.audits.probes.probe_target import ProbeTarget
+from saddlepoint.gradients import Backprop, Rule
+
+
+@dataclass(frozen=True)
+class GradientProbe:
+    """A target, gradient rules and a loss.
+
+    Images are moved half a radius away from the edges of the box, so that the box contains both
+    points of a difference.
+    """
+
+    target: ProbeTarget
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    loss: Loss = margin
+
+    @property
+    def radius(self) -> float:
+        """The radius per pixel."""
+        return self.target.pixel_radius
+
+    @property
+    def x(self) -> Tensor:
+        """[n, ...] the points of the probe."""
+        low, high = self.target.space.box
+        return self.target.x.clamp(low + self.radius / 2, high - self.radius / 2)
+
+    @property
+    def nearby(self) -> GradientProbe:
+        """The same at random points of the perturbation set.
+
+        A gradient may be right at clean images only.
+        """
+        target = self.target
+        points = target.space.sample(target.x, target.keys(13))
+        return replace(self, target=replace(target, x=points))
+
+    def gradient(self, seed: int = 0) -> Tensor:
+        """[n, ...] the gradient of the loss.
+
+        Raises:
+            ValueError, RuntimeError: no gradient reaches the input.
+        """
+        keys = self.target.keys(seed)
+        return Backprop().value_and_grad(self._objective(), self.x, keys).grad
+
+    def gradient_or_zero(self) -> Tensor:
+        """[n, ...] the gradient; zero where it is missing or not finite."""
+        try:
+            return self.gradient().nan_to_num(0.0, 0.0, 0.0)
+        except (ValueError, RuntimeError):
+            return torch.zeros_like(self.x)
+
+    def value(self, x: Tensor) -> Tensor:
+        """[n] the margin at points [n, ...]."""
+        objective = replace(self._objective(), loss=margin, rules={})
+        return Backprop().evaluate(objective, x, self.target.keys()).value
+
+    def margin_increase(self, grad: Tensor) -> Tensor:
+        """[n] the increase of the margin over half a radius along the signs of `grad` [n, ...]."""
+        signs = grad.nan_to_num(0.0, 0.0, 0.0).sign()
+        return self.value(self.x + self.radius / 2 * signs) - self.value(self.x)
+
+    def _objective(self) -> AttackObjective:
+        return AttackObjective([self.target.attacked], self.target.y, self.loss, rules=self.rules)

@@ -1,0 +1,121 @@
+"""Each symptom appears on a defense that causes it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.audits.linear_defenses import (
+    APGD,
+    CLEANED,
+    IDENTITY,
+    NET,
+    REVERSED,
+    ROUNDED,
+    SQUARE,
+    THREAT,
+    TRANSFER,
+    NoisyGradient,
+)
+from tests.problems import Transductive, smooth, uniform
+from torch import nn
+
+import saddlepoint as sp
+from saddlepoint.attacks.ensemble import MinLoss
+from saddlepoint.audits.cells import Job
+from saddlepoint.audits.diagnostics.attack_trials import RecordSteps, WatchAttack
+from saddlepoint.audits.diagnostics.symptoms import symptoms
+from saddlepoint.audits.verdict import Level, SymptomName, Verdict
+from saddlepoint.evaluation import GreedyModelSpace, Threat
+
+
+class Rippled(nn.Module):
+    """A linear net with a ripple far finer than the radius: nearby gradients are unrelated."""
+
+    def forward(self, x):
+        score = (x - 0.5) @ NET.w + 0.02 * torch.sin(5e4 * x).sum(1)
+        return torch.stack([score, -score], 1)
+
+
+MUCH_NOISE = NoisyGradient(1000.0)
+RIPPLED = Rippled().eval()
+SHORT_EOT = sp.Direct("eot", sp.APGD(5), estimator=sp.EoT(2))
+SLOW = sp.Direct("short", sp.PGD(20, step_size=0.0001, random_start=False))
+
+
+def test_a_sound_evaluation_has_no_symptom(evidence_of):
+    assert list(symptoms(evidence_of(IDENTITY, (APGD, TRANSFER, SQUARE)))) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "adversaries"),
+    [
+        (SymptomName.TRANSFER_STRONGER, REVERSED, (APGD, TRANSFER)),
+        (SymptomName.UNAVAILABLE_GRADIENTS, ROUNDED, (APGD,)),
+        (SymptomName.PIECEWISE_CONSTANT, CLEANED, (SQUARE,)),
+        (SymptomName.EOT_NOT_CONVERGED, MUCH_NOISE, (SHORT_EOT,)),
+        (SymptomName.GRADIENTS_DISAGREE, RIPPLED, (APGD,)),
+        (SymptomName.INCOMPLETE_OPTIMIZATION, NET, (SLOW,)),
+        (SymptomName.UNBOUNDED_FAILS, ROUNDED, (APGD,)),
+        (SymptomName.BLACK_BOX_STRONGER, ROUNDED, (APGD, SQUARE)),
+        (SymptomName.TRANSFER_FAILS, CLEANED, (TRANSFER,)),
+    ],
+)
+def test_each_failure_is_reported_with_advice(evidence_of, name, target, adversaries):
+    found = {symptom.name: symptom for symptom in symptoms(evidence_of(target, adversaries))}
+    assert name in found
+    assert found[name].remedy or found[name].level is Level.NOTE
+
+
+class Ridge(nn.Module):
+    """Class 1 in a narrow band around the images, which one step of a radius jumps over."""
+
+    def forward(self, x):
+        distance = (x - 0.5).abs().mean(1)
+        band = (1 - ((distance - 0.005) / 0.001).abs()).clamp(min=0)
+        score = 0.1 - 0.1 * distance - 3 * band
+        return torch.stack([score, -score], 1)
+
+
+def test_a_misclassified_point_before_the_worst_point_is_reported_as_overshooting():
+    x = torch.full((40, 16), 0.501, dtype=torch.float64)
+    y = torch.zeros(40, dtype=torch.long)
+    one_step = sp.Direct("one step", sp.PGD(1, step_size=0.01, random_start=False))
+    result = sp.audit(Ridge().eval(), x, y, threat=THREAT, adversaries=[one_step])
+    assert result.robust_accuracy == 1
+    levels = {s.name: s.level for s in result.symptoms}
+    assert levels[SymptomName.OVERSHOOTING] is Level.SERIOUS
+    assert result.verdict is Verdict.INCONCLUSIVE
+
+
+def test_recorded_steps_show_every_row_and_end_like_the_attack_itself(evidence_of):
+    job = evidence_of(IDENTITY, (APGD,)).plan.job
+    rows = torch.arange(20)
+    steps = WatchAttack(APGD, rows).compute(job)
+    value = steps["value"]
+    gradient = steps["gradient"]
+    assert value.shape == steps["success"].shape == gradient.shape == (21, 20)
+    assert gradient[-1].isnan().all()  # the last call evaluates a point without a gradient
+    episode = job.play(APGD, rows)
+    assert torch.equal(steps["robust"], episode.correct[0] >= 0.5)
+    assert torch.equal(job.play(RecordSteps(APGD, []), rows).points, episode.points)
+    # The margin is the highest recorded value, since APGD returns the best point.
+    torch.testing.assert_close(value.amax(0), episode.margin[0], rtol=0, atol=1e-12)
+    # The margin of a linear net has the gradient 2 w everywhere.
+    largest = (2 * NET.w.detach().abs().amax()).expand(20, 20)
+    torch.testing.assert_close(gradient[:-1], largest, rtol=0, atol=1e-12)
+
+
+def test_recorded_steps_of_an_attack_on_the_least_of_several_losses():
+    """Round i attacks 1 + i models for as many times the steps; PGD evaluates its last point."""
+    x = uniform(0, 6, 6)
+    net = smooth(1)
+    defense = Transductive(net, torch.zeros(6, dtype=torch.float64))
+    job = Job(defense, x, net(x).argmax(1), Threat(sp.Linf(0.1)), seed=0, batch_size=6)
+    pgd = sp.Direct("pgd", sp.PGD(3))
+    least = GreedyModelSpace("gmsa-min", pgd, 3, MinLoss())
+    rows = torch.arange(6)
+    steps = WatchAttack(least, rows).compute(job)
+    assert steps["value"].shape == (4 + 7 + 10, 6)
+    episode = job.play(least, rows)
+    assert torch.equal(steps["robust"], episode.correct[0] >= 0.5)
+    assert torch.equal(job.play(RecordSteps(least, []), rows).points, episode.points)

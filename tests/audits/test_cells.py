@@ -1,0 +1,101 @@
+"""Attack cells: groups of rows, and adversaries that select their own rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import saddlepoint as sp
+from saddlepoint.audits.cells import Job
+from saddlepoint.defenses import Defense, Trace, View
+from saddlepoint.evaluation import OnExamples, Threat
+
+N = 24
+RADIUS = 0.03
+GENERATOR = torch.Generator().manual_seed(0)
+W = torch.randn(16, generator=GENERATOR)
+X = 0.5 + 0.12 * torch.randn(N, 1, 4, 4, generator=GENERATOR).clamp(-3, 3)
+Y = ((X - 0.5).flatten(1) @ W > 0).long()
+
+
+class Linear(nn.Module):
+    def forward(self, x):
+        z = (x - 0.5).flatten(1) @ W
+        return torch.stack([-z, z], 1)
+
+
+class BatchMean(Defense):
+    """Coupled rows: every output is the mean of the batch."""
+
+    coupled = True
+
+    def trace(self, x, ctx):
+        z = Linear()(x)
+        return Trace((View("final", z.mean(0, keepdim=True).expand_as(z)),))
+
+
+def job_for(defense):
+    return Job(defense, X, Y, Threat(sp.Linf(RADIUS)), seed=0, batch_size=8)
+
+
+@pytest.mark.parametrize(
+    ("defense", "attacked"),
+    [(sp.Plain(Linear()), [3, 4, 20]), (BatchMean(), [*range(8), *range(16, 24)])],
+    ids=["rows", "batches"],
+)
+def test_an_adversary_on_some_examples_leaves_the_others_alone(defense, attacked):
+    """Whole batches are attacked if rows are coupled."""
+    job = job_for(defense)
+    pgd = sp.Direct("pgd", sp.PGD(4, RADIUS / 8, random_start=False))
+    some = OnExamples("some", pgd, (3, 4, 20))
+    whole = torch.cat([job.play(pgd, rows).points for rows in job.groups])
+    episodes = [job.play(some, rows) for rows in job.groups]
+    points = torch.cat([episode.points for episode in episodes])
+    forward = torch.cat([episode.forward for episode in episodes])
+    others = torch.tensor([k for k in range(N) if k not in attacked])
+    assert torch.equal(points[attacked], whole[attacked])
+    assert torch.equal(points[others], X[others])
+    assert forward[others].sum() == 0 < forward[attacked].amin()
+
+
+class Stream(BatchMean):
+    memory = "stream"
+
+
+@pytest.mark.parametrize(
+    ("defense", "sizes"),
+    [(sp.Plain(Linear()), [8, 8, 8]), (Stream(), [24])],
+    ids=["rows", "stream"],
+)
+def test_a_stream_is_one_cell_because_its_batches_depend_on_earlier_ones(defense, sizes):
+    assert [len(rows) for rows in job_for(defense).groups] == sizes
+
+
+class LimitedMemory(Defense):
+    """Has memory for two rows."""
+
+    def __init__(self):
+        self.sizes = []
+
+    def trace(self, x, ctx):
+        self.sizes.append(len(x))
+        if len(x) > 2:
+            raise torch.OutOfMemoryError("out of memory")
+        return Trace((View("final", Linear()(x)),))
+
+
+def test_independent_rows_are_attacked_in_smaller_batches_when_memory_runs_out():
+    defense = LimitedMemory()
+    pgd = sp.Direct("pgd", sp.PGD(2))
+    episode = job_for(defense).play(pgd, torch.arange(8))
+    expected = job_for(sp.Plain(Linear())).play(pgd, torch.arange(8))
+    assert torch.equal(episode.points, expected.points)
+    assert int(episode.batch.amax()) + 1 == 4
+
+
+def test_coupled_rows_cannot_be_split_when_memory_runs_out():
+    defense = LimitedMemory()
+    defense.coupled = True
+    with pytest.raises(MemoryError, match="smaller batch size"):
+        job_for(defense).play(sp.Direct("pgd", sp.PGD(2)), torch.arange(8))
