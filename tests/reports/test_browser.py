@@ -100,6 +100,7 @@ def runs(tmp_path_factory):
         "masked": an_audit(symptoms=SYMPTOMS, target="masked", robust_accuracy=0.99),
         "hand": an_audit(target=f"hand {_HOSTILE}"),
     }
+    write_report(audits["real"], folder / "real" / "report.html")
     for name in ("masked", "hand"):
         audits[name].save(folder / name)
     (folder / "hand" / "published.toml").write_text('claimed = 0.7\nsource = "a paper"\n')
