@@ -116,7 +116,7 @@ def _out_of_memory(error: Exception) -> bool:
 
 
 class Measurement(ABC):
-    """A cell that is no attack. Subclasses are frozen dataclasses, so that they have a hash.
+    """A cell that is not an attack. Subclasses are frozen dataclasses, so that they have a hash.
 
     `compute` runs in any process that has the job. The fields are all other inputs.
     """

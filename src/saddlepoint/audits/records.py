@@ -28,15 +28,15 @@ SYMPTOM_NAMES = {
     "no fixed point": "solver not converged",
     "gradient not solved for": "backward solve not converged",
 }
-_ITEMS = {
+ITEM_NAMES = {
     "white-box attacks on the full defence": "white-box attacks on the full defense",
     "adaptive attacks are the stronger ones": "adaptive attacks are the strongest",
     "many steps beat one": "iterative attacks beat single-step attacks",
     "black-box attacks find nothing more": "black-box attacks break nothing more",
     "cost of an answer": "cost of a prediction",
 }
-_CURVE = {"misclassified": "misclassified"}  # columns of a loss curve
-_STATES = {"does not apply": "not applicable"}
+_CURVE = {"fooled": "misclassified"}  # columns of a loss curve
+STATE_NAMES = {"does not apply": "not applicable"}
 
 
 def _to_4(record: dict[str, Any]) -> dict[str, Any]:
@@ -52,8 +52,8 @@ def _to_4(record: dict[str, Any]) -> dict[str, Any]:
         symptoms.append({**symptom, "name": name})
     checklist = []
     for item in record["checklist"]:
-        name = _ITEMS.get(item["name"], item["name"])
-        state = _STATES.get(item["state"], item["state"])
+        name = ITEM_NAMES.get(item["name"], item["name"])
+        state = STATE_NAMES.get(item["state"], item["state"])
         checklist.append({**item, "name": name, "state": state})
     return {
         **record,

@@ -33,12 +33,12 @@ from saddlepoint.audits.verdict import (
     decide,
 )
 from saddlepoint.evaluation.rejection import no_rejection_scores
-from saddlepoint.schema import migrated
+from saddlepoint.schema import SchemaError, migrated
 
 __all__ = ["Audit", "Examples", "Item", "Level", "Row", "State", "Symptom", "Verdict"]
 
 _TENSORS = ("x", "y", "worst_points", "correct", "answered")
-_DAMAGE = (
+_DAMAGE_ERRORS = (
     json.JSONDecodeError,
     UnicodeDecodeError,
     TypeError,
@@ -48,7 +48,7 @@ _DAMAGE = (
     OSError,
     SafetensorError,
 )
-_LEDGER = ("margin", "size", "forward", "backward", "verified")  # tensors of `Examples`
+_EXAMPLE_TENSORS = ("margin", "size", "forward", "backward", "verified")  # tensors of `Examples`
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,8 @@ class Audit:
             parts.append(f"not run: {', '.join(not_run)}")
         if serious:
             parts.append(f"serious: {', '.join(serious)}")
-        return f" {'; '.join(parts)}."
+        text = "; ".join(parts)
+        return f" {text[:1].upper()}{text[1:]}."
 
     def record(self) -> dict[str, Any]:
         """Everything except the images, as plain values."""
@@ -187,7 +188,7 @@ class Audit:
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: getattr(self, name) for name in _TENSORS}
-        tensors |= {name: getattr(self.examples, name) for name in _LEDGER}
+        tensors |= {name: getattr(self.examples, name) for name in _EXAMPLE_TENSORS}
         if self.rejection_scores.numel():
             tensors["rejection_scores"] = self.rejection_scores
         plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
@@ -211,7 +212,9 @@ class Audit:
             )
         try:
             return cls._read(folder)
-        except _DAMAGE as error:
+        except SchemaError:
+            raise  # the record is complete, but this version cannot read it
+        except _DAMAGE_ERRORS as error:
             raise ValueError(
                 f"{folder} holds no complete audit ({type(error).__name__}: {error}). "
                 "Run the audit again."
@@ -229,9 +232,9 @@ class Audit:
         record["compared"] = _read_comparisons(record["compared"])
         record["classes"] = tuple(record["classes"])
         tensors: dict[str, Any] = load_file(folder / "points.safetensors")
-        ledger = {name: tensors[name] for name in _LEDGER}
+        per_example = {name: tensors[name] for name in _EXAMPLE_TENSORS}
         winner = tuple(record.pop("winner"))
-        examples = Examples(winner=winner, draws=record.pop("draws"), **ledger)
+        examples = Examples(winner=winner, draws=record.pop("draws"), **per_example)
         scores = tensors.get("rejection_scores", tensors.get(OLD_SCORES, _no_scores()))
         return cls(
             **record,

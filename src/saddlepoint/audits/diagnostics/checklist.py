@@ -11,7 +11,8 @@ from saddlepoint.audits.statistics import mcnemar
 from saddlepoint.audits.verdict import Item, ItemName, State
 
 _SHARE = 0.1  # of the images: more is not a few outliers
-_ENOUGH_BROKEN = 5  # images: with all of them held by the defense, McNemar's p would be 1 / 32
+# Images. If the defense classified all of them correctly, a one-sided McNemar test would give 1/32.
+_ENOUGH_BROKEN = 5
 _NOISE = 0.1  # cosine below which two averaged gradients are unrelated
 
 

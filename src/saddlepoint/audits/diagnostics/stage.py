@@ -132,12 +132,10 @@ def _static(e: Evidence) -> _Diagnostic | None:
     transferred = any(run.transfers_from(e.defense.static) for run in e.runs)
     if e.static is None or not transferred:
         return None
-    cells = [
-        StaticOnPoints(
-            rows, torch.stack([one.points for one in group.outcomes.episodes]), e.rows_at_once
-        )
-        for rows, group in zip(e.plan.job.groups, e.groups, strict=True)
-    ]
+    cells = []
+    for rows, group in zip(e.plan.job.groups, e.groups, strict=True):
+        points = tuple(one.points for one in group.outcomes.episodes)
+        cells.append(StaticOnPoints(rows, points, e.rows_at_once))
     return _Diagnostic(
         "static",
         cells,

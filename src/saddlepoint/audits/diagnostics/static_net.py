@@ -25,7 +25,7 @@ class StaticOnPoints(Measurement):
     """The static net on clean images and on the worst of all points proposed for a group."""
 
     rows: Tensor  # [M]
-    points: Tensor  # [A, M, ...] the points of all adversaries
+    points: tuple[Tensor, ...]  # one [M, ...] per adversary
     at_once: int  # rows that fit into memory
 
     @property
