@@ -131,16 +131,27 @@ def test_an_audit_record_without_loss_curves_is_read(run):
     assert old.run == ""
 
 
+def row_of_schema_3(row):
+    """A row of the table of attacks with the names of schema 3."""
+    columns = {"misclassified": "fooled"}
+    curve = {columns.get(name, name): column for name, column in row["loss_curve"].items()}
+    others = {n: value for n, value in row.items() if n not in ("loss_curve", "minimum_norm")}
+    return {**others, "ascent": curve}
+
+
 def test_an_audit_record_without_a_checklist_is_read_and_is_inconclusive(run):
+    now = Audit.load(run)
     record = json.loads((run / "audit.json").read_text())
     interval = {name: value for name, value in record["interval"].items() if name != "covers"}
     symptoms = [
         {name: value for name, value in s.items() if name not in ("remedy", "trait")}
         for s in record["symptoms"]
     ]
+    rows = [row_of_schema_3(row) for row in record["rows"]]
     old = {"schema": 2, "verdict": "upper bound", "interval": interval, "symptoms": symptoms}
-    edit(run / "audit.json", **old, checklist=None, compared=None, reasons=None)
+    edit(run / "audit.json", **old, rows=rows, checklist=None, compared=None, reasons=None)
     found = Audit.load(run)
+    assert found.rows == now.rows
     assert found.checklist == ()
     assert (found.verdict, found.reasons) == ("inconclusive", ("the checklist was not run.",))
     assert found.record()["schema"] == 4
@@ -168,5 +179,5 @@ def test_an_audit_record_without_a_schema_is_read(run):
 
 def test_an_audit_record_of_a_newer_version_is_rejected(run):
     edit(run / "audit.json", schema=99)
-    with pytest.raises(ValueError, match=r"schema 99.*Update saddlepoint"):
+    with pytest.raises(SchemaError, match=r"schema 99.*Update saddlepoint"):
         Audit.load(run)
