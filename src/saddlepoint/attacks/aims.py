@@ -34,7 +34,10 @@ def loss_of_mean(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
 
 
 def min_over_views(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
-    """min_v loss(z_v): positive only if every view is misclassified."""
+    """min_v loss(z_v): the smallest loss of any view.
+
+    With the margin loss it is positive only if every view is misclassified.
+    """
     return loss(logits, y).amin(0)
 
 

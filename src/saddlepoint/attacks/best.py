@@ -15,7 +15,11 @@ from saddlepoint.gradients import Evaluation
 
 @dataclass(frozen=True)
 class AttackResult:
-    """The points that an attack proposes. Neither equals the clean input if the attack can move."""
+    """The points that an attack proposes.
+
+    Attacks propose a point other than the clean input wherever the perturbation set allows it.
+    Adversaries such as `SkipMisclassified` may return the clean input.
+    """
 
     # [N, ...] a misclassified point if there is one, else the point of highest loss. For the
     # function that was attacked.

@@ -59,10 +59,11 @@ class Defense(ABC):
 
         Args:
             x: the batch, [N, ...].
-            ctx: random keys and rules of this call.
+            ctx: random keys and gradient rules of this call.
 
         Returns:
-            The adapted defense: a new object. `self` must not change.
+            The adapted defense. It must be a new object unless nothing is adapted: `self` must not
+            change.
         """
         return self
 
@@ -82,7 +83,8 @@ class Defense(ABC):
 
         Args:
             x: inputs, [N, ...].
-            ctx: random keys, the attacker's rules per site, and the views that are needed.
+            ctx: random keys, the gradient rule that the attacker uses at each named step (site),
+                and the views that are needed.
         """
 
     def answer(self, trace: Trace, ctx: Context) -> Tensor:  # noqa: ARG002

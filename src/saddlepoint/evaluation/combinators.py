@@ -69,7 +69,8 @@ class Cascade(Adversary):
             _update(best, alive, result.point, simulation.evaluation)
             # Losses of different attacks have different scales, so points of highest loss are
             # compared by the margin of the defense. Only rows with a different point of highest
-            # loss are evaluated again: keys are numbered by the passes of the row itself.
+            # loss are evaluated again. That changes no other row: random keys depend on the pass
+            # count of the row itself.
             moved = (result.max_loss_point != result.point).flatten(1).any(1)
             apart = block(moved.long(), coupled).nonzero()[:, 0]
             if len(apart):
@@ -125,9 +126,10 @@ class SkipMisclassified(AdversaryWrapper):
 class CleanCopies(SkipMisclassified):
     """The stock behavior of AutoAttack: the clean image where the attack did not succeed.
 
-    The clean image is also returned where the model was wrong without an attack. That is fair to
-    the attacked model and far too lenient to any other model on which the points are scored. For
-    comparison with published numbers that were computed this way; the name says so.
+    The clean image is also returned where the model was wrong without an attack. This does not
+    change the accuracy of the attacked model, but it overestimates that of any other model that is
+    evaluated on the points. Use it only to compare with published numbers that were computed this
+    way. The name of the adversary gets the suffix "(clean copies)".
     """
 
     @property

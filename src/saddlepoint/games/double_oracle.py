@@ -1,4 +1,7 @@
-"""The double oracle: an exit game that grows by the rows that matter against its equilibrium."""
+"""The double oracle: solves an exit game with attacks on few subsets of exits.
+
+It attacks only subsets that are likely to lower the value of the game.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,11 @@ def double_oracle(
         settings: how rows are attacked.
         columns: the subsets of exits that may be attacked or answer.
         run_adversaries: plays adversaries on the examples of the game.
-        tolerance: accuracy that another row may still gain.
+        tolerance: a round that lowers the accuracy by less than this counts as no progress.
     """
     exits = len(settings.views)
     everything = tuple(range(1, exits + 1))
+    # The subset that each row attacks; None: the row attacks an expected loss.
     targets: list[Subset | None] = [everything]
     episodes = run_adversaries([settings.on_subset(everything)])
     progress = _Progress()
@@ -68,10 +72,11 @@ def double_oracle(
 def next_target(game: ExitGame, defender: Tensor) -> Subset | None:
     """The subset that was not attacked yet with the lowest confidence bound mu(E) - sigma(E).
 
-    Attacks on similar subsets have similar effects, whether or not they match the strategy s of
-    the defender: v_i = (M s)_i is modeled as a Gaussian process over subsets with covariance
-    k = 1 - r_mis, the Jaccard similarity, which is positive definite. With K the covariance of the
-    played rows, noise included, and m their mean,
+    v_i = (M s)_i is the accuracy of strategy s under attack i, with M the accuracy matrix. Attacks
+    on similar subsets have similar effects, so v is modeled as a Gaussian process over the attacked
+    subsets. The covariance k of two subsets A and B is their Jaccard similarity
+    |A n B| / |A u B|, which is positive definite. With K the covariance of the played rows, noise
+    included, m the mean of v and `spread` its standard deviation,
     mu(E) = m + k_E^T K^-1 (v - m),  sigma^2(E) = spread^2 (1 - k_E^T K^-1 k_E).
     The lower bound weighs a low expected accuracy against uncertainty (Srinivas et al. 2010).
 

@@ -69,8 +69,10 @@ def exit_game(
         exit_attack: builds the attack on a subset instead, such as `ATTACKS["autoattack"]`.
         subsets: subsets that may be attacked or answer: "all", "intervals" (neighboring exits), or
             a list such as [(1,), (2, 3)].
-        rows: "all" attacks every subset; "double-oracle" only those that matter.
-        tolerance: accuracy that another row of the double oracle may still gain.
+        rows: rows of the payoff matrix. "all" attacks every subset; "double-oracle" attacks only
+            subsets that are likely to lower the value.
+        tolerance: a round of the double oracle that lowers the accuracy by less than this counts
+            as no progress.
         seed: seed of all random keys.
         batch_size: examples per batch.
         progress: called with the number of examples after every batch.

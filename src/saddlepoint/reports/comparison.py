@@ -59,7 +59,7 @@ class Line:
             target=audit.target,
             url=url,
             threat=str(space) if space else audit.threat,
-            data=audit.data or "tensors of the caller",
+            data=audit.data or "unnamed tensors",
             n=audit.n,
             clean=audit.clean_accuracy,
             robust=audit.robust_accuracy,

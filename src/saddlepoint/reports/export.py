@@ -144,7 +144,7 @@ def model_card(audit: Audit) -> str:
 def _card_rows(audit: Audit) -> Iterator[tuple[str, str]]:
     level = f"{100 * audit.interval.level:.0f} %"
     yield "threat", _markdown(audit.threat)
-    yield "data", f"{_markdown(audit.data or 'tensors of the caller')}, {audit.n} images"
+    yield "data", f"{_markdown(audit.data or 'unnamed tensors')}, {audit.n} images"
     yield "clean accuracy", percent(audit.clean_accuracy)
     robust = at_most(audit.robust_accuracy)
     yield "robust accuracy (upper bound)", f"{robust} ({audit.interval}, {level} interval)"

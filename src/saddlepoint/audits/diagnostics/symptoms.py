@@ -83,7 +83,7 @@ def _of_proposals(e: Evidence) -> Iterator[Symptom]:
         yield Symptom(
             SymptomName.CLEAN_COPIES,
             Level.WARNING,
-            f"{copies} proposed points were the clean image: the attack did not move there.",
+            f"for {copies} images the attack returned the clean image: these were not attacked.",
         )
     if e.defense.rejects:
         yield Symptom(SymptomName.REJECTIONS, Level.WARNING, _rejections(e))

@@ -25,7 +25,7 @@ def configuration(context: ReportContext) -> Section:
     values = {
         "target": audit.target,
         "threat": audit.threat,
-        "data": f"{audit.data or 'tensors of the caller'}, {audit.n} inputs of shape {shape}",
+        "data": f"{audit.data or 'unnamed tensors'}, {audit.n} inputs of shape {shape}",
         "budget, seed": f"{audit.budget}, {audit.seed}",
         "largest perturbation": _largest_perturbation(audit),
         "range of the points": f"{low:.6g} to {high:.6g}",

@@ -110,9 +110,9 @@ def iterates(
     """Yield the states after 0, 1, 2, ... steps from zero until all rows converge or steps run out.
 
     Each row stops by its own residual, so its state does not depend on the other rows. The distance
-    from z to the equilibrium is at most 2 (L / m) ||p - z||. The residual uses a step of 1 / L.
-    That of a plain step, P(W z + b) - z, is up to L times as large; for a large W rounding alone
-    would keep it above the tolerance.
+    from z to the equilibrium is at most 2 (L / m) ||p - z||, with p as in `Iterate`. The residual
+    is that of a step of size 1 / L. The residual of a full step, P(W z + b) - z, is up to L times
+    as large: with a large W, rounding errors alone would exceed the tolerance.
 
     Args:
         method: The splitting method.
