@@ -125,7 +125,8 @@ def test_a_standard_evaluation_that_an_adaptive_attack_refutes_is_overstated():
     assert found.compared.standard > found.robust_accuracy + 0.1
     assert found.verdict is Verdict.OVERSTATED
     assert "a standard evaluation overstates robustness" in found.reasons[0]
-    assert found.reasons[0].rstrip(".") in found.summary()
+    reason = found.reasons[0].rstrip(".")
+    assert f"{reason[:1].upper()}{reason[1:]}" in found.summary()
 
 
 def test_a_true_claim_is_credible_and_a_false_one_overstated():

@@ -381,7 +381,7 @@ def test_lafeat_on_one_exit_is_an_ordinary_attack() -> None:
         (lambda: moved(OnExits(SMALL, ())), "must not be empty"),
         (lambda: MaxAverage("none", ()), "no candidates"),
         (lambda: expectation(Mix(((4,),), (1.0,)), L, PGD10), "from 1 to 3"),
-        (lambda: through(Mix(((1,),), (1.0,)), PGD10), "draws"),
+        (lambda: through(Mix(((1,),), (1.0,)), PGD10), "Mix is random"),
         (lambda: moved(through(Confident((0.5,)), PGD10)), "2 for 3 exits, got 1"),
     ],
 )

@@ -134,7 +134,7 @@ def test_aims_equal_their_formulas() -> None:
     z = views()
     weights = torch.tensor([0.2, 0.3, 0.5])
     losses = torch.stack([cross_entropy(v, Y) for v in z])
-    torch.testing.assert_close(aim.last(cross_entropy, z, Y), losses[2])
+    torch.testing.assert_close(aim.last_view(cross_entropy, z, Y), losses[2])
     torch.testing.assert_close(aim.mean_of_losses(cross_entropy, z, Y), losses.mean(0))
     torch.testing.assert_close(aim.min_over_views(cross_entropy, z, Y), losses.amin(0))
     torch.testing.assert_close(aim.loss_of_mean(cross_entropy, z, Y), cross_entropy(z.mean(0), Y))
@@ -151,7 +151,7 @@ def test_aims_agree_where_all_views_are_the_same() -> None:
         aim.loss_of_mean,
         aim.expected(torch.tensor([0.25, 0.25, 0.5])),
     ):
-        torch.testing.assert_close(aimed(margin, z, Y), aim.last(margin, z, Y))
+        torch.testing.assert_close(aimed(margin, z, Y), aim.last_view(margin, z, Y))
 
 
 def test_expected_rejects_another_number_of_views() -> None:

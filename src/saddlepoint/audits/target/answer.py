@@ -22,7 +22,7 @@ def answer_is_not_last_view(defense: Defense) -> bool:
 
 
 class AnswerView(DefenseWrapper):
-    """A defense with one view, its answer.
+    """A defense with one view, its answer, so that it declares no `reads`.
 
     An answer without a gradient, such as a vote, keeps its value and gets the gradient of the mean
     view.

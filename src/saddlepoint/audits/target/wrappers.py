@@ -37,7 +37,7 @@ class LogProbabilities(TargetWrapper):
 
 
 class NoGradient(TargetWrapper):
-    """A defense without gradients: it grants scores only."""
+    """A defense without gradients: it declares `grants` = "score"."""
 
     def __init__(self, inner: Defense) -> None:
         super().__init__(inner)
