@@ -189,7 +189,13 @@ class _OtherKeys(AdversaryWrapper):
 
 @dataclass(frozen=True)
 class MultiTarget(Adversary):
-    """`direct` once per target class, most likely wrong class of the clean image first."""
+    """`direct` once per target class, most likely wrong class of the clean image first.
+
+    Args:
+        direct: the attack of one target class; its own loss is replaced.
+        targets: number of target classes, at most all wrong ones; default: 9.
+        loss: makes the per-example loss from target classes [N]; default: targeted DLR.
+    """
 
     direct: Direct
     targets: int = 9
@@ -252,6 +258,10 @@ class Transfer(Adversary):
     """Attack the model `source` and transfer the points of highest loss to the defense.
 
     Success on the source says nothing about the defense, so the points of highest loss are used.
+
+    Args:
+        adversary: attacks the source with gradient access.
+        source: the model that belongs to the attacker, such as `Plain(net)`.
     """
 
     adversary: Adversary

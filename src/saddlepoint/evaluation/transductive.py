@@ -160,6 +160,12 @@ class GreedyModelSpace(_InRounds):
     evaluates it: by errors, then by margins, in whole batches. The released code may return the
     clean batch instead (`CleanFallback`). A randomized Gamma gives as many models per round as the
     threat model has draws.
+
+    Args:
+        name: the name shown in tables.
+        direct: the attack that is run on the models of each round.
+        rounds: number of rounds, T + 1; default: 10.
+        weighting: how the losses of several models are combined; default: their mean.
     """
 
     weighting: LossWeighting = AVERAGE
