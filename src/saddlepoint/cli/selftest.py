@@ -23,14 +23,14 @@ def add(app: typer.Typer) -> None:
     """Add the command to the application."""
     app.command(
         "selftest",
-        cls=with_options(some_audit_options("budget")),
+        cls=with_options(some_audit_options("budget", "seed")),
         epilog=examples(
             "saddlepoint selftest",
             'saddlepoint selftest --case "gradient killer" --case "lucky noise"',
             "saddlepoint selftest --evaluator autoattack --evaluator foolbox --out selftest.json",
             "saddlepoint selftest --list",
-            note="The budget is that of our own audits. Any evaluator can be tested in Python: "
-            "saddlepoint.selftest(evaluator) with a function (model, x, y, radius) -> accuracy.",
+            note="Budget and seed are those of our own audits. Any evaluator can be tested in "
+            "Python: saddlepoint.selftest(evaluator) with a function (model, x, y, radius) -> accuracy.",
         ),
     )(selftest)
 
@@ -76,15 +76,18 @@ def selftest(
     The test shows whether an evaluator finds the true robust accuracy and, if it does not,
     whether it warns.
     """
-    from saddlepoint.selftests import CASES
+    from saddlepoint.selftests import FAMILIES
     from saddlepoint.selftests.page import record, text, write
 
     if listed:
-        output().print(table(("case", "reason"), [[one.name, one.why] for one in CASES]))
+        rows = [[one.name, family, one.why] for family, cases in FAMILIES.items() for one in cases]
+        output().print(table(("case", "mechanism", "reason"), rows))
         return
     names = evaluator or ["ours"]
-    results = _run(case or [], names, ctx.obj["budget"], quiet=json)
-    kept = record(results, _command(names, ctx.obj["budget"]))
+    budget = ctx.obj["budget"]
+    seed = ctx.obj["seed"]
+    results = _run(case or [], names, budget, seed, quiet=json)
+    kept = record(results, _command(names, budget, seed))
     kept = kept if out is None else write(kept, out)
     if page is not None:
         _write_page(page, text(kept))
@@ -98,7 +101,7 @@ def selftest(
 
 
 def _run(
-    cases: Sequence[str], evaluator_names: Sequence[str], budget: Budget, *, quiet: bool
+    cases: Sequence[str], evaluator_names: Sequence[str], budget: Budget, seed: int, *, quiet: bool
 ) -> list[SelfTest]:
     from saddlepoint.selftests.peers import evaluators
     from saddlepoint.selftests.score import chosen
@@ -106,7 +109,9 @@ def _run(
 
     chosen(cases)  # raises an error for an unknown case
     progress = None if quiet else _print_line
-    return [test(one, cases, progress=progress) for one in evaluators(evaluator_names, budget)]
+    return [
+        test(one, cases, progress=progress) for one in evaluators(evaluator_names, budget, seed)
+    ]
 
 
 def _write_page(page: Path, text: str) -> None:
@@ -121,11 +126,13 @@ def _print_line(line: Line) -> None:
     note(f"{line.case}: true {line.truth} %, reported {reported}: {outcome}{error}")
 
 
-def _command(names: Sequence[str], budget: str) -> str:
+def _command(names: Sequence[str], budget: str, seed: int) -> str:
     """The command for the record.
 
     It names no cases: each case is independent of the others, so the record of some cases is a
     part of the record of all.
     """
     spent = f" --budget {budget}" if budget != "standard" else ""
-    return "saddlepoint selftest" + "".join(f" --evaluator {name}" for name in names) + spent
+    seeded = f" --seed {seed}" if seed else ""
+    chosen = "".join(f" --evaluator {name}" for name in names)
+    return f"saddlepoint selftest{chosen}{spent}{seeded}"

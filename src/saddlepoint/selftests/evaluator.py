@@ -45,7 +45,7 @@ class AuditEvaluator:
     @property
     def name(self) -> str:
         """Name in tables."""
-        return f"saddlepoint {self.budget}"
+        return f"saddlepoint {self.budget}" + (f", seed {self.seed}" if self.seed else "")
 
     def __call__(self, target: Target, x: Tensor, y: Tensor, radius: float) -> Report:
         found = audit(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from saddlepoint.schema import Migrations, migrated
+from saddlepoint.selftests.case import Case
 from saddlepoint.selftests.families import CASES, FAMILIES
 from saddlepoint.selftests.score import TOLERANCE, SelfTest
 
@@ -23,6 +24,8 @@ and the evaluator gives no warning. A number in ***bold italics*** is wrong and 
 that it may be. A dash (–) means that the evaluator raised an error; an empty cell was not run. A
 number that is too low is wrong as well: the evaluator counted points that a randomized defense
 misclassified by chance, or it evaluated a different model than the one it received."""
+_BY_MECHANISM = """By mechanism that misleads evaluations: the number of cases with a right report,
+and in brackets the number of those with too high a report and no warning."""
 
 
 def record(tests: Sequence[SelfTest], command: str = "saddlepoint selftest") -> dict[str, Any]:
@@ -60,10 +63,10 @@ def read(file: Path) -> dict[str, Any]:
 
 
 def text(kept: Mapping[str, Any]) -> str:
-    """Render a record as Markdown: one table per family of cases, one column per evaluator."""
+    """Render a record as Markdown: one table per mechanism, one column per evaluator."""
     tests = kept["tests"]
     lines = {test["evaluator"]: {line["case"]: line for line in test["lines"]} for test in tests}
-    parts = [_INTRO, _summary(tests), *_family_tables(lines)]
+    parts = [_INTRO, _summary(tests), _by_mechanism(lines), *_family_tables(lines)]
     parts += [f"{test['evaluator']}: {test['note']}" for test in tests if test.get("note")]
     parts.append(_provenance(tests))
     return "\n\n".join(parts) + "\n"
@@ -76,6 +79,26 @@ def _merged(
     lines = {line["case"]: line for line in (*earlier, *new)}
     order = {case.name: index for index, case in enumerate(CASES)}
     return sorted(lines.values(), key=lambda line: order.get(line["case"], len(order)))
+
+
+def _by_mechanism(lines: Mapping[str, Mapping[str, Any]]) -> str:
+    """A table of right cases per mechanism; `lines` is by evaluator and case."""
+    rows = [
+        [family, *(_right_of(by_case, cases) for by_case in lines.values())]
+        for family, cases in FAMILIES.items()
+    ]
+    return f"{_BY_MECHANISM}\n\n{_table(['mechanism', *lines], rows)}"
+
+
+def _right_of(by_case: Mapping[str, Any], cases: Sequence[Case]) -> str:
+    """How many of these cases an evaluator gets right, and how many deceive it."""
+    found = [by_case[case.name] for case in cases if case.name in by_case]
+    if not found:
+        return ""
+    right = sum(line["outcome"] == "right" for line in found)
+    deceived = sum(line["deceived"] for line in found)
+    shown = f"{right} of {len(found)}"
+    return f"{shown} ({deceived})" if deceived else shown
 
 
 def _family_tables(lines: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -63,12 +63,13 @@ class Peer:
             )
 
 
-def evaluators(names: Sequence[str], budget: Budget = "standard") -> list[Evaluator]:
+def evaluators(names: Sequence[str], budget: Budget = "standard", seed: int = 0) -> list[Evaluator]:
     """Look up evaluators by name.
 
     Args:
         names: Keys of `PEERS`, or "ours" for `saddlepoint.audit`.
         budget: Budget of "ours"; default "standard".
+        seed: Seed of "ours"; default 0.
 
     Raises:
         ValueError: A name is unknown.
@@ -82,7 +83,7 @@ def evaluators(names: Sequence[str], budget: Budget = "standard") -> list[Evalua
     for name in names:
         if name in PEERS:
             PEERS[name].require_installed()
-    return [AuditEvaluator(budget) if name == "ours" else PEERS[name] for name in names]
+    return [AuditEvaluator(budget, seed) if name == "ours" else PEERS[name] for name in names]
 
 
 @contextlib.contextmanager
