@@ -30,7 +30,8 @@ def add(app: typer.Typer) -> None:
             "saddlepoint selftest --evaluator autoattack --evaluator foolbox --out selftest.json",
             "saddlepoint selftest --list",
             note="Budget and seed are those of our own audits. Any evaluator can be tested in "
-            "Python: saddlepoint.selftest(evaluator) with a function (model, x, y, radius) -> accuracy.",
+            "Python: saddlepoint.selftest(evaluator) with a function (model, x, y, radius) -> "
+            "accuracy.",
         ),
     )(selftest)
 
