@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterable
 
 _EXACT = 1e-9  # of a share or a count: less is rounding error of a mean
+_ROUNDING = 1e-6  # a value outside its range by less is a rounding error in single precision
 # Plurals of nouns that other rules get wrong.
 _IRREGULAR = {"index": "indices", "matrix": "matrices"}
 
@@ -48,8 +49,7 @@ def count_of(n: float, total: float, noun: str, plural: str = "") -> str:
     Raises:
         ValueError: `n` is not in [0, total], or `total` is no count.
     """
-    if not -_EXACT <= n <= total + _EXACT:
-        raise ValueError(f"expected a count from 0 to {total}, got {n}.")
+    _check(-_ROUNDING <= n <= total + _ROUNDING, f"a count from 0 to {total}", n)
     things = f"of {count(total, noun, plural)}"
     if not _is_whole(n):
         almost_all = f"{n:.1f}" == f"{total:.1f}"
@@ -59,7 +59,7 @@ def count_of(n: float, total: float, noun: str, plural: str = "") -> str:
 
 
 def mean_count(n: float, noun: str, plural: str = "") -> str:
-    """A number of things that is fractional if it is a mean over draws: `0.4 images on average`.
+    """A number of things that is fractional if it is a mean: `on average 0.4 images`.
 
     Args:
         n: how many, at least 0.
@@ -69,10 +69,10 @@ def mean_count(n: float, noun: str, plural: str = "") -> str:
     Raises:
         ValueError: `n` is negative or NaN.
     """
-    _check(n >= -_EXACT, "a count of at least 0", n)
+    _check(n >= -_ROUNDING, "a count of at least 0", n)
     if _is_whole(n):
         return count(n, noun, plural)
-    return f"{_fraction(n)} {noun_for(2, noun, plural)} on average"
+    return f"on average {_fraction(n)} {noun_for(2, noun, plural)}"
 
 
 def whole(n: float) -> str:
@@ -81,8 +81,8 @@ def whole(n: float) -> str:
     Raises:
         ValueError: `n` is negative, fractional or NaN.
     """
-    _check(n >= -_EXACT and _is_whole(n), "a count", n)
-    rounded = round(n)
+    rounded = round(n) if _is_whole(n) else -1
+    _check(rounded >= 0, "a count", n)
     return f"{rounded}" if rounded < 10_000 else f"{rounded:,}"
 
 
@@ -103,7 +103,7 @@ def agree(n: float, singular: str, plural: str) -> str:
 
 
 def how_often(n: float) -> str:
-    """How often something happens: `never`, `once`, `3 times`, `2.5 times on average`.
+    """How often something happens: `never`, `once`, `3 times`, `on average 2.5 times`.
 
     Raises:
         ValueError: `n` is negative or NaN.
@@ -233,7 +233,7 @@ def points_more(difference: float) -> str:
     Raises:
         ValueError: `difference` is not in [-1, 1].
     """
-    _check(-1 - _EXACT <= difference <= 1 + _EXACT, "a difference in [-1, 1]", difference)
+    _check(-1 - _ROUNDING <= difference <= 1 + _ROUNDING, "a difference in [-1, 1]", difference)
     return f"{points(difference)} more" if difference > _EXACT else "no more"
 
 
@@ -252,7 +252,7 @@ def signed(difference: float) -> str:
     Raises:
         ValueError: `difference` is not in [-1, 1].
     """
-    _check(-1 - _EXACT <= difference <= 1 + _EXACT, "a difference in [-1, 1]", difference)
+    _check(-1 - _ROUNDING <= difference <= 1 + _ROUNDING, "a difference in [-1, 1]", difference)
     if abs(difference) < _EXACT:
         return "0"
     shown = f"{100 * difference:+.1f}"
@@ -354,15 +354,14 @@ def _share(share: float) -> float:
     Raises:
         ValueError: it is not in [0, 1].
     """
-    _check(-_EXACT <= share <= 1 + _EXACT, "a share in [0, 1]", share)
-    for end in (0.0, 1.0):
-        if abs(share - end) < _EXACT:
-            return end
-    return share
+    _check(-_ROUNDING <= share <= 1 + _ROUNDING, "a share in [0, 1]", share)
+    if share < _EXACT:
+        return 0.0
+    return 1.0 if share > 1 - _EXACT else share
 
 
 def _is_whole(n: float) -> bool:
-    return math.isfinite(n) and abs(n - round(n)) < 1e-6
+    return math.isfinite(n) and abs(n - round(n)) < _ROUNDING
 
 
 def _fraction(n: float) -> str:
