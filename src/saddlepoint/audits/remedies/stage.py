@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from saddlepoint import phrases
 from saddlepoint.audits.diagnostics.checklist import checklist
 from saddlepoint.audits.diagnostics.symptoms import symptoms
 from saddlepoint.audits.evidence import Evidence
@@ -18,6 +19,7 @@ from saddlepoint.audits.remedies.planner import Planner
 from saddlepoint.audits.remedies.strategies import OUTDONE, STRATEGIES, RemedyStrategy, Variant
 from saddlepoint.audits.verdict import ItemName, Level, State, SymptomName
 from saddlepoint.evaluation import OnExamples
+from saddlepoint.phrases import count, count_of
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,8 @@ def _not_yet_converged(e: Evidence) -> Iterator[Trigger]:
     if broken > 0:
         yield Trigger(
             ItemName.CONVERGED,
-            f"of {len(compared.first)} unbroken images, twice the steps of {e.strongest_name} "
-            f"broke {broken}",
+            f"twice the steps of {e.strongest_name} broke "
+            f"{count_of(broken, len(compared.first), 'unbroken image')}",
             decisive=False,
         )
 
@@ -116,7 +118,7 @@ def _offer(
     variant: Variant, triggers: Sequence[Trigger], ids: tuple[int, ...], passes: int
 ) -> _Offer:
     names = tuple(trigger.name for trigger in triggers)
-    cause = f"{', '.join(names)} ({triggers[0].message.rstrip('.')})"
-    reason = f"{cause}: {variant.description}, on {len(ids)} images"
+    cause = f"{phrases.names(names)} ({triggers[0].message.rstrip('.')})"
+    reason = f"{cause}: {variant.description}, on {count(len(ids), 'image')}"
     adversary = OnExamples(variant.name, variant.adversary, ids)
     return _Offer(Choice(adversary, reason, passes, names), passes * len(ids))
