@@ -226,8 +226,10 @@ def test_any_other_radius_has_three_digits():
     assert radius(0.123456) == "0.123"
 
 
-def test_ratios_above_one_as_percentages():
-    assert [relative(r) for r in (0, 0.001, 0.5, 2.5)] == ["0 %", "less than 1 %", "50 %", "250 %"]
+def test_any_ratio_as_a_percentage():
+    shown = [relative(r) for r in (0, 0.001, -0.001, 0.5, 2.5, -0.12)]
+    assert shown == ["0 %", "about 0 %", "about 0 %", "50 %", "250 %", "-12 %"]
+    assert relative(1.234, 1) == "123.4 %"
 
 
 def test_measured_values_may_be_infinite_or_undefined():

@@ -194,20 +194,19 @@ def at_least(share: float) -> str:
     return "≥ 99.9 %" if _rounds_to(share, 1.0) else f"≥ {percent(share)}"
 
 
-def relative(ratio: float) -> str:
-    """A ratio that may exceed one, as a percentage: `250 %`, `0 %`, `less than 1 %`.
+def relative(ratio: float, decimals: int = 0) -> str:
+    """Any measured ratio as a percentage: `250 %`, `-12 %`, `0 %`, `about 0 %`.
 
-    Raises:
-        ValueError: `ratio` is negative.
+    Args:
+        ratio: any number, also infinite or NaN.
+        decimals: digits after the point; default: 0.
     """
-    if math.isnan(ratio):
-        return "NaN %"
-    _check(ratio >= 0, "a ratio of at least 0", ratio)
-    if math.isinf(ratio):
-        return "infinitely many %"
-    if 0 < ratio < 0.005:
-        return "less than 1 %"
-    return f"{100 * ratio:.0f} %"
+    if not math.isfinite(ratio):
+        return f"{number(ratio)} %"
+    shown = f"{100 * ratio:.{decimals}f}"
+    if float(shown):
+        return f"{shown} %"
+    return "about 0 %" if ratio else "0 %"
 
 
 def points(difference: float, decimals: int = 1) -> str:

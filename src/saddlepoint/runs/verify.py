@@ -25,6 +25,7 @@ from saddlepoint.audits.verdict import Check, ItemName, Verification
 from saddlepoint.describe import describe
 from saddlepoint.evaluation import Episode
 from saddlepoint.locate import describe_error
+from saddlepoint.phrases import agree, count, count_of, percent, whole
 from saddlepoint.runs.spec import RunSpec, migrate_spec
 from saddlepoint.runs.store import REQUESTED, Store, StoreError, is_record_of, versions
 from saddlepoint.runs.work import Work, load, torch_threads
@@ -152,13 +153,19 @@ def checks(store: Store) -> Iterator[Check]:
 def cell_check(run: dict[str, Any], found: Mapping[str, Episode], damage: Sequence[str]) -> Check:
     """Whether every cell of the run exists and is undamaged."""
     missing = [key for key in run["cells"] if key not in found]
-    message = f"{len(found)} cells have the recorded hash and seal"
+    message = (
+        f"{count(len(found), 'cell')} {agree(len(found), 'has', 'have')} the recorded hash and seal"
+    )
     if damage:
-        message += f", {len(damage)} do not: {' '.join(damage[:5])}"
+        verb = agree(len(damage), "does", "do")
+        message += f", {whole(len(damage))} {verb} not: {' '.join(damage[:5])}"
     else:
         message += "."
     if missing:
-        message += f" {len(missing)} of {len(run['cells'])} cells are missing or damaged."
+        verb = agree(len(missing), "is", "are")
+        message += (
+            f" {count_of(len(missing), len(run['cells']), 'cell')} {verb} missing or damaged."
+        )
     return Check("cells", not (damage or missing), message)
 
 
@@ -221,7 +228,7 @@ def _points(work: Work, audit: Audit) -> Iterator[Check]:
     """The images, labels and worst points of the record, against the data and the target."""
     job = work.plan.job
     if audit.x.shape != job.x.shape or audit.worst_points.shape != job.x.shape:
-        shapes = f"{list(audit.x.shape)} images, the data {list(job.x.shape)}"
+        shapes = f"images of shape {list(audit.x.shape)}, the data {list(job.x.shape)}"
         yield Check("images", False, f"the record holds {shapes}.")
         return
     points = audit.worst_points.to(job.x)
@@ -308,9 +315,11 @@ def _scores(work: Work, audit: Audit, points: Tensor) -> Iterator[Check]:
         "worst points",
     )
     accuracy = float(correct.mean())
-    message = f"{100 * accuracy:.2f} % of {len(correct)} worst points are classified correctly, "
+    message = (
+        f"{percent(accuracy, 2)} of {count(len(correct), 'worst point')} are classified correctly, "
+    )
     equal = accuracy == audit.robust_accuracy
-    message += "as recorded." if equal else f"but {100 * audit.robust_accuracy:.2f} % are recorded."
+    message += "as recorded." if equal else f"but {percent(audit.robust_accuracy, 2)} are recorded."
     yield Check("accuracy", equal, message)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from saddlepoint.audits.statistics import wilson
 from saddlepoint.games.runs.record import GameRecord, StrategyRecord
+from saddlepoint.phrases import signed
 from saddlepoint.reports.context import Section
 from saddlepoint.reports.document import legend, muted, percent, percent_range, table
 from saddlepoint.reports.figures import Bar, bars
@@ -87,7 +88,7 @@ def _strategy_line(strategy: StrategyRecord) -> tuple[str, ...]:
 def _gain_table(record: GameRecord) -> Markup:
     gains = {title: record.gains[name] for name, title in _ATTACKERS.items()}
     lines = [
-        (title, f"{100 * gain.value:+.1f}", f"{100 * gain.low:+.1f} to {100 * gain.high:+.1f}")
+        (title, signed(gain.value), f"{signed(gain.low)} to {signed(gain.high)}")
         for title, gain in gains.items()
     ]
     return table(("attacker", "gain", "95 % interval"), lines)
