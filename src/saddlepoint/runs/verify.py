@@ -25,7 +25,7 @@ from saddlepoint.audits.verdict import Check, ItemName, Verification
 from saddlepoint.describe import describe
 from saddlepoint.evaluation import Episode
 from saddlepoint.locate import describe_error
-from saddlepoint.phrases import agree, count, count_of, percent, whole
+from saddlepoint.phrases import agree, count, count_of, noun_for, percent, whole
 from saddlepoint.runs.spec import RunSpec, migrate_spec
 from saddlepoint.runs.store import REQUESTED, Store, StoreError, is_record_of, versions
 from saddlepoint.runs.work import Work, load, torch_threads
@@ -233,11 +233,13 @@ def _points(work: Work, audit: Audit) -> Iterator[Check]:
         return
     points = audit.worst_points.to(job.x)
     different = ~(audit.x.to(job.x) == job.x).flatten(1).all(1)
-    yield _rows("images", different, "equal the data", "differ from the data")
-    yield _rows("labels", audit.y.to(job.y) != job.y, "equal the data", "differ from the data")
+    yield _rows("images", different, "equal the data", "differ from the data", "image")
+    yield _rows(
+        "labels", audit.y.to(job.y) != job.y, "equal the data", "differ from the data", "label"
+    )
     inside = points.isfinite().flatten(1).all(1) & job.threat.space.contains(points, job.x)
     space = job.threat.space
-    yield _rows("inside", ~inside, f"lie within {space}", f"lie outside {space}", "worst points")
+    yield _rows("inside", ~inside, f"lie within {space}", f"lie outside {space}")
     if inside.all():
         yield from _scores(work, audit, points)
 
@@ -283,7 +285,7 @@ def _derived(
         return
     points = audit.worst_points.to(derived.worst_points)
     moved = ~(derived.worst_points == points).flatten(1).all(1)
-    yield _rows("points", moved, "equal the cells", "differ from the cells", "worst points")
+    yield _rows("points", moved, "equal the cells", "differ from the cells")
     # Another version may write the same request with other options.
     ignored = (*_NOT_DERIVED, "command") if of_other_version(run) else _NOT_DERIVED
     yield _same_record(audit, derived, ignored)
@@ -301,7 +303,6 @@ def _scores(work: Work, audit: Audit, points: Tensor) -> Iterator[Check]:
         (correct != audit.correct) | (predicted != audit.answered),
         "have the recorded prediction",
         "have another prediction than recorded",
-        "worst points",
     )
     margin = checked.margin[0].cpu()
     recorded = audit.examples
@@ -312,7 +313,6 @@ def _scores(work: Work, audit: Audit, points: Tensor) -> Iterator[Check]:
         ~same,
         "have the recorded margin and size",
         "have another margin or size",
-        "worst points",
     )
     accuracy = float(correct.mean())
     message = (
@@ -363,11 +363,17 @@ def undamaged_cells(store: Store) -> tuple[dict[str, Episode], list[str]]:
     return found, damage
 
 
-def _rows(name: str, wrong: Tensor, good: str, bad: str, what: str = "") -> Check:
-    what = what or name
+def _rows(name: str, wrong: Tensor, good: str, bad: str, what: str = "worst point") -> Check:
     if not wrong.any():
-        return Check(name, True, f"{len(wrong)} {what} {good}.")
+        return Check(name, True, f"{count(len(wrong), what)} {_agreed(len(wrong), good)}.")
     first = ", ".join(str(row) for row in wrong.nonzero().flatten()[:5].tolist())
     more = ", …" if wrong.sum() > 5 else ""
-    message = f"{int(wrong.sum())} of {len(wrong)} {what} {bad}: examples {first}{more}."
-    return Check(name, False, message)
+    found = int(wrong.sum())
+    message = f"{count_of(found, len(wrong), what)} {_agreed(found, bad)}"
+    return Check(name, False, f"{message}: {noun_for(found, 'example')} {first}{more}.")
+
+
+def _agreed(n: int, text: str) -> str:
+    """A text that begins with a verb in the plural, in agreement with a count."""
+    verb, _, rest = text.partition(" ")
+    return f"{agree(n, 'has' if verb == 'have' else f'{verb}s', verb)} {rest}"
