@@ -65,7 +65,7 @@ def test_a_dry_run_prints_a_specification_that_runs_and_attacks_nothing():
         "audit", f"{TARGETS}:make", *QUICK, "--batch-size", "10", "--out", "here", "--dry-run"
     )
     assert result.exit_code == 0, result.output
-    assert "6 cells: 2 groups of images x clean, apgd-ce, apgd-dlr." in result.stderr
+    assert "6 cells: 2 groups of images x clean, apgd-ce and apgd-dlr." in result.stderr
     assert "The quick budget runs no remedies for symptoms." in result.stderr
     assert not Path("here").exists()
     Path("spec.toml").write_text(result.stdout)

@@ -15,6 +15,7 @@ from tests.cli.commands import QUICK, TARGETS, call, error_of
 from tests.cli.test_failures import start
 
 from saddlepoint.games.runs.record import GameRecord
+from saddlepoint.phrases import percent_cell
 from saddlepoint.reports.run_folders import summary
 from saddlepoint.runs.store import Store
 
@@ -77,7 +78,7 @@ def test_a_game_prints_the_matrix_its_solution_and_each_strategy_under_each_atta
             if line.strip().startswith(strategy.name) and line.count("%") == 5
         ]
         assert (
-            f"{100 * strategy.per_image.value:.1f} % ({100 * strategy.per_image.low:.1f}–" in line
+            f"{percent_cell(strategy.per_image.value)} ({100 * strategy.per_image.low:.1f}–" in line
         )
     assert "Accuracy of NEED minus that of the best pure strategy" in result.stdout
     assert lines[-1] == f"Report: {folder / 'report.html'}"
