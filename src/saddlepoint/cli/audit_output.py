@@ -125,7 +125,7 @@ def show(audit: Audit) -> None:
                 row.name,
                 percent(row.robust_accuracy),
                 percent(row.running),
-                percent(row.gain),
+                percent(max(row.gain, 0.0)),
                 str(row.attacked),
                 f"{row.forward:.1f} / {row.backward:.1f}",
                 f"{row.seconds:.1f}",

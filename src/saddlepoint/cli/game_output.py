@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from saddlepoint.cli.console import STYLES, output, percent, say, table
-from saddlepoint.phrases import count, count_of, points
+from saddlepoint.phrases import count, count_of, points, signed
 
 if TYPE_CHECKING:
     from saddlepoint.evaluation.bootstrap import Estimate
@@ -121,4 +121,4 @@ def _with_interval(estimate: Estimate) -> str:
 
 
 def _points(gain: Estimate) -> str:
-    return f"{100 * gain.value:+.1f} ({100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
+    return f"{signed(gain.value)} ({signed(gain.low)} to {signed(gain.high)})"

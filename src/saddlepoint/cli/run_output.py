@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from saddlepoint import phrases
-from saddlepoint.cli.console import output, percent, say, table
+from saddlepoint.cli.console import output, say, table
 from saddlepoint.cli.folders import is_game
 from saddlepoint.phrases import agree, count_of
 
@@ -96,7 +96,7 @@ def state_of(one: Summary) -> tuple[str, str, str]:
     if one.robust_accuracy is None:
         running = f"running, {phrases.count(one.at_work, 'cell')} being computed"
         return "–", "–", running if one.at_work else "not finished"
-    return one.verdict, f"≤ {percent(one.robust_accuracy)}", "finished"
+    return one.verdict, phrases.at_most(one.robust_accuracy), "finished"
 
 
 def place_below(one: Summary, folder: Path) -> str:
