@@ -33,7 +33,7 @@ from saddlepoint.audits.verdict import (
     decide,
 )
 from saddlepoint.evaluation.rejection import no_rejection_scores
-from saddlepoint.phrases import at_least, at_most, names, percent
+from saddlepoint.phrases import at_least, at_most, percent
 from saddlepoint.schema import SchemaError, migrated
 
 __all__ = ["Audit", "Examples", "Item", "Level", "Row", "State", "Symptom", "Verdict"]
@@ -147,11 +147,11 @@ class Audit:
         if self.verdict is Verdict.OVERSTATED or not self.checklist:
             parts.append(self.reasons[0].rstrip("."))
         if failed:
-            parts.append(f"failed: {names(failed)}")
+            parts.append(f"failed: {', '.join(failed)}")
         if not_run:
-            parts.append(f"not run: {names(not_run)}")
+            parts.append(f"not run: {', '.join(not_run)}")
         if serious:
-            parts.append(f"serious: {names(serious)}")
+            parts.append(f"serious: {', '.join(serious)}")
         text = "; ".join(parts)
         return f" {text[:1].upper()}{text[1:]}."
 

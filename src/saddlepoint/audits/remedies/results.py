@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from saddlepoint.audits.evidence import Evidence
 from saddlepoint.audits.verdict import Item, State, Symptom
-from saddlepoint.phrases import count_of, names
+from saddlepoint.phrases import count_of
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class RemedyResults:
     def _text(self, name: str) -> str:
         if name not in self.remedies:
             return ""
-        return f" Remedies: {names(self.remedies[name])}."
+        return f" Remedies: {'; '.join(self.remedies[name])}."
 
 
 def _images(broken: float, attacked: int) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from saddlepoint import phrases
 from saddlepoint.audits.diagnostics.checklist import checklist
 from saddlepoint.audits.diagnostics.symptoms import symptoms
 from saddlepoint.audits.evidence import Evidence
@@ -118,7 +117,7 @@ def _offer(
     variant: Variant, triggers: Sequence[Trigger], ids: tuple[int, ...], passes: int
 ) -> _Offer:
     names = tuple(trigger.name for trigger in triggers)
-    cause = f"{phrases.names(names)} ({triggers[0].message.rstrip('.')})"
+    cause = f"{', '.join(names)} ({triggers[0].message.rstrip('.')})"
     reason = f"{cause}: {variant.description}, on {count(len(ids), 'image')}"
     adversary = OnExamples(variant.name, variant.adversary, ids)
     return _Offer(Choice(adversary, reason, passes, names), passes * len(ids))
