@@ -128,7 +128,7 @@ def test_data_that_cannot_be_read_is_explained(content, message):
 def test_smaller_batches_are_used_when_memory_runs_out_and_this_is_reported():
     result = call("audit", f"{TARGETS}:hungry", *QUICK)
     assert result.exit_code == 0, result.output
-    assert "memory ran out: batches of 128 were attacked in up to 2 parts" in result.stdout
+    assert "memory ran out: batches of 128 images were attacked in up to 2 parts" in result.stdout
     assert (
         call(
             "audit", f"{TARGETS}:hungry", *QUICK, "--batch-size", "10", "--out", "small"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shutil
 import signal
 import time
@@ -241,7 +242,8 @@ def test_an_interrupt_stops_between_cells_and_the_same_command_continues():
     output, messages = process.communicate(timeout=60)
     assert (process.returncode, output) == (130, "")
     last = messages.splitlines()[-1]
-    assert "cells of this step are finished and kept. Run the same command to continue." in last
+    counted = r"(1 of \d+ cells? of this step is|(none|\d+) of \d+ cells of this step are)"
+    assert re.search(rf"{counted} finished and kept. Run the same command to continue\.", last)
     done = len(Store(Path("run")).keys())
     assert 2 <= done < 21
     assert (summary(Path("run")).kind, summary(Path("run")).finished) == ("game", False)

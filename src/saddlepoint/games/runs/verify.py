@@ -158,7 +158,8 @@ class _SavedEpisodes:
             raise _MissingError(
                 f"{count_of(missing, len(work.keys), 'cell')} that "
                 f"{agree(len(work.keys), 'follows', 'follow')} from target, data, threat model, "
-                "attack and earlier rounds are not here: something differs from what was played."
+                f"attack and earlier rounds {agree(missing, 'is', 'are')} not here: something "
+                "differs from what was played."
             )
         found = []
         for a, adversary in enumerate(adversaries):
