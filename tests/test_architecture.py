@@ -37,6 +37,7 @@ LEAVES = {
     "atomic": (),
     "describe": (),
     "locate": (),
+    "phrases": (),
     "schema": (),
     "data": ("rng",),
     "zoo.nets": (),

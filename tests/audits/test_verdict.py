@@ -52,7 +52,7 @@ def decided(checklist=PASSED, symptoms=(), compared=None, robust=0.5):
 
 
 def test_an_estimate_is_credible_if_all_applicable_items_passed():
-    reasons = ("all 1 applicable items of the checklist passed.",)
+    reasons = ("the only applicable item of the checklist passed.",)
     assert decided() == (Verdict.CREDIBLE, reasons)
     warning = replace(SERIOUS, level=Level.WARNING)
     assert decided(symptoms=(warning,)).verdict is Verdict.CREDIBLE

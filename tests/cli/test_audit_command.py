@@ -57,7 +57,7 @@ def test_quiet_prints_only_the_verdict():
 def test_a_claim_is_tested_and_saved_and_is_part_of_the_command():
     result = call("audit", f"{TARGETS}:make", *QUICK, "--claim", "1", "--out", "here")
     assert result.exit_code == 0, result.output
-    assert "claim is 100.0 %, but robust accuracy is ≤ " in result.stdout
+    assert "claim is 100 %, but robust accuracy is ≤ " in result.stdout
     assert "not run  black-box attacks:" in result.stdout
     saved = Audit.load("here")
     assert (saved.verdict, saved.compared.claim) == ("overstated", 1.0)

@@ -65,7 +65,7 @@ def test_a_dry_run_prints_a_specification_that_runs_and_attacks_nothing():
         "audit", f"{TARGETS}:make", *QUICK, "--batch-size", "10", "--out", "here", "--dry-run"
     )
     assert result.exit_code == 0, result.output
-    assert "6 cells: 2 groups of images x clean, apgd-ce, apgd-dlr." in result.stderr
+    assert "6 cells: 2 groups of images x clean, apgd-ce and apgd-dlr." in result.stderr
     assert "The quick budget runs no remedies for symptoms." in result.stderr
     assert not Path("here").exists()
     Path("spec.toml").write_text(result.stdout)
@@ -128,7 +128,7 @@ def test_data_that_cannot_be_read_is_explained(content, message):
 def test_smaller_batches_are_used_when_memory_runs_out_and_this_is_reported():
     result = call("audit", f"{TARGETS}:hungry", *QUICK)
     assert result.exit_code == 0, result.output
-    assert "memory ran out: batches of 128 were attacked in up to 2 parts" in result.stdout
+    assert "memory ran out: batches of 128 images were attacked in up to 2 parts" in result.stdout
     assert (
         call(
             "audit", f"{TARGETS}:hungry", *QUICK, "--batch-size", "10", "--out", "small"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shutil
 import signal
 import time
@@ -15,6 +16,7 @@ from tests.cli.commands import QUICK, TARGETS, call, error_of
 from tests.cli.test_failures import start
 
 from saddlepoint.games.runs.record import GameRecord
+from saddlepoint.phrases import percent_cell
 from saddlepoint.reports.run_folders import summary
 from saddlepoint.runs.store import Store
 
@@ -77,7 +79,7 @@ def test_a_game_prints_the_matrix_its_solution_and_each_strategy_under_each_atta
             if line.strip().startswith(strategy.name) and line.count("%") == 5
         ]
         assert (
-            f"{100 * strategy.per_image.value:.1f} % ({100 * strategy.per_image.low:.1f}–" in line
+            f"{percent_cell(strategy.per_image.value)} ({100 * strategy.per_image.low:.1f}–" in line
         )
     assert "Accuracy of NEED minus that of the best pure strategy" in result.stdout
     assert lines[-1] == f"Report: {folder / 'report.html'}"
@@ -240,7 +242,8 @@ def test_an_interrupt_stops_between_cells_and_the_same_command_continues():
     output, messages = process.communicate(timeout=60)
     assert (process.returncode, output) == (130, "")
     last = messages.splitlines()[-1]
-    assert "cells of this step are finished and kept. Run the same command to continue." in last
+    counted = r"(1 of \d+ cells? of this step is|(none|\d+) of \d+ cells of this step are)"
+    assert re.search(rf"{counted} finished and kept. Run the same command to continue\.", last)
     done = len(Store(Path("run")).keys())
     assert 2 <= done < 21
     assert (summary(Path("run")).kind, summary(Path("run")).finished) == ("game", False)

@@ -20,6 +20,7 @@ from saddlepoint import zoo as train
 from saddlepoint.cli import errors
 from saddlepoint.data import PULLABLE
 from saddlepoint.evaluation import FixedPoints
+from saddlepoint.phrases import percent_cell
 from saddlepoint.zoo import recipes
 from saddlepoint.zoo.adaptive import TABLE
 
@@ -118,7 +119,7 @@ def test_zoo_lists_every_model_with_its_scores():
     assert all(name in result.stdout for name in zoo.names())
     records = json.loads(call("zoo", "--json").stdout)
     assert [record["name"] for record in records] == list(zoo.names())
-    assert f"{100 * records[0]['measured']['accuracy']['clean']:.1f} %" in result.stdout
+    assert f"{percent_cell(records[0]['measured']['accuracy']['clean'])}" in result.stdout
 
 
 def test_zoo_lists_the_categories_of_adaptive_defenses():

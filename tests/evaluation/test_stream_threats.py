@@ -70,7 +70,7 @@ def test_fields_that_differ_from_the_default_are_described_and_printed() -> None
         "hidden state": replace(plain, state_visible=False),
         "sorted by label in windows of 8": replace(plain, order=SortedByLabel(8)),
         "worst of 5 orders in windows of 8": replace(plain, order=WorstCaseOrder(8, tries=3)),
-        "25% of each batch controlled, success counted on benign rows": replace(
+        "25 % of each batch controlled, success counted on benign rows": replace(
             plain, batch_control=BatchControl(0.25, "benign")
         ),
         "online queries": replace(plain, access="score", online_queries=True),

@@ -65,7 +65,7 @@ def test_both_strategies_are_drawn_on_the_margins_in_proportion():
     rows = drawn(text, "rect", "secondary")
     assert [round(float(bar["width"]) / float(rows[1]["width"]), 3) for bar in rows] == [0.333, 1.0]
     assert float(column["height"]) > 0
-    assert "the defender plays x: 100.0 %" in text
+    assert "the defender plays x: 100 %" in text
     assert "the attacker plays b: 75.0 %" in text
 
 

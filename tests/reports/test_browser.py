@@ -14,6 +14,7 @@ from tests.reports.audits import SYMPTOMS, a_large_audit, an_audit
 from saddlepoint.audits.verdict import Verdict
 from saddlepoint.games.reports.page import write_report as write_game
 from saddlepoint.games.runs.play import run_game
+from saddlepoint.phrases import at_most, percent_cell
 from saddlepoint.reports.html import write_report
 from saddlepoint.reports.live import LivePage
 from saddlepoint.reports.site import write_site
@@ -164,15 +165,15 @@ def test_numbers_on_the_page_are_those_of_the_record(visit, runs):
     browser = visit(folder / "real" / "report.html")
     cards = texts(browser, ".numbers b")
     assert cards[:2] == [
-        f"{100 * audit.clean_accuracy:.1f} %",
-        f"≤ {100 * audit.robust_accuracy:.1f} %",
+        f"{percent_cell(audit.clean_accuracy)}",
+        f"{at_most(audit.robust_accuracy)}",
     ]
     table = texts(browser, "#robust-accuracy-by-attack > .card tbody tr")
     reasons = texts(browser, "#robust-accuracy-by-attack > details tbody tr")
     assert len(table) == len(audit.rows) == len(reasons)
     for row, line in zip(audit.rows, table, strict=True):
-        assert line.startswith(f"{row.name} {100 * row.robust_accuracy:.1f} %")
-        assert f" {100 * row.running:.1f} % " in line
+        assert line.startswith(f"{row.name} {percent_cell(row.robust_accuracy)}")
+        assert f" {percent_cell(row.running)} " in line
     broken = [int(line.split()[1]) for line in texts(browser, "#winning-attacks tbody tr")]
     assert sum(broken) == int((audit.correct < 0.5).sum())
     lines = texts(browser, "#loss-curves tbody tr")
@@ -351,15 +352,15 @@ def test_links_lead_to_every_section_of_a_game_and_its_numbers_are_those_of_the_
     for element in browser.find_elements("css selector", "details"):
         element.find_element("tag name", "summary").click()
         assert element.find_element("tag name", "pre").is_displayed()
-    assert texts(browser, ".numbers b")[0] == f"{100 * record.value.value:.1f} %"
+    assert texts(browser, ".numbers b")[0] == f"{percent_cell(record.value.value)}"
     assert texts(browser, ".matrix .value") == [
         f"{100 * p:.1f}" for p in record.payoff.flatten().tolist()
     ]
     for strategy, line in zip(
         record.strategies, texts(browser, "#strategies-under-attack tbody tr"), strict=False
     ):
-        assert line.startswith(f"{strategy.name} {100 * strategy.clean.value:.1f} %")
-        assert f" {100 * strategy.per_image.value:.1f} % " in line
+        assert line.startswith(f"{strategy.name} {percent_cell(strategy.clean.value)}")
+        assert f" {percent_cell(strategy.per_image.value)} " in line
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -14,6 +14,7 @@ from tests.reports.audits import SYMPTOMS, an_audit
 
 from saddlepoint.audits.statistics import wilson
 from saddlepoint.audits.verdict import CertifiedBound, Comparisons, Verdict
+from saddlepoint.phrases import at_most
 from saddlepoint.reports.export import as_json, attacks_csv, examples_csv, latex, model_card
 
 _HOSTILE = '=<b>|"50%_of_$x^2$\\{a}&#~\n`[x](y)'
@@ -96,7 +97,7 @@ def test_a_model_card_contains_verdict_upper_bound_interval_and_warnings():
     card = model_card(audit)
     for part in (
         Verdict.INCONCLUSIVE,
-        f"≤ {100 * audit.robust_accuracy:.1f} % ({audit.interval}",
+        f"{at_most(audit.robust_accuracy)} ({audit.interval}",
         "vanishing gradients",
         "upper bound",
     ):

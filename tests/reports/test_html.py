@@ -37,6 +37,7 @@ from saddlepoint.evaluation import (
     Threat,
     WorstCaseOrder,
 )
+from saddlepoint.phrases import at_most, percent_cell, percent_range
 from saddlepoint.reports.comparison import write_leaderboard
 from saddlepoint.reports.document import save_page
 from saddlepoint.reports.html import write_report
@@ -157,7 +158,7 @@ def test_every_number_of_the_tables_is_shown():
     words = Page(page(audit)).words
     for row in audit.rows:
         alone, running = (
-            f"{100 * share:.1f} % {100 * low:.1f} – {100 * high:.1f} %"
+            f"{percent_cell(share)} {percent_range(low, high, ' – ')}"
             for share in (row.robust_accuracy, row.running)
             for low, high, *_ in [wilson(share, audit.n)]
         )
@@ -171,9 +172,9 @@ def test_every_number_of_the_tables_is_shown():
             f"{row.seconds:.1f}",
         )
         assert " ".join([row.name, *cost]) in words
-    assert f"clean accuracy {100 * audit.clean_accuracy:.1f} %" in words
-    assert f"robust accuracy ≤ {100 * audit.robust_accuracy:.1f} %" in words
-    assert f"{100 * audit.interval.low:.1f} – {100 * audit.interval.high:.1f} %" in words
+    assert f"clean accuracy {percent_cell(audit.clean_accuracy)}" in words
+    assert f"robust accuracy {at_most(audit.robust_accuracy)}" in words
+    assert f"{percent_range(audit.interval.low, audit.interval.high, ' – ')}" in words
 
 
 def test_names_from_outside_are_text_everywhere():

@@ -11,6 +11,7 @@ from tests.reports.audits import a_loss_curve, an_audit
 from tests.reports.test_html import Page
 
 from saddlepoint.audits.diagnostics.loss_curve import LossCurve
+from saddlepoint.phrases import percent_cell, relative
 from saddlepoint.reports.context import ReportContext
 from saddlepoint.reports.html import page
 from saddlepoint.reports.sections.loss_curves import loss_curves
@@ -59,8 +60,8 @@ def test_the_numbers_beside_the_curves_are_those_of_the_record():
     words = Page(page(ReportContext(one_row))).words
     first = curve.known[0][1]
     last = curve.known[-1][1]
-    slope = f"{100 * curve.final_slope:.0f} %"
-    misclassified = f"{100 * curve.misclassified[-1]:.1f} %"
+    slope = relative(curve.final_slope)
+    misclassified = f"{percent_cell(curve.misclassified[-1])}"
     assert f"apgd-ce 20 40 {first:.4g} {last:.4g} {slope} {misclassified}" in words
     # The description of the figure, for screen readers:
     assert f"apgd-ce: value {first:.3g} to {last:.3g} in 40 passes" in words

@@ -18,6 +18,7 @@ from saddlepoint.defenses import Context, Defense, Trace, View
 from saddlepoint.evaluation import Direct, Episode, FixedPoints, Threat
 from saddlepoint.evaluation.referee import play
 from saddlepoint.evaluation.rejection import rejection_scores, rejection_tradeoff
+from saddlepoint.phrases import percent_cell
 from saddlepoint.reports.context import ReportContext
 from saddlepoint.reports.sections.rejections import rejections
 
@@ -109,15 +110,15 @@ def test_an_audit_keeps_the_scores_and_its_report_draws_them(tmp_path) -> None:
     point, wrong, clean, _ = loaded.rejection_scores[:, 0]
     accepted = int((point <= 0).sum())
     actual = [
-        f"{100 * float((clean > 0).double().mean()):.1f} %",
-        f"{100 * float((point > 0).double().mean()):.1f} %",
+        f"{percent_cell(float((clean > 0).double().mean()))}",
+        f"{percent_cell(float((point > 0).double().mean()))}",
         f"{accepted} of {N}",
-        f"{100 * float(((point <= 0) & (wrong > 0)).sum() / accepted):.1f} %",
+        f"{percent_cell(float(((point <= 0) & (wrong > 0)).sum() / accepted))}",
         # A rejection counts as correct, so Eq. 1 and the audit agree:
-        f"{100 * (1 - loaded.robust_accuracy):.1f} %",
+        f"{percent_cell(1 - loaded.robust_accuracy)}",
     ]
     assert "actual threshold</th>" + "".join(f"<td>{cell}</td>" for cell in actual) in text
-    assert f"no rejection</th><td>0.0 %</td><td>0.0 %</td><td>{N} of {N}</td>" in text
+    assert f"no rejection</th><td>0 %</td><td>0 %</td><td>{N} of {N}</td>" in text
 
 
 def test_an_audit_from_before_scores_were_kept_is_loaded_and_has_no_section(tmp_path) -> None:

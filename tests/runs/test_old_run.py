@@ -92,7 +92,7 @@ def test_runs_list_shows_old_runs(old):
     )
     assert (audit["done"], audit["total"], audit["finished"]) == (6, 6, True)
     assert (game["kind"], game["done"], game["total"], game["finished"]) == ("game", 25, 25, True)
-    assert (game["verdict"], game["threat"]) == ("value 100.0 %", "Linf 0.2")
+    assert (game["verdict"], game["threat"]) == ("value 100 %", "Linf 0.2")
     table = output_of("runs", "list", "runs")
     assert "inconclusive" in table
     assert "cannot be told" not in table

@@ -15,6 +15,7 @@ from tests.runs.runs import TARGETS, CountingExecutor, content, record_without_t
 from saddlepoint.audits import Audit
 from saddlepoint.audits.diagnostics.attack_trials import OneStep, StaticQueries, WatchAttack
 from saddlepoint.cli.progress import ProgressBar
+from saddlepoint.phrases import count
 from saddlepoint.reports.html import write_report
 from saddlepoint.reports.live import LivePage, WatchPair
 from saddlepoint.reports.run_folders import summary
@@ -70,7 +71,7 @@ def test_remedies_are_logged_with_reason_and_cost_and_counted_with_the_first_cel
     _, executor, log = finished
     total = len(executor.works[-1].keys)
     for remedy in executor.works[-1].remedies:
-        cost = f"at most {remedy.passes} passes per remaining image"
+        cost = f"at most {count(remedy.passes, 'pass')} per remaining image"
         assert f"Remedy: {remedy.name} ({cost}): {remedy.reason}." in log
     assert f"{total} of {total} cells" in log
     assert "finished already" not in log

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from saddlepoint.attacks.losses import Loss
 from saddlepoint.defenses import Context, Strategy, mean_logits
+from saddlepoint.phrases import agree, count
 
 Aim = Callable[[Loss, Tensor, Tensor], Tensor]
 
@@ -54,7 +55,8 @@ def expected(weights: Tensor) -> Aim:
     def aim(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
         if len(weights) != len(logits):
             raise ValueError(
-                f"expected() was given {len(weights)} weights, but {len(logits)} views are kept."
+                f"expected() was given {count(len(weights), 'weight')}, but "
+                f"{count(len(logits), 'view')} {agree(len(logits), 'is', 'are')} kept."
             )
         return torch.einsum("v,vn->n", weights.to(logits), loss(logits, y))
 
@@ -106,8 +108,8 @@ class Mixture:
     def __call__(self, loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
         if len(self.shares[0]) != len(logits):
             raise ValueError(
-                f"mixture() was given subsets of {len(self.shares[0])} views, "
-                f"but {len(logits)} views are kept."
+                f"mixture() was given subsets of {count(len(self.shares[0]), 'view')}, "
+                f"but {count(len(logits), 'view')} {agree(len(logits), 'is', 'are')} kept."
             )
         outputs = torch.einsum("sv,vnc->snc", logits.new_tensor(self.shares), logits)
         return torch.einsum("s,sn->n", logits.new_tensor(self.probabilities), loss(outputs, y))

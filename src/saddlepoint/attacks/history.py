@@ -18,6 +18,7 @@ from saddlepoint.attacks.oracle import Oracle, OracleWrapper
 from saddlepoint.attacks.spaces import Ball
 from saddlepoint.describe import PlainValue
 from saddlepoint.gradients import Evaluation, ValueAndGradient
+from saddlepoint.phrases import count_of
 
 POINTS = 64  # most points of a loss curve, for attacks of any length
 
@@ -178,7 +179,8 @@ class RecordingOracle(OracleWrapper):
         if len(self) != self.history.rows:
             raise TypeError(
                 "an attack with recorded steps must evaluate all rows at every step, "
-                f"got {len(self)} of {self.history.rows} rows. Record an attack such as PGD."
+                f"got {count_of(len(self), self.history.rows, 'row')}. Record an attack such as "
+                "PGD."
             )
         success = evaluation.success & self.space.contains(x, self.center)
         value = evaluation.value.detach()

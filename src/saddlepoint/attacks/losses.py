@@ -13,6 +13,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from saddlepoint.phrases import count
+
 Loss = Callable[[Tensor, Tensor], Tensor]
 TargetedLoss = Callable[[Tensor], Loss]  # target classes [N] -> a loss
 
@@ -181,6 +183,6 @@ def _strongest_other(logits: Tensor, y: Tensor) -> Tensor:
 def _check_classes(logits: Tensor, least: int, name: str, *, instead: str) -> None:
     if logits.shape[-1] < least:
         raise ValueError(
-            f"{name} needs at least {least} classes, the defense has {logits.shape[-1]}. "
+            f"{name} needs at least {count(least, 'class')}, the defense has {logits.shape[-1]}. "
             f"Use `{instead}` instead."
         )

@@ -8,6 +8,7 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 
+from saddlepoint import phrases
 from saddlepoint.attacks.ensemble import Ensemble
 from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.defenses import Access
@@ -58,8 +59,8 @@ class Meter:
         if forward > self.left(rows):
             requested = int(self.forward[rows].amax()) + forward
             raise BudgetExceeded(
-                f"the threat model allows {self.limit} queries per example, "
-                f"the attack asked for {requested}. "
+                f"the threat model allows {phrases.count(self.limit or 0, 'query')} per example, "
+                f"the attack asked for {phrases.whole(requested)}. "
                 "Give the attack fewer steps or the threat model a larger budget."
             )
         self.forward[rows] += forward

@@ -24,6 +24,7 @@ from saddlepoint.evaluation import (
     Threat,
     play,
 )
+from saddlepoint.phrases import count
 
 AttackCell = tuple[int, int]  # (group of examples, adversary)
 Values = Mapping[str, Tensor]  # the result of a measurement
@@ -103,7 +104,7 @@ class Job:
                 raise
             if self.defense.unit != "example" or min(at_once, len(rows)) == 1:
                 raise MemoryError(
-                    f"{adversary.name} ran out of memory on {len(rows)} examples; "
+                    f"{adversary.name} ran out of memory on {count(len(rows), 'example')}; "
                     "use a smaller batch size."
                 ) from error
         return self._play(adversary, rows, seed, max(min(at_once, len(rows)) // 2, 1))

@@ -33,6 +33,7 @@ from saddlepoint.audits.verdict import (
     decide,
 )
 from saddlepoint.evaluation.rejection import no_rejection_scores
+from saddlepoint.phrases import at_least, at_most, percent
 from saddlepoint.schema import SchemaError, migrated
 
 __all__ = ["Audit", "Examples", "Item", "Level", "Row", "State", "Symptom", "Verdict"]
@@ -127,11 +128,11 @@ class Audit:
 
     def summary(self) -> str:
         """The verdict in one paragraph."""
-        level = f"{100 * self.interval.level:.0f} %"
-        accuracy = f"{100 * self.robust_accuracy:.1f} %"
-        bound = f"{self.verdict}: robust accuracy ≤ {accuracy} ({self.interval}, {level})"
+        level = percent(self.interval.level, 0)
+        accuracy = at_most(self.robust_accuracy)
+        bound = f"{self.verdict}: robust accuracy {accuracy} ({self.interval}, {level})"
         if self.compared.proven is not None:
-            bound += f" and ≥ {100 * self.compared.proven.accuracy:.1f} %, certified"
+            bound += f" and {at_least(self.compared.proven.accuracy)}, certified"
         covers = f"The interval covers {self.interval.covers}, not stronger attacks."
         return f"{bound}. {covers}{self._problems()}"
 

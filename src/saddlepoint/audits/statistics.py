@@ -8,8 +8,10 @@ import torch
 from scipy.stats import beta, binomtest, norm
 from torch import Tensor
 
+from saddlepoint import phrases
 from saddlepoint.defenses import Unit
 from saddlepoint.evaluation.bootstrap import bootstrap
+from saddlepoint.phrases import noun_for, percent_range
 
 _SAMPLING = "which images were drawn"
 
@@ -23,7 +25,7 @@ class Interval(NamedTuple):
     covers: str = _SAMPLING  # what the interval covers
 
     def __str__(self) -> str:
-        return f"{100 * self.low:.1f} to {100 * self.high:.1f} %"
+        return percent_range(self.low, self.high)
 
 
 class Paired(NamedTuple):
@@ -91,12 +93,13 @@ def over_units(correct: Tensor, group: Tensor, unit: Unit, level: float = 0.95) 
     resampled = bootstrap(
         lambda rows: float(total[rows].sum() / count[rows].sum()), len(members), level=level
     )
-    units = "batches" if unit == "batch" else "streams"
+    units = noun_for(2, unit)
     return Interval(
         min(resampled.low, independent.low),
         max(resampled.high, independent.high),
         level,
-        f"which {len(members)} {units} of images were drawn (bootstrap over whole {units})",
+        f"which {phrases.count(len(members), unit)} of images were drawn (bootstrap over whole "
+        f"{units})",
     )
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from saddlepoint.audits.catalog import ItemName, SymptomName
 from saddlepoint.audits.probes.traits import TraitName
 from saddlepoint.audits.statistics import Interval, wilson
+from saddlepoint.phrases import agree, at_most, percent, whole
 
 __all__ = [
     "ABOUT_THE_DEFENSE",
@@ -199,9 +200,8 @@ def decide(
     if gaps:
         return Conclusion(Verdict.INCONCLUSIVE, gaps)
     passed = sum(item.state is State.PASS for item in checklist)
-    return Conclusion(
-        Verdict.CREDIBLE, (f"all {passed} applicable items of the checklist passed.",)
-    )
+    every = agree(passed, "the only applicable item", f"all {whole(passed)} applicable items")
+    return Conclusion(Verdict.CREDIBLE, (f"{every} of the checklist passed.",))
 
 
 def _refuted(
@@ -213,13 +213,13 @@ def _refuted(
 ) -> Iterator[str]:
     if compared.claim is not None and interval.high < compared.claim:
         yield (
-            f"the claim is {_percent(compared.claim)}, but robust accuracy is "
-            f"≤ {_percent(robust)} ({interval})."
+            f"the claim is {percent(compared.claim)}, but robust accuracy is {at_most(robust)} "
+            f"({interval})."
         )
     if compared.standard is not None and robust < wilson(compared.standard, n).low:
         yield (
-            f"attacks that do not know the defense leave {_percent(compared.standard)}, attacks "
-            f"made for it {_percent(robust)}: a standard evaluation overstates robustness."
+            f"attacks that do not know the defense leave {percent(compared.standard)}, attacks "
+            f"made for it {percent(robust)}: a standard evaluation overstates robustness."
         )
     for item in checklist:
         if item.name in ABOUT_THE_DEFENSE and item.state is State.FAIL:
@@ -237,7 +237,3 @@ def _gaps(checklist: Sequence[Item], symptoms: Sequence[Symptom]) -> Iterator[st
     for symptom in symptoms:
         if symptom.level is Level.SERIOUS:
             yield f"{symptom.name}: {symptom.message}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from saddlepoint import phrases
 from saddlepoint.cli.console import (
     STATES,
     STYLES,
@@ -15,6 +16,7 @@ from saddlepoint.cli.console import (
     comparison_lines,
     dump,
     errors,
+    most_passes,
     note,
     output,
     percent,
@@ -22,6 +24,7 @@ from saddlepoint.cli.console import (
     table,
 )
 from saddlepoint.cli.execution import check_device
+from saddlepoint.phrases import count
 
 if TYPE_CHECKING:
     from saddlepoint.audits import Audit, Plan
@@ -49,12 +52,14 @@ def print_plan(spec: RunSpec, folder: Path, *, json: bool) -> None:
         return
     typer.echo(write(spec), nl=False)
     for choice in work.plan.choices:
-        cost = choice.passes or "unknown"
-        note(f"{choice.name} (at most {cost} passes per image): {choice.reason}.")
+        note(f"{choice.name} ({most_passes(choice.passes)} per image): {choice.reason}.")
     for line in _remedies(work.plan):
         note(line)
-    names = ", ".join(adversary.name for adversary in work.plan.adversaries)
-    note(f"{len(work.keys)} cells: {len(work.plan.job.groups)} groups of images x {names}.")
+    names = phrases.names(adversary.name for adversary in work.plan.adversaries)
+    note(
+        f"{count(len(work.keys), 'cell')}: {count(len(work.plan.job.groups), 'group')} of images x "
+        f"{names}."
+    )
     note(f"{done} are finished in {folder}." if done else f"None is finished in {folder} yet.")
 
 
@@ -94,7 +99,7 @@ def _remedies(plan: Plan) -> Iterator[str]:
     """What the audit may spend on symptoms. Attacks that the user chose get no remedies."""
     if plan.remedy_passes:
         yield (
-            f"Up to {plan.remedy_passes} more passes per image for remedies, if there are "
+            f"Up to {count(plan.remedy_passes, 'more pass')} per image for remedies, if there are "
             "symptoms. They are spent on images that are still classified correctly."
         )
     elif plan.budget == "quick":
@@ -120,7 +125,7 @@ def show(audit: Audit) -> None:
                 row.name,
                 percent(row.robust_accuracy),
                 percent(row.running),
-                percent(row.gain),
+                percent(max(row.gain, 0.0)),
                 str(row.attacked),
                 f"{row.forward:.1f} / {row.backward:.1f}",
                 f"{row.seconds:.1f}",

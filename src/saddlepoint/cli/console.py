@@ -10,6 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING
 
+from saddlepoint import phrases
+from saddlepoint.phrases import agree, at_least, at_most, count
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -109,7 +112,14 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 
 def _is_numeric(cell: str) -> bool:
-    return cell.removeprefix("≤ ")[:1].isdigit() or cell in ("", "–")
+    return cell.lstrip("≤≥<> ")[:1].isdigit() or cell in ("", "–")
+
+
+def most_passes(passes: int | None) -> str:
+    """The largest number of passes of an attack; None if it is not known."""
+    if passes is None:
+        return "an unknown number of passes"
+    return f"at most {count(passes, 'pass')}"
 
 
 def comparison_lines(compared: Comparisons) -> list[str]:
@@ -120,17 +130,15 @@ def comparison_lines(compared: Comparisons) -> list[str]:
     if (static := compared.static) is not None:
         lines.append(
             f"static network inside the defense: {percent(static.clean_accuracy)} clean, "
-            f"≤ {percent(static.robust_accuracy)} robust; {static.only_defense} images are robust "
-            f"only with the defense, {static.only_static} only without it "
-            f"(McNemar, p = {static.p:.2g})."
+            f"{at_most(static.robust_accuracy)} robust; {count(static.only_defense, 'image')} "
+            f"{agree(static.only_defense, 'is', 'are')} robust only with the defense, "
+            f"{static.only_static} only without it (McNemar, p = {static.p:.2g})."
         )
     if (proven := compared.proven) is not None:
-        lines.append(
-            f"certified robust accuracy: ≥ {percent(proven.accuracy)}, by {proven.method}."
-        )
+        lines.append(f"certified robust accuracy: {at_least(proven.accuracy)}, by {proven.method}.")
     return lines
 
 
 def percent(share: float) -> str:
     """`62.0 %` for 0.62."""
-    return f"{100 * share:.1f} %"
+    return phrases.percent_cell(share)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from saddlepoint import phrases
 from saddlepoint.cli.arguments import JsonOption
 from saddlepoint.cli.console import dump, errors, examples, output, percent, say, table
 from saddlepoint.cli.execution import choose_executor, run
@@ -112,8 +113,8 @@ def _row(model: _Model, audit: Audit) -> list[str]:
         model.name,
         str(audit.n),
         percent(audit.clean_accuracy),
-        f"≤ {percent(audit.robust_accuracy)}",
-        f"{100 * audit.interval.low:.0f}–{100 * audit.interval.high:.0f} %",
+        phrases.at_most(audit.robust_accuracy),
+        phrases.percent_range(audit.interval.low, audit.interval.high, "–"),
         audit.verdict,
         f"{audit.seconds:.0f}",
     ]

@@ -10,6 +10,7 @@ import typer
 
 from saddlepoint.cli.arguments import JsonOption, RootOption
 from saddlepoint.cli.console import dump, examples, say
+from saddlepoint.phrases import count_of
 
 _STYLES = {"ok": "", "note": "yellow", "problem": "red"}
 _BROKEN = 1  # exit code if a part of the installation does not work
@@ -50,7 +51,7 @@ def doctor(
     if json:
         dump([asdict(finding) for finding in findings])
     elif broken:
-        say(f"{broken} of {len(findings)} checks found a problem.", style="bold")
+        say(f"{count_of(broken, len(findings), 'check')} found a problem.", style="bold")
     else:
         say("Everything that is needed works.", style="bold")
     if broken:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from saddlepoint.cli.console import STYLES, output, percent, say, table
+from saddlepoint.phrases import count, count_of, points, signed
 
 if TYPE_CHECKING:
     from saddlepoint.evaluation.bootstrap import Estimate
@@ -29,8 +30,8 @@ def show(record: GameRecord, folder: Path) -> None:
     _solution(record)
     rows = [_strategy_row(strategy) for strategy in record.strategies]
     say(
-        f"Accuracy on {record.scored_on} images that the game was not built on, for attackers "
-        "with increasing knowledge:"
+        f"Accuracy on {count(record.scored_on, 'image')} that the game was not built on, for "
+        "attackers with increasing knowledge:"
     )
     output().print(
         table(("strategy", "clean", "in the game", "AIMER", "expected loss", "per image"), rows)
@@ -48,12 +49,12 @@ def _matrix(record: GameRecord, folder: Path) -> None:
         important = dict.fromkeys([*support(record.equilibrium.mix), *best_pure(record)])
         columns = list(important)[:_MAX_COLUMNS]
         omitted = (
-            f"; {len(columns)} of {len(record.subsets)} columns, those of NEED's mix and the best "
-            f"pure ones (all are in {folder / 'game.json'})"
+            f"; {count_of(len(columns), len(record.subsets), 'column')}, those of NEED's mix and "
+            f"the best pure ones (all are in {folder / 'game.json'})"
         )
     say(
-        f"Accuracy in % on the {record.built_on} images of the game, with a row for the exits "
-        f"that are attacked and a column for the exits that predict{omitted}:"
+        f"Accuracy in % on the {count(record.built_on, 'image')} of the game, with a row for the "
+        f"exits that are attacked and a column for the exits that predict{omitted}:"
     )
     payoff = record.payoff
     rows = [
@@ -90,8 +91,8 @@ def _solution(record: GameRecord) -> None:
         ("mismatch R_mis", mismatch),
         (
             "matched rows beaten",
-            f"in {record.beaten} of {record.matched} columns an attack on other exits reduces the "
-            "accuracy more than the attack on the same exits (*)",
+            f"in {count_of(record.beaten, record.matched, 'column')} an attack on other exits "
+            "reduces the accuracy more than the attack on the same exits (*)",
         ),
         (
             "per-image game",
@@ -100,7 +101,7 @@ def _solution(record: GameRecord) -> None:
         ),
     ]
     if record.exploitability is not None:
-        gain = f"{100 * record.exploitability:.2f} points when the double oracle stopped"
+        gain = f"{points(record.exploitability, 2)} when the double oracle stopped"
         lines.append(("exploitability", gain))
     output().print(table(("", ""), lines))
 
@@ -120,4 +121,4 @@ def _with_interval(estimate: Estimate) -> str:
 
 
 def _points(gain: Estimate) -> str:
-    return f"{100 * gain.value:+.1f} ({100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
+    return f"{signed(gain.value)} ({signed(gain.low)} to {signed(gain.high)})"

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from saddlepoint.cli.console import percent
+from saddlepoint.cli.console import most_passes, percent
+from saddlepoint.phrases import agree, at_most, count_of, noun_for
 from saddlepoint.runs.eta import TimeEstimate, duration, remaining
 
 if TYPE_CHECKING:
@@ -113,11 +114,12 @@ class ProgressBar:
         )
         for remedy in work.remedies:
             self.say(
-                f"Remedy: {remedy.name} (at most {remedy.passes} passes per remaining image): "
+                f"Remedy: {remedy.name} ({most_passes(remedy.passes)} per remaining image): "
                 f"{remedy.reason}."
             )
         if self._finished > len(self._counted):
-            self.say(f"{self._finished} of {self._total} cells are finished already.")
+            done = f"{count_of(self._finished, self._total, 'cell')} "
+            self.say(f"{done}{agree(self._finished, 'is', 'are')} finished already.")
         self._read_finished(work, missing)
 
     def cell(self, cell: AttackCell, episode: Episode) -> None:
@@ -195,14 +197,17 @@ class ProgressBar:
         """The worst-case accuracy over the cells so far."""
         correct = sum(float(t.sum()) for t in self._correct.values())
         count = sum(len(t) for t in self._correct.values())
-        return f"≤ {percent(correct / count)}, {correct:.0f} of {count} images still robust"
+        return f"{at_most(correct / count)}, {count_of(correct, count, 'image')} still robust"
 
     def _left(self) -> str:
         passes = with_unit(self._estimate.passes)
         rest = self._estimate.passes_left()
         to_come = f", about {with_unit(rest)} to come" if math.isfinite(rest) else ""
         time_left = remaining(self._estimate.left(self._clock() - self._started))
-        return f"{self._finished} of {self._total} cells, {passes} passes{to_come}, {time_left}"
+        return (
+            f"{count_of(self._finished, self._total, 'cell')}, {passes} "
+            f"{noun_for(self._estimate.passes, 'pass')}{to_come}, {time_left}"
+        )
 
 
 class AuditProgress(ProgressBar):

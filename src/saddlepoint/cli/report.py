@@ -10,6 +10,7 @@ import typer
 from saddlepoint.cli.arguments import JsonOption
 from saddlepoint.cli.console import dump, examples, say
 from saddlepoint.cli.folders import is_game
+from saddlepoint.phrases import count
 
 
 def add(app: typer.Typer) -> None:
@@ -64,7 +65,8 @@ def _write(runs: list[Path], out: Path) -> Path:
     one_page = out.suffix.lower() in (".html", ".htm")
     if one_page and len(runs) > 1:
         raise ValueError(
-            f"{len(runs)} runs do not fit into one file, {out}. Give a folder: --out site/."
+            f"{count(len(runs), 'run')} do not fit into one file, {out}. Give a folder: --out "
+            "site/."
         )
     games = [run for run in runs if is_game(run)]
     if games and not one_page:

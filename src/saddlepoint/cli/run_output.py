@@ -6,8 +6,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from saddlepoint.cli.console import output, percent, say, table
+from saddlepoint import phrases
+from saddlepoint.cli.console import output, say, table
 from saddlepoint.cli.folders import is_game
+from saddlepoint.phrases import agree, count_of
 
 if TYPE_CHECKING:
     from saddlepoint.audits import Audit
@@ -18,17 +20,21 @@ if TYPE_CHECKING:
 def print_details(found: Details) -> None:
     """Print everything about a run except its cells and its specification."""
     one = found.summary
-    say(f"{one.kind}: {one.target}, {one.threat}, {one.examples} images", style="bold")
+    say(
+        f"{one.kind}: {one.target}, {one.threat}, {phrases.count(one.examples, 'image')}",
+        style="bold",
+    )
     say(f"model hash {found.target_sha256[:16]}…")
     verdict, robust, state = state_of(one)
     outcome = f"; {verdict}: {robust}" if one.finished else ""
-    say(f"{state}, {one.done} of {one.total} cells{outcome}")
+    say(f"{state}, {count_of(one.done, one.total, 'cell')}{outcome}")
     for cell in found.cells:
         if cell.state == "damaged":
             say(f"{cell.problem} It is computed again when the audit is run again.", style="red")
     if found.foreign:
         say(
-            f"{found.foreign} more cells belong to other requests in this folder; "
+            f"{phrases.count(found.foreign, 'more cell')} "
+            f"{agree(found.foreign, 'belongs', 'belong')} to other requests in this folder; "
             "`saddlepoint runs gc` removes them."
         )
     for head, timing in (("attack", found.timing), ("diagnostic", found.diagnostics)):
@@ -88,9 +94,9 @@ def state_of(one: Summary) -> tuple[str, str, str]:
     if one.problem:
         return "unreadable", "–", "no"
     if one.robust_accuracy is None:
-        running = f"running, {one.at_work} cells being computed"
+        running = f"running, {phrases.count(one.at_work, 'cell')} being computed"
         return "–", "–", running if one.at_work else "not finished"
-    return one.verdict, f"≤ {percent(one.robust_accuracy)}", "finished"
+    return one.verdict, phrases.at_most(one.robust_accuracy), "finished"
 
 
 def place_below(one: Summary, folder: Path) -> str:
@@ -162,6 +168,6 @@ def _check_finished(run: Path) -> None:
     if not found.finished:
         raise ValueError(
             found.problem
-            or f"{run} is not finished: {found.done} of {found.total} cells of the {found.kind} "
-            f"of {found.target}. Give its command again."
+            or f"{run} is not finished: {count_of(found.done, found.total, 'cell')} of the "
+            f"{found.kind} of {found.target}. Give its command again."
         )

@@ -11,6 +11,7 @@ import typer
 from saddlepoint.cli.arguments import JsonOption
 from saddlepoint.cli.console import dump, examples, output, say, table
 from saddlepoint.cli.lazy_group import LazyGroup
+from saddlepoint.phrases import count
 
 Format = Literal["csv", "json", "latex", "card"]
 
@@ -202,6 +203,7 @@ def remove_unused(
         return
     verb = "Removed" if freed.removed else "Would remove"
     say(
-        f"{verb} {freed.cells} cells and {freed.diagnostics} diagnostics of other requests, "
-        f"{freed.incomplete} incomplete files and {freed.locks} locks: {file_size(freed.bytes)}."
+        f"{verb} {count(freed.cells, 'cell')} and {count(freed.diagnostics, 'diagnostic')} of "
+        f"other requests, {count(freed.incomplete, 'incomplete file')} and "
+        f"{count(freed.locks, 'lock')}: {file_size(freed.bytes)}."
     )

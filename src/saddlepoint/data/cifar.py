@@ -13,6 +13,7 @@ import numpy as np
 from saddlepoint.data.files import find_folder, read_bytes
 from saddlepoint.data.record import Array, Data, DataError, Split, from_arrays
 from saddlepoint.data.unpickle import unpickle_arrays
+from saddlepoint.phrases import count
 
 _CLASSES = (
     "airplane",
@@ -64,9 +65,9 @@ def _read_binary(path: Path) -> tuple[Array, Array]:
     expected = ROWS_PER_FILE * (1 + _PIXELS)
     if len(content) != expected:
         raise DataError(
-            f"{path} should be {expected} bytes ({ROWS_PER_FILE} rows of {1 + _PIXELS}), "
-            f"found {len(content)}. The file is damaged or truncated: delete it and pull cifar10 "
-            "again."
+            f"{path} should be {count(expected, 'byte')} ({count(ROWS_PER_FILE, 'row')} of "
+            f"{1 + _PIXELS}), found {len(content)}. The file is damaged or truncated: delete it "
+            "and pull cifar10 again."
         )
     rows = np.frombuffer(content, np.uint8).reshape(ROWS_PER_FILE, 1 + _PIXELS)
     return rows[:, 1:], rows[:, 0]
@@ -89,7 +90,7 @@ def _read_pickle(path: Path) -> tuple[Array, Array]:
         or not all(type(label) is int for label in y)
     ):
         raise DataError(
-            f"{path}: expected `labels`, a list of {ROWS_PER_FILE} integers. "
+            f"{path}: expected `labels`, a list of {count(ROWS_PER_FILE, 'integer')}. "
             "Download the file again."
         )
     return x, np.array(y, dtype=np.int64)

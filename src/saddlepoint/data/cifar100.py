@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from saddlepoint import phrases
 from saddlepoint.data.files import find_folder, read_bytes
 from saddlepoint.data.record import Array, Data, DataError, Split, from_arrays
 from saddlepoint.data.unpickle import unpickle_arrays
@@ -108,8 +109,9 @@ def _read_binary(path: Path, count: int) -> _Rows:
     size = 2 + _PIXELS
     if len(content) != count * size:
         raise DataError(
-            f"{path} should be {count * size} bytes ({count} rows of {size}), found "
-            f"{len(content)}. The file is damaged or truncated: delete it and pull cifar100 again."
+            f"{path} should be {phrases.count(count * size, 'byte')} "
+            f"({phrases.count(count, 'row')} of {size}), found {len(content)}. The file is damaged "
+            "or truncated: delete it and pull cifar100 again."
         )
     rows = np.frombuffer(content, np.uint8).reshape(count, size)
     return _Rows(rows[:, 2:], rows[:, 0], rows[:, 1])
@@ -140,6 +142,7 @@ def _checked_labels(path: Path, found: object, key: str, count: int) -> Array:
         or not all(type(label) is int for label in found)
     ):
         raise DataError(
-            f"{path}: expected `{key}`, a list of {count} integers. Download the file again."
+            f"{path}: expected `{key}`, a list of {phrases.count(count, 'integer')}. Download the "
+            "file again."
         )
     return np.array(found, dtype=np.int64)

@@ -11,6 +11,7 @@ import numpy as np
 
 from saddlepoint.data.files import find_folder, read_bytes
 from saddlepoint.data.record import Array, Data, DataError, Split, from_arrays
+from saddlepoint.phrases import count
 
 _FASHION = (
     "T-shirt/top",
@@ -76,7 +77,7 @@ def read_idx(path: Path) -> Array:
     shape = struct.unpack(f">{content[3]}I", content[4:start])
     if len(content) - start != math.prod(shape):
         raise DataError(
-            f"{path} declares {list(shape)} = {math.prod(shape)} bytes but contains "
+            f"{path} declares {list(shape)} = {count(math.prod(shape), 'byte')} but contains "
             f"{len(content) - start}. The file is damaged or truncated: delete it and pull it "
             "again."
         )
@@ -104,8 +105,8 @@ def _load(
         )
     if len(x) != len(y):
         raise DataError(
-            f"{name}: {folder} has {len(x)} images and {len(y)} labels; the files do not belong "
-            "to the same dataset."
+            f"{name}: {folder} has {count(len(x), 'image')} and {count(len(y), 'label')}; the "
+            "files do not belong to the same dataset."
         )
     # Select the first n while the pixels are still bytes, to save memory.
     return from_arrays(name, x[:n, None], y[:n], classes)

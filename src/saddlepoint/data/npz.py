@@ -12,6 +12,7 @@ import numpy as np
 
 from saddlepoint.data.files import reject_web_page
 from saddlepoint.data.record import Array, Data, DataError, Split, class_numbers, from_arrays
+from saddlepoint.phrases import count
 
 _CHANNELS = (1, 3)
 
@@ -76,7 +77,8 @@ def read_npz(path: Path, split: Split = "test") -> Arrays:
     x, y = _images_and_labels(path, entries, found, split)
     if len(x) != len(y):
         raise DataError(
-            f"{path}: x has {len(x)} images and y has {len(y)} labels; provide one label per image."
+            f"{path}: x has {count(len(x), 'image')} and y has {count(len(y), 'label')}; provide "
+            "one label per image."
         )
     layout = str(entries["layout"]) if "layout" in entries else None
     if "classes" in entries:

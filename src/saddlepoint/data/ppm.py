@@ -9,6 +9,7 @@ import numpy as np
 
 from saddlepoint.data.files import read_bytes
 from saddlepoint.data.record import Array, DataError
+from saddlepoint.phrases import count
 
 # Magic number, width, height, maximum value. White space and comments separate them; exactly one
 # white-space byte follows them.
@@ -38,7 +39,7 @@ def read_ppm(path: Path) -> Array:
     pixels = content[header.end() :]
     if len(pixels) != width * height * 3 or not pixels:
         raise DataError(
-            f"{path} declares {width} x {height} pixels = {width * height * 3} bytes but contains "
-            f"{len(pixels)}. The file is damaged or truncated: download it again."
+            f"{path} declares {width} x {height} pixels = {count(width * height * 3, 'byte')} but "
+            f"contains {len(pixels)}. The file is damaged or truncated: download it again."
         )
     return np.frombuffer(pixels, np.uint8).reshape(height, width, 3)

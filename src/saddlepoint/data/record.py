@@ -12,6 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from saddlepoint.phrases import count
+
 Split = Literal["train", "test"]
 Array = npt.NDArray[Any]
 
@@ -52,7 +54,7 @@ class Data:
         return iter((self.x, self.y))
 
     def __repr__(self) -> str:
-        return f"Data({self.name!r}, x={list(self.x.shape)}, {len(self.classes)} classes)"
+        return f"Data({self.name!r}, x={list(self.x.shape)}, {count(len(self.classes), 'class')})"
 
     def take(self, n: int) -> Data:
         """Return the first `n` examples.
@@ -94,8 +96,8 @@ class Data:
             raise DataError(f"{self.name}: y must be int64 [N], got {_dtype_and_shape(self.y)}.")
         if len(self.x) != len(self.y):
             raise DataError(
-                f"{self.name}: x has {len(self.x)} images and y has {len(self.y)} labels; "
-                "provide one label per image."
+                f"{self.name}: x has {count(len(self.x), 'image')} and y has "
+                f"{count(len(self.y), 'label')}; provide one label per image."
             )
         if self.x.numel() == 0:
             raise DataError(
@@ -118,8 +120,8 @@ class Data:
         if lowest < 0 or highest >= len(self.classes):
             raise DataError(
                 f"{self.name}: labels must be in 0..{len(self.classes) - 1} "
-                f"({len(self.classes)} classes), found {lowest}..{highest}. Renumber the labels or "
-                "name every class."
+                f"({count(len(self.classes), 'class')}), found {lowest}..{highest}. Renumber the "
+                "labels or name every class."
             )
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample
 
+from saddlepoint import phrases
 from saddlepoint.data.order import fixed_order
 from saddlepoint.data.record import Data, DataError
 from saddlepoint.rng import Keys
@@ -89,8 +90,8 @@ def balance_classes(data: Data, per_class: int, *, seed: int = 0) -> Data:
     for label, members in _rows_by_class(data):
         if len(members) > per_class:
             raise DataError(
-                f"{data.name}: class {label} has {len(members)} examples, more than "
-                f"per_class={per_class}. Increase per_class to at least {len(members)}."
+                f"{data.name}: class {label} has {phrases.count(len(members), 'example')}, more "
+                f"than per_class={per_class}. Increase per_class to at least {len(members)}."
             )
         rows.append(members[position % len(members)])
         rounds.append(position // len(members))  # 0: the original; k: its k-th copy

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from saddlepoint.data.record import Array, DataError
+from saddlepoint.phrases import count
 
 _NUMERIC_DTYPES = frozenset({"u1", "i1", "i2", "i4", "i8", "u2", "u4", "u8", "f4", "f8"})
 
@@ -97,8 +98,8 @@ def _encode(text: str, encoding: str) -> bytes:
 def _build_array(raw: bytes, dtype: _Dtype, shape: tuple[int, ...], order: str) -> Array:
     if len(raw) != math.prod(shape) * dtype.dtype.itemsize:
         raise DataError(
-            f"an array declares {shape} of {dtype.dtype} but contains {len(raw)} bytes. Download "
-            "the file again."
+            f"an array declares {shape} of {dtype.dtype} but contains {count(len(raw), 'byte')}. "
+            "Download the file again."
         )
     return np.frombuffer(raw, dtype.dtype).reshape(shape, order="F" if order == "F" else "C")
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from saddlepoint.gradients.implicit import Implicit
 from saddlepoint.gradients.rule import Exact, Rule
 from saddlepoint.gradients.solve import Solve
+from saddlepoint.phrases import count
 from saddlepoint.rng import Keys
 from saddlepoint.solvers import Solution, SolveInfo, Solver, SolverStats
 
@@ -151,8 +152,8 @@ class Context:
         """
         if not len(z0) == len(x) == len(self.keys):
             raise ValueError(
-                f"a solve needs a state and an input for each of {len(self.keys)} rows, "
-                f"got {len(z0)} states and {len(x)} inputs."
+                f"a solve needs a state and an input for each of {count(len(self.keys), 'row')}, "
+                f"got {count(len(z0), 'state')} and {count(len(x), 'input')}."
             )
         self._state.sites.add(site)
         keys = self._state.next_keys()

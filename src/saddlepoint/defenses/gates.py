@@ -15,6 +15,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from saddlepoint import phrases
 from saddlepoint.defenses.base import Defense
 from saddlepoint.defenses.context import Context
 from saddlepoint.defenses.multi_exit import MultiExit, Strategy, Subset, membership, subset_name
@@ -198,8 +199,8 @@ def frequencies(defense: Defense, x: Tensor, subsets: Sequence[Subset], ctx: Con
         other = picked[int((~same.any(1)).nonzero()[0])].nonzero()[:, 0] + 1
         raise ValueError(
             f"exits {subset_name(tuple(other.tolist()))} were selected, which are none of the "
-            f"{len(subsets)} subsets given. Pass all that the strategy may select: the single "
-            "exits for a gate, `mix.subsets` for a mix."
+            f"{phrases.count(len(subsets), 'subset')} given. Pass all that the strategy may "
+            "select: the single exits for a gate, `mix.subsets` for a mix."
         )
     return same.double().mean(0)
 
@@ -250,7 +251,8 @@ def _as_column(thresholds: tuple[float, ...], logits: Tensor) -> Tensor:
     if len(thresholds) != len(logits) - 1:
         raise ValueError(
             f"a gate needs a threshold for every exit but the last, {len(logits) - 1} for "
-            f"{len(logits)} exits, got {len(thresholds)}. Calibrate it on logits of this network."
+            f"{phrases.count(len(logits), 'exit')}, got {len(thresholds)}. Calibrate it on logits "
+            "of this network."
         )
     return torch.tensor(thresholds, dtype=torch.float64, device=logits.device)[:, None]
 
@@ -264,6 +266,6 @@ def _deepest(picked: Tensor) -> Tensor:
 def _check_costs(costs: Sequence[float], exits: int) -> None:
     if len(costs) != exits or any(later <= earlier for earlier, later in pairwise(costs)):
         raise ValueError(
-            f"expected {exits} costs, one per exit and each including all that is computed before "
-            f"it, so increasing; got {list(costs)}."
+            f"expected {phrases.count(exits, 'cost')}, one per exit and each including all that is "
+            f"computed before it, so increasing; got {list(costs)}."
         )

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from saddlepoint.defenses.base import Defense
 from saddlepoint.defenses.context import Context
 from saddlepoint.defenses.trace import Answer, Trace, View
+from saddlepoint.phrases import count
 
 Subset = tuple[int, ...]  # exits, counted from 1, in increasing order: an action of either player
 
@@ -40,10 +41,10 @@ def all_subsets(exits: int) -> tuple[Subset, ...]:
     """
     if exits > _MAX_EXITS:
         raise ValueError(
-            f"{exits} exits have 2^{exits} - 1 = {2**exits - 1:,} subsets, more than can be "
-            f"played; the limit is {_MAX_EXITS} exits. Use subsets='intervals' "
-            f"({exits * (exits + 1) // 2} runs of neighboring exits), and rows='double-oracle' to "
-            "attack only those that matter."
+            f"{count(exits, 'exit')} have 2^{exits} - 1 = {count(2**exits - 1, 'subset')}, more "
+            f"than can be played; the limit is {count(_MAX_EXITS, 'exit')}. Use "
+            f"subsets='intervals' ({count(exits * (exits + 1) // 2, 'run')} of neighboring exits), "
+            "and rows='double-oracle' to attack only those that matter."
         )
     return tuple(
         subset for size in range(1, exits + 1) for subset in combinations(range(1, exits + 1), size)

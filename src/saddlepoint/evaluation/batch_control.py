@@ -12,6 +12,7 @@ from torch import Tensor
 from saddlepoint.attacks.spaces import per_example
 from saddlepoint.defenses import Context, Defense, DefenseWrapper, Trace
 from saddlepoint.defenses.trace import View
+from saddlepoint.phrases import percent
 from saddlepoint.rng import Keys
 
 
@@ -70,7 +71,7 @@ class BatchControl:
         if self.share == 1:
             return "all rows controlled"
         return (
-            f"{100 * self.share:g}% of each batch controlled, "
+            f"{percent(self.share, 0)} of each batch controlled, "
             f"success counted on {self.victims} rows"
         )
 

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from saddlepoint.phrases import percent, relative
+
 
 class Estimate(NamedTuple):
     """A number and its confidence interval over the choice of images.
@@ -22,7 +24,8 @@ class Estimate(NamedTuple):
 
     def __str__(self) -> str:
         interval = f"{100 * self.low:.1f} to {100 * self.high:.1f}"
-        return f"{100 * self.value:.1f} % ({interval}, n = {self.n})"
+        value = percent(self.value) if 0 <= self.value <= 1 else relative(self.value, 1)
+        return f"{value} ({interval}, n = {self.n})"
 
 
 def bootstrap(

@@ -8,6 +8,7 @@ from saddlepoint.attacks.oracle import grants
 from saddlepoint.defenses import Defense
 from saddlepoint.evaluation.adversary import Adversary
 from saddlepoint.evaluation.threat import Threat
+from saddlepoint.phrases import count, count_of
 
 
 def require_defense(defense: object) -> None:
@@ -33,7 +34,7 @@ def require_inputs(x: Tensor, y: Tensor, threat: Threat) -> None:
     if not len(x) or len(x) != len(y):
         raise ValueError(
             "expected at least one input and a label for each, "
-            f"got {len(x)} inputs and {len(y)} labels."
+            f"got {count(len(x), 'input')} and {count(len(y), 'label')}."
         )
     if y.ndim != 1 or y.is_floating_point():
         raise ValueError(
@@ -55,14 +56,16 @@ def require_stream(examples: int, threat: Threat, batch_size: int) -> None:
         return
     if examples < batch_size:
         raise ValueError(
-            f"the stream of {examples} examples is shorter than one batch of {batch_size}, so its "
-            "order has no effect. Use a smaller batch_size, more examples, or order=NaturalOrder()."
+            f"the stream of {count(examples, 'example')} is shorter than one batch of "
+            f"{batch_size}, so its order has no effect. Use a smaller batch_size, more examples, "
+            "or order=NaturalOrder()."
         )
     if window % batch_size:
         nearest = batch_size * max(window // batch_size, 1)
         raise ValueError(
-            f"a window of {window} examples is not a multiple of the batch size {batch_size}: some "
-            f"batch would mix two windows. Use window={nearest} or another batch_size."
+            f"a window of {count(window, 'example')} is not a multiple of the batch size "
+            f"{batch_size}: some batch would mix two windows. Use window={nearest} or another "
+            "batch_size."
         )
 
 
@@ -86,6 +89,7 @@ def require_legal_points(name: str, points: Tensor, x: Tensor, threat: Threat) -
     if outside.any():
         largest = threat.space.size(points - x).amax().item()
         raise ValueError(
-            f"{name} left the perturbation set on {int(outside.sum())} of {len(x)} examples: "
-            f"size {largest:.6g}, allowed is {threat.space}."
+            f"{name} left the perturbation set on "
+            f"{count_of(int(outside.sum()), len(x), 'example')}: size {largest:.6g}, allowed is "
+            f"{threat.space}."
         )

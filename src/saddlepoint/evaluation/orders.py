@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from saddlepoint.phrases import count
 from saddlepoint.rng import Keys
 
 # Maps an order [N] to the number of errors that the attacker counts in its simulation of it.
@@ -130,7 +131,7 @@ class WorstCaseOrder:
         return order.index_copy(0, target, order[source])
 
     def __str__(self) -> str:
-        return f"worst of {self.tries + 2} orders in windows of {self.window}"
+        return f"worst of {count(self.tries + 2, 'order')} in windows of {self.window}"
 
 
 def _require_window(window: int) -> None:

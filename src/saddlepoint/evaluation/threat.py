@@ -11,6 +11,7 @@ from saddlepoint.defenses import Access
 from saddlepoint.describe import OMIT_DEFAULT
 from saddlepoint.evaluation.batch_control import BatchControl
 from saddlepoint.evaluation.orders import NaturalOrder, Order, WorstCaseOrder
+from saddlepoint.phrases import count
 
 
 @dataclass(frozen=True)
@@ -89,15 +90,15 @@ class Threat:
         return batch_size * max(math.ceil(self.order.window / batch_size), 1)
 
     def __str__(self) -> str:
-        queries = f"{self.queries} queries per example"
-        if self.queries is None:
-            queries = "unlimited queries"
+        queries = "unlimited queries"
+        if self.queries is not None:
+            queries = f"{count(self.queries, 'query')} per example"
         parts = [
             str(self.space),
             f"{self.access} access",
             queries,
             f"{self.randomness} randomness",
-            f"evaluated over {'one draw' if self.draws == 1 else f'{self.draws} draws'}",
+            f"evaluated over {'one draw' if self.draws == 1 else count(self.draws, 'draw')}",
             "one round" if self.rounds == "one" else "",
             "" if self.state_visible else "hidden state",
             str(self.order) if self.order.window else "",

@@ -11,6 +11,8 @@ from scipy.optimize import linprog
 from scipy.sparse import coo_array
 from torch import Tensor
 
+from saddlepoint import phrases
+
 _TIE = 1e-9  # relative to the spread of the compared numbers
 _CERTIFIED = 1e-6  # a larger gap means that the linear program was not solved
 
@@ -87,8 +89,8 @@ def as_distribution(probabilities: Tensor, count: int) -> Tensor:
     p = torch.as_tensor(probabilities, dtype=torch.float64)
     if p.shape != (count,):
         raise ValueError(
-            f"a strategy over {count} actions needs {count} probabilities, "
-            f"got shape {list(p.shape)}."
+            f"a strategy over {phrases.count(count, 'action')} needs "
+            f"{phrases.count(count, 'probability')}, got shape {list(p.shape)}."
         )
     if not bool((p >= 0).all()) or abs(float(p.sum()) - 1) > 1e-6:
         raise ValueError(
@@ -186,8 +188,8 @@ def _solve_constraints(
     )
     if found.x is None:
         raise RuntimeError(
-            f"the linear program over {n} examples and {columns} columns was not solved: "
-            f"{found.message}"
+            f"the linear program over {phrases.count(n, 'example')} and "
+            f"{phrases.count(columns, 'column')} was not solved: {found.message}"
         )
     return _normalized(found.x[:columns]), -found.ineqlin.marginals
 

@@ -15,6 +15,7 @@ from saddlepoint.evaluation.referee import FixedPoints, RunAdversaries
 from saddlepoint.games.exit_attacks import AttackSettings
 from saddlepoint.games.matrix import as_distribution
 from saddlepoint.games.payoffs import ExitGame
+from saddlepoint.phrases import percent
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class StrategyRobustness:
     def __str__(self) -> str:
         lines = [
             ("clean", str(self.clean)),
-            ("worst row of the game", f"{100 * self.restricted:.1f} % (on the game's own images)"),
+            ("worst row of the game", f"{percent(self.restricted)} (on the game's own images)"),
             ("AIMER, the game's best response", str(self.aimer)),
             ("attack on the expected loss", str(self.expected_loss)),
             ("strongest attack per image", str(self.per_image)),

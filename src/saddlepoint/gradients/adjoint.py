@@ -10,6 +10,7 @@ from torch import Tensor
 
 from saddlepoint.gradients.implicit import SolveRule
 from saddlepoint.gradients.solve import Point, Solve, crossed
+from saddlepoint.phrases import count
 from saddlepoint.solvers import Inverse, Solution
 
 
@@ -56,7 +57,8 @@ class SimultaneousAdjoint(SolveRule):
         last = solve.method.steps
         if isinstance(self.emit, int) and self.emit > last:
             raise ValueError(
-                f"SimultaneousAdjoint emits state {self.emit}, but the solve has {last} steps."
+                f"SimultaneousAdjoint emits state {self.emit}, but the solve has "
+                f"{count(last, 'step')}."
             )
         with torch.no_grad():
             solution = solve.run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from saddlepoint import phrases
 from saddlepoint.reports.markup import Markup, svg, tag
 
 _WIDTH = 860
@@ -41,7 +42,7 @@ def accuracy_curve(
     upper = [f"{_x(p.x / end):.1f} {_y(p.high):.1f}" for p in points]
     lower = [f"{_x(p.x / end):.1f} {_y(p.low):.1f}" for p in reversed(points)]
     description = "; ".join(
-        f"at {_number(p.x, denominator)}: {100 * p.value:.1f} %"
+        f"at {_number(p.x, denominator)}: {phrases.percent(p.value)}"
         for p in points[:: max(len(points) // 4, 1)]
     )
     return svg(
@@ -70,7 +71,7 @@ def share_curves(
         for color, points in curves.items()
     }
     description = "; ".join(
-        f"{color}: from {100 * points[0][1]:.1f} to {100 * points[-1][1]:.1f} %"
+        f"{color}: from {phrases.percent(points[0][1])} to {phrases.percent(points[-1][1])}"
         for color, points in curves.items()
     )
     return svg(

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from saddlepoint import phrases
 from saddlepoint.atomic import write_atomic
 from saddlepoint.reports.markup import Markup, tag
 from saddlepoint.reports.style import CSS
@@ -121,20 +122,20 @@ def collapsible(title: str, *parts: Markup) -> Markup:
 
 
 def percent(share: float) -> str:
-    """Return a share in [0, 1] as a percentage with one decimal."""
-    return f"{100 * share:.1f} %"
+    """Return a share in [0, 1] as a percentage: `79.0 %`, `0 %`, `< 0.1 %`."""
+    return phrases.percent_cell(share)
 
 
 def at_most(share: float) -> str:
     """Return a share in [0, 1] as an upper bound: `≤ 79.0 %`."""
-    return f"≤ {percent(share)}"
+    return phrases.at_most(share)
 
 
 def at_least(share: float) -> str:
     """Return a share in [0, 1] as a lower bound: `≥ 20.0 %`."""
-    return f"≥ {percent(share)}"
+    return phrases.at_least(share)
 
 
 def percent_range(low: float, high: float) -> str:
     """Return an interval of shares: `70.1 – 81.5 %`."""
-    return f"{100 * low:.1f} – {100 * high:.1f} %"
+    return phrases.percent_range(low, high, " – ")

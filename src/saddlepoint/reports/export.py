@@ -12,8 +12,10 @@ from typing import Any
 
 from torch import Tensor
 
+from saddlepoint import phrases
 from saddlepoint.audits.result import Audit
 from saddlepoint.audits.statistics import Interval, wilson
+from saddlepoint.phrases import count
 from saddlepoint.reports.document import at_least, at_most, percent
 
 # A spreadsheet evaluates a cell that begins with one of these as a formula.
@@ -98,7 +100,7 @@ def latex(audit: Audit) -> str:
     return "\n".join(
         [
             f"% {_one_line(audit.target)}: {_one_line(audit.threat)}",
-            f"% {audit.n} images, seed {audit.seed}, verdict: {audit.verdict}.",
+            f"% {count(audit.n, 'image')}, seed {audit.seed}, verdict: {audit.verdict}.",
             "% Accuracy in percent; robust accuracies are upper bounds. Passes per image.",
             r"\begin{tabular}{lrrrrr}",
             r"\hline",
@@ -142,9 +144,9 @@ def model_card(audit: Audit) -> str:
 
 
 def _card_rows(audit: Audit) -> Iterator[tuple[str, str]]:
-    level = f"{100 * audit.interval.level:.0f} %"
+    level = phrases.percent(audit.interval.level, 0)
     yield "threat", _markdown(audit.threat)
-    yield "data", f"{_markdown(audit.data or 'unnamed tensors')}, {audit.n} images"
+    yield "data", f"{_markdown(audit.data or 'unnamed tensors')}, {count(audit.n, 'image')}"
     yield "clean accuracy", percent(audit.clean_accuracy)
     robust = at_most(audit.robust_accuracy)
     yield "robust accuracy (upper bound)", f"{robust} ({audit.interval}, {level} interval)"

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from saddlepoint import phrases
 from saddlepoint.reports.markup import Markup, svg, tag
 
 WIDTH = 860  # units of the coordinate system, for all figures
@@ -134,7 +135,7 @@ def histogram(
     negative = sum(value < 0 for value in values)
     return svg(
         title,
-        f"{below}: {negative} images; {above}: {len(values) - negative}",
+        f"{below}: {phrases.count(negative, 'image')}; {above}: {len(values) - negative}",
         *_bins(counts, bins),
         tag("line", x1=0, x2=WIDTH, y1=_BASELINE, y2=_BASELINE, class_="grid"),
         tag("line", x1=WIDTH / 2, x2=WIDTH / 2, y1=4, y2=_BASELINE + 6, class_="marker"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from saddlepoint.audits.result import Audit
+from saddlepoint.phrases import percent, times
 from saddlepoint.reports.document import muted
 from saddlepoint.reports.markup import Markup, tag
 from saddlepoint.reports.png import data_uri, drawable
@@ -73,7 +74,7 @@ def gallery(audit: Audit) -> Iterator[Markup]:
     yield muted(
         "The smallest successful perturbations (L2 norm). Each pair of true and predicted class "
         "is shown once before any is repeated. The perturbation is drawn around gray, magnified "
-        f"{zoom:.3g} times. Colors are rounded to 8 bits here; the saved points are exact."
+        f"{times(zoom)}. Colors are rounded to 8 bits here; the saved points are exact."
     )
     yield tag("div", *(_figure(example, zoom) for example in examples), class_="gallery")
 
@@ -97,7 +98,7 @@ def _figure(example: Example, zoom: float) -> Markup:
     perturbation = 0.5 + zoom * (example.adversarial - example.clean)
     draws = ""
     if example.correct > 0:
-        draws = f", still correct on {100 * example.correct:.0f} % of draws"
+        draws = f", still correct on {percent(example.correct, 0)} of draws"
     return tag(
         "figure",
         _panel(example, "clean", example.clean, tag("b", example.label, class_="right")),

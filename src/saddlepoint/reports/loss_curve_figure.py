@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from saddlepoint.phrases import count
 from saddlepoint.reports.figures import WIDTH, truncated
 from saddlepoint.reports.markup import Markup, svg, tag
 
@@ -66,7 +67,7 @@ def _row(row: LossCurveRow, top: int) -> Iterator[Markup]:
     middle = top + _PANEL_HEIGHT / 2 + 4
     label = truncated(row.label, _LABEL_LENGTH)
     yield tag("text", tag("title", row.label), label, x=0, y=middle - 8)
-    yield tag("text", f"{last:,} passes", x=0, y=middle + 9, class_="axis")
+    yield tag("text", count(last, "pass"), x=0, y=middle + 9, class_="axis")
     values = [value for _, value in row.objective]
     if values:
         low = min(values)

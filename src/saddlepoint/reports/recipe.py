@@ -12,6 +12,7 @@ from saddlepoint.atomic import sha256_hex
 from saddlepoint.attacks.spaces import Ball
 from saddlepoint.audits.result import Audit
 from saddlepoint.evaluation import Threat
+from saddlepoint.phrases import count
 from saddlepoint.reports.document import muted
 from saddlepoint.reports.markup import Markup, tag
 from saddlepoint.reports.threats import read_space, read_threat
@@ -32,7 +33,7 @@ def python_call(audit: Audit) -> str:
     options = _options(threat)
     names = [norm_name(threat.space), *(["Threat"] if options else []), "audit"]
     names += ["load_data"] if audit.data else []
-    data = f"x, y = ...  # the {audit.n} images and labels"
+    data = f"x, y = ...  # the {count(audit.n, 'image')} and labels"
     if audit.data:
         data = f"x, y = load_data({audit.data!r}, n={audit.n})"
     expression = _threat_expression(threat.space, options)

@@ -11,6 +11,7 @@ from typing import Any
 
 from saddlepoint.audits.verdict import Verdict
 from saddlepoint.games.runs.record import JSON, read
+from saddlepoint.phrases import percent
 from saddlepoint.runs.execution import DIAGNOSTICS
 from saddlepoint.runs.game_spec import GameSpec
 from saddlepoint.runs.spec import RunSpec, SpecError, VersionedSpec, migrate_spec, write
@@ -111,7 +112,7 @@ def _outcome(record: dict[str, Any], kind: str) -> dict[str, Any]:
         robust = need["per_image"]
         return {
             "finished": True,
-            "verdict": f"value {100 * record['value']['value']:.1f} %",
+            "verdict": f"value {percent(record['value']['value'])}",
             "clean_accuracy": need["clean"]["value"],
             "robust_accuracy": robust["value"],
             "interval": (robust["low"], robust["high"]),

@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 
 from saddlepoint.audits.cells import AttackCell, Measurement, Values
 from saddlepoint.evaluation import Episode
+from saddlepoint.phrases import agree, count_of
 from saddlepoint.runs.executors import Executor
 from saddlepoint.runs.store import PackedCell, Store, StoreError
 from saddlepoint.runs.work import Cell, Work
@@ -119,8 +120,8 @@ def fill(
         if stopping.is_set():
             done = sum(cache.has(key) for key in missing)
             raise Interrupted(
-                f"stopped: {done} of {len(missing)} cells of this step are finished and kept. "
-                "Run the same command to continue."
+                f"stopped: {count_of(done, len(missing), 'cell')} of this step "
+                f"{agree(done, 'is', 'are')} finished and kept. Run the same command to continue."
             )
 
 

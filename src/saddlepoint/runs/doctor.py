@@ -17,6 +17,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
+from saddlepoint import phrases
+from saddlepoint.phrases import count
+
 State = Literal["ok", "note", "problem"]
 
 NEEDED = (  # (distribution, a module that a damaged installation fails to import)
@@ -116,7 +119,7 @@ def _torch() -> Finding:
         )
     threads = torch.get_num_threads()
     cores = os.cpu_count() or 1
-    used = f"torch uses {threads} of {cores} cores"
+    used = f"torch uses {count(threads, 'thread')} on {count(cores, 'core')}"
     if threads > cores:
         return Finding(
             "threads",
@@ -174,7 +177,8 @@ def _zoo() -> Iterator[Finding]:
         yield Finding(
             "zoo",
             "ok",
-            f"{len(names())} embedded models have their recorded SHA-256: {', '.join(names())}",
+            f"{count(len(names()), 'embedded model')} with the recorded SHA-256: "
+            f"{phrases.names(names())}",
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from saddlepoint.audits import Plan
 from saddlepoint.audits.cells import AttackCell, Measurement, Recheck, Values
 from saddlepoint.evaluation import Episode
+from saddlepoint.phrases import count, count_of, names
 from saddlepoint.runs.cache import (
     Cache,
     DiskCache,
@@ -62,8 +63,9 @@ class CachedExecution:
         """The results of attack cells, in order."""
         added = plan.choices[len(self.work.plan.choices) :]
         if added:
-            names = ", ".join(choice.name for choice in added)
-            report_stage(self._watch, Stage.REMEDY, f"{len(added)} further attacks: {names}.")
+            added_names = names(choice.name for choice in added)
+            text = f"{count(len(added), 'further attack')}: {added_names}."
+            report_stage(self._watch, Stage.REMEDY, text)
             self.work = self.work.for_plan(plan)
             self._requested()
         cache = self._cache(self._store)
@@ -72,8 +74,8 @@ class CachedExecution:
         missing = {key: cell for key, cell in wanted.items() if not cache.has(key)}
         if self._watch:
             self._watch.begin(self.work, list(missing.values()))
-        count = f"{len(missing)} of {len(cells)} cells to compute."
-        report_stage(self._watch, Stage.ATTACK, count)
+        to_compute = f"{count_of(len(missing), len(cells), 'cell')} to compute."
+        report_stage(self._watch, Stage.ATTACK, to_compute)
         self._fill(cache, missing)
         return [cache.get(key) for key in keys]
 
@@ -106,8 +108,9 @@ class CachedExecution:
         """Re-evaluations of worst points belong to the attack stage."""
         rechecks = all(isinstance(cell, Recheck) for cell in cells)
         stage = Stage.ATTACK if rechecks else Stage.DIAGNOSE
-        what = "re-evaluations of worst points" if rechecks else "diagnostics"
-        report_stage(self._watch, stage, f"{missing} of {len(cells)} {what} to compute.")
+        what = "re-evaluation" if rechecks else "diagnostic"
+        text = f"{count_of(missing, len(cells), what)}{' of worst points' if rechecks else ''}"
+        report_stage(self._watch, stage, f"{text} to compute.")
 
     def _cache(self, store: Store | None) -> Cache:
         # A new one each time: it reads once how long cells took.

@@ -11,6 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from typing import Protocol
 
+from saddlepoint.phrases import how_often
 from saddlepoint.runs.store import PackedCell
 from saddlepoint.runs.work import Cell, Work, compute
 
@@ -82,7 +83,7 @@ class Processes:
                 lost += 1
                 if lost > self.retries:
                     raise RuntimeError(
-                        f"worker processes died {lost} times, perhaps because memory ran out. "
+                        f"worker processes died {how_often(lost)}, perhaps because memory ran out. "
                         "Use fewer workers or a smaller batch size."
                     ) from None
                 queue.restore()

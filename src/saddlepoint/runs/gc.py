@@ -11,6 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from saddlepoint.phrases import agree, count
 from saddlepoint.runs.execution import DIAGNOSTICS
 from saddlepoint.runs.store import Store, StoreError
 
@@ -78,8 +79,8 @@ def _check_idle(folder: Path, stores: Collection[Store]) -> None:
     running = [lock for each in stores for lock in _locks(each) if each.is_locked(lock.name)]
     if running:
         raise StoreError(
-            f"{len(running)} cells of {folder} are being computed. Wait until that run has ended, "
-            "then try again."
+            f"{count(len(running), 'cell')} of {folder} {agree(len(running), 'is', 'are')} being "
+            "computed. Wait until that run has ended, then try again."
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from saddlepoint.audits import Audit, AuditRequest, collect, prepare
 from saddlepoint.audits.conclude import conclude
 from saddlepoint.describe import describe
+from saddlepoint.phrases import count
 from saddlepoint.runs.cache import Stage, Watch, report_stage
 from saddlepoint.runs.execution import CachedExecution
 from saddlepoint.runs.executors import Executor
@@ -44,7 +45,7 @@ def _report_probe(watch: Watch | None, name: str) -> None:
 
 def _report_plan(watch: Watch | None, work: Work) -> None:
     names = ", ".join(choice.name for choice in work.plan.choices)
-    report_stage(watch, Stage.PLAN, f"{len(work.plan.choices)} attacks: {names}.")
+    report_stage(watch, Stage.PLAN, f"{count(len(work.plan.choices), 'attack')}: {names}.")
 
 
 def run(

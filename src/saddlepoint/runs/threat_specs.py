@@ -5,6 +5,7 @@ from __future__ import annotations
 from saddlepoint.attacks.spaces import Ball
 from saddlepoint.evaluation import BatchControl, NaturalOrder, SortedByLabel, Threat, WorstCaseOrder
 from saddlepoint.evaluation.orders import Order
+from saddlepoint.phrases import count
 from saddlepoint.runs.spec import NORMS, SpecError, ThreatSpec, parse_radius
 
 _DEFAULT_WINDOW = 256  # images; two batches of 128, as in App. A.7 of Chen et al. 2022
@@ -35,8 +36,8 @@ def _order(spec: ThreatSpec) -> Order:
     if spec.order == "natural":
         if spec.window is not None:
             raise SpecError(
-                f"a window of {spec.window} images needs an order that the attacker chooses. "
-                "Set the order to 'by-label' or 'searched', or leave the window out."
+                f"a window of {count(spec.window, 'image')} needs an order that the attacker "
+                "chooses. Set the order to 'by-label' or 'searched', or leave the window out."
             )
         return NaturalOrder()
     window = spec.window or _DEFAULT_WINDOW

@@ -25,6 +25,7 @@ from saddlepoint.audits.verdict import Check, ItemName, Verification
 from saddlepoint.describe import describe
 from saddlepoint.evaluation import Episode
 from saddlepoint.locate import describe_error
+from saddlepoint.phrases import agree, count, count_of, noun_for, percent, whole
 from saddlepoint.runs.spec import RunSpec, migrate_spec
 from saddlepoint.runs.store import REQUESTED, Store, StoreError, is_record_of, versions
 from saddlepoint.runs.work import Work, load, torch_threads
@@ -152,13 +153,19 @@ def checks(store: Store) -> Iterator[Check]:
 def cell_check(run: dict[str, Any], found: Mapping[str, Episode], damage: Sequence[str]) -> Check:
     """Whether every cell of the run exists and is undamaged."""
     missing = [key for key in run["cells"] if key not in found]
-    message = f"{len(found)} cells have the recorded hash and seal"
+    message = (
+        f"{count(len(found), 'cell')} {agree(len(found), 'has', 'have')} the recorded hash and seal"
+    )
     if damage:
-        message += f", {len(damage)} do not: {' '.join(damage[:5])}"
+        verb = agree(len(damage), "does", "do")
+        message += f", {whole(len(damage))} {verb} not: {' '.join(damage[:5])}"
     else:
         message += "."
     if missing:
-        message += f" {len(missing)} of {len(run['cells'])} cells are missing or damaged."
+        verb = agree(len(missing), "is", "are")
+        message += (
+            f" {count_of(len(missing), len(run['cells']), 'cell')} {verb} missing or damaged."
+        )
     return Check("cells", not (damage or missing), message)
 
 
@@ -221,16 +228,18 @@ def _points(work: Work, audit: Audit) -> Iterator[Check]:
     """The images, labels and worst points of the record, against the data and the target."""
     job = work.plan.job
     if audit.x.shape != job.x.shape or audit.worst_points.shape != job.x.shape:
-        shapes = f"{list(audit.x.shape)} images, the data {list(job.x.shape)}"
+        shapes = f"images of shape {list(audit.x.shape)}, the data {list(job.x.shape)}"
         yield Check("images", False, f"the record holds {shapes}.")
         return
     points = audit.worst_points.to(job.x)
     different = ~(audit.x.to(job.x) == job.x).flatten(1).all(1)
-    yield _rows("images", different, "equal the data", "differ from the data")
-    yield _rows("labels", audit.y.to(job.y) != job.y, "equal the data", "differ from the data")
+    yield _rows("images", different, "equal the data", "differ from the data", "image")
+    yield _rows(
+        "labels", audit.y.to(job.y) != job.y, "equal the data", "differ from the data", "label"
+    )
     inside = points.isfinite().flatten(1).all(1) & job.threat.space.contains(points, job.x)
     space = job.threat.space
-    yield _rows("inside", ~inside, f"lie within {space}", f"lie outside {space}", "worst points")
+    yield _rows("inside", ~inside, f"lie within {space}", f"lie outside {space}")
     if inside.all():
         yield from _scores(work, audit, points)
 
@@ -276,7 +285,7 @@ def _derived(
         return
     points = audit.worst_points.to(derived.worst_points)
     moved = ~(derived.worst_points == points).flatten(1).all(1)
-    yield _rows("points", moved, "equal the cells", "differ from the cells", "worst points")
+    yield _rows("points", moved, "equal the cells", "differ from the cells")
     # Another version may write the same request with other options.
     ignored = (*_NOT_DERIVED, "command") if of_other_version(run) else _NOT_DERIVED
     yield _same_record(audit, derived, ignored)
@@ -294,7 +303,6 @@ def _scores(work: Work, audit: Audit, points: Tensor) -> Iterator[Check]:
         (correct != audit.correct) | (predicted != audit.answered),
         "have the recorded prediction",
         "have another prediction than recorded",
-        "worst points",
     )
     margin = checked.margin[0].cpu()
     recorded = audit.examples
@@ -305,12 +313,13 @@ def _scores(work: Work, audit: Audit, points: Tensor) -> Iterator[Check]:
         ~same,
         "have the recorded margin and size",
         "have another margin or size",
-        "worst points",
     )
     accuracy = float(correct.mean())
-    message = f"{100 * accuracy:.2f} % of {len(correct)} worst points are classified correctly, "
+    message = (
+        f"{percent(accuracy, 2)} of {count(len(correct), 'worst point')} are classified correctly, "
+    )
     equal = accuracy == audit.robust_accuracy
-    message += "as recorded." if equal else f"but {100 * audit.robust_accuracy:.2f} % are recorded."
+    message += "as recorded." if equal else f"but {percent(audit.robust_accuracy, 2)} are recorded."
     yield Check("accuracy", equal, message)
 
 
@@ -354,11 +363,17 @@ def undamaged_cells(store: Store) -> tuple[dict[str, Episode], list[str]]:
     return found, damage
 
 
-def _rows(name: str, wrong: Tensor, good: str, bad: str, what: str = "") -> Check:
-    what = what or name
+def _rows(name: str, wrong: Tensor, good: str, bad: str, what: str = "worst point") -> Check:
     if not wrong.any():
-        return Check(name, True, f"{len(wrong)} {what} {good}.")
+        return Check(name, True, f"{count(len(wrong), what)} {_agreed(len(wrong), good)}.")
     first = ", ".join(str(row) for row in wrong.nonzero().flatten()[:5].tolist())
     more = ", …" if wrong.sum() > 5 else ""
-    message = f"{int(wrong.sum())} of {len(wrong)} {what} {bad}: examples {first}{more}."
-    return Check(name, False, message)
+    found = int(wrong.sum())
+    message = f"{count_of(found, len(wrong), what)} {_agreed(found, bad)}"
+    return Check(name, False, f"{message}: {noun_for(found, 'example')} {first}{more}.")
+
+
+def _agreed(n: int, text: str) -> str:
+    """A text that begins with a verb in the plural, in agreement with a count."""
+    verb, _, rest = text.partition(" ")
+    return f"{agree(n, 'has' if verb == 'have' else f'{verb}s', verb)} {rest}"

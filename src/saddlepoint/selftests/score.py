@@ -13,6 +13,7 @@ import torch
 
 from saddlepoint.audits import Target
 from saddlepoint.locate import describe_error
+from saddlepoint.phrases import count_of
 from saddlepoint.selftests.case import Case, Truth
 from saddlepoint.selftests.evaluator import AuditEvaluator, Evaluator, LogitsModule, Report
 from saddlepoint.selftests.families import CASES
@@ -98,8 +99,8 @@ class SelfTest:
         """The results in one line."""
         missed = ", ".join(self.deceived) or "none"
         return (
-            f"{self.evaluator}: {self.right} of {len(self.lines)} right; too high without a "
-            f"warning: {missed}. {self.seconds:.0f} s."
+            f"{self.evaluator}: {count_of(self.right, len(self.lines), 'case')} right; too high "
+            f"without a warning: {missed}. {self.seconds:.0f} s."
         )
 
     def record(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from saddlepoint import phrases
 from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Ball, per_example
@@ -101,7 +102,8 @@ class _SingleExit(nn.Module):
 def _weighted_sum(losses: Tensor, weights: tuple[float, ...]) -> Tensor:
     if len(weights) != len(losses):
         raise ValueError(
-            f"{len(weights)} weights were given for the losses of {len(losses)} exits. "
-            "Give one weight per exit."
+            f"{phrases.count(len(weights), 'weight')} {phrases.agree(len(weights), 'was', 'were')} "
+            f"given for the losses of {phrases.count(len(losses), 'exit')}. Give one weight per "
+            "exit."
         )
     return torch.einsum("l,ln->n", losses.new_tensor(weights), losses)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from saddlepoint import phrases
 from saddlepoint.describe import describe
 from saddlepoint.evaluation import Adversary, FixedPoints, Threat, play
 from saddlepoint.rng import Keys
@@ -156,8 +157,8 @@ class _Run:
         parts = split(len(x), recipe.dev_share, seed)
         if not len(parts.train):
             raise ValueError(
-                f"{len(x)} examples with a dev share of {recipe.dev_share} leave none to train on. "
-                "Give more examples."
+                f"{phrases.count(len(x), 'example')} with a dev share of {recipe.dev_share} "
+                f"{phrases.agree(len(x), 'leaves', 'leave')} none to train on. Give more examples."
             )
         optimizer = recipe.optimizer.over(net.parameters())
         method = recipe.method
@@ -217,8 +218,8 @@ class _Run:
         if losses.shape != rows.shape:
             raise ValueError(
                 f"{self.recipe.name}: the method returned losses {list(losses.shape)} for "
-                f"{len(rows)} examples, expected [{len(rows)}]. The network has {self.exits} "
-                "exits: train several exits with OverExits(method)."
+                f"{phrases.count(len(rows), 'example')}, expected [{len(rows)}]. The network has "
+                f"{phrases.count(self.exits, 'exit')}: train several exits with OverExits(method)."
             )
         return losses
 

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from saddlepoint.phrases import count, how_often
+
 # (name, input of the layer, output of the layer) -> a new output, or None to keep the output.
 LayerHook = Callable[[str, Tensor, Tensor], Tensor | None]
 
@@ -90,7 +92,7 @@ def features(net: nn.Module, x: Tensor, layer: str, *, batch_size: int = 256) ->
             net(part)
     if len(found) != len(parts):
         raise ValueError(
-            f"the layer was called {len(found)} times in {len(parts)} forward passes. "
+            f"the layer was called {how_often(len(found))} in {count(len(parts), 'forward pass')}. "
             "Choose a layer that is called once."
         )
     return torch.cat(found)

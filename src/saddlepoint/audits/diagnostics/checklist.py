@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from torch import Tensor
 
-from saddlepoint.audits.evidence import AttackRun, Evidence
+from saddlepoint import phrases
+from saddlepoint.audits.diagnostics.wording import (
+    broken_images,
+    calls_of,
+    clean_transfers,
+    leave,
+    names_of,
+    percent_of,
+)
+from saddlepoint.audits.evidence import Evidence
 from saddlepoint.audits.statistics import mcnemar
 from saddlepoint.audits.verdict import Item, ItemName, State
+from saddlepoint.phrases import (
+    agree,
+    count,
+    names,
+    percent,
+    points_more,
+    radius,
+    times,
+)
 
 _SHARE = 0.1  # of the images: more is not a few outliers
 # Images. If the defense classified all of them correctly, a one-sided McNemar test would give 1/32.
@@ -36,13 +54,13 @@ def _transfer(e: Evidence) -> Item:
         return Item(
             ItemName.TRANSFER,
             State.FAIL,
-            f"{_names(runs)} transferred {copied} clean images. Where an attack fails, its points "
-            "of highest loss must be transferred.",
+            f"{clean_transfers(runs, copied)}. Where an attack fails, its points of highest loss "
+            "must be transferred.",
         )
     return Item(
         ItemName.TRANSFER,
         State.PASS,
-        f"points of highest loss were transferred; {_leave(e, runs)}.",
+        f"points of highest loss were transferred; {leave(e, runs)}.",
     )
 
 
@@ -56,10 +74,10 @@ def _black_box(e: Evidence) -> Item:
         )
     compared = e.diagnoses.static_queries
     if compared is None:
-        return Item(ItemName.BLACK_BOX, State.PASS, f"{_leave(e, runs)}.")
+        return Item(ItemName.BLACK_BOX, State.PASS, f"{leave(e, runs)}.")
     message = (
-        f"on {len(compared.first)} images under {_names(runs)}: defense "
-        f"{_percent(compared.first)}, static net {_percent(compared.second)}"
+        f"on {count(len(compared.first), 'image')} under {names_of(runs)}: defense "
+        f"{percent_of(compared.first)}, static net {percent_of(compared.second)}"
     )
     test = mcnemar(compared.first, compared.second)
     if test.second_better:
@@ -88,14 +106,14 @@ def _white_box(e: Evidence) -> Item:
         return Item(
             ItemName.WHITE_BOX, State.NOT_RUN, f"{reason}, though the threat model grants them."
         )
-    message = _leave(e, runs)
+    message = leave(e, runs)
     zero = _zero_gradient_share(e)
     if zero > _SHARE:
         return Item(
             ItemName.WHITE_BOX,
             State.FAIL,
             f"{message}, but the gradients of the strongest attack, {e.strongest_name}, are zero "
-            f"on {100 * zero:.0f} % of images.",
+            f"on {percent(zero, 0)} of images.",
         )
     return Item(ItemName.WHITE_BOX, State.PASS, f"{message}.")
 
@@ -108,7 +126,7 @@ def _backward(e: Evidence) -> Item:
             ItemName.BACKWARD, State.NOT_APPLICABLE, "there is no backward pass to replace."
         )
     share = e.diagnoses.gradient_failure
-    message = f"plain gradients fail on {100 * share:.0f} % of images"
+    message = f"plain gradients fail on {percent(share, 0)} of images"
     if share <= _SHARE:
         return Item(ItemName.BACKWARD, State.NOT_APPLICABLE, f"{message}.")
     runs = [run for run in e.runs if run.properties.approximate_backward]
@@ -123,9 +141,9 @@ def _backward(e: Evidence) -> Item:
         return Item(
             ItemName.BACKWARD,
             State.FAIL,
-            f"{message}; {_leave(e, runs)}, but {_leave(e, e.black_box)}: try other rules.",
+            f"{message}; {leave(e, runs)}, but {leave(e, e.black_box)}: try other rules.",
         )
-    return Item(ItemName.BACKWARD, State.PASS, f"{message}; {_leave(e, runs)}.")
+    return Item(ItemName.BACKWARD, State.PASS, f"{message}; {leave(e, runs)}.")
 
 
 def _randomness(e: Evidence) -> Item:
@@ -143,7 +161,7 @@ def _randomness(e: Evidence) -> Item:
     cosine = e.diagnoses.gradient_cosine
     if cosine is None:
         return Item(ItemName.RANDOMNESS, State.PASS, "the randomness is fixed.")
-    message = f"two gradients at the same image have a mean cosine of {cosine:.2f}"
+    message = f"two gradients at the same image have a mean cosine of {phrases.cosine(cosine)}"
     if cosine < _NOISE:
         return Item(
             ItemName.RANDOMNESS,
@@ -167,7 +185,7 @@ def _adaptive(e: Evidence) -> Item:
         )
     if not other:
         return Item(
-            ItemName.ADAPTIVE, State.PASS, f"{_leave(e, adaptive)}; no other attack was run."
+            ItemName.ADAPTIVE, State.PASS, f"{leave(e, adaptive)}; no other attack was run."
         )
     ours = e.remaining(adaptive)
     theirs = e.remaining(other)
@@ -175,8 +193,8 @@ def _adaptive(e: Evidence) -> Item:
     return Item(
         ItemName.ADAPTIVE,
         state,
-        f"{_leave(e, adaptive)}, attacks made for a static net ({_names(other)}) "
-        f"{_percent(theirs)}.",
+        f"{leave(e, adaptive)}, attacks made for a static net ({names_of(other)}) leave "
+        f"{percent_of(theirs)}.",
     )
 
 
@@ -190,8 +208,8 @@ def _single_step(e: Evidence) -> Item:
     return Item(
         ItemName.SINGLE_STEP,
         State.FAIL if failed else State.PASS,
-        f"on {len(compared.first)} images one step leaves {_percent(compared.first)}, many steps "
-        f"leave {_percent(compared.second)}.",
+        f"on {count(len(compared.first), 'image')} one step leaves {percent_of(compared.first)}, "
+        f"many steps leave {percent_of(compared.second)}.",
     )
 
 
@@ -207,9 +225,8 @@ def _converged(e: Evidence) -> Item:
     return Item(
         ItemName.CONVERGED,
         State.FAIL if failed else State.PASS,
-        f"of {len(compared.first)} correctly classified images, twice the steps of "
-        f"{e.strongest_name} from two other starts break "
-        f"{100 * _drop(compared.first, compared.second):.1f} %.",
+        f"twice the steps of {e.strongest_name} from two other starts break "
+        f"{broken_images(compared)}.",
     )
 
 
@@ -225,8 +242,8 @@ def _unbounded(e: Evidence) -> Item:
     return Item(
         ItemName.UNBOUNDED,
         State.FAIL if found.accuracy > _SHARE else State.PASS,
-        f"with radius {found.radius:.3g}, which allows a gray image, {100 * found.accuracy:.0f} % "
-        "of images are still classified correctly.",
+        f"with radius {radius(found.radius)}, which allows a gray image, "
+        f"{percent(found.accuracy, 0)} of images are still classified correctly.",
     )
 
 
@@ -242,8 +259,8 @@ def _masked(e: Evidence) -> Item:
     return Item(
         ItemName.MASKED,
         State.FAIL if failed else State.PASS,
-        f"{_names(e.black_box)} broke {100 * _drop(gradients, every):.1f} points more than "
-        "attacks with gradients.",
+        f"{names_of(e.black_box)} broke {points_more(_drop(gradients, every))} than attacks with "
+        "gradients.",
     )
 
 
@@ -256,8 +273,8 @@ def _clean(e: Evidence) -> Item:
     return Item(
         ItemName.CLEAN,
         State.FAIL if failed else State.PASS,
-        f"clean accuracy {_percent(e.clean)}; under the weakest attack, {weakest.name}, "
-        f"{100 * weakest.robust_accuracy:.1f} %.",
+        f"clean accuracy {percent_of(e.clean)}; under the weakest attack, {weakest.name}, "
+        f"{percent(weakest.robust_accuracy)}.",
     )
 
 
@@ -271,9 +288,10 @@ def _not_weaker(e: Evidence) -> Item:
     return Item(
         ItemName.NOT_WEAKER,
         State.FAIL if test.second_better else State.PASS,
-        f"robust accuracy {_percent(e.robust)} with the defense, {_percent(static.robust)} for its "
-        f"static net; {test.only_first} images are correct only with the defense, "
-        f"{test.only_second} only without it (McNemar, p = {test.p:.2g}{_as_if_independent(e)}).",
+        f"robust accuracy {percent_of(e.robust)} with the defense, {percent_of(static.robust)} for "
+        f"its static net; {count(test.only_first, 'image')} {agree(test.only_first, 'is', 'are')} "
+        f"correct only with the defense, {test.only_second} only without it (McNemar, p = "
+        f"{test.p:.2g}{_as_if_independent(e)}).",
     )
 
 
@@ -282,27 +300,26 @@ def _cost(e: Evidence) -> Item:
     if e.static is None or cost is None:
         return Item(ItemName.COST, State.NOT_APPLICABLE, "there is no static net inside.")
     message = (
-        f"a prediction takes {cost.times:.1f} times as long as one of the static net and calls it "
-        f"{cost.calls:.1f} times"
+        f"a prediction takes {times(cost.times)} as long as one of the static net and "
+        f"{calls_of(cost)}"
     )
-    if cost.graded:
-        message += f", {cost.graded:.1f} of them with gradients"
     static = e.diagnoses.static
     no_better = static is not None and float(e.robust.mean()) <= float(static.robust.mean())
     if cost.expensive and no_better and static is not None:
         broken = int((static.robust < 0.5).sum())
         if broken < _ENOUGH_BROKEN:
+            few = f"only {count(broken, 'image')}" if broken else "no image"
             return Item(
                 ItemName.COST,
                 State.NOT_RUN,
-                f"{message}; attacks break only {broken} images of the static net, too few to "
-                "decide whether the defense helps.",
+                f"{message}; attacks break {few} of the static net, too few to decide whether the "
+                "defense helps.",
             )
         return Item(
             ItemName.COST,
             State.FAIL,
-            f"{message}, yet it is not more robust: {_percent(e.robust)} against "
-            f"{_percent(static.robust)}.",
+            f"{message}, yet it is not more robust: {percent_of(e.robust)} against "
+            f"{percent_of(static.robust)}.",
         )
     return Item(ItemName.COST, State.PASS, f"{message}.")
 
@@ -341,7 +358,7 @@ def _needs(e: Evidence, gradients_fail: bool) -> str:
         needs.append("averaging over draws (EoT)")
     if e.defense.memory != "none":
         needs.append("anticipation of the adapted model (FixedPoint, GreedyModelSpace)")
-    return f": it needs {' and '.join(needs)}" if needs else ""
+    return f": it needs {names(needs)}" if needs else ""
 
 
 def _as_if_independent(e: Evidence) -> str:
@@ -356,16 +373,3 @@ def significantly_lower(fewer: Tensor, more: Tensor) -> bool:
 
 def _drop(before: Tensor, after: Tensor) -> float:
     return float((before - after).double().mean())
-
-
-def _percent(correct: Tensor) -> str:
-    return f"{100 * float(correct.double().mean()):.1f} %"
-
-
-def _leave(e: Evidence, runs: Sequence[AttackRun]) -> str:
-    verb = "leaves" if len(runs) == 1 else "leave"
-    return f"{_names(runs)} {verb} {_percent(e.remaining(runs))}"
-
-
-def _names(runs: Sequence[AttackRun]) -> str:
-    return ", ".join(dict.fromkeys(run.name for run in runs))

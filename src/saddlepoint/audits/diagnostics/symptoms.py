@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from saddlepoint import phrases
 from saddlepoint.audits.diagnostics.indicators import (
     break_point_angle,
     decreasing_share,
@@ -20,6 +21,20 @@ from saddlepoint.audits.diagnostics.indicators import (
 from saddlepoint.audits.diagnostics.values import SolverResiduals
 from saddlepoint.audits.evidence import Evidence
 from saddlepoint.audits.verdict import Level, Symptom, SymptomName
+from saddlepoint.phrases import (
+    agree,
+    count,
+    count_of,
+    mean_count,
+    names,
+    number,
+    percent,
+    points,
+    points_more,
+    radius,
+    relative,
+    whole,
+)
 
 _FEW = 0.1  # fraction of images
 _HALF = 0.5  # fraction of images
@@ -46,7 +61,7 @@ def _black_box_stronger(e: Evidence) -> Iterator[Symptom]:
         yield Symptom(
             SymptomName.BLACK_BOX_STRONGER,
             Level.SERIOUS,
-            f"attacks without gradients broke {100 * broken:.1f} points more than gradient "
+            f"attacks without gradients broke {points_more(broken)} than gradient "
             "attacks: gradients are masked.",
         )
     last = e.rows[-1]
@@ -54,7 +69,7 @@ def _black_box_stronger(e: Evidence) -> Iterator[Symptom]:
         yield Symptom(
             SymptomName.NOT_CONVERGED,
             Level.WARNING,
-            f"the last attack, {last.name}, still broke {100 * last.gain:.1f} points.",
+            f"the last attack, {last.name}, still broke {points(last.gain)}.",
         )
 
 
@@ -73,7 +88,7 @@ def _loss_increasing(e: Evidence) -> Iterator[Symptom]:
             SymptomName.LOSS_INCREASING,
             Level.WARNING,
             f"the loss of the strongest attack, {strongest[0].name}, was still increasing when it "
-            f"ended: its last quarter was {100 * slopes[0]:.0f} % as steep as the whole curve.",
+            f"ended: its last quarter was {relative(slopes[0])} as steep as the whole curve.",
         )
 
 
@@ -83,7 +98,8 @@ def _of_proposals(e: Evidence) -> Iterator[Symptom]:
         yield Symptom(
             SymptomName.CLEAN_COPIES,
             Level.WARNING,
-            f"for {copies} images the attack returned the clean image: these were not attacked.",
+            f"for {count(copies, 'image')} the attack returned the clean image: "
+            f"{agree(copies, 'it was', 'these were')} not attacked.",
         )
     if e.defense.rejects:
         yield Symptom(SymptomName.REJECTIONS, Level.WARNING, _rejections(e))
@@ -93,8 +109,8 @@ def _of_proposals(e: Evidence) -> Iterator[Symptom]:
             yield Symptom(
                 SymptomName.OUT_OF_MEMORY,
                 Level.NOTE,
-                f"memory ran out: batches of {e.plan.job.batch_size} were attacked in up to "
-                f"{max(parts)} parts.",
+                f"memory ran out: batches of {count(e.plan.job.batch_size, 'image')} were attacked "
+                f"in up to {count(max(parts), 'part')}.",
             )
     claimed = torch.cat([g.outcomes.worst_case_per_example()[0] for g in e.groups])
     changed = int((claimed != e.robust).sum())
@@ -102,8 +118,8 @@ def _of_proposals(e: Evidence) -> Iterator[Symptom]:
         yield Symptom(
             SymptomName.RESCORING_DISAGREES,
             Level.SERIOUS,
-            f"{changed} of {len(e.clean)} outputs changed when the same points were evaluated "
-            "again: the target keeps state or has hidden randomness.",
+            f"{count_of(changed, len(e.clean), 'output')} changed when the same points were "
+            "evaluated again: the target keeps state or has hidden randomness.",
         )
 
 
@@ -114,9 +130,8 @@ def _rejections(e: Evidence) -> str:
     clean = torch.cat([g.outcomes.episodes[0].rejected[0, 0] for g in e.groups])
     return (
         "a rejection counts as correct. The defense rejects "
-        f"{100 * clean.mean().item():.1f} % of clean images and "
-        f"{100 * attacked.mean().item():.1f} % of worst points; in the state in which it evaluates "
-        f"these, it would reject {100 * adapted.mean().item():.1f} % of their clean images."
+        f"{_percent(clean)} of clean images and {_percent(attacked)} of worst points; in the state "
+        f"in which it evaluates these, it would reject {_percent(adapted)} of their clean images."
     )
 
 
@@ -127,8 +142,8 @@ def _unbounded(e: Evidence) -> Iterator[Symptom]:
         yield Symptom(
             SymptomName.UNBOUNDED_FAILS,
             Level.SERIOUS,
-            f"{100 * found.accuracy:.0f} % of images survive an attack with radius "
-            f"{found.radius:.3g}, which allows a gray image: its gradients are useless.",
+            f"{percent(found.accuracy, 0)} of images survive an attack with radius "
+            f"{radius(found.radius)}, which allows a gray image: its gradients are useless.",
         )
 
 
@@ -142,8 +157,8 @@ def _transfers(e: Evidence) -> Iterator[Symptom]:
         yield Symptom(
             SymptomName.TRANSFER_STRONGER,
             Level.SERIOUS,
-            f"transferred points broke {more:.0f} images more than gradients of the defense: "
-            "these gradients are bad directions.",
+            f"transferred points broke {mean_count(more, 'image')} more than gradients of the "
+            "defense: these gradients are bad directions.",
         )
     if e.diagnoses.static is None:
         return
@@ -153,9 +168,9 @@ def _transfers(e: Evidence) -> Iterator[Symptom]:
         yield Symptom(
             SymptomName.TRANSFER_FAILS,
             Level.NOTE,
-            f"of {int(broken.sum())} images on which the static net is broken, the defense "
-            f"classifies {lost} correctly at the transferred points (Pintor et al. 2022): its "
-            "robustness rests on attacks made for it.",
+            f"of {count(int(broken.sum()), 'image')} on which the static net is broken, the "
+            f"defense classifies {whole(lost)} correctly at the transferred points (Pintor et al. "
+            "2022): its robustness rests on attacks made for it.",
         )
 
 
@@ -165,8 +180,8 @@ def _eot(e: Evidence) -> Iterator[Symptom]:
         yield Symptom(
             SymptomName.EOT_NOT_CONVERGED,
             Level.SERIOUS,
-            f"two averaged gradients at the same image have a mean cosine of {cosine:.2f}: attacks "
-            "follow noise.",
+            "two averaged gradients at the same image have a mean cosine of "
+            f"{phrases.cosine(cosine)}: attacks follow noise.",
         )
 
 
@@ -180,8 +195,8 @@ def _watched(e: Evidence) -> Iterator[Symptom]:
         yield Symptom(
             SymptomName.SILENT_SUCCESS,
             Level.SERIOUS,
-            f"{e.strongest_name} evaluated a misclassified point on {silent} of "
-            f"{len(seen.robust)} images and returned another one.",
+            f"{e.strongest_name} evaluated a misclassified point on "
+            f"{count_of(silent, len(seen.robust), 'image')} and returned another one.",
         )
     if not seen.robust.any():
         return
@@ -190,7 +205,7 @@ def _watched(e: Evidence) -> Iterator[Symptom]:
         yield Symptom(
             SymptomName.UNAVAILABLE_GRADIENTS,
             Level.SERIOUS,
-            f"on {100 * float(flat):.0f} % of unbroken images, most gradients of "
+            f"on {percent(float(flat), 0)} of unbroken images, most gradients of "
             f"{e.strongest_name} are exactly zero.",
         )
         return
@@ -205,7 +220,7 @@ def _of_loss_curves(e: Evidence, value: Tensor) -> Iterator[Symptom]:
         yield Symptom(
             SymptomName.INCOMPLETE_OPTIMIZATION,
             Level.WARNING,
-            f"{e.strongest_name} made {100 * float(late.median()):.0f} % of its progress in its "
+            f"{e.strongest_name} made {relative(float(late.median()))} of its progress in its "
             "last quarter (median of unbroken images; the curve bends by "
             f"{float(angle.median()):.0f} degrees, 90 if it had converged).",
         )
@@ -214,7 +229,7 @@ def _of_loss_curves(e: Evidence, value: Tensor) -> Iterator[Symptom]:
         yield Symptom(
             SymptomName.OSCILLATING_LOSS,
             Level.NOTE,
-            f"{100 * down:.0f} % of the later steps of {e.strongest_name} decreased the loss "
+            f"{percent(down, 0)} of the later steps of {e.strongest_name} decreased the loss "
             "(median): the steps are too long.",
         )
 
@@ -229,25 +244,26 @@ def _landscape(e: Evidence) -> Iterator[Symptom]:
         yield Symptom(
             SymptomName.UNSTABLE_PREDICTIONS,
             Level.WARNING,
-            f"a random step of a twentieth of the radius changes the margin by "
-            f"{100 * change:.0f} % (median): a gradient says little about nearby points.",
+            "a random step of a twentieth of the radius changes the margin by "
+            f"{percent(change, 0)}{' or more' if change >= 1 else ''} (median): a gradient says "
+            "little about nearby points.",
         )
     if len(found.cosine) and float(found.cosine.median()) < _NOISE:
         yield Symptom(
             SymptomName.GRADIENTS_DISAGREE,
             Level.WARNING,
             "gradients at two points a twentieth of the radius apart have a cosine of "
-            f"{float(found.cosine.median()):.2f} (median).",
+            f"{phrases.cosine(float(found.cosine.median()))} (median).",
         )
     correct = e.robust[found.rows] >= 0.5
     passed = found.line_success[:-1].any(0) & overshot(found.line) & correct
-    count = int(passed.sum())
-    if count >= 2 and not e.defense.random:
+    over = int(passed.sum())
+    if over >= 2 and not e.defense.random:
         yield Symptom(
             SymptomName.OVERSHOOTING,
             Level.SERIOUS,
-            f"on {count} of {len(found.rows)} unbroken images, a point between the image and its "
-            "worst point is misclassified: attacks stepped over it.",
+            f"on {count_of(over, len(found.rows), 'unbroken image')}, a point between the image "
+            "and its worst point is misclassified: attacks stepped over it.",
         )
     if float(equal_neighbors(found.line).median()) > _HALF:
         yield Symptom(
@@ -269,13 +285,13 @@ def residual_symptoms(found: SolverResiduals) -> Iterator[Symptom]:
     far = {name: residual for name, residual in parts.items() if _share(residual)}
     if far:
         texts = [
-            f"{100 * _share(r):.0f} % of {name} images (median residual {r.median():.2g})"
+            f"{percent(_share(r), 0)} of {name} images (median residual {_median(r)})"
             for name, r in far.items()
         ]
         yield Symptom(
             SymptomName.SOLVER_NOT_CONVERGED,
             _level(max(map(_share, far.values()))),
-            f"the solver stops with a relative residual above {_FAR:g} on {' and '.join(texts)}: "
+            f"the solver stops with a relative residual above {_FAR:g} on {names(texts)}: "
             "outputs are no equilibria there, and implicit gradients are wrong. Give the solver "
             "more steps, and rely on attacks through its steps (rules Checkpointed and Phantom).",
         )
@@ -285,13 +301,26 @@ def residual_symptoms(found: SolverResiduals) -> Iterator[Symptom]:
             SymptomName.BACKWARD_NOT_CONVERGED,
             _level(share),
             f"the backward solve stops with a relative residual above {_FAR:g} on "
-            f"{100 * share:.0f} % of {len(found.backward)} images: the implicit gradient is wrong. "
-            "Give its method more steps, or use another rule.",
+            f"{count_of(int(_far(found.backward).sum()), len(found.backward), 'image')}: the "
+            "implicit gradient is wrong. Give its method more steps, or use another rule.",
         )
 
 
+def _percent(rejected: Tensor) -> str:
+    return percent(float(rejected.double().mean()))
+
+
+def _median(residual: Tensor) -> str:
+    return number(float(residual.median()))
+
+
 def _share(residual: Tensor) -> float:
-    return float((residual > _FAR).double().mean())
+    return float(_far(residual).double().mean())
+
+
+def _far(residual: Tensor) -> Tensor:
+    """[N] bool: far from a fixed point. A solve that diverged has a residual of NaN."""
+    return ~(residual <= _FAR)
 
 
 def _level(share: float) -> Level:

@@ -18,6 +18,7 @@ from saddlepoint.defenses import Access, Defense, Plain
 from saddlepoint.evaluation import Adversary, Direct, MultiTarget, Threat, Transfer
 from saddlepoint.evaluation.suites import targeted_dlr_or_margin
 from saddlepoint.gradients import SPSA, Backprop, EoT, Estimator
+from saddlepoint.phrases import count
 
 _MASKED_QUERIES = 4  # times as many queries where gradients are masked or not available
 # Rows are queried longer if the first or the second search leaves at most this fraction of the
@@ -97,7 +98,7 @@ def transfer_attacks(parts: Parts) -> Iterator[Choice]:
     yield Choice(Transfer(on_margin, source), f"{reason}, margin")
     if parts.budget.targets:
         targeted = MultiTarget(replace(apgd, name="apgd-t"), FEW_TARGETS, targeted_dlr_or_margin)
-        yield Choice(Transfer(targeted, source), f"{reason}, {FEW_TARGETS} target classes")
+        yield Choice(Transfer(targeted, source), f"{reason}, {count(FEW_TARGETS, 'target class')}")
     if parts.budget.queries and parts.threat.space.p != 1:
         on_source = replace(parts, defense=source, facts=UNKNOWN)
         for choice in query_attacks(on_source, "score", include_decision=True):

@@ -8,6 +8,7 @@ from typing import Literal
 from saddlepoint.defenses import Defense
 from saddlepoint.evaluation import Direct, Threat
 from saddlepoint.gradients import Estimator
+from saddlepoint.phrases import agree, count, whole
 
 Budget = Literal["quick", "standard", "thorough"]
 
@@ -92,8 +93,10 @@ class QueryBudget:
         budget = cls(passes, estimator.cost, threat.draws if defense.random else 1)
         if budget.steps < 1:
             raise ValueError(
-                f"{threat.queries} queries per example are too few for one gradient step, which "
-                f"takes {2 * budget.per_gradient + 2}. Allow more queries, or use access='score'."
+                f"{count(threat.queries or 0, 'query')} per example "
+                f"{agree(threat.queries or 0, 'is', 'are')} too few for one gradient step, which "
+                f"takes {whole(2 * budget.per_gradient + 2)}. Allow more queries, or use "
+                "access='score'."
             )
         return budget
 

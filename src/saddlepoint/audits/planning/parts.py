@@ -15,6 +15,7 @@ from saddlepoint.audits.target.instrument import SCORES
 from saddlepoint.defenses import Defense
 from saddlepoint.evaluation import Adversary, Direct, Escalate, Threat
 from saddlepoint.gradients import BPDA, Backprop, EoT, Estimator, Rule
+from saddlepoint.phrases import count, names
 
 FEW_TARGETS = 3  # where each target is expensive
 MASKED_RESTARTS = 5  # where gradients are masked
@@ -100,9 +101,11 @@ class Parts:
         if sites:
             zero = self.facts.no_exact_gradient or self.facts.has(TraitName.ZERO_GRADIENTS)
             problem = "vanish" if zero else "are wrong"
-            reasons.append(f"gradients {problem} at {', '.join(sites)}: BPDA(identity) there")
+            reasons.append(f"gradients {problem} at {names(sites)}: BPDA(identity) there")
         if layers:
-            reasons.append(f"outputs hide other classes: {', '.join(layers)} instead")
+            reasons.append(f"outputs hide other classes: {names(layers)} instead")
         if self.defense.random:
-            reasons.append(f"randomized: gradients averaged over {self.estimator.cost} draws")
+            reasons.append(
+                f"randomized: gradients averaged over {count(self.estimator.cost, 'draw')}"
+            )
         return "; " + "; ".join(reasons) if reasons else ""

@@ -29,6 +29,7 @@ from saddlepoint.evaluation import (
 )
 from saddlepoint.evaluation.suites import dlr_or_margin
 from saddlepoint.gradients import BPDA, Checkpointed, FixedRandomness, Phantom, Rule
+from saddlepoint.phrases import count, whole
 
 _BRANCH_STEPS = 40
 # Rows are attacked longer if at most this fraction of the clean lead is left: after a few targets,
@@ -77,7 +78,9 @@ def gradient_attacks(parts: Parts) -> Iterator[Choice]:
         benefit = "find corners that long steps miss"
         if parts.facts.masked:
             benefit = "continue where outputs are constant"
-        yield Choice(Restarts(pgd, restarts), f"short steps from {restarts} starts {benefit}{why}")
+        yield Choice(
+            Restarts(pgd, restarts), f"short steps from {count(restarts, 'start')} {benefit}{why}"
+        )
 
 
 def _targeted(parts: Parts) -> Iterator[Choice]:
@@ -87,7 +90,7 @@ def _targeted(parts: Parts) -> Iterator[Choice]:
     if not targets:
         return
     every = MultiTarget(direct, targets, targeted_margin)
-    reason = f"{targets} target classes{parts.why()}"
+    reason = f"{count(targets, 'target class')}{parts.why()}"
     if not parts.escalates:
         yield Choice(every, reason)
         return
@@ -100,8 +103,8 @@ def _targeted(parts: Parts) -> Iterator[Choice]:
         return
     yield Choice(
         escalated,
-        f"{reason}: {few.targets} on all images, all where these come close to success, and a "
-        "minimum-norm attack where all come close",
+        f"{reason}: {whole(few.targets)} on all images, all where these come close to success, and "
+        "a minimum-norm attack where all come close",
     )
 
 
@@ -121,7 +124,7 @@ def _other_rules(parts: Parts) -> Iterator[Choice]:
         restarts = parts.query_budget.repetitions(pgd, parts.restarts)
         if restarts:
             yield Choice(
-                Restarts(pgd, restarts), f"{reason}, in short steps from {restarts} starts"
+                Restarts(pgd, restarts), f"{reason}, in short steps from {count(restarts, 'start')}"
             )
     named = facts.traits.places(TraitName.SITES)
     if named and set(named) != set(facts.bypassed):
@@ -186,18 +189,20 @@ def adaptation_attacks(parts: Parts) -> Iterator[Choice]:
     on_margin = replace(apgd, name="apgd-margin", loss=margin)
     yield Choice(
         FixedPoint("fixed-point", apgd, rounds),
-        f"it adapts: attack the last adapted model, {rounds} rounds",
+        f"it adapts: attack the last adapted model, {count(rounds, 'round')}",
     )
     yield Choice(
         GreedyModelSpace("gmsa-avg", on_margin, rounds),
-        f"it adapts: attack the mean loss of all adapted models, {rounds} rounds",
+        f"it adapts: attack the mean loss of all adapted models, {count(rounds, 'round')}",
     )
     least: Adversary = GreedyModelSpace("gmsa-min", on_margin, rounds, MinLoss())
-    yield Choice(least, f"it adapts: attack the least loss of all adapted models, {rounds} rounds")
+    yield Choice(
+        least, f"it adapts: attack the least loss of all adapted models, {count(rounds, 'round')}"
+    )
     if parts.defense.random:
         yield Choice(
             RetrainedEnsemble("retrained", on_margin, rounds),
-            f"its adaptation is randomized: attack an ensemble of {rounds} adapted models",
+            f"its adaptation is randomized: attack an ensemble of {count(rounds, 'adapted model')}",
         )
     if parts.facts.has(TraitName.ADAPTS_DIFFERENTIABLY):
         yield Choice(

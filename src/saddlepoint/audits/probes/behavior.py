@@ -15,6 +15,7 @@ from saddlepoint.audits.probes.traits import Trait, TraitName, absent, observed,
 from saddlepoint.audits.target.admission import explain_errors
 from saddlepoint.defenses import BlackBox, Context, Plain
 from saddlepoint.evaluation.mutation import fingerprint
+from saddlepoint.phrases import count, how_often, number
 
 _NOISE = (TraitName.NOISE_PER_ROW, TraitName.NOISE_PER_BATCH)
 _COUPLING = (TraitName.COUPLED, TraitName.ROW_ORDER, TraitName.BATCH_SIZE)
@@ -30,7 +31,7 @@ def probe_input_changes(target: ProbeTarget) -> Iterator[Trait]:
         TraitName.CHANGES_INPUT,
         not torch.equal(x, target.x),
         len(target),
-        f"pixels of the input tensor change by up to {largest:.2g}",
+        f"pixels of the input tensor change by up to {number(largest)}",
         "the input tensor is unchanged",
         declared=False if target.declares else None,
     )
@@ -56,7 +57,7 @@ def probe_randomness(target: ProbeTarget) -> Iterator[Trait]:
         random,
         n,
         evidence,
-        f"outputs for {n} images are the same with another seed",
+        f"outputs for {count(n, 'image')} are the same with another seed",
         declared=target.defense.random if target.declares else None,
     )
     if not random:
@@ -86,14 +87,16 @@ def _noise(target: ProbeTarget, first: Tensor, other: Tensor) -> Iterator[Trait]
         TraitName.NOISE_PER_ROW,
         per_row,
         n,
-        f"outputs for {n} copies of one image in one batch differ by up to {spread:.2g}",
-        f"outputs for {n} copies of one image in one batch are equal",
+        f"outputs for {count(n, 'copy')} of one image in one batch differ by up to "
+        f"{number(spread)}",
+        f"outputs for {count(n, 'copy')} of one image in one batch are equal",
     )
     yield observed(
         TraitName.NOISE_PER_BATCH,
         not per_row,
         n,
-        f"outputs for {n} copies of one image in one batch are equal, and change with the seed",
+        f"outputs for {count(n, 'copy')} of one image in one batch are equal, and change with the "
+        "seed",
         "rows of one batch get different noise",
     )
 
@@ -135,8 +138,8 @@ def probe_coupling(target: ProbeTarget) -> Iterator[Trait]:
         TraitName.BATCH_SIZE,
         not alike(alone, repeated),
         1,
-        f"an image alone, and {n} times in one batch: {difference(alone, repeated)}",
-        f"outputs for an image alone, and {n} times in one batch, are equal",
+        f"an image alone, and {how_often(n)} in one batch: {difference(alone, repeated)}",
+        f"outputs for an image alone, and {how_often(n)} in one batch, are equal",
         declared=declared,
     )
 

@@ -9,6 +9,7 @@ from saddlepoint.audits.probes.probe_target import ProbeTarget
 from saddlepoint.audits.probes.traits import TraitName, Traits
 from saddlepoint.audits.verdict import Level, Symptom, SymptomName
 from saddlepoint.defenses import BlackBox, MultiExit
+from saddlepoint.phrases import agree, count, names
 
 _COUPLING = (TraitName.COUPLED, TraitName.ROW_ORDER, TraitName.BATCH_SIZE)
 
@@ -37,9 +38,13 @@ def findings_of(target: ProbeTarget, facts: TargetFacts) -> Iterator[Symptom]:
             SymptomName.HARD_BRANCHES,
             Level.NOTE,
             "the model selects one of several branches for each image, which gradients do not "
-            f"show: {len(facts.branches)} branches are attacked one by one, each together with "
-            "the scores that select it.",
+            f"show: {_branches(len(facts.branches))} that select it.",
         )
+
+
+def _branches(n: int) -> str:
+    one_by_one = agree(n, "is attacked", "are attacked one by one, each")
+    return f"{count(n, 'branch')} {one_by_one} together with the scores"
 
 
 def _probabilities(target: ProbeTarget) -> Symptom:
@@ -80,7 +85,7 @@ def _of_gradients(facts: TargetFacts) -> Iterator[Symptom]:
     level = Level.WARNING if bypassed else Level.SERIOUS
     bypass = ""
     if bypassed:
-        bypass = f" Attacks replace the backward pass at {', '.join(bypassed)} (BPDA)."
+        bypass = f" Attacks replace the backward pass at {names(bypassed)} (BPDA)."
     advice = (
         " Make the step a layer, or name it with ctx.through in a Defense, so that a rule such as "
         "BPDA can replace its backward pass."
@@ -118,7 +123,7 @@ def _of_gradients(facts: TargetFacts) -> Iterator[Symptom]:
 def _hidden_scores(traits: Traits) -> Symptom:
     trait = traits[TraitName.HIDDEN_SCORES]
     if trait.places:
-        layers = ", ".join(trait.places)
+        layers = names(trait.places)
         message = f"{trait.evidence}. Attacks use the {layers} instead."
         return Symptom(SymptomName.HIDDEN_SCORES, Level.WARNING, message)
     message = f"{trait.evidence}. No loss has a direction: pass a target that outputs all scores."
@@ -179,5 +184,5 @@ def _of_undeclared(target: ProbeTarget, traits: Traits) -> Iterator[Symptom]:
             yield Symptom(
                 SymptomName.TRAINING_MODE,
                 Level.WARNING,
-                f"submodules in training mode although the model is not: {training[:5]}.",
+                f"submodules in training mode although the model is not: {names(training, 5)}.",
             )

@@ -13,6 +13,7 @@ from saddlepoint.audits.probes.gradient_probe import GradientProbe
 from saddlepoint.audits.probes.sites import function_sites, layer_sites, named_sites
 from saddlepoint.audits.probes.traits import Trait, TraitName, absent, unmeasured
 from saddlepoint.gradients import BPDA
+from saddlepoint.phrases import cosine, count, count_of, names, number
 
 # Mean agreement of gradients and differences: 1 if they are equal, 0.8 if one is twice the other.
 _AGREES = 0.5
@@ -38,8 +39,10 @@ def gradient_direction(
     agreement = _agreement_by_scale(probe, grad, usable)
     if not agreement:
         return unmeasured(name, "all differences are below the rounding error")
-    steps = [f"{value:.2f} over {2 * s * probe.radius:.2g}" for s, value in agreement.items()]
-    evidence = f"gradients and differences agree by {', '.join(steps)}"
+    steps = [
+        f"{cosine(value)} over {number(2 * s * probe.radius)}" for s, value in agreement.items()
+    ]
+    evidence = f"gradients and differences agree by {names(steps)}"
     best = max(agreement.values())
     far = max([value for s, value in agreement.items() if s > min(SCALES)], default=1.0)
     at_images = torch.zeros(len(grad), dtype=torch.bool, device=grad.device)
@@ -49,8 +52,9 @@ def gradient_direction(
         at_nearby = _wrong(probe.nearby, probe.nearby.gradient_or_zero())
     if (at_images | at_nearby).any():
         evidence += (
-            f"; along random directions they differ on {int(at_images.sum())} of {len(grad)} "
-            f"images and at {int(at_nearby.sum())} points near them"
+            "; along random directions they differ on "
+            f"{count_of(int(at_images.sum()), len(grad), 'image')} and at "
+            f"{count(int(at_nearby.sum()), 'point')} near them"
         )
     # A gradient that is right over small steps and wrong over large ones follows a ripple, along
     # which no attack makes progress.
@@ -67,7 +71,7 @@ def gradient_direction(
     if not wrong and not better:
         return absent(name, 2 * int(usable.sum()), evidence, amount=best)
     if better:
-        evidence += f"; the identity as backward pass of {', '.join(better)} is a better direction"
+        evidence += f"; the identity as backward pass of {names(better)} is a better direction"
     confidence = min(1.0, 1 - min(best, far) / 2)
     return Trait(name, True, evidence, confidence, None, better, best)
 

@@ -15,6 +15,7 @@ from saddlepoint.audits.probes.gradient_probe import GradientProbe
 from saddlepoint.audits.probes.probe_target import ProbeTarget
 from saddlepoint.audits.probes.sites import named_sites, sites_to_bypass
 from saddlepoint.audits.probes.traits import Trait, TraitName, absent, observed, present, unmeasured
+from saddlepoint.phrases import count, count_of, number, percent, relative
 
 _OF_GRADIENTS = (
     TraitName.NON_FINITE_GRADIENTS,
@@ -66,7 +67,9 @@ def _sites(target: ProbeTarget) -> Trait:
     if not sites:
         evidence = "no named step has an output with the shape of its input"
         return absent(TraitName.SITES, 1, evidence)
-    evidence = f"the backward pass of {len(sites)} named steps can be replaced by the identity"
+    evidence = (
+        f"the backward pass of {count(len(sites), 'named step')} can be replaced by the identity"
+    )
     return present(TraitName.SITES, evidence, places=sites)
 
 
@@ -75,12 +78,12 @@ def _on_some_images(
 ) -> Trait:
     """A trait of the gradients of some images, [n] bool, with the fraction of images as amount."""
     n = len(rows)
-    count = int(rows.sum())
+    affected = int(rows.sum())
     if_present, if_absent = texts
-    if not count:
-        return absent(name, n, f"{if_absent} on {n} images", amount=0.0)
-    evidence = f"{if_present} on {count} of {n} images"
-    return present(name, evidence, places=places, amount=count / n)
+    if not affected:
+        return absent(name, n, f"{if_absent} on {count(n, 'image')}", amount=0.0)
+    evidence = f"{if_present} on {count_of(affected, n, 'image')}"
+    return present(name, evidence, places=places, amount=affected / n)
 
 
 def _no_gradient(target: ProbeTarget, error: Exception) -> Trait:
@@ -111,10 +114,14 @@ def _noisy(probe: GradientProbe) -> Trait:
         needed = max(1, math.ceil((total - signal) / signal))
     share = max(signal, 0.0) / max(total, torch.finfo(torch.float64).tiny)
     evidence = (
-        f"{100 * share:.0f} % of one gradient is signal: the mean of {needed} draws has more "
-        "signal than noise"
+        f"{relative(share)} of one gradient is signal: {_mean_of(needed)} has more signal than "
+        "noise"
     )
     return Trait(name, True, evidence, _DRAWS / (_DRAWS + 1), None, (), float(needed))
+
+
+def _mean_of(draws: int) -> str:
+    return "one draw" if draws == 1 else f"the mean of {count(draws, 'draw')}"
 
 
 def _saturated(probe: GradientProbe) -> Trait:
@@ -137,9 +144,9 @@ def _saturated(probe: GradientProbe) -> Trait:
         for loss in (cross_entropy, margin)
     ]
     evidence = (
-        f"the cross-entropy is exactly 0 on {100 * share:.0f} % of correctly classified images; a "
-        f"step along its gradient increases the margin by {increase[0]:.2g}, a step along the "
-        f"gradient of the margin by {increase[1]:.2g}"
+        f"the cross-entropy is exactly 0 on {percent(share, 0)} of correctly classified images; a "
+        f"step along its gradient increases the margin by {number(increase[0])}, a step along the "
+        f"gradient of the margin by {number(increase[1])}"
     )
     saturated = share > _HALF and increase[0] < increase[1] / 2
     return observed(name, saturated, int(correct.sum()), evidence, evidence)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from saddlepoint import phrases
 from saddlepoint.attacks.losses import margin
 from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.audits.probes.probe_target import ProbeTarget, alike, difference
@@ -16,6 +17,7 @@ from saddlepoint.audits.target.admission import explain_errors
 from saddlepoint.audits.target.hooks import CountDifferentiations, CountOperations
 from saddlepoint.defenses import Context
 from saddlepoint.gradients import Backprop
+from saddlepoint.phrases import count, count_of, how_often, number, whole
 
 _EXPENSIVE = 1.5  # times the operations of the static net
 _FAR = 0.1  # a relative residual above all usual tolerances
@@ -31,7 +33,7 @@ def probe_internals(target: ProbeTarget) -> Iterator[Trait]:
         TraitName.OPTIMIZES,
         differentiations.count > 0,
         1,
-        f"one call computes gradients {differentiations.count} times",
+        f"one call computes gradients {how_often(differentiations.count)}",
         "a call computes no gradients",
     )
     yield _solver_residual(target)
@@ -49,11 +51,11 @@ def _solver_residual(target: ProbeTarget) -> Trait:
         return unmeasured(name, "there is no named solver")
     worst = torch.stack(residuals).amax(0)  # [n]
     median = float(worst.median())
-    far = int((worst > _FAR).sum())
+    far = int((~(worst <= _FAR)).sum())  # NaN if a solve diverged
     places = tuple(sorted(ctx.solve_info))
     evidence = (
-        f"solvers stop at a median relative residual of {median:.2g}, on {far} of {len(worst)} "
-        f"images above {_FAR:g}"
+        f"solvers stop at a median relative residual of {number(median)}, on "
+        f"{count_of(far, len(worst), 'image')} above {_FAR:g}"
     )
     if far:
         return present(name, evidence, places=places, amount=median)
@@ -65,7 +67,7 @@ def _cost(target: ProbeTarget, operations: int) -> Trait:
     name = TraitName.EXPENSIVE
     n = len(target)
     static = target.defense.static
-    own = f"{operations / n:.3g} operations per image"
+    own = f"{count(round(operations / n), 'operation')} per image"
     if static is None or not target.declares:
         return unmeasured(name, f"{own}; there is no static net to compare with")
     counter = CountOperations()
@@ -75,8 +77,8 @@ def _cost(target: ProbeTarget, operations: int) -> Trait:
         return unmeasured(name, f"{own}; those of the static net cannot be counted")
     times = operations / counter.total
     evidence = (
-        f"one prediction takes {times:.3g} times the operations of its static net "
-        f"({counter.total / n:.3g} per image)"
+        f"one prediction takes {phrases.times(times)} the operations of its static net "
+        f"({whole(round(counter.total / n))} per image)"
     )
     if times > _EXPENSIVE:
         return present(name, evidence, amount=times)

@@ -12,6 +12,7 @@ from saddlepoint.audits.probes.traits import Trait, TraitName, absent, observed,
 from saddlepoint.audits.target.hooks import record_outputs
 from saddlepoint.audits.target.instrument import SCORES
 from saddlepoint.defenses import Plain
+from saddlepoint.phrases import agree, count, count_of, number, percent
 
 _MOST = 0.9  # fraction of images
 _TINY = 1e-4  # of the box: far below a pixel level, far above rounding in single precision
@@ -28,7 +29,7 @@ def probe_outputs(target: ProbeTarget) -> Iterator[Trait]:
         target.defense.grants != "decision" and _are_probabilities(answer),
         len(target),
         "outputs are non-negative and sum to one",
-        f"outputs range from {low:.2g} to {high:.2g}",
+        f"outputs range from {number(low)} to {number(high)}",
     )
     yield _hidden_scores(target)
     yield _quantized(target, answer)
@@ -53,8 +54,10 @@ def _hidden_scores(target: ProbeTarget) -> Trait:
         hidden = torch.cat([_second_hidden(target.query_unadapted(x)) for x in (target.x, near)])
     share = hidden.double().mean().item()
     if share < _MOST:
-        return absent(name, n, f"{100 * (1 - share):.0f} % of {n} outputs rank the other classes")
-    evidence = f"{100 * share:.0f} % of {n} outputs give all other classes the same score"
+        return absent(
+            name, n, f"{percent(1 - share, 0)} of {count(n, 'output')} rank the other classes"
+        )
+    evidence = f"{percent(share, 0)} of {count(n, 'output')} give all other classes the same score"
     places = _ranking_layer(target, near) if target.opaque else ()
     return present(name, evidence, places=places)
 
@@ -101,14 +104,19 @@ def _quantized(target: ProbeTarget, answer: Tensor) -> Trait:
     moved = _unchanged(target, answer, radius)
     small = {s: _unchanged(target, answer, s) for s in (_TINY * (high - low), radius / 32)}
     if moved >= _MOST:
-        evidence = f"{100 * moved:.0f} % of {n} outputs do not change within the radius"
+        still = round(moved * n)
+        evidence = (
+            f"{count_of(still, n, 'output')} {agree(still, 'does', 'do')} not change within the "
+            "radius"
+        )
         return unmeasured(name, evidence)
     flat = [step for step, share in small.items() if share >= _MOST]
     if not flat:
-        return absent(name, n, f"outputs change after steps of {min(radius, *small):.2g}")
+        return absent(name, n, f"outputs change after steps of {number(min(radius, *small))}")
+    still = round(small[flat[-1]] * n)
     evidence = (
-        f"{100 * small[flat[-1]]:.0f} % of {n} outputs are exactly equal after steps of "
-        f"{flat[-1]:.2g}, {100 * moved:.0f} % after steps of {radius:.2g}"
+        f"{count_of(still, n, 'output')} {agree(still, 'is', 'are')} exactly equal after steps of "
+        f"{number(flat[-1])}, {percent(moved, 0)} after steps of {number(radius)}"
     )
     return present(name, evidence, amount=flat[-1])
 
@@ -135,13 +143,14 @@ def _views(target: ProbeTarget, answer: Tensor) -> Iterator[Trait]:
         most = max(other, key=lambda view: other[view])
         yield present(
             name,
-            f"{len(disagreeing)} of {len(other)} views predict another class for some image, "
-            f"{most} for {100 * other[most]:.0f} %",
+            f"{count_of(len(disagreeing), len(other), 'view')} "
+            f"{agree(len(disagreeing), 'predicts', 'predict')} another class for some image, "
+            f"{most} for {percent(other[most], 0)}",
             places=disagreeing,
             amount=other[most],
         )
     else:
-        evidence = f"{len(other)} views predict the same classes for {n} images"
+        evidence = f"{count(len(other), 'view')} predict the same classes for {count(n, 'image')}"
         yield absent(name, n, evidence, amount=0.0)
     yield observed(
         TraitName.OTHER_ANSWER,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from saddlepoint import phrases
 from saddlepoint.attacks.spaces import Ball
 from saddlepoint.audits.probes.traits import TraitName, Traits
 from saddlepoint.audits.target.admission import (
@@ -24,6 +25,7 @@ from saddlepoint.audits.target.answer import attacked_defense
 from saddlepoint.audits.target.copy import copy_target
 from saddlepoint.audits.target.instrument import Instrumented, Stateless
 from saddlepoint.defenses import BlackBox, Context, Defense, Plain, Trace
+from saddlepoint.phrases import agree, count_of, number
 from saddlepoint.rng import Keys
 
 ROWS = 16  # images: enough to observe most violations, cheap for any model
@@ -75,8 +77,8 @@ class ProbeTarget:
         classes = probed.classes
         if int(y.amax()) >= classes:
             raise TargetError(
-                f"labels go up to {int(y.amax())}, but the target has {classes} classes "
-                f"(0 to {classes - 1})."
+                f"labels go up to {int(y.amax())}, but the target has "
+                f"{phrases.count(classes, 'class')} (0 to {classes - 1})."
             )
         return probed
 
@@ -232,7 +234,10 @@ def difference(a: Tensor, b: Tensor) -> str:
         return f"the shape changes from {list(a.shape)} to {list(b.shape)}"
     largest = (a.double() - b.double()).abs().amax().item()
     labels = int((a.argmax(1) != b.argmax(1)).sum())
-    return f"logits change by up to {largest:.2g}, {labels} of {len(a)} predictions change"
+    return (
+        f"logits change by up to {number(largest)}, {count_of(labels, len(a), 'prediction')} "
+        f"{agree(labels, 'changes', 'change')}"
+    )
 
 
 def _same_width(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from saddlepoint.audits.evidence import Evidence
 from saddlepoint.audits.verdict import Item, State, Symptom
+from saddlepoint.phrases import count_of
 
 
 @dataclass(frozen=True)
@@ -20,9 +21,10 @@ class RemedyResults:
         found: dict[str, tuple[str, ...]] = {}
         for choice, run in zip(evidence.plan.choices, evidence.runs, strict=True):
             for name in choice.against:
-                broken = _images(evidence.broken_by(run))
+                # With other draws it may be weaker than those before it: it broke none.
+                broken = max(evidence.broken_by(run), 0.0)
                 attacked = evidence.row(run).attacked
-                text = f"{choice.name}, which broke {broken} of {attacked} attacked images"
+                text = f"{choice.name}, which broke {_images(broken, attacked)}"
                 found[name] = (*found.get(name, ()), text)
         return cls(found)
 
@@ -39,12 +41,11 @@ class RemedyResults:
     def _text(self, name: str) -> str:
         if name not in self.remedies:
             return ""
-        return f" Remedies: {', '.join(self.remedies[name])}."
+        return f" Remedies: {'; '.join(self.remedies[name])}."
 
 
-def _images(count: float) -> str:
-    """A number of images; a mean over draws may be fractional."""
-    whole = round(count)
-    if abs(count - whole) < 1e-6:
-        return f"{whole or 'none'}"
-    return f"{count:.1f}"
+def _images(broken: float, attacked: int) -> str:
+    """The broken part of the attacked images."""
+    if not attacked:
+        return "none: no image was attacked"
+    return count_of(min(broken, attacked), attacked, "attacked image")

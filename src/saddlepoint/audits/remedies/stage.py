@@ -18,6 +18,7 @@ from saddlepoint.audits.remedies.planner import Planner
 from saddlepoint.audits.remedies.strategies import OUTDONE, STRATEGIES, RemedyStrategy, Variant
 from saddlepoint.audits.verdict import ItemName, Level, State, SymptomName
 from saddlepoint.evaluation import OnExamples
+from saddlepoint.phrases import count, count_of
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,8 @@ def _not_yet_converged(e: Evidence) -> Iterator[Trigger]:
     if broken > 0:
         yield Trigger(
             ItemName.CONVERGED,
-            f"of {len(compared.first)} unbroken images, twice the steps of {e.strongest_name} "
-            f"broke {broken}",
+            f"twice the steps of {e.strongest_name} broke "
+            f"{count_of(broken, len(compared.first), 'unbroken image')}",
             decisive=False,
         )
 
@@ -117,6 +118,6 @@ def _offer(
 ) -> _Offer:
     names = tuple(trigger.name for trigger in triggers)
     cause = f"{', '.join(names)} ({triggers[0].message.rstrip('.')})"
-    reason = f"{cause}: {variant.description}, on {len(ids)} images"
+    reason = f"{cause}: {variant.description}, on {count(len(ids), 'image')}"
     adversary = OnExamples(variant.name, variant.adversary, ids)
     return _Offer(Choice(adversary, reason, passes, names), passes * len(ids))

@@ -19,6 +19,7 @@ from saddlepoint.audits.target.answer import AgainstAnswer, answer_is_not_last_v
 from saddlepoint.audits.verdict import ItemName, SymptomName
 from saddlepoint.evaluation import Adversary, Direct, Restarts
 from saddlepoint.gradients import BPDA, SPSA, EoT, Estimator, Rule, Smoothed
+from saddlepoint.phrases import count, how_often
 
 _STEPS = 20  # of a short attack
 
@@ -50,9 +51,9 @@ def _longer(p: Planner) -> Iterator[Variant]:
         return
     attack = p.direct.attack
     for times, starts in ((3, 2), (2, 2), (2, 1)):
-        text = f"{p.strongest_name} again with {times} times the steps"
+        text = f"{p.strongest_name} again with {how_often(times)} the steps"
         if starts > 1:
-            text += f" from {starts} starts"
+            text += f" from {count(starts, 'start')}"
         adversary = p.strongest_with(starts, attack=attack.scaled(times))
         yield Variant(f"{p.strongest_name}-longer", adversary, text)
 
@@ -66,7 +67,8 @@ def _more_draws(p: Planner) -> Iterator[Variant]:
         yield Variant(
             f"{p.strongest_name}-draws",
             p.strongest_with(estimator=estimator),
-            f"{p.strongest_name} again with gradients averaged over {estimator.draws} draws",
+            f"{p.strongest_name} again with gradients averaged over "
+            f"{count(estimator.draws, 'draw')}",
         )
 
 
@@ -114,7 +116,7 @@ def _bpda(p: Planner) -> Iterator[Variant]:
         rules: dict[str, Rule] = {**p.direct.rules, **dict.fromkeys(sites, BPDA())}
         adversary = p.strongest_with(starts, attack=PGD(_STEPS), loss=margin, rules=rules)
         places = ", ".join(f"`{site}`" for site in sites)
-        text = f"short steps from {starts} starts with BPDA(identity) at {places}"
+        text = f"short steps from {count(starts, 'start')} with BPDA(identity) at {places}"
         yield Variant("pgd-bpda", adversary, text)
 
 
@@ -125,7 +127,7 @@ def _short_steps(p: Planner) -> Iterator[Variant]:
     attack = PGD(2 * _STEPS, p.job.threat.space.radius / _STEPS)
     for starts in (5, 2, 1):
         adversary = p.strongest_with(starts, attack=attack, loss=margin)
-        yield Variant("pgd-short", adversary, f"shorter steps from {starts} starts")
+        yield Variant("pgd-short", adversary, f"shorter steps from {count(starts, 'start')}")
 
 
 def _minimum_norm(p: Planner) -> Iterator[Variant]:
@@ -163,9 +165,9 @@ def _more_queries(p: Planner) -> Iterator[Variant]:
     for times, starts in ((4, 3), (4, 1), (2, 1)):
         search = best.map_direct(partial(_scaled, times=times))
         adversary = p.continued(search)
-        text = f"{best.name} again with {times} times the queries"
+        text = f"{best.name} again with {how_often(times)} the queries"
         if starts > 1:
-            text += f" from {starts} starts"
+            text += f" from {count(starts, 'start')}"
         if adversary is not search:
             text += ", and gradient steps from where it ends"
         repeated = Restarts(adversary, starts) if starts > 1 else adversary

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from saddlepoint.attacks.spaces import Ball
 from saddlepoint.defenses import BlackBox, Defense, MultiExit, Plain
 from saddlepoint.locate import describe_error
+from saddlepoint.phrases import count_of
 
 Target = nn.Module | Defense | Callable[[Tensor], Tensor]
 Conversion = Callable[[Any], Defense]  # from the target, or a copy of it, to a defense
@@ -68,7 +69,7 @@ def _check_labels(y: Tensor, x: Tensor) -> None:
 def _check_pixels(x: Tensor, space: Ball) -> None:
     if not x.isfinite().all():
         bad = int((~x.isfinite()).flatten(1).any(1).sum())
-        raise TargetError(f"x contains NaN or infinity in {bad} of {len(x)} images.")
+        raise TargetError(f"x contains NaN or infinity in {count_of(bad, len(x), 'image')}.")
     low, high = space.box
     if bool((x < low).any() | (x > high).any()):
         raise TargetError(
@@ -169,8 +170,8 @@ def check_output(out: object, x: Tensor) -> None:
     if not out.isfinite().all():
         bad = int((~out.isfinite()).any(1).sum())
         raise TargetError(
-            f"the target returns NaN or infinite logits on {bad} of {n} clean images. Fix the "
-            "model before the audit: such outputs cannot be compared."
+            f"the target returns NaN or infinite logits on {count_of(bad, n, 'clean image')}. Fix "
+            "the model before the audit: such outputs cannot be compared."
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from saddlepoint.phrases import count, percent_cell
 from saddlepoint.reports.figures import WIDTH, truncated
 from saddlepoint.reports.markup import Markup, svg, tag
 
@@ -44,8 +45,8 @@ def heatmap(matrix: Matrix, *, title: str) -> Markup:
     high = max(map(max, matrix.accuracies))
     return svg(
         title,
-        f"{len(matrix.rows)} rows by {len(matrix.columns)} columns, from {100 * low:.1f} % to "
-        f"{100 * high:.1f} %.",
+        f"{count(len(matrix.rows), 'row')} by {count(len(matrix.columns), 'column')}, from "
+        f"{percent_cell(low)} to {percent_cell(high)}.",
         *_row_names(matrix, grid),
         *_column_names(matrix, grid),
         *_strategies(matrix, grid),
@@ -133,7 +134,7 @@ def _column_bar(grid: _Grid, d: int, p: float, length: float, name: str) -> Iter
     base = grid.top - _GAP
     yield tag(
         "rect",
-        tag("title", f"the defender plays {name}: {100 * p:.1f} %"),
+        tag("title", f"the defender plays {name}: {percent_cell(p)}"),
         x=grid.x(d) + 0.5,
         y=base - length,
         width=max(grid.width - 1, 0.5),
@@ -143,7 +144,7 @@ def _column_bar(grid: _Grid, d: int, p: float, length: float, name: str) -> Iter
     if grid.width >= 20:
         yield tag(
             "text",
-            f"{100 * p:.0f} %",
+            percent_cell(p, 0),
             x=grid.x(d) + grid.width / 2,
             y=base - length - 4,
             text_anchor="middle",
@@ -156,7 +157,7 @@ def _row_bar(grid: _Grid, a: int, p: float, length: float, name: str) -> Iterato
     x = grid.right + _GAP
     yield tag(
         "rect",
-        tag("title", f"the attacker plays {name}: {100 * p:.1f} %"),
+        tag("title", f"the attacker plays {name}: {percent_cell(p)}"),
         x=x,
         y=grid.y(a) + 0.5,
         width=length,
@@ -165,7 +166,7 @@ def _row_bar(grid: _Grid, a: int, p: float, length: float, name: str) -> Iterato
     )
     if grid.height >= 12:
         y = grid.y(a) + grid.height / 2 + 4
-        yield tag("text", f"{100 * p:.0f} %", x=x + length + 3, y=y, class_="axis")
+        yield tag("text", percent_cell(p, 0), x=x + length + 3, y=y, class_="axis")
 
 
 def _cells(matrix: Matrix, grid: _Grid) -> Iterator[Markup]:
@@ -202,7 +203,7 @@ def _cell(matrix: Matrix, grid: _Grid, place: tuple[int, int], opacity: float) -
     a, d = place
     matched = place in matrix.matched
     text = (
-        f"{matrix.rows[a]} against {matrix.columns[d]}: {100 * matrix.accuracies[a][d]:.1f} %"
+        f"{matrix.rows[a]} against {matrix.columns[d]}: {percent_cell(matrix.accuracies[a][d])}"
         f"{', matched' if matched else ''}"
     )
     inset = 1.0 if grid.width >= 8 else 0.0

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from saddlepoint.games.reports.sections import SECTIONS
 from saddlepoint.games.runs.record import GameRecord
+from saddlepoint.phrases import count, percent
 from saddlepoint.reports.document import document, save_page
 from saddlepoint.reports.html import contents, footer, section_element
 from saddlepoint.reports.markup import Markup, tag
@@ -41,7 +42,7 @@ def page(record: GameRecord) -> str:
         "main",
         tag("p", "saddlepoint game", class_="brand"),
         tag("h1", record.target),
-        tag("p", f"{record.threat}; {record.exits} exits", class_="muted"),
+        tag("p", f"{record.threat}; {count(record.exits, 'exit')}", class_="muted"),
         _value(record),
         contents(sections),
         *(section_element(section) for section in sections),
@@ -56,7 +57,7 @@ def _value(record: GameRecord) -> Markup:
     serious = any(symptom.level == "serious" for symptom in record.symptoms)
     return tag(
         "div",
-        tag("span", f"Value of the game: {100 * record.value.value:.1f} %", class_="label"),
+        tag("span", f"Value of the game: {percent(record.value.value)}", class_="label"),
         tag("p", summary[:1].upper() + summary[1:]),
         class_=f"verdict {'serious' if serious else 'note'}",
     )

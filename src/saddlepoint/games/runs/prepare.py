@@ -17,6 +17,7 @@ from saddlepoint.data import load_data
 from saddlepoint.defenses import Context, Defense, Subset
 from saddlepoint.evaluation import Threat
 from saddlepoint.games.exit_game import actions, columns_of, game_base
+from saddlepoint.phrases import count
 from saddlepoint.runs.game_spec import GameSpec
 from saddlepoint.runs.spec import NORMS, SpecError, parse_radius
 from saddlepoint.runs.targets import resolve
@@ -112,8 +113,8 @@ def _images_of_game(spec: GameSpec, images: int) -> int:
     built_on = round(spec.split * images)
     if not 0 < built_on < images:
         raise SpecError(
-            f"a share of {spec.split:g} of {images} images leaves {built_on} to build the game and "
-            f"{images - built_on} to evaluate strategies; both parts need at least one. Use more "
-            "images with --n, or another --split."
+            f"a share of {spec.split:g} of {count(images, 'image')} leaves {built_on} to build the "
+            f"game and {images - built_on} to evaluate strategies; both parts need at least one. "
+            "Use more images with --n, or another --split."
         )
     return built_on

@@ -21,6 +21,7 @@ from saddlepoint.audits.records import SYMPTOM_NAMES
 from saddlepoint.audits.verdict import Level, Symptom, SymptomName
 from saddlepoint.defenses import Subset, subset_name
 from saddlepoint.evaluation.bootstrap import Estimate
+from saddlepoint.phrases import percent_cell
 from saddlepoint.runs.spec_migration import migrate_spec
 from saddlepoint.runs.store import Store, sealed
 from saddlepoint.schema import Migrations, SchemaError, migrated
@@ -330,7 +331,7 @@ def best_pure(record: GameRecord) -> tuple[int, ...]:
 
 def format_mix(mix: Sequence[float], names: Sequence[str]) -> str:
     """A mixed strategy as text: '2+4 61 %, 1+2+3 39 %'."""
-    return ", ".join(f"{names[k]} {100 * mix[k]:.0f} %" for k in support(mix))
+    return ", ".join(f"{names[k]} {percent_cell(mix[k], 0)}" for k in support(mix))
 
 
 def _strategy_values(strategy: StrategyRecord) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from saddlepoint.audits.verdict import Level, Symptom, SymptomName
 from saddlepoint.evaluation.bootstrap import Estimate
 from saddlepoint.games.runs.record import AdversaryRecord, StrategyRecord
+from saddlepoint.phrases import agree, count, percent, points, signed, signed_points
 
 _SMALLEST = 0.01  # a difference of fewer images than this fraction is no warning
 
@@ -46,9 +47,9 @@ def _exploitable(exploitability: float | None, tolerance: float) -> Iterator[Sym
         yield Symptom(
             SymptomName.EXPLOITABLE,
             Level.SERIOUS,
-            f"the double oracle ended with an exploitability of {100 * exploitability:.2f} points, "
-            f"more than the tolerance of {100 * tolerance:.2f}, because no row was left: the value "
-            "is too high by at least that. Play all rows.",
+            f"the double oracle ended with an exploitability of {points(exploitability, 2)}, "
+            f"more than the tolerance of {points(tolerance, 2)}, because no row was left: the "
+            "value is too high by at least that. Play all rows.",
         )
 
 
@@ -58,8 +59,8 @@ def _noise(value: Estimate, gain: float, gains: Mapping[str, Estimate]) -> Itera
         yield Symptom(
             SymptomName.GAIN_IN_NOISE,
             Level.WARNING,
-            f"on the game's own images the mixed strategy gains {100 * gain:.1f} points over the "
-            f"best pure answer, but the interval of its value is {100 * width:.1f} points wide. On "
+            f"on the game's own images the mixed strategy gains {points(gain)} over the "
+            f"best pure answer, but the interval of its value is {points(width)} wide. On "
             f"other images the gain under AIMER is {_points(gains['aimer'])}. Use more images.",
         )
 
@@ -69,7 +70,7 @@ def _generalization(need: StrategyRecord) -> Iterator[Symptom]:
         yield Symptom(
             SymptomName.NO_GENERALIZATION,
             Level.WARNING,
-            f"the value on the game's own images is {100 * need.restricted:.1f} %, but on other "
+            f"the value on the game's own images is {percent(need.restricted)}, but on other "
             f"images the accuracy under the game's best response is {need.aimer}: the strategy is "
             "overfitted to few images. Use more images.",
         )
@@ -81,8 +82,8 @@ def _outside_attack(need: StrategyRecord) -> Iterator[Symptom]:
             SymptomName.OUTSIDE_ATTACK,
             Level.WARNING,
             "the accuracy under the attack on the expected loss of NEED is "
-            f"{100 * need.expected_loss.value:.1f} %, under the game's best response "
-            f"{100 * need.aimer.value:.1f} %: the game lacks a row that the attacker has.",
+            f"{percent(need.expected_loss.value)}, under the game's best response "
+            f"{percent(need.aimer.value)}: the game lacks a row that the attacker has.",
         )
 
 
@@ -91,7 +92,7 @@ def _per_image(gain: float, gains: Mapping[str, Estimate]) -> Iterator[Symptom]:
         yield Symptom(
             SymptomName.LOST_PER_IMAGE,
             Level.WARNING,
-            f"against one row for all images NEED gains {100 * gain:.1f} points in the game, "
+            f"against one row for all images NEED gains {points(gain)} in the game, "
             f"against the worst row per image {_points(gains['per_image'])}.",
         )
 
@@ -102,10 +103,10 @@ def _clean_copies(rows: Sequence[AdversaryRecord]) -> Iterator[Symptom]:
         yield Symptom(
             SymptomName.CLEAN_COPIES,
             Level.WARNING,
-            f"{copies} proposed points are the clean image: they do not attack the exits that they "
-            "are evaluated on.",
+            f"{count(copies, 'proposed point')} {agree(copies, 'is', 'are')} the clean image, "
+            "which does not attack any exit.",
         )
 
 
 def _points(gain: Estimate) -> str:
-    return f"{100 * gain.value:+.1f} points ({100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
+    return f"{signed_points(gain.value)} ({signed(gain.low)} to {signed(gain.high)})"

@@ -16,6 +16,7 @@ from saddlepoint.games.runs.play import derive
 from saddlepoint.games.runs.prepare import PreparedGame, prepare
 from saddlepoint.games.runs.record import GameError, GameRecord
 from saddlepoint.locate import describe_error
+from saddlepoint.phrases import agree, count_of
 from saddlepoint.runs.game_spec import GameSpec
 from saddlepoint.runs.spec import migrate_spec
 from saddlepoint.runs.store import Store, identity
@@ -102,12 +103,14 @@ def _point_and_record_checks(
     yield Check(
         "inside",
         not outside,
-        f"{points - outside} of {points} points lie within {prepared.threat.space}.",
+        f"{count_of(points - outside, points, 'point')} {agree(points - outside, 'lies', 'lie')} "
+        f"within {prepared.threat.space}.",
     )
     yield Check(
         "answers",
         not wrong,
-        f"the outputs of all columns on {points - wrong} of {points} points are as recorded.",
+        f"the outputs of all columns on {count_of(points - wrong, points, 'point')} are as "
+        "recorded.",
     )
     if derived is None:
         yield Check("record", False, missing)
@@ -153,8 +156,10 @@ class _SavedEpisodes:
         missing = sum(key not in self._episodes for key in work.keys.values())
         if missing:
             raise _MissingError(
-                f"{missing} of {len(work.keys)} cells that follow from target, data, threat model, "
-                "attack and earlier rounds are not here: something differs from what was played."
+                f"{count_of(missing, len(work.keys), 'cell')} that "
+                f"{agree(len(work.keys), 'follows', 'follow')} from target, data, threat model, "
+                f"attack and earlier rounds {agree(missing, 'is', 'are')} not here: something "
+                "differs from what was played."
             )
         found = []
         for a, adversary in enumerate(adversaries):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from saddlepoint.audits.result import Audit
+from saddlepoint.phrases import agree, count
 from saddlepoint.reports.context import ReportContext, Section
 from saddlepoint.reports.document import muted, percent
 from saddlepoint.reports.figures import Bar, bars
@@ -20,7 +21,12 @@ def classes(context: ReportContext) -> Section:
     rows = [_bar(audit, label) for label in sorted(set(audit.y.tolist()))]
     lowest_first = sorted(rows, key=lambda bar: bar.value)
     hidden = len(rows) - _SHOWN
-    more = f" {hidden} classes with higher robust accuracy are not shown." if hidden > 0 else ""
+    more = (
+        f" {count(hidden, 'class')} with higher robust accuracy {agree(hidden, 'is', 'are')} not "
+        "shown."
+        if hidden > 0
+        else ""
+    )
     explanation = (
         "Robust accuracy by true class, lowest first. The arrow shows the most frequent wrong "
         f"prediction.{more}"

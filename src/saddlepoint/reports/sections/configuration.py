@@ -9,6 +9,7 @@ from typing import Any
 import tomli_w
 
 from saddlepoint.audits.result import Audit
+from saddlepoint.phrases import count
 from saddlepoint.reports.context import ReportContext, Section
 from saddlepoint.reports.document import collapsible, facts, muted
 from saddlepoint.reports.markup import Markup, tag
@@ -25,7 +26,7 @@ def configuration(context: ReportContext) -> Section:
     values = {
         "target": audit.target,
         "threat": audit.threat,
-        "data": f"{audit.data or 'unnamed tensors'}, {audit.n} inputs of shape {shape}",
+        "data": f"{audit.data or 'unnamed tensors'}, {count(audit.n, 'input')} of shape {shape}",
         "budget, seed": f"{audit.budget}, {audit.seed}",
         "largest perturbation": _largest_perturbation(audit),
         "range of the points": f"{low:.6g} to {high:.6g}",
@@ -38,7 +39,7 @@ def configuration(context: ReportContext) -> Section:
         values["SHA-256 of target"] = str(record["target"].get("sha256", ""))
         cells = len(record.get("cells", ()))
         batches = f"batch size {record.get('batch_size')}, device {record.get('device')}"
-        values["cells"] = f"{cells} cells, {batches}"
+        values["cells"] = f"{count(cells, 'cell')}, {batches}"
     return Section("Configuration", (facts(values), *_full_record(context)))
 
 

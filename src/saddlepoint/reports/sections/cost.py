@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from saddlepoint.audits.result import Audit
+from saddlepoint.phrases import count, whole
 from saddlepoint.reports.context import ReportContext, Section
 from saddlepoint.reports.document import legend, muted, table
 from saddlepoint.reports.markup import tag
@@ -30,11 +31,11 @@ def cost(context: ReportContext) -> Section:
     ]
     explanation = (
         "Passes through the target are averaged over all images of the set, including images that "
-        f"were not attacked. One image took {passes.min():,.0f} to {passes.max():,.0f} passes, "
-        f"the median is {passes.median():,.0f}, the sum over all images {passes.sum():,.0f}. "
-        "Clean copies are attacked images for which the attack returned the clean image. Seconds "
-        "of an attack are summed over all workers; the last line is the wall-clock time since the "
-        "run was last started or resumed."
+        f"were not attacked. One image took {whole(int(passes.min()))} to "
+        f"{count(int(passes.max()), 'pass')}, the median is {whole(int(passes.median()))}, the sum "
+        f"over all images {whole(int(passes.sum()))}. Clean copies are attacked images for which "
+        "the attack returned the clean image. Seconds of an attack are summed over all workers; "
+        "the last line is the wall-clock time since the run was last started or resumed."
     )
     figure = tag(
         "div",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from saddlepoint import phrases
 from saddlepoint.audits.result import State, Symptom
 from saddlepoint.audits.verdict import Comparisons
+from saddlepoint.phrases import agree, count, how_often, signed, times
 from saddlepoint.reports.context import ReportContext, Section
 from saddlepoint.reports.document import (
     at_least,
@@ -75,14 +77,18 @@ def accuracies(context: ReportContext) -> Section:
     forward = float(audit.examples.forward.double().mean())
     backward = float(audit.examples.backward.double().mean())
     cards = (
-        ("clean accuracy", percent(audit.clean_accuracy), f"on {audit.n} images, without attack"),
+        (
+            "clean accuracy",
+            percent(audit.clean_accuracy),
+            f"on {count(audit.n, 'image')}, without attack",
+        ),
         (
             "robust accuracy",
             at_most(audit.robust_accuracy),
             "upper bound: worst point of all attacks, re-evaluated",
         ),
         (
-            f"{100 * audit.interval.level:.0f} % interval",
+            f"{phrases.percent(audit.interval.level, 0)} interval",
             percent_range(audit.interval.low, audit.interval.high),
             f"covers {audit.interval.covers}; not the strength of the attacks",
         ),
@@ -111,14 +117,15 @@ def _comparisons(compared: Comparisons) -> Iterator[tuple[str, str]]:
         )
         yield (
             "paired comparison",
-            f"{static.only_defense} images are robust only with the defense, {static.only_static} "
-            f"only without it; McNemar's exact test, p = {static.p:.2g}",
+            f"{count(static.only_defense, 'image')} {agree(static.only_defense, 'is', 'are')} "
+            f"robust only with the defense, {static.only_static} only without it; McNemar's exact "
+            f"test, p = {static.p:.2g}",
         )
     if (cost := compared.cost) is not None:
         yield (
             "inference cost",
-            f"{cost.times:.1f} times the time of the static model, which the defense evaluates "
-            f"{cost.calls:.1f} times per image",
+            f"{times(cost.times)} the time of the static model, which the defense evaluates "
+            f"{how_often(cost.calls)} per image",
         )
     if (certified := compared.proven) is not None:
         yield (
@@ -137,7 +144,7 @@ def published(context: ReportContext) -> Section | None:
         "AutoAttack": results.autoattack,
     }
     lines = [
-        (name, percent(accuracy), f"{100 * (accuracy - ours):+.1f}")
+        (name, percent(accuracy), signed(accuracy - ours))
         for name, accuracy in values.items()
         if accuracy is not None
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from saddlepoint.audits.result import Row
+from saddlepoint.phrases import count, relative
 from saddlepoint.reports.context import ReportContext, Section
 from saddlepoint.reports.document import muted, percent, table
 from saddlepoint.reports.loss_curve_figure import LossCurveRow, loss_curve_figure
@@ -72,7 +73,8 @@ def _figure_row(row: Row) -> LossCurveRow:
     values = curve.known
     change = f"value {values[0][1]:.3g} to {values[-1][1]:.3g}" if values else "no values"
     text = (
-        f"{change} in {curve.passes[-1]} passes, {percent(curve.misclassified[-1])} misclassified"
+        f"{change} in {count(curve.passes[-1], 'pass')}, {percent(curve.misclassified[-1])} "
+        "misclassified"
     )
     return LossCurveRow(
         row.name, values, tuple(zip(curve.passes, curve.misclassified, strict=True)), text
@@ -88,6 +90,6 @@ def _line(row: Row) -> tuple[str, ...]:
         f"{curve.images[-1]:,}",
         f"{curve.passes[-1]:,}",
         *ends,
-        "–" if curve.final_slope is None else f"{100 * curve.final_slope:.0f} %",
+        "–" if curve.final_slope is None else relative(curve.final_slope),
         percent(curve.misclassified[-1]),
     )

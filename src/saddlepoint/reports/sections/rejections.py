@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.evaluation.rejection import RejectionCurve, rejection_tradeoff
+from saddlepoint.phrases import at_most, count
 from saddlepoint.reports.context import ReportContext, Section
 from saddlepoint.reports.curves import share_curves
 from saddlepoint.reports.document import legend, muted, percent, table
@@ -48,14 +49,14 @@ def rejections(context: ReportContext) -> Section | None:
     unattacked = rejection_tradeoff(clean, clean_wrong > 0, clean, thresholds, thresholds)
     rows = {
         "actual threshold": thresholds.index(0.0),
-        **{f"clean rejected ≤ {100 * s:g} %": _strictest(attacked, s) for s in _SHARES},
+        **{f"clean rejected {at_most(s)}": _strictest(attacked, s) for s in _SHARES},
         "no rejection": len(thresholds) - 1,
     }
     lines = [(name, *_line(attacked, index, len(worst))) for name, index in rows.items()]
     _, draws, images = scores.shape
     sample = (
-        f"{images:,} clean images and as many worst points, each evaluated in "
-        f"{'one draw' if draws == 1 else f'{draws} draws'}."
+        f"{count(images, 'clean image')} and as many worst points, each evaluated in "
+        f"{'one draw' if draws == 1 else count(draws, 'draw')}."
     )
     return Section(
         "Rejection tradeoff",

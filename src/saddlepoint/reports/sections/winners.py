@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from saddlepoint.audits.result import Audit
+from saddlepoint.phrases import agree, count, count_of
 from saddlepoint.reports.context import ReportContext, Section
 from saddlepoint.reports.document import muted, percent, table
 
@@ -23,14 +24,15 @@ def winners(context: ReportContext) -> Section:
     """Summarize the worst points by the attack that found them."""
     audit = context.audit
     verified = int(audit.examples.verified.sum())
-    draws = "one draw" if audit.examples.draws == 1 else f"{audit.examples.draws} draws"
+    draws = "one draw" if audit.examples.draws == 1 else count(audit.examples.draws, "draw")
     explanations = (
         "Each image is counted for the attack that found its worst point. That is a misclassified "
         "point, or, if no attack succeeded, the point closest to misclassification. Images that "
         "are misclassified without perturbation are counted as “clean”.",
-        f"In the re-evaluation, {verified} of {audit.n} points were classified as the attack had "
-        f"reported. Each point was evaluated in {draws}. One line per image is exported by "
-        "saddlepoint runs export RUN --format csv.",
+        f"In the re-evaluation, {count_of(verified, audit.n, 'point')} "
+        f"{agree(verified, 'was', 'were')} classified as the attack had reported. Each point was "
+        f"evaluated in {draws}. One line per image is exported by saddlepoint runs export RUN "
+        "--format csv.",
     )
     return Section(
         "Winning attacks", (table(_HEAD, _lines(audit)), *(muted(text) for text in explanations))

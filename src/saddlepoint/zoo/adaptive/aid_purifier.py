@@ -16,6 +16,7 @@ from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Ball, Linf, per_example
 from saddlepoint.defenses import Context, Plain, Trace
 from saddlepoint.evaluation import Adversary, AttackContext, Direct, Threat
+from saddlepoint.phrases import count, how_often
 from saddlepoint.zoo.adaptive.feature_extraction import example_layer_outputs, layer_outputs
 from saddlepoint.zoo.adaptive.fitting import Batch, Phase, minimize, seeded
 from saddlepoint.zoo.adaptive.gradient_steps import AscentStep, Direction
@@ -65,7 +66,7 @@ class Discriminator(nn.Module):
         sizes = [len(widths) * width // 2**k for k in range(after + 1)]
         if sizes[-1] < 1:
             raise ValueError(
-                f"{sizes[0]} units cannot be halved {after} times. "
+                f"{count(sizes[0], 'unit')} cannot be halved {how_often(after)}. "
                 "Increase `width` or decrease `after`."
             )
         self.decision = nn.Sequential(_stack(sizes), nn.Linear(sizes[-1], 1))

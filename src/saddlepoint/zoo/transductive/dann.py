@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.defenses import Context, Defense, Plain, Trace, View
+from saddlepoint.phrases import count
 from saddlepoint.rng import Keys
 from saddlepoint.training.loop import initialized, permutation, split_batches, train_epoch
 from saddlepoint.training.recipe import (
@@ -98,7 +99,7 @@ class DANN(Defense):
         if len(x) < 2 or len(x) != len(y):
             raise ValueError(
                 "DANN needs at least two labeled images and one label per image, "
-                f"got {len(x)} images and {len(y)} labels."
+                f"got {count(len(x), 'image')} and {count(len(y), 'label')}."
             )
         self.base = base
         self.x = x

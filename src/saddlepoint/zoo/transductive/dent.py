@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.defenses import Context, Defense, Trace, View
+from saddlepoint.phrases import count
 from saddlepoint.training.loop import seeded_generator
 from saddlepoint.zoo.transductive.normalization import AdjustableNet, Norm
 from saddlepoint.zoo.transductive.optimizers import Adam, AdaMod
@@ -144,8 +145,8 @@ class AdaptedRows(Defense):
         """
         if len(x) != len(self.parameters[0]):
             raise ValueError(
-                f"this network adapted to a batch of {len(self.parameters[0])} examples, row by "
-                f"row, and received {len(x)}. Select the same rows with `restrict(rows)`, or adapt "
-                "to the new batch."
+                f"this network adapted to a batch of {count(len(self.parameters[0]), 'example')}, "
+                f"row by row, and received {len(x)}. Select the same rows with `restrict(rows)`, "
+                "or adapt to the new batch."
             )
         return Trace((View("final", self.net(x, self.parameters)),))

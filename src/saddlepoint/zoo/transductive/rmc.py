@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from saddlepoint import phrases
 from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Ball, Linf
@@ -180,13 +181,14 @@ class RMC(Defense):
     ) -> None:
         if not 1 <= neighbors <= len(library.x):
             raise ValueError(
-                f"RMC cannot use {neighbors} neighbors from a library of {len(library.x)} images. "
-                "Build a larger library or use fewer neighbors."
+                f"RMC cannot use {phrases.count(neighbors, 'neighbor')} from a library of "
+                f"{phrases.count(len(library.x), 'image')}. Build a larger library or use fewer "
+                "neighbors."
             )
         if math.floor(near * neighbors) < 2:
             raise ValueError(
-                f"the nearest {near:g} of {neighbors} neighbors is less than two images, one for "
-                "training and one for validation. Use more neighbors."
+                f"the nearest {near:g} of {phrases.count(neighbors, 'neighbor')} is less than two "
+                "images, one for training and one for validation. Use more neighbors."
             )
         self.base = base
         self.library = library
@@ -281,7 +283,7 @@ def _classify_rows(nets: Sequence[nn.Module], x: Tensor) -> Tensor:
         return logits
     if len(nets) != len(x):
         raise ValueError(
-            f"this defense was adapted to {len(nets)} images and received {len(x)}. "
-            "Pass as many images, or adapt again."
+            f"this defense was adapted to {phrases.count(len(nets), 'image')} and received "
+            f"{len(x)}. Pass as many images, or adapt again."
         )
     return torch.cat([net(row[None]) for net, row in zip(nets, x, strict=True)])

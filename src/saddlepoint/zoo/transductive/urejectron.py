@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from saddlepoint.attacks.losses import misclassified
 from saddlepoint.defenses import Context, Defense, Trace, View
 from saddlepoint.evaluation.rejection import RejectionCurve, rejection_tradeoff
+from saddlepoint.phrases import count
 from saddlepoint.training.loop import cross_entropy_epochs, initialized
 from saddlepoint.training.recipe import Adam, Optimizer
 from saddlepoint.zoo.nets.resnet import resnet
@@ -192,7 +193,8 @@ def rejection_curve(
     if len(x) != len(y) or not len(x) or not len(normal):
         raise ValueError(
             "expected test images, one label per image, and clean images; "
-            f"got {len(x)} images, {len(y)} labels and {len(normal)} clean images."
+            f"got {count(len(x), 'image')}, {count(len(y), 'label')} and "
+            f"{count(len(normal), 'clean image')}."
         )
     if isinstance(thresholds, int):
         thresholds = torch.linspace(0, 1, thresholds, dtype=torch.float64).tolist()

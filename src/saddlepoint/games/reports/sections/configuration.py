@@ -10,6 +10,7 @@ import tomli_w
 import torch
 
 from saddlepoint.games.runs.record import GameRecord
+from saddlepoint.phrases import agree, count
 from saddlepoint.reports.context import Section
 from saddlepoint.reports.document import collapsible, facts, muted
 from saddlepoint.reports.markup import tag
@@ -34,12 +35,13 @@ def configuration(record: GameRecord) -> Section:
         "target": record.target,
         "threat": record.threat,
         "data": (
-            f"{record.data}, {record.built_on} images build the game, the next {record.scored_on} "
+            f"{record.data}, {count(record.built_on, 'image')} "
+            f"{agree(record.built_on, 'builds', 'build')} the game, the next {record.scored_on} "
             "are held out"
         ),
         "game": (
-            f"{len(record.rows)} rows by {len(record.columns)} columns over {record.exits} exits, "
-            f"seed {record.seed}"
+            f"{count(len(record.rows), 'row')} by {count(len(record.columns), 'column')} over "
+            f"{count(record.exits, 'exit')}, seed {record.seed}"
         ),
         "time": f"{record.seconds:.1f} seconds",
         "versions": ", ".join(f"{name} {number}" for name, number in record.versions.items()),

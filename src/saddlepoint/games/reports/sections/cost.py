@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from saddlepoint.games.runs.record import AdversaryRecord, GameRecord
+from saddlepoint.phrases import count
 from saddlepoint.reports.context import Section
 from saddlepoint.reports.document import legend, muted, table
 from saddlepoint.reports.markup import tag
@@ -30,8 +31,8 @@ def cost(record: GameRecord) -> Section:
         _Part("held-out images", held_out, held_out[1:], record.scored_on),
     )
     explanation = (
-        f"In total {sum(part.total for part in parts):,.0f} passes through the network and "
-        f"{record.seconds:,.1f} seconds of wall-clock time since the run was last started or "
+        f"In total {count(round(sum(part.total for part in parts)), 'pass')} through the network "
+        f"and {record.seconds:,.1f} seconds of wall-clock time since the run was last started or "
         "resumed. One pass gives the logits of all exits, so it evaluates every column."
     )
     rows = [

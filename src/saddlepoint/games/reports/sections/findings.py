@@ -5,6 +5,7 @@ from __future__ import annotations
 from saddlepoint.defenses import subset_name
 from saddlepoint.evaluation.bootstrap import Estimate
 from saddlepoint.games.runs.record import GameRecord
+from saddlepoint.phrases import signed_points
 from saddlepoint.reports.context import Section
 from saddlepoint.reports.document import number_cards, percent, percent_range
 from saddlepoint.reports.sections.findings import symptom_list
@@ -28,7 +29,7 @@ def accuracies(record: GameRecord) -> Section:
         ),
         (
             "gain over the best pure strategy",
-            f"{100 * gain:+.1f} points",
+            signed_points(gain),
             f"over {subset_name(record.pure)}, on the same images",
         ),
         (

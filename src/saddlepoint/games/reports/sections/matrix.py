@@ -5,6 +5,7 @@ from __future__ import annotations
 from saddlepoint.defenses import subset_name
 from saddlepoint.games.reports.heatmap import Matrix, heatmap
 from saddlepoint.games.runs.record import GameRecord, best_pure, format_mix, support
+from saddlepoint.phrases import agree, count, count_of, points
 from saddlepoint.reports.context import Section
 from saddlepoint.reports.document import facts, legend, muted, percent
 from saddlepoint.reports.markup import tag
@@ -17,15 +18,20 @@ def payoff(record: GameRecord) -> Section:
     """Show the payoff matrix with the equilibrium strategies on its margins."""
     columns = _drawn_columns(record)
     explanation = (
-        f"Accuracy on the {record.built_on} images of the game. The attacker attacks the exits of "
-        "a row; the defender predicts by the mean logits of the exits of a column. Darker cells "
-        "have higher accuracy, shaded by rank. A frame marks the cells in which the attacker "
-        f"attacks exactly the exits that the defender uses. In {record.beaten} of "
-        f"{record.matched} such columns the accuracy under another row is lower than under the "
-        "matched one, against Assumption 3.5 of Xu et al."
+        f"Accuracy on the {count(record.built_on, 'image')} of the game. The attacker attacks the "
+        "exits of a row; the defender predicts by the mean logits of the exits of a column. Darker "
+        "cells have higher accuracy, shaded by rank. A frame marks the cells in which the attacker "
+        f"attacks exactly the exits that the defender uses. In "
+        f"{count_of(record.beaten, record.matched, 'such column')} the accuracy under another row "
+        "is lower than under the matched one, against Assumption 3.5 of Xu et al."
     )
     hidden = len(record.subsets) - len(columns)
-    omitted = [muted(f"{hidden} columns that are not played are omitted; game.json has all.")]
+    omitted = [
+        muted(
+            f"{count(hidden, 'column')} that {agree(hidden, 'is', 'are')} not played "
+            f"{agree(hidden, 'is', 'are')} omitted; game.json has all."
+        )
+    ]
     key = legend(
         primary="the defender's probability of a column",
         secondary="the attacker's probability of a row",
@@ -89,6 +95,6 @@ def _solution(record: GameRecord) -> dict[str, str]:
         ),
     }
     if record.exploitability is not None:
-        points = 100 * record.exploitability
-        values["exploitability"] = f"{points:.2f} points when the double oracle stopped"
+        reached = points(record.exploitability, 2)
+        values["exploitability"] = f"{reached} when the double oracle stopped"
     return values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from saddlepoint.audits.statistics import wilson
 from saddlepoint.games.runs.record import GameRecord, StrategyRecord
+from saddlepoint.phrases import count, signed
 from saddlepoint.reports.context import Section
 from saddlepoint.reports.document import legend, muted, percent, percent_range, table
 from saddlepoint.reports.figures import Bar, bars
@@ -31,11 +32,11 @@ _ATTACKERS = {
 def strategies(record: GameRecord) -> Section:
     """Show the accuracy of every strategy under every attacker, on held-out images."""
     explanation = (
-        f"Accuracy on the {record.scored_on} held-out images. “In-sample” is the accuracy under "
-        "the worst row on the images of the game. AIMER plays the best response of the game. The "
-        "expected-loss attack maximizes the expected loss under the mixed strategy. The attacker "
-        "per image chooses the worst of all attacks for every image. Each accuracy is an upper "
-        "bound. Intervals are bootstrap intervals: they cover which images were drawn."
+        f"Accuracy on the {count(record.scored_on, 'held-out image')}. “In-sample” is the accuracy "
+        "under the worst row on the images of the game. AIMER plays the best response of the game. "
+        "The expected-loss attack maximizes the expected loss under the mixed strategy. The "
+        "attacker per image chooses the worst of all attacks for every image. Each accuracy is an "
+        "upper bound. Intervals are bootstrap intervals: they cover which images were drawn."
     )
     gains = (
         "Gain of NEED over the best pure strategy on the same held-out images, in percentage "
@@ -87,7 +88,7 @@ def _strategy_line(strategy: StrategyRecord) -> tuple[str, ...]:
 def _gain_table(record: GameRecord) -> Markup:
     gains = {title: record.gains[name] for name, title in _ATTACKERS.items()}
     lines = [
-        (title, f"{100 * gain.value:+.1f}", f"{100 * gain.low:+.1f} to {100 * gain.high:+.1f}")
+        (title, signed(gain.value), f"{signed(gain.low)} to {signed(gain.high)}")
         for title, gain in gains.items()
     ]
     return table(("attacker", "gain", "95 % interval"), lines)
@@ -111,8 +112,8 @@ def exits(record: GameRecord) -> Section:
         whisker="95 % interval",
     )
     explanation = (
-        f"Accuracy of each exit alone on the {record.scored_on} held-out images. One attack "
-        "attacks all exits together."
+        f"Accuracy of each exit alone on the {count(record.scored_on, 'held-out image')}. One "
+        "attack attacks all exits together."
     )
     head = ("exit", "clean accuracy", "accuracy under attack", "95 % interval")
     figure = tag("div", key, bars(rows, title="Accuracy by exit"), class_="card")

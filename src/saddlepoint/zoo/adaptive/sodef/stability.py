@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from saddlepoint.phrases import agree, count
 from saddlepoint.rng import Keys
 
 
@@ -68,8 +69,8 @@ def simplex(classes: int, width: int, seed: int = 0) -> Tensor:
     """
     if not 2 <= classes <= width:
         raise ValueError(
-            f"{classes} classes do not form a simplex in {width} dimensions. "
-            "Give the ODE a larger width."
+            f"{count(classes, 'class')} {agree(classes, 'does', 'do')} not form a simplex in "
+            f"{count(width, 'dimension')}. Give the ODE a larger width."
         )
     centered = torch.eye(classes, dtype=torch.float64) - 1 / classes
     corners = centered * (classes / (classes - 1)) ** 0.5
