@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from saddlepoint.audits.catalog import ItemName, SymptomName
 from saddlepoint.audits.probes.traits import TraitName
-from saddlepoint.audits.statistics import Interval, wilson
+from saddlepoint.audits.statistics import Interval, at_least_images, fewer_images, wilson
 
 __all__ = [
     "ABOUT_THE_DEFENSE",
@@ -211,12 +211,12 @@ def _refuted(
     checklist: Sequence[Item],
     compared: Comparisons,
 ) -> Iterator[str]:
-    if compared.claim is not None and interval.high < compared.claim:
+    if compared.claim is not None and fewer_images(interval.high, compared.claim, n):
         yield (
             f"the claim is {_percent(compared.claim)}, but robust accuracy is "
             f"≤ {_percent(robust)} ({interval})."
         )
-    if compared.standard is not None and robust < wilson(compared.standard, n).low:
+    if compared.standard is not None and _standard_refuted(robust, compared.standard, n):
         yield (
             f"attacks that do not know the defense leave {_percent(compared.standard)}, attacks "
             f"made for it {_percent(robust)}: a standard evaluation overstates robustness."
@@ -224,6 +224,12 @@ def _refuted(
     for item in checklist:
         if item.name in ABOUT_THE_DEFENSE and item.state is State.FAIL:
             yield f"{item.name}: {item.evidence}"
+
+
+def _standard_refuted(robust: float, standard: float, n: int) -> bool:
+    """Below the interval of the standard evaluation, and by two images: one may be chance."""
+    below = fewer_images(robust, wilson(standard, n).low, n)
+    return below and at_least_images(standard, robust, n, 2)
 
 
 def _gaps(checklist: Sequence[Item], symptoms: Sequence[Symptom]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from saddlepoint.audits.evidence import AttackRun, Evidence
-from saddlepoint.audits.statistics import mcnemar
+from saddlepoint.audits.statistics import fewer_images, mcnemar, significantly_lower
 from saddlepoint.audits.verdict import Item, ItemName, State
 
 _SHARE = 0.1  # of the images: more is not a few outliers
@@ -252,7 +252,7 @@ def _clean(e: Evidence) -> Item:
     if e.defense.random:  # two standard errors of a difference
         slack = 2 * (0.5 / (len(e.clean) * e.plan.job.threat.draws)) ** 0.5
     weakest = max(e.rows, key=lambda row: row.robust_accuracy)
-    failed = weakest.robust_accuracy > float(e.clean.mean()) + slack + 1e-9
+    failed = fewer_images(float(e.clean.mean()) + slack, weakest.robust_accuracy, len(e.clean))
     return Item(
         ItemName.CLEAN,
         State.FAIL if failed else State.PASS,
@@ -288,8 +288,7 @@ def _cost(e: Evidence) -> Item:
     if cost.graded:
         message += f", {cost.graded:.1f} of them with gradients"
     static = e.diagnoses.static
-    no_better = static is not None and float(e.robust.mean()) <= float(static.robust.mean())
-    if cost.expensive and no_better and static is not None:
+    if cost.expensive and static is not None and not _more_robust(e.robust, static.robust):
         broken = int((static.robust < 0.5).sum())
         if broken < _ENOUGH_BROKEN:
             return Item(
@@ -344,14 +343,13 @@ def _needs(e: Evidence, gradients_fail: bool) -> str:
     return f": it needs {' and '.join(needs)}" if needs else ""
 
 
+def _more_robust(defense: Tensor, static: Tensor) -> bool:
+    return fewer_images(float(static.mean()), float(defense.mean()), len(defense))
+
+
 def _as_if_independent(e: Evidence) -> str:
     """A paired test assumes independent images; coupled images vary more by chance."""
     return "" if e.defense.unit == "example" else ", as if images were independent"
-
-
-def significantly_lower(fewer: Tensor, more: Tensor) -> bool:
-    """Lower by at least two images and one percent: one image, or one draw, may be chance."""
-    return float((more - fewer).sum()) >= 2 - 1e-9 and _drop(more, fewer) >= 0.01
 
 
 def _drop(before: Tensor, after: Tensor) -> float:
