@@ -28,7 +28,11 @@ __all__ = [
     "Verdict",
     "Verification",
     "decide",
+    "enough_tested",
 ]
+
+
+_ENOUGH = 30  # images; with fewer, the interval is wider than 30 points around one half
 
 
 class Verdict(StrEnum):
@@ -88,6 +92,27 @@ class Item:
     name: ItemName
     state: State
     evidence: str
+
+
+def enough_tested(n: int, clean: float, radius: float) -> Item:
+    """Whether robust accuracy says anything about robustness.
+
+    Args:
+        n: number of images.
+        clean: clean accuracy, in [0, 1].
+        radius: radius of the perturbation set.
+    """
+    correct = f"{n} images, {100 * clean:.1f} % of them classified correctly without an attack"
+    problems = []
+    if not fewer_images(0.0, clean, n):
+        problems.append("no clean image is classified correctly, so there is nothing to attack")
+    if n < _ENOUGH:
+        problems.append(f"{n} images are too few for a conclusion; use at least {_ENOUGH}")
+    if radius == 0:
+        problems.append("the radius is 0, so no perturbation was tested")
+    if problems:
+        return Item(ItemName.TESTED, State.FAIL, f"{'; '.join(problems)}.")
+    return Item(ItemName.TESTED, State.PASS, f"{correct}.")
 
 
 @dataclass(frozen=True)

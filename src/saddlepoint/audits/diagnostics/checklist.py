@@ -8,7 +8,7 @@ from torch import Tensor
 
 from saddlepoint.audits.evidence import AttackRun, Evidence
 from saddlepoint.audits.statistics import fewer_images, mcnemar, significantly_lower
-from saddlepoint.audits.verdict import Item, ItemName, State
+from saddlepoint.audits.verdict import Item, ItemName, State, enough_tested
 
 _SHARE = 0.1  # of the images: more is not a few outliers
 # Images. If the defense classified all of them correctly, a one-sided McNemar test would give 1/32.
@@ -19,6 +19,12 @@ _NOISE = 0.1  # cosine below which two averaged gradients are unrelated
 def checklist(evidence: Evidence) -> tuple[Item, ...]:
     """All items, in the order of the steps of an evaluation."""
     return tuple(check(evidence) for check in CHECKS)
+
+
+def _tested(e: Evidence) -> Item:
+    return enough_tested(
+        len(e.clean), float(e.clean.double().mean()), e.plan.job.threat.space.radius
+    )
 
 
 def _transfer(e: Evidence) -> Item:
@@ -307,6 +313,7 @@ def _cost(e: Evidence) -> Item:
 
 
 CHECKS: tuple[Callable[[Evidence], Item], ...] = (
+    _tested,
     _transfer,
     _black_box,
     _white_box,
