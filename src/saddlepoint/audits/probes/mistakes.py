@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -74,15 +75,18 @@ def other_order(predicted: Tensor, y: Tensor, classes: int) -> Corrected:
 def image_mistakes(x: Tensor, box: tuple[float, float]) -> list[tuple[Mistake, Change]]:
     """Mistakes in the images that are possible for this shape, and how each is undone.
 
+    Simple changes come first: a net without biases does not distinguish normalized pixels from
+    pixels up to 255.
+
     Args:
         x: images, [n, ...].
         box: lowest and highest value of a pixel.
     """
-    found = [_scale(x, box), _inverted(box)]
-    found += _normalizations(x, box)
-    if x.ndim == 4:
-        found += _layouts(x)
-    return found
+    layouts = _layouts(x) if x.ndim == 4 else []
+    scale = _scale(x, box)
+    normalized = _normalizations(x, box)
+    scaled = [scale, *normalized] if box[1] > 1 else [*normalized, scale]
+    return [*layouts, _inverted(box), *scaled]
 
 
 def _scale(x: Tensor, box: tuple[float, float]) -> tuple[Mistake, Change]:
@@ -106,7 +110,10 @@ def _inverted(box: tuple[float, float]) -> tuple[Mistake, Change]:
 def _normalizations(x: Tensor, box: tuple[float, float]) -> list[tuple[Mistake, Change]]:
     scale = 255 if box[1] > 1 else 1
     channels = x.shape[1] if x.ndim == 4 else 1
-    inside = "Normalize inside the model, lambda x: net((x - mean) / std): x stays in pixels."
+    inside = (
+        "Normalize inside the model with the values of its training, lambda x: net((x - mean) / "
+        "std), and keep x in pixels."
+    )
     known: dict[str, Normalization] = {"2 x - 1": ((0.5,), (0.5,))}
     if channels == 3:
         known["the mean and standard deviation of ImageNet"] = _IMAGENET
@@ -115,7 +122,9 @@ def _normalizations(x: Tensor, box: tuple[float, float]) -> list[tuple[Mistake, 
         known["the mean and standard deviation of MNIST"] = _MNIST
     found = []
     for name, (mean, std) in known.items():
-        mistake = Mistake(f"images normalized by {name}", f"the model expects that. {inside}")
+        mistake = Mistake(
+            f"images normalized by {name}", f"the model expects normalized images. {inside}"
+        )
         found.append((mistake, _normalize(mean, std, scale)))
     if channels == 3:
         advice = f"the model expects BGR from 0 to 255 minus the mean, as Caffe does. {inside}"
@@ -138,18 +147,19 @@ def _normalize(mean: tuple[float, ...], std: tuple[float, ...], scale: float) ->
 def _layouts(x: Tensor) -> list[tuple[Mistake, Change]]:
     """Orders of channels, rows and columns of images [n, ?, ?, ?]."""
     found: list[tuple[Mistake, Change]] = []
-    if x.shape[1] == 3:
-        advice = "the model expects BGR. Pass x.flip(1), or flip the channels inside the model."
-        found.append((Mistake("channels in reverse order (BGR)", advice), lambda v: v.flip(1)))
-    if x.shape[3] == 3:
-        advice = "the model expects BGR. Pass x.flip(3), or flip the channels inside the model."
-        found.append((Mistake("channels in reverse order (BGR)", advice), lambda v: v.flip(3)))
-    advice = "the model expects images as [N, H, W, C]. Pass x.permute(0, 2, 3, 1)."
-    found.append((Mistake("channels last", advice), lambda v: v.permute(0, 2, 3, 1)))
-    advice = "the model expects images as [N, C, H, W]. Pass x.permute(0, 3, 1, 2)."
-    found.append((Mistake("channels first", advice), lambda v: v.permute(0, 3, 1, 2)))
+    for axis in (1, 3):
+        if x.shape[axis] == 3:
+            advice = f"the model expects BGR. Pass x.flip({axis}), or flip inside the model."
+            reverse = Mistake("channels in reverse order (BGR)", advice)
+            found.append((reverse, partial(torch.flip, dims=(axis,))))
     if x.shape[1] in (1, 3):
         advice = "rows and columns are exchanged. Pass x.transpose(2, 3)."
         exchanged = Mistake("rows and columns exchanged", advice)
         found.append((exchanged, lambda v: v.transpose(2, 3)))
+    if x.shape[1] == 3:
+        advice = "the model expects images as [N, H, W, C]. Pass x.permute(0, 2, 3, 1)."
+        found.append((Mistake("channels last", advice), lambda v: v.permute(0, 2, 3, 1)))
+    if x.shape[3] in (1, 3):
+        advice = "the model expects images as [N, C, H, W]. Pass x.permute(0, 3, 1, 2)."
+        found.append((Mistake("channels first", advice), lambda v: v.permute(0, 3, 1, 2)))
     return found

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,11 +30,20 @@ _LOW = 0.75  # accuracy up to which undoing a mistake could raise it sharply
 _WEAK = 0.15  # of the way from chance to 100 %: a weak classifier, but better than chance
 _LEVEL = 0.98  # of a two-sided interval: each bound is wrong once in a hundred
 _RISE = 0.25  # a smaller rise of the accuracy may have another reason
+_SMALL_RISE = 0.1  # a smaller one is not reported
+_SIMILAR = 0.05  # causes whose accuracies differ by less explain a low one equally well
 _P = 1e-3  # probability of such a rise by chance, over all mistakes that were tried
 _COUPLING = (TraitName.COUPLED, TraitName.ROW_ORDER, TraitName.BATCH_SIZE)
 
 
-def unusual_radius(space: Ball, x: Tensor) -> str | None:
+class Unusual(NamedTuple):
+    """Something that looks like a mistake of the request."""
+
+    message: str  # with the likely cause and what to do
+    stop: bool = True  # False: it is only reported
+
+
+def unusual_radius(space: Ball, x: Tensor) -> Unusual | None:
     """What is unusual about a radius: it allows every image of the box.
 
     Args:
@@ -55,17 +65,17 @@ def unusual_radius(space: Ball, x: Tensor) -> str | None:
             f"[{low:g}, {high:g}]"
         )
     if width == 1 and space.radius / 255 < diameter:
-        text += f". Did you mean {space.radius:g}/255?"
-        return text
-    return f"{text}."
+        return Unusual(f"{text}. Did you mean {space.radius:g}/255?")
+    return Unusual(f"{text}.")
 
 
-def unusual_accuracy(request: AuditRequest, target: ProbeTarget, traits: Traits) -> str | None:
+def unusual_accuracy(request: AuditRequest, target: ProbeTarget, traits: Traits) -> Unusual | None:
     """What is unusual about the clean accuracy, with the mistake that explains it if one does.
 
     Three things are unusual: an accuracy near or below chance, one that is certainly below a
     claimed robust accuracy, and a low one that rises sharply when a usual mistake is undone. Each
-    is decided by a test, so that few images or a weak model are no reason to stop.
+    is decided by a test, so that few images or a weak model are no reason to stop. A rise that is
+    significant, but not sharp, is only reported.
 
     Args:
         request: the request with all images, of which up to 128 are evaluated.
@@ -73,7 +83,7 @@ def unusual_accuracy(request: AuditRequest, target: ProbeTarget, traits: Traits)
         traits: its measured traits.
 
     Returns:
-        A message with the likely cause and what to do; None if nothing is unusual.
+        What is unusual; None if nothing is.
     """
     sample = _Sample.of(request, target, traits)
     found = sample.accuracy
@@ -92,13 +102,14 @@ def unusual_accuracy(request: AuditRequest, target: ProbeTarget, traits: Traits)
             "accurate under attack than without"
         )
     cause = _cause(sample)
-    if cause is None and not unusual:
+    if cause is not None:
+        return Unusual(f"{', '.join(reasons)}. {cause.text}", unusual or cause.sharp)
+    if not unusual:
         return None
-    explanation = cause or (
-        "No usual mistake explains it: check the labels and their order, the normalization and the "
-        "order of channels."
+    return Unusual(
+        f"{', '.join(reasons)}. No usual mistake explains it: check the labels and their order, "
+        "the normalization and the order of channels."
     )
-    return f"{', '.join(reasons)}. {explanation}"
 
 
 @dataclass(frozen=True)
@@ -177,17 +188,15 @@ def _below_claim(sample: _Sample, claim: float | None) -> bool:
     return claim is not None and highest < claim
 
 
-def _cause(sample: _Sample) -> str | None:
-    """The mistake that explains a low accuracy best, with the accuracy without it."""
-    found = [trial for trial in _trials(sample) if trial.explains]
+def _cause(sample: _Sample) -> _Trial | None:
+    """The mistake that explains a low accuracy: the first of those that explain it best."""
+    found = [trial for trial in _trials(sample) if trial.significant]
     if not found:  # any fixed confusion of classes, which a shift would also be
         order = other_order(sample.predicted, sample.y, sample.classes)
         trial = _Trial(order.mistake, sample.correct[order.rows], order.correct, 1)
-        found = [trial] if trial.explains else []
-    if not found:
-        return None
-    best = max(found, key=lambda trial: trial.accuracy)
-    return f"With {best.mistake.undone} it is {_percent(best.accuracy)}: {best.mistake.advice}"
+        return trial if trial.sharp else None
+    highest = max(trial.accuracy for trial in found)
+    return next(trial for trial in found if trial.accuracy >= highest - _SIMILAR)
 
 
 @dataclass(frozen=True)
@@ -204,12 +213,23 @@ class _Trial:
         return float(self.after.double().mean())
 
     @property
-    def explains(self) -> bool:
-        """By a quarter of the images, to twice the accuracy or half the errors, not by chance."""
+    def text(self) -> str:
+        return f"With {self.mistake.undone} it is {_percent(self.accuracy)}: {self.mistake.advice}"
+
+    @property
+    def significant(self) -> bool:
+        """The accuracy rises by a tenth of the images, and not by chance."""
+        low = float(self.before.double().mean())
+        p = mcnemar(self.before.double(), self.after.double()).p
+        return self.accuracy - low >= _SMALL_RISE and p * self.trials < _P
+
+    @property
+    def sharp(self) -> bool:
+        """It also rises by a quarter of the images, to twice the accuracy or half the errors."""
         low = float(self.before.double().mean())
         high = self.accuracy
         large = high - low >= _RISE and (high >= 2 * low or 1 - high <= (1 - low) / 2)
-        return large and mcnemar(self.before.double(), self.after.double()).p * self.trials < _P
+        return large and self.significant
 
 
 def _trials(sample: _Sample) -> Iterator[_Trial]:

@@ -9,7 +9,7 @@ from saddlepoint.audits.planning.facts import TargetFacts
 from saddlepoint.audits.probes.findings import findings_of
 from saddlepoint.audits.probes.probe import measure_traits
 from saddlepoint.audits.probes.probe_target import ProbeTarget, alike
-from saddlepoint.audits.probes.sanity import unusual_accuracy, unusual_radius
+from saddlepoint.audits.probes.sanity import Unusual, unusual_accuracy, unusual_radius
 from saddlepoint.audits.probes.traits import TraitName, Traits
 from saddlepoint.audits.request import AuditRequest
 from saddlepoint.audits.target.admission import Target, TargetError
@@ -79,15 +79,15 @@ def probe_stage(request: AuditRequest) -> Probed:
     return Probed(defense, facts, findings, target.classes)
 
 
-def _unusual(request: AuditRequest, message: str | None) -> Iterator[Symptom]:
+def _unusual(request: AuditRequest, found: Unusual | None) -> Iterator[Symptom]:
     """What looks like a mistake of the request: an error, or a finding if it is allowed."""
-    if message is None:
+    if found is None:
         return
-    if not request.allow_unusual:
+    if found.stop and not request.allow_unusual:
         raise TargetError(
-            f"{message} If this is intended, pass allow_unusual=True (--allow-unusual)."
+            f"{found.message} If this is intended, pass allow_unusual=True (--allow-unusual)."
         )
-    yield Symptom(SymptomName.UNUSUAL, Level.WARNING, message)
+    yield Symptom(SymptomName.UNUSUAL, Level.WARNING, found.message)
 
 
 def _branches(target: ProbeTarget, traits: Traits) -> tuple[Branch, ...]:
