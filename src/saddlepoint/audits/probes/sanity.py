@@ -25,7 +25,7 @@ from saddlepoint.audits.statistics import clopper_pearson, mcnemar
 from saddlepoint.audits.target.admission import TargetError, explain_errors
 from saddlepoint.defenses import Context
 
-_IMAGES = 128  # enough to tell an accuracy of 10 % from one of 25 %
+_IMAGES = 128  # enough to distinguish an accuracy of 10 % from one of 25 %
 _LOW = 0.75  # accuracy up to which undoing a mistake could raise it sharply
 _WEAK = 0.15  # of the way from chance to 100 %: a weak classifier, but better than chance
 _LEVEL = 0.98  # of a two-sided interval: each bound is wrong once in a hundred
