@@ -34,6 +34,7 @@ def audit(
     batch_size: int = 128,
     name: str | None = None,
     claim: float | None = None,
+    allow_unusual: bool = False,
     watch: Watch | None = None,
 ) -> Audit:
     """Measure the robust accuracy of a target and judge the estimate.
@@ -54,13 +55,16 @@ def audit(
         name: of the target; default: its class.
         claim: a robust accuracy to test, 0.62 for 62 %. If it is refuted, the verdict is
             *overstated*.
+        allow_unusual: audit even if the clean accuracy or the radius looks like a mistake, such as
+            shifted labels, missing normalization or a radius of 8 for pixels in [0, 1].
         watch: follows progress.
 
     Returns:
         The audit. `robust_accuracy` is an upper bound, `verdict` says whether it is credible.
 
     Raises:
-        TargetError: the data or the target violates a rule that every attack relies on.
+        TargetError: the data or the target violates a rule that every attack relies on, or they
+            look like a mistake (`allow_unusual`).
     """
     if device is not None:
         x = x.to(device)
@@ -77,6 +81,7 @@ def audit(
         batch_size=batch_size,
         name=name or "",
         claim=claim,
+        allow_unusual=allow_unusual,
     )
     return _run_and_report(request, out, watch)
 

@@ -42,7 +42,8 @@ def old_name(name, renamed):
 
 
 def to_schema_3(record):
-    """Undo the migration from schema 3 to 4."""
+    """Undo the migrations from schema 3 on."""
+    record["checklist"] = record["checklist"][1:]
     record["schema"] = 3
     record["verdict"] = "overstated"
     del record["threat_description"]
@@ -67,6 +68,27 @@ def test_a_record_of_schema_3_has_the_present_names(saved, copy):
     assert (loaded.verdict, loaded.reasons) == (saved.verdict, saved.reasons)
     assert loaded.threat_description == {}
     assert loaded.record()["schema"] == SCHEMA
+
+
+@pytest.mark.parametrize(
+    ("threat", "n", "reason"),
+    [
+        ("Linf radius 0/255, gradient access", 80, "the radius is 0"),
+        ("L2 radius 0, gradient access", 80, "the radius is 0"),
+        ("L2 radius 1e-05, gradient access", 80, None),
+        ("a set of my own", 80, None),
+        ("Linf radius 8/255, gradient access", 12, "12 images are too few"),
+    ],
+)
+def test_a_record_of_schema_4_says_whether_enough_was_tested(copy, threat, n, reason):
+    def to_schema_4(record):
+        record.update(schema=4, threat=threat, n=n, checklist=record["checklist"][1:])
+
+    edit(copy, to_schema_4)
+    item = sp.Audit.load(copy).checklist[0]
+    assert item.name is ItemName.TESTED
+    assert item.state is (State.FAIL if reason else State.PASS)
+    assert reason is None or reason in item.evidence
 
 
 def to_schema_0(record):

@@ -83,6 +83,29 @@ def test_a_standard_evaluation_is_refuted_if_its_interval_excludes_the_estimate(
     assert decided(compared=Comparisons(standard=low)).verdict is Verdict.CREDIBLE
 
 
+def test_an_estimate_never_refutes_a_number_that_is_equal_to_it():
+    for n in [*range(1, 130), 500, 1000, 1999]:
+        for k in range(n + 1):
+            compared = Comparisons(claim=k / n, standard=k / n)
+            found = decide(k / n, n, wilson(k / n, n), PASSED, (), compared)
+            assert found.verdict is not Verdict.OVERSTATED, (k, n)
+
+
+def test_rounding_errors_of_means_refute_nothing():
+    share = 0.1 + 0.2  # above 0.3
+    for n in range(1, 2001):
+        compared = Comparisons(claim=share, standard=share)
+        found = decide(0.3, n, wilson(0.3, n), PASSED, (), compared)
+        assert found.verdict is not Verdict.OVERSTATED, n
+
+
+def test_one_image_more_under_a_standard_evaluation_may_be_chance():
+    """Wilson's interval of one image never contains 0."""
+    one = decide(0.0, 64, wilson(0, 64), PASSED, (), Comparisons(standard=1 / 64))
+    two = decide(0.0, 64, wilson(0, 64), PASSED, (), Comparisons(standard=2 / 64))
+    assert (one.verdict, two.verdict) == (Verdict.CREDIBLE, Verdict.OVERSTATED)
+
+
 def test_refuting_a_number_needs_no_complete_checklist_and_comes_first():
     found = decided((NOT_RUN,), compared=Comparisons(claim=0.9))
     assert found.verdict is Verdict.OVERSTATED

@@ -26,6 +26,7 @@ class SymptomName(StrEnum):
         return member
 
     # Found by probes.
+    UNUSUAL = "looks like a mistake"
     HARD_BRANCHES = "hard branches"
     NO_GRADIENT = "no gradient"
     NON_FINITE_GRADIENTS = "non-finite gradients"
@@ -136,6 +137,11 @@ class ItemName(StrEnum):
         member.description = description
         return member
 
+    TESTED = (
+        "enough was tested",
+        "At least 30 images, one of them classified correctly, and a radius above 0. Otherwise the "
+        "number says little about robustness.",
+    )
     TRANSFER = (
         "transfer from the static net",
         "Step 1: transfer points of highest loss from the static net. A clean image in place of a "

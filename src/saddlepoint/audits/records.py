@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import re
+from dataclasses import asdict
 from typing import Any
 
+from saddlepoint.audits.verdict import enough_tested
 from saddlepoint.schema import Migrations
 
-SCHEMA = 4
+SCHEMA = 5
 OLD_SCORES = "refusal"  # name of the tensor of rejection scores before schema 4
 
 # Names of symptoms and checklist items in schema 3 and before, and their present names.
@@ -64,6 +68,21 @@ def _to_4(record: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _to_5(record: dict[str, Any]) -> dict[str, Any]:
+    """Schema 4 had no item that requires enough images, a correct one and a radius above 0."""
+    checklist = record["checklist"]
+    if not checklist:
+        return record
+    item = enough_tested(record["n"], record["clean_accuracy"], _radius(record["threat"]))
+    return {**record, "checklist": [asdict(item), *checklist]}
+
+
+def _radius(threat: str) -> float:
+    """The radius in the text of a threat model, `Linf radius 8/255, ...`; NaN if it has none."""
+    found = re.search(r"radius (\d[\d.]*(?:e[+-]?\d+)?)(?:/(\d+))?", threat)
+    return float(found[1]) / float(found[2] or 1) if found else math.nan
+
+
 MIGRATIONS: Migrations = {
     # Schema 0 did not say where the images are from.
     0: lambda record: {"data": "", "classes": [], "command": "", **record},
@@ -76,4 +95,5 @@ MIGRATIONS: Migrations = {
     # Schema 2 had no checklist: a verdict of that time rests on none, and is inconclusive now.
     2: lambda record: {**record, "checklist": [], "compared": {}, "reasons": []},
     3: _to_4,
+    4: _to_5,
 }

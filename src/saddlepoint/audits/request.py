@@ -25,6 +25,7 @@ class AuditRequest:
     batch_size: int = 128
     name: str = ""  # of the target; default: its class
     claim: float | None = None  # a robust accuracy to test, in [0, 1]
+    allow_unusual: bool = False  # audit although accuracy or radius look like a mistake
     data: str = ""  # name of the data set
     classes: tuple[str, ...] = ()  # names of the classes
     command: str = ""  # the command line

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
-from scipy.stats import beta, binomtest, norm
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import beta, binomtest, f, norm, t
 from torch import Tensor
 
 from saddlepoint import phrases
 from saddlepoint.defenses import Unit
-from saddlepoint.evaluation.bootstrap import bootstrap
-from saddlepoint.phrases import noun_for, percent_range
+from saddlepoint.phrases import percent_range
 
+Floats = NDArray[np.float64]
+
+# Images. Rounding errors of sums over a million images are smaller, and one draw of an image is
+# far larger.
+TOLERANCE = 1e-6
 _SAMPLING = "which images were drawn"
+_LARGEST_CORRELATION = 0.2  # within batches, where the data do not exclude it
+_EXCLUDED = 0.01  # probability of excluding the true correlation
+_CONSTANT = 1e-9  # a sum of squares: all images of each batch have the same correctness
 
 
 class Interval(NamedTuple):
@@ -59,18 +67,59 @@ def wilson(share: float, n: int, level: float = 0.95) -> Interval:
             "an interval needs a fraction in [0, 1] of at least one example, "
             f"got share={share}, n={n}."
         )
+    low, high = wilson_bounds(np.asarray(float(share)), np.asarray(float(n)), level)
+    return Interval(float(low), float(high), level)
+
+
+def wilson_bounds(share: Floats, n: Floats, level: float = 0.95) -> tuple[Floats, Floats]:
+    """The bounds of `wilson` for many accuracies at once.
+
+    Without rounding errors low <= share <= high, low = 0 for share 0, and high = 1 for share 1. The
+    bounds are clipped so that this holds with rounding errors as well.
+
+    Args:
+        share: accuracies in [0, 1].
+        n: numbers of images; a design effect makes them fractional.
+        level: confidence level; default: 0.95.
+    """
     z = float(norm.ppf((1 + level) / 2))
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5
-    return Interval(max(0.0, middle - half), min(1.0, middle + half), level)
+    low = np.clip(middle - half, 0.0, share)
+    high = np.clip(middle + half, share, 1.0)
+    return low, high
+
+
+def fewer_images(share: float, other: float, n: int) -> bool:
+    """Whether an accuracy on n images is below another one, by more than rounding errors.
+
+    Accuracies are compared as numbers of images, which are whole for a deterministic defense and
+    multiples of 1 / draws for a randomized one.
+    """
+    return not at_least_images(share, other, n, 0)
+
+
+def at_least_images(share: float, other: float, n: int, count: float) -> bool:
+    """Whether `share` of n images are at least `count` images more than `other`, up to rounding."""
+    return n * (share - other) >= count - TOLERANCE
+
+
+def significantly_lower(fewer: Tensor, more: Tensor) -> bool:
+    """Lower by at least two images and one percent: one image, or one draw, may be chance.
+
+    Args:
+        fewer: correctness per image, [N], in [0, 1].
+        more: correctness of the same images, [N].
+    """
+    broken = float((more.double() - fewer.double()).sum())
+    return broken >= max(2, 0.01 * len(more)) - TOLERANCE
 
 
 def over_units(correct: Tensor, group: Tensor, unit: Unit, level: float = 0.95) -> Interval:
     """The interval of mean(correct), where images of one batch or stream are not independent.
 
-    Independent images have Wilson's interval. Otherwise whole units are resampled (bootstrap). The
-    interval is never narrower than Wilson's: a few units that agree by chance prove nothing. A
-    single unit cannot be resampled.
+    Independent images have Wilson's interval, dependent ones that of `batch_bounds`. A single unit
+    does not show how much units vary.
 
     Args:
         correct: correctness per image, [N], in [0, 1].
@@ -88,19 +137,69 @@ def over_units(correct: Tensor, group: Tensor, unit: Unit, level: float = 0.95) 
             "is too narrow"
         )
         return independent._replace(covers=covers)
-    total = torch.stack([m.sum() for m in members])
-    count = torch.tensor([len(m) for m in members], dtype=torch.float64)
-    resampled = bootstrap(
-        lambda rows: float(total[rows].sum() / count[rows].sum()), len(members), level=level
-    )
-    units = noun_for(2, unit)
+    total = np.array([float(m.sum()) for m in members])
+    squares = np.array([float((m * m).sum()) for m in members])
+    count = np.array([float(len(m)) for m in members])
+    low, high = batch_bounds(total, squares, count, level)
     return Interval(
-        min(resampled.low, independent.low),
-        max(resampled.high, independent.high),
+        float(low),
+        float(high),
         level,
-        f"which {phrases.count(len(members), unit)} of images were drawn (bootstrap over whole "
-        f"{units})",
+        f"which {phrases.count(len(members), unit)} of images were drawn; images of one {unit} "
+        "may be correlated",
     )
+
+
+def batch_bounds(
+    total: Floats, squares: Floats, count: Floats, level: float = 0.95
+) -> tuple[Floats, Floats]:
+    """Bounds of an accuracy over k >= 2 batches with correlated images: a union of two intervals.
+
+    The first is the t interval of the ratio p = sum_i total_i / n with n = sum_i count_i, whose
+    variance k / (k - 1) sum_i (total_i - p count_i)^2 / n^2 is estimated with k - 1 degrees of
+    freedom (Cochran 1977, Sec. 2.11). It holds for any correlation, but it is far too narrow where
+    batches agree by chance, as they do near accuracies 0 and 1: batches without any correct image
+    have variance 0.
+
+    The second is therefore Wilson's interval of n / (1 + (m - 1) r) images (Kish 1965), where m is
+    the mean batch size of an image, sum_i count_i^2 / n, and r a correlation within batches that
+    the data do not exclude: its upper bound at the level of 99 % from the F statistic of an
+    analysis of variance (Searle 1971), at most 0.2. If all images agree, the data exclude no
+    correlation, and r = 0.2. If batches agree better than independent images would, r = 0.
+
+    `python -m benchmarks.coverage` measures how often the union contains the true accuracy.
+
+    Args:
+        total: sum of the correctness per batch, [..., k].
+        squares: sum of its squares, [..., k]; equal to `total` if all images are correct or wrong.
+        count: images per batch, [k].
+        level: confidence level; default: 0.95.
+    """
+    k = len(count)
+    n = count.sum()
+    p = np.clip(total.sum(-1) / n, 0.0, 1.0)
+    residual = total - p[..., None] * count
+    half = t.ppf((1 + level) / 2, k - 1) * (k / (k - 1) * (residual**2).sum(-1)) ** 0.5 / n
+    size = (count**2).sum() / n
+    design = 1 + (size - 1) * _correlation(total, squares, count)
+    low, high = wilson_bounds(p, n / design, level)
+    return np.clip(p - half, 0.0, low), np.clip(p + half, high, 1.0)
+
+
+def _correlation(total: Floats, squares: Floats, count: Floats) -> Floats:
+    """The largest correlation within batches that the data do not exclude, in [0, 0.2]."""
+    k = len(count)
+    n = count.sum()
+    mean_squares = total**2 / count
+    between = mean_squares.sum(-1) - total.sum(-1) ** 2 / n
+    within = (squares - mean_squares).sum(-1)
+    informative = (within > _CONSTANT) & (n > k)
+    freedom = max(n - k, 1)
+    ratio = between / (k - 1) / np.where(informative, within, 1.0) * freedom
+    excess = np.clip(ratio, 0.0, None) / f.ppf(_EXCLUDED, k - 1, freedom) - 1
+    size = (n - (count**2).sum() / n) / (k - 1)  # equal to the batch size if all are equal
+    upper = excess / (excess + size)
+    return np.where(informative, np.clip(upper, 0.0, _LARGEST_CORRELATION), _LARGEST_CORRELATION)
 
 
 def clopper_pearson(successes: int, n: int, level: float = 0.95) -> Interval:

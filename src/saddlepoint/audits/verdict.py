@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from saddlepoint.audits.catalog import ItemName, SymptomName
 from saddlepoint.audits.probes.traits import TraitName
-from saddlepoint.audits.statistics import Interval, wilson
+from saddlepoint.audits.statistics import Interval, at_least_images, fewer_images, wilson
 from saddlepoint.phrases import agree, at_most, percent, whole
 
 __all__ = [
@@ -29,7 +29,11 @@ __all__ = [
     "Verdict",
     "Verification",
     "decide",
+    "enough_tested",
 ]
+
+
+_ENOUGH = 30  # images; with fewer, the interval is wider than 30 points around one half
 
 
 class Verdict(StrEnum):
@@ -89,6 +93,27 @@ class Item:
     name: ItemName
     state: State
     evidence: str
+
+
+def enough_tested(n: int, clean: float, radius: float) -> Item:
+    """Whether robust accuracy says anything about robustness.
+
+    Args:
+        n: number of images.
+        clean: clean accuracy, in [0, 1].
+        radius: radius of the perturbation set.
+    """
+    correct = f"{n} images, {100 * clean:.1f} % of them classified correctly without an attack"
+    problems = []
+    if not fewer_images(0.0, clean, n):
+        problems.append("no clean image is classified correctly, so there is nothing to attack")
+    if n < _ENOUGH:
+        problems.append(f"{n} images are too few for a conclusion; use at least {_ENOUGH}")
+    if radius == 0:
+        problems.append("the radius is 0, so no perturbation was tested")
+    if problems:
+        return Item(ItemName.TESTED, State.FAIL, f"{'; '.join(problems)}.")
+    return Item(ItemName.TESTED, State.PASS, f"{correct}.")
 
 
 @dataclass(frozen=True)
@@ -211,12 +236,12 @@ def _refuted(
     checklist: Sequence[Item],
     compared: Comparisons,
 ) -> Iterator[str]:
-    if compared.claim is not None and interval.high < compared.claim:
+    if compared.claim is not None and fewer_images(interval.high, compared.claim, n):
         yield (
             f"the claim is {percent(compared.claim)}, but robust accuracy is {at_most(robust)} "
             f"({interval})."
         )
-    if compared.standard is not None and robust < wilson(compared.standard, n).low:
+    if compared.standard is not None and _standard_refuted(robust, compared.standard, n):
         yield (
             f"attacks that do not know the defense leave {percent(compared.standard)}, attacks "
             f"made for it {percent(robust)}: a standard evaluation overstates robustness."
@@ -224,6 +249,12 @@ def _refuted(
     for item in checklist:
         if item.name in ABOUT_THE_DEFENSE and item.state is State.FAIL:
             yield f"{item.name}: {item.evidence}"
+
+
+def _standard_refuted(robust: float, standard: float, n: int) -> bool:
+    """Below the interval of the standard evaluation, and by two images: one may be chance."""
+    below = fewer_images(robust, wilson(standard, n).low, n)
+    return below and at_least_images(standard, robust, n, 2)
 
 
 def _gaps(checklist: Sequence[Item], symptoms: Sequence[Symptom]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from saddlepoint.runs.options import Flag, option_words
 from saddlepoint.runs.spec import (
+    AllowUnusual,
     BatchSize,
     Device,
     PerturbationSpec,
@@ -71,6 +72,7 @@ class GameSpec(VersionedSpec):
         ),
         Flag(metavar="FRACTION", always=True),
     ] = 0.5
+    allow_unusual: AllowUnusual = False
     seed: Seed = 0
     batch_size: BatchSize = 128
     device: Device = "cpu"

@@ -20,6 +20,7 @@ from saddlepoint.runs.spec_errors import SpecError, explain, nearest
 from saddlepoint.runs.spec_migration import RENAMED, SCHEMA_VERSION, migrate_spec
 from saddlepoint.runs.spec_sections import (
     NORMS,
+    AllowUnusual,
     AttackSpec,
     BatchSize,
     DataSpec,
@@ -35,6 +36,7 @@ from saddlepoint.runs.spec_sections import (
 __all__ = [
     "NORMS",
     "SCHEMA_VERSION",
+    "AllowUnusual",
     "AttackSpec",
     "BatchSize",
     "DataSpec",
@@ -128,6 +130,7 @@ class RunSpec(VersionedSpec):
         ),
         Flag(metavar="ACCURACY"),
     ] = None
+    allow_unusual: AllowUnusual = False
     seed: Seed = 0
     batch_size: BatchSize = 128
     device: Device = "cpu"

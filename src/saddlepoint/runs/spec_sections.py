@@ -234,6 +234,14 @@ class AttackSpec(Section):
 
 
 # Fields that audits and games share.
+AllowUnusual = Annotated[
+    bool,
+    Field(
+        description="Continue even if the clean accuracy or the radius looks like a mistake: "
+        "shifted labels, missing normalization, or a radius of 8 for pixels in [0, 1]."
+    ),
+    Flag(),
+]
 Seed = Annotated[
     int,
     Field(description="Seed of all random numbers."),

@@ -193,7 +193,8 @@ def _work(run: dict[str, Any]) -> Work:
             "the audit was of a model in memory, which cannot be loaded again. "
             "Write a factory and audit 'file.py:factory'."
         )
-    return load(RunSpec.model_validate_json(json.dumps(migrate_spec(run["spec"]))))
+    spec = RunSpec.model_validate_json(json.dumps(migrate_spec(run["spec"])))
+    return load(spec, allow_unusual=True)
 
 
 def _same_target(run: dict[str, Any], work: Work) -> Check:

@@ -104,8 +104,13 @@ class Work:
 
 
 @lru_cache(maxsize=1)
-def load(spec: RunSpec) -> Work:
-    """The work of a specification. It is cached, since a worker computes many of its cells."""
+def load(spec: RunSpec, *, allow_unusual: bool = False) -> Work:
+    """The work of a specification. It is cached, since a worker computes many of its cells.
+
+    Args:
+        spec: the specification.
+        allow_unusual: also if the specification does not say so: its run was finished already.
+    """
     data = load_data(spec.data.name, split=spec.data.split, n=spec.data.n, root=spec.data.root)
     target, source = resolve(spec.target)
     request = AuditRequest(
@@ -119,6 +124,7 @@ def load(spec: RunSpec) -> Work:
         batch_size=spec.batch_size,
         name=spec.target,
         claim=spec.claim,
+        allow_unusual=spec.allow_unusual or allow_unusual,
         data=data.name,
         classes=data.classes,
         command=command(spec),

@@ -18,8 +18,8 @@ Y = (X.flatten(1) @ WEIGHT).argmax(1)
 
 
 def probed(target, x=X, y=Y, space=LINF):
-    """The result of the probe stage."""
-    return probe_stage(AuditRequest(target, x, y, Threat(space)))
+    """The result of the probe stage. Some targets have constant outputs, so they are at chance."""
+    return probe_stage(AuditRequest(target, x, y, Threat(space), allow_unusual=True))
 
 
 class Net(nn.Module):

@@ -16,8 +16,8 @@ from saddlepoint.audits.diagnostics.wording import (
     percent_of,
 )
 from saddlepoint.audits.evidence import Evidence
-from saddlepoint.audits.statistics import mcnemar
-from saddlepoint.audits.verdict import Item, ItemName, State
+from saddlepoint.audits.statistics import fewer_images, mcnemar, significantly_lower
+from saddlepoint.audits.verdict import Item, ItemName, State, enough_tested
 from saddlepoint.phrases import (
     agree,
     count,
@@ -37,6 +37,12 @@ _NOISE = 0.1  # cosine below which two averaged gradients are unrelated
 def checklist(evidence: Evidence) -> tuple[Item, ...]:
     """All items, in the order of the steps of an evaluation."""
     return tuple(check(evidence) for check in CHECKS)
+
+
+def _tested(e: Evidence) -> Item:
+    return enough_tested(
+        len(e.clean), float(e.clean.double().mean()), e.plan.job.threat.space.radius
+    )
 
 
 def _transfer(e: Evidence) -> Item:
@@ -269,7 +275,7 @@ def _clean(e: Evidence) -> Item:
     if e.defense.random:  # two standard errors of a difference
         slack = 2 * (0.5 / (len(e.clean) * e.plan.job.threat.draws)) ** 0.5
     weakest = max(e.rows, key=lambda row: row.robust_accuracy)
-    failed = weakest.robust_accuracy > float(e.clean.mean()) + slack + 1e-9
+    failed = fewer_images(float(e.clean.mean()) + slack, weakest.robust_accuracy, len(e.clean))
     return Item(
         ItemName.CLEAN,
         State.FAIL if failed else State.PASS,
@@ -304,8 +310,7 @@ def _cost(e: Evidence) -> Item:
         f"{calls_of(cost)}"
     )
     static = e.diagnoses.static
-    no_better = static is not None and float(e.robust.mean()) <= float(static.robust.mean())
-    if cost.expensive and no_better and static is not None:
+    if cost.expensive and static is not None and not _more_robust(e.robust, static.robust):
         broken = int((static.robust < 0.5).sum())
         if broken < _ENOUGH_BROKEN:
             few = f"only {count(broken, 'image')}" if broken else "no image"
@@ -325,6 +330,7 @@ def _cost(e: Evidence) -> Item:
 
 
 CHECKS: tuple[Callable[[Evidence], Item], ...] = (
+    _tested,
     _transfer,
     _black_box,
     _white_box,
@@ -361,14 +367,13 @@ def _needs(e: Evidence, gradients_fail: bool) -> str:
     return f": it needs {names(needs)}" if needs else ""
 
 
+def _more_robust(defense: Tensor, static: Tensor) -> bool:
+    return fewer_images(float(static.mean()), float(defense.mean()), len(defense))
+
+
 def _as_if_independent(e: Evidence) -> str:
     """A paired test assumes independent images; coupled images vary more by chance."""
     return "" if e.defense.unit == "example" else ", as if images were independent"
-
-
-def significantly_lower(fewer: Tensor, more: Tensor) -> bool:
-    """Lower by at least two images and one percent: one image, or one draw, may be chance."""
-    return float((more - fewer).sum()) >= 2 - 1e-9 and _drop(more, fewer) >= 0.01
 
 
 def _drop(before: Tensor, after: Tensor) -> float:

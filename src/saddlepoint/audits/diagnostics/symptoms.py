@@ -20,6 +20,7 @@ from saddlepoint.audits.diagnostics.indicators import (
 )
 from saddlepoint.audits.diagnostics.values import SolverResiduals
 from saddlepoint.audits.evidence import Evidence
+from saddlepoint.audits.statistics import at_least_images, significantly_lower
 from saddlepoint.audits.verdict import Level, Symptom, SymptomName
 from saddlepoint.phrases import (
     agree,
@@ -56,8 +57,10 @@ def symptoms(evidence: Evidence) -> Iterator[Symptom]:
 def _black_box_stronger(e: Evidence) -> Iterator[Symptom]:
     n = len(e.clean)
     gradients = e.not_black_box
-    broken = float((e.remaining(gradients) - e.remaining(e.runs)).mean())
-    if gradients and broken * n >= 2 and broken >= 0.01:
+    by_gradients = e.remaining(gradients)
+    by_all = e.remaining(e.runs)
+    if gradients and significantly_lower(by_all, by_gradients):
+        broken = float((by_gradients - by_all).mean())
         yield Symptom(
             SymptomName.BLACK_BOX_STRONGER,
             Level.SERIOUS,
@@ -65,7 +68,8 @@ def _black_box_stronger(e: Evidence) -> Iterator[Symptom]:
             "attacks: gradients are masked.",
         )
     last = e.rows[-1]
-    if gradients and not e.black_box and last.gain * n >= 2 and last.gain >= 0.01:
+    enough = max(2, 0.01 * n)
+    if gradients and not e.black_box and at_least_images(last.gain, 0.0, n, enough):
         yield Symptom(
             SymptomName.NOT_CONVERGED,
             Level.WARNING,
@@ -152,8 +156,10 @@ def _transfers(e: Evidence) -> Iterator[Symptom]:
     transferred = [run for run in e.runs if run.properties.transfers]
     if not transferred:
         return
-    more = float((e.remaining(e.white_box) - e.remaining(transferred)).sum())
-    if e.white_box and more >= 2 and more >= 0.01 * len(e.clean):
+    by_gradients = e.remaining(e.white_box)
+    by_transfer = e.remaining(transferred)
+    if e.white_box and significantly_lower(by_transfer, by_gradients):
+        more = float((by_gradients - by_transfer).sum())
         yield Symptom(
             SymptomName.TRANSFER_STRONGER,
             Level.SERIOUS,

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from saddlepoint.audits.planning.facts import TargetFacts
 from saddlepoint.audits.probes.findings import findings_of
 from saddlepoint.audits.probes.probe import measure_traits
 from saddlepoint.audits.probes.probe_target import ProbeTarget, alike
+from saddlepoint.audits.probes.sanity import Unusual, unusual_accuracy, unusual_radius
 from saddlepoint.audits.probes.traits import TraitName, Traits
 from saddlepoint.audits.request import AuditRequest
 from saddlepoint.audits.target.admission import Target, TargetError
 from saddlepoint.audits.target.branches import Branch, find_branches
 from saddlepoint.audits.target.instrument import Instrumented, Stateless
 from saddlepoint.audits.target.wrappers import LogProbabilities, NoGradient, ValueWithoutGrad
-from saddlepoint.audits.verdict import Symptom
+from saddlepoint.audits.verdict import Level, Symptom, SymptomName
 from saddlepoint.defenses import BlackBox, Context, Defense, MultiExit, Plain
 
 _COUPLING = (TraitName.COUPLED, TraitName.ROW_ORDER, TraitName.BATCH_SIZE)
@@ -52,10 +54,13 @@ def probe_stage(request: AuditRequest) -> Probed:
     """Check and probe the target of a request.
 
     Raises:
-        TargetError: the data or the target violates a rule that every attack relies on. The
-            message names the rule and the fix.
+        TargetError: the data or the target violates a rule that every attack relies on, or the
+            clean accuracy or the radius looks like a mistake. The message names the rule or the
+            likely mistake, and the fix.
     """
     target = ProbeTarget.of(request.target, request.x, request.y, request.threat.space)
+    radius = unusual_radius(request.threat.space, request.x)
+    unusual = [*_unusual(request, radius)]
     traits = measure_traits(target)
     if TraitName.CHANGES_INPUT in traits:
         raise TargetError(
@@ -63,13 +68,26 @@ def probe_stage(request: AuditRequest) -> Probed:
         )
     if target.declares or isinstance(target.defense, MultiExit):
         _check_declarations(target, traits)
+    unusual += _unusual(request, unusual_accuracy(request, target, traits))
     _, ctx = target.trace()
     places = [site for name in _BROKEN if name in traits for site in traits[name].places]
     bypassed = tuple(dict.fromkeys(places))
     branches = _branches(target, traits)
     defense = _prepared(request.target, target, traits, bypassed)
     facts = TargetFacts(traits, frozenset(ctx.solve_info), bypassed, branches)
-    return Probed(defense, facts, tuple(findings_of(target, facts)), target.classes)
+    findings = (*unusual, *findings_of(target, facts))
+    return Probed(defense, facts, findings, target.classes)
+
+
+def _unusual(request: AuditRequest, found: Unusual | None) -> Iterator[Symptom]:
+    """What looks like a mistake of the request: an error, or a finding if it is allowed."""
+    if found is None:
+        return
+    if found.stop and not request.allow_unusual:
+        raise TargetError(
+            f"{found.message} If this is intended, pass allow_unusual=True (--allow-unusual)."
+        )
+    yield Symptom(SymptomName.UNUSUAL, Level.WARNING, found.message)
 
 
 def _branches(target: ProbeTarget, traits: Traits) -> tuple[Branch, ...]:

@@ -66,8 +66,12 @@ class PreparedGame:
         return Work.of(no_adversaries, threads=self.spec.threads).target
 
 
-def prepare(spec: GameSpec) -> PreparedGame:
+def prepare(spec: GameSpec, *, allow_unusual: bool = False) -> PreparedGame:
     """Load and check everything that the game needs, before any attack runs.
+
+    Args:
+        spec: the specification.
+        allow_unusual: also if the specification does not say so: its game was played already.
 
     Raises:
         TargetError: the target cannot be used in an exit game.
@@ -77,7 +81,13 @@ def prepare(spec: GameSpec) -> PreparedGame:
     target, _ = resolve(spec.target)
     x = data.x.to(spec.device)
     y = data.y.to(spec.device).long()
-    request = AuditRequest(placed(target, spec.device), x, y, Threat(_space(spec)))
+    request = AuditRequest(
+        placed(target, spec.device),
+        x,
+        y,
+        Threat(_space(spec)),
+        allow_unusual=spec.allow_unusual or allow_unusual,
+    )
     probed = probe_stage(request)
     base = game_base(_with_gradients(probed, spec.target))
     with torch.no_grad():

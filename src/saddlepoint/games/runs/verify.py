@@ -54,7 +54,8 @@ def checks(store: Store) -> Iterator[Check]:
         yield Check("record", False, message)
         return
     try:
-        prepared = prepare(GameSpec.model_validate_json(json.dumps(migrate_spec(run["passed"]))))
+        spec = GameSpec.model_validate_json(json.dumps(migrate_spec(run["passed"])))
+        prepared = prepare(spec, allow_unusual=True)
     except (Exception, SystemExit) as error:  # the code of the target can raise anything
         reason = error if isinstance(error, ValueError) else describe_error(error)
         yield Check("target", False, f"it cannot be loaded again: {reason}")
