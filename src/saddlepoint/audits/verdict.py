@@ -10,7 +10,7 @@ from typing import NamedTuple
 from saddlepoint.audits.catalog import ItemName, SymptomName
 from saddlepoint.audits.probes.traits import TraitName
 from saddlepoint.audits.statistics import Interval, at_least_images, fewer_images, wilson
-from saddlepoint.phrases import agree, at_most, percent, whole
+from saddlepoint.phrases import agree, at_most, count, percent, whole
 
 __all__ = [
     "ABOUT_THE_DEFENSE",
@@ -103,12 +103,15 @@ def enough_tested(n: int, clean: float, radius: float) -> Item:
         clean: clean accuracy, in [0, 1].
         radius: radius of the perturbation set.
     """
-    correct = f"{n} images, {100 * clean:.1f} % of them classified correctly without an attack"
+    correct = f"{count(n, 'image')}, {percent(clean)} classified correctly without an attack"
     problems = []
     if not fewer_images(0.0, clean, n):
         problems.append("no clean image is classified correctly, so there is nothing to attack")
     if n < _ENOUGH:
-        problems.append(f"{n} images are too few for a conclusion; use at least {_ENOUGH}")
+        verb = agree(n, "is", "are")
+        problems.append(
+            f"{count(n, 'image')} {verb} too few for a conclusion; use at least {_ENOUGH}"
+        )
     if radius == 0:
         problems.append("the radius is 0, so no perturbation was tested")
     if problems:

@@ -146,7 +146,7 @@ def test_without_a_cause_the_message_says_what_to_check():
     generator = torch.Generator().manual_seed(0)
     random = torch.randint(0, 10, (128,), generator=generator)
     found = message(net(), x, random)
-    assert "near or below chance (10 % for 10 classes)" in found
+    assert "near or below chance (10.0 % for 10 classes)" in found
     assert "No usual mistake explains it" in found
 
 
@@ -187,7 +187,7 @@ def test_a_model_that_is_somewhat_better_with_other_images_passes_with_a_warning
     findings = probe_stage(request(Colors(), x, y)).findings
     found = [one for one in findings if one.name is SymptomName.UNUSUAL]
     assert [one.level for one in found] == [Level.WARNING]
-    assert "With channels in reverse order (BGR) it is 77 %" in found[0].message
+    assert "With channels in reverse order (BGR) it is 76.6 %" in found[0].message
 
 
 def test_callables_randomized_stateful_and_adapting_targets_are_checked():
@@ -328,7 +328,7 @@ def test_a_net_that_falls_to_exactly_zero_is_not_overstated(n):
 @pytest.mark.parametrize(
     ("n", "radius", "reason"),
     [
-        (1, 0.01, "1 images are too few for a conclusion"),
+        (1, 0.01, "1 image is too few for a conclusion"),
         (29, 0.01, "29 images are too few"),
         (80, 0.0, "The radius is 0, so no perturbation was tested"),
     ],

@@ -24,6 +24,7 @@ from saddlepoint.audits.request import AuditRequest
 from saddlepoint.audits.statistics import clopper_pearson, mcnemar
 from saddlepoint.audits.target.admission import TargetError, explain_errors
 from saddlepoint.defenses import Context
+from saddlepoint.phrases import count, percent
 
 _IMAGES = 128  # enough to distinguish an accuracy of 10 % from one of 25 %
 _LOW = 0.75  # accuracy up to which undoing a mistake could raise it sharply
@@ -89,16 +90,16 @@ def unusual_accuracy(request: AuditRequest, target: ProbeTarget, traits: Traits)
     found = sample.accuracy
     if found > _LOW and not _below_claim(sample, request.claim):
         return None
-    reasons = [f"clean accuracy is {_percent(found)} on {len(sample)} images"]
+    reasons = [f"clean accuracy is {percent(found)} on {count(len(sample), 'image')}"]
     unusual = False
     if _near_chance(sample):
         unusual = True
-        chance = f"{_percent(1 / sample.classes)} for {sample.classes} classes"
+        chance = f"{percent(1 / sample.classes)} for {count(sample.classes, 'class')}"
         reasons.append(f"near or below chance ({chance})")
     if request.claim is not None and _below_claim(sample, request.claim):
         unusual = True
         reasons.append(
-            f"but the claimed robust accuracy is {_percent(request.claim)}, and no model is more "
+            f"but the claimed robust accuracy is {percent(request.claim)}, and no model is more "
             "accurate under attack than without"
         )
     cause = _cause(sample)
@@ -214,7 +215,7 @@ class _Trial:
 
     @property
     def text(self) -> str:
-        return f"With {self.mistake.undone} it is {_percent(self.accuracy)}: {self.mistake.advice}"
+        return f"With {self.mistake.undone} it is {percent(self.accuracy)}: {self.mistake.advice}"
 
     @property
     def significant(self) -> bool:
@@ -243,7 +244,3 @@ def _trials(sample: _Sample) -> Iterator[_Trial]:
             continue
         if predicted.shape == sample.y.shape:
             yield _Trial(mistake, sample.correct, predicted == sample.y, len(images))
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
