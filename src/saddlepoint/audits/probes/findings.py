@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from saddlepoint.audits.planning.facts import TargetFacts
 from saddlepoint.audits.probes.probe_target import ProbeTarget
 from saddlepoint.audits.probes.traits import TraitName, Traits
+from saddlepoint.audits.target.exits import HiddenExits
 from saddlepoint.audits.verdict import Level, Symptom, SymptomName
 from saddlepoint.defenses import BlackBox, MultiExit
 
@@ -40,6 +41,21 @@ def findings_of(target: ProbeTarget, facts: TargetFacts) -> Iterator[Symptom]:
             f"show: {len(facts.branches)} branches are attacked one by one, each together with "
             "the scores that select it.",
         )
+    if facts.exits is not None:
+        yield _hidden_exits(facts.exits)
+
+
+def _hidden_exits(hidden: HiddenExits) -> Symptom:
+    role = "selects one of them for each image" if hidden.selected else "computes its answer from"
+    left_out = f" {hidden.left_out} more are not attacked." if hidden.left_out else ""
+    return Symptom(
+        SymptomName.HIDDEN_EXITS,
+        Level.NOTE,
+        f"the model computes class scores {len(hidden)} times and {role}"
+        f"{'' if hidden.selected else ' them'}, which gradients of its answer do not show "
+        f"({hidden.places}). They are attacked one by one, in pairs and together; every point "
+        f"is judged by the answer of the model.{left_out}",
+    )
 
 
 def _probabilities(target: ProbeTarget) -> Symptom:

@@ -12,6 +12,7 @@ from saddlepoint.audits.probes.traits import TraitName, Traits
 from saddlepoint.audits.request import AuditRequest
 from saddlepoint.audits.target.admission import Target, TargetError
 from saddlepoint.audits.target.branches import Branch, find_branches
+from saddlepoint.audits.target.exits import HiddenExits, find_exits
 from saddlepoint.audits.target.instrument import Instrumented, Stateless
 from saddlepoint.audits.target.wrappers import LogProbabilities, NoGradient, ValueWithoutGrad
 from saddlepoint.audits.verdict import Symptom
@@ -36,6 +37,8 @@ _NO_BRANCHES = (
     TraitName.NO_GRADIENT,
     *_GRADIENT_MODE,
 )
+# Exits are searched in all nets that give the same outputs at every call.
+_NO_EXITS = (TraitName.RANDOM, TraitName.STATE, TraitName.CHANGES_ITSELF, *_GRADIENT_MODE)
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,8 @@ def probe_stage(request: AuditRequest) -> Probed:
     bypassed = tuple(dict.fromkeys(places))
     branches = _branches(target, traits)
     defense = _prepared(request.target, target, traits, bypassed)
-    facts = TargetFacts(traits, frozenset(ctx.solve_info), bypassed, branches)
+    exits = _exits(target, traits)
+    facts = TargetFacts(traits, frozenset(ctx.solve_info), bypassed, branches, exits)
     return Probed(defense, facts, tuple(findings_of(target, facts)), target.classes)
 
 
@@ -76,6 +80,12 @@ def _branches(target: ProbeTarget, traits: Traits) -> tuple[Branch, ...]:
     if not target.opaque or any(name in traits for name in _NO_BRANCHES):
         return ()
     return find_branches(target.defense, target.x, target.y, Context(target.keys()))
+
+
+def _exits(target: ProbeTarget, traits: Traits) -> HiddenExits | None:
+    if not target.opaque or any(name in traits for name in _NO_EXITS):
+        return None
+    return find_exits(target.defense, target.x, target.y, Context(target.keys()))
 
 
 def _prepared(

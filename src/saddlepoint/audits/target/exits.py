@@ -1,0 +1,339 @@
+"""Hidden exits: class scores inside a plain model that it selects from, mixes or counts.
+
+A model may stop at the first confident classifier, when two classifiers in a row agree, or by a
+vote, and return only its answer. A gradient of the answer describes only the classifiers that made
+it. Here the decisions of a call are forced so that all rows take the longest path. The scores of
+all classifiers are then known for all rows, with gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from saddlepoint.audits.target.decisions import DecisionRecord, Scores, Site
+from saddlepoint.defenses import Context, Defense, DefenseWrapper, Trace, View
+
+MOST_EXITS = 6  # more are left out evenly: each costs attacks
+_MOST_SITES = 8  # decisions that are forced one after the other
+_MOST_PATHS = 3  # images with different paths on which forced decisions are tried
+_SAME = 1e-3  # relative difference below which two scores are the same
+_ABOVE_CHANCE = 1.5  # standard deviations
+
+
+class Key(NamedTuple):
+    """Which result of a site: the k-th of each call, or of each row if rows are run one by one."""
+
+    site: Site
+    index: int
+    per_row: int = 0  # results per row; 0: all rows at once
+
+
+class Selection(NamedTuple):
+    """A comparison that an image must pass, or must not pass, to reach an exit."""
+
+    key: Key
+    passed: bool
+
+
+@dataclass(frozen=True)
+class HiddenExits:
+    """Hidden exits in the order in which they are computed, and what exposes them."""
+
+    forced: tuple[tuple[Site, bool], ...]  # the result of each forced decision
+    exits: tuple[Key, ...]
+    selections: tuple[tuple[Selection, ...], ...]  # of each exit
+    selected: bool  # the answer to each image is one of the exits
+    left_out: int = 0  # further exits
+
+    def __len__(self) -> int:
+        return len(self.exits)
+
+    @property
+    def places(self) -> str:
+        """The source lines of the exits."""
+        return ", ".join(dict.fromkeys(str(key.site) for key in self.exits))
+
+
+class ExposedExits(DefenseWrapper):
+    """A defense with its hidden exits as views; the answer is that of the defense.
+
+    The view "exit/k" has the scores of an exit. The view "selection/k.j" is misclassified where the
+    j-th comparison before or after the exit has the result that makes it the answer. The last view
+    is the answer, without a gradient.
+    """
+
+    replaces_views: ClassVar[bool] = True
+
+    def __init__(self, inner: Defense, hidden: HiddenExits, y: Tensor) -> None:
+        super().__init__(inner)
+        self.hidden = hidden
+        self.y = y
+        self.reads = frozenset({"answer"})
+        self.grants = "gradient"
+
+    def rewrap(self, inner: Defense, rows: Tensor | None = None) -> Defense:
+        return ExposedExits(inner, self.hidden, self.y if rows is None else self.y[rows])
+
+    def answer(self, trace: Trace, ctx: Context) -> Tensor:  # noqa: ARG002
+        return trace.last
+
+    def trace(self, x: Tensor, ctx: Context) -> Trace:
+        with torch.no_grad():
+            true = Context(ctx.keys, ctx.rules, self.inner.reads)
+            answer = self.inner.answer(self.inner.trace(x.detach(), true), true)
+        answer_view = View("answer", answer)
+        if ctx.keep is not None and ctx.keep <= {"answer"}:
+            return Trace((answer_view,))
+        record = DecisionRecord(len(x), answer.shape[1], dict(self.hidden.forced))
+        with record:
+            self.inner.trace(x, ctx)
+        views = []
+        for k, key in enumerate(self.hidden.exits):
+            # An exit that these images do not reach is replaced by the answer.
+            found = scores_of(record, key)
+            views.append(View(exit_name(k), answer if found is None else found.to(answer)))
+            for j, (where, passed) in enumerate(self.hidden.selections[k]):
+                lead = leads_of(record, where)
+                signed = answer.new_ones(len(x)) if lead is None else lead.to(answer)
+                label = torch.nn.functional.one_hot(self.y, answer.shape[1]).to(answer)
+                toward = -signed if passed else signed
+                views.append(View(selection_name(k, j), toward[:, None] * label))
+        return Trace((*views, answer_view))
+
+
+def exit_name(k: int) -> str:
+    """The name of the view of exit k, from 0."""
+    return f"exit/{k + 1}"
+
+
+def selection_name(k: int, j: int) -> str:
+    """The name of the view of comparison j of exit k, both from 0."""
+    return f"selection/{k + 1}.{j + 1}"
+
+
+def scores_of(record: DecisionRecord, key: Key) -> Tensor | None:
+    """[N, C] the scores of an exit in a recorded call; None if it was not reached by all rows."""
+    found = [scores.logits for scores in record.scores if scores.site == key.site]
+    return _rows_of(found, key, record.rows)
+
+
+def leads_of(record: DecisionRecord, key: Key) -> Tensor | None:
+    """[N] the lead of a comparison in a recorded call; None if some rows did not make it."""
+    found = [d.lead for d in record.decisions if d.site == key.site and d.lead is not None]
+    return _rows_of(found, key, record.rows)
+
+
+def _rows_of(found: Sequence[Tensor], key: Key, rows: int) -> Tensor | None:
+    if key.per_row:
+        complete = len(found) == key.per_row * rows and all(len(each) == 1 for each in found)
+        return torch.cat(list(found[key.index :: key.per_row])) if complete else None
+    whole = key.index < len(found) and len(found[key.index]) == rows
+    return found[key.index] if whole else None
+
+
+Run = Callable[[Tensor | None, dict[Site, bool]], DecisionRecord | None]  # rows, forced results
+
+
+def find_exits(defense: Defense, x: Tensor, y: Tensor, ctx: Context) -> HiddenExits | None:
+    """The hidden exits of a model; None if it makes no decisions or has fewer than two exits.
+
+    A model without decisions costs one call. Otherwise the decisions are forced one after the
+    other, each to the result with which the model computes more class scores.
+
+    Args:
+        defense: a defense that gives the same outputs at every call.
+        x: images, [N, ...].
+        y: labels, [N].
+        ctx: the context of a call with these images.
+    """
+    with torch.no_grad(), DecisionRecord(len(x), 0) as first:
+        output = defense.trace(x, ctx).last
+    if not (first.decisions or first.chooses):
+        return None
+    limit = 20 * len(x) * (len(first.operations) + 50)
+
+    def run(rows: Tensor | None, forced: dict[Site, bool]) -> DecisionRecord | None:
+        """A recorded call; None if it fails with these forced decisions."""
+        some = slice(None) if rows is None else rows
+        images = x[some]
+        record = DecisionRecord(len(images), output.shape[1], forced, limit)
+        keys = ctx.keys if rows is None else ctx.keys[rows]
+        try:
+            with torch.no_grad(), record:
+                defense.trace(images, Context(keys))
+        # Forced decisions may contradict what the code of the model relies on.
+        except (RuntimeError, ValueError, IndexError, TypeError, AssertionError, KeyError):
+            return None
+        return record
+
+    forced = _longest_path(run, _different_paths(run, len(x), defense.coupled))
+    record = run(None, forced)
+    alone = run(torch.tensor([0]), forced)
+    if record is None or alone is None:
+        return None
+    return _exits_of(record, alone, forced, output, y)
+
+
+def _different_paths(run: Run, n: int, coupled: bool) -> list[Tensor | None]:
+    """The batch, and single images with different paths."""
+    found: dict[object, Tensor] = {}
+    for k in range(0 if coupled else n):
+        row = torch.tensor([k])
+        record = run(row, {})
+        if record is not None and len(found) < _MOST_PATHS:
+            found.setdefault(record.path, row)
+    return [None, *found.values()]
+
+
+def _longest_path(run: Run, batches: Sequence[Tensor | None]) -> dict[Site, bool]:
+    """The results of decisions with which most class scores are computed."""
+    forced: dict[Site, bool] = {}
+    best, sites, results = _score(run, batches, forced)
+    tried: set[Site] = set()
+    while remaining := [site for site in sites if site not in tried]:
+        if len(tried) >= _MOST_SITES:
+            break
+        site = remaining[0]
+        tried.add(site)
+        for option in (False, True):
+            score, others, _ = _score(run, batches, {**forced, site: option})
+            # A decision with one result on all images is forced to it, in case others differ.
+            if score > best or (score == best and results.get(site) == {option}):
+                forced = {**forced, site: option}
+                sites = (*sites, *others)
+                best = score
+    return forced
+
+
+class _Trial(NamedTuple):
+    score: int  # rows of class scores; -1 if a call failed
+    sites: tuple[Site, ...]
+    results: dict[Site, set[object]]
+
+
+def _score(run: Run, batches: Iterable[Tensor | None], forced: dict[Site, bool]) -> _Trial:
+    total = 0
+    sites: dict[Site, None] = {}
+    results: dict[Site, set[object]] = {}
+    for rows in batches:
+        record = run(rows, forced)
+        if record is None:
+            return _Trial(-1, (), {})
+        total += sum(len(scores.logits) for scores in record.scores)
+        sites.update(dict.fromkeys(record.sites))
+        for decision in record.decisions:
+            results.setdefault(decision.site, set()).update(decision.result)
+    return _Trial(total, tuple(sites), results)
+
+
+def _exits_of(
+    record: DecisionRecord,
+    alone: DecisionRecord,
+    forced: dict[Site, bool],
+    output: Tensor,
+    y: Tensor,
+) -> HiddenExits | None:
+    exits: list[tuple[int, Key, Tensor]] = []
+    for key, time in _keys(record.scores, alone.scores, record.rows):
+        logits = scores_of(record, key)
+        assert logits is not None, "only complete results have keys"
+        duplicate = any(_same(logits, other).all() for _, _, other in exits)
+        if _classifies(logits, output, y) and not duplicate:
+            exits.append((time, key, logits))
+    if len(exits) < 2:
+        return None
+    covered = torch.stack([_same(logits, output) for _, _, logits in exits]).any(0)
+    left_out = max(len(exits) - MOST_EXITS, 0)
+    if left_out:
+        kept = torch.linspace(0, len(exits) - 1, MOST_EXITS).round().long().tolist()
+        exits = [exits[k] for k in kept]
+    times = [time for time, _, _ in exits]
+    return HiddenExits(
+        tuple(forced.items()),
+        tuple(key for _, key, _ in exits),
+        _selections(record, alone, forced, times),
+        bool(covered.all()),
+        left_out,
+    )
+
+
+def _keys(found: Sequence[Scores], alone: Sequence[Scores], rows: int) -> list[tuple[Key, int]]:
+    """The key and the time of all results that exist for all rows.
+
+    Rows that are run one by one give the results of row 0 first, in the order of row 0 alone.
+    """
+    keys: list[tuple[Key, int]] = []
+    for site in dict.fromkeys(scores.site for scores in found):
+        here = [scores for scores in found if scores.site == site]
+        if all(len(scores.logits) == 1 for scores in here) and rows > 1:
+            single = [scores for scores in alone if scores.site == site]
+            count = len(single)
+            same = count and len(here) == count * rows
+            pairs = zip(here, single, strict=False)
+            if same and all(torch.allclose(a.logits, b.logits, rtol=1e-3) for a, b in pairs):
+                keys += [(Key(site, j, count), here[j].time) for j in range(count)]
+        else:
+            whole = [k for k, scores in enumerate(here) if len(scores.logits) == rows]
+            keys += [(Key(site, k), here[k].time) for k in whole]
+    return sorted(keys, key=lambda each: each[1])
+
+
+def _selections(
+    record: DecisionRecord, alone: DecisionRecord, forced: dict[Site, bool], times: Sequence[int]
+) -> tuple[tuple[Selection, ...], ...]:
+    """For each exit: earlier comparisons have the forced result, the first later one has not."""
+    scored = [
+        Scores(d.site, d.time, d.lead[:, None])
+        for d in record.decisions
+        if d.lead is not None and d.site in forced
+    ]
+    single = [
+        Scores(d.site, d.time, d.lead[:, None])
+        for d in alone.decisions
+        if d.lead is not None and d.site in forced
+    ]
+    keys = _keys(scored, single, record.rows)
+    found = []
+    for k, time in enumerate(times):
+        next_exit = times[k + 1] if k + 1 < len(times) else None
+        passed = [Selection(key, forced[key.site]) for key, at in keys if at < time]
+        after = [key for key, at in keys if at > time and (next_exit is None or at < next_exit)]
+        stops = [Selection(key, not forced[key.site]) for key in after[:1]]
+        found.append((*passed, *stops))
+    return tuple(found)
+
+
+def _classifies(logits: Tensor, output: Tensor, y: Tensor) -> bool:
+    """Whether scores predict labels or outputs better than chance, or equal some outputs."""
+    n, classes = logits.shape
+    predicted = logits.argmax(1)
+    if not logits.isfinite().all() or len(logits.unique(dim=0)) == 1:
+        return False
+    mean = n / classes
+    bound = mean + _ABOVE_CHANCE * (mean * (1 - 1 / classes)) ** 0.5
+    hits = max(int((predicted == y).sum()), int((predicted == output.argmax(1)).sum()))
+    return hits > bound or bool(_same(logits, output).any())
+
+
+def _same(logits: Tensor, other: Tensor) -> Tensor:
+    """[N] whether two scores of a row are equal up to a shift, one scale for all rows, a softmax."""
+    equal = [
+        (scale * a - b).norm(dim=1) < _SAME * b.norm(dim=1)
+        for a in _centered(logits)
+        for b in _centered(other)
+        for scale in (1.0, float((a * b).sum() / (a * a).sum().clamp(min=1e-30)))
+    ]
+    return torch.stack(equal).any(0)
+
+
+def _centered(scores: Tensor) -> list[Tensor]:
+    """The scores, and their logarithms if they may be probabilities, each with mean zero."""
+    forms = [scores.double()]
+    if bool((scores >= 0).all()):
+        forms.append(scores.double().clamp(min=1e-30).log())
+    return [form - form.mean(1, keepdim=True) for form in forms]
