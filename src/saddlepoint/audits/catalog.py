@@ -28,6 +28,7 @@ class SymptomName(StrEnum):
     # Found by probes.
     HARD_BRANCHES = "hard branches"
     HIDDEN_EXITS = "hidden exits"
+    HIDDEN_DECISIONS = "hidden decisions"
     NO_GRADIENT = "no gradient"
     NON_FINITE_GRADIENTS = "non-finite gradients"
     ZERO_GRADIENTS = "vanishing gradients"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 
 import torch
 from torch import Tensor, nn
@@ -158,7 +158,7 @@ def _patience_truth(problem: Problem) -> Truth:
 
 def _patient_answer(predictions: Sequence[bool]) -> bool:
     agreed = 0
-    for previous, predicted in zip(predictions, predictions[1:], strict=False):
+    for previous, predicted in pairwise(predictions):
         agreed = agreed + 1 if predicted == previous else 0
         if agreed >= _PATIENCE:
             return predicted

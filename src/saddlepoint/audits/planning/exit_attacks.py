@@ -56,8 +56,7 @@ def exit_attacks(parts: Parts) -> Iterator[Choice]:
     source = f"hidden exits at {hidden.places}"
     yield Choice(
         AgainstExits(Cascade("pgd-exit", tuple(_single_exits(parts, hidden))), hidden),
-        f"{source}: each of {len(hidden)} exits with the comparisons that select it"
-        f"{parts.why()}",
+        f"{source}: each of {len(hidden)} exits with the comparisons that select it{parts.why()}",
     )
     yield Choice(
         AgainstExits(Cascade("pgd-exits", tuple(_several_exits(parts, hidden))), hidden),

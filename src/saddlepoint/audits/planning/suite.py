@@ -73,6 +73,8 @@ def _choices(parts: Parts) -> Iterator[Choice]:
         yield from map(parts.on_answer, query_attacks(parts, access))
         if access == "score":
             yield from map(parts.on_answer, score_difference_attacks(parts, "no gradients"))
+        if parts.threat.access == "gradient":
+            yield from exit_attacks(parts)
         return
     yield from map(parts.on_answer, gradient_attacks(parts))
     yield from branch_attacks(parts)

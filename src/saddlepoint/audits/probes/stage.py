@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from saddlepoint.audits.planning.facts import TargetFacts
 from saddlepoint.audits.probes.findings import findings_of
@@ -12,7 +12,8 @@ from saddlepoint.audits.probes.traits import TraitName, Traits
 from saddlepoint.audits.request import AuditRequest
 from saddlepoint.audits.target.admission import Target, TargetError
 from saddlepoint.audits.target.branches import Branch, find_branches
-from saddlepoint.audits.target.exits import HiddenExits, find_exits
+from saddlepoint.audits.target.control_flow import find_jump
+from saddlepoint.audits.target.exits import Recorder, find_exits
 from saddlepoint.audits.target.instrument import Instrumented, Stateless
 from saddlepoint.audits.target.wrappers import LogProbabilities, NoGradient, ValueWithoutGrad
 from saddlepoint.audits.verdict import Symptom
@@ -71,8 +72,8 @@ def probe_stage(request: AuditRequest) -> Probed:
     bypassed = tuple(dict.fromkeys(places))
     branches = _branches(target, traits)
     defense = _prepared(request.target, target, traits, bypassed)
-    exits = _exits(target, traits)
-    facts = TargetFacts(traits, frozenset(ctx.solve_info), bypassed, branches, exits)
+    facts = TargetFacts(traits, frozenset(ctx.solve_info), bypassed, branches)
+    facts = _hidden(target, facts)
     return Probed(defense, facts, tuple(findings_of(target, facts)), target.classes)
 
 
@@ -82,10 +83,18 @@ def _branches(target: ProbeTarget, traits: Traits) -> tuple[Branch, ...]:
     return find_branches(target.defense, target.x, target.y, Context(target.keys()))
 
 
-def _exits(target: ProbeTarget, traits: Traits) -> HiddenExits | None:
+def _hidden(target: ProbeTarget, facts: TargetFacts) -> TargetFacts:
+    """The facts with hidden exits, or with a jump of the output that no attack explains."""
+    traits = facts.traits
     if not target.opaque or any(name in traits for name in _NO_EXITS):
-        return None
-    return find_exits(target.defense, target.x, target.y, Context(target.keys()))
+        return facts
+    recorder = Recorder(target.defense, target.x, Context(target.keys()))
+    first = recorder.first()
+    exits = find_exits(recorder, first, target.y)
+    explained = facts.branches or (exits is not None and exits.selected)
+    if explained or any(name in traits for name in _COUPLING):
+        return replace(facts, exits=exits)
+    return replace(facts, exits=exits, jump=find_jump(recorder, first))
 
 
 def _prepared(

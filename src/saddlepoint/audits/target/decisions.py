@@ -29,8 +29,9 @@ _CALLERS = (
 _COMPARISONS = {"gt": 1, "ge": 1, "lt": -1, "le": -1, "eq": 0, "ne": 0, "isclose": 0}
 _SWAPPED = {"gt": "lt", "ge": "le", "lt": "gt", "le": "ge", "eq": "eq", "ne": "ne"}
 _TRUTHS = ("equal", "allclose")  # functions that return a bool of Python
-_CASTS = ("float", "int", "index")  # a cast needs exactly this type, so a value is forced
+_CASTS = ("float", "int", "index")  # they must return exactly this type
 _READS = ("item", "tolist")
+NUMBERS = ("item", *_CASTS)
 _CHOICES = ("argmax", "argmin", "topk", "mode", "argsort", "sort", "max", "min")
 _LARGE = 1e9  # beyond any threshold
 
@@ -59,7 +60,7 @@ class Decision(NamedTuple):
 
     site: Site
     time: int
-    result: tuple[bool, ...]
+    result: tuple[bool, ...]  # of each row; empty for a number
     lead: Tensor | None  # [rows] positive where the result is true; None: not a float comparison
 
 
@@ -85,6 +86,7 @@ class DecisionRecord(TorchFunctionMode):
     scores: list[Scores] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     operations: list[str] = field(default_factory=list)
+    output: Tensor | None = None  # of the call, set after it
     chooses: bool = False  # it uses indices of a highest or lowest value
 
     def __post_init__(self) -> None:
@@ -92,8 +94,9 @@ class DecisionRecord(TorchFunctionMode):
 
     @property
     def sites(self) -> tuple[Site, ...]:
-        """All sites with decisions, in the order of their first call."""
-        return tuple(dict.fromkeys(decision.site for decision in self.decisions))
+        """All sites with decisions: comparisons, then numbers, in the order of their first call."""
+        found = dict.fromkeys(decision.site for decision in self.decisions)
+        return tuple(sorted(found, key=lambda site: site.function in NUMBERS))
 
     @property
     def path(self) -> tuple[object, ...]:
@@ -112,9 +115,9 @@ class DecisionRecord(TorchFunctionMode):
         if name in _TRUTHS:
             return self.decide(name, out, None)
         if name in _CASTS and args[0].numel() == 1:
-            return self._cast(name, args[0], out)
+            return self._read_number(name, out)
         if name in _READS:
-            return self._read(args[0].detach() if not torch.is_grad_enabled() else args[0], out)
+            return self._read(args[0], out)
         self.chooses |= name in _CHOICES and _has_indices(out)
         self._keep_scores(name, out)
         return out
@@ -138,23 +141,31 @@ class DecisionRecord(TorchFunctionMode):
         self.decisions.append(Decision(site, len(self.operations), result, lead))
         return torch.full_like(out, self.forced[site]) if site in self.forced else out
 
-    def _cast(self, name: str, tensor: Tensor, out: Any) -> Any:
-        """The number that a cast returns. A forced integer differs from all others, or is zero."""
+    def _read_number(self, name: str, out: Any) -> Any:
+        """The number that Python code reads.
+
+        A forced integer is zero, or differs from the one before; both are valid classes.
+        """
         site = caller(name)
-        self.decisions.append(Decision(site, len(self.operations), (out,), None))
-        if site not in self.forced:
+        count = sum(decision.site == site for decision in self.decisions)
+        self.decisions.append(Decision(site, len(self.operations), (), None))
+        if site not in self.forced or isinstance(out, bool):
             return out
         high = self.forced[site]
-        if name == "float":
+        if isinstance(out, float):
             return _LARGE if high else -_LARGE
-        return 0 if high else -len(self.operations)
+        return 0 if high else count % max(self.classes, 2)
 
     def _read(self, tensor: Tensor, out: Any) -> Any:
+        """Numbers with recorded comparisons, unless their values are forced."""
         if isinstance(out, list):
-            rows = tensor.unbind() if tensor.ndim == 1 else ()
-            return [self._read(t, each) for t, each in zip(rows, out, strict=True)] if rows else out
-        if isinstance(out, bool):
-            return out
+            if tensor.ndim != 1:
+                return out
+            pairs = zip(tensor.unbind(), out, strict=True)
+            return [self._read(entry, number) for entry, number in pairs]
+        number = self._read_number("item", out)
+        if number is not out or isinstance(out, bool):
+            return number
         if isinstance(out, float):
             return ReadFloat.of(out, tensor, self)
         return ReadInteger.of(out, self) if isinstance(out, int) else out

@@ -8,14 +8,15 @@ all classifiers are then known for all rows, with gradients.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from saddlepoint.audits.target.decisions import DecisionRecord, Scores, Site
+from saddlepoint.audits.target.decisions import NUMBERS, DecisionRecord, Scores, Site
 from saddlepoint.defenses import Context, Defense, DefenseWrapper, Trace, View
 
 MOST_EXITS = 6  # more are left out evenly: each costs attacks
@@ -29,7 +30,7 @@ class Key(NamedTuple):
     """Which result of a site: the k-th of each call, or of each row if rows are run one by one."""
 
     site: Site
-    index: int
+    position: int
     per_row: int = 0  # results per row; 0: all rows at once
 
 
@@ -131,104 +132,155 @@ def leads_of(record: DecisionRecord, key: Key) -> Tensor | None:
 def _rows_of(found: Sequence[Tensor], key: Key, rows: int) -> Tensor | None:
     if key.per_row:
         complete = len(found) == key.per_row * rows and all(len(each) == 1 for each in found)
-        return torch.cat(list(found[key.index :: key.per_row])) if complete else None
-    whole = key.index < len(found) and len(found[key.index]) == rows
-    return found[key.index] if whole else None
+        return torch.cat(list(found[key.position :: key.per_row])) if complete else None
+    whole = key.position < len(found) and len(found[key.position]) == rows
+    return found[key.position] if whole else None
 
 
-Run = Callable[[Tensor | None, dict[Site, bool]], DecisionRecord | None]  # rows, forced results
+class Recorder(NamedTuple):
+    """Runs a model on some images and records what it decides."""
 
+    defense: Defense
+    x: Tensor  # [N, ...]
+    ctx: Context
 
-def find_exits(defense: Defense, x: Tensor, y: Tensor, ctx: Context) -> HiddenExits | None:
-    """The hidden exits of a model; None if it makes no decisions or has fewer than two exits.
+    def first(self) -> DecisionRecord:
+        """All images, without scores, which need the number of classes."""
+        record = DecisionRecord(len(self.x), 0)
+        with torch.no_grad(), record:
+            record.output = self.defense.trace(self.x, self.ctx).last
+        return record
 
-    A model without decisions costs one call. Otherwise the decisions are forced one after the
-    other, each to the result with which the model computes more class scores.
+    def run(
+        self,
+        classes: int,
+        rows: Tensor | None = None,
+        forced: Mapping[Site, bool] = MappingProxyType({}),
+        *,
+        limit: int | None = None,
+        gradients: bool = False,
+    ) -> DecisionRecord | None:
+        """A recorded call; None if it fails, which forced decisions may cause.
 
-    Args:
-        defense: a defense that gives the same outputs at every call.
-        x: images, [N, ...].
-        y: labels, [N].
-        ctx: the context of a call with these images.
-    """
-    with torch.no_grad(), DecisionRecord(len(x), 0) as first:
-        output = defense.trace(x, ctx).last
-    if not (first.decisions or first.chooses):
-        return None
-    limit = 20 * len(x) * (len(first.operations) + 50)
-
-    def run(rows: Tensor | None, forced: dict[Site, bool]) -> DecisionRecord | None:
-        """A recorded call; None if it fails with these forced decisions."""
-        some = slice(None) if rows is None else rows
-        images = x[some]
-        record = DecisionRecord(len(images), output.shape[1], forced, limit)
-        keys = ctx.keys if rows is None else ctx.keys[rows]
+        Args:
+            classes: number of classes.
+            rows: some of the images, [M]; default all.
+            forced: the result of each forced site; default none.
+            limit: operations after which a call is ended; default no limit.
+            gradients: keep gradients of scores; default False.
+        """
+        images = self.x if rows is None else self.x[rows]
+        keys = self.ctx.keys if rows is None else self.ctx.keys[rows]
+        record = DecisionRecord(len(images), classes, forced, limit)
         try:
-            with torch.no_grad(), record:
-                defense.trace(images, Context(keys))
+            with torch.set_grad_enabled(gradients), record:
+                images = images.detach().requires_grad_(gradients)
+                record.output = self.defense.trace(images, Context(keys)).last
         # Forced decisions may contradict what the code of the model relies on.
-        except (RuntimeError, ValueError, IndexError, TypeError, AssertionError, KeyError):
+        except (RuntimeError, ValueError, LookupError, TypeError, AssertionError):
             return None
         return record
 
-    forced = _longest_path(run, _different_paths(run, len(x), defense.coupled))
-    record = run(None, forced)
-    alone = run(torch.tensor([0]), forced)
+
+def find_exits(recorder: Recorder, first: DecisionRecord, y: Tensor) -> HiddenExits | None:
+    """The hidden exits of a model; None if there are fewer than two or no decision matters.
+
+    The decisions are forced one after the other, each to the result with which the model computes
+    more class scores. A decision matters if the output changes with it.
+
+    Args:
+        recorder: runs a model that gives the same outputs at every call.
+        first: the record of `Recorder.first`.
+        y: labels, [N].
+    """
+    output = first.output
+    assert output is not None, "the call has ended"
+    if not (first.decisions or first.chooses):
+        return None
+    limit = 20 * len(y) * (len(first.operations) + 50)
+    trials = _Trials(recorder, output, limit)
+    forced, matters = trials.longest_path(trials.different_paths())
+    record = recorder.run(output.shape[1], None, forced, gradients=True)
+    alone = recorder.run(output.shape[1], torch.tensor([0]), forced)
     if record is None or alone is None:
         return None
-    return _exits_of(record, alone, forced, output, y)
-
-
-def _different_paths(run: Run, n: int, coupled: bool) -> list[Tensor | None]:
-    """The batch, and single images with different paths."""
-    found: dict[object, Tensor] = {}
-    for k in range(0 if coupled else n):
-        row = torch.tensor([k])
-        record = run(row, {})
-        if record is not None and len(found) < _MOST_PATHS:
-            found.setdefault(record.path, row)
-    return [None, *found.values()]
-
-
-def _longest_path(run: Run, batches: Sequence[Tensor | None]) -> dict[Site, bool]:
-    """The results of decisions with which most class scores are computed."""
-    forced: dict[Site, bool] = {}
-    best, sites, results = _score(run, batches, forced)
-    tried: set[Site] = set()
-    while remaining := [site for site in sites if site not in tried]:
-        if len(tried) >= _MOST_SITES:
-            break
-        site = remaining[0]
-        tried.add(site)
-        for option in (False, True):
-            score, others, _ = _score(run, batches, {**forced, site: option})
-            # A decision with one result on all images is forced to it, in case others differ.
-            if score > best or (score == best and results.get(site) == {option}):
-                forced = {**forced, site: option}
-                sites = (*sites, *others)
-                best = score
-    return forced
+    found = _exits_of(record, alone, forced, output, y)
+    if found is None or not (matters or (first.chooses and not found.selected)):
+        return None
+    return found
 
 
 class _Trial(NamedTuple):
     score: int  # rows of class scores; -1 if a call failed
     sites: tuple[Site, ...]
-    results: dict[Site, set[object]]
+    results: dict[Site, set[bool]]
+    changed: bool  # the outputs of the batch are not those without forced decisions
 
 
-def _score(run: Run, batches: Iterable[Tensor | None], forced: dict[Site, bool]) -> _Trial:
-    total = 0
-    sites: dict[Site, None] = {}
-    results: dict[Site, set[object]] = {}
-    for rows in batches:
-        record = run(rows, forced)
-        if record is None:
-            return _Trial(-1, (), {})
-        total += sum(len(scores.logits) for scores in record.scores)
-        sites.update(dict.fromkeys(record.sites))
-        for decision in record.decisions:
-            results.setdefault(decision.site, set()).update(decision.result)
-    return _Trial(total, tuple(sites), results)
+class _Path(NamedTuple):
+    forced: dict[Site, bool]
+    matters: bool  # a forced decision changes an output
+
+
+@dataclass(frozen=True)
+class _Trials:
+    """Calls with forced decisions."""
+
+    recorder: Recorder
+    output: Tensor  # [N, C] without forced decisions
+    limit: int
+
+    def different_paths(self) -> list[Tensor | None]:
+        """The batch, and single images with different paths."""
+        found: dict[object, Tensor] = {}
+        for k in range(0 if self.recorder.defense.coupled else len(self.output)):
+            row = torch.tensor([k])
+            record = self.recorder.run(self.output.shape[1], row)
+            if record is not None and len(found) < _MOST_PATHS:
+                found.setdefault(record.path, row)
+        return [None, *found.values()]
+
+    def longest_path(self, batches: Sequence[Tensor | None]) -> _Path:
+        """The results of decisions with which most class scores are computed."""
+        forced: dict[Site, bool] = {}
+        best, sites, results, _ = self._try(batches, forced)
+        tried: set[Site] = set()
+        matters = False
+        while len(tried) < _MOST_SITES:
+            remaining = [site for site in sites if site not in tried]
+            if not remaining:
+                break
+            # The value of a number is forced only if its comparisons do not help.
+            site = min(remaining, key=lambda each: each.function in NUMBERS)
+            tried.add(site)
+            for option in (False, True):
+                trial = self._try(batches, {**forced, site: option})
+                matters |= trial.changed
+                # A decision with one result on all images is forced to it, in case others differ.
+                constant = results.get(site) == {option}
+                if trial.score > best or (trial.score == best and constant):
+                    forced = {**forced, site: option}
+                    sites = (*sites, *trial.sites)
+                    best = trial.score
+        return _Path(forced, matters)
+
+    def _try(self, batches: Iterable[Tensor | None], forced: dict[Site, bool]) -> _Trial:
+        total = 0
+        changed = False
+        sites: dict[Site, None] = {}
+        results: dict[Site, set[bool]] = {}
+        for rows in batches:
+            record = self.recorder.run(self.output.shape[1], rows, forced, limit=self.limit)
+            if record is None:
+                return _Trial(-1, (), {}, changed)
+            if rows is None and record.output is not None:
+                same = record.output.shape == self.output.shape
+                changed = not same or not torch.allclose(record.output, self.output, rtol=1e-4)
+            total += sum(len(scores.logits) for scores in record.scores)
+            sites.update(dict.fromkeys(record.sites))
+            for decision in record.decisions:
+                results.setdefault(decision.site, set()).update(decision.result)
+        return _Trial(total, tuple(sites), results, changed)
 
 
 def _exits_of(
@@ -242,9 +294,11 @@ def _exits_of(
     for key, time in _keys(record.scores, alone.scores, record.rows):
         logits = scores_of(record, key)
         assert logits is not None, "only complete results have keys"
-        duplicate = any(_same(logits, other).all() for _, _, other in exits)
-        if _classifies(logits, output, y) and not duplicate:
-            exits.append((time, key, logits))
+        # Scores that are a selection of earlier ones add nothing.
+        known = [_same(logits.detach(), other) for _, _, other in exits]
+        new = not known or not torch.stack(known).any(0).all()
+        if new and logits.requires_grad and _classifies(logits.detach(), output, y):
+            exits.append((time, key, logits.detach()))
     if len(exits) < 2:
         return None
     covered = torch.stack([_same(logits, output) for _, _, logits in exits]).any(0)
@@ -312,7 +366,7 @@ def _classifies(logits: Tensor, output: Tensor, y: Tensor) -> bool:
     """Whether scores predict labels or outputs better than chance, or equal some outputs."""
     n, classes = logits.shape
     predicted = logits.argmax(1)
-    if not logits.isfinite().all() or len(logits.unique(dim=0)) == 1:
+    if not logits.isfinite().all() or bool((logits == logits[:1]).all()):
         return False
     mean = n / classes
     bound = mean + _ABOVE_CHANCE * (mean * (1 - 1 / classes)) ** 0.5
