@@ -144,15 +144,32 @@ def _wrong(problem: Problem, heads: Tensor) -> Tensor:
     return -toward(problem.y)[:, None, None] * heads.double()
 
 
+def _blocks(problem: Problem) -> Tensor:
+    """[4, d] margin weights of four heads, each of its own quarter of the pixels.
+
+    A gradient of one head therefore says nothing about another.
+    """
+    own = 2 * (problem.weight[0] - problem.weight[1])
+    quarter = torch.arange(len(own)) * 4 // len(own)
+    return torch.stack([torch.where(quarter == k, own, 0.0) for k in range(4)])
+
+
 def _patience_truth(problem: Problem) -> Truth:
-    """An image is broken if it reaches a sign pattern of margins with a wrong answer."""
-    heads = _heads(problem, 4)
-    broken = torch.zeros(len(problem.x), dtype=torch.bool)
-    for wrong in product((True, False), repeat=len(heads)):
-        if _patient_answer(wrong):
-            signs = torch.tensor([1.0 if each else -1.0 for each in wrong], dtype=torch.float64)
-            normals = signs[:, None] * _wrong(problem, heads)
-            broken |= _reachable(problem, normals, torch.zeros(len(heads)))
+    """An image is broken if it reaches wrong and right heads with which the answer is wrong.
+
+    Heads read different pixels, so that each can be wrong or right independently of the others.
+    """
+    low, high = problem.box()
+    wrong = _wrong(problem, _blocks(problem))  # [N, 4, d]
+    low = low[:, None] - 0.5
+    high = high[:, None] - 0.5
+    most = torch.maximum(wrong * low, wrong * high).sum(2)  # [N, 4] positive: it can be wrong
+    least = torch.minimum(wrong * low, wrong * high).sum(2)
+    broken = torch.zeros(len(wrong), dtype=torch.bool)
+    for predictions in product((True, False), repeat=4):
+        if _patient_answer(predictions):
+            chosen = torch.tensor(predictions)
+            broken |= torch.where(chosen, most > 0, least < 0).all(1)
     return Truth.of(~broken)
 
 
@@ -201,20 +218,22 @@ def _vote_truth(problem: Problem) -> Truth:
     return Truth.of(~broken)
 
 
-def _problem(defense: Callable[[Problem], nn.Module]) -> Callable[[], Problem]:
+def _problem(
+    defense: Callable[[Problem], nn.Module], n: int = 100, radius: float = 0.06, side: int = 4
+) -> Callable[[], Problem]:
     def problem() -> Problem:
-        images = two_classes()
+        images = two_classes(n, radius, side)
         return relabeled(images, defense(images))
 
     return problem
 
 
 def _patience(problem: Problem) -> nn.Module:
-    return Patience(_heads(problem, 4)).eval()
+    return Patience(_blocks(problem)).eval()
 
 
 def _patience_by_row(problem: Problem) -> nn.Module:
-    return PatienceByRow(_heads(problem, 4)).eval()
+    return PatienceByRow(_blocks(problem)).eval()
 
 
 def _cascade(problem: Problem) -> nn.Module:
@@ -233,21 +252,21 @@ CASES = (
     Case(
         "patience",
         "it stops when three hidden exits in a row agree, and returns the last one",
-        _problem(_patience),
+        _problem(_patience, 60, 0.05, 8),
         _patience,
         _patience_truth,
     ),
     Case(
         "patience by row",
         "the same rule in a loop over images, with decisions in Python numbers",
-        _problem(_patience_by_row),
+        _problem(_patience_by_row, 25, 0.05, 8),
         _patience_by_row,
         _patience_truth,
     ),
     Case(
         "cascade",
         "a second net answers where a Python number says that the first is not confident",
-        _problem(_cascade),
+        _problem(_cascade, 25),
         _cascade,
         _cascade_truth,
     ),

@@ -86,7 +86,8 @@ class DecisionRecord(TorchFunctionMode):
     scores: list[Scores] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     operations: list[str] = field(default_factory=list)
-    output: Tensor | None = None  # of the call, set after it
+    images: Tensor | None = None  # of the call, set by the caller
+    output: Tensor | None = None  # of the call, set by the caller
     chooses: bool = False  # it uses indices of a highest or lowest value
 
     def __post_init__(self) -> None:

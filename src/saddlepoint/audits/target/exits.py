@@ -23,6 +23,7 @@ MOST_EXITS = 6  # more are left out evenly: each costs attacks
 _MOST_SITES = 8  # decisions that are forced one after the other
 _MOST_PATHS = 3  # images with different paths on which forced decisions are tried
 _SAME = 1e-3  # relative difference below which two scores are the same
+_CONVERGED = 0.05  # part of the median lead of the predicted class
 _ABOVE_CHANCE = 1.5  # standard deviations
 
 
@@ -175,6 +176,7 @@ class Recorder(NamedTuple):
         try:
             with torch.set_grad_enabled(gradients), record:
                 images = images.detach().requires_grad_(gradients)
+                record.images = images
                 record.output = self.defense.trace(images, Context(keys)).last
         # Forced decisions may contradict what the code of the model relies on.
         except (RuntimeError, ValueError, LookupError, TypeError, AssertionError):
@@ -199,11 +201,14 @@ def find_exits(recorder: Recorder, first: DecisionRecord, y: Tensor) -> HiddenEx
         return None
     limit = 20 * len(y) * (len(first.operations) + 50)
     trials = _Trials(recorder, output, limit)
-    forced, matters = trials.longest_path(trials.different_paths())
+    paths = trials.different_paths()
+    forced, matters = trials.longest_path(paths)
     record = recorder.run(output.shape[1], None, forced, gradients=True)
     alone = recorder.run(output.shape[1], torch.tensor([0]), forced)
     if record is None or alone is None:
         return None
+    if len(paths) > 2 and all(trials.converged(rows, forced) for rows in paths):
+        return None  # a solver: images stop after different numbers of steps, at the same output
     found = _exits_of(record, alone, forced, output, y)
     if found is None or not (matters or (first.chooses and not found.selected)):
         return None
@@ -264,6 +269,16 @@ class _Trials:
                     best = trial.score
         return _Path(forced, matters)
 
+    def converged(self, rows: Tensor | None, forced: Mapping[Site, bool]) -> bool:
+        """Whether the output of the longest path is close to the usual one."""
+        usual = self.recorder.run(self.output.shape[1], rows)
+        longest = self.recorder.run(self.output.shape[1], rows, forced)
+        if usual is None or longest is None or usual.output is None or longest.output is None:
+            return False
+        best = self.output.topk(2, dim=1).values
+        lead = (best[:, 0] - best[:, 1]).median()
+        return bool((longest.output - usual.output).abs().amax() < _CONVERGED * lead)
+
     def _try(self, batches: Iterable[Tensor | None], forced: dict[Site, bool]) -> _Trial:
         total = 0
         changed = False
@@ -297,7 +312,7 @@ def _exits_of(
         # Scores that are a selection of earlier ones add nothing.
         known = [_same(logits.detach(), other) for _, _, other in exits]
         new = not known or not torch.stack(known).any(0).all()
-        if new and logits.requires_grad and _classifies(logits.detach(), output, y):
+        if new and _depends(logits, record) and _classifies(logits.detach(), output, y):
             exits.append((time, key, logits.detach()))
     if len(exits) < 2:
         return None
@@ -360,6 +375,14 @@ def _selections(
         stops = [Selection(key, not forced[key.site]) for key in after[:1]]
         found.append((*passed, *stops))
     return tuple(found)
+
+
+def _depends(logits: Tensor, record: DecisionRecord) -> bool:
+    """Whether gradients of scores reach the images; weights may have the shape of scores."""
+    if not logits.requires_grad or record.images is None:
+        return False
+    (grad,) = torch.autograd.grad(logits.sum(), record.images, retain_graph=True, allow_unused=True)
+    return grad is not None
 
 
 def _classifies(logits: Tensor, output: Tensor, y: Tensor) -> bool:
