@@ -14,7 +14,7 @@ from saddlepoint.attacks.pgd import PGD
 from saddlepoint.audits.planning.choice import Choice
 from saddlepoint.audits.planning.parts import FEW_TARGETS, Parts
 from saddlepoint.audits.target.exits import ExposedExits, HiddenExits, exit_name, selection_name
-from saddlepoint.defenses import Defense
+from saddlepoint.defenses import Access, Defense
 from saddlepoint.evaluation import Adversary, Cascade, Direct, MultiTarget
 from saddlepoint.evaluation.adversary import AdversaryWrapper
 from saddlepoint.evaluation.attack_context import AttackContext
@@ -28,10 +28,16 @@ class AgainstExits(AdversaryWrapper):
     """The adversary against the exposed exits; success is that of the defense itself.
 
     Each pass runs the defense twice: with forced decisions for the exits, and as it is for its
-    answer.
+    answer. Exits may have gradients where the answer has none, so that the attack needs only the
+    access that the defense gives.
     """
 
     hidden: HiddenExits
+    access: Access = "gradient"  # that the defense gives
+
+    @property
+    def needs(self) -> Access:
+        return self.access
 
     def cost(self, draws: int = 1) -> PassCost | None:
         cost = self.adversary.cost(draws)
@@ -53,13 +59,14 @@ def exit_attacks(parts: Parts) -> Iterator[Choice]:
     hidden = parts.facts.exits
     if hidden is None or not parts.budget.targets:
         return
+    access = parts.defense.grants
     source = f"hidden exits at {hidden.places}"
     yield Choice(
-        AgainstExits(Cascade("pgd-exit", tuple(_single_exits(parts, hidden))), hidden),
+        AgainstExits(Cascade("pgd-exit", tuple(_single_exits(parts, hidden))), hidden, access),
         f"{source}: each of {len(hidden)} exits with the comparisons that select it{parts.why()}",
     )
     yield Choice(
-        AgainstExits(Cascade("pgd-exits", tuple(_several_exits(parts, hidden))), hidden),
+        AgainstExits(Cascade("pgd-exits", tuple(_several_exits(parts, hidden))), hidden, access),
         f"{source}: exits in a row, a majority and all exits, toward the same class{parts.why()}",
     )
 

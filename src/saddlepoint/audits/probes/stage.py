@@ -13,7 +13,7 @@ from saddlepoint.audits.request import AuditRequest
 from saddlepoint.audits.target.admission import Target, TargetError
 from saddlepoint.audits.target.branches import Branch, find_branches
 from saddlepoint.audits.target.control_flow import find_jump
-from saddlepoint.audits.target.exits import Recorder, find_exits
+from saddlepoint.audits.target.exit_search import Recorder, find_exits
 from saddlepoint.audits.target.instrument import Instrumented, Stateless
 from saddlepoint.audits.target.wrappers import LogProbabilities, NoGradient, ValueWithoutGrad
 from saddlepoint.audits.verdict import Symptom

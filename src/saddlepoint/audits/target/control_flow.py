@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.audits.target.decisions import DecisionRecord
-from saddlepoint.audits.target.exits import Recorder
+from saddlepoint.audits.target.exit_search import Recorder
 from saddlepoint.defenses import Context
 
 # A jump counts if it is larger than this part of the median lead of the predicted class. A solver
