@@ -125,6 +125,17 @@ class CascadeOnUnsureRows(Exits):
         return answer
 
 
+class ConfidenceWithMasks(Exits):
+    def forward(self, x):
+        answer = self.head(0, x)
+        unsure = answer.softmax(1).amax(1) < 0.7
+        for k in (1, 2):
+            logits = self.head(k, x)
+            answer = torch.where(unsure[:, None], logits, answer)
+            unsure = unsure & (logits.softmax(1).amax(1) < 0.7)
+        return answer
+
+
 class MeanConfidence(Exits):
     def forward(self, x):
         for k in range(3):
@@ -190,6 +201,7 @@ class OutsideTorch(Exits):
         (ConfidenceByFloat, 3),
         (VotesInAList, 3),
         (CascadeOnUnsureRows, 2),
+        (ConfidenceWithMasks, 3),
         (MeanConfidence, 3),
     ],
 )

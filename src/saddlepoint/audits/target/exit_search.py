@@ -91,8 +91,8 @@ def find_exits(recorder: Recorder, first: DecisionRecord, y: Tensor) -> HiddenEx
     alone = recorder.run(output.shape[1], torch.tensor([0]), forced)
     if record is None or alone is None:
         return None
-    if len(paths) > 2 and all(trials.converged(rows, forced) for rows in paths):
-        return None  # a solver: images stop after different numbers of steps, at the same output
+    if trials.converged(paths, forced):
+        return None
     found = _exits_of(record, alone, forced, output, y)
     if found is None or not (matters or (first.chooses and not found.selected)):
         return None
@@ -153,15 +153,20 @@ class _Trials:
                     best = trial.score
         return _Path(forced, matters)
 
-    def converged(self, rows: Tensor | None, forced: Mapping[Site, bool]) -> bool:
-        """Whether the output of the longest path is close to the usual one."""
-        usual = self.recorder.run(self.output.shape[1], rows)
-        longest = self.recorder.run(self.output.shape[1], rows, forced)
-        if usual is None or longest is None or usual.output is None or longest.output is None:
-            return False
+    def converged(self, batches: Iterable[Tensor | None], forced: Mapping[Site, bool]) -> bool:
+        """Whether longer paths give almost the same outputs: those of a solver that converged."""
         best = self.output.topk(2, dim=1).values
         lead = (best[:, 0] - best[:, 1]).median()
-        return bool((longest.output - usual.output).abs().amax() < _CONVERGED * lead)
+        longer = False
+        for rows in batches:
+            usual = self.recorder.run(self.output.shape[1], rows)
+            longest = self.recorder.run(self.output.shape[1], rows, forced)
+            if usual is None or longest is None or usual.output is None or longest.output is None:
+                return False
+            longer |= len(longest.operations) > len(usual.operations)
+            if bool((longest.output - usual.output).abs().amax() >= _CONVERGED * lead):
+                return False
+        return longer
 
     def _try(self, batches: Iterable[Tensor | None], forced: dict[Site, bool]) -> _Trial:
         total = 0
