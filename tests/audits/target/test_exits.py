@@ -177,6 +177,14 @@ class Solver(Exits):
         return z
 
 
+class SolverWithBias(Solver):
+    """The head adds its bias in a second step."""
+
+    def one(self, image):
+        features = torch.cat([super().one(image), image.flatten(1)], 1)
+        return features[:, :8] @ torch.ones(8, 4).tril() + torch.arange(4) / 4
+
+
 class OutsideTorch(Exits):
     """Rows are routed by numbers that no torch function reads."""
 
@@ -240,7 +248,7 @@ def test_a_comparison_is_misclassified_where_it_selects_the_exit():
     assert torch.equal(selected, confident)
 
 
-@pytest.mark.parametrize("net", [Plainly, PenultimateScores, Solver])
+@pytest.mark.parametrize("net", [Plainly, PenultimateScores, Solver, SolverWithBias])
 def test_a_net_without_hidden_exits_gets_no_finding_and_no_attack(net):
     found = probed(net(), X, Y, LINF)
     assert found.facts.exits is None

@@ -202,6 +202,8 @@ def _exits_of(
         known = [_same(logits.detach(), other) for _, _, other in exits]
         new = not known or not torch.stack(known).any(0).all()
         if new and _depends(logits, record) and _classifies(logits.detach(), output, y):
+            # Scores to which a bias was added are replaced by the sum.
+            exits = [each for each in exits if not _differ_by_bias(each[2], logits.detach())]
             exits.append((time, key, logits.detach()))
     if len(exits) < 2:
         return None
@@ -295,6 +297,13 @@ def _same(logits: Tensor, other: Tensor) -> Tensor:
         for scale in (1.0, float((a * b).sum() / (a * a).sum().clamp(min=1e-30)))
     ]
     return torch.stack(equal).any(0)
+
+
+def _differ_by_bias(scores: Tensor, other: Tensor) -> bool:
+    """Whether the difference of two scores is the same in all rows."""
+    difference = other - scores
+    varying = difference - difference.mean(0)
+    return len(scores) > 1 and bool(varying.norm() < _SAME * (scores - scores.mean(0)).norm())
 
 
 def _centered(scores: Tensor) -> list[Tensor]:
