@@ -18,6 +18,7 @@ from saddlepoint.attacks.history import History
 from saddlepoint.attacks.oracle import Oracle, OracleWrapper
 from saddlepoint.attacks.spaces import Linf
 from saddlepoint.audits.target.branches import Branch
+from saddlepoint.audits.target.exits import HiddenExits
 from saddlepoint.defenses import Context, Defense, DefenseWrapper, Trace, View
 from saddlepoint.evaluation import BatchControl
 from saddlepoint.rng import Keys
@@ -120,6 +121,10 @@ WRAPPERS: dict[str, Case] = {
     "saddlepoint.audits.target.answer.AnswerView": Case(differs=("reads",)),
     "saddlepoint.audits.target.branches.ForcedBranch": Case(
         lambda cls, inner: cls(inner, Branch(0, 0), IDS % CLASSES)
+    ),
+    "saddlepoint.audits.target.exits.ExposedExits": Case(
+        lambda cls, inner: cls(inner, HiddenExits((), (), (), True), IDS % CLASSES),
+        differs=("grants", "reads"),
     ),
     "saddlepoint.audits.target.wrappers.LogProbabilities": Case(),
     "saddlepoint.audits.target.wrappers.NoGradient": Case(differs=("grants",)),

@@ -42,6 +42,20 @@ def min_over_views(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
     return loss(logits, y).amin(0)
 
 
+@dataclass(frozen=True)
+class AtLeast:
+    """The loss of the view with the `count`-th largest loss.
+
+    With the margin loss it is positive only if at least `count` views are misclassified. With a
+    targeted loss it describes a vote: `count` views must favor the same class over the label.
+    """
+
+    count: int  # from 1 to the number of views
+
+    def __call__(self, loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
+        return loss(logits, y).sort(0, descending=True).values[self.count - 1]
+
+
 def expected(weights: Tensor) -> Aim:
     """sum_v w_v loss(z_v): the expected loss of a defender that uses view v with probability w_v.
 

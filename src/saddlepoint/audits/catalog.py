@@ -28,6 +28,8 @@ class SymptomName(StrEnum):
     # Found by probes.
     UNUSUAL = "looks like a mistake"
     HARD_BRANCHES = "hard branches"
+    HIDDEN_EXITS = "hidden exits"
+    HIDDEN_DECISIONS = "hidden decisions"
     NO_GRADIENT = "no gradient"
     NON_FINITE_GRADIENTS = "non-finite gradients"
     ZERO_GRADIENTS = "vanishing gradients"

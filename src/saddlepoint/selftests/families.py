@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from saddlepoint.selftests import dynamic, gradients, numerics, purifying, randomness, state
+from saddlepoint.selftests import dynamic, exits, gradients, numerics, purifying, randomness, state
 from saddlepoint.selftests.case import Case
 
 FAMILIES: dict[str, tuple[Case, ...]] = {
@@ -11,6 +11,7 @@ FAMILIES: dict[str, tuple[Case, ...]] = {
     "randomness": randomness.CASES,
     "state": state.CASES,
     "dynamic": dynamic.CASES,
+    "exits": exits.CASES,
     "purifying": purifying.CASES,
 }
 CASES = tuple(case for cases in FAMILIES.values() for case in cases)

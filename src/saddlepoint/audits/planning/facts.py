@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from saddlepoint.audits.probes.traits import TraitName, Traits
 from saddlepoint.audits.target.branches import Branch
+from saddlepoint.audits.target.control_flow import Jump
+from saddlepoint.audits.target.exits import HiddenExits
 
 _MASKING = (
     TraitName.NO_GRADIENT,
@@ -27,6 +29,8 @@ class TargetFacts:
     solves: frozenset[str] = frozenset()  # sites with a fixed-point solver
     bypassed: tuple[str, ...] = ()  # sites where BPDA gives better gradients than the exact ones
     branches: tuple[Branch, ...] = ()  # discrete branches, one of which each image takes
+    exits: HiddenExits | None = None  # class scores inside a plain model
+    jump: Jump | None = None  # of the output, where hidden decisions change that are not attacked
 
     def has(self, name: TraitName) -> bool:
         """Whether a trait is present."""

@@ -13,6 +13,7 @@ from saddlepoint.audits.planning.black_box import (
 )
 from saddlepoint.audits.planning.budget import BUDGETS, Budget
 from saddlepoint.audits.planning.choice import Choice
+from saddlepoint.audits.planning.exit_attacks import exit_attacks
 from saddlepoint.audits.planning.facts import UNKNOWN, TargetFacts
 from saddlepoint.audits.planning.parts import Parts
 from saddlepoint.audits.planning.white_box import (
@@ -72,9 +73,12 @@ def _choices(parts: Parts) -> Iterator[Choice]:
         yield from map(parts.on_answer, query_attacks(parts, access))
         if access == "score":
             yield from map(parts.on_answer, score_difference_attacks(parts, "no gradients"))
+        if parts.threat.access == "gradient":
+            yield from exit_attacks(parts)
         return
     yield from map(parts.on_answer, gradient_attacks(parts))
     yield from branch_attacks(parts)
+    yield from exit_attacks(parts)
     if parts.facts.masked:
         unreliable = score_difference_attacks(parts, "gradients are unreliable")
         yield from map(parts.on_answer, unreliable)

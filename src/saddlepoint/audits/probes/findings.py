@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from saddlepoint.audits.planning.facts import TargetFacts
 from saddlepoint.audits.probes.probe_target import ProbeTarget
 from saddlepoint.audits.probes.traits import TraitName, Traits
+from saddlepoint.audits.target.control_flow import Jump
+from saddlepoint.audits.target.exits import HiddenExits
 from saddlepoint.audits.verdict import Level, Symptom, SymptomName
 from saddlepoint.defenses import BlackBox, MultiExit
 from saddlepoint.phrases import agree, count, names
@@ -40,6 +42,35 @@ def findings_of(target: ProbeTarget, facts: TargetFacts) -> Iterator[Symptom]:
             "the model selects one of several branches for each image, which gradients do not "
             f"show: {_branches(len(facts.branches))} that select it.",
         )
+    if facts.exits is not None:
+        yield _hidden_exits(facts.exits)
+    if facts.jump is not None:
+        yield _hidden_decisions(facts.jump)
+
+
+def _hidden_exits(hidden: HiddenExits) -> Symptom:
+    role = "selects one of them for each image" if hidden.selected else "computes its answer from"
+    left_out = f" {hidden.left_out} more are not attacked." if hidden.left_out else ""
+    return Symptom(
+        SymptomName.HIDDEN_EXITS,
+        Level.NOTE,
+        f"the model computes class scores {len(hidden)} times and {role}"
+        f"{'' if hidden.selected else ' them'}, which gradients of its answer do not show "
+        f"({hidden.places}). They are attacked one by one, in pairs and together; every point "
+        f"is judged by the answer of the model.{left_out}",
+    )
+
+
+def _hidden_decisions(jump: Jump) -> Symptom:
+    place = f" at {jump.place}" if jump.place else ""
+    return Symptom(
+        SymptomName.HIDDEN_DECISIONS,
+        Level.SERIOUS,
+        f"the model runs different operations for different images, and its output jumps by "
+        f"{jump.size:.1f} times the typical lead of the predicted class where they change{place}. "
+        "Gradients do not show what lies behind such a border, and no exits or branches were found "
+        "that could be attacked. Pass a Defense that returns the result of each path as a view.",
+    )
 
 
 def _branches(n: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from saddlepoint.audits.planning.facts import TargetFacts
 from saddlepoint.audits.probes.findings import findings_of
@@ -14,6 +14,8 @@ from saddlepoint.audits.probes.traits import TraitName, Traits
 from saddlepoint.audits.request import AuditRequest
 from saddlepoint.audits.target.admission import Target, TargetError
 from saddlepoint.audits.target.branches import Branch, find_branches
+from saddlepoint.audits.target.control_flow import find_jump
+from saddlepoint.audits.target.exit_search import Recorder, find_exits
 from saddlepoint.audits.target.instrument import Instrumented, Stateless
 from saddlepoint.audits.target.wrappers import LogProbabilities, NoGradient, ValueWithoutGrad
 from saddlepoint.audits.verdict import Level, Symptom, SymptomName
@@ -38,6 +40,8 @@ _NO_BRANCHES = (
     TraitName.NO_GRADIENT,
     *_GRADIENT_MODE,
 )
+# Exits are searched in all nets that give the same outputs at every call.
+_NO_EXITS = (TraitName.RANDOM, TraitName.STATE, TraitName.CHANGES_ITSELF, *_GRADIENT_MODE)
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,7 @@ def probe_stage(request: AuditRequest) -> Probed:
     branches = _branches(target, traits)
     defense = _prepared(request.target, target, traits, bypassed)
     facts = TargetFacts(traits, frozenset(ctx.solve_info), bypassed, branches)
+    facts = _hidden(target, facts)
     findings = (*unusual, *findings_of(target, facts))
     return Probed(defense, facts, findings, target.classes)
 
@@ -94,6 +99,20 @@ def _branches(target: ProbeTarget, traits: Traits) -> tuple[Branch, ...]:
     if not target.opaque or any(name in traits for name in _NO_BRANCHES):
         return ()
     return find_branches(target.defense, target.x, target.y, Context(target.keys()))
+
+
+def _hidden(target: ProbeTarget, facts: TargetFacts) -> TargetFacts:
+    """The facts with hidden exits, or with a jump of the output that no attack explains."""
+    traits = facts.traits
+    if not target.opaque or any(name in traits for name in _NO_EXITS):
+        return facts
+    recorder = Recorder(target.defense, target.x, Context(target.keys()))
+    first = recorder.first()
+    exits = find_exits(recorder, first, target.y)
+    explained = facts.branches or (exits is not None and exits.selected)
+    if explained or any(name in traits for name in _COUPLING):
+        return replace(facts, exits=exits)
+    return replace(facts, exits=exits, jump=find_jump(recorder, first))
 
 
 def _prepared(
