@@ -108,6 +108,14 @@ def test_a_radius_that_is_not_a_number_is_an_error(eps):
     assert f"got {eps!r}" in error_of("audit", f"{TARGETS}:make", f"--eps={eps}")
 
 
+def test_a_radius_that_allows_every_image_is_an_error_unless_it_is_allowed():
+    audit = ("audit", "zoo:digits-standard", "--n", "30", "--eps", "8", "--dry-run")
+    assert "Did you mean 8/255?" in error_of(*audit)
+    allowed = call(*audit, "--allow-unusual")
+    assert allowed.exit_code == 0, allowed.output
+    assert "allow_unusual = true" in allowed.stdout
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

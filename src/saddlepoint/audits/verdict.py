@@ -107,7 +107,8 @@ def enough_tested(n: int, clean: float, radius: float) -> Item:
     if not fewer_images(0.0, clean, n):
         problems.append("no clean image is classified correctly, so there is nothing to attack")
     if n < _ENOUGH:
-        problems.append(f"{n} images are too few for a conclusion; use at least {_ENOUGH}")
+        few = "1 image is" if n == 1 else f"{n} images are"
+        problems.append(f"{few} too few for a conclusion; use at least {_ENOUGH}")
     if radius == 0:
         problems.append("the radius is 0, so no perturbation was tested")
     if problems:

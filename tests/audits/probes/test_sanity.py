@@ -328,7 +328,7 @@ def test_a_net_that_falls_to_exactly_zero_is_not_overstated(n):
 @pytest.mark.parametrize(
     ("n", "radius", "reason"),
     [
-        (1, 0.01, "1 images are too few for a conclusion"),
+        (1, 0.01, "1 image is too few for a conclusion"),
         (29, 0.01, "29 images are too few"),
         (80, 0.0, "The radius is 0, so no perturbation was tested"),
     ],
