@@ -55,7 +55,7 @@ def shifts(predicted: Tensor, y: Tensor, classes: int) -> Iterator[Corrected]:
         mistake = Mistake(f"labels {text}", f"labels are shifted. Pass {text}.")
         correct = difference == shift
         trials = 2 if abs(signed) == 1 else classes
-        yield Corrected(mistake, correct, rows, trials, len(y[correct].unique()))
+        yield Corrected(mistake, correct, rows, trials, len(set(y[correct].tolist())))
 
 
 def other_order(predicted: Tensor, y: Tensor, classes: int) -> Corrected:
@@ -73,7 +73,7 @@ def other_order(predicted: Tensor, y: Tensor, classes: int) -> Corrected:
     )
     rows = torch.arange(1, len(y), 2, device=y.device)
     correct = predicted[rows] == order.to(y.device)[y[rows]]
-    return Corrected(mistake, correct, rows, 1, len(y[rows][correct].unique()))
+    return Corrected(mistake, correct, rows, 1, len(set(y[rows][correct].tolist())))
 
 
 def image_mistakes(x: Tensor, box: tuple[float, float]) -> list[tuple[Mistake, Change]]:
