@@ -55,7 +55,8 @@ def test_quiet_prints_only_the_verdict():
 
 
 def test_a_claim_is_tested_and_saved_and_is_part_of_the_command():
-    result = call("audit", f"{TARGETS}:make", *QUICK, "--claim", "1", "--out", "here")
+    claim = ("--claim", "1", "--allow-unusual")  # the net is not trained
+    result = call("audit", f"{TARGETS}:make", *QUICK, *claim, "--out", "here")
     assert result.exit_code == 0, result.output
     assert "claim is 100 %, but robust accuracy is ≤ " in result.stdout
     assert "not run  black-box attacks:" in result.stdout
@@ -106,6 +107,14 @@ def test_default_folders_have_plain_names():
 @pytest.mark.parametrize("eps", ["8/0", "abc", "-1", "nan", "1/2/3"])
 def test_a_radius_that_is_not_a_number_is_an_error(eps):
     assert f"got {eps!r}" in error_of("audit", f"{TARGETS}:make", f"--eps={eps}")
+
+
+def test_a_radius_that_allows_every_image_is_an_error_unless_it_is_allowed():
+    audit = ("audit", "zoo:digits-standard", "--n", "30", "--eps", "8", "--dry-run")
+    assert "Did you mean 8/255?" in error_of(*audit)
+    allowed = call(*audit, "--allow-unusual")
+    assert allowed.exit_code == 0, allowed.output
+    assert "allow_unusual = true" in allowed.stdout
 
 
 @pytest.mark.parametrize(

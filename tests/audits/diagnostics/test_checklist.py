@@ -36,7 +36,7 @@ from saddlepoint.attacks.losses import targeted_margin
 from saddlepoint.audits.cells import Job
 from saddlepoint.audits.diagnostics.checklist import checklist
 from saddlepoint.audits.diagnostics.static_net import PredictionCost, cost_of
-from saddlepoint.audits.verdict import ItemName, State
+from saddlepoint.audits.verdict import ItemName, State, enough_tested
 from saddlepoint.evaluation import CleanCopies, FixedPoint, GreedyModelSpace, Threat
 
 PASS = State.PASS
@@ -56,6 +56,7 @@ def CALLABLE(x):  # noqa: N802
 
 
 CASES = [
+    (ItemName.TESTED, PASS, NET, (APGD,)),
     (ItemName.TRANSFER, PASS, IDENTITY, (APGD, TRANSFER)),
     (ItemName.TRANSFER, FAIL, IDENTITY, (APGD, COPIES_TRANSFER)),
     (ItemName.TRANSFER, NOT_RUN, IDENTITY, (APGD, OTHER_NET_TRANSFER)),
@@ -122,6 +123,7 @@ def test_the_state_of_an_item_follows_from_the_attacks(
 def test_every_item_has_a_case_that_passes_and_one_that_fails():
     tried = {(name, state) for name, state, *_ in CASES}
     tried |= {(ItemName.CLEAN, PASS), (ItemName.CLEAN, FAIL)}  # see the test below
+    tried |= {(enough_tested(n, 0.5, 0.1).name, enough_tested(n, 0.5, 0.1).state) for n in (29, 30)}
     assert {(name, state) for name in ItemName for state in (PASS, FAIL)} <= tried
 
 

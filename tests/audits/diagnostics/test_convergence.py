@@ -195,7 +195,7 @@ def test_an_audit_shows_the_symptom_in_its_summary():
     ("site", "defense"), [("solve", DEQ(Net(0.7))), ("mine", OwnSolver(0.7, PLAIN_STEPS))]
 )
 def test_attacks_through_the_solver_are_planned_if_there_is_one(site, defense):
-    probed = probe_stage(AuditRequest(defense, X, Y, Threat(SPACE)))
+    probed = probe_stage(AuditRequest(defense, X, Y, Threat(SPACE), allow_unusual=True))
     assert probed.facts.solves == {site}
     choices = compose(defense, Threat(SPACE), "quick", probed.facts)
     planned = {choice.name: choice.adversary for choice in choices}
@@ -205,7 +205,8 @@ def test_attacks_through_the_solver_are_planned_if_there_is_one(site, defense):
 
 def test_a_net_without_a_solver_has_no_solver_sites():
     plain = sp.Plain(torch.nn.Linear(INPUTS, 3).double())
-    assert not probe_stage(AuditRequest(plain, X, Y, Threat(SPACE))).facts.solves
+    request = AuditRequest(plain, X, Y, Threat(SPACE), allow_unusual=True)  # it is not trained
+    assert not probe_stage(request).facts.solves
 
 
 class Broken(Net):

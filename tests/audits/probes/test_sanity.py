@@ -80,6 +80,12 @@ def test_shifted_labels_are_named(shift, text, n):
     assert "allow_unusual" in found
 
 
+def test_constant_predictions_are_no_shifted_labels():
+    x = torch.rand(60, *SIZE, generator=torch.Generator().manual_seed(0))
+    found = message(lambda v: torch.eye(10)[2].repeat(len(v), 1), x, torch.ones(60).long())
+    assert "No usual mistake explains it" in found
+
+
 def test_labels_in_another_order_are_named():
     x, y = DIGITS
     order = torch.tensor([0, 1, 8, 2, 3, 9, 4, 6, 5, 7])

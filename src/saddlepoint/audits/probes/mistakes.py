@@ -35,6 +35,7 @@ class Corrected:
     correct: Tensor  # [m] bool
     rows: Tensor  # [m] the images of these, among all
     trials: int  # corrections that were compared to find this one
+    labels: int  # different labels among the correct images; 1 if predictions are constant
 
 
 def shifts(predicted: Tensor, y: Tensor, classes: int) -> Iterator[Corrected]:
@@ -52,7 +53,9 @@ def shifts(predicted: Tensor, y: Tensor, classes: int) -> Iterator[Corrected]:
         signed = shift if shift <= classes // 2 else shift - classes
         text = f"y {'+' if signed > 0 else '-'} {abs(signed)}"
         mistake = Mistake(f"labels {text}", f"labels are shifted. Pass {text}.")
-        yield Corrected(mistake, difference == shift, rows, 2 if abs(signed) == 1 else classes)
+        correct = difference == shift
+        trials = 2 if abs(signed) == 1 else classes
+        yield Corrected(mistake, correct, rows, trials, len(set(y[correct].tolist())))
 
 
 def other_order(predicted: Tensor, y: Tensor, classes: int) -> Corrected:
@@ -69,7 +72,8 @@ def other_order(predicted: Tensor, y: Tensor, classes: int) -> Corrected:
         "classes; folders are often sorted as text, 10 before 2.",
     )
     rows = torch.arange(1, len(y), 2, device=y.device)
-    return Corrected(mistake, predicted[rows] == order.to(y.device)[y[rows]], rows, 1)
+    correct = predicted[rows] == order.to(y.device)[y[rows]]
+    return Corrected(mistake, correct, rows, 1, len(set(y[rows][correct].tolist())))
 
 
 def image_mistakes(x: Tensor, box: tuple[float, float]) -> list[tuple[Mistake, Change]]:

@@ -195,7 +195,7 @@ def _cause(sample: _Sample) -> _Trial | None:
     if not found:  # any fixed confusion of classes, which a shift would also be
         order = other_order(sample.predicted, sample.y, sample.classes)
         trial = _Trial(order.mistake, sample.correct[order.rows], order.correct, 1)
-        return trial if trial.sharp else None
+        return trial if trial.sharp and order.labels > 1 else None
     highest = max(trial.accuracy for trial in found)
     return next(trial for trial in found if trial.accuracy >= highest - _SIMILAR)
 
@@ -235,7 +235,8 @@ class _Trial:
 
 def _trials(sample: _Sample) -> Iterator[_Trial]:
     for shift in shifts(sample.predicted, sample.y, sample.classes):
-        yield _Trial(shift.mistake, sample.correct, shift.correct, shift.trials)
+        if shift.labels > 1:  # else predictions are constant, and any shift may explain them
+            yield _Trial(shift.mistake, sample.correct, shift.correct, shift.trials)
     images = image_mistakes(sample.x, sample.target.space.box)
     for mistake, change in images:
         try:
