@@ -156,7 +156,9 @@ class _Search:
         none = torch.zeros(len(clean), dtype=torch.long, device=clean.device)
         zeros = torch.zeros_like(options.center)
         free = options.free.sum(1)
-        return cls(clean, low, clean, low, zeros, clean, clean, free, none, none, none, none.bool(), none)
+        return cls(
+            clean, low, clean, low, zeros, clean, clean, free, none, none, none, none.bool(), none
+        )
 
     def __getitem__(self, rows: Tensor) -> _Search:
         return _Search(*(getattr(self, field.name)[rows] for field in fields(self)))

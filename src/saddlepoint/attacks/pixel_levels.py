@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 import torch
@@ -28,8 +28,8 @@ class Options:
     choices: Choices
 
     def __getitem__(self, rows: Tensor) -> Options:
-        parts = [getattr(self, f.name)[rows] for f in fields(self) if f.name != "choices"]
-        return Options(*parts, self.choices)
+        parts = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "choices"}
+        return replace(self, **parts)
 
     @property
     def free(self) -> Tensor:
@@ -63,9 +63,9 @@ class Choices(Protocol):
 
 @dataclass(frozen=True)
 class Ends:
-    """Three options per pixel: the lowest value of the perturbation set, the clean one, the highest.
+    """Three options per pixel: the lowest one, the clean one and the highest one.
 
-    An option that equals the clean value is left out.
+    An end that equals the clean value is left out.
     """
 
     def options(self, center: Tensor, space: Ball) -> Options:

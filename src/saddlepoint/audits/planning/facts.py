@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from saddlepoint.audits.probes.traits import TraitName, Traits
 from saddlepoint.audits.target.branches import Branch
+from saddlepoint.audits.target.pixel_codes import FoundLevels
 
 _MASKING = (
     TraitName.NO_GRADIENT,
@@ -27,6 +28,7 @@ class TargetFacts:
     solves: frozenset[str] = frozenset()  # sites with a fixed-point solver
     bypassed: tuple[str, ...] = ()  # sites where BPDA gives better gradients than the exact ones
     branches: tuple[Branch, ...] = ()  # discrete branches, one of which each image takes
+    levels: FoundLevels | None = None  # the levels of pixels; None: outputs depend on more
 
     def has(self, name: TraitName) -> bool:
         """Whether a trait is present."""

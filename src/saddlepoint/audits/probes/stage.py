@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from saddlepoint.audits.planning.facts import TargetFacts
 from saddlepoint.audits.probes.findings import findings_of
+from saddlepoint.audits.probes.levels import find_levels, with_levels
 from saddlepoint.audits.probes.probe import measure_traits
 from saddlepoint.audits.probes.probe_target import ProbeTarget, alike
 from saddlepoint.audits.probes.traits import TraitName, Traits
@@ -68,7 +69,9 @@ def probe_stage(request: AuditRequest) -> Probed:
     bypassed = tuple(dict.fromkeys(places))
     branches = _branches(target, traits)
     defense = _prepared(request.target, target, traits, bypassed)
-    facts = TargetFacts(traits, frozenset(ctx.solve_info), bypassed, branches)
+    levels = find_levels(target, traits)
+    traits = with_levels(traits, levels)
+    facts = TargetFacts(traits, frozenset(ctx.solve_info), bypassed, branches, levels)
     return Probed(defense, facts, tuple(findings_of(target, facts)), target.classes)
 
 
