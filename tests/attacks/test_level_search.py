@@ -48,8 +48,8 @@ def test_options_are_the_levels_that_meet_the_ball() -> None:
     x = torch.tensor([[0.05, 0.24, 0.5, 0.74, 1.0]], dtype=torch.float64)
     options = QUARTERS.options(x, Linf(0.1))
     assert options.clean.tolist() == [[0, 0, 2, 2, 3]]
-    assert options.first.tolist() == [[0, 0, 1, 2, 3]]
-    assert options.last.tolist() == [[0, 1, 2, 3, 3]]
+    assert options.lowest.tolist() == [[0, 0, 1, 2, 3]]
+    assert options.highest.tolist() == [[0, 1, 2, 3, 3]]
     assert options.free.tolist() == [[False, True, True, True, False]]
 
 
@@ -59,7 +59,7 @@ def test_the_value_of_an_option_has_its_level_and_lies_in_the_ball(radius: float
     space = Linf(radius)
     options = QUARTERS.options(x, space)
     for level in range(4):
-        option = torch.full_like(options.clean, level).clamp(options.first, options.last)
+        option = torch.full_like(options.clean, level).clamp(options.lowest, options.highest)
         value = options.values(option)
         assert torch.equal(quarters(value).long(), option)
         assert space.contains(value, x).all()
@@ -78,17 +78,17 @@ def test_pixels_may_have_levels_of_their_own() -> None:
         torch.tensor([[0.29, 1.0, inf], [0.49, 0.69, 1.0]]),
     )
     options = levels.options(torch.tensor([[0.2, 0.6]]), Linf(0.15))
-    assert options.first.tolist() == [[0, 0]]
-    assert options.last.tolist() == [[1, 2]]
+    assert options.lowest.tolist() == [[0, 0]]
+    assert options.highest.tolist() == [[1, 2]]
     torch.testing.assert_close(
-        options.values(options.last), torch.tensor([[0.3, 0.7]]), rtol=0, atol=2e-5
+        options.values(options.highest), torch.tensor([[0.3, 0.7]]), rtol=0, atol=2e-5
     )
 
 
 def test_ends_leave_out_what_the_box_does_not_allow() -> None:
     options = Ends().options(torch.tensor([[0.0, 0.5, 1.0]]), Linf(0.1))
-    assert options.first.tolist() == [[1, 0, 0]]
-    assert options.last.tolist() == [[2, 2, 1]]
+    assert options.lowest.tolist() == [[1, 0, 0]]
+    assert options.highest.tolist() == [[2, 2, 1]]
 
 
 @pytest.mark.parametrize("gradients", [True, False])
@@ -125,7 +125,7 @@ def test_the_search_finds_the_highest_value_over_levels() -> None:
     for row in range(12):
         choices = [
             range(int(a), int(b) + 1)
-            for a, b in zip(options.first[row], options.last[row], strict=True)
+            for a, b in zip(options.lowest[row], options.highest[row], strict=True)
         ]
         every = torch.tensor(list(product(*choices)), dtype=torch.float64) / 4 + 0.1
         robust = bool((net(every).argmax(1) == y[row]).all())
@@ -175,3 +175,28 @@ def test_what_is_not_supported_raises(space: Ball, text: str) -> None:
 def test_no_query_raises() -> None:
     with pytest.raises(ValueError, match="at least one query"):
         LevelSearch(queries=0)
+
+
+def test_few_combinations_are_all_tried() -> None:
+    """Only the combination of all upper levels is an error, and every other change lowers it."""
+    x = torch.full((4, 7), 0.49, dtype=torch.float64)
+
+    class AllBits(nn.Module):
+        def forward(self, v: Tensor) -> Tensor:
+            on = (v > 0.5).double().sum(1)
+            margin = torch.where(on == 7, -1.0, 1.0 + on)
+            return torch.stack([margin, -margin], 1)
+
+    oracle = oracle_for(AllBits(), torch.zeros(4, dtype=torch.long))
+    found = LevelSearch(BITS, 128, gradients=False)(oracle, x, Linf(0.02), keys(4))
+    assert (AllBits()(found.point).argmax(1) == 1).all()
+    assert (oracle.meter.forward <= 128).all()
+
+
+def test_combinations_are_counted_and_distinct() -> None:
+    options = QUARTERS.options(torch.tensor([[0.24, 0.05, 0.5]], dtype=torch.float64), Linf(0.3))
+    count = int(options.combinations[0])
+    every = torch.cat([options.combination(k) for k in range(count)])
+    assert count == 3 * 2 * 4
+    assert len(every.unique(dim=0)) == count
+    assert ((every >= options.lowest) & (every <= options.highest)).all()

@@ -36,6 +36,9 @@ class LevelSearch(Attack[Differentiates]):
     is evaluated exactly; gradients only order the options. With `gradients=False` the order is
     random.
 
+    If an image has at most `queries` combinations of options, all of them are tried instead: the
+    result is then exact.
+
     Every example has its own position in the search, and is not queried again once it is
     misclassified. It costs at most `queries` evaluations. Rows must be independent, and p must be
     infinity.
@@ -81,8 +84,11 @@ class LevelSearch(Attack[Differentiates]):
         search = _Search.start(options)
         best = BestSoFar(center, coupled=False)
         allowed = oracle.allowance().to(center.device)
-        # Pixels with one option each cannot be searched.
-        allowed = torch.where(options.free.any(1), allowed, 0)
+        count = options.combinations
+        few = count <= self.queries
+        allowed = torch.where(few, torch.minimum(allowed, count.long()), allowed)
+        # A single combination is the clean image, which is not searched.
+        allowed = torch.where(count == 1, 0, allowed)
         rows = torch.arange(len(center), device=center.device)
         row_keys = keys
         parts = []
@@ -99,7 +105,10 @@ class LevelSearch(Attack[Differentiates]):
                 options = options[~done]
                 search = search[~done]
                 best = best[~done]
+                few = few[~done]
             proposal = search.proposal()
+            if few.any():
+                proposal = torch.where(few[:, None], options.combination(k), proposal)
             x = options.values(proposal).view(len(rows), *center.shape[1:])
             result = self._query(oracle, x, search.size != 1)
             best.update(x, result.evaluation)
@@ -193,7 +202,7 @@ class _Search:
         grad = torch.where(grad == 0, self.gradients, grad)
         noise = keys.fold_in(1).uniform((2, grad.shape[1]), grad.dtype)
         up = torch.where(grad == 0, noise[:, 0] < 0.5, grad > 0)
-        end = torch.where(up, options.last, options.first)
+        end = torch.where(up, options.highest, options.lowest)
         inward = torch.where(up, end - 1, end + 1)
         other = torch.where(self.option == end, inward, end)
         other = torch.where(options.free, other, self.option)
@@ -231,8 +240,8 @@ class _Search:
         ended = (self.size == 0) & ~self.improved
         shares = torch.tensor(_KICKS, device=ended.device)[self.restarts % len(_KICKS)]
         draws = keys.fold_in(2).uniform((2, self.option.shape[1]), options.center.dtype)
-        span = options.last - options.first + 1
-        drawn = options.first + (draws[:, 0] * span).long().clamp(max=span - 1)
+        span = options.highest - options.lowest + 1
+        drawn = options.lowest + (draws[:, 0] * span).long().clamp(max=span - 1)
         kicked = torch.where(draws[:, 1] < shares[:, None], drawn, self.best_option)
         return replace(
             self,

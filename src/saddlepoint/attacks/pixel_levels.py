@@ -20,8 +20,8 @@ class Options:
     """What each pixel of each example can be set to. Options are numbered in order of values."""
 
     center: Tensor  # [N, d] clean inputs
-    first: Tensor  # [N, d] int64, the lowest option in the perturbation set
-    last: Tensor  # [N, d] int64, the highest option in the perturbation set
+    lowest: Tensor  # [N, d] int64, the lowest option in the perturbation set
+    highest: Tensor  # [N, d] int64, the highest option in the perturbation set
     clean: Tensor  # [N, d] int64, the option of the clean input
     low: Tensor  # [N, d] lowest pixel value in the perturbation set
     high: Tensor  # [N, d] highest pixel value in the perturbation set
@@ -34,7 +34,21 @@ class Options:
     @property
     def free(self) -> Tensor:
         """[N, d] bool: pixels with more than one option."""
-        return self.last > self.first
+        return self.highest > self.lowest
+
+    @property
+    def combinations(self) -> Tensor:
+        """[N] how many points all options together make; infinite if they are too many."""
+        span = (self.highest - self.lowest + 1).double()
+        return span.log2().sum(1).exp2().round()
+
+    def combination(self, number: int) -> Tensor:
+        """[N, d] the combination of options with this number; all numbers give all of them."""
+        span = self.highest - self.lowest + 1
+        # How many combinations the pixels before each one have. Larger numbers never count.
+        before = torch.cat([torch.ones_like(span[:, :1]), span[:, :-1]], dim=1)
+        stride = before.double().cumprod(1).clamp(max=2.0**62).long()
+        return self.lowest + (number // stride) % span
 
     def values(self, option: Tensor) -> Tensor:
         """[N, d] a pixel value inside the perturbation set for each option, [N, d]."""

@@ -91,7 +91,7 @@ def _find(target: ProbeTarget) -> FoundLevels | None:
         return None
     levels = _tabulated(defense, x, few, grid, changes)
     options = levels.options(target.x, target.space)
-    reachable = int((options.last - options.first).amax()) + 1
+    reachable = int((options.highest - options.lowest).amax()) + 1
     if reachable > _MOST_REACHABLE or not _determine_outputs(target, levels):
         return None
     free = float(options.free.sum(1).double().mean())

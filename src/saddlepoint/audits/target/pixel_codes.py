@@ -7,6 +7,7 @@ other pixels as they are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +24,9 @@ _MOST_ENTRIES = 64  # entries of a code per pixel
 _MOST_TENSORS = 512  # recorded tensors; codes are computed first
 _MOST_CODES = 64
 
+Shape = tuple[int, ...]  # of an image
 Key = tuple[int, int]  # the number of a function call, and of a tensor among its values
-Layout = Callable[[Tensor, torch.Size], Tensor]  # a tensor, the shape of an image -> [n, d, k]
+Layout = Callable[[Tensor, Shape], Tensor]  # a recorded tensor -> [n, d, k]
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def codes(defense: Defense, x: Tensor, found: Sequence[PixelCode]) -> list[Tenso
     tensors = record(defense, x, frozenset(code.key for code in found))
     if len(tensors) < len({code.key for code in found}):
         raise LookupError("the target calls other functions for other images")
-    return [code.layout(tensors[code.key][1], x.shape[1:]) for code in found]
+    return [code.layout(tensors[code.key][1], tuple(x.shape[1:])) for code in found]
 
 
 def find_codes(defense: Defense, x: Tensor, other: Tensor) -> tuple[PixelCode, ...]:
@@ -138,14 +140,14 @@ def find_codes(defense: Defense, x: Tensor, other: Tensor) -> tuple[PixelCode, .
         mask: record(defense, torch.where(m, other, x)) for mask, m in ((0, chosen), (1, ~chosen))
     }
     kept = [~chosen.flatten(), chosen.flatten()]
-    return tuple(_codes_among(first, changed, kept, x.shape[1:]))[:_MOST_CODES]
+    return tuple(_codes_among(first, changed, kept, tuple(x.shape[1:])))[:_MOST_CODES]
 
 
 def _codes_among(
     first: Mapping[Key, tuple[str, Tensor]],
     changed: Mapping[int, Mapping[Key, tuple[str, Tensor]]],
     kept: Sequence[Tensor],
-    shape: torch.Size,
+    shape: Shape,
 ) -> Iterator[PixelCode]:
     """Recorded tensors of which the entries of kept pixels, [d] bool, did not change."""
     seen: list[Tensor] = []
@@ -173,7 +175,7 @@ def _keeps(
     before: Tensor,
     after: Sequence[Tensor],
     kept: Sequence[Tensor],
-    shape: torch.Size,
+    shape: Shape,
 ) -> bool:
     return all(
         torch.equal(layout(before, shape)[:, mask], layout(t, shape)[:, mask])
@@ -181,23 +183,25 @@ def _keeps(
     )
 
 
-def _code_last(t: Tensor, shape: torch.Size) -> Tensor:
-    return t.reshape(len(t), shape.numel(), -1)
+def _code_last(t: Tensor, shape: Shape) -> Tensor:
+    return t.reshape(len(t), math.prod(shape), -1)
 
 
-def _code_first(t: Tensor, shape: torch.Size) -> Tensor:
-    return t.reshape(len(t), -1, shape.numel()).mT
+def _code_first(t: Tensor, shape: Shape) -> Tensor:
+    return t.reshape(len(t), -1, math.prod(shape)).mT
 
 
-def _code_in_channels(t: Tensor, shape: torch.Size) -> Tensor:
+def _code_in_channels(t: Tensor, shape: Shape) -> Tensor:
     """[n, C k, H, W]."""
-    return t.reshape(len(t), shape[0], -1, shape[1:].numel()).mT.reshape(len(t), shape.numel(), -1)
+    return t.reshape(len(t), shape[0], -1, math.prod(shape[1:])).mT.reshape(
+        len(t), math.prod(shape), -1
+    )
 
 
-def _channels_last(t: Tensor, shape: torch.Size) -> Tensor:
+def _channels_last(t: Tensor, shape: Shape) -> Tensor:
     """[n, H, W, C k]."""
-    parts = t.reshape(len(t), shape[1:].numel(), shape[0], -1)
-    return parts.transpose(1, 2).reshape(len(t), shape.numel(), -1)
+    parts = t.reshape(len(t), math.prod(shape[1:]), shape[0], -1)
+    return parts.transpose(1, 2).reshape(len(t), math.prod(shape), -1)
 
 
 LAYOUTS: tuple[Layout, ...] = (_code_last, _code_first, _code_in_channels, _channels_last)
