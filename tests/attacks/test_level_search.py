@@ -93,7 +93,7 @@ def test_ends_leave_out_what_the_box_does_not_allow() -> None:
 
 @pytest.mark.parametrize("gradients", [True, False])
 def test_the_search_finds_every_error_on_bits(gradients: bool) -> None:
-    """Compared with all combinations of up to 2^14 reachable bits, where greedy search leaves 30 %.
+    """Compared with all combinations of up to 2^14 reachable bits.
 
     The straight-through gradient of a comparison by `where` does not exist: with gradients, they
     are zero and the order is random.
