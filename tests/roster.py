@@ -17,6 +17,7 @@ from saddlepoint.attacks.cw import CW
 from saddlepoint.attacks.fab import FAB, own_facet
 from saddlepoint.attacks.fmn import FMN
 from saddlepoint.attacks.lafeat import CosineAscent
+from saddlepoint.attacks.level_search import LevelSearch
 from saddlepoint.attacks.losses import Loss, cross_entropy, dlr, margin, probability_margin
 from saddlepoint.attacks.pgd import FGSM, PGD
 from saddlepoint.attacks.rays import RayS
@@ -92,6 +93,22 @@ ROSTER = (
     Entry("fmn", FMN(steps=6)),
     Entry("cw", CW(steps=6, rounds=2), norms=(2,)),
     Entry("square", Square(queries=20), norms=(INF, 2), passes=False),
+    Entry(
+        "level search",
+        LevelSearch(queries=20),
+        norms=(INF,),
+        coupled=False,
+        deterministic=True,
+        passes=False,
+        exact=LevelSearch(queries=60),
+    ),
+    Entry(
+        "level search without gradients",
+        LevelSearch(queries=30, gradients=False),
+        norms=(INF,),
+        coupled=False,
+        passes=False,
+    ),
     Entry("rays", RayS(queries=30), norms=(INF,), coupled=False, deterministic=True, passes=False),
 )
 

@@ -25,6 +25,8 @@ AT_CORNERS = (
     "quantizer",
     "bytes",
     "codebook",
+    "dead zone",
+    "few levels",
     "one-hot answers",
     "labels only",
     "logits x 1000",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from saddlepoint.attacks.cw import CW
     from saddlepoint.attacks.fab import FAB
     from saddlepoint.attacks.fmn import FMN
+    from saddlepoint.attacks.level_search import LevelSearch
     from saddlepoint.attacks.pgd import FGSM, PGD
     from saddlepoint.attacks.rays import RayS
     from saddlepoint.attacks.spaces import L1, L2, Ball, Linf
@@ -33,6 +34,7 @@ _MODULES = {
     "FMN": "fmn",
     "L1": "spaces",
     "L2": "spaces",
+    "LevelSearch": "level_search",
     "Linf": "spaces",
     "PGD": "pgd",
     "RayS": "rays",
@@ -53,6 +55,7 @@ __all__ = [
     "AttackResult",
     "Ball",
     "BestSoFar",
+    "LevelSearch",
     "Linf",
     "RayS",
     "Square",

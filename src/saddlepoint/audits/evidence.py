@@ -253,11 +253,15 @@ class Evidence:
         return [run for run in self.runs if not run.properties.black_box]
 
     def iterative(self, runs: Sequence[AttackRun]) -> list[tuple[AttackRun, Adversary]]:
-        """White-box adversaries that maximize a loss step by step, each with one run of it."""
+        """White-box adversaries that maximize a loss step by step, each with one run of it.
+
+        A query search has no steps that all rows make together, even if gradients guide it.
+        """
         found = []
         for run in runs:
             single = run.adversary.single_run()
-            if run.properties.white_box and not run.minimum_norm and single is not None:
+            steps = run.properties.white_box and not run.properties.query_search
+            if steps and not run.minimum_norm and single is not None:
                 found.append((run, single))
         return found
 

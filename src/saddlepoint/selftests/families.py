@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from saddlepoint.selftests import dynamic, exits, gradients, numerics, purifying, randomness, state
+from saddlepoint.selftests import (
+    discrete,
+    dynamic,
+    exits,
+    gradients,
+    numerics,
+    purifying,
+    randomness,
+    state,
+)
 from saddlepoint.selftests.case import Case
 
 FAMILIES: dict[str, tuple[Case, ...]] = {
     "gradients": gradients.CASES,
+    "discrete": discrete.CASES,
     "numerics": numerics.CASES,
     "randomness": randomness.CASES,
     "state": state.CASES,

@@ -19,6 +19,7 @@ from saddlepoint.evaluation import Adversary, Cascade, Direct, MultiTarget
 from saddlepoint.evaluation.adversary import AdversaryWrapper
 from saddlepoint.evaluation.attack_context import AttackContext
 from saddlepoint.evaluation.cost import PassCost
+from saddlepoint.phrases import count
 
 _STEPS = 40
 
@@ -63,7 +64,8 @@ def exit_attacks(parts: Parts) -> Iterator[Choice]:
     source = f"hidden exits at {hidden.places}"
     yield Choice(
         AgainstExits(Cascade("pgd-exit", tuple(_single_exits(parts, hidden))), hidden, access),
-        f"{source}: each of {len(hidden)} exits with the comparisons that select it{parts.why()}",
+        f"{source}: each of {count(len(hidden), 'exit')} with the comparisons that select it"
+        f"{parts.why()}",
     )
     yield Choice(
         AgainstExits(Cascade("pgd-exits", tuple(_several_exits(parts, hidden))), hidden, access),

@@ -9,6 +9,7 @@ from saddlepoint.audits.probes.traits import TraitName, Traits
 from saddlepoint.audits.target.branches import Branch
 from saddlepoint.audits.target.control_flow import Jump
 from saddlepoint.audits.target.exits import HiddenExits
+from saddlepoint.audits.target.pixel_codes import FoundLevels
 
 _MASKING = (
     TraitName.NO_GRADIENT,
@@ -31,6 +32,7 @@ class TargetFacts:
     branches: tuple[Branch, ...] = ()  # discrete branches, one of which each image takes
     exits: HiddenExits | None = None  # class scores inside a plain model
     jump: Jump | None = None  # of the output, where hidden decisions change that are not attacked
+    levels: FoundLevels | None = None  # the levels of pixels; None: outputs depend on more
 
     def has(self, name: TraitName) -> bool:
         """Whether a trait is present."""

@@ -13,6 +13,7 @@ from saddlepoint.audits.planning.black_box import (
 )
 from saddlepoint.audits.planning.budget import BUDGETS, Budget
 from saddlepoint.audits.planning.choice import Choice
+from saddlepoint.audits.planning.discrete import level_attacks
 from saddlepoint.audits.planning.exit_attacks import exit_attacks
 from saddlepoint.audits.planning.facts import UNKNOWN, TargetFacts
 from saddlepoint.audits.planning.parts import Parts
@@ -70,6 +71,7 @@ def _choices(parts: Parts) -> Iterator[Choice]:
     if access != "gradient":
         queries = max(parts.budget.queries, _LEAST_QUERIES)
         parts = replace(parts, budget=replace(parts.budget, queries=queries))
+        yield from map(parts.on_answer, level_attacks(parts, access))
         yield from map(parts.on_answer, query_attacks(parts, access))
         if access == "score":
             yield from map(parts.on_answer, score_difference_attacks(parts, "no gradients"))
@@ -77,6 +79,7 @@ def _choices(parts: Parts) -> Iterator[Choice]:
             yield from exit_attacks(parts)
         return
     yield from map(parts.on_answer, gradient_attacks(parts))
+    yield from map(parts.on_answer, level_attacks(parts, access))
     yield from branch_attacks(parts)
     yield from exit_attacks(parts)
     if parts.facts.masked:

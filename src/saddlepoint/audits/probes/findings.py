@@ -11,7 +11,7 @@ from saddlepoint.audits.target.control_flow import Jump
 from saddlepoint.audits.target.exits import HiddenExits
 from saddlepoint.audits.verdict import Level, Symptom, SymptomName
 from saddlepoint.defenses import BlackBox, MultiExit
-from saddlepoint.phrases import agree, count, names
+from saddlepoint.phrases import agree, count, how_often, names, times
 
 _COUPLING = (TraitName.COUPLED, TraitName.ROW_ORDER, TraitName.BATCH_SIZE)
 
@@ -54,7 +54,7 @@ def _hidden_exits(hidden: HiddenExits) -> Symptom:
     return Symptom(
         SymptomName.HIDDEN_EXITS,
         Level.NOTE,
-        f"the model computes class scores {len(hidden)} times and {role}"
+        f"the model computes class scores {how_often(len(hidden))} and {role}"
         f"{'' if hidden.selected else ' them'}, which gradients of its answer do not show "
         f"({hidden.places}). They are attacked one by one, in pairs and together; every point "
         f"is judged by the answer of the model.{left_out}",
@@ -67,7 +67,7 @@ def _hidden_decisions(jump: Jump) -> Symptom:
         SymptomName.HIDDEN_DECISIONS,
         Level.SERIOUS,
         f"the model runs different operations for different images, and its output jumps by "
-        f"{jump.size:.1f} times the typical lead of the predicted class where they change{place}. "
+        f"{times(jump.size)} the typical lead of the predicted class where they change{place}. "
         "Gradients do not show what lies behind such a border, and no exits or branches were found "
         "that could be attacked. Pass a Defense that returns the result of each path as a view.",
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from saddlepoint.audits.planning.facts import TargetFacts
 from saddlepoint.audits.probes.findings import findings_of
+from saddlepoint.audits.probes.levels import find_levels, with_levels
 from saddlepoint.audits.probes.probe import measure_traits
 from saddlepoint.audits.probes.probe_target import ProbeTarget, alike
 from saddlepoint.audits.probes.sanity import Unusual, unusual_accuracy, unusual_radius
@@ -78,7 +79,9 @@ def probe_stage(request: AuditRequest) -> Probed:
     bypassed = tuple(dict.fromkeys(places))
     branches = _branches(target, traits)
     defense = _prepared(request.target, target, traits, bypassed)
-    facts = TargetFacts(traits, frozenset(ctx.solve_info), bypassed, branches)
+    levels = find_levels(target, traits)
+    traits = with_levels(traits, levels)
+    facts = TargetFacts(traits, frozenset(ctx.solve_info), bypassed, branches, levels=levels)
     facts = _hidden(target, facts)
     findings = (*unusual, *findings_of(target, facts))
     return Probed(defense, facts, findings, target.classes)
