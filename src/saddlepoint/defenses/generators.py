@@ -39,13 +39,11 @@ def seeded(net: object, seed: int, device: torch.device) -> Iterator[None]:
 def generators_of(net: object) -> list[Any]:
     """The generators that a network can reach, other than global ones."""
     kinds = (torch.Generator, numpy.random.Generator, numpy.random.RandomState, random.Random)
-    shared = {id(torch.default_generator), id(numpy.random.mtrand._rand)}  # type: ignore[attr-defined]
-    found = []
-    for _, value in reachable(net):
-        if isinstance(value, kinds) and not isinstance(value, random.SystemRandom):
-            if id(value) not in shared:
-                found.append(value)
-    return found
+    shared = {id(torch.default_generator), id(numpy.random.mtrand._rand)}
+    found = [value for _, value in reachable(net) if isinstance(value, kinds)]
+    return [
+        one for one in found if not isinstance(one, random.SystemRandom) and id(one) not in shared
+    ]
 
 
 def _seed(generator: Any, seed: int) -> Callable[[], object]:

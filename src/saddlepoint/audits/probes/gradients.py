@@ -12,7 +12,7 @@ from torch import Tensor
 from saddlepoint.attacks.losses import cross_entropy, margin, merge_rejection
 from saddlepoint.audits.probes.gradient_direction import gradient_direction
 from saddlepoint.audits.probes.gradient_probe import GradientProbe
-from saddlepoint.audits.probes.probe_target import ProbeTarget
+from saddlepoint.audits.probes.probe_target import UNCONTROLLED, ProbeTarget
 from saddlepoint.audits.probes.sites import named_sites, sites_to_bypass
 from saddlepoint.audits.probes.traits import Trait, TraitName, absent, observed, present, unmeasured
 
@@ -55,7 +55,10 @@ def probe_gradients(target: ProbeTarget) -> Iterator[Trait]:
     yield _on_some_images(TraitName.ZERO_GRADIENTS, zero, ("exactly zero", "non-zero"), places)
     finite = torch.where(grad.isfinite(), grad, 0.0)
     usable = ~(non_finite | zero)
-    yield gradient_direction(probe, finite, usable, has_sites=bool(sites.present))
+    if target.uncontrolled:
+        yield unmeasured(TraitName.WRONG_GRADIENTS, UNCONTROLLED)
+    else:
+        yield gradient_direction(probe, finite, usable, has_sites=bool(sites.present))
     yield _noisy(probe)
     yield _saturated(probe)
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from saddlepoint.audits.planning.facts import TargetFacts
 from saddlepoint.audits.probes.findings import findings_of
 from saddlepoint.audits.probes.probe import measure_traits
-from saddlepoint.audits.probes.probe_target import ProbeTarget, alike
+from saddlepoint.audits.probes.probe_target import ProbeTarget
 from saddlepoint.audits.probes.traits import TraitName, Traits
 from saddlepoint.audits.request import AuditRequest
 from saddlepoint.audits.target.admission import Target, TargetError
 from saddlepoint.audits.target.branches import Branch, find_branches
 from saddlepoint.audits.target.instrument import Instrumented, Stateless
+from saddlepoint.audits.target.rounding import alike
 from saddlepoint.audits.target.wrappers import LogProbabilities, NoGradient, ValueWithoutGrad
 from saddlepoint.audits.verdict import Symptom
 from saddlepoint.defenses import BlackBox, Context, Defense, MultiExit, Plain
@@ -67,7 +68,7 @@ def probe_stage(request: AuditRequest) -> Probed:
     places = [site for name in _BROKEN if name in traits for site in traits[name].places]
     bypassed = tuple(dict.fromkeys(places))
     branches = _branches(target, traits)
-    defense = _prepared(request.target, target, traits, bypassed)
+    defense = _prepared(target.original, target, traits, bypassed)
     facts = TargetFacts(traits, frozenset(ctx.solve_info), bypassed, branches)
     return Probed(defense, facts, tuple(findings_of(target, facts)), target.classes)
 
@@ -79,7 +80,7 @@ def _branches(target: ProbeTarget, traits: Traits) -> tuple[Branch, ...]:
 
 
 def _prepared(
-    original: Target, target: ProbeTarget, traits: Traits, bypassed: tuple[str, ...]
+    original: Target | None, target: ProbeTarget, traits: Traits, bypassed: tuple[str, ...]
 ) -> Defense:
     """The defense that attacks run against: the same outputs, with usable gradients."""
     random = TraitName.RANDOM in traits
