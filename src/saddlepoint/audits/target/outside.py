@@ -150,16 +150,18 @@ class Isolated(nn.Module):
             return self.net(*args, **kwargs)
 
 
-def changed_outside(net: nn.Module, call: Callable[[nn.Module], object]) -> SharedObjects:
+def changed_outside(
+    net: nn.Module, copied: nn.Module, call: Callable[[nn.Module], object]
+) -> SharedObjects:
     """The objects outside of a net that a call changes, with their content before it.
 
     Their content is restored. An object is outside of a net if a copy of the net refers to it, too.
 
     Args:
         net: the net.
-        call: calls a copy of it.
+        copied: a copy of it.
+        call: calls the copy.
     """
-    copied = copy_target(net)
     of_copy = {id(reached.value) for reached in reachable(copied)}
     found = [one for one in reachable(net) if id(one.value) in of_copy and _may_change(one.value)]
     before = [Content.of(one.value) for one in found]

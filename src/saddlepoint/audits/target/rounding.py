@@ -23,8 +23,8 @@ def alike(a: Tensor, b: Tensor) -> bool:
         return torch.equal(a, b)
     eps = torch.finfo(a.dtype).eps
     few, many = (100, 2e3) if eps < 1e-6 else (32, 32)
-    size = float(a.abs().amax())
-    limit = min(many * eps * max(size, 1.0), max(_VISIBLE * _lead(a), few * eps * size))
+    size = eps * float(a.abs().amax().clamp(min=1.0))
+    limit = min(many * size, max(_VISIBLE * _lead(a), few * size))
     return bool((a.double() - b.double()).abs().amax() <= limit)
 
 

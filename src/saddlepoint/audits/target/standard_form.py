@@ -52,7 +52,7 @@ def standard_form(target: Target, x: Tensor) -> StandardForm:
     if any(isinstance(module, torch.jit.ScriptModule) for module in net.modules()):
         notes.append(_scripted())
     net = _isolated(net, x, notes)
-    out = _call(net, x)
+    out = _call_copy(net, x)
     key = logits_key(out, len(x))
     if key is not None:
         notes.append(_selected(out, key))
@@ -65,8 +65,8 @@ def _uncompiled(net: nn.Module, x: Tensor, notes: list[Symptom]) -> nn.Module:
     original = getattr(net, "_orig_mod", None)
     if not isinstance(original, nn.Module):
         return net
-    compiled = _call(net, x)
-    same = _call(original, x)
+    compiled = _call_copy(net, x)
+    same = _call_copy(original, x)
     text = "the model is compiled; attacks use the original module inside of it"
     level = Level.NOTE
     if not (isinstance(compiled, Tensor) and isinstance(same, Tensor)):
@@ -91,10 +91,10 @@ def _isolated(net: nn.Module, x: Tensor, notes: list[Symptom]) -> nn.Module:
         copied = copy_target(net)
     except Exception:  # user classes may raise anything; a probe reports it
         return net
-    shared = changed_outside(net, call)
+    shared = changed_outside(net, copied, call)
     if not shared:
         return net
-    shared = _emptied(copied, x, shared)
+    shared = _emptied(net, x, shared)
     places = ", ".join(shared.places[:3])
     text = f"a call changes {places} outside of the model, which all calls of this process share. "
     if not depends_on(net, shared, x):
@@ -111,11 +111,11 @@ def _isolated(net: nn.Module, x: Tensor, notes: list[Symptom]) -> nn.Module:
 
 def _emptied(net: nn.Module, x: Tensor, shared: SharedObjects) -> SharedObjects:
     """With empty containers where that does not change outputs: entries may have no gradients."""
-    expected = _call(Isolated(net, shared), x)
+    expected = _call_copy(Isolated(net, shared), x)
     for k in range(len(shared.contents)):
         other = shared.emptied(k)
         try:
-            out = _call(Isolated(net, other), x)
+            out = _call_copy(Isolated(net, other), x)
         except TargetError:  # the code of the net needs the entries
             continue
         if same_outputs(expected, out):
@@ -139,6 +139,15 @@ def _scripted() -> Symptom:
         "the model is compiled by TorchScript: steps inside of it cannot be observed, and their "
         "backward passes cannot be replaced. Pass the original module if gradients fail.",
     )
+
+
+def _call_copy(net: nn.Module, x: Tensor) -> Any:
+    """The output of a copy, so that the net does not change; of the net if it has no copy."""
+    try:
+        net = copy_target(net)
+    except Exception:  # user classes may raise anything; a probe reports it
+        return _call(net, x)
+    return _call(net, x)
 
 
 def _call(net: nn.Module, x: Tensor) -> Any:
