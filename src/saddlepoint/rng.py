@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 import numpy
 import torch
@@ -208,15 +209,29 @@ def _seeded_entropy(seed: int) -> Iterator[None]:
     """Replace the random bytes of the operating system in this thread."""
     of_os = os.urandom
     of_python = random._urandom  # type: ignore[attr-defined]
+    of_generator = random.Random.seed
     token = _entropy.set(random.Random(seed))
     os.urandom = _random_bytes(of_os)
     random._urandom = _random_bytes(of_python)  # type: ignore[attr-defined]
+    random.Random.seed = _seed_or_bytes(of_generator)  # type: ignore[method-assign]
     try:
         yield
     finally:
         os.urandom = of_os
         random._urandom = of_python  # type: ignore[attr-defined]
+        random.Random.seed = of_generator  # type: ignore[method-assign]
         _entropy.reset(token)
+
+
+def _seed_or_bytes(original: Callable[..., None]) -> Callable[..., None]:
+    """The seed of a generator of Python. Without one it takes bytes of the system by itself."""
+
+    def seed(self: random.Random, a: Any = None, version: int = 2) -> None:
+        if a is None and _entropy.get() is not None:
+            a = int.from_bytes(os.urandom(32), "little")
+        original(self, a, version)
+
+    return seed
 
 
 def _random_bytes(original: Callable[[int], bytes]) -> Callable[[int], bytes]:

@@ -67,6 +67,8 @@ def _children(value: Any) -> Iterator[tuple[str, object]]:
             yield from (("func", value.func), ("args", value.args), ("keywords", value.keywords))
         case types.MethodType():
             yield from (("self", value.__self__), (value.__name__, value.__func__))
+        case types.BuiltinMethodType():
+            yield "self", value.__self__
         case types.FunctionType():
             yield from _of_function(value)
         case staticmethod() | classmethod():
@@ -91,7 +93,10 @@ def _of_object(value: Any) -> Iterator[tuple[str, object]]:
         yield "function", wrapped
     yield from _attributes(value)
     for one in type(value).__mro__:
-        yield from _of_class(one, own=isinstance(value, nn.Module) and not _foreign(one))
+        if not _of_library(one):
+            yield f"class {one.__name__}", one
+        elif isinstance(value, nn.Module) and not _foreign(one):
+            yield from _of_class(one, own=True)
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, object]]:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from saddlepoint.selftests import dynamic, gradients, numerics, purifying, randomness, state
+from saddlepoint.selftests import (
+    dynamic,
+    gradients,
+    numerics,
+    purifying,
+    randomness,
+    sources,
+    state,
+)
 from saddlepoint.selftests.case import Case
 
 FAMILIES: dict[str, tuple[Case, ...]] = {
@@ -10,6 +18,7 @@ FAMILIES: dict[str, tuple[Case, ...]] = {
     "numerics": numerics.CASES,
     "randomness": randomness.CASES,
     "state": state.CASES,
+    "sources": sources.CASES,
     "dynamic": dynamic.CASES,
     "purifying": purifying.CASES,
 }

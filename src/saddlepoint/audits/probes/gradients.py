@@ -101,8 +101,11 @@ def _noisy(probe: GradientProbe) -> Trait:
     the mean of n draws divides by n.
     """
     name = TraitName.NOISY_GRADIENTS
-    draws = [probe.gradient(seed).nan_to_num(0.0, 0.0, 0.0).flatten(1) for seed in range(_DRAWS)]
-    grads = torch.stack(draws).double()  # [K, n, d]
+    try:
+        draws = [probe.gradient(seed).nan_to_num(0.0, 0.0, 0.0) for seed in range(_DRAWS)]
+    except (ValueError, RuntimeError):
+        return unmeasured(name, "a gradient reaches the input in some calls only")
+    grads = torch.stack(draws).flatten(2).double()  # [K, n, d]
     if torch.equal(grads[0], grads[1]):
         return absent(name, _DRAWS, "gradients are the same with another seed", amount=1.0)
     power = grads.square().sum(2).mean(0)  # [n]

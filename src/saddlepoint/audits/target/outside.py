@@ -186,7 +186,7 @@ def depends_on(net: nn.Module, shared: SharedObjects, x: Tensor) -> bool:
         shared: the objects outside of it that its calls change.
         x: images, [N, ...].
     """
-    near = x + _NEAR * torch.where(x > x.mean(), -1.0, 1.0)
+    near = near_points(x)
     used = copy_target(net)
     with shared.at_start():
         for _ in range(_CALLS):
@@ -198,6 +198,11 @@ def depends_on(net: nn.Module, shared: SharedObjects, x: Tensor) -> bool:
         if not all(alike(a, b) for a, b in zip(seen, expected, strict=True)):
             return True
     return False
+
+
+def near_points(x: Tensor) -> Tensor:
+    """Points near images, [N, ...], in the range of their pixels."""
+    return x + _NEAR * torch.where(x > x.mean(), -1.0, 1.0).to(x)
 
 
 def _observe(net: nn.Module, x: Tensor, *, gradients: bool = True) -> tuple[Tensor, Tensor]:

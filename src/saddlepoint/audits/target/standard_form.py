@@ -19,6 +19,7 @@ from saddlepoint.audits.target.outside import (
     SharedObjects,
     changed_outside,
     depends_on,
+    near_points,
     same_outputs,
 )
 from saddlepoint.audits.target.rounding import alike, difference
@@ -26,6 +27,7 @@ from saddlepoint.audits.verdict import Level, Symptom, SymptomName
 from saddlepoint.defenses.generators import seeded
 
 _SEED = 0
+_REPEATS = 5
 
 
 class StandardForm(NamedTuple):
@@ -85,14 +87,15 @@ def _isolated(net: nn.Module, x: Tensor, notes: list[Symptom]) -> nn.Module:
 
     def call(copied: nn.Module) -> None:
         _call(copied, x)
-        _call(copied, x.clone().requires_grad_())
+        _call(copied, near_points(x).requires_grad_())  # images may be known already
 
     try:
         copied = copy_target(net)
     except Exception:  # user classes may raise anything; a probe reports it
         return net
     shared = changed_outside(net, copied, call)
-    if not shared:
+    # Where outputs cannot be repeated, nothing can be compared. A probe reports that.
+    if not shared or not _repeatable(net, x, shared):
         return net
     shared = _emptied(net, x, shared)
     places = ", ".join(shared.places[:3])
@@ -107,6 +110,13 @@ def _isolated(net: nn.Module, x: Tensor, notes: list[Symptom]) -> nn.Module:
     )
     notes.append(Symptom(SymptomName.OUTSIDE_STATE, Level.WARNING, text))
     return Isolated(net, shared)
+
+
+def _repeatable(net: nn.Module, x: Tensor, shared: SharedObjects) -> bool:
+    """Whether copies give equal outputs with the same seed and the same state outside of them."""
+    first = _call_copy(Isolated(net, shared), x)
+    others = (_call_copy(Isolated(net, shared), x) for _ in range(_REPEATS))
+    return all(same_outputs(first, other) for other in others)
 
 
 def _emptied(net: nn.Module, x: Tensor, shared: SharedObjects) -> SharedObjects:
