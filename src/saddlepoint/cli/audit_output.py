@@ -71,7 +71,7 @@ def _plan_record(spec: RunSpec, folder: Path, work: Work, done: int) -> dict[str
             for choice in work.plan.choices
         ],
         "remedies": work.plan.remedy_passes,
-        "price": None if work.plan.price is None else asdict(work.plan.price),
+        "cost": None if work.plan.cost is None else asdict(work.plan.cost),
     }
 
 
@@ -94,8 +94,8 @@ def print_attacks(plan: Plan) -> None:
 
 def _remedies(plan: Plan) -> Iterator[str]:
     """What the audit may spend on symptoms. Attacks that the user chose get no remedies."""
-    if plan.price is not None:
-        yield f"The whole audit: {plan.price}."
+    if plan.cost is not None:
+        yield f"The whole audit: {plan.cost}."
     if plan.remedy_passes:
         yield (
             f"Up to {plan.remedy_passes} more passes per image for remedies, if there are "

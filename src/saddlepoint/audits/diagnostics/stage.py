@@ -34,7 +34,7 @@ from saddlepoint.audits.diagnostics.values import (
     WatchedSteps,
 )
 from saddlepoint.audits.evidence import Evidence
-from saddlepoint.audits.planning.price import FEW, MANY, UNBOUNDED_STEPS, most_expensive_run
+from saddlepoint.audits.planning.audit_cost import FEW, MANY, UNBOUNDED_STEPS, most_expensive_run
 from saddlepoint.audits.target.answer import AgainstAnswer, answer_is_not_last_view
 from saddlepoint.evaluation import Adversary, Direct
 from saddlepoint.gradients import Backprop, EoT, Estimator
@@ -75,7 +75,7 @@ def _few(e: Evidence) -> int:
     """Rows of a diagnostic that repeats the strongest attack.
 
     They are fewer where that is a remedy which costs more than any planned attack, so that the
-    price of the audit is an upper bound.
+    cost of the audit is an upper bound.
     """
     assert e.strongest is not None, "used only where there is an iterative attack"
     draws = e.plan.job.threat.draws if e.defense.random else 1

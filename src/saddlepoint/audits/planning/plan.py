@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from saddlepoint.audits.cells import AttackCell, Job
+from saddlepoint.audits.planning.audit_cost import AuditCost, audit_cost
 from saddlepoint.audits.planning.budget import BUDGETS, Budget
 from saddlepoint.audits.planning.choice import Choice
-from saddlepoint.audits.planning.price import Price, price_of
 from saddlepoint.audits.planning.suite import compose
 from saddlepoint.audits.probes.stage import Probed
 from saddlepoint.audits.probes.traits import Traits
@@ -42,10 +42,10 @@ class Plan:
         return [(g, a) for g in groups for a in range(len(self.adversaries))]
 
     @property
-    def price(self) -> Price | None:
+    def cost(self) -> AuditCost | None:
         """The most passes per image, part by part; None if the cost of an adversary is unknown."""
         planned = [choice for choice in self.choices if not choice.against]
-        return price_of(self.job, planned, self.remedy_passes)
+        return audit_cost(self.job, planned, self.remedy_passes)
 
     def with_remedies(self, choices: Sequence[Choice]) -> Plan:
         """The plan with remedies after all other adversaries, which keep their numbers."""

@@ -33,8 +33,7 @@ class SelectLogits(nn.Module):
 def logits_key(out: object, rows: int) -> str | int | None:
     """Where the logits are inside an output; None if the output is a tensor or a list.
 
-    They are the value named "logits", or the only tensor [N, C] of floating-point numbers. Other
-    outputs, for which this does not decide, are refused.
+    They are the value named "logits", or the only tensor [N, C] of floating-point numbers.
 
     Args:
         out: the output of a net.

@@ -1,4 +1,4 @@
-"""The price of an audit: an upper bound on its passes, part by part."""
+"""The cost of an audit: an upper bound on its passes, part by part."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LANDSCAPE_DRAWS = 8  # of each of them
 
 
 @dataclass(frozen=True)
-class Price:
+class AuditCost:
     """The most forward and backward passes per image, on average over the images.
 
     All parts together include every call of the target, but not those of its static net.
@@ -46,8 +46,8 @@ class Price:
         return f"at most {self.total} forward and backward passes per image ({parts})"
 
 
-def price_of(job: Job, choices: Sequence[Choice], remedy_passes: int) -> Price | None:
-    """The price of an audit; None if the cost of an adversary is not known.
+def audit_cost(job: Job, choices: Sequence[Choice], remedy_passes: int) -> AuditCost | None:
+    """The cost of an audit; None if the cost of an adversary is not known.
 
     Args:
         job: target, images and threat model.
@@ -66,7 +66,7 @@ def price_of(job: Job, choices: Sequence[Choice], remedy_passes: int) -> Price |
     evaluation = _evaluation(defense, draws)
     remedies = remedy_passes + (_MOST_REMEDIES * evaluation if remedy_passes else 0)
     planned = len(choices) + 1 + rounds
-    return Price(
+    return AuditCost(
         probes=-(-_PROBE_CALLS * _PROBE_ROWS // n),
         attacks=calls * sum(cost.total for cost in known),
         evaluations=calls * planned * evaluation,

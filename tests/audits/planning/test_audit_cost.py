@@ -1,4 +1,4 @@
-"""The price that is stated before an audit is an upper bound on its passes."""
+"""The cost that is stated before an audit is an upper bound on its passes."""
 
 from __future__ import annotations
 
@@ -60,31 +60,31 @@ RUNS = [(name, "quick") for name in BEFORE] + [("plain", "standard"), ("clock", 
 
 
 @pytest.mark.parametrize(("name", "budget"), RUNS)
-def test_an_audit_takes_no_more_passes_than_its_price(name, budget):
+def test_an_audit_takes_no_more_passes_than_its_cost(name, budget):
     Counted.passes = 0
     threat = sp.Threat(sp.Linf(PROBLEM.radius), draws=2)
     net = Counted(BEFORE[name]).eval()
     plan = prepare(AuditRequest(net, PROBLEM.x, PROBLEM.y, threat, budget))
     of_probes = Counted.passes / N
-    price = plan.price
-    assert price is not None
-    assert of_probes <= price.probes
+    cost = plan.cost
+    assert cost is not None
+    assert of_probes <= cost.probes
     collect(plan, InProcess())
-    assert Counted.passes / N <= price.total
+    assert Counted.passes / N <= cost.total
 
 
-def test_the_price_names_its_parts():
+def test_the_cost_names_its_parts():
     request = AuditRequest(PROBLEM.net(), PROBLEM.x, PROBLEM.y, sp.Threat(sp.Linf(0.1)), "quick")
-    price = prepare(request).price
-    assert price is not None
-    parts = (price.probes, price.attacks, price.evaluations, price.diagnostics, price.remedies)
-    assert price.total == sum(parts)
-    assert price.remedies == 0
+    cost = prepare(request).cost
+    assert cost is not None
+    parts = (cost.probes, cost.attacks, cost.evaluations, cost.diagnostics, cost.remedies)
+    assert cost.total == sum(parts)
+    assert cost.remedies == 0
     for name in ("probes", "attacks", "evaluations", "diagnostics", "remedies"):
-        assert name in str(price)
+        assert name in str(cost)
 
 
-def test_the_price_is_unknown_if_that_of_an_adversary_is():
+def test_the_cost_is_unknown_if_that_of_an_adversary_is():
     class Unknown(sp.Direct):
         def cost(self, draws=1):
             return None
@@ -97,4 +97,4 @@ def test_the_price_is_unknown_if_that_of_an_adversary_is():
         sp.Threat(sp.Linf(0.1)),
         adversaries=(adversary,),
     )
-    assert prepare(request).price is None
+    assert prepare(request).cost is None
