@@ -43,7 +43,7 @@ def probed(net):
 
 
 def outputs(net):
-    found = probed(net.eval())
+    found = probed(net)
     return found, found.defense.respond(X, sp.Context.seeded(0, len(X)))
 
 
@@ -61,7 +61,7 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_logits_are_selected_from_other_outputs(form):
-    found, out = outputs(Returns(form))
+    found, out = outputs(Returns(form).eval())
     assert torch.equal(out, EXPECTED)
     (note,) = [one for one in found.findings if one.name is SymptomName.SELECTED_LOGITS]
     assert note.level is Level.NOTE
@@ -70,7 +70,7 @@ def test_logits_are_selected_from_other_outputs(form):
 @pytest.mark.parametrize("form", [lambda z: (z, -z), lambda z: {"a": z, "b": z}, lambda z: (1, 2)])
 def test_an_output_with_several_or_no_logits_is_refused(form):
     with pytest.raises(TargetError, match="Wrap the model in a module that returns its logits"):
-        outputs(Returns(form))
+        outputs(Returns(form).eval())
 
 
 def test_a_compiled_net_is_audited_through_its_original():

@@ -37,6 +37,18 @@ class StandardForm(NamedTuple):
     notes: tuple[Symptom, ...] = ()
 
 
+class Frozen(nn.Module):
+    """A frozen module of TorchScript as an ordinary module without layers."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.frozen = (net,)  # in a tuple it is no layer
+        self.training = False
+
+    def forward(self, x: Tensor) -> Any:
+        return self.frozen[0](x)
+
+
 def standard_form(target: Target, x: Tensor) -> StandardForm:
     """The target as a module from images to logits. Other targets are returned unchanged.
 
@@ -47,12 +59,15 @@ def standard_form(target: Target, x: Tensor) -> StandardForm:
     Raises:
         TargetError: the module raises an error, or its outputs may be several things.
     """
-    if not isinstance(target, nn.Module) or target.training:
+    # A frozen module of TorchScript has no training flag.
+    if not isinstance(target, nn.Module) or getattr(target, "training", False):
         return StandardForm(target)
     notes: list[Symptom] = []
     net = _uncompiled(target, x, notes)
     if any(isinstance(module, torch.jit.ScriptModule) for module in net.modules()):
         notes.append(_scripted())
+    if not hasattr(net, "training"):
+        net = Frozen(net)
     net = _isolated(net, x, notes)
     out = _call_copy(net, x)
     key = logits_key(out, len(x))
