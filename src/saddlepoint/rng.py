@@ -13,11 +13,13 @@ every device produces the same bits.
 from __future__ import annotations
 
 import math
+import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 import numpy
 import torch
@@ -28,6 +30,8 @@ _MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
 _MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
 
 _draw_counts: ContextVar[list[int] | None] = ContextVar("draw_counts", default=None)
+# In place of the random bytes of the operating system; None: these bytes themselves.
+_entropy: ContextVar[random.Random | None] = ContextVar("entropy", default=None)
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:
@@ -179,7 +183,8 @@ def seeded_globals(seed: int, device: torch.device) -> Iterator[None]:
     """Seed the global generators of torch, numpy and Python, and restore their states at the end.
 
     Use it around code that draws from global generators: its randomness becomes a function of the
-    seed.
+    seed. Random bytes of the operating system follow the seed as well, and with them generators
+    that are created without a seed, `secrets` and `uuid4`. Other threads are not affected.
 
     Args:
         seed: any integer from 0 to 2^64 - 1; numpy receives it modulo 2^32.
@@ -188,7 +193,8 @@ def seeded_globals(seed: int, device: torch.device) -> Iterator[None]:
     of_python = random.getstate()
     of_numpy = numpy.random.get_state()  # noqa: NPY002
     try:
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        devices = [device] if device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices), _seeded_entropy(seed):
             torch.manual_seed(seed)
             random.seed(seed)
             numpy.random.seed(seed % 2**32)  # noqa: NPY002
@@ -196,6 +202,46 @@ def seeded_globals(seed: int, device: torch.device) -> Iterator[None]:
     finally:
         random.setstate(of_python)
         numpy.random.set_state(of_numpy)  # noqa: NPY002
+
+
+@contextmanager
+def _seeded_entropy(seed: int) -> Iterator[None]:
+    """Replace the random bytes of the operating system in this thread."""
+    of_os = os.urandom
+    of_python = random._urandom  # type: ignore[attr-defined]
+    of_generator = random.Random.seed
+    token = _entropy.set(random.Random(seed))
+    os.urandom = _random_bytes(of_os)
+    random._urandom = _random_bytes(of_python)  # type: ignore[attr-defined]
+    random.Random.seed = _seed_or_bytes(of_generator)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        os.urandom = of_os
+        random._urandom = of_python  # type: ignore[attr-defined]
+        random.Random.seed = of_generator  # type: ignore[method-assign]
+        _entropy.reset(token)
+
+
+def _seed_or_bytes(original: Callable[..., None]) -> Callable[..., None]:
+    """The seed of a generator of Python. Without one it takes bytes of the system by itself."""
+
+    def seed(self: random.Random, a: Any = None, version: int = 2) -> None:
+        if a is None and _entropy.get() is not None:
+            a = int.from_bytes(os.urandom(32), "little")
+        original(self, a, version)
+
+    return seed
+
+
+def _random_bytes(original: Callable[[int], bytes]) -> Callable[[int], bytes]:
+    """Bytes of the seeded source in a thread that has one, else the original ones."""
+
+    def draw(count: int, /) -> bytes:
+        source = _entropy.get()
+        return original(count) if source is None else source.randbytes(count)
+
+    return draw
 
 
 def _wrapped(number: int) -> int:

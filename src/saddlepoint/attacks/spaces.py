@@ -78,8 +78,10 @@ class Ball:
         """The norm of each perturbation, [N, ...] -> [N]."""
         if self.p == math.inf:
             return delta.flatten(1).abs().amax(1)  # several times faster than `vector_norm`
-        length: Tensor = torch.linalg.vector_norm(delta.flatten(1), self.p, dim=1)
-        return length
+        # A sum of thousands of absolute values in single precision has a large rounding error.
+        kind = torch.float64 if self.p == 1 else None
+        length: Tensor = torch.linalg.vector_norm(delta.flatten(1), self.p, dim=1, dtype=kind)
+        return length.to(delta)
 
     def project(self, x: Tensor, center: Tensor, radius: Tensor | None = None) -> Tensor:
         """Project onto the set: argmin ||z - x||_2 over z in the ball and the box.

@@ -42,9 +42,18 @@ class SymptomName(StrEnum):
     LABELS_ONLY = "labels only"
     NO_GRADIENT_ACCESS = "no gradient access"
     RANDOM_OUTPUTS = "random outputs"
+    UNSEEDED = (
+        "randomness without a seed",
+        "Draw from torch's generators, or write a Defense that draws from `ctx`.",
+        TraitName.UNSEEDED,
+    )
     STATEFUL = "stateful"
     COUPLED_ROWS = "coupled rows"
     NOT_COPYABLE = "cannot be copied"
+    COMPILED = "compiled"
+    SCRIPTED = "scripted"
+    SELECTED_LOGITS = "selected logits"
+    OUTSIDE_STATE = "state outside the model"
     TRAINING_MODE = "training mode inside"
     NOT_ANTICIPATED = "adaptation not anticipated"
     # Found in the outcomes of attacks.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,6 +76,7 @@ def _plan_record(spec: RunSpec, folder: Path, work: Work, done: int) -> dict[str
             for choice in work.plan.choices
         ],
         "remedies": work.plan.remedy_passes,
+        "cost": None if work.plan.cost is None else asdict(work.plan.cost),
     }
 
 
@@ -97,6 +99,8 @@ def print_attacks(plan: Plan) -> None:
 
 def _remedies(plan: Plan) -> Iterator[str]:
     """What the audit may spend on symptoms. Attacks that the user chose get no remedies."""
+    if plan.cost is not None:
+        yield f"The whole audit: {plan.cost}."
     if plan.remedy_passes:
         yield (
             f"Up to {count(plan.remedy_passes, 'more pass')} per image for remedies, if there are "

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.defenses.context import Context
+from saddlepoint.defenses.generators import seeded
 from saddlepoint.defenses.trace import Trace, View
-from saddlepoint.rng import seeded_globals
 
 Memory = Literal["none", "batch", "stream"]
 Unit = Literal["example", "batch", "stream"]
@@ -105,13 +105,13 @@ class Defense(ABC):
 class Plain(Defense):
     """An ordinary network: one view, named "final".
 
-    A network may draw from the global generators, by dropout or noise layers. They are seeded from
-    the context's keys and restored afterwards, so that a call is a function of its keys. Such noise
-    depends on the composition of the batch.
+    A network may draw from global generators, by dropout or noise layers, or from generators that
+    it keeps. They are seeded from the context's keys and restored afterwards, so that a call is a
+    function of its keys. Such noise depends on the composition of the batch.
 
     Args:
         net: a module from [N, ...] to logits [N, C].
-        random: the network draws from global generators; default False.
+        random: the network draws random numbers; default False.
         coupled: rows of a batch influence each other; default False.
     """
 
@@ -125,7 +125,7 @@ class Plain(Defense):
         if not self.random:
             with _annotate_errors():
                 return Trace((View("final", self.net(x)),))
-        with seeded_globals(ctx.shared_seed(), x.device), _annotate_errors():
+        with seeded(self.net, ctx.shared_seed(), x.device), _annotate_errors():
             return Trace((View("final", self.net(x)),))
 
 

@@ -10,6 +10,7 @@ from saddlepoint.selftests import (
     numerics,
     purifying,
     randomness,
+    sources,
     state,
 )
 from saddlepoint.selftests.case import Case
@@ -20,6 +21,7 @@ FAMILIES: dict[str, tuple[Case, ...]] = {
     "numerics": numerics.CASES,
     "randomness": randomness.CASES,
     "state": state.CASES,
+    "sources": sources.CASES,
     "dynamic": dynamic.CASES,
     "exits": exits.CASES,
     "purifying": purifying.CASES,

@@ -23,7 +23,7 @@ from saddlepoint.selftests.problem import (
     worst_margins,
 )
 
-_SIGMA = 0.4
+SIGMA = 0.4
 _LOGIT_SCALE = 2.0  # factor on the logits of the problem
 _SIDE = 4
 _CANVAS = 5
@@ -33,7 +33,7 @@ class InputNoise(nn.Module):
     """x + sigma n, where n is standard normal noise."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + _SIGMA * torch.randn_like(x)
+        return x + SIGMA * torch.randn_like(x)
 
 
 class GumbelNoise(nn.Module):
@@ -94,13 +94,13 @@ class ResizeAndPad(nn.Module):
         return torch.stack([(image[:, 0] * self.canvas).sum((1, 2)) for image in images])
 
 
-def _noise_truth(problem: Problem) -> Truth:
+def noise_truth(problem: Problem) -> Truth:
     """Phi(margin / (sigma ||w||)), smallest at the worst corner.
 
     The noise changes the margin by a normal number of standard deviation sigma ||w||.
     """
     margin = -worst_margins(problem.weight, problem.bias, *problem.box(), problem.y)
-    std = _SIGMA * (problem.weight[0] - problem.weight[1]).double().norm()
+    std = SIGMA * (problem.weight[0] - problem.weight[1]).double().norm()
     return Truth.of(torch.special.ndtr(margin / std), random=True)
 
 
@@ -149,7 +149,7 @@ CASES = (
         "noise on the input misclassifies one draw in four by chance",
         two_classes,
         lambda p: nn.Sequential(InputNoise(), p.net()).eval(),
-        _noise_truth,
+        noise_truth,
     ),
     Case(
         "noisy logits",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 import numpy
 import pytest
@@ -129,6 +130,10 @@ def batch_noise(x):
     return x + 0.1 * torch.randn(1)
 
 
+def clock_noise(x):
+    return x + 0.1 * (time.perf_counter_ns() % 7)
+
+
 def numpy_noise(x):
     return x + 0.1 * float(numpy.random.rand()) * random.random()  # noqa: NPY002
 
@@ -182,6 +187,7 @@ LAST_EXIT = sp.MultiExit(net(after=lambda z: [z.flip(1), z]))
 TRAITS = {
     (TraitName.RANDOM, ""): (net(before=noise(0.1)), net(before=noise(0.0))),
     (TraitName.RANDOM, "of numpy and Python"): (net(before=numpy_noise), net()),
+    (TraitName.UNSEEDED, ""): (net(before=clock_noise), net(before=noise(0.1))),
     (TraitName.NOISE_PER_ROW, ""): (net(before=noise(0.1)), net(before=batch_noise)),
     (TraitName.NOISE_PER_BATCH, ""): (net(before=batch_noise), net(before=noise(0.1))),
     (TraitName.COUPLED, ""): (net(before=centered), net(before=lambda x: x - 0.5)),

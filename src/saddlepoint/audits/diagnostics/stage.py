@@ -34,15 +34,13 @@ from saddlepoint.audits.diagnostics.values import (
     WatchedSteps,
 )
 from saddlepoint.audits.evidence import Evidence
+from saddlepoint.audits.planning.audit_cost import FEW, MANY, UNBOUNDED_STEPS, most_expensive_run
 from saddlepoint.audits.target.answer import AgainstAnswer, answer_is_not_last_view
 from saddlepoint.evaluation import Adversary, Direct
 from saddlepoint.gradients import Backprop, EoT, Estimator
 
 Measure = Callable[[Sequence[Measurement]], Sequence[Values]]
 
-MANY = 64  # rows of a cheap diagnostic
-FEW = 32  # rows of a diagnostic that costs as much as an attack
-_STEPS = 20
 _DRAWS = 8
 
 
@@ -73,9 +71,26 @@ def _gradient_failure(e: Evidence) -> _Diagnostic | None:
     return _Diagnostic("gradient_failure", cells, lambda v: float(v[0]["fails"].double().mean()))
 
 
+def _few(e: Evidence) -> int:
+    """Rows of a diagnostic that repeats the strongest attack.
+
+    They are fewer where that is a remedy which costs more than any planned attack, so that the
+    cost of the audit is an upper bound.
+    """
+    assert e.strongest is not None, "used only where there is an iterative attack"
+    draws = e.plan.job.threat.draws if e.defense.random else 1
+    cost = e.strongest[1].cost(draws)
+    planned = most_expensive_run([c for c in e.plan.choices if not c.against], draws)
+    if cost is None or not planned or cost.total <= planned:
+        return FEW
+    return max(FEW * planned // cost.total, 1)
+
+
 def _watched(e: Evidence) -> _Diagnostic | None:
-    rows = e.sample(FEW, e.clean >= 0.5)
-    if e.strongest is None or not len(rows):
+    if e.strongest is None:
+        return None
+    rows = e.sample(_few(e), e.clean >= 0.5)
+    if not len(rows):
         return None
     return _Diagnostic(
         "watched", [WatchAttack(e.strongest[1], rows)], lambda v: WatchedSteps(**v[0])
@@ -94,7 +109,7 @@ def _one_step(e: Evidence) -> _Diagnostic | None:
 def _longer(e: Evidence) -> _Diagnostic | None:
     if e.strongest is None:
         return None
-    rows = e.sample(FEW, e.robust >= 0.5)
+    rows = e.sample(_few(e), e.robust >= 0.5)
     if not len(rows):
         nothing = Compared(e.robust[:0], e.robust[:0])
         return _Diagnostic("longer", [], lambda _: nothing)
@@ -121,10 +136,10 @@ def _wide_attack(e: Evidence) -> Adversary:
     """The strongest attack with APGD, or APGD on the cross-entropy if there is none."""
     if e.strongest is not None:
         return e.strongest[1].map_direct(
-            lambda direct: replace(direct, attack=APGD(_STEPS), stop_at_success=False)
+            lambda direct: replace(direct, attack=APGD(UNBOUNDED_STEPS), stop_at_success=False)
         )
     estimator: Estimator = EoT(_DRAWS) if e.defense.random else Backprop()
-    attack = Direct("unbounded", APGD(_STEPS), loss=cross_entropy, estimator=estimator)
+    attack = Direct("unbounded", APGD(UNBOUNDED_STEPS), loss=cross_entropy, estimator=estimator)
     return AgainstAnswer(attack) if answer_is_not_last_view(e.defense) else attack
 
 

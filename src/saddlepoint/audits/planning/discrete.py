@@ -12,6 +12,7 @@ from saddlepoint.audits.planning.choice import Choice
 from saddlepoint.audits.planning.parts import Parts
 from saddlepoint.defenses import Access
 from saddlepoint.evaluation import Direct, MultiTarget
+from saddlepoint.phrases import count
 
 _LEAST_QUERIES = 50
 _QUERIES_PER_STEP = 2  # for each step of a targeted gradient attack
@@ -38,6 +39,5 @@ def level_attacks(parts: Parts, access: Access) -> Iterator[Choice]:
     limit = (parts.threat.queries or 2**62) - 1
     targets = min(parts.budget.targets, limit // (queries + 2))
     if targets:
-        yield Choice(
-            MultiTarget(each, targets, targeted_margin), f"{reason}: {targets} target classes"
-        )
+        classes = count(targets, "target class")
+        yield Choice(MultiTarget(each, targets, targeted_margin), f"{reason}: {classes}")

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from saddlepoint.audits.cells import AttackCell, Job
+from saddlepoint.audits.planning.audit_cost import AuditCost, audit_cost
 from saddlepoint.audits.planning.budget import BUDGETS, Budget
 from saddlepoint.audits.planning.choice import Choice
 from saddlepoint.audits.planning.suite import compose
@@ -39,6 +40,12 @@ class Plan:
         """All attack cells. Each is independent of the others."""
         groups = range(len(self.job.groups))
         return [(g, a) for g in groups for a in range(len(self.adversaries))]
+
+    @property
+    def cost(self) -> AuditCost | None:
+        """The most passes per image, part by part; None if the cost of an adversary is unknown."""
+        planned = [choice for choice in self.choices if not choice.against]
+        return audit_cost(self.job, planned, self.remedy_passes)
 
     def with_remedies(self, choices: Sequence[Choice]) -> Plan:
         """The plan with remedies after all other adversaries, which keep their numbers."""

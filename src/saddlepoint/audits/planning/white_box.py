@@ -50,7 +50,7 @@ def gradient_attacks(parts: Parts) -> Iterator[Choice]:
     dlr = replace(apgd, name="apgd-dlr", attack=longer, loss=dlr_or_margin)
     yield Choice(dlr, f"a scale-invariant loss{why}")
     yield from _other_rules(parts)
-    if parts.defense.random:
+    if parts.defense.random and not parts.facts.has(TraitName.UNSEEDED):
         fixed = replace(
             apgd, name="apgd-fixed", attack=longer, loss=margin, estimator=FixedRandomness()
         )

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from saddlepoint.audits.probes.probe_target import ProbeTarget, alike, difference
+from saddlepoint.audits.probes.probe_target import UNCONTROLLED, ProbeTarget
 from saddlepoint.audits.probes.traits import Trait, TraitName, absent, observed, present, unmeasured
 from saddlepoint.audits.target.admission import explain_errors
+from saddlepoint.audits.target.rounding import alike, difference
 from saddlepoint.defenses import BlackBox, Context, Plain
 from saddlepoint.evaluation.mutation import fingerprint
 from saddlepoint.phrases import count, how_often, number
@@ -40,18 +41,18 @@ def probe_input_changes(target: ProbeTarget) -> Iterator[Trait]:
 def probe_randomness(target: ProbeTarget) -> Iterator[Trait]:
     """Whether outputs change with the random seed, and whether noise is drawn per row or per batch.
 
-    Everything that a module draws from global generators follows the seed. Where two unused copies
-    differ under the same seed, the target draws from another source.
+    Everything that a module draws from global generators, from its own ones, or from random bytes
+    of the operating system follows the seed. Where two unused copies differ under the same seed,
+    the target draws from another source, such as a clock.
     """
     n = len(target)
     first = target.answer
-    again = first if target.declares else target.fresh_copy().query()
-    unseeded = not alike(first, again)
-    other = again if unseeded else target.redrawn_answer
-    random = not alike(first, other)
+    unseeded = target.uncontrolled
+    other = target.redrawn_answer
+    if unseeded and alike(first, other):
+        other = target.fresh_copy().query()
+    random = target.randomized
     evidence = f"two calls on the same images: {difference(first, other)}"
-    if unseeded:
-        evidence += "; outputs differ even with the same seed"
     yield observed(
         TraitName.RANDOM,
         random,
@@ -59,6 +60,13 @@ def probe_randomness(target: ProbeTarget) -> Iterator[Trait]:
         evidence,
         f"outputs for {count(n, 'image')} are the same with another seed",
         declared=target.defense.random if target.declares else None,
+    )
+    yield observed(
+        TraitName.UNSEEDED,
+        unseeded,
+        n,
+        "fresh copies called on the same images with the same seed: outputs differ",
+        "the seed determines all outputs",
     )
     if not random:
         for name in _NOISE:
@@ -105,17 +113,19 @@ def probe_coupling(target: ProbeTarget) -> Iterator[Trait]:
     """Whether outputs depend on other rows of the batch, on their order, or on their number."""
     n = len(target)
     declared = target.defense.unit != "example" if target.declares else None
-    if target.adapts or n < 2:
+    if target.adapts or n < 2 or target.uncontrolled:
         reason = "there is only one image"
         if target.adapts:
             reason = "the target adapts to the batch, as declared"
+        elif target.uncontrolled:
+            reason = UNCONTROLLED
         for name in _COUPLING:
             yield unmeasured(name, reason, declared=declared)
         return
     first = target.answer
     alone = target.fresh_copy().query(target.x[:1])
     random_net = isinstance(target.defense, Plain | BlackBox)
-    noisy = random_net and not alike(first, target.redrawn_answer)
+    noisy = random_net and target.randomized
     yield _coupled(target, alone, noisy=noisy, declared=declared)
     if noisy:
         for name in _COUPLING[1:]:
@@ -178,10 +188,8 @@ def probe_state(target: ProbeTarget) -> Iterator[Trait]:
     after = _values_inside(used)
     changed = tuple(place for place, value in before.items() if after.get(place) != value)
     declared = False if target.declares else None
-    if not alike(target.answer, first):
-        yield unmeasured(
-            TraitName.STATE, "the target draws from a source that no seed controls, which hides it"
-        )
+    if target.uncontrolled:
+        yield unmeasured(TraitName.STATE, UNCONTROLLED)
     elif target.adapts:
         yield observed(
             TraitName.STATE,

@@ -19,6 +19,7 @@ _COUPLING = (TraitName.COUPLED, TraitName.ROW_ORDER, TraitName.BATCH_SIZE)
 def findings_of(target: ProbeTarget, facts: TargetFacts) -> Iterator[Symptom]:
     """All findings about a target."""
     traits = facts.traits
+    yield from target.notes
     if isinstance(target.defense, MultiExit) and not target.declares:
         yield Symptom(
             SymptomName.SEVERAL_EXITS,
@@ -184,6 +185,15 @@ def _of_undeclared(target: ProbeTarget, traits: Traits) -> Iterator[Symptom]:
             f"{traits[TraitName.RANDOM].evidence}. The model is treated as randomized: gradients "
             "are averaged, and robust accuracy is evaluated over many draws. Its noise belongs to "
             "the batch; write a Defense that draws from `ctx` for noise that belongs to the image.",
+        )
+    if TraitName.UNSEEDED in traits:
+        yield Symptom(
+            SymptomName.UNSEEDED,
+            Level.SERIOUS,
+            "fresh copies of the model give other outputs with the same seed: it draws from a "
+            "source that no seed reaches, such as a clock. Draws cannot be repeated. Effects of "
+            "earlier calls, of other rows and of recorded gradients cannot be separated from this "
+            "noise.",
         )
     if target.stateful(traits):
         name = TraitName.STATE if TraitName.STATE in traits else TraitName.CHANGES_ITSELF

@@ -11,10 +11,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.audits.probes.probe_target import ProbeTarget, alike, difference
+from saddlepoint.audits.probes.probe_target import UNCONTROLLED, ProbeTarget
 from saddlepoint.audits.probes.traits import Trait, TraitName, observed, present, unmeasured
 from saddlepoint.audits.target.admission import TargetError
 from saddlepoint.audits.target.copy import copy_target
+from saddlepoint.audits.target.rounding import alike, difference
 
 _NAMES = (TraitName.GRAD_MODE, TraitName.REQUIRES_GRAD, TraitName.TRAINING_FLAG)
 
@@ -25,6 +26,10 @@ def probe_gradient_mode(target: ProbeTarget) -> Iterator[Trait]:
     if target.defense.grants != "gradient":
         for name in _NAMES:
             yield unmeasured(name, "the target has no gradients")
+        return
+    if target.uncontrolled:
+        for name in _NAMES:
+            yield unmeasured(name, UNCONTROLLED)
         return
     declared = False if target.declares else None
     with torch.no_grad():

@@ -12,7 +12,7 @@ from torch import Tensor
 from saddlepoint.attacks.losses import cross_entropy, margin, merge_rejection
 from saddlepoint.audits.probes.gradient_direction import gradient_direction
 from saddlepoint.audits.probes.gradient_probe import GradientProbe
-from saddlepoint.audits.probes.probe_target import ProbeTarget
+from saddlepoint.audits.probes.probe_target import UNCONTROLLED, ProbeTarget
 from saddlepoint.audits.probes.sites import named_sites, sites_to_bypass
 from saddlepoint.audits.probes.traits import Trait, TraitName, absent, observed, present, unmeasured
 from saddlepoint.phrases import count, count_of, number, percent, relative
@@ -56,7 +56,10 @@ def probe_gradients(target: ProbeTarget) -> Iterator[Trait]:
     yield _on_some_images(TraitName.ZERO_GRADIENTS, zero, ("exactly zero", "non-zero"), places)
     finite = torch.where(grad.isfinite(), grad, 0.0)
     usable = ~(non_finite | zero)
-    yield gradient_direction(probe, finite, usable, has_sites=bool(sites.present))
+    if target.uncontrolled:
+        yield unmeasured(TraitName.WRONG_GRADIENTS, UNCONTROLLED)
+    else:
+        yield gradient_direction(probe, finite, usable, has_sites=bool(sites.present))
     yield _noisy(probe)
     yield _saturated(probe)
 
@@ -101,8 +104,11 @@ def _noisy(probe: GradientProbe) -> Trait:
     the mean of n draws divides by n.
     """
     name = TraitName.NOISY_GRADIENTS
-    draws = [probe.gradient(seed).nan_to_num(0.0, 0.0, 0.0).flatten(1) for seed in range(_DRAWS)]
-    grads = torch.stack(draws).double()  # [K, n, d]
+    try:
+        draws = [probe.gradient(seed).nan_to_num(0.0, 0.0, 0.0) for seed in range(_DRAWS)]
+    except (ValueError, RuntimeError):
+        return unmeasured(name, "a gradient reaches the input in some calls only")
+    grads = torch.stack(draws).flatten(2).double()  # [K, n, d]
     if torch.equal(grads[0], grads[1]):
         return absent(name, _DRAWS, "gradients are the same with another seed", amount=1.0)
     power = grads.square().sum(2).mean(0)  # [n]

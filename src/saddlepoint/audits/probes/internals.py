@@ -11,10 +11,11 @@ from torch import Tensor
 from saddlepoint import phrases
 from saddlepoint.attacks.losses import margin
 from saddlepoint.attacks.objective import AttackObjective
-from saddlepoint.audits.probes.probe_target import ProbeTarget, alike, difference
+from saddlepoint.audits.probes.probe_target import ProbeTarget
 from saddlepoint.audits.probes.traits import Trait, TraitName, absent, observed, present, unmeasured
 from saddlepoint.audits.target.admission import explain_errors
 from saddlepoint.audits.target.hooks import CountDifferentiations, CountOperations
+from saddlepoint.audits.target.rounding import alike, difference
 from saddlepoint.defenses import Context
 from saddlepoint.gradients import Backprop
 from saddlepoint.phrases import count, count_of, how_often, number, whole

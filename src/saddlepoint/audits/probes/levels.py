@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from saddlepoint.attacks.pixel_levels import PixelLevels
-from saddlepoint.audits.probes.probe_target import ProbeTarget, alike
+from saddlepoint.audits.probes.probe_target import ProbeTarget
 from saddlepoint.audits.probes.traits import Trait, TraitName, Traits, present
 from saddlepoint.audits.target.pixel_codes import FoundLevels, PixelCode, codes, find_codes
+from saddlepoint.audits.target.rounding import alike
 from saddlepoint.defenses import Defense
 
 # Only targets with one of these traits are examined.

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from saddlepoint.audits.probes.probe_target import ProbeTarget, alike, difference
+from saddlepoint.audits.probes.probe_target import ProbeTarget
 from saddlepoint.audits.probes.traits import Trait, TraitName, absent, observed, present, unmeasured
 from saddlepoint.audits.target.hooks import record_outputs
 from saddlepoint.audits.target.instrument import SCORES
+from saddlepoint.audits.target.rounding import alike, difference
 from saddlepoint.defenses import Plain
 from saddlepoint.phrases import agree, count, count_of, number, percent
 

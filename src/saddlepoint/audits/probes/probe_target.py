@@ -7,7 +7,6 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from saddlepoint import phrases
 from saddlepoint.attacks.spaces import Ball
@@ -24,8 +23,10 @@ from saddlepoint.audits.target.admission import (
 from saddlepoint.audits.target.answer import attacked_defense
 from saddlepoint.audits.target.copy import copy_target
 from saddlepoint.audits.target.instrument import Instrumented, Stateless
+from saddlepoint.audits.target.rounding import alike, relevant
+from saddlepoint.audits.target.standard_form import standard_form
+from saddlepoint.audits.verdict import Symptom
 from saddlepoint.defenses import BlackBox, Context, Defense, Plain, Trace
-from saddlepoint.phrases import agree, count_of, number
 from saddlepoint.rng import Keys
 
 ROWS = 16  # images: enough to observe most violations, cheap for any model
@@ -33,6 +34,9 @@ _ADAPTING_ROWS = 8  # of a defense that adapts: each output may take a training 
 # Draws of a net that declares nothing. A random choice with probability 1/2 is missed once in a
 # million probes, one with probability 1/10 once in eight.
 _DRAWS = 20
+# Why a property of outputs could not be measured.
+UNCONTROLLED = "outputs change with a source of randomness that no seed controls, which hides it"
+_REPEATS = 3  # calls that must be equal bit for bit before noise below rounding errors counts
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ class ProbeTarget:
     module: nn.Module | None = None  # the target itself, if it is a module
     to_defense: Conversion = field(default=lambda target: target)
     unused_copy: Target | None = None  # never called; None: a Defense, or it cannot be copied
+    original: Target | None = None  # the target in standard form
+    notes: tuple[Symptom, ...] = ()  # what was done to get it into this form
 
     @classmethod
     def of(cls, target: Target, x: Tensor, y: Tensor, space: Ball) -> ProbeTarget:
@@ -61,6 +67,7 @@ class ProbeTarget:
         count = _ADAPTING_ROWS if adapting else ROWS
         # A copy can be differentiated even if x was created in inference mode.
         rows = x[:count].detach().clone()
+        target, notes = standard_form(target, rows)
         unused = None if declares else _copy_or_none(target)
         used = target if unused is None else copy_target(unused)
         to_defense = conversion(used, rows, int(y.amax()) + 1)
@@ -73,6 +80,8 @@ class ProbeTarget:
             target if isinstance(target, nn.Module) else None,
             to_defense,
             unused,
+            target,
+            notes,
         )
         classes = probed.classes
         if int(y.amax()) >= classes:
@@ -136,11 +145,38 @@ class ProbeTarget:
 
         A net that chooses one of few branches at random often chooses the same one twice.
         """
+        found = self.answer
         for seed in range(1, 2 if self.declares else _DRAWS + 1):
             other = self.fresh_copy().query(seed=seed)
             if not alike(self.answer, other):
-                break
-        return other
+                return other
+            found = found if torch.equal(self.answer, other) else other
+        return found
+
+    @cached_property
+    def randomized(self) -> bool:
+        """Outputs change with the random seed.
+
+        Noise below all rounding errors counts, if it can change predictions and outputs are equal
+        bit for bit with the same seed.
+        """
+        other = self.redrawn_answer
+        if self.uncontrolled or not alike(self.answer, other):
+            return True
+        if torch.equal(self.answer, other) or not relevant(self.answer, other):
+            return False
+        return all(torch.equal(self.answer, self.fresh_copy().query()) for _ in range(_REPEATS))
+
+    @cached_property
+    def uncontrolled(self) -> bool:
+        """Outputs change although the random seed stays the same. Each call uses a fresh copy."""
+        if self.declares:
+            return False
+        if not alike(self.answer, self.fresh_copy().query()):
+            return True
+        # A choice among few branches is often the same twice, so a randomized net is called again.
+        repeats = 0 if alike(self.answer, self.redrawn_answer) else _DRAWS
+        return any(not alike(self.answer, self.fresh_copy().query()) for _ in range(repeats))
 
     def fresh_copy(self) -> ProbeTarget:
         """The same with a copy of the target that was never called, if there is one."""
@@ -209,45 +245,6 @@ class ProbeTarget:
         ctx = Context(self.keys())
         with torch.no_grad(), explain_errors(self.kind, self.x):
             return self.defense.trace(self.x, ctx), ctx
-
-
-def alike(a: Tensor, b: Tensor) -> bool:
-    """Whether two outputs [n, C] are equal except for rounding errors.
-
-    Kernels sum in another order for another batch size, which makes a few hundred rounding errors
-    at the scale of the logits. Nets in half precision sum in single precision, so that only the
-    results of layers are rounded.
-    """
-    a, b = _same_width(a, b)
-    if not a.is_floating_point() or a.shape != b.shape:
-        return torch.equal(a, b)
-    eps = torch.finfo(a.dtype).eps
-    roundings = 2e3 if eps < 1e-6 else 32
-    scale = float(a.abs().amax().clamp(min=1.0))
-    return bool((a.double() - b.double()).abs().amax() <= roundings * eps * scale)
-
-
-def difference(a: Tensor, b: Tensor) -> str:
-    """How two outputs [n, C] differ, as a clause."""
-    a, b = _same_width(a, b)
-    if a.shape != b.shape:
-        return f"the shape changes from {list(a.shape)} to {list(b.shape)}"
-    largest = (a.double() - b.double()).abs().amax().item()
-    labels = int((a.argmax(1) != b.argmax(1)).sum())
-    return (
-        f"logits change by up to {number(largest)}, {count_of(labels, len(a), 'prediction')} "
-        f"{agree(labels, 'changes', 'change')}"
-    )
-
-
-def _same_width(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Both outputs with the same number of columns.
-
-    One-hot labels have as many columns as the highest label requires; missing columns are zero.
-    """
-    width = max(a.shape[-1], b.shape[-1])
-    padded = [functional.pad(t, (0, width - t.shape[-1])) for t in (a, b)]
-    return padded[0], padded[1]
 
 
 def _copy_or_none(target: Target) -> Target | None:

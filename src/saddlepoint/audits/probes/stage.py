@@ -9,7 +9,7 @@ from saddlepoint.audits.planning.facts import TargetFacts
 from saddlepoint.audits.probes.findings import findings_of
 from saddlepoint.audits.probes.levels import find_levels, with_levels
 from saddlepoint.audits.probes.probe import measure_traits
-from saddlepoint.audits.probes.probe_target import ProbeTarget, alike
+from saddlepoint.audits.probes.probe_target import ProbeTarget
 from saddlepoint.audits.probes.sanity import Unusual, unusual_accuracy, unusual_radius
 from saddlepoint.audits.probes.traits import TraitName, Traits
 from saddlepoint.audits.request import AuditRequest
@@ -18,6 +18,7 @@ from saddlepoint.audits.target.branches import Branch, find_branches
 from saddlepoint.audits.target.control_flow import find_jump
 from saddlepoint.audits.target.exit_search import Recorder, find_exits
 from saddlepoint.audits.target.instrument import Instrumented, Stateless
+from saddlepoint.audits.target.rounding import alike
 from saddlepoint.audits.target.wrappers import LogProbabilities, NoGradient, ValueWithoutGrad
 from saddlepoint.audits.verdict import Level, Symptom, SymptomName
 from saddlepoint.defenses import BlackBox, Context, Defense, MultiExit, Plain
@@ -78,7 +79,7 @@ def probe_stage(request: AuditRequest) -> Probed:
     places = [site for name in _BROKEN if name in traits for site in traits[name].places]
     bypassed = tuple(dict.fromkeys(places))
     branches = _branches(target, traits)
-    defense = _prepared(request.target, target, traits, bypassed)
+    defense = _prepared(target.original, target, traits, bypassed)
     levels = find_levels(target, traits)
     traits = with_levels(traits, levels)
     facts = TargetFacts(traits, frozenset(ctx.solve_info), bypassed, branches, levels=levels)
@@ -119,7 +120,7 @@ def _hidden(target: ProbeTarget, facts: TargetFacts) -> TargetFacts:
 
 
 def _prepared(
-    original: Target, target: ProbeTarget, traits: Traits, bypassed: tuple[str, ...]
+    original: Target | None, target: ProbeTarget, traits: Traits, bypassed: tuple[str, ...]
 ) -> Defense:
     """The defense that attacks run against: the same outputs, with usable gradients."""
     random = TraitName.RANDOM in traits

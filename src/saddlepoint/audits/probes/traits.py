@@ -23,6 +23,7 @@ class TraitName(StrEnum):
 
     CHANGES_INPUT = "changes its input", "it modifies the input tensor in place"
     RANDOM = "random", "outputs change with the random seed"
+    UNSEEDED = "unseeded", "outputs change although the random seed stays the same"
     NOISE_PER_ROW = "noise per row", "each row of a batch gets its own noise"
     NOISE_PER_BATCH = "noise per batch", "all rows of a batch get the same noise"
     COUPLED = "coupled", "the output for an image depends on the other images of the batch"

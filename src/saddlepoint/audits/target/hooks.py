@@ -34,6 +34,11 @@ def installed(handles: Iterable[RemovableHandle]) -> Iterator[None]:
             handle.remove()
 
 
+def hookable(modules: Iterable[nn.Module]) -> list[nn.Module]:
+    """Modules that accept hooks: those of TorchScript do not."""
+    return [module for module in modules if not isinstance(module, torch.jit.ScriptModule)]
+
+
 @contextmanager
 def record_outputs(layers: Iterable[nn.Module]) -> Iterator[dict[nn.Module, Any]]:
     """The last output of each of these layers."""
@@ -42,7 +47,7 @@ def record_outputs(layers: Iterable[nn.Module]) -> Iterator[dict[nn.Module, Any]
     def after(module: nn.Module, inputs: tuple[Any, ...], out: Any) -> None:  # noqa: ARG001
         outputs[module] = out
 
-    with installed([layer.register_forward_hook(after) for layer in layers]):
+    with installed([layer.register_forward_hook(after) for layer in hookable(layers)]):
         yield outputs
 
 
@@ -74,10 +79,8 @@ def record_detached_images(net: nn.Module, x: Tensor) -> Iterator[dict[str, Tens
         if torch.is_grad_enabled() and is_detached_image(inputs, x):
             found.setdefault(name, inputs[0])
 
-    layers = {name: module for name, module in net.named_modules() if name}
-    with installed(
-        m.register_forward_pre_hook(partial(before, name)) for name, m in layers.items()
-    ):
+    names = {module: name for name, module in net.named_modules() if name}
+    with installed(m.register_forward_pre_hook(partial(before, names[m])) for m in hookable(names)):
         yield found
 
 
@@ -152,7 +155,7 @@ def record_flows(names: Mapping[nn.Module, str]) -> Iterator[dict[str, list[Grad
             flows[names[module]].append(GradientFlow.record(x, out))
 
     handles = []
-    for module in names:
+    for module in hookable(names):
         handles.append(module.register_forward_pre_hook(before))
         handles.append(module.register_forward_hook(after))
     with installed(handles):
@@ -176,7 +179,7 @@ def count_calls(module: nn.Module) -> Iterator[CallCount]:
         count.rows += len(inputs[0])
         count.with_gradients += len(inputs[0]) * torch.is_grad_enabled()
 
-    with installed([module.register_forward_pre_hook(before)]):
+    with installed(one.register_forward_pre_hook(before) for one in hookable([module])):
         yield count
 
 

@@ -1,0 +1,184 @@
+"""A module in the form that probes and attacks need: from images to a tensor of logits.
+
+Compiled modules are replaced by their originals, logits are selected from other outputs, and state
+outside of a module is separated from it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from saddlepoint.audits.target.admission import Target, TargetError, explain_errors
+from saddlepoint.audits.target.copy import copy_target
+from saddlepoint.audits.target.logits import SelectLogits, logits_key
+from saddlepoint.audits.target.outside import (
+    Isolated,
+    SharedObjects,
+    changed_outside,
+    depends_on,
+    near_points,
+    same_outputs,
+)
+from saddlepoint.audits.target.rounding import alike, difference
+from saddlepoint.audits.verdict import Level, Symptom, SymptomName
+from saddlepoint.defenses.generators import seeded
+
+_SEED = 0
+_REPEATS = 5
+
+
+class StandardForm(NamedTuple):
+    """A target, and what had to be done to get it into this form."""
+
+    target: Target
+    notes: tuple[Symptom, ...] = ()
+
+
+class Frozen(nn.Module):
+    """A frozen module of TorchScript as an ordinary module without layers."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.frozen = (net,)  # in a tuple it is no layer
+        self.training = False
+
+    def forward(self, x: Tensor) -> Any:
+        return self.frozen[0](x)
+
+
+def standard_form(target: Target, x: Tensor) -> StandardForm:
+    """The target as a module from images to logits. Other targets are returned unchanged.
+
+    Args:
+        target: the target.
+        x: a few images, [N, ...].
+
+    Raises:
+        TargetError: the module raises an error, or its outputs may be several things.
+    """
+    # A frozen module of TorchScript has no training flag.
+    if not isinstance(target, nn.Module) or getattr(target, "training", False):
+        return StandardForm(target)
+    notes: list[Symptom] = []
+    net = _uncompiled(target, x, notes)
+    if any(isinstance(module, torch.jit.ScriptModule) for module in net.modules()):
+        notes.append(_scripted())
+    if not hasattr(net, "training"):
+        net = Frozen(net)
+    net = _isolated(net, x, notes)
+    out = _call_copy(net, x)
+    key = logits_key(out, len(x))
+    if key is not None:
+        notes.append(_selected(out, key))
+        net = SelectLogits(net, key)
+    return StandardForm(net, tuple(notes))
+
+
+def _uncompiled(net: nn.Module, x: Tensor, notes: list[Symptom]) -> nn.Module:
+    """The original of a compiled module: its layers can be observed, and it can be copied."""
+    original = getattr(net, "_orig_mod", None)
+    if not isinstance(original, nn.Module):
+        return net
+    compiled = _call_copy(net, x)
+    same = _call_copy(original, x)
+    text = "the model is compiled; attacks use the original module inside of it"
+    level = Level.NOTE
+    if not (isinstance(compiled, Tensor) and isinstance(same, Tensor)):
+        text += ". Their outputs are no tensors and were not compared."
+    elif alike(compiled, same):
+        text += ", which has the same outputs."
+    else:
+        level = Level.SERIOUS
+        text += f", but its outputs differ: {difference(compiled, same)}. Pass the one you deploy."
+    notes.append(Symptom(SymptomName.COMPILED, level, text))
+    return original
+
+
+def _isolated(net: nn.Module, x: Tensor, notes: list[Symptom]) -> nn.Module:
+    """The net with every call in the same state outside of it, if calls depend on that state."""
+
+    def call(copied: nn.Module) -> None:
+        _call(copied, x)
+        _call(copied, near_points(x).requires_grad_())  # images may be known already
+
+    try:
+        copied = copy_target(net)
+    except Exception:  # user classes may raise anything; a probe reports it
+        return net
+    shared = changed_outside(net, copied, call)
+    # Where outputs cannot be repeated, nothing can be compared. A probe reports that.
+    if not shared or not _repeatable(net, x, shared):
+        return net
+    shared = _emptied(net, x, shared)
+    places = ", ".join(shared.places[:3])
+    text = f"a call changes {places} outside of the model, which all calls of this process share. "
+    if not depends_on(net, shared, x):
+        text += "Outputs and gradients did not depend on it."
+        notes.append(Symptom(SymptomName.OUTSIDE_STATE, Level.NOTE, text))
+        return net
+    text += (
+        "For the audit every call starts in the same state: outputs that depend on earlier images "
+        "are not audited."
+    )
+    notes.append(Symptom(SymptomName.OUTSIDE_STATE, Level.WARNING, text))
+    return Isolated(net, shared)
+
+
+def _repeatable(net: nn.Module, x: Tensor, shared: SharedObjects) -> bool:
+    """Whether copies give equal outputs with the same seed and the same state outside of them."""
+    first = _call_copy(Isolated(net, shared), x)
+    others = (_call_copy(Isolated(net, shared), x) for _ in range(_REPEATS))
+    return all(same_outputs(first, other) for other in others)
+
+
+def _emptied(net: nn.Module, x: Tensor, shared: SharedObjects) -> SharedObjects:
+    """With empty containers where that does not change outputs: entries may have no gradients."""
+    expected = _call_copy(Isolated(net, shared), x)
+    for k in range(len(shared.contents)):
+        other = shared.emptied(k)
+        try:
+            out = _call_copy(Isolated(net, other), x)
+        except TargetError:  # the code of the net needs the entries
+            continue
+        if same_outputs(expected, out):
+            shared = other
+    return shared
+
+
+def _selected(out: object, key: str | int) -> Symptom:
+    where = f"`{key}`" if isinstance(key, str) else f"value {key}"
+    return Symptom(
+        SymptomName.SELECTED_LOGITS,
+        Level.NOTE,
+        f"the model returns {type(out).__name__}; {where} of it is used as logits.",
+    )
+
+
+def _scripted() -> Symptom:
+    return Symptom(
+        SymptomName.SCRIPTED,
+        Level.NOTE,
+        "the model is compiled by TorchScript: steps inside of it cannot be observed, and their "
+        "backward passes cannot be replaced. Pass the original module if gradients fail.",
+    )
+
+
+def _call_copy(net: nn.Module, x: Tensor) -> Any:
+    """The output of a copy, so that the net does not change; of the net if it has no copy."""
+    try:
+        net = copy_target(net)
+    except Exception:  # user classes may raise anything; a probe reports it
+        return _call(net, x)
+    return _call(net, x)
+
+
+def _call(net: nn.Module, x: Tensor) -> Any:
+    with (
+        torch.set_grad_enabled(x.requires_grad),
+        explain_errors("model", x),
+        seeded(net, _SEED, x.device),
+    ):
+        return net(x.clone())

@@ -1,0 +1,149 @@
+"""Compiled and scripted modules, other outputs than tensors, and hooks of copies."""
+
+from __future__ import annotations
+
+import weakref
+from collections import namedtuple
+from dataclasses import dataclass
+
+import pytest
+import torch
+from tests.audits.probes.toy_targets import LINF, WEIGHT, X, Y
+from torch import nn
+
+import saddlepoint as sp
+from saddlepoint.audits import AuditRequest, TargetError
+from saddlepoint.audits.probes.stage import probe_stage
+from saddlepoint.audits.target.copy import copy_target
+from saddlepoint.audits.target.rounding import alike
+from saddlepoint.audits.verdict import Level, SymptomName
+
+Named = namedtuple("Named", ["logits", "auxiliary"])
+
+
+@dataclass
+class Output:
+    logits: torch.Tensor
+    hidden: tuple[torch.Tensor, ...] = ()
+
+
+class Returns(nn.Module):
+    def __init__(self, form):
+        super().__init__()
+        self.form = form
+        self.layer = nn.Linear(*WEIGHT.shape, bias=False, dtype=X.dtype)
+        self.layer.weight = nn.Parameter(WEIGHT.T.to(X.dtype))
+
+    def forward(self, x):
+        return self.form(self.layer(x.flatten(1)))
+
+
+def probed(net):
+    return probe_stage(AuditRequest(net, X, Y, sp.Threat(LINF)))
+
+
+def outputs(net):
+    found = probed(net)
+    return found, found.defense.respond(X, sp.Context.seeded(0, len(X)))
+
+
+EXPECTED = X.flatten(1) @ WEIGHT.to(X)
+FORMS = {
+    "named tuple": lambda z: Named(z, None),
+    "named tuple of two": lambda z: Named(z, -z),
+    "dictionary": lambda z: {"loss": None, "logits": z},
+    "one entry": lambda z: {"scores": z},
+    "data class": lambda z: Output(z, (z, z)),
+    "tuple with a number": lambda z: (z, z.mean()),
+    "tuple with features": lambda z: (z, z[:, None, :]),
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_logits_are_selected_from_other_outputs(form):
+    found, out = outputs(Returns(form).eval())
+    assert torch.equal(out, EXPECTED)
+    (note,) = [one for one in found.findings if one.name is SymptomName.SELECTED_LOGITS]
+    assert note.level is Level.NOTE
+
+
+@pytest.mark.parametrize("form", [lambda z: (z, -z), lambda z: {"a": z, "b": z}, lambda z: (1, 2)])
+def test_an_output_with_several_or_no_logits_is_refused(form):
+    with pytest.raises(TargetError, match="Wrap the model in a module that returns its logits"):
+        outputs(Returns(form).eval())
+
+
+def test_a_compiled_net_is_audited_through_its_original():
+    net = Returns(lambda z: z).eval()
+    found, out = outputs(torch.compile(net, backend="eager"))
+    assert torch.equal(out, EXPECTED)
+    assert found.defense.net is net
+    (note,) = [one for one in found.findings if one.name is SymptomName.COMPILED]
+    assert note.level is Level.NOTE
+
+
+class Quantized(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(WEIGHT.to(X.dtype))
+
+    def forward(self, x):
+        return ((x * 8).round() / 8).flatten(1) @ self.weight
+
+
+COMPILERS = {
+    "scripted": torch.jit.script,
+    "traced": lambda net: torch.jit.trace(net, X),
+    "frozen": lambda net: torch.jit.freeze(torch.jit.script(net)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("compiled", COMPILERS.values(), ids=COMPILERS)
+def test_a_quantizer_inside_a_scripted_net_is_a_serious_finding(compiled):
+    found, _ = outputs(compiled(Quantized().eval()))
+    levels = {one.name: one.level for one in found.findings}
+    assert levels[SymptomName.SCRIPTED] is Level.NOTE
+    assert levels[SymptomName.ZERO_GRADIENTS] is Level.SERIOUS
+
+
+class ByHook(nn.Module):
+    """Its features come through a hook that refers to it."""
+
+    def __init__(self, refer):
+        super().__init__()
+        self.flat = nn.Flatten()
+        owner = refer(self)
+
+        def hook(module, inputs, out):
+            (owner() if isinstance(owner, weakref.ref) else owner).features = out
+
+        def outer(*args):
+            hook(*args)
+
+        self.flat.register_forward_hook(outer)
+
+    def forward(self, x):
+        self.flat(x)
+        return self.features @ WEIGHT.to(x)
+
+
+@pytest.mark.parametrize("refer", [lambda net: net, weakref.ref], ids=["strong", "weak"])
+def test_hooks_of_a_copy_write_into_the_copy(refer):
+    net = ByHook(refer).eval()
+    copied = copy_target(net)
+    copied(X)
+    assert hasattr(copied, "features")
+    assert not hasattr(net, "features")
+    _, out = outputs(net)
+    assert torch.equal(out, EXPECTED)
+
+
+def test_noise_beside_almost_equal_outputs_is_no_rounding_error():
+    z = torch.randn(16, 10, generator=torch.Generator().manual_seed(0))
+    p = (z / 1e4).softmax(1)
+    moved = ((z + torch.randn_like(z)) / 1e4).softmax(1)
+    assert not alike(p, moved)
+    assert alike(p, p + 2e-7)
+    assert alike(100 * z, 100 * z + 1e-3)
+    assert alike(z.half(), z.half() + 0.01)
