@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from saddlepoint.audits.probes.operations import Replaced
 from saddlepoint.audits.probes.traits import TraitName, Traits
 from saddlepoint.audits.target.branches import Branch
 
@@ -27,6 +28,7 @@ class TargetFacts:
     solves: frozenset[str] = frozenset()  # sites with a fixed-point solver
     bypassed: tuple[str, ...] = ()  # sites where BPDA gives better gradients than the exact ones
     branches: tuple[Branch, ...] = ()  # discrete branches, one of which each image takes
+    replaced: Replaced = field(default_factory=Replaced)  # operations with surrogate gradients
 
     def has(self, name: TraitName) -> bool:
         """Whether a trait is present."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from saddlepoint.audits.planning.facts import TargetFacts
 from saddlepoint.audits.probes.findings import findings_of
+from saddlepoint.audits.probes.operations import Replaced, replace_operations
 from saddlepoint.audits.probes.probe import measure_traits
 from saddlepoint.audits.probes.probe_target import ProbeTarget, alike
 from saddlepoint.audits.probes.traits import TraitName, Traits
@@ -13,6 +14,7 @@ from saddlepoint.audits.request import AuditRequest
 from saddlepoint.audits.target.admission import Target, TargetError
 from saddlepoint.audits.target.branches import Branch, find_branches
 from saddlepoint.audits.target.instrument import Instrumented, Stateless
+from saddlepoint.audits.target.surrogates import SurrogateOperations
 from saddlepoint.audits.target.wrappers import LogProbabilities, NoGradient, ValueWithoutGrad
 from saddlepoint.audits.verdict import Symptom
 from saddlepoint.defenses import BlackBox, Context, Defense, MultiExit, Plain
@@ -65,10 +67,10 @@ def probe_stage(request: AuditRequest) -> Probed:
         _check_declarations(target, traits)
     _, ctx = target.trace()
     places = [site for name in _BROKEN if name in traits for site in traits[name].places]
-    bypassed = tuple(dict.fromkeys(places))
+    replaced = replace_operations(target, traits, tuple(dict.fromkeys(places)))
     branches = _branches(target, traits)
-    defense = _prepared(request.target, target, traits, bypassed)
-    facts = TargetFacts(traits, frozenset(ctx.solve_info), bypassed, branches)
+    defense = _prepared(request.target, target, traits, replaced)
+    facts = TargetFacts(traits, frozenset(ctx.solve_info), replaced.bypassed, branches, replaced)
     return Probed(defense, facts, tuple(findings_of(target, facts)), target.classes)
 
 
@@ -79,7 +81,7 @@ def _branches(target: ProbeTarget, traits: Traits) -> tuple[Branch, ...]:
 
 
 def _prepared(
-    original: Target, target: ProbeTarget, traits: Traits, bypassed: tuple[str, ...]
+    original: Target, target: ProbeTarget, traits: Traits, replaced: Replaced
 ) -> Defense:
     """The defense that attacks run against: the same outputs, with usable gradients."""
     random = TraitName.RANDOM in traits
@@ -92,10 +94,14 @@ def _prepared(
         classes = target.defense.classes
         defense = BlackBox(original, classes=classes, random=random, coupled=coupled)
     else:
-        defense = _prepared_net(target, traits, bypassed, random=random, coupled=coupled)
+        operations = [str(operation) for operation in replaced.operations]
+        sites = tuple(site for site in replaced.bypassed if site not in operations)
+        defense = _prepared_net(target, traits, sites, random=random, coupled=coupled)
+    if replaced.operations:
+        defense = SurrogateOperations(defense, replaced.operations)
     if any(name in traits for name in _GRADIENT_MODE):
         defense = ValueWithoutGrad(defense)
-    if TraitName.NO_GRADIENT in traits and not bypassed:
+    if TraitName.NO_GRADIENT in traits and not replaced.bypassed:
         defense = NoGradient(defense)
     return defense
 
