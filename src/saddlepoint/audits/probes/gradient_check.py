@@ -24,13 +24,14 @@ _STEADY = 0.8
 # Differences over steps of different lengths are proportional up to this relative error, if a
 # function has no jumps.
 _PROPORTIONAL = 0.1
-# Along a common direction of all rows the true derivative may be zero (batch normalization). Errors
-# count above this part of the derivatives along other directions.
-_COMMON = 0.1
+# Along a direction that all rows share, and of some rows with respect to others, derivatives may be
+# zero. Errors count above this part of the other derivatives.
+_SMALL = 0.1
 _FEW = 0.1  # fraction of images
 _MOST = 0.5  # fraction of images
 
 Value = Callable[[Tensor], Tensor]  # [N, ...] -> [N]
+WeightedGradient = Callable[[Tensor], Tensor]  # weights [N] -> [N, ...], of sum_i weights_i f_i
 
 
 class Check(IntEnum):
@@ -53,6 +54,16 @@ class Differences(NamedTuple):
         both = (self.measured.square() + self.predicted.square()).sum(1)
         return _ratio(error, both)
 
+    def right(self) -> Tensor:
+        """[M] bool: the error is small for a step length over which the function changes.
+
+        Also true if there is nothing to compare.
+        """
+        changes = (self.measured != 0).any(1)
+        nothing = (self.measured == 0).all(1).all(0) & (self.predicted == 0).all(1).all(0)
+        right = torch.where(changes, self.errors(), torch.inf).amin(0) <= _WRONG
+        return right | nothing
+
     def nonproportional(self) -> Tensor:
         """[M] how much differences over the two longest steps are not proportional to them.
 
@@ -64,40 +75,50 @@ class Differences(NamedTuple):
         both = (short.square() + long.square()).sum(0)
         return torch.where(both > 0, _ratio((short - long).square().sum(0), both), 1.0)
 
+    def above(self, least: Tensor) -> Differences:
+        """The same; all zero unless their size over the longest step is at least `least`."""
+        larger = torch.maximum(self.measured.abs(), self.predicted.abs())[-1:]
+        counts = larger.square().mean(1, keepdim=True).sqrt() > least[-1:]
+        return Differences(self.measured * counts, self.predicted * counts)
+
     def wrong(self) -> Tensor:
         """[M] bool: the error is large for every step length, and steady."""
         errors = self.errors()
         return (errors.amin(0) > _WRONG) & (errors[-1] > _STEADY * errors[0])
 
 
-def wrong_gradients(value: Value, x: Tensor, grad: Tensor, radius: float, keys: Keys) -> Tensor:
+def wrong_gradients(
+    value: Value, x: Tensor, gradient: WeightedGradient, radius: float, keys: Keys
+) -> Tensor:
     """[N] bool: the gradient differs from finite differences at every step length.
 
     Along random signs v, differences m = f(x + s v) - f(x - s v) are compared with products
     p = 2 s <g, v>, for every step length s. The error e = sum_v (m - p)^2 / sum_v (m^2 + p^2) is 0
     if they are equal, about 1/3 if half of the pixels have no gradient, and 2 if they are opposite.
-    Rows that influence each other have no gradient of their own: the sum of their values is
-    compared, along directions of their own and along directions that they share, and all rows are
-    reported or none.
+    Rows that influence each other have no gradient of their own: sums of their values are compared.
+    Rows move in directions of their own, in a direction that they share, or only those rows move
+    whose values are not in the sum. All rows are reported or none.
 
     Args:
         value: the function, per example.
         x: points, [N, ...], at least half a radius inside the box.
-        grad: its gradient at these points, [N, ...]; of the sum, if rows are coupled.
+        gradient: the gradient of a weighted sum of its values at these points.
         radius: the radius per pixel.
         keys: random keys of the rows.
     """
-    found = _all_differences(value, x, grad, radius, keys)
+    found = _all_differences(value, x, gradient, radius, keys)
     wrong = torch.stack([each.wrong() for each in found]).any(0)
     return wrong.expand(len(x))
 
 
-def check_gradients(value: Value, x: Tensor, grad: Tensor, radius: float, keys: Keys) -> Check:
+def check_gradients(
+    value: Value, x: Tensor, gradient: WeightedGradient, radius: float, keys: Keys
+) -> Check:
     """How the gradients of most rows compare with differences; arguments as `wrong_gradients`."""
-    found = _all_differences(value, x, grad, radius, keys)
+    found = _all_differences(value, x, gradient, radius, keys)
     smooth = torch.stack([each.nonproportional() < _PROPORTIONAL for each in found])
     wrong = torch.stack([each.wrong() for each in found]) & smooth
-    right = torch.stack([each.errors().amin(0) <= _WRONG for each in found])
+    right = torch.stack([each.right() for each in found])
     if several(wrong.any(0)):
         return Check.WRONG
     return Check.RIGHT if bool(right.all(0).double().mean() > _MOST) else Check.UNKNOWN
@@ -122,29 +143,36 @@ def coupled(value: Value, x: Tensor, step: Tensor) -> bool:
 
 
 def _all_differences(
-    value: Value, x: Tensor, grad: Tensor, radius: float, keys: Keys
+    value: Value, x: Tensor, gradient: WeightedGradient, radius: float, keys: Keys
 ) -> list[Differences]:
-    """Of every row; of the total, if rows are coupled."""
-    step = keys.fold_in(0).signs(tuple(x.shape[1:]), x.dtype) * radius * SCALES[-1]
-    if coupled(value, x, step):
-        return list(_batch_differences(value, x, grad, radius, keys))
+    """Of every row; of sums of rows, if they are coupled."""
+    signs = keys.fold_in(0).signs(tuple(x.shape[1:]), x.dtype)
+    ones = torch.ones(len(x), dtype=x.dtype, device=x.device)
+    if coupled(value, x, signs * radius * SCALES[-1]):
+        return list(_batch_differences(value, x, gradient, radius, keys))
     directions = list(_own_directions(x, keys, _DIRECTIONS))
-    return [_differences(value, x, grad, radius, directions, total=False)]
+    return [_differences(value, x, gradient(ones), radius, directions)]
 
 
 def _batch_differences(
-    value: Value, x: Tensor, grad: Tensor, radius: float, keys: Keys
+    value: Value, x: Tensor, gradient: WeightedGradient, radius: float, keys: Keys
 ) -> Iterator[Differences]:
-    """Of the sum over rows: along directions of each row, and along directions common to all."""
+    """Of the sum over all rows, and of a sum over half of the rows while the others move."""
+    ones = torch.ones(len(x), dtype=x.dtype, device=x.device)
     own = list(_own_directions(x, keys, _BATCH_DIRECTIONS))
-    of_own = _differences(value, x, grad, radius, own, total=True)
-    yield of_own
-    common = [direction[:1].expand_as(direction) for direction in own[:_DIRECTIONS]]
-    found = _differences(value, x, grad, radius, common, total=True)
-    scale = of_own.measured.square().mean(1, keepdim=True).sqrt()  # [S, 1, 1]
-    larger = torch.maximum(found.measured.abs(), found.predicted.abs())
-    counts = larger > _COMMON * scale
-    yield Differences(found.measured * counts, found.predicted * counts)
+    shared = [direction[:1].expand_as(direction) for direction in own[:_DIRECTIONS]]
+    grad = gradient(ones)
+    of_all = _differences(value, x, grad, radius, own, ones)
+    yield of_all
+    scale = of_all.measured.square().mean(1, keepdim=True).sqrt()  # [S, 1, 1]
+    yield _differences(value, x, grad, radius, shared, ones).above(_SMALL * scale)
+    half = (torch.arange(len(x), device=x.device) % 2).to(x)
+    # Random signs: the influences of rows of two classes would cancel.
+    weights = half * keys.fold_in(0).signs((), x.dtype)
+    moving = (1 - half).view(-1, *[1] * (x.ndim - 1))
+    others = [moving * direction for direction in (*own[:_DIRECTIONS], *shared)]
+    found = _differences(value, x, gradient(weights), radius, others, weights)
+    yield found.above(_SMALL * scale)
 
 
 def _own_directions(x: Tensor, keys: Keys, count: int) -> Iterator[Tensor]:
@@ -154,9 +182,14 @@ def _own_directions(x: Tensor, keys: Keys, count: int) -> Iterator[Tensor]:
 
 
 def _differences(
-    value: Value, x: Tensor, grad: Tensor, radius: float, directions: list[Tensor], *, total: bool
+    value: Value,
+    x: Tensor,
+    grad: Tensor,
+    radius: float,
+    directions: list[Tensor],
+    weights: Tensor | None = None,
 ) -> Differences:
-    """Of every row, or of the total over rows; zero where they are below the rounding error."""
+    """Of every row, or of the sum with weights [N]; zero where they are below the rounding error."""
     measured = []
     predicted = []
     for scale in SCALES:
@@ -167,10 +200,10 @@ def _differences(
             m = (up - down).double()
             p = 2 * step * (grad * direction).flatten(1).sum(1).double()
             error = rounding_error(up, down, x.dtype)
-            if total:
-                m = m.sum(0, keepdim=True)
+            if weights is not None:
+                m = (weights * m).sum(0, keepdim=True)
                 p = p.sum(0, keepdim=True)
-                error = error.sum(0, keepdim=True)
+                error = (weights.abs() * error).sum(0, keepdim=True)
             significant = torch.maximum(m.abs(), p.abs()) > error
             measured.append(torch.where(significant, m, 0.0))
             predicted.append(torch.where(significant, p, 0.0))

@@ -51,8 +51,8 @@ def gradient_direction(
     at_images = torch.zeros(len(grad), dtype=torch.bool, device=grad.device)
     at_nearby = at_images
     if not has_sites:
-        at_images = _wrong(probe, grad) & usable
-        at_nearby = _wrong(probe.nearby, probe.nearby.gradient_or_zero())
+        at_images = _wrong(probe) & usable
+        at_nearby = _wrong(probe.nearby)
     elif _wrong_with_all_rules(probe):
         at_images = torch.ones_like(at_images)
         evidence += "; along random directions they differ with every rule at the named sites"
@@ -115,8 +115,9 @@ def _agreement(probe: GradientProbe, grad: Tensor, scale: float, usable: Tensor)
     return float(agreement.mean()) if len(agreement) else math.nan
 
 
-def _wrong(probe: GradientProbe, grad: Tensor) -> Tensor:  # [n] bool
-    return wrong_gradients(probe.value, probe.x, grad, probe.radius, probe.target.keys(7))
+def _wrong(probe: GradientProbe) -> Tensor:  # [n] bool
+    keys = probe.target.keys(7)
+    return wrong_gradients(probe.value, probe.x, probe.weighted_gradient, probe.radius, keys)
 
 
 def _wrong_with_all_rules(probe: GradientProbe) -> bool:
@@ -136,8 +137,8 @@ def gradient_state(probe: GradientProbe) -> Check:
 
 
 def _state(probe: GradientProbe) -> Check:
-    grad = probe.gradient_or_zero()
-    return check_gradients(probe.value, probe.x, grad, probe.radius, probe.target.keys(7))
+    keys = probe.target.keys(7)
+    return check_gradients(probe.value, probe.x, probe.weighted_gradient, probe.radius, keys)
 
 
 def _better_bypassed(probe: GradientProbe, rows: Tensor, *, try_layers: bool) -> tuple[str, ...]:
