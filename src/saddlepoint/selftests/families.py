@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from saddlepoint.selftests import dynamic, gradients, numerics, purifying, randomness, state
+from saddlepoint.selftests import (
+    dynamic,
+    gradients,
+    numerics,
+    operations,
+    purifying,
+    randomness,
+    state,
+)
 from saddlepoint.selftests.case import Case
 
 FAMILIES: dict[str, tuple[Case, ...]] = {
     "gradients": gradients.CASES,
+    "operations": operations.CASES,
     "numerics": numerics.CASES,
     "randomness": randomness.CASES,
     "state": state.CASES,

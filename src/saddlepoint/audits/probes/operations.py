@@ -14,7 +14,7 @@ from saddlepoint.audits.probes.gradient_direction import gradient_state
 from saddlepoint.audits.probes.gradient_probe import GradientProbe
 from saddlepoint.audits.probes.probe_target import ProbeTarget
 from saddlepoint.audits.probes.traits import TraitName, Traits
-from saddlepoint.audits.target.instrument import SCORES
+from saddlepoint.audits.target.instrument import FUNCTIONS, SCORES
 from saddlepoint.audits.target.operations import PERIODIC, STEPS, Operation
 from saddlepoint.audits.target.surrogates import Calls, Recording, SurrogateOperations, record
 from saddlepoint.defenses import Context
@@ -26,6 +26,8 @@ _BROKEN = (
     TraitName.ZERO_GRADIENTS,
     TraitName.WRONG_GRADIENTS,
 )
+# Outputs with gradients differ from those without, so that they cannot be compared.
+_OTHER_OUTPUTS = (TraitName.GRAD_MODE, TraitName.REQUIRES_GRAD)
 _WIDTH = 2.0  # of a smooth step, in units of how far a random perturbation moves its argument
 _TEMPERATURE = 0.3  # of a softmax, in standard deviations of the scores
 _FACTORS = (0.25, 4.0)  # other widths that are tried
@@ -73,7 +75,8 @@ def replace_operations(
         traits: its traits.
         bypassed: named sites, layers or functions where BPDA was found to help.
     """
-    if not any(name in traits for name in _BROKEN):
+    broken = any(name in traits for name in _BROKEN)
+    if not broken or any(name in traits for name in _OTHER_OUTPUTS):
         return Replaced(bypassed=bypassed)
     if target.stateful(traits):
         target = target.stateless()
@@ -91,7 +94,10 @@ def replace_operations(
     best = _choose(target, kept, found)
     best_check = best.check
     improves = best_check < check or (best_check == check and best.better(before))
-    if not improves:
+    # A line of code says more than the name of a function, if both are equally good.
+    only_functions = bool(bypassed) and all(site in FUNCTIONS for site in bypassed)
+    as_good = only_functions and best_check == check and not before.better(best)
+    if not improves and not as_good:
         return Replaced(bypassed=bypassed, lost=lost, check=check)
     needed = _needed(target, kept, best)
     names = tuple(str(operation) for operation in needed)
