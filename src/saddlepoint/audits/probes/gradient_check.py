@@ -190,7 +190,7 @@ def _differences(
     directions: list[Tensor],
     weights: Tensor | None = None,
 ) -> Differences:
-    """Of every row, or of the sum with weights [N]; zero where they are below the rounding error."""
+    """Of every row, or of the sum with weights [N]; zero if they are below the rounding error."""
     measured = []
     predicted = []
     for scale in SCALES:

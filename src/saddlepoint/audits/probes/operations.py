@@ -65,9 +65,7 @@ class _Trial:
         return float(gain.mean()) > 2 * error
 
 
-def replace_operations(
-    target: ProbeTarget, traits: Traits, bypassed: tuple[str, ...]
-) -> Replaced:
+def replace_operations(target: ProbeTarget, traits: Traits, bypassed: tuple[str, ...]) -> Replaced:
     """Operations to replace if gradients are missing, zero, non-finite or wrong.
 
     Args:
@@ -159,9 +157,7 @@ def _before(target: ProbeTarget, bypassed: tuple[str, ...]) -> _Trial:
     return _Trial((), probe, probe.margin_increase(probe.gradient_or_zero()))
 
 
-def _trial(
-    target: ProbeTarget, kept: tuple[str, ...], operations: tuple[Operation, ...]
-) -> _Trial:
+def _trial(target: ProbeTarget, kept: tuple[str, ...], operations: tuple[Operation, ...]) -> _Trial:
     defense = SurrogateOperations(target.defense, operations)
     names = (*kept, *(str(operation) for operation in operations))
     rules: dict[str, Rule] = dict.fromkeys(names, BPDA())
@@ -183,9 +179,7 @@ def _choose(target: ProbeTarget, kept: tuple[str, ...], found: tuple[Operation, 
             trials += 1
             if trials > _MOST_TRIALS:
                 return best
-            changed = tuple(
-                alternative if o.key == alternative.key else o for o in best.operations
-            )
+            changed = tuple(alternative if o.key == alternative.key else o for o in best.operations)
             other = _trial(target, kept, changed)
             best = other if other.better(best) else best
     return best

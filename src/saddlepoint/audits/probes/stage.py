@@ -80,9 +80,7 @@ def _branches(target: ProbeTarget, traits: Traits) -> tuple[Branch, ...]:
     return find_branches(target.defense, target.x, target.y, Context(target.keys()))
 
 
-def _prepared(
-    original: Target, target: ProbeTarget, traits: Traits, replaced: Replaced
-) -> Defense:
+def _prepared(original: Target, target: ProbeTarget, traits: Traits, replaced: Replaced) -> Defense:
     """The defense that attacks run against: the same outputs, with usable gradients."""
     random = TraitName.RANDOM in traits
     coupled = any(name in traits for name in _COUPLING)

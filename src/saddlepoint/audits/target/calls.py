@@ -12,13 +12,42 @@ from saddlepoint.audits.target.soft import Soft, logical, look_up, select
 from saddlepoint.gradients.rule import straight_through
 
 CASTS = frozenset(
-    "float double half bfloat16 byte char short int long to type type_as".split()
+    [
+        "float",
+        "double",
+        "half",
+        "bfloat16",
+        "byte",
+        "char",
+        "short",
+        "int",
+        "long",
+        "to",
+        "type",
+        "type_as",
+    ]
 )
-_LOGICAL = frozenset("and or xor not invert".split())
+_LOGICAL = frozenset(["and", "or", "xor", "not", "invert"])
 # Functions that only select or move entries, so that they apply to weights option by option.
 _MOVING = frozenset(
-    "reshape view flatten unsqueeze squeeze permute transpose movedim expand repeat getitem clone "
-    "contiguous view_as expand_as t".split()
+    [
+        "reshape",
+        "view",
+        "flatten",
+        "unsqueeze",
+        "squeeze",
+        "permute",
+        "transpose",
+        "movedim",
+        "expand",
+        "repeat",
+        "getitem",
+        "clone",
+        "contiguous",
+        "view_as",
+        "expand_as",
+        "t",
+    ]
 )
 # Look-ups: the position of the index among the arguments.
 _LOOK_UPS = {
@@ -140,7 +169,7 @@ def _repeat(call: Call, exact: Any, partners: Partners) -> Any:
     return partners.attach(exact, soft, weights)
 
 
-def _select(call: Call, exact: Tensor, partners: Partners) -> Tensor:
+def _select(call: Call, exact: Tensor, partners: Partners) -> Any:
     first, second, third = (*call.args, *call.kwargs.values())[:3]
     fills = call.name == "masked_fill"
     mask = partners.get(second if fills else first)
@@ -152,15 +181,16 @@ def _select(call: Call, exact: Tensor, partners: Partners) -> Tensor:
     return partners.attach(exact, select(mask.value, if_true, if_false, smooth))
 
 
-def _logical(call: Call, exact: Tensor, partners: Partners) -> Tensor:
+def _logical(call: Call, exact: Tensor, partners: Partners) -> Any:
     if exact.dtype != torch.bool:
         raise NotImplementedError
-    dtype = next(soft.value.dtype for t in call.tensors if (soft := partners.get(t)) is not None)
+    softs = [partners.get(tensor) for tensor in call.tensors]
+    dtype = next(soft.value.dtype for soft in softs if soft is not None)
     values = [torch.as_tensor(partners.floats(value)).to(dtype) for value in call.args]
-    soft = logical(call.name, values)
-    if soft is None:
+    result = logical(call.name, values)
+    if result is None:
         raise NotImplementedError
-    return partners.attach(exact, soft)
+    return partners.attach(exact, result)
 
 
 def _look_up(call: Call, partners: Partners) -> Tensor | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import torch
 from torch import Tensor
 
@@ -11,12 +13,14 @@ _MOST = 4096  # tensors that are remembered
 class Detours:
     """The tensors that left torch in one forward pass.
 
-    A tensor that returns is assumed to be computed from one that left, entry by entry: the nearest
-    one of the same shape, a row of one, or all of the last ones together.
+    A tensor that returns is assumed to be computed from one that left, entry by entry: one of the
+    same shape, a row of one, or all of the last ones together. Of two, it is the nearest one; more
+    return in the order in which they left.
     """
 
     def __init__(self) -> None:
         self._left: list[Tensor] = []
+        self._returned: Counter[torch.Size] = Counter()
 
     def __bool__(self) -> bool:
         return bool(self._left)
@@ -32,7 +36,7 @@ class Detours:
             return None
         same = [t for t in self._left if t.shape == returned.shape]
         if same:
-            return _nearest(same, returned)
+            return self._in_order(same, returned)
         rows = [
             row
             for tensor in self._left
@@ -40,7 +44,7 @@ class Detours:
             for row in tensor
         ]
         if rows:
-            return _nearest(rows, returned)
+            return self._in_order(rows, returned)
         parts = [t for t in self._left if t.shape == returned.shape[1:]][-len(returned) :]
         if returned.ndim and len(parts) == len(returned):
             return torch.stack(parts)
@@ -49,6 +53,12 @@ class Detours:
             return torch.stack([t.reshape(()) for t in scalars]).reshape(returned.shape)
         alike = [t for t in self._left if t.numel() == returned.numel()]
         return alike[-1].reshape(returned.shape) if alike else None
+
+    def _in_order(self, tensors: list[Tensor], returned: Tensor) -> Tensor:
+        number = self._returned[returned.shape]
+        self._returned[returned.shape] += 1
+        few = len(tensors) <= 2
+        return _nearest(tensors, returned) if few else tensors[min(number, len(tensors) - 1)]
 
 
 def _nearest(tensors: list[Tensor], returned: Tensor) -> Tensor:

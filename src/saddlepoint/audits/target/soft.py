@@ -59,7 +59,8 @@ def ranked(scores: Tensor, values: Tensor, exact: Tensor, dim: int, temperature:
     scale = scores.detach().std(dim, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
     distance = (values.movedim(dim, -1)[..., None] - scores.movedim(dim, -1)[..., None, :]).abs()
     scale = scale.movedim(dim, -1)[..., None]
-    weights = (-distance / (temperature * scale)).softmax(-1).movedim(-2, dim)
+    place = dim if dim >= 0 else dim - 1  # the options are one more dimension
+    weights = (-distance / (temperature * scale)).softmax(-1).movedim(-2, place)
     options = torch.arange(weights.shape[-1], device=weights.device, dtype=weights.dtype)
     return Soft(straight_through((weights * options).sum(-1), exact.to(weights.dtype)), weights)
 
@@ -114,12 +115,13 @@ def logical(name: str, values: list[Tensor]) -> Tensor | None:
     first = values[0]
     match name, values:
         case "and", [_, second]:
-            return first * second
+            # A product would have no gradient where both are false.
+            return torch.minimum(first, second)
         case "or", [_, second]:
-            return first + second - first * second
+            return torch.maximum(first, second)
         case "xor", [_, second]:
             return first + second - 2 * first * second
-        case ("not" | "invert"), [_]:
+        case (("not" | "invert"), [_]):
             return 1 - first
     return None
 
@@ -128,8 +130,6 @@ def _expand(value: Tensor, like: Tensor) -> Tensor | None:
     """`value` with further dimensions of size 1, to multiply a tensor that starts like it."""
     if value.shape == like.shape[: value.ndim]:
         return value.reshape(*value.shape, *[1] * (like.ndim - value.ndim))
-    try:
-        torch.broadcast_shapes(value.shape, like.shape)
-    except RuntimeError:
-        return None
-    return value
+    trailing = zip(reversed(value.shape), reversed(like.shape), strict=False)
+    fits = value.ndim <= like.ndim and all(a in (1, b) for a, b in trailing)
+    return value if fits else None

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from saddlepoint.audits.target.operations import NO_GRAD, Operation, OperationMode, running
+from saddlepoint.audits.target.operation_mode import OperationMode, running
+from saddlepoint.audits.target.operations import NO_GRAD, Operation
 from saddlepoint.audits.target.source_lines import calling_line
 from saddlepoint.audits.target.wrappers import TargetWrapper
 from saddlepoint.defenses import Context, Defense, Trace
@@ -76,7 +78,7 @@ class Recording(OperationMode):
         operation = Operation(line, function)
         return self.calls.setdefault(operation.key, Calls(operation)).operation
 
-    def replace(self, operation: Operation, value: Tensor, soft: Tensor, argument: Tensor) -> Tensor:
+    def replace(self, operation: Operation, value: Tensor, soft: Tensor, argument: Tensor) -> Any:
         calls = self.calls[operation.key]
         calls.values.append(value.detach())
         calls.arguments.append(argument.detach())
