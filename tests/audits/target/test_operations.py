@@ -168,10 +168,7 @@ def test_the_gradient_of_an_increasing_function_is_positive_and_its_value_exact(
 
 @pytest.mark.parametrize("name", [name for name in INCREASING if name.split()[0] == name])
 def test_the_name_of_an_operation_is_its_line_and_function(name):
-    if name == "inference_mode":
-        name_of_function = "no_grad"
-    else:
-        name_of_function = name
+    name_of_function = "no_grad" if name == "inference_mode" else name
     defense, _ = with_default_rules(INCREASING[name])
     names = [str(operation) for operation in defense.operations]
     assert any(n.startswith("test_operations.py:") and n.endswith(name_of_function) for n in names)
