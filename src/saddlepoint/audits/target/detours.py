@@ -20,7 +20,7 @@ class Detours:
 
     def __init__(self) -> None:
         self._left: list[Tensor] = []
-        self._returned: Counter[torch.Size] = Counter()
+        self._returned: Counter[tuple[int, ...]] = Counter()
 
     def __bool__(self) -> bool:
         return bool(self._left)
