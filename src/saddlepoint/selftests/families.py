@@ -8,6 +8,7 @@ from saddlepoint.selftests import (
     exits,
     gradients,
     numerics,
+    operations,
     purifying,
     randomness,
     sources,
@@ -17,6 +18,7 @@ from saddlepoint.selftests.case import Case
 
 FAMILIES: dict[str, tuple[Case, ...]] = {
     "gradients": gradients.CASES,
+    "operations": operations.CASES,
     "discrete": discrete.CASES,
     "numerics": numerics.CASES,
     "randomness": randomness.CASES,

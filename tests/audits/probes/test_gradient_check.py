@@ -115,9 +115,14 @@ def test_attacks_recover_the_part_that_a_gradient_lacks():
 SLOPE = WEIGHT[:, 0].view(1, 1, SIDE, SIDE).double()
 
 
+def per_row(grad):
+    """The gradient of a weighted sum, from the gradients of independent rows."""
+    return lambda weights: weights.view(-1, 1, 1, 1) * grad.expand_as(X)
+
+
 def check(value, grad):
-    x = X.double()
-    return wrong_gradients(value, x, grad.expand_as(x), 0.1, Keys.of(0, torch.arange(N)))
+    gradient = grad if callable(grad) else per_row(grad)
+    return wrong_gradients(value, X.double(), gradient, 0.1, Keys.of(0, torch.arange(N)))
 
 
 def linear(x):
@@ -143,8 +148,36 @@ def test_a_part_of_a_gradient_and_its_opposite_are_wrong():
     assert check(linear, -SLOPE).all()
 
 
-def test_coupled_rows_are_not_reported():
-    assert not check(lambda x: linear(x) + 3 * linear(x.flip(0)), SLOPE).any()
+def of_two_rows(x):
+    """Each value depends on two rows."""
+    return linear(x) + 3 * linear(x.flip(0))
+
+
+def test_exact_gradients_of_coupled_rows_are_right():
+    assert not check(of_two_rows, lambda w: per_row(SLOPE)(w + 3 * w.flip(0))).any()
+
+
+def test_gradients_of_coupled_rows_without_the_other_rows_are_wrong():
+    assert check(of_two_rows, SLOPE).all()
+
+
+def centered(x):
+    """Values relative to their mean over the batch, with a sign for each of two classes."""
+    signs = (-1.0) ** torch.arange(N)
+    return signs * (linear(x) - linear(x).mean())
+
+
+def test_a_detached_mean_of_the_batch_is_found_although_the_influences_of_two_classes_cancel():
+    signs = (-1.0) ** torch.arange(N)
+
+    def detached(weights):
+        return per_row(SLOPE)(weights * signs)
+
+    def exact(weights):
+        return per_row(SLOPE)(weights * signs - (weights * signs).mean())
+
+    assert check(centered, detached).all()
+    assert not check(centered, exact).any()
 
 
 @pytest.mark.parametrize(("rules", "sign"), [({}, -1.0), ({CUSTOM_BACKWARD: sp.BPDA()}, 1.0)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from tests.audits.probes.toy_targets import LINF, PLAIN, WEIGHT, Declared, N, X, Y, net, probed
@@ -94,10 +96,24 @@ def outside_torch(x):
     return torch.from_numpy(x.numpy(force=True).round(1))
 
 
+def other_shape_outside_torch(x):
+    """Two numbers that are computed outside torch from all pixels."""
+    pixels = x.numpy(force=True).reshape(len(x), -1)
+    sums = torch.from_numpy(pixels.reshape(len(x), 2, -1).sum(-1))
+    return x.detach() * 0 + sums.sum(1).to(x).view(-1, *[1] * (x.ndim - 1))
+
+
 def test_a_missing_gradient_is_serious_and_leaves_score_access():
+    target = net(before=other_shape_outside_torch)
+    assert probed(target).defense.grants == "score"
+    assert (SymptomName.NO_GRADIENT, Level.SERIOUS) in findings(target)
+
+
+def test_a_gradient_that_is_lost_outside_torch_passes_by_the_identity():
     found = probed(net(before=outside_torch))
-    assert found.defense.grants == "score"
-    assert findings(net(before=outside_torch)) == [(SymptomName.NO_GRADIENT, Level.SERIOUS)]
+    assert found.defense.grants == "gradient"
+    assert [site.split()[-1] for site in found.facts.bypassed] == ["from_numpy"]
+    assert [symptom.level for symptom in found.findings] == [Level.WARNING]
 
 
 def test_a_zero_gradient_that_cannot_be_bypassed_is_serious():
@@ -108,14 +124,15 @@ def test_a_zero_gradient_that_cannot_be_bypassed_is_serious():
 @pytest.mark.parametrize(
     ("site", "before"),
     [
-        ("torch.round", torch.round),
-        ("torch.detach", torch.Tensor.detach),
-        ("torch.gt", lambda x: (x > 0.5).float()),
+        (r"toy_targets\.py:\d+ round", torch.round),
+        (r"toy_targets\.py:\d+ detach", torch.Tensor.detach),
+        (r"test_stage\.py:\d+ gt", lambda x: (x > 0.5).float()),
     ],
 )
 def test_functions_without_a_gradient_are_bypassed(site, before):
     found = probed(net(before=before))
-    assert found.facts.bypassed == (site,)
+    assert len(found.facts.bypassed) == 1
+    assert re.fullmatch(site, found.facts.bypassed[0])
     assert found.defense.grants == "gradient"
     assert {finding.level for finding in found.findings} == {Level.WARNING}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from saddlepoint.audits.probes.operations import Replaced
 from saddlepoint.audits.probes.traits import TraitName, Traits
 from saddlepoint.audits.target.branches import Branch
 from saddlepoint.audits.target.control_flow import Jump
@@ -33,6 +34,7 @@ class TargetFacts:
     exits: HiddenExits | None = None  # class scores inside a plain model
     jump: Jump | None = None  # of the output, where hidden decisions change that are not attacked
     levels: FoundLevels | None = None  # the levels of pixels; None: outputs depend on more
+    replaced: Replaced = field(default_factory=Replaced)  # operations with surrogate gradients
 
     def has(self, name: TraitName) -> bool:
         """Whether a trait is present."""

@@ -101,7 +101,8 @@ class Parts:
         if sites:
             zero = self.facts.no_exact_gradient or self.facts.has(TraitName.ZERO_GRADIENTS)
             problem = "vanish" if zero else "are wrong"
-            reasons.append(f"gradients {problem} at {names(sites)}: BPDA(identity) there")
+            surrogate = "BPDA" if self.facts.replaced.operations else "BPDA(identity)"
+            reasons.append(f"gradients {problem} at {names(sites)}: {surrogate} there")
         if layers:
             reasons.append(f"outputs hide other classes: {names(layers)} instead")
         if self.defense.random:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from saddlepoint.audits.planning.facts import TargetFacts
+from saddlepoint.audits.probes.gradient_check import Check
 from saddlepoint.audits.probes.probe_target import ProbeTarget
 from saddlepoint.audits.probes.traits import TraitName, Traits
 from saddlepoint.audits.target.control_flow import Jump
@@ -117,7 +118,7 @@ def _of_gradients(facts: TargetFacts) -> Iterator[Symptom]:
     level = Level.WARNING if bypassed else Level.SERIOUS
     bypass = ""
     if bypassed:
-        bypass = f" Attacks replace the backward pass at {names(bypassed)} (BPDA)."
+        bypass = f" Attacks replace the backward pass at {_sites(facts)} (BPDA)."
     advice = (
         " Make the step a layer, or name it with ctx.through in a Defense, so that a rule such as "
         "BPDA can replace its backward pass."
@@ -141,15 +142,61 @@ def _of_gradients(facts: TargetFacts) -> Iterator[Symptom]:
         )
     if TraitName.HIDDEN_SCORES in traits:
         yield _hidden_scores(traits)
-    # At named sites other rules are tried anyway.
-    wrong = TraitName.WRONG_GRADIENTS in traits and TraitName.SITES not in traits
-    if wrong and not bypassed:
-        evidence = traits[TraitName.WRONG_GRADIENTS].evidence
+    yield from _of_replaced(facts, advice)
+
+
+def _of_replaced(facts: TargetFacts, advice: str) -> Iterator[Symptom]:
+    """Wrong gradients, operations with surrogates, and operations without one."""
+    traits = facts.traits
+    replaced = facts.replaced
+    wrong = TraitName.WRONG_GRADIENTS in traits
+    evidence = traits[TraitName.WRONG_GRADIENTS].evidence if wrong else ""
+    if replaced.check is Check.WRONG:
         yield Symptom(
             SymptomName.WRONG_GRADIENTS,
-            level,
-            f"{evidence}: they are not the gradients of the outputs.{advice}",
+            Level.SERIOUS,
+            f"{evidence or 'gradients differ from finite differences of the outputs'}: they are "
+            f"not the gradients of the outputs, with no rule that was tried.{_lines(facts)}"
+            f"{advice}",
         )
+    elif wrong and not facts.bypassed and TraitName.SITES not in traits:
+        yield Symptom(
+            SymptomName.WRONG_GRADIENTS,
+            Level.SERIOUS,
+            f"{evidence}: they are not the gradients of the outputs.{_lines(facts)}{advice}",
+        )
+    elif replaced.lost and replaced.check is Check.UNKNOWN:
+        yield Symptom(
+            SymptomName.WRONG_GRADIENTS,
+            Level.SERIOUS,
+            f"a part of the gradient is lost, for which no surrogate is known.{_lines(facts)}"
+            f"{advice}",
+        )
+    elif wrong and replaced.operations:
+        yield Symptom(
+            SymptomName.WRONG_GRADIENTS,
+            Level.WARNING,
+            f"{evidence}. Attacks replace the backward pass at {_sites(facts)} (BPDA).",
+        )
+
+
+def _sites(facts: TargetFacts) -> str:
+    """All sites where backward passes are replaced, operations with source and surrogate."""
+    operations = {str(operation): operation for operation in facts.replaced.operations}
+    texts = []
+    for site in facts.bypassed:
+        operation = operations.get(site)
+        text = site
+        if operation is not None:
+            text = f"{site} (`{operation.line.text}`) by {operation.surrogate}"
+        texts.append(text)
+    return ", ".join(texts)
+
+
+def _lines(facts: TargetFacts) -> str:
+    """The lines where gradients are lost, as a sentence."""
+    lost = [f"{op.line} ({op.function})" for op in facts.replaced.lost]
+    return f" Gradients are cut at {', '.join(lost)}." if lost else ""
 
 
 def _hidden_scores(traits: Traits) -> Symptom:

@@ -8,17 +8,23 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from saddlepoint.audits.probes.gradient_check import SCALES, rounding_error, wrong_gradients
+from saddlepoint.audits.probes.gradient_check import (
+    SCALES,
+    Check,
+    check_gradients,
+    rounding_error,
+    several,
+    wrong_gradients,
+)
 from saddlepoint.audits.probes.gradient_probe import GradientProbe
 from saddlepoint.audits.probes.sites import function_sites, layer_sites, named_sites
 from saddlepoint.audits.probes.traits import Trait, TraitName, absent, unmeasured
-from saddlepoint.gradients import BPDA
+from saddlepoint.gradients import BPDA, Checkpointed, Rule
 from saddlepoint.phrases import cosine, count, count_of, names, number
 
 # Mean agreement of gradients and differences: 1 if they are equal, 0.8 if one is twice the other.
 _AGREES = 0.5
 _AGREES_FAR = 0.25  # over larger steps, where no gradient is exact
-_FEW = 0.1  # fraction of images
 _MOST_LAYERS = 32  # layers that are tried, from the input on
 
 
@@ -48,9 +54,12 @@ def gradient_direction(
     at_images = torch.zeros(len(grad), dtype=torch.bool, device=grad.device)
     at_nearby = at_images
     if not has_sites:
-        at_images = _wrong(probe, grad) & usable
-        at_nearby = _wrong(probe.nearby, probe.nearby.gradient_or_zero())
-    if (at_images | at_nearby).any():
+        at_images = _wrong(probe) & usable
+        at_nearby = _wrong(probe.nearby)
+    elif _wrong_with_all_rules(probe):
+        at_images = torch.ones_like(at_images)
+        evidence += "; along random directions they differ with every rule at the named sites"
+    if not has_sites and (at_images | at_nearby).any():
         evidence += (
             "; along random directions they differ on "
             f"{count_of(int(at_images.sum()), len(grad), 'image')} and at "
@@ -59,13 +68,13 @@ def gradient_direction(
     # A gradient that is right over small steps and wrong over large ones follows a ripple, along
     # which no attack makes progress.
     disagree = best < _AGREES or far < _AGREES_FAR
-    wrong = disagree or _several(at_images) or _several(at_nearby)
+    wrong = disagree or several(at_images) or several(at_nearby)
     place = probe
     rows = at_images
     if at_nearby.sum() > at_images.sum():
         place = probe.nearby
         rows = at_nearby
-    if not _several(rows):
+    if not several(rows):
         rows = torch.ones_like(rows)
     better = _better_bypassed(place, rows, try_layers=wrong)
     if not wrong and not better:
@@ -110,13 +119,30 @@ def _agreement(probe: GradientProbe, grad: Tensor, scale: float, usable: Tensor)
     return float(agreement.mean()) if len(agreement) else math.nan
 
 
-def _wrong(probe: GradientProbe, grad: Tensor) -> Tensor:  # [n] bool
-    return wrong_gradients(probe.value, probe.x, grad, probe.radius, probe.target.keys(7))
+def _wrong(probe: GradientProbe) -> Tensor:  # [n] bool
+    keys = probe.target.keys(7)
+    return wrong_gradients(probe.value, probe.x, probe.weighted_gradient, probe.radius, keys)
 
 
-def _several(rows: Tensor) -> bool:
-    """Whether more than one image and a tenth of the images, or all of them, are selected."""
-    return bool(rows.all()) or int(rows.sum()) > max(1, _FEW * len(rows))
+def _wrong_with_all_rules(probe: GradientProbe) -> bool:
+    """Whether gradients are wrong with each of the rules at sites that attacks use."""
+    _, ctx = probe.target.trace()
+    named: dict[str, Rule] = dict.fromkeys(ctx.sites - set(ctx.solve_info), BPDA())
+    solves: dict[str, Rule] = dict.fromkeys(ctx.solve_info, Checkpointed())
+    return all(
+        gradient_state(replace(probe, rules=rules)) is Check.WRONG
+        for rules in ({}, named, solves, {**named, **solves})
+    )
+
+
+def gradient_state(probe: GradientProbe) -> Check:
+    """How gradients compare with differences, at the images and at points near them."""
+    return max(_state(probe), _state(probe.nearby))
+
+
+def _state(probe: GradientProbe) -> Check:
+    keys = probe.target.keys(7)
+    return check_gradients(probe.value, probe.x, probe.weighted_gradient, probe.radius, keys)
 
 
 def _better_bypassed(probe: GradientProbe, rows: Tensor, *, try_layers: bool) -> tuple[str, ...]:

@@ -12,6 +12,8 @@ from saddlepoint.attacks.losses import Loss, margin
 from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.audits.probes.probe_target import ProbeTarget
 from saddlepoint.gradients import Backprop, Rule
+from saddlepoint.gradients.estimator import Evaluation
+from saddlepoint.rng import Keys
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,25 @@ class GradientProbe:
 
     def gradient_or_zero(self) -> Tensor:
         """[n, ...] the gradient; zero where it is missing or not finite."""
+        return self.weighted_gradient(torch.ones_like(self.target.y, dtype=self.x.dtype))
+
+    def weighted_gradient(self, weights: Tensor) -> Tensor:
+        """[n, ...] the gradient of a weighted sum of losses; zero where missing or not finite.
+
+        Args:
+            weights: [n], one number per image.
+        """
+        objective = self._objective()
+
+        def weighted(x: Tensor, keys: Keys) -> Evaluation:
+            value, success = objective(x, keys)
+            return Evaluation(value * weights, success)
+
         try:
-            return self.gradient().nan_to_num(0.0, 0.0, 0.0)
+            found = Backprop().value_and_grad(weighted, self.x, self.target.keys())
         except (ValueError, RuntimeError):
             return torch.zeros_like(self.x)
+        return found.grad.nan_to_num(0.0, 0.0, 0.0)
 
     def value(self, x: Tensor) -> Tensor:
         """[n] the margin at points [n, ...]."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from saddlepoint.audits.planning.facts import TargetFacts
 from saddlepoint.audits.probes.findings import findings_of
 from saddlepoint.audits.probes.levels import find_levels, with_levels
+from saddlepoint.audits.probes.operations import Replaced, replace_operations
 from saddlepoint.audits.probes.probe import measure_traits
 from saddlepoint.audits.probes.probe_target import ProbeTarget
 from saddlepoint.audits.probes.sanity import Unusual, unusual_accuracy, unusual_radius
@@ -19,6 +20,7 @@ from saddlepoint.audits.target.control_flow import find_jump
 from saddlepoint.audits.target.exit_search import Recorder, find_exits
 from saddlepoint.audits.target.instrument import Instrumented, Stateless
 from saddlepoint.audits.target.rounding import alike
+from saddlepoint.audits.target.surrogates import SurrogateOperations
 from saddlepoint.audits.target.wrappers import LogProbabilities, NoGradient, ValueWithoutGrad
 from saddlepoint.audits.verdict import Level, Symptom, SymptomName
 from saddlepoint.defenses import BlackBox, Context, Defense, MultiExit, Plain
@@ -77,12 +79,19 @@ def probe_stage(request: AuditRequest) -> Probed:
     unusual += _unusual(request, unusual_accuracy(request, target, traits))
     _, ctx = target.trace()
     places = [site for name in _BROKEN if name in traits for site in traits[name].places]
-    bypassed = tuple(dict.fromkeys(places))
+    replaced = replace_operations(target, traits, tuple(dict.fromkeys(places)))
     branches = _branches(target, traits)
-    defense = _prepared(target.original, target, traits, bypassed)
+    defense = _prepared(target.original, target, traits, replaced)
     levels = find_levels(target, traits)
     traits = with_levels(traits, levels)
-    facts = TargetFacts(traits, frozenset(ctx.solve_info), bypassed, branches, levels=levels)
+    facts = TargetFacts(
+        traits,
+        frozenset(ctx.solve_info),
+        replaced.bypassed,
+        branches,
+        levels=levels,
+        replaced=replaced,
+    )
     facts = _hidden(target, facts)
     findings = (*unusual, *findings_of(target, facts))
     return Probed(defense, facts, findings, target.classes)
@@ -120,7 +129,7 @@ def _hidden(target: ProbeTarget, facts: TargetFacts) -> TargetFacts:
 
 
 def _prepared(
-    original: Target | None, target: ProbeTarget, traits: Traits, bypassed: tuple[str, ...]
+    original: Target | None, target: ProbeTarget, traits: Traits, replaced: Replaced
 ) -> Defense:
     """The defense that attacks run against: the same outputs, with usable gradients."""
     random = TraitName.RANDOM in traits
@@ -133,10 +142,14 @@ def _prepared(
         classes = target.defense.classes
         defense = BlackBox(original, classes=classes, random=random, coupled=coupled)
     else:
-        defense = _prepared_net(target, traits, bypassed, random=random, coupled=coupled)
+        operations = [str(operation) for operation in replaced.operations]
+        sites = tuple(site for site in replaced.bypassed if site not in operations)
+        defense = _prepared_net(target, traits, sites, random=random, coupled=coupled)
+    if replaced.operations:
+        defense = SurrogateOperations(defense, replaced.operations)
     if any(name in traits for name in _GRADIENT_MODE):
         defense = ValueWithoutGrad(defense)
-    if TraitName.NO_GRADIENT in traits and not bypassed:
+    if TraitName.NO_GRADIENT in traits and not replaced.bypassed:
         defense = NoGradient(defense)
     return defense
 
