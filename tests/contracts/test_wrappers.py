@@ -126,6 +126,9 @@ WRAPPERS: dict[str, Case] = {
         lambda cls, inner: cls(inner, HiddenExits((), (), (), True), IDS % CLASSES),
         differs=("grants", "reads"),
     ),
+    "saddlepoint.audits.target.surrogates.SurrogateOperations": Case(
+        lambda cls, inner: cls(inner, ())
+    ),
     "saddlepoint.audits.target.wrappers.LogProbabilities": Case(),
     "saddlepoint.audits.target.wrappers.NoGradient": Case(differs=("grants",)),
     "saddlepoint.audits.target.wrappers.TargetWrapper": Case(),
