@@ -126,6 +126,9 @@ WRAPPERS: dict[str, Case] = {
         lambda cls, inner: cls(inner, HiddenExits((), (), (), True), IDS % CLASSES),
         differs=("grants", "reads"),
     ),
+    "saddlepoint.audits.target.pixel_grid.SnappedInputs": Case(
+        lambda cls, inner: cls(inner, X, Linf(1.0))
+    ),
     "saddlepoint.audits.target.surrogates.SurrogateOperations": Case(
         lambda cls, inner: cls(inner, ())
     ),

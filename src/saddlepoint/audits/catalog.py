@@ -28,6 +28,7 @@ class SymptomName(StrEnum):
     # Found by probes.
     UNUSUAL = "looks like a mistake"
     HARD_BRANCHES = "hard branches"
+    JUMPS = "outputs jump"
     HIDDEN_EXITS = "hidden exits"
     HIDDEN_DECISIONS = "hidden decisions"
     NO_GRADIENT = "no gradient"

@@ -34,6 +34,7 @@ class TargetFacts:
     exits: HiddenExits | None = None  # class scores inside a plain model
     jump: Jump | None = None  # of the output, where hidden decisions change that are not attacked
     levels: FoundLevels | None = None  # the levels of pixels; None: outputs depend on more
+    eight_bit: bool = False  # all pixels of the images are multiples of 1/255
     replaced: Replaced = field(default_factory=Replaced)  # operations with surrogate gradients
 
     def has(self, name: TraitName) -> bool:

@@ -21,6 +21,7 @@ from saddlepoint.audits.planning.white_box import (
     adaptation_attacks,
     branch_attacks,
     gradient_attacks,
+    grid_attacks,
     view_attacks,
 )
 from saddlepoint.defenses import Defense
@@ -80,6 +81,7 @@ def _choices(parts: Parts) -> Iterator[Choice]:
         return
     yield from map(parts.on_answer, gradient_attacks(parts))
     yield from map(parts.on_answer, level_attacks(parts, access))
+    yield from map(parts.on_answer, grid_attacks(parts))
     yield from branch_attacks(parts)
     yield from exit_attacks(parts)
     if parts.facts.masked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from saddlepoint.audits.planning.parts import FEW_TARGETS, Parts
 from saddlepoint.audits.probes.traits import TraitName
 from saddlepoint.audits.target.answer import answer_is_not_last_view
 from saddlepoint.audits.target.branches import AgainstBranch
+from saddlepoint.audits.target.pixel_grid import OnGrid
 from saddlepoint.evaluation import (
     Adversary,
     Direct,
@@ -148,6 +150,27 @@ def _other_rules(parts: Parts) -> Iterator[Choice]:
         yield Choice(
             replace(apgd, name=f"apgd-{name}", rules=solve_rules),
             f"it solves for a fixed point: {reason}",
+        )
+
+
+def grid_attacks(parts: Parts) -> Iterator[Choice]:
+    """Attacks limited to 8-bit images, where outputs jump next to images."""
+    facts = parts.facts
+    if not (facts.has(TraitName.JUMPS) and facts.eight_bit and parts.threat.space.p == math.inf):
+        return
+    reason = (
+        "outputs jump next to the images, which have 8-bit pixel values: points with such values"
+    )
+    steps = min(parts.budget.steps, parts.query_budget.steps)
+    apgd = replace(parts.apgd, name="apgd-margin", attack=APGD(steps), loss=margin)
+    yield Choice(OnGrid(apgd), f"{reason}{parts.why()}")
+    direct = replace(parts.apgd, name="apgd-t", attack=APGD(parts.budget.targeted_steps))
+    targets = parts.query_budget.repetitions(direct, min(parts.targets, FEW_TARGETS))
+    if targets:
+        classes = count(targets, "target class")
+        yield Choice(
+            OnGrid(MultiTarget(direct, targets, targeted_margin)),
+            f"{reason}, {classes}{parts.why()}",
         )
 
 

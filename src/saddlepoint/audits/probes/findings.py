@@ -34,6 +34,8 @@ def findings_of(target: ProbeTarget, facts: TargetFacts) -> Iterator[Symptom]:
         yield _probabilities(target)
     yield from _of_self_changes(target, traits)
     yield from _of_gradient_mode(traits)
+    if TraitName.JUMPS in traits:
+        yield _jumps(facts)
     yield from _of_gradients(facts)
     if isinstance(target.defense, BlackBox) and not target.declares:
         yield _of_black_box(target.defense)
@@ -98,6 +100,19 @@ def _of_self_changes(target: ProbeTarget, traits: Traits) -> Iterator[Symptom]:
             f"{traits[TraitName.CHANGES_ITSELF].evidence}: changes persist between calls. "
             "Return a new object from `adapt`.",
         )
+
+
+def _jumps(facts: TargetFacts) -> Symptom:
+    evidence = facts.traits[TraitName.JUMPS].evidence
+    grid = ""
+    if facts.eight_bit:
+        grid = " Attacks in Linf also search among images with 8-bit pixel values."
+    return Symptom(
+        SymptomName.JUMPS,
+        Level.SERIOUS,
+        f"{evidence}: the model treats the images differently from points next to them, or depends "
+        f"on a hash of the pixels. A gradient says nothing about such a choice.{grid}",
+    )
 
 
 def _of_gradient_mode(traits: Traits) -> Iterator[Symptom]:

@@ -16,6 +16,8 @@ from saddlepoint.defenses import Plain
 from saddlepoint.phrases import agree, count, count_of, number, percent
 
 _MOST = 0.9  # fraction of images
+_JUMP = 0.2  # of the lead of the first class, and of the change after a large step
+_SOME = 0.25  # fraction of images
 _TINY = 1e-4  # of the box: far below a pixel level, far above rounding in single precision
 
 
@@ -33,7 +35,7 @@ def probe_outputs(target: ProbeTarget) -> Iterator[Trait]:
         f"outputs range from {number(low)} to {number(high)}",
     )
     yield _hidden_scores(target)
-    yield _quantized(target, answer)
+    yield from _near_images(target, answer)
     yield from _views(target, answer)
 
 
@@ -92,18 +94,38 @@ def _ranks(out: object, answer: Tensor) -> bool:
     return same and float(_second_hidden(out).double().mean()) < _MOST
 
 
-def _quantized(target: ProbeTarget, answer: Tensor) -> Trait:
+def _near_images(target: ProbeTarget, answer: Tensor) -> Iterator[Trait]:
+    """Whether outputs are constant near images, or jump next to them."""
+    if target.defense.grants == "decision":
+        for name in (TraitName.QUANTIZED, TraitName.JUMPS):
+            yield unmeasured(name, "the target returns labels")
+        return
+    after = _after_steps(target)
+    yield _quantized(target, answer, after)
+    yield _jumps(target, answer, after)
+
+
+def _after_steps(target: ProbeTarget) -> dict[float, Tensor]:
+    """Outputs [n, C] after a tiny, a small and a large step along random signs, by step."""
+    low, high = target.space.box
+    radius = target.pixel_radius
+    signs = target.keys(11).signs(tuple(target.x.shape[1:]), target.x.dtype)
+    found = {}
+    for step in (_TINY * (high - low), radius / 32, radius):
+        with torch.no_grad():
+            found[step] = target.query_unadapted((target.x + step * signs).clamp(low, high))
+    return found
+
+
+def _quantized(target: ProbeTarget, answer: Tensor, after: dict[float, Tensor]) -> Trait:
     """Whether outputs are exactly equal after a small step, but not after a large one."""
     name = TraitName.QUANTIZED
     n = len(target)
     if answer.dtype in (torch.float16, torch.bfloat16):
         return unmeasured(name, f"{answer.dtype} itself is too coarse")
-    if target.defense.grants == "decision":
-        return unmeasured(name, "the target returns labels")
-    low, high = target.space.box
-    radius = target.pixel_radius
-    moved = _unchanged(target, answer, radius)
-    small = {s: _unchanged(target, answer, s) for s in (_TINY * (high - low), radius / 32)}
+    unchanged = {s: float((out == answer).all(1).double().mean()) for s, out in after.items()}
+    *small, radius = unchanged
+    moved = unchanged[radius]
     if moved >= _MOST:
         still = round(moved * n)
         evidence = (
@@ -111,10 +133,10 @@ def _quantized(target: ProbeTarget, answer: Tensor) -> Trait:
             "radius"
         )
         return unmeasured(name, evidence)
-    flat = [step for step, share in small.items() if share >= _MOST]
+    flat = [step for step in small if unchanged[step] >= _MOST]
     if not flat:
-        return absent(name, n, f"outputs change after steps of {number(min(radius, *small))}")
-    still = round(small[flat[-1]] * n)
+        return absent(name, n, f"outputs change after steps of {number(min(unchanged))}")
+    still = round(unchanged[flat[-1]] * n)
     evidence = (
         f"{count_of(still, n, 'output')} {agree(still, 'is', 'are')} exactly equal after steps of "
         f"{number(flat[-1])}, {percent(moved, 0)} after steps of {number(radius)}"
@@ -122,12 +144,21 @@ def _quantized(target: ProbeTarget, answer: Tensor) -> Trait:
     return present(name, evidence, amount=flat[-1])
 
 
-def _unchanged(target: ProbeTarget, answer: Tensor, step: float) -> float:
-    """The fraction of outputs that are exactly equal after a step along random signs."""
-    x = target.x + step * target.keys(11).signs(tuple(target.x.shape[1:]), target.x.dtype)
-    with torch.no_grad():
-        moved = target.query_unadapted(x.clamp(*target.space.box))
-    return float((moved == answer).all(1).double().mean())
+def _jumps(target: ProbeTarget, answer: Tensor, after: dict[float, Tensor]) -> Trait:
+    """Whether a tiny step from an image changes the output almost as much as a large one."""
+    n = len(target)
+    tiny, *_, radius = after
+    changes = {s: (out - answer).double().abs().amax(1) for s, out in after.items()}
+    ranked = answer.double().sort(dim=1, descending=True).values
+    lead = ranked[:, 0] - ranked[:, 1]
+    jumped = (changes[tiny] > _JUMP * lead) & (changes[tiny] > _JUMP * changes[radius])
+    share = float(jumped.double().mean())
+    evidence = (
+        f"a step of {number(tiny)} changes {count_of(int(jumped.sum()), n, 'output')} by more than "
+        f"{percent(_JUMP, 0)} of the lead of the predicted class, and of the change after a step "
+        f"of {number(radius)}"
+    )
+    return observed(TraitName.JUMPS, share > _SOME, n, evidence, evidence)
 
 
 def _views(target: ProbeTarget, answer: Tensor) -> Iterator[Trait]:

@@ -19,6 +19,7 @@ from saddlepoint.audits.target.branches import Branch, find_branches
 from saddlepoint.audits.target.control_flow import find_jump
 from saddlepoint.audits.target.exit_search import Recorder, find_exits
 from saddlepoint.audits.target.instrument import Instrumented, Stateless
+from saddlepoint.audits.target.pixel_grid import on_grid
 from saddlepoint.audits.target.rounding import alike
 from saddlepoint.audits.target.surrogates import SurrogateOperations
 from saddlepoint.audits.target.wrappers import LogProbabilities, NoGradient, ValueWithoutGrad
@@ -90,6 +91,7 @@ def probe_stage(request: AuditRequest) -> Probed:
         replaced.bypassed,
         branches,
         levels=levels,
+        eight_bit=on_grid(request.x),
         replaced=replaced,
     )
     facts = _hidden(target, facts)

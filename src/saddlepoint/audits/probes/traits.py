@@ -44,6 +44,7 @@ class TraitName(StrEnum):
     PROBABILITIES = "probabilities", "outputs are probabilities, not logits"
     HIDDEN_SCORES = "hidden scores", "outputs do not rank the wrong classes"
     QUANTIZED = "quantized", "outputs are piecewise constant"
+    JUMPS = "jumps", "a tiny step from an image changes outputs as much as a large one"
     VIEWS_DISAGREE = "views disagree", "intermediate views predict other classes"
     OTHER_ANSWER = "answer is not the last view", "it answers with something else"
     OPTIMIZES = "optimizes inside", "it computes gradients at test time"
