@@ -54,6 +54,15 @@ class Differences(NamedTuple):
         both = (self.measured.square() + self.predicted.square()).sum(1)
         return _ratio(error, both)
 
+    def rescaled(self) -> Differences:
+        """The same with products multiplied by the best factor >= 0 per function.
+
+        Attacks follow the direction of a gradient; its length may be wrong.
+        """
+        products = (self.measured * self.predicted).sum((0, 1))
+        squares = self.predicted.square().sum((0, 1))
+        return Differences(self.measured, _ratio(products, squares).clamp(min=0) * self.predicted)
+
     def right(self) -> Tensor:
         """[M] bool: the error is small for a step length over which the function changes."""
         changes = (self.measured != 0).any(1)
@@ -113,8 +122,11 @@ def wrong_gradients(
 def check_gradients(
     value: Value, x: Tensor, gradient: WeightedGradient, radius: float, keys: Keys
 ) -> Check:
-    """How the gradients of most rows compare with differences; arguments as `wrong_gradients`."""
-    found = _all_differences(value, x, gradient, radius, keys)
+    """How the gradients of most rows compare with differences, up to a factor per row.
+
+    Arguments as `wrong_gradients`.
+    """
+    found = [each.rescaled() for each in _all_differences(value, x, gradient, radius, keys)]
     smooth = torch.stack([each.nonproportional() < _PROPORTIONAL for each in found])
     wrong = torch.stack([each.wrong() for each in found]) & smooth
     right = torch.stack([each.right() for each in found])

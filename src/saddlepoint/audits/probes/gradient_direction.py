@@ -130,7 +130,7 @@ def _wrong_with_all_rules(probe: GradientProbe) -> bool:
     named: dict[str, Rule] = dict.fromkeys(ctx.sites - set(ctx.solve_info), BPDA())
     solves: dict[str, Rule] = dict.fromkeys(ctx.solve_info, Checkpointed())
     return all(
-        gradient_state(replace(probe, rules=rules)) is Check.WRONG
+        _state(replace(probe, rules=rules)) is Check.WRONG
         for rules in ({}, named, solves, {**named, **solves})
     )
 
