@@ -33,6 +33,7 @@ class TargetFacts:
     branches: tuple[Branch, ...] = ()  # discrete branches, one of which each image takes
     exits: HiddenExits | None = None  # class scores inside a plain model
     jump: Jump | None = None  # of the output, where hidden decisions change that are not attacked
+    unrecorded: str = ""  # the error of a call with recorded operations; empty: there was none
     levels: FoundLevels | None = None  # the levels of pixels; None: outputs depend on more
     eight_bit: bool = False  # all pixels of the images are multiples of 1/255
     replaced: Replaced = field(default_factory=Replaced)  # operations with surrogate gradients

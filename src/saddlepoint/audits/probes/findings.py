@@ -34,6 +34,13 @@ def findings_of(target: ProbeTarget, facts: TargetFacts) -> Iterator[Symptom]:
         yield _probabilities(target)
     yield from _of_self_changes(target, traits)
     yield from _of_gradient_mode(traits)
+    if facts.unrecorded:
+        yield Symptom(
+            SymptomName.HIDDEN_DECISIONS,
+            Level.WARNING,
+            "hidden exits and decisions were not searched, because the model raises an error while "
+            f"its operations are recorded ({facts.unrecorded}).",
+        )
     if TraitName.JUMPS in traits:
         yield _jumps(facts)
     yield from _of_gradients(facts)

@@ -25,6 +25,7 @@ from saddlepoint.audits.target.surrogates import SurrogateOperations
 from saddlepoint.audits.target.wrappers import LogProbabilities, NoGradient, ValueWithoutGrad
 from saddlepoint.audits.verdict import Level, Symptom, SymptomName
 from saddlepoint.defenses import BlackBox, Context, Defense, MultiExit, Plain
+from saddlepoint.locate import describe_error
 
 _COUPLING = (TraitName.COUPLED, TraitName.ROW_ORDER, TraitName.BATCH_SIZE)
 _GRADIENT_MODE = (TraitName.GRAD_MODE, TraitName.REQUIRES_GRAD)
@@ -122,7 +123,10 @@ def _hidden(target: ProbeTarget, facts: TargetFacts) -> TargetFacts:
     if not target.opaque or any(name in traits for name in _NO_EXITS):
         return facts
     recorder = Recorder(target.defense, target.x, Context(target.keys()))
-    first = recorder.first()
+    try:
+        first = recorder.first()
+    except Exception as error:  # numbers that are recorded are no plain floats and integers
+        return replace(facts, unrecorded=describe_error(error))
     exits = find_exits(recorder, first, target.y)
     explained = facts.branches or (exits is not None and exits.selected)
     if explained or any(name in traits for name in _COUPLING):

@@ -172,7 +172,7 @@ class DecisionRecord(TorchFunctionMode):
         return ReadInteger.of(out, self) if isinstance(out, int) else out
 
     def _keep_scores(self, name: str, out: Any) -> None:
-        if not (isinstance(out, Tensor) and out.is_floating_point()):
+        if not (isinstance(out, Tensor) and out.is_floating_point() and self.classes):
             return
         single = out.ndim == 1 and len(out) == self.classes
         batched = out.ndim == 2 and out.shape[1] == self.classes and 0 < len(out) <= self.rows
