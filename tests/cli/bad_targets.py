@@ -62,7 +62,7 @@ def other_images():
 
 
 def dictionary():
-    return ChangedOutput(lambda z: {"logits": z}).eval()
+    return ChangedOutput(lambda z: {"first": z, "second": z}).eval()
 
 
 def pair():

@@ -23,9 +23,9 @@ MODELS = {  # models that a factory returns, and the error message about them
     r"They are torch.float32: convert the target, .*net.float\(\)",
     "half": "RuntimeError: Input type .*They are torch.float32: convert the target, .*net.float",
     "other_images": r"images of shape \[16, 1, 8, 8\]\. .*fits? the data",
-    "dictionary": r"a tensor of logits \[N, C\], got dict. Return logits alone",
-    "pair": r"a tensor of logits \[N, C\], got tuple. "
-    r"Return logits alone, or a list of them, one per exit",
+    "dictionary": "the model returns dict, and 2 of its values may be logits",
+    "pair": r"the model returns tuple, and 2 of its values may be logits \(0, 1\). .*"
+    "Wrap the model in a module that returns its logits, or a list of logits, one per exit",
     "none": r"a tensor of logits \[N, C\], got NoneType. Return",
     "labels": r"floating-point logits \[16, C >= 2\], got torch.int64 \[16\]",
     "one_logit": r"floating-point logits \[16, C >= 2\], "

@@ -77,7 +77,9 @@ def test_a_dry_run_prints_a_specification_that_runs_and_attacks_nothing():
 def test_a_specification_of_all_images_of_a_file_still_means_all_when_it_is_read():
     np.savez("mine.npz", x=np.zeros((600, 1, 8, 8), np.float32), y=np.arange(600) % 10)
     Path("spec.toml").write_text(
-        call("audit", f"{TARGETS}:make", "--data", "mine.npz", "--dry-run").stdout
+        call(
+            "audit", f"{TARGETS}:make", "--data", "mine.npz", "--dry-run", "--allow-unusual"
+        ).stdout
     )
     assert read(Path("spec.toml")).data.n is None
 
@@ -92,8 +94,9 @@ def test_a_live_page_is_written_while_the_audit_runs():
 def test_progress_shows_accuracy_robust_images_cells_passes_and_time():
     printed = call("audit", f"{TARGETS}:make", *QUICK, "--out", "here").stderr
     plan, rest = printed.partition("costs less.")[::2]
-    remedies, *lines = rest.strip().splitlines()
+    whole, remedies, *lines = rest.strip().splitlines()
     assert "apgd-dlr" in plan  # the attacks, with reasons
+    assert whole.startswith("The whole audit: at most ")
     assert remedies.startswith("The quick budget runs no remedies")
     cells = [line for line in lines if "images still robust" in line]
     assert len(cells) == 3
