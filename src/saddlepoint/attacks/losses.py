@@ -75,6 +75,18 @@ def probability_margin(logits: Tensor, y: Tensor) -> Tensor:
     return margin(logits.softmax(-1), y)
 
 
+def smooth_error(logits: Tensor, y: Tensor) -> Tensor:
+    """sigmoid(margin / w), about 1 if the example is misclassified and about 0 if it is not.
+
+    Its sum over a batch is a smooth count of errors. Where rows influence each other, the sum of
+    another loss may rise because a few examples are misclassified by a large margin. The width w is
+    a tenth of the median standard deviation of the logits of a row.
+    """
+    spread = logits.detach().std(-1).nan_to_num(0.0)
+    width = (spread.median() / 10).clamp(min=torch.finfo(logits.dtype).tiny)
+    return (margin(logits, y) / width).sigmoid()
+
+
 def confidence(logits: Tensor, y: Tensor) -> Tensor:
     """max_{j != y} p_j, the largest probability of a wrong class (Chen et al. 2022, App. A.3)."""
     return _strongest_other(logits.softmax(-1), y)

@@ -170,6 +170,25 @@ def by_hand(problem, steps=200):
     return lowest
 
 
+def exact_statistics(x):
+    v = x.flatten(1)
+    return live(((v - v.mean(0)) / (v.std(0, correction=0) + 0.1)) @ SLOPE.to(x))
+
+
+@pytest.mark.parametrize("code", [exact_statistics, detached_statistics])
+def test_the_errors_of_a_batch_are_maximized_not_the_sum_of_its_losses(code):
+    """At this radius the sum of losses rises most where few rows are misclassified by far."""
+    problem = relabeled(replace(SMALL, radius=0.02), detached_statistics)
+    result = sp.audit(
+        Code(code),
+        problem.x,
+        problem.y,
+        threat=sp.Linf(problem.radius),
+        batch_size=len(problem.x),
+    )
+    assert result.robust_accuracy <= by_hand(problem) + 0.02
+
+
 def test_robust_accuracy_with_detached_statistics_of_the_batch():
     problem = relabeled(SMALL, detached_statistics)
     result = sp.audit(

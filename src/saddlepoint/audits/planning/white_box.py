@@ -11,7 +11,7 @@ from saddlepoint.attacks.apgd import APGD
 from saddlepoint.attacks.ensemble import MinLoss
 from saddlepoint.attacks.fab import FAB, own_facet
 from saddlepoint.attacks.fmn import FMN
-from saddlepoint.attacks.losses import margin, targeted_margin
+from saddlepoint.attacks.losses import margin, smooth_error, targeted_margin
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.audits.planning.choice import Choice
 from saddlepoint.audits.planning.parts import FEW_TARGETS, Parts
@@ -34,6 +34,8 @@ from saddlepoint.gradients import BPDA, Checkpointed, FixedRandomness, Phantom, 
 from saddlepoint.phrases import count, whole
 
 _BRANCH_STEPS = 40
+_COUNT_STEPS = 60  # of ascent on a count of errors
+_COUNT_RESTARTS = 2
 # Rows are attacked longer if at most this fraction of the clean lead is left: after a few targets,
 # and after all targets. Tuned on third-party nets.
 _AFTER_FEW_TARGETS = 0.35
@@ -59,6 +61,7 @@ def gradient_attacks(parts: Parts) -> Iterator[Choice]:
         yield Choice(
             fixed, "randomized: one draw held fixed, which allows more steps than averaging"
         )
+    yield from _error_counts(parts)
     yield from _targeted(parts)
     fab = Direct(
         "fab-t",
@@ -83,6 +86,23 @@ def gradient_attacks(parts: Parts) -> Iterator[Choice]:
         yield Choice(
             Restarts(pgd, restarts), f"short steps from {count(restarts, 'start')} {benefit}{why}"
         )
+
+
+def _error_counts(parts: Parts) -> Iterator[Choice]:
+    """Ascent on a smooth count of errors, where rows influence each other."""
+    if parts.defense.unit == "example" or not parts.budget.targets:
+        return
+    steps = min(_COUNT_STEPS, parts.query_budget.steps)
+    for name, radii in (("pgd-errors", 8), ("pgd-errors-short", 32)):
+        pgd = PGD(steps, parts.threat.space.radius / radii, momentum=0.75)
+        direct = replace(parts.apgd, name=name, attack=pgd, loss=smooth_error)
+        restarts = parts.query_budget.repetitions(direct, _COUNT_RESTARTS)
+        if restarts:
+            yield Choice(
+                Restarts(direct, restarts),
+                "rows influence each other: a smooth count of errors of the batch instead of the "
+                f"sum of losses{parts.why()}",
+            )
 
 
 def _targeted(parts: Parts) -> Iterator[Choice]:

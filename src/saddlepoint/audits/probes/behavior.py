@@ -12,7 +12,7 @@ from torch import Tensor
 
 from saddlepoint.audits.probes.probe_target import UNCONTROLLED, ProbeTarget
 from saddlepoint.audits.probes.traits import Trait, TraitName, absent, observed, present, unmeasured
-from saddlepoint.audits.target.admission import explain_errors
+from saddlepoint.audits.target.admission import TargetError, explain_errors
 from saddlepoint.audits.target.rounding import alike, difference
 from saddlepoint.defenses import BlackBox, Context, Plain
 from saddlepoint.evaluation.mutation import fingerprint
@@ -123,7 +123,14 @@ def probe_coupling(target: ProbeTarget) -> Iterator[Trait]:
             yield unmeasured(name, reason, declared=declared)
         return
     first = target.answer
-    alone = target.fresh_copy().query(target.x[:1])
+    try:
+        alone = target.fresh_copy().query(target.x[:1])
+    except TargetError as error:  # statistics of a batch of one image are not defined
+        evidence = f"a batch of one image has no output ({str(error).splitlines()[0]})"
+        yield present(TraitName.COUPLED, evidence, declared=declared)
+        for name in _COUPLING[1:]:
+            yield unmeasured(name, "a batch of one image has no output", declared=declared)
+        return
     random_net = isinstance(target.defense, Plain | BlackBox)
     noisy = random_net and target.randomized
     yield _coupled(target, alone, noisy=noisy, declared=declared)

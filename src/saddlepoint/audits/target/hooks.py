@@ -144,7 +144,8 @@ def record_flows(names: Mapping[nn.Module, str]) -> Iterator[dict[str, list[Grad
     def before(module: nn.Module, inputs: tuple[object, ...]) -> tuple[object, ...] | None:
         entered.pop(module, None)
         x = inputs[0] if len(inputs) == 1 else None
-        if not (isinstance(x, Tensor) and x.requires_grad):
+        # A net that copies itself copies the hooks, too; layers of the copy have no names.
+        if module not in names or not (isinstance(x, Tensor) and x.requires_grad):
             return None
         entered[module] = x.view_as(x)
         return (entered[module],)
