@@ -18,6 +18,8 @@ from torch import Tensor
 from saddlepoint.audits.target.decisions import DecisionRecord, Site
 from saddlepoint.defenses import Context, Defense, DefenseWrapper, Trace, View
 
+_MOST_OPERATIONS = 200_000  # of a call: a forced decision may make a loop endless
+
 
 class Key(NamedTuple):
     """Which result of a site: the k-th of each call, or of each row if rows are run one by one."""
@@ -84,14 +86,13 @@ class ExposedExits(DefenseWrapper):
         answer_view = View("answer", answer)
         if ctx.keep is not None and ctx.keep <= {"answer"}:
             return Trace((answer_view,))
-        record = DecisionRecord(len(x), answer.shape[1], dict(self.hidden.forced))
-        with record:
-            self.inner.trace(x, ctx)
+        record = self._record(x, ctx, answer.shape[1])
+        # An exit that these images do not reach is replaced by the answer, with a gradient of zero.
+        not_reached = answer + 0 * x.flatten(1)[:, :1].to(answer)
         views = []
         for k, key in enumerate(self.hidden.exits):
-            # An exit that these images do not reach is replaced by the answer.
             found = scores_of(record, key)
-            views.append(View(exit_name(k), answer if found is None else found.to(answer)))
+            views.append(View(exit_name(k), not_reached if found is None else found.to(answer)))
             for j, (where, passed) in enumerate(self.hidden.selections[k]):
                 lead = leads_of(record, where)
                 signed = answer.new_ones(len(x)) if lead is None else lead.to(answer)
@@ -99,6 +100,19 @@ class ExposedExits(DefenseWrapper):
                 toward = -signed if passed else signed
                 views.append(View(selection_name(k, j), toward[:, None] * label))
         return Trace((*views, answer_view))
+
+    def _record(self, x: Tensor, ctx: Context, classes: int) -> DecisionRecord:
+        """A recorded call with forced decisions; empty if these lead to an error."""
+        record = DecisionRecord(len(x), classes, dict(self.hidden.forced), _MOST_OPERATIONS)
+        try:
+            with record:
+                self.inner.trace(x, ctx)
+        except torch.OutOfMemoryError:
+            raise
+        # Forced decisions may contradict what the code of the model relies on.
+        except Exception:
+            return DecisionRecord(len(x), classes)
+        return record
 
 
 def exit_name(k: int) -> str:
