@@ -29,6 +29,7 @@ class SymptomName(StrEnum):
     UNUSUAL = "looks like a mistake"
     HARD_BRANCHES = "hard branches"
     JUMPS = "outputs jump"
+    UNUSED_LAYERS = "unused layers"
     HIDDEN_EXITS = "hidden exits"
     HIDDEN_DECISIONS = "hidden decisions"
     NO_GRADIENT = "no gradient"

@@ -41,6 +41,14 @@ def findings_of(target: ProbeTarget, facts: TargetFacts) -> Iterator[Symptom]:
             "hidden exits and decisions were not searched, because the model raises an error while "
             f"its operations are recorded ({facts.unrecorded}).",
         )
+    if TraitName.UNUSED_LAYERS in traits:
+        yield Symptom(
+            SymptomName.UNUSED_LAYERS,
+            Level.SERIOUS,
+            f"{traits[TraitName.UNUSED_LAYERS].evidence}, and Python code decides what runs: an "
+            "attacker who reads the code may find images for which these layers answer. Pass the "
+            "model without them, or a Defense that returns every branch as a view.",
+        )
     if TraitName.JUMPS in traits:
         yield _jumps(facts)
     yield from _of_gradients(facts)

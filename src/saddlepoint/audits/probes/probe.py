@@ -19,6 +19,7 @@ from saddlepoint.audits.probes.internals import probe_internals
 from saddlepoint.audits.probes.outputs import probe_outputs
 from saddlepoint.audits.probes.probe_target import ProbeTarget
 from saddlepoint.audits.probes.traits import Trait, TraitName, Traits
+from saddlepoint.audits.probes.unused import probe_unused
 from saddlepoint.audits.target.admission import Target
 from saddlepoint.evaluation import Threat
 
@@ -31,6 +32,7 @@ FUNCTION: tuple[Probe, ...] = (
     probe_gradients,
     probe_outputs,
     probe_internals,
+    probe_unused,
 )
 
 

@@ -48,6 +48,10 @@ class TraitName(StrEnum):
     VIEWS_DISAGREE = "views disagree", "intermediate views predict other classes"
     OTHER_ANSWER = "answer is not the last view", "it answers with something else"
     OPTIMIZES = "optimizes inside", "it computes gradients at test time"
+    UNUSED_LAYERS = (
+        "unused layers",
+        "it has layers that no image reaches, and decides in Python code what it runs",
+    )
     SOLVER_RESIDUAL = "solver not converged", "a solver stops far from a fixed point"
     EXPENSIVE = "costly", "one prediction costs more than one of the static net"
     ADAPTS = "adapts", "`adapt` changes its outputs"
