@@ -1,4 +1,4 @@
-"""All self-test cases, grouped by family."""
+"""All self-test cases, grouped by the mechanism that misleads evaluations."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from saddlepoint.selftests import (
 from saddlepoint.selftests.case import Case
 
 FAMILIES: dict[str, tuple[Case, ...]] = {
-    "gradients": gradients.CASES,
-    "operations": operations.CASES,
-    "discrete": discrete.CASES,
+    "masked gradients": gradients.CASES,
+    "operations without a gradient in plain code": operations.CASES,
+    "few levels per pixel": discrete.CASES,
     "numerics": numerics.CASES,
     "randomness": randomness.CASES,
-    "state": state.CASES,
-    "sources": sources.CASES,
-    "dynamic": dynamic.CASES,
-    "exits": exits.CASES,
-    "purifying": purifying.CASES,
+    "state between calls": state.CASES,
+    "hidden randomness and caches": sources.CASES,
+    "exits and fixed points": dynamic.CASES,
+    "hidden exits": exits.CASES,
+    "purification": purifying.CASES,
 }
 CASES = tuple(case for cases in FAMILIES.values() for case in cases)
