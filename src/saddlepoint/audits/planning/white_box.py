@@ -34,6 +34,7 @@ from saddlepoint.gradients import BPDA, Checkpointed, FixedRandomness, Phantom, 
 from saddlepoint.phrases import count, whole
 
 _BRANCH_STEPS = 40
+_BRANCH_RESTARTS = 3
 _COUNT_STEPS = 60  # of ascent on a count of errors
 _COUNT_RESTARTS = 2
 # Rows are attacked longer if at most this fraction of the clean lead is left: after a few targets,
@@ -207,9 +208,10 @@ def branch_attacks(parts: Parts) -> Iterator[Choice]:
         aim=min_over_views,
         stop_at_success=False,
     )
+    restarts = max(1, parts.query_budget.repetitions(pgd, _BRANCH_RESTARTS))
     for branch in parts.facts.branches:
         yield Choice(
-            AgainstBranch(pgd, branch),
+            Restarts(AgainstBranch(pgd, branch), restarts),
             f"discrete branches: branch {branch} together with the scores that select it"
             f"{parts.why()}",
         )

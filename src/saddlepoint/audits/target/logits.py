@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from saddlepoint.audits.target.admission import TargetError
@@ -28,6 +29,25 @@ class SelectLogits(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         return _entry(self.net(x), self.key)
+
+
+class FloatScores(nn.Module):
+    """A net that returns integer scores, such as votes, as floating-point numbers."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+        self.training = net.training
+
+    def forward(self, x: Tensor) -> Any:
+        return self.net(x).to(x.dtype)
+
+
+def are_integer_scores(out: object, rows: int) -> bool:
+    """Whether an output is a tensor of integers, [N, C], for a number of images N."""
+    if not isinstance(out, Tensor) or out.is_floating_point() or out.is_complex():
+        return False
+    return out.dtype != torch.bool and out.ndim == 2 and len(out) == rows and out.shape[1] > 1
 
 
 def logits_key(out: object, rows: int) -> str | int | None:

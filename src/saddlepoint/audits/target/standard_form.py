@@ -13,7 +13,12 @@ from torch import Tensor, nn
 
 from saddlepoint.audits.target.admission import Target, TargetError, explain_errors
 from saddlepoint.audits.target.copy import copy_target
-from saddlepoint.audits.target.logits import SelectLogits, logits_key
+from saddlepoint.audits.target.logits import (
+    FloatScores,
+    SelectLogits,
+    are_integer_scores,
+    logits_key,
+)
 from saddlepoint.audits.target.outside import (
     Isolated,
     SharedObjects,
@@ -74,6 +79,10 @@ def standard_form(target: Target, x: Tensor) -> StandardForm:
     if key is not None:
         notes.append(_selected(out, key))
         net = SelectLogits(net, key)
+    elif are_integer_scores(out, len(x)):
+        text = "outputs are integers; they are converted to floating point, which changes no class."
+        notes.append(Symptom(SymptomName.SELECTED_LOGITS, Level.NOTE, text))
+        net = FloatScores(net)
     return StandardForm(net, tuple(notes))
 
 
