@@ -129,6 +129,9 @@ WRAPPERS: dict[str, Case] = {
     "saddlepoint.audits.target.pixel_grid.SnappedInputs": Case(
         lambda cls, inner: cls(inner, X, Linf(1.0))
     ),
+    "saddlepoint.audits.target.saturation.SoftenedDefense": Case(
+        lambda cls, inner: cls(inner, 2.0)
+    ),
     "saddlepoint.audits.target.surrogates.SurrogateOperations": Case(
         lambda cls, inner: cls(inner, ())
     ),

@@ -30,6 +30,7 @@ class SymptomName(StrEnum):
     HARD_BRANCHES = "hard branches"
     JUMPS = "outputs jump"
     UNUSED_LAYERS = "unused layers"
+    SATURATED_SOFTMAX = "saturated softmax"
     HIDDEN_EXITS = "hidden exits"
     HIDDEN_DECISIONS = "hidden decisions"
     NO_GRADIENT = "no gradient"

@@ -147,3 +147,11 @@ def test_noise_beside_almost_equal_outputs_is_no_rounding_error():
     assert alike(p, p + 2e-7)
     assert alike(100 * z, 100 * z + 1e-3)
     assert alike(z.half(), z.half() + 0.01)
+
+
+def test_integer_scores_are_converted_to_floating_point():
+    found, out = outputs(Returns(lambda z: (100 * z).round().long()).eval())
+    assert out.is_floating_point()
+    assert torch.equal(out, (100 * EXPECTED).round())
+    notes = [finding for finding in found.findings if "integers" in finding.message]
+    assert [note.level for note in notes] == [Level.NOTE]

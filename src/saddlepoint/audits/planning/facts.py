@@ -35,6 +35,7 @@ class TargetFacts:
     jump: Jump | None = None  # of the output, where hidden decisions change that are not attacked
     unrecorded: str = ""  # the error of a call with recorded operations; empty: there was none
     levels: FoundLevels | None = None  # the levels of pixels; None: outputs depend on more
+    saturation: float | None = None  # lead inside saturated softmax functions; None: none is
     eight_bit: bool = False  # all pixels of the images are multiples of 1/255
     replaced: Replaced = field(default_factory=Replaced)  # operations with surrogate gradients
 

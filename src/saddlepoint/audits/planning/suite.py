@@ -22,6 +22,7 @@ from saddlepoint.audits.planning.white_box import (
     branch_attacks,
     gradient_attacks,
     grid_attacks,
+    softened_attacks,
     view_attacks,
 )
 from saddlepoint.defenses import Defense
@@ -82,6 +83,7 @@ def _choices(parts: Parts) -> Iterator[Choice]:
     yield from map(parts.on_answer, gradient_attacks(parts))
     yield from map(parts.on_answer, level_attacks(parts, access))
     yield from map(parts.on_answer, grid_attacks(parts))
+    yield from map(parts.on_answer, softened_attacks(parts))
     yield from branch_attacks(parts)
     yield from exit_attacks(parts)
     if parts.facts.masked:

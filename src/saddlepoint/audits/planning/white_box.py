@@ -19,6 +19,7 @@ from saddlepoint.audits.probes.traits import TraitName
 from saddlepoint.audits.target.answer import answer_is_not_last_view
 from saddlepoint.audits.target.branches import AgainstBranch
 from saddlepoint.audits.target.pixel_grid import OnGrid
+from saddlepoint.audits.target.saturation import AgainstSoftened
 from saddlepoint.evaluation import (
     Adversary,
     Direct,
@@ -35,6 +36,7 @@ from saddlepoint.phrases import count, whole
 
 _BRANCH_STEPS = 40
 _BRANCH_RESTARTS = 3
+_TEMPERATURES = (1, 4)  # times the lead of the highest score in a saturated softmax
 _COUNT_STEPS = 60  # of ascent on a count of errors
 _COUNT_RESTARTS = 2
 # Rows are attacked longer if at most this fraction of the clean lead is left: after a few targets,
@@ -193,6 +195,23 @@ def grid_attacks(parts: Parts) -> Iterator[Choice]:
             OnGrid(MultiTarget(direct, targets, targeted_margin)),
             f"{reason}, {classes}{parts.why()}",
         )
+
+
+def softened_attacks(parts: Parts) -> Iterator[Choice]:
+    """Gradients at higher temperatures, where a softmax inside the target is saturated."""
+    gap = parts.facts.saturation
+    if gap is None:
+        return
+    reason = "a softmax inside is saturated: gradients at a higher temperature"
+    apgd = replace(parts.apgd, loss=margin)
+    direct = replace(parts.apgd, name="apgd-t", attack=APGD(parts.budget.targeted_steps))
+    targets = parts.query_budget.repetitions(direct, min(parts.targets, FEW_TARGETS))
+    for factor in _TEMPERATURES:
+        named = replace(apgd, name=f"apgd-{factor}")
+        yield Choice(AgainstSoftened(named, factor * gap), f"{reason}{parts.why()}")
+        if targets:
+            every = MultiTarget(replace(direct, name=f"apgd-t-{factor}"), targets, targeted_margin)
+            yield Choice(AgainstSoftened(every, factor * gap), f"{reason}{parts.why()}")
 
 
 def branch_attacks(parts: Parts) -> Iterator[Choice]:

@@ -41,6 +41,14 @@ def findings_of(target: ProbeTarget, facts: TargetFacts) -> Iterator[Symptom]:
             "hidden exits and decisions were not searched, because the model raises an error while "
             f"its operations are recorded ({facts.unrecorded}).",
         )
+    if facts.saturation is not None:
+        yield Symptom(
+            SymptomName.SATURATED_SOFTMAX,
+            Level.SERIOUS,
+            "a softmax inside the model selects one of its entries with almost no weight for the "
+            "others, so that gradients do not show the others. Attacks also use gradients at a "
+            "higher temperature, which may not be the best one.",
+        )
     if TraitName.UNUSED_LAYERS in traits:
         yield Symptom(
             SymptomName.UNUSED_LAYERS,

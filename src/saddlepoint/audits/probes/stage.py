@@ -21,6 +21,7 @@ from saddlepoint.audits.target.exit_search import Recorder, find_exits
 from saddlepoint.audits.target.instrument import Instrumented, Stateless
 from saddlepoint.audits.target.pixel_grid import on_grid
 from saddlepoint.audits.target.rounding import alike
+from saddlepoint.audits.target.saturation import saturation
 from saddlepoint.audits.target.surrogates import SurrogateOperations
 from saddlepoint.audits.target.wrappers import LogProbabilities, NoGradient, ValueWithoutGrad
 from saddlepoint.audits.verdict import Level, Symptom, SymptomName
@@ -92,6 +93,7 @@ def probe_stage(request: AuditRequest) -> Probed:
         replaced.bypassed,
         branches,
         levels=levels,
+        saturation=_saturation(target),
         eight_bit=on_grid(request.x),
         replaced=replaced,
     )
@@ -115,6 +117,12 @@ def _branches(target: ProbeTarget, traits: Traits) -> tuple[Branch, ...]:
     if not target.opaque or any(name in traits for name in _NO_BRANCHES):
         return ()
     return find_branches(target.defense, target.x, target.y, Context(target.keys()))
+
+
+def _saturation(target: ProbeTarget) -> float | None:
+    if target.defense.grants != "gradient" or target.adapts:
+        return None
+    return saturation(target.defense, target.x, Context(target.keys()), target.classes)
 
 
 def _hidden(target: ProbeTarget, facts: TargetFacts) -> TargetFacts:
