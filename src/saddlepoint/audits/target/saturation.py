@@ -39,7 +39,7 @@ class _Softmax(TorchFunctionMode):
 
 
 def _is_saturated(out: Tensor, dim: int) -> bool:
-    return out.shape[dim] >= _LEAST_ENTRIES and float(out.amax(dim).median()) > _SATURATED
+    return out.shape[dim] >= _LEAST_ENTRIES and float(out.detach().amax(dim).median()) > _SATURATED
 
 
 class _Record(_Softmax):
