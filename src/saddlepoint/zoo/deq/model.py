@@ -85,7 +85,10 @@ class Unrolled:
 
     def __call__(self, cell: Callable[[Tensor, Tensor], Tensor], z: Tensor, u: Tensor) -> Tensor:
         """Return the final state [N, D] for states z [N, D] and injected features u [N, K]."""
-        z = cell(z, u)
+        return self.after_first(cell, cell(z, u), u)
+
+    def after_first(self, cell: Callable[[Tensor, Tensor], Tensor], z: Tensor, u: Tensor) -> Tensor:
+        """Return the final state [N, D] after the first step, which led to z [N, D]."""
         for _ in range(self.steps - 1):
             z = (1 - self.damping) * z + self.damping * cell(z, u)
         return z
@@ -183,13 +186,21 @@ class DEQ(Defense):
         weights = (1 / (count + 1),) * count if MeanState.name in read else ()
         u = self.net.inject(x)
         start = self.net.start(u)
+        reads_final = bool(read & {MeanState.name, FinalState.name})
         solution = ctx.solve(
-            SITE, self.net.cell, start, u, method=self.method, keep=numbers, weights=weights
+            SITE,
+            self.net.cell,
+            start,
+            u,
+            method=self.method,
+            keep=numbers,
+            weights=weights,
+            following=reads_final,
         )
         states = {EarlyState(n).name: solution.states[n] for n in numbers}
-        if read & {MeanState.name, FinalState.name}:
+        if reads_final:
             states |= self._final_states(solution, u)
-            ctx.stats.spend(evaluations=self.after.steps)
+            ctx.stats.spend(evaluations=self.after.steps - 1)
         return Trace(
             tuple(View(name, self.net.head(states[name])) for name in self.names if name in read)
         )
@@ -213,7 +224,8 @@ class DEQ(Defense):
 
     def _final_states(self, solution: Solution, u: Tensor) -> dict[str, Tensor]:
         """Return the final state and, if the solver summed it up, the mean state."""
-        final = self.after(self.net.cell, solution.best, u)
+        assert solution.following is not None, "it was requested"
+        final = self.after.after_first(self.net.cell, solution.following, u)
         if solution.blend is None:
             return {FinalState.name: final}
         mean = solution.blend + final / (self.method.steps + 1)
