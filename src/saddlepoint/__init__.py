@@ -22,7 +22,7 @@ _EXPORTS = {
     # Write a defense.
     "defenses": ("BlackBox", "Context", "Defense", "MultiExit", "Plain", "Trace", "View"),
     "solvers": ("Anderson", "Broyden"),
-    "zoo.deq": ("DEQ", "early_state"),
+    "zoo.deq": ("DEQ",),
     # Compose and run attacks.
     "attacks.apgd": ("APGD",),
     "attacks.fab": ("FAB",),

@@ -45,4 +45,3 @@ from saddlepoint.selftests import selftest as selftest
 from saddlepoint.solvers import Anderson as Anderson
 from saddlepoint.solvers import Broyden as Broyden
 from saddlepoint.zoo.deq import DEQ as DEQ
-from saddlepoint.zoo.deq import early_state as early_state
