@@ -89,7 +89,8 @@ def test_a_7_exit_game_costs_one_attack_per_row_and_one_forward_for_all_127_colu
     game = exit_game(MultiExit(net), x, y, threat=Linf(RADIUS), attack=PGD(STEPS))
     assert game.payoff.shape == (127, 127)
     names_of_views = 1
-    assert net.calls == names_of_views + 127 * ((STEPS + 1) + 1)
+    clean_images = 1
+    assert net.calls == names_of_views + clean_images + 127 * ((STEPS + 1) + 1)
     assert all(
         bool((e.forward == STEPS + 1).all() and (e.backward <= STEPS + 1).all())
         for e in game.outcomes.episodes
@@ -331,3 +332,15 @@ def test_errors_about_invalid_input_say_what_to_do() -> None:
 class _Uneven(nn.Module):
     def forward(self, x: Tensor) -> list[Tensor]:
         return [x.flatten(1)[:, :3], x.flatten(1)[:, :4]]
+
+
+def test_of_several_optimal_strategies_need_is_the_one_with_the_highest_clean_accuracy() -> None:
+    net, x, y = problem(3)
+    game = exit_game(net, x, y, threat=Linf(RADIUS), attack=PGD(STEPS))
+    # Every attack breaks every image in every column, so that every strategy is optimal.
+    everything_fails = replace(game, outcomes=replace(game.outcomes, correct=0 * game.correct))
+    clean = game.clean
+    assert clean is not None
+    assert float(clean.double().mean(-1) @ everything_fails.equilibrium().defender) == (
+        pytest.approx(float(clean.double().mean(-1).amax()))
+    )

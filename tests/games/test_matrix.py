@@ -142,3 +142,47 @@ def test_invalid_games_and_strategies_raise_errors() -> None:
         solve(torch.tensor([[float("nan")]]))
     with pytest.raises(ValueError, match="matrix"):
         solve(torch.zeros(3))
+
+
+def test_among_equal_columns_the_preferred_one_is_played() -> None:
+    clean = torch.tensor([0.4, 0.9, 0.7])
+    assert solve(torch.zeros(5, 3), [clean]).defender.tolist() == [0.0, 1.0, 0.0]
+
+
+def test_the_second_preference_decides_where_the_first_is_equal() -> None:
+    first = torch.tensor([0.9, 0.9, 0.7])
+    second = torch.tensor([0.1, 0.2, 0.9])
+    assert solve(torch.ones(2, 3), [first, second]).defender.tolist() == [0.0, 1.0, 0.0]
+
+
+def test_a_preference_selects_a_point_of_the_known_face() -> None:
+    # Columns 0 and 1 must be played equally. Column 2 equals their mixture, so that every
+    # (a, a, 1 - 2 a) is optimal.
+    payoff = matrix([0.0, 1.0, 0.5], [1.0, 0.0, 0.5])
+    mixed = solve(payoff, [torch.tensor([0.9, 0.9, 0.8])])
+    assert_close(mixed.defender, torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64))
+    pure = solve(payoff, [torch.tensor([0.9, 0.7, 0.85])])
+    assert_close(pure.defender, torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64))
+
+
+def test_the_smallest_support_is_played_where_all_preferences_are_equal() -> None:
+    payoff = matrix([0.0, 1.0, 0.5], [1.0, 0.0, 0.5])
+    assert solve(payoff, [torch.ones(3)]).support == (2,)
+    # Of six columns in three complementary pairs, one pair is enough.
+    pairs = torch.cat([torch.eye(2).repeat(1, 3)], dim=0).double()
+    assert len(solve(pairs, [torch.ones(6), pairs.mean(0)]).support) == 2
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 15), st.integers(1, 15), st.integers(0, 2**31))
+def test_a_preference_changes_neither_the_value_nor_the_certificate(
+    rows: int, columns: int, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    payoff = torch.randint(0, 4, (rows, columns), generator=generator).double() / 4
+    clean = torch.rand(columns, generator=generator, dtype=torch.float64)
+    anything = solve(payoff)
+    found = solve(payoff, [clean, payoff.mean(0)])
+    assert found.value == pytest.approx(anything.value, abs=1e-8)
+    assert found.gap < 1e-8
+    assert float(clean @ found.defender) >= float(clean @ anything.defender) - 1e-8

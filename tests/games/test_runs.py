@@ -45,7 +45,7 @@ PASSED = {
     "batch_size": 12,
 }
 SPEC = validate(GameSpec, PASSED)
-CELLS = 2 * 7 + 2 * (1 + 7 + 4)  # 16 and 24 images in two groups each
+CELLS = 2 * (1 + 7) + 2 * (1 + 7 + 4)  # 16 and 24 images in two groups each, clean images first
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -40,7 +40,7 @@ from saddlepoint.papers.result import read
 from saddlepoint.papers.runner import Images
 from saddlepoint.papers.write import reproduce
 from saddlepoint.zoo.deq import ConvDEQNet, EarlyState, Solved
-from saddlepoint.zoo.deq.model import SITE
+from saddlepoint.zoo.deq.model import SITE, START
 
 
 @pytest.fixture(scope="module")
@@ -166,9 +166,39 @@ def test_the_aim_has_the_value_of_the_last_loss_and_the_gradient_of_all_losses()
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-15)
 
 
+def loss_gradient(solved, z):
+    """dL/dz of the cross-entropy of head(z)."""
+    z = z.detach().requires_grad_()
+    return torch.autograd.grad(cross_entropy(solved.net.head(z), Y).sum(), z)[0]
+
+
+@pytest.mark.parametrize("start", [True, False])
+def test_the_first_adjoint_is_beta_times_the_loss_gradient_at_the_start(start):
+    """Eq. 9-10 with u_0 = 0 and B_0 = -I: u_1 = 0.9 dL(z_0)/dz; without z_0, that of z_1."""
+    solved = small()
+    x = X.clone().requires_grad_()
+    u = solved.net.inject(x)
+    z0 = solved.net.start(u)
+    z1 = solved.net.cell(z0, u).detach()
+    cotangent = 0.9 * loss_gradient(solved, z0 if start else z1)
+    (expected,) = torch.autograd.grad(solved.net.cell(z1, u), x, cotangent)
+    found = input_gradient(solved, adjoint_at(1, start=start), X, Y).grad
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-15)
+
+
+def test_the_start_is_a_view_only_if_it_is_named():
+    solved = small()
+    names = [view.name for view in solved.defense.trace(X, Context(keys(3))).views]
+    assert START not in names
+    named = solved.defense.trace(X, Context(keys(3), keep=frozenset({START, "final"})))
+    assert [view.name for view in named.views] == [START, "final"]
+    head = solved.net.head(solved.net.start(solved.net.inject(X)))
+    torch.testing.assert_close(named.views[0].logits, head)
+
+
 @pytest.mark.parametrize("estimator", ["adjoint", "unrolled"])
 def test_the_ensemble_gradient_is_the_unweighted_sum_over_states(estimator):
-    """Eq. 17: T times the gradient of the mean loss equals sum_n g_n up to rounding.
+    """Eq. 17: the gradient of the sum of losses equals sum_n g_n up to rounding.
 
     With the weights 4, 3, 2, 1 of the released code the gradient differs.
     """
@@ -179,7 +209,7 @@ def test_the_ensemble_gradient_is_the_unweighted_sum_over_states(estimator):
     else:
         whole = unrolled_ensemble(solved, 2, 0.5)
         parts = [unrolled_at(n, 2, 0.5) for n in range(1, 5)]
-    total = 4 * input_gradient(solved, whole, X, Y).grad
+    total = len(whole.keep) * input_gradient(solved, whole, X, Y).grad
     each = torch.stack([input_gradient(solved, one, X, Y).grad for one in parts])
     torch.testing.assert_close(each.sum(0), total, rtol=1e-9, atol=1e-15)
     released = torch.einsum("k,k...->...", torch.tensor([4.0, 3.0, 2.0, 1.0]).double(), each)

@@ -85,8 +85,8 @@ def test_an_interrupted_run_resumes_and_returns_the_numbers_of_an_uninterrupted_
         )
     messages.clear()
     resumed = EXPERIMENTS["multi-exit/figure-3"].run(Request(tmp_path, progress=messages.append))
-    assert sum("batch" in one for one in messages) == 15 - 3, (
-        "four exits have fifteen non-empty sets, of which three were attacked before"
+    assert sum("batch" in one for one in messages) == 1 + 15 - 3, (
+        "the clean images and fifteen sets of four exits, three of which were finished before"
     )
     assert not any("training" in one for one in messages)
     assert resumed.tables == EXPERIMENTS["multi-exit/figure-3"].run(Request(folder)).tables

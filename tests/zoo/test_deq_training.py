@@ -150,6 +150,16 @@ def test_a_penalized_step_adds_the_penalty_at_its_equilibrium_and_changes_the_so
     assert (loss > without).all()
 
 
+def test_the_penalty_ends_after_its_last_step():
+    net = exact()
+    always = JacobianPenalty(probability=1.0, offsets=(0,))
+    run = new_run(attack=None, warmup=0, penalty=always, penalty_until=2)
+    losses = [run.loss(net, X, Y, SPACE, keys(N)) for _ in range(3)]
+    plain = new_run(attack=None, warmup=0, penalty=NEVER).loss(net, X, Y, SPACE, keys(N))
+    assert (losses[1] > plain).all()
+    assert torch.equal(losses[2], plain)
+
+
 def test_the_solver_keeps_at_least_one_step():
     assert exact().with_extra_steps(-1000).method.steps == 1
     net = exact()

@@ -165,6 +165,84 @@ def test_the_implicit_gradient_is_that_of_the_fixed_point_for_any_number_of_late
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
 
 
+def lowest_residual_state(f, start, steps):
+    """Broyden's good method for one example, written out with a dense inverse: z <- z - B g(z).
+
+    g(z) = f(z) - z and B_0 = -I. It returns the state with the lowest relative residual.
+    """
+    z = start
+    inverse = -torch.eye(len(z), dtype=z.dtype)
+    g = f(z) - z
+    best = z
+    least = torch.inf
+    for _ in range(steps):
+        step = -inverse @ g
+        z = z + step
+        image = f(z)
+        change = image - z - g
+        g = image - z
+        residual = float(g.norm() / image.norm())
+        if residual < least:
+            least = residual
+            best = z
+        left = step @ inverse
+        inverse = inverse + torch.outer(step - inverse @ change, left) / (left @ change)
+    return best
+
+
+def released_gradient(net, x, cotangent, forward, backward):
+    """The exact gradient of the released code of Yang et al. 2022, for one example.
+
+    The final state is f(z) of the best state z. A hook replaces the cotangent c of the final state
+    by the solution of y = (df/dz)^T y + c, which passes through f once.
+    """
+    x = x[None].clone().requires_grad_()
+    u = net.inject(x)
+    start = torch.zeros(STATES, dtype=x.dtype)
+    with torch.no_grad():
+        z = lowest_residual_state(lambda z: net.cell(z[None], u)[0], start, forward)
+    z = z.requires_grad_()
+    final = net.cell(z[None], u)[0]
+    c = cotangent @ net.weight
+
+    def backward_map(y):
+        return torch.autograd.grad(final, z, y, retain_graph=True)[0] + c
+
+    y = lowest_residual_state(backward_map, start, backward)
+    return torch.autograd.grad(final, x, y)[0][0]
+
+
+@pytest.mark.parametrize(("forward", "backward"), [(2, 2), (3, 2), (6, 3)])
+def test_the_gradient_at_the_following_state_is_that_of_the_released_code(forward, backward):
+    net = toy()
+    cotangent = normal(11, N, 4)
+    defense = DEQ(net, method=Broyden(steps=forward, tolerance=0.0))
+    found = {}
+    for at in ("best", "following"):
+        x = X.clone().requires_grad_()
+        rule = Implicit(Broyden(steps=backward, tolerance=0.0), at=at)
+        trace = traced(defense, x, rules={"solve": rule}, keep=frozenset({"final"}))
+        (found[at],) = torch.autograd.grad(trace.last, x, cotangent)
+    expected = torch.stack(
+        [released_gradient(net, X[n], cotangent[n], forward, backward) for n in range(N)]
+    )
+    torch.testing.assert_close(found["following"], expected, rtol=1e-9, atol=1e-12)
+    assert not torch.allclose(found["best"], expected, rtol=1e-4)
+
+
+def test_where_both_solves_converge_the_gradient_is_the_same_at_both_states():
+    net = affine()
+    cotangent = normal(11, N, 4)
+    expected = net.model.gradient(cotangent @ net.weight)
+    for after in (Unrolled(), Unrolled(6)):
+        x = X.clone().requires_grad_()
+        rule = Implicit(TIGHT, at="following")
+        defense = DEQ(net, method=TIGHT, after=after)
+        trace = traced(defense, x, rules={"solve": rule}, keep=frozenset({"final"}))
+        (found,) = torch.autograd.grad(trace.last, x, cotangent)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+
+
 def test_detached_states_give_the_phantom_gradient_of_the_later_steps():
     """One undamped step and m damped ones: U^T [damping sum_{s<m} (M^T)^s + (M^T)^m] c.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -130,6 +130,7 @@ class Context:
         method: Solver,
         keep: Iterable[int] = (),
         weights: Sequence[float] = (),
+        following: bool = False,
     ) -> Solution:
         """Solve z = cell(z, x) as a named site, where an attacker may choose the backward rule.
 
@@ -145,6 +146,7 @@ class Context:
             method: the solver.
             keep: the steps n, from 0 to `method.steps`, at which states z_n are returned.
             weights: one weight for each of z_1..z_T; their weighted sum is returned as `blend`.
+            following: also return f of the best state; default False.
 
         Raises:
             ValueError: z0 or x has the wrong number of rows, or states are requested in a solve
@@ -165,7 +167,8 @@ class Context:
 
         stats = self.stats.under(f"{site}/{len(solve_info)}")
         start = stats.start("z", z0, method.steps)
-        solve = Solve(replayed, start, x, method, frozenset(keep), tuple(weights), stats)
+        read = frozenset(keep)
+        solve = Solve(replayed, start, x, method, read, tuple(weights), stats, following)
         if stats.warm and solve.read:
             raise ValueError(
                 f"the attacker starts the solve {site!r} where its last one ended, which changes "
@@ -173,6 +176,9 @@ class Context:
                 "views to attack with `Direct(keep=...)`, or start cold with `warm=0`."
             )
         solution = self.rules.get(site, Implicit()).attach(solve)
+        if following and solution.following is None:
+            solution = replace(solution, following=solve.on_batch(solution.best))
+            stats.spend(evaluations=1)
         solve_info.append(SolveInfo(solution.residual, solution.evaluations, solution.status))
         return solution
 

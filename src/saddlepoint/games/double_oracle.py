@@ -13,7 +13,7 @@ from torch import Tensor
 from saddlepoint.defenses import Subset
 from saddlepoint.evaluation.adversary import Adversary
 from saddlepoint.evaluation.episode import Episode
-from saddlepoint.evaluation.referee import RunAdversaries
+from saddlepoint.evaluation.referee import FixedPoints, RunAdversaries
 from saddlepoint.games.exit_attacks import AttackSettings
 from saddlepoint.games.payoffs import ExitGame, jaccard_distances
 
@@ -44,11 +44,11 @@ def double_oracle(
     everything = tuple(range(1, exits + 1))
     # The subset that each row attacks; None: the row attacks an expected loss.
     targets: list[Subset | None] = [everything]
-    episodes = run_adversaries([settings.on_subset(everything)])
+    clean, *episodes = run_adversaries([FixedPoints(), settings.on_subset(everything)])
     progress = _Progress()
     previous = torch.zeros(len(columns), dtype=torch.float64)
     while progress.quiet_rounds < max(exits - 1, 1):
-        game = ExitGame.of(columns, targets, episodes, exits)
+        game = ExitGame.of(columns, targets, episodes, exits, clean)
         equilibrium = game.equilibrium()
         defender = equilibrium.defender
         candidate = next_target(game, defender)
@@ -65,7 +65,7 @@ def double_oracle(
         targets = [*targets, *new]
         episodes = [*episodes, *added]
         previous = defender
-    game = ExitGame.of(columns, targets, episodes, exits)
+    game = ExitGame.of(columns, targets, episodes, exits, clean)
     return replace(game, exploitability=progress.exploitability)
 
 

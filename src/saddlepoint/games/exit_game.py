@@ -25,7 +25,7 @@ from saddlepoint.defenses import (
     intervals,
     subset_name,
 )
-from saddlepoint.evaluation.referee import Progress, RunAdversaries
+from saddlepoint.evaluation.referee import FixedPoints, Progress, RunAdversaries
 from saddlepoint.evaluation.threat import Threat
 from saddlepoint.games.double_oracle import double_oracle
 from saddlepoint.games.exit_attacks import AttackSettings, ExitAttack
@@ -98,8 +98,9 @@ def full_game(
     settings: AttackSettings, columns: tuple[Subset, ...], run_adversaries: RunAdversaries
 ) -> ExitGame:
     """The game in which every subset is attacked."""
-    episodes = run_adversaries([settings.on_subset(subset) for subset in columns])
-    return ExitGame.of(columns, columns, episodes, len(settings.views))
+    attacks = [settings.on_subset(subset) for subset in columns]
+    clean, *episodes = run_adversaries([FixedPoints(), *attacks])
+    return ExitGame.of(columns, columns, episodes, len(settings.views), clean)
 
 
 def attack_settings(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from scipy.sparse import coo_array
 from torch import Tensor
 
 from saddlepoint import phrases
+from saddlepoint.games.optimal_face import preferred_strategy
 
 _TIE = 1e-9  # relative to the spread of the compared numbers
 _CERTIFIED = 1e-6  # a larger gap means that the linear program was not solved
@@ -37,7 +39,7 @@ class Equilibrium:
         return tuple(int(d) for d in (self.defender > _TIE).nonzero()[:, 0])
 
 
-def solve(payoff: Tensor) -> Equilibrium:
+def solve(payoff: Tensor, prefer: Sequence[Tensor] = ()) -> Equilibrium:
     """Solve a matrix game by linear programming (HiGHS).
 
     max v  subject to  M s >= v 1,  1^T s = 1,  s >= 0  (Xu et al., Eq. 8). The multipliers of
@@ -45,6 +47,9 @@ def solve(payoff: Tensor) -> Equilibrium:
 
     Args:
         payoff: the defender's accuracy M, [A, D].
+        prefer: which of several optimal strategies of the defender is returned: numbers per column,
+            [D] each. The first mean over the strategy is maximized, then the second, and so on;
+            then the number of columns that are played is minimized. Default: any optimal strategy.
 
     Raises:
         ValueError: `payoff` is not a matrix of finite numbers.
@@ -54,6 +59,8 @@ def solve(payoff: Tensor) -> Equilibrium:
     rows, columns = m.shape
     s, multipliers = _solve_constraints(m, np.zeros(rows, dtype=int), 1)
     t = _normalized(multipliers)
+    if prefer:
+        s = preferred_strategy(m, s, [np.asarray(one.double().cpu()) for one in prefer])
     lower = float((m @ s).min())
     upper = float((t @ m).max())
     if upper - lower > _CERTIFIED * max(1.0, float(np.abs(m).max())):

@@ -37,6 +37,7 @@ class ExitGame:
         exits: number of exits of the network.
         exploitability: the most that the last rows of the double oracle gained; None: all rows
             were played.
+        clean: whether each column is correct on the clean images, [D, N]; None: not evaluated.
     """
 
     subsets: tuple[Subset, ...]
@@ -44,6 +45,7 @@ class ExitGame:
     outcomes: Outcomes
     exits: int
     exploitability: float | None = None
+    clean: Tensor | None = None
 
     @classmethod
     def of(
@@ -52,10 +54,12 @@ class ExitGame:
         targets: Sequence[Subset | None],
         episodes: Sequence[Episode],
         exits: int,
+        clean: Episode | None = None,
     ) -> ExitGame:
-        """The game from the episodes of its rows."""
+        """The game from the episodes of its rows, and of the clean images."""
         outcomes = Outcomes.of(episodes, tuple(map(subset_name, subsets)), "example")
-        return cls(subsets, tuple(targets), outcomes, exits)
+        clean_correct = None if clean is None else clean.correct
+        return cls(subsets, tuple(targets), outcomes, exits, clean=clean_correct)
 
     @property
     def payoff(self) -> Tensor:
@@ -80,8 +84,19 @@ class ExitGame:
         return best_response(self.payoff, strategy)
 
     def equilibrium(self) -> Equilibrium:
-        """The equilibrium, in which the defender plays NEED (Xu et al., Sec. 3.4)."""
-        return solve(self.payoff)
+        """The equilibrium, in which the defender plays NEED (Xu et al., Sec. 3.4).
+
+        Of several optimal strategies it is the one with the highest clean accuracy, then with the
+        highest mean accuracy over the rows, then with the fewest subsets.
+        """
+        mean_row = self.payoff.mean(0)
+        if self.clean is None:
+            return solve(self.payoff, [mean_row])
+        return solve(self.payoff, [self.clean.double().mean(-1), mean_row])
+
+    def value(self) -> float:
+        """The accuracy that the defender guarantees at equilibrium."""
+        return solve(self.payoff).value
 
     def per_example(self) -> PerExample:
         """The best mixed strategy against an attacker that chooses a row per example."""
@@ -135,7 +150,7 @@ class ExitGame:
         """A number of the game with its bootstrap interval over examples.
 
         Args:
-            statistic: for example `lambda game: game.equilibrium().value`.
+            statistic: for example `ExitGame.value`.
             draws: bootstrap samples.
             seed: seed of the samples.
         """
@@ -153,7 +168,8 @@ class ExitGame:
             outcomes.batch[examples],
             outcomes.unit,
         )
-        return replace(self, outcomes=part)
+        clean = None if self.clean is None else self.clean[:, examples]
+        return replace(self, outcomes=part, clean=clean)
 
 
 def jaccard_distances(rows: Sequence[Subset], columns: Sequence[Subset], exits: int) -> Tensor:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -69,11 +69,18 @@ class StateRule(SolveRule):
             ]
 
         out = dict(zip(points, crossed(unique, pullback), strict=True))
-        return solve.with_states(
-            solution,
-            {n: out[z.data_ptr()] for n, z in solution.states.items()},
-            out[solution.best.data_ptr()],
-        )
+        best = solution.best.data_ptr()
+        states = {n: out[z.data_ptr()] for n, z in solution.states.items()}
+        following = self.following(points[best]) if solve.following else None
+        return replace(solve.with_states(solution, states, out[best]), following=following)
+
+    def following(self, best: Point) -> Tensor | None:  # noqa: ARG002
+        """f(best), [N, ...], with a gradient of its own; None: the gradient through `best`.
+
+        Args:
+            best: f linearized at the best state.
+        """
+        return None
 
 
 @dataclass(frozen=True)
@@ -84,12 +91,39 @@ class Implicit(StateRule):
     where the forward solve has converged. Elsewhere it treats a state as a fixed point that it is
     not. Memory is one graph of f per state that is read, for any number of steps of either solve.
 
+    A defense may predict from f(z) of the best state z. Let c be the cotangent of f(z) and
+    J = df/dz. Where the backward solve converges, `at` makes no difference:
+
+        at="best":       the input receives (df/dx)^T (c + u), where u = J^T u + J^T c.
+        at="following":  the input receives (df/dx)^T u, where u = J^T u + c. This is the order of
+                         the released code of Yang et al. 2022.
+
     Args:
         method: the solver of the backward equation; default Broyden with 50 steps and tolerance
             1e-6. `Picard()` sums the Neumann series.
+        at: the state that is differentiated as the fixed point, if the defense predicts from f of
+            the best state: "best", the best state itself (default), or "following", f of it.
+
+    Raises:
+        ValueError: `at` is neither "best" nor "following".
     """
 
     method: Solver = field(default_factory=lambda: Broyden(steps=50, tolerance=1e-6))
+    at: Literal["best", "following"] = "best"
+
+    def __post_init__(self) -> None:
+        if self.at not in ("best", "following"):
+            raise ValueError(f'Implicit differentiates at "best" or "following", got {self.at!r}.')
+
+    def following(self, best: Point) -> Tensor | None:
+        if self.at == "best":
+            return None
+
+        def pullback(cotangents: list[Tensor | None]) -> list[Tensor | None]:
+            point = replace(best, name="following")
+            return [None if c is None else self.adjoint(point, c, None) for c in cotangents]
+
+        return crossed([best], pullback, following=True)[0]
 
     def adjoint(self, point: Point, c: Tensor, inverse: Inverse | None) -> Tensor:  # noqa: ARG002
         stats = point.solve.stats

@@ -30,6 +30,7 @@ class Solve:
     keep: frozenset[int]  # steps at which the defense reads the state
     weights: tuple[float, ...]  # of z_1..z_T in the blend; empty: no blend
     stats: SolverStats
+    following: bool = False  # the defense reads f(best)
 
     def f(self, z: Tensor, rows: Tensor) -> Tensor:
         """f(z; x) for the rows `rows`, [M], of the batch; z is [M, ...]."""
@@ -149,23 +150,24 @@ class Point:
         return solution
 
 
-def crossed(points: list[Point], pullback: Pullback) -> list[Tensor]:
+def crossed(points: list[Point], pullback: Pullback, *, following: bool = False) -> list[Tensor]:
     """The states of the points, differentiable in x and in the parameters of the cell through f.
 
     Args:
         points: the states.
         pullback: maps the cotangents of all states to the cotangents that f receives at them.
+        following: return f of each state instead of the state.
     """
+    values = [(point.f if following else point.z).detach() for point in points]
     if not any(point.f.requires_grad for point in points):
-        return [point.z.detach() for point in points]
-    states = [point.z.detach() for point in points]
+        return values
     images = [point.f for point in points]
-    out = _Crossed.apply(pullback, len(points), *states, *images)  # type: ignore[no-untyped-call]
+    out = _Crossed.apply(pullback, len(points), *values, *images)  # type: ignore[no-untyped-call]
     return list(out)
 
 
 class _Crossed(torch.autograd.Function):
-    # Returns the states exactly; passes all their cotangents to the pullback at once.
+    # Returns the values exactly; passes all their cotangents to the pullback at once.
 
     @staticmethod
     def forward(ctx: Any, pullback: Pullback, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:

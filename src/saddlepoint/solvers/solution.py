@@ -45,6 +45,7 @@ class Solution:
     evaluations: Tensor  # [N] int64, evaluations of f per example
     status: Tensor  # [N] int8, see Status
     inverse: Inverse | None  # the inverse that Broyden built, if it was requested
+    following: Tensor | None = None  # [N, ...] f(best), if it was requested
 
     @property
     def steps_taken(self) -> Tensor:

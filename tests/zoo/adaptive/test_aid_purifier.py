@@ -40,14 +40,35 @@ def test_the_discriminator_has_one_encoder_per_layer_and_halving_layers():
     assert_close(AIDPurifier(net, discriminator_net).natural_logit(x), expected, rtol=1e-13, atol=0)
 
 
-def test_the_default_sizes_are_those_of_the_paper():
-    discriminator_net = Discriminator.on(smooth_net(), ("0", "2"), images(1))
+def test_four_layers_have_the_sizes_of_the_released_network():
+    """The encodings of four layers have 4096 units, which are halved three times."""
+    channels = [16, 160, 320, 640]
+    names = ["first", "block1", "block2", "block3"]
+    discriminator_net = Discriminator(names, channels, off=("block1", "block3"))
 
     def widths(module):
         return [m.out_features for m in module.modules() if isinstance(m, nn.Linear)]
 
-    assert widths(discriminator_net.decision) == [1024, 512, 256, 1]
-    assert widths(discriminator_net.encoders[0]) == [1024, 1024]
+    assert widths(discriminator_net.decision) == [2048, 1024, 512, 1]
+    assert [widths(encoder) for encoder in discriminator_net.encoders] == 4 * [[1024, 1024]]
+
+
+def test_a_layer_that_is_off_has_no_effect_and_a_constant_encoding():
+    net = smooth_net()
+    whole = Discriminator.on(net, ("0", "2"), images(1), width=6, after=1)
+    off = Discriminator.on(net, ("0", "2"), images(1), width=6, after=1, off=("2",))
+    features = [net[:1](images(N)), net[:3](images(N))]
+    other = [features[0], features[1] + 1]
+    with torch.no_grad():
+        assert_close(off(features), off(other), rtol=0, atol=0)
+        assert not torch.equal(whole(features), whole(other))
+        assert_close(off(features), whole([features[0], 0 * features[1]]), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("off", [("0", "2"), ("1",)])
+def test_all_layers_or_another_layer_cannot_be_off(off):
+    with pytest.raises(ValueError, match="some but not all can be off"):
+        Discriminator(("0", "2"), (3, 3), off=off)
 
 
 def test_the_output_is_that_of_equation_7():

@@ -190,7 +190,7 @@ def _solve(game: ExitGame, seed: int) -> _SolvedGame:
     return _SolvedGame(
         equilibrium=game.equilibrium(),
         per_example=game.per_example(),
-        value=game.interval(lambda sample: sample.equilibrium().value, draws=_DRAWS, seed=seed),
+        value=game.interval(ExitGame.value, draws=_DRAWS, seed=seed),
         pure=game.subsets[int(lowest.argmax())],
         pure_value=float(lowest.amax()),
     )

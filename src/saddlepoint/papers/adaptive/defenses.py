@@ -123,7 +123,7 @@ def aid(base: StaticModel, fit: FitSetting) -> AIDPurifier:
     x, y = base.train
     radius = base.radius * (2 if base.data == "cifar100" else 1)
     discriminator = Discriminator.on(
-        base.net, fit.aid_layers, x[:2], width=fit.aid_width, seed=base.seed
+        base.net, fit.aid_layers, x[:2], off=fit.aid_off, width=fit.aid_width, seed=base.seed
     )
     adversary = Direct("pgd", PGD(steps=10, step_size=Radii(1 / 8)), loss=cross_entropy)
     defense = AIDPurifier(base.net, discriminator, radius=radius, steps=fit.aid_steps)

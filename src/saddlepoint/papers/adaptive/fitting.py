@@ -26,8 +26,9 @@ class FitSetting:
     # Layers with closed-loop controls: the normalized image, the stem, and three stages.
     controlled_layers: tuple[str, ...] = ("0.0", "0", "1", "2", "3")
     components: PrincipalComponents = field(default_factory=PrincipalComponents)
-    # AID's discriminator receives the activations of these layers: the stem and the second group.
-    aid_layers: tuple[str, ...] = ("net.0", "net.2")
+    # Layers of AID's discriminator: the stem and the three groups, two of which are off.
+    aid_layers: tuple[str, ...] = ("net.0", "net.1", "net.2", "net.3")
+    aid_off: tuple[str, ...] = ("net.1", "net.3")
     aid_width: int = 1024  # of the discriminator
     aid_steps: int = 10  # of purification
     hedge_steps: int = 20
@@ -62,6 +63,7 @@ def _tiny() -> FitSetting:
         sodef_widths=(12, 24),
         components=PrincipalComponents(samples=60),
         aid_layers=("2", "5"),
+        aid_off=(),
         aid_width=16,
         aid_steps=3,
         hedge_steps=4,
@@ -84,6 +86,7 @@ def _small() -> FitSetting:
         sodef_widths=(32, 256),
         components=PrincipalComponents(samples=250),
         aid_layers=("2", "5"),
+        aid_off=(),
         aid_width=64,
         soap_training=Phase(5, 64, 1e-3),
         reversal=(10, 2),

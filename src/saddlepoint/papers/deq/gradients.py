@@ -123,9 +123,9 @@ class AtState(AdversaryWrapper):
         return MaxLossPoint(self.adversary).move(context, attacked, x, y)
 
 
-def early_names(count: int) -> frozenset[str]:
-    """Return the names of the views of z_1, ..., z_count."""
-    return frozenset(EarlyState(n).name for n in range(1, count + 1))
+def early_names(count: int, *, start: bool = False) -> frozenset[str]:
+    """Return the names of the views of z_1, ..., z_count, and of z_0 if `start`."""
+    return frozenset(EarlyState(n).name for n in range(0 if start else 1, count + 1))
 
 
 def ready_made(solved: Solved) -> Gradient:
@@ -133,14 +133,20 @@ def ready_made(solved: Solved) -> Gradient:
     return Gradient("ready-made", frozenset({FinalState.name}), solved.rule, last_view, FINAL)
 
 
-def adjoint_at(n: int) -> Gradient:
+def adjoint_at(n: int, *, start: bool = True) -> Gradient:
     """Return (df(z_n)/dx)^T u_n of the simultaneous adjoint process (Eq. 11).
 
-    The losses of z_1, ..., z_n enter the process.
+    The losses of z_0, ..., z_n enter the process (Eq. 9).
+
+    Args:
+        n: number of the state.
+        start: use the loss of z_0, as the paper does. If False, the first step of the process uses
+            the loss of z_1 instead, which is not the paper's process, and often stronger.
     """
     rule = SimultaneousAdjoint(emit=n)
     aim = last_value_summed_gradient
-    return Gradient(f"adjoint u{n}", early_names(n), rule, aim, EarlyState(n))
+    name = f"adjoint u{n}" if start else f"adjoint u{n} without z0"
+    return Gradient(name, early_names(n, start=start), rule, aim, EarlyState(n))
 
 
 def adjoint_final() -> Gradient:
@@ -156,7 +162,7 @@ def adjoint_final() -> Gradient:
 
 def adjoint_ensemble(solved: Solved) -> Gradient:
     """Return sum_n (df(z_n)/dx)^T u_n, in which every state has weight one (Eq. 17)."""
-    keep = early_names(solved.method.steps)
+    keep = early_names(solved.method.steps, start=True)
     rule = SimultaneousAdjoint(emit="all")
     return Gradient("adjoint ensemble", keep, rule, mean_of_losses, MeanState())
 

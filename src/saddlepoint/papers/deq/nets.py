@@ -40,7 +40,8 @@ _ITERATIONS = {"short": (8, 7), "18": (18, 20), "30": (30, 30), "long": (50, 50)
 def exact(net: Callable[[], Equilibrium], forward: int, backward: int) -> Solved:
     """Make a network for training with exact gradients.
 
-    The state z_9 of Yang et al. is f of the solver's best state.
+    The state z_9 of Yang et al. is f of the solver's best state. Its gradient is that of the
+    released code, which differs from others where the backward solve does not converge.
 
     Args:
         net: makes the network.
@@ -48,7 +49,7 @@ def exact(net: Callable[[], Equilibrium], forward: int, backward: int) -> Solved
         backward: solver steps of the backward pass.
     """
     method = Broyden(steps=forward, tolerance=_TOLERANCE)
-    rule = Implicit(Broyden(steps=backward, tolerance=_TOLERANCE))
+    rule = Implicit(Broyden(steps=backward, tolerance=_TOLERANCE), at="following")
     return Solved(net(), method=method, rule=rule)
 
 

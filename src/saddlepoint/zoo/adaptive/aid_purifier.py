@@ -34,20 +34,22 @@ class Discriminator(nn.Module):
     encodings pass `after` linear layers, each half as wide as its input, and a last linear layer
     that returns the logit. Batch norm and ReLU follow every linear layer but the last.
 
-    Hwang et al. 2021. The released network has encoders for four layers and multiplies the inputs
-    of unused encoders by zero, which makes their outputs constant. The same function is obtained
-    here by naming only the used layers, with `before=1, after=3` on CIFAR and
-    `before=0, after=2` on SVHN.
+    Hwang et al. 2021. The released network has encoders for four layers: the first convolution and
+    the three blocks of a wide residual network. It multiplies the inputs of unused encoders by
+    zero, so that their outputs are constant. On CIFAR it uses the first and the third layer, with
+    `before=1, after=3`; on SVHN the first and the fourth, with `before=0, after=2`.
 
     Args:
         layers: Names of the layers.
         widths: Number of channels of each layer.
+        off: Names of the layers whose outputs are multiplied by zero before their encoder.
         width: Number of units of each encoder layer.
         before: Number of further layers in each encoder.
         after: Number of layers after the concatenation.
 
     Raises:
-        ValueError: If the width cannot be halved `after` times.
+        ValueError: If the width cannot be halved `after` times, if `off` names another layer, or if
+            it names all of them.
     """
 
     def __init__(
@@ -55,12 +57,19 @@ class Discriminator(nn.Module):
         layers: Sequence[str],
         widths: Sequence[int],
         *,
+        off: Sequence[str] = (),
         width: int = 1024,
         before: int = 1,
         after: int = 3,
     ) -> None:
         super().__init__()
         self.layers = tuple(layers)
+        self.off = tuple(off)
+        if not set(self.off) < set(self.layers):
+            raise ValueError(
+                f"the layers are {list(self.layers)}, of which some but not all can be off, "
+                f"got off={list(self.off)}."
+            )
         self.pooled = Pooled()
         self.encoders = nn.ModuleList(_stack([size, *[width] * (1 + before)]) for size in widths)
         sizes = [len(widths) * width // 2**k for k in range(after + 1)]
@@ -78,6 +87,7 @@ class Discriminator(nn.Module):
         layers: Sequence[str],
         example: Tensor,
         *,
+        off: Sequence[str] = (),
         width: int = 1024,
         before: int = 1,
         after: int = 3,
@@ -89,6 +99,7 @@ class Discriminator(nn.Module):
             net: Network with these layers.
             layers: Names of the layers.
             example: [N, ...] input of the network.
+            off: Names of the layers whose outputs are multiplied by zero before their encoder.
             width: Number of units of each encoder layer.
             before: Number of further layers in each encoder.
             after: Number of layers after the concatenation.
@@ -100,15 +111,15 @@ class Discriminator(nn.Module):
         pooled = [Pooled()(output) for output in example_layer_outputs(net, layers, example)]
         widths = [features.shape[1] for features in pooled]
         with seeded(seed):
-            discriminator = cls(layers, widths, width=width, before=before, after=after)
+            discriminator = cls(layers, widths, off=off, width=width, before=before, after=after)
         return discriminator.to(pooled[0]).eval()
 
     def forward(self, features: Sequence[Tensor]) -> Tensor:
         """Return the logit [N], given one tensor [N, ...] per layer."""
-        encoded = [
-            encoder(self.pooled(output))
-            for encoder, output in zip(self.encoders, features, strict=True)
-        ]
+        encoded = []
+        for name, encoder, output in zip(self.layers, self.encoders, features, strict=True):
+            pooled = self.pooled(output)
+            encoded.append(encoder(0 * pooled if name in self.off else pooled))
         return cast(Tensor, self.decision(torch.cat(encoded, dim=1))[:, 0])
 
 

@@ -21,6 +21,9 @@ class Draw(NamedTuple):
     offset: int  # added to the number of solver steps; 0 if the step is not penalized
 
 
+UNPENALIZED = Draw(penalized=False, offset=0)
+
+
 @dataclass(frozen=True)
 class JacobianPenalty:
     """weight ||df/dz||_F^2 / D at a state z, added in random steps (Bai, Koltun & Kolter 2021).
@@ -47,7 +50,7 @@ class JacobianPenalty:
         """Draw once for the whole batch, because its rows share one solver setting."""
         batch_key = Keys.of(keys.batch_seed(), torch.zeros(1))
         if not bool(batch_key.uniform((), torch.float64) < self.probability):
-            return Draw(penalized=False, offset=0)
+            return UNPENALIZED
         choice = int(batch_key.fold_in(1).integers(len(self.offsets)))
         return Draw(penalized=True, offset=self.offsets[choice])
 

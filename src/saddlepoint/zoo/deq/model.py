@@ -14,6 +14,7 @@ from saddlepoint.solvers import Solution, SolveInfo
 from saddlepoint.zoo.nets.equilibrium import Equilibrium
 
 SITE = "solve"
+START = "solve/0"  # the view of z_0
 METHOD = Broyden(steps=8, tolerance=1e-3)
 
 
@@ -85,7 +86,10 @@ class Unrolled:
 
     def __call__(self, cell: Callable[[Tensor, Tensor], Tensor], z: Tensor, u: Tensor) -> Tensor:
         """Return the final state [N, D] for states z [N, D] and injected features u [N, K]."""
-        z = cell(z, u)
+        return self.after_first(cell, cell(z, u), u)
+
+    def after_first(self, cell: Callable[[Tensor, Tensor], Tensor], z: Tensor, u: Tensor) -> Tensor:
+        """Return the final state [N, D] after the first step, which led to z [N, D]."""
         for _ in range(self.steps - 1):
             z = (1 - self.damping) * z + self.damping * cell(z, u)
         return z
@@ -103,7 +107,8 @@ class DEQ(Defense):
     The views are the solver's states "solve/1" ... "solve/T", their average "mean" (see
     `MeanState`), and "final", which `after` computes from the solver's best state. The view that is
     the answer comes last. The head is run only for views that are read. A row that has converged
-    repeats its last state.
+    repeats its last state. The start "solve/0" predicts the same for every image, so it is a view
+    only if `Context.keep` names it: the adjoint of Yang et al. 2022 needs its loss (Eq. 9).
 
     The attacker chooses by a rule at the site "solve" how gradients cross the solver. Gradients
     through `after` are exact. With the implicit gradient at a fixed point, the result is therefore
@@ -178,20 +183,32 @@ class DEQ(Defense):
         """
         read = {name for name in self.names if ctx.keeps(name)} | {self.state.name}
         count = self.method.steps
-        numbers = [n for n in range(1, count + 1) if EarlyState(n).name in read]
+        names = self.names
+        if ctx.keep is not None and START in ctx.keep:
+            read.add(START)
+            names = (START, *names)
+        numbers = [n for n in range(count + 1) if EarlyState(n).name in read]
         # The solver sums up the mean of its states on the way; the final state is added below.
         weights = (1 / (count + 1),) * count if MeanState.name in read else ()
         u = self.net.inject(x)
         start = self.net.start(u)
+        reads_final = bool(read & {MeanState.name, FinalState.name})
         solution = ctx.solve(
-            SITE, self.net.cell, start, u, method=self.method, keep=numbers, weights=weights
+            SITE,
+            self.net.cell,
+            start,
+            u,
+            method=self.method,
+            keep=numbers,
+            weights=weights,
+            following=reads_final,
         )
         states = {EarlyState(n).name: solution.states[n] for n in numbers}
-        if read & {MeanState.name, FinalState.name}:
+        if reads_final:
             states |= self._final_states(solution, u)
-            ctx.stats.spend(evaluations=self.after.steps)
+            ctx.stats.spend(evaluations=self.after.steps - 1)
         return Trace(
-            tuple(View(name, self.net.head(states[name])) for name in self.names if name in read)
+            tuple(View(name, self.net.head(states[name])) for name in names if name in read)
         )
 
     def convergence(self, x: Tensor) -> SolveInfo:
@@ -213,7 +230,8 @@ class DEQ(Defense):
 
     def _final_states(self, solution: Solution, u: Tensor) -> dict[str, Tensor]:
         """Return the final state and, if the solver summed it up, the mean state."""
-        final = self.after(self.net.cell, solution.best, u)
+        assert solution.following is not None, "it was requested"
+        final = self.after.after_first(self.net.cell, solution.following, u)
         if solution.blend is None:
             return {FinalState.name: final}
         mean = solution.blend + final / (self.method.steps + 1)

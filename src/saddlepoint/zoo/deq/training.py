@@ -13,7 +13,7 @@ from saddlepoint.attacks.spaces import Ball
 from saddlepoint.rng import Keys
 from saddlepoint.training.checkpoint import State
 from saddlepoint.training.inner_attack import adversarial_examples
-from saddlepoint.zoo.deq.jacobian_penalty import JacobianPenalty
+from saddlepoint.zoo.deq.jacobian_penalty import UNPENALIZED, JacobianPenalty
 from saddlepoint.zoo.deq.solved import Solved
 from saddlepoint.zoo.nets.equilibrium import Equilibrium
 
@@ -71,6 +71,9 @@ class EquilibriumTraining:
     warmup: int = 16_000  # training steps
     layers: int = 8  # of the stack
     penalty: JacobianPenalty = field(default_factory=JacobianPenalty)
+    # Training steps after which there is no penalty, warm-up included; None: it never ends. The
+    # released code stops after 90 epochs of 521 steps.
+    penalty_until: int | None = 46_890
 
     def __post_init__(self) -> None:
         if self.warmup < 0 or self.layers < 1:
@@ -119,12 +122,17 @@ class EquilibriumTrainingRun:
         penalty = self._method.penalty
         if attack is not None:
             x = adversarial_examples(net, x, y, space, keys, attack)
-        draw = penalty.draw(keys.fold_in(_DRAW))
+        draw = penalty.draw(keys.fold_in(_DRAW)) if self._penalizes else UNPENALIZED
         losses = cross_entropy(net.with_extra_steps(draw.offset)(x), y)
         if not draw.penalized:
             return losses
         u, z = net.with_extra_steps(draw.offset).equilibrium(x)
         return losses + penalty(net.net.cell, z, u, keys.fold_in(_PROBE))
+
+    @property
+    def _penalizes(self) -> bool:
+        until = self._method.penalty_until
+        return until is None or self._steps <= until
 
     def state(self) -> State:
         """Return the state for a checkpoint."""
