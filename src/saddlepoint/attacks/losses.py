@@ -79,8 +79,8 @@ def smooth_error(logits: Tensor, y: Tensor) -> Tensor:
     """sigmoid(margin / w), about 1 if the example is misclassified and about 0 if it is not.
 
     Its sum over a batch is a smooth count of errors. Where rows influence each other, the sum of
-    another loss may rise because a few examples are misclassified by a large margin. The width w is
-    a tenth of the median standard deviation of the logits of a row.
+    another loss may increase because a few examples are misclassified by a large margin. The width
+    w is a tenth of the median standard deviation of the logits of a row.
     """
     spread = logits.detach().std(-1).nan_to_num(0.0)
     width = (spread.median() / 10).clamp(min=torch.finfo(logits.dtype).tiny)
