@@ -24,6 +24,7 @@ def spec(target: str = "linear", n: int = 40, attacks: tuple[AttackSpec, ...] = 
         threat=ThreatSpec(eps="0.05"),
         attacks=attacks,
         batch_size=n // 4,
+        allow_unusual=True,  # the target is not trained
     )
 
 

@@ -144,7 +144,7 @@ CASES = (
     Case(
         "pixel hash",
         "a hash of the pixels chooses one of three nets",
-        two_classes,
+        lambda: two_classes(radius=0.04),
         lambda p: PixelHash(members(p)).eval(),
         _hash_truth,
     ),
