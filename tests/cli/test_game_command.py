@@ -21,7 +21,7 @@ from saddlepoint.reports.run_folders import summary
 from saddlepoint.runs.store import Store
 
 SMALL = ("--n", "40", "--eps", "0.2", "--attack", "fgsm")
-CELLS = 7 + 1 + 7 + 4  # building: 7 rows; scoring: clean, 7 rows, 4 strategies
+CELLS = 8 + 1 + 7 + 4  # building: clean, 7 rows; scoring: clean, 7 rows, 4 strategies
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -84,7 +84,7 @@ def test_a_game_prints_the_matrix_its_solution_and_each_strategy_under_each_atta
     assert "Accuracy of NEED minus that of the best pure strategy" in result.stdout
     assert lines[-1] == f"Report: {folder / 'report.html'}"
     assert (folder / "report.html").stat().st_size > 10_000
-    assert f"{CELLS - 7} of {CELLS - 7} cells" in result.stderr.splitlines()[-1]
+    assert f"{CELLS - 8} of {CELLS - 8} cells" in result.stderr.splitlines()[-1]
 
 
 def test_json_prints_the_record_and_nothing_else(run):
