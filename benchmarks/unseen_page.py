@@ -21,7 +21,7 @@ TOLERANCE = 0.0201  # two points
 _INTRO = """# Models that the audit had not seen
 
 Each round has new dynamic models, written as ordinary modules without a look at the code of the
-audit, and a few honest nets. The *truth* is the lowest accuracy under attacks that were made by
+audit, and a few ordinary nets. The *truth* is the lowest accuracy under attacks that were made by
 hand for each mechanism; it is an upper bound, since a stronger attack may exist. The audit ran with
 the budget `standard` and seed 0, at the state of the code when it first saw the model. A result is
 *right* if it is at most two points above the truth. *Now* is the result after the audit was changed
@@ -54,7 +54,7 @@ def page(rounds: Mapping[str, Mapping[str, Any]]) -> str:
 def judgment(model: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     """How a result compares with the truth of a model."""
     if "error" in result:
-        return "refused or error"
+        return "error"
     if result["robust"] <= model["truth"] + TOLERANCE:
         return "right"
     return "too high, credible" if result["verdict"] == "credible" else "too high, not credible"
