@@ -129,7 +129,10 @@ def radius_of(entry: dict[str, Any]) -> float:
 
 
 class PassCounter:
-    """Counts all passes through a net: of attacks, the probe, the verdict and the diagnostics."""
+    """Counts all passes through a net: of attacks, the verdict and the diagnostics.
+
+    A copy of the net has a copy of this object, so the probe, which runs on copies, is not counted.
+    """
 
     def __init__(self, net: nn.Module) -> None:
         self.forwards = 0  # images

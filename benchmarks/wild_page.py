@@ -45,8 +45,9 @@ AutoAttack-standard on the first 200 images is stated by the collectors; on imag
 measured (`python -m benchmarks.wild_autoattack`, pyautoattack {version}). A dash (–) means not
 measured. The percentage is ours on all 300 images, with a 95 % interval over images. Passes are
 forward + backward passes per image. Ours are those of all attacks, as metered by the audit; in
-brackets, all passes through the net, including the probe, the verdict and the diagnostics.
-AutoAttack's are averaged over the images for which they are known."""
+brackets, all passes through the net, including the verdict and the diagnostics, without those of
+the copies on which the probe runs. AutoAttack's are averaged over the images for which they are
+known."""
 _TUNED = """\\* The composition of `standard` was tuned on images 0 to 199 of mnist/cora_trades and
 mnist/trades_smallcnn_beta5: which images are attacked further (those for which an attack reduced
 the margin of the correct class below a threshold), and by which attacks (minimum-norm attacks,

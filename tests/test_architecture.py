@@ -28,6 +28,7 @@ ORDER = (
     "reports",
     "games.reports",
     "api",
+    "pytest_plugin",
     "selftests",
     "papers",
     "cli",
@@ -36,8 +37,11 @@ ORDER = (
 LEAVES = {
     "atomic": (),
     "describe": (),
+    "engine": (),
     "locate": (),
+    "passes": (),
     "phrases": (),
+    "reading": (),
     "schema": (),
     "data": ("rng",),
     "zoo.nets": (),
@@ -195,3 +199,9 @@ def test_exported_names_exist_and_are_documented() -> None:
         if file.name == "__init__.py" and "__all__ =" in file.read_text() and file.parent != ROOT:
             module = importlib.import_module(module_of(file, ROOT))
             assert [name for name in module.__all__ if not hasattr(module, name)] == []
+
+
+def test_no_file_imports_scipy_stats() -> None:
+    """Its import takes half a second; the functions of `scipy.special` are enough."""
+    found = re.compile(r"^\s*(?:from|import) scipy\.stats\b|from scipy import .*\bstats\b", re.M)
+    assert [file.name for file in FILES if found.search(file.read_text())] == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +51,22 @@ def test_sync_flushes_the_file_and_its_folder_and_the_default_flushes_nothing(
     assert synced == []
     write_atomic(tmp_path / "page.html", b"content", sync=True)
     assert len(synced) == 2
+
+
+def test_a_temporary_file_that_another_machine_removed_is_written_again(tmp_path, monkeypatch):
+    rename = Path.rename
+    removed = []
+
+    def remove_first(self, target):
+        if not removed:
+            removed.append(self)
+            self.unlink()
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", remove_first)
+    write_atomic(tmp_path / "file", b"content")
+    assert (tmp_path / "file").read_bytes() == b"content"
+    assert removed
 
 
 def test_the_hash_is_hexadecimal_sha256():

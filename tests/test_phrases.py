@@ -49,6 +49,7 @@ COUNTS = st.integers(0, 10**7)
         (2, "day", "2 days"),
         (2, "class", "2 classes"),
         (2, "matrix", "2 matrices"),
+        (2, "epoch", "2 epochs"),
         (2, "pass", "2 passes"),
         (4, "clean copy", "4 clean copies"),
         (9999, "step", "9999 steps"),

@@ -11,7 +11,7 @@ from importlib import import_module
 
 _EXPORTS = {
     # Audit a model.
-    "api": ("audit", "verify", "write_report"),
+    "api": ("attack", "audit", "compare", "curve", "evaluate", "verify", "write_report"),
     "audits": ("Audit",),
     "audits.probes.probe": ("probe",),
     "data": ("load_data",),
@@ -21,29 +21,27 @@ _EXPORTS = {
     "evaluation.threat": ("Threat",),
     # Write a defense.
     "defenses": ("BlackBox", "Context", "Defense", "MultiExit", "Plain", "Trace", "View"),
-    "solvers": ("Anderson", "Broyden"),
     "zoo.deq": ("DEQ",),
     # Compose and run attacks.
     "attacks.apgd": ("APGD",),
     "attacks.fab": ("FAB",),
-    "attacks.pgd": ("FGSM", "PGD"),
+    "attacks.pgd": ("PGD",),
     "attacks.square": ("Square",),
     "attacks.losses": ("cross_entropy", "margin"),
     "attacks.aims": ("mean_of_losses",),
     "evaluation": (
         "Direct",
-        "GreedyModelSpace",
+        "External",
         "MultiTarget",
+        "Points",
         "Restarts",
         "Transfer",
         "autoattack",
-        "evaluate",
     ),
     "gradients": ("BPDA", "EoT", "Implicit"),
-    # Write an attack, an adversary or a gradient rule.
+    # Write an attack or an adversary.
     "attacks.base": ("Attack",),
     "evaluation.adversary": ("Adversary",),
-    "gradients.rule": ("Rule",),
     # Play the game of exits.
     "games": ("NEED", "aimer", "exit_game"),
 }
@@ -51,8 +49,21 @@ _MODULES = {name: module for module, names in _EXPORTS.items() for name in names
 
 __all__ = sorted(_MODULES)
 
+# Names that were public here, and the package that has them.
+_MOVED = {
+    "Anderson": "solvers",
+    "Broyden": "solvers",
+    "FGSM": "attacks",
+    "GreedyModelSpace": "evaluation",
+    "Rule": "gradients",
+}
+
 
 def __getattr__(name: str) -> object:
+    if name in _MOVED:
+        raise AttributeError(
+            f"saddlepoint.{name} has moved: from saddlepoint.{_MOVED[name]} import {name}."
+        )
     if name not in _MODULES:
         raise AttributeError(
             f"module 'saddlepoint' has no attribute {name!r}. More names are in "

@@ -1,6 +1,10 @@
 """Type stub of the public interface; `tests/test_public_interface.py` keeps it in sync."""
 
+from saddlepoint.api import attack as attack
 from saddlepoint.api import audit as audit
+from saddlepoint.api import compare as compare
+from saddlepoint.api import curve as curve
+from saddlepoint.api import evaluate as evaluate
 from saddlepoint.api import verify as verify
 from saddlepoint.api import write_report as write_report
 from saddlepoint.attacks.aims import mean_of_losses as mean_of_losses
@@ -9,7 +13,6 @@ from saddlepoint.attacks.base import Attack as Attack
 from saddlepoint.attacks.fab import FAB as FAB
 from saddlepoint.attacks.losses import cross_entropy as cross_entropy
 from saddlepoint.attacks.losses import margin as margin
-from saddlepoint.attacks.pgd import FGSM as FGSM
 from saddlepoint.attacks.pgd import PGD as PGD
 from saddlepoint.attacks.spaces import L1 as L1
 from saddlepoint.attacks.spaces import L2 as L2
@@ -26,12 +29,12 @@ from saddlepoint.defenses import Plain as Plain
 from saddlepoint.defenses import Trace as Trace
 from saddlepoint.defenses import View as View
 from saddlepoint.evaluation import Direct as Direct
-from saddlepoint.evaluation import GreedyModelSpace as GreedyModelSpace
+from saddlepoint.evaluation import External as External
 from saddlepoint.evaluation import MultiTarget as MultiTarget
+from saddlepoint.evaluation import Points as Points
 from saddlepoint.evaluation import Restarts as Restarts
 from saddlepoint.evaluation import Transfer as Transfer
 from saddlepoint.evaluation import autoattack as autoattack
-from saddlepoint.evaluation import evaluate as evaluate
 from saddlepoint.evaluation.adversary import Adversary as Adversary
 from saddlepoint.evaluation.threat import Threat as Threat
 from saddlepoint.games import NEED as NEED
@@ -40,8 +43,5 @@ from saddlepoint.games import exit_game as exit_game
 from saddlepoint.gradients import BPDA as BPDA
 from saddlepoint.gradients import EoT as EoT
 from saddlepoint.gradients import Implicit as Implicit
-from saddlepoint.gradients.rule import Rule as Rule
 from saddlepoint.selftests import selftest as selftest
-from saddlepoint.solvers import Anderson as Anderson
-from saddlepoint.solvers import Broyden as Broyden
 from saddlepoint.zoo.deq import DEQ as DEQ

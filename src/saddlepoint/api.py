@@ -2,32 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from saddlepoint.attacks.spaces import Ball, Linf
-from saddlepoint.audits import Audit, AuditRequest, Target
+from saddlepoint.attacks.base import Attack
+from saddlepoint.attacks.losses import Loss, cross_entropy
+from saddlepoint.attacks.spaces import Linf
+from saddlepoint.audits import Audit, AuditRequest
+from saddlepoint.audits.comparison import Comparison
+from saddlepoint.audits.curve import Curve, MakeBall, accuracy_curve, spaces_of
+from saddlepoint.audits.inputs import (
+    AnyTarget,
+    AnyThreat,
+    read_data,
+    read_defense,
+    read_target,
+    read_threat,
+)
 from saddlepoint.audits.planning.budget import Budget
-from saddlepoint.audits.target.admission import placed
+from saddlepoint.audits.single_attack import attack_points
 from saddlepoint.audits.verdict import Verification
-from saddlepoint.evaluation import Adversary, Threat
+from saddlepoint.defenses import Answer
+from saddlepoint.evaluation import Adversary, Outcomes
+from saddlepoint.evaluation import outcomes as outcomes_of
+from saddlepoint.evaluation.referee import Progress
 from saddlepoint.reports import html
 from saddlepoint.runs.cache import Watch
+from saddlepoint.runs.interactive import progress_watch
 from saddlepoint.runs.runner import run_request
 from saddlepoint.runs.verify import confirmed
+from saddlepoint.runs.watches import Watches
 
 
 def audit(
-    target: Target,
-    x: Tensor,
-    y: Tensor,
+    target: AnyTarget,
+    x: object,
+    y: object = None,
     *,
-    threat: Threat | Ball = Linf(8 / 255),  # noqa: B008
+    threat: AnyThreat = Linf(8 / 255),  # noqa: B008
     budget: Budget = "standard",
     adversaries: Sequence[Adversary] = (),
+    extra: Sequence[Adversary] = (),
+    n: int | None = None,
     seed: int = 0,
     out: str | Path | None = None,
     device: str | torch.device | None = None,
@@ -35,18 +57,23 @@ def audit(
     name: str | None = None,
     claim: float | None = None,
     allow_unusual: bool = False,
-    watch: Watch | None = None,
+    watch: Watch | Sequence[Watch] | None = None,
+    progress: bool | None = None,
 ) -> Audit:
     """Measure the robust accuracy of a target and judge the estimate.
 
     Args:
-        target: an nn.Module from pixels in [0, 1] to logits, a `Defense`, or any callable on
-            batches, on which only attacks without gradients are possible.
-        x: clean images, [N, ...], in [0, 1].
-        y: labels, [N].
-        threat: the threat model, or its perturbation set; default: Linf with radius 8/255.
+        target: an nn.Module from pixels in [0, 1] to logits, a `Defense`, any callable on batches,
+            on which only attacks without gradients are possible, or the path of an ONNX file.
+        x: clean images, [N, ...], in [0, 1]: a tensor, array or list. Without `y` also a data
+            loader, a dataset, an iterable of batches (x, y), or the name of a data set.
+        y: labels, [N]: a tensor, array or list.
+        threat: the threat model, its perturbation set, or an Linf radius such as "8/255"; default:
+            Linf with radius 8/255.
         budget: "quick", "standard" or "thorough".
         adversaries: replace those that the budget would compose.
+        extra: further adversaries beside those, such as `External` or `Points`.
+        n: number of images from the start; default: all.
         seed: random seed.
         out: a folder. Every finished cell is stored there, the same call continues where it was
             stopped, and record and report are written.
@@ -57,7 +84,8 @@ def audit(
             *overstated*.
         allow_unusual: audit even if the clean accuracy or the radius looks like a mistake, such as
             shifted labels, missing normalization or a radius of 8 for pixels in [0, 1].
-        watch: follows progress.
+        watch: follows progress: one object or several, such as `saddlepoint.runs.TensorBoard`.
+        progress: show a progress bar; default: in terminals and notebooks.
 
     Returns:
         The audit. `robust_accuracy` is an upper bound, `verdict` says whether it is credible.
@@ -66,24 +94,219 @@ def audit(
         TargetError: the data or the target violates a rule that every attack relies on, or they
             look like a mistake (`allow_unusual`).
     """
+    images, labels = read_data(x, y, n=n)
     if device is not None:
-        x = x.to(device)
-        y = y.to(device)
-        target = placed(target, device)
+        images = images.to(device)
+        labels = labels.to(device)
     request = AuditRequest(
-        target,
-        x,
-        y,
-        threat if isinstance(threat, Threat) else Threat(threat),
+        read_target(target, device),
+        images,
+        labels,
+        read_threat(threat),
         budget=budget,
         adversaries=tuple(adversaries),
+        extra=tuple(extra),
         seed=seed,
         batch_size=batch_size,
-        name=name or "",
+        name=name or _name(target),
         claim=claim,
         allow_unusual=allow_unusual,
     )
-    return _run_and_report(request, out, watch)
+    with progress_watch(progress) as bar:
+        return _run_and_report(request, out, Watches((*bar, *_as_watches(watch))))
+
+
+def evaluate(
+    target: AnyTarget,
+    adversaries: Sequence[Adversary],
+    x: object,
+    y: object = None,
+    *,
+    threat: AnyThreat,
+    answers: Mapping[str, Answer] | None = None,
+    seed: int = 0,
+    batch_size: int = 128,
+    progress: Progress | None = None,
+) -> Outcomes:
+    """Evaluate a target under several adversaries.
+
+    A target that declares nothing is called a few times first, to measure whether it is randomized
+    and whether rows of a batch influence each other.
+
+    Args:
+        target: a `Defense`, an nn.Module, a callable on batches, or the path of an ONNX file.
+        adversaries: at least one adversary; each attacks all examples.
+        x: clean inputs, [N, ...], in any form that `audit` accepts.
+        y: labels, [N].
+        threat: the threat model, its perturbation set, or an Linf radius such as "8/255".
+        answers: the outputs to evaluate, by name; None: the answer of the defense, named "final".
+        seed: seed of all random keys.
+        batch_size: examples per batch.
+        progress: called with the number of examples after every batch.
+
+    Returns:
+        The outcomes of all adversaries, answers and examples.
+
+    Raises:
+        TargetError: the target or its data violates a rule that every attack relies on.
+        ValueError: there are no adversaries.
+        PermissionError: an adversary needs more access than is granted.
+    """
+    model = read_threat(threat)
+    images, labels = model.images(*read_data(x, y))
+    return outcomes_of.evaluate(
+        read_defense(target, images, labels, model.space),
+        adversaries,
+        images,
+        labels,
+        threat=model,
+        answers=answers,
+        seed=seed,
+        batch_size=batch_size,
+        progress=progress,
+    )
+
+
+def attack(
+    target: AnyTarget,
+    x: object,
+    y: object,
+    *,
+    threat: AnyThreat = Linf(8 / 255),  # noqa: B008
+    method: Attack[Any] | None = None,
+    loss: Loss = cross_entropy,
+    seed: int = 0,
+) -> Tensor:
+    """Adversarial points of one attack on one batch, without an evaluation.
+
+    It can be used in a training loop: a module runs in eval mode and has its modes again
+    afterwards, and no `.grad` changes. Nothing is measured: use `audit` for numbers.
+
+    Args:
+        target: an nn.Module, a `Defense`, a callable on batches, or the path of an ONNX file.
+        x: clean images, [N, ...]: a tensor, array or list.
+        y: labels, [N].
+        threat: the threat model, its perturbation set, or an Linf radius such as "8/255".
+        method: the attack, such as `PGD(steps=10)`; default: `PGD()`, or `Square(1000)` if the
+            target has no gradients.
+        loss: per-example loss that is maximized; default: cross-entropy.
+        seed: of the random start. In a training loop, pass the number of the step.
+
+    Returns:
+        One point per image, [N, ...], inside of the perturbation set.
+
+    Raises:
+        TargetError: data or outputs violate a rule that every attack relies on.
+    """
+    images, labels = read_data(x, y)
+    return attack_points(
+        target, images, labels, read_threat(threat), method=method, loss=loss, seed=seed
+    )
+
+
+def curve(
+    target: AnyTarget,
+    x: object,
+    y: object = None,
+    *,
+    radii: Sequence[float | str],
+    norm: MakeBall = Linf,
+    steps: int = 100,
+    n: int | None = None,
+    seed: int = 0,
+    batch_size: int = 128,
+) -> Curve:
+    """Upper bounds of robust accuracy at several radii, at little more than the cost of one.
+
+    FMN minimizes the perturbation of every image once. At each radius the referee evaluates the
+    nearest points, and PGD continues from them on images that are still classified correctly.
+
+    Args:
+        target: a deterministic target whose rows are independent, in any form that `audit` accepts.
+        x: clean images, in any form that `audit` accepts.
+        y: labels, [N].
+        radii: at least one radius, such as ["1/255", "2/255", "4/255"].
+        norm: `Linf` (default), `L2` or `L1`.
+        steps: steps of FMN; PGD takes a fifth of them at each radius.
+        n: number of images from the start; default: all.
+        seed: of all random keys.
+        batch_size: images per batch.
+
+    Returns:
+        The curve; `curve.plot()` draws it.
+
+    Raises:
+        TargetError: the target or its data violates a rule that every attack relies on.
+        ValueError: the target is randomized or its rows are coupled.
+    """
+    spaces = spaces_of(radii, norm)
+    images, labels = read_data(x, y, n=n)
+    return accuracy_curve(
+        read_defense(target, images, labels, spaces[-1]),
+        images,
+        labels,
+        spaces,
+        name=_name(target),
+        steps=steps,
+        seed=seed,
+        batch_size=batch_size,
+    )
+
+
+def compare(
+    targets: Mapping[str, AnyTarget],
+    x: object,
+    y: object = None,
+    *,
+    threat: AnyThreat = Linf(8 / 255),  # noqa: B008
+    budget: Budget = "standard",
+    adversaries: Sequence[Adversary] = (),
+    n: int | None = None,
+    seed: int = 0,
+    batch_size: int = 128,
+    progress: bool | None = None,
+) -> Comparison:
+    """Audit several targets on the same images and test every two of them image by image.
+
+    Args:
+        targets: at least two targets by name.
+        x: clean images, in any form that `audit` accepts.
+        y: labels, [N].
+        threat: the threat model, its perturbation set, or an Linf radius such as "8/255".
+        budget: "quick", "standard" or "thorough".
+        adversaries: replace those that the budget would compose.
+        n: number of images from the start; default: all.
+        seed: random seed.
+        batch_size: images per cell.
+        progress: show a progress bar; default: in terminals and notebooks.
+
+    Returns:
+        All audits, and for every two targets McNemar's exact test, adjusted for their number.
+
+    Raises:
+        ValueError: there are fewer than two targets.
+        TargetError: a target or the data violates a rule that every attack relies on.
+    """
+    if len(targets) < 2:
+        raise ValueError(f"a comparison needs at least two targets, got {len(targets)}.")
+    images, labels = read_data(x, y, n=n)
+    return Comparison.of(
+        {
+            name: audit(
+                target,
+                images,
+                labels,
+                threat=threat,
+                budget=budget,
+                adversaries=adversaries,
+                seed=seed,
+                batch_size=batch_size,
+                name=name,
+                progress=progress,
+            )
+            for name, target in targets.items()
+        }
+    )
 
 
 def verify(audit: Audit) -> Verification:
@@ -118,9 +341,21 @@ def write_report(audit: Audit, path: str | Path) -> Path:
     return html.write_report(audit, Path(path))
 
 
-def _run_and_report(request: AuditRequest, out: str | Path | None, watch: Watch | None) -> Audit:
-    if out is None:
-        return run_request(request, watch=watch)
-    result = run_request(request, out=Path(out), watch=watch)
-    write_report(result, Path(out) / "report.html")
+def _as_watches(watch: Watch | Sequence[Watch] | None) -> tuple[Watch, ...]:
+    if watch is None:
+        return ()
+    return tuple(watch) if isinstance(watch, Sequence) else (watch,)
+
+
+def _name(target: AnyTarget) -> str:
+    return Path(target).name if isinstance(target, str | Path) else type(target).__name__
+
+
+def _run_and_report(request: AuditRequest, out: str | Path | None, watch: Watches) -> Audit:
+    result = run_request(request, out=None if out is None else Path(out), watch=watch)
+    watch.concluded(result)
+    if out is not None:
+        started = time.perf_counter()
+        write_report(result, Path(out) / "report.html")
+        result = replace(result, report_seconds=time.perf_counter() - started)
     return result

@@ -26,16 +26,25 @@ def write_atomic(path: Path, content: bytes, *, sync: bool = False) -> None:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            if sync:
-                file.flush()
-                os.fsync(file.fileno())
-        temporary.rename(path)
+        _write(temporary, content, sync=sync)
+        try:
+            temporary.rename(path)
+        except FileNotFoundError:
+            # Another machine removed it, because it has no process with this number.
+            _write(temporary, content, sync=sync)
+            temporary.rename(path)
         if sync:
             _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _write(path: Path, content: bytes, *, sync: bool) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def sha256_hex(content: bytes) -> str:

@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
+import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -126,10 +127,34 @@ def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {message} ({Path(last.filename).name}, line {last.lineno})"
 
 
+def raised_outside(error: BaseException) -> bool:
+    """Whether code outside of saddlepoint raised an error, such as that of a target.
+
+    Frames of torch, numpy and the standard library are skipped: they were called by one or the
+    other. Code of saddlepoint that calls torch with what a target returned is not outside.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    callers = [frame for frame in frames if not _is_library(Path(frame.filename))]
+    return bool(callers) and not _is_own(Path(callers[-1].filename))
+
+
+def _is_library(path: Path) -> bool:
+    """Whether the file belongs to torch, numpy or Python itself."""
+    if "site-packages" in path.parts:
+        return path.parts[path.parts.index("site-packages") + 1] in ("torch", "numpy")
+    return _is_standard(path)
+
+
+def _is_standard(path: Path) -> bool:
+    """Whether the file belongs to Python itself."""
+    frozen = str(path).startswith("<frozen")
+    return frozen or path.is_relative_to(sysconfig.get_paths()["stdlib"])
+
+
+def _is_own(path: Path) -> bool:
+    return path.is_relative_to(Path(__file__).parent)
+
+
 def _is_installed(path: Path) -> bool:
     """Whether the file belongs to an installed package, to saddlepoint, or to Python itself."""
-    return (
-        "site-packages" in path.parts
-        or path.is_relative_to(Path(__file__).parent)
-        or str(path).startswith("<frozen")
-    )
+    return "site-packages" in path.parts or _is_own(path) or _is_standard(path)

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 _EXACT = 1e-9  # of a share or a count: less is rounding error of a mean
 _ROUNDING = 1e-6  # a value outside its range by less is a rounding error in single precision
 # Plurals of nouns that other rules get wrong.
-_IRREGULAR = {"index": "indices", "matrix": "matrices"}
+_IRREGULAR = {"epoch": "epochs", "index": "indices", "matrix": "matrices"}
 
 
 def count(n: float, noun: str, plural: str = "") -> str:
@@ -308,6 +308,20 @@ def names(items: Iterable[str], limit: int | None = None) -> str:
     if len(shown) < 2:
         return "".join(shown)
     return f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def printable(text: str) -> str:
+    """A text without control characters: records of others must not control the terminal."""
+    return "".join(
+        char if char in "\n\t" or char.isprintable() else f"\\x{ord(char):02x}" for char in text
+    )
+
+
+def most_passes(passes: int | None) -> str:
+    """The largest number of passes of an attack; None if it is not known."""
+    if passes is None:
+        return "an unknown number of passes"
+    return f"at most {count(passes, 'pass')}"
 
 
 def _plural(noun: str) -> str:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any
 
 import numpy
@@ -51,11 +52,21 @@ class Keys:
     """One random key per example.
 
     Every draw is a pure function of the key and of the position in the drawn tensor. Drawing twice
-    from the same keys gives the same numbers; use `fold_in` to get independent numbers.
+    from the same keys gives the same numbers; use `fold_in` to get independent numbers. Derived
+    keys are computed when they are first used: most targets draw no random numbers.
     """
 
-    state: Tensor  # [N] int64, the current keys
+    base: Tensor  # [N] int64, the keys before `salt` is folded in
     origin: Tensor  # [N] int64, the keys to which `root` returns
+    salt: int | Tensor | None = None  # one number, or one per example, [N]; None: nothing
+
+    @cached_property
+    def state(self) -> Tensor:
+        """[N] int64, the current keys."""
+        if self.salt is None:
+            return self.base
+        salt = torch.as_tensor(self.salt, device=self.base.device)
+        return _mix(self.base ^ _mix(salt + _GOLDEN))
 
     @classmethod
     def of(cls, seed: int, ids: Tensor) -> Keys:
@@ -69,7 +80,7 @@ class Keys:
         return cls(state, state)
 
     def __len__(self) -> int:
-        return len(self.state)
+        return len(self.base)
 
     def __getitem__(self, rows: Tensor) -> Keys:
         """The keys of some rows: indices [M] or a mask [N]."""
@@ -81,11 +92,8 @@ class Keys:
         Args:
             salt: one number, or one per example, [N]. Different salts give different keys.
         """
-        salt = salt.to(self.state) if isinstance(salt, Tensor) else _wrapped(salt)
-        return Keys(
-            _mix(self.state ^ _mix(torch.as_tensor(salt, device=self.state.device) + _GOLDEN)),
-            self.origin,
-        )
+        salt = salt.to(self.base) if isinstance(salt, Tensor) else _wrapped(salt)
+        return Keys(self.state, self.origin, salt)
 
     def as_root(self) -> Keys:
         """The same keys, made the origin to which `root` returns from now on."""
@@ -195,13 +203,32 @@ def seeded_globals(seed: int, device: torch.device) -> Iterator[None]:
     try:
         devices = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), _seeded_entropy(seed):
-            torch.manual_seed(seed)
+            _seed_torch(seed)
             random.seed(seed)
             numpy.random.seed(seed % 2**32)  # noqa: NPY002
             yield
     finally:
         random.setstate(of_python)
         numpy.random.set_state(of_numpy)  # noqa: NPY002
+
+
+def _seed_torch(seed: int) -> None:
+    """Seed the generators of torch on all devices.
+
+    `torch.manual_seed` takes longer than a pass of a small net: for every kind of device that is
+    not there it keeps the call and its stack, to repeat it should the device appear.
+    """
+    if _has_accelerator():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
+
+
+@cache
+def _has_accelerator() -> bool:
+    """Whether torch can use another device than the CPU."""
+    kinds = (torch.cuda, torch.mps, torch.xpu)
+    return any(kind.is_available() for kind in kinds if hasattr(kind, "is_available"))
 
 
 @contextmanager

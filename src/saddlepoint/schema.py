@@ -14,6 +14,10 @@ class SchemaError(ValueError):
     """This version cannot read the record."""
 
 
+class NewerSchemaError(SchemaError):
+    """A newer version wrote the record."""
+
+
 def migrated(record: Record, migrations: Migrations, current: int, place: str) -> Record:
     """Migrate a record to the current schema: r_{k+1} = migrations[k](r_k).
 
@@ -33,7 +37,7 @@ def migrated(record: Record, migrations: Migrations, current: int, place: str) -
             f"{current}."
         )
     if schema > current:
-        raise SchemaError(
+        raise NewerSchemaError(
             f"{place} contains a record of schema {schema}; this version of saddlepoint reads "
             f"schemas up to {current}. Update saddlepoint, or use another folder."
         )

@@ -192,7 +192,7 @@ def test_points_outside_the_set_are_recorded_without_value_and_success():
 
     class Wide(RecordingOracle):
         def _record(self, x, evaluation):
-            outside[int(self.inner.meter.forward[0])] = int((~SPACE.contains(x, self.center)).sum())
+            outside[int(self.inner.meter.forward[0])] = int((~self.region.contains(x)).sum())
             super()._record(x, evaluation)
 
     with pytest.MonkeyPatch.context() as patch:

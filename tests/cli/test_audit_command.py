@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ def test_the_record_names_data_classes_and_a_command_that_reproduces_it():
     second = json.loads(again.stdout)
     for record in (first, second):
         record.pop("seconds")
-        for row in record["rows"]:
+        for row in (*record["rows"], *record["stages"]):
             row.pop("seconds")
     assert first == second
 
@@ -57,7 +58,8 @@ def test_quiet_prints_only_the_verdict():
 def test_a_claim_is_tested_and_saved_and_is_part_of_the_command():
     claim = ("--claim", "1", "--allow-unusual")  # the net is not trained
     result = call("audit", f"{TARGETS}:make", *QUICK, *claim, "--out", "here")
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 1, result.output
+    assert "Not met: the claim is 100 %" in result.stderr
     assert "claim is 100 %, but robust accuracy is ≤ " in result.stdout
     assert "not run  black-box attacks:" in result.stdout
     saved = Audit.load("here")
@@ -65,6 +67,21 @@ def test_a_claim_is_tested_and_saved_and_is_part_of_the_command():
     assert "--claim 1" in saved.command
     message = error_of("audit", f"{TARGETS}:make", *QUICK, "--claim", "62")
     assert "--claim: Input should be less than or equal to 1, got 62.0." in message
+
+
+def test_a_job_fails_below_the_required_accuracy_and_its_files_say_why():
+    files = ("--junit", "audit.xml", "--summary", "summary.md")
+    words = ("audit", f"{TARGETS}:make", *QUICK, "--allow-unusual", "--quiet", *files)
+    assert call(*words, "--fail-under", "0").exit_code == 0
+    assert ElementTree.parse("audit.xml").getroot().get("failures") == "0"
+    failed = call(*words, "--fail-under", "1")
+    assert failed.exit_code == 1
+    assert "Not met: at least 100 % is required; robust accuracy is ≤" in failed.stderr
+    root = ElementTree.parse("audit.xml").getroot()
+    assert (root.get("tests"), root.get("failures")) == ("2", "1")
+    summary = Path("summary.md").read_text()
+    assert summary.count("## ") == 2  # appended, so that several audits fit into one job
+    assert "- robust accuracy, **not met**: at least 100 % is required" in summary
 
 
 @pytest.mark.parametrize("name", ["instance", "defense", "scores"])
@@ -94,14 +111,25 @@ def test_a_zoo_model_is_audited_on_a_file_of_images():
 
 
 def test_default_folders_have_plain_names():
-    assert default_folder("zoo:digits-pgd", "linf", "0.15") == Path("runs/digits-pgd-linf-0.15")
-    assert default_folder("some/where/net.py:make", "linf", "8/255") == Path(
-        "runs/net-make-linf-8-255"
+    assert default_folder("zoo:digits-pgd", "linf", "0.15", "digits", 500, "quick") == Path(
+        "runs/digits-pgd-linf-0.15-digits-500-quick"
     )
-    assert default_folder("my.models:Net.small", "l2", "0.5") == Path(
-        "runs/my.models-Net.small-l2-0.5"
+    assert default_folder("some/net.py:make", "linf", "8/255", "a/my.npz", None, "standard") == (
+        Path("runs/net-make-linf-8-255-my-all-standard")
     )
-    assert default_folder("zoo:runs/mine/digits-pgd", "l1", "12") == Path("runs/digits-pgd-l1-12")
+    assert default_folder("my.models:Net.small", "l2", "0.5", "a/b.py:load", 9, "quick") == (
+        Path("runs/my.models-Net.small-l2-0.5-b-load-9-quick")
+    )
+    assert default_folder("zoo:runs/mine/digits-pgd", "l1", "12", "mnist", 1, "quick") == Path(
+        "runs/digits-pgd-l1-12-mnist-1-quick"
+    )
+
+
+def test_audits_with_other_data_number_of_images_or_budget_have_other_default_folders():
+    base = ("net.py:make", "linf", "8/255")
+    others = [("digits", 20, "quick"), ("mnist", 20, "quick"), ("digits", 9, "quick")]
+    others += [("digits", None, "quick"), ("digits", 20, "standard")]
+    assert len({default_folder(*base, *other) for other in others}) == len(others)
 
 
 @pytest.mark.parametrize("eps", ["8/0", "abc", "-1", "nan", "1/2/3"])
@@ -153,7 +181,11 @@ def test_an_invalid_option_is_explained(options, message):
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("net", "a target is 'file.py:factory', 'package.module:factory' or 'zoo:NAME', got 'net'"),
+        (
+            "net",
+            "a target is 'file.py:factory', 'package.module:factory', 'zoo:NAME' or a file of "
+            "ONNX, 'model.onnx'; got 'net'",
+        ),
         ("missing.py:make", "There is no file"),
         ("no_such_module:make", "There is no module 'no_such_module'"),
         (f"{TARGETS}:mke", "Did you mean 'make'?"),

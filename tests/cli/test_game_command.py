@@ -158,7 +158,11 @@ def test_an_embedded_network_is_played_and_a_network_with_exits_is_audited():
         "--quiet",
     )
     assert result.exit_code == 0, result.output
-    assert GameRecord.load("runs/game-digits-exits-linf-0.15").correct.shape == (10, 10, 4)
+    assert GameRecord.load("runs/game-digits-exits-linf-0.15-digits-8-fgsm").correct.shape == (
+        10,
+        10,
+        4,
+    )
     audited = call("audit", f"{TARGETS}:exits", *QUICK)
     assert "note: several exits" in audited.stdout
 
@@ -262,7 +266,7 @@ def test_runs_lists_and_shows_games_beside_audits(run):
         if len(words := line.split()) > 5
     }
     assert lines["mine"][1:5] == ["game", f"{TARGETS}:exits", "Linf", "0.2"]
-    assert lines["mine"][-2:] == ["finished", f"{CELLS}/{CELLS}"]
+    assert lines["mine"][-4:] == ["finished", f"{CELLS}/{CELLS}", "as", "recorded"]
     assert lines["other"][1] == "audit"
     shown = call("runs", "show", run, "--cells")
     assert shown.stdout.startswith(f"game: {TARGETS}:exits, Linf 0.2, 40 images")

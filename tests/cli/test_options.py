@@ -25,6 +25,8 @@ SAMPLES = {  # values that are not the default, where the type does not determin
     "data.n": None,
     "data.root": "some folder",
     "threat.radius": "0.25",
+    "threat.mask": "mask.npy",
+    "threat.corruption": "fog:3",
     "attacks": (named("fgsm"), named("apgd-t")),
     "claim": 0.1234567,
     "device": "cuda:1",

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
+from html import escape
 from importlib import import_module
 from pathlib import Path
 
@@ -119,7 +120,15 @@ def test_zoo_lists_every_model_with_its_scores():
     assert all(name in result.stdout for name in zoo.names())
     records = json.loads(call("zoo", "--json").stdout)
     assert [record["name"] for record in records] == list(zoo.names())
-    assert f"{percent_cell(records[0]['measured']['accuracy']['clean'])}" in result.stdout
+    lines = result.stdout.splitlines()
+    for record in records:
+        (line,) = (line for line in lines if line.split()[:1] == [record["name"]])
+        audit = record["audit"]
+        if audit is None:
+            assert "%" not in line  # no accuracy without an audit
+            continue
+        assert percent_cell(audit["robust_accuracy"]) in line
+        assert (audit["budget"], audit["verdict"] in line) == ("standard", True)
 
 
 def test_zoo_lists_the_categories_of_adaptive_defenses():
@@ -151,7 +160,7 @@ def test_train_writes_a_defense_that_can_be_audited():
     assert "Record: mine/digits-anti-adversary.json" in result.stdout
     packaged = zoo.entry("digits-anti-adversary")
     mine = zoo.entry("digits-anti-adversary", "mine")
-    assert mine.measured.accuracy["clean"] == packaged.measured.accuracy["clean"]
+    assert mine.check.accuracy["clean"] == packaged.check.accuracy["clean"]
     audited = call(
         "audit",
         "zoo:mine/digits-anti-adversary",
@@ -170,7 +179,8 @@ def test_train_writes_a_defense_that_can_be_audited():
 def test_train_writes_a_model_that_can_be_audited(monkeypatch):
     short = replace(train.RECIPES["digits-fast"], epochs=1)
     monkeypatch.setattr(recipes, "RECIPES", {"digits-fast": short})
-    monkeypatch.setattr(rebuilding, "measure", partial(train.measure, adversaries=(FixedPoints(),)))
+    checked = partial(train.check_accuracy, adversaries=(FixedPoints(),))
+    monkeypatch.setattr(rebuilding, "check_accuracy", checked)
     result = call("train", "digits-fast", "--out", "mine")
     assert result.exit_code == 0, result.output
     assert "epoch 1 of 1" in result.stderr
@@ -193,7 +203,8 @@ def test_train_prints_only_the_record_as_json(monkeypatch):
     monkeypatch.setattr(
         recipes, "RECIPES", {"digits-fast": replace(train.RECIPES["digits-fast"], epochs=1)}
     )
-    monkeypatch.setattr(rebuilding, "measure", partial(train.measure, adversaries=(FixedPoints(),)))
+    checked = partial(train.check_accuracy, adversaries=(FixedPoints(),))
+    monkeypatch.setattr(rebuilding, "check_accuracy", checked)
     result = call("train", "digits-fast", "--out", "mine", "--json")
     assert (result.exit_code, result.stderr) == (0, "")
     printed = json.loads(result.stdout)
@@ -313,28 +324,19 @@ def test_a_missing_or_damaged_run_is_an_error():
     assert "run holds no complete audit" in error_of("report", "run")
 
 
-def test_demo_compares_models_and_ends_with_the_report():
-    result = call("demo", "--n", "1", "--budget", "quick", "--out", "shown")
+def test_demo_shows_three_evaluations_of_a_model_and_ends_with_the_report():
+    options = ("--n", "4", "--budget", "quick", "--out", "shown", "--model", "early-exit")
+    result = call("demo", *options, "--json")
     assert result.exit_code == 0, result.output
-    assert all(
-        name in result.stdout
-        for name in ("digits-standard", "digits-pgd", "digits-trades", "digits-dent", "digits-rmc")
-    )
-    assert result.stdout.splitlines()[-1] == "Report: shown/index.html"
+    assert result.stderr == ""
+    (model,) = json.loads(result.stdout)["models"]
+    assert model["name"] == "early-exit"
+    assert model["robust"] <= min(model["authors"], model["autoattack"]) - 0.2
     page = Path("shown/index.html").read_text()
-    assert all(
-        Path("shown", name, "report.html").is_file() and f"{name}/report.html" in page
-        for name in ("digits-pgd", "digits-trades")
-    )
-    again = call("demo", "--n", "2", "--budget", "quick", "--out", "shown", "--json")
-    assert again.stderr == ""
-    assert [record["target"] for record in json.loads(again.stdout)] == [
-        "zoo:digits-standard",
-        "zoo:digits-pgd",
-        "zoo:digits-trades",
-        "zoo:digits-dent",
-        "zoo:digits-rmc",
-    ]
+    assert Path("shown/early-exit/report.html").is_file()
+    assert "early-exit/report.html" in page
+    assert all(escape(model[text]) in page for text in ("title", "mistake", "why"))
+    assert "the demo has the models" in error_of("demo", *options[:-1], "late-exit")
 
 
 def test_no_colors_if_the_output_is_not_a_terminal():

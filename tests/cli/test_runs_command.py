@@ -16,6 +16,7 @@ import pytest
 from tests.cli.commands import TARGETS, call, error_of
 
 from saddlepoint.audits import Audit
+from saddlepoint.cli.verification import export_check
 from saddlepoint.runs import doctor
 from saddlepoint.zoo import models
 
@@ -52,7 +53,7 @@ def test_list_shows_every_run_with_its_result(run):
     lines = call("runs", "list").stdout.splitlines()
     [line] = [line.split() for line in lines if line.split()[:1] == ["mine"]]
     assert line[1:5] == ["audit", f"{TARGETS}:make", "Linf", "0.05"]
-    assert line[-2:] == ["finished", "6/6"]
+    assert line[-4:] == ["finished", "6/6", "as", "recorded"]
     assert any("torn" in line and "is damaged" in line for line in lines)
     found = json.loads(call("runs", "list", "--json").stdout)
     assert [one["finished"] for one in found] == [True, False]
@@ -83,6 +84,7 @@ def test_verify_exits_with_0_for_a_sound_run_and_with_1_for_a_changed_one(run):
     good = call("runs", "verify", run)
     assert good.exit_code == 0, good.output
     assert good.stdout.splitlines()[-1] == "The run agrees with its record."
+    assert "Attacks were not run again" in good.stdout
     record = json.loads((run / "audit.json").read_text())
     (run / "audit.json").write_text(json.dumps({**record, "robust_accuracy": 0.99}))
     bad = call("runs", "verify", run, "--json")
@@ -90,10 +92,27 @@ def test_verify_exits_with_0_for_a_sound_run_and_with_1_for_a_changed_one(run):
     found = json.loads(bad.stdout)
     assert not found["passed"]
     assert [check["name"] for check in found["checks"] if not check["passed"]] == [
+        "manifest",
         "accuracy",
         "record",
+        "report",
     ]
     assert "no run.json" in error_of("runs", "verify", "nowhere")
+
+
+@pytest.mark.parametrize("words", [(), ("--per", "example"), ("--format", "latex")])
+def test_an_exported_file_is_compared_with_its_run(run, words):
+    call("runs", "export", run, *words, "-o", "file")
+    good = export_check(run, Path("file"))
+    assert good.passed, good.message
+    assert "of this run." in good.message
+    text = Path("file").read_bytes()
+    place = text.rindex(b"apgd-ce")
+    Path("file").write_bytes(text[:place] + b"square" + text[place + 7 :])
+    bad = export_check(run, Path("file"))
+    assert not bad.passed
+    assert re.search(r"file, line \d+: recorded .*square.*, recomputed .*apgd-ce", bad.message)
+    assert "cannot be compared" in export_check(run, Path("nowhere")).message
 
 
 def test_export_writes_every_format(run):

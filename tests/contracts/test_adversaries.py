@@ -12,17 +12,20 @@ from tests.problems import Net, smooth, uniform
 from torch import Tensor, nn
 
 from saddlepoint.attacks.ensemble import MinLoss
+from saddlepoint.attacks.losses import cross_entropy, margin
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Linf
 from saddlepoint.attacks.square import Square
 from saddlepoint.defenses import Mix, MultiExit, Plain
 from saddlepoint.evaluation import (
     Adversary,
+    Annealed,
     Cascade,
     CleanCopies,
     CleanFallback,
     Direct,
     Escalate,
+    External,
     FixedPoint,
     FixedPoints,
     GreedyModelSpace,
@@ -30,9 +33,11 @@ from saddlepoint.evaluation import (
     MaxLossPoint,
     MultiTarget,
     OnExamples,
+    Points,
     Portfolio,
     Restarts,
     RetrainedEnsemble,
+    RowSearch,
     Skip,
     SkipMisclassified,
     Threat,
@@ -80,12 +85,14 @@ AVERAGED = Direct("averaged", PGD(2), estimator=EoT(2))
 SQUARE = Direct("square", Square(5))
 
 EXAMPLES: dict[type, Adversary] = {
+    Annealed: Annealed(PGD2, (margin, cross_entropy)),
     Cascade: Cascade("cascade", (PGD2, AVERAGED, SQUARE)),
     CleanCopies: CleanCopies(PGD2),
     CleanFallback: CleanFallback(PGD2),
     Direct: AVERAGED,
     Drawn: Drawn("drawn", (PGD2, SQUARE), (0.5, 0.5)),
     Escalate: Escalate(PGD2, AVERAGED, 1.0),
+    External: External("external", lambda model, x, y: x),
     FixedPoint: FixedPoint("fpa", AVERAGED, 2),
     FixedPoints: FixedPoints(),
     GreedyModelSpace: GreedyModelSpace("gmsa", AVERAGED, 2, MinLoss()),
@@ -95,9 +102,11 @@ EXAMPLES: dict[type, Adversary] = {
     MultiTarget: MultiTarget(PGD2, 2),
     OnExamples: OnExamples("some", PGD2, (1, 4)),
     OnExits: OnExits(Cascade("both", (PGD2, AVERAGED)), (1, 2)),
+    Points: Points("saved", X),
     Portfolio: Portfolio("portfolio", (PGD2, AVERAGED)),
     Restarts: Restarts(AVERAGED, 2),
     RetrainedEnsemble: RetrainedEnsemble("ensemble", AVERAGED, 2, MinLoss()),
+    RowSearch: RowSearch("rows", PGD2, (PGD2, AVERAGED), 3, 2),
     Skip: Skip(PGD2),
     SkipMisclassified: SkipMisclassified(PGD2),
     Transfer: Transfer(AVERAGED, Plain(Last(NETS[0]))),

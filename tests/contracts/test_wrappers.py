@@ -20,7 +20,7 @@ from saddlepoint.attacks.spaces import Linf
 from saddlepoint.audits.target.branches import Branch
 from saddlepoint.audits.target.exits import HiddenExits
 from saddlepoint.defenses import Context, Defense, DefenseWrapper, Trace, View
-from saddlepoint.evaluation import BatchControl
+from saddlepoint.evaluation import BatchControl, Mask
 from saddlepoint.rng import Keys
 
 THIS_FILE = "tests/contracts/test_wrappers.py"
@@ -113,7 +113,13 @@ WRAPPERS: dict[str, Case] = {
     "saddlepoint.evaluation.batch_control.PartialControl": Case(
         lambda cls, inner: cls(inner, IDS % 2 == 0, X.flip(0), BatchControl(0.5))
     ),
+    "saddlepoint.evaluation.masks.MaskedPixels": Case(
+        lambda cls, inner: cls(inner, Mask.of(torch.arange(CLASSES) % 2), X.flip(0))
+    ),
     "saddlepoint.evaluation.online.OnlineDefense": Case(differs=("coupled",), keeps_object=True),
+    "saddlepoint.evaluation.targeted_goal.TowardClass": Case(
+        lambda cls, inner: cls(inner, 1), differs=("reads", "static")
+    ),
     "saddlepoint.games.exit_views.NumberedExits": Case(differs=("reads",)),
     "saddlepoint.games.exit_views.MeanOfExits": Case(
         lambda cls, inner: cls(inner, (1, 2), latent=(1,)), differs=("random", "reads")
@@ -146,7 +152,7 @@ ORACLES: dict[str, Callable[[Any, Oracle], OracleWrapper]] = {
         inner, X, Linf(1.0)
     ),
     "saddlepoint.attacks.history.RecordingOracle": lambda cls, inner: cls(
-        inner, History(N), "objective", X, Linf(1.0)
+        inner, History(N), "objective", Linf(1.0).around(X)
     ),
 }
 

@@ -54,4 +54,4 @@ def test_the_record_is_of_the_command_on_the_page_and_of_the_embedded_net():
         0,
         "pgd-20",
     )
-    assert entry("digits-exits").measured.radius == 0.15
+    assert entry("digits-exits").check.radius == 0.15

@@ -197,7 +197,9 @@ def test_the_page_about_verdicts_lists_all_items_and_verdicts() -> None:
     assert re.findall(r"^\| \*(\w+)\* \|", page, re.MULTILINE) == [v.value for v in Verdict]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [*PAGES, *sorted((DOCS / "results").glob("*.md"))], ids=lambda page: page.name
+)
 def test_links_lead_to_files(page: Path) -> None:
     targets = re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", page.read_text())
     missing = [target for target in targets if not (page.parent / target).exists()]

@@ -135,6 +135,7 @@ def exact() -> Tensor:
     return worst
 
 
+@pytest.mark.slow
 def test_the_thorough_suite_breaks_every_vulnerable_point_and_no_other(exact: Tensor) -> None:
     """AutoAttack's composition misses two of the 78 points.
 

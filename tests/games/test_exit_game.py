@@ -13,14 +13,23 @@ from torch.testing import assert_close
 from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Linf
-from saddlepoint.defenses import Context, Mix, MultiExit, Plain, Static, all_subsets, intervals
+from saddlepoint.defenses import (
+    Context,
+    Mix,
+    MultiExit,
+    Plain,
+    Static,
+    Subset,
+    all_subsets,
+    intervals,
+)
 from saddlepoint.defenses.gates import Confident
 from saddlepoint.evaluation import Direct
 from saddlepoint.evaluation.combinators import MaxLossPoint
 from saddlepoint.evaluation.referee import play
 from saddlepoint.evaluation.threat import Threat
 from saddlepoint.games.aimer import aimer
-from saddlepoint.games.double_oracle import next_target
+from saddlepoint.games.double_oracle import lowest_forecast
 from saddlepoint.games.exit_game import exit_game
 from saddlepoint.games.matrix import least_per_example
 from saddlepoint.games.need import NEED
@@ -243,30 +252,62 @@ def test_without_a_game_half_of_the_images_build_one_and_the_others_evaluate() -
     assert found.clean.n == 10
 
 
-def test_the_double_oracle_ends_near_the_full_game_with_fewer_rows() -> None:
+def test_the_double_oracle_has_the_value_of_the_full_game_against_partial_attacks() -> None:
     net, x, y = problem(4, n=60)
-    full = exit_game(net, x, y, threat=Linf(RADIUS), attack=PGD(STEPS)).equilibrium().value
+    full = exit_game(net, x, y, threat=Linf(RADIUS), attack=PGD(STEPS))
     grown = exit_game(
         net, x, y, threat=Linf(RADIUS), attack=PGD(STEPS), rows="double-oracle", tolerance=0.01
     )
-    tried = [target for target in grown.targets if target is not None]
-    assert len(tried) < 15
+    partial = [target for target in grown.targets if target is not None]
+    assert len(set(partial)) == len(partial) < 15
+    assert full.partial_value() == pytest.approx(full.value(), abs=1e-9)
+    assert grown.partial_value() == pytest.approx(full.value(), abs=0.003)
+    assert grown.value() < grown.partial_value() - 0.003, (
+        "on independent exits the attack on the expected loss is stronger than any partial attack"
+    )
     assert grown.exploitability is not None
     assert grown.exploitability < 0.01
-    assert grown.equilibrium().value <= full + 0.02, (
-        "rows that were not played do not matter, and expected-loss rows may be stronger"
+
+
+def test_partial_attacks_do_not_depend_on_attacks_on_an_expected_loss() -> None:
+    """The value against partial attacks is that of one game, not of a mixture of two."""
+    net, x, y = problem(4, n=60)
+    grown = exit_game(
+        net, x, y, threat=Linf(RADIUS), attack=PGD(STEPS), rows="double-oracle", tolerance=0.01
     )
+    last_partial = max(a for a, target in enumerate(grown.targets) if target is not None)
+    assert None not in grown.targets[:last_partial]
+    assert grown.targets[last_partial + 1 :].count(None) >= 1
 
 
-def test_the_double_oracle_of_l_exits_ends_after_l_minus_one_rounds_without_a_gain() -> None:
+def test_the_double_oracle_of_l_exits_plays_at_least_l_partial_attacks() -> None:
     net, x, y = problem(4, n=60)
     grown = exit_game(
         net, x, y, threat=Linf(RADIUS), attack=PGD(STEPS), rows="double-oracle", tolerance=1.0
     )
-    tried = [target for target in grown.targets if target is not None]
-    assert len(set(tried)) == len(tried) == 1 + 3, (
-        "no round gains the whole accuracy, so three rounds end it"
+    partial = [target for target in grown.targets if target is not None]
+    assert len(set(partial)) == len(partial) == 4, "no row can lower the accuracy by 100 %"
+    assert grown.targets.count(None) == 1
+
+
+def test_the_double_oracle_stops_by_its_forecast() -> None:
+    """It stops at the first game in which no subset is forecast to gain the tolerance."""
+    net, x, y = problem(4, n=60)
+    grown = exit_game(
+        net, x, y, threat=Linf(RADIUS), attack=PGD(STEPS), rows="double-oracle", tolerance=0.02
     )
+    partial = [a for a, target in enumerate(grown.targets) if target is not None]
+    for count in range(4, len(partial) + 1):
+        rows = partial[:count]
+        part = replace(
+            grown,
+            targets=tuple(grown.targets[a] for a in rows),
+            outcomes=grown.outcomes.only(rows),
+        )
+        equilibrium = part.equilibrium()
+        forecast = lowest_forecast(part, equilibrium.defender)
+        assert forecast is not None
+        assert (equilibrium.value - forecast.low < 0.02) == (count == len(partial))
 
 
 def test_the_next_target_is_near_strong_rows_or_far_from_all_rows() -> None:
@@ -280,13 +321,20 @@ def test_the_next_target_is_near_strong_rows_or_far_from_all_rows() -> None:
         targets=((1,), (2,)),
         outcomes=replace(game.outcomes.only(rows), correct=correct, episodes=()),
     )
-    assert next_target(weak, mix) == (3,)
+    assert _next(weak, mix) == (3,)
     strong = replace(
         weak,
         outcomes=replace(weak.outcomes, correct=correct * torch.tensor([1.0, 0.0])[:, None, None]),
     )
-    assert next_target(strong, mix) == (2, 3)
-    assert next_target(game, mix) is None
+    assert _next(strong, mix) == (2, 3)
+    assert lowest_forecast(game, mix) is None
+
+
+def _next(game: ExitGame, mix: Tensor) -> Subset:
+    forecast = lowest_forecast(game, mix)
+    assert forecast is not None
+    assert forecast.low <= 1
+    return forecast.subset
 
 
 def test_intervals_and_given_subsets_make_smaller_games() -> None:

@@ -170,8 +170,9 @@ def test_the_verification_code_runs_and_prints_the_numbers(tmp_path, monkeypatch
 def test_exports_contain_the_matrix():
     record = a_game(target="=cmd()")
     lines = payoff_csv(record).splitlines()
-    assert lines[0] == "attack,probability,1,2,3,1+2,1+3,2+3,1+2+3"
-    assert [float(cell) for cell in lines[1].split(",")[2:]] == record.payoff[0].tolist()
+    assert lines[0] == "attack,probability,1,2,3,1+2,1+3,2+3,1+2+3,run"
+    assert [float(cell) for cell in lines[1].split(",")[2:-1]] == record.payoff[0].tolist()
+    assert lines[1].endswith(f",{record.run}")
     hostile = replace(record, rows=tuple(replace(row, name="=1+1") for row in record.rows))
     assert payoff_csv(hostile).splitlines()[1].startswith("'=1+1,")
     assert '"kind": "game"' in as_json(record)

@@ -32,6 +32,7 @@ from saddlepoint.runs.cache import Interrupted
 from saddlepoint.runs.cached_play import cached_play
 from saddlepoint.runs.game_spec import GameSpec, game_command
 from saddlepoint.runs.gc import collect_garbage
+from saddlepoint.runs.replay import NO_REPLAY, Replay
 from saddlepoint.runs.spec import SpecError, validate
 from saddlepoint.runs.store import PackedCell, Store, identity, sealed
 from saddlepoint.runs.targets import resolve
@@ -66,8 +67,10 @@ def run(finished, tmp_path):
     return shutil.copytree(finished[0], tmp_path / "run")
 
 
-def failed(folder) -> dict[str, str]:
-    return {check.name: check.message for check in checks(Store(folder)) if not check.passed}
+def failed(folder, replay=NO_REPLAY) -> dict[str, str]:
+    """Failed checks, except that of the manifest, which every change fails."""
+    found = checks(Store(folder), replay)
+    return {one.name: one.message for one in found if not one.passed and one.name != "manifest"}
 
 
 def edit(folder, change) -> None:
@@ -229,6 +232,7 @@ def test_a_folder_without_a_game_raises_an_error(tmp_path):
 def test_an_unchanged_game_passes_every_check(finished):
     assert failed(finished[0]) == {}
     assert [check.name for check in checks(Store(finished[0]))] == [
+        "manifest",
         "cells",
         "target",
         "inside",
@@ -266,6 +270,38 @@ def test_verification_evaluates_the_points_of_a_changed_cell_again(run):
     far = replace(episode, points=1 - episode.points)
     store.put(PackedCell.of_episode(key, far, about, 0.0))
     assert "inside" in failed(run)
+
+
+def test_an_honest_game_is_computed_again_with_the_same_bytes(finished):
+    *_, few = checks(Store(finished[0]), Replay(5))
+    *_, every = checks(Store(finished[0]), Replay(None))
+    attacks = CELLS - 4  # two groups of clean images in both parts
+    assert few.passed, few.message
+    assert f"5 of {attacks} attack cells were computed again: 5 with the same bytes" in few.message
+    assert every.passed, every.message
+    assert f"{attacks} with the same bytes. No cell holds results of another" in every.message
+
+
+def test_a_withheld_attack_of_a_game_is_found_by_computing_cells_again(run):
+    """Clean images instead of adversarial points; the record follows from them."""
+    store = Store(run)
+    records = {key: store.record(key) for key in store.keys()}  # noqa: SIM118
+    clean = {
+        tuple(r["rows"]): store.get(k) for k, r in records.items() if r["adversary"] == "clean"
+    }
+    names = ("points", "correct", "chosen", "answered", "margin", "size", "copies")
+    for key, record in records.items():
+        # The second group of the images that evaluate strategies.
+        if record["adversary"] == "fgsm at 3" and tuple(record["rows"]) == (12, 23):
+            honest = clean[12, 23]
+            harmless = replace(store.get(key), **{name: getattr(honest, name) for name in names})
+            about = {name: record[name] for name in ("group", "rows", "description")}
+            store.put(PackedCell.of_episode(key, harmless, about, 0.0))
+    run_game(SPEC, run)
+    assert failed(run) == {}
+    message = failed(run, Replay(None))["replay"]
+    assert "fgsm at 3 on images 12 to 23" in message
+    assert "does not hold the results of this attack" in message
 
 
 def test_verification_finds_a_changed_target(tmp_path):

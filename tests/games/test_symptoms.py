@@ -14,7 +14,7 @@ def about(value: float, half: float = 0.001) -> Estimate:
 
 
 def found(
-    *, value=None, pure=0.55, exploitability=None, need=None, gains=None, copies=0
+    *, value=None, pure=0.55, exploitability=None, need=None, gains=None, copies=0, mix=(0.5, 0.5)
 ) -> dict[str, tuple[str, str]]:
     """The symptoms of a game; by default none: the gain exceeds the noise and generalizes."""
     need = {
@@ -23,7 +23,8 @@ def found(
         "per_image": about(0.58),
         **(need or {}),
     }
-    exposed = StrategyRecord("NEED", (1.0,), about(0.9), 0.60, **need)
+    exposed = StrategyRecord("NEED", mix, about(0.9), 0.60, **need)
+    best_pure = StrategyRecord("best pure answer: 1", (1.0, 0.0), about(0.9), 0.60, **need)
     gained = {
         "clean": about(0.0),
         "aimer": about(0.05),
@@ -35,13 +36,25 @@ def found(
     rows = [AdversaryRecord("pgd", (1,), 21, 20, 1.0, copies)]
     return {
         s.name: (s.level, s.message)
-        for s in find_symptoms(value, pure, exploitability, 0.003, [exposed], gained, rows)
+        for s in find_symptoms(
+            value, pure, exploitability, 0.003, [exposed, best_pure], gained, rows
+        )
     }
 
 
 def test_a_gain_beyond_the_noise_that_generalizes_has_no_symptoms():
     assert found() == {}
     assert found(exploitability=0.002) == {}
+
+
+def test_a_strategy_is_not_compared_with_itself():
+    """NEED may be the best pure answer; then the gain of mixing is exactly 0, not uncertain."""
+    zero = {name: about(0.0, 0.0) for name in ("aimer", "expected_loss", "per_image")}
+    wide = about(0.60, 0.04)
+    assert found(mix=(1.0, 0.0), value=wide, pure=0.60, gains=zero) == {}
+    assert set(found(mix=(0.5, 0.5), value=wide, pure=0.60, gains=zero)) == {
+        "NEED's gain is within the noise"
+    }
 
 
 @pytest.mark.parametrize(

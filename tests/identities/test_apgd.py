@@ -46,9 +46,10 @@ def test_the_step_size_is_halved_under_both_conditions_of_the_paper() -> None:
         )
         back = schedule.update(k, increased, best)
         if k in set(checkpoints(100)):
+            assert back is not None
             halved[k] = back.tolist()
         else:
-            assert not back.any()
+            assert back is None
     none = [False] * 4
     # The loss of the fourth row is constant. Its step is halved at every second checkpoint only,
     # because condition 2 does not apply after a checkpoint that halved the step.

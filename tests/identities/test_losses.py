@@ -10,6 +10,7 @@ from torch import Tensor
 from saddlepoint.attacks import aims as aim
 from saddlepoint.attacks.losses import (
     Loss,
+    clipped_margin,
     cross_entropy,
     dlr,
     margin,
@@ -103,6 +104,17 @@ def test_a_saturated_loss_has_no_gradient_on_misclassified_rows() -> None:
         assert torch.equal(grad[~done], plain[~done])
         assert done.any()
         assert not done.all()
+
+
+def test_a_clipped_margin_is_the_margin_until_a_row_is_misclassified_and_constant_beyond() -> None:
+    width = float(Z.std(-1).median()) / 20
+    logits = Z.clone().requires_grad_()
+    value = clipped_margin(logits, Y)
+    torch.testing.assert_close(value, margin(Z, Y).clamp(max=width), rtol=0, atol=1e-12)
+    (grad,) = torch.autograd.grad(value.sum(), logits)
+    beyond = margin(Z, Y) > width
+    assert 0 < int(beyond.sum()) < N
+    assert torch.equal(grad.abs().sum(-1) == 0, beyond)
 
 
 def test_logits_with_nan_count_as_misclassified() -> None:

@@ -6,13 +6,14 @@ from importlib import import_module
 import pytest
 import torch
 from tests.problems import keys, normal, uniform
+from tests.zoo.released_deq import released
 
 from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.attacks.spaces import Linf
 from saddlepoint.defenses import Broyden, Context, Plain
 from saddlepoint.evaluation import AttackContext, FixedPoints, Threat
-from saddlepoint.gradients import Backprop
+from saddlepoint.gradients import Backprop, Implicit
 from saddlepoint.papers import EXPERIMENTS, select_experiments
 from saddlepoint.papers.budgets import AutoAttackBudget
 from saddlepoint.papers.deq import EXPERIMENTS as OURS
@@ -29,8 +30,10 @@ from saddlepoint.papers.deq.gradients import (
     unrolled_at,
     unrolled_ensemble,
 )
-from saddlepoint.papers.deq.grid import LOWEST, WORST, lowest, robustness
+from saddlepoint.papers.deq.grid import LOWEST, WORST, Grid, lowest, robustness
+from saddlepoint.papers.deq.grid import OURS as WITHOUT_START
 from saddlepoint.papers.deq.memory import peak_bytes
+from saddlepoint.papers.deq.nets import exact
 from saddlepoint.papers.deq.states import convergence_warnings, end_residuals, residuals
 from saddlepoint.papers.deq.subjects import DEQSubject
 from saddlepoint.papers.deq.table_1 import masking
@@ -41,6 +44,8 @@ from saddlepoint.papers.runner import Images
 from saddlepoint.papers.write import reproduce
 from saddlepoint.zoo.deq import ConvDEQNet, EarlyState, Solved
 from saddlepoint.zoo.deq.model import SITE, START
+from saddlepoint.zoo.deq.solved import digits_deq_exact
+from saddlepoint.zoo.nets import mdeq_digits
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +130,20 @@ def test_the_minimum_column_is_the_minimum_of_six_and_robustness_its_maximum(fol
             f"{network}, PGD-10" in text and f"is {best:.1f} % (" in text
             for text in result.findings
         )
+
+
+def test_the_papers_columns_use_the_loss_of_z_0_and_the_columns_beside_them_do_not(folder):
+    grid = Grid.of(DEQExperiment.open(Request(folder)), "unrolled")
+    pairs = zip(("adjoint Intermediate", "adjoint Ensemble"), WITHOUT_START, strict=True)
+    for paper, ours in pairs:
+        assert START in grid.gradients[paper].keep
+        assert grid.ours[ours].keep == grid.gradients[paper].keep - {START}
+        assert grid.ours[ours].rule == grid.gradients[paper].rule
+    table = run("deq/table-2", folder).tables[0]
+    assert table.columns[-2:] == WITHOUT_START
+    assert all(
+        table.cell(row.labels, name).paper is None for name in WITHOUT_START for row in table.rows
+    )
 
 
 def test_robustness_is_the_max_over_defenses_of_the_min_over_attacks():
@@ -300,6 +319,25 @@ def test_with_clean_copies_autoattack_returns_the_clean_image_where_it_fails():
     )
     assert torch.equal(published_code, X)
     assert not (ours == X).flatten(1).all(1).any()
+
+
+@pytest.mark.parametrize("backward", [7, 30])
+def test_exact_training_in_the_experiments_has_the_gradient_of_the_released_code(backward):
+    """On random weights the solves do not converge, so the order and the stop both matter."""
+    torch.manual_seed(0)
+    solved = exact(mdeq_digits, 8, backward).double().eval()
+    x = uniform(5, 2, 1, 8, 8).requires_grad_()
+    cotangent = normal(6, 2, 10)
+    (grad,) = torch.autograd.grad(solved(x), x, cotangent)
+    pairs = zip(x.detach(), cotangent, strict=True)
+    expected = torch.stack([released(solved.net, *pair, 8, backward).grad for pair in pairs])
+    assert torch.cosine_similarity(grad.flatten(1), expected.flatten(1)).min() > 0.9999
+
+
+@pytest.mark.parametrize("solved", [Solved(mdeq_digits()), digits_deq_exact()])
+def test_exact_training_has_the_order_of_the_released_code_by_default(solved):
+    assert isinstance(solved.rule, Implicit)
+    assert solved.rule.at == "following"
 
 
 def test_attacking_a_state_of_a_network_without_solver_raises_an_error():

@@ -6,9 +6,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
 
+from saddlepoint.attacks.pgd import PGD
+from saddlepoint.attacks.spaces import Linf, Radii
+from saddlepoint.defenses import MultiExit
 from saddlepoint.evaluation.outcomes import Outcomes
+from saddlepoint.evaluation.referee import play
+from saddlepoint.evaluation.threat import Threat
 from saddlepoint.games.exit_adversaries import Drawn
+from saddlepoint.games.exit_game import columns_of, exit_game
 from saddlepoint.games.payoffs import ExitGame
 from saddlepoint.papers import EXPERIMENTS, Request
 from saddlepoint.papers.multi_exit import published
@@ -16,11 +24,13 @@ from saddlepoint.papers.multi_exit.experiment import aimer_attack
 from saddlepoint.papers.multi_exit.figure_3 import remark
 from saddlepoint.papers.multi_exit.figure_6 import dirichlet, lower_bound
 from saddlepoint.papers.multi_exit.nets import recipes
-from saddlepoint.papers.multi_exit.scales import SETTINGS
+from saddlepoint.papers.multi_exit.out_of_sample import ATTACKERS, differences
+from saddlepoint.papers.multi_exit.scales import SETTINGS, EoTPGD, PartialPGD
 from saddlepoint.papers.multi_exit.table_1 import findings
 from saddlepoint.papers.registry import SCALES
 from saddlepoint.papers.result import Cell, Row, Table, read
 from saddlepoint.papers.write import reproduce
+from saddlepoint.training import FAT, LearnedWeights, OverExits
 
 ROWS = {
     "table-1": 20,
@@ -30,8 +40,11 @@ ROWS = {
     "figure-3": 10,
     "figure-6": 5,
     "out-of-sample": 5,
+    "latent-features": 4,
+    "architectures": 16,
     "seven-exits": 5,
 }
+SLOW = {"architectures", "seven-exits", "table-1", "table-3"}
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +53,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("reproduced")
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in ROWS],
+)
 def test_every_experiment_runs_writes_its_record_and_fills_its_tables(
     name: str, folder: Path
 ) -> None:
@@ -50,6 +66,7 @@ def test_every_experiment_runs_writes_its_record_and_fills_its_tables(
     assert result.experiment in record.with_suffix(".md").read_text()
     assert all((record.parent / f"{chart.name}.svg").is_file() for chart in result.charts)
     assert result.forward > 0
+    assert "come from 12 images" in result.findings[0]
     for table in result.tables:
         if "%" in table.title:
             assert all(
@@ -160,6 +177,7 @@ def test_aimer_attacks_the_exits_of_the_best_row_and_draws_one_if_rows_tie() -> 
 def test_every_scale_has_every_network_and_attack(scale) -> None:
     assert list(SETTINGS[scale].attacks) == list(published.ATTACKS)
     names = {"resnet-18", "resnet-18 single", "vgg-16", "vgg-16 single", "msdnet", "vit", "seven"}
+    names |= {"wrn-34-10", "ranet", "l2w-den", "resnet-18-tiny-imagenet"}
     names |= {
         f"vgg-16 {method}{suffix}"
         for method in published.TABLE_3
@@ -167,3 +185,48 @@ def test_every_scale_has_every_network_and_attack(scale) -> None:
         for suffix in ("", " single")
     }
     assert set(recipes(scale)) == names
+
+
+def test_networks_and_data_of_the_paper_scale_are_those_of_the_paper() -> None:
+    found = recipes("paper")
+    assert found["resnet-18-tiny-imagenet"].data == "tiny-imagenet"
+    assert found["vgg-16 FAT"].method == OverExits(FAT(attack=PGD(10, Radii(1 / 4))))
+    assert isinstance(found["l2w-den"].method, LearnedWeights)
+
+
+def test_eot_pgd_of_aimer_attacks_the_expected_loss_of_the_defenders_strategy() -> None:
+    """A defender draws one of two exits. The expected loss is lower at the attack on one exit."""
+
+    class TwoExits(nn.Module):
+        def forward(self, x: Tensor) -> list[Tensor]:
+            z = x.flatten(1)  # [N, 2]
+            return [torch.stack([z[:, k], 0.5 - z[:, k]], 1) for k in (0, 1)]
+
+    x = torch.full((4, 1, 1, 2), 0.5, dtype=torch.float64)
+    y = torch.zeros(4, dtype=torch.int64)
+    base = MultiExit(TwoExits())
+    pgd = PGD(20, Radii(1 / 4))
+    game = exit_game(base, x, y, threat=Linf(0.1), attack=pgd)
+    known = (game.one_hot((1,)) + game.one_hot((2,))) / 2
+    eot = aimer_attack(game, known, EoTPGD(pgd))
+    (single,) = (PartialPGD(pgd)((1,)),)
+    points = [
+        play(base, attack, x, y, Threat(Linf(0.1)), answers=columns_of(game.subsets)).points
+        for attack in (eot, single)
+    ]
+    assert_close(points[0], x - 0.1)  # both pixels, one per exit
+    assert_close(points[1][..., 0], x[..., 0] - 0.1)
+    assert not torch.allclose(points[1][..., 1], x[..., 1] - 0.1)
+    assert EoTPGD(pgd)((1, 2)) == PartialPGD(pgd)((1, 2)), "fixed exits: the mean of losses"
+
+
+def test_a_strategy_that_equals_need_is_named_and_not_compared() -> None:
+    one = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    mixes = {"NEED": one, "best fixed exit set": one.clone(), "last exit": 1 - one}
+    accuracy = {name: torch.tensor([k % 2, 1.0, 0.0]).double() for k, name in enumerate(mixes)}
+    accuracy["best fixed exit set"] = accuracy["NEED"]
+    correct = {name: dict.fromkeys(ATTACKERS[1:], accuracy[name]) for name in mixes}
+    sentences = differences("net", mixes, correct)
+    assert sentences[0] == "net: NEED and best fixed exit set are the same strategy."
+    assert len(sentences) == 1 + 3
+    assert not any("minus best fixed exit set" in sentence for sentence in sentences)

@@ -10,6 +10,7 @@ import pytest
 from saddlepoint.evaluation.bootstrap import Estimate
 from saddlepoint.papers.cells import by_interval, difference_text
 from saddlepoint.papers.charts import draw_svg
+from saddlepoint.papers.comparison import PaperComparison
 from saddlepoint.papers.markdown import format_cell, result_markdown, table_markdown
 from saddlepoint.papers.result import Cell, HeatMap, Plot, Result, Row, Table, read
 from saddlepoint.papers.write import write_page
@@ -89,12 +90,26 @@ def test_a_saved_record_is_read_back_unchanged() -> None:
 
 
 def test_records_of_a_newer_version_and_other_files_raise_an_error() -> None:
-    newer = result().text().replace('"schema": 1', '"schema": 99')
+    newer = result().text().replace('"schema": 2', '"schema": 99')
     with pytest.raises(ValueError, match="schema 99"):
         read(newer, "here")
     for other in ("{", "[]", '{"schema": 1}'):
         with pytest.raises(ValueError, match="here is not a record of an experiment"):
             read(other, "here")
+
+
+def test_old_findings_lose_their_verdicts_about_the_paper() -> None:
+    findings = (
+        "RMC adds no robustness to its base, as in the paper.",
+        "45.5 %, a gain, as in the paper: +30.0 points.",
+        "discriminators rejected 85 % of brighter images, as in the paper, but 1 % of points.",
+    )
+    old = result(findings=findings).text().replace('"schema": 2', '"schema": 1')
+    assert read(old, "here").findings == (
+        "RMC adds no robustness to its base.",
+        "45.5 %, a gain: +30.0 points.",
+        findings[2],
+    )
 
 
 def test_a_page_contains_command_seeds_numbers_notes_findings_and_charts(tmp_path) -> None:
@@ -124,6 +139,20 @@ def test_a_page_contains_command_seeds_numbers_notes_findings_and_charts(tmp_pat
         "heat.svg",
         "plot.svg",
     }
+
+
+def test_a_page_marks_stale_records_and_compares_others_with_the_paper(tmp_path) -> None:
+    (tmp_path / "table-9.json").write_text(result().text())
+    (tmp_path / "stale.toml").write_text('table-9 = "It was made by an older attack."')
+    page = write_page(tmp_path, tmp_path / "page.md", title="", intro="").read_text()
+    assert "> **Stale.** It was made by an older attack." in page
+    (tmp_path / "stale.toml").write_text('table-8 = "Gone."')
+    with pytest.raises(ValueError, match="marks table-8, but the folder has only table-9"):
+        write_page(tmp_path, tmp_path / "page.md", title="", intro="")
+    compared = PaperComparison(("AA is against the paper.",), ("The base is another one.",))
+    section = result_markdown(result(), comparison=compared)
+    assert section.index("> **Warning.** The base is another one.") < section.index("| evaluation")
+    assert "Compared with the paper:\n- AA is against the paper." in section
 
 
 def test_a_page_from_a_folder_without_records_raises_an_error(tmp_path) -> None:

@@ -15,6 +15,7 @@ from saddlepoint.audits.verdict import Verdict
 from saddlepoint.games.reports.page import write_report as write_game
 from saddlepoint.games.runs.play import run_game
 from saddlepoint.phrases import at_most, percent_cell
+from saddlepoint.reports.context import load_audit
 from saddlepoint.reports.html import write_report
 from saddlepoint.reports.live import LivePage
 from saddlepoint.reports.site import write_site
@@ -150,7 +151,7 @@ def test_links_lead_to_every_section_and_collapsed_content_opens(visit, runs):
         "Loss curves",
     } <= assert_links_lead_to_sections(browser)
     collapsed = browser.find_elements("css selector", "details")
-    assert len(collapsed) == 4
+    assert len(collapsed) == 5
     for element in collapsed:
         element.find_element("tag name", "summary").click()
         assert element.find_element("css selector", "table, pre").is_displayed()
@@ -415,7 +416,62 @@ def test_the_printed_page_is_light_and_shows_collapsed_content(visit, runs):
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
 
 
-@pytest.mark.parametrize("width", [390, 1280])
+_CLIPPED = """
+return [...document.querySelectorAll(".card, .scroll, th, td, p, li, pre")]
+  .filter((e) => e.clientWidth > 0 && e.scrollWidth > e.clientWidth + 1)
+  .map((e) => `${e.tagName}.${e.className}: ${e.textContent.slice(0, 60)}`)
+"""
+# A word is broken if a box as wide as the cell is higher than one where no word can be broken.
+_BROKEN_WORDS = """
+return [...document.querySelectorAll(".words th")].filter((cell) => {
+  const before = cell.offsetHeight;
+  cell.style.overflowWrap = cell.style.wordBreak = "normal";
+  const wide = cell.scrollWidth > cell.clientWidth + 1 || cell.offsetHeight !== before;
+  cell.removeAttribute("style");
+  return wide;
+}).map((cell) => cell.textContent)
+"""
+_CLIPPED_LABELS = """
+const drawn = [...document.querySelectorAll("svg")].filter((e) => e.checkVisibility());
+return drawn.flatMap((figure) => [...figure.querySelectorAll("text")].filter((text) => {
+  const box = text.getBBox();
+  return box.x < -1 || box.x + box.width > figure.viewBox.baseVal.width + 1;
+}).map((text) => text.textContent))
+"""
+_SMALL_TEXT = """
+const drawn = [...document.querySelectorAll("svg")].filter((e) => e.checkVisibility());
+return Math.min(...drawn.flatMap((figure) => {
+  const scale = figure.getBoundingClientRect().width / figure.viewBox.baseVal.width;
+  return [...figure.querySelectorAll("text")].map(
+    (text) => scale * parseFloat(getComputedStyle(text).fontSize));
+}))
+"""
+
+
+@pytest.mark.parametrize("width", [390, 768, 1280])
+def test_nothing_of_a_report_is_clipped_broken_or_too_small_to_read(visit, runs, width):
+    folder, _ = runs
+    for name in ("real", "masked"):
+        if not (folder / name / "report.html").exists():
+            write_report(load_audit(folder / name), folder / name / "report.html")
+        browser = visit(folder / name / "report.html")
+        browser.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500},
+        )
+        try:
+            browser.execute_script(
+                "document.querySelectorAll('details').forEach((e) => e.open = 1)"
+            )
+            assert browser.execute_script(_CLIPPED) == []
+            assert browser.execute_script(_BROKEN_WORDS) == []
+            assert browser.execute_script(_CLIPPED_LABELS) == []
+            assert browser.execute_script(_SMALL_TEXT) >= 8  # pixels
+        finally:
+            browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.parametrize("width", [390, 768, 1280])
 def test_no_page_is_wider_than_its_window(visit, runs, game, tmp_path, width):
     folder, audits = runs
     pages = (

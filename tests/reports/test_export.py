@@ -40,6 +40,12 @@ def test_the_attacks_have_one_line_each_with_their_interval():
         assert (float(line["low"]), float(line["high"])) == (interval.low, interval.high)
 
 
+@pytest.mark.parametrize("export", [examples_csv, attacks_csv, as_json, latex, model_card])
+def test_every_export_names_its_run(export):
+    audit = an_audit(n=10)
+    assert "5a" * 32 in export(replace(audit, run="5a" * 32))
+
+
 def test_a_spreadsheet_evaluates_no_name_as_a_formula():
     audit = an_audit(n=10)
     named = replace(audit, examples=replace(audit.examples, winner=("=1+1",) * 10))

@@ -8,10 +8,11 @@ import pytest
 from tests.reports.test_html import Page
 
 from saddlepoint.reports.html import write_report
-from saddlepoint.reports.live import LivePage, WatchPair
+from saddlepoint.reports.live import LivePage
 from saddlepoint.runs import Interrupted, run_spec
 from saddlepoint.runs.executors import Serial
 from saddlepoint.runs.spec import AttackSpec, DataSpec, RunSpec, ThreatSpec
+from saddlepoint.runs.watches import Watches
 
 _SPEC = RunSpec(
     target="zoo:digits-pgd",
@@ -53,7 +54,7 @@ def watched(folder, stop_after=None):
     """The audit, the page after every cell, and the last page."""
     snapshots = Snapshots(folder, stop_after)
     with LivePage(folder, interval=0.0) as page:
-        audit = run_spec(_SPEC, folder, executor=Serial(), watch=WatchPair(page, snapshots))
+        audit = run_spec(_SPEC, folder, executor=Serial(), watch=Watches((page, snapshots)))
         write_report(audit, folder / "report.html")
     return audit, snapshots.pages, (folder / "live.html").read_text("utf-8")
 
@@ -104,7 +105,7 @@ def test_pages_are_written_at_most_once_per_interval(tmp_path):
     seconds = iter(range(1000))
     snapshots = Snapshots(tmp_path)
     with LivePage(tmp_path, interval=5.0, clock=lambda: float(next(seconds))) as page:
-        run_spec(_SPEC, tmp_path, executor=Serial(), watch=WatchPair(page, snapshots))
+        run_spec(_SPEC, tmp_path, executor=Serial(), watch=Watches((page, snapshots)))
     assert 1 < len(set(snapshots.pages)) <= 8
 
 

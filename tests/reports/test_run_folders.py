@@ -26,6 +26,8 @@ FORK = multiprocessing.get_context("forkserver")
 FORK.set_forkserver_preload(["saddlepoint.runs.runner"])
 SMALL = spec(n=8, attacks=ATTACKS[:2])  # 4 groups x (clean + 2)
 OTHER = spec(n=8, attacks=ATTACKS[1:3])
+# Keys that no cell has.
+DEAD, LIVING, ORPHAN, UNUSED = (64 * digit for digit in "0123")
 
 
 class Stopping(Serial):
@@ -173,10 +175,10 @@ def total_size(folder):
 def test_files_that_the_current_request_does_not_use_are_removed_and_no_others(run):
     before = {path.name for path in (run / "cells").iterdir()}
     run_spec(OTHER, run, executor=Serial())  # shares the clean images and one attack
-    (run / "cells" / ".abc.json.4242").write_bytes(b"incomplete")
-    (run / ".audit.json.4242").write_bytes(b"incomplete")
+    (run / "cells" / f".{DEAD}.json.4242").write_bytes(b"incomplete")
+    (run / ".audit.json.999999999").write_bytes(b"incomplete")
     (run / ".hidden.file").write_bytes(b"the user's")
-    (run / "cells" / "orphan.safetensors").write_bytes(b"without a record")
+    (run / "cells" / f"{ORPHAN}.safetensors").write_bytes(b"without a record")
     planned = collect_garbage(run, dry_run=True)
     assert not planned.removed
     assert (planned.cells, planned.incomplete) == (4, 3)
@@ -209,9 +211,9 @@ def test_diagnostics_of_another_request_and_their_incomplete_files_are_removed(r
     diagnostics = Store(run / "diagnostics")
     source = diagnostics.cells / used[0]
     for end in (".json", ".safetensors"):
-        shutil.copy(source.with_suffix(end), diagnostics.cells / f"unused{end}")
-    (diagnostics.cells / ".abc.json.4242").write_bytes(b"incomplete")
-    (diagnostics.cells / "orphan.safetensors").write_bytes(b"without a record")
+        shutil.copy(source.with_suffix(end), diagnostics.cells / f"{UNUSED}{end}")
+    (diagnostics.cells / f".{DEAD}.json.4242").write_bytes(b"incomplete")
+    (diagnostics.cells / f"{ORPHAN}.safetensors").write_bytes(b"without a record")
     freed = collect_garbage(run)
     assert (freed.cells, freed.diagnostics, freed.incomplete) == (0, 1, 2)
     assert diagnostics.keys() == used
@@ -230,14 +232,14 @@ def test_trials_of_earlier_versions_are_removed(run):
 @pytest.mark.parametrize("store", ["diagnostics", "trials"])
 def test_a_run_is_not_cleaned_up_while_a_diagnostic_is_computed(run, store):
     with (
-        Store(run / store).claim("key"),
+        Store(run / store).claim(LIVING),
         pytest.raises(StoreError, match=r"1 cell .* is being computed"),
     ):
         collect_garbage(run)
 
 
 def test_a_run_that_is_being_computed_is_not_cleaned_up(run):
-    process = FORK.Process(target=hold, args=(run, "key"))
+    process = FORK.Process(target=hold, args=(run, LIVING))
     process.start()
     while not (run / "held").exists():
         time.sleep(0.01)
@@ -249,12 +251,12 @@ def test_a_run_that_is_being_computed_is_not_cleaned_up(run):
 
 
 def test_incomplete_files_of_a_killed_process_are_removed_and_those_of_a_running_one_are_not(run):
-    (run / "cells" / ".dead.json.4242").write_bytes(b"incomplete")
-    (run / "cells" / ".living.json.4242").write_bytes(b"being written")
-    with Store(run).claim("living") as claimed:
+    (run / "cells" / f".{DEAD}.json.4242").write_bytes(b"incomplete")
+    (run / "cells" / f".{LIVING}.json.4242").write_bytes(b"being written")
+    with Store(run).claim(LIVING) as claimed:
         assert claimed
         run_spec(SMALL, run, executor=Serial())
-        assert [path.name for path in (run / "cells").glob(".*")] == [".living.json.4242"]
+        assert [path.name for path in (run / "cells").glob(".*")] == [f".{LIVING}.json.4242"]
 
 
 def test_a_lock_that_was_deleted_is_not_acquired(tmp_path, monkeypatch):

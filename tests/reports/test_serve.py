@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -12,7 +13,7 @@ import time
 
 import pytest
 
-from saddlepoint.reports.serve import requested_file, server
+from saddlepoint.reports.serve import MOST_CONNECTIONS, requested_file, server
 
 
 @pytest.fixture
@@ -182,3 +183,31 @@ def test_ctrl_c_ends_the_server_without_a_traceback(site):
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=10)
     assert (out, err, process.returncode) == ("Ended.\n", "", 0)
+
+
+def test_the_policy_of_the_server_allows_no_network_and_one_script(request_page):
+    _, _, response = request_page("/")
+    policy = response.getheader("Content-Security-Policy")
+    assert "default-src 'none'" in policy
+    assert "script-src 'sha256-" in policy
+    assert "frame-ancestors 'none'" in policy
+
+
+def test_idle_connections_do_not_take_more_than_a_few_threads(request_page):
+    before = threading.active_count()
+    idle = [socket.create_connection((request_page.address, request_page.port)) for _ in range(200)]
+    time.sleep(0.5)
+    assert threading.active_count() - before <= MOST_CONNECTIONS
+    for connection in idle:
+        connection.close()
+
+
+def test_a_browser_that_closes_a_connection_early_leaves_no_traceback(request_page, site, capfd):
+    (site / "large.html").write_bytes(b"x" * 10**7)
+    connection = socket.create_connection((request_page.address, request_page.port))
+    host = f"127.0.0.1:{request_page.port}"
+    connection.sendall(f"GET /large.html HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+    time.sleep(0.5)
+    assert "Traceback" not in capfd.readouterr().err

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from saddlepoint.audits import Audit
-from saddlepoint.runs.cache import Stage
+from saddlepoint.audits.profile import Stage
 from saddlepoint.runs.executors import Executor
 from saddlepoint.runs.runner import run_spec
 from saddlepoint.runs.spec import AttackSpec, DataSpec, RunSpec, ThreatSpec

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from saddlepoint.audits import Audit
 from saddlepoint.runs.executors import Serial
+from saddlepoint.runs.packed_cell import PackedCell
 from saddlepoint.runs.spec import AttackSpec, DataSpec, RunSpec, ThreatSpec
-from saddlepoint.runs.store import PackedCell
 from saddlepoint.runs.work import Cell, Work
 
 TARGETS = Path(__file__).with_name("targets.py")
@@ -46,7 +46,7 @@ def record_without_times(folder: Path) -> dict[str, object]:
     """The record of an audit without seconds."""
     record = Audit.load(folder).record()
     rows = [{**row, "seconds": None} for row in record["rows"]]
-    return {**record, "rows": rows, "seconds": None}
+    return {**record, "rows": rows, "seconds": None, "stages": None}
 
 
 class CountingExecutor(Serial):

@@ -8,6 +8,7 @@ from multiprocessing import parent_process
 import torch
 from torch import nn
 
+import saddlepoint as sp
 from saddlepoint import load_data
 
 
@@ -30,6 +31,39 @@ def linear():
     if parent_process() is not None:
         sys.stdout.write("a worker loads the target\n")
     return Linear().eval()
+
+
+class Means(nn.Module):
+    """Classifies by the nearest class mean; accurate, and robust to small perturbations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        x, y = load_data("digits", split="train")
+        means = [x[y == label].mean(0).flatten() for label in range(10)]
+        self.register_buffer("means", torch.stack(means))  # [10, 64]
+
+    def forward(self, x):
+        return 4 * (x.flatten(1) @ self.means.T - (self.means * self.means).sum(1) / 2)
+
+
+def means():
+    return Means().eval()
+
+
+class Contrast(sp.Defense):
+    """Increases the contrast before it classifies by the nearest class mean."""
+
+    def __init__(self) -> None:
+        self.net = Means().eval()
+        self.static = self.net
+
+    def trace(self, x, ctx):
+        x = ctx.through("contrast", lambda v: 1.2 * v - 0.1, x)
+        return sp.Trace((sp.View("final", self.net(x)),))
+
+
+def contrast():
+    return Contrast()
 
 
 class Rippled(Linear):

@@ -9,7 +9,7 @@ import pytest
 from tests.runs.logged_target import LoggedTarget
 from tests.runs.runs import CountingExecutor, content, record_without_times
 
-from saddlepoint.runs.cache import Stage
+from saddlepoint.audits.profile import Stage
 from saddlepoint.runs.executors import Processes, Serial
 from saddlepoint.runs.store import Store
 from saddlepoint.runs.work import load
@@ -40,6 +40,7 @@ def test_attacks_and_diagnostics_run_on_worker_processes_only(on_workers):
     assert len(target.pids_after_the_plan) == 2
 
 
+@pytest.mark.slow
 def test_diagnostics_alone_run_on_worker_processes(target):
     """Attack cells are there already, so that all calls are those of diagnostics."""
     target.audit(Serial())

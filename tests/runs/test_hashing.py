@@ -17,6 +17,7 @@ from saddlepoint.attacks.losses import saturated
 from saddlepoint.audits import AuditRequest, prepare
 from saddlepoint.evaluation import Threat
 from saddlepoint.locate import locate
+from saddlepoint.runs.hashing import _fingerprint
 from saddlepoint.runs.work import Work
 
 X = torch.rand(8, 6, generator=torch.Generator().manual_seed(0))
@@ -90,6 +91,7 @@ def test_a_net_with_the_same_outputs_and_other_gradients_is_another_target(tmp_p
     assert key(first) != key(second)
 
 
+@pytest.mark.slow
 def test_classes_with_the_same_name_give_the_same_key_in_every_process(tmp_path):
     """A set of classes is ordered by their addresses, which differ between processes.
 
@@ -111,3 +113,19 @@ def test_classes_with_the_same_name_give_the_same_key_in_every_process(tmp_path)
         for _ in range(4)
     ]
     assert len({process.communicate()[0] for process in started}) == 1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_quantized_modules_are_fingerprinted_by_their_packed_weights():
+    """Their state has types and tuples of packed weights beside tensors."""
+
+    def quantized(bias: float) -> nn.Module:
+        net = nn.Sequential(nn.Linear(6, 3))
+        with torch.no_grad():
+            net[0].weight.copy_(torch.ones(3, 6))
+            net[0].bias.fill_(bias)
+        return torch.ao.quantization.quantize_dynamic(net, {nn.Linear}, dtype=torch.qint8)
+
+    one = _fingerprint(quantized(1.0), 0)
+    assert one == _fingerprint(quantized(1.0), 0)
+    assert one != _fingerprint(quantized(2.0), 0)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import warnings
+from types import SimpleNamespace
 
 import pytest
 from tests.runs.logged_target import LoggedTarget
 from tests.runs.runs import content, spec
 
+from saddlepoint.runs import ray as ray_executor
+from saddlepoint.runs.batches import Batches
 from saddlepoint.runs.executors import Serial
 from saddlepoint.runs.ray import Ray
 from saddlepoint.runs.runner import run_spec
+from saddlepoint.runs.work import FailedCell
 
 # Without this setting Ray replaces 127.0.0.1 by the outer address of this machine.
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
@@ -45,6 +49,7 @@ def cluster():
         cluster.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_two_nodes_give_the_bytes_of_one_process_even_if_a_node_dies(cluster, tmp_path):
     run_spec(spec(), tmp_path / "serial", executor=Serial())
@@ -64,6 +69,7 @@ def test_two_nodes_give_the_bytes_of_one_process_even_if_a_node_dies(cluster, tm
     assert content(tmp_path / "lost") == content(tmp_path / "serial")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_attacks_and_diagnostics_run_on_ray_workers_only(tmp_path):
     """Without an address, Ray is started on this machine."""
@@ -77,3 +83,40 @@ def test_attacks_and_diagnostics_run_on_ray_workers_only(tmp_path):
     serial = LoggedTarget(tmp_path, out="serial")
     serial.audit(Serial())
     assert content(target.run) == content(serial.run)
+
+
+class LostError(Exception):
+    """Stands for an error of Ray about a lost worker or node."""
+
+
+class TaskError(Exception):
+    """Stands for an error of Ray about an error in a task."""
+
+    cause = None
+
+
+def lost_ray() -> SimpleNamespace:
+    """A Ray whose only node is lost."""
+
+    def get(reference):
+        raise LostError("The worker died unexpectedly.\nand more")
+
+    return SimpleNamespace(
+        get=get, exceptions=SimpleNamespace(RayError=LostError, RayTaskError=TaskError)
+    )
+
+
+def test_a_cell_that_is_lost_with_the_only_node_has_failed():
+    batches = Batches([])
+    [failed] = ray_executor._results(lost_ray(), "task", [(3, 1)], batches)
+    assert isinstance(failed, FailedCell)
+    assert failed.cell == (3, 1)
+    assert failed.reason == "its Ray worker or node was lost (The worker died unexpectedly.)"
+    assert batches.next() == ()
+
+
+def test_the_cells_of_a_lost_batch_are_computed_again_one_by_one():
+    """One of them may have cost the others their worker."""
+    batches = Batches([])
+    assert list(ray_executor._results(lost_ray(), "task", [(3, 1), (4, 1)], batches)) == []
+    assert [batches.next(), batches.next(), batches.next()] == [((3, 1),), ((4, 1),), ()]

@@ -13,7 +13,7 @@ import saddlepoint as sp
 from saddlepoint.atomic import sha256_hex
 from saddlepoint.audits import Audit
 from saddlepoint.audits.diagnostics.loss_curve import LossCurve
-from saddlepoint.runs import store as store_module
+from saddlepoint.runs import packed_cell
 from saddlepoint.runs.executors import Serial
 from saddlepoint.runs.runner import run_spec
 from saddlepoint.runs.store import Store, StoreError
@@ -96,7 +96,7 @@ def test_a_cell_of_an_unknown_schema_raises_an_error(run, schema, message):
     store = Store(run)
     key = store.keys()[0]
     record = {name: value for name, value in store.record(key).items() if name != "seal"}
-    (run / "cells" / f"{key}.json").write_bytes(store_module.sealed({**record, "schema": schema}))
+    (run / "cells" / f"{key}.json").write_bytes(packed_cell.sealed({**record, "schema": schema}))
     with pytest.raises(StoreError, match=message):
         store.get(key)
 
@@ -109,7 +109,7 @@ def test_cells_without_loss_curves_are_read_and_not_computed_again(run):
         record = {name: value for name, value in store.record(key).items() if name != "seal"}
         (run / "cells" / f"{key}.safetensors").write_bytes(save(tensors))
         old = {**record, "schema": 1, "tensors": sha256_hex(save(tensors))}
-        (run / "cells" / f"{key}.json").write_bytes(store_module.sealed(old))
+        (run / "cells" / f"{key}.json").write_bytes(packed_cell.sealed(old))
     before = content(run)
     now = Audit.load(run)
     executor = CountingExecutor()
@@ -154,7 +154,7 @@ def test_an_audit_record_without_a_checklist_is_read_and_is_inconclusive(run):
     assert found.rows == now.rows
     assert found.checklist == ()
     assert (found.verdict, found.reasons) == ("inconclusive", ("the checklist was not run.",))
-    assert found.record()["schema"] == 5
+    assert found.record()["schema"] == 6
     assert sp.write_report(found, run / "again.html").is_file()
 
 

@@ -10,11 +10,11 @@ import shutil
 import signal
 import threading
 import time
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -24,11 +24,12 @@ from tests.runs.runs import ATTACKS, CountingExecutor, content, record_without_t
 import saddlepoint as sp
 from saddlepoint.runs import executors as executor_module
 from saddlepoint.runs import store as store_module
-from saddlepoint.runs.cache import Interrupted, StrangeCellError
+from saddlepoint.runs.cache import DiskCache, Interrupted, StrangeCellError
 from saddlepoint.runs.executors import Processes, Serial
+from saddlepoint.runs.packed_cell import PackedCell
 from saddlepoint.runs.runner import run_spec
 from saddlepoint.runs.store import Store, StoreError
-from saddlepoint.runs.work import load
+from saddlepoint.runs.work import FailedCell, load
 
 # Children start at once, because the server has imported torch.
 FORK = multiprocessing.get_context("forkserver")
@@ -65,6 +66,7 @@ def test_run_json_lists_all_stored_diagnostics(whole):
     assert names == Store(whole / "diagnostics").keys()
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_25_random_moments_and_resumed_equals_an_uninterrupted_run(whole, tmp_path):
     moments = np.random.default_rng(0).uniform(0.0, 0.25, 25)
     kills = 0
@@ -148,6 +150,7 @@ def test_a_full_disk_raises_a_clear_error_and_loses_no_finished_cell(tmp_path, m
     assert computed(spec(), tmp_path) == 40 - len(finished)
 
 
+@pytest.mark.slow
 def test_two_processes_in_one_folder_share_the_cells(whole, tmp_path):
     pair = [FORK.Process(target=child, args=(spec(), tmp_path)) for _ in range(2)]
     for process in pair:
@@ -159,6 +162,26 @@ def test_two_processes_in_one_folder_share_the_cells(whole, tmp_path):
     for store in (Store(tmp_path), Store(tmp_path / "diagnostics")):
         events = [event["key"] for event in store.events() if event["event"] == "cell"]
         assert sorted(events) == store.keys()  # no cell was computed twice
+
+
+def test_incomplete_records_of_killed_processes_are_removed_when_a_run_continues(tmp_path):
+    """A number that no process can have, the parent of this process, and a file of the user."""
+    killed = tmp_path / ".spec.toml.999999999"
+    others = [tmp_path / f".spec.toml.{os.getppid()}", tmp_path / ".notes.toml.999999999"]
+    for path in (killed, *others):
+        path.write_text("incomplete")
+    Store(tmp_path).opened()
+    assert not killed.exists()
+    assert all(path.exists() for path in others)
+
+
+def test_a_cell_that_another_process_computes_does_not_block_this_one(tmp_path):
+    store = Store(tmp_path).opened()
+    with store.claim("ab" * 32) as claimed:
+        assert claimed
+        cells = DiskCache(Store(tmp_path), None).claimed({"ab" * 32: (0, 0)}, threading.Event())
+        assert list(islice(cells, 2)) == [None, None]
+    assert list(cells) == [(0, 0)]
 
 
 def test_a_target_that_changes_during_a_run_is_detected_before_its_cells_are_stored(tmp_path):
@@ -174,6 +197,7 @@ def test_a_target_that_changes_during_a_run_is_detected_before_its_cells_are_sto
     assert Store(tmp_path).keys() == []
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_bytes_as_serial_and_do_not_write_to_standard_output(
     whole, tmp_path, capfd
 ):
@@ -184,57 +208,103 @@ def test_processes_give_the_same_bytes_as_serial_and_do_not_write_to_standard_ou
     assert "a worker loads the target" in errors
 
 
-class BreakingPool:
-    """A process pool that computes in this process and breaks.
+class DyingWorker:
+    """A worker that computes in this process, and dies during some cells.
 
-    Args:
-        rejecting: numbers of the submissions that raise an error.
-        dying: numbers of the submissions that break the pool while they are computed.
+    Class attributes:
+        dying: how often a worker dies during a cell.
+        given: the batches that workers were given.
     """
 
-    def __init__(self, rejecting, dying):
-        self.calls = 0
-        self.rejecting = rejecting
-        self.dying = dying
+    dying: ClassVar[dict[tuple[int, int], int]] = {}
+    given: ClassVar[list[tuple[tuple[int, int], ...]]] = []
 
-    def __call__(self, *args, **kwargs):
-        return self
+    def __init__(self):
+        self.unfinished = ()
 
-    def shutdown(self, **how):
+    def give(self, task):
+        self.unfinished = task.cells
+        self.given.append(task.cells)
+
+    def result(self):
+        cell, *others = self.unfinished
+        if self.dying.get(cell, 0):
+            self.dying[cell] -= 1
+            raise EOFError
+        self.unfinished = tuple(others)
+        return PackedCell(str(cell), b"", b"", 1 / 64)
+
+    def cause_of_death(self):
+        return "SIGSEGV"
+
+    def end(self):
         pass
 
-    def submit(self, compute, spec, cell, remedies):
-        self.calls += 1
-        if self.calls in self.rejecting:
-            raise BrokenProcessPool
-        future = Future()
-        if self.calls in self.dying:
-            future.set_exception(BrokenProcessPool())
-        else:
-            future.set_result(cell)
-        return future
 
-
-CELLS = [(0, k) for k in range(9)]
+CELLS = [(group, attack) for group in range(30) for attack in range(3)]
 WORK = SimpleNamespace(remedies=())
 
 
-@pytest.mark.parametrize(
-    ("rejecting", "dying"),
-    [((2,), ()), ((1,), ()), ((4, 5), ()), ((5, 6), (2, 3)), ((3, 4), (2,))],
-    ids=["second", "first", "twice", "again after a restart", "while others run"],
-)
-def test_no_cell_is_lost_when_a_process_pool_breaks(monkeypatch, rejecting, dying):
-    pool = BreakingPool(set(rejecting), set(dying))
-    monkeypatch.setattr(executor_module, "ProcessPoolExecutor", pool)
-    assert sorted(Processes(workers=3, retries=4).run(WORK, "spec", CELLS)) == CELLS
+@pytest.fixture
+def dying(monkeypatch):
+    """How often a worker dies, by cell."""
+    monkeypatch.setattr(executor_module, "Worker", DyingWorker)
+    monkeypatch.setattr(executor_module, "first_ready", lambda busy, timeout: None)
+    monkeypatch.setattr(DyingWorker, "dying", {})
+    monkeypatch.setattr(DyingWorker, "given", [])
+    return DyingWorker.dying
 
 
-def test_a_pool_that_breaks_too_often_raises_an_error(monkeypatch):
-    pool = BreakingPool(set(range(2, 99)), set())
-    monkeypatch.setattr(executor_module, "ProcessPoolExecutor", pool)
-    with pytest.raises(RuntimeError, match="died 3 times"):
-        list(Processes(workers=1).run(WORK, "spec", CELLS))
+@pytest.mark.parametrize("deaths", [{}, {1: 1}, {0: 2}, {3: 1, 4: 1}, {24: 2, 25: 2, 1: 1}, {8: 2}])
+def test_no_cell_is_lost_when_workers_die(dying, deaths):
+    dying.update({CELLS[k]: times for k, times in deaths.items()})
+    results = list(Processes(workers=3).run(WORK, "spec", CELLS))
+    assert sorted(one.key for one in results) == sorted(map(str, CELLS))
+
+
+def test_a_cell_that_kills_its_worker_too_often_fails_and_the_others_are_computed(dying):
+    dying[CELLS[50]] = 99
+    results = list(Processes(workers=2).run(WORK, "spec", CELLS))
+    failed = [one for one in results if isinstance(one, FailedCell)]
+    assert [(one.cell, one.reason) for one in failed] == [
+        (CELLS[50], "its worker process died 3 times (SIGSEGV)")
+    ]
+    assert len(results) == 90
+
+
+def test_short_cells_are_given_several_at_a_time_once_their_time_is_known(dying):
+    list(Processes(workers=1).run(WORK, "spec", CELLS))
+    sizes = [len(batch) for batch in DyingWorker.given]
+    assert sizes == [1, 1, 1, 32, 32, 23]  # 32 cells of 1/64 s take 0.5 s
+    assert DyingWorker.given[0] == (CELLS[0],)
+
+
+def test_cells_of_unknown_length_are_given_alone(dying):
+    measured = [(0, attack) for attack in range(20)]
+    list(Processes(workers=1).run(WORK, "spec", measured))
+    assert [len(batch) for batch in DyingWorker.given] == [1] * 20
+
+
+@pytest.mark.parametrize("executor", [Processes(workers=2), Serial()])
+def test_results_arrive_while_another_process_computes_the_other_cells(
+    dying, monkeypatch, executor
+):
+    """The other process may itself wait for a cell of this one."""
+    monkeypatch.setattr(
+        executor_module, "result_of", lambda work, cell: PackedCell(str(cell), b"", b"", 0.01)
+    )
+    arrived = []
+
+    def cells():
+        yield CELLS[0]
+        for _ in range(3):
+            yield None
+        assert arrived == [str(CELLS[0])]
+        yield CELLS[1]
+
+    for result in executor.run(WORK, "spec", cells()):
+        arrived.append(result.key)
+    assert arrived == [str(CELLS[0]), str(CELLS[1])]
 
 
 def test_an_interrupt_stops_after_the_current_cell_and_explains_how_to_continue(tmp_path):

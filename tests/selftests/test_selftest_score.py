@@ -103,6 +103,7 @@ def test_user_defined_cases_are_accepted_and_unknown_names_are_rejected() -> Non
         sp.selftest(clean, ["mine"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAST)
 def test_the_audit_finds_the_truth(name: str) -> None:
     found = sp.selftest(cases=[name])

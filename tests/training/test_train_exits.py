@@ -209,6 +209,20 @@ def test_training_a_multi_exit_network_lowers_the_loss(method):
     assert len(trained.net(data.x[:3])) == 3
 
 
+def test_a_method_that_changes_during_training_sees_the_share_that_is_done():
+    shares = []
+
+    class Recorded(Standard):
+        def at(self, done):
+            shares.append(done)
+            return Standard()
+
+    data = load_data("digits", split="train", n=40)
+    recipe = replace(RECIPE, method=OverExits(Recorded()), epochs=2, batch_size=9, dev_share=0.1)
+    fit(small(), data.x, data.y, recipe)
+    assert shares == [k / 8 for k in range(8)]  # 36 examples, 4 batches per epoch
+
+
 def test_a_method_for_one_exit_raises_on_several_exits():
     data = load_data("digits", split="train", n=40)
     with pytest.raises(

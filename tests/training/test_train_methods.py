@@ -12,7 +12,15 @@ from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import L2, Linf
 from saddlepoint.rng import Keys
-from saddlepoint.training import FAT, MART, TRADES, FastTraining, PGDTraining, Standard
+from saddlepoint.training import (
+    FAT,
+    MART,
+    TRADES,
+    FastTraining,
+    GrowingTau,
+    PGDTraining,
+    Standard,
+)
 from saddlepoint.training.inner_attack import adversarial_examples
 from saddlepoint.training.method import boosted_cross_entropy, divergence
 
@@ -79,6 +87,15 @@ def test_friendly_training_with_tau_equal_to_steps_is_pgd_training(net, batch, s
     x, y, keys = batch
     friendly, pgd = (m.loss(net, x, y, space, keys) for m in (FAT(tau=10), PGDTraining()))
     assert_close(friendly, pgd, **EXACT)
+
+
+def test_tau_of_friendly_training_grows_as_in_the_released_code() -> None:
+    """120 epochs: tau is 0 up to epoch 50, 1 up to epoch 90, then 2; the batch does not matter."""
+    for epoch in range(1, 121):
+        expected = 0 if epoch <= 50 else 1 if epoch <= 90 else 2
+        for batch in (0, 0.5, 0.99):
+            assert FAT().at((epoch - 1 + batch) / 120).tau == expected
+    assert FAT(tau=3).at(0.9) == FAT(tau=3)
 
 
 @pytest.mark.parametrize("tau", [0, 1, 3])
@@ -221,3 +238,7 @@ def test_a_negative_weight_raises():
         TRADES(beta=-1)
     with pytest.raises(ValueError, match="FAT needs tau >= 0"):
         FAT(tau=-1)
+    with pytest.raises(ValueError, match="FAT needs tau >= 0"):
+        FAT(tau=GrowingTau((0, -1), (0.5,)))
+    with pytest.raises(ValueError, match="one value more than increasing changes"):
+        GrowingTau((0, 1), (0.5, 0.7))

@@ -32,6 +32,11 @@ from saddlepoint.zoo.transductive import (
     URejectron,
 )
 
+# Trained for a few steps, a DANN stays at chance and warns of it.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::saddlepoint.zoo.transductive.ChanceAccuracyWarning"
+)
+
 SPACE = Linf(0.15)
 TEST = digits("test", 24)
 
@@ -104,6 +109,7 @@ def test_the_adapted_defense_can_be_attacked(build: Callable[[], Defense]) -> No
     assert (move.max_loss_point != TEST.x).any()
 
 
+@pytest.mark.slow
 def test_an_audit_of_a_defense_that_rejects_completes() -> None:
     result = audit(
         urejectron(), TEST.x, TEST.y, threat=Threat(SPACE, draws=2), budget="quick", batch_size=12

@@ -16,8 +16,18 @@ from saddlepoint.evaluation.referee import play
 from saddlepoint.training.loop import initialized
 from saddlepoint.training.recipe import Adam, Piecewise
 from saddlepoint.zoo.nets.dann import DANNNet, dann_cifar, dann_mnist, reverse
-from saddlepoint.zoo.transductive import DANN, DomainTraining, cifar_domains
+from saddlepoint.zoo.transductive import (
+    DANN,
+    ChanceAccuracyWarning,
+    DomainTraining,
+    cifar_domains,
+)
 from saddlepoint.zoo.transductive.dann import domain_losses, train_domain_adversarial
+
+# Trained for a few steps, a DANN stays at chance and warns of it.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::saddlepoint.zoo.transductive.ChanceAccuracyWarning"
+)
 
 DIGITS = partial(dann_mnist, 4, 16, side=8, kernel=3, padding=1)
 QUICK = DomainTraining(build=DIGITS, epochs=2, batch_size=40, optimizer=Adam(3e-3))
@@ -197,6 +207,15 @@ def test_a_stronger_reversal_makes_the_domains_harder_to_distinguish() -> None:
             margin = (source[:, 0] - source[:, 1]).mean() + (target[:, 1] - target[:, 0]).mean()
             separation.append(float(margin))
     assert separation[1] < separation[0] / 2
+
+
+def test_four_epochs_on_a_few_digits_warn_that_the_network_is_at_chance() -> None:
+    data = digits()
+    short = DomainTraining(build=DIGITS, epochs=4, batch_size=64)
+    with pytest.warns(
+        ChanceAccuracyWarning, match=r"after 4 epochs of 2 steps; a constant prediction has 1\d"
+    ):
+        train_domain_adversarial(data.x, data.y, TEST.x, short, seed=0)
 
 
 def test_too_few_images_or_labels_raise() -> None:

@@ -438,6 +438,7 @@ def test_the_early_state_is_chosen_under_an_attack_on_the_final_state():
     assert choice.accuracy[choice.state.n - 1] == max(choice.accuracy)
 
 
+@pytest.mark.slow
 def test_audits_accept_the_declarations_of_the_defense():
     for state in (FinalState(), EarlyState(2), MeanState()):
         for coupled in (False, True):

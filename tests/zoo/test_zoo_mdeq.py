@@ -1,13 +1,18 @@
 """The multiscale equilibrium network matches the published one, and its cell is a pure function."""
 
 import copy
+import math
 
 import pytest
 import torch
+from tests.zoo.released_deq import released
 from torch import nn
 from torch.nn.utils import parametrize
 
+from saddlepoint.defenses import Broyden, Context
+from saddlepoint.gradients import Implicit
 from saddlepoint.rng import Keys
+from saddlepoint.zoo.deq import DEQ
 from saddlepoint.zoo.nets import MDEQNet, mdeq_cifar, mdeq_digits, mdeq_large, mdeq_mnist, mdeq_xl
 
 SMALL = {mdeq_digits: (1, 8, 8), mdeq_mnist: (1, 28, 28), mdeq_cifar: (3, 32, 32)}
@@ -205,3 +210,42 @@ def test_invalid_shapes_raise():
         ValueError, match=r"halves its image 3 times, got 28x28\. Pad it to multiples of 8"
     ):
         MDEQNet(image=(1, 28, 28), channels=(8, 8, 8, 8), planes=(4, 4, 4, 4), width=8)
+
+
+def four_resolutions():
+    """A network like MDEQ-Large, with four resolutions and fewer channels."""
+    return MDEQNet(
+        image=(3, 16, 16), channels=(8, 16, 16, 16), planes=(4, 4, 4, 4), width=32, dropout=0.0
+    )
+
+
+@pytest.mark.parametrize("backward", [7, 30])
+@pytest.mark.parametrize(
+    ("build", "shape"),
+    [(mdeq_digits, (1, 8, 8)), (four_resolutions, (3, 16, 16))],
+    ids=["digits", "large-like"],
+)
+def test_logits_and_gradients_are_those_of_the_released_code(build, shape, backward):
+    """On random weights neither solve converges: there the order of the two operations decides."""
+    net = seeded(build).double().eval()
+    x = images(2, shape, torch.float64)
+    cotangent = Keys.of(3, torch.arange(2)).normal((10,), torch.float64)
+    expected = [released(net, *pair, 8, backward) for pair in zip(x, cotangent, strict=True)]
+    cosine = {}
+    defense = DEQ(net, method=Broyden(steps=8, tolerance=0.0))
+    for at in ("best", "following"):
+        inputs = x.clone().requires_grad_()
+        # The released code does not stop a backward solve that diverges.
+        solver = Broyden(steps=backward, tolerance=0.0, divergence=math.inf)
+        rule = Implicit(solver, at=at)
+        context = Context(Keys.of(0, torch.arange(2)), {"solve": rule}, frozenset({"final"}))
+        logits = defense.trace(inputs, context).last
+        (grad,) = torch.autograd.grad(logits, inputs, cotangent)
+        reference = torch.stack([one.grad for one in expected])
+        cosine[at] = torch.cosine_similarity(grad.flatten(1), reference.flatten(1)).min()
+        torch.testing.assert_close(
+            logits, torch.stack([one.logits for one in expected]), rtol=1e-6, atol=0
+        )
+    assert cosine["following"] > 0.999
+    # Swapping the two orders is at least a thousand times as far from the released gradient.
+    assert 1 - cosine["best"] > 1000 * (1 - cosine["following"]).abs()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.attacks.base import Attack
-from saddlepoint.attacks.best import AttackResult, BestSoFar, block
+from saddlepoint.attacks.best import AttackResult, BestSoFar, block, select_rows
 from saddlepoint.attacks.oracle import Differentiates
 from saddlepoint.attacks.spaces import Ball, per_example
 from saddlepoint.defenses import Access
@@ -90,7 +90,7 @@ class StepSchedule(Protocol):
         """The step size, [N, 1, ...] or a scalar, in units of the input."""
         ...
 
-    def update(self, k: int, increased: Tensor, best: BestSoFar) -> Tensor:
+    def update(self, k: int, increased: Tensor, best: BestSoFar) -> Tensor | None:
         """Update the schedule after a step.
 
         Args:
@@ -99,7 +99,7 @@ class StepSchedule(Protocol):
             best: the best points so far.
 
         Returns:
-            [N] bool: rows that go back to their point of highest loss.
+            [N] bool: rows that go back to their point of highest loss. None: no row does.
         """
         ...
 
@@ -132,6 +132,7 @@ def ascend(
         momentum: weight of z - x, in (0, 1].
         final: the last call evaluates without gradient (default). False if another run follows.
     """
+    region = space.around(center)
     best = BestSoFar(center, oracle.coupled)
     x_old = x
     evaluation, grad = oracle.gradient(x)
@@ -139,22 +140,26 @@ def ascend(
     value = block(evaluation.value, oracle.coupled)
     best_grad = grad
     for k in range(1, calls):
-        z = space.project(x + schedule.step(x) * space.ascent(grad, x, schedule.density), center)
+        direction = space.ascent(grad, x, schedule.density)
+        z = region.project(torch.addcmul(x, schedule.step(x), direction))
         a = momentum if k > 1 else 1.0
-        x_new = space.project(x + a * (z - x) + (1 - a) * (x - x_old), center) if a < 1 else z
+        x_new = z
+        if a < 1:
+            x_new = region.project(x.lerp(z, a).add(x - x_old, alpha=1 - a))
         x_old = x
         x = x_new
         if final and k == calls - 1:
             evaluation = oracle.score(x)
         else:
             evaluation, grad = oracle.gradient(x)
+        # `where`: differences of large gradients may overflow in `select_rows`.
         best_grad = torch.where(per_example(best.update(x, evaluation), x), grad, best_grad)
         value_old = value
         value = block(evaluation.value, oracle.coupled)
-        back = per_example(schedule.update(k, value > value_old, best), x)
-        if back.any():
-            x = torch.where(back, best.max_loss_point, x)
-            grad = torch.where(back, best_grad, grad)
+        back = schedule.update(k, value > value_old, best)
+        if back is not None:
+            x = select_rows(back, best.max_loss_point, x)
+            grad = torch.where(per_example(back, x), best_grad, grad)
     return best
 
 
@@ -192,11 +197,11 @@ class _HalvedSteps:
     def step(self, x: Tensor) -> Tensor:
         return per_example(self._size, x)
 
-    def update(self, k: int, increased: Tensor, best: BestSoFar) -> Tensor:
+    def update(self, k: int, increased: Tensor, best: BestSoFar) -> Tensor | None:
         self._increases = self._increases + increased
         self._since = self._since + 1
         if k not in self._checkpoints:
-            return torch.zeros_like(self._halved)
+            return None
         max_loss = block(best.max_loss, best.coupled)
         too_few = self._increases <= self._rho * self._since  # condition 1
         stalled = ~self._halved & (max_loss <= self._max_loss)  # condition 2
@@ -231,9 +236,9 @@ class _SparseSteps:
     def step(self, x: Tensor) -> Tensor:
         return per_example(self._size, x)
 
-    def update(self, k: int, increased: Tensor, best: BestSoFar) -> Tensor:  # noqa: ARG002
+    def update(self, k: int, increased: Tensor, best: BestSoFar) -> Tensor | None:  # noqa: ARG002
         if k % self._period:
-            return torch.zeros_like(self._size, dtype=torch.bool)
+            return None
         delta = (best.max_loss_point - self._center).flatten(1).abs()
         changed = (delta > 1e-6 * self._radius).sum(1).to(self._size)  # ignore rounding
         sparser = changed / self._changed.clamp(min=1) < 0.95

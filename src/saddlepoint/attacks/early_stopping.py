@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +20,14 @@ class _Successes:
 
     found: Tensor  # [N] bool
     points: Tensor  # [N, ...]
+    version: int = 0  # how often rows were added
+
+
+class _OpenRows(NamedTuple):
+    """The rows that have not succeeded, and the inner oracle restricted to them."""
+
+    at: Tensor  # [M]
+    inner: Differentiates
 
 
 @dataclass(frozen=True)
@@ -42,6 +51,10 @@ class StopAtSuccess(OracleWrapper):
     space: Ball
     successes: _Successes
     rows: Tensor  # [N] positions of these rows in `successes`
+    # The open rows by version of `successes`: recomputed only when a row succeeds.
+    _open_rows: dict[int, _OpenRows] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @classmethod
     def of(cls, oracle: Differentiates, center: Tensor, space: Ball) -> StopAtSuccess:
@@ -94,7 +107,7 @@ class StopAtSuccess(OracleWrapper):
         return replace(self, inner=self.inner[rows], center=self.center[rows], rows=self.rows[rows])
 
     def left(self) -> int:
-        return self.inner[self._open()].left()
+        return self._open().inner.left()
 
     def allowance(self) -> Tensor:
         """[N] evaluations that remain for each row; without limit for rows that have succeeded."""
@@ -102,21 +115,21 @@ class StopAtSuccess(OracleWrapper):
         return torch.where(self.succeeded.to(remaining.device), 2**62, remaining)
 
     def decide(self, x: Tensor) -> Tensor:
-        at = self._open()
-        success = self._inner_at(at).decide(x[at]) if len(at) else at.bool()
+        at, inner = self._open()
+        success = inner.decide(self._part(x, at)) if len(at) else at.bool()
         self._record(at, x, success)
         return self._all(success, at, 1)
 
     def score(self, x: Tensor) -> Evaluation:
-        at = self._open()
+        at, inner = self._open()
         if not len(at):
             return self._recorded(at, x, Evaluation(x.new_zeros(0), at.bool()))
-        return self._recorded(at, x, self._inner_at(at).score(x[at]))
+        return self._recorded(at, x, inner.score(self._part(x, at)))
 
     def gradient(self, x: Tensor) -> ValueAndGradient:
-        at = self._open()
+        at, inner = self._open()
         evaluation, grad = (
-            self._inner_at(at).gradient(x[at])
+            inner.gradient(self._part(x, at))
             if len(at)
             else ValueAndGradient(Evaluation(x.new_zeros(0), at.bool()), x[at])
         )
@@ -127,9 +140,9 @@ class StopAtSuccess(OracleWrapper):
 
         Attacks divide margins by gradients, and infinite margins would give infinite steps.
         """
-        at = self._open()
+        at, inner = self._open()
         (value, success), grad = (
-            self._inner_at(at).class_margins(x[at])
+            inner.class_margins(self._part(x, at))
             if len(at)
             else ValueAndGradient(Evaluation(x.new_zeros(1, 0), at.bool()), x[None, at])
         )
@@ -139,12 +152,18 @@ class StopAtSuccess(OracleWrapper):
             self._all(grad, at, 0.0, dim=1),
         )
 
-    def _open(self) -> Tensor:
-        """[M] rows that have not succeeded."""
-        return (~self.succeeded).nonzero()[:, 0]
+    def _open(self) -> _OpenRows:
+        version = self.successes.version
+        if version not in self._open_rows:
+            at = (~self.succeeded).nonzero()[:, 0]
+            self._open_rows.clear()
+            inner = self.inner if len(at) == len(self) else self.inner[at]
+            self._open_rows[version] = _OpenRows(at, inner)
+        return self._open_rows[version]
 
-    def _inner_at(self, at: Tensor) -> Differentiates:
-        return self.inner if len(at) == len(self) else self.inner[at]
+    def _part(self, x: Tensor, at: Tensor) -> Tensor:
+        """The rows `at` of x, [N, ...]; x itself if these are all of them."""
+        return x if len(at) == len(self) else x[at]
 
     def _recorded(self, at: Tensor, x: Tensor, evaluation: Evaluation) -> Evaluation:
         self._record(at, x, evaluation.success)
@@ -162,8 +181,11 @@ class StopAtSuccess(OracleWrapper):
         rows = self.rows[at]
         self.successes.found = self.successes.found.index_fill(0, rows, True)
         self.successes.points = self.successes.points.index_copy(0, rows, x[at].detach())
+        self.successes.version = self.successes.version + 1
 
     def _all(self, part: Tensor, at: Tensor, otherwise: float, dim: int = 0) -> Tensor:
         """A tensor with `part` on the rows `at` and `otherwise` on all others."""
+        if len(at) == len(self):
+            return part
         shape = [*part.shape[:dim], len(self), *part.shape[dim + 1 :]]
         return part.new_full(shape, otherwise).index_copy(dim, at, part)

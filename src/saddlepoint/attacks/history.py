@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.attacks.oracle import Oracle, OracleWrapper
-from saddlepoint.attacks.spaces import Ball
+from saddlepoint.attacks.spaces import Region
 from saddlepoint.describe import PlainValue
 from saddlepoint.gradients import Evaluation, ValueAndGradient
 from saddlepoint.phrases import count_of
@@ -144,11 +144,10 @@ class RecordingOracle(OracleWrapper):
     inner: Oracle
     history: History
     objective: PlainValue  # identifies the objective in the history
-    center: Tensor  # [N, ...] clean inputs
-    space: Ball
+    region: Region  # the perturbation sets of the rows
 
     def __getitem__(self, rows: Tensor) -> RecordingOracle:
-        return replace(self, inner=self.inner[rows], center=self.center[rows])
+        return replace(self, inner=self.inner[rows], region=self.region[rows])
 
     def decide(self, x: Tensor) -> Tensor:
         success = self.inner.decide(x)
@@ -158,13 +157,13 @@ class RecordingOracle(OracleWrapper):
     def score(self, x: Tensor) -> Evaluation:
         evaluation = self.inner.score(x)
         self._record(x, evaluation)
-        self._record_step(x, evaluation, torch.full_like(evaluation.value, torch.nan))
+        self._record_step(x, evaluation, None)
         return evaluation
 
     def gradient(self, x: Tensor) -> ValueAndGradient:
         result = self.inner.gradient(x)
         self._record(x, result.evaluation)
-        self._record_step(x, result.evaluation, result.grad.flatten(1).abs().amax(1))
+        self._record_step(x, result.evaluation, result.grad)
         return result
 
     def class_margins(self, x: Tensor) -> ValueAndGradient:
@@ -172,8 +171,14 @@ class RecordingOracle(OracleWrapper):
         self._record(x, Evaluation(_no_value(x), result.evaluation.success))
         return result
 
-    def _record_step(self, x: Tensor, evaluation: Evaluation, gradient: Tensor) -> None:
-        """Append the call to the list of steps, if one is kept."""
+    def _record_step(self, x: Tensor, evaluation: Evaluation, grad: Tensor | None) -> None:
+        """Append the call to the list of steps, if one is kept.
+
+        Args:
+            x: points, [N, ...].
+            evaluation: their values and successes.
+            grad: gradients, [N, ...], or None if none were computed.
+        """
         if self.history.steps is None:
             return
         if len(self) != self.history.rows:
@@ -182,14 +187,17 @@ class RecordingOracle(OracleWrapper):
                 f"got {count_of(len(self), self.history.rows, 'row')}. Record an attack such as "
                 "PGD."
             )
-        success = evaluation.success & self.space.contains(x, self.center)
+        success = evaluation.success & self.region.contains(x)
         value = evaluation.value.detach()
-        self.history.steps.append(Step(value, success, gradient.detach().to(value)))
+        largest = torch.full_like(value, torch.nan)
+        if grad is not None:
+            largest = grad.detach().flatten(1).abs().amax(1).to(value)
+        self.history.steps.append(Step(value, success, largest))
 
     def _record(self, x: Tensor, evaluation: Evaluation) -> None:
         if not len(self):
             return
-        inside = self.space.contains(x, self.center)
+        inside = self.region.contains(x)
         value = evaluation.value.detach()
         success = evaluation.success.to(evaluation.value)
         if self.coupled:

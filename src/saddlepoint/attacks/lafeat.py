@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from saddlepoint.attacks.apgd import ascend
@@ -77,9 +76,8 @@ class _CosineSteps:
     def step(self, x: Tensor) -> Tensor:
         return x.new_tensor(self._radius * (1 + math.cos(math.pi * self._taken / self._steps)))
 
-    def update(self, k: int, increased: Tensor, best: BestSoFar) -> Tensor:  # noqa: ARG002
+    def update(self, k: int, increased: Tensor, best: BestSoFar) -> None:  # noqa: ARG002
         self._taken = k
-        return torch.zeros_like(increased)
 
 
 @dataclass(frozen=True)

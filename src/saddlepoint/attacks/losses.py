@@ -75,16 +75,32 @@ def probability_margin(logits: Tensor, y: Tensor) -> Tensor:
     return margin(logits.softmax(-1), y)
 
 
-def smooth_error(logits: Tensor, y: Tensor) -> Tensor:
+@dataclass(frozen=True)
+class SmoothError:
     """sigmoid(margin / w), about 1 if the example is misclassified and about 0 if it is not.
 
     Its sum over a batch is a smooth count of errors. Where rows influence each other, the sum of
-    another loss may increase because a few examples are misclassified by a large margin. The width
-    w is a tenth of the median standard deviation of the logits of a row.
+    another loss may increase because a few examples are misclassified by a large margin.
+
+    Args:
+        width: w in units of the median standard deviation of the logits of a row; default 0.1.
     """
-    spread = logits.detach().std(-1).nan_to_num(0.0)
-    width = (spread.median() / 10).clamp(min=torch.finfo(logits.dtype).tiny)
-    return (margin(logits, y) / width).sigmoid()
+
+    width: float = 0.1
+
+    def __call__(self, logits: Tensor, y: Tensor) -> Tensor:
+        return (margin(logits, y) / (self.width * _spread(logits))).sigmoid()
+
+
+def clipped_margin(logits: Tensor, y: Tensor) -> Tensor:
+    """min(margin, w): examples that are misclassified by more than w have no gradient.
+
+    Where rows influence each other, the sum of margins increases most by rows that are already
+    misclassified. With the clipped margin only the other rows count, also those that are far from
+    the boundary, where `SmoothError` is flat. The width w is a twentieth of the median standard
+    deviation of the logits of a row.
+    """
+    return margin(logits, y).minimum(_spread(logits) / 20)
 
 
 def confidence(logits: Tensor, y: Tensor) -> Tensor:
@@ -180,6 +196,12 @@ class saturated:  # noqa: N801
 
     def restrict(self, rows: Tensor) -> Loss:
         return saturated(restrict(self.loss, rows), self.beyond)
+
+
+def _spread(logits: Tensor) -> Tensor:
+    """The median over rows of the standard deviation of the logits of a row; a constant."""
+    spread = logits.detach().std(-1).nan_to_num(0.0)
+    return spread.median().clamp(min=torch.finfo(logits.dtype).tiny)
 
 
 def _of(logits: Tensor, label: Tensor) -> Tensor:

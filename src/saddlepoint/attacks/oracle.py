@@ -222,7 +222,7 @@ class Oracle:
         """Charge the passes of a query and return its random keys."""
         # New keys for every query, numbered by the row's own count of passes: the noise of a row
         # does not depend on which other rows are still attacked.
-        count = self.meter.forward[self.rows].to(self.keys.state)
+        count = self.meter.forward[self.rows].to(self.keys.base)
         self.meter.charge(self.rows, forward, backward)
         return self.keys.fold_in(count)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -14,6 +14,7 @@ from saddlepoint.attacks.best import AttackResult, BestSoFar
 from saddlepoint.attacks.oracle import Differentiates
 from saddlepoint.attacks.spaces import Ball, Radii, per_example
 from saddlepoint.defenses import Access
+from saddlepoint.describe import OMIT_DEFAULT
 from saddlepoint.rng import Keys
 
 
@@ -33,12 +34,15 @@ class PGD(Attack[Differentiates]):
             None, 2.5 radius / steps.
         random_start: start at a uniform random point of the set (default) instead of the center.
         momentum: weight of the previous gradients; default 0, none.
+        decreasing: step k has the length step_size (1 - k / steps), k = 0, 1, ..., so that the last
+            steps are short; default False, equal steps.
     """
 
     steps: int = 40
     step_size: float | Radii | None = None
     random_start: bool = True
     momentum: float = 0.0
+    decreasing: bool = field(default=False, metadata=OMIT_DEFAULT)
     needs: ClassVar[Access] = "gradient"
 
     def __post_init__(self) -> None:
@@ -56,10 +60,17 @@ class PGD(Attack[Differentiates]):
         self, oracle: Differentiates, center: Tensor, space: Ball, keys: Keys
     ) -> AttackResult:
         start = space.sample(center, keys) if self.random_start else center
-        return self.ascend(oracle, center, space, start, [self.step_length(space)] * self.steps)
+        return self.ascend(oracle, center, space, start, self.lengths(space))
+
+    def lengths(self, space: Ball) -> list[float]:
+        """The length of each step in units of the input."""
+        first = self.step_length(space)
+        if not self.decreasing:
+            return [first] * self.steps
+        return [first * (1 - k / self.steps) for k in range(self.steps)]
 
     def step_length(self, space: Ball) -> float:
-        """The step size in units of the input."""
+        """The size of the first step in units of the input."""
         if self.step_size is None:
             return 2.5 * space.radius / self.steps
         return space.length(self.step_size)
@@ -82,6 +93,7 @@ class PGD(Attack[Differentiates]):
             lengths: the length of each step, in units of the input.
         """
         x = start
+        region = space.around(center)
         best = BestSoFar(center, oracle.coupled)
         velocity = torch.zeros_like(center)
         for step in lengths:
@@ -90,7 +102,7 @@ class PGD(Attack[Differentiates]):
             if self.momentum:
                 velocity = self.momentum * velocity + normalized(grad)
                 grad = velocity
-            x = space.project(x + step * space.ascent(grad, x), center)
+            x = region.project(x.add(space.ascent(grad, x), alpha=step))
         best.update(x, oracle.score(x))
         return best.result
 
@@ -106,7 +118,8 @@ class From(Attack[Differentiates]):
 
     Args:
         start: starting points in the set, [N, ...].
-        pgd: number of steps, first step size and momentum. Its `random_start` is not used.
+        pgd: number of steps, first step size and momentum. Its `random_start` and
+            `decreasing` are not used.
     """
 
     start: Tensor
@@ -127,9 +140,8 @@ class From(Attack[Differentiates]):
         space: Ball,
         keys: Keys,  # noqa: ARG002
     ) -> AttackResult:
-        first = self.pgd.step_length(space)
-        lengths = [first * (1 - k / self.pgd.steps) for k in range(self.pgd.steps)]
-        return self.pgd.ascend(oracle, center, space, self.start, lengths)
+        pgd = replace(self.pgd, decreasing=True)
+        return pgd.ascend(oracle, center, space, self.start, pgd.lengths(space))
 
 
 def FGSM() -> PGD:  # noqa: N802

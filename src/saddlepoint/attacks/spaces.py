@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from saddlepoint.attacks.projections import project_l1, project_l2
+from saddlepoint.attacks.radius import parse_radius
 from saddlepoint.rng import Keys
 
 
@@ -83,27 +86,21 @@ class Ball:
         length: Tensor = torch.linalg.vector_norm(delta.flatten(1), self.p, dim=1, dtype=kind)
         return length.to(delta)
 
+    def around(self, center: Tensor) -> Region:
+        """The sets around given centers, [N, ...]."""
+        return Region(self, center)
+
     def project(self, x: Tensor, center: Tensor, radius: Tensor | None = None) -> Tensor:
         """Project onto the set: argmin ||z - x||_2 over z in the ball and the box.
 
-        For p = 2 the usual scaling followed by clipping gives a feasible point but not the nearest
-        one; it does not use the whole radius where the box is active.
+        In a loop, compute the bounds once: `region = ball.around(center)`, `region.project(x)`.
 
         Args:
             x: points, [N, ...].
             center: centers of the balls, [N, ...].
             radius: one radius per example, [N]; default the radius of the set.
         """
-        if self.p == math.inf:
-            r = self.radius if radius is None else per_example(radius, x)
-            return torch.clamp(x, center - r, center + r).clamp(*self.box)
-        radius = torch.full_like(x.flatten(1)[:, 0], self.radius) if radius is None else radius
-        low = self.box[0] - center
-        high = self.box[1] - center  # bounds on z - center
-        project = _project_l2 if self.p == 2 else _project_l1
-        delta = project((x - center).flatten(1), low.flatten(1), high.flatten(1), radius)
-        # The sum may leave the box by rounding.
-        return (center + delta.view_as(x)).clamp(*self.box)
+        return self.around(center).project(x, radius)
 
     def sample(self, center: Tensor, keys: Keys) -> Tensor:
         """Draw a point uniformly from the ball around each center, [N, ...], and project it."""
@@ -135,9 +132,9 @@ class Ball:
         if self.p == 2:
             # Divide by the largest entry first: float32 squares below 1e-38 are zero, and saturated
             # losses have such small gradients.
-            grad = grad / per_example(
-                grad.flatten(1).abs().amax(1).clamp(min=torch.finfo(grad.dtype).tiny), grad
-            )
+            tiny = torch.finfo(grad.dtype).tiny
+            largest = per_example(grad.flatten(1).abs().amax(1).clamp(min=tiny), grad)
+            grad = grad / largest
             return grad / per_example(self.size(grad).clamp(min=1e-30), grad)
         low, high = self.box
         blocked = ((grad > 0) & (x >= high)) | ((grad < 0) & (x <= low))
@@ -148,11 +145,13 @@ class Ball:
             if density is None
             else (density * d).floor().clamp(1, d)
         )
-        # Ranks are distinct also among equal entries.
-        rank = strength.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
-        chosen = (rank < count[:, None]) & (strength > 0)
-        share = chosen.to(grad) / chosen.sum(1, keepdim=True).clamp(min=1)
-        return grad.sign() * share.view_as(grad)
+        # Of equal entries, `topk` takes as many as are wanted.
+        values, at = strength.topk(int(count.max()), dim=1)
+        wanted = torch.arange(at.shape[1], device=x.device) < count[:, None]
+        chosen = (wanted & (values > 0)).to(grad)
+        share = chosen / chosen.sum(1, keepdim=True).clamp(min=1)
+        moves: Tensor = torch.zeros_like(strength).scatter(1, at, share)
+        return grad.sign() * moves.view_as(grad)
 
     def euclidean_radius(self, dimension: int) -> float:
         """The largest Euclidean length of a perturbation of this dimension.
@@ -162,36 +161,97 @@ class Ball:
         return float(self.radius * dimension ** max(0.5 - 1 / self.p, 0.0))
 
     def contains(self, x: Tensor, center: Tensor) -> Tensor:
-        """[N] bool: which points x, [N, ...], lie in the set, up to rounding. NaN does not.
+        """[N] bool: which points x, [N, ...], lie in the set, up to rounding. NaN does not."""
+        return self.around(center).contains(x)
+
+
+@dataclass(frozen=True)
+class Region:
+    """The perturbation sets of a batch of images. Their bounds are computed once.
+
+    Args:
+        ball: the perturbation set.
+        center: clean images, [N, ...].
+    """
+
+    ball: Ball
+    center: Tensor
+
+    def __getitem__(self, rows: Tensor) -> Region:
+        """The sets of some of the images: indices [M] or a mask [N]."""
+        return Region(self.ball, self.center[rows])
+
+    def project(self, x: Tensor, radius: Tensor | None = None) -> Tensor:
+        """Project onto the sets: argmin ||z - x||_2 over z in the ball and the box.
+
+        For p = 2 the usual scaling followed by clipping gives a feasible point but not the nearest
+        one; it does not use the whole radius where the box is active.
+
+        Args:
+            x: points, [N, ...].
+            radius: one radius per example, [N]; default the radius of the set.
+        """
+        box = self.ball.box
+        if self.ball.p == math.inf:
+            if radius is None:
+                return torch.clamp(x, *self._pixel_bounds)
+            r = per_example(radius, x)
+            return torch.clamp(x, self.center - r, self.center + r).clamp(*box)
+        if radius is None:
+            radius = torch.full_like(x.flatten(1)[:, 0], self.ball.radius)
+        project = project_l2 if self.ball.p == 2 else project_l1
+        delta = project((x - self.center).flatten(1), *self._delta_bounds, radius)
+        # The sum may leave the box by rounding.
+        return (self.center + delta.view_as(x)).clamp(*box)
+
+    def contains(self, x: Tensor) -> Tensor:
+        """[N] bool: which points x, [N, ...], lie in their set, up to rounding. NaN does not.
 
         Each of the d coordinates may be off by eps times its size, so the norm may be off by
         d^(1/p) times that.
         """
-        scale = center.flatten(1).abs().amax(1).clamp(min=1)  # [N] pixels may range up to 255
+        scale = self._scale.to(x.dtype)
         slack: Tensor = (
             2
             * torch.finfo(x.dtype).eps
-            * (scale * x.shape[1:].numel() ** (1 / self.p) + self.radius)
+            * (scale * x.shape[1:].numel() ** (1 / self.ball.p) + self.ball.radius)
         )
         flat = x.flatten(1)
-        above = flat.amin(1) >= self.box[0] - slack
-        below = flat.amax(1) <= self.box[1] + slack
-        return above & below & (self.size(x - center) <= self.radius + slack)
+        above = flat.amin(1) >= self.ball.box[0] - slack
+        below = flat.amax(1) <= self.ball.box[1] + slack
+        return above & below & (self.ball.size(x - self.center) <= self.ball.radius + slack)
+
+    @cached_property
+    def _pixel_bounds(self) -> tuple[Tensor, Tensor]:
+        """The lowest and highest legal pixel values for p = infinity, each [N, ...]."""
+        low = (self.center - self.ball.radius).clamp(*self.ball.box)
+        return low, (self.center + self.ball.radius).clamp(*self.ball.box)
+
+    @cached_property
+    def _delta_bounds(self) -> tuple[Tensor, Tensor]:
+        """The lowest and highest changes of a pixel that the box allows, each [N, d]."""
+        low = self.ball.box[0] - self.center
+        return low.flatten(1), (self.ball.box[1] - self.center).flatten(1)
+
+    @cached_property
+    def _scale(self) -> Tensor:
+        """[N] the largest absolute pixel value, at least 1: pixels may range up to 255."""
+        return self.center.flatten(1).abs().amax(1).clamp(min=1)
 
 
-def Linf(radius: float, *, box: tuple[float, float] = (0.0, 1.0)) -> Ball:  # noqa: N802
-    """The set in which every pixel changes by at most `radius`, such as `Linf(8/255)`."""
-    return Ball(math.inf, radius, box)
+def Linf(radius: float | str, *, box: tuple[float, float] = (0.0, 1.0)) -> Ball:  # noqa: N802
+    """The set in which every pixel changes by at most `radius`: `Linf(8/255)`, `Linf("8/255")`."""
+    return Ball(math.inf, parse_radius(radius), box)
 
 
-def L2(radius: float, *, box: tuple[float, float] = (0.0, 1.0)) -> Ball:  # noqa: N802
+def L2(radius: float | str, *, box: tuple[float, float] = (0.0, 1.0)) -> Ball:  # noqa: N802
     """The set of perturbations of Euclidean norm at most `radius`, such as `L2(0.5)`."""
-    return Ball(2, radius, box)
+    return Ball(2, parse_radius(radius), box)
 
 
-def L1(radius: float, *, box: tuple[float, float] = (0.0, 1.0)) -> Ball:  # noqa: N802
+def L1(radius: float | str, *, box: tuple[float, float] = (0.0, 1.0)) -> Ball:  # noqa: N802
     """The set of perturbations with absolute values summing to at most `radius`: `L1(12)`."""
-    return Ball(1, radius, box)
+    return Ball(1, parse_radius(radius), box)
 
 
 def unbounded_ball(
@@ -221,58 +281,3 @@ def unbounded_ball(
 def _laplace(keys: Keys, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Laplace noise; its direction is uniform on the L1 sphere."""
     return -(1 - keys.uniform(shape, dtype)).log() * keys.fold_in(2).signs(shape, dtype)
-
-
-def _project_l2(u: Tensor, low: Tensor, high: Tensor, radius: Tensor) -> Tensor:
-    """argmin ||d - u||_2 with ||d||_2 <= radius and low <= d <= high.
-
-    The solution is d(t) = clip(t u, low, high) with the largest t in (0, 1] for which
-    ||d(t)|| <= radius. With the clipped coordinates fixed, t solves
-    t^2 ||u_free||^2 + ||d_clipped||^2 = radius^2, where t ||u_free|| is the length of the free part
-    of d(t). t only increases and coordinates only become clipped, so the iteration ends. A finished
-    row does not change while others continue.
-    """
-    t = (radius / u.norm(dim=1).clamp(min=1e-30)).clamp(max=1)
-    d = torch.clamp(t[:, None] * u, low, high)
-    rows = (d != t[:, None] * u).any(1).nonzero()[:, 0]
-    while len(rows):
-        u_ = u[rows]
-        t_ = t[rows]
-        d_ = d[rows]
-        free = (d_ == t_[:, None] * u_).to(u)
-        length = (d_ * free).norm(dim=1)
-        clipped = (d_ * (1 - free)).norm(dim=1)  # several times faster than `where`
-        wanted = (
-            t_ * (radius[rows] ** 2 - clipped**2).clamp(min=0).sqrt() / length.clamp(min=1e-30)
-        ).clamp(max=1)
-        grows = wanted > t_ * (1 + 4 * torch.finfo(u.dtype).eps)
-        rows = rows[grows]
-        t = t.index_copy(0, rows, wanted[grows])
-        d = d.index_copy(0, rows, torch.clamp(t[rows, None] * u[rows], low[rows], high[rows]))
-    return d
-
-
-def _project_l1(u: Tensor, low: Tensor, high: Tensor, radius: Tensor) -> Tensor:
-    """argmin ||d - u||_2 with ||d||_1 <= radius and low <= d <= high.
-
-    The solution is |d_i| = min(max(|u_i| - s, 0), b_i), where b_i is the distance to the box on the
-    side of u_i, and s >= 0 is the smallest value for which the sum is at most radius. The sum is
-    piecewise linear in s with breaks at |u_i| and |u_i| - b_i: sort them and accumulate from the
-    largest (Croce & Hein 2021, Sec. 3.1). Sums over thousands of breaks use double precision.
-    """
-    dtype = u.dtype
-    room = torch.where(u > 0, high, -low).double()
-    radius = radius.double()
-    u = u.double()
-    size = u.abs()
-    breaks, order = torch.cat([size, size - room], dim=1).clamp(min=0).sort(dim=1, descending=True)
-    # How fast the sum grows below each break.
-    slope = torch.where(order < u.shape[1], 1.0, -1.0).to(u).cumsum(1)
-    gain = slope[:, :-1] * (breaks[:, :-1] - breaks[:, 1:])
-    # The sum at each break, and the last break at which it does not exceed the radius.
-    total = torch.cat([torch.zeros_like(gain[:, :1]), gain.cumsum(1)], dim=1)
-    at = (total <= radius[:, None]).sum(1, keepdim=True) - 1
-    remaining = radius[:, None] - total.gather(1, at)
-    s = breaks.gather(1, at) - remaining / slope.gather(1, at).clamp(min=1)
-    s = torch.where((torch.minimum(size, room).sum(1) <= radius)[:, None], 0.0, s.clamp(min=0))
-    return (u.sign() * torch.minimum((size - s).clamp(min=0), room)).to(dtype)

@@ -65,6 +65,7 @@ class VMI(Attack[Differentiates]):
     ) -> AttackResult:
         step = space.radius / self.steps if self.step_size is None else space.length(self.step_size)
         x = center
+        region = space.around(center)
         best = BestSoFar(center, oracle.coupled)
         velocity = variance = torch.zeros_like(center)
         for k in range(self.steps):
@@ -73,7 +74,7 @@ class VMI(Attack[Differentiates]):
             velocity = self.momentum * velocity + normalized(grad + variance)
             if self.samples and k + 1 < self.steps:
                 variance = self._mean_gradient(oracle, x, space, keys.fold_in(k)) - grad
-            x = space.project(x + step * space.ascent(velocity, x), center)
+            x = region.project(x.add(space.ascent(velocity, x), alpha=step))
         best.update(x, oracle.score(x))
         return best.result
 

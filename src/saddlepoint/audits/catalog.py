@@ -58,6 +58,7 @@ class SymptomName(StrEnum):
     SELECTED_LOGITS = "selected logits"
     OUTSIDE_STATE = "state outside the model"
     TRAINING_MODE = "training mode inside"
+    IN_TRAINING_MODE = "training mode"
     NOT_ANTICIPATED = "adaptation not anticipated"
     # Found in the outcomes of attacks.
     BLACK_BOX_STRONGER = (

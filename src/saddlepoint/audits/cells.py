@@ -7,13 +7,14 @@ measurements: re-evaluations of worst points, and diagnostics.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
 
+from saddlepoint.audits.shared_noise import LARGEST_ERROR, PARTS, until_precise
 from saddlepoint.defenses import Answer, Defense
 from saddlepoint.evaluation import (
     Adversary,
@@ -26,6 +27,8 @@ from saddlepoint.evaluation import (
 )
 from saddlepoint.phrases import count
 
+T = TypeVar("T")
+_SEED_STEP = 104729  # between evaluations with other draws
 AttackCell = tuple[int, int]  # (group of examples, adversary)
 Values = Mapping[str, Tensor]  # the result of a measurement
 
@@ -41,6 +44,7 @@ class Job:
     seed: int
     batch_size: int
     answers: Mapping[str, Answer] | None = None  # columns scored instead of the defense's answer
+    shared_noise: bool = False  # all images of a batch get the same random draws
 
     @property
     def groups(self) -> list[Tensor]:
@@ -77,10 +81,21 @@ class Job:
         """Evaluate points [N, ...] of some rows with new randomness.
 
         A point that was worst by chance is not worst again. Randomness that the attacker knows
-        stays the same, since it is the randomness that counts.
+        stays the same, since it is the randomness that counts. Where images share their noise, the
+        number of draws follows from the variance between draws.
         """
-        seed = self.seed if self.threat.randomness_known else self.seed + 1
-        return self._play(FixedPoints("verdict", points), rows, seed)
+        fixed = FixedPoints("verdict", points)
+        if self.threat.randomness_known:
+            return self._play(fixed, rows, self.seed)
+        if not self.shared_noise:
+            return self._play(fixed, rows, self.seed + 1)
+        draws = max(self.threat.draws // PARTS, 1)
+        short = replace(self, threat=replace(self.threat, draws=draws))
+        # Errors of other groups are independent of those of these rows.
+        error = LARGEST_ERROR * (len(self.x) / len(rows)) ** 0.5
+        return until_precise(
+            lambda k: short._play(fixed, rows, self.seed + 1 + _SEED_STEP * k), draws, error
+        )
 
     def _play(
         self, adversary: Adversary, rows: Tensor, seed: int, at_once: int | None = None
@@ -100,7 +115,7 @@ class Job:
                 batch_size=at_once,
             )
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            if not _out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
             if self.defense.unit != "example" or min(at_once, len(rows)) == 1:
                 raise MemoryError(
@@ -110,10 +125,21 @@ class Job:
         return self._play(adversary, rows, seed, max(min(at_once, len(rows)) // 2, 1))
 
 
-def _out_of_memory(error: Exception) -> bool:
-    # On the CPU torch raises a plain RuntimeError.
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out. On the CPU torch raises a plain RuntimeError."""
     kinds = (torch.OutOfMemoryError, MemoryError)
     return isinstance(error, kinds) or "can't allocate memory" in str(error)
+
+
+def with_fewer_rows(function: Callable[[int], T], rows: int) -> T:
+    """The result of a function of a number of rows, which is halved while memory runs out."""
+    while True:
+        try:
+            return function(rows)
+        except Exception as error:
+            if rows == 1 or not is_out_of_memory(error):
+                raise
+        rows //= 2
 
 
 class Measurement(ABC):

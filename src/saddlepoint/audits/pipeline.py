@@ -14,6 +14,7 @@ through an `Execution`, which decides where cells are computed and whether they 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from saddlepoint.audits.attack_stage import attack
@@ -23,6 +24,7 @@ from saddlepoint.audits.diagnostics.stage import diagnose
 from saddlepoint.audits.evidence import Evidence
 from saddlepoint.audits.planning.plan import Plan, make_plan
 from saddlepoint.audits.probes.stage import probe_stage
+from saddlepoint.audits.profile import Stage, Stopwatch
 from saddlepoint.audits.remedies.stage import remedy
 from saddlepoint.audits.request import AuditRequest
 from saddlepoint.audits.result import Audit
@@ -54,7 +56,12 @@ class InProcess:
 
 def prepare(request: AuditRequest) -> Plan:
     """Stages probe and plan."""
-    return make_plan(request, probe_stage(request))
+    stopwatch = Stopwatch()
+    with stopwatch.measure(Stage.PROBE):
+        probed = probe_stage(request)
+    with stopwatch.measure(Stage.PLAN):
+        plan = make_plan(request, probed)
+    return replace(plan, preparation=stopwatch.totals)
 
 
 def collect(plan: Plan, execution: Execution) -> Evidence:

@@ -10,7 +10,7 @@ from typing import Any
 from saddlepoint.audits.verdict import enough_tested
 from saddlepoint.schema import Migrations
 
-SCHEMA = 5
+SCHEMA = 6
 OLD_SCORES = "refusal"  # name of the tensor of rejection scores before schema 4
 
 # Names of symptoms and checklist items in schema 3 and before, and their present names.
@@ -96,4 +96,6 @@ MIGRATIONS: Migrations = {
     2: lambda record: {**record, "checklist": [], "compared": {}, "reasons": []},
     3: _to_4,
     4: _to_5,
+    # Schema 5 had no time and passes by stage.
+    5: lambda record: {**record, "stages": []},
 }

@@ -21,6 +21,7 @@ class AuditRequest:
     threat: Threat
     budget: Budget = "standard"
     adversaries: tuple[Adversary, ...] = ()  # replace those that the budget would compose
+    extra: tuple[Adversary, ...] = ()  # run beside them
     seed: int = 0
     batch_size: int = 128
     name: str = ""  # of the target; default: its class
@@ -39,11 +40,14 @@ class AuditRequest:
             raise ValueError(
                 f"a claimed accuracy is between 0 and 1, such as 0.62 for 62 %, got {self.claim}."
             )
-        for adversary in self.adversaries:
+        for adversary in (*self.adversaries, *self.extra):
             if not isinstance(adversary, Adversary):
                 raise TypeError(
                     f"an adversary must subclass saddlepoint.Adversary, "
                     f"got {type(adversary).__name__}. Wrap an attack in Direct(name, attack)."
                 )
+        x, y = self.threat.images(self.x, self.y)
+        object.__setattr__(self, "x", x)
+        object.__setattr__(self, "y", y)
         if not self.name:
             object.__setattr__(self, "name", type(self.target).__name__)

@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 from torch import Tensor
 
 from saddlepoint.atomic import write_atomic
 from saddlepoint.audits.diagnostics.loss_curve import LossCurve
 from saddlepoint.audits.evidence import Row
-from saddlepoint.audits.records import MIGRATIONS, OLD_SCORES, SCHEMA
+from saddlepoint.audits.notebook import as_dataframe, as_html
+from saddlepoint.audits.plots import plot_audit
+from saddlepoint.audits.profile import CostEntry, Profile, Stage
+from saddlepoint.audits.record_fields import read_record
+from saddlepoint.audits.records import OLD_SCORES, SCHEMA
 from saddlepoint.audits.statistics import Interval
 from saddlepoint.audits.verdict import (
     CertifiedBound,
@@ -33,11 +37,13 @@ from saddlepoint.audits.verdict import (
     decide,
 )
 from saddlepoint.evaluation.rejection import no_rejection_scores
-from saddlepoint.phrases import at_least, at_most, percent
-from saddlepoint.schema import SchemaError, migrated
+from saddlepoint.phrases import at_least, at_most, count, percent
+from saddlepoint.reading import read_bytes
+from saddlepoint.schema import SchemaError
 
 __all__ = ["Audit", "Examples", "Item", "Level", "Row", "State", "Symptom", "Verdict"]
 
+_LARGEST = 64 * 2**30  # bytes of points.safetensors
 _TENSORS = ("x", "y", "worst_points", "correct", "answered")
 _DAMAGE_ERRORS = (
     json.JSONDecodeError,
@@ -69,7 +75,7 @@ def _no_scores() -> Tensor:
     return no_rejection_scores().flatten(1, 2)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Audit:
     """The result of an audit. Robust accuracy is an upper bound: a stronger attack may exist."""
 
@@ -102,7 +108,57 @@ class Audit:
     rejection_scores: Tensor = field(default_factory=_no_scores)
     # The threat model as plain values; empty in records from before it was saved.
     threat_description: Mapping[str, Any] = field(default_factory=dict)
+    stages: tuple[CostEntry, ...] = ()  # time and passes by stage; empty in old records
     folder: str = field(default="", compare=False)  # where it was loaded from or saved to
+    report_seconds: float = field(default=0.0, compare=False)  # that writing the report took
+
+    def __repr__(self) -> str:
+        return (
+            f"<Audit of {self.target}, {self.threat.partition(',')[0]}, "
+            f"{count(self.n, 'image')}: clean {percent(self.clean_accuracy)}, "
+            f"robust {at_most(self.robust_accuracy)}, {self.verdict}>"
+        )
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
+
+    def to_dataframe(self) -> Any:
+        """One line per image: label, winning attack, margin, size, passes. Needs pandas.
+
+        Returns:
+            A `pandas.DataFrame` of `n` lines.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        return as_dataframe(self)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the accuracy after each attack. Needs matplotlib (extra `plots`).
+
+        Args:
+            ax: the axes; default: new ones.
+
+        Returns:
+            The axes.
+
+        Raises:
+            ImportError: matplotlib is not installed and no axes are given.
+        """
+        return plot_audit(self, ax)
+
+    @property
+    def cost(self) -> Profile:
+        """Seconds, and forward and backward passes per image, by stage and by attack.
+
+        `print(audit.cost)` shows a table.
+        """
+        stages = self.stages
+        if self.report_seconds:
+            report = CostEntry(Stage.REPORT.value, self.report_seconds, 0.0, 0.0)
+            stages = (*stages, report)
+        attacks = [CostEntry(r.name, r.seconds, r.forward, r.backward) for r in self.rows]
+        return Profile(stages, tuple(attacks))
 
     @property
     def conclusion(self) -> Conclusion:
@@ -178,6 +234,7 @@ class Audit:
             "winner": list(self.examples.winner),
             "draws": self.examples.draws,
             "seconds": self.seconds,
+            "stages": [asdict(stage) for stage in self.stages],
             "data": self.data,
             "classes": list(self.classes),
             "command": self.command,
@@ -223,8 +280,7 @@ class Audit:
 
     @classmethod
     def _read(cls, folder: Path) -> Audit:
-        text = (folder / "audit.json").read_text(encoding="utf-8")
-        record = migrated(json.loads(text), MIGRATIONS, SCHEMA, str(folder))
+        record = read_record(folder)
         del record["schema"], record["verdict"], record["reasons"]  # they follow from the rest
         record["interval"] = Interval(**record["interval"])
         record["rows"] = tuple(_read_row(row) for row in record["rows"])
@@ -232,7 +288,9 @@ class Audit:
         record["checklist"] = tuple(_read_item(item) for item in record["checklist"])
         record["compared"] = _read_comparisons(record["compared"])
         record["classes"] = tuple(record["classes"])
-        tensors: dict[str, Any] = load_file(folder / "points.safetensors")
+        record["stages"] = tuple(CostEntry(**stage) for stage in record["stages"])
+        tensors: dict[str, Any] = load(read_bytes(folder / "points.safetensors", _LARGEST))
+        _check_shapes(tensors, record["n"], len(record["winner"]))
         per_example = {name: tensors[name] for name in _EXAMPLE_TENSORS}
         winner = tuple(record.pop("winner"))
         examples = Examples(winner=winner, draws=record.pop("draws"), **per_example)
@@ -244,6 +302,37 @@ class Audit:
             rejection_scores=scores,
             folder=str(folder),
         )
+
+
+def conclusion_of(record: Mapping[str, Any]) -> Conclusion:
+    """The verdict that follows from the other fields of a record (`record_fields.read_record`)."""
+    return decide(
+        record["robust_accuracy"],
+        record["n"],
+        Interval(**record["interval"]),
+        tuple(_read_item(item) for item in record["checklist"]),
+        tuple(_read_symptom(symptom) for symptom in record["symptoms"]),
+        _read_comparisons(record["compared"]),
+    )
+
+
+def _check_shapes(tensors: Mapping[str, Tensor], n: int, winners: int) -> None:
+    """Check that there is one entry per image.
+
+    Raises:
+        ValueError: A tensor has another shape.
+    """
+    if winners != n:
+        raise ValueError(
+            f"winner: expected one entry for each of {count(n, 'image')}, found {winners}"
+        )
+    for name in (*_TENSORS, *_EXAMPLE_TENSORS):
+        shape = list(tensors[name].shape)
+        images = name in ("x", "worst_points")
+        if shape[:1] != [n] or (len(shape) == 1) == images:
+            raise ValueError(f"points.safetensors, {name}: expected {n}, found {shape}")
+    if tensors["x"].shape != tensors["worst_points"].shape:
+        raise ValueError("points.safetensors: images and worst points have different shapes")
 
 
 def _row_record(row: Row) -> dict[str, Any]:

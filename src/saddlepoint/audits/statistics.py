@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import beta, binomtest, f, norm, t
+from scipy.special import bdtr, betaincinv, fdtri, ndtri, stdtrit
 from torch import Tensor
 
 from saddlepoint import phrases
@@ -82,7 +82,7 @@ def wilson_bounds(share: Floats, n: Floats, level: float = 0.95) -> tuple[Floats
         n: numbers of images; a design effect makes them fractional.
         level: confidence level; default: 0.95.
     """
-    z = float(norm.ppf((1 + level) / 2))
+    z = float(ndtri((1 + level) / 2))
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5
     low = np.clip(middle - half, 0.0, share)
@@ -179,7 +179,7 @@ def batch_bounds(
     n = count.sum()
     p = np.clip(total.sum(-1) / n, 0.0, 1.0)
     residual = total - p[..., None] * count
-    half = t.ppf((1 + level) / 2, k - 1) * (k / (k - 1) * (residual**2).sum(-1)) ** 0.5 / n
+    half = stdtrit(k - 1, (1 + level) / 2) * (k / (k - 1) * (residual**2).sum(-1)) ** 0.5 / n
     size = (count**2).sum() / n
     design = 1 + (size - 1) * _correlation(total, squares, count)
     low, high = wilson_bounds(p, n / design, level)
@@ -196,7 +196,7 @@ def _correlation(total: Floats, squares: Floats, count: Floats) -> Floats:
     informative = (within > _CONSTANT) & (n > k)
     freedom = max(n - k, 1)
     ratio = between / (k - 1) / np.where(informative, within, 1.0) * freedom
-    excess = np.clip(ratio, 0.0, None) / f.ppf(_EXCLUDED, k - 1, freedom) - 1
+    excess = np.clip(ratio, 0.0, None) / fdtri(k - 1, freedom, _EXCLUDED) - 1
     size = (n - (count**2).sum() / n) / (k - 1)  # equal to the batch size if all are equal
     upper = excess / (excess + size)
     return np.where(informative, np.clip(upper, 0.0, _LARGEST_CORRELATION), _LARGEST_CORRELATION)
@@ -216,8 +216,8 @@ def clopper_pearson(successes: int, n: int, level: float = 0.95) -> Interval:
             f"an interval needs 0 <= successes <= n with n >= 1, got {successes} of {n}."
         )
     tail = (1 - level) / 2
-    low = float(beta.ppf(tail, successes, n - successes + 1)) if successes else 0.0
-    high = float(beta.ppf(1 - tail, successes + 1, n - successes)) if successes < n else 1.0
+    low = float(betaincinv(successes, n - successes + 1, tail)) if successes else 0.0
+    high = float(betaincinv(successes + 1, n - successes, 1 - tail)) if successes < n else 1.0
     return Interval(low, high, level)
 
 
@@ -244,5 +244,6 @@ def mcnemar(first: Tensor, second: Tensor) -> Paired:
     only_first = int((a & ~b).sum())
     only_second = int((b & ~a).sum())
     either = only_first + only_second
-    p = float(binomtest(only_second, either, 0.5).pvalue) if either else 1.0
+    # The two tails of a binomial distribution with probability 1/2 are equal.
+    p = min(1.0, 2 * float(bdtr(min(only_second, either - only_second), either, 0.5)))
     return Paired(only_first, only_second, p)

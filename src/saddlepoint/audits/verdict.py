@@ -232,6 +232,11 @@ def decide(
     return Conclusion(Verdict.CREDIBLE, (f"{every} of the checklist passed.",))
 
 
+def claim_refuted(claim: float, interval: Interval, n: int) -> bool:
+    """Whether a claimed robust accuracy, in [0, 1], is above the interval of n images."""
+    return fewer_images(interval.high, claim, n)
+
+
 def _refuted(
     robust: float,
     n: int,
@@ -239,7 +244,7 @@ def _refuted(
     checklist: Sequence[Item],
     compared: Comparisons,
 ) -> Iterator[str]:
-    if compared.claim is not None and fewer_images(interval.high, compared.claim, n):
+    if compared.claim is not None and claim_refuted(compared.claim, interval, n):
         yield (
             f"the claim is {percent(compared.claim)}, but robust accuracy is {at_most(robust)} "
             f"({interval})."

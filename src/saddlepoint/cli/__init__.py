@@ -11,6 +11,7 @@ import typer
 
 from saddlepoint.cli import (
     audit,
+    curve,
     data,
     demo,
     doctor,
@@ -18,6 +19,7 @@ from saddlepoint.cli import (
     probe,
     report,
     reproduce,
+    rescore,
     runs,
     selftest,
     train,
@@ -82,6 +84,7 @@ for command in (
     audit,
     probe,
     game,
+    curve,
     runs,
     report,
     view,
@@ -89,6 +92,7 @@ for command in (
     zoo,
     train,
     reproduce,
+    rescore,
     selftest,
     data,
     doctor,

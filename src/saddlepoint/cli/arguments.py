@@ -10,7 +10,8 @@ import typer
 TargetArgument = Annotated[
     str,
     typer.Argument(
-        help="The model or defense: file.py:factory, package.module:factory or zoo:NAME.",
+        help="The model or defense: file.py:factory, package.module:factory, zoo:NAME or "
+        "FILE.onnx.",
         metavar="TARGET",
     ),
 ]

@@ -16,14 +16,19 @@ from saddlepoint.cli.console import FACTORY, aside, dump, errors, examples, say
 from saddlepoint.cli.execution import (
     AddressOption,
     ExecutorOption,
+    SandboxOption,
+    TimeoutOption,
     WorkersOption,
     choose_executor,
     run,
+    use_sandbox,
 )
 from saddlepoint.cli.folders import default_folder
 from saddlepoint.cli.options import audit_options, audit_spec, with_options
+from saddlepoint.cli.requirements import check_requirements
 
 if TYPE_CHECKING:
+    from saddlepoint.audits import Audit
     from saddlepoint.runs.cache import Watch
     from saddlepoint.runs.executors import Executor
     from saddlepoint.runs.spec import RunSpec
@@ -48,6 +53,36 @@ _Json = Annotated[bool, _output("--json", help="Print the record as JSON and not
 _Quiet = Annotated[
     bool, _output("--quiet", help="Print only the verdict: no progress and no table.")
 ]
+_Profile = Annotated[
+    bool,
+    _output(
+        "--profile",
+        help="Print seconds and passes by stage and by attack. --json always contains them.",
+    ),
+]
+_ci = partial(typer.Option, rich_help_panel="Continuous integration")
+_FailUnder = Annotated[
+    float | None,
+    _ci(
+        "--fail-under",
+        min=0.0,
+        max=1.0,
+        metavar="ACCURACY",
+        help="Exit with code 1 if robust accuracy is below this number, such as 0.45.",
+        show_default="only a refuted --claim gives code 1",
+    ),
+]
+_Junit = Annotated[
+    Path | None, _ci("--junit", metavar="FILE", help="Write the result as a JUnit file.")
+]
+_Summary = Annotated[
+    Path | None,
+    _ci(
+        "--summary",
+        metavar="FILE",
+        help="Append a Markdown summary to this file, such as $GITHUB_STEP_SUMMARY.",
+    ),
+]
 
 
 def add(app: typer.Typer) -> None:
@@ -63,10 +98,12 @@ def add(app: typer.Typer) -> None:
             "saddlepoint audit zoo:digits-dent --eps 0.15 --order by-label",
             "saddlepoint audit net.py:make --dry-run > spec.toml",
             "saddlepoint audit net.py:make --json | jq .robust_accuracy",
+            "saddlepoint audit net.py:make --claim 0.5 --fail-under 0.45 --junit audit.xml",
             note=f"{FACTORY} An audit that was stopped continues when the same command is given "
             "again. The verdict is about the estimate: 'credible' if every item of the checklist "
             "that applies was run and passed; 'overstated' if a claimed or reported accuracy is "
-            "refuted; otherwise 'inconclusive', with the reasons.",
+            "refuted; otherwise 'inconclusive', with the reasons. The exit code is 1 if --claim is "
+            "refuted or --fail-under is not met, and 2 after an error.",
         ),
     )(audit)
     app.command(
@@ -87,16 +124,22 @@ def audit(
         typer.Option(
             help="Folder for the results and the report.",
             metavar="FOLDER",
-            show_default="runs/TARGET-NORM-RADIUS",
+            show_default="runs/TARGET-NORM-RADIUS-DATA-N-BUDGET",
         ),
     ] = None,
     executor: ExecutorOption = None,
     workers: WorkersOption = None,
+    timeout: TimeoutOption = None,
     address: AddressOption = None,
+    sandbox: SandboxOption = False,
     watch: _Live = False,
     dry_run: _DryRun = False,
     json: _Json = False,
     quiet: _Quiet = False,
+    profile: _Profile = False,
+    fail_under: _FailUnder = None,
+    junit: _Junit = None,
+    summary: _Summary = None,
 ) -> None:
     """Attack a model and estimate its robust accuracy.
 
@@ -104,12 +147,24 @@ def audit(
     warnings, and a verdict on how far the estimate can be trusted.
     """
     spec = audit_spec(target, ctx.obj)
-    folder = out or default_folder(spec.target, spec.threat.norm, spec.threat.radius)
+    folder = out or default_folder(
+        spec.target,
+        spec.threat.norm,
+        spec.threat.radius,
+        spec.data.name,
+        spec.data.n,
+        spec.budget,
+    )
     if dry_run:
         _dry_run(spec, folder, json=json)
         return
-    chosen = choose_executor(executor, workers, address)
-    _run(spec, folder, chosen, live=watch, json=json, quiet=quiet)
+    if sandbox:
+        use_sandbox(folder, (junit, summary), ray=executor == "ray" or address is not None)
+    chosen = choose_executor(executor, workers, address, timeout)
+    result = _run(spec, folder, chosen, live=watch, json=json, quiet=quiet)
+    if profile and not json:
+        _print_profile(result)
+    check_requirements(result, fail_under, junit, summary)
 
 
 def run_file(
@@ -129,11 +184,17 @@ def run_file(
     ] = None,
     executor: ExecutorOption = None,
     workers: WorkersOption = None,
+    timeout: TimeoutOption = None,
     address: AddressOption = None,
+    sandbox: SandboxOption = False,
     watch: _Live = False,
     dry_run: _DryRun = False,
     json: _Json = False,
     quiet: _Quiet = False,
+    profile: _Profile = False,
+    fail_under: _FailUnder = None,
+    junit: _Junit = None,
+    summary: _Summary = None,
 ) -> None:
     """Run the audit that a specification file describes."""
     from saddlepoint.runs.spec import read
@@ -143,8 +204,13 @@ def run_file(
     if dry_run:
         _dry_run(requested, folder, json=json)
         return
-    chosen = choose_executor(executor, workers, address)
-    _run(requested, folder, chosen, live=watch, json=json, quiet=quiet)
+    if sandbox:
+        use_sandbox(folder, (junit, summary), ray=executor == "ray" or address is not None)
+    chosen = choose_executor(executor, workers, address, timeout)
+    result = _run(requested, folder, chosen, live=watch, json=json, quiet=quiet)
+    if profile and not json:
+        _print_profile(result)
+    check_requirements(result, fail_under, junit, summary)
 
 
 def _dry_run(spec: RunSpec, folder: Path, *, json: bool) -> None:
@@ -153,8 +219,16 @@ def _dry_run(spec: RunSpec, folder: Path, *, json: bool) -> None:
     print_plan(spec, folder, json=json)
 
 
-def _run(spec: RunSpec, folder: Path, by: Executor, *, live: bool, json: bool, quiet: bool) -> None:
-    """Run the audit and print its result."""
+def _print_profile(result: Audit) -> None:
+    from saddlepoint.cli.audit_output import show_profile
+
+    show_profile(result)
+
+
+def _run(
+    spec: RunSpec, folder: Path, by: Executor, *, live: bool, json: bool, quiet: bool
+) -> Audit:
+    """Run the audit, print its result and return it."""
     from saddlepoint.cli.audit_output import show
 
     shown = not (json or quiet)
@@ -162,11 +236,12 @@ def _run(spec: RunSpec, folder: Path, by: Executor, *, live: bool, json: bool, q
         result = run(spec, folder, by=by, watch=watch)
     if json:
         dump(result.record())
-        return
+        return result
     if not quiet:
         show(result)
     say(f"{result.target}, {result.threat.partition(',')[0]}: {result.summary()}", style="bold")
     say(f"Report: {folder / 'report.html'}")
+    return result
 
 
 @contextmanager
@@ -178,11 +253,12 @@ def _progress(folder: Path, *, live: bool, shown: bool) -> Iterator[Watch]:
         if not live:
             yield bar
             return
-        from saddlepoint.reports.live import PAGE, LivePage, WatchPair
+        from saddlepoint.reports.live import PAGE, LivePage
+        from saddlepoint.runs.watches import Watches
 
         bar.say(
             f"Follow the audit in a browser: {folder / PAGE}, or "
             f"`saddlepoint view {shlex.quote(str(folder))}`."
         )
         with LivePage(folder) as page:
-            yield WatchPair(bar, page)
+            yield Watches((bar, page))

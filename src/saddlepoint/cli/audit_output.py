@@ -17,7 +17,6 @@ from saddlepoint.cli.console import (
     comparison_lines,
     dump,
     errors,
-    most_passes,
     note,
     output,
     percent,
@@ -25,7 +24,7 @@ from saddlepoint.cli.console import (
     table,
 )
 from saddlepoint.cli.execution import check_device
-from saddlepoint.phrases import count
+from saddlepoint.phrases import count, most_passes
 
 if TYPE_CHECKING:
     from saddlepoint.audits import Audit, Plan
@@ -145,3 +144,9 @@ def show(audit: Audit) -> None:
         "seconds",
     )
     output().print(table(head, rows))
+
+
+def show_profile(audit: Audit) -> None:
+    """Print seconds, and passes per image, by stage and by attack."""
+    head = ("stage or attack", "seconds", "forward", "backward")
+    output().print(table(head, [list(line) for line in audit.cost.lines()]))

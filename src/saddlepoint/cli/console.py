@@ -5,13 +5,14 @@ Colors are used on a terminal only.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING
 
 from saddlepoint import phrases
-from saddlepoint.phrases import agree, at_least, at_most, count
+from saddlepoint.phrases import agree, at_least, at_most, count, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,9 +52,27 @@ def examples(*commands: str, note: str = "") -> str:
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """Redirect standard output to standard error: prints of a target must not mix with results."""
-    with redirect_stdout(sys.stderr):
+    """Redirect standard output to standard error: prints of a target must not mix with results.
+
+    The file descriptor is redirected too, since code may write to it directly.
+    """
+    with redirect_stdout(sys.stderr), _descriptor_aside():
         yield
+
+
+@contextmanager
+def _descriptor_aside() -> Iterator[None]:
+    try:
+        kept = os.dup(1)
+    except OSError:  # standard output is closed
+        yield
+        return
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def output() -> Console:
@@ -72,17 +91,17 @@ def errors() -> Console:
 
 def warn(message: str) -> None:
     """Print an error on standard error, unwrapped, so that it can be searched for."""
-    errors().print(message, style="red", markup=False, soft_wrap=True)
+    errors().print(printable(message), style="red", markup=False, soft_wrap=True)
 
 
 def note(message: str) -> None:
     """Print a line on standard error, beside a result that a program may read."""
-    errors().print(message, markup=False, soft_wrap=True)
+    errors().print(printable(message), markup=False, soft_wrap=True)
 
 
 def say(message: str, style: str = "") -> None:
     """Print a line on standard output. Brackets in it are not interpreted as markup."""
-    output().print(message, style=style or None, markup=False, soft_wrap=True)
+    output().print(printable(message), style=style or None, markup=False, soft_wrap=True)
 
 
 def dump(value: object) -> None:
@@ -107,19 +126,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
             Text(title), justify="right" if numeric else "left", vertical="bottom", no_wrap=k == 0
         )
     for row in rows:
-        drawn.add_row(*(Text(cell) for cell in row))
+        drawn.add_row(*(Text(printable(cell)) for cell in row))
     return drawn
 
 
 def _is_numeric(cell: str) -> bool:
     return cell.lstrip("≤≥<> ")[:1].isdigit() or cell in ("", "–")
-
-
-def most_passes(passes: int | None) -> str:
-    """The largest number of passes of an attack; None if it is not known."""
-    if passes is None:
-        return "an unknown number of passes"
-    return f"at most {count(passes, 'pass')}"
 
 
 def comparison_lines(compared: Comparisons) -> list[str]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -19,10 +23,17 @@ class CommandLine(LazyGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command and convert its errors to messages and exit codes."""
         try:
-            return super().invoke(ctx)
+            with _sigterm_like_ctrl_c():
+                return super().invoke(ctx)
         except KeyboardInterrupt as error:
             warn("Interrupted.")
             raise typer.Exit(_INTERRUPTED) from error
+        except SystemExit as error:
+            # Commands end by typer.Exit, so this is code of a target.
+            if ctx.params.get("traceback"):
+                raise
+            warn(f"Error: the code of the target called sys.exit({error.code!r}).")
+            raise typer.Exit(_MISTAKE) from error
         except BrokenPipeError:
             raise  # the reader of the pipe has closed it: typer ends without a message
         except Exception as error:
@@ -34,6 +45,23 @@ class CommandLine(LazyGroup):
                 raise
             warn(f"Error: {_message(error)}")
             raise typer.Exit(_MISTAKE) from error
+
+
+@contextmanager
+def _sigterm_like_ctrl_c() -> Iterator[None]:
+    """End a command on SIGTERM as on Ctrl-C: with a message, and with all workers stopped."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(signum: int, frame: object) -> None:  # noqa: ARG001
+    raise KeyboardInterrupt
 
 
 def is_mistake(error: BaseException) -> bool:
@@ -66,5 +94,6 @@ def _message(error: BaseException) -> str:
 
 
 def _is_memory_error(error: BaseException) -> bool:
-    # The second one is of torch, which may not be imported.
-    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    # The others are of torch, which may not be imported.
+    kinds = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return kinds or "can't allocate memory" in str(error)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -36,6 +39,24 @@ WorkersOption = Annotated[
         show_default="one per core",
     ),
 ]
+TimeoutOption = Annotated[
+    float | None,
+    _option(
+        min=0.001,
+        metavar="SECONDS",
+        help="A cell that takes longer has failed: its process is stopped, and the other cells are "
+        "computed. Implies --executor processes.",
+        show_default="none",
+    ),
+]
+SandboxOption = Annotated[
+    bool,
+    _option(
+        "--sandbox",
+        help="Run the command without network and with a read-only file system, except for the "
+        "folder of the results. Needs Linux; it is an error where it is not available.",
+    ),
+]
 AddressOption = Annotated[
     str | None,
     _option(
@@ -46,8 +67,33 @@ AddressOption = Annotated[
 ]
 
 
+def use_sandbox(folder: Path, files: Sequence[Path | None], *, ray: bool = False) -> None:
+    """Start the command again in a sandbox in which only the results can be written.
+
+    Args:
+        folder: The folder of the results.
+        files: Other files that will be written; None: no file.
+        ray: Whether Ray computes the cells.
+
+    Raises:
+        ValueError: Ray is used, whose processes are elsewhere.
+    """
+    from saddlepoint.cli.sandbox import require_sandbox
+
+    if ray:
+        raise ValueError("--sandbox is for processes on this machine, not for Ray.")
+    check_writable(folder)
+    wanted = [file for file in files if file is not None]
+    for file in wanted:
+        file.touch()  # the folder around it cannot be written to
+    require_sandbox([folder, *wanted])
+
+
 def choose_executor(
-    name: ExecutorName | None, workers: int | None, address: str | None
+    name: ExecutorName | None,
+    workers: int | None,
+    address: str | None,
+    timeout: float | None = None,
 ) -> Executor:
     """The executor that the options describe.
 
@@ -56,22 +102,25 @@ def choose_executor(
     """
     from saddlepoint.runs.executors import Processes, Serial
 
-    name = name or _implied(workers, address)
+    name = name or _implied(workers or timeout, address)
     if workers and name != "processes":
         raise ValueError(f"--workers is for --executor processes, not {name}.")
+    if timeout and name != "processes":
+        raise ValueError(f"--timeout is for --executor processes, not {name}.")
     if address and name != "ray":
         raise ValueError(f"--address is for --executor ray, not {name}.")
     if name == "ray":
         from saddlepoint.runs.ray import Ray
 
         return Ray(address)
-    return Processes(workers) if name == "processes" else Serial()
+    return Processes(workers, timeout=timeout) if name == "processes" else Serial()
 
 
-def _implied(workers: int | None, address: str | None) -> ExecutorName:
+def _implied(processes: float | None, address: str | None) -> ExecutorName:
+    """The executor that other options need."""
     if address:
         return "ray"
-    return "processes" if workers else "serial"
+    return "processes" if processes else "serial"
 
 
 def run(spec: RunSpec, out: Path, *, by: Executor, watch: Watch) -> Audit:
@@ -82,8 +131,9 @@ def run(spec: RunSpec, out: Path, *, by: Executor, watch: Watch) -> Audit:
     check_device(spec.device)
     check_writable(out)
     result = run_spec(spec, out, executor=by, watch=watch)
+    started = time.perf_counter()
     write_report(result, out / "report.html")
-    return result
+    return replace(result, report_seconds=time.perf_counter() - started)
 
 
 def check_device(name: str) -> None:

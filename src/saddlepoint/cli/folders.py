@@ -7,17 +7,34 @@ import tempfile
 from pathlib import Path
 
 
-def default_folder(target: str, norm: str, radius: str) -> Path:
-    """The folder of an audit if none is given, for example `runs/net-make-linf-8-255`.
+def default_folder(
+    target: str, norm: str, radius: str, data: str, n: int | None, effort: str
+) -> Path:
+    """The folder of a run if none is given: `runs/net-make-linf-8-255-cifar10-1000-standard`.
 
-    It consists of the last part of the target's path, its name, the norm and the radius. Characters
-    with a meaning in file systems or shells are replaced.
+    Requests with other results therefore have other folders. Characters with a meaning in file
+    systems or shells are replaced.
+
+    Args:
+        target: The target; the last part of its path and its name are used.
+        norm: The norm.
+        radius: The radius, as it was written.
+        data: The data; the last part of its path and its name are used.
+        n: The number of images; None: all.
+        effort: The budget of an audit, or the attack of a game.
     """
-    place, _, name = target.removeprefix("zoo:").rpartition(":")
-    words = (Path(place).name.removesuffix(".py"), name.rpartition("/")[2], norm, radius)
+    of_data = _last_parts(data.removesuffix(".npz"))
+    count = "all" if n is None else str(n)
+    words = (*_last_parts(target.removeprefix("zoo:")), norm, radius, *of_data, count, effort)
     return Path("runs") / "-".join(
         re.sub(r"[^A-Za-z0-9.]+", "-", word).strip("-.") for word in words if word
     )
+
+
+def _last_parts(text: str) -> tuple[str, str]:
+    """`net` and `make` of `some/where/net.py:make`."""
+    place, _, name = text.rpartition(":")
+    return Path(place).name.removesuffix(".py"), name.rpartition("/")[2]
 
 
 def check_writable(folder: Path) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from saddlepoint.cli.arguments import JsonOption, TargetArgument
 from saddlepoint.cli.console import aside, dump, errors, examples, say
-from saddlepoint.cli.execution import check_device
+from saddlepoint.cli.execution import SandboxOption, check_device, use_sandbox
 from saddlepoint.cli.folders import check_writable, default_folder
 from saddlepoint.cli.options import game_options, game_spec, with_options
+
+if TYPE_CHECKING:
+    from saddlepoint.runs.game_spec import GameSpec
 
 
 def add(app: typer.Typer) -> None:
@@ -41,9 +44,10 @@ def game(
         typer.Option(
             help="Folder for the results and the report.",
             metavar="FOLDER",
-            show_default="runs/game-TARGET-NORM-RADIUS",
+            show_default="runs/game-TARGET-NORM-RADIUS-DATA-N-ATTACK",
         ),
     ] = None,
+    sandbox: SandboxOption = False,
     json: JsonOption = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", help="Print only the outcome: no progress and no tables.")
@@ -54,13 +58,19 @@ def game(
     The defender chooses with which exits to predict, the attacker which exits to attack. The
     command computes the best mix of exits and its accuracy on images that were not used for it.
     """
+    spec = game_spec(target, ctx.obj)
+    folder = out or _default_folder(spec)
+    if sandbox:
+        use_sandbox(folder, ())
+    _play(spec, folder, json=json, quiet=quiet)
+
+
+def _play(spec: GameSpec, folder: Path, *, json: bool, quiet: bool) -> None:
     from saddlepoint.cli.game_output import show
     from saddlepoint.cli.progress import GameProgress
     from saddlepoint.games.reports.page import write_report
     from saddlepoint.games.runs.play import run_game
 
-    spec = game_spec(target, ctx.obj)
-    folder = out or _default_folder(spec.target, spec.threat.norm, spec.threat.radius)
     check_device(spec.device)
     check_writable(folder)
     with aside(), GameProgress(errors(), shown=not (json or quiet)) as watch:
@@ -75,6 +85,13 @@ def game(
     say(f"Report: {page}")
 
 
-def _default_folder(target: str, norm: str, radius: str) -> Path:
-    folder = default_folder(target, norm, radius)
+def _default_folder(spec: GameSpec) -> Path:
+    folder = default_folder(
+        spec.target,
+        spec.threat.norm,
+        spec.threat.radius,
+        spec.data.name,
+        spec.data.n,
+        spec.attack,
+    )
     return folder.with_name(f"game-{folder.name}")

@@ -24,6 +24,8 @@ def show(record: GameRecord, folder: Path) -> None:
         record: The record.
         folder: The folder that contains it, named where the matrix is shortened.
     """
+    from saddlepoint.games.runs.record import same_strategy
+
     for symptom in record.symptoms:
         say(f"{symptom.level}: {symptom.name}. {symptom.message}", style=STYLES[symptom.level])
     _matrix(record, folder)
@@ -36,6 +38,9 @@ def show(record: GameRecord, folder: Path) -> None:
     output().print(
         table(("strategy", "clean", "in the game", "AIMER", "expected loss", "per image"), rows)
     )
+    if same_strategy(record.strategies[0], record.strategies[1]):
+        say("NEED is the best pure strategy, so there is nothing to gain from mixing.")
+        return
     gains = "; ".join(f"{name} {_points(record.gains[key])}" for name, key in _ATTACKERS)
     say(f"Accuracy of NEED minus that of the best pure strategy, paired by image: {gains}.")
 
@@ -101,8 +106,17 @@ def _solution(record: GameRecord) -> None:
         ),
     ]
     if record.exploitability is not None:
-        gain = f"{points(record.exploitability, 2)} when the double oracle stopped"
-        lines.append(("exploitability", gain))
+        lines += [
+            (
+                "against partial attacks",
+                f"{percent(record.partial_value)}, {count(record.partial_attacks, 'attack')}; with "
+                f"attacks on the expected loss: {percent(record.value.value)}",
+            ),
+            (
+                "exploitability",
+                f"{points(record.exploitability, 2)} when the double oracle stopped",
+            ),
+        ]
     output().print(table(("", ""), lines))
 
 

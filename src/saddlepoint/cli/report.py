@@ -18,7 +18,7 @@ def add(app: typer.Typer) -> None:
     app.command(
         "report",
         epilog=examples(
-            "saddlepoint report runs/digits-pgd-linf-0.15",
+            "saddlepoint report runs/digits-pgd-linf-0.15-digits-500-standard",
             "saddlepoint report runs/mine --out for-the-paper.html",
             "saddlepoint report runs/* -o site/",
             note="Numbers that others reported for the same target go into the file "

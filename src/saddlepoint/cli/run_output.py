@@ -71,8 +71,13 @@ def _event_line(event: dict[str, Any]) -> str:
     return f"{when}  {event['event']}  {about}"
 
 
-def print_verification(found: Verification) -> None:
-    """Print all checks of a run, and whether it agrees with its record."""
+def print_verification(found: Verification, *, replayed: bool) -> None:
+    """Print all checks of a run, and whether it agrees with its record.
+
+    Args:
+        found: The checks.
+        replayed: Whether attack cells were computed again.
+    """
     from saddlepoint.runs.verify import VERSION
 
     for check in found.checks:
@@ -82,6 +87,11 @@ def print_verification(found: Verification) -> None:
         say(f"{word:10}{check.name}: {check.message}", style="" if check.passed else "red")
     failed = {check.name for check in found.checks if not check.passed}
     if not failed:
+        if not replayed:
+            say(
+                "Attacks were not run again: cells could hold points of a weaker attack. "
+                "`--replay 5` computes 5 of them again."
+            )
         say("The run agrees with its record.", style="bold")
     elif failed == {VERSION}:
         say("Nothing contradicts the record, but not everything could be checked.", style="bold")
@@ -134,6 +144,15 @@ def exported(run: Path, format: str, per: str) -> str:  # noqa: A002
 
     _check_finished(run)
     return _exported_audit(Audit.load(run), format, per)
+
+
+def all_exports(run: Path) -> dict[str, str]:
+    """Everything that `runs export` writes of a finished run, by options of the command."""
+    per_attack = ("csv", "json") if is_game(run) else ("csv", "json", "latex", "card")
+    found = {f"--format {one}": exported(run, one, "attack") for one in per_attack}
+    if not is_game(run):
+        found["--format csv --per example"] = exported(run, "csv", "example")
+    return found
 
 
 def _exported_audit(audit: Audit, format: str, per: str) -> str:  # noqa: A002

@@ -46,9 +46,13 @@ def add(app: typer.Typer) -> None:
         "verify",
         epilog=examples(
             "saddlepoint runs verify runs/mine",
+            "saddlepoint runs verify runs/mine --replay 5",
+            "saddlepoint runs verify runs/mine --replay all --sign ~/.ssh/id_ed25519",
+            "saddlepoint runs verify runs/mine --check-key author.pub",
             note="The target is loaded from the specification, so its code is executed: verify "
-            "only runs of code that you trust. Exit code 0: everything agrees; 1: something "
-            "does not, or cannot be compared because another version wrote the run.",
+            "only runs of code that you trust. Without --replay, attacks are not run again, and "
+            "cells could hold points of a weaker attack. Exit code 0: everything that can be "
+            "compared agrees; 1: something does not.",
         ),
     )(verify_run)
     group.command(
@@ -90,11 +94,23 @@ def list_runs(
             one.threat,
             *state_of(one),
             f"{one.done}/{one.total}",
+            one.hashes,
         ]
         for one in found
     ]
-    head = ("run", "kind", "target", "threat", "verdict", "robust accuracy", "state", "cells")
+    head = (
+        "run",
+        "kind",
+        "target",
+        "threat",
+        "verdict",
+        "robust accuracy",
+        "state",
+        "cells",
+        "files",
+    )
     output().print(table(head, rows))
+    say("Nothing here is verified: `saddlepoint runs verify RUN` computes it again.")
     for one in found:
         if one.problem:
             say(f"{one.folder}: {one.problem}", style="red")
@@ -121,25 +137,68 @@ def show_run(
         say(found.spec)
 
 
-def verify_run(run: _Run, json: JsonOption = False) -> None:
-    """Verify a run: the hash of every cell, and the prediction of the target at every worst point.
+def verify_run(
+    run: _Run,
+    replay: Annotated[
+        str,
+        typer.Option(
+            metavar="K",
+            help="Compute K attack cells again, chosen at random, or 'all', and compare them.",
+        ),
+    ] = "0",
+    sign: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="KEY",
+            help="If everything agrees, sign the manifest with this private Ed25519 key of SSH.",
+        ),
+    ] = None,
+    check_key: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="KEY",
+            help="Check that the manifest was signed with this public Ed25519 key of SSH.",
+        ),
+    ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Also compare this file, which `runs export` wrote, with the run.",
+        ),
+    ] = None,
+    sandbox: Annotated[
+        bool,
+        typer.Option(
+            "--sandbox",
+            help="Run the code of the target without network and with a read-only file system. "
+            "Needs Linux; it is an error where it is not available.",
+        ),
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Verify a run: the hash of every file, every prediction, and every field of its record.
 
-    The target is loaded again, in a new process.
+    The target is loaded again, in a new process. Attacks are run again with --replay only.
     """
-    from saddlepoint.cli.folders import is_game
+    if sandbox:
+        from saddlepoint.cli.sandbox import require_sandbox
+
+        require_sandbox([run] if sign else [])
     from saddlepoint.cli.run_output import print_verification
-    from saddlepoint.runs.verify import verify
+    from saddlepoint.cli.verification import verified
 
-    if is_game(run):
-        from saddlepoint.games.runs.verify import checks
+    found = verified(run, replay=replay, check_key=check_key, export=export)
+    if sign is not None and found.passed:
+        from saddlepoint.runs.signing import sign as write_signature
 
-        found = verify(run, checks)
-    else:
-        found = verify(run)
+        write_signature(run, sign)
     if json:
         dump({**asdict(found), "passed": found.passed})
     else:
-        print_verification(found)
+        print_verification(found, replayed=replay != "0")
+        if sign is not None:
+            say(f"Signature: {run / 'manifest.json.sig'}" if found.passed else "It is not signed.")
     if not found.passed:
         raise typer.Exit(_DISAGREES)
 
@@ -205,5 +264,9 @@ def remove_unused(
     say(
         f"{verb} {count(freed.cells, 'cell')} and {count(freed.diagnostics, 'diagnostic')} of "
         f"other requests, {count(freed.incomplete, 'incomplete file')} and "
-        f"{count(freed.locks, 'lock')}: {file_size(freed.bytes)}."
+        f"{count(freed.locks, 'lock')}: {count(len(freed.files), 'file')}, "
+        f"{file_size(freed.bytes)}."
     )
+    if dry_run:
+        for name in freed.files:
+            say(f"  {name}")

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from saddlepoint.cli.arguments import JsonOption
-from saddlepoint.cli.console import dump, errors, examples, output, say
+from saddlepoint.cli.console import dump, errors, examples, output, percent, say, table
+from saddlepoint.phrases import count
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from saddlepoint.training import Epoch, Recipe
     from saddlepoint.zoo import Entry
 
@@ -56,12 +59,11 @@ def train(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Train a model of the zoo again, measure it, and write its weights and its record.
+    """Train a model of the zoo again, check its accuracy, and write its weights and its record.
 
     A training that was interrupted continues. The trained parts of a defense take about a minute
     and start again.
     """
-    from saddlepoint.cli.zoo import model_table
     from saddlepoint.zoo import recipe as find
     from saddlepoint.zoo.embedded import KITS, make
 
@@ -76,10 +78,18 @@ def train(
     if json:
         dump({**asdict(entry), **{kind: str(file) for kind, file in files.items()}})
         return
-    output().print(model_table([entry]))
+    output().print(_check_table(entry))
     kinds = " and ".join(files).capitalize()
     say(f"{kinds}: {', '.join(str(file) for file in files.values())}")
-    say(f"Audit it with: saddlepoint audit zoo:{folder / recipe} --eps {entry.measured.radius:g}")
+    say(f"Audit it with: saddlepoint audit zoo:{folder / recipe} --eps {entry.check.radius:g}")
+
+
+def _check_table(entry: Entry) -> Table:
+    """The accuracies of the check after training, by adversary."""
+    check = entry.check
+    rows = [[name, percent(accuracy)] for name, accuracy in check.accuracy.items()]
+    title = f"accuracy on {count(check.n, 'test image')}, L{check.p} {check.radius:g}"
+    return table(("check after training", title), rows)
 
 
 def _train_network(recipe: Recipe, folder: Path, seed: int, *, resume: bool, quiet: bool) -> Entry:

@@ -14,9 +14,7 @@ def add(app: typer.Typer) -> None:
     """Add the command to the application."""
     app.command(
         "view",
-        epilog=examples(
-            "saddlepoint view site", "saddlepoint view runs/digits-pgd-linf-0.15 --port 9000"
-        ),
+        epilog=examples("saddlepoint view site", "saddlepoint view runs/mine --port 9000"),
     )(view)
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from saddlepoint.cli.arguments import JsonOption
-from saddlepoint.cli.console import dump, examples, output, percent, say, table
+from saddlepoint.cli.console import dump, errors, examples, output, percent, say, table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from saddlepoint.zoo import Entry
+    from saddlepoint.zoo import AuditRecord, Entry
+
+_AUDITED = ("measured at", "images", "clean accuracy", "robust accuracy", "verdict")
 
 
 def add(app: typer.Typer) -> None:
@@ -24,101 +28,147 @@ def add(app: typer.Typer) -> None:
             "saddlepoint zoo",
             "saddlepoint zoo --json",
             "saddlepoint audit zoo:digits-pgd --eps 0.15",
+            "saddlepoint zoo digits-hedge --measure",
+            "saddlepoint zoo digits-pgd --measure --folder runs/train-digits-pgd",
         ),
     )(zoo)
 
 
-def zoo(json: JsonOption = False) -> None:
-    """List the trained models and the defenses of the package, with their measured accuracies.
+def zoo(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(help="Names of models.", metavar="[NAME]...", show_default="all"),
+    ] = None,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure",
+            help="Audit the models with the standard budget and write their records. "
+            "An interrupted measurement continues.",
+        ),
+    ] = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with models that `saddlepoint train` wrote.",
+            metavar="FOLDER",
+            show_default="the models of the package",
+        ),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """List the trained models and the defenses of the package, with their audited accuracies.
 
-    Adaptive defenses are listed with the categories of Croce et al. 2022.
+    The robust accuracy is an upper bound from an audit with the standard budget; "–" marks a
+    model that was not audited. Beside it is the accuracy of the static network of a defense on all
+    points of the same audit. Adaptive defenses are listed with the categories of Croce et al. 2022.
     """
-    from saddlepoint.zoo import entry, names
+    from saddlepoint.zoo import audited, entry, names
     from saddlepoint.zoo.adaptive.taxonomy import BLOCKS, PRINCIPLES
+    from saddlepoint.zoo.records import WEIGHTS
 
-    entries = [entry(name) for name in names()]
+    place = folder or WEIGHTS
+    entries = [entry(name, place) for name in models or names(place)]
+    if measure:
+        _measure(entries, place, quiet=json)
     if json:
-        dump([_record(one) for one in entries])
+        dump([_record(one, place) for one in entries])
         return
-    output().print(model_table([one for one in entries if not one.defense]))
-    output().print(defense_table([one for one in entries if one.defense]))
-    legend = [*PRINCIPLES.items(), *BLOCKS.items()]
-    say("; ".join(f"{short}: {words}" for short, words in legend) + " (Croce et al. 2022, Sec. 2).")
-    say("Audit one with: saddlepoint audit zoo:NAME --eps RADIUS")
+    networks = [one for one in entries if not one.defense]
+    defenses = [one for one in entries if one.defense]
+    if networks:
+        output().print(model_table(networks, place))
+    if defenses:
+        output().print(defense_table(defenses, place))
+        legend = [*PRINCIPLES.items(), *BLOCKS.items()]
+        meaning = "; ".join(f"{short}: {words}" for short, words in legend)
+        say(f"{meaning} (Croce et al. 2022, Sec. 2).")
+    if any(audited(one.name, place) is None for one in entries):
+        say("–: not audited yet. Audit one with: saddlepoint zoo NAME --measure")
+    say("Audit one with your own settings: saddlepoint audit zoo:NAME --eps RADIUS")
 
 
-def _record(entry: Entry) -> dict[str, object]:
-    from saddlepoint.zoo.adaptive.taxonomy import surveyed
+def model_table(entries: Sequence[Entry], folder: Path) -> Table:
+    """A table of networks with their audited accuracies."""
+    from saddlepoint.zoo import audited
 
-    row = surveyed(entry.defense)
-    return {**asdict(entry), "taxonomy": asdict(row) if row else None}
-
-
-def model_table(entries: list[Entry]) -> Table:
-    """A table of models with their accuracies.
-
-    The last column is the worst case over the attacks that were used to measure the model.
-    """
     rows = [
         [
             one.name,
-            one.measured.data.partition(",")[0],
             str(one.parameters),
             f"{one.training_radius:g}" if one.training_radius else "–",
-            *_measured(one),
+            *_cells(audited(one.name, folder)),
         ]
         for one in entries
     ]
-    head = (
-        "name",
-        "data",
-        "parameters",
-        "training radius",
-        "measured at",
-        "clean accuracy",
-        "worst case",
-    )
-    return table(head, rows)
+    return table(("name", "parameters", "training radius", *_AUDITED), rows)
 
 
-def defense_table(entries: list[Entry]) -> Table:
-    """A table of defenses with their category, their network and their accuracies."""
+def defense_table(entries: Sequence[Entry], folder: Path) -> Table:
+    """A table of defenses with category, network and audited accuracies."""
+    from saddlepoint.zoo import audited
     from saddlepoint.zoo.adaptive.taxonomy import surveyed
 
     rows = []
     for one in entries:
         row = surveyed(one.defense)
         category = (row.principle, ", ".join(row.blocks)) if row else ("–", "–")
+        record = audited(one.name, folder)
+        static = record.static_accuracy if record else None
         rows.append(
             [
                 one.name,
                 one.defense,
                 *category,
                 one.net,
-                str(one.parameters),
-                *_measured(one),
-                str(one.measured.n),
+                *_cells(record),
+                "–" if static is None else percent(static),
             ]
         )
-    head = (
-        "name",
-        "defense",
-        "principle",
-        "blocks",
-        "network",
-        "parameters",
-        "measured at",
-        "clean accuracy",
-        "worst case",
-        "images",
-    )
+    head = ("name", "defense", "principle", "blocks", "network", *_AUDITED, "static network")
     return table(head, rows)
 
 
-def _measured(one: Entry) -> tuple[str, str, str]:
-    accuracy = one.measured.accuracy
+def _cells(record: AuditRecord | None) -> tuple[str, ...]:
+    """The cells of the columns `_AUDITED`."""
+    if record is None:
+        return ("–",) * len(_AUDITED)
     return (
-        f"L{one.measured.p} {one.measured.radius:g}",
-        percent(accuracy["clean"]),
-        percent(accuracy["worst case"]),
+        f"L{record.p} {record.radius:g}",
+        str(record.n),
+        percent(record.clean_accuracy),
+        percent(record.robust_accuracy),
+        record.verdict,
     )
+
+
+def _record(entry: Entry, folder: Path) -> dict[str, object]:
+    """The record of a model: its training, its category and its audit.
+
+    Accuracies come from the audit alone, so the check after training is left out.
+    """
+    from saddlepoint.zoo import audited
+    from saddlepoint.zoo.adaptive.taxonomy import surveyed
+
+    row = surveyed(entry.defense)
+    audit = audited(entry.name, folder)
+    training = {key: value for key, value in asdict(entry).items() if key != "check"}
+    return {
+        **training,
+        "taxonomy": asdict(row) if row else None,
+        "audit": asdict(audit) if audit else None,
+    }
+
+
+def _measure(entries: Sequence[Entry], folder: Path, *, quiet: bool) -> None:
+    """Audit models and write their records."""
+    from saddlepoint.cli.progress import AuditProgress
+    from saddlepoint.cli.zoo_audit import measure
+    from saddlepoint.zoo.audited import keep_audit
+
+    for one in entries:
+        out = Path("runs") / "zoo" / one.name
+        with AuditProgress(errors(), folder=out, shown=not quiet) as bar:
+            path = keep_audit(measure(one.name, folder, out=out, watch=bar), folder)
+        if not quiet:
+            say(f"{one.name}: {path}")

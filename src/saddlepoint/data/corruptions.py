@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from scipy.stats import poisson
+from scipy.special import pdtr
 from torch import Tensor
 from torch.nn.functional import conv2d, grid_sample, pad
 
@@ -42,7 +42,7 @@ def shot_noise(x: Tensor, severity: int, keys: Keys) -> Tensor:
     max_count = photons + 12 * math.isqrt(photons)
     row = (x * 255).round().long()
     cdf = torch.from_numpy(
-        poisson.cdf(np.arange(max_count), photons * np.arange(256)[:, None] / 255)
+        pdtr(np.arange(max_count), photons * np.arange(256)[:, None] / 255)
     )  # [256, max_count]
     shifted = (cdf.clamp(max=1) + 2 * torch.arange(256)[:, None]).flatten().to(x.device)
     uniform = keys.uniform(tuple(x.shape[1:]), torch.float64)
@@ -199,7 +199,7 @@ def plasma(side: int, decay: float, keys: Keys) -> Tensor:
     """
     if side < 2 or side & (side - 1):
         raise ValueError(f"side must be a power of two of at least 2, got side={side}.")
-    grid = torch.zeros(len(keys), 1, 1, dtype=torch.float64, device=keys.state.device)
+    grid = torch.zeros(len(keys), 1, 1, dtype=torch.float64, device=keys.base.device)
     amplitude = 1.0
     while (k := grid.shape[-1]) < side:
         noise = amplitude * (2 * keys.fold_in(k).uniform((3, k, k), torch.float64) - 1)

@@ -10,7 +10,11 @@ from pathlib import Path
 
 from saddlepoint.data.record import DataError
 from saddlepoint.data.remote import PULLABLE
+from saddlepoint.phrases import count
 
+_SMALL = 2**30  # bytes that are always allowed
+_BLOCK = 2**20  # bytes
+_RATIO = 200  # of the size of a file to its compressed size
 SYSTEM_FOLDER = Path("/usr/share/datasets")  # Debian's dataset-* packages
 
 
@@ -66,17 +70,44 @@ def missing_files_error(name: str, searched: Sequence[Path], any_of: Sequence[st
     )
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path, most: int | None = None) -> bytes:
     """Read a file, decompressed if its name ends in .gz.
 
+    Args:
+        path: The file.
+        most: The number of bytes after which reading stops; default: all are read.
+
     Raises:
-        DataError: The file is a web page or a damaged gzip file.
+        DataError: The file is a web page, a damaged gzip file, or larger than 1 GB and, if it is
+            compressed, than 200 times its compressed size.
     """
     reject_web_page(path)
+    limit = _SMALL
+    if path.suffix == ".gz":
+        limit = max(limit, _RATIO * path.stat().st_size)
+    content = _first_bytes(path, limit + 1 if most is None else min(most, limit + 1))
+    if len(content) > limit:
+        raise DataError(
+            f"{path} contains more than {count(limit, 'byte')}, which no data set of this format "
+            "has. The file is damaged, or made to use up the memory."
+        )
+    return content
+
+
+def _first_bytes(path: Path, number: int) -> bytes:
+    """The first bytes of a file, which is decompressed no further."""
     if path.suffix != ".gz":
-        return path.read_bytes()
+        with path.open("rb") as file:
+            return file.read(min(number, path.stat().st_size))
+    blocks: list[bytes] = []
+    left = number
     try:
-        return gzip.decompress(path.read_bytes())
+        with gzip.open(path) as unpacked:
+            # In blocks, because `read` allocates as much as it may return.
+            while left and (block := unpacked.read(min(left, _BLOCK))):
+                blocks.append(block)
+                left -= len(block)
+            return b"".join(blocks)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(
             f"{path} is not a whole gzip file ({error}). The file is damaged or truncated: "

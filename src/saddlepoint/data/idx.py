@@ -11,7 +11,7 @@ import numpy as np
 
 from saddlepoint.data.files import find_folder, read_bytes
 from saddlepoint.data.record import Array, Data, DataError, Split, from_arrays
-from saddlepoint.phrases import count
+from saddlepoint.phrases import count, whole
 
 _FASHION = (
     "T-shirt/top",
@@ -26,6 +26,7 @@ _FASHION = (
     "Ankle boot",
 )
 _UNSIGNED_BYTE = 0x08
+_LONGEST_HEADER = 4 + 4 * 255  # bytes
 
 
 def load_mnist(roots: Sequence[Path], split: Split, n: int | None) -> Data:
@@ -63,23 +64,29 @@ def read_idx(path: Path) -> Array:
     Raises:
         DataError: The file is not in this format or is truncated.
     """
-    content = read_bytes(path)
-    if len(content) < 4 or content[:3] != bytes((0, 0, _UNSIGNED_BYTE)):
+    head = read_bytes(path, _LONGEST_HEADER)
+    if len(head) < 4 or head[:3] != bytes((0, 0, _UNSIGNED_BYTE)):
         raise DataError(
             f"{path} is not an IDX file of bytes: it should begin with 00 00 08, found "
-            f"{content[:4].hex(' ') or 'an empty file'}. Download the file again."
+            f"{head[:4].hex(' ') or 'an empty file'}. Download the file again."
         )
-    start = 4 + 4 * content[3]
-    if len(content) < start:
+    start = 4 + 4 * head[3]
+    if len(head) < start:
         raise DataError(
             f"{path} ends inside its header. The file is truncated: delete it and pull it again."
         )
-    shape = struct.unpack(f">{content[3]}I", content[4:start])
-    if len(content) - start != math.prod(shape):
+    shape = struct.unpack(f">{head[3]}I", head[4:start])
+    declared = math.prod(shape)
+    # One byte more, so that further content is noticed; it is not unpacked.
+    content = read_bytes(path, start + declared + 1)
+    found = len(content) - start
+    if found != declared:
+        if found > declared and path.suffix != ".gz":
+            found = path.stat().st_size - start
+        more = "more" if found > declared and path.suffix == ".gz" else whole(found)
         raise DataError(
-            f"{path} declares {list(shape)} = {count(math.prod(shape), 'byte')} but contains "
-            f"{len(content) - start}. The file is damaged or truncated: delete it and pull it "
-            "again."
+            f"{path} declares {list(shape)} = {count(declared, 'byte')} but contains {more}. The "
+            "file is damaged or truncated: delete it and pull it again."
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 

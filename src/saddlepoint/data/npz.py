@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,11 @@ from saddlepoint.data.record import Array, Data, DataError, Split, class_numbers
 from saddlepoint.phrases import count
 
 _CHANNELS = (1, 3)
+# Blank images compress a thousandfold; a zip bomb does so on purpose, and is large.
+_RATIO = 200
+_SMALL = 2**30  # bytes that are always allowed
+_MOST_ENTRIES = 1000
+_LONGEST_HEADER = 10_000  # bytes
 
 
 class Arrays(NamedTuple):
@@ -60,6 +66,7 @@ def read_npz(path: Path, split: Split = "test") -> Arrays:
     try:
         # Opened here so that it is closed: numpy leaves a damaged file open.
         with path.open("rb") as file:
+            _check_declared_sizes(path)
             stored = np.load(file, allow_pickle=False)
             if not isinstance(stored, np.lib.npyio.NpzFile):
                 raise DataError(
@@ -86,6 +93,55 @@ def read_npz(path: Path, split: Split = "test") -> Arrays:
     else:
         classes = class_numbers(y)
     return Arrays(_channels_first(path, x, layout), y, classes)
+
+
+def _check_declared_sizes(path: Path) -> None:
+    """Reject a file that unpacks to far more than it holds, before memory is allocated.
+
+    Raises:
+        DataError: The declared size of an array, or of all arrays, is absurd.
+        zipfile.BadZipFile: It is not a whole file.
+    """
+    if not zipfile.is_zipfile(path):
+        return
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+        if len(entries) > _MOST_ENTRIES:
+            raise DataError(
+                f"{path} has {count(len(entries), 'entry')}; expected at most {_MOST_ENTRIES}."
+            )
+        unpacked = sum(entry.file_size for entry in entries)
+        if unpacked > max(_RATIO * path.stat().st_size, _SMALL):
+            raise DataError(
+                f"{path} has {count(path.stat().st_size, 'byte')} and unpacks to {unpacked}: "
+                "images do not compress like that. Write it again from the original images."
+            )
+        for entry in entries:
+            _check_array(path, archive, entry)
+
+
+def _check_array(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
+    """Check that the shape in the header of an array fits the size of its entry."""
+    with archive.open(entry) as file:
+        if file.read(6) != b"\x93NUMPY":
+            return
+        major = file.read(2)[:1]
+        length = int.from_bytes(file.read(2 if major == b"\x01" else 4), "little")
+        if length > _LONGEST_HEADER:
+            raise DataError(f"{path}, {entry.filename}: the header of the array is too long.")
+    with archive.open(entry) as file:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0
+        if version != (1, 0):
+            read = np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+        declared = math.prod(shape) * dtype.itemsize
+        if declared > entry.file_size:
+            raise DataError(
+                f"{path}, {entry.filename}: shape {list(shape)} of {dtype} needs "
+                f"{count(declared, 'byte')}, "
+                f"but the file holds {entry.file_size}."
+            )
 
 
 def _known_keys(split: Split) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from saddlepoint.phrases import count
 
 Split = Literal["train", "test"]
 Array = npt.NDArray[Any]
+MOST_CLASSES = 1_000_000  # a larger label is no class number: ImageNet-21k has 21,841 classes
 
 
 class DataError(ValueError):
@@ -141,9 +142,18 @@ def from_arrays(name: str, x: Array, y: Array, classes: Sequence[str]) -> Data:
 
 
 def class_numbers(y: Array) -> tuple[str, ...]:
-    """Class names `"0", "1", ...` up to the largest label, for data without class names."""
+    """Class names `"0", "1", ...` up to the largest label, for data without class names.
+
+    Raises:
+        DataError: A label is too large for a class number.
+    """
     if not y.size or y.dtype.kind not in "iu":
         return ()
+    if int(y.max()) >= MOST_CLASSES:
+        raise DataError(
+            f"labels must be class numbers below {MOST_CLASSES}, found {int(y.max())}. Renumber "
+            "the classes from 0."
+        )
     return tuple(str(label) for label in range(int(y.max()) + 1))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from saddlepoint.data.files import find_folder, reject_web_page
+from saddlepoint.data.mat import MatError, read_arrays
 from saddlepoint.data.record import Array, Data, DataError, Split, from_arrays
 
 
@@ -32,23 +33,18 @@ def load_svhn(roots: Sequence[Path], split: Split, n: int | None) -> Data:
 
 
 def _read(path: Path) -> tuple[Array, Array]:
-    from scipy.io import loadmat  # imported here because SciPy is slow to import
-
     reject_web_page(path)
     try:
-        content = loadmat(path, variable_names=["X", "y"])
-    except Exception as error:  # a damaged file can raise anything
+        content = read_arrays(path.read_bytes())
+    except (OSError, MatError) as error:
         raise DataError(
             f"{path} is not a whole .mat file ({error}). Delete it and pull svhn again."
         ) from error
     if "X" not in content or "y" not in content:
-        raise DataError(
-            f"{path}: expected the variables X and y, found "
-            f"{sorted(k for k in content if k[0] != '_')}."
-        )
+        raise DataError(f"{path}: expected the variables X and y, found {sorted(content)}.")
     x = content["X"]
     y = content["y"].reshape(-1)
-    if x.dtype != np.uint8 or x.ndim != 4 or x.shape[2] != 3 or x.shape[3] != len(y):
+    if x.dtype != np.uint8 or x.ndim != 4 or x.shape[2] != 3 or x.shape[3] != len(y) or not len(y):
         raise DataError(
             f"{path}: expected X uint8 [32, 32, 3, N] and y [N, 1], found {x.dtype} {x.shape} and "
             f"{y.shape}."

@@ -1,6 +1,14 @@
 """Defenses: the base class, traces of views, the context of a call, multi-exit networks."""
 
-from saddlepoint.defenses.base import Access, BlackBox, Defense, Memory, Plain, Unit
+from saddlepoint.defenses.base import (
+    Access,
+    BlackBox,
+    Defense,
+    Memory,
+    OutputError,
+    Plain,
+    Unit,
+)
 from saddlepoint.defenses.context import Context
 from saddlepoint.defenses.gates import (
     Confident,
@@ -10,6 +18,7 @@ from saddlepoint.defenses.gates import (
     frequencies,
     ratio_for,
 )
+from saddlepoint.defenses.modes import eval_mode
 from saddlepoint.defenses.multi_exit import (
     Mix,
     MultiExit,
@@ -25,6 +34,13 @@ from saddlepoint.defenses.multi_exit import (
     membership,
     subset_name,
 )
+from saddlepoint.defenses.outputs import (
+    BinaryLogits,
+    BinaryProbabilities,
+    SelectLogits,
+    output_entries,
+    two_classes,
+)
 from saddlepoint.defenses.trace import Answer, Trace, View, mean, view
 from saddlepoint.defenses.wrapper import DefenseWrapper, innermost
 from saddlepoint.solvers import Anderson, Broyden, Picard, Solution, Solver, Status
@@ -33,6 +49,8 @@ __all__ = [
     "Access",
     "Anderson",
     "Answer",
+    "BinaryLogits",
+    "BinaryProbabilities",
     "BlackBox",
     "Broyden",
     "Confident",
@@ -43,8 +61,10 @@ __all__ = [
     "Memory",
     "Mix",
     "MultiExit",
+    "OutputError",
     "Picard",
     "Plain",
+    "SelectLogits",
     "Solution",
     "Solver",
     "Static",
@@ -57,6 +77,7 @@ __all__ = [
     "all_subsets",
     "average_cost",
     "check_subset",
+    "eval_mode",
     "exit_logits",
     "exit_name",
     "exits_mean",
@@ -66,7 +87,9 @@ __all__ = [
     "mean",
     "mean_logits",
     "membership",
+    "output_entries",
     "ratio_for",
     "subset_name",
+    "two_classes",
     "view",
 ]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from saddlepoint.defenses.context import Context
 from saddlepoint.defenses.generators import seeded
 from saddlepoint.defenses.trace import Trace, View
+from saddlepoint.phrases import count
 
 Memory = Literal["none", "batch", "stream"]
 Unit = Literal["example", "batch", "stream"]
@@ -124,9 +125,9 @@ class Plain(Defense):
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         if not self.random:
             with _annotate_errors():
-                return Trace((View("final", self.net(x)),))
+                return Trace((View("final", checked_logits(self.net(x), x)),))
         with seeded(self.net, ctx.shared_seed(), x.device), _annotate_errors():
-            return Trace((View("final", self.net(x)),))
+            return Trace((View("final", checked_logits(self.net(x), x)),))
 
 
 class BlackBox(Defense):
@@ -161,7 +162,26 @@ class BlackBox(Defense):
             # counted.
             classes = max(self.classes, int(out.amax()) + 1)
             out = nn.functional.one_hot(out.long(), classes).to(x.dtype)
-        return Trace((View("final", out),))
+        return Trace((View("final", checked_logits(out, x)),))
+
+
+class OutputError(ValueError):
+    """A target returned something else than logits [N, C], perhaps after many valid outputs."""
+
+
+def checked_logits(out: object, x: Tensor) -> Tensor:
+    """The output of a target for the images `x`, [N, ...].
+
+    Raises:
+        OutputError: it is not a tensor [N, C].
+    """
+    if isinstance(out, Tensor) and out.ndim == 2 and len(out) == len(x):
+        return out
+    found = f"shape {list(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
+    raise OutputError(
+        f"the target must return logits of shape [{len(x)}, C] for {count(len(x), 'image')} at "
+        f"every call, got {found}"
+    )
 
 
 @contextmanager

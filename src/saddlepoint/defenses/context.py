@@ -12,6 +12,7 @@ from torch import Tensor
 from saddlepoint.gradients.implicit import Implicit
 from saddlepoint.gradients.rule import Exact, Rule
 from saddlepoint.gradients.solve import Solve
+from saddlepoint.passes import add_forward
 from saddlepoint.phrases import count
 from saddlepoint.rng import Keys
 from saddlepoint.solvers import Solution, SolveInfo, Solver, SolverStats
@@ -63,7 +64,8 @@ class Context:
     _state: _CallState = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        stats = self.solver_stats or SolverStats.of(len(self.keys), self.keys.state.device)
+        add_forward(len(self.keys))
+        stats = self.solver_stats or SolverStats.of(len(self.keys), self.keys.base.device)
         object.__setattr__(self, "_state", _CallState([self.keys], [0], stats))
 
     @classmethod

@@ -18,7 +18,17 @@ from torch import Tensor, nn
 _MOST = 20_000  # objects; a larger structure is data
 _MOST_ENTRIES = 1_000  # of one container
 # Code of these packages is not searched: it has no state of a user's network.
-_LIBRARIES = {*sys.stdlib_module_names, "numpy", "saddlepoint", "scipy", "torch", "torchvision"}
+_LIBRARIES = {
+    *sys.stdlib_module_names,
+    "huggingface_hub",
+    "numpy",
+    "saddlepoint",
+    "scipy",
+    "timm",
+    "torch",
+    "torchvision",
+    "transformers",
+}
 _LEAVES = (Tensor, numpy.ndarray, str, bytes, int, float, complex, type(None), torch.dtype)
 # They are yielded, but nothing is looked for inside of them.
 _CLOSED = (torch.Generator, numpy.random.Generator, numpy.random.RandomState, random.Random)
@@ -60,7 +70,9 @@ def _children(value: Any) -> Iterator[tuple[str, object]]:
     """The objects that an object refers to, by name."""
     match value:
         case dict():
-            yield from ((str(key)[:40], one) for key, one in list(value.items())[:_MOST_ENTRIES])
+            # Subclasses may import or create what they return: their own methods are not called.
+            entries = list(dict.items(value))[:_MOST_ENTRIES]
+            yield from ((str(key)[:40], one) for key, one in entries)
         case list() | tuple() | set() | frozenset() | deque():
             yield from ((str(k), one) for k, one in enumerate(list(value)[:_MOST_ENTRIES]))
         case functools.partial():

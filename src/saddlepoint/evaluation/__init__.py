@@ -1,6 +1,7 @@
 """Threat models, adversaries, the referee, and outcomes."""
 
 from saddlepoint.evaluation.adversary import Adversary, AdversaryWrapper
+from saddlepoint.evaluation.annealed import Annealed
 from saddlepoint.evaluation.attack_context import AttackContext, Simulation
 from saddlepoint.evaluation.batch_control import BatchControl
 from saddlepoint.evaluation.combinators import (
@@ -12,16 +13,20 @@ from saddlepoint.evaluation.combinators import (
     SkipMisclassified,
     Transfer,
 )
+from saddlepoint.evaluation.corruption import Corruption
 from saddlepoint.evaluation.cost import PassCost
 from saddlepoint.evaluation.direct import Direct
 from saddlepoint.evaluation.episode import Episode
 from saddlepoint.evaluation.escalation import Escalate
+from saddlepoint.evaluation.external import External, Points
 from saddlepoint.evaluation.joint_equilibrium import JointEquilibrium
+from saddlepoint.evaluation.masks import Mask
 from saddlepoint.evaluation.on_examples import OnExamples
 from saddlepoint.evaluation.orders import NaturalOrder, SortedByLabel, WorstCaseOrder
 from saddlepoint.evaluation.outcomes import Outcomes, evaluate
 from saddlepoint.evaluation.properties import AdversaryProperties
 from saddlepoint.evaluation.referee import FixedPoints, play
+from saddlepoint.evaluation.row_search import RowSearch
 from saddlepoint.evaluation.suites import autoattack, rand_suite
 from saddlepoint.evaluation.threat import Threat
 from saddlepoint.evaluation.transductive import (
@@ -39,27 +44,33 @@ __all__ = [
     "Adversary",
     "AdversaryProperties",
     "AdversaryWrapper",
+    "Annealed",
     "AttackContext",
     "BatchControl",
     "Cascade",
     "CleanCopies",
     "CleanFallback",
+    "Corruption",
     "Direct",
     "Episode",
     "Escalate",
+    "External",
     "FixedPoint",
     "FixedPoints",
     "GreedyModelSpace",
     "JointEquilibrium",
+    "Mask",
     "MaxLossPoint",
     "MultiTarget",
     "NaturalOrder",
     "OnExamples",
     "Outcomes",
     "PassCost",
+    "Points",
     "Portfolio",
     "Restarts",
     "RetrainedEnsemble",
+    "RowSearch",
     "Simulation",
     "Skip",
     "SkipMisclassified",

@@ -152,9 +152,8 @@ class Direct(Adversary):
             self.attack.needs,
             coupled,
         )
-        recorded = RecordingOracle(
-            oracle, context.history, describe(label), x, context.threat.space
-        )
+        region = context.threat.space.around(x)
+        recorded = RecordingOracle(oracle, context.history, describe(label), region)
         result = self._run(recorded, x, context, random=any(d.random for d in models))
         context.meter.note(context.rows, stats.evaluations + stats.products)
         return result

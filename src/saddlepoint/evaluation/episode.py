@@ -10,12 +10,13 @@ from torch import Tensor
 
 from saddlepoint.attacks.history import merge_loss_curves, no_loss_curve
 from saddlepoint.evaluation.rejection import no_rejection_scores, no_rejections
+from saddlepoint.phrases import count, percent
 
 _NOT_TENSORS = ("adversary", "seconds")
 _NOT_PER_EXAMPLE = (*_NOT_TENSORS, "loss_curve")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Episode:
     """One adversary against one defense on all examples, as the referee recorded it.
 
@@ -45,6 +46,10 @@ class Episode:
     # [4, S, D, N] `rejection_scores` of each of these draws, at the point and then at the clean
     # image. [4, 0, 0, 0] for a defense that cannot reject.
     rejection_scores: Tensor = field(default_factory=no_rejection_scores)
+
+    def __repr__(self) -> str:
+        accuracy = percent(float(self.correct.mean(1).min()))
+        return f"<Episode of {self.adversary}, {count(len(self.batch), 'image')}: {accuracy}>"
 
     def to(self, device: str | torch.device) -> Episode:
         """The same episode with all tensors on a device."""

@@ -49,6 +49,19 @@ def require_inputs(x: Tensor, y: Tensor, threat: Threat) -> None:
         )
 
 
+def require_goal(defense: Defense, y: Tensor, threat: Threat) -> None:
+    """Raise ValueError if some images have the target class already, or may be rejected."""
+    if threat.target_class is None:
+        return
+    if bool((y == threat.target_class).any()):
+        raise ValueError(
+            f"{count(int((y == threat.target_class).sum()), 'image')} of the target class "
+            f"{threat.target_class} cannot become it. Leave them out: x, y = threat.images(x, y)."
+        )
+    if defense.rejects:
+        raise ValueError("a defense that rejects cannot be attacked with a target class.")
+
+
 def require_stream(examples: int, threat: Threat, batch_size: int) -> None:
     """Raise ValueError if the order of the threat model does not fit the batches."""
     window = threat.order.window

@@ -14,9 +14,10 @@ from saddlepoint.evaluation.adversary import Adversary
 from saddlepoint.evaluation.episode import Episode
 from saddlepoint.evaluation.referee import Progress, play
 from saddlepoint.evaluation.threat import Threat
+from saddlepoint.phrases import count, percent
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Outcomes:
     """The fraction of correct outputs for every adversary, answer and example.
 
@@ -38,6 +39,14 @@ class Outcomes:
     batch: Tensor
     unit: Unit
     episodes: tuple[Episode, ...] = ()
+
+    def __repr__(self) -> str:
+        accuracies = ", ".join(
+            f"{name} {percent(float(accuracy.min()))}"
+            for name, accuracy in zip(self.adversaries, self.accuracy(), strict=True)
+        )
+        answers = count(len(self.answers), "answer")
+        return f"<Outcomes of {count(len(self.batch), 'image')}, {answers}: {accuracies}>"
 
     @classmethod
     def of(cls, episodes: Sequence[Episode], answers: tuple[str, ...], unit: Unit) -> Outcomes:

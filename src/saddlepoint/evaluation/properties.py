@@ -26,16 +26,18 @@ class AdversaryProperties:
     query_search: bool = False  # it searches with queries and stops when the budget is used up
     continues_search: bool = False  # it runs gradient steps from where a query search ended
     clean_fallback: bool = False  # it proposes the clean image where it does not succeed
+    external: bool = False  # its points come from elsewhere, so how they were found is not known
 
     @property
     def white_box(self) -> bool:
         """It follows gradients of the attacked defense, from the clean image on."""
-        return self.needs == "gradient" and not self.transfers and not self.continues_search
+        known = not self.transfers and not self.external
+        return self.needs == "gradient" and known and not self.continues_search
 
     @property
     def black_box(self) -> bool:
         """It only queries scores or labels of the attacked defense."""
-        return self.needs != "gradient" and not self.transfers
+        return self.needs != "gradient" and not self.transfers and not self.external
 
     @classmethod
     def union(cls, needs: Access, parts: Sequence[AdversaryProperties]) -> AdversaryProperties:

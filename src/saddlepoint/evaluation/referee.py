@@ -23,14 +23,17 @@ from saddlepoint.evaluation.episode import Episode
 from saddlepoint.evaluation.input_checks import (
     require_access,
     require_defense,
+    require_goal,
     require_inputs,
     require_legal_points,
     require_stream,
 )
+from saddlepoint.evaluation.masks import MaskedPixels
 from saddlepoint.evaluation.mutation import fingerprint, require_unchanged
 from saddlepoint.evaluation.online import OnlineDefense
 from saddlepoint.evaluation.orders import CountErrors
 from saddlepoint.evaluation.rejection import no_rejection_scores, no_rejections, rejection_scores
+from saddlepoint.evaluation.targeted_goal import TowardClass, against_others
 from saddlepoint.evaluation.threat import Threat
 
 Progress = Callable[[int], None]  # called with the number of examples after every batch
@@ -102,6 +105,7 @@ def play(
     require_defense(defense)
     require_access(adversary, defense, threat)
     require_inputs(x, y, threat)
+    require_goal(defense, y, threat)
     require_stream(len(x), threat, batch_size)
     ids = torch.arange(len(x), device=x.device) if ids is None else ids
     batch_size = len(x) if threat.rounds == "one" else batch_size
@@ -173,8 +177,15 @@ class _Stream:
         controlled = control.rows(context.ids)
         if not controlled.all():
             defense = PartialControl(defense, controlled, x, control)
+        if self.threat.mask is not None:
+            defense = MaskedPixels(defense, self.threat.mask, x)
+        if self.threat.target_class is not None:
+            defense = TowardClass(defense, self.threat.target_class)
+            y = torch.zeros_like(y)
         points = adversary.move(context, defense, x, y).point.detach()
         require_legal_points(adversary.name, points, x, self.threat)
+        if self.threat.mask is not None:
+            points = self.threat.mask.apply(points, x)
         return points if controlled.all() else torch.where(per_example(controlled, x), points, x)
 
 
@@ -282,8 +293,13 @@ def _evaluate_draws(
                 rejected = torch.stack([(z.argmax(-1) == z.shape[-1] - 1).double() for z in both])
                 scores = torch.cat([rejection_scores(z, y) for z in both])[:, None]
         classes = merge_rejection(logits, y, adapted.rejects)
-        correct = (~misclassified(classes, y)).double()
-        yield _DrawResult(correct, logits.argmax(-1), margin(classes, y), rejected, scores, adapted)
+        labels = y
+        if context.threat.target_class is not None:
+            classes = against_others(logits, context.threat.target_class)
+            labels = torch.zeros_like(y)
+        correct = (~misclassified(classes, labels)).double()
+        distance = margin(classes, labels)
+        yield _DrawResult(correct, logits.argmax(-1), distance, rejected, scores, adapted)
 
 
 def _outputs(

@@ -6,10 +6,14 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from torch import Tensor
+
 from saddlepoint.attacks.spaces import Ball
 from saddlepoint.defenses import Access
 from saddlepoint.describe import OMIT_DEFAULT
 from saddlepoint.evaluation.batch_control import BatchControl
+from saddlepoint.evaluation.corruption import Corruption
+from saddlepoint.evaluation.masks import Mask
 from saddlepoint.evaluation.orders import NaturalOrder, Order, WorstCaseOrder
 from saddlepoint.phrases import count
 
@@ -18,7 +22,8 @@ from saddlepoint.phrases import count
 class Threat:
     """The perturbation set, the attacker's access and knowledge, and how a stream is evaluated.
 
-    The last five fields matter for defenses that adapt at test time (Chen et al. 2022, Sec. 4).
+    The fields from `rounds` to `online_queries` matter for defenses that adapt at test time (Chen
+    et al. 2022, Sec. 4).
 
     Args:
         space: the perturbation set.
@@ -37,6 +42,12 @@ class Threat:
         order: the order in which the stream reaches the defense.
         batch_control: the rows of each batch that the attacker controls.
         online_queries: whether queries reach the deployed online defense, which adapts to each.
+        target_class: the attacker succeeds if an image becomes this class; None: any wrong class.
+            Accuracy is then the share of images that do not become it. Images of this class are
+            left out.
+        mask: the pixels that the attacker may change; None: all.
+        corruption: applied to the images before any attack; None: none. With radius 0 it is
+            evaluated alone.
     """
 
     space: Ball
@@ -49,6 +60,9 @@ class Threat:
     order: Order = field(default=NaturalOrder(), metadata=OMIT_DEFAULT)
     batch_control: BatchControl = field(default=BatchControl(), metadata=OMIT_DEFAULT)
     online_queries: bool = field(default=False, metadata=OMIT_DEFAULT)
+    target_class: int | None = field(default=None, metadata=OMIT_DEFAULT)
+    mask: Mask | None = field(default=None, metadata=OMIT_DEFAULT)
+    corruption: Corruption | None = field(default=None, metadata=OMIT_DEFAULT)
 
     def __post_init__(self) -> None:
         if self.draws < 1:
@@ -67,11 +81,33 @@ class Threat:
                 "online queries reach the deployed defense, which gives no gradients: "
                 "use access='score' or access='decision'."
             )
+        if self.target_class is not None and self.target_class < 0:
+            raise ValueError(f"the target class is a class number, got {self.target_class}.")
         if self.queries is not None and isinstance(self.order, WorstCaseOrder):
             raise ValueError(
                 "a search for the worst order simulates whole streams, which a query budget per "
                 "example does not count: use queries=None."
             )
+
+    def images(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The images that are evaluated, and their labels: corrupted, without the target class.
+
+        Args:
+            x: clean images, [N, ...].
+            y: labels, [N].
+
+        Raises:
+            ValueError: all images are of the target class.
+        """
+        if self.corruption is not None:
+            x = self.corruption.apply(x)
+        if self.target_class is not None:
+            rows = y != self.target_class
+            if not rows.any():
+                raise ValueError(f"all images are of the target class {self.target_class}.")
+            x = x[rows]
+            y = y[rows]
+        return x, y
 
     @property
     def randomness_known(self) -> bool:
@@ -104,5 +140,8 @@ class Threat:
             str(self.order) if self.order.window else "",
             str(self.batch_control) if self.batch_control.share < 1 else "",
             "online queries" if self.online_queries else "",
+            "" if self.target_class is None else f"goal: class {self.target_class}",
+            "" if self.mask is None else str(self.mask),
+            "" if self.corruption is None else f"images with {self.corruption}",
         ]
         return ", ".join(part for part in parts if part)

@@ -1,17 +1,19 @@
 """The double oracle: solves an exit game with attacks on few subsets of exits.
 
-It attacks only subsets that are likely to lower the value of the game.
+Partial attacks come first, so that the value against them is that of the full game up to rows that
+were not played. Attacks on an expected loss follow; they are not in the full game.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from saddlepoint.defenses import Subset
-from saddlepoint.evaluation.adversary import Adversary
 from saddlepoint.evaluation.episode import Episode
 from saddlepoint.evaluation.referee import FixedPoints, RunAdversaries
 from saddlepoint.games.exit_attacks import AttackSettings
@@ -26,50 +28,45 @@ def double_oracle(
     run_adversaries: RunAdversaries,
     tolerance: float,
 ) -> ExitGame:
-    """Grow an exit game until new rows no longer lower its value.
+    """Grow an exit game until new rows are not expected to lower its value.
 
-    The first row attacks all exits. Each round adds the most promising subset that was not
-    attacked yet, and the attack on the expected loss of the current equilibrium strategy if that
-    strategy is new. The exact best response would cost one attack per subset. The guess may miss
-    it, so the game counts as solved only after L - 1 rounds in a row, for L exits, that lowered
-    the accuracy of the current strategy by less than the tolerance, or when no row is left.
+    The exact best response would cost one attack per subset, so it is guessed. The first row
+    attacks all exits. Each round adds the subset with the lowest `Forecast`. This ends when the
+    lowest forecast, one standard deviation included, lowers the accuracy of the equilibrium
+    strategy by less than the tolerance, but not before there are L rows for L exits, from which the
+    standard deviation is estimated. Then each round attacks the expected loss of the equilibrium
+    strategy of all rows, until this lowers its accuracy by less than the tolerance; at most L
+    times.
 
     Args:
         settings: how rows are attacked.
         columns: the subsets of exits that may be attacked or answer.
         run_adversaries: plays adversaries on the examples of the game.
-        tolerance: a round that lowers the accuracy by less than this counts as no progress.
+        tolerance: a row that lowers the accuracy by less than this is not needed.
+
+    Returns:
+        The game. `ExitGame.partial_value` is its value against partial attacks alone.
     """
     exits = len(settings.views)
     everything = tuple(range(1, exits + 1))
-    # The subset that each row attacks; None: the row attacks an expected loss.
-    targets: list[Subset | None] = [everything]
-    clean, *episodes = run_adversaries([FixedPoints(), settings.on_subset(everything)])
-    progress = _Progress()
-    previous = torch.zeros(len(columns), dtype=torch.float64)
-    while progress.quiet_rounds < max(exits - 1, 1):
-        game = ExitGame.of(columns, targets, episodes, exits, clean)
-        equilibrium = game.equilibrium()
-        defender = equilibrium.defender
-        candidate = next_target(game, defender)
-        new: list[Subset | None] = [] if candidate is None else [candidate]
-        if _differ(defender, previous):
-            new.append(None)
-        if not new:
-            break
-        name = f"expected loss {targets.count(None) + 1}"
-        adversaries = [_adversary(settings, columns, target, defender, name) for target in new]
-        added = run_adversaries(adversaries)
-        gain = max(0.0, equilibrium.value - _lowest_accuracy(added, defender))
-        progress = progress.after(gain, tolerance)
-        targets = [*targets, *new]
-        episodes = [*episodes, *added]
-        previous = defender
-    game = ExitGame.of(columns, targets, episodes, exits, clean)
-    return replace(game, exploitability=progress.exploitability)
+    clean, first = run_adversaries([FixedPoints(), settings.on_subset(everything)])
+    growing = _GrowingGame(columns, exits, clean, (everything,), (first,))
+    growing, missed = _add_partial_attacks(growing, settings, run_adversaries, tolerance)
+    growing, gain = _add_expected_losses(growing, settings, run_adversaries, tolerance)
+    return replace(growing.game, exploitability=max(missed, gain))
 
 
-def next_target(game: ExitGame, defender: Tensor) -> Subset | None:
+class Forecast(NamedTuple):
+    """The expected accuracy of a strategy under the attack on a subset that was not attacked yet.
+
+    `low` is one standard deviation below the mean.
+    """
+
+    subset: Subset
+    low: float
+
+
+def lowest_forecast(game: ExitGame, defender: Tensor) -> Forecast | None:
     """The subset that was not attacked yet with the lowest confidence bound mu(E) - sigma(E).
 
     v_i = (M s)_i is the accuracy of strategy s under attack i, with M the accuracy matrix. Attacks
@@ -85,7 +82,7 @@ def next_target(game: ExitGame, defender: Tensor) -> Subset | None:
         defender: the defender's mixed strategy s, [D].
 
     Returns:
-        A subset of exits; None if all were attacked.
+        A subset of exits and its bound; None if all were attacked.
     """
     tried = [target for target in game.targets if target is not None]
     untried = [subset for subset in game.subsets if subset not in tried]
@@ -101,40 +98,65 @@ def next_target(game: ExitGame, defender: Tensor) -> Subset | None:
     one_image = 1 / game.correct.shape[-1]  # the spread if rows do not differ
     spread = max(float(v.std()) if len(v) > 1 else 0.0, one_image)
     deviation = spread * (1 - (weights * outer).sum(1)).clamp(min=0).sqrt()
-    return untried[int((mean - deviation).argmin())]
+    bound = mean - deviation
+    return Forecast(untried[int(bound.argmin())], float(bound.amin()))
 
 
 @dataclass(frozen=True)
-class _Progress:
-    """The rounds in a row without a gain, and the largest gain within them."""
+class _GrowingGame:
+    """The rows that were played so far."""
 
-    quiet_rounds: int = 0
-    exploitability: float = 0.0
+    columns: tuple[Subset, ...]
+    exits: int
+    clean: Episode
+    targets: tuple[Subset | None, ...]  # None: the row attacks an expected loss
+    episodes: tuple[Episode, ...]
 
-    def after(self, gain: float, tolerance: float) -> _Progress:
-        """The progress after a round that lowered the accuracy by `gain`."""
-        if gain >= tolerance:
-            return _Progress(0, gain)
-        largest = max(self.exploitability, gain) if self.quiet_rounds else gain
-        return _Progress(self.quiet_rounds + 1, largest)
+    @property
+    def game(self) -> ExitGame:
+        return ExitGame.of(self.columns, self.targets, self.episodes, self.exits, self.clean)
+
+    def plus(self, target: Subset | None, episodes: Sequence[Episode]) -> _GrowingGame:
+        targets = (*self.targets, target)
+        return replace(self, targets=targets, episodes=(*self.episodes, *episodes))
 
 
-def _adversary(
+def _add_partial_attacks(
+    growing: _GrowingGame,
     settings: AttackSettings,
-    columns: tuple[Subset, ...],
-    target: Subset | None,
-    defender: Tensor,
-    name: str,
-) -> Adversary:
-    if target is None:
-        return settings.on_expected_loss(columns, defender, name)
-    return settings.on_subset(target)
+    run_adversaries: RunAdversaries,
+    tolerance: float,
+) -> tuple[_GrowingGame, float]:
+    """Add partial attacks; also return by how much another one may lower the accuracy."""
+    while True:
+        game = growing.game
+        equilibrium = game.equilibrium()
+        forecast = lowest_forecast(game, equilibrium.defender)
+        if forecast is None:
+            return growing, 0.0
+        gain = max(0.0, equilibrium.value - forecast.low)
+        if gain < tolerance and len(growing.targets) >= growing.exits:
+            return growing, gain
+        added = run_adversaries([settings.on_subset(forecast.subset)])
+        growing = growing.plus(forecast.subset, added)
 
 
-def _lowest_accuracy(episodes: list[Episode], defender: Tensor) -> float:
-    accuracy = torch.stack([episode.correct.mean(-1) for episode in episodes])
-    return float((accuracy @ defender.to(accuracy)).amin())
-
-
-def _differ(strategy: Tensor, other: Tensor) -> bool:
-    return float((strategy - other).abs().amax()) > 1e-9
+def _add_expected_losses(
+    growing: _GrowingGame,
+    settings: AttackSettings,
+    run_adversaries: RunAdversaries,
+    tolerance: float,
+) -> tuple[_GrowingGame, float]:
+    """Add attacks on the expected loss; also return by how much the last lowers the accuracy."""
+    gain = 0.0
+    for number in range(1, growing.exits + 1):
+        equilibrium = growing.game.equilibrium()
+        defender = equilibrium.defender
+        name = f"expected loss {number}"
+        added = run_adversaries([settings.on_expected_loss(growing.columns, defender, name)])
+        accuracy = added[0].correct.mean(-1)
+        gain = max(0.0, equilibrium.value - float(accuracy @ defender.to(accuracy)))
+        growing = growing.plus(None, added)
+        if gain < tolerance:
+            break
+    return growing, gain

@@ -36,7 +36,6 @@ from saddlepoint.evaluation.suites import autoattack
 from saddlepoint.games.exit_adversaries import MaxAverage, OnExits, attack_name
 from saddlepoint.games.exit_views import ANSWER_VIEW, exit_views
 from saddlepoint.games.matrix import as_distribution
-from saddlepoint.gradients import Backprop, EoT, Estimator
 
 ExitAttack = Callable[[Subset], Adversary]  # builds the attack on a subset of exits
 
@@ -49,7 +48,6 @@ def partial_attack(
     *,
     loss: Loss = cross_entropy,
     aim: Aim = mean_of_losses,
-    estimator: Estimator | None = None,
     name: str = "partial",
 ) -> Adversary:
     """The partial attack on the exits E: max_x' 1/|E| sum_{i in E} loss(f_i(x')).
@@ -62,7 +60,6 @@ def partial_attack(
         loss: per-example loss of one exit; default: cross-entropy.
         aim: how the losses of several exits are combined; default: their mean. `loss_of_mean` is
             the loss of the mean logits, with which a defender that uses the same exits answers.
-        estimator: how value and gradient are estimated; default: one backward pass.
         name: the name shown in tables, before the exits.
     """
     direct = Direct(
@@ -70,7 +67,6 @@ def partial_attack(
         attack,
         loss,
         aim,
-        estimator=estimator or Backprop(),
         keep=exit_views(subset),
     )
     return MaxLossPoint(direct)
@@ -161,16 +157,15 @@ class AttackSettings:
 
 # The six attacks of Xu et al. (Sec. 4.1) on any subset of exits. Settings that the paper does not
 # give are those of torchattacks. PGD starts at a uniform random point and keeps its best iterate.
-# The two draws of EoT-PGD give the same gradient, because a partial attack is deterministic;
-# `expectation` is exact for a defender that draws exits. AutoAttack needs one logit vector: the
-# mean of the exits.
+# EoT-PGD attacks an expectation over the exits that the defender may draw. For an attacker that
+# knows only a subset, that is one exit of it, drawn uniformly: the mean of losses, so EoT-PGD-20 on
+# a subset is PGD-20. Against a known mixed strategy it is `expectation`. AutoAttack needs one logit
+# vector: the mean of the exits.
 ATTACKS: Mapping[str, ExitAttack] = {
     "fgsm": lambda subset: partial_attack(subset, FGSM(), name="fgsm"),
     "pgd-20": lambda subset: partial_attack(subset, PGD(20, _QUARTER), name="pgd-20"),
     "pgd-100": lambda subset: partial_attack(subset, PGD(100, _QUARTER), name="pgd-100"),
-    "eot-pgd-20": lambda subset: partial_attack(
-        subset, PGD(20, _QUARTER), estimator=EoT(2), name="eot-pgd-20"
-    ),
+    "eot-pgd-20": lambda subset: partial_attack(subset, PGD(20, _QUARTER), name="eot-pgd-20"),
     "vmi-fgsm": lambda subset: partial_attack(
         subset, VMI(20, _QUARTER, samples=5), name="vmi-fgsm"
     ),
@@ -220,7 +215,10 @@ def lafeat(
     betas: Sequence[float] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
     targets: int = 9,
 ) -> Adversary:
-    """LAFEAT (Yu, Gao & Xu 2021) on the mean logits of these exits.
+    """LAFEAT (Yu, Gao & Xu, CVPR 2021) on the mean logits of these exits.
+
+    Xu et al. use LAFIT (Yu, Gao & Xu, TPAMI 2023), the later version of this attack. Its code is
+    not public, so this is LAFEAT, whose code is, and it carries that name.
 
     The other exits are the latent heads, so no heads have to be trained. Every head is used with
     every beta, from the middle of the range outwards, first untargeted and then toward each of

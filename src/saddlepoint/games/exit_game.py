@@ -71,8 +71,8 @@ def exit_game(
             a list such as [(1,), (2, 3)].
         rows: rows of the payoff matrix. "all" attacks every subset; "double-oracle" attacks only
             subsets that are likely to lower the value.
-        tolerance: a round of the double oracle that lowers the accuracy by less than this counts
-            as no progress.
+        tolerance: the double oracle ends when another row is expected to lower the accuracy by
+            less than this.
         seed: seed of all random keys.
         batch_size: examples per batch.
         progress: called with the number of examples after every batch.

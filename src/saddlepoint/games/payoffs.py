@@ -20,9 +20,10 @@ from saddlepoint.games.matrix import (
     solve,
     solve_per_example,
 )
+from saddlepoint.phrases import count
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ExitGame:
     """The game in which the attacker attacks a subset of exits and the defender answers with one.
 
@@ -35,8 +36,8 @@ class ExitGame:
         targets: the exits that each row attacks, [A]; None: the expected loss of a mixed strategy.
         outcomes: outcomes of all rows, columns and examples.
         exits: number of exits of the network.
-        exploitability: the most that the last rows of the double oracle gained; None: all rows
-            were played.
+        exploitability: of the double oracle: the most by which another attack is expected to lower
+            the accuracy of the equilibrium strategy; None: all rows were played.
         clean: whether each column is correct on the clean images, [D, N]; None: not evaluated.
     """
 
@@ -46,6 +47,14 @@ class ExitGame:
     exits: int
     exploitability: float | None = None
     clean: Tensor | None = None
+
+    def __repr__(self) -> str:
+        rows = count(len(self.targets), "attack")
+        columns = count(len(self.subsets), "set of exits", "sets of exits")
+        return (
+            f"<ExitGame of {count(self.exits, 'exit')}: {rows} x {columns}, "
+            f"{count(self.correct.shape[-1], 'image')}>"
+        )
 
     @classmethod
     def of(
@@ -95,8 +104,17 @@ class ExitGame:
         return solve(self.payoff, [self.clean.double().mean(-1), mean_row])
 
     def value(self) -> float:
-        """The accuracy that the defender guarantees at equilibrium."""
+        """The accuracy that the defender guarantees at equilibrium, against all rows."""
         return solve(self.payoff).value
+
+    def partial_value(self) -> float:
+        """The value against the partial attacks alone, the attacker's actions in Xu et al.
+
+        It differs from `value` if the double oracle added attacks on an expected loss, which are
+        not partial attacks. Only this value can be compared with that of the full game.
+        """
+        partial = [a for a, target in enumerate(self.targets) if target is not None]
+        return solve(self.payoff[partial]).value
 
     def per_example(self) -> PerExample:
         """The best mixed strategy against an attacker that chooses a row per example."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from saddlepoint.passes import add_backward
 from saddlepoint.rng import Keys
 
 
@@ -97,10 +98,9 @@ class Backprop(Estimator):
             # defense is coupled, it is the gradient of the batch's total.
             parts = value.sum(-1).reshape(-1).unbind()
         grads = [_gradient(part, x, retain=k + 1 < len(parts)) for k, part in enumerate(parts)]
-        return ValueAndGradient(
-            Evaluation(value.detach(), success),
-            torch.stack(grads).view(*value.shape[:-1], *x.shape),
-        )
+        # One objective per row is the usual case, and needs no copy.
+        grad = grads[0] if value.ndim == 1 else torch.stack(grads).view(*value.shape[:-1], *x.shape)
+        return ValueAndGradient(Evaluation(value.detach(), success), grad)
 
 
 @dataclass(frozen=True)
@@ -328,6 +328,7 @@ def once(estimator: Estimator) -> Estimator:
 
 
 def _gradient(value: Tensor, x: Tensor, *, retain: bool) -> Tensor:
+    add_backward(len(x))
     # A value may require gradients because of the net's parameters while x is detached.
     grad = (
         torch.autograd.grad(value, x, retain_graph=retain, allow_unused=True)[0]

@@ -94,9 +94,11 @@ class Implicit(StateRule):
     A defense may predict from f(z) of the best state z. Let c be the cotangent of f(z) and
     J = df/dz. Where the backward solve converges, `at` makes no difference:
 
-        at="best":       the input receives (df/dx)^T (c + u), where u = J^T u + J^T c.
-        at="following":  the input receives (df/dx)^T u, where u = J^T u + c. This is the order of
-                         the released code of Yang et al. 2022.
+    * `at="best"`: the input receives (df/dx)^T (c + u), where u = J^T u + J^T c.
+    * `at="following"`: the input receives (df/dx)^T u, where u = J^T u + c. This is the order of
+      the released code of Yang et al. 2022. For equality with that code where the backward solve
+      does not converge, `method` also needs `divergence=math.inf`: the released solver does not
+      stop there.
 
     Args:
         method: the solver of the backward equation; default Broyden with 50 steps and tolerance

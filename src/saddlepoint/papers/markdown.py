@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+from saddlepoint.papers.budgets import reduced_autoattack
+from saddlepoint.papers.comparison import PaperComparison
 from saddlepoint.papers.result import Cell, Result, Table
 
 READING = (
     "A cell shows the mean over repeats ± their standard deviation, a 95 % interval over images in "
     "parentheses (from–to) where one was computed, and [the paper's number] where the paper "
-    "reports one."
+    "reports one. A *masked* number is no robust accuracy: an attack that is weaker by design "
+    "leaves a lower accuracy."
 )
 
 
-def result_markdown(result: Result, *, level: int = 1, charts: str = "") -> str:
+def result_markdown(
+    result: Result,
+    *,
+    level: int = 1,
+    charts: str = "",
+    comparison: PaperComparison | None = None,
+    stale: str = "",
+) -> str:
     """Format one result as a Markdown section.
 
-    The section contains what the paper reports, warnings, tables, charts, findings, and how the
-    numbers were measured.
+    The section contains what the paper reports, warnings, tables, charts, findings, the comparison
+    with the paper, and how the numbers were measured.
 
     Args:
         result: the result to format.
         level: level of the heading.
         charts: path prefix of the chart files, ending with a slash unless empty.
+        comparison: the comparison of the result with the paper's numbers.
+        stale: why the numbers are no longer those of the current code; empty if they are.
 
     Returns:
         Markdown text ending with a newline.
@@ -30,13 +42,25 @@ def result_markdown(result: Result, *, level: int = 1, charts: str = "") -> str:
         f"{'#' * level} {result.experiment}: {result.title}",
         result.reports if ours else f"The paper: {result.reports}",
     ]
-    if result.symptoms:
-        parts.append("\n>\n".join(f"> **Warning.** {symptom}" for symptom in result.symptoms))
+    reduced = reduced_autoattack(result)
+    texts = [
+        *([reduced] if reduced else []),
+        *result.symptoms,
+        *(comparison.warnings if comparison else ()),
+    ]
+    warnings = [f"> **Warning.** {text}" for text in texts]
+    if stale:
+        warnings.insert(0, f"> **Stale.** {stale}")
+    if warnings:
+        parts.append("\n>\n".join(warnings))
     for table in result.tables:
         parts += [f"**{table.title}**{_image_count(table)}", table_markdown(table)]
     parts += [f"![{chart.title}]({charts}{chart.name}.svg)" for chart in result.charts]
     if result.findings:
         parts.append("\n".join(f"- {finding}" for finding in result.findings))
+    if comparison and comparison.findings:
+        lines = "\n".join(f"- {finding}" for finding in comparison.findings)
+        parts.append(f"Compared with the paper:\n{lines}")
     parts.append("How this was measured:\n" + "\n".join(f"- {line}" for line in _method(result)))
     return "\n\n".join(parts) + "\n"
 
@@ -64,6 +88,8 @@ def format_cell(cell: Cell | None, digits: int) -> str:
     if cell.interval:
         low, high = (format_number(bound, digits) for bound in cell.interval)
         words.append(f"({low}–{high})")
+    if cell.masked:
+        words.append("*masked*")
     if cell.paper is not None:
         words.append(f"[{format_number(cell.paper, digits)}]")
     return " ".join(words)

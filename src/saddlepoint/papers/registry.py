@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
 if TYPE_CHECKING:
+    from saddlepoint.papers.comparison import PaperComparison
     from saddlepoint.papers.result import Result
 
 Scale = Literal["tiny", "small", "paper"]
@@ -56,6 +57,8 @@ class Experiment:
     reports: str  # one sentence: what the paper reports there
     # "module:function", imported when the experiment is run; it maps a Request to a Result.
     function: str
+    # "module:function"; it maps a Result to a PaperComparison, from the tables of the result alone.
+    comparison: str = ""
 
     def run(self, request: Request) -> Result:
         """Import the function and run it.
@@ -66,8 +69,18 @@ class Experiment:
         Returns:
             Tables, charts, findings and costs.
         """
-        module, _, name = self.function.partition(":")
-        return cast("Result", getattr(import_module(module), name)(request))
+        return cast("Result", _function(self.function)(request))
+
+    def compare(self, result: Result) -> PaperComparison | None:
+        """Compare a result with the paper's numbers; None if no comparison is defined."""
+        if not self.comparison:
+            return None
+        return cast("PaperComparison", _function(self.comparison)(result))
+
+
+def _function(path: str) -> Callable[..., object]:
+    module, _, name = path.partition(":")
+    return cast("Callable[..., object]", getattr(import_module(module), name))
 
 
 def select_experiments(name: str, experiments: Mapping[str, Experiment]) -> tuple[Experiment, ...]:

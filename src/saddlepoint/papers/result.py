@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from saddlepoint.schema import Migrations, migrated
 
-SCHEMA = 1
-_MIGRATIONS: Migrations = {}
+SCHEMA = 2
+
+
+def _without_verdicts(record: dict[str, Any]) -> dict[str, Any]:
+    """Remove verdicts about the paper from findings; pages compare the tables with the paper."""
+    verdict = re.compile(r",? (?:as in|contrary to) the paper(?=[.:])")
+    return {**record, "findings": [verdict.sub("", text) for text in record["findings"]]}
+
+
+_MIGRATIONS: Migrations = {1: _without_verdicts}
 
 
 @dataclass(frozen=True)
@@ -20,6 +29,7 @@ class Cell:
     values: tuple[float, ...]  # one per repeat
     paper: float | None = None  # the number that the paper reports
     interval: tuple[float, float] | None = None  # 95 % interval over images
+    masked: bool = False  # a weaker attack leaves a lower accuracy, so this one is overstated
 
     @property
     def mean(self) -> float:
@@ -147,7 +157,7 @@ def read(text: str, place: str) -> Result:
     try:
         record = migrated(json.loads(text), _MIGRATIONS, SCHEMA, place)
         return TypeAdapter(Result).validate_python(record)
-    except (json.JSONDecodeError, AttributeError, ValidationError) as error:
+    except (json.JSONDecodeError, AttributeError, KeyError, ValidationError) as error:
         raise ValueError(
             f"{place} is not a record of an experiment ({error}). Run the experiment again."
         ) from error

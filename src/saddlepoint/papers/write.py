@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
+from saddlepoint.papers import EXPERIMENTS
 from saddlepoint.papers.charts import draw_svg
+from saddlepoint.papers.comparison import PaperComparison
 from saddlepoint.papers.markdown import READING, result_markdown
 from saddlepoint.papers.registry import Experiment, Request
 from saddlepoint.papers.result import Result, read
+
+STALE = "stale.toml"  # in a folder of records: why a record is stale, by its name without suffix
 
 
 def reproduce(experiment: Experiment, request: Request) -> tuple[Result, Path]:
@@ -27,7 +33,8 @@ def reproduce(experiment: Experiment, request: Request) -> tuple[Result, Path]:
     record.parent.mkdir(parents=True, exist_ok=True)
     record.write_text(result.text(), encoding="utf-8")
     record.with_suffix(".md").write_text(
-        result_markdown(result) + f"\n{READING}\n", encoding="utf-8"
+        result_markdown(result, comparison=experiment.compare(result)) + f"\n{READING}\n",
+        encoding="utf-8",
     )
     _write_charts(result, record.parent)
     return result, record
@@ -35,6 +42,9 @@ def reproduce(experiment: Experiment, request: Request) -> tuple[Result, Path]:
 
 def write_page(records: Path, out: Path, *, title: str, intro: str) -> Path:
     """Write a Markdown page from all records of a folder, sorted by file name.
+
+    The comparison with the paper is made from the tables of the records, so it is that of the
+    current code. Records in the folder's `stale.toml` are marked with the reason that it gives.
 
     Args:
         records: folder with `*.json` records.
@@ -47,6 +57,7 @@ def write_page(records: Path, out: Path, *, title: str, intro: str) -> Path:
 
     Raises:
         FileNotFoundError: if the folder contains no records.
+        ValueError: if `stale.toml` names a record that is not there.
     """
     files = sorted(records.glob("*.json"))
     if not files:
@@ -54,17 +65,47 @@ def write_page(records: Path, out: Path, *, title: str, intro: str) -> Path:
             f"{records} contains no records. Copy records written by `saddlepoint reproduce` "
             "there: OUT/PAPER/NAME.json."
         )
-    results = [read(file.read_text(encoding="utf-8"), str(file)) for file in files]
+    results = {file.stem: read(file.read_text(encoding="utf-8"), str(file)) for file in files}
+    stale = _stale_reasons(records, results)
     folder = out.with_suffix("")
     out.parent.mkdir(parents=True, exist_ok=True)
-    for result in results:
+    for result in results.values():
         if result.charts:
             folder.mkdir(exist_ok=True)
             _write_charts(result, folder)
-    sections = [result_markdown(result, level=2, charts=f"{folder.name}/") for result in results]
+    sections = [
+        result_markdown(
+            result,
+            level=2,
+            charts=f"{folder.name}/",
+            comparison=_comparison(result),
+            stale=stale.get(name, ""),
+        )
+        for name, result in results.items()
+    ]
     parts = [f"# {title}\n", intro + "\n", READING + "\n", *sections]
     out.write_text("\n".join(parts), encoding="utf-8")
     return out
+
+
+def _comparison(result: Result) -> PaperComparison | None:
+    experiment = EXPERIMENTS.get(result.experiment)
+    return experiment.compare(result) if experiment else None
+
+
+def _stale_reasons(records: Path, results: Mapping[str, Result]) -> Mapping[str, str]:
+    """Read `stale.toml`: the reasons by the name of the record."""
+    file = records / STALE
+    if not file.is_file():
+        return {}
+    reasons = tomllib.loads(file.read_text(encoding="utf-8"))
+    unknown = [name for name in reasons if name not in results]
+    if unknown:
+        raise ValueError(
+            f"{file} marks {', '.join(unknown)}, but the folder has only {', '.join(results)}. "
+            "Remove the entry of a record that was removed."
+        )
+    return reasons
 
 
 def _write_charts(result: Result, folder: Path) -> None:

@@ -10,7 +10,7 @@ from saddlepoint.reports.markup import Markup, svg, tag
 
 _WIDTH = 860
 _HEIGHT = 300
-_LEFT = 64
+_LEFT = 88
 _RIGHT = 24
 _TOP = 14
 _BOTTOM = 46

@@ -31,8 +31,7 @@ def document(title: str, body: Markup, *, script: Markup | None = None, refresh:
         refresh: Content of the `refresh` meta element: seconds, or seconds and a URL. Default: the
             page does not reload.
     """
-    digest = base64.b64encode(hashlib.sha256((script or "").encode()).digest()).decode()
-    policy = f"{_POLICY}; script-src 'sha256-{digest}'" if script else _POLICY
+    policy = content_policy(script)
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -45,6 +44,14 @@ def document(title: str, body: Markup, *, script: Markup | None = None, refresh:
     )
     scripts = [tag("script", script)] if script else []
     return "<!doctype html>\n" + tag("html", head, tag("body", body, *scripts), lang="en")
+
+
+def content_policy(script: Markup | None = None) -> str:
+    """The content security policy of a page: no network, and no script but this one."""
+    if script is None:
+        return _POLICY
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return f"{_POLICY}; script-src 'sha256-{digest}'"
 
 
 def save_page(path: Path, html: str) -> Path:
@@ -73,14 +80,30 @@ def legend(**meanings: str) -> Markup:
     )
 
 
-def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> Markup:
-    """Return a table. The first cell of each line is the heading of that row."""
+def table(
+    head: Sequence[str], lines: Iterable[Sequence[str]], *, class_: str = "numeric"
+) -> Markup:
+    """Return a table. The first cell of each line is the heading of that row.
+
+    Args:
+        head: Titles of the columns.
+        lines: The cells of each row.
+        class_: `numeric` for columns of numbers, `words` for columns of sentences, which wrap.
+    """
+    # On small screens every cell is a line of its own, after the title of its column.
     rows = (
-        tag("tr", tag("th", first, scope="row"), *(tag("td", cell) for cell in rest))
+        tag(
+            "tr",
+            tag("th", first, scope="row"),
+            *(
+                tag("td", cell, data_label=title)
+                for cell, title in zip(rest, head[1:], strict=True)
+            ),
+        )
         for first, *rest in lines
     )
     titles = (tag("th", cell, scope="col") for cell in head)
-    content = tag("table", tag("thead", tag("tr", *titles)), tag("tbody", *rows))
+    content = tag("table", tag("thead", tag("tr", *titles)), tag("tbody", *rows), class_=class_)
     # An element with keyboard focus can be scrolled by the arrow keys.
     return tag("div", content, class_="card scroll", tabindex=0, role="region", aria_label=head[0])
 

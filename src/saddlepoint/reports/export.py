@@ -1,4 +1,7 @@
-"""Export an audit as text for other programs: CSV, JSON, a LaTeX table, a model card."""
+"""Export an audit as text for other programs: CSV, JSON, a LaTeX table, a model card.
+
+Every export names its run by the hash that is also in the record, so that it can be verified.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ _ATTACK_COLUMNS = (
 
 def examples_csv(audit: Audit) -> str:
     """Return CSV with one line per image: winning attack, perturbation size, prediction, cost."""
-    columns = example_columns(audit)
+    columns = {**example_columns(audit), "run": [audit.run] * audit.n}
     return as_csv(list(columns), zip(*columns.values(), strict=True))
 
 
@@ -62,8 +65,9 @@ def attacks_csv(audit: Audit) -> str:
 
     `low` and `high` are the Wilson score interval of the accuracy under the attack.
     """
-    lines = attack_lines(audit)
-    return as_csv(_ATTACK_COLUMNS, ([line[name] for name in _ATTACK_COLUMNS] for line in lines))
+    head = (*_ATTACK_COLUMNS, "run")
+    lines = ({**line, "run": audit.run} for line in attack_lines(audit))
+    return as_csv(head, ([line[name] for name in head] for line in lines))
 
 
 def as_json(audit: Audit) -> str:
@@ -101,6 +105,7 @@ def latex(audit: Audit) -> str:
         [
             f"% {_one_line(audit.target)}: {_one_line(audit.threat)}",
             f"% {count(audit.n, 'image')}, seed {audit.seed}, verdict: {audit.verdict}.",
+            *([f"% run {audit.run}"] if audit.run else []),
             "% Accuracy in percent; robust accuracies are upper bounds. Passes per image.",
             r"\begin{tabular}{lrrrrr}",
             r"\hline",
@@ -119,11 +124,11 @@ def latex(audit: Audit) -> str:
 
 def model_card(audit: Audit) -> str:
     """Return a section for a model card in Markdown: robust accuracy, verdict and warnings."""
-    covers = _markdown(audit.interval.covers)
+    covers = markdown(audit.interval.covers)
     lines = [
         "## Adversarial robustness",
         "",
-        f"| {_markdown(audit.target)} | |",
+        f"| {markdown(audit.target)} | |",
         "|---|---|",
         *(f"| {name} | {value} |" for name, value in _card_rows(audit)),
         "",
@@ -132,12 +137,14 @@ def model_card(audit: Audit) -> str:
         "",
         "Reasons for the verdict:",
         "",
-        *(f"- {_markdown(reason)}" for reason in audit.reasons),
+        *(f"- {markdown(reason)}" for reason in audit.reasons),
         *_card_warnings(audit),
         "",
-        f"Measured with saddlepoint {_markdown(audit.versions.get('saddlepoint', ''))}, budget "
-        f"{_markdown(audit.budget)}, seed {audit.seed}.",
+        f"Measured with saddlepoint {markdown(audit.versions.get('saddlepoint', ''))}, budget "
+        f"{markdown(audit.budget)}, seed {audit.seed}.",
     ]
+    if audit.run:
+        lines += ["", f"Run {audit.run}."]
     if audit.command:
         lines += ["", _code_block(audit.command)]
     return "\n".join([*lines, ""])
@@ -145,8 +152,8 @@ def model_card(audit: Audit) -> str:
 
 def _card_rows(audit: Audit) -> Iterator[tuple[str, str]]:
     level = phrases.percent(audit.interval.level, 0)
-    yield "threat", _markdown(audit.threat)
-    yield "data", f"{_markdown(audit.data or 'unnamed tensors')}, {count(audit.n, 'image')}"
+    yield "threat", markdown(audit.threat)
+    yield "data", f"{markdown(audit.data or 'unnamed tensors')}, {count(audit.n, 'image')}"
     yield "clean accuracy", percent(audit.clean_accuracy)
     robust = at_most(audit.robust_accuracy)
     yield "robust accuracy (upper bound)", f"{robust} ({audit.interval}, {level} interval)"
@@ -154,9 +161,9 @@ def _card_rows(audit: Audit) -> Iterator[tuple[str, str]]:
     if audit.compared.claim is not None:
         yield "claimed robust accuracy", percent(audit.compared.claim)
     if (certified := audit.compared.proven) is not None:
-        bound = f"{at_least(certified.accuracy)}, certified by {_markdown(certified.method)}"
+        bound = f"{at_least(certified.accuracy)}, certified by {markdown(certified.method)}"
         yield "certified robust accuracy (lower bound)", bound
-    yield "attacks", ", ".join(_markdown(row.name) for row in audit.rows)
+    yield "attacks", ", ".join(markdown(row.name) for row in audit.rows)
     forward = _mean(audit.examples.forward)
     backward = _mean(audit.examples.backward)
     yield "cost", f"{forward} forward and {backward} backward passes per image"
@@ -166,7 +173,7 @@ def _card_warnings(audit: Audit) -> list[str]:
     if not audit.symptoms:
         return []
     warnings = (
-        f"- **{symptom.level}: {_markdown(symptom.name)}.** {_markdown(symptom.message)}"
+        f"- **{symptom.level}: {markdown(symptom.name)}.** {markdown(symptom.message)}"
         for symptom in audit.symptoms
     )
     return ["", "Warnings:", "", *warnings]
@@ -257,7 +264,7 @@ def _latex_line(
     return " & ".join(cells) + r" \\"
 
 
-def _markdown(text: str) -> str:
+def markdown(text: str) -> str:
     """Escape characters that are special in Markdown."""
     return _MARKDOWN.sub(r"\\\1", _one_line(text))
 

@@ -14,6 +14,9 @@ from saddlepoint.reports.document import document, save_page
 from saddlepoint.reports.markup import Markup, tag
 from saddlepoint.reports.sections import SECTIONS
 from saddlepoint.reports.verdicts import verdict_level
+from saddlepoint.runs.manifest import refresh
+
+REPORT = "report.html"  # name of the report in a run folder
 
 
 def write_report(
@@ -30,7 +33,10 @@ def write_report(
     Returns:
         `path`.
     """
-    return save_page(path, page(ReportContext.load(audit, folder or path.parent, index_url)))
+    save_page(path, page(ReportContext.load(audit, folder or path.parent, index_url)))
+    if path.name == REPORT and audit.folder and path.parent.samefile(audit.folder):
+        refresh(path.parent, REPORT)
+    return path
 
 
 def page(context: ReportContext) -> str:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Literal, NamedTuple
 
 from saddlepoint.audits.cells import AttackCell, Measurement
+from saddlepoint.audits.profile import Stage
 from saddlepoint.audits.statistics import wilson
 from saddlepoint.evaluation import Episode
 from saddlepoint.reports.document import (
@@ -25,7 +26,6 @@ from saddlepoint.reports.document import (
 from saddlepoint.reports.figures import Bar, bars
 from saddlepoint.reports.markup import Markup, tag
 from saddlepoint.reports.tally import Tally
-from saddlepoint.runs.cache import Stage, Watch, report_stage
 from saddlepoint.runs.eta import duration
 from saddlepoint.runs.store import Store, StoreError
 from saddlepoint.runs.work import Work
@@ -34,44 +34,6 @@ PAGE = "live.html"
 Clock = Callable[[], float]
 State = Literal["running", "finished", "stopped"]
 _MESSAGES_SHOWN = 5
-
-
-class WatchPair:
-    """Forward the progress of a run to two watches: `WatchPair(bar, page)`."""
-
-    def __init__(self, first: Watch, second: Watch) -> None:
-        """Forward to `first`, then to `second`."""
-        self._watches = (first, second)
-
-    def begin(self, work: Work, missing: Sequence[AttackCell]) -> None:
-        """Report the work of the run and the cells that are still missing."""
-        for watch in self._watches:
-            watch.begin(work, missing)
-
-    def cell(self, cell: AttackCell, episode: Episode) -> None:
-        """Report a finished cell."""
-        for watch in self._watches:
-            watch.cell(cell, episode)
-
-    def measure(self, missing: Sequence[Measurement]) -> None:
-        """Report the measurements that are still missing."""
-        for watch in self._watches:
-            watch.measure(missing)
-
-    def measured(self, cell: Measurement) -> None:
-        """Report a finished measurement."""
-        for watch in self._watches:
-            watch.measured(cell)
-
-    def stage(self, stage: Stage, message: str) -> None:
-        """Report a stage to the watches that follow stages."""
-        for watch in self._watches:
-            report_stage(watch, stage, message)
-
-    def say(self, message: str) -> None:
-        """Report a message."""
-        for watch in self._watches:
-            watch.say(message)
 
 
 class LivePage:

@@ -14,7 +14,7 @@ _ROW = 68
 _PANEL_HEIGHT = 42
 _LEFT = (230, 520)  # x coordinates at which the left panel of a row begins and ends
 _RIGHT = (600, 850)  # the same for the right panel
-_LABEL_LENGTH = 22  # characters that fit left of the panels
+_LABEL_LENGTH = 17  # characters that fit left of the panels
 
 Point = tuple[int, float]  # forward passes, and the value reached after them
 
@@ -49,8 +49,8 @@ def loss_curve_figure(rows: Sequence[LossCurveRow], *, title: str, left: str, ri
         right: Heading of the right panels, which show the share of misclassified images.
     """
     heads = (
-        tag("text", text, x=span[0], y=12, class_="axis")
-        for text, span in ((left, _LEFT), (right, _RIGHT))
+        tag("text", left, x=_LEFT[0], y=12, class_="axis"),
+        tag("text", right, x=_RIGHT[1], y=12, text_anchor="end", class_="axis"),
     )
     return svg(
         title,

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from saddlepoint.audits.verdict import Verdict
-from saddlepoint.games.runs.record import JSON, read
+from saddlepoint.audits.record_fields import read_record
+from saddlepoint.audits.result import conclusion_of
+from saddlepoint.games.runs.record import GameRecord
 from saddlepoint.phrases import percent
-from saddlepoint.runs.execution import DIAGNOSTICS
 from saddlepoint.runs.game_spec import GameSpec
-from saddlepoint.runs.spec import RunSpec, SpecError, VersionedSpec, migrate_spec, write
+from saddlepoint.runs.manifest import hash_state
+from saddlepoint.runs.own_files import DIAGNOSTICS, OWN_FOLDERS
+from saddlepoint.runs.spec import RunSpec, SpecError, validate, write
 from saddlepoint.runs.store import Store, StoreError, is_record_of
-
-# Folders of a run that contain no other run; earlier versions wrote `trials`.
-_OWN_FOLDERS = {"cells", "locks", DIAGNOSTICS, "trials"}
-# Verdicts in records of earlier versions, and their present names.
-_OLD_VERDICTS = {"holds so far": Verdict.CREDIBLE, "cannot be told": Verdict.INCONCLUSIVE}
 
 
 @dataclass(frozen=True)
@@ -43,6 +39,8 @@ class Summary:
     # "audit" or "game". For a game, the accuracies are those of NEED, the robust accuracy
     # against an attacker that chooses the strongest attack for each image.
     kind: str = "audit"
+    # Whether the files have the hashes of the manifest. This is no verification.
+    hashes: str = ""
 
 
 @dataclass(frozen=True)
@@ -96,57 +94,49 @@ def summary(folder: Path) -> Summary:
             "threat": _perturbation_set(run),
             "examples": run["examples"],
             "kind": run.get("kind", "audit"),
+            "hashes": hash_state(folder),
         }
-    except (StoreError, SpecError, KeyError, TypeError) as error:
+        at_work = sum(store.is_locked(key) for key in run["cells"] if not store.has(key))
+        outcome = _outcome(store, run) if done == total else {"finished": False}
+    except (StoreError, SpecError, OSError) as error:
         return Summary(str(folder), "", "", 0, 0, 0, False, problem=str(error))
-    at_work = sum(store.is_locked(key) for key in run["cells"] if not store.has(key))
-    record = _record(store, run) if done == total else None
-    outcome = _outcome(record, about["kind"]) if record else {"finished": False}
     return Summary(str(folder), **about, done=done, total=total, at_work=at_work, **outcome)
 
 
-def _outcome(record: dict[str, Any], kind: str) -> dict[str, Any]:
-    """The result of an audit or a game, as the fields of a `Summary`."""
-    if kind == "game":
-        need = record["strategies"][0]
-        robust = need["per_image"]
-        return {
-            "finished": True,
-            "verdict": f"value {percent(record['value']['value'])}",
-            "clean_accuracy": need["clean"]["value"],
-            "robust_accuracy": robust["value"],
-            "interval": (robust["low"], robust["high"]),
-        }
+def _outcome(store: Store, run: dict[str, Any]) -> dict[str, Any]:
+    """The result of the current request as the fields of a `Summary`.
+
+    A record that an earlier request left in the folder does not count: its numbers belong to
+    another target or threat model. The verdict is computed from the other fields of the record.
+    """
+    try:
+        if run.get("kind") == "game":
+            return _game_outcome(GameRecord.load(store.folder), store, run)
+        record = read_record(store.folder)
+    except (OSError, ValueError):
+        return {"finished": False}
+    if not is_record_of(record["run"], store, run):
+        return {"finished": False}
     return {
         "finished": True,
-        "verdict": _verdict(record),
+        "verdict": str(conclusion_of(record).verdict),
         "clean_accuracy": record["clean_accuracy"],
         "robust_accuracy": record["robust_accuracy"],
         "interval": (record["interval"]["low"], record["interval"]["high"]),
     }
 
 
-def _verdict(record: dict[str, Any]) -> str:
-    """The verdict in its present name; a record without a checklist is inconclusive."""
-    if not record.get("checklist"):
-        return Verdict.INCONCLUSIVE
-    return str(_OLD_VERDICTS.get(record["verdict"], record["verdict"]))
-
-
-def _record(store: Store, run: dict[str, Any]) -> dict[str, Any] | None:
-    """The record of the current request, or None if there is none.
-
-    A record that an earlier request left in the folder does not count: its numbers belong to
-    another target or threat model.
-    """
-    try:
-        if run.get("kind") == "game":
-            record = read(store.folder / JSON)
-        else:
-            record = json.loads((store.folder / "audit.json").read_text())
-        return record if is_record_of(record.get("run", ""), store, run) else None
-    except (OSError, ValueError, AttributeError):
-        return None
+def _game_outcome(game: GameRecord, store: Store, run: dict[str, Any]) -> dict[str, Any]:
+    if not is_record_of(game.run, store, run):
+        return {"finished": False}
+    need = game.strategies[0]
+    return {
+        "finished": True,
+        "verdict": f"value {percent(game.value.value)}",
+        "clean_accuracy": need.clean.value,
+        "robust_accuracy": need.per_image.value,
+        "interval": (need.per_image.low, need.per_image.high),
+    }
 
 
 def details(folder: Path) -> Details:
@@ -193,7 +183,7 @@ def _diagnostics(store: Store, run: dict[str, Any]) -> dict[str, float]:
     for key in run.get("diagnostics", ()):
         if store.has(key):
             try:
-                name = store.record(key)["measurement"]
+                name = store.record(key).get("measurement") or ""
             except StoreError:
                 continue
             total[name] = total.get(name, 0.0) + seconds.get(key, 0.0)
@@ -201,17 +191,20 @@ def _diagnostics(store: Store, run: dict[str, Any]) -> dict[str, float]:
 
 
 def _specification(run: dict[str, Any]) -> str:
-    if not run["spec"]:
-        return ""
-    model: type[VersionedSpec] = GameSpec if run.get("kind") == "game" else RunSpec
-    return write(model.model_validate_json(json.dumps(run["spec"])))
+    return write(_spec(run)) if run["spec"] else ""
+
+
+def _spec(run: dict[str, Any]) -> RunSpec | GameSpec:
+    if run.get("kind") == "game":
+        return validate(GameSpec, run["spec"], "the specification in run.json")
+    return validate(RunSpec, run["spec"], "the specification in run.json")
 
 
 def _perturbation_set(run: dict[str, Any]) -> str:
     """`Linf 8/255`, as the specification writes it, or computed from the threat model."""
     if run["spec"]:
-        threat = migrate_spec(run["spec"])["threat"]
-        return f"{threat['norm'].capitalize()} {threat['radius']}"
+        threat = _spec(run).threat
+        return f"{threat.norm.capitalize()} {threat.radius}"
     space = run["threat"]["space"]
     norm = f"{space['p']:g}" if isinstance(space["p"], float) else space["p"]
     return f"L{norm} {space['radius']:g}"
@@ -225,12 +218,13 @@ def _cell(store: Store, key: str, seconds: float | None) -> CellState:
     except StoreError as error:
         return CellState(key, "damaged", problem=str(error))
     size = sum(path.stat().st_size for path in store.cells.glob(f"{key}.*"))
-    first, last = record["rows"]
-    return CellState(key, "done", record["adversary"], (first, last), seconds, size)
+    rows = record.get("rows", [0])
+    adversary = record.get("adversary") or ""
+    return CellState(key, "done", adversary, (rows[0], rows[-1]), seconds, size)
 
 
 def _run_folders(folder: Path) -> Iterator[Path]:
     for place, below, files in os.walk(folder):
-        below[:] = sorted(set(below) - _OWN_FOLDERS) if "run.json" in files else sorted(below)
+        below[:] = sorted(set(below) - {*OWN_FOLDERS}) if "run.json" in files else sorted(below)
         if "run.json" in files:
             yield Path(place)

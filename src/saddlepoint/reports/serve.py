@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
+import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from urllib.parse import unquote
+
+from saddlepoint.reports.document import content_policy
+from saddlepoint.reports.sorting import SORT_SCRIPT
 
 ADDRESS = "127.0.0.1"
 _HOSTS = (ADDRESS, "localhost")
@@ -28,7 +33,8 @@ _CONTENT_TYPES = {
     ".png": "image/png",
     ".css": "text/css; charset=utf-8",
 }
-_TIMEOUT = 30  # seconds without data after which a connection is closed
+MOST_CONNECTIONS = 32
+_TIMEOUT = 10  # seconds without data after which a connection is closed
 
 
 def server(folder: Path, port: int) -> ThreadingHTTPServer:
@@ -91,7 +97,30 @@ def requested_file(folder: Path, target: str) -> Path | None:
 
 
 class _Server(ThreadingHTTPServer):
+    """A thread per connection, but only a few at a time: others are closed at once."""
+
     daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore browsers that close a connection before they have read the page."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -176,6 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
             "Referrer-Policy": "no-referrer",
             "Cross-Origin-Resource-Policy": "same-origin",
             "X-Frame-Options": "DENY",
+            "Content-Security-Policy": f"{content_policy(SORT_SCRIPT)}; frame-ancestors 'none'",
         }
         for name, value in headers.items():
             self.send_header(name, value)

@@ -115,7 +115,11 @@ p{margin:.4rem 0;overflow-wrap:anywhere}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-size:.92rem;font-variant-numeric:tabular-nums}
 th,td{text-align:right;padding:.4rem .7rem;border-bottom:1px solid var(--line);vertical-align:top}
-th:first-child,td:first-child{text-align:left;overflow-wrap:anywhere;min-width:7rem}
+th:first-child,td:first-child{text-align:left;overflow-wrap:break-word;min-width:7rem}
+.words th,.words td{text-align:left;white-space:normal;overflow-wrap:break-word}
+.words thead th{white-space:nowrap}
+.words th:first-child{min-width:11rem;overflow-wrap:normal}
+.words td:nth-child(2):not(:last-child){white-space:nowrap}
 thead th{color:var(--muted);font-weight:600;vertical-align:bottom;
   border-bottom:2px solid var(--line)}
 tbody tr:last-child>*{border-bottom:0}
@@ -139,9 +143,24 @@ svg .band{fill:var(--primary);opacity:.18}
 .matrix .matched{stroke:var(--text);stroke-width:1.6}
 .matrix .value{font-size:11.5px;pointer-events:none}
 svg .whisker{stroke:var(--text);stroke-width:2;fill:none}
-@media screen and (max-width:48rem){
-  .card{overflow-x:auto;padding:.9rem 1rem}
-  .card>svg{min-width:34rem}
+.small-screen{display:none}
+@media screen and (max-width:60rem){
+  .numeric{font-size:.84rem}
+  .numeric th,.numeric td{padding:.4rem .35rem}
+}
+@media screen and (max-width:42rem){
+  .card{padding:.9rem 1rem}
+  .small-screen{display:block}
+  .wide-screen{display:none}
+  svg:not(.small-screen) text,svg:not(.small-screen) .axis{font-size:23px}
+  .words,.numeric,.facts,:is(.words,.numeric,.facts) :is(tbody,tr,th,td){display:block}
+  :is(.words,.numeric) thead{display:none}
+  :is(.words,.numeric,.facts) tr{border-bottom:1px solid var(--line);padding:.4rem 0}
+  :is(.words,.numeric,.facts) tr:last-child{border-bottom:0}
+  :is(.words,.numeric,.facts) tbody :is(th,td){border:0;padding:.1rem 0;width:auto;
+    white-space:normal;overflow-wrap:break-word}
+  .numeric tbody td{display:flex;justify-content:space-between;gap:1rem}
+  .numeric td::before{content:attr(data-label);color:var(--muted);text-align:left}
 }
 .legend{display:flex;gap:1.2rem;flex-wrap:wrap;margin:0 0 .5rem}
 .legend span::before{content:"";display:inline-block;width:.8em;height:.8em;border-radius:.2em;

@@ -8,6 +8,8 @@ from typing import Any
 from saddlepoint.attacks.spaces import Ball
 from saddlepoint.evaluation import (
     BatchControl,
+    Corruption,
+    Mask,
     NaturalOrder,
     SortedByLabel,
     Threat,
@@ -16,7 +18,8 @@ from saddlepoint.evaluation import (
 
 # The classes of this package that a field of a threat model can have.
 _CLASSES = {
-    cls.__name__: cls for cls in (BatchControl, NaturalOrder, SortedByLabel, WorstCaseOrder)
+    cls.__name__: cls
+    for cls in (BatchControl, Corruption, Mask, NaturalOrder, SortedByLabel, WorstCaseOrder)
 }
 
 
@@ -56,10 +59,14 @@ def why_unreadable(description: Mapping[str, Any]) -> str:
     if not description:
         return "the record is too old and does not contain the threat model as structured data"
     objects = (value for name, value in description.items() if name != "space")
-    kinds = (value["kind"] for value in objects if isinstance(value, Mapping))
+    kinds = (str(value.get("kind")) for value in objects if isinstance(value, Mapping))
     foreign = [kind for kind in kinds if kind not in _CLASSES]
     if foreign:
         return f"the threat model uses {', '.join(foreign)}, which is not part of saddlepoint"
+    try:
+        read_threat(description)
+    except (TypeError, ValueError) as error:
+        return f"the record contains no valid threat model ({error})"
     return ""
 
 

@@ -12,10 +12,23 @@ if TYPE_CHECKING:
     from saddlepoint.runs.cache import Interrupted, Watch
     from saddlepoint.runs.cached_play import cached_play
     from saddlepoint.runs.runner import run_request, run_spec
+    from saddlepoint.runs.trackers import TensorBoard, Tracker, WandB
 
-__all__ = ["Interrupted", "Watch", "cached_play", "run_request", "run_spec"]
+__all__ = [
+    "Interrupted",
+    "TensorBoard",
+    "Tracker",
+    "WandB",
+    "Watch",
+    "cached_play",
+    "run_request",
+    "run_spec",
+]
 _MODULES = {
     "Interrupted": "cache",
+    "TensorBoard": "trackers",
+    "Tracker": "trackers",
+    "WandB": "trackers",
     "Watch": "cache",
     "cached_play": "cached_play",
     "run_request": "runner",

@@ -6,22 +6,21 @@ from collections.abc import Callable, Sequence
 
 from saddlepoint.audits import Plan
 from saddlepoint.audits.cells import AttackCell, Measurement, Recheck, Values
+from saddlepoint.audits.profile import Spent, Stage, Stopwatch
 from saddlepoint.evaluation import Episode
 from saddlepoint.phrases import count, count_of, names
 from saddlepoint.runs.cache import (
     Cache,
     DiskCache,
     MemoryCache,
-    Stage,
     Watch,
     fill,
     report_stage,
 )
 from saddlepoint.runs.executors import Executor, Serial
+from saddlepoint.runs.own_files import DIAGNOSTICS
 from saddlepoint.runs.store import Store
 from saddlepoint.runs.work import Cell, Work
-
-DIAGNOSTICS = "diagnostics"  # folder of measurements: they can be repeated by a verification
 
 
 class CachedExecution:
@@ -52,6 +51,8 @@ class CachedExecution:
     ) -> None:
         self.work = work
         self.diagnostics: list[str] = []  # sorted keys of measurements
+        self._spent: dict[str, tuple[Stage, Spent]] = {}  # by key of the cell
+        self._storing = 0.0  # seconds
         self._store = store
         self._executor = executor or Serial()
         self._spec = spec
@@ -77,6 +78,10 @@ class CachedExecution:
         to_compute = f"{count_of(len(missing), len(cells), 'cell')} to compute."
         report_stage(self._watch, Stage.ATTACK, to_compute)
         self._fill(cache, missing)
+        planned = len(self.work.plan.adversaries) - len(self.work.remedies)
+        for key, (_, number) in wanted.items():
+            stage = Stage.ATTACK if number < planned else Stage.REMEDY
+            self._spent[key] = (stage, cache.spent(key))
         return [cache.get(key) for key in keys]
 
     def measurements(
@@ -98,7 +103,17 @@ class CachedExecution:
         if self._watch and missing:
             self._watch.measure(list(missing.values()))
         self._fill(cache, missing)
+        for key, cell in wanted.items():
+            stage = Stage.ATTACK if isinstance(cell, Recheck) else Stage.DIAGNOSE
+            self._spent[key] = (stage, cache.spent(key))
         return [cache.values(key) for key in keys]
+
+    def add_to(self, stopwatch: Stopwatch) -> None:
+        """Add the time and the passes of all cells so far, and the time of storing them."""
+        for stage, spent in self._spent.values():
+            stopwatch.add(stage, spent)
+        if self._store is not None:
+            stopwatch.add(Stage.STORE, Spent(self._storing))
 
     def _requested(self) -> None:
         if self._on_request:
@@ -119,3 +134,5 @@ class CachedExecution:
     def _fill(self, cache: Cache, missing: dict[str, AttackCell] | dict[str, Measurement]) -> None:
         cells: dict[str, Cell] = {**missing}
         fill(self.work, cache, cells, self._executor, self._spec, self._watch)
+        if isinstance(cache, DiskCache):
+            self._storing += cache.stored

@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import atexit
 import os
-import signal
-import sys
-from collections.abc import Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from saddlepoint.phrases import how_often
-from saddlepoint.runs.store import PackedCell
-from saddlepoint.runs.work import Cell, Work, compute
+from saddlepoint.runs.batches import POLL, Batches
+from saddlepoint.runs.eta import duration
+from saddlepoint.runs.packed_cell import PackedCell
+from saddlepoint.runs.work import Cell, FailedCell, Work, result_of
+from saddlepoint.runs.workers import Task, Worker, first_ready
+
+Result = PackedCell | FailedCell
 
 
 class Executor(Protocol):
-    """Computes cells, and takes the next one only when a worker is free."""
+    """Computes cells, and takes the next ones only when a worker is free."""
 
-    def run(self, work: Work, spec: str | None, cells: Iterable[Cell]) -> Iterator[PackedCell]:
-        """The results of cells, in any order.
+    def run(self, work: Work, spec: str | None, cells: Iterable[Cell | None]) -> Iterator[Result]:
+        """The results of cells, in any order. A cell that the target breaks is a `FailedCell`.
 
         Args:
             work: the plan and the target.
             spec: the specification as JSON, from which other processes load the target.
-            cells: the cells.
+            cells: the cells; None means that other processes compute all that are left, and that
+                the next one should be taken later.
         """
 
     def close(self) -> None:
-        """Stop all workers. The executor can be used again."""
+        """Stop all workers at once. The executor can be used again."""
 
 
 class Serial:
@@ -39,11 +43,14 @@ class Serial:
         self,
         work: Work,
         spec: str | None,  # noqa: ARG002
-        cells: Iterable[Cell],
-    ) -> Iterator[PackedCell]:
+        cells: Iterable[Cell | None],
+    ) -> Iterator[Result]:
         """The results of cells, in order."""
         for cell in cells:
-            yield work.compute(cell)
+            if cell is None:
+                time.sleep(POLL)
+            else:
+                yield result_of(work, cell)
 
     def close(self) -> None:
         """Nothing to stop."""
@@ -52,98 +59,104 @@ class Serial:
 class Processes:
     """Computes cells in several processes, each of which loads the target once.
 
-    The processes are kept between the stages of an audit. If a worker dies, its cell is computed
-    again.
+    The processes are kept between the stages of an audit. If a worker dies, it is replaced and its
+    cell is computed again. Short cells are given to a worker several at a time.
 
     Args:
         workers: number of processes; default: one per core.
-        retries: how often dead workers are replaced before the run fails.
+        retries: how often a cell is computed again after its worker died.
+        timeout: seconds after which a cell has failed; default: it may take forever.
     """
 
-    def __init__(self, workers: int | None = None, retries: int = 2) -> None:
+    def __init__(
+        self, workers: int | None = None, retries: int = 2, timeout: float | None = None
+    ) -> None:
         self.workers = workers
         self.retries = retries
-        self._pool: ProcessPoolExecutor | None = None
+        self.timeout = timeout
+        self._pool: list[Worker] = []
 
     @property
     def count(self) -> int:
         """The number of processes."""
         return self.workers or os.cpu_count() or 1
 
-    def run(self, work: Work, spec: str | None, cells: Iterable[Cell]) -> Iterator[PackedCell]:
+    def run(self, work: Work, spec: str | None, cells: Iterable[Cell | None]) -> Iterator[Result]:
         """The results of cells, in the order in which they finish."""
         spec = needs_spec(spec)
-        queue = _Queue(iter(cells))
-        lost = 0
+        batches = Batches(cells)
+        folder = str(Path.cwd())
         while True:
-            try:
-                yield from self._round(work, spec, queue)
-            except BrokenProcessPool:
-                self.close()
-                lost += 1
-                if lost > self.retries:
-                    raise RuntimeError(
-                        f"worker processes died {how_often(lost)}, perhaps because memory ran out. "
-                        "Use fewer workers or a smaller batch size."
-                    ) from None
-                queue.restore()
+            while (worker := self._idle()) and (batch := batches.next()):
+                worker.give(Task(spec, batch, work.remedies, folder))
+            busy = [worker for worker in self._pool if worker.unfinished]
+            if busy:
+                first_ready(busy, self._seconds(busy, blocked=batches.blocked))
+            elif batches.blocked:
+                time.sleep(POLL)
             else:
                 return
+            for worker in busy:
+                yield from self._results(worker, batches)
 
     def close(self) -> None:
-        """Stop all workers."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-            self._pool = None
+        """Stop all workers at once."""
+        while self._pool:
+            self._pool.pop().end()
+        atexit.unregister(self.close)
 
-    def _round(self, work: Work, spec: str, queue: _Queue) -> Iterator[PackedCell]:
-        """Compute the queue until it is empty or a worker dies."""
-        if self._pool is None:
-            spawn = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self.count, spawn, initializer=_begin_worker)
-        while True:
-            while len(queue.running) < self.count and queue.next():
-                future = self._pool.submit(compute, spec, queue.current, work.remedies)
-                queue.start(future)
-            if not queue.running:
+    def _idle(self) -> Worker | None:
+        """A worker without a cell, a new one if there may be more; None if all are busy."""
+        for worker in self._pool:
+            if not worker.unfinished:
+                return worker
+        if len(self._pool) == self.count:
+            return None
+        if not self._pool:
+            atexit.register(self.close)
+        self._pool.append(Worker())
+        return self._pool[-1]
+
+    def _seconds(self, busy: Sequence[Worker], *, blocked: bool) -> float | None:
+        """How long to wait for a result."""
+        limits = [worker.seconds_left(self.timeout) for worker in busy] if self.timeout else []
+        if blocked:
+            limits.append(POLL)
+        return max(min(limits), 0.0) if limits else None
+
+    def _results(self, worker: Worker, batches: Batches) -> Iterator[Result]:
+        """What a worker has computed since the last call, or why it could not."""
+        while worker.unfinished:
+            cell = worker.unfinished[0]
+            try:
+                result = worker.result()
+            except EOFError:
+                yield from self._died(worker, batches)
                 return
-            for future in wait(queue.running, return_when=FIRST_COMPLETED).done:
-                packed = future.result()
-                del queue.running[future]
-                yield packed
+            if result is None:
+                break
+            if isinstance(result, PackedCell):
+                batches.finished(cell, result.seconds)
+            yield result
+        if self.timeout and worker.unfinished and worker.seconds_left(self.timeout) <= 0:
+            late, *others = worker.unfinished
+            self._discard(worker)
+            batches.restore(others)
+            yield FailedCell(late, f"it took longer than {duration(self.timeout)} (--timeout)")
 
+    def _died(self, worker: Worker, batches: Batches) -> Iterator[FailedCell]:
+        cause = worker.cause_of_death()
+        cell, *others = worker.unfinished
+        self._discard(worker)
+        times = batches.died(cell)
+        failed = times > self.retries
+        batches.restore(others if failed else [cell, *others])
+        if failed:
+            yield FailedCell(cell, f"its worker process died {how_often(times)} ({cause})")
 
-class _Queue:
-    """Cells that wait or run. A cell stays here until its result has arrived."""
-
-    def __init__(self, cells: Iterator[Cell]) -> None:
-        self._cells = cells
-        self._again: list[Cell] = []
-        self.running: dict[Future[PackedCell], Cell] = {}
-
-    def next(self) -> bool:
-        """Whether there is a cell to submit; it is then `current`."""
-        if self._again:
-            return True
-        cell = next(self._cells, None)
-        if cell is None:
-            return False
-        self._again.append(cell)
-        return True
-
-    @property
-    def current(self) -> Cell:
-        """The cell to submit."""
-        return self._again[-1]
-
-    def start(self, future: Future[PackedCell]) -> None:
-        """The current cell was submitted."""
-        self.running[future] = self._again.pop()
-
-    def restore(self) -> None:
-        """All running cells must be computed again."""
-        self._again += self.running.values()
-        self.running = {}
+    def _discard(self, worker: Worker) -> None:
+        self._pool.remove(worker)
+        worker.end()
 
 
 def needs_spec(spec: str | None) -> str:
@@ -154,8 +167,3 @@ def needs_spec(spec: str | None) -> str:
             "or 'package.module:factory'. A model in memory is audited by the serial executor."
         )
     return spec
-
-
-def _begin_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process decides when to stop
-    sys.stdout = sys.stderr  # standard output is for results of the parent process

@@ -57,8 +57,8 @@ class GameSpec(VersionedSpec):
         float,
         Field(
             gt=0,
-            description="The double oracle stops when another row could gain at most this much "
-            "accuracy.",
+            description="The double oracle stops when another row is expected to lower the "
+            "accuracy by less than this.",
         ),
         Flag(metavar="ACCURACY"),
     ] = 0.003

@@ -6,20 +6,20 @@ killed processes, and locks that no process holds.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from saddlepoint.phrases import agree, count
-from saddlepoint.runs.execution import DIAGNOSTICS
-from saddlepoint.runs.store import Store, StoreError
-
-_TENSORS = ".safetensors"
-_TRIALS = "trials"  # folder in which earlier versions stored diagnostics
-_TEMPORARY = re.compile(
-    r"\.(run\.json|spec\.toml|audit\.json|points\.safetensors|game\.json|game\.safetensors)\.\d+"
+from saddlepoint.runs.own_files import (
+    DIAGNOSTICS,
+    LOCKS,
+    TRIALS,
+    cell_files,
+    incomplete_files,
+    lock_files,
 )
+from saddlepoint.runs.store import Store, StoreError
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,13 @@ class Freed:
     locks: int  # that no process holds
     bytes: int  # total size of the files
     removed: bool  # False: a dry run
+    files: tuple[str, ...] = field(default=())  # all of them, relative to the folder of the run
 
 
 def collect_garbage(folder: Path, *, dry_run: bool = False) -> Freed:
     """Remove the files of a run that its current request does not use.
 
+    Only files with names of the store's own form are removed, and a folder with links is rejected.
     The ledger is kept, because it is the history of the run.
 
     Args:
@@ -49,20 +51,17 @@ def collect_garbage(folder: Path, *, dry_run: bool = False) -> Freed:
     store = Store(folder)
     run = store.run()
     diagnostics = Store(folder / DIAGNOSTICS)
-    trials = Store(folder / _TRIALS)
+    trials = Store(folder / TRIALS)
     stores = (store, diagnostics, trials)
     _check_idle(folder, stores)
     cells = _unused(store, run["cells"])
     measured = [*_unused(diagnostics, run.get("diagnostics", ())), *_unused(trials, ())]
     incomplete = [path for each in stores for path in _incomplete(each)]
-    incomplete += [path for path in sorted(folder.iterdir()) if _TEMPORARY.fullmatch(path.name)]
-    locks = [lock for each in stores for lock in _locks(each)]
-    files = [
-        *(path.with_suffix(end) for path in (*cells, *measured) for end in (".json", _TENSORS)),
-        *incomplete,
-        *locks,
-    ]
-    size = sum(path.stat().st_size for path in files if path.is_file())
+    incomplete += incomplete_files(folder)
+    locks = [lock for each in stores for lock in lock_files(each.folder / LOCKS)]
+    unused = [path.with_suffix(".safetensors") for path in (*cells, *measured)]
+    files = [path for path in (*cells, *measured, *unused, *incomplete, *locks) if path.is_file()]
+    size = sum(path.stat().st_size for path in files)
     if not dry_run:
         store.remove(files)
     return Freed(
@@ -72,11 +71,17 @@ def collect_garbage(folder: Path, *, dry_run: bool = False) -> Freed:
         locks=len(locks),
         bytes=size,
         removed=not dry_run,
+        files=tuple(str(path.relative_to(folder)) for path in files),
     )
 
 
 def _check_idle(folder: Path, stores: Collection[Store]) -> None:
-    running = [lock for each in stores for lock in _locks(each) if each.is_locked(lock.name)]
+    running = [
+        lock
+        for each in stores
+        for lock in lock_files(each.folder / LOCKS)
+        if each.is_locked(lock.name)
+    ]
     if running:
         raise StoreError(
             f"{count(len(running), 'cell')} of {folder} {agree(len(running), 'is', 'are')} being "
@@ -90,11 +95,7 @@ def _unused(store: Store, used: Collection[str]) -> list[Path]:
     return [store.cells / f"{key}.json" for key in keys]
 
 
-def _locks(store: Store) -> list[Path]:
-    return sorted(path for path in (store.folder / "locks").glob("*") if path.is_file())
-
-
 def _incomplete(store: Store) -> list[Path]:
     """Temporary files, and tensors without a record, of processes that were killed."""
-    tensors = sorted(store.cells.glob(f"[!.]*{_TENSORS}"))
-    return [*store.incomplete_files(), *(path for path in tensors if not store.has(path.stem))]
+    tensors = cell_files(store.cells, "safetensors")
+    return [*store.incomplete_files(), *(tensors[key] for key in tensors if not store.has(key))]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.audits import Plan
-from saddlepoint.audits.cells import AttackCell, Job, Measurement
+from saddlepoint.audits.cells import AttackCell, Job, Measurement, with_fewer_rows
 from saddlepoint.defenses import Context, Defense
 from saddlepoint.describe import describe, digest
 from saddlepoint.rng import Keys
@@ -29,6 +29,10 @@ def tensor_digest(*tensors: Tensor) -> str:
     state = hashlib.sha256()
     for t in tensors:
         state.update(f"{t.dtype} {tuple(t.shape)} ".encode())
+        if t.is_quantized:
+            state.update(repr(t.qscheme()).encode())
+            state.update(t.dequantize().numpy().tobytes())
+            continue
         state.update(t.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return state.hexdigest()
 
@@ -43,12 +47,7 @@ def target_digest(plan: Plan, source: str = "") -> str:
         plan: the plan with the prepared target.
         source: the source code of the target, if it is known.
     """
-    rows = slice(0, _PROBE_ROWS)
-    x = plan.job.x[rows]
-    with torch.no_grad():
-        logits = plan.job.defense.respond(
-            x, Context(Keys.of(0, torch.arange(len(x), device=x.device)))
-        )
+    logits = with_fewer_rows(lambda rows: _logits(plan.job, rows), _PROBE_ROWS)
     return digest(
         {
             "value": _fingerprint(plan.job.defense, 0),
@@ -56,6 +55,12 @@ def target_digest(plan: Plan, source: str = "") -> str:
             "answers": tensor_digest(logits.half()),
         }
     )
+
+
+def _logits(job: Job, rows: int) -> Tensor:
+    x = job.x[:rows]
+    with torch.no_grad():
+        return job.defense.respond(x, Context(Keys.of(0, torch.arange(len(x), device=x.device))))
 
 
 def cell_keys(
@@ -105,7 +110,8 @@ def _fingerprint(value: Any, depth: int) -> Any:
     if isinstance(value, Tensor):
         return tensor_digest(value)
     if isinstance(value, nn.Module):
-        state = {name: tensor_digest(t) for name, t in value.state_dict().items()}
+        # The state of quantized modules also has types, tuples and packed weights.
+        state = {name: _fingerprint(t, depth + 1) for name, t in value.state_dict().items()}
         # A changed forward pass may keep all outputs and change gradients: include its source.
         kinds = {type(module) for module in value.modules()}
         sources = sorted({_source(kind) for kind in kinds})  # sorted: classes may share a name

@@ -10,11 +10,13 @@ from typing import Any
 
 from saddlepoint.audits import Audit, AuditRequest, collect, prepare
 from saddlepoint.audits.conclude import conclude
-from saddlepoint.describe import describe
+from saddlepoint.audits.profile import Stage, Stopwatch
 from saddlepoint.phrases import count
-from saddlepoint.runs.cache import Stage, Watch, report_stage
+from saddlepoint.runs.cache import Watch, report_stage
 from saddlepoint.runs.execution import CachedExecution
 from saddlepoint.runs.executors import Executor
+from saddlepoint.runs.manifest import remove_manifest, write_manifest
+from saddlepoint.runs.request import request_of
 from saddlepoint.runs.spec import RunSpec, write
 from saddlepoint.runs.store import REQUESTED, Store, identity
 from saddlepoint.runs.work import Work, load, torch_threads
@@ -66,14 +68,16 @@ def run(
         watch: follows progress.
     """
     started = time.perf_counter()
+    stopwatch = Stopwatch(dict(work.plan.preparation))
     if store is not None:
-        open_run(store, _about(work, spec), watch)
-        if spec is not None:
-            store.write_file("spec.toml", write(spec).encode())
+        with stopwatch.measure(Stage.STORE):
+            open_run(store, request_of(work, spec), watch)
+            if spec is not None:
+                store.write_file("spec.toml", write(spec).encode())
 
     def save_request(wanted: Work, diagnostics: Sequence[str]) -> None:
         if store is not None:
-            store.write_run(_about(wanted, spec, diagnostics))
+            store.write_run(request_of(wanted, spec, diagnostics))
 
     execution = CachedExecution(
         work,
@@ -89,13 +93,18 @@ def run(
             if not execution.work.remedies:
                 report_stage(watch, Stage.REMEDY, "no further attacks.")
             report_stage(watch, Stage.CONCLUDE, "computing accuracy, checklist and verdict.")
-            result = conclude(evidence, time.perf_counter() - started)
+            with stopwatch.measure(Stage.CONCLUDE):
+                result = conclude(evidence, time.perf_counter() - started)
+            execution.add_to(stopwatch)
+            result = replace(result, stages=stopwatch.entries(result.n))
     finally:
         if executor is not None:
             executor.close()
     if store is None:
         return result
-    result = replace(result, run=identity(_about(execution.work, spec)), folder=str(store.folder))
+    result = replace(
+        result, run=identity(request_of(execution.work, spec)), folder=str(store.folder)
+    )
     result.save(store.folder)
     store.log(
         "concluded",
@@ -103,6 +112,7 @@ def run(
         robust_accuracy=result.robust_accuracy,
         seconds=result.seconds,
     )
+    write_manifest(store, store.run())
     return result
 
 
@@ -117,6 +127,7 @@ def open_run(store: Store, about: dict[str, Any], watch: Watch | None) -> dict[s
         watch: receives a message if the folder belonged to another request.
     """
     before = store.create(about)
+    remove_manifest(store)
     name = about["target"]["name"]
     folder = str(Path.cwd())
     store.log(REQUESTED, run=identity(about), target=name, threat=about["threat"], folder=folder)
@@ -131,25 +142,3 @@ def open_run(store: Store, about: dict[str, Any], watch: Watch | None) -> dict[s
             "Use another --out to keep both."
         )
     return before
-
-
-def _about(work: Work, spec: RunSpec | None, diagnostics: Sequence[str] = ()) -> dict[str, Any]:
-    """The request, as passed and with all defaults."""
-    plan = work.plan
-    job = plan.job
-    return {
-        "passed": spec.model_dump(mode="json", exclude_unset=True) if spec else None,
-        "spec": spec.model_dump(mode="json") if spec else None,
-        "target": {"name": plan.name, "sha256": work.target},
-        "threat": describe(job.threat),
-        "adversaries": [describe(adversary) for adversary in plan.adversaries],
-        "reasons": {choice.name: choice.reason for choice in plan.choices},
-        "seed": job.seed,
-        "batch_size": job.batch_size,
-        "device": str(job.x.device),
-        "unit": job.defense.unit,
-        "random": job.defense.random,
-        "examples": len(job.x),
-        "cells": sorted(work.keys.values()),
-        "diagnostics": list(diagnostics),
-    }

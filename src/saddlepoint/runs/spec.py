@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import tomli_w
 from pydantic import Field, ValidationError, model_validator
 
+from saddlepoint.phrases import count
 from saddlepoint.runs.options import Flag
 from saddlepoint.runs.spec_errors import SpecError, explain, nearest
 from saddlepoint.runs.spec_migration import RENAMED, SCHEMA_VERSION, migrate_spec
@@ -59,6 +60,8 @@ __all__ = [
     "write",
 ]
 
+_LARGEST = 2**20  # bytes of a specification
+_LEVELS = 10  # of nested tables and lists
 Spec = TypeVar("Spec", bound=Section)
 
 
@@ -182,10 +185,21 @@ def read(path: Path) -> RunSpec:
     """
     if not path.is_file():
         raise SpecError(f"there is no specification at {path}.")
+    if path.stat().st_size > _LARGEST:
+        raise SpecError(f"{path} has more than {count(_LARGEST, 'byte')}: it is no specification.")
     try:
-        return parse(tomllib.loads(path.read_text()), str(path))
+        values = tomllib.loads(path.read_bytes().decode())
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"{path} is not valid TOML: {error}.") from None
+    except UnicodeDecodeError as error:
+        raise SpecError(
+            f"{path} is not valid TOML: byte {error.start} is not UTF-8. Save the file as UTF-8."
+        ) from None
+    except RecursionError:
+        raise SpecError(f"{path} is not valid TOML: its keys are nested too deeply.") from None
+    if _is_deep(values):
+        raise SpecError(f"{path} is no specification: its keys are nested too deeply.")
+    return parse(values, str(path))
 
 
 def write(spec: VersionedSpec) -> str:
@@ -198,6 +212,14 @@ def write(spec: VersionedSpec) -> str:
 def schema() -> dict[str, Any]:
     """JSON schema of `spec.toml`, for editors that check and complete it."""
     return RunSpec.model_json_schema()
+
+
+def _is_deep(values: Any, levels: int = _LEVELS) -> bool:
+    """Whether lists and tables are nested deeper than in any specification."""
+    if not isinstance(values, dict | list):
+        return False
+    inner = values.values() if isinstance(values, dict) else values
+    return levels == 0 or any(_is_deep(value, levels - 1) for value in inner)
 
 
 def _with_tuples(values: Any) -> Any:

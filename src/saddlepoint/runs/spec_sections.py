@@ -19,9 +19,11 @@ from pydantic import (
     field_validator,
 )
 
+from saddlepoint.attacks import radius as attacks_radius
 from saddlepoint.runs.options import Flag
 from saddlepoint.runs.spec_errors import SpecError
 
+LARGEST_RADIUS = 1_000_000  # far beyond any image, and exact in every floating-point type
 NORMS = {"linf": math.inf, "l2": 2.0, "l1": 1.0}
 
 # Sections of the help pages.
@@ -208,6 +210,32 @@ class ThreatSpec(PerturbationSpec):
         Flag(panel=ADAPTIVE),
     ] = False
 
+    target_class: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            description="The attacker succeeds only if an image becomes this class. Images of this "
+            "class are left out.",
+        ),
+        Flag(panel=ATTACKER, metavar="CLASS", default="any wrong class"),
+    ] = None
+    mask: Annotated[
+        str | None,
+        Field(
+            description="File .npy with the pixels that the attacker may change: [H, W] or "
+            "[C, H, W], not zero where a pixel may change."
+        ),
+        Flag(panel=ATTACKER, metavar="FILE", default="all pixels"),
+    ] = None
+    corruption: Annotated[
+        str | None,
+        Field(
+            description="Common corruption of the images before any attack: NAME:SEVERITY, such as "
+            "fog:3. With radius 0 it is evaluated alone."
+        ),
+        Flag(panel=ATTACKER, metavar="NAME:SEVERITY", default="none"),
+    ] = None
+
 
 class AttackSpec(Section):
     """One attack. Only `kind` is required; the other fields have the usual settings."""
@@ -244,12 +272,12 @@ AllowUnusual = Annotated[
 ]
 Seed = Annotated[
     int,
-    Field(description="Seed of all random numbers."),
+    Field(ge=-(2**63), lt=2**63, description="Seed of all random numbers."),
     Flag(panel=COMPUTATION, always=True),
 ]
 BatchSize = Annotated[
     int,
-    Field(ge=1, description="Number of images that are attacked together."),
+    Field(ge=1, le=10**9, description="Number of images that are attacked together."),
     Flag(panel=COMPUTATION, always=True),
 ]
 Device = Annotated[
@@ -261,6 +289,7 @@ Threads = Annotated[
     int,
     Field(
         ge=1,
+        le=1024,
         description="CPU threads per cell. Another number changes the rounding of the results.",
     ),
     Flag(panel=COMPUTATION),
@@ -271,15 +300,15 @@ def parse_radius(text: str) -> float:
     """Convert a text such as '8/255' or '0.031' to a number.
 
     Raises:
-        SpecError: The text is not a finite number or fraction of at least 0.
+        SpecError: The text is not a number or fraction from 0 to 1000000.
     """
-    top, slash, bottom = text.partition("/")
     try:
-        value = float(top) / float(bottom) if slash else float(text)
-    except (ValueError, ZeroDivisionError):
+        value = attacks_radius.parse_radius(text)
+    except ValueError:
         value = math.nan
-    if not (math.isfinite(value) and value >= 0):
+    if not 0 <= value <= LARGEST_RADIUS:
         raise SpecError(
-            f"the radius must be a number or a fraction such as 8/255 or 0.031, got {text!r}."
+            "the radius must be a number or a fraction such as 8/255 or 0.031, at most "
+            f"{LARGEST_RADIUS}, got {text[:40]!r}."
         )
     return value

@@ -18,41 +18,52 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
-from torch import Tensor
 
 from saddlepoint.atomic import sha256_hex, write_atomic
 from saddlepoint.audits.cells import Values
 from saddlepoint.describe import digest
 from saddlepoint.evaluation import Episode
-from saddlepoint.schema import Migrations, SchemaError, migrated
+from saddlepoint.reading import ReadError, check, json_object, read_bytes
+from saddlepoint.runs.game_spec import GameSpec
+from saddlepoint.runs.own_files import (
+    CELLS,
+    LOCKS,
+    LinkError,
+    cell_files,
+    incomplete_cells,
+    incomplete_files,
+    reject_links,
+)
+from saddlepoint.runs.packed_cell import CELL_SCHEMA, PackedCell, sealed
+from saddlepoint.runs.records import CellEvent, CellFields, EventFields, RunFields
+from saddlepoint.runs.spec import RunSpec, SpecError, validate
+from saddlepoint.schema import Migrations, NewerSchemaError, SchemaError, migrated
 
 SCHEMA = 2  # of run.json
 MIGRATIONS: Migrations = {
     0: lambda run: run,  # schema 0 did not state its schema; the rest is as in schema 1
     1: lambda run: {**run, "versions": {}, "diagnostics": []},  # schema 1 had neither
 }
-CELL_SCHEMA = 5  # of the record of a cell
 CELL_MIGRATIONS: Migrations = {
     1: lambda cell: cell,  # schema 1 had no loss curves; such an episode has none
     2: lambda cell: cell,  # schema 2 had no rejections; no defense could reject
     3: lambda cell: cell,  # schema 3 had no rejection scores; such an episode has none
     4: lambda cell: cell,  # schema 4 had other names of tensors; they are renamed when read
 }
-_RENAMED = {"ascent": "loss_curve", "refusal": "rejection_scores"}  # tensors, since schema 5
+LARGEST_RECORD = 16 * 2**20  # bytes of the record of a cell
+LARGEST_CELL = 16 * 2**30  # bytes of the tensors of a cell, and of a ledger
 REQUESTED = "requested"  # event of the ledger: a request was written to run.json
 _OLD_EVENTS = {"asked": REQUESTED}  # names of events in ledgers of earlier versions
 GAME = ("kind", "spec", "target", "threat", "data")  # fields of run.json that identify a game
-_TENSORS = tuple(f.name for f in fields(Episode) if f.name not in ("adversary", "seconds"))
 
 
 class StoreError(RuntimeError):
@@ -63,44 +74,8 @@ class DamagedError(StoreError):
     """A file is incomplete, or was not written by this package."""
 
 
-@dataclass(frozen=True)
-class PackedCell:
-    """The bytes of a stored cell. The same work gives the same bytes with every executor."""
-
-    key: str
-    record: bytes
-    tensors: bytes
-    seconds: float
-
-    @classmethod
-    def of_episode(
-        cls, key: str, episode: Episode, about: dict[str, Any], seconds: float
-    ) -> PackedCell:
-        """Pack the result of an attack cell; `about` is added to its record."""
-        tensors = {name: getattr(episode, name) for name in _TENSORS}
-        return cls._of(key, {"adversary": episode.adversary, **about}, tensors, seconds)
-
-    @classmethod
-    def of_values(cls, key: str, name: str, values: Values, seconds: float) -> PackedCell:
-        """Pack the result of a measurement."""
-        return cls._of(key, {"measurement": name}, values, seconds)
-
-    @classmethod
-    def _of(
-        cls, key: str, about: dict[str, Any], tensors: Mapping[str, Tensor], seconds: float
-    ) -> PackedCell:
-        content = save({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
-        record = {"schema": CELL_SCHEMA, "key": key, **about, "tensors": sha256_hex(content)}
-        return cls(key, sealed(record), content, seconds)
-
-    def episode(self) -> Episode:
-        """The result of an attack cell."""
-        adversary = json.loads(self.record)["adversary"]
-        return Episode(adversary=adversary, seconds=self.seconds, **_tensors(self.tensors))
-
-    def values(self) -> Values:
-        """The result of a measurement."""
-        return _tensors(self.tensors)
+class NewerError(StoreError):
+    """A newer version of this package wrote a file, which this version must not replace."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +87,7 @@ class Store:
     @property
     def cells(self) -> Path:
         """The folder of the cells."""
-        return self.folder / "cells"
+        return self.folder / CELLS
 
     def create(self, run: dict[str, Any]) -> dict[str, Any] | None:
         """Make the folder, write the request, and return the request that it replaces.
@@ -134,10 +109,15 @@ class Store:
         return before
 
     def opened(self) -> Store:
-        """Make the folder, remove incomplete files of killed processes, and return the store."""
+        """Make the folder, remove incomplete files of killed processes, and return the store.
+
+        Raises:
+            StoreError: the folder contains links or cannot be written to.
+        """
+        self._reject_links()
         with _disk_errors(self.folder):
             self.cells.mkdir(parents=True, exist_ok=True)
-        self.remove(self.incomplete_files())
+        self.remove([*self.incomplete_files(), *incomplete_files(self.folder)])
         return self
 
     def write_run(self, run: dict[str, Any]) -> None:
@@ -154,19 +134,32 @@ class Store:
             DamagedError: run.json is damaged.
         """
         path = self.folder / "run.json"
-        if not path.is_file():
-            raise StoreError(
-                f"there is no run in {self.folder}: no run.json. Give the folder that --out named."
-            )
+        self._reject_links()
         try:
-            record = json.loads(path.read_text())
-            return migrated(record, MIGRATIONS, SCHEMA, str(self.folder))
+            if not path.is_file():
+                raise StoreError(
+                    f"there is no run in {self.folder}: no run.json. Give the folder that --out "
+                    "named."
+                )
+            record = json_object(read_bytes(path), path.name)
+            run = migrated(record, MIGRATIONS, SCHEMA, str(self.folder))
+            check(run, RunFields, path.name)
+            _check_spec(run)
         except SchemaError as error:
             raise StoreError(str(error)) from None
-        except (OSError, ValueError, AttributeError) as error:
+        except (OSError, ReadError, SpecError) as error:
             raise DamagedError(
                 f"{path} is damaged ({error}). Run the audit again: finished cells are kept."
             ) from None
+        return run
+
+    def _reject_links(self) -> None:
+        try:
+            reject_links(self.folder)
+        except LinkError as error:
+            raise StoreError(str(error)) from None
+        except OSError as error:
+            raise StoreError(f"{self.folder} cannot be read ({error.strerror}).") from None
 
     def write_file(self, name: str, content: bytes) -> None:
         """Write a file of the run beside its cells, completely or not at all."""
@@ -174,13 +167,13 @@ class Store:
 
     def incomplete_files(self) -> list[Path]:
         """Temporary files of killed processes: a process that writes a cell holds its lock."""
-        files = sorted(self.cells.glob(".*"))
-        return [path for path in files if not self.is_locked(path.name.split(".")[1])]
+        files = incomplete_cells(self.cells)
+        return [path for path, key in files.items() if not self.is_locked(key)]
 
     def is_locked(self, key: str) -> bool:
         """Whether a running process computes this cell."""
         try:
-            with (self.folder / "locks" / key).open() as file:
+            with (self.folder / LOCKS / key).open() as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except FileNotFoundError:
             return False
@@ -194,7 +187,7 @@ class Store:
 
     def keys(self) -> list[str]:
         """The keys of all cells in the folder, sorted."""
-        return sorted(path.stem for path in self.cells.glob("*.json"))
+        return sorted(cell_files(self.cells, "json"))
 
     def put(self, packed: PackedCell) -> None:
         """Store a cell. The record is written last: a cell exists as soon as its record does."""
@@ -215,38 +208,53 @@ class Store:
 
     def _read(self, key: str) -> PackedCell:
         record = self.record(key)
+        name = f"cell {key[:12]}"
         try:
-            content = (self.cells / f"{key}.safetensors").read_bytes()
+            content = read_bytes(self.cells / f"{key}.safetensors", LARGEST_CELL)
         except OSError as error:
-            raise StoreError(f"cell {key[:12]} has lost its tensors ({error.strerror}).") from None
+            raise StoreError(f"{name} has lost its tensors ({error.strerror}).") from None
+        except ReadError as error:
+            raise StoreError(f"{name} cannot be read: {error}.") from None
         if sha256_hex(content) != record["tensors"]:
-            raise StoreError(f"cell {key[:12]} is damaged: the hash of its tensors is wrong.")
+            raise StoreError(f"{name} is damaged: the hash of its tensors is wrong.")
         packed = PackedCell(key, sealed(record), content, 0.0)
         try:
-            if "adversary" in record:
+            if record.get("adversary") is not None:
                 packed.episode()
             else:
                 packed.values()
-        except (SafetensorError, TypeError) as error:
-            raise StoreError(f"cell {key[:12]} cannot be read: {error}.") from None
+        except (SafetensorError, TypeError, ValueError) as error:
+            raise StoreError(f"{name} cannot be read: {error}.") from None
         return packed
 
     def record(self, key: str) -> dict[str, Any]:
-        """The record of a cell in the current schema, or a `StoreError` if it is damaged."""
+        """The record of a cell in the current schema.
+
+        Raises:
+            NewerError: a newer version wrote it.
+            StoreError: it is damaged.
+        """
+        name = f"cell {key[:12]}"
         try:
-            text = (self.cells / f"{key}.json").read_bytes()
-            record: dict[str, Any] = json.loads(text)
-        except (OSError, ValueError) as error:
-            raise StoreError(f"cell {key[:12]} cannot be read: {error}.") from None
-        if sealed({name: value for name, value in record.items() if name != "seal"}) != text:
-            raise StoreError(f"cell {key[:12]} is damaged: its record does not fit its seal.")
-        if record.get("key") != key:
-            other = str(record.get("key"))[:12]
-            raise StoreError(f"cell {key[:12]} is damaged: it holds the record of cell {other}.")
-        try:
-            return migrated(record, CELL_MIGRATIONS, CELL_SCHEMA, f"cell {key[:12]}")
+            text = read_bytes(self.cells / f"{key}.json", LARGEST_RECORD)
+            record = json_object(text, name)
+            current = migrated(record, CELL_MIGRATIONS, CELL_SCHEMA, name)
+        except NewerSchemaError as error:
+            raise NewerError(str(error)) from None
         except SchemaError as error:
             raise StoreError(str(error)) from None
+        except (OSError, ReadError) as error:
+            raise StoreError(f"{name} cannot be read: {error}.") from None
+        if sealed({name: value for name, value in record.items() if name != "seal"}) != text:
+            raise StoreError(f"{name} is damaged: its record does not fit its seal.")
+        if record.get("key") != key:
+            other = str(record.get("key"))[:12]
+            raise StoreError(f"{name} is damaged: it holds the record of cell {other}.")
+        try:
+            check(current, CellFields, name)
+        except ReadError as error:
+            raise StoreError(f"{error}.") from None
+        return current
 
     def discard(self, key: str) -> None:
         """Remove a damaged cell. The record is removed first, so that it always has tensors."""
@@ -265,15 +273,20 @@ class Store:
             file.write(line.encode())
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """The events of the ledger. Incomplete lines of killed processes are left out."""
+        """The events of the ledger. Incomplete and damaged lines are left out."""
         path = self.folder / "ledger.jsonl"
-        for line in path.read_text(errors="replace").splitlines() if path.is_file() else ():
+        try:
+            lines = read_bytes(path, LARGEST_CELL).splitlines() if path.is_file() else []
+        except (OSError, ReadError):
+            return
+        for line in lines:
             try:
-                event = json.loads(line)
-            except ValueError:
+                event = json_object(line, path.name)
+                model = CellEvent if event.get("event") == "cell" else EventFields
+                check(event, model, path.name)
+            except ReadError:
                 continue
-            if isinstance(event, dict) and "event" in event:
-                yield {**event, "event": _OLD_EVENTS.get(event["event"], event["event"])}
+            yield {**event, "event": _OLD_EVENTS.get(event["event"], event["event"])}
 
     @contextmanager
     def claim(self, key: str) -> Iterator[bool]:
@@ -281,7 +294,7 @@ class Store:
 
         The operating system releases the lock when the process ends, even if it is killed.
         """
-        lock = self.folder / "locks" / key
+        lock = self.folder / LOCKS / key
         with _disk_errors(self.folder):
             lock.parent.mkdir(parents=True, exist_ok=True)
             file = lock.open("w")
@@ -298,6 +311,17 @@ class Store:
     def _write(self, path: Path, content: bytes) -> None:
         with _disk_errors(self.folder):
             write_atomic(path, content, sync=True)
+
+
+def _check_spec(run: dict[str, Any]) -> None:
+    """Check that the specification in run.json is one.
+
+    Raises:
+        SpecError: It is not.
+    """
+    if run["spec"] is not None:
+        model = GameSpec if run.get("kind") == "game" else RunSpec
+        validate(model, run["spec"], "its specification")
 
 
 def versions() -> dict[str, str]:
@@ -357,14 +381,3 @@ def _same(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
-
-
-def sealed(record: dict[str, Any]) -> bytes:
-    """The record as JSON with a hash of its content, so that a change is detected."""
-    seal = sha256_hex(json.dumps(record, sort_keys=True).encode())
-    return (json.dumps({**record, "seal": seal}, sort_keys=True, indent=1) + "\n").encode()
-
-
-def _tensors(content: bytes) -> dict[str, Tensor]:
-    """The tensors of a cell by their present names."""
-    return {_RENAMED.get(name, name): tensor for name, tensor in load(content).items()}

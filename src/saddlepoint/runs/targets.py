@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
+from saddlepoint.audits.inputs import read_target
 from saddlepoint.audits.target.admission import Target
 from saddlepoint.defenses import Defense
 from saddlepoint.locate import describe_error, locate
@@ -18,8 +19,8 @@ def resolve(text: str) -> tuple[Target, str]:
     """The target that a text names, and the source code of its file.
 
     `zoo:NAME` is a trained model of the package. `zoo:FOLDER/NAME` is a model that
-    `saddlepoint train` wrote to a folder. Any other text names a Python object. A model or a
-    defense is used as it is; a factory is called without arguments.
+    `saddlepoint train` wrote to a folder. `FILE.onnx` is a black box. Any other text names a Python
+    object. A model or a defense is used as it is; a factory is called without arguments.
 
     Returns:
         The target, and the text of the file that defines it (the name itself for `zoo:`).
@@ -31,9 +32,12 @@ def resolve(text: str) -> tuple[Target, str]:
     if text.startswith("zoo:"):
         folder, slash, name = text.removeprefix("zoo:").rpartition("/")
         return (zoo_target(name, folder) if slash else zoo_target(name)), text
+    if text.endswith(".onnx"):
+        return read_target(text), text
     if ":" not in text:
         raise SpecError(
-            f"a target is 'file.py:factory', 'package.module:factory' or 'zoo:NAME', got {text!r}."
+            "a target is 'file.py:factory', 'package.module:factory', 'zoo:NAME' or a file of "
+            f"ONNX, 'model.onnx'; got {text!r}."
         )
     found = locate(text)
     if isinstance(found, nn.Module | Defense):

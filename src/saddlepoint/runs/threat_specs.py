@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
+
 from saddlepoint.attacks.spaces import Ball
-from saddlepoint.evaluation import BatchControl, NaturalOrder, SortedByLabel, Threat, WorstCaseOrder
+from saddlepoint.evaluation import (
+    BatchControl,
+    Corruption,
+    Mask,
+    NaturalOrder,
+    SortedByLabel,
+    Threat,
+    WorstCaseOrder,
+)
 from saddlepoint.evaluation.orders import Order
 from saddlepoint.phrases import count
 from saddlepoint.runs.spec import NORMS, SpecError, ThreatSpec, parse_radius
@@ -29,7 +41,22 @@ def threat(spec: ThreatSpec) -> Threat:
         order=_order(spec),
         batch_control=BatchControl(spec.controlled_fraction, spec.victims),
         online_queries=spec.online_queries,
+        target_class=spec.target_class,
+        mask=_mask(spec.mask),
+        corruption=None if spec.corruption is None else Corruption.parse(spec.corruption),
     )
+
+
+def _mask(path: str | None) -> Mask | None:
+    if path is None:
+        return None
+    try:
+        array = np.load(Path(path).expanduser(), allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise SpecError(f"the mask {path} is no .npy file of plain numbers ({error}).") from error
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+        raise SpecError(f"the mask {path} must be one array [H, W] or [C, H, W], in a .npy file.")
+    return Mask.of(array)
 
 
 def _order(spec: ThreatSpec) -> Order:

@@ -1,14 +1,16 @@
 """Verification of a stored run.
 
-Every cell is read, every worst point is evaluated again, and the record is derived again from the
-cells. The target is loaded in a new process from the specification in run.json, so its code runs.
+Every file is compared with the manifest, every cell is read, every point is evaluated again, and
+every record is derived again from the cells. Some attack cells can be computed again
+(`saddlepoint.runs.replay`). The target is loaded in a new process from the specification in
+run.json, so its code runs.
 """
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -16,21 +18,34 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from saddlepoint.audits import Audit, Plan, collect
-from saddlepoint.audits.cells import AttackCell, Measurement, Values
-from saddlepoint.audits.conclude import conclude
-from saddlepoint.audits.verdict import Check, ItemName, Verification
+from saddlepoint.audits import Audit
+from saddlepoint.audits.cells import AttackCell
+from saddlepoint.audits.verdict import Check, Verification
 from saddlepoint.describe import describe
 from saddlepoint.evaluation import Episode
 from saddlepoint.locate import describe_error
-from saddlepoint.phrases import agree, count, count_of, noun_for, percent, whole
-from saddlepoint.runs.spec import RunSpec, migrate_spec
-from saddlepoint.runs.store import REQUESTED, Store, StoreError, is_record_of, versions
-from saddlepoint.runs.work import Work, load, torch_threads
+from saddlepoint.phrases import agree, count, count_of, whole
+from saddlepoint.reading import ReadError
+from saddlepoint.runs.compare import plain
+from saddlepoint.runs.manifest import differences, read_manifest
+from saddlepoint.runs.replay import NO_REPLAY, Replay, replay_check
+from saddlepoint.runs.spec import RunSpec, parse
+from saddlepoint.runs.store import (
+    REQUESTED,
+    Store,
+    StoreError,
+    identity,
+    is_record_of,
+    versions,
+)
+from saddlepoint.runs.verify_points import outcomes, record_points
+from saddlepoint.runs.verify_record import NOT_VERIFIABLE, derived_checks
+from saddlepoint.runs.work import Work, load
+from saddlepoint.runs.workers import end_with_parent
 
 __all__ = [
+    "NOT_VERIFIABLE",
     "VERSION",
     "Check",
     "Verification",
@@ -38,17 +53,15 @@ __all__ = [
     "cell_check",
     "checks",
     "confirmed",
+    "manifest_check",
     "of_other_version",
     "other_version_check",
     "undamaged_cells",
     "verify",
 ]
 
-VERSION = "version"  # check that fails if hashes cannot be compared between versions
-
-# Fields of a record that the cells do not determine, or that are checked elsewhere.
-_NOT_DERIVED = ("seconds", "versions", "verdict", "reasons", "schema", "run")
-_MARGIN = 1e-4  # tolerance for logits; predictions and accuracies must agree exactly
+VERSION = "version"  # check of a run that another version wrote
+_LISTED = 3  # files in a message
 
 
 def verify(folder: Path, check: Callable[[Store], Iterable[Check]] | None = None) -> Verification:
@@ -65,11 +78,12 @@ def verify(folder: Path, check: Callable[[Store], Iterable[Check]] | None = None
     started_in = [
         event["folder"]
         for event in store.events()
-        if event["event"] == REQUESTED and Path(event["folder"]).is_dir()
+        if event["event"] == REQUESTED and Path(event.get("folder") or "").is_dir()
     ]
     start = Path(started_in[-1]) if started_in else Path.cwd()
+    spawn = multiprocessing.get_context("spawn")
     try:
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        with ProcessPoolExecutor(1, spawn, initializer=_begin) as pool:
             found = pool.submit(_verify, folder.resolve(), start, check or checks).result()
     except BrokenProcessPool:
         message = "the process that evaluated the points died, perhaps because memory ran out."
@@ -110,6 +124,10 @@ def confirmed(audit: Audit) -> Verification:
     return found
 
 
+def _begin() -> None:
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
 def _verify(
     folder: Path, start: Path, check: Callable[[Store], Iterable[Check]]
 ) -> tuple[Check, ...]:
@@ -117,20 +135,29 @@ def _verify(
     return tuple(check(Store(folder)))
 
 
-def checks(store: Store) -> Iterator[Check]:
-    """All checks in order; checks that depend on a failed one are left out."""
+def checks(store: Store, replay: Replay = NO_REPLAY) -> Iterator[Check]:
+    """All checks in order; checks that depend on a failed one are left out.
+
+    Args:
+        store: the folder of the run.
+        replay: which attack cells are computed again; default: none.
+    """
     run = store.run()
+    yield manifest_check(store, run)
     episodes, damage = undamaged_cells(store)
     yield cell_check(run, episodes, damage)
     try:
-        work = _work(run)
+        spec = _spec(run)
+        work = load(spec, allow_unusual=True)
     except (Exception, SystemExit) as error:  # code of the target can raise anything
         reason = error if isinstance(error, ValueError) else describe_error(error)
         yield Check("target", False, f"it cannot be loaded again: {reason}")
         return
     target = _same_target(run, work)
-    if not target.passed and of_other_version(run):
-        target = other_version_check(run, "The record is not derived again from its cells.")
+    other_version = of_other_version(run) and not _has_own_keys(run, work)
+    if other_version:
+        instead = "It is verified by its outcomes: points, predictions and accuracies."
+        target = other_version_check(run, instead, passed=True)
     yield target
     try:
         audit = Audit.load(store.folder)
@@ -144,10 +171,65 @@ def checks(store: Store) -> Iterator[Check]:
             "audit.json belongs to another request than run.json. Run the audit to its end.",
         )
         return
-    complete = {*work.keys.values(), *run["cells"]} <= episodes.keys()
-    yield from _points(work, audit)
-    if complete and audit.worst_points.shape == work.plan.job.x.shape:
-        yield from _derived(work, audit, episodes, run)
+    yield from record_points(work, audit)
+    complete = set(run["cells"]) <= episodes.keys()
+    if not complete or audit.worst_points.shape != work.plan.job.x.shape:
+        return
+    if other_version:
+        yield outcomes(audit, run, store, episodes)
+        yield from _replayed(work, _keys_by_name(work, store, run), episodes, replay, strict=False)
+        return
+    if set(work.keys.values()) <= episodes.keys():
+        yield from derived_checks(work, audit, store, episodes, run, spec)
+        yield from _replayed(work, work.keys, episodes, replay, strict=True)
+
+
+def _replayed(
+    work: Work,
+    keys: Mapping[AttackCell, str],
+    episodes: Mapping[str, Episode],
+    replay: Replay,
+    *,
+    strict: bool,
+) -> Iterator[Check]:
+    if replay.cells != 0:
+        yield replay_check(work, keys, episodes, replay, same_version=strict)
+
+
+def _keys_by_name(work: Work, store: Store, run: Mapping[str, Any]) -> dict[AttackCell, str]:
+    """The stored cells of a run of another version that this version plans as well."""
+    names = {one.name: number for number, one in enumerate(work.plan.adversaries)}
+    found = {}
+    for key in run["cells"]:
+        record = store.record(key)
+        cell = record.get("group", 0), names.get(record.get("adversary") or "", -1)
+        if cell in work.keys:
+            found[cell] = key
+    return found
+
+
+def manifest_check(store: Store, run: Mapping[str, Any]) -> Check:
+    """Whether all files have the hashes of the manifest, and the manifest is that of the run."""
+    name = "manifest"
+    try:
+        manifest = read_manifest(store.folder)
+        if manifest is None:
+            old = of_other_version(run)
+            message = "there is no manifest.json"
+            rest = "; earlier versions wrote none." if old else ". Run the same command again."
+            return Check(name, old, f"{message}{rest}")
+        found = [str(one) for one in differences(store.folder, manifest)]
+    except (ReadError, OSError) as error:
+        return Check(name, False, f"{error}.")
+    missing = [key for key in run["cells"] if f"cells/{key}.json" not in manifest["files"]]
+    if missing:
+        found.append(f"manifest.json: {count(len(missing), 'cell')} of run.json not listed")
+    if manifest["run"] != identity(dict(run)):
+        found.append("manifest.json, run: it is the manifest of another request")
+    if found:
+        more = f"; and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+        return Check(name, False, f"{'; '.join(found[:_LISTED])}{more}.")
+    return Check(name, True, f"{count(len(manifest['files']), 'file')} have the recorded hashes.")
 
 
 def cell_check(run: dict[str, Any], found: Mapping[str, Episode], damage: Sequence[str]) -> Check:
@@ -170,31 +252,42 @@ def cell_check(run: dict[str, Any], found: Mapping[str, Episode], damage: Sequen
 
 
 def of_other_version(run: Mapping[str, Any]) -> bool:
-    """Whether another version of saddlepoint or torch wrote the request."""
+    """Whether another version of saddlepoint or torch wrote the request, as run.json says."""
     return bool(run["versions"] != versions())
 
 
-def other_version_check(run: Mapping[str, Any], consequence: str) -> Check:
-    """A failed check: the hashes of the run cannot be compared with those of this version."""
+def _has_own_keys(run: Mapping[str, Any], work: Work) -> bool:
+    """Whether the cells have keys of this version, which depend on the version."""
+    return set(work.keys.values()) <= set(run["cells"])
+
+
+def other_version_check(run: Mapping[str, Any], consequence: str, *, passed: bool) -> Check:
+    """Names the version that wrote a run: hashes of other versions cannot be compared.
+
+    Args:
+        run: the content of run.json.
+        consequence: what is checked instead, or what is not checked.
+        passed: whether the outcomes are checked instead.
+    """
     software = [f"{name} {number}" for name, number in run["versions"].items()]
     wrote = f"{' and '.join(software)} wrote" if software else "An earlier version wrote"
     return Check(
         VERSION,
-        False,
-        f"{wrote} this run. Hashes of targets and cells differ between versions, so it cannot be "
-        f"checked whether the target has changed. {consequence} Run the same command with this "
-        "version in a new folder to compare the results.",
+        passed,
+        f"{wrote} this run. Hashes of targets and cells differ between versions. {consequence}",
     )
 
 
-def _work(run: dict[str, Any]) -> Work:
+def _spec(run: dict[str, Any]) -> RunSpec:
+    """The specification as it was passed; that with all defaults must follow from it."""
     if run["spec"] is None:
         raise ValueError(
             "the audit was of a model in memory, which cannot be loaded again. "
             "Write a factory and audit 'file.py:factory'."
         )
-    spec = RunSpec.model_validate_json(json.dumps(migrate_spec(run["spec"])))
-    return load(spec, allow_unusual=True)
+    spec = parse(run["spec"], "the specification in run.json")
+    passed = parse(run["passed"] or {}, "the specification in run.json") if run["passed"] else spec
+    return passed if passed == spec else spec
 
 
 def _same_target(run: dict[str, Any], work: Work) -> Check:
@@ -207,149 +300,29 @@ def _same_target(run: dict[str, Any], work: Work) -> Check:
             f"{name} is not the model that was audited: expected hash {expected[:16]}…, "
             f"found {work.target[:16]}….",
         )
-    if json.loads(json.dumps(describe(work.plan.job.threat))) != run["threat"]:
+    if plain(describe(work.plan.job.threat)) != run["threat"]:
         return Check(
             "target", False, "the threat model in run.json differs from that of its specification."
         )
-    if not set(work.keys.values()) <= set(run["cells"]):
+    if not _has_own_keys(run, work):
         return Check(
             "target",
             False,
             "data, threat model, attacks or seed differ from the audited ones: "
             "the cells have other keys.",
         )
+    if of_other_version(run):
+        return Check(
+            "target",
+            False,
+            f"run.json, versions: recorded {run['versions']}, but the keys of the cells are those "
+            f"of {versions()}.",
+        )
     return Check(
         "target",
         True,
         f"{name} is the model that was audited, and data, threat model, attacks and seed agree.",
     )
-
-
-def _points(work: Work, audit: Audit) -> Iterator[Check]:
-    """The images, labels and worst points of the record, against the data and the target."""
-    job = work.plan.job
-    if audit.x.shape != job.x.shape or audit.worst_points.shape != job.x.shape:
-        shapes = f"images of shape {list(audit.x.shape)}, the data {list(job.x.shape)}"
-        yield Check("images", False, f"the record holds {shapes}.")
-        return
-    points = audit.worst_points.to(job.x)
-    different = ~(audit.x.to(job.x) == job.x).flatten(1).all(1)
-    yield _rows("images", different, "equal the data", "differ from the data", "image")
-    yield _rows(
-        "labels", audit.y.to(job.y) != job.y, "equal the data", "differ from the data", "label"
-    )
-    inside = points.isfinite().flatten(1).all(1) & job.threat.space.contains(points, job.x)
-    space = job.threat.space
-    yield _rows("inside", ~inside, f"lie within {space}", f"lie outside {space}")
-    if inside.all():
-        yield from _scores(work, audit, points)
-
-
-class _StoredAttacks:
-    """Attack cells from the store; measurements are computed again."""
-
-    def __init__(self, work: Work, episodes: Mapping[str, Episode]) -> None:
-        self.work = work
-        self._episodes = episodes
-
-    def attacks(self, plan: Plan, cells: Sequence[AttackCell]) -> Sequence[Episode]:
-        """The stored results of attack cells."""
-        if len(plan.choices) > len(self.work.plan.choices):
-            self.work = self.work.for_plan(plan)
-        keys = [self.work.keys[cell] for cell in cells]
-        if not set(keys) <= self._episodes.keys():
-            raise VerificationError("the cells lead to other remedies than those that were run.")
-        return [self._episodes[key] for key in keys]
-
-    def measurements(self, plan: Plan, cells: Sequence[Measurement]) -> Sequence[Values]:
-        """The results of measurements."""
-        return [cell.compute(plan.job) for cell in cells]
-
-
-def _derived(
-    work: Work, audit: Audit, episodes: Mapping[str, Episode], run: Mapping[str, Any]
-) -> Iterator[Check]:
-    """The record that follows from the cells, against the stored one."""
-    execution = _StoredAttacks(work, episodes)
-    try:
-        with torch_threads(work.threads):
-            derived = conclude(collect(work.plan, execution), audit.seconds)
-    except VerificationError as error:
-        yield Check("remedies", False, str(error))
-        return
-    if set(execution.work.keys.values()) != set(run["cells"]):
-        yield Check(
-            "remedies",
-            False,
-            "run.json names cells that neither its specification nor the symptoms call for.",
-        )
-        return
-    points = audit.worst_points.to(derived.worst_points)
-    moved = ~(derived.worst_points == points).flatten(1).all(1)
-    yield _rows("points", moved, "equal the cells", "differ from the cells")
-    # Another version may write the same request with other options.
-    ignored = (*_NOT_DERIVED, "command") if of_other_version(run) else _NOT_DERIVED
-    yield _same_record(audit, derived, ignored)
-
-
-def _scores(work: Work, audit: Audit, points: Tensor) -> Iterator[Check]:
-    """Every worst point, evaluated again."""
-    job = work.plan.job
-    with torch_threads(work.threads):
-        checked = Episode.joined([job.recheck(points, rows) for rows in job.groups])
-    correct = checked.correct[0].cpu()
-    predicted = checked.answered[0].cpu()
-    yield _rows(
-        "answers",
-        (correct != audit.correct) | (predicted != audit.answered),
-        "have the recorded prediction",
-        "have another prediction than recorded",
-    )
-    margin = checked.margin[0].cpu()
-    recorded = audit.examples
-    same = torch.isclose(margin, recorded.margin, rtol=_MARGIN, atol=_MARGIN, equal_nan=True)
-    same &= torch.isclose(checked.size.cpu(), recorded.size, rtol=_MARGIN, atol=1e-7)
-    yield _rows(
-        "margins",
-        ~same,
-        "have the recorded margin and size",
-        "have another margin or size",
-    )
-    accuracy = float(correct.mean())
-    message = (
-        f"{percent(accuracy, 2)} of {count(len(correct), 'worst point')} are classified correctly, "
-    )
-    equal = accuracy == audit.robust_accuracy
-    message += "as recorded." if equal else f"but {percent(audit.robust_accuracy, 2)} are recorded."
-    yield Check("accuracy", equal, message)
-
-
-def _same_record(audit: Audit, derived: Audit, ignored: Sequence[str]) -> Check:
-    """Whether audit.json follows from the cells, except for the ignored fields."""
-    claimed = _comparable(audit.record(), ignored)
-    expected = _comparable(derived.record(), ignored)
-    differ = [name for name in expected if claimed.get(name) != expected[name]]
-    if differ:
-        return Check("record", False, f"audit.json differs from the cells in: {', '.join(differ)}.")
-    return Check("record", True, "audit.json follows from the cells.")
-
-
-def _comparable(record: dict[str, Any], ignored: Sequence[str]) -> dict[str, Any]:
-    """The record without ignored fields, times, and texts that quote measured noise."""
-    record = json.loads(json.dumps(record))
-    rows = [
-        {name: value for name, value in row.items() if name != "seconds"} for row in record["rows"]
-    ]
-    symptoms = [(symptom["name"], symptom["level"]) for symptom in record["symptoms"]]
-    # The cost of a prediction is measured in seconds.
-    items = [
-        (item["name"], item["state"])
-        for item in record["checklist"]
-        if item["name"] != ItemName.COST
-    ]
-    compared = {**record["compared"], "cost": None}
-    kept = {name: value for name, value in record.items() if name not in ignored}
-    return {**kept, "rows": rows, "symptoms": symptoms, "checklist": items, "compared": compared}
 
 
 def undamaged_cells(store: Store) -> tuple[dict[str, Episode], list[str]]:
@@ -359,22 +332,6 @@ def undamaged_cells(store: Store) -> tuple[dict[str, Episode], list[str]]:
     for key in store.keys():  # noqa: SIM118
         try:
             found[key] = store.get(key)
-        except StoreError as error:
+        except (StoreError, KeyError) as error:
             damage.append(str(error))
     return found, damage
-
-
-def _rows(name: str, wrong: Tensor, good: str, bad: str, what: str = "worst point") -> Check:
-    if not wrong.any():
-        return Check(name, True, f"{count(len(wrong), what)} {_agreed(len(wrong), good)}.")
-    first = ", ".join(str(row) for row in wrong.nonzero().flatten()[:5].tolist())
-    more = ", …" if wrong.sum() > 5 else ""
-    found = int(wrong.sum())
-    message = f"{count_of(found, len(wrong), what)} {_agreed(found, bad)}"
-    return Check(name, False, f"{message}: {noun_for(found, 'example')} {first}{more}.")
-
-
-def _agreed(n: int, text: str) -> str:
-    """A text that begins with a verb in the plural, in agreement with a count."""
-    verb, _, rest = text.partition(" ")
-    return f"{agree(n, 'has' if verb == 'have' else f'{verb}s', verb)} {rest}"

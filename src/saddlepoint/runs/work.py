@@ -11,16 +11,20 @@ from functools import lru_cache
 import torch
 
 from saddlepoint.audits import AuditRequest, Plan, prepare
-from saddlepoint.audits.cells import AttackCell, Measurement
+from saddlepoint.audits.cells import AttackCell, Measurement, is_out_of_memory
 from saddlepoint.audits.planning.choice import Choice
 from saddlepoint.audits.target.admission import placed
 from saddlepoint.data import load_data
+from saddlepoint.defenses import OutputError
 from saddlepoint.describe import describe
+from saddlepoint.locate import describe_error, raised_outside
+from saddlepoint.passes import count_passes
 from saddlepoint.runs.attack_specs import build
 from saddlepoint.runs.command import command
+from saddlepoint.runs.global_state import kept_globals
 from saddlepoint.runs.hashing import cell_keys, measurement_key, target_digest
+from saddlepoint.runs.packed_cell import PackedCell
 from saddlepoint.runs.spec import RunSpec
-from saddlepoint.runs.store import PackedCell
 from saddlepoint.runs.targets import resolve
 from saddlepoint.runs.threat_specs import threat
 
@@ -82,25 +86,64 @@ class Work:
         job = self.plan.job
         started = time.perf_counter()
         if isinstance(cell, Measurement):
-            with torch_threads(self.threads):
+            with torch_threads(self.threads), count_passes() as counter:
                 values = cell.compute(job)
             seconds = time.perf_counter() - started
-            return PackedCell.of_values(key, cell.name, values, seconds)
+            packed = PackedCell.of_values(key, cell.name, values, seconds)
+            return replace(packed, passes=counter.total)
         group, number = cell
         rows = job.groups[group]
         adversary = self.plan.adversaries[number]
-        with torch_threads(self.threads):
+        with torch_threads(self.threads), count_passes() as counter:
             episode = job.play(adversary, rows)
         about = {
             "group": group,
             "rows": [int(rows[0]), int(rows[-1])],
             "description": describe(adversary),
         }
-        return PackedCell.of_episode(key, episode, about, time.perf_counter() - started)
+        packed = PackedCell.of_episode(key, episode, about, time.perf_counter() - started)
+        return replace(packed, passes=counter.total)
 
     @property
     def _thread_count(self) -> int:
         return self.threads or torch.get_num_threads()
+
+
+@dataclass(frozen=True)
+class FailedCell:
+    """A cell that has no result because of its target."""
+
+    cell: Cell
+    reason: str  # part of a sentence
+    error: BaseException | None = None  # what the target raised in this process, if it did
+
+
+def result_of(work: Work, cell: Cell) -> PackedCell | FailedCell:
+    """The result of a cell, or why the target does not let it have one.
+
+    Global settings that the target changes are restored.
+
+    Raises:
+        Exception: The error is one of this package.
+    """
+    try:
+        with kept_globals():
+            return work.compute(cell)
+    except SystemExit as error:
+        return FailedCell(cell, f"the target called sys.exit({error.code!r})", error)
+    except Exception as error:
+        if is_out_of_memory(error):
+            return FailedCell(cell, str(error) or "memory ran out", error)
+        if isinstance(error, OutputError):
+            return FailedCell(cell, str(error), error)
+        if not raised_outside(error):
+            raise
+        return FailedCell(cell, f"the target raised {describe_error(error)}", error)
+
+
+def portable(result: PackedCell | FailedCell) -> PackedCell | FailedCell:
+    """A result that can travel to another process: errors of a target may not be picklable."""
+    return replace(result, error=None) if isinstance(result, FailedCell) else result
 
 
 @lru_cache(maxsize=1)
@@ -111,6 +154,11 @@ def load(spec: RunSpec, *, allow_unusual: bool = False) -> Work:
         spec: the specification.
         allow_unusual: also if the specification does not say so: its run was finished already.
     """
+    with kept_globals():
+        return _load(spec, allow_unusual=allow_unusual)
+
+
+def _load(spec: RunSpec, *, allow_unusual: bool) -> Work:
     data = load_data(spec.data.name, split=spec.data.split, n=spec.data.n, root=spec.data.root)
     target, source = resolve(spec.target)
     request = AuditRequest(
@@ -136,18 +184,17 @@ def load(spec: RunSpec, *, allow_unusual: bool = False) -> Work:
     return Work.of(plan, source=source, threads=spec.threads)
 
 
-def compute(spec: str, cell: Cell, remedies: Sequence[Choice] = ()) -> PackedCell:
-    """Compute a cell in a worker.
+def load_for(spec: str, cells: Sequence[Cell], remedies: Sequence[Choice] = ()) -> Work:
+    """The work of a specification with some cells, in a worker.
 
     Args:
         spec: the specification as JSON, so that no tensor of the target travels to the worker.
-        cell: the cell.
+        cells: the cells.
         remedies: remedies that were added to the plan of the specification.
     """
     work = load(RunSpec.model_validate_json(spec))
-    if isinstance(cell, Measurement) or cell in work.keys:
-        return work.compute(cell)
-    return work.with_remedies(remedies, [cell]).compute(cell)
+    added = [cell for cell in cells if not isinstance(cell, Measurement) and cell not in work.keys]
+    return work.with_remedies(remedies, added) if added else work
 
 
 @contextmanager

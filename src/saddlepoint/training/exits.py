@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +11,10 @@ from saddlepoint import phrases
 from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Ball, per_example
+from saddlepoint.defenses import eval_mode
 from saddlepoint.rng import Keys
-from saddlepoint.training.inner_attack import adversarial_examples, eval_mode
-from saddlepoint.training.method import Method
+from saddlepoint.training.inner_attack import adversarial_examples
+from saddlepoint.training.method import Method, ScheduledMethod
 from saddlepoint.training.multi_exit_view import StackedExits, exit_logits
 
 
@@ -29,6 +30,11 @@ class OverExits:
     method: Method  # gives the loss of each exit
     # One weight per exit. None means 1/L each; all 1 give the plain sum of Huang et al. 2018.
     weights: tuple[float, ...] | None = None
+
+    def at(self, done: float) -> OverExits:
+        if isinstance(self.method, ScheduledMethod):
+            return replace(self, method=self.method.at(done))
+        return self
 
     def loss(self, net: nn.Module, x: Tensor, y: Tensor, space: Ball, keys: Keys) -> Tensor:
         losses = self.method.loss(StackedExits(net), x, y, space, keys)  # [L, N]

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint import phrases
+from saddlepoint.defenses import eval_mode
 from saddlepoint.describe import describe
 from saddlepoint.evaluation import Adversary, FixedPoints, Threat, play
 from saddlepoint.rng import Keys
 from saddlepoint.solvers import EquilibriumModel
 from saddlepoint.training import checkpoint
-from saddlepoint.training.inner_attack import eval_mode
 from saddlepoint.training.loop import permutation, split_batches, train_epoch
-from saddlepoint.training.method import Method, MethodRun, StatefulMethod
+from saddlepoint.training.method import Method, MethodRun, ScheduledMethod, StatefulMethod
 from saddlepoint.training.multi_exit_view import MultiExitView, StackedExits, exit_logits
 from saddlepoint.training.recipe import Recipe, scheduled_rate
 
@@ -196,7 +196,7 @@ class _Run:
         total = train_epoch(
             self.optimizer,
             split_batches(order, self.recipe.batch_size),
-            lambda rows, done: (self._losses(rows, number),),  # noqa: ARG005
+            lambda rows, done: (self._losses(rows, number, done),),
             epoch=number,
             epochs=self.recipe.epochs,
             seed=self._keys(self.split.train, _DROPOUT, number).batch_seed(),
@@ -206,13 +206,16 @@ class _Run:
         )
         return total / len(order)
 
-    def _losses(self, rows: Tensor, number: int) -> Tensor:  # [B]
+    def _losses(self, rows: Tensor, number: int, done: float) -> Tensor:  # [B]
         rows_on_device = rows.to(self.x.device)
         x = self.recipe.augment(self.x[rows_on_device], self._keys(rows, _AUGMENT, number))
         # Methods need one tensor of logits. On stacked exits a method for one exit gives losses
         # [L, B], which `OverExits` reduces.
         net = StackedExits(self.net) if self.exits > 1 else self.net
-        losses = self.method.loss(
+        method = self.method
+        if isinstance(method, ScheduledMethod):
+            method = method.at(done)
+        losses = method.loss(
             net, x, self.y[rows_on_device], self.recipe.space, self._keys(rows, _ATTACK, number)
         )
         if losses.shape != rows.shape:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor, nn
 
@@ -14,6 +11,7 @@ from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.attacks.oracle import Meter, Oracle
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Ball, per_example
+from saddlepoint.defenses import eval_mode
 from saddlepoint.gradients import (
     Backprop,
     Estimator,
@@ -66,18 +64,6 @@ def adversarial_examples(
             objective, estimator, Meter.of(len(x)), torch.arange(len(x)), keys.fold_in(1)
         )
         return attack(oracle, x, space, keys.fold_in(2)).max_loss_point
-
-
-@contextmanager
-def eval_mode(net: nn.Module) -> Iterator[None]:
-    """Put the network in eval mode inside the block; afterwards restore the mode of each module."""
-    modes = [(module, module.training) for module in net.modules()]
-    net.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 class _LastPoint(Estimator):

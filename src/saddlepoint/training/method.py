@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from saddlepoint.attacks.losses import Loss, cross_entropy
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Ball
+from saddlepoint.defenses import eval_mode
 from saddlepoint.rng import Keys
 from saddlepoint.training.checkpoint import State
-from saddlepoint.training.inner_attack import adversarial_examples, eval_mode
+from saddlepoint.training.inner_attack import adversarial_examples
 
 
 class Method(Protocol):
@@ -61,6 +62,15 @@ class StatefulMethod(Protocol):
             optimizer: The optimizer of the network.
             seed: Decides everything that the method draws.
         """
+        ...
+
+
+@runtime_checkable
+class ScheduledMethod(Protocol):
+    """A method that changes during training."""
+
+    def at(self, done: float) -> Method:
+        """Return the method when the share 0 <= done < 1 of the training is done."""
         ...
 
 
@@ -155,21 +165,53 @@ class MART:
 
 
 @dataclass(frozen=True)
+class GrowingTau:
+    """A number of steps that grows during training.
+
+    The defaults are those of the released code of FAT, which trains for 120 epochs: 0 up to epoch
+    50, 1 up to epoch 90, then 2.
+    """
+
+    values: tuple[int, ...] = (0, 1, 2)
+    changes: tuple[float, ...] = (50 / 120, 90 / 120)  # shares of the training, increasing
+
+    def __post_init__(self) -> None:
+        if len(self.values) != len(self.changes) + 1 or list(self.changes) != sorted(self.changes):
+            raise ValueError(
+                "GrowingTau needs one value more than increasing changes, got values "
+                f"{self.values} and changes {self.changes}."
+            )
+
+    def at(self, done: float) -> int:
+        """Return the value when the share 0 <= done < 1 of the training is done."""
+        return self.values[sum(done >= change for change in self.changes)]
+
+
+@dataclass(frozen=True)
 class FAT:
     """Friendly adversarial training: CE(f(x'), y) with early-stopped PGD (Zhang et al. 2020).
 
-    PGD stops `tau` steps after it first succeeds. The original lets tau grow during training; here
-    it is constant. With tau >= steps this is PGD training.
+    PGD stops `tau` steps after it first succeeds. By default tau grows during training, as in the
+    released code; `at` gives the method at one time. The loss of a method with a growing tau is
+    that of the start of the training. With tau >= steps this is PGD training.
     """
 
-    tau: int = 1
+    tau: int | GrowingTau = field(default_factory=GrowingTau)
     attack: PGD = field(default_factory=lambda: PGD(steps=10))
 
     def __post_init__(self) -> None:
-        _check_not_negative("FAT", "tau", self.tau)
+        values = self.tau.values if isinstance(self.tau, GrowingTau) else (self.tau,)
+        for value in values:
+            _check_not_negative("FAT", "tau", value)
+
+    def at(self, done: float) -> FAT:
+        if isinstance(self.tau, GrowingTau):
+            return replace(self, tau=self.tau.at(done))
+        return self
 
     def loss(self, net: nn.Module, x: Tensor, y: Tensor, space: Ball, keys: Keys) -> Tensor:
-        attacked = adversarial_examples(net, x, y, space, keys, self.attack, tau=self.tau)
+        tau = self.tau.at(0.0) if isinstance(self.tau, GrowingTau) else self.tau
+        attacked = adversarial_examples(net, x, y, space, keys, self.attack, tau=tau)
         return cross_entropy(net(attacked), y)
 
 

@@ -1,18 +1,21 @@
 """Trained networks and concrete defenses."""
 
-from saddlepoint.zoo.build import measure, rebuild
+from saddlepoint.zoo.audited import AuditRecord, audited
+from saddlepoint.zoo.build import check_accuracy, rebuild
 from saddlepoint.zoo.models import Defended, target
 from saddlepoint.zoo.recipes import RECIPES, recipe
-from saddlepoint.zoo.records import Entry, Measured, entry, load, names
+from saddlepoint.zoo.records import Entry, TrainingCheck, entry, load, names
 
 __all__ = [
     "RECIPES",
+    "AuditRecord",
     "Defended",
     "Entry",
-    "Measured",
+    "TrainingCheck",
+    "audited",
+    "check_accuracy",
     "entry",
     "load",
-    "measure",
     "names",
     "rebuild",
     "recipe",

@@ -1,4 +1,4 @@
-"""Train a network of the zoo from its recipe, measure it, and store it."""
+"""Train a network of the zoo from its recipe, check its accuracy, and store it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from saddlepoint.training.loop import one_thread
 from saddlepoint.training.method import Standard
 from saddlepoint.training.multi_exit_view import MultiExitView
 from saddlepoint.training.recipe import Recipe, initial
-from saddlepoint.zoo.records import Entry, Measured, store
+from saddlepoint.zoo.records import Entry, TrainingCheck, store
 
 ADVERSARIES: tuple[Adversary, ...] = (
     FixedPoints(),
@@ -38,7 +38,7 @@ def rebuild(
     progress: Progress | None = None,
     adversaries: tuple[Adversary, ...] = ADVERSARIES,
 ) -> Entry:
-    """Train a network, measure it on the test set, and write its weights and record.
+    """Train a network, check its accuracy on the test set, and write its weights and record.
 
     The same recipe, seed and machine give the same weights to the last bit.
 
@@ -49,7 +49,7 @@ def rebuild(
         out: A folder for checkpoints to resume from. By default none are written.
         resume: Continue from the checkpoint in `out` if there is one.
         progress: Called after every epoch.
-        adversaries: The attacks of the measurement; by default no attack, PGD-40 and APGD-100 on
+        adversaries: The attacks of the check; by default no attack, PGD-40 and APGD-100 on
             the DLR loss.
 
     Returns:
@@ -67,7 +67,7 @@ def rebuild(
             resume=resume,
             progress=progress,
         )
-        measured = measure(trained.net, recipe, seed=seed, adversaries=adversaries)
+        check = check_accuracy(trained.net, recipe, seed=seed, adversaries=adversaries)
     record = Entry(
         name=recipe.name,
         net=recipe.net.__name__,
@@ -76,20 +76,20 @@ def rebuild(
         seed=seed,
         epoch=trained.best.number,
         sha256="",
-        measured=measured,
+        check=check,
         recipe=cast(dict[str, object], describe(recipe)),
         residuals=tuple(epoch.residual for epoch in trained.history if epoch.residual is not None),
     )
     return store(trained.net, record, folder)
 
 
-def measure(
+def check_accuracy(
     net: nn.Module,
     recipe: Recipe,
     *,
     seed: int = 0,
     adversaries: tuple[Adversary, ...] = ADVERSARIES,
-) -> Measured:
+) -> TrainingCheck:
     """Measure the accuracy of a network on the test set against each adversary.
 
     Args:
@@ -109,13 +109,13 @@ def measure(
         batch_size=500,
     )
     accuracy = dict(zip(outcomes.adversaries, outcomes.accuracy()[:, 0].tolist(), strict=True))
-    return Measured(
+    return TrainingCheck(
         data=f"{recipe.data}, test",
         n=len(data),
         p=f"{recipe.space.p:g}",
         radius=recipe.space.radius,
         seed=seed,
-        accuracy={**accuracy, "worst case": float(outcomes.worst_case()[0])},
+        accuracy=accuracy,
         command=f"saddlepoint train {recipe.name} --seed {seed}",
     )
 

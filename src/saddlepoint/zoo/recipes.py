@@ -94,6 +94,13 @@ RECIPES: Mapping[str, Recipe] = {
         replace(_DIGITS, name="digits-resnet", net=digits_resnet),
         replace(
             _DIGITS,
+            name="digits-resnet-standard",
+            net=digits_resnet,
+            method=Standard(),
+            select=FixedPoints(),
+        ),
+        replace(
+            _DIGITS,
             name="digits-lenet",
             net=digits_lenet,
             method=HalfAdversarial(),

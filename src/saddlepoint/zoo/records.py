@@ -37,17 +37,18 @@ NETS: Mapping[str, Callable[[], nn.Module]] = {
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The measured accuracies of a model, the data, and the command that measured them."""
+class TrainingCheck:
+    """Accuracies after training, by which a rebuilt model is compared with the packaged one.
+
+    They are no estimate of robust accuracy: `saddlepoint.zoo.audited` has that.
+    """
 
     data: str
     n: int  # number of examples
     p: str  # the norm: "2", "inf"
     radius: float  # in units of the input
     seed: int
-    # By adversary. "clean" is without an attack; "worst case" takes the strongest attack per
-    # example.
-    accuracy: Mapping[str, float]
+    accuracy: Mapping[str, float]  # by adversary; "clean" is without an attack
     command: str
 
 
@@ -64,7 +65,7 @@ class Entry:
         seed: The seed of the training.
         epoch: The epoch that was kept. For a defense 0, because it keeps the last one.
         sha256: The digest of the weights file; empty if there is none.
-        measured: The measured accuracies.
+        check: The accuracies under a few attacks after training.
         recipe: The description of the training recipe.
         residuals: For a network that solves for a fixed point: the mean residual on the dev set
             after each epoch.
@@ -78,7 +79,7 @@ class Entry:
     seed: int
     epoch: int
     sha256: str
-    measured: Measured
+    check: TrainingCheck
     recipe: Mapping[str, Any]
     residuals: tuple[float, ...] = ()
     defense: str = ""
@@ -90,7 +91,7 @@ def names(folder: str | Path = WEIGHTS) -> tuple[str, ...]:
 
 
 def entry(name: str, folder: str | Path = WEIGHTS) -> Entry:
-    """Read the record of a model: how it was trained, and its measured accuracies.
+    """Read the record of a model: how it was trained, and the accuracies after training.
 
     Args:
         name: One of `names(folder)`.
@@ -108,9 +109,9 @@ def entry(name: str, folder: str | Path = WEIGHTS) -> Entry:
         )
     path = Path(folder) / f"{name}.json"
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = _migrated(json.loads(path.read_text(encoding="utf-8")))
         typed = {
-            "measured": Measured(**record["measured"]),
+            "check": TrainingCheck(**record["check"]),
             "residuals": tuple(record.get("residuals", ())),
         }
         return Entry(**{**record, **typed})
@@ -119,6 +120,15 @@ def entry(name: str, folder: str | Path = WEIGHTS) -> Entry:
             f"{path} is not the record of a model ({error}). "
             "Install the package again, or train the model again."
         ) from error
+
+
+def _migrated(record: dict[str, Any]) -> dict[str, Any]:
+    """A record in the form of this version; before 0.2 the check also had a worst case."""
+    if "measured" in record:
+        check = dict(record.pop("measured"))
+        accuracy = {key: value for key, value in check["accuracy"].items() if key != "worst case"}
+        record["check"] = {**check, "accuracy": accuracy}
+    return record
 
 
 def weights(name: str, folder: str | Path = WEIGHTS) -> dict[str, Tensor]:

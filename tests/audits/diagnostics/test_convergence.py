@@ -20,7 +20,7 @@ from saddlepoint.audits.request import AuditRequest
 from saddlepoint.audits.verdict import Level, SymptomName, Verdict
 from saddlepoint.evaluation import Threat
 from saddlepoint.gradients import Checkpointed, Implicit, Phantom
-from saddlepoint.solvers import Picard
+from saddlepoint.solvers import Broyden, Picard
 from saddlepoint.zoo.deq import DEQ, MonotoneDEQ, MonotoneNet, PeacemanRachford
 
 N = 40
@@ -150,7 +150,7 @@ class OneBackwardStep(DEQ):
 
 
 def test_a_backward_solve_that_does_not_converge_is_reported():
-    method = sp.Broyden(steps=40)
+    method = Broyden(steps=40)
     assert not found(DEQ(Net(0.9), method=method))
     symptoms = found(OneBackwardStep(Net(0.9), method=method))
     assert list(symptoms) == [BACKWARD]
@@ -249,7 +249,7 @@ def test_a_cell_that_diverges_is_reported():
 
 
 def test_a_custom_equilibrium_that_converges_is_not_reported():
-    method = sp.Broyden(steps=30, tolerance=1e-8)
+    method = Broyden(steps=30, tolerance=1e-8)
     assert not found(Equilibrium(Curved.contractive(3), method=method), uniform(0, 20, 7))
 
 
@@ -260,4 +260,4 @@ def test_a_detached_input_of_the_solver_does_not_stop_an_audit():
         def trace(self, x, ctx):
             return super().trace(ctx.through("cut", torch.Tensor.detach, x), ctx)
 
-    assert not found(Detached(0.5, sp.Broyden(steps=30, tolerance=1e-8)))
+    assert not found(Detached(0.5, Broyden(steps=30, tolerance=1e-8)))

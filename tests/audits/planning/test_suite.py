@@ -8,6 +8,7 @@ from tests.audits.linear_defenses import plan_for
 from torch import nn
 
 import saddlepoint as sp
+from saddlepoint.attacks.losses import SmoothError
 from saddlepoint.audits.planning.budget import BUDGETS
 from saddlepoint.audits.planning.suite import compose
 from saddlepoint.audits.verdict import Level, SymptomName
@@ -172,8 +173,27 @@ def test_draws_are_averaged_according_to_the_noise_and_fixed_in_one_attack(
     assert "apgd-fixed" not in reasons(NET)
 
 
+class SharedNoise(nn.Module):
+    """All images of a batch get the same noise."""
+
+    def forward(self, x):
+        return (x + 0.1 * torch.randn(1, *x.shape[1:])).flatten(1) @ WEIGHT
+
+
+def test_noise_that_a_batch_shares_takes_more_draws(planned):
+    draws = [planned(target).job.threat.draws for target in (SharedNoise().eval(), LITTLE_NOISE)]
+    assert draws == [80, 20]
+
+
+def test_a_randomized_defense_is_attacked_by_a_count_of_errors_over_draws(adversaries, reasons):
+    adversary = adversaries(LITTLE_NOISE)["pgd-errors"]
+    assert adversary.loss == SmoothError()
+    assert adversary.estimator.handles_randomness
+    assert "pgd-errors" not in reasons(NET)
+
+
 def test_the_static_net_is_attacked_with_several_losses_and_without_gradients(reasons):
-    sources = ("apgd-ce", "apgd-margin", "apgd-t", "square", "rays")
+    sources = ("apgd-ce", "apgd-margin", "apgd-t", "square", "rays", "worst case")
     transfers = {f"transfer {name}" for name in sources}
     assert transfers | {"square", "rays"} <= set(reasons(SMOOTH))
     assert not any(name.startswith("transfer") for name in reasons(NET))
@@ -228,7 +248,8 @@ def test_attacks_escalate_where_rows_are_independent_and_gradients_reliable(adve
 )
 def test_attacks_do_not_escalate_elsewhere(planned, target, budget):
     for choice in planned(target, budget).choices:
-        assert "Escalate" not in str(describe(choice.adversary))
+        if choice.name != "transfer worst case":  # its source is a plain net
+            assert "Escalate" not in str(describe(choice.adversary)), choice.name
 
 
 def test_attacks_do_not_escalate_if_the_query_limit_is_too_low():

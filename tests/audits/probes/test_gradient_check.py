@@ -8,7 +8,9 @@ from torch import nn
 
 import saddlepoint as sp
 from saddlepoint.audits.probes.gradient_check import wrong_gradients
-from saddlepoint.audits.probes.traits import TraitName
+from saddlepoint.audits.probes.gradients import probe_gradients
+from saddlepoint.audits.probes.probe_target import ProbeTarget
+from saddlepoint.audits.probes.traits import TraitName, Traits
 from saddlepoint.audits.target.instrument import Instrumented
 from saddlepoint.rng import Keys
 from saddlepoint.selftests.problem import four_classes, left
@@ -222,3 +224,82 @@ class ChangesParameter(nn.Module):
 
 def test_code_that_no_graph_can_record_is_no_site_and_no_error():
     assert trait_of(Before(Net(lambda x: x), ChangesParameter())).places == ("before",)
+
+
+@pytest.mark.parametrize(("factor", "calls"), [(1.0, 2 + 8), (-1.0, 2 + 24)])
+def test_longer_steps_are_left_out_where_no_gradient_can_be_wrong(factor, calls):
+    count = []
+
+    def value(x):
+        count.append(1)
+        return (x.flatten(1) @ WEIGHT)[:, 0]
+
+    gradient = factor * WEIGHT[:, 0].view(1, 1, SIDE, SIDE).expand_as(X)
+    keys = Keys.of(0, torch.arange(N))
+    wrong = wrong_gradients(value, X, lambda weights: weights[0] * gradient, 0.1, keys)
+    assert wrong.all() if factor < 0 else not wrong.any()
+    # Two calls find out whether rows are coupled; then 4 directions, 2 sides, 1 or 3 step lengths.
+    assert len(count) == calls
+
+
+class Spike(torch.autograd.Function):
+    """A hard threshold with the derivative of a fast sigmoid, as in spiking nets."""
+
+    @staticmethod
+    def forward(ctx, u):
+        ctx.save_for_backward(u)
+        return (u > 0).to(u)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (u,) = ctx.saved_tensors
+        return grad / (1 + 5 * u.abs()) ** 2
+
+
+class Threshold(nn.Module):
+    """A hundred units with a threshold, and a linear term that carries exact gradients."""
+
+    def __init__(self, activation):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.activation = activation
+        self.first = torch.randn(16, 100, generator=generator) / 4
+        self.second = torch.randn(100, 3, generator=generator) / 10
+        self.bias = torch.randn(100, generator=generator) / 2
+        self.linear = 0.3 * torch.randn(16, 3, generator=generator)
+
+    def forward(self, x):
+        x = x.flatten(1)
+        return self.activation(x @ self.first + self.bias) @ self.second + x @ self.linear
+
+
+@pytest.mark.parametrize(
+    ("activation", "wrong"), [(Spike.apply, True), (lambda u: (5 * u).sigmoid(), False)]
+)
+def test_surrogates_of_thresholds_that_agree_partly_are_wrong_gradients(activation, wrong):
+    """Over no step length do they agree by 0.9, and over the smallest by 0.6."""
+    net = Threshold(activation).eval()
+    images = torch.rand(12, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    target = ProbeTarget.of(net, images, net(images).argmax(1), sp.Linf(0.1))
+    traits = Traits(tuple(probe_gradients(target)))
+    assert (TraitName.WRONG_GRADIENTS in traits) is wrong
+
+
+@pytest.mark.parametrize("detached", [True, False])
+def test_missing_gradients_of_an_average_are_found_along_smooth_directions(detached):
+    """Random signs hardly move the average of a batch; a brighter batch does."""
+    generator = torch.Generator().manual_seed(0)
+    images = 0.4 + 0.2 * torch.rand(8, 1, 16, 16, generator=generator, dtype=torch.float64)
+    weight = 0.3 + torch.randn(256, generator=generator, dtype=torch.float64)
+
+    def value(x, average=None):
+        average = x.mean() if average is None else average
+        return (x - average).flatten(1) @ weight
+
+    def gradient(weights):
+        leaf = images.clone().requires_grad_()
+        outputs = value(leaf, leaf.mean().detach() if detached else None)
+        return torch.autograd.grad((weights * outputs).sum(), leaf)[0]
+
+    keys = Keys.of(0, torch.arange(8))
+    assert bool(wrong_gradients(value, images, gradient, 0.1, keys).all()) is detached

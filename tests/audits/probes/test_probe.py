@@ -255,6 +255,7 @@ TRAITS = {
     ),
     (TraitName.SATURATED_LOGITS, ""): (net(after=lambda z: 1e3 * z), net()),
     (TraitName.PROBABILITIES, ""): (net(after=lambda z: z.softmax(1)), net()),
+    (TraitName.PROBABILITIES, "densities"): (net(after=lambda z: 1e-6 * z.exp()), net()),
     (TraitName.HIDDEN_SCORES, ""): (net(after=only_the_highest_score), net()),
     (TraitName.QUANTIZED, ""): (net(before=quantized(8)), net()),
     (TraitName.JUMPS, ""): (net(before=off_the_grid), net()),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.audits.probes.toy_targets import LINF, Net, X, net, probed
+from torch import nn
 
 import saddlepoint as sp
 from saddlepoint.audits import TargetError
@@ -35,9 +36,9 @@ def test_bad_data_is_rejected_with_the_fix(x, y, message):
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        (Net(), r"net\.eval\(\)"),
+        (Net(after=nn.Dropout()), r"net\.eval\(\)"),
         (net(after=lambda z: (z, z)), "logits"),
-        (net(after=lambda z: z[:, :, None]), "logits"),
+        (net(after=lambda z: z[:, :, None].expand(-1, -1, 2)), "logits"),
         (net(after=lambda z: z[:, 0]), "logits"),
         (net(after=lambda z: z / 0), "NaN or infinite"),
         (net(before=lambda x: x.mul_(0.5)), "in place"),

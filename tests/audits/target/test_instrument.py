@@ -166,6 +166,27 @@ def test_a_step_outside_torch_is_bypassed_at_the_layers_that_get_its_output(fn):
     assert not net.first._forward_pre_hooks
 
 
+class InParts(nn.Module):
+    """Images are processed outside torch two at a time."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2).double()
+
+    def forward(self, x):
+        return torch.cat([self.layer(with_numpy(part)) for part in x.split(2)])
+
+
+def test_a_step_outside_torch_is_bypassed_for_parts_of_the_images():
+    net = InParts().eval()
+    x = X.clone().requires_grad_()
+    rules = {"input of layer": sp.BPDA()}
+    out = Instrumented(net, ("input of layer",)).trace(x, context(5, rules)).last
+    weights = torch.arange(5.0, dtype=torch.double)
+    (grad,) = torch.autograd.grad((weights * out[:, 0]).sum(), x)
+    torch.testing.assert_close(grad, weights[:, None] * net.layer.weight[0].detach())
+
+
 class Template(nn.Module):
     """A layer with a constant input of the shape of images, beside images processed by numpy."""
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -84,6 +87,19 @@ def masked_in_place(x):
     return mask.float()
 
 
+def in_threads(x):
+    with ThreadPoolExecutor(2) as pool:
+        return torch.cat(list(pool.map(lambda part: (8 * part).round(), x.split(2))))
+
+
+def in_a_thread(x):
+    found = []
+    thread = threading.Thread(target=lambda: found.append((8 * x).round()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
 def chosen_by_gather(x):
     words = WORDS.expand(*x.shape, -1)
     index = (x[..., None] - words).abs().argmin(-1, keepdim=True)
@@ -131,6 +147,8 @@ INCREASING = {
     "tensor by row": rows_by_numpy,
     "tensor of numbers": lambda x: torch.tensor([v.item() for v in x.flatten()]).view(x.shape),
     "round in place": rounded_in_place,
+    "round in a pool of threads": in_threads,
+    "round in a thread": in_a_thread,
     "no_grad": in_buffer,
     "no_grad as decorator": decorated,
     "inference_mode": in_inference_mode,
@@ -243,3 +261,28 @@ def test_code_without_source_is_named_by_its_function():
     exec("def unseen(x):\n    return x.round()\n", scope)
     found = record(Plain(Net(scope["unseen"])), X, sp.Context(KEYS))
     assert [str(c.operation) for c in found.calls.values()] == ["unseen round"]
+
+
+def test_a_pool_of_threads_that_outlives_a_call_is_left_as_it_was():
+    with ThreadPoolExecutor(1) as pool:
+
+        def code(x):
+            return pool.submit(lambda: (8 * x).round()).result()
+
+        _, grad = output_and_gradient(*with_default_rules(code))
+        assert (grad > 0).all()
+        x = X.clone().requires_grad_()
+        (grad,) = torch.autograd.grad(code(x).sum(), x)
+        assert (grad == 0).all()
+
+
+def test_where_no_surrogate_applies_the_gradient_is_zero():
+    def code(x):
+        return x.round() if len(x) == N else torch.from_numpy(x.detach().numpy().copy())
+
+    defense, rules = with_default_rules(code)
+    x = X[:2].clone().requires_grad_()
+    out = defense.trace(x, sp.Context(Keys.of(0, torch.arange(2)), rules)).last
+    (grad,) = torch.autograd.grad(out.sum(), x)
+    assert torch.equal(out.detach(), X[:2])
+    assert (grad == 0).all()

@@ -113,6 +113,7 @@ def test_the_output_of_an_example_does_not_depend_on_batch_or_order(build):
         )
 
 
+@pytest.mark.slow
 @all_purifiers
 def test_the_audit_confirms_the_declared_properties(build):
     defense = build(smooth_net(), 4)
@@ -122,6 +123,7 @@ def test_the_audit_confirms_the_declared_properties(build):
     assert torch.equal(*outputs) != defense.random
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", COUPLED.values(), ids=COUPLED)
 def test_released_versions_couple_the_batch_and_a_false_declaration_is_detected(build):
     # Images of very different contrast get different radii and numbers of steps.

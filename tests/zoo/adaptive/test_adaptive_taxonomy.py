@@ -1,7 +1,12 @@
-"""Table 1 of Croce et al. 2022 agrees with the statements of its text."""
+"""Tables 1 and 5 of Croce et al. 2022 agree with the statements of its text."""
 
+from collections import Counter
+from importlib import import_module
+
+from saddlepoint.defenses import Defense
 from saddlepoint.zoo import adaptive
-from saddlepoint.zoo.adaptive import TABLE
+from saddlepoint.zoo.adaptive import INDEX, TABLE
+from saddlepoint.zoo.adaptive.taxonomy import BLOCKS, PRINCIPLES
 
 
 def with_block(block):
@@ -27,3 +32,19 @@ def test_the_accuracies_agree_with_the_text():
 
 def test_every_row_names_a_class():
     assert all(isinstance(getattr(adaptive, row.name), type) for row in TABLE)
+
+
+def test_the_index_has_the_fourteen_defenses_of_table_5_and_each_names_a_defense():
+    assert len({row.paper for row in INDEX}) == 14
+    venues = Counter(row.venue for row in INDEX)
+    assert venues == {"ICLR": 6, "ICML": 3, "arXiv": 2, "NeurIPS": 2, "ISIDA": 1}
+    for row in INDEX:
+        module, _, name = row.place.partition(":")
+        assert issubclass(getattr(import_module(module), name), Defense), row.place
+        assert row.name == name
+        assert row.principle in PRINCIPLES
+        assert set(row.blocks) <= set(BLOCKS)
+
+
+def test_the_two_tables_share_no_defense():
+    assert not {row.name for row in INDEX} & {row.name for row in TABLE}

@@ -38,6 +38,7 @@ def probed(request):
     return name, defense, kit, sp.probe(defense, data.x, data.y, threat=kit.threat())
 
 
+@pytest.mark.slow
 def test_coupling_and_randomness_are_measured_exactly_where_they_are_declared(probed):
     _, defense, _, traits = probed
     assert [trait.name for trait in traits.denied] == []

@@ -16,7 +16,7 @@ from saddlepoint.attacks.spaces import Linf
 from saddlepoint.defenses import Plain
 from saddlepoint.evaluation import AttackContext, Direct, Threat
 from saddlepoint.rng import Keys
-from saddlepoint.zoo.adaptive import AIDPurifier, Discriminator
+from saddlepoint.zoo.adaptive import AIDPurifier, Discriminator, released_discriminator
 
 EXACT = {"rtol": 0.0, "atol": 0.0}
 N = 5
@@ -180,3 +180,74 @@ def test_batch_norm_of_the_discriminator_uses_its_running_statistics():
     logits = defense.natural_logit(x)
     assert_close(logits[:1], defense.natural_logit(x[:1]), rtol=1e-13, atol=0)
     assert functional.mse_loss(logits, logits.mean().expand(N)) > 0
+
+
+class ReleasedLike(nn.Module):
+    """The structure and the names of the released discriminator, written out."""
+
+    def __init__(self, channels, width, before, after):
+        super().__init__()
+
+        def block(inside, outside):
+            conv = nn.Conv2d(inside, outside, 1)
+            return nn.Sequential(conv, nn.BatchNorm2d(outside), nn.ReLU())
+
+        for k, size in enumerate(channels, 1):
+            encoder = nn.Module()
+            blocks = [block(size, width), *(block(width, width) for _ in range(before))]
+            encoder.block_seq = nn.Sequential(*blocks)
+            setattr(self, f"encoder_{k}", encoder)
+        total = len(channels) * width
+        halving = [block(total // 2**k, total // 2 ** (k + 1)) for k in range(after)]
+        self.block_seq = nn.Sequential(nn.Identity(), *halving)
+        self.fc = nn.Linear(total // 2**after, 1)
+        self.net1 = nn.Sequential(nn.Conv2d(3, 16, 3))
+
+    def forward(self, features, off):
+        encoded = []
+        for k, output in enumerate(features, 1):
+            pooled = output.mean((2, 3), keepdim=True) * (k not in off)
+            encoded.append(getattr(self, f"encoder_{k}").block_seq(pooled))
+        return self.fc(self.block_seq(torch.cat(encoded, 1)).flatten(1))[:, 0]
+
+
+@pytest.mark.parametrize(
+    ("off", "before", "after", "prefix"),
+    [((2, 4), 1, 3, ""), ((2, 3), 0, 2, "module.")],
+    ids=["CIFAR", "SVHN"],
+)
+def test_weights_with_the_released_names_and_shapes_load(off, before, after, prefix):
+    """On CIFAR layers 2 and 4 are off, on SVHN 2 and 3."""
+    channels = (16, 160, 320, 640)
+    names = ("conv1", "block1", "block2", "block3")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        released = ReleasedLike(channels, 64, before, after).double()
+        features = [torch.randn(3, c, 2, 2, dtype=torch.float64) for c in channels]
+        released(features, off)  # running statistics other than 0 and 1
+    released.eval()
+    state = {f"{prefix}{name}": tensor for name, tensor in released.state_dict().items()}
+    assert state[f"{prefix}encoder_1.block_seq.0.0.weight"].shape == (64, 16, 1, 1)
+    assert state[f"{prefix}block_seq.1.0.weight"].shape == (128, 256, 1, 1)
+    loaded = released_discriminator(state, names, off=[names[k - 1] for k in off]).double()
+    assert loaded(features).shape == (3,)
+    assert_close(loaded(features), released(features, off), rtol=0, atol=1e-12)
+
+
+def test_unknown_weights_and_a_wrong_number_of_layers_raise():
+    state = ReleasedLike((3, 3), 4, 0, 1).state_dict()
+    with pytest.raises(ValueError, match="2 encoders, expected one for each of 1 layer"):
+        released_discriminator(state, ("0",))
+    with pytest.raises(ValueError, match=r"'head\.weight' is not a tensor of the released"):
+        released_discriminator({"head.weight": torch.zeros(1, 1)}, ("0",))
+
+
+def test_the_detection_rate_compares_natural_with_attacked_images():
+    net = smooth_net()
+    purifier = AIDPurifier(net, discriminator(net))
+    x = images(N)
+    worse = images(N, seed=5)
+    scores, others = purifier.natural_logit(x), purifier.natural_logit(worse)
+    expected = sum(float(a > b) + 0.5 * float(a == b) for a in scores for b in others) / N**2
+    assert purifier.detection_rate(x, worse) == pytest.approx(expected)
+    assert purifier.detection_rate(x, x) == pytest.approx(0.5)

@@ -28,6 +28,7 @@ from saddlepoint.zoo.adaptive.closed_loop import (
     auto_encoder,
 )
 from saddlepoint.zoo.adaptive.fitting import Phase
+from saddlepoint.zoo.adaptive.gradient_steps import adam_step
 
 EXACT = {"rtol": 0.0, "atol": 0.0}
 
@@ -264,3 +265,97 @@ def test_fitted_auto_encoders_reconstruct_and_the_network_is_unchanged():
 @pytest.mark.parametrize("shape", [(3, 8, 8), (16, 32, 32), (5,), (1,)])
 def test_an_auto_encoder_keeps_the_shape(shape):
     assert auto_encoder(shape).eval()(torch.zeros(2, *shape)).shape == (2, *shape)
+
+
+@pytest.mark.parametrize("shape", [(60, 3, 4, 5), (40, 4, 4, 8)], ids=["tall", "wide"])
+def test_eigenvectors_of_the_smaller_gram_matrix_project_as_the_svd_does(shape):
+    """In float32, as activations are; the singular values decay by a factor of 1e4."""
+    m, d = shape[0], torch.Size(shape[1:]).numel()
+    left = torch.linalg.qr(normal(70, m, min(m, d)))[0]
+    right = torch.linalg.qr(normal(71, d, min(m, d)))[0]
+    decay = torch.logspace(0, -4, min(m, d), dtype=torch.float64)
+    h = ((left * decay) @ right.T + 0.3).view(shape).float()
+    embedding = PrincipalComponents().learn(h, seed=0)
+    _, values, vectors = torch.linalg.svd((h - h.mean(0)).flatten(1), full_matrices=False)
+    rank = int((values.cumsum(0) / values.sum() <= 0.99).sum()) + 1
+    assert embedding.basis.shape == (d, rank)
+    projection = vectors[:rank].T @ vectors[:rank]
+    assert_close(embedding.basis @ embedding.basis.T, projection, rtol=0, atol=5e-5)
+
+
+def test_the_smaller_gram_matrix_decides_what_is_decomposed(monkeypatch):
+    """8 examples of 192 activations: a matrix of 8 x 8 and no SVD."""
+    sizes = []
+    eigh = torch.linalg.eigh
+    monkeypatch.setattr(torch.linalg, "eigh", lambda a: sizes.append(a.shape) or eigh(a))
+    monkeypatch.setattr(torch.linalg, "svd", None)
+    PrincipalComponents().learn(normal(72, 8, 192), seed=0)
+    PrincipalComponents().learn(normal(73, 40, 12), seed=0)
+    assert sizes == [(8, 8), (12, 12)]
+
+
+def test_all_directions_of_few_examples_are_kept_without_their_rounding_errors():
+    """Eight centered examples span seven dimensions; the eighth direction would be noise."""
+    basis = PrincipalComponents(share=1.0).learn(normal(74, 8, 192), seed=0).basis
+    assert basis.shape == (192, 7)
+    assert_close(basis.T @ basis, torch.eye(7, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("rules", [{}, {"control": sp.BPDA()}], ids=["inference", "BPDA"])
+def test_an_inference_takes_five_forward_and_four_backward_passes(rules):
+    """Croce et al. 2022, Sec. 3.3."""
+    defense = closed_loop()
+    passes = []
+    defense.net.register_forward_hook(lambda *_: passes.append("forward"))
+    grad = torch.autograd.grad
+
+    def counted_grad(*args, **kwargs):
+        passes.append("backward")
+        return grad(*args, **kwargs)
+
+    x = images()
+    with pytest.MonkeyPatch.context() as patch, torch.set_grad_enabled(bool(rules)):
+        patch.setattr(torch.autograd, "grad", counted_grad)
+        respond(defense, x.clone().requires_grad_(), **rules)
+    assert (passes.count("forward"), passes.count("backward")) == (5, 4)
+
+
+def test_an_update_away_from_the_last_pass_has_its_own_gradient():
+    """A rule may evaluate the site at another state, for example to take differences."""
+
+    class Elsewhere(sp.BPDA):
+        def apply(self, fn, x):
+            with torch.no_grad():
+                return fn(x + 0.01)
+
+    x = images()
+    defense = closed_loop(steps=1)
+    state = torch.zeros(5, 3, sum(torch.Size(s).numel() for s in WIDTHS.values())).double() + 0.01
+    controls = state[:, 0].clone().requires_grad_()
+    _, loss = defense._controlled_pass(x, controls)
+    (grad,) = torch.autograd.grad(loss.mean(), controls)
+    expected = adam_step(state, grad, 1, defense.rate)
+    with torch.no_grad():
+        end, _ = defense._controlled_pass(x, expected[:, 0])
+        trace = defense.trace(x, context(5, rules={"control": Elsewhere()}))
+    assert trace.names[1] == "control/1"
+    assert_close(trace.views[1].logits, end, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("per_example", [False, True])
+def test_the_mean_square_of_a_residual_has_its_first_and_second_derivatives(per_example):
+    h = normal(80, 4, 6)
+    basis = torch.linalg.qr(normal(81, 6, 2))[0]
+    embedding = LinearEmbedding(basis, normal(82, 6))
+
+    def short(v):
+        return embedding.mean_square(v, per_example=per_example)
+
+    def long(v):
+        return embedding.residual(v, per_example=per_example).square().mean(1)
+
+    assert_close(short(h), long(h), rtol=0, atol=1e-14)
+    leaf = h.clone().requires_grad_()
+    first = [torch.autograd.grad(f(leaf).sum(), leaf)[0] for f in (short, long)]
+    assert_close(*first, rtol=0, atol=1e-14)
+    assert torch.autograd.gradgradcheck(short, (leaf,))

@@ -38,6 +38,7 @@ all_defenses = pytest.mark.parametrize("name", DEFENSES)
 LABELS = torch.tensor([0, 1, 2, 3, 0])
 
 
+@pytest.mark.slow
 @all_defenses
 def test_the_audit_confirms_the_declared_properties(name):
     assert probe_target(DEFENSES[name](), images(), LABELS, sp.Linf(8 / 255)).findings == ()
@@ -127,6 +128,7 @@ def test_checkpointed_gradients_equal_exact_ones(name):
     assert float(exact.abs().amax()) > 0
 
 
+@pytest.mark.slow
 def test_forty_checkpointed_steps_of_a_random_purifier_take_the_memory_of_less_than_three():
     """The peak is below 2.5 times that of one step.
 

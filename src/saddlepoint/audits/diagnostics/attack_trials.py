@@ -12,12 +12,13 @@ from saddlepoint.attacks.best import AttackResult
 from saddlepoint.attacks.history import History, Step
 from saddlepoint.attacks.pgd import FGSM
 from saddlepoint.audits.cells import Job, Measurement, Values
-from saddlepoint.defenses import Defense, Plain
+from saddlepoint.defenses import Defense, OutputError, Plain
 from saddlepoint.evaluation import (
     Adversary,
     AdversaryWrapper,
     AttackContext,
     Restarts,
+    RowSearch,
 )
 
 _OTHER_SEED = 7919  # added to the seed: other random starts for every image
@@ -52,6 +53,11 @@ class WatchAttack(Measurement):
         steps: list[Step] = []
         complete = self.adversary.map_direct(lambda d: replace(d, stop_at_success=False))
         episode = job.play(RecordSteps(complete, steps), self.rows)
+        if not steps:
+            raise OutputError(
+                "the target classified these images correctly before and classifies none of them "
+                "correctly now: its outputs change during the run"
+            )
         return {
             "value": torch.stack([step.value for step in steps]).cpu().double(),
             "success": torch.stack([step.success for step in steps]).cpu().bool(),
@@ -96,13 +102,29 @@ class LongerAttack(Measurement):
 
     def compute(self, job: Job) -> Values:
         # Other random keys than before: with the same ones the attack would only be repeated.
-        other = replace(job.unlimited, seed=job.seed + _OTHER_SEED)
+        other = replace(job.unlimited, seed=job.seed + _OTHER_SEED, shared_noise=False)
         twice = self.adversary.map_direct(lambda direct: direct.scaled(2))
         after = other.play(Restarts(twice, 2), self.rows).correct[0].cpu()
         if not job.defense.random:
             return {"after": after}
         whole = job.x.index_copy(0, self.rows, self.points.to(job.x))
         return {"before": other.recheck(whole, self.rows).correct[0].cpu(), "after": after}
+
+
+@dataclass(frozen=True)
+class RepeatedSearch(Measurement):
+    """A search over single rows of a batch again, with other random keys."""
+
+    search: RowSearch
+    rows: Tensor
+
+    @property
+    def name(self) -> str:
+        return "another search over rows"
+
+    def compute(self, job: Job) -> Values:
+        other = replace(job.unlimited, seed=job.seed + _OTHER_SEED)
+        return {"after": other.play(self.search, self.rows).correct[0].cpu()}
 
 
 @dataclass(frozen=True)

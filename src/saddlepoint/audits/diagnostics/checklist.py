@@ -18,6 +18,7 @@ from saddlepoint.audits.diagnostics.wording import (
 from saddlepoint.audits.evidence import Evidence
 from saddlepoint.audits.statistics import fewer_images, mcnemar, significantly_lower
 from saddlepoint.audits.verdict import Item, ItemName, State, enough_tested
+from saddlepoint.evaluation import RowSearch
 from saddlepoint.phrases import (
     agree,
     count,
@@ -228,10 +229,13 @@ def _converged(e: Evidence) -> Item:
     if not len(compared.first):
         return Item(ItemName.CONVERGED, State.PASS, "every image is already misclassified.")
     failed = significantly_lower(compared.second, compared.first)
+    search = ""
+    if any(isinstance(run.adversary, RowSearch) for run in e.runs):
+        search = ", or another search over single rows,"
     return Item(
         ItemName.CONVERGED,
         State.FAIL if failed else State.PASS,
-        f"twice the steps of {e.strongest_name} from two other starts break "
+        f"twice the steps of {e.strongest_name} from two other starts{search} break "
         f"{broken_images(compared)}.",
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from scipy.stats import norm
+from scipy.special import ndtri
 from torch import Tensor
 
 from saddlepoint.audits.statistics import clopper_pearson
@@ -80,7 +80,7 @@ def smoothing_certificate(
     bounds = [clopper_pearson(int(k), samples, level=1 - 2 * alpha).low for k in counts.tolist()]
     lower = torch.tensor(bounds, dtype=torch.float64)
     certain = lower > 0.5
-    quantile = torch.from_numpy(norm.ppf(lower.clamp(0.5, 1 - 1e-12).numpy()))
+    quantile = torch.from_numpy(ndtri(lower.clamp(0.5, 1 - 1e-12).numpy()))
     radius = torch.where(certain, sigma * quantile, 0.0)
     predicted = torch.where(certain, selected.cpu(), ABSTAINS)
     return SmoothingCertificate(predicted, radius, predicted == y.cpu(), sigma, alpha)

@@ -15,6 +15,7 @@ from saddlepoint.audits.cells import Measurement, Values
 from saddlepoint.audits.diagnostics.attack_trials import (
     LongerAttack,
     OneStep,
+    RepeatedSearch,
     StaticQueries,
     Unbounded,
     WatchAttack,
@@ -34,14 +35,24 @@ from saddlepoint.audits.diagnostics.values import (
     WatchedSteps,
 )
 from saddlepoint.audits.evidence import Evidence
-from saddlepoint.audits.planning.audit_cost import FEW, MANY, UNBOUNDED_STEPS, most_expensive_run
+from saddlepoint.audits.planning.audit_cost import (
+    FEW,
+    MANY,
+    UNBOUNDED_STEPS,
+    most_expensive_run,
+    repeated_passes,
+)
 from saddlepoint.audits.target.answer import AgainstAnswer, answer_is_not_last_view
-from saddlepoint.evaluation import Adversary, Direct
+from saddlepoint.evaluation import Adversary, Direct, RowSearch
 from saddlepoint.gradients import Backprop, EoT, Estimator
 
 Measure = Callable[[Sequence[Measurement]], Sequence[Values]]
 
 _DRAWS = 8
+# Diagnostics that repeat an attack make at most this share of the passes of all attacks, but run
+# on the least number of rows with which they can show anything.
+_SHARE = 0.25
+_LEAST = 8
 
 
 @dataclass(frozen=True)
@@ -75,15 +86,23 @@ def _few(e: Evidence) -> int:
     """Rows of a diagnostic that repeats the strongest attack.
 
     They are fewer where that is a remedy which costs more than any planned attack, so that the
-    cost of the audit is an upper bound.
+    cost of the audit is an upper bound, and where the attacks that the budget chose made few
+    passes. Few passes of attacks that the user chose are a reason to check these attacks.
     """
     assert e.strongest is not None, "used only where there is an iterative attack"
     draws = e.plan.job.threat.draws if e.defense.random else 1
     cost = e.strongest[1].cost(draws)
-    planned = most_expensive_run([c for c in e.plan.choices if not c.against], draws)
-    if cost is None or not planned or cost.total <= planned:
+    if cost is None:
         return FEW
-    return max(FEW * planned // cost.total, 1)
+    planned = most_expensive_run([c for c in e.plan.choices if not c.against], draws)
+    most = FEW
+    if planned and cost.total > planned:
+        most = max(FEW * planned // cost.total, 1)
+    if not e.plan.composed:
+        return most
+    passes = sum(row.forward + row.backward for row in e.rows) * len(e.plan.job.x)
+    affordable = int(_SHARE * passes / repeated_passes(e.strongest[1], draws))
+    return min(most, max(affordable, _LEAST))
 
 
 def _watched(e: Evidence) -> _Diagnostic | None:
@@ -114,9 +133,16 @@ def _longer(e: Evidence) -> _Diagnostic | None:
         nothing = Compared(e.robust[:0], e.robust[:0])
         return _Diagnostic("longer", [], lambda _: nothing)
     before = e.robust[rows.cpu()]
-    cells = [LongerAttack(e.strongest[1], rows, e.points[rows.cpu()])]
+    cells: list[Measurement] = [LongerAttack(e.strongest[1], rows, e.points[rows.cpu()])]
+    searches = [run.adversary for run in e.runs if isinstance(run.adversary, RowSearch)]
+    cells += [RepeatedSearch(search, rows) for search in searches]
     return _Diagnostic(
-        "longer", cells, lambda v: Compared(v[0].get("before", before), v[0]["after"])
+        "longer",
+        cells,
+        lambda v: Compared(
+            v[0].get("before", before),
+            min((values["after"] for values in v), key=lambda after: float(after.sum())),
+        ),
     )
 
 
@@ -136,7 +162,7 @@ def _wide_attack(e: Evidence) -> Adversary:
     """The strongest attack with APGD, or APGD on the cross-entropy if there is none."""
     if e.strongest is not None:
         return e.strongest[1].map_direct(
-            lambda direct: replace(direct, attack=APGD(UNBOUNDED_STEPS), stop_at_success=False)
+            lambda direct: replace(direct, attack=APGD(UNBOUNDED_STEPS))
         )
     estimator: Estimator = EoT(_DRAWS) if e.defense.random else Backprop()
     attack = Direct("unbounded", APGD(UNBOUNDED_STEPS), loss=cross_entropy, estimator=estimator)
@@ -186,7 +212,7 @@ def _cost(e: Evidence) -> _Diagnostic | None:
 
 
 def _landscape(e: Evidence) -> _Diagnostic | None:
-    rows = e.sample(FEW, e.robust >= 0.5)
+    rows = e.sample(FEW if e.strongest is None else _few(e), e.robust >= 0.5)
     # Without such images, for a defense that adapts at every point, or with labels only there is
     # no landscape to measure.
     adapts = e.defense.memory != "none"

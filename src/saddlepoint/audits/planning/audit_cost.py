@@ -9,9 +9,10 @@ from saddlepoint.attacks.apgd import APGD
 from saddlepoint.attacks.pgd import FGSM
 from saddlepoint.audits.cells import Job
 from saddlepoint.audits.planning.choice import Choice
+from saddlepoint.audits.shared_noise import MOST_DRAWS, PARTS
 from saddlepoint.audits.target.wrappers import ValueWithoutGrad
 from saddlepoint.defenses import Defense, DefenseWrapper
-from saddlepoint.evaluation import Adversary, Restarts
+from saddlepoint.evaluation import Adversary, Restarts, RowSearch
 
 MANY = 64  # rows of a cheap diagnostic
 FEW = 32  # rows of a diagnostic that costs as much as an attack
@@ -69,7 +70,7 @@ def audit_cost(job: Job, choices: Sequence[Choice], remedy_passes: int) -> Audit
     return AuditCost(
         probes=-(-_PROBE_CALLS * _PROBE_ROWS // n),
         attacks=calls * sum(cost.total for cost in known),
-        evaluations=calls * planned * evaluation,
+        evaluations=calls * (planned * evaluation + rounds * _precise_evaluation(job, draws)),
         diagnostics=calls * rounds * _diagnostics(job, choices, draws),
         remedies=calls * remedies,
     )
@@ -87,9 +88,19 @@ def most_expensive_run(choices: Sequence[Choice], draws: int) -> int:
     return max((_total(run, draws) for run in _single_runs(choices)), default=0)
 
 
+def repeated_passes(run: Adversary, draws: int) -> int:
+    """The passes per image of the diagnostics that repeat a single run of an adversary."""
+    return max(_watched(run, draws) + _longer(run, draws), 1)
+
+
 def _evaluation(defense: Defense, draws: int) -> int:
     """Passes that evaluate one point: twice the draws, since one half selects the adversary."""
     return 2 * draws if defense.random else 2
+
+
+def _precise_evaluation(job: Job, draws: int) -> int:
+    """The most passes that evaluate worst points where images share their noise."""
+    return MOST_DRAWS + 2 * max(draws // PARTS, 1) if job.shared_noise else 0
 
 
 def _diagnostics(job: Job, choices: Sequence[Choice], draws: int) -> int:
@@ -109,8 +120,15 @@ def _diagnostics(job: Job, choices: Sequence[Choice], draws: int) -> int:
         for run in _single_runs(choices)
     ]
     cosine = 4 * max(draws, 1)
-    rest = few * (landscape + cosine) + many * 2 + n * 2
+    rest = few * (landscape + cosine + _repeated(choices, draws)) + many * 2 + n * 2
     return -(-(max(of_run, default=many * 4 * draws * UNBOUNDED_STEPS) + rest) // n)
+
+
+def _repeated(choices: Sequence[Choice], draws: int) -> int:
+    """Passes of searches over single rows, which are repeated once."""
+    searches = [c.adversary for c in choices if isinstance(c.adversary, RowSearch)]
+    evaluation = 2 * draws
+    return sum(_total(search, draws) + evaluation for search in searches)
 
 
 def _watched(run: Adversary, draws: int) -> int:

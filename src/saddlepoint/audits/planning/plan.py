@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from saddlepoint.audits.cells import AttackCell, Job
@@ -11,7 +11,8 @@ from saddlepoint.audits.planning.budget import BUDGETS, Budget
 from saddlepoint.audits.planning.choice import Choice
 from saddlepoint.audits.planning.suite import compose
 from saddlepoint.audits.probes.stage import Probed
-from saddlepoint.audits.probes.traits import Traits
+from saddlepoint.audits.probes.traits import TraitName, Traits
+from saddlepoint.audits.profile import Spent, Stage
 from saddlepoint.audits.request import AuditRequest
 from saddlepoint.audits.verdict import Level, Symptom, SymptomName
 from saddlepoint.defenses import Defense
@@ -34,6 +35,9 @@ class Plan:
     command: str = ""  # the command line that started the audit; empty if there is none
     claim: float | None = None  # a claimed robust accuracy to test
     remedy_passes: int = 0  # mean passes per image for remedies; 0: no remedies
+    composed: bool = False  # the budget chose the adversaries, not the user
+    # Time and passes of the stages probe and plan.
+    preparation: Mapping[Stage, Spent] = field(default_factory=dict, compare=False)
 
     @property
     def cells(self) -> list[AttackCell]:
@@ -56,6 +60,10 @@ class Plan:
         )
 
 
+# All images of a batch share one draw of such noise, so its errors do not average out over images.
+_SHARED_DRAWS = 4  # times the draws of the budget
+
+
 def make_plan(request: AuditRequest, probed: Probed) -> Plan:
     """Choose adversaries for what was measured, unless the request names them.
 
@@ -65,13 +73,21 @@ def make_plan(request: AuditRequest, probed: Probed) -> Plan:
     threat = request.threat
     defense = probed.defense
     budget = BUDGETS[request.budget]
+    shared = defense.random and TraitName.NOISE_PER_BATCH in probed.facts.traits
     if defense.random and threat.draws == 1:
-        threat = replace(threat, draws=budget.draws)
+        threat = replace(threat, draws=budget.draws * (_SHARED_DRAWS if shared else 1))
     job = Job(
-        defense, request.x.detach(), request.y.long(), threat, request.seed, request.batch_size
+        defense,
+        request.x.detach(),
+        request.y.long(),
+        threat,
+        request.seed,
+        request.batch_size,
+        shared_noise=shared,
     )
     named = tuple(Choice(adversary, "requested") for adversary in request.adversaries)
-    choices = named or compose(defense, threat, request.budget, probed.facts)
+    extra = tuple(Choice(adversary, "requested beside the others") for adversary in request.extra)
+    choices = (*(named or compose(defense, threat, request.budget, probed.facts)), *extra)
     adversaries = tuple(choice.adversary for choice in choices)
     draws = threat.draws if defense.random else 1
     return Plan(
@@ -86,6 +102,7 @@ def make_plan(request: AuditRequest, probed: Probed) -> Plan:
         classes=request.classes,
         command=request.command,
         claim=request.claim,
+        composed=not named,
         remedy_passes=0 if named else _remedy_passes(budget.remedies, adversaries, draws),
     )
 

@@ -25,8 +25,9 @@ from saddlepoint.audits.planning.white_box import (
     softened_attacks,
     view_attacks,
 )
-from saddlepoint.defenses import Defense
-from saddlepoint.evaluation import Adversary, Threat
+from saddlepoint.audits.probes.traits import TraitName
+from saddlepoint.defenses import Defense, MultiExit, Plain, innermost
+from saddlepoint.evaluation import Adversary, Cascade, Direct, Threat, Transfer
 
 _LEAST_QUERIES = 200  # of a target without gradients, whatever the budget
 
@@ -72,13 +73,16 @@ def _choices(parts: Parts) -> Iterator[Choice]:
         access = defense.grants
     if access != "gradient":
         queries = max(parts.budget.queries, _LEAST_QUERIES)
-        parts = replace(parts, budget=replace(parts.budget, queries=queries))
-        yield from map(parts.on_answer, level_attacks(parts, access))
-        yield from map(parts.on_answer, query_attacks(parts, access))
+        searching = replace(parts, budget=replace(parts.budget, queries=queries))
+        yield from map(parts.on_answer, level_attacks(searching, access))
+        yield from map(parts.on_answer, query_attacks(searching, access))
         if access == "score":
             yield from map(parts.on_answer, score_difference_attacks(parts, "no gradients"))
         if parts.threat.access == "gradient":
             yield from exit_attacks(parts)
+            if not _static_without_gradient(parts):
+                yield from transfer_attacks(parts)
+                yield from static_worst_case(parts)
         return
     yield from map(parts.on_answer, gradient_attacks(parts))
     yield from map(parts.on_answer, level_attacks(parts, access))
@@ -92,6 +96,39 @@ def _choices(parts: Parts) -> Iterator[Choice]:
     yield from view_attacks(parts)
     if defense.memory != "none":
         yield from map(parts.on_answer, adaptation_attacks(parts))
-    yield from transfer_attacks(parts)
+    if not _static_without_gradient(parts):
+        yield from transfer_attacks(parts)
+        yield from static_worst_case(parts)
     if parts.budget.queries and parts.threat.space.p != 1:
         yield from map(parts.on_answer, query_attacks(parts, "score"))
+
+
+def _static_without_gradient(parts: Parts) -> bool:
+    """The static net is the last exit of a net without gradients, so it has none either."""
+    exits = isinstance(innermost(parts.defense), MultiExit)
+    return exits and parts.facts.has(TraitName.NO_GRADIENT)
+
+
+def static_worst_case(parts: Parts) -> Iterator[Choice]:
+    """The worst point of each image over all attacks of an audit of the static net, in one batch.
+
+    A defense is then compared with its static net under attacks of equal strength, also where it
+    couples the images of a batch. An attack does not stop at its first success, because a point
+    beside the decision boundary of the static net need not be misclassified by the defense.
+    """
+    static = parts.defense.static
+    if static is None or isinstance(innermost(parts.defense), Plain):
+        return
+    source = Plain(static)
+    suite = tuple(
+        _without_stopping(choice.adversary)
+        for choice in _choices(replace(parts, defense=source, facts=UNKNOWN))
+    )
+    yield Choice(
+        Transfer(Cascade("worst case", suite), source),
+        "the worst point of each image over all attacks of an audit of the static net",
+    )
+
+
+def _without_stopping(adversary: Adversary) -> Adversary:
+    return replace(adversary, stop_at_success=False) if isinstance(adversary, Direct) else adversary

@@ -11,8 +11,15 @@ from saddlepoint.attacks.apgd import APGD
 from saddlepoint.attacks.ensemble import MinLoss
 from saddlepoint.attacks.fab import FAB, own_facet
 from saddlepoint.attacks.fmn import FMN
-from saddlepoint.attacks.losses import margin, smooth_error, targeted_margin
+from saddlepoint.attacks.losses import (
+    SmoothError,
+    clipped_margin,
+    cross_entropy,
+    margin,
+    targeted_margin,
+)
 from saddlepoint.attacks.pgd import PGD
+from saddlepoint.attacks.spaces import Radii
 from saddlepoint.audits.planning.choice import Choice
 from saddlepoint.audits.planning.parts import FEW_TARGETS, Parts
 from saddlepoint.audits.probes.traits import TraitName
@@ -22,6 +29,7 @@ from saddlepoint.audits.target.pixel_grid import OnGrid
 from saddlepoint.audits.target.saturation import AgainstSoftened
 from saddlepoint.evaluation import (
     Adversary,
+    Annealed,
     Direct,
     Escalate,
     FixedPoint,
@@ -29,6 +37,7 @@ from saddlepoint.evaluation import (
     MultiTarget,
     Restarts,
     RetrainedEnsemble,
+    RowSearch,
 )
 from saddlepoint.evaluation.suites import dlr_or_margin
 from saddlepoint.gradients import BPDA, Checkpointed, FixedRandomness, Phantom, Rule
@@ -38,7 +47,13 @@ _BRANCH_STEPS = 40
 _BRANCH_RESTARTS = 3
 _TEMPERATURES = (1, 4)  # times the lead of the highest score in a saturated softmax
 _COUNT_STEPS = 60  # of ascent on a count of errors
-_COUNT_RESTARTS = 2
+_COUNT_WIDTHS = (1.0, 0.5, 0.2, 0.1, 0.05)  # of the count, one after another
+_COUNT_RESTARTS = 3
+_ROW_STEPS = 15  # of few rows of a batch while the others keep their points
+_ROW_EXCHANGES = 300
+_ROW_SUBSETS = 8
+_START_STEPS = 20
+_STARTS_PER_LOSS = 2
 # Rows are attacked longer if at most this fraction of the clean lead is left: after a few targets,
 # and after all targets. Tuned on third-party nets.
 _AFTER_FEW_TARGETS = 0.35
@@ -92,20 +107,69 @@ def gradient_attacks(parts: Parts) -> Iterator[Choice]:
 
 
 def _error_counts(parts: Parts) -> Iterator[Choice]:
-    """Ascent on a smooth count of errors, where rows influence each other."""
-    if parts.defense.unit == "example" or not parts.budget.targets:
+    """Ascent on counts of errors: of a batch, or of the draws of a randomized defense."""
+    if not parts.budget.targets:
         return
-    steps = min(_COUNT_STEPS, parts.query_budget.steps)
-    for name, radii in (("pgd-errors", 8), ("pgd-errors-short", 32)):
-        pgd = PGD(steps, parts.threat.space.radius / radii, momentum=0.75)
-        direct = replace(parts.apgd, name=name, attack=pgd, loss=smooth_error)
-        restarts = parts.query_budget.repetitions(direct, _COUNT_RESTARTS)
-        if restarts:
-            yield Choice(
-                Restarts(direct, restarts),
-                "rows influence each other: a smooth count of errors of the batch instead of the "
-                f"sum of losses{parts.why()}",
-            )
+    if parts.defense.unit != "example":
+        yield from _errors_of_a_batch(parts)
+    elif parts.defense.random:
+        # Each step of a randomized defense is expensive, so there are no restarts.
+        steps = min(_COUNT_STEPS, parts.query_budget.steps)
+        pgd = PGD(steps, Radii(1 / 8), momentum=0.75)
+        direct = replace(parts.apgd, name="pgd-errors", attack=pgd, loss=SmoothError())
+        if parts.query_budget.repetitions(direct, 1):
+            reason = "randomized: a smooth count of errors over draws instead of the mean loss"
+            yield Choice(direct, f"{reason}{parts.why()}")
+
+
+def _errors_of_a_batch(parts: Parts) -> Iterator[Choice]:
+    """Ascent on losses in which misclassified rows have no weight, where rows influence each other.
+
+    The sum of other losses may increase because few rows are misclassified by a large margin.
+    """
+    limit = parts.query_budget
+    pgd = PGD(min(_COUNT_STEPS, limit.steps), Radii(0.3), momentum=0.75, decreasing=True)
+    clipped = replace(parts.apgd, name="pgd-clipped", attack=pgd, loss=clipped_margin)
+    restarts = limit.repetitions(clipped, _COUNT_RESTARTS)
+    if not restarts:
+        return
+    why = "rows influence each other, so the sum of losses is not the count of errors"
+    yield Choice(
+        Restarts(clipped, restarts),
+        f"{why}: margins, clipped where a row is misclassified{parts.why()}",
+    )
+    # As many queries in all: each stage also evaluates its last point and its best one.
+    steps = pgd.calls // len(_COUNT_WIDTHS) - 2
+    if steps < 1:
+        return
+    smooth = Annealed(
+        replace(clipped, name="pgd-errors", attack=replace(pgd, steps=steps)),
+        tuple(SmoothError(width) for width in _COUNT_WIDTHS),
+    )
+    yield Choice(
+        Restarts(smooth, restarts), f"{why}: a count of errors that is smooth at first{parts.why()}"
+    )
+    yield from _row_search(parts, clipped, smooth)
+
+
+def _row_search(parts: Parts, clipped: Direct, smooth: Annealed) -> Iterator[Choice]:
+    """A search over single rows, where an output can be repeated."""
+    if parts.defense.random or parts.defense.memory != "none":
+        return
+    assert isinstance(clipped.attack, PGD), "made above"
+    pgd = clipped.attack
+    few_rows = replace(clipped, attack=PGD(_ROW_STEPS, Radii(0.4), momentum=0.75))
+    # Batches that differ are worth more than batches with many errors.
+    losses = (cross_entropy, clipped_margin, SmoothError(), margin)
+    shorter = [
+        replace(clipped, attack=replace(pgd, steps=_START_STEPS), loss=one) for one in losses
+    ]
+    starts = (parts.apgd, clipped, smooth, *_STARTS_PER_LOSS * shorter)
+    yield Choice(
+        RowSearch("rows", few_rows, starts, _ROW_EXCHANGES, _ROW_SUBSETS),
+        "rows influence each other: points of single rows are exchanged, and few rows move while "
+        f"all others keep their points{parts.why()}",
+    )
 
 
 def _targeted(parts: Parts) -> Iterator[Choice]:

@@ -19,6 +19,7 @@ from saddlepoint.evaluation.mutation import fingerprint
 from saddlepoint.phrases import count, how_often, number
 
 _NOISE = (TraitName.NOISE_PER_ROW, TraitName.NOISE_PER_BATCH)
+_REDRAWS = 20
 _COUPLING = (TraitName.COUPLED, TraitName.ROW_ORDER, TraitName.BATCH_SIZE)
 
 
@@ -86,7 +87,9 @@ def _noise(target: ProbeTarget, first: Tensor, other: Tensor) -> Iterator[Trait]
     copies = target.x[most : most + 1].expand_as(target.x).clone()
     out = target.fresh_copy().query(copies)
     per_row = not alike(out, out[:1].expand_as(out).clone())
-    if not per_row and alike(out, target.fresh_copy().query(copies, seed=1)):
+    # A choice between few branches is often the same for two seeds.
+    redrawn = (target.fresh_copy().query(copies, seed=seed) for seed in range(1, _REDRAWS + 1))
+    if not per_row and all(alike(out, again) for again in redrawn):
         for name in _NOISE:
             yield unmeasured(name, "the image with the largest change did not change again")
         return

@@ -268,8 +268,9 @@ def _of_undeclared(target: ProbeTarget, traits: Traits) -> Iterator[Symptom]:
             SymptomName.RANDOM_OUTPUTS,
             Level.WARNING,
             f"{traits[TraitName.RANDOM].evidence}. The model is treated as randomized: gradients "
-            "are averaged, and robust accuracy is evaluated over many draws. Its noise belongs to "
-            "the batch; write a Defense that draws from `ctx` for noise that belongs to the image.",
+            "are averaged, and robust accuracy is evaluated over many draws: if images share a "
+            "draw, as many as its variance requires. Its noise belongs to the batch; write a "
+            "Defense that draws from `ctx` for noise that belongs to the image.",
         )
     if TraitName.UNSEEDED in traits:
         yield Symptom(

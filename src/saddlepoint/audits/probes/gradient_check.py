@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -114,7 +114,7 @@ def wrong_gradients(
         radius: the radius per pixel.
         keys: random keys of the rows.
     """
-    found = _all_differences(value, x, gradient, radius, keys)
+    found = _all_differences(value, x, gradient, radius, keys, only_wrong=True)
     wrong = torch.stack([each.wrong() for each in found]).any(0)
     return wrong.expand(len(x))
 
@@ -156,15 +156,41 @@ def coupled(value: Value, x: Tensor, step: Tensor) -> bool:
 
 
 def _all_differences(
-    value: Value, x: Tensor, gradient: WeightedGradient, radius: float, keys: Keys
+    value: Value,
+    x: Tensor,
+    gradient: WeightedGradient,
+    radius: float,
+    keys: Keys,
+    *,
+    only_wrong: bool = False,
 ) -> list[Differences]:
-    """Of every row; of sums of rows, if they are coupled."""
+    """Of every row; of sums of rows, if they are coupled.
+
+    Args:
+        value: as in `wrong_gradients`, with the next four arguments.
+        x: points, [N, ...].
+        gradient: the gradient of a weighted sum.
+        radius: the radius per pixel.
+        keys: random keys of the rows.
+        only_wrong: only `Differences.wrong` is needed, so that longer steps are left out where
+            none of the rows can be wrong; default False.
+    """
     signs = keys.fold_in(0).signs(tuple(x.shape[1:]), x.dtype)
     ones = torch.ones(len(x), dtype=x.dtype, device=x.device)
     if coupled(value, x, signs * radius * SCALES[-1]):
         return list(_batch_differences(value, x, gradient, radius, keys))
     directions = list(_own_directions(x, keys, _DIRECTIONS))
-    return [_differences(value, x, gradient(ones), radius, directions)]
+    grad = gradient(ones)
+    if not only_wrong:
+        return [_differences(value, x, grad, radius, directions)]
+    parts = []
+    for scale in SCALES:
+        parts.append(_differences(value, x, grad, radius, directions, scales=(scale,)))
+        found = Differences(*map(torch.cat, zip(*parts, strict=True)))
+        # A gradient that is right over one step length is not wrong.
+        if bool((found.errors().amin(0) <= _WRONG).all()):
+            break
+    return [found]
 
 
 def _batch_differences(
@@ -178,7 +204,8 @@ def _batch_differences(
     of_all = _differences(value, x, grad, radius, own, ones)
     yield of_all
     scale = of_all.measured.square().mean(1, keepdim=True).sqrt()  # [S, 1, 1]
-    yield _differences(value, x, grad, radius, shared, ones).above(_SMALL * scale)
+    for directions in (shared, list(_smooth_directions(x))):
+        yield _differences(value, x, grad, radius, directions, ones).above(_SMALL * scale)
     half = (torch.arange(len(x), device=x.device) % 2).to(x)
     # Random signs: the influences of rows of two classes would cancel.
     weights = half * keys.fold_in(0).signs((), x.dtype)
@@ -194,6 +221,18 @@ def _own_directions(x: Tensor, keys: Keys, count: int) -> Iterator[Tensor]:
         yield keys.fold_in(k + 1).signs(tuple(x.shape[1:]), x.dtype)
 
 
+def _smooth_directions(x: Tensor) -> Iterator[Tensor]:
+    """Directions that all rows share: all pixels up, and one half up, the other one down.
+
+    Random signs leave averages over an image as they are, and so the statistics of a batch.
+    """
+    yield torch.ones_like(x)
+    for dim in range(1, x.ndim):
+        if x.shape[dim] > 1:
+            half = torch.arange(x.shape[dim], device=x.device) < x.shape[dim] // 2
+            yield (2 * half.to(x) - 1).view(-1, *[1] * (x.ndim - 1 - dim)).expand_as(x)
+
+
 def _differences(
     value: Value,
     x: Tensor,
@@ -201,11 +240,12 @@ def _differences(
     radius: float,
     directions: list[Tensor],
     weights: Tensor | None = None,
+    scales: Sequence[float] = SCALES,
 ) -> Differences:
     """Of every row, or of the sum with weights [N]; zero if they are below the rounding error."""
     measured = []
     predicted = []
-    for scale in SCALES:
+    for scale in scales:
         step = scale * radius
         for direction in directions:
             up = value(x + step * direction)
@@ -220,7 +260,7 @@ def _differences(
             significant = torch.maximum(m.abs(), p.abs()) > error
             measured.append(torch.where(significant, m, 0.0))
             predicted.append(torch.where(significant, p, 0.0))
-    shape = (len(SCALES), len(directions), -1)
+    shape = (len(scales), len(directions), -1)
     return Differences(torch.stack(measured).view(shape), torch.stack(predicted).view(shape))
 
 

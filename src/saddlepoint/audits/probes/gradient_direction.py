@@ -12,6 +12,7 @@ from saddlepoint.audits.probes.gradient_check import (
     SCALES,
     Check,
     check_gradients,
+    coupled,
     rounding_error,
     several,
     wrong_gradients,
@@ -25,6 +26,11 @@ from saddlepoint.phrases import cosine, count, count_of, names, number
 # Mean agreement of gradients and differences: 1 if they are equal, 0.8 if one is twice the other.
 _AGREES = 0.5
 _AGREES_FAR = 0.25  # over larger steps, where no gradient is exact
+# Exact gradients agree by 0.95 or more over the smallest step. Those of a fine quantizer with a
+# surrogate agree over larger steps. Hard thresholds of many units with a surrogate, such as spikes,
+# agree partly at every length, and other surrogates break other images.
+_EXACT = 0.8
+_SURROGATE = 0.9
 _MOST_LAYERS = 32  # layers that are tried, from the input on
 
 
@@ -67,7 +73,10 @@ def gradient_direction(
         )
     # A gradient that is right over small steps and wrong over large ones follows a ripple, along
     # which no attack makes progress.
-    disagree = best < _AGREES or far < _AGREES_FAR
+    partly = agreement.get(min(SCALES), 1.0) < _EXACT and best < _SURROGATE
+    # The gradient of a row of a coupled batch is that of all rows, and need not agree with its own.
+    partly = partly and not coupled(probe.value, probe.x, grad.sign() * probe.radius / 2)
+    disagree = best < _AGREES or far < _AGREES_FAR or partly
     wrong = disagree or several(at_images) or several(at_nearby)
     place = probe
     rows = at_images
@@ -181,7 +190,7 @@ def _gain(probe: GradientProbe, site: str, exact: Tensor, rows: Tensor) -> float
     """
     try:
         grad = replace(probe, rules={site: BPDA()}).gradient()
-    except torch.OutOfMemoryError:
+    except (MemoryError, torch.OutOfMemoryError):
         raise
     except (ValueError, RuntimeError):
         return 0.0

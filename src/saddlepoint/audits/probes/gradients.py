@@ -60,8 +60,8 @@ def probe_gradients(target: ProbeTarget) -> Iterator[Trait]:
         yield unmeasured(TraitName.WRONG_GRADIENTS, UNCONTROLLED)
     else:
         yield gradient_direction(probe, finite, usable, has_sites=bool(sites.present))
-    yield _noisy(probe)
-    yield _saturated(probe)
+    yield _noisy(probe, grad)
+    yield _saturated(probe, grad)
 
 
 def _sites(target: ProbeTarget) -> Trait:
@@ -97,20 +97,27 @@ def _no_gradient(target: ProbeTarget, error: Exception) -> Trait:
     return present(TraitName.NO_GRADIENT, evidence, places=sites_to_bypass(target))
 
 
-def _noisy(probe: GradientProbe) -> Trait:
+def _noisy(probe: GradientProbe, grad: Tensor) -> Trait:
     """How many gradients must be averaged until their mean has more signal than noise.
 
     |E g|^2 is estimated by the mean of <g_j, g_k> over j != k. The rest of |g|^2 is noise, which
     the mean of n draws divides by n.
+
+    Args:
+        probe: target and points.
+        grad: the gradients of the first draw, [n, ...].
     """
     name = TraitName.NOISY_GRADIENTS
+    draws = [grad.nan_to_num(0.0, 0.0, 0.0)]
     try:
-        draws = [probe.gradient(seed).nan_to_num(0.0, 0.0, 0.0) for seed in range(_DRAWS)]
+        draws.append(probe.gradient(1).nan_to_num(0.0, 0.0, 0.0))
+        if torch.equal(*draws):
+            return absent(name, 2, "gradients are the same with another seed", amount=1.0)
+        for seed in range(2, _DRAWS):
+            draws.append(probe.gradient(seed).nan_to_num(0.0, 0.0, 0.0))
     except (ValueError, RuntimeError):
         return unmeasured(name, "a gradient reaches the input in some calls only")
     grads = torch.stack(draws).flatten(2).double()  # [K, n, d]
-    if torch.equal(grads[0], grads[1]):
-        return absent(name, _DRAWS, "gradients are the same with another seed", amount=1.0)
     power = grads.square().sum(2).mean(0)  # [n]
     products = (grads.sum(0).square().sum(1) - _DRAWS * power) / (_DRAWS * (_DRAWS - 1))
     total = float(power.sum())
@@ -130,11 +137,15 @@ def _mean_of(draws: int) -> str:
     return "one draw" if draws == 1 else f"the mean of {count(draws, 'draw')}"
 
 
-def _saturated(probe: GradientProbe) -> Trait:
+def _saturated(probe: GradientProbe, grad: Tensor) -> Trait:
     """Whether the cross-entropy rounds to zero and its gradient is a bad direction.
 
     It is no problem if a step along its gradient increases the margin at least half as much as a
     step along the gradient of the margin.
+
+    Args:
+        probe: target and points.
+        grad: the gradients of the margin, [n, ...].
     """
     name = TraitName.SATURATED_LOGITS
     target = probe.target
@@ -145,14 +156,18 @@ def _saturated(probe: GradientProbe) -> Trait:
         return unmeasured(name, "no image is classified correctly")
     zero = (cross_entropy(logits, target.y) == 0) & correct
     share = float(zero.double().sum() / correct.double().sum())
-    increase = [
-        probe.margin_increase(replace(probe, loss=loss).gradient())[correct].mean().item()
-        for loss in (cross_entropy, margin)
-    ]
     evidence = (
-        f"the cross-entropy is exactly 0 on {percent(share, 0)} of correctly classified images; a "
-        f"step along its gradient increases the margin by {number(increase[0])}, a step along the "
-        f"gradient of the margin by {number(increase[1])}"
+        f"the cross-entropy is exactly 0 on {percent(share, 0)} of correctly classified images"
     )
-    saturated = share > _HALF and increase[0] < increase[1] / 2
+    if share <= _HALF:
+        return absent(name, int(correct.sum()), evidence)
+    increase = [
+        probe.margin_increase(direction)[correct].mean().item()
+        for direction in (replace(probe, loss=cross_entropy).gradient(), grad)
+    ]
+    evidence += (
+        f"; a step along its gradient increases the margin by {number(increase[0])}, a step along "
+        f"the gradient of the margin by {number(increase[1])}"
+    )
+    saturated = increase[0] < increase[1] / 2
     return observed(name, saturated, int(correct.sum()), evidence, evidence)

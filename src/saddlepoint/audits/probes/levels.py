@@ -52,7 +52,7 @@ def find_levels(target: ProbeTarget, traits: Traits) -> FoundLevels | None:
         target = target.stateless()
     try:
         return _find(target)
-    except torch.OutOfMemoryError:
+    except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception:
         # The functions that a call uses depend on the images, or fail on constant images.

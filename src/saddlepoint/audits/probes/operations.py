@@ -111,7 +111,7 @@ def recorded_operations(
     try:
         first = _record(target, probe.x)
         moved = _record(target, probe.x + probe.radius / 2 * signs)
-    except torch.OutOfMemoryError:
+    except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception:
         return (), ()  # code that cannot run with recorded gradients

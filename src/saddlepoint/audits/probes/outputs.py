@@ -18,6 +18,7 @@ from saddlepoint.phrases import agree, count, count_of, number, percent
 _MOST = 0.9  # fraction of images
 _JUMP = 0.2  # of the lead of the first class, and of the change after a large step
 _SOME = 0.25  # fraction of images
+_SMALL = 1e-3  # scores below it do not change a cross-entropy visibly
 _TINY = 1e-4  # of the box: far below a pixel level, far above rounding in single precision
 
 
@@ -29,9 +30,12 @@ def probe_outputs(target: ProbeTarget) -> Iterator[Trait]:
     high = answer.amax().item()
     yield observed(
         TraitName.PROBABILITIES,
-        target.defense.grants != "decision" and _are_probabilities(answer),
+        target.defense.grants != "decision"
+        and (_are_probabilities(answer) or _are_densities(answer)),
         len(target),
-        "outputs are non-negative and sum to one",
+        "outputs are non-negative and sum to one"
+        if _are_probabilities(answer)
+        else f"outputs are non-negative, and below {number(_SMALL)} on most images, like densities",
         f"outputs range from {number(low)} to {number(high)}",
     )
     yield _hidden_scores(target)
@@ -41,6 +45,11 @@ def probe_outputs(target: ProbeTarget) -> Iterator[Trait]:
 
 def _are_probabilities(answer: Tensor) -> bool:
     return bool((answer >= 0).all() and ((answer.sum(1) - 1).abs() < 1e-3).all())
+
+
+def _are_densities(answer: Tensor) -> bool:
+    """Non-negative scores that are too small for losses of differences on most images."""
+    return bool((answer >= 0).all() and (answer > 0).any() and answer.amax(1).median() < _SMALL)
 
 
 def _hidden_scores(target: ProbeTarget) -> Trait:
@@ -90,7 +99,7 @@ def _ranks(out: object, answer: Tensor) -> bool:
     """Whether the output of a layer predicts the classes of the answer and ranks the others."""
     if not isinstance(out, Tensor) or out.shape != answer.shape:
         return False
-    same = torch.equal(out.argmax(1), answer.argmax(1))
+    same = torch.equal(out.double().argmax(1), answer.argmax(1))
     return same and float(_second_hidden(out).double().mean()) < _MOST
 
 

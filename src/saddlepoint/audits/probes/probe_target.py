@@ -55,8 +55,8 @@ class ProbeTarget:
     notes: tuple[Symptom, ...] = ()  # what was done to get it into this form
 
     @classmethod
-    def of(cls, target: Target, x: Tensor, y: Tensor, space: Ball) -> ProbeTarget:
-        """Check target and data, and take the first images.
+    def of(cls, target: Target, x: Tensor, y: Tensor, space: Ball, most: int = ROWS) -> ProbeTarget:
+        """Check target and data, and take the first images, at most `most`.
 
         Raises:
             TargetError: target or data violates a rule that every attack relies on.
@@ -64,10 +64,10 @@ class ProbeTarget:
         check_data(x, y, space)
         declares = isinstance(target, Defense)
         adapting = isinstance(target, Defense) and target.memory != "none"
-        count = _ADAPTING_ROWS if adapting else ROWS
+        count = min(_ADAPTING_ROWS if adapting else ROWS, most)
         # A copy can be differentiated even if x was created in inference mode.
         rows = x[:count].detach().clone()
-        target, notes = standard_form(target, rows)
+        target, notes = standard_form(target, rows, int(y.amax()) + 1)
         unused = None if declares else _copy_or_none(target)
         used = target if unused is None else copy_target(unused)
         to_defense = conversion(used, rows, int(y.amax()) + 1)

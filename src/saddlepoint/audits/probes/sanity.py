@@ -18,7 +18,7 @@ from torch import Tensor
 
 from saddlepoint.attacks.spaces import Ball
 from saddlepoint.audits.probes.mistakes import Mistake, image_mistakes, other_order, shifts
-from saddlepoint.audits.probes.probe_target import ROWS, ProbeTarget
+from saddlepoint.audits.probes.probe_target import ProbeTarget
 from saddlepoint.audits.probes.traits import TraitName, Traits
 from saddlepoint.audits.request import AuditRequest
 from saddlepoint.audits.statistics import clopper_pearson, mcnemar
@@ -138,7 +138,7 @@ class _Sample:
             request.x[ids].detach(),
             request.y[ids].long(),
             ids,
-            len(ids) if coupled else ROWS,
+            len(ids) if coupled else len(target),
             target.stateful(traits),
         )
 
@@ -152,7 +152,9 @@ class _Sample:
     @cached_property
     def predicted(self) -> Tensor:
         """[n] predicted classes; a rejection is the class that it would be without."""
-        return self.predict(lambda x: x)
+        classes = self.predict(lambda x: x)
+        assert classes is not None, "without a limit of errors there are classes"
+        return classes
 
     @cached_property
     def correct(self) -> Tensor:
@@ -163,9 +165,20 @@ class _Sample:
     def accuracy(self) -> float:
         return float(self.correct.double().mean())
 
-    def predict(self, change: Callable[[Tensor], Tensor]) -> Tensor:
-        """[n] predicted classes of changed images."""
+    def predict(
+        self, change: Callable[[Tensor], Tensor], most_errors: int | None = None
+    ) -> Tensor | None:
+        """[n] predicted classes of changed images.
+
+        Args:
+            change: the change of images [m, ...].
+            most_errors: stop after more errors than this; default None, no limit.
+
+        Returns:
+            The classes; None if there are more errors than `most_errors`.
+        """
         parts = []
+        errors = 0
         for start in range(0, len(self.x), self.at_once):
             rows = slice(start, start + self.at_once)
             target = self.target.fresh_copy() if self.fresh else self.target
@@ -174,6 +187,10 @@ class _Sample:
             with torch.no_grad(), explain_errors(target.kind, images):
                 logits = target.defense.respond(images.clone(), ctx)
                 parts.append(logits[:, : self.classes].nan_to_num(nan=-math.inf).argmax(1))
+            if most_errors is not None and len(parts[-1]) == len(images):
+                errors += int((parts[-1] != self.y[rows]).sum())
+                if errors > most_errors:
+                    return None
         return torch.cat(parts)
 
 
@@ -238,10 +255,12 @@ def _trials(sample: _Sample) -> Iterator[_Trial]:
         if shift.labels > 1:  # else predictions are constant, and any shift may explain them
             yield _Trial(shift.mistake, sample.correct, shift.correct, shift.trials)
     images = image_mistakes(sample.x, sample.target.space.box)
+    # With more errors the accuracy does not rise enough to be significant.
+    most_errors = math.floor((1 - sample.accuracy - _SMALL_RISE) * len(sample) + 1e-9)
     for mistake, change in images:
         try:
-            predicted = sample.predict(change)
+            predicted = sample.predict(change, most_errors)
         except TargetError:  # the target rejects such images with an error
             continue
-        if predicted.shape == sample.y.shape:
+        if predicted is not None and predicted.shape == sample.y.shape:
             yield _Trial(mistake, sample.correct, predicted == sample.y, len(images))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from saddlepoint.audits.cells import with_fewer_rows
 from saddlepoint.audits.planning.facts import TargetFacts
 from saddlepoint.audits.probes.findings import findings_of
 from saddlepoint.audits.probes.levels import find_levels, with_levels
 from saddlepoint.audits.probes.operations import Replaced, replace_operations
 from saddlepoint.audits.probes.probe import measure_traits
-from saddlepoint.audits.probes.probe_target import ProbeTarget
+from saddlepoint.audits.probes.probe_target import ROWS, ProbeTarget
 from saddlepoint.audits.probes.sanity import Unusual, unusual_accuracy, unusual_radius
 from saddlepoint.audits.probes.traits import TraitName, Traits
 from saddlepoint.audits.request import AuditRequest
@@ -68,8 +69,14 @@ def probe_stage(request: AuditRequest) -> Probed:
         TargetError: the data or the target violates a rule that every attack relies on, or the
             clean accuracy or the radius looks like a mistake. The message names the rule or the
             likely mistake, and the fix.
+        MemoryError: there is not enough memory for a single image.
     """
-    target = ProbeTarget.of(request.target, request.x, request.y, request.threat.space)
+    return with_fewer_rows(lambda rows: _probe(request, rows), ROWS)
+
+
+def _probe(request: AuditRequest, rows: int) -> Probed:
+    """Check and probe the target with at most this number of images."""
+    target = ProbeTarget.of(request.target, request.x, request.y, request.threat.space, rows)
     radius = unusual_radius(request.threat.space, request.x)
     unusual = [*_unusual(request, radius)]
     traits = measure_traits(target)
@@ -140,6 +147,11 @@ def _hidden(target: ProbeTarget, facts: TargetFacts) -> TargetFacts:
     if explained or any(name in traits for name in _COUPLING):
         return replace(facts, exits=exits)
     return replace(facts, exits=exits, jump=find_jump(recorder, first))
+
+
+def undeclared(target: ProbeTarget, traits: Traits) -> Defense:
+    """The defense of a target that declares nothing, by the measured traits of its behavior."""
+    return _prepared(target.original, target, traits, Replaced())
 
 
 def _prepared(

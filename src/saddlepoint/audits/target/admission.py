@@ -12,11 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.attacks.spaces import Ball
+from saddlepoint.audits.cells import is_out_of_memory
 from saddlepoint.defenses import BlackBox, Defense, MultiExit, Plain
 from saddlepoint.locate import describe_error
 from saddlepoint.phrases import count_of
 
-Target = nn.Module | Defense | Callable[[Tensor], Tensor]
+_MOST_CLASSES = 1_000_000
+Target = nn.Module | Defense | Callable[[Tensor], Any]
 Conversion = Callable[[Any], Defense]  # from the target, or a copy of it, to a defense
 
 
@@ -64,6 +66,10 @@ def _check_labels(y: Tensor, x: Tensor) -> None:
         raise TargetError(f"labels must be integers, got {y.dtype}. Use y.long().")
     if int(y.amin()) < 0:
         raise TargetError(f"labels must not be negative, got {int(y.amin())}.")
+    if int(y.amax()) >= _MOST_CLASSES:
+        raise TargetError(
+            f"labels must be class numbers below {_MOST_CLASSES}, got {int(y.amax())}."
+        )
 
 
 def _check_pixels(x: Tensor, space: Ball) -> None:
@@ -74,8 +80,8 @@ def _check_pixels(x: Tensor, space: Ball) -> None:
     if bool((x < low).any() | (x > high).any()):
         raise TargetError(
             f"x must lie in [{low:g}, {high:g}], got [{x.amin():.4g}, {x.amax():.4g}]. Pass raw "
-            "pixels in [0, 1] and normalize inside the model: perturbations are measured in "
-            "pixels."
+            "pixels in [0, 1] and normalize inside the model, because perturbations are measured "
+            "in pixels: net = torch.nn.Sequential(Normalize(mean, std), net)."
         )
 
 
@@ -142,7 +148,9 @@ def placed(target: Target, device: str | torch.device) -> Target:
 
 
 def check_output(out: object, x: Tensor) -> None:
-    """Check that an output is a tensor of finite logits, [N, C], on the device of the images.
+    """Check that an output is a tensor of logits, [N, C], on the device of the images.
+
+    Logits are finite; negative infinity is allowed beside a finite logit of the same image.
 
     Args:
         out: the output of a target for the images `x`.
@@ -167,8 +175,9 @@ def check_output(out: object, x: Tensor) -> None:
             f"the target returns outputs on {out.device}, but the images are on {x.device}. "
             f"Move it there: net.to({str(x.device)!r})."
         )
-    if not out.isfinite().all():
-        bad = int((~out.isfinite()).any(1).sum())
+    usable = (out.isfinite() | out.isneginf()).all(1) & out.isfinite().any(1)
+    if not usable.all():
+        bad = int((~usable).sum())
         raise TargetError(
             f"the target returns NaN or infinite logits on {count_of(bad, n, 'clean image')}. Fix "
             "the model before the audit: such outputs cannot be compared."
@@ -187,9 +196,9 @@ def explain_errors(kind: str, x: Tensor) -> Iterator[None]:
     """
     try:
         yield
-    except (MemoryError, torch.OutOfMemoryError):
-        raise  # the target fits the data, but not this machine
     except Exception as error:
+        if is_out_of_memory(error):
+            raise  # the target fits the data, but not this machine
         raise TargetError(
             f"the {kind} raised {describe_error(error)} when called with images of shape "
             f"{list(x.shape)}. {_advice(error, x)}"
@@ -204,6 +213,8 @@ def _advice(error: Exception, x: Tensor) -> str:
             f"They are {x.dtype}: convert the target, for instance with net.float(), or pass "
             "images of its type."
         )
+    if x.ndim == 4 and x.shape[3] in (1, 3) and x.shape[1] not in (1, 3):
+        return "They seem to have channels last: pass x.permute(0, 3, 1, 2)."
     return (
         "Check that it fits the data. It is also called with points near images and with inverted "
         "images; where it has no output for one, return NaN, which counts as misclassified."

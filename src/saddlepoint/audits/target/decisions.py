@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from saddlepoint.audits.target.instrument import second_argument
+from saddlepoint.audits.target.rounding import lacks_arithmetic
 
 _TORCH = str(Path(torch.__file__).parent)
 _PACKAGE = Path(__file__).parents[2]
@@ -173,6 +174,8 @@ class DecisionRecord(TorchFunctionMode):
 
     def _keep_scores(self, name: str, out: Any) -> None:
         if not (isinstance(out, Tensor) and out.is_floating_point() and self.classes):
+            return
+        if lacks_arithmetic(out.dtype):  # scores are compared
             return
         single = out.ndim == 1 and len(out) == self.classes
         batched = out.ndim == 2 and out.shape[1] == self.classes and 0 < len(out) <= self.rows

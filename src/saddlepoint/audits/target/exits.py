@@ -107,7 +107,7 @@ class ExposedExits(DefenseWrapper):
         try:
             with record:
                 self.inner.trace(x, ctx)
-        except torch.OutOfMemoryError:
+        except (MemoryError, torch.OutOfMemoryError):
             raise
         # Forced decisions may contradict what the code of the model relies on.
         except Exception:

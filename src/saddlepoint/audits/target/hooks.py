@@ -203,6 +203,12 @@ class CountOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.total = 0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # By default the first operation under a mode imports the compiler of torch, which takes
+        # longer than all probes of a small net. Compiled code does not run compiled under a mode.
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if func._overloadpacket in flop_registry:

@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from saddlepoint.audits.target.copy import copy_target
 from saddlepoint.audits.target.hooks import installed, is_detached_image, record_outputs
+from saddlepoint.audits.target.wrappers import connected
 from saddlepoint.defenses import Context, Plain, Trace, View
 
 # Functions of one tensor with a zero gradient, or with none.
@@ -49,7 +50,8 @@ class Instrumented(Plain):
       its input gradient has the shape of its output gradient.
     - `scores of LAYER`: with a rule, the output of this layer is the output of the net.
     - `input of LAYER`: all steps that compute the input of this layer from the images, possibly
-      outside torch. It applies if the input has the shape of the images and no gradient.
+      outside torch. It applies if the input has the shape of the images, or of the next few of
+      them, and no gradient.
 
     Args:
         net: the net.
@@ -91,7 +93,7 @@ class Instrumented(Plain):
             _pass(ctx, site)
             if site in ctx.rules:
                 trace = Trace((View("final", outputs[layer]),))
-        return trace
+        return connected(trace, x) if ctx.rules else trace
 
     @contextmanager
     def _layer_sites(self, ctx: Context) -> Iterator[None]:
@@ -109,13 +111,23 @@ class Instrumented(Plain):
 
     @contextmanager
     def _input_sites(self, x: Tensor, ctx: Context) -> Iterator[None]:
-        """Replace detached images by the result of a site that maps the images to them."""
+        """Replace detached images by the result of a site that maps the images to them.
+
+        A layer that gets the images in parts gets them in their order.
+        """
+        done = dict.fromkeys(self.inputs, 0)
 
         def before(site: str, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-            if not is_detached_image(inputs, x):
+            first = inputs[0] if inputs else None
+            if not isinstance(first, Tensor) or not first.ndim or not len(first):
                 return None
-            first = inputs[0]
-            return (ctx.through(site, lambda _images: first, x.to(first)), *inputs[1:])
+            rows = len(first)
+            images = x[done[site] : done[site] + rows]
+            if not is_detached_image(inputs, images):
+                return None
+            done[site] = (done[site] + rows) % len(x)
+            result = ctx.through(site, partial(_replaced, first), images.to(first))
+            return (result, *inputs[1:])
 
         hooks = {site: partial(before, site) for site in self.inputs}
         with installed(self.inputs[s].register_forward_pre_hook(hook) for s, hook in hooks.items()):
@@ -223,6 +235,11 @@ def second_argument(args: Any, kwargs: Any) -> Any:
 def _pass(ctx: Context, site: str) -> None:
     """Report to the context that a call passed a site that has no tensor of its own."""
     ctx.through(site, lambda v: v, torch.zeros(len(ctx.keys)))
+
+
+def _replaced(value: Tensor, images: Tensor) -> Tensor:  # noqa: ARG001
+    """The value that replaces detached images, as a function of the images."""
+    return value
 
 
 def _replace_custom_backward(ctx: Context, trace: Trace) -> None:

@@ -31,6 +31,7 @@ from saddlepoint.audits.target.operations import (
 )
 from saddlepoint.audits.target.soft import Soft, chosen, ranked, step
 from saddlepoint.audits.target.source_lines import calling_line
+from saddlepoint.audits.target.threads import inside_threads
 from saddlepoint.gradients import Exact, Rule
 
 _LEAVING = frozenset(["numpy", "array", "tolist", "item"])
@@ -305,7 +306,7 @@ def running(mode: OperationMode) -> Iterator[None]:
     torch.inference_mode.__enter__ = entered  # type: ignore[method-assign]
     torch.inference_mode.__exit__ = left  # type: ignore[method-assign]
     try:
-        with mode.saved_tensors(), mode:
+        with mode.saved_tensors(), mode, inside_threads(mode):
             yield
     finally:
         Function.apply = apply  # type: ignore[method-assign]

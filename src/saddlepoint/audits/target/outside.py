@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from saddlepoint.audits.target.copy import copy_target
-from saddlepoint.audits.target.rounding import alike
+from saddlepoint.audits.target.rounding import alike, lacks_arithmetic
 from saddlepoint.defenses.generators import seeded
 from saddlepoint.defenses.reachable import reachable
 
@@ -46,7 +46,7 @@ class Content:
                     {n: owner.__globals__[n] for n in names if n in owner.__globals__},
                 )
             case dict():
-                return cls(owner, dict(owner))
+                return cls(owner, dict(dict.items(owner)))  # without methods of a subclass
             case list() | set() | deque():
                 return cls(owner, dict(enumerate(owner)))
             case type():
@@ -209,7 +209,7 @@ def _observe(net: nn.Module, x: Tensor, *, gradients: bool = True) -> tuple[Tens
     """All outputs, [N, C], and the gradient of their weighted sum, [N, d]; NaN without one."""
     x = x.clone().requires_grad_(gradients)
     with torch.set_grad_enabled(gradients), seeded(net, 0, x.device):
-        parts = [one for one in _tensors(net(x)) if one.is_floating_point() and one.ndim > 1]
+        parts = [one for one in all_tensors(net(x)) if one.is_floating_point() and one.ndim > 1]
     total = torch.cat([one.reshape(len(x), -1).double() for one in parts], dim=1)  # [N, C]
     weights = torch.arange(1, total.shape[1] + 1, device=x.device)
     grad = torch.full_like(x, torch.nan)
@@ -221,28 +221,31 @@ def _observe(net: nn.Module, x: Tensor, *, gradients: bool = True) -> tuple[Tens
 
 def same_outputs(a: object, b: object) -> bool:
     """Whether two outputs contain the same tensors except for rounding errors."""
-    first = list(_tensors(a))
-    second = list(_tensors(b))
+    first = list(all_tensors(a))
+    second = list(all_tensors(b))
     if [t.shape for t in first] != [t.shape for t in second]:
         return False
     return all(alike(_as_rows(t), _as_rows(u)) for t, u in zip(first, second, strict=True))
 
 
 def _as_rows(value: Tensor) -> Tensor:
-    return value.detach().reshape(len(value) if value.ndim else 1, -1)
+    rows = value.detach().reshape(len(value) if value.ndim else 1, -1)
+    return rows.float() if lacks_arithmetic(rows.dtype) else rows
 
 
-def _tensors(out: Any) -> Iterator[Tensor]:
+def all_tensors(out: Any) -> Iterator[Tensor]:
+    """The tensors inside an output."""
     if isinstance(out, Tensor):
         yield out
     elif isinstance(out, dict | list | tuple):
         for one in out.values() if isinstance(out, dict) else out:
-            yield from _tensors(one)
+            yield from all_tensors(one)
 
 
 def is_cache(value: object) -> bool:
     """Whether it is a function behind `functools.lru_cache` or `functools.cache`."""
-    return hasattr(value, "cache_clear") and hasattr(value, "cache_info")
+    kind = type(value)  # objects may create attributes when they are looked up
+    return hasattr(kind, "cache_clear") and hasattr(kind, "cache_info")
 
 
 def _may_change(value: object) -> bool:

@@ -12,6 +12,11 @@ _VISIBLE = 0.05  # of the lead of the first class over the second
 _RELEVANT = 0.01  # of the same lead
 
 
+def lacks_arithmetic(dtype: torch.dtype) -> bool:
+    """Whether torch stores numbers of this type but does not compute with them: 8-bit floats."""
+    return dtype.is_floating_point and dtype.itemsize == 1
+
+
 def alike(a: Tensor, b: Tensor) -> bool:
     """Whether two outputs [n, C] are equal except for rounding errors.
 

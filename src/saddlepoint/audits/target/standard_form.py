@@ -13,12 +13,19 @@ from torch import Tensor, nn
 
 from saddlepoint.audits.target.admission import Target, TargetError, explain_errors
 from saddlepoint.audits.target.copy import copy_target
+from saddlepoint.audits.target.functions import standard_function
 from saddlepoint.audits.target.logits import (
+    FiniteScores,
+    FlatScores,
     FloatScores,
-    SelectLogits,
-    are_integer_scores,
+    check_binary,
+    has_more_dimensions,
+    has_negative_infinity,
+    is_binary,
     logits_key,
+    needs_conversion,
 )
+from saddlepoint.audits.target.notes import binary_note, converted_note, finite_note, selected_note
 from saddlepoint.audits.target.outside import (
     Isolated,
     SharedObjects,
@@ -28,11 +35,19 @@ from saddlepoint.audits.target.outside import (
     same_outputs,
 )
 from saddlepoint.audits.target.rounding import alike, difference
+from saddlepoint.audits.target.script_graph import decides_by_values
+from saddlepoint.audits.target.training_mode import in_evaluation_mode
 from saddlepoint.audits.verdict import Level, Symptom, SymptomName
+from saddlepoint.defenses import BinaryLogits, Defense, SelectLogits
 from saddlepoint.defenses.generators import seeded
 
 _SEED = 0
 _REPEATS = 5
+# Code that says how one number per image is read.
+BINARY_WRAPPERS = (
+    "saddlepoint.defenses.BinaryLogits(net)",
+    "saddlepoint.defenses.BinaryProbabilities(net)",
+)
 
 
 class StandardForm(NamedTuple):
@@ -54,35 +69,58 @@ class Frozen(nn.Module):
         return self.frozen[0](x)
 
 
-def standard_form(target: Target, x: Tensor) -> StandardForm:
-    """The target as a module from images to logits. Other targets are returned unchanged.
+def standard_form(target: Target, x: Tensor, classes: int = 2) -> StandardForm:
+    """The target as a module from images to finite logits.
+
+    Defenses are returned unchanged. Of a module in training mode a copy in evaluation mode is
+    returned, if both give the same outputs.
 
     Args:
         target: the target.
         x: a few images, [N, ...].
+        classes: the number of classes that the labels show.
 
     Raises:
-        TargetError: the module raises an error, or its outputs may be several things.
+        TargetError: the target raises an error, its outputs may be several things, or they depend
+            on training mode.
     """
-    # A frozen module of TorchScript has no training flag.
-    if not isinstance(target, nn.Module) or getattr(target, "training", False):
-        return StandardForm(target)
     notes: list[Symptom] = []
+    if callable(target) and not isinstance(target, nn.Module | Defense):
+        return StandardForm(*standard_function(target, x, classes))
+    if not isinstance(target, nn.Module):
+        return StandardForm(target)
     net = _uncompiled(target, x, notes)
+    # A frozen module of TorchScript has no training flag.
+    if getattr(net, "training", False):
+        net = in_evaluation_mode(net, x, notes)
     if any(isinstance(module, torch.jit.ScriptModule) for module in net.modules()):
         notes.append(_scripted())
     if not hasattr(net, "training"):
         net = Frozen(net)
+    if decides_by_values(net):
+        notes.append(_decides_inside())
     net = _isolated(net, x, notes)
     out = _call_copy(net, x)
     key = logits_key(out, len(x))
     if key is not None:
-        notes.append(_selected(out, key))
+        notes.append(selected_note(out, key))
         net = SelectLogits(net, key)
-    elif are_integer_scores(out, len(x)):
-        text = "outputs are integers; they are converted to floating point, which changes no class."
-        notes.append(Symptom(SymptomName.SELECTED_LOGITS, Level.NOTE, text))
+        out = _call_copy(net, x)
+    if has_more_dimensions(out, len(x)):
+        net = FlatScores(net)
+        out = _call_copy(net, x)
+    if is_binary(out, len(x)):
+        check_binary(out, classes, BINARY_WRAPPERS)
+        notes.append(binary_note(out))
+        net = BinaryLogits(net)
+        out = _call_copy(net, x)
+    if needs_conversion(out, len(x)):
+        notes.append(converted_note(out))
         net = FloatScores(net)
+        out = _call_copy(net, x)
+    if has_negative_infinity(out):
+        notes.append(finite_note())
+        net = FiniteScores(net)
     return StandardForm(net, tuple(notes))
 
 
@@ -157,21 +195,22 @@ def _emptied(net: nn.Module, x: Tensor, shared: SharedObjects) -> SharedObjects:
     return shared
 
 
-def _selected(out: object, key: str | int) -> Symptom:
-    where = f"`{key}`" if isinstance(key, str) else f"value {key}"
-    return Symptom(
-        SymptomName.SELECTED_LOGITS,
-        Level.NOTE,
-        f"the model returns {type(out).__name__}; {where} of it is used as logits.",
-    )
-
-
 def _scripted() -> Symptom:
     return Symptom(
         SymptomName.SCRIPTED,
         Level.NOTE,
         "the model is compiled by TorchScript: steps inside of it cannot be observed, and their "
         "backward passes cannot be replaced. Pass the original module if gradients fail.",
+    )
+
+
+def _decides_inside() -> Symptom:
+    return Symptom(
+        SymptomName.HIDDEN_DECISIONS,
+        Level.SERIOUS,
+        "code of TorchScript chooses by numbers from tensors which operations run. Attacks follow "
+        "the gradients of the operations that ran and do not see the choice. Pass the original "
+        "module.",
     )
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from saddlepoint.audits.target.operation_mode import OperationMode, running
 from saddlepoint.audits.target.operations import NO_GRAD, Operation
 from saddlepoint.audits.target.source_lines import calling_line
-from saddlepoint.audits.target.wrappers import TargetWrapper
+from saddlepoint.audits.target.wrappers import TargetWrapper, connected
 from saddlepoint.defenses import Context, Defense, Trace
 from saddlepoint.gradients.rule import straight_through
 
@@ -35,7 +35,8 @@ class SurrogateOperations(TargetWrapper):
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         with self._running(ctx):
-            return self.inner.trace(x, ctx)
+            trace = self.inner.trace(x, ctx)
+        return connected(trace, x) if ctx.rules else trace
 
     def answer(self, trace: Trace, ctx: Context) -> Tensor:
         with self._running(ctx):

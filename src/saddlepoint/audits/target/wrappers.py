@@ -66,3 +66,19 @@ class ValueWithoutGrad(TargetWrapper):
 def _with_gradient(surrogate: Tensor, value: Tensor) -> Tensor:
     """`value` with the gradient of `surrogate`, if that has one."""
     return straight_through(surrogate, value) if surrogate.requires_grad else value
+
+
+def connected(trace: Trace, x: Tensor) -> Trace:
+    """The same values, with a gradient of zero where no gradient reaches the images.
+
+    Surrogates that were found on a few images may not apply to others. Attacks then continue
+    without a direction, and the diagnostics of their gradients report it.
+
+    Args:
+        trace: logits [N, C] of each view.
+        x: images, [N, ...].
+    """
+    if not (torch.is_grad_enabled() and x.requires_grad):
+        return trace
+    zero = 0 * x.flatten(1).sum(1, keepdim=True)  # [N, 1]
+    return Trace(tuple(View(view.name, view.logits + zero) for view in trace.views))

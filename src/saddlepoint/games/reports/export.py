@@ -11,14 +11,14 @@ from saddlepoint.reports.export import as_csv
 def payoff_csv(record: GameRecord) -> str:
     """Return CSV with one line per row of the payoff matrix.
 
-    The columns are the attack, its probability in the attacker's equilibrium strategy, and the
-    accuracy of every set of exits.
+    The columns are the attack, its probability in the attacker's equilibrium strategy, the accuracy
+    of every set of exits, and the hash of the game.
     """
-    head = ["attack", "probability", *record.columns]
+    head = ["attack", "probability", *record.columns, "run"]
     rows = zip(
         (row.name for row in record.rows), record.attacker, record.payoff.tolist(), strict=True
     )
-    return as_csv(head, ([name, p, *payoff] for name, p, payoff in rows))
+    return as_csv(head, ([name, p, *payoff, record.run] for name, p, payoff in rows))
 
 
 def as_json(record: GameRecord) -> str:

@@ -8,8 +8,9 @@ from saddlepoint.games.reports.sections import SECTIONS
 from saddlepoint.games.runs.record import GameRecord
 from saddlepoint.phrases import count, percent
 from saddlepoint.reports.document import document, save_page
-from saddlepoint.reports.html import contents, footer, section_element
+from saddlepoint.reports.html import REPORT, contents, footer, section_element
 from saddlepoint.reports.markup import Markup, tag
+from saddlepoint.runs.manifest import refresh
 from saddlepoint.runs.store import Store, identity
 
 
@@ -32,7 +33,10 @@ def load_game(folder: Path) -> GameRecord:
 
 def write_report(record: GameRecord, path: Path) -> Path:
     """Write the report of a game to the HTML file `path` and return `path`."""
-    return save_page(path, page(record))
+    save_page(path, page(record))
+    if path.name == REPORT:
+        refresh(path.parent, REPORT)
+    return path
 
 
 def page(record: GameRecord) -> str:

@@ -39,6 +39,7 @@ from saddlepoint.runs.cache import Watch
 from saddlepoint.runs.cached_play import cached_play
 from saddlepoint.runs.game_spec import GameSpec, game_command
 from saddlepoint.runs.hashing import tensor_digest
+from saddlepoint.runs.manifest import write_manifest
 from saddlepoint.runs.runner import open_run
 from saddlepoint.runs.store import Store, identity
 from saddlepoint.runs.work import Work, torch_threads
@@ -69,6 +70,7 @@ def run_game(spec: GameSpec, out: Path, *, watch: Watch | None = None) -> GameRe
     record = derive(prepared, build, score, run=identity(request), started=started)
     record.save(out)
     store.log("concluded", run=record.run, value=record.value.value, seconds=record.seconds)
+    write_manifest(store, store.run())
     return GameRecord.load(out)  # return exactly what was saved
 
 

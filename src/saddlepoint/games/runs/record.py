@@ -21,9 +21,11 @@ from saddlepoint.audits.records import SYMPTOM_NAMES
 from saddlepoint.audits.verdict import Level, Symptom, SymptomName
 from saddlepoint.defenses import Subset, subset_name
 from saddlepoint.evaluation.bootstrap import Estimate
+from saddlepoint.games.matrix import solve
 from saddlepoint.phrases import percent_cell
+from saddlepoint.runs.packed_cell import sealed
 from saddlepoint.runs.spec_migration import migrate_spec
-from saddlepoint.runs.store import Store, sealed
+from saddlepoint.runs.store import Store
 from saddlepoint.schema import Migrations, SchemaError, migrated
 
 SCHEMA = 2
@@ -104,7 +106,7 @@ class GameRecord:
     exits: int
     subsets: tuple[Subset, ...]  # [D] columns
     targets: tuple[Subset | None, ...]  # [A] exits that each row attacks; None: an expected loss
-    value: Estimate  # value of the restricted game, with its bootstrap interval
+    value: Estimate  # value of the game against all rows, with its bootstrap interval
     equilibrium: SolvedStrategy  # NEED
     attacker: tuple[float, ...]  # [A] the attacker's equilibrium strategy
     response: tuple[float, ...]  # [A] AIMER's best response to NEED
@@ -137,6 +139,17 @@ class GameRecord:
     def payoff(self) -> Tensor:
         """The accuracy of each column under each row, [A, D]."""
         return self.correct.double().mean(-1)
+
+    @property
+    def partial_value(self) -> float:
+        """The value against partial attacks alone, without attacks on an expected loss."""
+        partial = [a for a, target in enumerate(self.targets) if target is not None]
+        return solve(self.payoff[partial]).value
+
+    @property
+    def partial_attacks(self) -> int:
+        """The number of rows that attack a subset of exits; the others attack an expected loss."""
+        return sum(target is not None for target in self.targets)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -321,6 +334,12 @@ def read(path: Path) -> dict[str, Any]:
 def support(mix: Sequence[float]) -> tuple[int, ...]:
     """The actions with positive probability, the most probable first."""
     return tuple(sorted((k for k, p in enumerate(mix) if p > _POSITIVE), key=lambda k: -mix[k]))
+
+
+def same_strategy(first: StrategyRecord, second: StrategyRecord) -> bool:
+    """Whether two strategies have the same probabilities, so that their difference is exactly 0."""
+    pairs = zip(first.mix, second.mix, strict=True)
+    return all(abs(a - b) <= _POSITIVE for a, b in pairs)
 
 
 def best_pure(record: GameRecord) -> tuple[int, ...]:

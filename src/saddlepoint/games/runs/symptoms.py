@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from saddlepoint.audits.verdict import Level, Symptom, SymptomName
 from saddlepoint.evaluation.bootstrap import Estimate
-from saddlepoint.games.runs.record import AdversaryRecord, StrategyRecord
+from saddlepoint.games.runs.record import AdversaryRecord, StrategyRecord, same_strategy
 from saddlepoint.phrases import agree, count, percent, points, signed, signed_points
 
 _SMALLEST = 0.01  # a difference of fewer images than this fraction is no warning
@@ -28,14 +28,15 @@ def find_symptoms(
         pure_value: value of the best subset without randomization.
         exploitability: of the double oracle; None: all rows were played.
         tolerance: of the double oracle.
-        strategies: strategies on the other images; the first is NEED.
+        strategies: strategies on the other images; NEED, then the best pure answer.
         gains: NEED minus the best pure answer on the other images, by attacker.
         rows: all attacks.
     """
     need = strategies[0]
     gain = value.value - pure_value
     yield from _exploitable(exploitability, tolerance)
-    yield from _noise(value, gain, gains)
+    if not same_strategy(need, strategies[1]):
+        yield from _noise(value, gain, gains)
     yield from _generalization(need)
     yield from _outside_attack(need)
     yield from _per_image(gain, gains)
@@ -48,8 +49,8 @@ def _exploitable(exploitability: float | None, tolerance: float) -> Iterator[Sym
             SymptomName.EXPLOITABLE,
             Level.SERIOUS,
             f"the double oracle ended with an exploitability of {points(exploitability, 2)}, "
-            f"more than the tolerance of {points(tolerance, 2)}, because no row was left: the "
-            "value is too high by at least that. Play all rows.",
+            f"more than the tolerance of {points(tolerance, 2)}, because the last attack on the "
+            "expected loss still lowered the value: it is too high by about that.",
         )
 
 

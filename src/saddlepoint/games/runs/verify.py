@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,18 +10,22 @@ from typing import Any
 import torch
 
 from saddlepoint.audits import Plan
+from saddlepoint.audits.cells import AttackCell
 from saddlepoint.evaluation import Adversary, Episode, FixedPoints
 from saddlepoint.games.runs.play import derive
 from saddlepoint.games.runs.prepare import PreparedGame, prepare
 from saddlepoint.games.runs.record import GameError, GameRecord
 from saddlepoint.locate import describe_error
 from saddlepoint.phrases import agree, count_of
+from saddlepoint.runs.compare import differences, listed, plain
 from saddlepoint.runs.game_spec import GameSpec
-from saddlepoint.runs.spec import migrate_spec
+from saddlepoint.runs.replay import NO_REPLAY, Replay, StoredCell, replay_cells
+from saddlepoint.runs.spec import migrate_spec, validate
 from saddlepoint.runs.store import Store, identity
 from saddlepoint.runs.verify import (
     Check,
     cell_check,
+    manifest_check,
     of_other_version,
     other_version_check,
     undamaged_cells,
@@ -36,12 +39,17 @@ class _MissingError(Exception):
     """A cell that the game needs is missing."""
 
 
-def checks(store: Store) -> Iterator[Check]:
+def checks(store: Store, replay: Replay = NO_REPLAY) -> Iterator[Check]:
     """The checks of a saved game, one after the other.
 
     Checks that depend on a failed check are left out.
+
+    Args:
+        store: the folder of the game.
+        replay: which attack cells are computed again; default: none.
     """
     run = store.run()
+    yield manifest_check(store, run)
     episodes, damage = undamaged_cells(store)
     yield cell_check(run, episodes, damage)
     try:
@@ -54,7 +62,7 @@ def checks(store: Store) -> Iterator[Check]:
         yield Check("record", False, message)
         return
     try:
-        spec = GameSpec.model_validate_json(json.dumps(migrate_spec(run["passed"])))
+        spec = validate(GameSpec, run["passed"] or {}, "the specification in run.json")
         prepared = prepare(spec, allow_unusual=True)
     except (Exception, SystemExit) as error:  # the code of the target can raise anything
         reason = error if isinstance(error, ValueError) else describe_error(error)
@@ -62,17 +70,21 @@ def checks(store: Store) -> Iterator[Check]:
         return
     target = _target_check(prepared, run)
     if not target.passed and of_other_version(run):
-        yield other_version_check(run, "Its points are not evaluated again.")
+        unchecked = (
+            "Its points are not evaluated again. Play it with this version in a new folder to "
+            "compare the results."
+        )
+        yield other_version_check(run, unchecked, passed=False)
         return
     yield target
-    yield from _point_and_record_checks(prepared, record, episodes, run)
+    yield from _point_and_record_checks(prepared, record, episodes, run, replay)
 
 
 def _target_check(prepared: PreparedGame, run: Mapping[str, Any]) -> Check:
     name = run["target"]["name"]
     expected = run["target"]["sha256"]
     found = prepared.target_digest()
-    if prepared.spec.model_dump(mode="json") != migrate_spec(run["spec"]):
+    if prepared.spec.model_dump(mode="json") != migrate_spec(run["spec"] or {}):
         message = (
             "the specification in run.json is not the one that was passed, "
             "completed with the defaults of this version."
@@ -89,6 +101,7 @@ def _point_and_record_checks(
     record: GameRecord,
     episodes: Mapping[str, Episode],
     run: Mapping[str, Any],
+    replay: Replay,
 ) -> Iterator[Check]:
     build = _SavedEpisodes(prepared, episodes, building=True)
     score = _SavedEpisodes(prepared, episodes, building=False)
@@ -119,17 +132,36 @@ def _point_and_record_checks(
         # Another version may write the same request with other options.
         ignored = (*_NOT_FROM_CELLS, "command") if of_other_version(run) else _NOT_FROM_CELLS
         yield _record_check(record, derived, ignored)
+        if replay.cells != 0:
+            yield replay_cells(_replayable(build, score), replay)
+
+
+def _replayable(build: _SavedEpisodes, score: _SavedEpisodes) -> dict[AttackCell, StoredCell]:
+    """All attack cells of both parts of the game, numbered by images and attack."""
+    found = {}
+    attacks: list[tuple[int, int]] = []
+    first = 0
+    for part in (build, score):
+        for one in part.cells:
+            group, number = one.cell
+            # Two attacks of a game may have the same name.
+            attack = id(one.work), number
+            if attack not in attacks:
+                attacks.append(attack)
+            found[first + group, attacks.index(attack)] = one
+        first += part.groups
+    return found
 
 
 def _record_check(record: GameRecord, derived: GameRecord, ignored: Sequence[str]) -> Check:
     saved = _determined_by_cells(record.record(), ignored)
     expected = _determined_by_cells(derived.record(), ignored)
-    differ = [name for name in expected if saved.get(name) != expected[name]]
-    same_correct = torch.equal(record.correct, derived.correct)
-    same_scored = torch.equal(record.scored, derived.scored)
-    if differ or not (same_correct and same_scored):
-        names = ", ".join(differ) or "outcomes"
-        return Check("record", False, f"game.json differs from what the cells give: {names}.")
+    found = list(differences(plain(saved), plain(expected)))
+    for name in ("correct", "scored"):
+        if not torch.equal(getattr(record, name), getattr(derived, name)):
+            found.append((f"{name} of game.safetensors", "other outcomes", "those of the cells"))
+    if found:
+        return Check("record", False, listed("game.json", found))
     return Check("record", True, "game.json is what the cells give.")
 
 
@@ -149,6 +181,8 @@ class _SavedEpisodes:
         self.points = 0
         self.wrong = 0
         self.outside = 0
+        self.groups = len(self._job.groups)
+        self.cells: list[StoredCell] = []  # without those of the clean images
 
     def __call__(self, adversaries: Sequence[Adversary]) -> list[Episode]:
         spec = self._prepared.spec
@@ -164,10 +198,17 @@ class _SavedEpisodes:
             )
         found = []
         for a, adversary in enumerate(adversaries):
+            self.cells += self._attack_cells(work, a)
             parts = [self._episodes[work.keys[g, a]] for g in range(len(self._job.groups))]
             found.append(replace(Episode.joined(parts), adversary=adversary.name))
             self._count(found[-1])
         return found
+
+    def _attack_cells(self, work: Work, number: int) -> list[StoredCell]:
+        if isinstance(work.plan.adversaries[number], FixedPoints):
+            return []
+        groups = range(self.groups)
+        return [StoredCell(work, (g, number), self._episodes[work.keys[g, number]]) for g in groups]
 
     def _count(self, episode: Episode) -> None:
         points = episode.points.to(self._job.x)
@@ -191,7 +232,5 @@ def _determined_by_cells(record: dict[str, Any], ignored: Sequence[str]) -> dict
         ]
         for name in ("rows", "scored_rows")
     }
-    # Messages may contain measured times or noise, so only names and levels are compared.
-    symptoms = [(symptom["name"], symptom["level"]) for symptom in record["symptoms"]]
     rest = {name: value for name, value in record.items() if name not in ignored}
-    return {**rest, **rows, "symptoms": symptoms}
+    return {**rest, **rows}

@@ -131,6 +131,15 @@ def hedge_transfers(defense: Defense, budgets: AttackBudgets) -> tuple[Transfer,
     )
 
 
+def hedge_clean_copies(defense: Defense, budgets: AttackBudgets) -> Transfer:
+    """Targeted APGD on the static model as the AutoAttack library returns it (B.3).
+
+    The clean image is returned where the attack fails or the image is misclassified.
+    """
+    from_static, _ = hedge_transfers(defense, budgets)
+    return Transfer(CleanCopies(from_static.adversary), static(defense))
+
+
 def on_hedge(defense: Defense, budgets: AttackBudgets) -> Adversary:
     """Use the stronger of both transfers per image (Sec. 3.4)."""
     return Cascade("Transfer APGD+BPDA+EoT", hedge_transfers(defense, budgets))
@@ -166,6 +175,16 @@ def on_aid(defense: Defense, budgets: AttackBudgets) -> Adversary:  # noqa: ARG0
     return Cascade("APGD+BPDA", (attack, targeted))
 
 
+def on_aid_longer(budgets: AttackBudgets) -> Adversary:
+    """APGD with ten times the iterations and ten restarts, half of them with targets (B.7)."""
+    attack = Direct(
+        "APGD-CE", APGD(budgets.longer_steps), loss=cross_entropy, rules={"purify": BPDA()}
+    )
+    half = budgets.longer_restarts
+    targeted = MultiTarget(replace(attack, name="APGD-T"), half)
+    return Cascade("longer APGD+BPDA", (Restarts(attack, half), targeted))
+
+
 def on_contrastive(defense: Defense, budgets: AttackBudgets) -> Adversary:  # noqa: ARG001
     """Short APGD runs with cross-entropy and with DLR, by BPDA and EoT (Sec. 3.6).
 
@@ -179,8 +198,26 @@ def on_contrastive(defense: Defense, budgets: AttackBudgets) -> Adversary:  # no
         rules={"reverse": BPDA()},
         estimator=EoT(budget.draws),
     )
+    return _both_losses(attack, "APGD+BPDA+EoT", budget.restarts)
+
+
+def on_contrastive_with_known_randomness(budgets: AttackBudgets) -> Adversary:
+    """The same attack without EoT, for a defense whose random seed is fixed (Sec. 3.6)."""
+    budget = budgets.contrastive
+    attack = Direct("APGD-CE", APGD(budget.steps), loss=cross_entropy, rules={"reverse": BPDA()})
+    return _both_losses(attack, "APGD+BPDA, known seed", budget.restarts)
+
+
+def on_static_of_contrastive(budgets: AttackBudgets) -> Adversary:
+    """APGD with cross-entropy and DLR on the static model, with the same budget (Sec. 3.6)."""
+    budget = budgets.contrastive
+    attack = Direct("APGD-CE", APGD(budget.steps), loss=cross_entropy)
+    return _both_losses(attack, "APGD", budget.restarts)
+
+
+def _both_losses(attack: Direct, name: str, restarts: int) -> Adversary:
     pair = (attack, replace(attack, name="APGD-DLR", loss=dlr))
-    return Restarts(Cascade("APGD+BPDA+EoT", pair), budget.restarts)
+    return Restarts(Cascade(name, pair), restarts)
 
 
 def on_denoising(defense: Defense, budgets: AttackBudgets) -> Adversary:

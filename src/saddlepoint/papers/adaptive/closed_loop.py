@@ -13,6 +13,7 @@ from saddlepoint.gradients import BPDA
 from saddlepoint.papers.adaptive import published
 from saddlepoint.papers.adaptive.attacks import apgd, on_closed_loop, pgd
 from saddlepoint.papers.adaptive.experiment import AdaptiveExperiment, AdaptiveSubject
+from saddlepoint.papers.adaptive.reductions import LABEL
 from saddlepoint.papers.cells import accuracy_cell, correct_rate, difference_cell
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Result, Row, Table
@@ -52,12 +53,13 @@ def run(request: Request) -> Result:
         accuracy_cell(static_apgd),
         None,
     )
-    rows = (Row(("closed-loop control",), defended), Row(("static",), static))
+    reduced = experiment.reductions("ClosedLoopControl")
+    rows = (Row(("closed-loop control", reduced), defended), Row(("static", reduced), static))
     title = f"Accuracy, %, on {subject.data} in {subject.space}"
     pairs = [(TRANSFER, PGD_BPDA), (PGD_BPDA, APGD_BPDA), (APGD_BPDA, THROUGH)]
     return experiment.result(
         "closed-loop",
-        [Table(title, ("network",), COLUMNS, rows, len(subject.test.x), digits=1)],
+        [Table(title, ("network", LABEL), COLUMNS, rows, len(subject.test.x), digits=1)],
         subjects=[subject],
         notes=[
             *NOTES,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
 
 from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.attacks.pgd import PGD
@@ -37,6 +37,8 @@ from saddlepoint.zoo.adaptive.feature_extraction import Features
 from saddlepoint.zoo.adaptive.fitting import seeded
 from saddlepoint.zoo.adaptive.sodef import RungeKutta, StableODE
 
+HIDDEN_NEGATIVES = 50  # as many as the images of a batch in the paper
+
 
 @dataclass(frozen=True)
 class StaticModel:
@@ -47,6 +49,7 @@ class StaticModel:
     space: Ball  # the attacker's allowed perturbations
     seed: int
     data: str  # name of the dataset
+    basis: Images  # images to fit the bases of closed-loop control on
 
     @property
     def radius(self) -> float:
@@ -71,7 +74,7 @@ def sodef(base: StaticModel, fit: FitSetting) -> SODEF:
 
 def closed_loop(base: StaticModel, fit: FitSetting) -> ClosedLoopControl:
     """Fit closed-loop control."""
-    x, y = base.train
+    x, y = base.basis
     defense = ClosedLoopControl(base.net, fit.controlled_layers)
     return defense.fit(x, y, learner=fit.components, seed=base.seed)
 
@@ -118,12 +121,21 @@ def aid(base: StaticModel, fit: FitSetting) -> AIDPurifier:
     """Fit AID-purifier.
 
     It purifies within the attacker's radius, as the released settings for CIFAR-10 and SVHN do, and
-    within twice the radius on CIFAR-100.
+    within twice the radius on CIFAR-100. On SVHN the released discriminator has other layers and is
+    less deep.
     """
     x, y = base.train
     radius = base.radius * (2 if base.data == "cifar100" else 1)
+    svhn = base.data == "svhn"
     discriminator = Discriminator.on(
-        base.net, fit.aid_layers, x[:2], off=fit.aid_off, width=fit.aid_width, seed=base.seed
+        base.net,
+        fit.aid_layers,
+        x[:2],
+        off=fit.aid_off_svhn if svhn else fit.aid_off,
+        width=fit.aid_width,
+        before=0 if svhn else 1,
+        after=2 if svhn else 3,
+        seed=base.seed,
     )
     adversary = Direct("pgd", PGD(steps=10, step_size=Radii(1 / 8)), loss=cross_entropy)
     defense = AIDPurifier(base.net, discriminator, radius=radius, steps=fit.aid_steps)
@@ -131,10 +143,24 @@ def aid(base: StaticModel, fit: FitSetting) -> AIDPurifier:
 
 
 def contrastive(base: StaticModel, fit: FitSetting) -> ContrastiveReversal:
-    """Fit contrastive reversal."""
+    """Fit contrastive reversal with the other images of the batch as negatives."""
+    return _reversal(base, fit, None)
+
+
+def contrastive_with_hidden_negatives(base: StaticModel, fit: FitSetting) -> ContrastiveReversal:
+    """Fit contrastive reversal with training images as negatives, which no attacker changes (B.8).
+
+    Each image has its own augmentations, so that images are independent.
+    """
+    return _reversal(base, fit, base.train.x[:HIDDEN_NEGATIVES])
+
+
+def _reversal(base: StaticModel, fit: FitSetting, negatives: Tensor | None) -> ContrastiveReversal:
     steps, views = fit.reversal
     defense = ContrastiveReversal(
         base.net,
+        negatives=negatives,
+        shared_augmentation=negatives is None,
         steps=steps,
         views=views,
         step_size=base.radius / 4,

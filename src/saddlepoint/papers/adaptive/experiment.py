@@ -1,15 +1,16 @@
-"""What the experiments of this paper share: static networks, fitted defenses, attacks, audits."""
+"""What the experiments of this paper share: static networks, fitted defenses and attacks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from torch import Tensor
 
 from saddlepoint.attacks.spaces import Ball
-from saddlepoint.audits.result import Audit
+from saddlepoint.data import load_data
+from saddlepoint.data.record import DataError
 from saddlepoint.defenses import Defense, Plain
 from saddlepoint.evaluation import Adversary, Episode, Threat
 from saddlepoint.evaluation.outcomes import Outcomes
@@ -17,7 +18,8 @@ from saddlepoint.papers.adaptive import EXPERIMENTS
 from saddlepoint.papers.adaptive.attacks import static
 from saddlepoint.papers.adaptive.defenses import DEFENSES, StaticModel
 from saddlepoint.papers.adaptive.fitting import FITS
-from saddlepoint.papers.adaptive.nets import recipes
+from saddlepoint.papers.adaptive.nets import PGD_AT, TRADES_NET, further, recipes
+from saddlepoint.papers.adaptive.reductions import reductions
 from saddlepoint.papers.adaptive.scales import SETTINGS, AdaptiveSetting
 from saddlepoint.papers.experiment import PaperExperiment, describe_net, device_of
 from saddlepoint.papers.registry import Experiment, Scale
@@ -91,9 +93,14 @@ class AdaptiveExperiment(PaperExperiment[AdaptiveSetting]):
             recipe = recipes(self.request.scale)[name]
             images = self.training_images(recipe.data, recipe.n)
             net = self.train(recipe, images)
-            fitted_on = images.first(FITS[self.request.scale].images).to(device_of(net))
+            fit = FITS[self.request.scale]
             self.bases[name] = StaticModel(
-                net, fitted_on, recipe.space, self.request.seed, recipe.data
+                net,
+                train=images.first(fit.images).to(device_of(net)),
+                basis=images.first(fit.basis_images).to(device_of(net)),
+                space=recipe.space,
+                seed=self.request.seed,
+                data=recipe.data,
             )
         return self.bases[name]
 
@@ -128,6 +135,32 @@ class AdaptiveExperiment(PaperExperiment[AdaptiveSetting]):
             draws=setting.draws,
             batch=setting.closed_loop_batch if coupled else setting.batch,
         )
+
+    def surrogate(self, subject: AdaptiveSubject) -> Plain | None:
+        """Return an adversarially trained network on the same data, other than the static one.
+
+        None if this scale has no other one.
+        """
+        known = recipes(self.request.scale)
+        others = (PGD_AT, TRADES_NET, *further(self.request.scale))
+        for name in others:
+            if known[name].data == subject.data and name != subject.base:
+                return Plain(self.base(name).net)
+        return None
+
+    def has_data(self, base: str) -> bool:
+        """Whether the dataset of a recipe is on this machine."""
+        try:
+            load_data(recipes(self.request.scale)[base].data, split="train", n=1)
+        except DataError as error:
+            if "and found none" not in str(error):
+                raise
+            return False
+        return True
+
+    def reductions(self, name: str) -> str:
+        """Describe the hyper-parameters of a defense and its attack that are below the paper's."""
+        return reductions(name, FITS[self.request.scale], self.setting.attack_budgets)
 
     def play(
         self,
@@ -176,18 +209,6 @@ class AdaptiveExperiment(PaperExperiment[AdaptiveSetting]):
             threat=Threat(space or subject.space),
             name=f"static net of {subject.name}, {subject.base}",
             batch=subject.batch,
-        )
-
-    def audit(self, subject: AdaptiveSubject) -> Audit | None:
-        """Audit the defense without information about it; None if this scale does not audit it."""
-        if subject.name not in self.setting.audited:
-            return None
-        return replace(self.runner, batch=subject.batch).audit(
-            subject.defense,
-            subject.test,
-            threat=subject.threat,
-            budget=self.setting.audit_budget,
-            name=f"{subject.name} on {subject.data}",
         )
 
     def result(

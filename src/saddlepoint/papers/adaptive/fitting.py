@@ -21,6 +21,8 @@ class FitSetting:
     """Sizes, steps and training of the defenses at one scale; the defaults are the papers'."""
 
     images: int | None = None  # training images to fit on; None: all
+    # Images from which correctly classified ones are taken for the bases of closed-loop control.
+    basis_images: int | None = 8000
     sodef_training: StableTraining = field(default_factory=StableTraining)
     sodef_widths: tuple[int, int] = (64, 2048)  # of the state, and of the layer before it
     # Layers with closed-loop controls: the normalized image, the stem, and three stages.
@@ -29,6 +31,7 @@ class FitSetting:
     # Layers of AID's discriminator: the stem and the three groups, two of which are off.
     aid_layers: tuple[str, ...] = ("net.0", "net.1", "net.2", "net.3")
     aid_off: tuple[str, ...] = ("net.1", "net.3")
+    aid_off_svhn: tuple[str, ...] = ("net.1", "net.2")  # the same on SVHN
     aid_width: int = 1024  # of the discriminator
     aid_steps: int = 10  # of purification
     hedge_steps: int = 20
@@ -61,9 +64,11 @@ def _tiny() -> FitSetting:
         images=200,
         sodef_training=StableTraining(short, Phase(1, 100, 1e-2), short),
         sodef_widths=(12, 24),
+        basis_images=200,
         components=PrincipalComponents(samples=60),
         aid_layers=("2", "5"),
         aid_off=(),
+        aid_off_svhn=(),
         aid_width=16,
         aid_steps=3,
         hedge_steps=4,
@@ -84,9 +89,9 @@ def _small() -> FitSetting:
         images=3000,
         sodef_training=StableTraining(settle=Phase(epochs=3, batch_size=50, rate=1e-2)),
         sodef_widths=(32, 256),
-        components=PrincipalComponents(samples=250),
         aid_layers=("2", "5"),
         aid_off=(),
+        aid_off_svhn=(),
         aid_width=64,
         soap_training=Phase(5, 64, 1e-3),
         reversal=(10, 2),

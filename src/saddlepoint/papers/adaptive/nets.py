@@ -145,6 +145,12 @@ def _small() -> _ScaleNetworks:
         schedule=Cosine(warmup=0.05),
         augment=Shift(pixels=4, mirror=True),
     )
+    cifar100 = replace(
+        cifar,
+        data="cifar100",
+        net=partial(small_cnn, 16, 64, side=32, colors=3, classes=100),
+    )
+    svhn = replace(cifar, data="svhn", space=Linf(12 / 255), augment=Shift(pixels=4))
     deep = replace(
         cifar,
         net=partial(resnet, (3, 3, 3), 16),
@@ -159,7 +165,7 @@ def _small() -> _ScaleNetworks:
         main=mnist,
         attack=PGD(3, Radii(0.5)),
         smaller=partial(small_cnn, 4, 32),
-        further=(cifar,),
+        further=(cifar, cifar100, svhn),
         resnet=deep,
     )
 

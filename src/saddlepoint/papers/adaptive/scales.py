@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from saddlepoint.attacks.spaces import L2, Ball
-from saddlepoint.audits.planning.budget import Budget
 from saddlepoint.papers.budgets import AutoAttackBudget, counted
 from saddlepoint.papers.registry import Scale
 from saddlepoint.zoo.adaptive.taxonomy import TABLE
@@ -61,6 +60,8 @@ class AttackBudgets:
     rays_queries: int = 10_000
     soap_steps: int = 1000
     atld_restarts: int = 100
+    longer_steps: int = 1000  # of the longer attack on AID-purifier
+    longer_restarts: int = 5  # with each of its two losses
     contrastive: EoTBudget = EoTBudget(10, 16, 10)
     denoising: EoTBudget = EoTBudget(10, 200)
 
@@ -74,6 +75,8 @@ class AttackBudgets:
             f"on the hedge defense {self.hedge}",
             f"on SOAP {self.soap_steps} steps",
             f"on ATLD {counted(self.atld_restarts, 'restart')}",
+            f"the longer attack on AID-purifier {self.longer_steps} steps, "
+            f"{counted(self.longer_restarts, 'restart')} with each of two losses",
             f"on contrastive reversal {self.contrastive}",
             f"on adaptive denoising {self.denoising}",
         )
@@ -90,8 +93,7 @@ class AdaptiveSetting:
     closed_loop_batch: int  # images per batch of closed-loop control, which couples its batch
     draws: int  # answers over which the accuracy of a randomized defense is averaged
     attack_budgets: AttackBudgets
-    audit_budget: Budget
-    audited: tuple[str, ...]  # names of the defenses that are audited
+    audited: tuple[str, ...]  # names of the defenses that blind-audit/adaptive audits
     l2: Ball  # L2 ball of Table 2
     threads: int | None  # None: torch's default; cached cells then depend on the number of cores
     repeats: int = 1
@@ -112,6 +114,8 @@ def _tiny() -> AdaptiveSetting:
         rays_queries=30,
         soap_steps=3,
         atld_restarts=1,
+        longer_steps=4,
+        longer_restarts=2,
         contrastive=EoTBudget(1, 2),
         denoising=EoTBudget(2, 2),
     )
@@ -122,7 +126,6 @@ def _tiny() -> AdaptiveSetting:
         closed_loop_batch=8,
         draws=2,
         attack_budgets=budgets,
-        audit_budget="quick",
         audited=("AntiAdversary",),
         l2=L2(0.5),
         threads=1,
@@ -140,6 +143,8 @@ def _small() -> AdaptiveSetting:
         rays_queries=500,
         soap_steps=30,
         atld_restarts=2,
+        longer_steps=200,
+        longer_restarts=2,
         contrastive=EoTBudget(6, 4),
         denoising=EoTBudget(10, 10),
     )
@@ -158,7 +163,6 @@ def _small() -> AdaptiveSetting:
         closed_loop_batch=16,
         draws=3,
         attack_budgets=budgets,
-        audit_budget="standard",
         audited=_ALL,
         l2=L2(1.5),
         threads=1,
@@ -173,7 +177,6 @@ def _paper() -> AdaptiveSetting:
         closed_loop_batch=16,
         draws=5,
         attack_budgets=AttackBudgets(),
-        audit_budget="standard",
         audited=_ALL,
         l2=L2(0.5),
         threads=None,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from saddlepoint.attacks.rays import RayS
-from saddlepoint.evaluation import Direct, Episode, FixedPoints
+from saddlepoint.evaluation import Direct, Episode, FixedPoints, Transfer
 from saddlepoint.papers.adaptive import published
-from saddlepoint.papers.adaptive.attacks import PAPER_ATTACKS, TRANSFERS, auto, transfers
+from saddlepoint.papers.adaptive.attacks import PAPER_ATTACKS, TRANSFERS, apgd, auto, transfers
 from saddlepoint.papers.adaptive.cost import inference_cost
 from saddlepoint.papers.adaptive.defenses import ROBUST_BASES
 from saddlepoint.papers.adaptive.experiment import (
@@ -20,6 +20,7 @@ from saddlepoint.papers.adaptive.experiment import (
 )
 from saddlepoint.papers.adaptive.findings import compared_with_static, points
 from saddlepoint.papers.adaptive.fitting import FITS
+from saddlepoint.papers.adaptive.reductions import LABEL
 from saddlepoint.papers.cells import accuracy_cell, correct_rate, difference_cell
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Result, Row, Table
@@ -27,7 +28,7 @@ from saddlepoint.runs.work import torch_threads
 from saddlepoint.zoo.adaptive import TABLE, Surveyed
 
 PAPER_ATTACK = "the paper's attack"
-AUDIT = "audit"
+SURROGATE = "transfer APGD from another network"
 STATIC = "static, AutoAttack"
 WORST_CASE = "worst case of all attacks"
 BEYOND_TRANSFER = "the paper's attack minus the strongest transfer"
@@ -37,8 +38,8 @@ COLUMNS = (
     "static, clean",
     STATIC,
     *TRANSFERS,
+    SURROGATE,
     PAPER_ATTACK,
-    AUDIT,
     WORST_CASE,
     BEYOND_TRANSFER,
     GAIN,
@@ -49,14 +50,17 @@ LABELS = (
     "images",
     "the paper's attack",
     "reported by its authors",
+    LABEL,
 )
 COST_COLUMNS = ("forward passes", "backward passes", "FLOPs, ×", "time, ×")
 COST_LABELS = ("defense", "paper", "principle", "blocks")
 NOTES = (
-    "the paper's attack is composed of parts shared by all attacks; audit: the worst points of an "
-    "audit without information about the defense, evaluated once more",
+    "the paper's attack is composed of parts shared by all attacks; audits of these defenses are "
+    "in the experiment blind-audit/adaptive",
     "transfers use only the static network: points of maximal loss, except for AutoAttack, which "
     "returns clean images where it failed",
+    "from another network: points of maximal loss of an adversarially trained network on the same "
+    "data (Sec. 4, first recommendation)",
     "worst case of all attacks: the strongest of all attacks here for each image, or for each "
     "batch if the defense couples the images of a batch",
     "passes, FLOPs and time of one inference are relative to one inference of the static network; "
@@ -72,10 +76,11 @@ class DefenseResult:
     subject: AdaptiveSubject
     clean: Episode
     transfers: tuple[Episode, ...]  # in the order of `TRANSFERS`
+    surrogate: tuple[Episode, ...]  # points of another network; empty if there is none
     paper: Episode  # under the paper's attack
-    audit: tuple[Episode, ...]  # empty if the defense is not audited
     static_clean: Episode
     static: Episode  # the static network under AutoAttack
+    reductions: str  # hyper-parameters below the paper's
 
     @property
     def robust_base(self) -> bool:
@@ -85,7 +90,7 @@ class DefenseResult:
     @property
     def worst_case(self) -> Tensor:
         """Correct rate [N] under the strongest of all attacks."""
-        return self.subject.worst([self.clean, *self.transfers, self.paper, *self.audit])
+        return self.subject.worst([self.clean, *self.transfers, *self.surrogate, self.paper])
 
     @property
     def strongest_transfer(self) -> Episode:
@@ -114,8 +119,8 @@ class DefenseResult:
                 accuracy_cell(correct_rate(episode), paper)
                 for episode, paper in zip(self.transfers, published_transfers, strict=True)
             ),
+            accuracy_cell(self.subject.worst(self.surrogate)) if self.surrogate else None,
             accuracy_cell(correct_rate(self.paper), self.surveyed.found),
-            accuracy_cell(self.subject.worst(self.audit)) if self.audit else None,
             accuracy_cell(self.worst_case),
             self.beyond_transfer,
             self.gain,
@@ -126,6 +131,7 @@ class DefenseResult:
             str(len(self.subject.test.x)),
             self.surveyed.attack,
             f"{self.surveyed.reported:g}",
+            self.reductions,
         )
         return Row(labels, cells)
 
@@ -163,7 +169,6 @@ def run(request: Request) -> Result:
         subjects=[result.subject for result in results],
         notes=[
             *NOTES,
-            _audit_note(experiment),
             str(FITS[request.scale]),
             SODEF_SOLVER,
             *_draw_notes(results),
@@ -182,19 +187,20 @@ def attack(experiment: AdaptiveExperiment, surveyed: Surveyed) -> DefenseResult:
         subject, [FixedPoints(), *transfers(subject.defense, budgets)]
     )
     (paper,) = experiment.play(subject, [PAPER_ATTACKS[surveyed.name](subject.defense, budgets)])
-    audit = audit_points(experiment, subject)
     static_clean, static = experiment.play_static(subject, [FixedPoints(), auto(budgets)])
+    other = experiment.surrogate(subject)
+    surrogate = experiment.play(subject, [Transfer(apgd(budgets), other)]) if other else []
     return DefenseResult(
-        surveyed, subject, clean, tuple(transferred), paper, tuple(audit), static_clean, static
+        surveyed=surveyed,
+        subject=subject,
+        clean=clean,
+        transfers=tuple(transferred),
+        surrogate=tuple(surrogate),
+        paper=paper,
+        static_clean=static_clean,
+        static=static,
+        reductions=experiment.reductions(surveyed.name),
     )
-
-
-def audit_points(experiment: AdaptiveExperiment, subject: AdaptiveSubject) -> list[Episode]:
-    """Evaluate the worst points of an audit; return nothing if this scale does not audit it."""
-    audit = experiment.audit(subject)
-    if audit is None:
-        return []
-    return experiment.play(subject, [FixedPoints(AUDIT, audit.worst_points)])
 
 
 def cost_table(experiment: AdaptiveExperiment, results: Sequence[DefenseResult]) -> Table:
@@ -251,14 +257,10 @@ def findings(result: DefenseResult) -> list[str]:
     name = result.surveyed.name
     beyond = result.beyond_transfer
     position = "at or below" if beyond.mean <= 0 else "above"
-    audit = ""
-    if result.audit:
-        audited = accuracy_cell(result.subject.worst(result.audit)).mean
-        audit = f" Under an audit it is {audited:.1f} %."
     texts = [
         f"{name}: the robust accuracy under the paper's attack is "
         f"{accuracy_cell(correct_rate(result.paper)).mean:.1f} %, {position} that under the "
-        f"strongest transfer, {result.strongest_transfer.adversary} ({points(beyond)}).{audit}"
+        f"strongest transfer, {result.strongest_transfer.adversary} ({points(beyond)})."
     ]
     base = "a robust network" if result.robust_base else "an ordinary network"
     texts.append(f"{compared_with_static(f'{name} on {base}', result.gain)}.")
@@ -266,11 +268,6 @@ def findings(result: DefenseResult) -> list[str]:
     if result.robust_base and result.gain.interval[0] > 0:
         texts.append(f"Contrary to the paper, {name} improves on a robust network.")
     return texts
-
-
-def _audit_note(experiment: AdaptiveExperiment) -> str:
-    setting = experiment.setting
-    return f"audits: budget {setting.audit_budget}, of {', '.join(setting.audited)}"
 
 
 def _draw_notes(results: Sequence[DefenseResult]) -> list[str]:

@@ -14,6 +14,7 @@ from saddlepoint.papers.adaptive.experiment import (
     AdaptiveSubject,
 )
 from saddlepoint.papers.adaptive.findings import compared_with_static
+from saddlepoint.papers.adaptive.reductions import LABEL
 from saddlepoint.papers.cells import accuracy_cell, correct_rate, difference_cell
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Result, Row, Table
@@ -44,7 +45,7 @@ def run(request: Request) -> Result:
     rows = {norm: _row(experiment, subject, norm, space) for norm, space in spaces.items()}
     table = Table(
         "Robust accuracy, %",
-        ("norm", "perturbations"),
+        ("norm", "perturbations", LABEL),
         COLUMNS,
         tuple(rows.values()),
         len(subject.test.x),
@@ -83,7 +84,7 @@ def _row(experiment: AdaptiveExperiment, subject: AdaptiveSubject, norm: str, sp
         difference_cell(subject.worst(episodes), static),
         accuracy_cell(clean),
     )
-    return Row((norm, str(space)), cells)
+    return Row((norm, str(space), experiment.reductions("SODEF")), cells)
 
 
 def _findings(norm: str, row: Row) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,20 +13,28 @@ from saddlepoint.data import load_data
 from saddlepoint.data.signs import prepared
 from saddlepoint.defenses import Defense, MultiExit, Static, Subset
 from saddlepoint.evaluation import Direct, Episode, FixedPoints, MaxLossPoint, Threat, Transfer
+from saddlepoint.games.exit_attacks import ExitAttack
 from saddlepoint.games.need import NEED
 from saddlepoint.papers.adaptive.attacks import PAPER_ATTACKS, static
 from saddlepoint.papers.adaptive.experiment import AdaptiveExperiment
+from saddlepoint.papers.adaptive.scales import AttackBudgets
+from saddlepoint.papers.blind_audit.paper_attack import PaperAttack, budget_share, cost_share
+from saddlepoint.papers.budgets import AutoAttackBudget
 from saddlepoint.papers.cells import correct_rate
 from saddlepoint.papers.deq.experiment import DEQExperiment
 from saddlepoint.papers.deq.grid import Grid
+from saddlepoint.papers.deq.scales import SETTINGS as DEQ_SETTINGS
 from saddlepoint.papers.deq.states import label
 from saddlepoint.papers.multi_exit.experiment import MultiExitExperiment, aimer_attack
+from saddlepoint.papers.multi_exit.scales import SETTINGS as EXIT_SETTINGS
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.runner import Images
 from saddlepoint.papers.transductive import dent, table_3, table_4
-from saddlepoint.papers.transductive.experiment import TransductiveExperiment
+from saddlepoint.papers.transductive.experiment import Base, TransductiveExperiment
 from saddlepoint.papers.transductive.figure_1 import RECIPE as SIGNS
 from saddlepoint.papers.transductive.rmc import RMCExperiment
+from saddlepoint.papers.transductive.scales import SELECTED_DISCRIMINATOR
+from saddlepoint.papers.transductive.scales import SETTINGS as TRANSDUCTIVE_SETTINGS
 from saddlepoint.runs.work import torch_threads
 from saddlepoint.zoo.adaptive import TABLE
 from saddlepoint.zoo.deq import DEQ, FinalState, MeanState
@@ -38,15 +46,13 @@ MAX_TEST_IMAGES = 128  # size of URejectron's test batch, at most
 TRAINING_IMAGES_PER_TEST_IMAGE = 4  # training images that URejectron compares each one with
 # Images in RMC's stream, at most: every attack fine-tunes a network for every prediction.
 _MAX_STREAM = 12
-_TRANSDUCTIVE_ATTACKS = ("AA", "PGD", "FPA", "GMSA-AVG", "GMSA-MIN")
+_MODEL_SPACE_ATTACKS = ("FPA", "GMSA-AVG", "GMSA-MIN")
+_AIMER_ATTACKS = ("PGD-100", "AutoAttack")
 
 
 @dataclass(frozen=True)
 class AuditCase:
-    """A defense to audit, and its accuracy under the attacks of its paper.
-
-    The accuracies are given per image: the fraction of random draws that are correct, [N].
-    """
+    """A defense to audit, and the attacks of its paper on it."""
 
     name: str
     data: str  # name of the dataset
@@ -54,18 +60,19 @@ class AuditCase:
     images: Images
     threat: Threat
     batch: int  # images per batch
-    correct_clean: Tensor  # [N] on the clean images
-    correct_under: Mapping[str, Tensor]  # [N] under each attack of the paper
+    correct_clean: Tensor  # [N] fraction of correct draws on the clean images
+    attacks: Mapping[str, PaperAttack]  # of the paper, by name
+    not_compared: str = ""  # why the paper's attack is no measure of an audit; empty: it is
 
     @property
     def strongest(self) -> str:
         """Name of the paper's attack with the lowest accuracy."""
-        return min(self.correct_under, key=lambda name: float(self.correct_under[name].mean()))
+        return min(self.attacks, key=lambda name: self.attacks[name].accuracy)
 
     @property
-    def correct_under_strongest(self) -> Tensor:
-        """[N] fraction of correct draws under the paper's strongest attack."""
-        return self.correct_under[self.strongest]
+    def attack(self) -> PaperAttack:
+        """The paper's strongest attack."""
+        return self.attacks[self.strongest]
 
 
 def adaptive_cases(request: Request) -> Iterator[AuditCase]:
@@ -78,7 +85,9 @@ def adaptive_cases(request: Request) -> Iterator[AuditCase]:
         test_images = experiment.setting.images(surveyed.name)
         subject = experiment.subject(surveyed.name, test_images=test_images)
         attack = PAPER_ATTACKS[surveyed.name](subject.defense, experiment.setting.attack_budgets)
-        clean, attacked = map(correct_rate, experiment.play(subject, [FixedPoints(), attack]))
+        published = PAPER_ATTACKS[surveyed.name](subject.defense, AttackBudgets())
+        clean, attacked = experiment.play(subject, [FixedPoints(), attack])
+        share = cost_share(attack, published, subject.threat.draws)
         yield AuditCase(
             name=surveyed.name,
             data=subject.data,
@@ -86,8 +95,8 @@ def adaptive_cases(request: Request) -> Iterator[AuditCase]:
             images=subject.test,
             threat=subject.threat,
             batch=subject.batch,
-            correct_clean=clean,
-            correct_under={surveyed.attack: attacked},
+            correct_clean=correct_rate(clean),
+            attacks={surveyed.attack: PaperAttack.of([attacked], share)},
         )
 
 
@@ -99,6 +108,12 @@ def transductive_cases(request: Request) -> Iterator[AuditCase]:
 
 def _dent(experiment: TransductiveExperiment) -> AuditCase:
     setting = experiment.setting.dent
+    published = TRANSDUCTIVE_SETTINGS["paper"].dent
+    runs = budget_share(
+        setting.steps * (setting.restarts + setting.targets),
+        published.steps * (published.restarts + published.targets),
+    )
+    module = cost_share(experiment.setting.module.attack(), AutoAttackBudget().attack())
     found = dent.evaluate(experiment, setting.bases[0], by_label=False)
     return AuditCase(
         name="DENT",
@@ -108,9 +123,12 @@ def _dent(experiment: TransductiveExperiment) -> AuditCase:
         threat=Threat(found.base.space, state_visible=False),
         batch=setting.batch,
         correct_clean=correct_rate(found.episodes["clean"]),
-        correct_under=_correct_under(
-            found.episodes, (dent.ON_MODULE, "AA", "PGD", "FPA", *dent.GREEDY)
-        ),
+        attacks={
+            dent.ON_MODULE: PaperAttack.of([found.episodes[dent.ON_MODULE]], module),
+            **_attacks(
+                experiment, found.base, found.episodes, runs, setting.rounds / published.rounds
+            ),
+        },
     )
 
 
@@ -118,6 +136,8 @@ def _rmc(experiment: TransductiveExperiment) -> AuditCase:
     setting = experiment.setting.rmc[0]
     rmc = RMCExperiment(experiment, replace(setting, images=min(setting.images, _MAX_STREAM)))
     found = rmc.evaluate("Madry", experiment.request.seed, all_attacks=True)
+    published = TRANSDUCTIVE_SETTINGS["paper"].rmc[0]
+    steps = budget_share(setting.attack.steps, published.attack.steps)
     return AuditCase(
         name="RMC",
         data=setting.data,
@@ -126,13 +146,17 @@ def _rmc(experiment: TransductiveExperiment) -> AuditCase:
         threat=Threat(found.base.space, state_visible=False, draws=DRAWS),
         batch=1,
         correct_clean=correct_rate(found.episodes["clean"]),
-        correct_under=_correct_under(found.episodes, _TRANSDUCTIVE_ATTACKS),
+        attacks=_attacks(
+            experiment, found.base, found.episodes, steps, setting.rounds / published.rounds
+        ),
     )
 
 
 def _dann(experiment: TransductiveExperiment) -> AuditCase:
     setting = experiment.setting.dann[0]
     found = table_3.evaluate(experiment, setting)
+    published = TRANSDUCTIVE_SETTINGS["paper"].dann[0]
+    steps = budget_share(setting.attack.steps, published.attack.steps)
     labeled = experiment.training_images(setting.data, setting.labeled)
     return AuditCase(
         name="DANN",
@@ -142,7 +166,9 @@ def _dann(experiment: TransductiveExperiment) -> AuditCase:
         threat=Threat(found.base.space, rounds="one", state_visible=False, draws=DRAWS),
         batch=setting.images,
         correct_clean=correct_rate(found.episodes["clean"]),
-        correct_under=_correct_under(found.episodes, _TRANSDUCTIVE_ATTACKS),
+        attacks=_attacks(
+            experiment, found.base, found.episodes, steps, setting.rounds / published.rounds
+        ),
     )
 
 
@@ -154,6 +180,11 @@ def _tadv(experiment: TransductiveExperiment) -> AuditCase:
     """
     setting = experiment.setting.tadv[0]
     found = table_4.evaluate(experiment, setting)
+    published = TRANSDUCTIVE_SETTINGS["paper"].tadv[0]
+    steps = budget_share(setting.attack.steps, published.attack.steps)
+    computed = _attacks(
+        experiment, found.base, found.attacked, steps, setting.sources / published.sources
+    )
     recipe = experiment.recipe(found.base.name)
     images = experiment.training_images(recipe.data, recipe.n)
     return AuditCase(
@@ -164,15 +195,18 @@ def _tadv(experiment: TransductiveExperiment) -> AuditCase:
         threat=Threat(found.base.space, rounds="one", state_visible=False, draws=DRAWS),
         batch=setting.images,
         correct_clean=_mean(found.finals["clean"]),
-        correct_under={name: _mean(found.finals[name]) for name in _TRANSDUCTIVE_ATTACKS},
+        attacks={
+            name: replace(one, correct=_mean(found.finals[name])) for name, one in computed.items()
+        },
     )
 
 
 def _urejectron(experiment: TransductiveExperiment) -> AuditCase:
     """Build the URejectron case.
 
-    The attacker controls every image of the batch. The paper's attack is PGD on the classifier,
-    the attack of Fig. 1 (a), within the perturbation set.
+    The attacker controls every image of the batch. The only attack of the paper within the
+    perturbation set is PGD on the classifier, Fig. 1 (a), which the paper reports as rejected. The
+    attack that breaks the defense, CW of Fig. 1 (b), is unbounded.
     """
     setting = experiment.setting.signs
     recipe = experiment.recipe(SIGNS)
@@ -187,7 +221,8 @@ def _urejectron(experiment: TransductiveExperiment) -> AuditCase:
     known = parts.train.x[: TRAINING_IMAGES_PER_TEST_IMAGE * MAX_TEST_IMAGES]
     with torch_threads(experiment.setting.threads):
         net = experiment.runner.train(recipe, Images(parts.train.x, parts.train.y))
-    defense = URejectron(net, known, training=setting.training)
+    training = setting.discriminators[SELECTED_DISCRIMINATOR]
+    defense = URejectron(net, known, training=training)
     threat = Threat(recipe.space, rounds="one", state_visible=False, draws=DRAWS)
     pgd = Transfer(MaxLossPoint(Direct("pgd", setting.pgd, cross_entropy)), static(defense))
     episodes = experiment.attack_defense(
@@ -201,7 +236,14 @@ def _urejectron(experiment: TransductiveExperiment) -> AuditCase:
         threat=threat,
         batch=len(images.x),
         correct_clean=correct_rate(episodes["clean"]),
-        correct_under=_correct_under(episodes, ["PGD"]),
+        attacks={
+            "PGD": PaperAttack.of(
+                [episodes["PGD"]],
+                budget_share(setting.pgd.steps, TRANSDUCTIVE_SETTINGS["paper"].signs.pgd.steps),
+            )
+        },
+        not_compared="the paper reports that URejectron rejects the points of PGD, and the attack "
+        "that breaks it, CW, is unbounded",
     )
 
 
@@ -225,12 +267,11 @@ def multi_exit_cases(request: Request) -> Iterator[AuditCase]:
         attacks = experiment.setting.attacks
         adversaries = {
             f"AIMER, {attack}": aimer_attack(game, defender.known, attacks[attack])
-            for attack in ("PGD-100", "AutoAttack")
+            for attack in _AIMER_ATTACKS
         }
-        episodes = experiment.play(
+        clean, *attacked = experiment.play(
             subject, [FixedPoints(), *adversaries.values()], images, seed=request.seed
         )
-        clean, *attacked = map(defender.correct, episodes)
         yield AuditCase(
             name=f"exits, {name}",
             data=subject.data,
@@ -238,8 +279,14 @@ def multi_exit_cases(request: Request) -> Iterator[AuditCase]:
             images=images,
             threat=Threat(subject.space, draws=20 if defense.random else 1),
             batch=experiment.setting.batch,
-            correct_clean=clean,
-            correct_under=dict(zip(adversaries, attacked, strict=True)),
+            correct_clean=defender.correct(clean),
+            attacks={
+                f"AIMER, {attack}": replace(
+                    PaperAttack.of([episode], _exit_share(attacks[attack], attack)),
+                    correct=defender.correct(episode),
+                )
+                for attack, episode in zip(_AIMER_ATTACKS, attacked, strict=True)
+            },
         )
 
 
@@ -258,12 +305,14 @@ def _states_of(experiment: DEQExperiment, grid: Grid) -> Iterator[AuditCase]:
     subject = grid.subject
     images = experiment.reduced_images(subject)
     (clean,) = experiment.play(subject, [FixedPoints()], images)
-    episodes: dict[str, Episode] = {}
+    episodes: dict[str, tuple[Episode, float]] = {}
+    published = DEQ_SETTINGS["paper"]
+    steps = {"PGD-10": published.pgd.steps, "PGD-1000": published.long.steps}
     attacks = {"PGD-10": experiment.setting.pgd, "PGD-1000": experiment.setting.long}
     for name, attack in attacks.items():
         adversaries = [gradient.pgd(attack) for gradient in grid.gradients.values()]
         episodes |= {
-            f"{gradient}, {name}": episode
+            f"{gradient}, {name}": (episode, budget_share(attack.steps, steps[name]))
             for gradient, episode in zip(
                 grid.gradients, experiment.play(subject, adversaries, images), strict=True
             )
@@ -278,14 +327,43 @@ def _states_of(experiment: DEQExperiment, grid: Grid) -> Iterator[AuditCase]:
             threat=Threat(subject.space),
             batch=experiment.setting.batch,
             correct_clean=subject.correct(clean, state.name),
-            correct_under={
-                attack: subject.correct(episode, state.name) for attack, episode in episodes.items()
+            attacks={
+                name: replace(
+                    PaperAttack.of([episode], share), correct=subject.correct(episode, state.name)
+                )
+                for name, (episode, share) in episodes.items()
             },
         )
 
 
-def _correct_under(episodes: Mapping[str, Episode], attacks: Iterable[str]) -> dict[str, Tensor]:
-    return {name: correct_rate(episodes[name]) for name in attacks}
+def _attacks(
+    experiment: TransductiveExperiment,
+    base: Base,
+    episodes: Mapping[str, Episode],
+    runs: float,
+    rounds: float,
+) -> dict[str, PaperAttack]:
+    """The five attacks of Chen et al. 2022 on a defense.
+
+    Args:
+        experiment: the experiment.
+        base: the attacked static network, on which AA and PGD are computed.
+        episodes: the defense under each attack.
+        runs: share of the published steps of PGD.
+        rounds: rounds of FPA and GMSA, each of which runs PGD, relative to the published ones.
+    """
+    share = budget_share(runs * rounds, 1)
+    auto = cost_share(experiment.setting.auto.attack(), AutoAttackBudget().attack())
+    return {
+        "AA": PaperAttack.of([episodes["AA"]], auto, base.auto),
+        "PGD": PaperAttack.of([episodes["PGD"]], runs, base.pgd),
+        **{name: PaperAttack.of([episodes[name]], share) for name in _MODEL_SPACE_ATTACKS},
+    }
+
+
+def _exit_share(used: ExitAttack, name: str) -> float:
+    """The share of the published budget of an attack on one exit."""
+    return cost_share(used((1,)), EXIT_SETTINGS["paper"].attacks[name]((1,)))
 
 
 def _mean(episodes: Sequence[Episode]) -> Tensor:

@@ -160,11 +160,17 @@ def adjoint_final() -> Gradient:
     return Gradient("adjoint final", frozenset({FinalState.name}), rule, last_view, FINAL)
 
 
-def adjoint_ensemble(solved: Solved) -> Gradient:
-    """Return sum_n (df(z_n)/dx)^T u_n, in which every state has weight one (Eq. 17)."""
-    keep = early_names(solved.method.steps, start=True)
+def adjoint_ensemble(solved: Solved, *, start: bool = True) -> Gradient:
+    """Return sum_n (df(z_n)/dx)^T u_n, in which every state has weight one (Eq. 17).
+
+    Args:
+        solved: the network.
+        start: as in `adjoint_at`.
+    """
+    keep = early_names(solved.method.steps, start=start)
     rule = SimultaneousAdjoint(emit="all")
-    return Gradient("adjoint ensemble", keep, rule, mean_of_losses, MeanState())
+    name = "adjoint ensemble" if start else "adjoint ensemble without z0"
+    return Gradient(name, keep, rule, mean_of_losses, MeanState())
 
 
 def unrolled_at(n: int, steps: int, damping: float) -> Gradient:

@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from saddlepoint.evaluation import Adversary, Episode
-from saddlepoint.evaluation.bootstrap import Estimate, bootstrap
+from saddlepoint.evaluation.bootstrap import Estimate, bootstrap, mean_of
 from saddlepoint.gradients import Phantom
-from saddlepoint.papers.cells import accuracy_cell, estimate_cell
+from saddlepoint.papers.cells import accuracy_cell, difference_text, estimate_cell
 from saddlepoint.papers.deq import published
 from saddlepoint.papers.deq.experiment import DEQExperiment, stack_correct
 from saddlepoint.papers.deq.gradients import (
     Gradient,
+    adjoint_at,
     adjoint_ensemble,
     adjoint_final,
     unrolled_ensemble,
@@ -34,6 +35,12 @@ from saddlepoint.zoo.deq import EarlyState, FinalState, MeanState
 LOWEST = "minimum over attacks"
 WORST = "worst case per image (ours)"
 COLUMNS = ("clean", *published.ATTACKS, LOWEST, WORST, "residual")
+# The adjoint process with the loss of z_1 instead of z_0 in its first step, beside the paper's.
+OURS = ("adjoint Intermediate without z_0 (ours)", "adjoint Ensemble without z_0 (ours)")
+OURS_NOTE = (
+    "adjoint columns: the loss of z_0 enters the first step, as in Eq. 9. Without z_0 (ours) the "
+    "loss of z_1 is used there instead, at the same states; this is not the paper's process"
+)
 NOTES = (
     "minimum over attacks: the smallest accuracy over the six attacks, by which the paper measures "
     "a defense; the largest of these over the defenses is the robustness of the network. Worst "
@@ -56,6 +63,7 @@ class Grid:
     states: StateResults
     early: EarlyState
     gradients: Mapping[str, Gradient]  # by column of the tables
+    ours: Mapping[str, Gradient]  # by column of `OURS`
 
     @classmethod
     def of(cls, experiment: DEQExperiment, name: str) -> Grid:
@@ -77,7 +85,13 @@ class Grid:
             unrolled_ensemble(subject.net, rule.steps, rule.damping),
         )
         by_column = dict(zip(published.ATTACKS, gradients, strict=True))
-        return cls(experiment, subject, experiment.states(subject), early, by_column)
+        assert isinstance(adjoint.state, EarlyState)
+        without_start = (
+            adjoint_at(adjoint.state.n, start=False),
+            adjoint_ensemble(subject.net, start=False),
+        )
+        ours = dict(zip(OURS, without_start, strict=True))
+        return cls(experiment, subject, experiment.states(subject), early, by_column, ours)
 
     @property
     def names(self) -> dict[str, str]:
@@ -94,6 +108,48 @@ class Grid:
         """
         episodes = self.episodes(make, images)
         return stack_correct(self.subject, episodes, list(self.names.values()))
+
+    def correct_ours(self, make: MakeAttack) -> Tensor:
+        """Return the correct predictions [2, D, N] under the attacks of `OURS` on all images."""
+        attacks = [make(gradient) for gradient in self.ours.values()]
+        episodes = self.experiment.play(self.subject, attacks, self.subject.test)
+        return stack_correct(self.subject, episodes, list(self.names.values()))
+
+    def rows_with_ours(
+        self, correct: Tensor, ours: Tensor, papers: Mapping[str, Sequence[float]]
+    ) -> list[Row]:
+        """Make one row per defense, with the columns of `OURS` at the end.
+
+        Args:
+            correct: [A, D, N] correct predictions under the six attacks.
+            ours: [2, D, N] correct predictions under the attacks of `OURS`.
+            papers: the paper's numbers by defense, one per attack.
+        """
+        return [
+            Row(row.labels, (*row.cells, *(accuracy_cell(attacked) for attacked in ours[:, d])))
+            for d, row in enumerate(self.rows(correct, papers))
+        ]
+
+    def stronger_variant(self, correct: Tensor, ours: Tensor) -> list[str]:
+        """Compare each adjoint attack of the paper with the same attack without z_0.
+
+        Args:
+            correct: [A, D, N] correct predictions under the six attacks.
+            ours: [2, D, N] correct predictions under the attacks of `OURS`.
+        """
+        texts = []
+        for column, attacked in zip(OURS, ours, strict=True):
+            paper = column.partition(" without")[0]
+            before = correct[published.ATTACKS.index(paper)]
+            differences = ", ".join(
+                f"{defense} {difference_text(mean_of(attacked[d] - before[d]))}"
+                for d, defense in enumerate(published.DEFENSES)
+            )
+            texts.append(
+                f"{self.subject.title}: accuracy under {column} minus that under {paper}: "
+                f"{differences}."
+            )
+        return texts
 
     def episodes(self, make: MakeAttack, images: Images | None = None) -> list[Episode]:
         """Run the six attacks; arguments as in `correct`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from saddlepoint.papers.deq import published
 from saddlepoint.papers.deq.experiment import DEQExperiment
-from saddlepoint.papers.deq.grid import COLUMNS, NOTES, Grid, with_pgd
+from saddlepoint.papers.deq.grid import COLUMNS, NOTES, OURS, OURS_NOTE, Grid, with_pgd
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Result, Row, Table
 
@@ -30,16 +30,18 @@ def under_pgd(request: Request, name: str, networks: tuple[str, ...]) -> Result:
     grids = [Grid.of(experiment, network) for network in networks]
     for grid in grids:
         correct = grid.correct(with_pgd(experiment))
-        rows += grid.rows(correct, published.PGD[grid.subject.name])
+        ours = grid.correct_ours(with_pgd(experiment))
+        rows += grid.rows_with_ours(correct, ours, published.PGD[grid.subject.name])
         findings += grid.findings(correct, "PGD-10")
+        findings += grid.stronger_variant(correct, ours)
     scored = experiment.setting.test_images
     title = "Accuracy under PGD-10, %"
-    table = Table(title, ("network", "defense"), COLUMNS, tuple(rows), scored)
+    table = Table(title, ("network", "defense"), (*COLUMNS, *OURS), tuple(rows), scored)
     states = [grid.states for grid in grids]
     return experiment.result(
         name,
         [table, *(one.table() for one in states)],
         states=states,
-        notes=NOTES,
+        notes=(*NOTES, OURS_NOTE),
         findings=findings,
     )

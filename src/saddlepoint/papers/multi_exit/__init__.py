@@ -60,6 +60,18 @@ EXPERIMENTS = (
         f"{_PACKAGE}.out_of_sample:run",
     ),
     Experiment(
+        "multi-exit/latent-features",
+        "LAFEAT, which uses the gradients of other exits, beside PGD-100 (ours)",
+        "In an appendix that was not available. The paper uses LAFIT, the later version of LAFEAT.",
+        f"{_PACKAGE}.latent_features:run",
+    ),
+    Experiment(
+        "multi-exit/architectures",
+        "WRN-34-10, RANet, L2W-DEN and Tiny ImageNet under four evaluations (ours)",
+        "In appendices that were not available.",
+        f"{_PACKAGE}.architectures:run",
+    ),
+    Experiment(
         "multi-exit/seven-exits",
         "The full game on seven exits, 127 x 127, and the rows that determine its value (ours)",
         "Not in the paper: its games have 15 and 31 actions.",

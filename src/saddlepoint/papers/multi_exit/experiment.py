@@ -32,9 +32,10 @@ from saddlepoint.games.payoffs import ExitGame
 from saddlepoint.games.strategies import distribution
 from saddlepoint.papers.budgets import counted
 from saddlepoint.papers.experiment import PaperExperiment, describe_net, device_of
+from saddlepoint.papers.few_images import few_images_caveat
 from saddlepoint.papers.multi_exit import EXPERIMENTS
 from saddlepoint.papers.multi_exit.nets import SingleExitWrapper, recipes
-from saddlepoint.papers.multi_exit.scales import SETTINGS, MultiExitSetting, PartialPGD
+from saddlepoint.papers.multi_exit.scales import SETTINGS, EoTPGD, MultiExitSetting, PartialPGD
 from saddlepoint.papers.registry import Experiment, Scale
 from saddlepoint.papers.result import HeatMap, Plot, Result, Table
 from saddlepoint.papers.runner import Images
@@ -245,8 +246,11 @@ class MultiExitExperiment(PaperExperiment[MultiExitSetting]):
         findings: Sequence[str] = (),
         charts: Sequence[HeatMap | Plot] = (),
         repeats: int | None = None,
+        symptoms: Sequence[str] = (),
     ) -> Result:
         """Assemble the result of one experiment.
+
+        Findings from few images begin with a caveat.
 
         Args:
             name: name of the experiment without the paper, for example "table-1".
@@ -256,14 +260,17 @@ class MultiExitExperiment(PaperExperiment[MultiExitSetting]):
             findings: conclusions.
             charts: charts to draw.
             repeats: number of repeated measurements; default: that of the setting.
+            symptoms: warnings about the numbers.
         """
+        caveat = few_images_caveat(min(table.n for table in tables))
         return self.runner.result(
             self.entry(name),
             tables,
             notes=(*(self._describe(subject) for subject in subjects), *notes),
-            findings=findings,
+            findings=(caveat, *findings) if caveat and findings else findings,
             charts=charts,
             repeats=repeats or self.setting.repeats,
+            symptoms=symptoms,
         )
 
     def _describe(self, subject: MultiExitSubject) -> str:
@@ -300,13 +307,16 @@ def attackers(
 def aimer_attack(game: ExitGame, known: Tensor, exit_attack: ExitAttack) -> Adversary:
     """Return AIMER: the partial attack on the exits of the game's best response (Eq. 6-7).
 
-    If several best responses tie, one is drawn for each example.
+    If several best responses tie, one is drawn for each example. EoT-PGD needs no best response: it
+    attacks the expected loss of the strategy itself.
 
     Args:
         game: the exit game.
         known: [D] the defender's strategy as the attacker knows it.
         exit_attack: makes a partial attack on a set of exits.
     """
+    if isinstance(exit_attack, EoTPGD):
+        return exit_attack.on_strategy(game.subsets, known)
     response = game.best_response(known).tolist()
     tied = [
         (target, probability)

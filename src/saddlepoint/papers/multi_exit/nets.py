@@ -20,6 +20,7 @@ from saddlepoint.training import (
     TRADES,
     Adam,
     Cosine,
+    LearnedWeights,
     Method,
     OverExits,
     PGDTraining,
@@ -30,10 +31,21 @@ from saddlepoint.training import (
 )
 from saddlepoint.training.recipe import judge
 from saddlepoint.zoo import recipe
-from saddlepoint.zoo.multi_exit import Staged, msdnet, resnet18, vgg16, vit_b16, vit_small
+from saddlepoint.zoo.multi_exit import (
+    RANet,
+    Staged,
+    l2w_den,
+    msdnet,
+    ranet,
+    resnet18,
+    vgg16,
+    vit_b16,
+    vit_small,
+    wrn34_10,
+)
 from saddlepoint.zoo.nets.resnet import seven_exit_resnet
 
-Build = Callable[[], Staged]
+Build = Callable[[], Staged | RANet]
 
 
 class SingleExitNet(nn.Module):
@@ -48,6 +60,7 @@ class SingleExitNet(nn.Module):
     def __init__(self, build: Build) -> None:
         super().__init__()
         net = build()
+        assert isinstance(net, Staged), "only networks with a single chain of stages"
         self.net = nn.Sequential(net.stem, *net.stages, net.heads[-1])
 
     def forward(self, x: Tensor) -> Tensor:
@@ -79,10 +92,11 @@ def recipes(scale: Scale) -> Mapping[str, Recipe]:
         scale: size of the networks and of the training.
 
     Returns:
-        Recipes by the name of the network: `resnet-18`, `vgg-16`, `msdnet`, `vit` and `seven` are
-        trained with PGD-AT. `vgg-16 TRADES` and similar names are trained with another method of
-        Table 3. Names that end in ` single`, such as `resnet-18 single`, are the same backbone
-        without early exits.
+        Recipes by the name of the network: `resnet-18`, `vgg-16`, `msdnet`, `vit`, `wrn-34-10`,
+        `ranet`, `resnet-18-tiny-imagenet` and `seven` are trained with PGD-AT, `l2w-den` with
+        learned weights of PGD-AT's losses. `vgg-16 TRADES` and similar names are trained with
+        another method of Table 3. `resnet-18 single`, `vgg-16 single` and `vgg-16 TRADES single`
+        and similar names are the same backbone without early exits.
     """
     networks = _NETWORKS[scale]
     methods = dict.fromkeys(networks.bases, networks.methods["PGD-AT"])
@@ -93,9 +107,9 @@ def recipes(scale: Scale) -> Mapping[str, Recipe]:
     built |= {
         f"{name} single": networks.single_exit(name, method)
         for name, method in methods.items()
-        if name not in ("msdnet", "vit")
+        if name == "resnet-18" or name.startswith("vgg-16")
     }
-    return {**built, "seven": networks.seven}
+    return {**built, "l2w-den": networks.l2w_den, "seven": networks.seven}
 
 
 @dataclass(frozen=True)
@@ -106,7 +120,15 @@ class _Networks:
     # network.
     bases: Mapping[str, tuple[Recipe, Build]]
     attack: PGD  # attack of every adversarial training method
+    den: tuple[Recipe, Build]  # the same for the network that becomes an L2W-DEN
     seven: Recipe  # of the seven-exit network
+
+    @property
+    def l2w_den(self) -> Recipe:
+        """Recipe of L2W-DEN: an MSDNet whose losses are weighted by a learned function."""
+        basis, build = self.den
+        method = LearnedWeights(attack=self.attack)
+        return replace(basis, name="l2w-den", net=build, method=method, select=judge(loss_of_mean))
 
     @property
     def methods(self) -> Mapping[str, Method]:
@@ -169,7 +191,14 @@ def _tiny() -> _Networks:
             ),
         ),
         "vit": (run, partial(vit_small, 8, 4, 12, 4, 3, in_channels=1)),
+        "wrn-34-10": (run, partial(wrn34_10, 1, 16, in_channels=1)),
+        "ranet": (
+            run,
+            partial(ranet, step=1, channels=4, growth=2, head_width=8, in_channels=1),
+        ),
+        "resnet-18-tiny-imagenet": (run, partial(resnet18, 4, (1, 1, 1, 1), in_channels=1)),
     }
+    den = partial(l2w_den, 5, channels=4, growth=2, head_width=8, in_channels=1)
     seven = replace(
         run,
         name="seven",
@@ -177,7 +206,7 @@ def _tiny() -> _Networks:
         method=OverExits(PGDTraining(attack)),
         select=judge(loss_of_mean),
     )
-    return _Networks(bases, attack, seven)
+    return _Networks(bases, attack, (run, den), seven)
 
 
 def _small() -> _Networks:
@@ -210,8 +239,19 @@ def _small() -> _Networks:
             partial(msdnet, 5, growing=False, channels=4, growth=2, head_width=16),
         ),
         "vit": (replace(cifar, optimizer=Adam(2e-3)), partial(vit_small, width=48, depth=4)),
+        "wrn-34-10": (cifar, partial(wrn34_10, 1, 16)),
+        "ranet": (
+            replace(cifar, epochs=8),
+            partial(ranet, step=1, channels=4, growth=2, head_width=16),
+        ),
+        "resnet-18-tiny-imagenet": (
+            replace(cifar, data="tiny-imagenet"),
+            partial(resnet18, 8, classes=200),
+        ),
     }
-    return _Networks(bases, PGD(steps=2, step_size=Radii(0.75)), recipe("cifar-exits"))
+    den = partial(l2w_den, 5, channels=4, growth=2, head_width=16)
+    attack = PGD(steps=2, step_size=Radii(0.75))
+    return _Networks(bases, attack, (replace(cifar, epochs=8), den), recipe("cifar-exits"))
 
 
 def _paper() -> _Networks:
@@ -234,8 +274,15 @@ def _paper() -> _Networks:
         "vgg-16": (svhn, vgg16),
         "msdnet": (cifar, msdnet),
         "vit": (replace(cifar, optimizer=SGD(rate=0.1), epochs=40), vit_b16),
+        "wrn-34-10": (cifar, wrn34_10),
+        "ranet": (cifar, ranet),
+        "resnet-18-tiny-imagenet": (
+            replace(cifar, data="tiny-imagenet"),
+            partial(resnet18, classes=200),
+        ),
     }
-    return _Networks(bases, PGD(steps=10, step_size=Radii(1 / 4)), recipe("cifar-exits"))
+    attack = PGD(steps=10, step_size=Radii(1 / 4))
+    return _Networks(bases, attack, (cifar, l2w_den), recipe("cifar-exits"))
 
 
 _NETWORKS: Mapping[Scale, _Networks] = {"tiny": _tiny(), "small": _small(), "paper": _paper()}

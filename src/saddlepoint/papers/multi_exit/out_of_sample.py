@@ -37,7 +37,6 @@ ATTACKERS = (
 )
 _BEST_FIXED = "best fixed exit set"
 _PER_IMAGE = "per-image mix"
-_CLEAN_COPIES = "AutoAttack, clean copies"
 NOTES = (
     "worst row, game's images: the lowest accuracy of the strategy over the rows of the game, on "
     "the images that built the game; all other columns use test images, which were not used for it",
@@ -71,7 +70,7 @@ def run(request: Request) -> Result:
         [*tables, clean_copies],
         subjects=subjects,
         notes=[*NOTES, experiment.setting.budgets],
-        findings=[*findings, *_gaps(clean_copies)],
+        findings=[*findings, *gaps(clean_copies)],
     )
 
 
@@ -137,7 +136,8 @@ def compare_strategies(
         f"{test_game.beaten_matches()} on test images, contrary to Assumption 3.5."
     )
     return StrategyComparison(
-        _table(subject, game, mixes, correct), (mismatched, *_differences(subject, correct))
+        _table(subject, game, mixes, correct),
+        (mismatched, *differences(subject.name, mixes, correct)),
     )
 
 
@@ -197,21 +197,35 @@ def _cell(found: Estimate) -> Cell:
     return Cell((100 * found.value,), interval=(100 * found.low, 100 * found.high))
 
 
-def _differences(
-    subject: MultiExitSubject, correct: Mapping[str, Mapping[str, Tensor]]
+def differences(
+    network: str,
+    mixes: Mapping[str, Tensor],
+    correct: Mapping[str, Mapping[str, Tensor]],
 ) -> list[str]:
-    """NEED minus every other strategy on the same images, with 95 % intervals."""
-    sentences = []
+    """NEED minus every other strategy on the same images, with 95 % intervals.
+
+    Args:
+        network: name of the network.
+        mixes: [D] probabilities by strategy; one is "NEED".
+        correct: [N] probability of a correct prediction by strategy and attacker.
+
+    Returns:
+        One sentence per strategy that equals NEED, then one per other strategy and attacker.
+    """
+    others = [name for name in mixes if name != "NEED"]
+    same = [name for name in others if torch.allclose(mixes[name], mixes["NEED"], atol=1e-6)]
+    sentences = [f"{network}: NEED and {name} are the same strategy." for name in same]
     for attacker in ATTACKERS[1:]:
-        for other in (_BEST_FIXED, _PER_IMAGE, "all exits", "last exit"):
-            found = mean_of(correct["NEED"][attacker] - correct[other][attacker])
-            significant = found.low > 0 or found.high < 0
-            remark = "" if significant else ", not significant"
-            sentences.append(
-                f"{subject.name}, {attacker}: NEED minus {other} is "
-                f"{100 * found.value:+.1f} points ({100 * found.low:+.1f} to "
-                f"{100 * found.high:+.1f}){remark}."
-            )
+        for other in others:
+            if other not in same:
+                found = mean_of(correct["NEED"][attacker] - correct[other][attacker])
+                significant = found.low > 0 or found.high < 0
+                remark = "" if significant else ", not significant"
+                sentences.append(
+                    f"{network}, {attacker}: NEED minus {other} is "
+                    f"{100 * found.value:+.1f} points ({100 * found.low:+.1f} to "
+                    f"{100 * found.high:+.1f}){remark}."
+                )
     return sentences
 
 
@@ -224,13 +238,16 @@ def _clean_copies_table(experiment: MultiExitExperiment, subject: MultiExitSubje
     game = experiment.game(subject)
     images = experiment.reduced_images(subject)
     defender = experiment.defender(subject, game, (3,))
+    setting = experiment.setting
+    steps = setting.name("PGD-100")
+    copying = f"{setting.name('AutoAttack')}, clean copies"
     exit_attacks = {
-        "PGD-100": experiment.setting.attacks["PGD-100"],
-        "AutoAttack, highest loss": experiment.setting.attacks["AutoAttack"],
-        _CLEAN_COPIES: experiment.setting.clean_copies_autoattack,
+        steps: setting.attacks["PGD-100"],
+        f"{setting.name('AutoAttack')}, highest loss": setting.attacks["AutoAttack"],
+        copying: setting.clean_copies_autoattack,
     }
     cells: dict[str, list[Cell | None]] = {name: [] for name in published.EVALUATIONS}
-    papers = {"PGD-100": 2, _CLEAN_COPIES: 5}
+    papers = {steps: 2, copying: 5}
     for column, exit_attack in exit_attacks.items():
         adversaries = attackers(subject, game, defender, exit_attack)
         repeats = [
@@ -241,7 +258,7 @@ def _clean_copies_table(experiment: MultiExitExperiment, subject: MultiExitSubje
             values = tuple(100 * float(defender.correct(repeat[k]).mean()) for repeat in repeats)
             paper = published.TABLE_1["static"][k][papers[column]] if column in papers else None
             cells[name].append(Cell(values, paper))
-            if column == _CLEAN_COPIES:
+            if column == copying:
                 copied = tuple(100 * float(repeat[k].copies.double().mean()) for repeat in repeats)
                 cells[name].append(Cell(copied))
     return Table(
@@ -253,7 +270,7 @@ def _clean_copies_table(experiment: MultiExitExperiment, subject: MultiExitSubje
     )
 
 
-def _gaps(table: Table) -> list[str]:
+def gaps(table: Table) -> list[str]:
     """Difference between the max-average attack and AIMER in every accuracy column."""
     sentences = []
     for column in table.columns[:-1]:

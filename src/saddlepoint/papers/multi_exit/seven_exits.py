@@ -90,7 +90,9 @@ def _oracle(subject: MultiExitSubject, game: ExitGame, oracle_game: ExitGame) ->
         "partial attacks in the double oracle's game": partial,
         "expected-loss attacks in the double oracle's game": len(oracle_game.targets) - partial,
         "value of the full game, %": 100 * full.value,
-        "value of the double oracle's game, %": 100 * found.value,
+        "value of the double oracle's game against partial attacks, %": 100
+        * oracle_game.partial_value(),
+        "value of the double oracle's game with expected-loss attacks, %": 100 * found.value,
         "accuracy of the double oracle's mix in the full game, %": 100
         * float(game.accuracy(found.defender).amin()),
         "columns to which NEED gives positive probability": len(full.support),
@@ -100,11 +102,14 @@ def _oracle(subject: MultiExitSubject, game: ExitGame, oracle_game: ExitGame) ->
 
 
 def _findings(game: ExitGame, oracle_game: ExitGame) -> list[str]:
-    difference = 100 * (oracle_game.equilibrium().value - game.equilibrium().value)
+    full = game.value()
+    partial = 100 * (oracle_game.partial_value() - full)
+    enlarged = 100 * (oracle_game.value() - full)
     return [
         f"The double oracle attacks {_partial_attacks(oracle_game)} of {len(game.targets)} sets of "
-        f"exits; its value minus that of the full game is {difference:+.2f} points. It also uses "
-        "expected-loss attacks, which are not in the full game, so its value may be lower.",
+        f"exits. Against partial attacks its value minus that of the full game is {partial:+.2f} "
+        "points. With expected-loss attacks, which are not in the full game, the difference is "
+        f"{enlarged:+.2f} points.",
     ]
 
 

@@ -6,7 +6,13 @@ from torch import Tensor
 
 from saddlepoint.defenses import Subset
 from saddlepoint.evaluation import FixedPoints
+from saddlepoint.papers.comparison import base_networks, distant_bases
 from saddlepoint.papers.multi_exit import published
+from saddlepoint.papers.multi_exit.effects import (
+    compare_difference,
+    comparison_findings,
+    difference,
+)
 from saddlepoint.papers.multi_exit.experiment import (
     MultiExitExperiment,
     MultiExitSubject,
@@ -48,7 +54,12 @@ def run(request: Request) -> Result:
         "the accuracy of NEED is its exact expectation over the drawn exits, not a simulation",
     )
     return experiment.result(
-        "table-2", [table], subjects=subjects, notes=notes, findings=_findings(table)
+        "table-2",
+        [table],
+        subjects=subjects,
+        notes=notes,
+        findings=_findings(table),
+        symptoms=distant_bases(base_networks(table, ("clean, %",))),
     )
 
 
@@ -83,16 +94,20 @@ def _row(
 def _findings(table: Table) -> list[str]:
     """Robust accuracy of NEED compared with every other defense of the same network."""
     sentences = []
+    comparisons = []
     for row in table.rows:
         if row.labels[2] != NEED:
             network, data, method = row.labels
-            gain = (
-                table.cell((network, data, NEED), "robust, %").mean
-                - table.cell(row.labels, "robust, %").mean
-            )
-            relation = "above" if gain >= 0 else "below"
+            need = table.cell((network, data, NEED), "robust, %")
+            other = table.cell(row.labels, "robust, %")
+            found = difference(need, other, table.n)
             sentences.append(
-                f"{network}: the robust accuracy of NEED is {abs(gain):.2f} points {relation} that "
-                f"of {method.lower()}."
+                f"{network}: the robust accuracy of NEED minus that of {method.lower()} is "
+                f"{found.value:+.2f} points ({found.low:+.1f} to {found.high:+.1f})."
             )
-    return sentences
+            compared = compare_difference(need, other, table.n)
+            comparisons += [(f"{network}, {method.lower()}", compared)] if compared else []
+    return [
+        *sentences,
+        *comparison_findings(comparisons, "robust accuracy of NEED minus that of another defense"),
+    ]

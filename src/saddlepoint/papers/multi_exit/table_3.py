@@ -6,12 +6,16 @@ from torch import Tensor
 
 from saddlepoint.defenses import Subset
 from saddlepoint.evaluation import FixedPoints
+from saddlepoint.papers.comparison import base_networks, distant_bases
+from saddlepoint.papers.masking import mark_masked, masked_columns, masked_warnings
 from saddlepoint.papers.multi_exit import published
+from saddlepoint.papers.multi_exit.effects import compare_difference, comparison_findings
 from saddlepoint.papers.multi_exit.experiment import (
     MultiExitExperiment,
     MultiExitSubject,
     aimer_attack,
 )
+from saddlepoint.papers.multi_exit.table_1 import EOT_NOTE
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Result, Row, Table
 
@@ -40,17 +44,26 @@ def run(request: Request) -> Result:
     table = Table(
         "Accuracy, %",
         ("training", "data"),
-        ("clean", *published.ATTACKS),
+        ("clean", *experiment.setting.columns),
         tuple(rows),
         experiment.setting.reduced_images,
     )
+    weaker = experiment.setting.weaker
+    table = mark_masked(table, weaker)
     notes = (
         experiment.setting.budgets,
         "without NEED: the same backbone with a single exit, as in the comparison of the paper's "
         "abstract; with NEED: under AIMER's best response",
+        EOT_NOTE,
     )
+    bases = distant_bases(base_networks(table, ("clean",)))
     return experiment.result(
-        "table-3", [table], subjects=subjects, notes=notes, findings=_findings(table)
+        "table-3",
+        [table],
+        subjects=subjects,
+        notes=notes,
+        findings=findings(table),
+        symptoms=[*masked_warnings(table, weaker), *bases],
     )
 
 
@@ -81,17 +94,40 @@ def _row(
     return Row((label, subject.data), tuple(Cell(v, p) for v, p in zip(values, paper, strict=True)))
 
 
-def _findings(table: Table) -> list[str]:
-    """Change in accuracy with NEED per training method, on clean images and under every attack."""
+def findings(table: Table) -> list[str]:
+    """Change in accuracy with NEED per training method, on clean images and under every attack.
+
+    Where the gradients of one of the two networks are masked, differences under single attacks are
+    no changes of the robust accuracy. Then only the lowest accuracies over all attacks are given.
+
+    Args:
+        table: pairs of rows, without and with NEED; the first column is the clean accuracy.
+    """
     sentences = []
-    for without, with_need in zip(table.rows[::2], table.rows[1::2], strict=True):
-        gains = {
-            name: b.mean - a.mean
-            for name, a, b in zip(table.columns, without.cells, with_need.cells, strict=True)
-            if a and b
-        }
-        changes = ", ".join(f"{name} {gain:+.2f}" for name, gain in gains.items())
+    comparisons = []
+    for pair in zip(table.rows[::2], table.rows[1::2], strict=True):
+        method = pair[0].labels[0]
+        if any(masked_columns(table, row) for row in pair):
+            sentences.append(_masked_finding(table, pair))
+            continue
+        changes = []
+        for name, a, b in zip(table.columns, pair[0].cells, pair[1].cells, strict=True):
+            if a is not None and b is not None:
+                changes.append(f"{name} {b.mean - a.mean:+.2f}")
+                found = compare_difference(b, a, table.n)
+                comparisons += [(f"{method}, {name}", found)] if found else []
         sentences.append(
-            f"{without.labels[0]}: change of the accuracy with NEED, in points: {changes}."
+            f"{method}: change of the accuracy with NEED, in points: {', '.join(changes)}."
         )
-    return sentences
+    about = "accuracy with NEED minus accuracy without, where no gradients are masked"
+    return [*sentences, *comparison_findings(comparisons, about)]
+
+
+def _masked_finding(table: Table, pair: tuple[Row, Row]) -> str:
+    names = [row.labels[0] for row in pair if masked_columns(table, row)]
+    lowest = [min(cell.mean for cell in row.cells[1:] if cell) for row in pair]
+    return (
+        f"{pair[0].labels[0]}: the gradients of {' and of '.join(names)} are masked, so changes "
+        f"under single attacks are no changes of the robust accuracy. The lowest accuracy over all "
+        f"attacks is {lowest[0]:.2f} % without NEED and {lowest[1]:.2f} % with it."
+    )

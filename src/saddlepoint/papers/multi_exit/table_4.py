@@ -66,7 +66,7 @@ def _rows(experiment: MultiExitExperiment, subject: MultiExitSubject, game: Exit
             Cell(passes[0]),
             Cell(passes[1]),
         )
-        rows.append(Row((f"One image, {attack}",), cells))
+        rows.append(Row((f"One image, {experiment.setting.name(attack)}",), cells))
     return rows
 
 

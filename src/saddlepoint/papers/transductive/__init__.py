@@ -17,6 +17,7 @@ EXPERIMENTS = (
         "accuracy. Under GMSA it has 0.5 to 8.1 % with a standard base, and less than the static "
         "network alone with an adversarially trained base.",
         f"{_PACKAGE}.table_1:run",
+        f"{_PACKAGE}.comparisons:table_1",
     ),
     Experiment(
         "transductive/table-2",
@@ -24,6 +25,7 @@ EXPERIMENTS = (
         "AutoAttack, on the module or on the static network, overestimates the robustness of DENT. "
         "Under high-confidence PGD, FPA and GMSA it is little more robust than the static network.",
         f"{_PACKAGE}.table_2:run",
+        f"{_PACKAGE}.comparisons:table_2",
     ),
     Experiment(
         "transductive/table-3",
@@ -31,6 +33,7 @@ EXPERIMENTS = (
         "On MNIST, DANN has 97.59, 96.66 and 96.81 % robust accuracy under AutoAttack, PGD and "
         "FPA, and 6.17 % under GMSA-MIN.",
         f"{_PACKAGE}.table_3:run",
+        f"{_PACKAGE}.comparisons:table_3",
     ),
     Experiment(
         "transductive/table-4",
@@ -38,6 +41,7 @@ EXPERIMENTS = (
         "A network retrained with new randomness has 94.27 % robust accuracy under GMSA on MNIST; "
         "a known network has 86.61 % under AutoAttack.",
         f"{_PACKAGE}.table_4:run",
+        f"{_PACKAGE}.comparisons:table_4",
     ),
     Experiment(
         "transductive/table-5",
@@ -45,6 +49,7 @@ EXPERIMENTS = (
         "With images sorted in windows of 256, each of seven networks is less robust to PGD with "
         "DENT than without it.",
         f"{_PACKAGE}.table_5:run",
+        f"{_PACKAGE}.comparisons:table_5",
     ),
     Experiment(
         "transductive/table-6",
@@ -52,6 +57,7 @@ EXPERIMENTS = (
         "Over five MNIST sequences, the robust accuracy under GMSA-AVG is 0.54 ± 0.05 % with a "
         "standard base and 57.14 ± 5.83 % with Madry's.",
         f"{_PACKAGE}.table_6:run",
+        f"{_PACKAGE}.comparisons:table_6",
     ),
     Experiment(
         "transductive/figure-1",
@@ -59,5 +65,6 @@ EXPERIMENTS = (
         "(a) It rejects PGD's points; (b) it accepts points of Carlini and Wagner's attack; (c) it "
         "rejects all slightly brighter images.",
         f"{_PACKAGE}.figure_1:run",
+        f"{_PACKAGE}.comparisons:figure_1",
     ),
 )

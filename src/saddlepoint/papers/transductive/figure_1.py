@@ -16,22 +16,23 @@ from saddlepoint.data.signs import Parts, prepared
 from saddlepoint.defenses import Context
 from saddlepoint.evaluation import Direct, Episode, FixedPoints, MaxLossPoint
 from saddlepoint.papers.registry import Request
-from saddlepoint.papers.result import Cell, Plot, Result, Row, Table
+from saddlepoint.papers.result import Cell, Result, Row, Table
 from saddlepoint.papers.runner import Images
 from saddlepoint.papers.transductive import EXPERIMENTS, published
+from saddlepoint.papers.transductive.charts import TITLES, charts
 from saddlepoint.papers.transductive.experiment import TransductiveExperiment, accuracy, describe
+from saddlepoint.phrases import count
 from saddlepoint.rng import Keys
 from saddlepoint.runs.work import torch_threads
-from saddlepoint.zoo.transductive import RejectionCurve, URejectron, rejection_curve
+from saddlepoint.zoo.transductive import (
+    Distinguishing,
+    RejectionCurve,
+    URejectron,
+    rejection_curve,
+)
 
 RECIPE = "signs"
 ALLOWED = (0.01, 0.1, 0.5)  # fractions of normal images that may be rejected
-SHORT = {"a": "(a) PGD", "b": "(b) CW", "c": "(c) brightness"}
-TITLES = {
-    "a": "(a) clean images and PGD's points",
-    "b": "(b) clean images and CW's points",
-    "c": "(c) brighter images and PGD's points on them",
-}
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,13 @@ def run(request: Request) -> Result:
         net = experiment.runner.train(recipe, Images(parts.train.x, parts.train.y))
     batches = mixed_batches(experiment, net, parts)
     with torch_threads(experiment.setting.threads):
-        found = {name: rejections(experiment, net, parts, batch) for name, batch in batches.items()}
+        found = {
+            discriminator: {
+                name: rejections(experiment, net, parts, batch, training)
+                for name, batch in batches.items()
+            }
+            for discriminator, training in setting.discriminators.items()
+        }
     n = 2 * len(parts.test)
     return experiment.result(
         EXPERIMENTS[6],
@@ -90,8 +97,16 @@ def run(request: Request) -> Result:
             *_notes(experiment, parts),
             *setting.changed,
         ],
-        findings=findings(found),
-        charts=charts({name: one.curve for name, one in found.items()}),
+        findings=[
+            f"{discriminator}: {finding}"
+            for discriminator, one in found.items()
+            for finding in findings(one)
+        ],
+        charts=[
+            chart
+            for discriminator, one in found.items()
+            for chart in charts(discriminator, {name: each.curve for name, each in one.items()})
+        ],
     )
 
 
@@ -102,9 +117,12 @@ def _notes(experiment: TransductiveExperiment, parts: Parts) -> list[str]:
         "images; warped copies make the classes equally large before the split, as in the paper",
         f"PGD with {setting.pgd.steps} steps; CW with {setting.cw.steps} steps, its constant fixed "
         f"at {setting.cw.constant:g} and the perturbation unbounded; brightness of severity 1",
-        f"each discriminator is trained for {setting.training.epochs} epochs on "
-        f"{setting.known or len(parts.train)} training images and on the {2 * len(parts.test)} "
-        "images that it then accepts or rejects",
+        *(
+            f"{name}: trained for {count(training.epochs, 'epoch')} on "
+            f"{setting.known or len(parts.train)} training images and on the "
+            f"{2 * len(parts.test)} images that it then accepts or rejects"
+            for name, training in setting.discriminators.items()
+        ),
         f"held-out clean: the {len(parts.dev)} validation images, which are not used to train any "
         "discriminator",
     ]
@@ -142,7 +160,11 @@ def mixed_batches(
 
 
 def rejections(
-    experiment: TransductiveExperiment, net: nn.Module, parts: Parts, batch: MixedBatch
+    experiment: TransductiveExperiment,
+    net: nn.Module,
+    parts: Parts,
+    batch: MixedBatch,
+    training: Distinguishing,
 ) -> Rejections:
     """Adapt URejectron to a whole test batch and measure its rejections.
 
@@ -151,6 +173,7 @@ def rejections(
         net: the classifier.
         parts: training, validation and test images.
         batch: the test batch.
+        training: the discriminator and its training.
 
     Returns:
         Rejections and errors at every threshold.
@@ -158,7 +181,7 @@ def rejections(
     setting = experiment.setting.signs
     images = batch.images
     y = batch.y.repeat(2)
-    defense = URejectron(net, parts.train.x[: setting.known], training=setting.training)
+    defense = URejectron(net, parts.train.x[: setting.known], training=training)
     with torch.no_grad():
         adapted = defense.adapt(images, Context.seeded(experiment.request.seed, len(images)))
     thresholds = log_odds_thresholds(setting.thresholds)
@@ -226,31 +249,21 @@ def classifier_table(
     )
 
 
-def rejection_table(found: Mapping[str, Rejections], n: int) -> Table:
+def rejection_table(found: Mapping[str, Mapping[str, Rejections]], n: int) -> Table:
     """Errors among accepted images at given rejection rates, and all rates at the threshold 1/2.
 
     Args:
-        found: rejections by the letter of the test batch.
+        found: rejections by discriminator and by the letter of the test batch.
         n: images per test batch.
 
     Returns:
-        One row per test batch, in percent.
+        One row per discriminator and test batch, in percent.
     """
-    rows = []
-    for name, one in found.items():
-        curve = one.curve
-        half = one.half
-        # Half of the batch is normal: rejected = (rejected_normal + rejected_attacked) / 2.
-        rejected_attacked = 2 * curve.rejected[half] - curve.rejected_normal[half]
-        at_half = (
-            curve.rejected_normal[half],
-            one.held_out[half],
-            rejected_attacked,
-            curve.error[half],
-            curve.error_of_all[half],
-        )
-        values = [*(error_at_rejection(curve, share) for share in ALLOWED), *at_half]
-        rows.append(Row((TITLES[name],), tuple(Cell((100 * value,)) for value in values)))
+    rows = [
+        Row((discriminator, TITLES[name]), _rejection_cells(one))
+        for discriminator, by_batch in found.items()
+        for name, one in by_batch.items()
+    ]
     columns = (
         *(
             f"error among accepted, at most {100 * share:g} % of normal rejected"
@@ -264,12 +277,28 @@ def rejection_table(found: Mapping[str, Rejections], n: int) -> Table:
     )
     return Table(
         "Rejections and errors of URejectron, %",
-        ("test batch",),
+        ("discriminator", "test batch"),
         columns,
         tuple(rows),
         n,
         units="in one batch",
     )
+
+
+def _rejection_cells(found: Rejections) -> tuple[Cell, ...]:
+    curve = found.curve
+    half = found.half
+    # Half of the batch is normal: rejected = (rejected_normal + rejected_attacked) / 2.
+    rejected_attacked = 2 * curve.rejected[half] - curve.rejected_normal[half]
+    at_half = (
+        curve.rejected_normal[half],
+        found.held_out[half],
+        rejected_attacked,
+        curve.error[half],
+        curve.error_of_all[half],
+    )
+    values = [*(error_at_rejection(curve, share) for share in ALLOWED), *at_half]
+    return tuple(Cell((100 * value,)) for value in values)
 
 
 def error_at_rejection(curve: RejectionCurve, share: float) -> float:
@@ -321,7 +350,7 @@ def findings(found: Mapping[str, Rejections]) -> list[str]:
     under_cw = (
         "more errors than under PGD, as in the paper"
         if b > a
-        else "no more errors than under PGD, contrary to the paper"
+        else "no more errors than under PGD, against the paper"
     )
     allowed = max(a, 0.01)
     brighter, clean = (rejection_at_error(curves[name], allowed) for name in "ca")
@@ -329,7 +358,7 @@ def findings(found: Mapping[str, Rejections]) -> list[str]:
     verdict = (
         "brighter images are rejected, as in the paper"
         if at_half["c"] > 0.5
-        else "most brighter images are accepted, contrary to the paper"
+        else "most brighter images are accepted, against the paper"
     )
     return [
         f"(a) With at most 10 % of clean images rejected, {100 * a:.1f} % of the accepted images "
@@ -341,38 +370,3 @@ def findings(found: Mapping[str, Rejections]) -> list[str]:
         f"(c) At the threshold 1/2, {100 * at_half['c']:.1f} % of the brighter images are "
         f"rejected, and {100 * at_half['a']:.1f} % of the clean images in (a): {verdict}.",
     ]
-
-
-def charts(curves: Mapping[str, RejectionCurve]) -> list[Plot]:
-    """One chart per test batch, and one with the errors of all test batches.
-
-    Args:
-        curves: rejections and errors by the letter of the test batch.
-
-    Returns:
-        Charts with connected points.
-    """
-    each = []
-    for name, one in curves.items():
-        points = {
-            "error, accepted": _points(one.rejected, one.error),
-            "normal rejected": _points(one.rejected, one.rejected_normal),
-        }
-        across = "fraction of the batch rejected, %"
-        each.append(Plot(f"figure-1-{name}", TITLES[name], across, "%", points, joined=True))
-    together = {
-        SHORT[name]: _points(one.rejected_normal, one.error) for name, one in curves.items()
-    }
-    overview = Plot(
-        "figure-1",
-        "Errors and rejections",
-        "fraction of normal images rejected, %",
-        "error among accepted, %",
-        together,
-        joined=True,
-    )
-    return [*each, overview]
-
-
-def _points(across: tuple[float, ...], up: tuple[float, ...]) -> tuple[tuple[float, float], ...]:
-    return tuple((100 * x, 100 * y) for x, y in zip(across, up, strict=True))

@@ -119,11 +119,13 @@ class RMCExperiment:
         return (
             *(self._describe(name) for name in names),
             f"{setting.data}: the library D' has {library.clean} clean training images and "
-            f"{len(library.x) - library.clean} attacked ones; K = {setting.neighbors} neighbors; "
+            f"{len(library.x) - library.clean} attacked by PGD with {setting.copy_attack.steps} "
+            f"steps; K = {setting.neighbors} neighbors; "
             f"at most {tuning.epochs} epochs with learning rate {tuning.rate:g}, stopped after "
             f"{tuning.patience} epochs without a lower loss on held-out neighbors",
             f"{setting.data}: PGD with {setting.attack.steps} steps; FPA and GMSA with "
             f"{setting.rounds} rounds per image",
+            *setting.changed,
         )
 
     def _describe(self, name: str) -> str:

@@ -13,8 +13,11 @@ from saddlepoint.papers.budgets import AutoAttackBudget
 from saddlepoint.papers.registry import Scale
 from saddlepoint.papers.transductive.nets import high_pass_net, small_cnn
 from saddlepoint.training.recipe import Adam, Augment, Shift, unchanged
-from saddlepoint.zoo.nets import dann_mnist
+from saddlepoint.zoo.nets import dann_mnist, resnet
 from saddlepoint.zoo.transductive import Distinguishing, DomainTraining, Tuning, cifar_domains
+
+PAPERS_DISCRIMINATOR = "ResNet (the paper's)"
+SELECTED_DISCRIMINATOR = "high-pass (selected by its result)"
 
 
 @dataclass(frozen=True)
@@ -27,10 +30,13 @@ class RMCSetting:
     copies: int  # attacked copies of each image in D'
     copy_attack: PGD  # attack that makes the copies
     augment: Augment
-    neighbors: int  # K
+    # K. The paper has 1024 of 120 000 images (MNIST). It decides whether RMC answers with the label
+    # of attacked training images, so a small library needs a large share of neighbors.
+    neighbors: int
     tuning: Tuning
     attack: PGD
     rounds: int  # T + 1 rounds of FPA and GMSA
+    changed: tuple[str, ...] = ()  # changes that were made after a result had been seen
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,7 @@ class URejectronSetting:
     per_class: int  # images of each class, copies included; 63 % of them train, 30 % test
     batch_images: int | None  # normal test images in the batch; None: all
     known: int | None  # training images of the discriminator; None: all
-    training: Distinguishing
+    discriminators: Mapping[str, Distinguishing]  # by the name that the tables show
     pgd: PGD
     cw: CW
     thresholds: int  # number of thresholds on the curve
@@ -155,23 +161,12 @@ def _tiny() -> TransductiveSetting:
     tadv = TADVSetting(
         data="digits", images=24, sources=2, source_factor=2, finals=2, attack=PGD(2)
     )
-    signs = URejectronSetting(
-        data="digits",
-        photographs=100,
-        per_class=20,
-        batch_images=None,
-        known=None,
-        training=Distinguishing(partial(small_cnn, 4, 24, side=8, classes=2), 2, 32),
-        pgd=PGD(2),
-        cw=CW(5, 1, 1.0, 1.0),
-        thresholds=20,
-    )
     return TransductiveSetting(
         rmc=(rmc,),
         dent=dent,
         dann=(dann,),
         tadv=(tadv,),
-        signs=signs,
+        signs=_tiny_signs(),
         auto=AutoAttackBudget(1, 1, 1),
         module=AutoAttackBudget(1, 1, 1),
         repeats=2,
@@ -179,20 +174,29 @@ def _tiny() -> TransductiveSetting:
     )
 
 
+def _tiny_signs() -> URejectronSetting:
+    return URejectronSetting(
+        data="digits",
+        photographs=100,
+        per_class=20,
+        batch_images=None,
+        known=None,
+        discriminators={
+            PAPERS_DISCRIMINATOR: Distinguishing(
+                partial(resnet, (1, 1), 4, in_channels=1, classes=2, mean=(0.5,), std=(0.5,)), 2, 32
+            ),
+            SELECTED_DISCRIMINATOR: Distinguishing(
+                partial(small_cnn, 4, 24, side=8, classes=2), 2, 32
+            ),
+        },
+        pgd=PGD(2),
+        cw=CW(5, 1, 1.0, 1.0),
+        thresholds=20,
+    )
+
+
 def _small() -> TransductiveSetting:
     attack = PGD(15, 0.04)
-    rmc = RMCSetting(
-        data="mnist",
-        images=10,
-        library=1500,
-        copies=1,
-        copy_attack=attack,
-        augment=unchanged,
-        neighbors=64,
-        tuning=Tuning(epochs=6, patience=2, rate=2e-3, batch_size=64),
-        attack=attack,
-        rounds=3,
-    )
     dent = DENTSetting(
         bases=("mnist madry", "mnist trades", "mnist half"),
         images=256,
@@ -213,7 +217,9 @@ def _small() -> TransductiveSetting:
         data="mnist",
         images=256,
         labeled=2000,
-        training=DomainTraining(partial(dann_mnist, 8, 32), 16, 64, Adam(2e-3)),
+        # An epoch is as long as the smaller set: 100 epochs are 400 steps. With 16 epochs the clean
+        # accuracy is below 83 %.
+        training=DomainTraining(partial(dann_mnist, 8, 32), 100, 64, Adam(2e-3)),
         attack=attack,
         rounds=3,
     )
@@ -221,7 +227,7 @@ def _small() -> TransductiveSetting:
         data="mnist", images=200, sources=3, source_factor=3, finals=4, attack=attack
     )
     return TransductiveSetting(
-        rmc=(rmc,),
+        rmc=(_small_rmc(),),
         dent=dent,
         dann=(dann,),
         tadv=(tadv,),
@@ -233,6 +239,29 @@ def _small() -> TransductiveSetting:
     )
 
 
+def _small_rmc() -> RMCSetting:
+    # With K = 64 of 3000 images and copies by PGD-15, the neighbors of an attacked image rarely
+    # have its label, and the paper's effect is absent.
+    copy_attack = PGD(40, 0.01)
+    return RMCSetting(
+        data="mnist",
+        images=10,
+        library=1500,
+        copies=1,
+        copy_attack=copy_attack,
+        augment=unchanged,
+        neighbors=512,
+        tuning=Tuning(epochs=6, patience=2, rate=2e-3, batch_size=64),
+        attack=copy_attack,
+        rounds=3,
+        changed=(
+            "K and the library's attack were changed after a result had been seen: with K = 64 and "
+            "copies by PGD-15 the accuracy of RMC on a standard base was 20 % under transferred "
+            "points of AutoAttack and PGD, where the paper has 97.7 and 98.3 %",
+        ),
+    )
+
+
 def _small_signs() -> URejectronSetting:
     return URejectronSetting(
         data="gtsrb10",
@@ -240,7 +269,13 @@ def _small_signs() -> URejectronSetting:
         per_class=660,
         batch_images=384,
         known=1536,
-        training=Distinguishing(high_pass_net, 6, 64, Adam(5e-3)),
+        discriminators={
+            # A ResNet-18 with 8 instead of 64 channels, by the paper's 10 epochs.
+            PAPERS_DISCRIMINATOR: Distinguishing(
+                partial(resnet, (2, 2, 2, 2), 8, classes=2), 10, 128
+            ),
+            SELECTED_DISCRIMINATOR: Distinguishing(high_pass_net, 6, 64, Adam(5e-3)),
+        },
         pgd=PGD(20, 2 / 255),
         cw=CW(100, 1, 1.0),
         thresholds=100,
@@ -248,8 +283,9 @@ def _small_signs() -> URejectronSetting:
             "settings were changed after results had been seen: discriminators with dense layers, "
             "trained on 2140 images, rejected 81 to 99 % of normal images at a threshold of 1/2; "
             "convolutional ones rejected 85 % of brighter images, as in the paper, but 1 % of "
-            "PGD's points; the present ones use high-pass filtered images, and were selected by "
-            "their rejections in (a) and of held-out images",
+            "PGD's points; the high-pass ones were selected by their rejections in (a) and of "
+            "held-out images. The ResNet is the paper's architecture with 8 instead of 64 channels "
+            "and was not selected",
         ),
     )
 
@@ -276,7 +312,10 @@ def _paper() -> TransductiveSetting:
         per_class=10_000,
         batch_images=None,
         known=None,
-        training=Distinguishing(),
+        discriminators={
+            PAPERS_DISCRIMINATOR: Distinguishing(),
+            SELECTED_DISCRIMINATOR: Distinguishing(high_pass_net),
+        },
         pgd=PGD(40, 1 / 255),
         cw=CW(100, 1, 1.0, search=0),
         thresholds=100,

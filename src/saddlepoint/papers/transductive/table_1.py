@@ -89,11 +89,7 @@ def findings(title: str, found: RMCResult) -> list[str]:
     episodes = found.episodes
     lowest = min(("FPA", *GREEDY), key=lambda name: float(correct_rate(episodes[name]).mean()))
     gains = correct_rate(episodes[lowest]).mean() > correct_rate(found.base.auto).mean()
-    verdict = (
-        "RMC is more robust than its base, contrary to the paper"
-        if gains
-        else "RMC adds no robustness to its base, as in the paper"
-    )
+    verdict = "RMC is more robust than its base" if gains else "RMC adds no robustness to its base"
     auto, max_loss, pgd = (
         format_difference(episodes[name], episodes[lowest])
         for name in ("AA", MAX_LOSS_POINTS, "PGD")

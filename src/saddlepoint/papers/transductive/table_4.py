@@ -43,6 +43,7 @@ class TADVResult:
     """
 
     base: Base  # the network that the attacker knows
+    attacked: dict[str, Episode]  # attack -> the episode in which its points were computed
     finals: dict[str, list[Episode]]  # attack -> one episode per final network
     direct: list[Episode]  # AutoAttack run directly on each final network
 
@@ -113,6 +114,7 @@ def evaluate(experiment: TransductiveExperiment, setting: TADVSetting) -> TADVRe
     ]
     return TADVResult(
         base=base,
+        attacked=episodes,
         finals={attack: [one[k] for one in scored] for k, attack in enumerate(episodes)},
         direct=[
             experiment.base(name, images, max_loss_pgd(setting.attack), known + k).auto
@@ -211,11 +213,7 @@ def findings(setting: TADVSetting, found: TADVResult) -> list[str]:
     many = accuracy(found.finals[many_sources_name(setting)])
     direct = fmean(accuracy([one]).mean for one in found.direct)
     strongest = min((*ATTACKS, many_sources_name(setting)), key=found.mean)
-    gain = (
-        "a gain, as in the paper"
-        if found.mean(greedy) > static
-        else "no gain, contrary to the paper"
-    )
+    gain = "a gain" if found.mean(greedy) > static else "no gain"
     gains = [
         format_difference(
             torch.stack([correct_rate(one) for one in found.finals[name]]).mean(0), found.base.auto

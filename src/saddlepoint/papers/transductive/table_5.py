@@ -45,11 +45,7 @@ def finding(base: str, found: DENTResult) -> str:
     episodes = found.episodes
     lowest = min(ATTACKS, key=lambda name: float(correct_rate(episodes[name]).mean()))
     below = correct_rate(episodes[lowest]).mean() < correct_rate(found.base.auto).mean()
-    verdict = (
-        "below its static base, as in the paper"
-        if below
-        else "not below its static base, contrary to the paper"
-    )
+    verdict = "below its static base" if below else "not below its static base"
     strongest = format_difference(episodes[lowest], found.base.auto)
     on_pgd = format_difference(episodes["PGD"], found.base.pgd)
     on_clean = format_difference(episodes["clean"], found.base.clean)

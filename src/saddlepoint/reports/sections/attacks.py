@@ -91,4 +91,6 @@ def _reasons(audit: Audit) -> list[Markup]:
     lines = [(row.name, row.reason) for row in audit.rows if row.reason]
     if not lines:
         return []
-    return [collapsible("Why each attack was run", table(("attack", "reason"), lines))]
+    return [
+        collapsible("Why each attack was run", table(("attack", "reason"), lines, class_="words"))
+    ]

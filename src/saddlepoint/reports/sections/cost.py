@@ -20,6 +20,12 @@ _HEAD = (
     "seconds",
 )
 
+_STAGE_HEAD = ("stage", "forward, per image", "backward, per image", "seconds")
+_STAGES = (
+    "All passes through the target by stage, those of its evaluation included. The stages attack, "
+    "diagnose and remedy are sums over all cells; the other stages are those of the last start."
+)
+
 
 def cost(context: ReportContext) -> Section:
     """Show forward and backward passes per image by attack, in a figure and in a table."""
@@ -43,7 +49,20 @@ def cost(context: ReportContext) -> Section:
         stacked_bars(rows, title="Passes per image"),
         class_="card",
     )
-    return Section("Cost", (figure, muted(explanation), table(_HEAD, _lines(audit))))
+    parts = [figure, muted(explanation), table(_HEAD, _lines(audit))]
+    if audit.stages:
+        parts += [muted(_STAGES), table(_STAGE_HEAD, _stage_lines(audit))]
+    return Section("Cost", tuple(parts))
+
+
+def _stage_lines(audit: Audit) -> Iterator[tuple[str, ...]]:
+    for stage in audit.stages:
+        yield (
+            stage.name,
+            f"{stage.forward:,.1f}",
+            f"{stage.backward:,.1f}",
+            f"{stage.seconds:,.1f}",
+        )
 
 
 def _lines(audit: Audit) -> Iterator[tuple[str, ...]]:

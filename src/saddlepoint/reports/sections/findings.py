@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from saddlepoint import phrases
-from saddlepoint.audits.result import State, Symptom
+from saddlepoint.audits.result import Item, State, Symptom
 from saddlepoint.audits.verdict import Comparisons
 from saddlepoint.phrases import agree, count, how_often, signed, times
 from saddlepoint.reports.context import ReportContext, Section
 from saddlepoint.reports.document import (
     at_least,
     at_most,
+    collapsible,
     facts,
     muted,
     number_cards,
@@ -24,6 +26,9 @@ from saddlepoint.reports.verdicts import LEVELS, SHAPES
 
 STATES = (State.FAIL, State.NOT_RUN, State.PASS, State.NOT_APPLICABLE)
 MARKS = {State.FAIL: "✗", State.NOT_RUN: "○", State.PASS: "✓", State.NOT_APPLICABLE: "–"}
+
+
+_OPEN = (State.FAIL, State.NOT_RUN)  # items that keep an estimate from being credible
 
 
 def warnings(context: ReportContext) -> Section:
@@ -62,13 +67,27 @@ def checklist(context: ReportContext) -> Section:
     if not items:
         old = "Not run: this record was written before audits had a checklist."
         return Section("Checklist", (muted(old),))
-    lines = [(item.name, f"{MARKS[item.state]} {item.state}", item.evidence) for item in items]
+    needed = [item for item in items if item.state in _OPEN]
+    settled = [item for item in items if item.state not in _OPEN]
     explanation = (
         "The steps of Croce et al. 2022 (Sec. 4) and the warning signs of Carlini et al. 2019, "
         "checked on the attacks that were run and on diagnostics of some images. An estimate is "
         "not credible while an item that applies failed or was not run."
     )
-    return Section("Checklist", (table(("item", "state", "evidence"), lines), muted(explanation)))
+    shown = [_items(needed)] if needed else []
+    folded = [collapsible(_totals(settled), _items(settled))] if settled else []
+    return Section("Checklist", (*shown, *folded, muted(explanation)))
+
+
+def _items(items: Sequence[Item]) -> Markup:
+    lines = [(item.name, f"{MARKS[item.state]} {item.state}", item.evidence) for item in items]
+    return table(("item", "state", "evidence"), lines, class_="words")
+
+
+def _totals(items: Sequence[Item]) -> str:
+    """Return the title of the folded items: `✓ pass: 12, – not applicable: 3`."""
+    totals = Counter(item.state for item in items)
+    return ", ".join(f"{MARKS[state]} {state}: {number}" for state, number in totals.items())
 
 
 def accuracies(context: ReportContext) -> Section:

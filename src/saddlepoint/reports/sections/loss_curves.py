@@ -51,7 +51,7 @@ def loss_curves(context: ReportContext) -> Section | None:
         [_figure_row(row) for row in rows],
         title="Objective and misclassified images by forward passes",
         left="mean of the objective",
-        right="images misclassified during the attack",
+        right="misclassified during the attack",
     )
     missing = [row.name for row in context.audit.rows if not row.loss_curve.passes]
     unrecorded = [muted(f"No loss curve was recorded for {', '.join(missing)}.")] if missing else []

@@ -38,6 +38,7 @@ class Discriminator(nn.Module):
     the three blocks of a wide residual network. It multiplies the inputs of unused encoders by
     zero, so that their outputs are constant. On CIFAR it uses the first and the third layer, with
     `before=1, after=3`; on SVHN the first and the fourth, with `before=0, after=2`.
+    `released_discriminator` loads its weights.
 
     Args:
         layers: Names of the layers.
@@ -166,6 +167,20 @@ class AIDPurifier(Purifier):
         """Return the discriminator's logit [N] of "natural"."""
         features = layer_outputs(self.net, self.discriminator.layers, x)
         return cast(Tensor, self.discriminator(features))
+
+    @torch.no_grad()
+    def detection_rate(self, natural: Tensor, attacked: Tensor) -> float:
+        """Return how often a natural image has a higher logit than an attacked one.
+
+        This is the area under the ROC curve over all pairs. At 0.5 the discriminator is at chance,
+        and purification has no relation to the perturbation.
+
+        Args:
+            natural: [N, ...] natural images.
+            attacked: [M, ...] attacked images.
+        """
+        difference = self.natural_logit(natural)[:, None] - self.natural_logit(attacked)
+        return float((difference.sign().double() + 1).mean() / 2)
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         """Purify x and return the logits at every iterate."""

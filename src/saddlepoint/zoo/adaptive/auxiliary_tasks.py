@@ -10,7 +10,6 @@ from typing import NamedTuple, Protocol, Self, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.rng import Keys
@@ -20,6 +19,7 @@ from saddlepoint.zoo.adaptive.feature_extraction import (
     logits_and_features,
 )
 from saddlepoint.zoo.adaptive.fitting import seeded
+from saddlepoint.zoo.adaptive.nearest_upsampling import Resize, nearest
 from saddlepoint.zoo.multi_exit.attach import linear_head
 
 # Each use of randomness folds its own number into the keys.
@@ -54,12 +54,17 @@ class LabelConsistency:
     the evaluated code: a_2 flips the image horizontally, removes `border` on each side and resizes
     the rest to the original size. That code crops 2 of 32 pixels; the original SOAP code crops 4.
 
+    Purification follows the gradient of this loss through the resizing. The published numbers were
+    measured with a PyTorch whose gradient of nearest-neighbor upsampling on CUDA was wrong:
+    `resize=nearest_with_old_cuda_gradient` emulates it. The loss itself is the same.
+
     During training a_1 and a_2 are random: noise with standard deviation 0.1, clipped below at
     zero as in the released code, a horizontal flip, and a crop of at least three quarters of each
     side. They are drawn per example, while the released code draws them per batch.
     """
 
     border: float = 1 / 16  # fraction of height and width, at least one pixel
+    resize: Resize = nearest  # how the cropped image is enlarged
 
     def loss(self, net: nn.Module, x: Tensor) -> Tensor:
         """Return the loss [N] between x [N, C, H, W] and its fixed transformation."""
@@ -71,7 +76,7 @@ class LabelConsistency:
         down = max(round(self.border * height), 1)
         right = max(round(self.border * width), 1)
         cropped = x.flip(-1)[..., down : height - down, right : width - right]
-        return functional.interpolate(cropped, (height, width))
+        return self.resize(cropped, (height, width))
 
     def training_pass(self, net: nn.Module, x: Tensor, keys: Keys) -> TrainingPass:
         """Return loss and logits on two random views of x."""

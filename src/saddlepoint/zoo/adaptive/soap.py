@@ -30,6 +30,9 @@ class SOAP(Purifier):
     In the released code the loss that selects the radius is a mean over the batch, so that all
     examples of a batch share one radius. With `coupled=False` each example has its own.
 
+    The published numbers, 83.7 % clean and 54.5 % under FGSM, are those of an old PyTorch with
+    wrong gradients; see `LabelConsistency` for the option that emulates it.
+
     The views are the iterates at the selected radius. Radii that the steps cannot reach do not
     constrain the descent and give the same result, so only one of them is tried.
 

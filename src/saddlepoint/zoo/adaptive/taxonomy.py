@@ -1,4 +1,4 @@
-"""The adaptive test-time defenses of Croce et al. 2022, Table 1, with their classification."""
+"""The adaptive test-time defenses of Croce et al. 2022, Tables 1 and 5, and their principles."""
 
 from __future__ import annotations
 
@@ -149,6 +149,50 @@ TABLE: tuple[Surveyed, ...] = (
         reported=69.71,
         found=33.7,
         static=0.0,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """One row of Table 5: a defense that the paper lists but does not evaluate.
+
+    The principle and the building blocks follow the definitions of Sec. 2.1 and 2.2 applied to the
+    implementation here. The marks of the printed table were not at hand.
+    """
+
+    place: str  # "module:class" of the implementation
+    paper: str
+    venue: str
+    principle: Principle
+    blocks: tuple[Block, ...]
+
+    @property
+    def name(self) -> str:
+        """Class name of the implementation."""
+        return self.place.partition(":")[2]
+
+
+_FURTHER = "saddlepoint.zoo.adaptive.further"
+_TRANSDUCTIVE = "saddlepoint.zoo.transductive"
+INDEX: tuple[Indexed, ...] = (
+    Indexed(f"{_FURTHER}:PixelDefend", "Song et al. 2018", "ICLR", "IP", ("IA", "AN")),
+    Indexed(f"{_FURTHER}:DefenseGAN", "Samangouei et al. 2018", "ICLR", "IP", ("IA", "AN", "R")),
+    Indexed(f"{_FURTHER}:TransformationDefense", "Guo et al. 2018", "ICLR", "IP", ("IA", "R")),
+    Indexed(f"{_FURTHER}:AnalysisBySynthesis", "Schott et al. 2019", "ICLR", "MA", ("IA", "AN")),
+    Indexed(f"{_TRANSDUCTIVE}:RMC", "Wu et al. 2020b", "ICML", "MA", ("IA", "ED")),
+    Indexed(f"{_FURTHER}:EBMPurifier", "Hill et al. 2021", "ICLR", "IP", ("IA", "AN", "R")),
+    Indexed(f"{_TRANSDUCTIVE}:DENT", "Wang et al. 2021a", "arXiv", "MA", ("IA",)),
+    Indexed(f"{_FURTHER}:CovariateShiftAdaptation", "Nandy et al. 2021", "arXiv", "MA", ("ED",)),
+    Indexed(
+        f"{_FURTHER}:JointOptimization", "Gurumurthy et al. 2021", "NeurIPS", "IP", ("IA", "AN")
+    ),
+    Indexed(f"{_FURTHER}:Tailoring", "Alet et al. 2021", "NeurIPS", "MA", ("IA", "R")),
+    Indexed(f"{_TRANSDUCTIVE}:TADV", "Chen et al. 2022", "ICLR", "MA", ("IA", "ED")),
+    Indexed(f"{_FURTHER}:ImplicitRepresentation", "Rusu et al. 2022", "ICML", "IP", ("IA", "AN")),
+    Indexed(f"{_FURTHER}:DiffusionPurifier", "Nie et al. 2022", "ICML", "IP", ("IA", "AN", "R")),
+    Indexed(
+        f"{_FURTHER}:AttributionSharpening", "Perez Tobia et al. 2022", "ISIDA", "IP", ("IA", "AN")
     ),
 )
 

@@ -17,7 +17,7 @@ from saddlepoint.zoo.deq.model import AFTER, DEQ, METHOD, SITE, Unrolled
 from saddlepoint.zoo.nets import ConvDEQNet
 from saddlepoint.zoo.nets.equilibrium import Equilibrium
 
-EXACT = Implicit()
+EXACT = Implicit(at="following")  # the order of the released code of Yang et al. 2022
 
 
 class Injected(NamedTuple):
@@ -37,7 +37,8 @@ class Solved(nn.Module):
         net: The equilibrium network.
         method: The solver.
         after: The steps from the solver's best state to the final state.
-        rule: The gradient rule at the solver.
+        rule: The gradient rule at the solver; by default `Implicit(at="following")`, the exact
+            gradient in the order of the released code of Yang et al. 2022.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ def digits_deq_exact() -> Solved:
     The state is 32x4x4. The forward solve has 18 steps and the backward solve 20. The cell is not
     constrained, so training decides whether it has an equilibrium.
     """
-    rule = Implicit(Broyden(steps=20, tolerance=1e-3))
+    rule = Implicit(Broyden(steps=20, tolerance=1e-3), at="following")
     return Solved(_digits_net(), method=Broyden(steps=18, tolerance=1e-3), rule=rule)
 
 

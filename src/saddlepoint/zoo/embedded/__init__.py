@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from saddlepoint.zoo.embedded.adaptive import ADAPTIVE
 from saddlepoint.zoo.embedded.base import Kit
-from saddlepoint.zoo.embedded.make import make, measure
+from saddlepoint.zoo.embedded.make import check_accuracy, make
 from saddlepoint.zoo.embedded.transductive import TRANSDUCTIVE
 
 KITS: Mapping[str, Kit] = {kit.name: kit for kit in (*ADAPTIVE, *TRANSDUCTIVE)}
@@ -24,4 +24,4 @@ def kit(name: str) -> Kit:
     return KITS[name]
 
 
-__all__ = ["KITS", "Kit", "kit", "make", "measure"]
+__all__ = ["KITS", "Kit", "check_accuracy", "kit", "make"]

@@ -22,7 +22,7 @@ from saddlepoint.evaluation import (
 from saddlepoint.gradients import Backprop, EoT
 from saddlepoint.training.loop import one_thread
 from saddlepoint.zoo.embedded.base import Kit
-from saddlepoint.zoo.records import Entry, Measured, entry, keep, load
+from saddlepoint.zoo.records import Entry, TrainingCheck, entry, keep, load
 
 
 def make(kit: Kit, folder: str | Path, *, seed: int = 0) -> Entry:
@@ -42,7 +42,7 @@ def make(kit: Kit, folder: str | Path, *, seed: int = 0) -> Entry:
         net = load(kit.base)
         data = load_data("digits", split="train")
         weights = kit.learn(net, data.x, data.y, seed)
-        measured = measure(kit, kit.defend(net, weights), seed=seed)
+        check = check_accuracy(kit, kit.defend(net, weights), seed=seed)
     record = Entry(
         name=kit.name,
         net=kit.base,
@@ -51,14 +51,14 @@ def make(kit: Kit, folder: str | Path, *, seed: int = 0) -> Entry:
         seed=seed,
         epoch=0,
         sha256="",
-        measured=measured,
+        check=check,
         recipe=cast(dict[str, object], describe(kit)),
         defense=kit.kind.__name__,
     )
     return keep(weights, record, folder)
 
 
-def measure(kit: Kit, defense: Defense, *, seed: int = 0) -> Measured:
+def check_accuracy(kit: Kit, defense: Defense, *, seed: int = 0) -> TrainingCheck:
     """Measure the accuracy under each adversary on the first test digits.
 
     A rejected image counts as correct.
@@ -82,8 +82,7 @@ def measure(kit: Kit, defense: Defense, *, seed: int = 0) -> Measured:
     accuracy = dict(zip(outcomes.adversaries, outcomes.accuracy()[:, 0].tolist(), strict=True))
     if defense.rejects:
         accuracy["clean, refused"] = float(outcomes.episodes[0].rejected[0].mean())
-    accuracy["worst case"] = float(outcomes.worst_case()[0])
-    return Measured(
+    return TrainingCheck(
         data="digits, test",
         n=len(data),
         p=f"{threat.space.p:g}",

@@ -1,7 +1,12 @@
 """Defenses that adapt to the test examples."""
 
 from saddlepoint.evaluation.rejection import RejectionCurve
-from saddlepoint.zoo.transductive.dann import DANN, DomainTraining, cifar_domains
+from saddlepoint.zoo.transductive.dann import (
+    DANN,
+    ChanceAccuracyWarning,
+    DomainTraining,
+    cifar_domains,
+)
 from saddlepoint.zoo.transductive.dent import DENT, entropy, information
 from saddlepoint.zoo.transductive.optimizers import Adam, AdaMod
 from saddlepoint.zoo.transductive.rmc import RMC, Library, Tuning
@@ -23,6 +28,7 @@ __all__ = [
     "AdaMod",
     "Adam",
     "BatchStatistics",
+    "ChanceAccuracyWarning",
     "Distinguishing",
     "DomainTraining",
     "Library",

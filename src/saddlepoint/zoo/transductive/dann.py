@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.defenses import Context, Defense, Plain, Trace, View
-from saddlepoint.phrases import count
+from saddlepoint.phrases import count, percent
 from saddlepoint.rng import Keys
 from saddlepoint.training.loop import initialized, permutation, split_batches, train_epoch
 from saddlepoint.training.recipe import (
@@ -30,6 +31,11 @@ from saddlepoint.zoo.nets.dann import DANNNet, dann_cifar, dann_mnist
 
 # Folded into the random keys: each use of randomness has its own draws.
 _SOURCE, _TARGET, _AUGMENT, _DROPOUT = range(1, 5)
+_CHECKED = 1000  # labeled images on which the trained network is checked, at most
+
+
+class ChanceAccuracyWarning(UserWarning):
+    """A trained network is no better than a constant prediction on its own training images."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +143,10 @@ def train_domain_adversarial(
 
     Raises:
         ValueError: There are fewer than two unlabeled images.
+
+    Warns:
+        ChanceAccuracyWarning: The network is no better on its labeled images than a prediction of
+            the most frequent class. An epoch has few steps if there are few unlabeled images.
     """
     if len(target) < 2:
         raise ValueError(
@@ -158,7 +168,36 @@ def train_domain_adversarial(
             name="DANN",
             learning_rate=scheduled_rate(training.optimizer, training.schedule),
         )
-    return net.eval()
+    _warn_at_chance(net.eval(), x[:_CHECKED], y[:_CHECKED], training, len(run.batches(0)))
+    return net
+
+
+def _warn_at_chance(
+    net: DANNNet, x: Tensor, y: Tensor, training: DomainTraining, steps: int
+) -> None:
+    """Warn if the accuracy on labeled images x [M, ...] is within noise of a constant prediction.
+
+    Args:
+        net: The trained network.
+        x: Labeled images [M, ...].
+        y: Labels [M].
+        training: The settings.
+        steps: Steps per epoch.
+    """
+    with torch.no_grad():
+        correct = float((net(x).argmax(1) == y).double().mean())
+    constant = float(y.bincount().max()) / len(y)
+    noise = 2 * math.sqrt(constant * (1 - constant) / len(y))
+    if correct > constant + noise:
+        return
+    warnings.warn(
+        f"DANN classifies {percent(correct)} of its labeled images correctly after "
+        f"{count(training.epochs, 'epoch')} of {count(steps, 'step')}; a constant prediction has "
+        f"{percent(constant)}. Its robustness means nothing. Train for more epochs: an epoch is as "
+        "long as the smaller of the two sets.",
+        ChanceAccuracyWarning,
+        stacklevel=3,
+    )
 
 
 def domain_losses(

@@ -16,10 +16,9 @@ from saddlepoint import phrases
 from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Ball, Linf
-from saddlepoint.defenses import Context, Defense, Plain, Trace, View
+from saddlepoint.defenses import Context, Defense, Plain, Trace, View, eval_mode
 from saddlepoint.evaluation import AttackContext, Direct, Threat
 from saddlepoint.rng import Keys
-from saddlepoint.training.inner_attack import eval_mode
 from saddlepoint.training.loop import cross_entropy_epochs, permutation
 from saddlepoint.training.recipe import Adam, Augment, Shift
 from saddlepoint.zoo.layers import features, penultimate

@@ -96,5 +96,9 @@ def _solution(record: GameRecord) -> dict[str, str]:
     }
     if record.exploitability is not None:
         reached = points(record.exploitability, 2)
+        values["value against partial attacks"] = (
+            f"{percent(record.partial_value)}, {count(record.partial_attacks, 'attack')}; with "
+            f"attacks on the expected loss {percent(record.value.value)}"
+        )
         values["exploitability"] = f"{reached} when the double oracle stopped"
     return values

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from saddlepoint.audits.statistics import wilson
-from saddlepoint.games.runs.record import GameRecord, StrategyRecord
+from saddlepoint.games.runs.record import GameRecord, StrategyRecord, same_strategy
 from saddlepoint.phrases import count, signed
 from saddlepoint.reports.context import Section
 from saddlepoint.reports.document import legend, muted, percent, percent_range, table
@@ -38,18 +38,13 @@ def strategies(record: GameRecord) -> Section:
         "attacker per image chooses the worst of all attacks for every image. Each accuracy is an "
         "upper bound. Intervals are bootstrap intervals: they cover which images were drawn."
     )
-    gains = (
-        "Gain of NEED over the best pure strategy on the same held-out images, in percentage "
-        "points, with paired intervals."
-    )
     return Section(
         "Strategies under attack",
         (
             _strategy_figure(record),
             muted(explanation),
             table(_STRATEGY_HEAD, [_strategy_line(strategy) for strategy in record.strategies]),
-            muted(gains),
-            _gain_table(record),
+            *_gains(record),
         ),
     )
 
@@ -85,13 +80,19 @@ def _strategy_line(strategy: StrategyRecord) -> tuple[str, ...]:
     )
 
 
-def _gain_table(record: GameRecord) -> Markup:
+def _gains(record: GameRecord) -> tuple[Markup, ...]:
+    if same_strategy(record.strategies[0], record.strategies[1]):
+        return (muted("NEED is the best pure strategy: there is no gain from mixing."),)
+    explanation = (
+        "Gain of NEED over the best pure strategy on the same held-out images, in percentage "
+        "points, with paired intervals."
+    )
     gains = {title: record.gains[name] for name, title in _ATTACKERS.items()}
     lines = [
         (title, signed(gain.value), f"{signed(gain.low)} to {signed(gain.high)}")
         for title, gain in gains.items()
     ]
-    return table(("attacker", "gain", "95 % interval"), lines)
+    return (muted(explanation), table(("attacker", "gain", "95 % interval"), lines))
 
 
 def exits(record: GameRecord) -> Section:

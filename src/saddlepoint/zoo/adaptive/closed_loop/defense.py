@@ -16,6 +16,7 @@ from saddlepoint.zoo.adaptive.closed_loop.embedding import (
     Embedding,
     EmbeddingLearner,
     PrincipalComponents,
+    mean_square_residual,
 )
 from saddlepoint.zoo.adaptive.feature_extraction import visit_layers
 from saddlepoint.zoo.adaptive.fitting import chunks
@@ -28,8 +29,10 @@ _PCA = PrincipalComponents()
 
 
 class ControlledPass(NamedTuple):
-    """Result of one forward pass with controls."""
+    """One forward pass with controls."""
 
+    state: Tensor  # [N, 3, width] controls and moments of Adam from which the pass started
+    controls: Tensor  # [N, width] the controls, with the gradient of the loss
     logits: Tensor  # [N, C]
     loss: Tensor  # [N]
 
@@ -47,7 +50,9 @@ class ClosedLoopControl(Defense):
 
     Each update passes through the site "control", where the state is the controls and not the
     image. Under `BPDA()` the controls are constants, and the gradient is that of the network run
-    with these controls, as in Croce et al.
+    with these controls, as in Croce et al. One forward pass per iteration gives both the logits
+    and the gradient of the update: with the paper's settings 5 forward and 4 backward passes
+    (Sec. 3.3). Only exact gradients through the updates repeat the pass inside the site.
 
     As in the released code, projections are centered on the mean of the batch, and the best update
     is the one with the lowest loss over the batch. With `per_example` the center is the mean of
@@ -105,14 +110,18 @@ class ClosedLoopControl(Defense):
         embeddings = self._fitted_embeddings()
         width = sum(math.prod(embedding.shape) for embedding in embeddings.values())
         state = initial_adam_state(x.new_zeros(len(x), width))
-        passes = [self._controlled_pass(x, state[:, 0])]
-        for t in range(1, self.steps + 1):
-            state = ctx.through("control", partial(self._update, x, t), state)
-            passes.append(self._controlled_pass(x, state[:, 0]))
+        logits = list[Tensor]()  # [N, C] each
+        losses = list[Tensor]()  # [N] each
+        for t in range(self.steps + 1):
+            last = self._pass_with_gradient(x, state)
+            logits.append(last.logits if torch.is_grad_enabled() else last.logits.detach())
+            losses.append(last.loss.detach())
+            if t < self.steps:
+                state = ctx.through("control", partial(self._update, x, t + 1, last), state)
         views = [
-            View(name, p.logits) for t, p in enumerate(passes) if ctx.keeps(name := f"control/{t}")
+            View(name, part) for t, part in enumerate(logits) if ctx.keeps(name := f"control/{t}")
         ]
-        return Trace((*views, View("final", self._best_logits(passes))))
+        return Trace((*views, View("final", self._best_logits(logits, losses))))
 
     def fit(
         self, x: Tensor, y: Tensor, *, learner: EmbeddingLearner = _PCA, seed: int = 0
@@ -158,8 +167,21 @@ class ClosedLoopControl(Defense):
             )
         return self.embeddings
 
-    def _controlled_pass(self, x: Tensor, controls: Tensor) -> ControlledPass:
-        """Run the network with controls [N, width], concatenated over the layers."""
+    def _pass_with_gradient(self, x: Tensor, state: Tensor) -> ControlledPass:
+        """Run the network so that the loss can be differentiated by the controls."""
+        with torch.enable_grad():
+            controls = state[:, 0]
+            if not controls.requires_grad:
+                controls = controls.detach().requires_grad_()
+            logits, loss = self._controlled_pass(x, controls)
+        return ControlledPass(state, controls, logits, loss)
+
+    def _controlled_pass(self, x: Tensor, controls: Tensor) -> tuple[Tensor, Tensor]:
+        """Run the network with controls [N, width], concatenated over the layers.
+
+        Returns:
+            Logits [N, C] and loss [N].
+        """
         embeddings = self._fitted_embeddings()
         ends = accumulate(math.prod(embeddings[name].shape) for name in self.layers)
         flat = torch.tensor_split(controls, tuple(ends)[:-1], dim=1)
@@ -168,29 +190,39 @@ class ClosedLoopControl(Defense):
 
         def steer(name: str, output: Tensor) -> Tensor:
             h = output + control[name].view_as(output)
-            residual = embeddings[name].residual(h, per_example=self.per_example)
-            losses.append(residual.square().flatten(1).mean(1))
+            embedding = embeddings[name]
+            losses.append(mean_square_residual(embedding, h, per_example=self.per_example))
             return h
 
         logits = _steered(self.net, self.layers, steer, x)
-        return ControlledPass(logits, torch.stack(losses).sum(0))
+        return logits, torch.stack(losses).sum(0)
 
-    def _update(self, x: Tensor, t: int, state: Tensor) -> Tensor:
-        """Apply Adam's t-th update to the controls."""
+    def _update(self, x: Tensor, t: int, last: ControlledPass, state: Tensor) -> Tensor:
+        """Apply Adam's t-th update to the controls.
 
-        def loss(controls: Tensor) -> Tensor:
-            losses = self._controlled_pass(x, controls).loss
-            return losses if self.per_example else losses.mean()
+        The gradient is that of the last pass. A rule that differentiates the update, or evaluates
+        it elsewhere, needs a pass of its own.
+        """
 
-        return adam_step(state, input_gradient(loss, state[:, 0]), t, self.rate)
+        def objective(losses: Tensor) -> Tensor:
+            return losses.sum() if self.per_example else losses.mean()
 
-    def _best_logits(self, passes: Sequence[ControlledPass]) -> Tensor:
+        if torch.is_grad_enabled() or state is not last.state:
+            grad = input_gradient(
+                lambda controls: objective(self._controlled_pass(x, controls)[1]), state[:, 0]
+            )
+        else:
+            with torch.enable_grad():
+                value = objective(last.loss)
+            (grad,) = torch.autograd.grad(value, last.controls, retain_graph=True)
+        return adam_step(state, grad, t, self.rate)
+
+    def _best_logits(self, logits: Sequence[Tensor], losses: Sequence[Tensor]) -> Tensor:
         """Return the logits [N, C] of the pass with the lowest loss."""
-        logits = torch.stack([p.logits for p in passes])  # [T, N, C]
-        losses = torch.stack([p.loss for p in passes]).detach()  # [T, N]
-        rows = losses.shape[1]
-        best = losses.argmin(0) if self.per_example else losses.mean(1).argmin().expand(rows)
-        selected: Tensor = logits[best, torch.arange(rows, device=best.device)]
+        stacked = torch.stack(list(losses))  # [T, N]
+        rows = stacked.shape[1]
+        best = stacked.argmin(0) if self.per_example else stacked.mean(1).argmin().expand(rows)
+        selected: Tensor = torch.stack(list(logits))[best, torch.arange(rows, device=best.device)]
         return selected
 
     def _activations(self, x: Tensor) -> dict[str, Tensor]:

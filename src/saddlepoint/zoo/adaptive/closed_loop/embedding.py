@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from saddlepoint.zoo.adaptive.fitting import Batch, Phase, minimize, seeded
 
 Shape = tuple[int, ...]
+_LOST = 1e-7  # singular values below this fraction of the largest are rounding errors
 
 
 class Embedding(Protocol):
@@ -58,8 +59,48 @@ class LinearEmbedding:
 
     def residual(self, h: Tensor, *, per_example: bool) -> Tensor:
         """Return the part of h - c outside of the subspace, [N, *shape]."""
-        centered = (h - (self.mean if per_example else h.mean(0))).flatten(1)
-        return (centered - (centered @ self.basis) @ self.basis.T).view_as(h)
+        return _outside(self._centered(h, per_example=per_example), self.basis).view_as(h)
+
+    def mean_square(self, h: Tensor, *, per_example: bool) -> Tensor:
+        """Return the mean square of the residual, [N].
+
+        Its gradient by h - c is 2 / d times the residual, because the projection is symmetric and
+        idempotent. No further products with the basis are needed for it.
+        """
+        centered = self._centered(h, per_example=per_example)
+        return cast(Tensor, _MeanSquare.apply(centered, self.basis))  # type: ignore[no-untyped-call]
+
+    def _centered(self, h: Tensor, *, per_example: bool) -> Tensor:
+        return (h - (self.mean if per_example else h.mean(0))).flatten(1)
+
+
+def mean_square_residual(embedding: Embedding, h: Tensor, *, per_example: bool) -> Tensor:
+    """Return the mean square [N] of the residual of activations h [N, *shape]."""
+    if isinstance(embedding, LinearEmbedding):
+        return embedding.mean_square(h, per_example=per_example)
+    return embedding.residual(h, per_example=per_example).square().flatten(1).mean(1)
+
+
+def _outside(a: Tensor, basis: Tensor) -> Tensor:
+    """Return (I - V V^T) a for the rows of a [N, d]."""
+    return a - (a @ basis) @ basis.T
+
+
+class _MeanSquare(torch.autograd.Function):
+    """mean_i r_i^2 with r = (I - V V^T) a; the gradient is 2 r / d."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, basis: Tensor) -> Tensor:
+        residual = _outside(a, basis)
+        ctx.save_for_backward(a, basis, residual)
+        return residual.square().mean(1)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangent: Tensor) -> tuple[Tensor, None]:
+        a, basis, residual = ctx.saved_tensors
+        # A second derivative needs the residual as a function of a.
+        residual = _outside(a, basis) if torch.is_grad_enabled() else residual
+        return cotangent[0][:, None] * residual * (2 / a.shape[1]), None
 
 
 @dataclass(frozen=True)
@@ -80,7 +121,8 @@ class PrincipalComponents:
     """Fits a linear subspace by principal component analysis.
 
     It keeps the leading right singular vectors of the centered activations until the sum of their
-    singular values exceeds `share` of the total sum.
+    singular values exceeds `share` of the total sum. The singular vectors are computed from the
+    eigenvectors of the smaller of the two Gram matrices, in float64 (`right_singular_vectors`).
     """
 
     share: float = 0.99  # of the sum of singular values, not of the variance
@@ -93,10 +135,47 @@ class PrincipalComponents:
     def learn(self, h: Tensor, seed: int) -> LinearEmbedding:  # noqa: ARG002
         """Fit the subspace to activations h [M, *shape]."""
         mean = h.mean(0)
-        _, values, vectors = torch.linalg.svd((h - mean).flatten(1), full_matrices=False)
-        cumulative = values.cumsum(0) / values.sum().clamp(min=torch.finfo(h.dtype).tiny)
+        values, leading = right_singular_vectors((h - mean).flatten(1))
+        cumulative = values.cumsum(0) / values.sum().clamp(min=torch.finfo(values.dtype).tiny)
         rank = min(int((cumulative <= self.share).sum()) + 1, len(values))
-        return LinearEmbedding(vectors[:rank].T.contiguous(), mean)
+        return LinearEmbedding(leading(rank).to(h.dtype), mean)
+
+
+class SingularVectors(NamedTuple):
+    """Singular values, and a function that returns the leading right singular vectors."""
+
+    values: Tensor  # [min(M, d)], decreasing
+    leading: Callable[[int], Tensor]  # rank r -> [d, r] with orthonormal columns
+
+
+def right_singular_vectors(a: Tensor) -> SingularVectors:
+    """Compute the right singular vectors of a matrix from the smaller of its Gram matrices.
+
+    A^T A = V S^2 V^T if A [M, d] is tall. Otherwise A A^T = U S^2 U^T and V = A^T U / S. An
+    eigenvalue has an absolute error of about eps |A|^2, so that singular values below sqrt(eps) |A|
+    are lost in rounding errors. The computation is in float64, where this is 1e-8 |A|.
+
+    Args:
+        a: [M, d] matrix.
+
+    Returns:
+        Singular values in float64, and their vectors. Directions of lost singular values are
+        arbitrary if A is tall, and are left out of the vectors otherwise.
+    """
+    a = a.double()
+    tall = len(a) >= a.shape[1]
+    squares, vectors = torch.linalg.eigh(a.T @ a if tall else a @ a.T)  # increasing
+    values = squares.clamp(min=0).sqrt().flip(0)
+
+    def leading(rank: int) -> Tensor:
+        first: Tensor = vectors[:, vectors.shape[1] - rank :].flip(1)
+        if tall:
+            return first.contiguous()
+        known = values[:rank] > _LOST * values[0]
+        found: Tensor = a.T @ (first[:, known] / values[:rank][known])
+        return found
+
+    return SingularVectors(values, leading)
 
 
 def auto_encoder(shape: Shape) -> nn.Module:

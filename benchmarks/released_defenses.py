@@ -1,0 +1,263 @@
+"""Closed-loop control and SOAP on the weights of their authors, with the paper's settings.
+
+    python -m benchmarks.released_defenses closed-loop --models DIR --data DIR --out FOLDER
+    python -m benchmarks.released_defenses soap --models DIR --data DIR --out FOLDER
+
+modules.py in the folder of models loads both networks by name. Fitted bases and attack results are
+kept in the output folder and reused, so the command can be interrupted and started again. The
+record `FOLDER/NAME.json` has the format of `saddlepoint reproduce`; its copy in
+`benchmarks/records/adaptive` is part of docs/results/adaptive.md. One thread, seed 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from saddlepoint.attacks.losses import cross_entropy
+from saddlepoint.attacks.pgd import FGSM
+from saddlepoint.attacks.spaces import Linf
+from saddlepoint.data import load_data
+from saddlepoint.defenses import Defense, Plain
+from saddlepoint.evaluation import Adversary, Direct, FixedPoints, Transfer
+from saddlepoint.gradients import BPDA
+from saddlepoint.papers.adaptive import published
+from saddlepoint.papers.adaptive.attacks import on_closed_loop, on_soap, pgd
+from saddlepoint.papers.adaptive.scales import AttackBudgets
+from saddlepoint.papers.cells import accuracy_cell, correct_rate
+from saddlepoint.papers.registry import Experiment, Request
+from saddlepoint.papers.result import Cell, Result, Row, Table
+from saddlepoint.papers.runner import Images, Runner
+from saddlepoint.zoo.adaptive import (
+    SOAP,
+    ClosedLoopControl,
+    LabelConsistency,
+    nearest,
+    nearest_with_old_cuda_gradient,
+)
+
+CONTROLLED_LAYERS = ("normalize", "stem", "layer1", "layer2", "layer3")
+CLOSED_LOOP_BATCH = 16
+SOAP_BATCH = 100
+TRAINING_IMAGES = 6000  # of which the first 5000 that the network classifies correctly are used
+SOAP_STEPS = 20  # of the attack on the trajectory; the paper has 1000
+BUDGETS = AttackBudgets()  # the paper's
+CLOSED_LOOP = Experiment(
+    "adaptive/released-closed-loop",
+    "Closed-loop control on the evaluators' weights",
+    "At 89.1 % clean accuracy, the robust accuracy is 34.5 % under PGD-20 on the static model, "
+    "9.5 % under PGD-20 with BPDA and 5.6 % under APGD with BPDA (Sec. 3.3).",
+    "benchmarks.released_defenses:closed_loop",
+)
+SOAP_EXPERIMENT = Experiment(
+    "adaptive/released-soap",
+    "SOAP on its authors' weights with both gradients of upsampling",
+    "The purified network has 83.7 % clean accuracy, 54.5 % under FGSM on the static model and "
+    "3.7 % under APGD on its trajectory (Sec. 3.5, B.5).",
+    "benchmarks.released_defenses:soap",
+)
+
+
+def main() -> None:
+    """Measure one defense and write its record."""
+    arguments = _parser().parse_args()
+    torch.set_num_threads(1)
+    sys.path.insert(0, str(arguments.models))
+    load = importlib.import_module("modules").load
+    measure = closed_loop if arguments.defense == "closed-loop" else soap
+    measure(arguments, load)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("defense", choices=("closed-loop", "soap"))
+    parser.add_argument("--models", type=Path, required=True, help="folder with modules.py")
+    parser.add_argument("--data", type=Path, required=True, help="folder with cifar-10-batches-bin")
+    parser.add_argument("--out", type=Path, required=True, help="folder of bases, cells and record")
+    parser.add_argument("--images", type=int, default=304, help="test images of clean accuracy")
+    parser.add_argument(
+        "--transferred", type=int, default=304, help="test images of PGD on closed-loop control"
+    )
+    parser.add_argument(
+        "--attacked", type=int, default=32, help="test images of attacks on the defense itself"
+    )
+    parser.add_argument(
+        "--longest", type=int, default=0, help="test images of APGD + BPDA on closed-loop control"
+    )
+    return parser
+
+
+def fitted(net: nn.Module, arguments: argparse.Namespace) -> ClosedLoopControl:
+    """Closed-loop control with bases of 5000 training images, read from the folder if present."""
+    path = arguments.out / "closed-loop-bases.pt"
+    if path.exists():
+        embeddings = torch.load(path, weights_only=False)
+        return ClosedLoopControl(net, CONTROLLED_LAYERS, embeddings=embeddings)
+    train = load_data("cifar10", split="train", n=TRAINING_IMAGES, root=arguments.data)
+    defense = ClosedLoopControl(net, CONTROLLED_LAYERS).fit(train.x, train.y)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(dict(defense.embeddings or {}), path)
+    return defense
+
+
+def closed_loop(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -> None:
+    """Measure closed-loop control (Sec. 3.3) on the evaluators' ResNet-20 at radius 2/255."""
+    static = Plain(load("cifar10/chen2021_resnet20"))
+    defense = fitted(load("cifar10/chen2021_resnet20", stem_slope=0.0), arguments)
+    ranks = ", ".join(
+        f"{name} {embedding.basis.shape[1]} of {embedding.basis.shape[0]}"  # type: ignore[attr-defined]
+        for name, embedding in (defense.embeddings or {}).items()
+    )
+    notes = (
+        "weights: the ResNet-20 that the evaluators trained and released; the defense runs it with "
+        "a ReLU in the stem, as their code does, the static network has a LeakyReLU there",
+        "controls after normalization, stem, layer1, layer2 and layer3; bases of 5000 correctly "
+        "classified training images without augmentation, 99 % of the sum of singular values; "
+        f"dimensions: {ranks}",
+        "batches of 16, 4 updates with learning rate 5e-3",
+        "PGD starts at the clean image, its steps are a quarter of the radius, and its point of "
+        "highest loss is transferred; the evaluators transfer its last point",
+    )
+    bench = Bench(arguments, CLOSED_LOOP, CLOSED_LOOP_BATCH, Linf(2 / 255), notes)
+    bpda = replace(pgd(BUDGETS, "PGD+BPDA"), rules={"control": BPDA()})
+    apgd_bpda = on_closed_loop(defense, BUDGETS)
+    transfer = Transfer(pgd(BUDGETS), static)
+    papers = published.CLOSED_LOOP
+    undefended = published.CLOSED_LOOP_STATIC
+    few = arguments.transferred
+    bench.row("clean", defense, FixedPoints(), papers["clean"])
+    bench.row("clean, static", static, FixedPoints())
+    bench.row("PGD-20, transferred", defense, transfer, papers["transfer PGD"], images=few)
+    bench.row("PGD-20 on the static network", static, pgd(BUDGETS), undefended, images=few)
+    if few := arguments.attacked:
+        bench.row("PGD-20 + BPDA", defense, bpda, papers["PGD + BPDA"], images=few)
+    if few := arguments.longest:
+        bench.row("APGD + BPDA", defense, apgd_bpda, papers["APGD + BPDA"], images=few)
+
+
+def soap(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -> None:
+    """Measure SOAP (Sec. 3.5) on its authors' network with both gradients of upsampling."""
+    net = load("cifar10/soap_resnet_pi")
+    notes = (
+        "weights: the network with label consistency that the authors of SOAP released",
+        "the loss crops 28 of 32 pixels and enlarges them by nearest neighbor; purification "
+        "follows the gradient through this enlargement. In PyTorch 1.3 to 1.5 it reached wrong "
+        "pixels on CUDA (PyTorch issue 38985): the published numbers are shown beside it",
+        f"batches of {SOAP_BATCH}, which share one of eleven radii; the paper's number under FGSM "
+        "is of one batch of 1000",
+    )
+    bench = Bench(arguments, SOAP_EXPERIMENT, SOAP_BATCH, Linf(8 / 255), notes)
+    fgsm = Direct("FGSM", FGSM(), loss=cross_entropy)
+    papers = published.SOAP
+    bench.row("clean, static", Plain(net), FixedPoints(), papers["clean, static"])
+    bench.row("FGSM on the static network", Plain(net), fgsm, papers["FGSM, static"])
+    for name, resize, known in (
+        ("gradient of PyTorch 1.3 to 1.5 on CUDA", nearest_with_old_cuda_gradient, papers),
+        ("today's gradient", nearest, {}),
+    ):
+        defense = SOAP(net, LabelConsistency(resize=resize))
+        transfer = Transfer(fgsm, Plain(net))
+        bench.row(f"clean, {name}", defense, FixedPoints(), known.get("clean"))
+        bench.row(f"FGSM, transferred, {name}", defense, transfer, known.get("FGSM"))
+        if few := arguments.attacked:
+            title = f"APGD+BPDA (traj.), {SOAP_STEPS} of 1000 steps, {name}"
+            attack = on_soap(defense, replace(BUDGETS, soap_steps=SOAP_STEPS))
+            bench.row(title, defense, attack, known.get("APGD+BPDA (traj.)"), images=few)
+
+
+class Bench:
+    """Runs attacks on the first test images of CIFAR-10; writes the record after each of them."""
+
+    def __init__(
+        self,
+        arguments: argparse.Namespace,
+        experiment: Experiment,
+        batch: int,
+        space: Linf,
+        notes: Sequence[str],
+    ) -> None:
+        found = load_data("cifar10", split="test", n=arguments.images, root=arguments.data)
+        self.test = Images(found.x, found.y)
+        self.experiment = experiment
+        self.space = space
+        self.notes = tuple(notes)
+        self.rows: list[Row] = []
+        self.path = arguments.out / f"released-{arguments.defense}.json"
+        request = Request(arguments.out, "paper", progress=lambda text: print(text, flush=True))
+        self.runner = Runner(request, batch, threads=1)
+        options = ("images", "transferred", "attacked", "longest")
+        chosen = " ".join(f"--{name} {getattr(arguments, name)}" for name in options)
+        self.command = (
+            f"python -m benchmarks.released_defenses {arguments.defense} --models DIR --data DIR "
+            f"--out FOLDER {chosen}"
+        )
+
+    def row(
+        self,
+        name: str,
+        defense: Defense,
+        adversary: Adversary,
+        paper: float | None = None,
+        *,
+        images: int | None = None,
+    ) -> None:
+        """Attack a defense and add its accuracy and the number of images to the record."""
+        test = self.test.first(images)
+        (episode,) = self.runner.play(
+            defense, [adversary], test, threat=self.space, answers=None, name=name, seed=0
+        )
+        correct = correct_rate(episode)
+        share = f"{int(correct.sum())} of {len(correct)}"
+        print(f"{name}: {share}", flush=True)
+        self.rows.append(Row((name, share), (accuracy_cell(correct, paper),)))
+        self.path.write_text(self.result().text(), encoding="utf-8")
+
+    def result(self) -> Result:
+        """Assemble the record of the rows so far."""
+        table = Table(
+            f"Accuracy, %, cifar10, {self.space}",
+            ("attack", "correct images"),
+            ("accuracy",),
+            tuple(self.rows),
+            0,
+            digits=1,
+        )
+        result = self.runner.result(
+            self.experiment,
+            [table],
+            notes=self.notes,
+            findings=[_finding(row) for row in self.rows if _paper(row) is not None],
+            charts=(),
+            repeats=1,
+        )
+        return replace(result, command=self.command)
+
+
+def _paper(row: Row) -> float | None:
+    cell = row.cells[0]
+    return cell.paper if cell is not None else None
+
+
+def _finding(row: Row) -> str:
+    """Compare a cell with the paper's number by its interval over images."""
+    cell = row.cells[0]
+    assert isinstance(cell, Cell)
+    assert cell.paper is not None
+    assert cell.interval is not None
+    low, high = cell.interval
+    verdict = "contains" if low <= cell.paper <= high else "does not contain"
+    return (
+        f"{row.labels[0]}: {cell.mean:.1f} %, {cell.mean - cell.paper:+.1f} points from the "
+        f"paper's {cell.paper:.1f} %; the interval over images {verdict} the paper's number."
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Points that other programs saved: .npz, .npy, and tensors of torch."""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from saddlepoint.data.record import DataError
+
+# Names under which points are usually saved; `adv_complete` is that of AutoAttack.
+_NAMES = ("points", "x_adv", "adv", "adv_complete", "adversarial", "worst_points", "x")
+
+
+def read_points(path: Path, name: str | None = None) -> Tensor:
+    """Read one point per image. Nothing is unpickled but plain tensors.
+
+    Args:
+        path: a file .npz, .npy, .pt or .pth.
+        name: of the array in the file; default: the only one, or one with a usual name.
+
+    Raises:
+        DataError: the file is missing, damaged, or has several arrays and none of a usual name.
+    """
+    if not path.is_file():
+        raise DataError(f"There is no file {path}.")
+    if path.suffix not in (".npz", ".npy", ".pt", ".pth"):
+        raise DataError(f"{path}: expected a file .npz, .npy, .pt or .pth.")
+    try:
+        arrays = _arrays(path)
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, pickle.UnpicklingError) as error:
+        raise DataError(f"{path} holds no plain arrays ({error}). Write it again.") from error
+    chosen = _chosen(path, list(arrays), name)
+    points = torch.as_tensor(arrays[chosen])
+    if points.dtype == torch.uint8:
+        return points.float() / 255
+    if not points.is_floating_point() or points.ndim < 2:
+        raise DataError(
+            f"{path}, {chosen}: expected points [N, ...] as floating-point numbers in [0, 1] or as "
+            f"bytes, found {points.dtype} {list(points.shape)}."
+        )
+    return points.float()
+
+
+def _arrays(path: Path) -> dict[str, Any]:
+    """All arrays of a file by name."""
+    if path.suffix not in (".npz", ".npy"):
+        stored = torch.load(path, map_location="cpu", weights_only=True)
+        return dict(stored) if isinstance(stored, dict) else {"points": stored}
+    # Opened here so that it is closed.
+    with path.open("rb") as file:
+        loaded = np.load(file, allow_pickle=False)
+        return dict(loaded) if hasattr(loaded, "keys") else {"points": loaded}
+
+
+def _chosen(path: Path, found: list[str], name: str | None) -> str:
+    if name is not None and name in found:
+        return name
+    usual = [one for one in _NAMES if one in found]
+    if name is None and (usual or len(found) == 1):
+        return (usual or found)[0]
+    wanted = "an array" if name is None else repr(name)
+    raise DataError(
+        f"{path}: found {', '.join(found) or 'nothing'}, but not {wanted} of points. Name the "
+        "array: --array NAME."
+    )

@@ -1,0 +1,59 @@
+"""A fixture for pytest: `def test_robust(audit): audit(net, x, y, at_least=0.45)`.
+
+pytest loads this file in every session, so torch is imported only when the fixture is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from saddlepoint.audits import Audit
+
+
+@pytest.fixture
+def audit(record_property: Callable[[str, object], None]) -> Callable[..., Audit]:
+    """Audit a target; the test fails if robust accuracy is too low or a claim is refuted.
+
+        def test_robust(audit):
+            audit(net, x, y, threat="8/255", budget="quick", at_least=0.45)
+
+    The function takes the arguments of `saddlepoint.audit` and two more: `at_least`, the lowest
+    robust accuracy that passes, and `credible=True`, which also requires the verdict *credible*.
+    It returns the audit. The numbers are written into the JUnit file as properties of the test.
+    """
+
+    def run(
+        target: Any,
+        *data: Any,
+        at_least: float | None = None,
+        credible: bool = False,
+        **arguments: Any,
+    ) -> Audit:
+        from saddlepoint import api
+
+        if at_least is not None and not 0 <= at_least <= 1:
+            raise ValueError(f"at_least is between 0 and 1, such as 0.45 for 45 %, got {at_least}.")
+        result = api.audit(target, *data, **{"progress": False, **arguments})
+        record_property("clean_accuracy", result.clean_accuracy)
+        record_property("robust_accuracy", result.robust_accuracy)
+        record_property("verdict", str(result.verdict))
+        if problems := _problems(result, at_least, credible):
+            about = f"{result.target}, {result.threat}: {result.summary()}"
+            pytest.fail("\n".join([*problems, about]), pytrace=False)
+        return result
+
+    return run
+
+
+def _problems(result: Audit, at_least: float | None, credible: bool) -> list[str]:
+    """Why the test fails; empty if it passes."""
+    from saddlepoint.reports import ci
+
+    missed = [one.message for one in ci.requirements(result, at_least) if not one.met]
+    if credible and result.verdict != "credible":
+        missed.append(f"the verdict is {result.verdict}, not credible.")
+    return missed

@@ -1,0 +1,152 @@
+"""Attacks on batches whose rows influence each other."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import saddlepoint as sp
+from saddlepoint import zoo
+from saddlepoint.attacks.losses import SmoothError
+from saddlepoint.attacks.pgd import PGD
+from saddlepoint.evaluation import Annealed, Cascade, FixedPoints, RowSearch
+
+N = 40
+
+
+class Balanced(nn.Module):
+    """Class scores that are balanced over the batch: every class gets an equal share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = zoo.load("digits-pgd")
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.net(x).log_softmax(1) / 2
+        rows = x.new_zeros(len(x), 1)
+        columns = x.new_zeros(1, 10)
+        for _ in range(5):
+            columns = math.log(len(x) / 10) - (scores + rows).logsumexp(0, keepdim=True)
+            rows = -(scores + columns).logsumexp(1, keepdim=True)
+        return scores + rows + columns
+
+
+class BalancedDefense(sp.Plain):
+    coupled = True
+
+
+@pytest.mark.parametrize("steps", [4])
+def test_the_steps_of_pgd_decrease_linearly_to_one_part_of_the_first(steps: int) -> None:
+    lengths = PGD(steps, 0.4, decreasing=True).lengths(sp.Linf(1.0))
+    assert lengths == pytest.approx([0.4, 0.3, 0.2, 0.1], abs=1e-12)
+
+
+def test_a_count_of_errors_breaks_more_of_a_balanced_batch_than_the_sum_of_margins() -> None:
+    """Rows that are already misclassified would use up the influence on the batch."""
+    x, y = sp.load_data("digits", n=N)
+    pgd = sp.PGD(10, 0.045, momentum=0.75)
+    widths = (1.0, 0.5, 0.2, 0.1, 0.05)
+    adversaries = [
+        sp.Restarts(sp.Direct("sum", replace(pgd, steps=50, decreasing=True), sp.margin), 2),
+        sp.Restarts(Annealed(sp.Direct("count", pgd), tuple(map(SmoothError, widths))), 2),
+    ]
+    defense = BalancedDefense(Balanced().eval())
+    outcomes = sp.evaluate(defense, adversaries, x, y, threat=sp.Threat(sp.Linf(0.15)))
+    total, counted = (N * outcomes.accuracy()[:, 0]).round().long().tolist()
+    assert counted <= total - 2
+
+
+def test_stages_need_pgd_and_a_loss() -> None:
+    for direct, losses in (
+        (sp.Direct("a", sp.APGD(3)), (SmoothError(),)),
+        (sp.Direct("a", PGD(3)), ()),
+    ):
+        with pytest.raises(ValueError, match="Annealed needs PGD"):
+            Annealed(direct, losses)
+
+
+def test_an_audit_of_a_balanced_batch_counts_errors() -> None:
+    x, y = sp.load_data("digits", n=N)
+    # The query limit leaves out the search over single rows, which is tested below.
+    threat = sp.Threat(sp.Linf(0.25), queries=500)
+    result = sp.audit(Balanced().eval(), x, y, threat=threat)
+    rows = {row.name: row.robust_accuracy for row in result.rows}
+    assert min(rows["pgd-clipped x3"], rows["pgd-errors x3"]) == min(rows.values())
+    assert result.robust_accuracy <= rows["apgd-ce"] - 2 / N
+
+
+CAPACITY = 3
+ROWS = 8
+
+
+class Capacity(sp.Defense):
+    """A bright row is misclassified, unless more than three rows of the batch are bright.
+
+    So at most three rows can be misclassified together, and no gradient shows which.
+    """
+
+    coupled = True
+
+    def trace(self, x: Tensor, ctx: sp.Context) -> sp.Trace:
+        bright = x.flatten(1).mean(1) > 0.5
+        served = bright & (bright.sum() <= CAPACITY)
+        wrong = served.to(x) + 0 * x.flatten(1).sum(1)
+        return sp.Trace((sp.View("final", torch.stack([1 - wrong, wrong], 1)),))
+
+
+def with_bright_rows(*rows: int) -> FixedPoints:
+    points = torch.full((ROWS, 1, 2, 2), 0.4)
+    points[list(rows)] = 0.55
+    return FixedPoints(f"bright {rows}", points)
+
+
+def test_exchanged_rows_fill_the_capacity_that_whole_batches_exceed_or_leave() -> None:
+    x = torch.full((ROWS, 1, 2, 2), 0.45)
+    y = torch.zeros(ROWS, dtype=torch.long)
+    starts = (with_bright_rows(0, 1), with_bright_rows(2, 4), with_bright_rows(*range(ROWS)))
+    few = sp.Direct("few", PGD(2, 0.01))
+    adversaries = [Cascade("starts", starts), RowSearch("rows", few, starts, 24, 2)]
+    threat = sp.Threat(sp.Linf(0.1))
+    outcomes = sp.evaluate(Capacity(), adversaries, x, y, threat=threat)
+    errors = (ROWS * (1 - outcomes.accuracy()[:, 0])).round().long().tolist()
+    assert errors == [2, CAPACITY]
+
+
+class Crowd(sp.Defense):
+    """The lead of a row falls with its own brightness and rises with that of the batch.
+
+    If k of n rows are brighter by 0.1 and the others are not, the lead of these rows is
+    0.05 - 0.1 + 0.09 k / n: negative for k < 0.56 n.
+    """
+
+    coupled = True
+
+    def trace(self, x: Tensor, ctx: sp.Context) -> sp.Trace:
+        own = x.flatten(1).mean(1) - 0.5
+        lead = 0.05 - (own - 0.9 * own.mean())
+        return sp.Trace((sp.View("final", torch.stack([lead, -lead], 1)),))
+
+
+def test_few_rows_move_where_a_step_of_all_rows_changes_nothing() -> None:
+    """Of 8 rows four can be broken; if all move, none is."""
+    x = torch.full((ROWS, 1, 2, 2), 0.5)
+    y = torch.zeros(ROWS, dtype=torch.long)
+    direct = sp.Direct("few", PGD(5, 0.1, random_start=False))
+    threat = sp.Threat(sp.Linf(0.1))
+    search = RowSearch("rows", direct, (FixedPoints(),), 0, 4)
+    outcomes = sp.evaluate(Crowd(), [direct, search], x, y, threat=threat)
+    errors = (ROWS * (1 - outcomes.accuracy()[:, 0])).round().long().tolist()
+    assert errors == [0, 4]
+
+
+def test_a_search_over_rows_needs_pgd_and_a_start() -> None:
+    for direct, starts in (
+        (sp.Direct("a", sp.APGD(3)), (sp.Direct("b", PGD(3)),)),
+        (sp.Direct("a", PGD(3)), ()),
+    ):
+        with pytest.raises(ValueError, match="RowSearch needs PGD"):
+            RowSearch("rows", direct, starts, 1, 1)
