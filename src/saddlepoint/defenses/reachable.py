@@ -20,15 +20,30 @@ _MOST_ENTRIES = 1_000  # of one container
 # Code of these packages is not searched: it has no state of a user's network.
 _LIBRARIES = {
     *sys.stdlib_module_names,
+    "IPython",
+    "_pytest",
+    "click",
     "huggingface_hub",
+    "hypothesis",
+    "matplotlib",
     "numpy",
+    "pandas",
+    "pluggy",
+    "pydantic",
+    "pytest",
+    "ray",
+    "rich",
     "saddlepoint",
     "scipy",
+    "sklearn",
     "timm",
     "torch",
     "torchvision",
     "transformers",
+    "typer",
 }
+# Parts of this package with code of networks.
+_NETWORKS = ("saddlepoint.zoo", "saddlepoint.selftests", "saddlepoint.papers")
 _LEAVES = (Tensor, numpy.ndarray, str, bytes, int, float, complex, type(None), torch.dtype)
 # They are yielded, but nothing is looked for inside of them.
 _CLOSED = (torch.Generator, numpy.random.Generator, numpy.random.RandomState, random.Random)
@@ -166,15 +181,14 @@ def _names(code: types.CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def _package(value: Any) -> str:
-    name = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
-    return str(name).partition(".")[0]
+def _module(value: Any) -> str:
+    return str(value.__name__ if isinstance(value, types.ModuleType) else value.__module__)
 
 
 def _of_library(value: Any) -> bool:
-    return _package(value) in _LIBRARIES
+    return _module(value).partition(".")[0] in _LIBRARIES
 
 
 def _foreign(value: Any) -> bool:
-    """Whether it belongs to a library other than this package."""
-    return _of_library(value) and _package(value) != "saddlepoint"
+    """Whether it belongs to a library, and not to the networks of this package."""
+    return _of_library(value) and not _module(value).startswith(_NETWORKS)
