@@ -65,7 +65,7 @@ def seen(monkeypatch) -> list[str]:
     return calls
 
 
-@pytest.mark.parametrize("remedies", [False, True])
+@pytest.mark.parametrize("remedies", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_an_audit_calls_its_stages_in_order(tmp_path, seen, remedies) -> None:
     """Gradients of a quantized model vanish, which calls for remedies."""
     words = ("zoo:digits-pgd", "--n", "8", "--budget", "quick")
