@@ -175,13 +175,23 @@ class Restarts(AdversaryWrapper):
         return self.adversary.single_run()
 
     def move(self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor) -> AttackResult:
-        runs = tuple(_OtherKeys(self.adversary, k) for k in range(self.times))
+        runs = tuple(OtherKeys(self.adversary, k) for k in range(self.times))
         return Cascade(self.name, runs).move(context, defense, x, y)
 
 
 @dataclass(frozen=True)
-class _OtherKeys(AdversaryWrapper):
+class OtherKeys(AdversaryWrapper):
+    """The adversary with other random keys.
+
+    Args:
+        adversary: the adversary.
+        salt: any integer; each gives other keys.
+    """
+
     salt: int
+
+    def single_run(self) -> Adversary | None:
+        return self.adversary.single_run()
 
     def move(self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor) -> AttackResult:
         return self.adversary.move(context.again(self.salt), defense, x, y)

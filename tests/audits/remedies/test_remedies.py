@@ -17,8 +17,8 @@ from saddlepoint.audits.pipeline import InProcess
 from saddlepoint.audits.planning.suite import compose
 from saddlepoint.audits.remedies.planner import Planner
 from saddlepoint.audits.remedies.stage import remedy
-from saddlepoint.audits.remedies.strategies import STRATEGIES
-from saddlepoint.audits.verdict import ItemName, SymptomName
+from saddlepoint.audits.remedies.strategies import DISCRETE, STRATEGIES
+from saddlepoint.audits.verdict import ItemName, Level, Symptom, SymptomName
 from saddlepoint.defenses import Defense, Trace, View
 from saddlepoint.evaluation import Escalate, Threat
 
@@ -162,10 +162,42 @@ def test_an_attack_that_stopped_early_is_repeated_with_more_steps(slow_evidence)
     """Four steps of an eighth cover half of the distance, twelve all of it: the closed form."""
     plan = replace(slow_evidence.plan, remedy_passes=100_000)
     choice = remedies_for(plan, slow_evidence)["attack-longer"]
-    assert "attack again with 3 times the steps from 2 starts" in choice.reason
+    assert "2 times the steps from 2 starts, and with 3 times the steps" in choice.reason
     assert choice.adversary.ids == tuple(UNBROKEN.nonzero()[:, 0].tolist())
     expected = ROBUST_ACCURACY * N / int(UNBROKEN.sum())
     assert remaining(plan, choice) == pytest.approx(expected)
+
+
+class Waves(nn.Module):
+    """cos(400 W x) - 0.9: about one in seven points is misclassified, and steps do not matter."""
+
+    def forward(self, x):
+        z = (400 * (x.flatten(1) @ W.to(x))).cos() - 0.9
+        return torch.stack([-z, z], 1)
+
+
+def test_what_the_diagnostic_broke_is_broken_by_the_remedy():
+    """The same attack with the same random keys on the same images."""
+    labels = Waves()(X).argmax(1)
+    plan = first_round(Waves(), attack(sp.PGD(1, RADIUS / 100), loss=sp.margin), y=labels)
+    evidence = first_evidence(plan)
+    compared = evidence.diagnoses.longer
+    broken = int((compared.first - compared.second).sum())
+    assert 0 < broken < len(compared.first), "the problem must have images of both kinds"
+    choice = remedies_for(plan, evidence)["attack-longer"]
+    unbroken = len(choice.adversary.ids)
+    assert round(unbroken * remaining(plan, choice)) <= unbroken - broken
+
+
+@pytest.mark.parametrize("name", DISCRETE)
+def test_decisions_that_gradients_do_not_show_call_for_more_starts(slow_evidence, name):
+    plan = replace(slow_evidence.plan, remedy_passes=100_000)
+    assert "pgd-starts" not in remedies_for(plan, slow_evidence)
+    finding = Symptom(name, Level.NOTE, "the model selects one of several branches.")
+    found = remedies_for(replace(plan, findings=(finding,)), slow_evidence)
+    assert name in found["pgd-starts"].against
+    assert "short steps from 20 starts" in found["pgd-starts"].reason
+    assert "100 steps toward each of 9 classes" in found["apgd-t-longer"].reason
 
 
 def test_saturated_logits_are_attacked_with_the_margin():

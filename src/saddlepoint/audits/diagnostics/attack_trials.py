@@ -17,11 +17,20 @@ from saddlepoint.evaluation import (
     Adversary,
     AdversaryWrapper,
     AttackContext,
+    OtherKeys,
     Restarts,
     RowSearch,
 )
 
-_OTHER_SEED = 7919  # added to the seed: other random starts for every image
+_OTHER_SEED = 7919  # added to the seed: other random numbers for every image
+_OTHER_STARTS = 7919  # added to the salt of random keys
+
+
+def longer_attack(adversary: Adversary, salt: int) -> Adversary:
+    """Twice the steps of an attack from two other starts; another salt gives other starts."""
+    twice = adversary.map_direct(lambda direct: direct.scaled(2))
+    # With the same random keys as before, the attack would only be repeated.
+    return OtherKeys(Restarts(twice, 2), _OTHER_STARTS + salt)
 
 
 @dataclass(frozen=True)
@@ -86,7 +95,7 @@ class OneStep(Measurement):
 
 @dataclass(frozen=True)
 class LongerAttack(Measurement):
-    """Twice the steps of an attack from two other starts, on images that it did not break.
+    """`longer_attack` on images that no attack broke.
 
     For a randomized defense the worst points are evaluated once more before: images that were
     selected because they were classified correctly by chance are less often correct the next time.
@@ -95,18 +104,18 @@ class LongerAttack(Measurement):
     adversary: Adversary
     rows: Tensor
     points: Tensor  # [n, ...] worst points of the rows
+    salt: int
 
     @property
     def name(self) -> str:
         return "twice the steps from other starts"
 
     def compute(self, job: Job) -> Values:
-        # Other random keys than before: with the same ones the attack would only be repeated.
-        other = replace(job.unlimited, seed=job.seed + _OTHER_SEED, shared_noise=False)
-        twice = self.adversary.map_direct(lambda direct: direct.scaled(2))
-        after = other.play(Restarts(twice, 2), self.rows).correct[0].cpu()
+        longer = longer_attack(self.adversary, self.salt)
         if not job.defense.random:
-            return {"after": after}
+            return {"after": job.unlimited.play(longer, self.rows).correct[0].cpu()}
+        other = replace(job.unlimited, seed=job.seed + _OTHER_SEED, shared_noise=False)
+        after = other.play(longer, self.rows).correct[0].cpu()
         whole = job.x.index_copy(0, self.rows, self.points.to(job.x))
         return {"before": other.recheck(whole, self.rows).correct[0].cpu(), "after": after}
 

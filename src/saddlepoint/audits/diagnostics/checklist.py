@@ -7,6 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from saddlepoint import phrases
+from saddlepoint.audits.diagnostics.values import Compared
 from saddlepoint.audits.diagnostics.wording import (
     broken_images,
     calls_of,
@@ -32,6 +33,7 @@ from saddlepoint.phrases import (
 _SHARE = 0.1  # of the images: more is not a few outliers
 # Images. If the defense classified all of them correctly, a one-sided McNemar test would give 1/32.
 _ENOUGH_BROKEN = 5
+_MOST_MISSED = 0.01  # accuracy
 _NOISE = 0.1  # cosine below which two averaged gradients are unrelated
 
 
@@ -228,7 +230,7 @@ def _converged(e: Evidence) -> Item:
         return Item(ItemName.CONVERGED, State.NOT_RUN, "no iterative attack was run.")
     if not len(compared.first):
         return Item(ItemName.CONVERGED, State.PASS, "every image is already misclassified.")
-    failed = significantly_lower(compared.second, compared.first)
+    failed = significantly_lower(compared.second, compared.first) or _missed(e, compared)
     search = ""
     if any(isinstance(run.adversary, RowSearch) for run in e.runs):
         search = ", or another search over single rows,"
@@ -238,6 +240,17 @@ def _converged(e: Evidence) -> Item:
         f"twice the steps of {e.strongest_name} from two other starts{search} break "
         f"{broken_images(compared)}.",
     )
+
+
+def _missed(e: Evidence, compared: Compared) -> bool:
+    """Whether attacks missed more than one point of accuracy, estimated from a sample of images.
+
+    An image that a deterministic defense misclassifies is broken, not broken by chance.
+    """
+    if e.defense.random:
+        return False
+    share = _drop(compared.first, compared.second)
+    return share * float((e.robust >= 0.5).double().mean()) > _MOST_MISSED
 
 
 def _unbounded(e: Evidence) -> Item:

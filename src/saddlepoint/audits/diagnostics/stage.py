@@ -133,7 +133,8 @@ def _longer(e: Evidence) -> _Diagnostic | None:
         nothing = Compared(e.robust[:0], e.robust[:0])
         return _Diagnostic("longer", [], lambda _: nothing)
     before = e.robust[rows.cpu()]
-    cells: list[Measurement] = [LongerAttack(e.strongest[1], rows, e.points[rows.cpu()])]
+    points = e.points[rows.cpu()]
+    cells: list[Measurement] = [LongerAttack(e.strongest[1], rows, points, len(e.runs))]
     searches = [run.adversary for run in e.runs if isinstance(run.adversary, RowSearch)]
     cells += [RepeatedSearch(search, rows) for search in searches]
     return _Diagnostic(

@@ -7,15 +7,17 @@ from typing import Any
 
 import torch
 
-from saddlepoint.attacks.losses import margin
-from saddlepoint.attacks.oracle import grants
+from saddlepoint.attacks.base import Attack
+from saddlepoint.attacks.losses import margin, targeted_margin
+from saddlepoint.attacks.oracle import Differentiates, grants
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.audits.cells import Job
 from saddlepoint.audits.diagnostics.gradient_trials import direct_of
 from saddlepoint.audits.evidence import Evidence
 from saddlepoint.audits.planning.plan import Plan
 from saddlepoint.audits.planning.suite import affordable
-from saddlepoint.evaluation import Adversary, Direct, Restarts, WarmStart
+from saddlepoint.audits.target.answer import AgainstAnswer
+from saddlepoint.evaluation import Adversary, Direct, MultiTarget, Restarts, WarmStart
 
 _FEWEST = 8  # images on which a remedy can show its effect
 _CONTINUED_STEPS = 40
@@ -64,6 +66,17 @@ class Planner:
         assert self.strongest is not None, "used only where there is an iterative attack"
         changed = self.strongest.map_direct(lambda direct: replace(direct, **parts))
         return changed if starts == 1 else Restarts(changed, starts)
+
+    def toward_classes(self, attack: Attack[Differentiates], targets: int) -> Adversary | None:
+        """The strongest attack toward each of the most likely wrong classes, where it can be."""
+        strongest = self.strongest
+        if isinstance(strongest, Direct):
+            direct = replace(strongest, attack=attack)
+            return MultiTarget(direct, targets, targeted_margin)
+        if isinstance(strongest, AgainstAnswer) and isinstance(strongest.adversary, Direct):
+            direct = replace(strongest.adversary, attack=attack)
+            return AgainstAnswer(MultiTarget(direct, targets, targeted_margin))
+        return None
 
     def continued(self, search: Adversary) -> Adversary:
         """The search, followed by gradient steps where rows are independent and deterministic."""

@@ -15,7 +15,14 @@ from saddlepoint.audits.diagnostics.symptoms import symptoms
 from saddlepoint.audits.evidence import Evidence
 from saddlepoint.audits.planning.choice import Choice
 from saddlepoint.audits.remedies.planner import Planner
-from saddlepoint.audits.remedies.strategies import OUTDONE, STRATEGIES, RemedyStrategy, Variant
+from saddlepoint.audits.remedies.strategies import (
+    DISCRETE,
+    OUTDONE,
+    STRATEGIES,
+    RemedyStrategy,
+    Variant,
+)
+from saddlepoint.audits.target.answer import answer_is_not_last_view
 from saddlepoint.audits.verdict import ItemName, Level, State, SymptomName
 from saddlepoint.evaluation import OnExamples
 from saddlepoint.phrases import count, count_of
@@ -62,7 +69,7 @@ def _decisive(strategy: RemedyStrategy, triggers: Mapping[str, Trigger]) -> bool
 
 
 def _triggers(evidence: Evidence) -> Mapping[str, Trigger]:
-    found: list[Trigger] = []
+    found = list(_discrete(evidence))
     for symptom in symptoms(evidence):
         if symptom.level is not Level.NOTE and symptom.name not in _ABOUT_SOLVERS:
             decisive = symptom.level is Level.SERIOUS
@@ -75,6 +82,16 @@ def _triggers(evidence: Evidence) -> Mapping[str, Trigger]:
 
 
 _ABOUT_SOLVERS = (SymptomName.SOLVER_NOT_CONVERGED, SymptomName.BACKWARD_NOT_CONVERGED)
+
+
+def _discrete(e: Evidence) -> Iterator[Trigger]:
+    """What probing found about decisions that gradients do not show."""
+    for finding in e.plan.findings:
+        if finding.name in DISCRETE:
+            yield Trigger(finding.name, finding.message, decisive=False)
+    if answer_is_not_last_view(e.defense):
+        message = "the defense chooses among its views"
+        yield Trigger(SymptomName.SEVERAL_EXITS, message, decisive=False)
 
 
 def _not_yet_converged(e: Evidence) -> Iterator[Trigger]:

@@ -10,6 +10,8 @@ from saddlepoint.attacks.apgd import APGD
 from saddlepoint.attacks.fmn import FMN
 from saddlepoint.attacks.losses import cross_entropy, margin
 from saddlepoint.attacks.pgd import PGD
+from saddlepoint.attacks.spaces import Radii
+from saddlepoint.audits.diagnostics.attack_trials import longer_attack
 from saddlepoint.audits.diagnostics.gradient_trials import direct_of
 from saddlepoint.audits.planning.black_box import difference_width
 from saddlepoint.audits.planning.budget import BUDGETS
@@ -17,7 +19,7 @@ from saddlepoint.audits.probes.traits import TraitName
 from saddlepoint.audits.remedies.planner import Planner
 from saddlepoint.audits.target.answer import AgainstAnswer, answer_is_not_last_view
 from saddlepoint.audits.verdict import ItemName, SymptomName
-from saddlepoint.evaluation import Adversary, Direct, Restarts
+from saddlepoint.evaluation import Adversary, Cascade, Direct, Restarts
 from saddlepoint.gradients import BPDA, SPSA, EoT, Estimator, Rule, Smoothed
 from saddlepoint.phrases import count, how_often
 
@@ -49,13 +51,21 @@ def _longer(p: Planner) -> Iterator[Variant]:
     if p.strongest is None:
         yield from _more_queries(p)
         return
-    attack = p.direct.attack
-    for times, starts in ((3, 2), (2, 2), (2, 1)):
-        text = f"{p.strongest_name} again with {how_often(times)} the steps"
-        if starts > 1:
-            text += f" from {count(starts, 'start')}"
-        adversary = p.strongest_with(starts, attack=attack.scaled(times))
-        yield Variant(f"{p.strongest_name}-longer", adversary, text)
+    name = f"{p.strongest_name}-longer"
+    # The attack of the diagnostic with the same random keys: what it broke is broken again.
+    diagnosed = longer_attack(p.strongest, len(p.evidence.runs))
+    three_times = p.strongest_with(2, attack=p.direct.attack.scaled(3))
+    text = f"{p.strongest_name} again with"
+    twice = f"{text} {how_often(2)} the steps from {count(2, 'start')}"
+    yield Variant(
+        name, Cascade(name, (diagnosed, three_times)), f"{twice}, and with {how_often(3)} the steps"
+    )
+    yield Variant(name, diagnosed, twice)
+    yield Variant(
+        name,
+        p.strongest_with(attack=p.direct.attack.scaled(2)),
+        f"{text} {how_often(2)} the steps",
+    )
 
 
 def _more_draws(p: Planner) -> Iterator[Variant]:
@@ -128,6 +138,28 @@ def _short_steps(p: Planner) -> Iterator[Variant]:
     for starts in (5, 2, 1):
         adversary = p.strongest_with(starts, attack=attack, loss=margin)
         yield Variant("pgd-short", adversary, f"shorter steps from {count(starts, 'start')}")
+
+
+def _many_starts(p: Planner) -> Iterator[Variant]:
+    """Short steps from many starts; momentum averages the gradients on both sides of a border."""
+    if p.strongest is None:
+        return
+    attack = PGD(2 * _STEPS, Radii(1 / 8), momentum=0.75)
+    for starts in (20, 10, 5):
+        adversary = p.strongest_with(starts, attack=attack, loss=margin)
+        yield Variant("pgd-starts", adversary, f"short steps from {count(starts, 'start')}")
+
+
+def _every_class(p: Planner) -> Iterator[Variant]:
+    """More steps toward each of the most likely wrong classes."""
+    for steps, targets in ((100, 9), (100, 3), (50, 3)):
+        adversary = p.toward_classes(APGD(steps), targets)
+        if adversary is not None:
+            yield Variant(
+                "apgd-t-longer",
+                adversary,
+                f"{count(steps, 'step')} toward each of {count(targets, 'class')}",
+            )
 
 
 def _minimum_norm(p: Planner) -> Iterator[Variant]:
@@ -203,6 +235,19 @@ _USELESS = (
     ItemName.WHITE_BOX,
     ItemName.UNBOUNDED,
 )
+# Predictions change where gradients show nothing. An attack that has converged may have missed an
+# error behind a border, so these call for remedies even where nothing is wrong.
+DISCRETE = (
+    SymptomName.SEVERAL_EXITS,
+    SymptomName.HARD_BRANCHES,
+    SymptomName.HIDDEN_EXITS,
+    SymptomName.HIDDEN_DECISIONS,
+    SymptomName.JUMPS,
+    SymptomName.SATURATED_SOFTMAX,
+    SymptomName.ZERO_GRADIENTS,
+    SymptomName.HIDDEN_SCORES,
+    SymptomName.WRONG_GRADIENTS,
+)
 STRATEGIES: tuple[RemedyStrategy, ...] = (
     # An attack that increased its loss steadily needs less than one in a bad direction.
     RemedyStrategy(
@@ -236,4 +281,6 @@ STRATEGIES: tuple[RemedyStrategy, ...] = (
     RemedyStrategy((*OUTDONE, *_USELESS), _score_differences),
     RemedyStrategy((SymptomName.OVERSHOOTING, ItemName.SINGLE_STEP), _short_steps),
     RemedyStrategy((SymptomName.OVERSHOOTING,), _minimum_norm),
+    RemedyStrategy(DISCRETE, _many_starts),
+    RemedyStrategy(DISCRETE, _every_class),
 )
