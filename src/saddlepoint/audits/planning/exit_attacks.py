@@ -1,4 +1,4 @@
-"""Attacks on hidden exits: one by one, in pairs, and together."""
+"""Attacks on hidden exits: one by one, with and without their gates, in pairs, and together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from saddlepoint.attacks.aims import Aim, AtLeast, mean_of_losses, min_over_views
 from saddlepoint.attacks.best import AttackResult
-from saddlepoint.attacks.losses import margin, targeted_margin
+from saddlepoint.attacks.losses import margin, targeted_cross_entropy, targeted_margin
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.audits.planning.choice import Choice
 from saddlepoint.audits.planning.parts import FEW_TARGETS, Parts
@@ -56,7 +56,7 @@ class AgainstExits(AdversaryWrapper):
 
 
 def exit_attacks(parts: Parts) -> Iterator[Choice]:
-    """Attacks on each hidden exit, on exits in a row, and on a majority of exits."""
+    """Attacks on each hidden exit, alone or with its gate, on exits in a row, and on a majority."""
     hidden = parts.facts.exits
     if hidden is None or not parts.budget.targets:
         return
@@ -68,6 +68,10 @@ def exit_attacks(parts: Parts) -> Iterator[Choice]:
         f"{parts.why()}",
     )
     yield Choice(
+        AgainstExits(Cascade("pgd-sure", tuple(_sure_exits(parts, hidden))), hidden, access),
+        f"{source}: confident errors of each exit, which most gates accept{parts.why()}",
+    )
+    yield Choice(
         AgainstExits(Cascade("pgd-exits", tuple(_several_exits(parts, hidden))), hidden, access),
         f"{source}: exits in a row, a majority and all exits, toward the same class{parts.why()}",
     )
@@ -77,6 +81,14 @@ def _single_exits(parts: Parts, hidden: HiddenExits) -> Iterator[Adversary]:
     for k, selections in enumerate(hidden.selections):
         names = [exit_name(k), *(selection_name(k, j) for j in range(len(selections)))]
         yield _direct(parts, names, min_over_views)
+
+
+def _sure_exits(parts: Parts, hidden: HiddenExits) -> Iterator[Adversary]:
+    """Each exit alone: the probability of a wrong class increases beyond the first error."""
+    targets = min(parts.targets, FEW_TARGETS)
+    for k in range(len(hidden)):
+        alone = _direct(parts, [exit_name(k)], mean_of_losses)
+        yield MultiTarget(alone, targets, targeted_cross_entropy)
 
 
 def _several_exits(parts: Parts, hidden: HiddenExits) -> Iterator[Adversary]:

@@ -19,11 +19,12 @@ from saddlepoint.audits.probes.traits import TraitName
 from saddlepoint.audits.remedies.planner import Planner
 from saddlepoint.audits.target.answer import AgainstAnswer, answer_is_not_last_view
 from saddlepoint.audits.verdict import ItemName, SymptomName
-from saddlepoint.evaluation import Adversary, Cascade, Direct, Restarts
+from saddlepoint.evaluation import Adversary, Cascade, Direct, OtherKeys, Restarts
 from saddlepoint.gradients import BPDA, SPSA, EoT, Estimator, Rule, Smoothed
 from saddlepoint.phrases import count, how_often
 
 _STEPS = 20  # of a short attack
+_OTHER_STARTS = 104729  # a salt that no other attack uses
 
 Variants = Callable[[Planner], Iterator["Variant"]]
 
@@ -148,6 +149,20 @@ def _many_starts(p: Planner) -> Iterator[Variant]:
     for starts in (20, 10, 5):
         adversary = p.strongest_with(starts, attack=attack, loss=margin)
         yield Variant("pgd-starts", adversary, f"short steps from {count(starts, 'start')}")
+
+
+def _most_effective(p: Planner) -> Iterator[Variant]:
+    """The white-box attack that broke most, if it is a search over exits or branches."""
+    runs = [run for run in p.evidence.white_box if not run.remedy]
+    if not runs:
+        return
+    run = min(runs, key=lambda one: p.evidence.row(one).robust_accuracy)
+    if run.adversary.single_run() is not None:  # `_many_starts` repeats it
+        return
+    for starts in (5, 3, 1):
+        adversary = OtherKeys(Restarts(run.adversary, starts), _OTHER_STARTS)
+        text = f"{run.name} again from {count(starts, 'other start')}"
+        yield Variant(f"{run.name}-again", adversary, text)
 
 
 def _every_class(p: Planner) -> Iterator[Variant]:
@@ -281,6 +296,8 @@ STRATEGIES: tuple[RemedyStrategy, ...] = (
     RemedyStrategy((*OUTDONE, *_USELESS), _score_differences),
     RemedyStrategy((SymptomName.OVERSHOOTING, ItemName.SINGLE_STEP), _short_steps),
     RemedyStrategy((SymptomName.OVERSHOOTING,), _minimum_norm),
+    RemedyStrategy(DISCRETE, _most_effective),
     RemedyStrategy(DISCRETE, _many_starts),
     RemedyStrategy(DISCRETE, _every_class),
+    RemedyStrategy(DISCRETE, _more_queries),
 )

@@ -64,7 +64,13 @@ def is_detached_image(inputs: tuple[Any, ...], x: Tensor) -> bool:
         and first.shape == x.shape
         and first.is_floating_point()
         and not first.requires_grad
+        and not in_transform(first)
     )
+
+
+def in_transform(x: Tensor) -> bool:
+    """Whether a tensor exists only inside a function that `torch.func` transforms."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(x))
 
 
 @contextmanager
@@ -127,7 +133,7 @@ class RecordFlow(Rule):
     flows: list[GradientFlow]
 
     def apply(self, fn: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        if not (torch.is_grad_enabled() and x.requires_grad):
+        if not (torch.is_grad_enabled() and x.requires_grad) or in_transform(x):
             return fn(x)
         entered = x.view_as(x)
         out = fn(entered)
@@ -146,6 +152,8 @@ def record_flows(names: Mapping[nn.Module, str]) -> Iterator[dict[str, list[Grad
         x = inputs[0] if len(inputs) == 1 else None
         # A net that copies itself copies the hooks, too; layers of the copy have no names.
         if module not in names or not (isinstance(x, Tensor) and x.requires_grad):
+            return None
+        if in_transform(x):
             return None
         entered[module] = x.view_as(x)
         return (entered[module],)
