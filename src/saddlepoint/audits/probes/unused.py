@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from saddlepoint.audits.probes.probe_target import ProbeTarget
 from saddlepoint.audits.probes.traits import Trait, TraitName, absent, present, unmeasured
 from saddlepoint.audits.target.hooks import installed
+from saddlepoint.audits.target.transforms import unwrapped
 from saddlepoint.phrases import count, names
 
 # Functions by which values of tensors reach Python code.
@@ -36,11 +37,11 @@ class _Uses(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if name in _READS and args and isinstance(args[0], Tensor):
-            self.reads.append(args[0].detach().clone())
+            self.reads.append(unwrapped(args[0]).detach().clone())
         for value in (*args, *kwargs.values()):
             for tensor in value if isinstance(value, list | tuple) else (value,):
                 if isinstance(tensor, Tensor):
-                    self.storages.add(tensor.untyped_storage().data_ptr())
+                    self.storages.add(unwrapped(tensor).untyped_storage().data_ptr())
         return func(*args, **kwargs)
 
 

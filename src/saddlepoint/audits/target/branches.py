@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from saddlepoint.attacks.best import AttackResult
 from saddlepoint.audits.target.instrument import second_argument
+from saddlepoint.audits.target.transforms import outside_transforms
 from saddlepoint.defenses import Context, Defense, DefenseWrapper, Trace, View
 from saddlepoint.evaluation.adversary import AdversaryWrapper
 from saddlepoint.evaluation.attack_context import AttackContext
@@ -63,6 +64,7 @@ class _Decisions(TorchFunctionMode):
     def __post_init__(self) -> None:
         super().__init__()
 
+    @outside_transforms
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from saddlepoint.audits.target.instrument import second_argument
 from saddlepoint.audits.target.rounding import lacks_arithmetic
+from saddlepoint.audits.target.transforms import outside_transforms
 
 _TORCH = str(Path(torch.__file__).parent)
 _PACKAGE = Path(__file__).parents[2]
@@ -105,6 +106,7 @@ class DecisionRecord(TorchFunctionMode):
         """What identifies the path of a call: its operations and the results of its decisions."""
         return (*self.operations, *(decision.result for decision in self.decisions))
 
+    @outside_transforms
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 from torch.utils.hooks import RemovableHandle
 
+from saddlepoint.audits.target.transforms import in_transform, outside_transforms
 from saddlepoint.gradients import Rule
 
 _MOST = 0.5  # fraction of rows
@@ -66,11 +67,6 @@ def is_detached_image(inputs: tuple[Any, ...], x: Tensor) -> bool:
         and not first.requires_grad
         and not in_transform(first)
     )
-
-
-def in_transform(x: Tensor) -> bool:
-    """Whether a tensor exists only inside a function that `torch.func` transforms."""
-    return bool(torch._C._functorch.is_functorch_wrapped_tensor(x))
 
 
 @contextmanager
@@ -199,6 +195,7 @@ class CountDifferentiations(TorchFunctionMode):
         super().__init__()
         self.count = 0
 
+    @outside_transforms
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.count += func in (torch.autograd.grad, torch.autograd.backward, Tensor.backward)
         return func(*args, **(kwargs or {}))

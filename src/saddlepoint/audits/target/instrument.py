@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from saddlepoint.audits.target.copy import copy_target
 from saddlepoint.audits.target.hooks import installed, is_detached_image, record_outputs
+from saddlepoint.audits.target.transforms import outside_transforms
 from saddlepoint.audits.target.wrappers import connected
 from saddlepoint.defenses import Context, Plain, Trace, View
 
@@ -187,6 +188,7 @@ class _FunctionSites(TorchFunctionMode):
         self.sites = sites
         self.gradients_enabled = torch.is_grad_enabled()
 
+    @outside_transforms
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch._C._set_grad_enabled and NO_GRAD in self.sites:

@@ -32,6 +32,7 @@ from saddlepoint.audits.target.operations import (
 from saddlepoint.audits.target.soft import Soft, chosen, ranked, step
 from saddlepoint.audits.target.source_lines import calling_line
 from saddlepoint.audits.target.threads import inside_threads
+from saddlepoint.audits.target.transforms import outside_transforms
 from saddlepoint.gradients import Exact, Rule
 
 _LEAVING = frozenset(["numpy", "array", "tolist", "item"])
@@ -81,6 +82,7 @@ class OperationMode(TorchFunctionMode):
     def lose(self, function: str) -> None:
         """A gradient is lost where no surrogate is known."""
 
+    @outside_transforms
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         call = Call(func, _name(func), tuple(args), kwargs or {})
         if func is torch._C._set_grad_enabled:

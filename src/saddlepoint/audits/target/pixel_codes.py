@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from saddlepoint.attacks.pixel_levels import PixelLevels
+from saddlepoint.audits.target.transforms import outside_transforms
 from saddlepoint.defenses import Context, Defense
 from saddlepoint.rng import Keys
 
@@ -73,6 +74,7 @@ class _Record(TorchFunctionMode):
         self.found: dict[Key, tuple[str, Tensor]] = {}
         self.calls = 0
 
+    @outside_transforms
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         call = self.calls

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from saddlepoint.attacks.best import AttackResult
+from saddlepoint.audits.target.transforms import outside_transforms
 from saddlepoint.defenses import Context, Defense, DefenseWrapper, Trace
 from saddlepoint.evaluation.adversary import Adversary, AdversaryWrapper
 from saddlepoint.evaluation.attack_context import AttackContext
@@ -26,6 +27,7 @@ _LEAST_ENTRIES = 4
 class _Softmax(TorchFunctionMode):
     """Calls `seen` with scores, dimension and result of every softmax, and returns its result."""
 
+    @outside_transforms
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
