@@ -173,7 +173,7 @@ def _every_class(p: Planner) -> Iterator[Variant]:
             yield Variant(
                 "apgd-t-longer",
                 adversary,
-                f"{count(steps, 'step')} toward each of {count(targets, 'class')}",
+                f"{count(steps, 'step')} toward each of at most {count(targets, 'class')}",
             )
 
 
