@@ -11,6 +11,7 @@ from saddlepoint.evaluation.combinators import (
     MultiTarget,
     OtherKeys,
     Restarts,
+    SingleTarget,
     SkipMisclassified,
     Transfer,
 )
@@ -74,6 +75,7 @@ __all__ = [
     "RetrainedEnsemble",
     "RowSearch",
     "Simulation",
+    "SingleTarget",
     "Skip",
     "SkipMisclassified",
     "SortedByLabel",

@@ -232,20 +232,61 @@ class MultiTarget(Adversary):
         return replace(self, direct=change(self.direct))
 
     def move(self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor) -> AttackResult:
-        context.meter.charge(context.rows, 1, 0)
-        with torch.no_grad():
-            output = defense.respond(x, Context(context.simulated_keys(), keep=defense.reads))
-        logits = merge_rejection(output, y, defense.rejects)
-        wrong = logits.scatter(1, y[:, None], -torch.inf)
-        order = wrong.argsort(1, descending=True)  # [N, C], y itself last
-        count = min(self.targets, logits.shape[1] - 1)
+        order = _likely_classes(context, defense, x, y)
+        count = min(self.targets, order.shape[1] - 1)
         runs = tuple(_TowardClass(self, order[:, k], context.rows) for k in range(count))
         return Cascade(self.name, runs).move(context, defense, x, y)
 
 
 @dataclass(frozen=True)
+class SingleTarget(Adversary):
+    """`direct` toward one wrong class of each image, by its rank on the clean image.
+
+    Args:
+        direct: the attack; its own loss is replaced.
+        rank: 0 is the most likely wrong class; beyond the last one it starts again.
+        loss: makes the per-example loss from target classes [N]; default: targeted DLR.
+    """
+
+    direct: Direct
+    rank: int
+    loss: TargetedLoss = targeted_dlr
+
+    @property
+    def name(self) -> str:
+        return self.direct.name
+
+    @property
+    def needs(self) -> Access:
+        return self.direct.needs
+
+    def children(self) -> Sequence[Adversary]:
+        return (self.direct,)
+
+    def cost(self, draws: int = 1) -> PassCost:  # noqa: ARG002
+        return self.direct.cost().plus_forward(1)
+
+    def map_direct(self, change: Callable[[Direct], Direct]) -> SingleTarget:
+        return replace(self, direct=change(self.direct))
+
+    def move(self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor) -> AttackResult:
+        order = _likely_classes(context, defense, x, y)
+        target = order[:, self.rank % (order.shape[1] - 1)]
+        return _TowardClass(self, target, context.rows).move(context, defense, x, y)
+
+
+def _likely_classes(context: AttackContext, defense: Defense, x: Tensor, y: Tensor) -> Tensor:
+    """[N, C] classes of the clean images, the most likely wrong one first, y itself last."""
+    context.meter.charge(context.rows, 1, 0)
+    with torch.no_grad():
+        output = defense.respond(x, Context(context.simulated_keys(), keep=defense.reads))
+    logits = merge_rejection(output, y, defense.rejects)
+    return logits.scatter(1, y[:, None], -torch.inf).argsort(1, descending=True)
+
+
+@dataclass(frozen=True)
 class _TowardClass(Adversary):
-    outer: MultiTarget
+    outer: MultiTarget | SingleTarget
     target: Tensor  # [M] a class per row of the outer context
     rows: Tensor  # [M] the rows of the outer context, increasing
 

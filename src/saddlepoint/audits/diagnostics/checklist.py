@@ -250,7 +250,9 @@ def _missed(e: Evidence, compared: Compared) -> bool:
     if e.defense.random:
         return False
     share = _drop(compared.first, compared.second)
-    return share * float((e.robust >= 0.5).double().mean()) > _MOST_MISSED
+    if e.defense.unit == "example":  # a sample of unbroken images, not whole batches
+        share *= float((e.robust >= 0.5).double().mean())
+    return share > _MOST_MISSED
 
 
 def _unbounded(e: Evidence) -> Item:
