@@ -49,6 +49,12 @@ class Parts:
         return dict.fromkeys(self.facts.bypassed, BPDA())
 
     @property
+    def whole_gradient(self) -> dict[str, Rule]:
+        """The rules with which no part of the gradient is cut; empty if nothing cuts it."""
+        cuts = self.facts.replaced.cuts
+        return {**self.bypass, **dict.fromkeys(cuts, BPDA())} if cuts else {}
+
+    @property
     def apgd(self) -> Direct:
         """APGD on the cross-entropy, from which other attacks are derived."""
         return Direct(

@@ -42,7 +42,7 @@ from saddlepoint.evaluation import (
 )
 from saddlepoint.evaluation.suites import dlr_or_margin
 from saddlepoint.gradients import BPDA, Checkpointed, FixedRandomness, Phantom, Rule
-from saddlepoint.phrases import count, whole
+from saddlepoint.phrases import count, names, whole
 
 _BRANCH_STEPS = 40
 _BRANCH_RESTARTS = 3
@@ -169,11 +169,20 @@ def _row_search(parts: Parts, clipped: Direct, smooth: Annealed) -> Iterator[Cho
     ]
     toward = [SingleTarget(shorter[-1], rank, targeted_margin) for rank in range(_START_CLASSES)]
     starts = (parts.apgd, clipped, smooth, *_STARTS_PER_LOSS * shorter, *toward)
-    yield Choice(
-        RowSearch("rows", few_rows, starts, _ROW_EXCHANGES, _ROW_SUBSETS, _ROW_ROUNDS),
+    search = RowSearch("rows", few_rows, starts, _ROW_EXCHANGES, _ROW_SUBSETS, _ROW_ROUNDS)
+    reason = (
         "rows influence each other: points of single rows are exchanged, and few rows move while "
-        f"all others keep their points{parts.why()}",
+        "all others keep their points"
     )
+    yield Choice(search, f"{reason}{parts.why()}")
+    uncut = parts.whole_gradient
+    if uncut:
+        others = [one.map_direct(lambda direct: replace(direct, rules=uncut)) for one in starts]
+        moved = replace(few_rows, rules=uncut)
+        yield Choice(
+            replace(search, name="rows-whole", direct=moved, starts=tuple(others)),
+            f"{reason}, along the whole gradient",
+        )
 
 
 def _targeted(parts: Parts) -> Iterator[Choice]:
@@ -219,6 +228,12 @@ def _other_rules(parts: Parts) -> Iterator[Choice]:
             yield Choice(
                 Restarts(pgd, restarts), f"{reason}, in short steps from {count(restarts, 'start')}"
             )
+    uncut = parts.whole_gradient
+    if uncut:
+        cuts = names(f"`{cut}`" for cut in facts.replaced.cuts)
+        reason = f"a part of the gradient is cut at {cuts}: the whole gradient"
+        yield Choice(replace(apgd, name="apgd-whole", rules=uncut), reason)
+        yield Choice(replace(apgd, name="apgd-whole-margin", rules=uncut, loss=margin), reason)
     named = facts.traits.places(TraitName.SITES)
     if named and set(named) != set(facts.bypassed):
         rules: dict[str, Rule] = dict.fromkeys(named, BPDA())

@@ -15,7 +15,7 @@ from saddlepoint.audits.probes.gradient_probe import GradientProbe
 from saddlepoint.audits.probes.probe_target import ProbeTarget
 from saddlepoint.audits.probes.traits import TraitName, Traits
 from saddlepoint.audits.target.instrument import FUNCTIONS, SCORES
-from saddlepoint.audits.target.operations import PERIODIC, STEPS, Operation
+from saddlepoint.audits.target.operations import CUTS, PERIODIC, STEPS, Operation
 from saddlepoint.audits.target.surrogates import Calls, Recording, SurrogateOperations, record
 from saddlepoint.defenses import Context
 from saddlepoint.gradients import BPDA, Rule
@@ -37,11 +37,16 @@ _MOST_OPERATIONS = 64  # beyond these, surrogates are not tried one by one
 
 @dataclass(frozen=True)
 class Replaced:
-    """Operations whose backward pass is replaced, and what is still missing."""
+    """Operations whose backward pass is replaced, and what is still missing.
+
+    Code may cut a part of a gradient on purpose, while the rest agrees with differences. Some
+    attacks then use the whole gradient, beside those that use the rest.
+    """
 
     operations: tuple[Operation, ...] = ()
     bypassed: tuple[str, ...] = ()  # sites where BPDA is used, with these operations
     lost: tuple[Operation, ...] = ()  # operations through which no gradient passes
+    cuts: tuple[str, ...] = ()  # operations that cut a part of the gradient
     check: Check = Check.UNKNOWN
 
 
@@ -74,8 +79,10 @@ def replace_operations(target: ProbeTarget, traits: Traits, bypassed: tuple[str,
         bypassed: named sites, layers or functions where BPDA was found to help.
     """
     broken = any(name in traits for name in _BROKEN)
-    if not broken or any(name in traits for name in _OTHER_OUTPUTS):
+    if any(name in traits for name in _OTHER_OUTPUTS):
         return Replaced(bypassed=bypassed)
+    if not broken:
+        return Replaced(bypassed=bypassed) if target.stateful(traits) else _cuts(target, bypassed)
     if target.stateful(traits):
         target = target.stateless()
     before = _before(target, bypassed)
@@ -99,7 +106,21 @@ def replace_operations(target: ProbeTarget, traits: Traits, bypassed: tuple[str,
         return Replaced(bypassed=bypassed, lost=lost, check=check)
     needed = _needed(target, kept, best)
     names = tuple(str(operation) for operation in needed)
-    return Replaced(needed, (*kept, *names), lost, best_check)
+    return Replaced(needed, (*kept, *names), lost, check=best_check)
+
+
+def _cuts(target: ProbeTarget, bypassed: tuple[str, ...]) -> Replaced:
+    """Code of a net that cuts a part of a gradient, and a whole gradient that is another one."""
+    found: tuple[Operation, ...] = ()
+    if target.opaque and target.defense.grants == "gradient" and not target.adapts:
+        found = recorded_operations(target)[0]
+    cuts = tuple(operation for operation in found if operation.function in CUTS)
+    if not cuts or len(cuts) > _MOST_OPERATIONS:
+        return Replaced(bypassed=bypassed)
+    whole = _trial_gradient(target, bypassed, cuts)
+    if not whole.isfinite().all() or torch.equal(whole, _trial_gradient(target, bypassed, ())):
+        return Replaced(bypassed=bypassed)
+    return Replaced(cuts, bypassed, cuts=tuple(map(str, cuts)))
 
 
 def recorded_operations(

@@ -13,6 +13,7 @@ NO_GRAD = "no_grad"
 # Comparisons a > b: the sign of a in the difference that is compared with zero.
 COMPARISONS = {"gt": 1, "ge": 1, "lt": -1, "le": -1, "greater": 1, "less": -1}
 FLAT = frozenset(["round", "floor", "ceil", "trunc", "fix", "detach", "data"])
+CUTS = frozenset(["detach", "data", NO_GRAD])  # code that cuts a gradient on purpose
 PERIODIC = frozenset(["remainder", "mod", "fmod", "frac"])
 QUOTIENTS = frozenset(["floor_divide", "floordiv"])
 SIGNS = frozenset(["sign", "sgn", "heaviside"])
