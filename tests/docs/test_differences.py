@@ -69,13 +69,19 @@ def test_the_released_order_has_the_gradient_of_the_released_deq_code() -> None:
 
 
 def test_single_precision_explains_the_remaining_distance_to_the_released_deq_code() -> None:
-    """Moving its input by one unit in the last place changes its own gradient more."""
-    code = json.loads((RECORDS / "equilibria" / "released.json").read_text(encoding="utf-8"))[
-        "released code, mdeq_large"
-    ]
+    """Cosines below 0.999 are those at which rounding changes its own gradient as much.
+
+    Its input moves by one unit in the last place. In double precision the same move has no effect.
+    """
+    record = json.loads((RECORDS / "equilibria" / "released.json").read_text(encoding="utf-8"))
+    code = record["released code, mdeq_large"]
+    explained = []
     for setting in ("8/7", "8/30"):
-        ours = code["float32"][setting]["cosine"]["following, coupled batch"]
+        ours = min(code["float32"][setting]["cosine"]["following, coupled batch"])
         own = code["with itself"][setting]
-        assert min(min(move) for move in own["moved, single precision"]) <= min(ours)
-        assert min(own["single against double precision"]) <= min(ours)
         assert min(min(move) for move in own["moved, double precision"]) > 0.9999
+        if ours <= 0.999:
+            explained.append(setting)
+            assert min(min(move) for move in own["moved, single precision"]) <= ours
+            assert min(own["single against double precision"]) <= ours
+    assert explained == ["8/30"]
