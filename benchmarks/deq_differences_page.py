@@ -176,7 +176,7 @@ def _attack_rows(effects: dict[str, Any]) -> list[tuple[str, ...]]:
         (
             "unrolled gradient of an intermediate state",
             "k steps (Eq. 13); the released code takes one undamped step before them",
-            "k steps",
+            "k steps; k = 2 is a candidate as well, which is the released k = 1 without damping",
             f"unrolled from z_1 with k = 1, undamped: {_texts(effects['unrolled steps'])}",
         ),
     ]
