@@ -1,7 +1,8 @@
-"""Variants of attacks and defenses in the adaptive experiments: surrogates, seeds, negatives."""
+"""Variants in the adaptive experiments: surrogates, seeds, negatives, bases."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,9 +30,14 @@ from saddlepoint.papers.adaptive.defenses import (
 from saddlepoint.papers.adaptive.experiment import AdaptiveExperiment
 from saddlepoint.papers.adaptive.fitting import FITS
 from saddlepoint.papers.adaptive.nets import recipes
-from saddlepoint.papers.adaptive.scales import AttackBudgets
+from saddlepoint.papers.adaptive.scales import SETTINGS, AttackBudgets
+from saddlepoint.papers.registry import Scale
 from saddlepoint.papers.runner import Images
 from saddlepoint.papers.transductive.nets import small_cnn
+from saddlepoint.training import initial
+from saddlepoint.zoo.adaptive import ClosedLoopControl
+from saddlepoint.zoo.adaptive.closed_loop import LinearEmbedding
+from saddlepoint.zoo.nets import Normalize
 
 
 @pytest.mark.parametrize(("base", "expected"), [("PGD-AT", "TRADES"), ("TRADES", "PGD-AT")])
@@ -98,3 +104,31 @@ def test_hidden_negatives_are_training_images_and_make_images_independent(
     assert torch.allclose(first(hidden, x), first(hidden, other), rtol=0, atol=1e-5)
     assert attacked.coupled
     assert (first(attacked, x) - first(attacked, other)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_closed_loop_control_has_the_papers_layers_and_batches(scale: Scale) -> None:
+    """B.2: the normalized image, the stem and three stages; batches of 16 in the released code."""
+    with torch.device("meta"):
+        net = initial(recipes(scale)["ResNet-20"], 0)
+    layers = [net.get_submodule(name) for name in FITS[scale].controlled_layers]
+    assert layers == [net.get_submodule("0.0"), *(net.get_submodule(str(k)) for k in range(4))]
+    assert isinstance(layers[0], Normalize)
+    assert SETTINGS[scale].closed_loop_batch == 16
+
+
+def test_bases_of_closed_loop_control_are_of_the_images_for_bases() -> None:
+    """Not of the training images of the other defenses, of which there may be fewer."""
+    images = torch.linspace(0, 1, 12 * 4).view(12, 1, 2, 2)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)).eval()
+    labels = net(images).argmax(1)
+    train, basis = (Images(images[rows], labels[rows]) for rows in (slice(0, 3), slice(3, 12)))
+    base = StaticModel(net, train, Linf(0.1), 0, "cifar10", basis)
+    fit = replace(FITS["paper"], controlled_layers=("input",))
+    defense = DEFENSES["ClosedLoopControl"].make(base, fit)
+    assert isinstance(defense, ClosedLoopControl)
+    assert defense.embeddings is not None
+    (embedding,) = defense.embeddings.values()
+    assert isinstance(embedding, LinearEmbedding)
+    assert torch.allclose(embedding.mean, basis.x.mean(0))
+    assert (defense.steps, defense.rate) == (4, 5e-3)
