@@ -221,6 +221,34 @@ def other_defenses() -> list[Difference]:
             "not measured on released weights",
         ),
         Difference(
+            "SODEF: gradients by the adjoint ODE; class vectors by numerical optimization; the "
+            "Jacobians of half of each batch in training",
+            "gradients of the solver's own steps; the regular simplex, which attains the optimum; "
+            "Jacobians of the whole batch; the learning rate of the embedding is ours",
+            "not measured: the paper's attack is a transfer, which needs no gradient of SODEF",
+        ),
+        Difference(
+            "adaptive denoising: computes 0/0 for a score of zero",
+            "such an example stops",
+            "none elsewhere; examples that have stopped are processed as in the released code "
+            "(`coupled=True`)",
+        ),
+        Difference(
+            "adaptive denoising: a score network of 232 noise levels from 0.01 to 50",
+            "levels from 0.01 to 1, because higher ones serve to generate images",
+            "not measured on released weights",
+        ),
+        Difference(
+            "ATLD: the sigmoid of the released code saturates; logits are an image of 1 x 1 pixels",
+            "the same loss, computed from the logit; linear layers, which equal its convolutions",
+            "none, except where the sigmoid is rounded to 0 or 1",
+        ),
+        Difference(
+            "contrastive reversal: a crop that is larger than the image is drawn again",
+            "it is reduced to the image",
+            "not measured",
+        ),
+        Difference(
             "contrastive reversal: negatives hidden from the attacker, number not stated (B.8)",
             "50 training images, embedded without augmentation",
             "`saddlepoint reproduce adaptive/contrastive`; run at the scale `tiny` only",
@@ -263,6 +291,21 @@ def attacks() -> list[Difference]:
             "hedge defense: the released option counts the draws of EoT beyond the first, 3",
             "EoT draws are all gradients, 4",
             "none",
+        ),
+        Difference(
+            "APGD: the first checkpoint compares with an entry that is not set yet, zero",
+            "it compares with the value of the starting point",
+            "not measured separately; [parity.md](../parity.md) compares both at equal budgets",
+        ),
+        Difference(
+            "Square: one window and one sign per channel for the whole batch in AutoAttack's code",
+            "a window and signs of its own for each example",
+            "not measured separately; [parity.md](../parity.md) compares both at equal budgets",
+        ),
+        Difference(
+            "RayS: a flip is kept if its radius is smaller",
+            "it is kept if it is misclassified at the best radius so far",
+            "none, up to the tolerance of the bisection",
         ),
         Difference(
             "the strongest point of a randomized defense is selected and scored by the same draws",

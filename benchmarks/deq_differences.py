@@ -34,8 +34,14 @@ from saddlepoint.defenses import view
 from saddlepoint.evaluation import Adversary, FixedPoints, evaluate
 from saddlepoint.evaluation.bootstrap import mean_of
 from saddlepoint.gradients import SimultaneousAdjoint
-from saddlepoint.papers.deq.gradients import Gradient, adjoint_at, ready_made, unrolled_ensemble
-from saddlepoint.zoo.deq import DEQ, EarlyState, FinalState, MeanState, Solved
+from saddlepoint.papers.deq.gradients import (
+    Gradient,
+    adjoint_at,
+    ready_made,
+    unrolled_at,
+    unrolled_ensemble,
+)
+from saddlepoint.zoo.deq import DEQ, EarlyState, FinalState, MeanState, Solved, Unrolled
 
 RECORDS = Path("benchmarks/records/equilibria")
 OUT = RECORDS / "differences.json"
@@ -115,6 +121,8 @@ def effects(bench: Bench) -> Iterator[dict[str, Any]]:
     yield from _ensemble(bench)
     yield from _last_point(bench)
     yield from _batch(bench)
+    yield from _steps_after(bench)
+    yield from _unrolled_steps(bench)
 
 
 def _adjoint(bench: Bench) -> Iterator[dict[str, Any]]:
@@ -159,6 +167,22 @@ def _batch(bench: Bench) -> Iterator[dict[str, Any]]:
         theirs = bench.correct(attack, coupled)[FinalState.name]
         ours = bench.correct(attack)[FinalState.name]
         yield effect("batch", title, theirs, ours)
+
+
+def _steps_after(bench: Bench) -> Iterator[dict[str, Any]]:
+    """The released evaluation takes ten steps from the best state, its training takes six."""
+    longer = DEQ(bench.net.net, method=bench.net.method, after=Unrolled(10, damping=0.5))
+    attack = ready_made(bench.net).pgd(PGD_10)
+    theirs, ours = (bench.correct(attack, one)[FinalState.name] for one in (longer, bench.defense))
+    yield effect("steps after", "final state, ready-made attack on each", theirs, ours)
+
+
+def _unrolled_steps(bench: Bench) -> Iterator[dict[str, Any]]:
+    """The released code takes one undamped step before the k steps of Eq. 13; here k = 1."""
+    theirs, ours = (bench.correct(unrolled_at(1, k, 1.0).pgd(PGD_10)) for k in (2, 1))
+    for n in (1, 3):
+        state = EarlyState(n).name
+        yield effect("unrolled steps", f"z_{n}", theirs[state], ours[state])
 
 
 def main() -> None:

@@ -252,14 +252,20 @@ Written from `benchmarks/records/double-oracle.json` by `python -m benchmarks.do
 the docstring of that module has the command of the measurement. PGD-10, seed 0.
 
 A game with seven exits has 127 partial attacks. The double oracle plays some of them and reports
-two values by name. *Against partial attacks* is the value of the same game as the full one, without
-the rows that were not played: it can only be higher. *With attacks on an expected loss* is the
-value of another game, in which the attacker may also attack the expected loss of the defender's
-mixed strategy; it can be lower than that of the full game.
+two values by name:
+
+* *Against partial attacks*: the attacker has an equal set of attacks as in the full game, of which
+  only the played ones count. This value can only be above that of the full game; the aim is at most
+  0.3 points.
+* *With attacks on an expected loss*: the attacker has an enlarged set, and may also attack the
+  expected loss of the defender's mixed strategy. This is the value of another game, and it can be
+  below that of the full game. So is the accuracy in the full game of the strategy that is optimal
+  in it, which gives up accuracy against partial attacks.
 
 The double oracle stops when no subset is forecast to lower the value by 0.3 points, one standard
-deviation of the forecast included. This width was chosen on the first two networks. More than 16
-partial attacks are needed on seven exits, because a best response cannot be known without playing
+deviation of the forecast included. This width was chosen on the first two networks; the third one
+was not used for it. 16 partial attacks are not enough with seven exits: the table shows how many
+are needed, and how far 16 are above the full game. A best response cannot be known without playing
 it: even exact best responses, which cost all 127 attacks, need the number of rows in the table, and
 most guesses are no best response.
 """

@@ -238,6 +238,8 @@ Different, with an effect that was not measured:
   tunes them on test images and then shifts them by hand.
 * **Payoff matrix**: a partial attack on every subset of exits. The paper describes an average
   attack on a subset of the data.
+* **VMI-FGSM**: neighbors are clipped into the image box, which the released code does not do.
+* **Points of attacks**: the visited point of highest loss, where common code returns the last one.
 * **WRN-34-10, RANet, L2W-DEN and Tiny ImageNet** can be run with `saddlepoint reproduce
   multi-exit/architectures`; there is no record yet.
 """

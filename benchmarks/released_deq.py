@@ -9,7 +9,9 @@ operations (`Implicit.at`) and on whether a diverging backward solve is stopped
 algorithm, the smallest over the images.
 
 DIR is a checkout of github.com/minicheshire/DEQ-White-Box-Robustness. Its MDEQ-Large and ours then
-have the weights of its own initialization, and the loss is the cross-entropy. Needs PyYAML.
+have the weights of its own initialization, and the loss is the cross-entropy. The gradient of the
+released code is also compared with itself after a move of all pixels by one unit in the last place
+of single precision: what it changes by is what its rounding errors are worth. Needs PyYAML.
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ CODE_RULES = {
     "following, per image": ("following", False),
     "best, per image": ("best", False),
 }
+MOVES = 3  # of all pixels, by one unit in the last place
 NETWORKS: dict[str, tuple[Callable[[], MDEQNet], tuple[int, int, int], int]] = {
     "mdeq_digits": (mdeq_digits, (1, 8, 8), 4),
     "mdeq_large": (mdeq_large, (3, 32, 32), 1),
@@ -127,6 +130,54 @@ def copied_weights(network: nn.Module) -> MDEQNet:
     return ours
 
 
+def gradient(predict: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return logits [N, C] and gradients [N, D] of the cross-entropy; image k has label k."""
+    inputs = x.clone().requires_grad_()
+    logits = predict(inputs)
+    loss = cross_entropy(logits, torch.arange(len(x)), reduction="sum")
+    (grad,) = torch.autograd.grad(loss, inputs)
+    return logits.detach(), grad.flatten(1)
+
+
+def released_gradient(network: nn.Module, x: Tensor, backward: int) -> tuple[Tensor, Tensor]:
+    """Logits and gradients of the released code in the precision of the images."""
+    torch.set_default_dtype(x.dtype)  # of the released solver's buffers
+    network = network.to(x.dtype)
+    options = {"f_thres": FORWARD, "b_thres": backward, "compute_jac_loss": False}
+    return gradient(lambda v: network(v, train_step=-1, **options)[0], x)
+
+
+def rounded_cosines(grad: Tensor, reference: Tensor) -> list[float]:
+    """The cosine of each image."""
+    cosine = torch.cosine_similarity(grad.double(), reference.double(), dim=1)
+    return [round(float(c), 6) for c in cosine]
+
+
+def rounding(network: nn.Module, n: int = 3) -> dict[str, Any]:
+    """Compare gradients of the released code with each other, on images that differ by rounding.
+
+    Args:
+        network: the released network.
+        n: number of images, which the released solver couples.
+    """
+    ids = torch.arange(n)
+    x = Keys.of(1, ids).uniform((3, 32, 32))
+    signs = [Keys.of(10 + move, ids).signs((3, 32, 32)) for move in range(MOVES)]
+    moved = [torch.nextafter(x, x + sign) for sign in signs]
+    found: dict[str, Any] = {"images": n, "moves": MOVES}
+    for backward in BACKWARD:
+        _, exact = released_gradient(network, x.double(), backward)
+        in_double = [released_gradient(network, m.double(), backward)[1] for m in moved]
+        _, single = released_gradient(network, x, backward)
+        in_single = [released_gradient(network, m, backward)[1] for m in moved]
+        found[f"{FORWARD}/{backward}"] = {
+            "moved, double precision": [rounded_cosines(grad, exact) for grad in in_double],
+            "moved, single precision": [rounded_cosines(grad, single) for grad in in_single],
+            "single against double precision": rounded_cosines(single, exact),
+        }
+    return found
+
+
 def compare_with_code(network: nn.Module, dtype: torch.dtype, n: int = 3) -> dict[str, Any]:
     """Compare with the released code on n random images.
 
@@ -136,22 +187,11 @@ def compare_with_code(network: nn.Module, dtype: torch.dtype, n: int = 3) -> dic
             not converge amplifies rounding errors.
         n: number of images, which the released solver couples.
     """
-    torch.set_default_dtype(dtype)  # of the released solver's buffers
-    network = network.to(dtype)
-    ours = copied_weights(network)
     x = Keys.of(1, torch.arange(n)).uniform((3, 32, 32), dtype)
-    y = torch.arange(n)
-
-    def gradient(predict: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        inputs = x.clone().requires_grad_()
-        logits = predict(inputs)
-        (grad,) = torch.autograd.grad(cross_entropy(logits, y, reduction="sum"), inputs)
-        return logits.detach(), grad.flatten(1)
-
     found: dict[str, Any] = {"images": n}
     for backward in BACKWARD:
-        options = {"f_thres": FORWARD, "b_thres": backward, "compute_jac_loss": False}
-        logits, reference = gradient(lambda v, o=options: network(v, train_step=-1, **o)[0])
+        logits, reference = released_gradient(network, x, backward)
+        ours = copied_weights(network)
         cosines = {}
         for name, (at, coupled) in CODE_RULES.items():
             forward = Broyden(steps=FORWARD, tolerance=1e-3, batch_coupled=coupled)
@@ -161,9 +201,8 @@ def compare_with_code(network: nn.Module, dtype: torch.dtype, n: int = 3) -> dic
             rule = Implicit(solver, at="following" if at == "following" else "best")
             context = Context(Keys.of(0, torch.arange(n)), {"solve": rule}, frozenset({"final"}))
             defense = DEQ(ours, method=forward)
-            predicted, grad = gradient(lambda v, d=defense, c=context: d.trace(v, c).last)
-            cosine = torch.cosine_similarity(grad, reference, dim=1)
-            cosines[name] = [round(float(c), 6) for c in cosine]
+            predicted, grad = gradient(lambda v, d=defense, c=context: d.trace(v, c).last, x)
+            cosines[name] = rounded_cosines(grad, reference)
         found[f"{FORWARD}/{backward}"] = {
             "cosine": cosines,
             "largest difference of logits": float(f"{float((predicted - logits).abs().max()):.2g}"),
@@ -187,10 +226,12 @@ def main() -> None:
     }
     if arguments.released:
         network = released_network(arguments.released)
-        record["released code, mdeq_large"] = {
+        compared = {
             str(dtype).removeprefix("torch."): compare_with_code(network, dtype)
             for dtype in (torch.float32, torch.float64)
         }
+        # Its weights are single precision, and going to double precision and back keeps them.
+        record["released code, mdeq_large"] = {**compared, "with itself": rounding(network)}
     arguments.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(record, indent=1))
 

@@ -172,6 +172,13 @@ def _others(records: Records) -> list[Difference]:
             "standard deviations in Table 4",
         ),
         Difference(
+            "TADV, kept epoch and momentum",
+            "the released code keeps the last epoch, and has ordinary momentum on CIFAR-10 where "
+            "the paper has Nesterov's",
+            "the epoch that is most robust on a part of the training set; Nesterov's momentum",
+            "not measured",
+        ),
+        Difference(
             "URejectron, discriminator",
             "ResNet-18",
             "both: the ResNet, and a network on high-pass filtered images that was selected by its "

@@ -126,7 +126,9 @@ def test_zoo_lists_every_model_with_its_scores():
         audit = record["audit"]
         if audit is None:
             assert "%" not in line  # no accuracy without an audit
+            assert " not audited " in line
             continue
+        assert audit["objection"] == ""
         assert percent_cell(audit["robust_accuracy"]) in line
         assert (audit["budget"], audit["verdict"] in line) == ("standard", True)
 

@@ -13,23 +13,19 @@ from saddlepoint.attacks.spaces import Linf
 from saddlepoint.defenses import Plain
 from saddlepoint.evaluation import Cascade, CleanCopies, Direct, MultiTarget, Restarts, Transfer
 from saddlepoint.evaluation.adversary import Adversary
-from saddlepoint.gradients import EoT
 from saddlepoint.papers import EXPERIMENTS, Request
 from saddlepoint.papers.adaptive import EXPERIMENTS as OURS
 from saddlepoint.papers.adaptive.attacks import (
     PAPER_ATTACKS,
     TRANSFERS,
     on_aid_longer,
-    on_contrastive_with_known_randomness,
     transfers,
 )
 from saddlepoint.papers.adaptive.closed_loop import COLUMNS as CLOSED_LOOP_COLUMNS
-from saddlepoint.papers.adaptive.contrastive import fixed_seed
 from saddlepoint.papers.adaptive.cost import counted_passes, inference_cost
 from saddlepoint.papers.adaptive.defenses import (
     DEFENSES,
     StaticModel,
-    contrastive_with_hidden_negatives,
 )
 from saddlepoint.papers.adaptive.experiment import AdaptiveExperiment
 from saddlepoint.papers.adaptive.findings import compared_with_static
@@ -198,35 +194,6 @@ def test_the_contrastive_table_has_the_five_numbers_of_the_paper(
     papers = [cell.paper for row in table.rows for cell in row.cells if cell]
     assert papers == [None, 59.4, 67.0, 63.9, 58.4, 56.4]
     assert [row.labels[0] for row in hidden.rows] == ["batch", "hidden"]
-
-
-@pytest.mark.slow
-def test_with_a_fixed_seed_every_image_is_answered_with_the_same_randomness(
-    folder: Path, results: dict[str, Result]
-) -> None:
-    assert results["contrastive"]
-    experiment = AdaptiveExperiment.open(Request(folder))
-    subject = experiment.subject("ContrastiveReversal")
-    threat = fixed_seed(subject)
-    assert threat.randomness == "fixed"
-    assert threat.draws == 1
-    attack = on_contrastive_with_known_randomness(SETTINGS["tiny"].attack_budgets)
-    directs = [part for part in parts(attack) if isinstance(part, Direct)]
-    assert directs
-    assert all(not isinstance(part.estimator, EoT) for part in directs)
-
-
-@pytest.mark.slow
-def test_hidden_negatives_make_the_images_independent(
-    folder: Path, results: dict[str, Result]
-) -> None:
-    assert results["contrastive"]
-    experiment = AdaptiveExperiment.open(Request(folder))
-    base = experiment.base(DEFENSES["ContrastiveReversal"].base)
-    hidden = contrastive_with_hidden_negatives(base, FITS["tiny"])
-    assert hidden.negatives is not None
-    assert not hidden.coupled
-    assert experiment.subject("ContrastiveReversal").defense.coupled
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import math
 from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -34,6 +35,7 @@ from saddlepoint.papers.deq.grid import LOWEST, WORST, Grid, lowest, robustness
 from saddlepoint.papers.deq.grid import OURS as WITHOUT_START
 from saddlepoint.papers.deq.memory import peak_bytes
 from saddlepoint.papers.deq.nets import exact
+from saddlepoint.papers.deq.scales import SETTINGS
 from saddlepoint.papers.deq.states import convergence_warnings, end_residuals, residuals
 from saddlepoint.papers.deq.subjects import DEQSubject
 from saddlepoint.papers.deq.table_1 import masking
@@ -363,3 +365,13 @@ def test_peak_memory_counts_the_tensors_that_exist_together():
         return z
 
     assert peak_bytes(lambda: chain(1)) == peak_bytes(lambda: chain(10)) == 8000
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_the_strongest_unrolled_gradient_of_the_paper_and_of_its_code_are_candidates(scale):
+    """Unrolled from z_1 with k = 1 and no damping; the released code takes one step more."""
+    setting = SETTINGS[scale]
+    experiment = SimpleNamespace(setting=setting)
+    candidates = DEQExperiment.candidates(experiment, SimpleNamespace(steps=8))
+    found = {gradient.name for group in candidates for gradient in group}
+    assert {"unrolled z1 k=1 damping=1", "unrolled z1 k=2 damping=1"} <= found

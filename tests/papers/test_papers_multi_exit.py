@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,18 +17,20 @@ from saddlepoint.evaluation.outcomes import Outcomes
 from saddlepoint.evaluation.referee import play
 from saddlepoint.evaluation.threat import Threat
 from saddlepoint.games.exit_adversaries import Drawn
+from saddlepoint.games.exit_attacks import ExitAttack, lafeat
 from saddlepoint.games.exit_game import columns_of, exit_game
 from saddlepoint.games.payoffs import ExitGame
 from saddlepoint.papers import EXPERIMENTS, Request
-from saddlepoint.papers.multi_exit import published
-from saddlepoint.papers.multi_exit.experiment import aimer_attack
+from saddlepoint.papers.multi_exit import latent_features, published
+from saddlepoint.papers.multi_exit.architectures import NETWORKS as FURTHER_NETWORKS
+from saddlepoint.papers.multi_exit.experiment import MultiExitExperiment, aimer_attack
 from saddlepoint.papers.multi_exit.figure_3 import remark
 from saddlepoint.papers.multi_exit.figure_6 import dirichlet, lower_bound
 from saddlepoint.papers.multi_exit.nets import recipes
 from saddlepoint.papers.multi_exit.out_of_sample import ATTACKERS, differences
-from saddlepoint.papers.multi_exit.scales import SETTINGS, EoTPGD, PartialPGD
+from saddlepoint.papers.multi_exit.scales import SETTINGS, EoTPGD, LafeatBudget, PartialPGD
 from saddlepoint.papers.multi_exit.table_1 import findings
-from saddlepoint.papers.registry import SCALES
+from saddlepoint.papers.registry import SCALES, Scale
 from saddlepoint.papers.result import Cell, Row, Table, read
 from saddlepoint.papers.write import reproduce
 from saddlepoint.training import FAT, LearnedWeights, OverExits
@@ -218,6 +221,71 @@ def test_eot_pgd_of_aimer_attacks_the_expected_loss_of_the_defenders_strategy() 
     assert_close(points[1][..., 0], x[..., 0] - 0.1)
     assert not torch.allclose(points[1][..., 1], x[..., 1] - 0.1)
     assert EoTPGD(pgd)((1, 2)) == PartialPGD(pgd)((1, 2)), "fixed exits: the mean of losses"
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_eot_pgd_of_every_scale_is_not_pgd(scale: Scale) -> None:
+    attacks = SETTINGS[scale].attacks
+    assert isinstance(attacks["EoT-PGD-20"], EoTPGD)
+    assert isinstance(attacks["PGD-20"], PartialPGD)
+    assert attacks["EoT-PGD-20"].attack == attacks["PGD-20"].attack
+
+
+def test_lafeat_has_all_other_exits_as_latent_heads() -> None:
+    budget = LafeatBudget(2, (0.5,), 0)
+    assert budget.on(3)((1,)) == lafeat((1,), 3, steps=2, betas=(0.5,), targets=0)
+
+
+def test_the_columns_of_latent_features_are_pgd_and_lafeat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The experiment without its game: an accuracy says which attack its column has."""
+
+    def names(subject: object, game: object, defender: object, attack: ExitAttack) -> object:
+        return {name: attack((3,)) for name in published.EVALUATIONS}
+
+    experiment = SimpleNamespace(
+        subject=lambda _: SimpleNamespace(name="net", exits=4),
+        game=lambda _: None,
+        defender=lambda *_: SimpleNamespace(
+            correct=lambda attack: torch.tensor([float("lafeat" in attack.name)])
+        ),
+        reduced_images=lambda _: SimpleNamespace(x=torch.zeros(1)),
+        play=lambda _, attacks, *__, **___: attacks,
+        setting=SETTINGS["tiny"],
+        seeds=(0,),
+        result=lambda _, tables, **__: tables,
+    )
+    monkeypatch.setattr(MultiExitExperiment, "open", lambda _: experiment)
+    monkeypatch.setattr(latent_features, "attackers", names)
+    (table,) = latent_features.run(Request(tmp_path))  # type: ignore[misc]
+    for row in table.rows:
+        assert [cell.mean for cell in row.cells] == [0, 100]
+
+
+def test_the_further_networks_are_those_that_the_paper_names() -> None:
+    assert FURTHER_NETWORKS == ("wrn-34-10", "ranet", "l2w-den", "resnet-18-tiny-imagenet")
+    assert all(set(FURTHER_NETWORKS) <= set(recipes(scale)) for scale in SCALES)
+
+
+@pytest.mark.parametrize(("first", "direction"), [(0.75, -1), (0.25, 1)])
+def test_eot_pgd_of_aimer_weights_each_exit_by_its_probability(
+    first: float, direction: int
+) -> None:
+    """What harms one exit helps the other, so the attack follows the exit that is likelier."""
+
+    class Opposed(nn.Module):
+        def forward(self, x: Tensor) -> list[Tensor]:
+            z = x.flatten(1) - 0.5  # [N, 1]
+            return [torch.cat([sign * z, -sign * z], 1) for sign in (1, -1)]
+
+    x = torch.full((2, 1, 1, 1), 0.5, dtype=torch.float64)
+    y = torch.zeros(2, dtype=torch.int64)
+    subsets = ((1,), (2,), (1, 2))
+    mix = torch.tensor([first, 1 - first, 0.0], dtype=torch.float64)
+    eot = EoTPGD(PGD(20, Radii(1 / 4))).on_strategy(subsets, mix)
+    episode = play(MultiExit(Opposed()), eot, x, y, Threat(Linf(0.1)), answers=columns_of(subsets))
+    assert_close(episode.points, x + 0.1 * direction)
 
 
 def test_a_strategy_that_equals_need_is_named_and_not_compared() -> None:

@@ -6,15 +6,19 @@ import json
 from dataclasses import replace
 
 import pytest
+from tests.cli.commands import call
 
 from saddlepoint import zoo
-from saddlepoint.cli.zoo_audit import IMAGES, measure, setting
-from saddlepoint.zoo.audited import audited, keep_audit, weaker_than_static
-from saddlepoint.zoo.records import WEIGHTS
+from saddlepoint.cli.console import percent
+from saddlepoint.cli.zoo_audit import IMAGES, command, measure, setting
+from saddlepoint.zoo.audited import audited, keep_audit, objection, weaker_than_static
+from saddlepoint.zoo.embedded import KITS
+from saddlepoint.zoo.records import WEIGHTS, keep
 
 AUDITED = [name for name in zoo.names() if zoo.audited(name)]
-# ATLD trains a network of its own, which is no model of the zoo.
-AROUND_A_MODEL = [name for name in AUDITED if zoo.entry(name).defense and name != "digits-atld"]
+# A defense that trains its network further protects a network that is no model of the zoo.
+AROUND_A_MODEL = [name for name in AUDITED if name in KITS and not KITS[name].trains_network]
+FEWEST = 30  # images of an audit
 
 
 # It never changes a label, so nothing makes it more robust than its net (Croce et al. 2022, 3.8).
@@ -36,15 +40,11 @@ def record(static):
 @pytest.mark.parametrize("name", AUDITED)
 def test_a_record_is_a_standard_audit_of_the_packaged_weights(name):
     found = zoo.audited(name)
-    _, n, threat = setting(name)
-    assert not found.stale
-    assert (found.name, found.budget, found.command) == (
-        name,
-        "standard",
-        f"saddlepoint zoo {name} --measure",
-    )
-    assert (found.n, found.radius) == (n, threat.space.radius)
-    assert n <= IMAGES
+    assert not found.stale()
+    assert (found.name, found.budget) == (name, "standard")
+    assert found.command == command(name, found.n)
+    assert found.radius == setting(name).threat.space.radius
+    assert FEWEST <= found.n <= IMAGES
     assert found.robust_accuracy <= found.clean_accuracy
     assert (found.static_accuracy is None) == (not zoo.entry(name).defense)
 
@@ -57,6 +57,7 @@ def test_a_defense_is_never_above_its_static_net_by_weaker_attacks(name):
     assert static is not None, "audit the network of an audited defense as well"
     assert not weaker_than_static(found, static)
     assert "transfer worst case" in found.accuracy
+    assert objection(found) == ""
 
 
 @pytest.mark.parametrize("name", SAME_LABELS)
@@ -82,8 +83,9 @@ def test_an_audit_of_a_network_is_restricted_to_the_images_of_a_defense(record, 
 
 
 def test_a_measured_model_is_listed_by_its_folder(tmp_path):
-    """A short budget on the network of the package; only the folder of the record differs."""
-    found = measure("digits-two-heads", budget="quick")
+    """A short budget on few images and the network of the package, with a folder of its own."""
+    found = measure("digits-two-heads", images=10, budget="quick")
+    assert (found.n, found.command.endswith("--measure --images 10")) == (10, True)
     path = keep_audit(found, tmp_path)
     assert path == tmp_path / "audits" / "digits-two-heads.json"
     assert audited("digits-two-heads", tmp_path) == found
@@ -92,9 +94,40 @@ def test_a_measured_model_is_listed_by_its_folder(tmp_path):
     assert audited("digits-pgd", tmp_path) is None
 
 
+def test_the_command_of_a_record_names_an_unusual_number_of_images():
+    assert command("digits-pgd", 100) == "saddlepoint zoo digits-pgd --measure"
+    assert command("digits-pgd", 40) == "saddlepoint zoo digits-pgd --measure --images 40"
+
+
 def test_other_weights_make_a_record_stale(record):
-    assert replace(record, weights={"digits-pgd": "0" * 64}).stale
-    assert replace(record, weights={"nothing": ""}).stale
+    for weights in ({"digits-pgd": "0" * 64}, {"nothing": ""}):
+        changed = replace(record, name="digits-hedge", weights=weights)
+        assert changed.stale()
+        assert objection(changed) == "audited with other weights"
+
+
+def test_weights_of_a_users_folder_are_compared_with_its_record(tmp_path, static):
+    keep({}, replace(zoo.entry("digits-pgd"), sha256=""), tmp_path)
+    assert static.stale(tmp_path)
+    assert not replace(static, weights={"digits-pgd": ""}).stale(tmp_path)
+
+
+def test_the_accuracy_of_a_defense_that_was_attacked_less_than_its_net_is_not_shown(
+    tmp_path, record, static
+):
+    weights = {"digits-hedge": "", **static.weights}
+    hedge = replace(record, name="digits-hedge", weights=weights)
+    assert objection(hedge) == ""
+    weaker = replace(hedge, static_accuracy=static.robust_accuracy + 0.01)
+    assert objection(weaker) == "attacks weaker than on its network"
+    assert objection(replace(hedge, n=static.n + 1)) == "audit digits-pgd first"
+    keep({}, zoo.entry("digits-hedge"), tmp_path)
+    keep_audit(weaker, tmp_path)
+    printed = call("zoo", "--folder", str(tmp_path)).stdout
+    (line,) = (line for line in printed.splitlines() if "HedgeDefense" in line)
+    assert "attacks weaker than on its network" in line
+    assert percent(weaker.clean_accuracy) in line
+    assert percent(weaker.robust_accuracy) not in line
 
 
 def test_a_damaged_audit_record_raises(tmp_path):

@@ -47,6 +47,14 @@ def zoo(
             "An interrupted measurement continues.",
         ),
     ] = False,
+    images: Annotated[
+        int | None,
+        typer.Option(
+            help="Audit this many images; with --measure.",
+            min=1,
+            show_default="the number of the model's setting, at most 100",
+        ),
+    ] = None,
     folder: Annotated[
         Path | None,
         typer.Option(
@@ -59,9 +67,10 @@ def zoo(
 ) -> None:
     """List the trained models and the defenses of the package, with their audited accuracies.
 
-    The robust accuracy is an upper bound from an audit with the standard budget; "–" marks a
-    model that was not audited. Beside it is the accuracy of the static network of a defense on all
-    points of the same audit. Adaptive defenses are listed with the categories of Croce et al. 2022.
+    The robust accuracy is an upper bound from an audit with the standard budget. It is left out if
+    the attacks on a defense were weaker than those on its network, or if the weights have changed.
+    Beside it is the accuracy of the static network of a defense on all points of the same audit.
+    Adaptive defenses are listed with the categories of Croce et al. 2022.
     """
     from saddlepoint.zoo import audited, entry, names
     from saddlepoint.zoo.adaptive.taxonomy import BLOCKS, PRINCIPLES
@@ -70,7 +79,7 @@ def zoo(
     place = folder or WEIGHTS
     entries = [entry(name, place) for name in models or names(place)]
     if measure:
-        _measure(entries, place, quiet=json)
+        _measure(entries, place, images, quiet=json)
     if json:
         dump([_record(one, place) for one in entries])
         return
@@ -84,7 +93,7 @@ def zoo(
         meaning = "; ".join(f"{short}: {words}" for short, words in legend)
         say(f"{meaning} (Croce et al. 2022, Sec. 2).")
     if any(audited(one.name, place) is None for one in entries):
-        say("–: not audited yet. Audit one with: saddlepoint zoo NAME --measure")
+        say("Audit a model that was not audited yet: saddlepoint zoo NAME --measure")
     say("Audit one with your own settings: saddlepoint audit zoo:NAME --eps RADIUS")
 
 
@@ -97,7 +106,7 @@ def model_table(entries: Sequence[Entry], folder: Path) -> Table:
             one.name,
             str(one.parameters),
             f"{one.training_radius:g}" if one.training_radius else "–",
-            *_cells(audited(one.name, folder)),
+            *_cells(audited(one.name, folder), folder),
         ]
         for one in entries
     ]
@@ -121,7 +130,7 @@ def defense_table(entries: Sequence[Entry], folder: Path) -> Table:
                 one.defense,
                 *category,
                 one.net,
-                *_cells(record),
+                *_cells(record, folder),
                 "–" if static is None else percent(static),
             ]
         )
@@ -129,26 +138,31 @@ def defense_table(entries: Sequence[Entry], folder: Path) -> Table:
     return table(head, rows)
 
 
-def _cells(record: AuditRecord | None) -> tuple[str, ...]:
+def _cells(record: AuditRecord | None, folder: Path) -> tuple[str, ...]:
     """The cells of the columns `_AUDITED`."""
+    from saddlepoint.zoo.audited import objection
+
     if record is None:
-        return ("–",) * len(_AUDITED)
+        return (*("–",) * (len(_AUDITED) - 1), "not audited")
+    against = objection(record, folder)
     return (
         f"L{record.p} {record.radius:g}",
         str(record.n),
         percent(record.clean_accuracy),
-        percent(record.robust_accuracy),
-        record.verdict,
+        "–" if against else percent(record.robust_accuracy),
+        against or record.verdict,
     )
 
 
 def _record(entry: Entry, folder: Path) -> dict[str, object]:
     """The record of a model: its training, its category and its audit.
 
-    Accuracies come from the audit alone, so the check after training is left out.
+    Accuracies come from the audit alone, so the check after training is left out. `objection` says
+    why the robust accuracy of the audit must not be used; it is empty if it may be.
     """
     from saddlepoint.zoo import audited
     from saddlepoint.zoo.adaptive.taxonomy import surveyed
+    from saddlepoint.zoo.audited import objection
 
     row = surveyed(entry.defense)
     audit = audited(entry.name, folder)
@@ -156,11 +170,11 @@ def _record(entry: Entry, folder: Path) -> dict[str, object]:
     return {
         **training,
         "taxonomy": asdict(row) if row else None,
-        "audit": asdict(audit) if audit else None,
+        "audit": {**asdict(audit), "objection": objection(audit, folder)} if audit else None,
     }
 
 
-def _measure(entries: Sequence[Entry], folder: Path, *, quiet: bool) -> None:
+def _measure(entries: Sequence[Entry], folder: Path, images: int | None, *, quiet: bool) -> None:
     """Audit models and write their records."""
     from saddlepoint.cli.progress import AuditProgress
     from saddlepoint.cli.zoo_audit import measure
@@ -169,6 +183,7 @@ def _measure(entries: Sequence[Entry], folder: Path, *, quiet: bool) -> None:
     for one in entries:
         out = Path("runs") / "zoo" / one.name
         with AuditProgress(errors(), folder=out, shown=not quiet) as bar:
-            path = keep_audit(measure(one.name, folder, out=out, watch=bar), folder)
+            found = measure(one.name, folder, images=images, out=out, watch=bar)
+        path = keep_audit(found, folder)
         if not quiet:
             say(f"{one.name}: {path}")

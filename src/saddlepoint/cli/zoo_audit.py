@@ -38,10 +38,17 @@ def setting(name: str) -> Setting:
     return Setting(known.data, IMAGES, Threat(known.space))
 
 
+def command(name: str, n: int) -> str:
+    """The command that audits a model on the first `n` images."""
+    usual = setting(name).n
+    return f"saddlepoint zoo {name} --measure" + (f" --images {n}" if n != usual else "")
+
+
 def measure(
     name: str,
     folder: str | Path = WEIGHTS,
     *,
+    images: int | None = None,
     out: Path | None = None,
     seed: int = 0,
     budget: Budget = BUDGET,
@@ -52,6 +59,8 @@ def measure(
     Args:
         name: The name of the model.
         folder: The folder with the models; by default that of the package.
+        images: The number of images; None: that of the setting. The command in the record names
+            another number.
         out: A folder where finished cells are kept: an interrupted measurement continues.
         seed: The seed of the attacks.
         budget: The budget of the audit; by default standard.
@@ -60,8 +69,8 @@ def measure(
     Returns:
         The record of the audit.
     """
-    images, n, threat = setting(name)
-    data = load_data(images, split="test", n=n)
+    source, usual, threat = setting(name)
+    data = load_data(source, split="test", n=images or usual)
     with torch_threads(1):  # the same cells on every machine
         result = audit(
             target(name, folder),
@@ -79,9 +88,9 @@ def measure(
     static = result.compared.static
     return AuditRecord(
         name=name,
-        command=f"saddlepoint zoo {name} --measure",
+        command=command(name, result.n),
         budget=budget,
-        data=f"{images}, test",
+        data=f"{source}, test",
         n=result.n,
         p=f"{threat.space.p:g}",
         radius=threat.space.radius,

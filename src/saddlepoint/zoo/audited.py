@@ -9,6 +9,7 @@ from pathlib import Path
 
 from saddlepoint.atomic import write_atomic
 from saddlepoint.phrases import count
+from saddlepoint.zoo.embedded import kit
 from saddlepoint.zoo.records import WEIGHTS, entry, names
 
 FOLDER = "audits"  # of the records, inside the folder of the models
@@ -39,16 +40,13 @@ class AuditRecord:
     seconds: float  # of all attacks
     versions: Mapping[str, str]
 
-    @property
-    def stale(self) -> bool:
-        """Whether the packaged weights are not those that were audited."""
-        known = names()
-        return any(name not in known or entry(name).sha256 != sha for name, sha in self.digests)
-
-    @property
-    def digests(self) -> tuple[tuple[str, str], ...]:
-        """Name and SHA-256 of all weights."""
-        return tuple(self.weights.items())
+    def stale(self, folder: str | Path = WEIGHTS) -> bool:
+        """Whether the weights of a folder, or else of the package, are not those audited."""
+        for name, sha256 in self.weights.items():
+            place = next((one for one in (folder, WEIGHTS) if name in names(one)), None)
+            if place is None or entry(name, place).sha256 != sha256:
+                return True
+        return False
 
     def accuracy_on(self, n: int) -> float:
         """The robust accuracy on the first `n` images, of a deterministic model.
@@ -113,3 +111,21 @@ def weaker_than_static(record: AuditRecord, static: AuditRecord) -> bool:
     if record.static_accuracy is None:
         return True
     return record.static_accuracy > static.accuracy_on(record.n)
+
+
+def objection(record: AuditRecord, folder: str | Path = WEIGHTS) -> str:
+    """Why the robust accuracy of a record must not be shown; empty if it may be.
+
+    Args:
+        record: The audit of a model of the folder.
+        folder: The folder with the models; by default that of the package.
+    """
+    if record.stale(folder):
+        return "audited with other weights"
+    known = entry(record.name, folder)
+    if not known.defense or kit(record.name).trains_network:
+        return ""
+    static = audited(known.net, folder) or audited(known.net)
+    if static is None or static.n < record.n:
+        return f"audit {known.net} first"
+    return "attacks weaker than on its network" if weaker_than_static(record, static) else ""

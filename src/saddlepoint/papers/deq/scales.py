@@ -26,7 +26,9 @@ class DEQSetting:
     square: Square
     auto: AutoAttackBudget
     states: int  # number of first states that are attacked one by one
-    unrolled: tuple[int, ...]  # values of k in Eq. 13-16
+    # Values of k in Eq. 13-16. The released code takes one step more than its k says, so that its
+    # strongest gradient, z_1 with k = 1 and no damping, is k = 2 here.
+    unrolled: tuple[int, ...]
     dampings: tuple[float, ...]
     batch: int  # images per batch
     threads: int | None  # None: torch's default; cached cells then depend on the number of cores
@@ -65,7 +67,7 @@ SETTINGS: Mapping[Scale, DEQSetting] = {
         square=Square(500),
         auto=AutoAttackBudget(20, 3, 200),
         states=8,
-        unrolled=(1, 5, 9),
+        unrolled=(1, 2, 5, 9),
         dampings=(0.5, 1.0),
         batch=100,
         threads=1,
@@ -79,7 +81,7 @@ SETTINGS: Mapping[Scale, DEQSetting] = {
         square=Square(),
         auto=AutoAttackBudget(),
         states=8,
-        unrolled=(1, 5, 9),
+        unrolled=(1, 2, 5, 9),
         dampings=(0.5, 1.0),
         batch=96,
         threads=None,

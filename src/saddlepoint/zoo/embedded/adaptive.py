@@ -246,6 +246,7 @@ class ATLDKit(Kit):
         )
     )
     kind: ClassVar[type[Defense]] = ATLD
+    trains_network: ClassVar[bool] = True
 
     def learn(self, net: nn.Module, x: Tensor, y: Tensor, seed: int) -> dict[str, Tensor]:
         """Train a copy of the network and the discriminator."""

@@ -37,6 +37,7 @@ class Kit(ABC):
     rounds: int = 3  # rounds of the attack on a defense that adapts to the test batch
 
     kind: ClassVar[type[Defense]]  # class of the defense
+    trains_network: ClassVar[bool] = False  # whether it protects a network that it trained further
 
     @abstractmethod
     def defend(self, net: nn.Module, weights: Mapping[str, Tensor]) -> Defense:
