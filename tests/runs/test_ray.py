@@ -107,7 +107,7 @@ def lost_ray() -> SimpleNamespace:
 
 
 def test_a_cell_that_is_lost_with_the_only_node_has_failed():
-    batches = Batches([])
+    batches = Batches([], 1.0)
     [failed] = ray_executor._results(lost_ray(), "task", [(3, 1)], batches)
     assert isinstance(failed, FailedCell)
     assert failed.cell == (3, 1)
@@ -117,6 +117,6 @@ def test_a_cell_that_is_lost_with_the_only_node_has_failed():
 
 def test_the_cells_of_a_lost_batch_are_computed_again_one_by_one():
     """One of them may have cost the others their worker."""
-    batches = Batches([])
+    batches = Batches([], 1.0)
     assert list(ray_executor._results(lost_ray(), "task", [(3, 1), (4, 1)], batches)) == []
     assert [batches.next(), batches.next(), batches.next()] == [((3, 1),), ((4, 1),), ()]
