@@ -3,17 +3,17 @@
     python -m benchmarks.tiny_cells --cells 10000 --out benchmarks/records/tiny-cells.json
 
 A cell is one step of FGSM on one digit. Every executor computes all cells with one worker. While
-results arrive, this process computes every fourth of these cells serially and compares the bytes, so
-that both run at the same time and under the same load of the machine. `overhead` is the CPU time per
-cell of the executor (driver, worker, and all processes of Ray) divided by that of the serial
+results arrive, this process computes every fourth of these cells serially and compares the bytes,
+so that both run at the same time and under the same load of the machine. `overhead` is the CPU time
+per cell of the executor (driver, worker, and all processes of Ray) divided by that of the serial
 computation, minus 1. The clock starts with the first result, when the worker is started and the
 target is loaded.
 
 Some processes of Ray are busy even if nothing is computed (`idle`, CPU seconds per second, measured
 before the cells). On a machine that other programs use, cells take many times longer than their CPU
 time, and these processes would count as often. They are therefore counted for the CPU time of the
-cells only, which is what they cost on a free core; `overhead_with_waiting` counts them all the time.
-The numbers of `alone` are without batches (one cell per message), on a tenth of the cells.
+cells only, which is what they cost on a free core; `overhead_with_waiting` counts them all the
+time. The numbers of `alone` are without batches (one cell per message), on a tenth of the cells.
 """
 
 from __future__ import annotations
