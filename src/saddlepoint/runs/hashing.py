@@ -31,9 +31,9 @@ def tensor_digest(*tensors: Tensor) -> str:
         state.update(f"{t.dtype} {tuple(t.shape)} ".encode())
         if t.is_quantized:
             state.update(repr(t.qscheme()).encode())
-            state.update(t.dequantize().numpy().tobytes())
+            state.update(t.dequantize().contiguous().numpy().data)
             continue
-        state.update(t.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        state.update(t.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return state.hexdigest()
 
 
