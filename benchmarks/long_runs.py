@@ -4,8 +4,9 @@
 
 Each run is a process of its own, and its largest resident memory is recorded. Targets are linear,
 so that the time goes into cells and not into the model. `data_megabytes` is the size of the images
-alone. `growth` compares two runs: the difference of their peaks, minus that of the copies of the
-images that every audit has (`COPIES`), divided by the smaller peak.
+alone. `copies_of_the_images` is the difference of the peaks of two runs with different numbers of
+images, divided by the difference of their `data_megabytes`. `growth_with_attacks` compares the
+peaks of two runs with the same images and different numbers of attacks.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from saddlepoint.runs.store import versions
 
 _FILE = Path(__file__).with_name("long_run_targets.py")
 _START = "from saddlepoint.cli import main; main()"
-COPIES = 3  # images, worst points, and what is written of both
 
 
 def audit(images: int, attacks: int, folder: Path) -> dict[str, Any]:
@@ -77,11 +77,10 @@ def _measured(
     }
 
 
-def growth(small: dict[str, Any], large: dict[str, Any]) -> float:
-    """By how much more memory than for the images the larger run needs."""
-    data = COPIES * (large["data_megabytes"] - small["data_megabytes"])
+def copies(small: dict[str, Any], large: dict[str, Any]) -> float:
+    """How many copies of the images the peak contains."""
     more = large["peak_megabytes"] - small["peak_megabytes"]
-    return round((more - data) / small["peak_megabytes"], 4)
+    return round(more / (large["data_megabytes"] - small["data_megabytes"]), 2)
 
 
 def main() -> None:
@@ -98,7 +97,7 @@ def main() -> None:
         "command": "python -m benchmarks.long_runs",
         "versions": versions(),
         "runs": [],
-        "growth": {},
+        "copies_of_the_images": {},
     }
     runs = record["runs"]
     cases = [*sizes, *((n, None) for n in arguments.game_images)]
@@ -109,13 +108,13 @@ def main() -> None:
         runs.append(one)
         print(json.dumps(one), flush=True)
         if len(runs) >= 2:
-            record["growth"]["audit, more images"] = growth(runs[0], runs[1])
+            record["copies_of_the_images"]["audit"] = copies(runs[0], runs[1])
         if len(runs) >= 3:
-            record["growth"]["audit, more attacks"] = growth(runs[2], runs[1])
+            ratio = runs[1]["peak_megabytes"] / runs[2]["peak_megabytes"]
+            record["growth_with_attacks"] = round(ratio - 1, 4)
         if len(runs) >= 5:
-            record["growth"]["game, more images"] = growth(runs[3], runs[4])
+            record["copies_of_the_images"]["game"] = copies(runs[3], runs[4])
         arguments.out.write_text(json.dumps(record, indent=1) + "\n")
-    print(json.dumps(record["growth"]))
 
 
 if __name__ == "__main__":

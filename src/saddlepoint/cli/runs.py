@@ -143,7 +143,8 @@ def verify_run(
         str,
         typer.Option(
             metavar="K",
-            help="Compute K attack cells again, chosen at random, or 'all', and compare them.",
+            help="Compute K attack cells again, drawn at random, and K/2 that look weak, or "
+            "'all', and compare them.",
         ),
     ] = "0",
     sign: Annotated[

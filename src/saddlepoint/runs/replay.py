@@ -157,7 +157,7 @@ def _choose(stored: Mapping[AttackCell, StoredCell], replay: Replay) -> _Choice:
     # The choice of these is known to whoever made the run, so the others do not depend on it.
     deficits = _deficits(stored)
     ranked = sorted(cells, key=lambda cell: -deficits[cell])
-    suspicious = [cell for cell in ranked if cell not in drawn][: math.ceil(replay.cells / 2)]
+    suspicious = [cell for cell in ranked if cell not in drawn][: max(replay.cells // 2, 1)]
     return _Choice(drawn, suspicious)
 
 
