@@ -154,7 +154,7 @@ def _choose(stored: Mapping[AttackCell, StoredCell], replay: Replay) -> _Choice:
     if replay.cells is None or replay.cells >= len(cells):
         return _Choice(cells, [])
     drawn = _drawn(cells, replay.cells, random.Random(replay.challenge))
-    # The choice of these is known to whoever made the run, so the others do not depend on it.
+    # A forger can predict which cells are added, so the drawn ones do not depend on them.
     deficits = _deficits(stored)
     ranked = sorted(cells, key=lambda cell: -deficits[cell])
     suspicious = [cell for cell in ranked if cell not in drawn][: max(replay.cells // 2, 1)]
