@@ -145,7 +145,8 @@ def _probability(total: int, done: int, choice: _Choice) -> str:
     return (
         f"If {count(forged, 'cell')} held results of a weaker attack, the {whole(drawn)} drawn at "
         f"random would have shown it with a probability of at least {percent(1 - missed, 0)}; "
-        f"{whole(len(choice.suspicious))} whose attacks gained least were added."
+        f"{count(len(choice.suspicious), 'cell')} with the least gain "
+        f"{agree(len(choice.suspicious), 'was', 'were')} added."
     )
 
 
