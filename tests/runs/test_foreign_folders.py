@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 
 import pytest
@@ -49,6 +50,14 @@ def test_a_folder_with_a_link_is_refused_and_nothing_outside_is_removed(run, tmp
         run_spec(SMALL, run, executor=Serial())
     assert "is a link" in error_of("runs", "gc", run)
     assert len(list(outside.iterdir())) == 5
+
+
+@pytest.mark.parametrize("name", ["ledger.jsonl", f"locks/{KEY}"])
+def test_a_pipe_is_refused_since_a_command_would_wait_for_it_forever(run, name):
+    (run / name).unlink(missing_ok=True)
+    os.mkfifo(run / name)
+    with pytest.raises(StoreError, match="is a pipe"):
+        Store(run).opened()
 
 
 @pytest.mark.parametrize("name", ["ledger.jsonl", "audit.json", "run.json"])

@@ -16,6 +16,7 @@ import pytest
 import torch
 from tests.cli.commands import START, TARGETS
 
+from saddlepoint.runs.pool import process_pool
 from saddlepoint.runs.store import Store
 from saddlepoint.runs.workers import Task, Worker
 
@@ -30,8 +31,9 @@ def start(*words: str) -> subprocess.Popen:
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
 
 
-def wait_for_cells(process: subprocess.Popen, count: int) -> None:
-    ledger = Path("run/ledger.jsonl")
+def wait_for_cells(
+    process: subprocess.Popen, count: int, ledger: Path = Path("run/ledger.jsonl")
+) -> None:
     deadline = time.monotonic() + 200
     while not (ledger.is_file() and ledger.read_text().count('"cell"') >= count):
         assert process.poll() is None, process.communicate()
@@ -108,3 +110,37 @@ def test_sigterm_stops_after_the_current_cell_and_a_second_one_at_once():
     assert ended(pids, 10)
     assert time.monotonic() - sent < 20  # one second on an idle machine
     assert 2 <= len(Store(Path("run")).keys()) < 30
+
+
+def test_an_interruption_kills_the_processes_of_a_pool_in_the_middle_of_a_call():
+    def interrupted() -> None:
+        with process_pool(1) as pool:
+            pids.append(pool.submit(os.getpid).result())
+            pool.submit(time.sleep, 600)
+            raise KeyboardInterrupt
+
+    pids: list[int] = []
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert time.monotonic() - started < 300
+    assert pids[0] not in [child.pid for child in multiprocessing.active_children()]
+
+
+@pytest.mark.slow
+@needs_proc
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core: no other process is started")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_processes_of_the_demo_end_with_it(number):
+    words = ["demo", "--out", "run", "--model", "purifier", "--model", "random"]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-c", START, *words], stderr=pipe, text=True)
+    wait_for_cells(process, 1, Path("run/random/ledger.jsonl"))
+    pids = children(process.pid)
+    assert len(pids) >= 2
+    process.send_signal(number)
+    _, messages = process.communicate(timeout=20)  # an evaluation takes a minute
+    assert ended(pids, 20)  # a second or two on an idle machine
+    if number == signal.SIGTERM:
+        assert process.returncode == 130
+        assert messages == "Interrupted.\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from saddlepoint.audits.cells import AttackCell, Measurement, Recheck, Values, rechecked
-from saddlepoint.audits.evidence import Evidence, Group, worst_points
+from saddlepoint.audits.evidence import Evidence, Group, needs_all_points, worst_points
 from saddlepoint.audits.planning.plan import Plan
 from saddlepoint.evaluation import Episode, Outcomes
 
@@ -22,13 +22,16 @@ def attack(plan: Plan, run_attacks: RunAttacks, measure: Measure) -> Evidence:
         measure: computes measurements, in order.
     """
     groups = plan.job.groups
-    episodes = [episode.to("cpu") for episode in run_attacks(plan.cells)]
+    episodes = run_attacks(plan.cells)
     count = len(plan.adversaries)
-    outcomes = [
-        Outcomes.of(episodes[g * count : (g + 1) * count], ("final",), plan.job.defense.unit)
-        for g in range(len(groups))
-    ]
-    worst = [worst_points(one) for one in outcomes]
+    outcomes = []
+    worst = []
+    for g in range(len(groups)):
+        # One group at a time: together the points of all attacks may not fit into memory.
+        of_group = [episode.to("cpu") for episode in episodes[g * count : (g + 1) * count]]
+        one = Outcomes.of(of_group, ("final",), plan.job.defense.unit)
+        worst.append(worst_points(one))
+        outcomes.append(one if needs_all_points(plan) else one.without_points())
     checks = measure(
         [Recheck(rows, points) for rows, (points, _) in zip(groups, worst, strict=True)]
     )

@@ -65,6 +65,16 @@ def worst_points(outcomes: Outcomes) -> tuple[Tensor, tuple[str, ...]]:
     return points, tuple(outcomes.adversaries[a] for a in strongest.tolist())
 
 
+def needs_all_points(plan: Plan) -> bool:
+    """Whether a diagnostic evaluates the points of all attacks, not only the worst ones.
+
+    This is so for a defense with a static net from which attacks transfer their points.
+    """
+    static = plan.job.defense.static
+    runs = (AttackRun(a, one) for a, one in enumerate(plan.adversaries) if a)
+    return any(run.transfers_from(static) for run in runs)
+
+
 @dataclass(frozen=True)
 class AttackRun:
     """One adversary that was run, with its properties."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -29,6 +28,7 @@ from saddlepoint.evaluation import (
     evaluate,
     rand_suite,
 )
+from saddlepoint.runs.pool import process_pool
 
 RADIUS = 0.15  # Linf, in units of the input
 DRAWS = 20  # evaluations per image of a randomized defense
@@ -129,8 +129,7 @@ def _results(
         for name in names:
             yield measure(name, folder, n, budget, effort)
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+    with process_pool(workers) as pool:
         futures = [pool.submit(measure, name, folder, n, budget, effort) for name in names]
         for future in as_completed(futures):
             yield future.result()

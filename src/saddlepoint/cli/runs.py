@@ -143,7 +143,7 @@ def verify_run(
         str,
         typer.Option(
             metavar="K",
-            help="Compute K attack cells again, chosen at random, or 'all', and compare them.",
+            help="Compute K random attack cells again, and K/2 weak ones, or 'all', and compare.",
         ),
     ] = "0",
     sign: Annotated[

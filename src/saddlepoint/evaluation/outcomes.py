@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -76,6 +76,11 @@ class Outcomes:
             self.unit,
             tuple(self.episodes[a] for a in which) if self.episodes else (),
         )
+
+    def without_points(self) -> Outcomes:
+        """The same outcomes, without the points of the episodes, which take most of the memory."""
+        kept = tuple(replace(e, points=e.points[:, :0].clone()) for e in self.episodes)
+        return replace(self, episodes=kept)
 
     def accuracy(self) -> Tensor:
         """The accuracy of each answer under each adversary, [A, D]."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from saddlepoint.audits.result import Audit
@@ -14,6 +15,7 @@ from saddlepoint.reports.markup import Markup, tag
 from saddlepoint.reports.png import data_uri, drawable
 
 _SHOWN = 12  # examples
+_AT_ONCE = 256  # images, in double precision
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,14 @@ def class_name(audit: Audit, label: int) -> str:
     return audit.classes[label] if 0 <= label < len(audit.classes) else str(label)
 
 
+def perturbations(audit: Audit) -> Iterator[Tensor]:
+    """Yield the perturbations of some images at a time, [M, D] in double precision."""
+    parts = zip(
+        torch.split(audit.worst_points, _AT_ONCE), torch.split(audit.x, _AT_ONCE), strict=True
+    )
+    return ((points - x).flatten(1).double() for points, x in parts)
+
+
 def select_examples(audit: Audit, count: int = _SHOWN) -> tuple[Example, ...]:
     """Select perturbed images that are misclassified on more than half of the draws.
 
@@ -44,7 +54,7 @@ def select_examples(audit: Audit, count: int = _SHOWN) -> tuple[Example, ...]:
         audit: The audit.
         count: The largest number of examples.
     """
-    norms = (audit.worst_points - audit.x).flatten(1).double().norm(dim=1)
+    norms = torch.cat([delta.norm(dim=1) for delta in perturbations(audit)])
     misclassified = ((audit.correct < 0.5) & (norms > 0)).nonzero()[:, 0].tolist()
     repetitions: dict[tuple[int, int], int] = {}
     ranked = []

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from hashlib import sha256
 
 from torch import Tensor
 
-from saddlepoint.atomic import sha256_hex
 from saddlepoint.attacks.spaces import Ball
 from saddlepoint.audits.result import Audit
 from saddlepoint.evaluation import Threat
@@ -20,7 +20,7 @@ from saddlepoint.reports.threats import read_space, read_threat
 
 def tensor_sha256(values: Tensor) -> str:
     """Return the hash of the bytes in memory order: `sha256(values.numpy().tobytes())`."""
-    return sha256_hex(values.detach().cpu().contiguous().numpy().tobytes())
+    return sha256(values.detach().cpu().contiguous().numpy().data).hexdigest()
 
 
 def python_call(audit: Audit) -> str:

@@ -8,8 +8,7 @@ from saddlepoint.audits.cells import Measurement
 from saddlepoint.runs.work import Cell
 
 POLL = 0.2  # seconds between two checks of a cell that another process computes
-_SECONDS = 0.5  # that the cells of a batch take together, unless it has one cell only
-_LARGEST = 64  # cells
+_LARGEST = 128  # cells
 
 
 class Batches:
@@ -20,10 +19,14 @@ class Batches:
 
     Args:
         cells: the cells; None means that other processes compute all that are left.
+        longest: seconds that the cells of a batch take together, unless it has one cell only. The
+            more a message costs, the longer a batch should be; what it costs to stop or to lose a
+            worker grows with it.
     """
 
-    def __init__(self, cells: Iterable[Cell | None]) -> None:
+    def __init__(self, cells: Iterable[Cell | None], longest: float) -> None:
         self._cells = iter(cells)
+        self._longest = longest
         self._first: list[Cell] = []  # cells that come before the others
         self._again: list[Cell] = []  # cells that come first, one at a time
         self._deaths: list[Cell] = []  # one entry per worker that a cell has cost
@@ -37,8 +40,8 @@ class Batches:
         batch: list[Cell] = []
         seconds = 0.0
         while len(batch) < _LARGEST and (cell := self._take()) is not None:
-            expected = self._seconds.get(_kind(cell), _SECONDS)
-            if batch and seconds + expected > _SECONDS:
+            expected = self._seconds.get(_kind(cell), self._longest)
+            if batch and seconds + expected > self._longest:
                 self._first.append(cell)
                 break
             batch.append(cell)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import overload
 
 from saddlepoint.audits import Plan
 from saddlepoint.audits.cells import AttackCell, Measurement, Recheck, Values
@@ -61,7 +62,7 @@ class CachedExecution:
         self._memory = MemoryCache() if memory is None else memory
 
     def attacks(self, plan: Plan, cells: Sequence[AttackCell]) -> Sequence[Episode]:
-        """The results of attack cells, in order."""
+        """The results of attack cells, in order. Each is read when it is used."""
         added = plan.choices[len(self.work.plan.choices) :]
         if added:
             added_names = names(choice.name for choice in added)
@@ -82,7 +83,7 @@ class CachedExecution:
         for key, (_, number) in wanted.items():
             stage = Stage.ATTACK if number < planned else Stage.REMEDY
             self._spent[key] = (stage, cache.spent(key))
-        return [cache.get(key) for key in keys]
+        return _Stored(cache, keys)
 
     def measurements(
         self,
@@ -136,3 +137,23 @@ class CachedExecution:
         fill(self.work, cache, cells, self._executor, self._spec, self._watch)
         if isinstance(cache, DiskCache):
             self._storing += cache.stored
+
+
+class _Stored(Sequence[Episode]):
+    """The results of attack cells, read from the cache one by one."""
+
+    def __init__(self, cache: Cache, keys: Sequence[str]) -> None:
+        self._cache = cache
+        self._keys = keys
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @overload
+    def __getitem__(self, index: int) -> Episode: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Episode]: ...
+    def __getitem__(self, index: int | slice) -> Episode | list[Episode]:
+        if isinstance(index, slice):
+            return [self._cache.get(key) for key in self._keys[index]]
+        return self._cache.get(self._keys[index])

@@ -66,14 +66,20 @@ class Processes:
         workers: number of processes; default: one per core.
         retries: how often a cell is computed again after its worker died.
         timeout: seconds after which a cell has failed; default: it may take forever.
+        batch_seconds: how long the short cells that a worker gets at a time take together.
     """
 
     def __init__(
-        self, workers: int | None = None, retries: int = 2, timeout: float | None = None
+        self,
+        workers: int | None = None,
+        retries: int = 2,
+        timeout: float | None = None,
+        batch_seconds: float = 0.5,
     ) -> None:
         self.workers = workers
         self.retries = retries
         self.timeout = timeout
+        self.batch_seconds = batch_seconds
         self._pool: list[Worker] = []
 
     @property
@@ -84,7 +90,7 @@ class Processes:
     def run(self, work: Work, spec: str | None, cells: Iterable[Cell | None]) -> Iterator[Result]:
         """The results of cells, in the order in which they finish."""
         spec = needs_spec(spec)
-        batches = Batches(cells)
+        batches = Batches(cells, self.batch_seconds)
         folder = str(Path.cwd())
         while True:
             while (worker := self._idle()) and (batch := batches.next()):

@@ -36,11 +36,11 @@ _INCOMPLETE_FILE = re.compile(rf"\.(?:{'|'.join(map(re.escape, OWN_FILES))})\.(\
 
 
 class LinkError(ValueError):
-    """A run folder contains a link."""
+    """A run folder contains something that is neither a regular file nor a folder."""
 
 
 def reject_links(folder: Path) -> None:
-    """Check that a run folder contains no links among its own files.
+    """Check that a run folder contains no links, pipes, sockets or devices among its own files.
 
     Raises:
         LinkError: There is one. The message names it.
@@ -51,6 +51,11 @@ def reject_links(folder: Path) -> None:
                 f"{path} is a link. The files of a run are never links: a command could read, "
                 "change or remove files of another folder through it. Remove the link, or copy the "
                 "files that it leads to."
+            )
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise LinkError(
+                f"{path} is a pipe, a socket or a device. The files of a run are regular files: a "
+                "command could wait for it forever. Remove it."
             )
 
 

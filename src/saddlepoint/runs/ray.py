@@ -36,6 +36,7 @@ class Ray:
     cpus: float | None = None  # per cell; None: the number of torch threads
     gpus: float | None = None  # per cell; None: one if it runs on a GPU
     retries: int = 5  # of a cell after its node or worker was lost
+    batch_seconds: float = 2.0  # that the short cells of a task take together
 
     def run(self, work: Work, spec: str | None, cells: Iterable[Cell | None]) -> Iterator[Result]:
         """The results of cells, in the order in which they finish."""
@@ -45,7 +46,7 @@ class Ray:
         gpus = self.gpus if self.gpus is not None else float(work.plan.job.x.is_cuda)
         task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=self.retries)(_compute)
         common = ray.put((spec, str(Path.cwd()), tuple(work.remedies), versions()))
-        batches = Batches(cells)
+        batches = Batches(cells, self.batch_seconds)
         running: dict[Any, tuple[Cell, ...]] = {}
         while True:
             room = 2 * max(int(ray.cluster_resources().get("CPU", 1) // max(cpus, 1e-9)), 1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -43,9 +43,13 @@ _TENSORS = (
 
 @dataclass(frozen=True)
 class Replay:
-    """Which attack cells are computed again."""
+    """Which attack cells are computed again.
 
-    cells: int | None = 0  # number; None: all of them
+    As many as `cells` are drawn at random, from as many attacks as possible. Half as many are added
+    that look as if a weaker attack had computed them.
+    """
+
+    cells: int | None = 0  # drawn at random; None: all of them
     # Seed of the choice. It must not be known before the run is finished.
     challenge: str = field(default_factory=lambda: secrets.token_hex(8))
 
@@ -70,8 +74,8 @@ class StoredCell(NamedTuple):
 
 
 class _Choice(NamedTuple):
-    suspicious: list[AttackCell]  # with the lowest margins beside the other attacks
-    drawn: list[AttackCell]  # at random from the others
+    drawn: list[AttackCell]  # at random
+    suspicious: list[AttackCell]  # others whose attack gained least
 
 
 def replay_check(
@@ -107,8 +111,8 @@ def replay_cells(
         replay: how many cells, and the seed of their choice.
         same_version: whether this version wrote the cells, so that bytes can be compared.
     """
-    choice = _choose({cell: one.episode for cell, one in stored.items()}, replay)
-    chosen = (*choice.suspicious, *choice.drawn)
+    choice = _choose(stored, replay)
+    chosen = (*choice.drawn, *choice.suspicious)
     again = {cell: result_of(stored[cell].work, stored[cell].cell) for cell in chosen}
     exact = [cell for cell in chosen if _same_bytes(again[cell], stored[cell].episode)]
     # A machine that gives the bytes of one cell gives those of all of them.
@@ -135,40 +139,71 @@ def _probability(total: int, done: int, choice: _Choice) -> str:
         return "No cell holds results of another attack."
     forged = math.ceil(_FORGED * total)
     drawn = len(choice.drawn)
-    missed = math.comb(total - forged, drawn) / math.comb(total, drawn)
+    # A cell of each attack, in random order: the mean of products over distinct attacks is at most
+    # the product of means (Maclaurin's inequality), which is what independent draws would miss.
+    missed = (1 - forged / total) ** drawn
     return (
         f"If {count(forged, 'cell')} held results of a weaker attack, the {whole(drawn)} drawn at "
-        f"random would have shown it with a probability of {percent(1 - missed, 0)}; "
-        f"{whole(len(choice.suspicious))} with the lowest margins were added."
+        f"random would have shown it with a probability of at least {percent(1 - missed, 0)}; "
+        f"{count(len(choice.suspicious), 'cell')} with the least gain "
+        f"{agree(len(choice.suspicious), 'was', 'were')} added."
     )
 
 
-def _choose(stored: Mapping[AttackCell, Episode], replay: Replay) -> _Choice:
+def _choose(stored: Mapping[AttackCell, StoredCell], replay: Replay) -> _Choice:
     cells = sorted(stored)
     if replay.cells is None or replay.cells >= len(cells):
-        return _Choice([], cells)
+        return _Choice(cells, [])
+    drawn = _drawn(cells, replay.cells, random.Random(replay.challenge))
+    # A forger can predict which cells are added, so the drawn ones do not depend on them.
     deficits = _deficits(stored)
     ranked = sorted(cells, key=lambda cell: -deficits[cell])
-    suspicious = ranked[: replay.cells // 2]
-    others = [cell for cell in cells if cell not in suspicious]
-    drawn = random.Random(replay.challenge).sample(others, replay.cells - len(suspicious))
-    return _Choice(suspicious, sorted(drawn))
+    suspicious = [cell for cell in ranked if cell not in drawn][: max(replay.cells // 2, 1)]
+    return _Choice(drawn, suspicious)
 
 
-def _deficits(stored: Mapping[AttackCell, Episode]) -> dict[AttackCell, float]:
-    """By how much the margins of a cell lie below the best ones of the same images.
+def _drawn(cells: Sequence[AttackCell], number: int, rng: random.Random) -> list[AttackCell]:
+    """Cells at random, one of each attack before the second one of any.
 
-    A weak attack has low margins everywhere, so each adversary is compared with itself on the other
-    groups as well.
+    If attacks have different numbers of cells, as in games, every cell has the same probability.
     """
-    best: dict[int, Tensor] = {}
-    for (group, _), episode in stored.items():
-        margin = _margin(episode)
-        best[group] = best[group].maximum(margin) if group in best else margin
-    raw = {cell: float((best[cell[0]] - _margin(e)).mean()) for cell, e in stored.items()}
-    lowest = {a: min(raw[cell] for cell in raw if cell[1] == a) for a in {a for _, a in raw}}
-    several = len(best) > 1
-    return {cell: raw[cell] - lowest[cell[1]] if several else raw[cell] for cell in raw}
+    left = {attack: [cell for cell in cells if cell[1] == attack] for _, attack in cells}
+    if len({len(own) for own in left.values()}) > 1:
+        return sorted(rng.sample(cells, number))
+    drawn: list[AttackCell] = []
+    while len(drawn) < number:
+        attacks = [attack for attack in left if left[attack]]
+        for attack in rng.sample(attacks, min(len(attacks), number - len(drawn))):
+            drawn.append(left[attack].pop(rng.randrange(len(left[attack]))))
+    return sorted(drawn)
+
+
+def _deficits(stored: Mapping[AttackCell, StoredCell]) -> dict[AttackCell, float]:
+    """By how much a cell raised the margins less than its attack usually does.
+
+    An attack that was withheld from all cells of some images is seen beside its cells of the other
+    images. If all images are in one group, it is compared with the other attacks.
+    """
+    first = {cell[0]: one for cell, one in stored.items()}
+    clean = {group: _clean_margin(one) for group, one in first.items()}
+    gain = {cell: float((_margin(s.episode) - clean[cell[0]]).mean()) for cell, s in stored.items()}
+    usual = {}
+    for attack in {attack for _, attack in gain}:
+        own = [value for cell, value in gain.items() if cell[1] == attack]
+        usual[attack] = _upper_quartile(own if len(clean) > 1 else list(gain.values()))
+    return {cell: usual[cell[1]] - value for cell, value in gain.items()}
+
+
+def _upper_quartile(values: Sequence[float]) -> float:
+    return sorted(values)[(3 * len(values)) // 4]
+
+
+def _clean_margin(stored: StoredCell) -> Tensor:
+    """Margins of the clean images of a cell, computed again, [N]."""
+    result = result_of(stored.work, (stored.cell[0], 0))
+    if isinstance(result, FailedCell):
+        return torch.zeros(len(stored.episode.points), dtype=torch.double)
+    return _margin(result.episode())
 
 
 def _margin(episode: Episode) -> Tensor:

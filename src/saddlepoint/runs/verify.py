@@ -8,11 +8,8 @@ run.json, so its code runs.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
@@ -29,6 +26,7 @@ from saddlepoint.phrases import agree, count, count_of, whole
 from saddlepoint.reading import ReadError
 from saddlepoint.runs.compare import plain
 from saddlepoint.runs.manifest import differences, read_manifest
+from saddlepoint.runs.pool import process_pool
 from saddlepoint.runs.replay import NO_REPLAY, Replay, replay_check
 from saddlepoint.runs.spec import RunSpec, parse
 from saddlepoint.runs.store import (
@@ -42,7 +40,6 @@ from saddlepoint.runs.store import (
 from saddlepoint.runs.verify_points import outcomes, record_points
 from saddlepoint.runs.verify_record import NOT_VERIFIABLE, derived_checks
 from saddlepoint.runs.work import Work, load
-from saddlepoint.runs.workers import end_with_parent
 
 __all__ = [
     "NOT_VERIFIABLE",
@@ -81,9 +78,8 @@ def verify(folder: Path, check: Callable[[Store], Iterable[Check]] | None = None
         if event["event"] == REQUESTED and Path(event.get("folder") or "").is_dir()
     ]
     start = Path(started_in[-1]) if started_in else Path.cwd()
-    spawn = multiprocessing.get_context("spawn")
     try:
-        with ProcessPoolExecutor(1, spawn, initializer=_begin) as pool:
+        with process_pool(1) as pool:
             found = pool.submit(_verify, folder.resolve(), start, check or checks).result()
     except BrokenProcessPool:
         message = "the process that evaluated the points died, perhaps because memory ran out."
@@ -122,10 +118,6 @@ def confirmed(audit: Audit) -> Verification:
             "\n".join([f"the audit in {audit.folder} could not be verified:", *wrong])
         )
     return found
-
-
-def _begin() -> None:
-    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 def _verify(

@@ -34,7 +34,7 @@ from saddlepoint.audits.diagnostics.values import (
     UnboundedResult,
     WatchedSteps,
 )
-from saddlepoint.audits.evidence import Evidence
+from saddlepoint.audits.evidence import Evidence, needs_all_points
 from saddlepoint.audits.planning.audit_cost import (
     FEW,
     MANY,
@@ -171,8 +171,7 @@ def _wide_attack(e: Evidence) -> Adversary:
 
 
 def _static(e: Evidence) -> _Diagnostic | None:
-    transferred = any(run.transfers_from(e.defense.static) for run in e.runs)
-    if e.static is None or not transferred:
+    if e.static is None or not needs_all_points(e.plan):
         return None
     cells = []
     for rows, group in zip(e.plan.job.groups, e.groups, strict=True):

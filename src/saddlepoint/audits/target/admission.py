@@ -17,6 +17,7 @@ from saddlepoint.defenses import BlackBox, Defense, MultiExit, Plain
 from saddlepoint.locate import describe_error
 from saddlepoint.phrases import count_of
 
+_AT_ONCE = 1024  # images
 _MOST_CLASSES = 1_000_000
 Target = nn.Module | Defense | Callable[[Tensor], Any]
 Conversion = Callable[[Any], Defense]  # from the target, or a copy of it, to a defense
@@ -73,11 +74,11 @@ def _check_labels(y: Tensor, x: Tensor) -> None:
 
 
 def _check_pixels(x: Tensor, space: Ball) -> None:
-    if not x.isfinite().all():
+    if not all(bool(part.isfinite().all()) for part in torch.split(x, _AT_ONCE)):
         bad = int((~x.isfinite()).flatten(1).any(1).sum())
         raise TargetError(f"x contains NaN or infinity in {count_of(bad, len(x), 'image')}.")
     low, high = space.box
-    if bool((x < low).any() | (x > high).any()):
+    if bool((x.amin() < low) | (x.amax() > high)):
         raise TargetError(
             f"x must lie in [{low:g}, {high:g}], got [{x.amin():.4g}, {x.amax():.4g}]. Pass raw "
             "pixels in [0, 1] and normalize inside the model, because perturbations are measured "

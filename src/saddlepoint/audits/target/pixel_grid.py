@@ -18,10 +18,15 @@ from saddlepoint.gradients.rule import straight_through
 
 _LEVELS = 255
 _ROUNDING = 1e-3  # of a level
+_AT_ONCE = 256  # images
 
 
 def on_grid(x: Tensor) -> bool:
     """Whether all pixels of images [N, ...] are multiples of 1/255."""
+    return all(map(_part_on_grid, torch.split(x, _AT_ONCE)))
+
+
+def _part_on_grid(x: Tensor) -> bool:
     levels = x * _LEVELS
     return bool(((levels - levels.round()).abs() < _ROUNDING).all())
 

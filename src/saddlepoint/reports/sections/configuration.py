@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import tomli_w
+from torch import Tensor
 
 from saddlepoint.audits.result import Audit
 from saddlepoint.phrases import count
 from saddlepoint.reports.context import ReportContext, Section
 from saddlepoint.reports.document import collapsible, facts, muted
+from saddlepoint.reports.gallery import perturbations
 from saddlepoint.reports.markup import Markup, tag
 from saddlepoint.reports.recipe import python_call, tensor_sha256, verification_steps
 from saddlepoint.reports.threats import why_unreadable
@@ -44,11 +46,15 @@ def configuration(context: ReportContext) -> Section:
 
 
 def _largest_perturbation(audit: Audit) -> str:
-    delta = (audit.worst_points - audit.x).flatten(1).double()
-    linf = float(delta.abs().amax())
-    l2 = float(delta.norm(dim=1).amax())
-    l1 = float(delta.abs().sum(1).amax())
+    parts = list(map(_largest, perturbations(audit)))
+    linf, l2, l1 = (max(norms) for norms in zip(*parts, strict=True))
     return f"{linf:.6g} (Linf), {l2:.6g} (L2), {l1:.6g} (L1)"
+
+
+def _largest(delta: Tensor) -> tuple[float, float, float]:
+    """The largest Linf, L2 and L1 norm of perturbations [M, D]."""
+    l1 = float(delta.abs().sum(1).amax())
+    return float(delta.abs().amax()), float(delta.norm(dim=1).amax()), l1
 
 
 def _full_record(context: ReportContext) -> Iterator[Markup]:

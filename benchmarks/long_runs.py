@@ -1,0 +1,121 @@
+"""Peak memory of long runs: many images, many attacks, and a game with seven exits.
+
+    python -m benchmarks.long_runs --out benchmarks/records/long-runs.json
+
+Each run is a process of its own, and its largest resident memory is recorded. Targets are linear,
+so that the time goes into cells and not into the model. `data_megabytes` is the size of the images
+alone. `copies_of_the_images` is the difference of the peaks of two runs with different numbers of
+images, divided by the difference of their `data_megabytes`. `growth_with_attacks` compares the
+peaks of two runs with the same images and different numbers of attacks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.long_run_targets import SHAPE
+
+from saddlepoint.runs.store import versions
+
+_FILE = Path(__file__).with_name("long_run_targets.py")
+_START = "from saddlepoint.cli import main; main()"
+
+
+def audit(images: int, attacks: int, folder: Path) -> dict[str, Any]:
+    """An audit with so many images and attacks."""
+    lines = [
+        "schema_version = 2",
+        f'target = "{_FILE}:linear"',
+        "batch_size = 250",
+        "[data]",
+        f'name = "{_FILE}:images"',
+        f"n = {images}",
+        "[threat]",
+        'radius = "0.002"',
+    ]
+    for k in range(attacks):
+        lines += ["[[attacks]]", 'kind = "fgsm"', f'name = "fgsm-{k}"']
+    file = folder / "spec.toml"
+    file.write_text("\n".join(lines))
+    return _measured("audit", images, attacks, ["run", str(file)], folder)
+
+
+def game(images: int, folder: Path) -> dict[str, Any]:
+    """A game of seven exits in which every subset is attacked."""
+    words = ["game", f"{_FILE}:exits", "--data", f"{_FILE}:images", "--n", str(images)]
+    words += ["--eps", "0.002", "--attack", "fgsm", "--batch-size", "250"]
+    return _measured("game", images, 2**7 - 1, words, folder)
+
+
+def _measured(
+    kind: str, images: int, attacks: int, words: list[str], folder: Path
+) -> dict[str, Any]:
+    out = folder / "run"
+    command = [sys.executable, "-c", _START, *words, "--out", str(out), "--quiet"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    if os.waitstatus_to_exitcode(status) != 0:
+        raise SystemExit(f"{' '.join(words)} failed.")
+    files = [path for path in out.rglob("*") if path.is_file()]
+    size = SHAPE[0] * SHAPE[1] * SHAPE[2] * 4
+    return {
+        "kind": kind,
+        "images": images,
+        "attacks": attacks,
+        "peak_megabytes": round(usage.ru_maxrss / 1024, 1),
+        "data_megabytes": round(images * size / 2**20, 1),
+        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 1),
+        "files": len(files),
+        "folder_megabytes": round(sum(path.stat().st_size for path in files) / 2**20, 1),
+    }
+
+
+def copies(small: dict[str, Any], large: dict[str, Any]) -> float:
+    """How many copies of the images the peak contains."""
+    more = large["peak_megabytes"] - small["peak_megabytes"]
+    return round(more / (large["data_megabytes"] - small["data_megabytes"]), 2)
+
+
+def main() -> None:
+    """Measure and write the record."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--images", type=int, nargs=2, default=[2000, 10000])
+    parser.add_argument("--game-images", type=int, nargs=2, default=[200, 1000])
+    parser.add_argument("--attacks", type=int, nargs=2, default=[3, 30])
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/records/long-runs.json"))
+    arguments = parser.parse_args()
+    few, many = arguments.attacks
+    sizes = [(n, many) for n in arguments.images] + [(arguments.images[-1], few)]
+    record: dict[str, Any] = {
+        "command": "python -m benchmarks.long_runs",
+        "versions": versions(),
+        "runs": [],
+        "copies_of_the_images": {},
+    }
+    runs = record["runs"]
+    cases = [*sizes, *((n, None) for n in arguments.game_images)]
+    for images, attacks in cases:
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place)
+            one = game(images, folder) if attacks is None else audit(images, attacks, folder)
+        runs.append(one)
+        print(json.dumps(one), flush=True)
+        if len(runs) >= 2:
+            record["copies_of_the_images"]["audit"] = copies(runs[0], runs[1])
+        if len(runs) >= 3:
+            ratio = runs[1]["peak_megabytes"] / runs[2]["peak_megabytes"]
+            record["growth_with_attacks"] = round(ratio - 1, 4)
+        if len(runs) >= 5:
+            record["copies_of_the_images"]["game"] = copies(runs[3], runs[4])
+        arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
