@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from saddlepoint.audits.planning.facts import TargetFacts
 from saddlepoint.audits.probes.probe_target import ProbeTarget
 from saddlepoint.audits.probes.traits import TraitName
 from saddlepoint.audits.target.admission import Target
+from saddlepoint.audits.target.copy import copy_target
 from saddlepoint.defenses import BlackBox, Defense, MultiExit
 from saddlepoint.defenses.reachable import reachable
 from saddlepoint.phrases import count, names
+from saddlepoint.rng import seeded_globals
 
 _BatchNorm = nn.modules.batchnorm._BatchNorm
 _Dropout = nn.modules.dropout._DropoutNd
@@ -51,12 +54,13 @@ def recognize(target: Target, probed: ProbeTarget, facts: TargetFacts) -> tuple[
 
     Args:
         target: the target as it was given.
-        probed: the target after its probes: a forward pass may switch layers to training mode.
+        probed: the target of the probes, with a few images.
         facts: what probes measured.
     """
     return (
         *_kind(target, probed.defense),
-        *_layers(target if probed.module is None else probed.module),
+        *_libraries(_modules(target)),
+        *_modes(target, probed),
         *_structure(probed.defense, facts),
         *_behavior(facts),
     )
@@ -72,24 +76,52 @@ def _kind(target: Target, defense: Defense) -> Iterator[Recognized]:
         yield Recognized("PyTorch module", name)
 
 
-def _layers(target: Target) -> Iterator[Recognized]:
-    layers = _modules(target)
+def _libraries(layers: Sequence[nn.Module]) -> Iterator[Recognized]:
     for package, title in _LIBRARIES.items():
         found = sorted({type(layer).__name__ for layer in layers if _package(layer) == package})
         if found:
             shown = f"{names(found[:3])}{' and others' if len(found) > 3 else ''}"
             yield Recognized(title, f"{shown} of {package}")
-    norms = [layer for layer in layers if isinstance(layer, _BatchNorm)]
-    active = [layer for layer in norms if layer.training or layer.running_mean is None]
-    if active:
-        evidence = f"{count(len(active), 'layer')} with the statistics of the batch"
+
+
+def _modes(target: Target, probed: ProbeTarget) -> Iterator[Recognized]:
+    """Batch normalization and dropout, by the mode in which a call of the target runs them."""
+    if isinstance(probed.unused_copy, nn.Module):
+        training = _during_call(probed.unused_copy, probed.x)
+    else:
+        training = [(layer, layer.training) for layer in _modules(target)]
+    norms = [
+        active or layer.running_mean is None
+        for layer, active in training
+        if isinstance(layer, _BatchNorm)
+    ]
+    if any(norms):
+        evidence = f"{count(sum(norms), 'layer')} with the statistics of the batch"
         yield Recognized("batch normalization in training mode", evidence)
-    if len(norms) > len(active):
-        evidence = f"{count(len(norms) - len(active), 'layer')} with stored statistics"
+    if not all(norms):
+        evidence = f"{count(len(norms) - sum(norms), 'layer')} with stored statistics"
         yield Recognized("batch normalization", evidence)
-    dropped = [layer for layer in layers if isinstance(layer, _Dropout) and layer.training]
+    dropped = sum(active for layer, active in training if isinstance(layer, _Dropout))
     if dropped:
-        yield Recognized("dropout in training mode", count(len(dropped), "layer"))
+        yield Recognized("dropout in training mode", count(dropped, "layer"))
+
+
+def _during_call(module: nn.Module, x: Tensor) -> list[tuple[nn.Module, bool]]:
+    """Layers with two modes, and whether a copy of the module runs them in training mode."""
+    used = copy_target(module)
+    layers = [layer for layer in used.modules() if isinstance(layer, _BatchNorm | _Dropout)]
+    if not layers:
+        return []
+    modes = {id(layer): layer.training for layer in layers}
+
+    def note(layer: nn.Module, inputs: object) -> None:  # noqa: ARG001
+        modes[id(layer)] = layer.training
+
+    for layer in layers:
+        layer.register_forward_pre_hook(note)
+    with torch.no_grad(), seeded_globals(0, x.device):
+        used(x)
+    return [(layer, modes[id(layer)]) for layer in layers]
 
 
 def _structure(defense: Defense, facts: TargetFacts) -> Iterator[Recognized]:
