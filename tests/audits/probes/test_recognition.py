@@ -86,7 +86,7 @@ def test_exits_inside_a_plain_module_are_recognized():
     assert found["PyTorch module"] == "TwoExits"
 
 
-def test_batch_normalization_in_training_mode_is_told_from_stored_statistics():
+def test_batch_normalization_in_training_mode_differs_from_stored_statistics():
     found = recognized(TrainingInside().eval())
     assert found["batch normalization in training mode"].startswith("1 layer")
     assert "rows of a batch influence each other" in found
