@@ -1,6 +1,6 @@
 """Write the table of the demo into README.md, from the committed record.
 
-    saddlepoint demo --full-autoattack --json > benchmarks/records/demo.json
+    saddlepoint demo --json > benchmarks/records/demo.json
     python -m benchmarks.demo_table
 
 `tests/docs/test_demo_table.py` checks that the page and the record agree.

@@ -15,17 +15,22 @@ from saddlepoint.cli import app as cli
 project = "saddlepoint"
 copyright = "the saddlepoint maintainers"  # noqa: A001
 version = release = "0.2.0"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_generated/README.md"]
 html_theme = "furo"
 html_title = "saddlepoint"
 myst_heading_anchors = 4
+# Notebooks are stored without outputs: every build executes them, and an error ends the build.
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 600  # seconds per cell
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
-# Links from pages to files of the repository that are not pages of the site.
-suppress_warnings = ["myst.xref_missing"]
 
 GENERATED = Path(__file__).parent / "_generated"
+ROOT = Path(__file__).parents[1]
+# Files of the repository that are pages of the site as well.
+COPIED = ("CHANGELOG", "CODE_OF_CONDUCT", "CONTRIBUTING", "SECURITY")
 
 
 def write_references(app: Sphinx) -> None:
@@ -47,6 +52,22 @@ def write_references(app: Sphinx) -> None:
     GENERATED.joinpath("python.md").write_text("\n".join(lines))
 
 
+def copy_pages(app: Sphinx) -> None:
+    """Copy pages from the root of the repository; their links then start in docs/."""
+    for name in COPIED:
+        text = (ROOT / f"{name}.md").read_text().replace("](docs/", "](/")
+        GENERATED.joinpath(f"{name}.md").write_text(_to_copies(text, ""))
+
+
+def link_to_copies(app: Sphinx, docname: str, content: list[str]) -> None:
+    """Let links to these files lead to their pages."""
+    content[0] = _to_copies(content[0], r"(?:\.\./)+")
+
+
+def _to_copies(text: str, folder: str) -> str:
+    return re.sub(rf"\]\({folder}({'|'.join(COPIED)})\.md", r"](/_generated/\1.md", text)
+
+
 def escape(
     app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
 ) -> None:
@@ -59,6 +80,8 @@ def escape(
 
 
 def setup(app: Sphinx) -> None:
-    """Connect both steps; docstrings are escaped before napoleon reads their sections."""
+    """Connect all steps; docstrings are escaped before napoleon reads their sections."""
     app.connect("builder-inited", write_references)
+    app.connect("builder-inited", copy_pages)
+    app.connect("source-read", link_to_copies)
     app.connect("autodoc-process-docstring", escape, priority=100)

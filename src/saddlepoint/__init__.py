@@ -11,9 +11,8 @@ from importlib import import_module
 
 _EXPORTS = {
     # Audit a model.
-    "api": ("attack", "audit", "compare", "curve", "evaluate", "verify", "write_report"),
+    "api": ("attack", "audit", "compare", "curve", "evaluate", "probe", "verify", "write_report"),
     "audits": ("Audit",),
-    "audits.probes.probe": ("probe",),
     "data": ("load_data",),
     "selftests": ("selftest",),
     # Say what the attacker may do.

@@ -5,6 +5,7 @@ from saddlepoint.api import audit as audit
 from saddlepoint.api import compare as compare
 from saddlepoint.api import curve as curve
 from saddlepoint.api import evaluate as evaluate
+from saddlepoint.api import probe as probe
 from saddlepoint.api import verify as verify
 from saddlepoint.api import write_report as write_report
 from saddlepoint.attacks.aims import mean_of_losses as mean_of_losses
@@ -19,7 +20,6 @@ from saddlepoint.attacks.spaces import L2 as L2
 from saddlepoint.attacks.spaces import Linf as Linf
 from saddlepoint.attacks.square import Square as Square
 from saddlepoint.audits import Audit as Audit
-from saddlepoint.audits.probes.probe import probe as probe
 from saddlepoint.data import load_data as load_data
 from saddlepoint.defenses import BlackBox as BlackBox
 from saddlepoint.defenses import Context as Context

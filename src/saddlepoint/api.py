@@ -26,6 +26,9 @@ from saddlepoint.audits.inputs import (
     read_threat,
 )
 from saddlepoint.audits.planning.budget import Budget
+from saddlepoint.audits.probes.probe import measure_traits
+from saddlepoint.audits.probes.probe_target import ProbeTarget
+from saddlepoint.audits.probes.traits import Traits
 from saddlepoint.audits.single_attack import attack_points
 from saddlepoint.audits.verdict import Verification
 from saddlepoint.defenses import Answer
@@ -114,6 +117,34 @@ def audit(
     )
     with progress_watch(progress) as bar:
         return _run_and_report(request, out, Watches((*bar, *_as_watches(watch))))
+
+
+def probe(
+    target: AnyTarget,
+    x: object,
+    y: object = None,
+    *,
+    threat: AnyThreat = Linf(8 / 255),  # noqa: B008
+) -> Traits:
+    """Measure the traits of a target on the first images. It is not attacked and not changed.
+
+    Args:
+        target: an nn.Module, a `Defense`, a callable on batches, or the path of an ONNX file.
+        x: clean images, [N, ...], in any form that `audit` accepts; the first 16 are used, 8 for a
+            defense that adapts.
+        y: labels, [N].
+        threat: the threat model, its perturbation set, or an Linf radius such as "8/255", which
+            determines step sizes; default: Linf with radius 8/255.
+
+    Returns:
+        All traits with evidence. `"random" in traits` tests for presence.
+
+    Raises:
+        TargetError: target or data violates a rule that every attack relies on.
+    """
+    model = read_threat(threat)
+    images, labels = model.images(*read_data(x, y))
+    return measure_traits(ProbeTarget.of(read_target(target), images, labels, model.space))
 
 
 def evaluate(

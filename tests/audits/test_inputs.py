@@ -243,3 +243,22 @@ REGISTRY = LazyRegistry(relu=nn.ReLU)
 def test_probes_do_not_create_entries_of_registries():
     _, logits = answer(net(after=lambda z: z * len(REGISTRY)))
     assert torch.equal(logits, LOGITS)
+
+
+def test_a_probe_reads_targets_data_and_threats_as_an_audit_does():
+    class Wrapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net()
+
+        def forward(self, x):
+            return {"logits": self.net(x)}
+
+    expected = sp.probe(net(), X, Y, threat=sp.Linf(0.1)).record()
+    batches = [(X[:5], Y[:5]), (X[5:], Y[5:])]
+    assert sp.probe(net(), batches, threat=0.1).record() == expected
+    assert sp.probe(net(), X.numpy(), Y.tolist(), threat="1/10").record() == expected
+    measured = {trait["name"] for trait in sp.probe(Wrapped(), X, Y, threat=0.1).record()}
+    assert measured == {trait["name"] for trait in expected}
+    scores = sp.probe(lambda x: net()(x).detach().numpy(), X, Y, threat=0.1)
+    assert scores["random"].present is False

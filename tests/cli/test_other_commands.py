@@ -16,9 +16,11 @@ from pathlib import Path
 import pytest
 from tests.cli.commands import START, TARGETS, call, error_of
 
+import saddlepoint as sp
 from saddlepoint import zoo
 from saddlepoint import zoo as train
-from saddlepoint.cli import errors
+from saddlepoint.audits.verdict import SymptomName
+from saddlepoint.cli import demo_run, errors
 from saddlepoint.data import PULLABLE
 from saddlepoint.evaluation import FixedPoints
 from saddlepoint.phrases import percent_cell
@@ -333,12 +335,22 @@ def test_demo_shows_three_evaluations_of_a_model_and_ends_with_the_report():
     assert result.stderr == ""
     (model,) = json.loads(result.stdout)["models"]
     assert model["name"] == "early-exit"
-    assert model["robust"] <= min(model["authors"], model["autoattack"]) - 0.2
+    assert model["robust"] <= min(model["authors"], model["autoattack"]) < model["clean"]
     page = Path("shown/index.html").read_text()
     assert Path("shown/early-exit/report.html").is_file()
     assert "early-exit/report.html" in page
     assert all(escape(model[text]) in page for text in ("title", "mistake", "why"))
     assert "the demo has the models" in error_of("demo", *options[:-1], "late-exit")
+
+
+def test_the_demo_never_reports_more_than_an_evaluation_beside_it(monkeypatch):
+    """The audit of this test has one useless attack: all it knows are the points of the others."""
+    weak = sp.Direct("weak", sp.PGD(1, step_size=1e-6, random_start=False))
+    monkeypatch.setattr(demo_run, "audit", partial(demo_run.audit, adversaries=[weak]))
+    result = demo_run.measure("early-exit", Path("known"), 8, "quick", demo_run.Effort.TINY)
+    assert result.robust <= min(result.authors, result.autoattack) < result.clean
+    stored = sp.Audit.load("known/early-exit")
+    assert SymptomName.EXTERNAL_STRONGER in [symptom.name for symptom in stored.symptoms]
 
 
 def test_no_colors_if_the_output_is_not_a_terminal():

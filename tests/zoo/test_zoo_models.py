@@ -20,8 +20,14 @@ from saddlepoint.zoo.records import WEIGHTS, store
 
 PLAIN = ("digits-exits", "digits-pgd", "digits-standard", "digits-trades")
 EQUILIBRIA = ("digits-deq-exact", "digits-deq-standard", "digits-deq-unrolled")
-# Networks of transductive defenses.
-BASES = ("digits-lenet", "digits-resnet", "digits-resnet-standard", "digits-two-heads")
+# Networks inside defenses.
+BASES = (
+    "digits-lenet",
+    "digits-resnet",
+    "digits-resnet-standard",
+    "digits-small-standard",
+    "digits-two-heads",
+)
 NAMES = (*EQUILIBRIA, *PLAIN, *BASES)
 
 

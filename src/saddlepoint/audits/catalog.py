@@ -83,6 +83,11 @@ class SymptomName(StrEnum):
         TraitName.ZERO_GRADIENTS,
     )
     TRANSFER_FAILS = "transfer fails"
+    EXTERNAL_STRONGER = (
+        "points from elsewhere are stronger",
+        "Use a larger budget, and look at these points: they show what the attacks of the audit "
+        "miss.",
+    )
     # Found by diagnostics.
     UNBOUNDED_FAILS = (
         "unbounded attack fails",

@@ -260,7 +260,12 @@ class Evidence:
     @property
     def not_black_box(self) -> list[AttackRun]:
         """White-box and transfer adversaries."""
-        return [run for run in self.runs if not run.properties.black_box]
+        return [run for run in self.own if not run.properties.black_box]
+
+    @property
+    def own(self) -> list[AttackRun]:
+        """Adversaries of the audit itself: not points or attacks from elsewhere."""
+        return [run for run in self.runs if not run.properties.external]
 
     def iterative(self, runs: Sequence[AttackRun]) -> list[tuple[AttackRun, Adversary]]:
         """White-box adversaries that maximize a loss step by step, each with one run of it.

@@ -1,6 +1,6 @@
 """Targets, data and threat models as people have them, for every function and command.
 
-`audit`, `evaluate`, `attack`, `curve` and `compare` read their arguments here.
+`audit`, `probe`, `evaluate`, `attack`, `curve` and `compare` read their arguments here.
 """
 
 from __future__ import annotations

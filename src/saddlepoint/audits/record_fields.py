@@ -142,6 +142,13 @@ class StageFields(_Exactly):
     backward: Amount
 
 
+class RecognizedFields(_Exactly):
+    """One of `recognized`."""
+
+    name: Text
+    evidence: Text
+
+
 class AuditFields(Fields):
     """audit.json, in its current schema."""
 
@@ -169,6 +176,7 @@ class AuditFields(Fields):
     classes: list[Text]
     command: Text
     run: Text
+    recognized: list[RecognizedFields]
 
 
 def read_record(folder: Path) -> dict[str, Any]:

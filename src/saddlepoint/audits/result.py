@@ -17,6 +17,7 @@ from saddlepoint.audits.diagnostics.loss_curve import LossCurve
 from saddlepoint.audits.evidence import Row
 from saddlepoint.audits.notebook import as_dataframe, as_html
 from saddlepoint.audits.plots import plot_audit
+from saddlepoint.audits.probes.recognition import Recognized
 from saddlepoint.audits.profile import CostEntry, Profile, Stage
 from saddlepoint.audits.record_fields import read_record
 from saddlepoint.audits.records import OLD_SCORES, SCHEMA
@@ -101,6 +102,7 @@ class Audit:
     classes: tuple[str, ...] = ()  # names of the classes; empty: numbers are shown
     command: str = ""  # the command line of the audit, if there was one
     run: str = ""  # identity of the stored run, if there is one
+    recognized: tuple[Recognized, ...] = ()  # in the target; empty in old records
     checklist: tuple[Item, ...] = ()
     compared: Comparisons = field(default_factory=Comparisons)
     # [4, S, N] per draw: `evaluation.rejection.rejection_scores` at the worst points, then at their
@@ -239,6 +241,7 @@ class Audit:
             "classes": list(self.classes),
             "command": self.command,
             "run": self.run,
+            "recognized": [asdict(one) for one in self.recognized],
         }
 
     def save(self, path: str | Path) -> Path:
@@ -287,6 +290,7 @@ class Audit:
         record["symptoms"] = tuple(_read_symptom(symptom) for symptom in record["symptoms"])
         record["checklist"] = tuple(_read_item(item) for item in record["checklist"])
         record["compared"] = _read_comparisons(record["compared"])
+        record["recognized"] = tuple(Recognized(**one) for one in record["recognized"])
         record["classes"] = tuple(record["classes"])
         record["stages"] = tuple(CostEntry(**stage) for stage in record["stages"])
         tensors: dict[str, Any] = load(read_bytes(folder / "points.safetensors", _LARGEST))

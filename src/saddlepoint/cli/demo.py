@@ -48,7 +48,8 @@ def demo(
 
     A purifier, a randomized defense, an early-exit network and a network that adapts at test time
     are evaluated as their authors would, by AutoAttack, and by an audit. An adversarially trained
-    network is evaluated in the same ways. It takes a few minutes on two cores.
+    network is evaluated in the same ways. It takes two to three minutes of processor time, divided
+    between two processes.
     """
     from saddlepoint.cli.demo_page import HEAD, cells, write_page
     from saddlepoint.cli.demo_run import RADIUS, Effort, run_all

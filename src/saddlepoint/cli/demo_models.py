@@ -1,7 +1,8 @@
 """The models of `saddlepoint demo`, each with an evaluation as its authors would make it.
 
-Four defenses lean on the same standard network, so that their robust accuracy is known to be low:
-the question is which evaluation finds it. The fifth network is adversarially trained.
+Four defenses lean on the same small network with standard training, so that their robust accuracy
+is known to be low: the question is which evaluation finds it. The fifth network is adversarially
+trained.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from saddlepoint.zoo import load
 from saddlepoint.zoo.adaptive import AntiAdversary
 from saddlepoint.zoo.transductive.tent import BatchStatistics
 
+_SMALL = "digits-small-standard"  # the network inside the defenses
 STEPS = 20  # of the PGD of every authors' evaluation
 _PGD = Direct(f"pgd-{STEPS}", PGD(STEPS), loss=cross_entropy)
 _THRESHOLD = 0.9  # confidence at which the first exit answers
@@ -41,7 +43,6 @@ class DemoModel:
         authors: makes the adversary of the authors' evaluation.
         forward: makes the defense as its forward pass alone shows it; AutoAttack attacks this.
             Default: the defense itself.
-        images: largest number of images; a model that is slow to attack gets fewer.
     """
 
     name: str
@@ -51,7 +52,6 @@ class DemoModel:
     build: Callable[[], Defense | nn.Module]
     authors: Callable[[], Adversary]
     forward: Callable[[], Defense] | None = None
-    images: int = 500
 
 
 class RandomizedDiscretization(Defense):
@@ -119,7 +119,7 @@ class GatedCascade(nn.Module):
 
 
 def _cascade() -> NetCascade:
-    return NetCascade(load("digits-standard"), load("digits-resnet-standard")).eval()
+    return NetCascade(load(_SMALL), load("digits-standard")).eval()
 
 
 def _from_substitute() -> Adversary:
@@ -135,9 +135,8 @@ MODELS = (
         "The purifier moves an image toward the class that the network already predicts. This "
         "flattens the loss, but the defense misclassifies the points that its network "
         "misclassifies.",
-        lambda: AntiAdversary(load("digits-standard")),
+        lambda: AntiAdversary(load(_SMALL)),
         lambda: _PGD,
-        images=20,
     ),
     DemoModel(
         "random",
@@ -146,9 +145,8 @@ MODELS = (
         "shattered and stochastic gradients of Athalye et al. 2018.",
         "The audit replaces the backward pass of the rounding by the identity and averages "
         "gradients over draws.",
-        lambda: RandomizedDiscretization(load("digits-standard")),
+        lambda: RandomizedDiscretization(load(_SMALL)),
         lambda: _PGD,
-        images=12,
     ),
     DemoModel(
         "early-exit",
@@ -167,7 +165,7 @@ MODELS = (
         "be infeasible (an argument that Croce et al. 2022, Sec. 3.3, refute).",
         "The statistics of the batch are differentiable: the audit attacks the network and the "
         "adaptation together.",
-        lambda: BatchStatistics(load("digits-resnet-standard")),
+        lambda: BatchStatistics(load(_SMALL)),
         _from_substitute,
     ),
     DemoModel(

@@ -45,7 +45,7 @@ def probe(ctx: typer.Context, target: TargetArgument, json: JsonOption = False) 
     Is it randomized? Do the images of a batch influence each other? Does it adapt? Are its
     gradients masked? Each property is compared with what the target declares.
     """
-    from saddlepoint.audits.probes.probe import probe as measure
+    from saddlepoint.api import probe as measure
     from saddlepoint.audits.probes.probe_target import ROWS
     from saddlepoint.audits.target.admission import placed
     from saddlepoint.data import load_data
@@ -61,7 +61,7 @@ def probe(ctx: typer.Context, target: TargetArgument, json: JsonOption = False) 
             placed(found, spec.device),
             data.x.to(spec.device),
             data.y.to(spec.device),
-            threat=threat(spec.threat).space,
+            threat=threat(spec.threat),
         )
     if json:
         dump(traits.record())

@@ -106,7 +106,8 @@ p{margin:.4rem 0;overflow-wrap:anywhere}
 .symptoms li{background:var(--tone-background);border-left:.4rem solid var(--tone);
   border-radius:.4rem;padding:.6rem 1rem}
 .symptoms p{margin:.1rem 0 0}
-.numbers{display:grid;grid-template-columns:repeat(auto-fit,minmax(12.5rem,1fr));gap:.8rem}
+.numbers{display:grid;grid-template-columns:repeat(auto-fit,minmax(12.5rem,1fr));gap:.8rem;
+margin-bottom:.8rem}
 .numbers .card{padding:.9rem 1.1rem}
 .numbers span:first-child{font-size:.9rem}
 .numbers b{display:block;font-size:1.5rem;line-height:1.35;font-variant-numeric:tabular-nums;

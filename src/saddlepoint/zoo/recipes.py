@@ -29,6 +29,7 @@ from saddlepoint.zoo.deq import (
 )
 from saddlepoint.zoo.nets import DigitsCNN
 from saddlepoint.zoo.nets.dann import digits_two_heads
+from saddlepoint.zoo.nets.digits import digits_small
 from saddlepoint.zoo.nets.lenet import digits_lenet
 from saddlepoint.zoo.nets.resnet import cifar_exits, digits_exits, digits_resnet
 
@@ -113,6 +114,15 @@ RECIPES: Mapping[str, Recipe] = {
             net=digits_two_heads,
             method=Standard(),
             select=FixedPoints(),
+        ),
+        # The network inside the defenses of `saddlepoint demo`.
+        replace(
+            _DIGITS,
+            name="digits-small-standard",
+            net=digits_small,
+            method=Standard(),
+            select=FixedPoints(),
+            optimizer=Adam(1e-2),
         ),
         _CIFAR_EXITS,
         replace(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from saddlepoint.zoo.deq import digits_deq_exact, digits_deq_unrolled
 from saddlepoint.zoo.nets import DigitsCNN
 from saddlepoint.zoo.nets.dann import digits_two_heads
+from saddlepoint.zoo.nets.digits import digits_small
 from saddlepoint.zoo.nets.lenet import digits_lenet
 from saddlepoint.zoo.nets.resnet import cifar_exits, digits_exits, digits_resnet
 
@@ -32,6 +33,7 @@ NETS: Mapping[str, Callable[[], nn.Module]] = {
         digits_resnet,
         digits_lenet,
         digits_two_heads,
+        digits_small,
     )
 }
 

@@ -119,3 +119,29 @@ def test_recorded_steps_of_an_attack_on_the_least_of_several_losses():
     episode = job.play(least, rows)
     assert torch.equal(steps["robust"], episode.correct[0] >= 0.5)
     assert torch.equal(job.play(RecordSteps(least, []), rows).points, episode.points)
+
+
+def test_points_from_elsewhere_that_break_one_more_image_are_a_serious_symptom(evidence_of):
+    """Points are known of one image that the attack leaves correct, and of no other."""
+    slow = sp.Direct("short", sp.PGD(1, step_size=1e-9, random_start=False))
+    worst = evidence_of(NET, (APGD,))
+    broken = (worst.robust < 0.5).nonzero()[:, 0]
+    points = worst.plan.job.x.clone()
+    points[broken[0]] = worst.groups[0].outcomes.episodes[1].points[broken[0]]
+    alone = evidence_of(NET, (slow,))
+    assert SymptomName.EXTERNAL_STRONGER not in {s.name for s in symptoms(alone)}
+    both = evidence_of(NET, (slow, sp.Points("elsewhere", points)))
+    found = {s.name: s for s in symptoms(both)}
+    assert found[SymptomName.EXTERNAL_STRONGER].level is Level.SERIOUS
+    assert "elsewhere broke 1 image that" in found[SymptomName.EXTERNAL_STRONGER].message
+    assert float((alone.robust - both.robust).sum()) == 1
+    # Where they failed, they are clean images: this is no sign of a weak attack of the audit.
+    assert SymptomName.CLEAN_COPIES not in found
+    known = evidence_of(NET, (APGD, sp.Points("elsewhere", points)))
+    assert SymptomName.EXTERNAL_STRONGER not in {s.name for s in symptoms(known)}
+
+
+def test_points_from_elsewhere_do_not_hide_that_black_box_attacks_are_stronger(evidence_of):
+    best = evidence_of(ROUNDED, (SQUARE,)).groups[0].outcomes.episodes[1].points
+    found = symptoms(evidence_of(ROUNDED, (APGD, SQUARE, sp.Points("elsewhere", best))))
+    assert SymptomName.BLACK_BOX_STRONGER in {s.name for s in found}

@@ -278,7 +278,7 @@ def _masked(e: Evidence) -> Item:
     if not e.black_box or not e.not_black_box:
         kind = "with" if e.not_black_box else "without"
         return Item(ItemName.MASKED, State.NOT_RUN, f"only attacks {kind} gradients were run.")
-    every = e.remaining(e.runs)
+    every = e.remaining(e.own)
     gradients = e.remaining(e.not_black_box)
     failed = significantly_lower(every, gradients)
     return Item(

@@ -20,7 +20,7 @@ from saddlepoint.audits.diagnostics.indicators import (
 )
 from saddlepoint.audits.diagnostics.values import SolverResiduals
 from saddlepoint.audits.evidence import Evidence
-from saddlepoint.audits.statistics import at_least_images, significantly_lower
+from saddlepoint.audits.statistics import TOLERANCE, at_least_images, significantly_lower
 from saddlepoint.audits.verdict import Level, Symptom, SymptomName
 from saddlepoint.phrases import (
     agree,
@@ -58,7 +58,7 @@ def _black_box_stronger(e: Evidence) -> Iterator[Symptom]:
     n = len(e.clean)
     gradients = e.not_black_box
     by_gradients = e.remaining(gradients)
-    by_all = e.remaining(e.runs)
+    by_all = e.remaining(e.own)
     if gradients and significantly_lower(by_all, by_gradients):
         broken = float((by_gradients - by_all).mean())
         yield Symptom(
@@ -74,6 +74,28 @@ def _black_box_stronger(e: Evidence) -> Iterator[Symptom]:
             SymptomName.NOT_CONVERGED,
             Level.WARNING,
             f"the last attack, {last.name}, still broke {points(last.gain)}.",
+        )
+
+
+def _external_stronger(e: Evidence) -> Iterator[Symptom]:
+    """Points from elsewhere break an image that the attacks of the audit leave correct.
+
+    One image is enough, since its point is a fact. With randomness two are needed: the worst case
+    over more attacks is lower by chance.
+    """
+    external = [run for run in e.runs if run.properties.external]
+    if not external or not e.own:
+        return
+    by_own = e.remaining(e.own)
+    by_all = e.remaining(e.runs)
+    broken = float((by_own - by_all).sum())
+    enough = significantly_lower(by_all, by_own) if e.defense.random else broken >= 1 - TOLERANCE
+    if enough:
+        yield Symptom(
+            SymptomName.EXTERNAL_STRONGER,
+            Level.SERIOUS,
+            f"{names([run.name for run in external])} broke {mean_count(broken, 'image')} that the "
+            "attacks of the audit did not: robust accuracy includes them, and may be lower still.",
         )
 
 
@@ -97,7 +119,8 @@ def _loss_increasing(e: Evidence) -> Iterator[Symptom]:
 
 
 def _of_proposals(e: Evidence) -> Iterator[Symptom]:
-    copies = sum(row.copies for row in e.rows)
+    # Points from elsewhere may be copies: AutoAttack saves the clean image where it fails.
+    copies = sum(e.row(run).copies for run in e.own)
     if copies:
         yield Symptom(
             SymptomName.CLEAN_COPIES,
@@ -336,6 +359,7 @@ def _level(share: float) -> Level:
 DETECTORS: tuple[Callable[[Evidence], Iterator[Symptom]], ...] = (
     _residuals,
     _black_box_stronger,
+    _external_stronger,
     _loss_increasing,
     _of_proposals,
     _unbounded,

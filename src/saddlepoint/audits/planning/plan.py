@@ -10,6 +10,7 @@ from saddlepoint.audits.planning.audit_cost import AuditCost, audit_cost
 from saddlepoint.audits.planning.budget import BUDGETS, Budget
 from saddlepoint.audits.planning.choice import Choice
 from saddlepoint.audits.planning.suite import compose
+from saddlepoint.audits.probes.recognition import Recognized
 from saddlepoint.audits.probes.stage import Probed
 from saddlepoint.audits.probes.traits import TraitName, Traits
 from saddlepoint.audits.profile import Spent, Stage
@@ -35,6 +36,7 @@ class Plan:
     command: str = ""  # the command line that started the audit; empty if there is none
     claim: float | None = None  # a claimed robust accuracy to test
     remedy_passes: int = 0  # mean passes per image for remedies; 0: no remedies
+    recognized: tuple[Recognized, ...] = ()  # in the target
     composed: bool = False  # the budget chose the adversaries, not the user
     # Time and passes of the stages probe and plan.
     preparation: Mapping[Stage, Spent] = field(default_factory=dict, compare=False)
@@ -102,6 +104,7 @@ def make_plan(request: AuditRequest, probed: Probed) -> Plan:
         classes=request.classes,
         command=request.command,
         claim=request.claim,
+        recognized=probed.recognized,
         composed=not named,
         remedy_passes=0 if named else _remedy_passes(budget.remedies, adversaries, draws),
     )

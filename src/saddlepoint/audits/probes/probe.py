@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from torch import Tensor
-
-from saddlepoint.attacks.spaces import Ball
 from saddlepoint.audits.probes.behavior import (
     probe_coupling,
     probe_input_changes,
@@ -20,8 +17,6 @@ from saddlepoint.audits.probes.outputs import probe_outputs
 from saddlepoint.audits.probes.probe_target import ProbeTarget
 from saddlepoint.audits.probes.traits import Trait, TraitName, Traits
 from saddlepoint.audits.probes.unused import probe_unused
-from saddlepoint.audits.target.admission import Target
-from saddlepoint.evaluation import Threat
 
 Probe = Callable[[ProbeTarget], Iterator[Trait]]
 # Is the output a function of the image alone?
@@ -34,22 +29,6 @@ FUNCTION: tuple[Probe, ...] = (
     probe_internals,
     probe_unused,
 )
-
-
-def probe(target: Target, x: Tensor, y: Tensor, *, threat: Threat | Ball) -> Traits:
-    """Measure the traits of a target on the first images. It is not attacked and not changed.
-
-    Args:
-        target: an nn.Module, a `Defense` or a callable on batches of images.
-        x: images, [N, ...]; the first 16 are used, 8 for a defense that adapts.
-        y: labels, [N].
-        threat: the threat model or perturbation set, which determines step sizes.
-
-    Raises:
-        TargetError: target or data violates a rule that every attack relies on.
-    """
-    space = threat.space if isinstance(threat, Threat) else threat
-    return measure_traits(ProbeTarget.of(target, x, y, space))
 
 
 def measure_traits(target: ProbeTarget) -> Traits:

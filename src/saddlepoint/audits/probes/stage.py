@@ -12,6 +12,7 @@ from saddlepoint.audits.probes.levels import find_levels, with_levels
 from saddlepoint.audits.probes.operations import Replaced, replace_operations
 from saddlepoint.audits.probes.probe import measure_traits
 from saddlepoint.audits.probes.probe_target import ROWS, ProbeTarget
+from saddlepoint.audits.probes.recognition import Recognized, recognize
 from saddlepoint.audits.probes.sanity import Unusual, unusual_accuracy, unusual_radius
 from saddlepoint.audits.probes.traits import TraitName, Traits
 from saddlepoint.audits.request import AuditRequest
@@ -60,6 +61,7 @@ class Probed:
     facts: TargetFacts
     findings: tuple[Symptom, ...]
     classes: int  # without the reject class
+    recognized: tuple[Recognized, ...] = ()
 
 
 def probe_stage(request: AuditRequest) -> Probed:
@@ -106,7 +108,8 @@ def _probe(request: AuditRequest, rows: int) -> Probed:
     )
     facts = _hidden(target, facts)
     findings = (*unusual, *findings_of(target, facts))
-    return Probed(defense, facts, findings, target.classes)
+    recognized = recognize(request.target, target, facts)
+    return Probed(defense, facts, findings, target.classes, recognized)
 
 
 def _unusual(request: AuditRequest, found: Unusual | None) -> Iterator[Symptom]:

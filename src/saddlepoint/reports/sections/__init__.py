@@ -9,7 +9,13 @@ from saddlepoint.reports.sections.classes import classes
 from saddlepoint.reports.sections.configuration import configuration, reproduction, verification
 from saddlepoint.reports.sections.cost import cost
 from saddlepoint.reports.sections.examples import examples
-from saddlepoint.reports.sections.findings import accuracies, checklist, published, warnings
+from saddlepoint.reports.sections.findings import (
+    accuracies,
+    checklist,
+    published,
+    recognized,
+    warnings,
+)
 from saddlepoint.reports.sections.loss_curves import loss_curves
 from saddlepoint.reports.sections.margins import margins
 from saddlepoint.reports.sections.radius import radius
@@ -23,6 +29,7 @@ SECTIONS: tuple[SectionWriter, ...] = (
     radius,
     attacks,
     cost,
+    recognized,
     published,
     loss_curves,
     rejections,

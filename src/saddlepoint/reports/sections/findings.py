@@ -61,6 +61,14 @@ def _symptom(symptom: Symptom) -> Markup:
     return tag("li", label, tag("p", message), *remedy, class_=symptom.level)
 
 
+def recognized(context: ReportContext) -> Section | None:
+    """List what was recognized in the target, which decides the attacks."""
+    found = context.audit.recognized
+    if not found:
+        return None
+    return Section("What was recognized", (facts({one.name: one.evidence for one in found}),))
+
+
 def checklist(context: ReportContext) -> Section:
     """Show every item with its evidence; items that failed or were not run come first."""
     items = sorted(context.audit.checklist, key=lambda item: STATES.index(item.state))

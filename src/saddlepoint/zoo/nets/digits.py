@@ -1,4 +1,4 @@
-"""A small convolutional network for 8x8 digits."""
+"""Small convolutional networks for 8x8 digits."""
 
 from __future__ import annotations
 
@@ -34,3 +34,18 @@ class DigitsCNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.layers(x))
+
+
+def digits_small() -> nn.Sequential:
+    """One convolution with batch norm and a linear layer, 1,386 parameters: fast to attack.
+
+    [N, 1, 8, 8] in [0, 1] -> [N, 10].
+    """
+    return nn.Sequential(
+        Normalize([0.305], [0.376]),
+        nn.Conv2d(1, 8, 3, stride=2, padding=1),  # [N, 8, 4, 4]
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(128, 10),
+    )
