@@ -60,6 +60,7 @@ def conclude(evidence: Evidence, seconds: float = 0.0) -> Audit:
         data=plan.data,
         classes=plan.classes,
         command=plan.command,
+        engine=job.engine,
     )
 
 

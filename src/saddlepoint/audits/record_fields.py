@@ -142,6 +142,13 @@ class StageFields(_Exactly):
     backward: Amount
 
 
+class EngineFields(_Exactly):
+    """`engine`."""
+
+    form: Text
+    reason: Text
+
+
 class AuditFields(Fields):
     """audit.json, in its current schema."""
 
@@ -165,6 +172,7 @@ class AuditFields(Fields):
     draws: Annotated[int, Field(ge=1)]
     seconds: Amount
     stages: list[StageFields]
+    engine: EngineFields
     data: Text
     classes: list[Text]
     command: Text

@@ -10,7 +10,7 @@ from typing import Any
 from saddlepoint.audits.verdict import enough_tested
 from saddlepoint.schema import Migrations
 
-SCHEMA = 6
+SCHEMA = 7
 OLD_SCORES = "refusal"  # name of the tensor of rejection scores before schema 4
 
 # Names of symptoms and checklist items in schema 3 and before, and their present names.
@@ -98,4 +98,9 @@ MIGRATIONS: Migrations = {
     4: _to_5,
     # Schema 5 had no time and passes by stage.
     5: lambda record: {**record, "stages": []},
+    # Schema 6 was written when attacks always ran on the given target.
+    6: lambda record: {
+        **record,
+        "engine": {"form": "plain", "reason": "this version knew no other form"},
+    },
 }
