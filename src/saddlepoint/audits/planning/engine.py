@@ -16,7 +16,7 @@ from saddlepoint.defenses import Plain
 from saddlepoint.engine import equal_form
 from saddlepoint.engine.forms import PLAIN
 from saddlepoint.evaluation.faster_copy import FasterCopy
-from saddlepoint.phrases import whole
+from saddlepoint.phrases import count, whole
 
 _ROWS = 16  # images on which the copy is compared
 # Forward and backward passes per image of the comparison: two of the target, of which one is in
@@ -73,6 +73,6 @@ def _too_expensive(plan: Plan) -> Iterator[str]:
     least = _PAYBACK * _TRIAL_PASSES * min(_ROWS, len(plan.job.x))
     if planned < least:
         yield (
-            f"{whole(planned)} planned passes are too few to prepare a copy, which pays back from "
-            f"{whole(least)}"
+            f"a copy pays back from {count(least, 'pass')} on, and the attacks have "
+            f"{whole(planned)}"
         )
