@@ -81,7 +81,7 @@ LONG = replace(PGD, attack=sp.PGD(100))
         (plan_of(Plain(NET), LONG), "auto", "folded", "1 layer folded"),
         (plan_of(Plain(NET), LONG), "off", "plain", "the engine is off"),
         (plan_of(Plain(NET), LONG), "channels-last", "folded, channels-last", "1 layer folded"),
-        (plan_of(Plain(NET), n=8), "auto", "plain", "pays back from 1,280 passes on"),
+        (plan_of(Plain(NET), n=8), "auto", "plain", "pays back from 1280 passes on"),
         (plan_of(Plain(NET), n=8), "channels-last", "folded, channels-last", ""),
         (plan_of(Plain(NET), Silent()), "auto", "plain", "is not known"),
         (plan_of(Plain(NET), LONG, queries=500), "auto", "plain", "queries are limited"),
