@@ -22,16 +22,16 @@ _ROWS = 16  # images on which the copy is compared
 # Forward and backward passes per image of the comparison: two of the target, of which one is in
 # double precision and costs about two, and one of the copy.
 _TRIAL_PASSES = 8
-_PAYBACK = 20  # planned passes per pass of the comparison
+_WORTHWHILE = 20  # planned passes per pass of the comparison
 
 
 def with_engine(plan: Plan, option: EngineOption, facts: TargetFacts) -> Plan:
-    """The plan with a faster copy of the target for attacks, where that is sound and pays back.
+    """The plan with a faster copy of the target for attacks, where that is sound and saves time.
 
     Args:
         plan: the plan.
-        option: "auto" (fold batch normalization if it pays back), "off", or "channels-last" (also
-            change the memory layout, whatever the cost of the plan).
+        option: "auto" (fold batch normalization if that saves time), "off", or "channels-last"
+            (also change the memory layout, whatever the cost of the plan).
         facts: what was measured about the target.
     """
     reason = next(_reasons_against(plan, option, facts), None)
@@ -70,9 +70,9 @@ def _too_expensive(plan: Plan) -> Iterator[str]:
         yield "the cost of an attack is not known"
         return
     planned = cost.attacks * len(plan.job.x)
-    least = _PAYBACK * _TRIAL_PASSES * min(_ROWS, len(plan.job.x))
+    least = _WORTHWHILE * _TRIAL_PASSES * min(_ROWS, len(plan.job.x))
     if planned < least:
         yield (
-            f"a copy pays back from {count(least, 'pass')} on, and the attacks have "
+            f"a copy saves time from {count(least, 'pass')} on, and the attacks have "
             f"{whole(planned)}"
         )
