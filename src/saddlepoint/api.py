@@ -29,6 +29,7 @@ from saddlepoint.audits.planning.budget import Budget
 from saddlepoint.audits.probes.probe import measure_traits
 from saddlepoint.audits.probes.probe_target import ProbeTarget
 from saddlepoint.audits.probes.traits import Traits
+from saddlepoint.audits.profile import EngineOption
 from saddlepoint.audits.single_attack import attack_points
 from saddlepoint.audits.verdict import Verification
 from saddlepoint.defenses import Answer
@@ -60,6 +61,7 @@ def audit(
     name: str | None = None,
     claim: float | None = None,
     allow_unusual: bool = False,
+    engine: EngineOption = "auto",
     watch: Watch | Sequence[Watch] | None = None,
     progress: bool | None = None,
 ) -> Audit:
@@ -87,6 +89,9 @@ def audit(
             *overstated*.
         allow_unusual: audit even if the clean accuracy or the radius looks like a mistake, such as
             shifted labels, missing normalization or a radius of 8 for pixels in [0, 1].
+        engine: "auto": attacks run on a copy of an ordinary net with folded batch normalization if
+            that saves time; all points are evaluated on the net itself. "channels-last": also with
+            another memory layout. "off": attacks run on the net itself.
         watch: follows progress: one object or several, such as `saddlepoint.runs.TensorBoard`.
         progress: show a progress bar; default: in terminals and notebooks.
 
@@ -114,6 +119,7 @@ def audit(
         name=name or _name(target),
         claim=claim,
         allow_unusual=allow_unusual,
+        engine=engine,
     )
     with progress_watch(progress) as bar:
         return _run_and_report(request, out, Watches((*bar, *_as_watches(watch))))

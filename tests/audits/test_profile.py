@@ -101,6 +101,7 @@ def test_the_profile_as_text_is_a_table_of_stages_and_attacks():
         "stage or attack  seconds  forward  backward",
         "attack              2.00     30.0      20.0",
         "  apgd-ce           1.50     29.0      20.0",
+        "Attacks ran on the given target: it was not chosen.",
     ]
 
 

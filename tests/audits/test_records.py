@@ -46,7 +46,7 @@ def to_schema_3(record):
     record["checklist"] = record["checklist"][1:]
     record["schema"] = 3
     record["verdict"] = "overstated"
-    del record["threat_description"], record["stages"]
+    del record["threat_description"], record["stages"], record["engine"]
     for row in record["rows"]:
         row["ascent"] = row.pop("loss_curve")
         del row["minimum_norm"]

@@ -27,6 +27,13 @@ class Linear(nn.Module):
         return self.layer(x.flatten(1))
 
 
+def normalized():
+    """A linear classifier with batch normalization, which attacks run on in another form."""
+    norm = nn.BatchNorm1d(10)
+    nn.init.uniform_(norm.running_var, 0.5, 2, generator=torch.Generator().manual_seed(1))
+    return nn.Sequential(nn.Flatten(), Linear().layer, norm).eval()
+
+
 def linear():
     if parent_process() is not None:
         sys.stdout.write("a worker loads the target\n")

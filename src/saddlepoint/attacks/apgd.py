@@ -145,21 +145,20 @@ def ascend(
         a = momentum if k > 1 else 1.0
         x_new = z
         if a < 1:
-            x_new = region.project(x.lerp(z, a).add(x - x_old, alpha=1 - a))
+            x_new = region.project(x.lerp(z, a).add_(x - x_old, alpha=1 - a))
         x_old = x
         x = x_new
         if final and k == calls - 1:
             evaluation = oracle.score(x)
         else:
             evaluation, grad = oracle.gradient(x)
-        # `where`: differences of large gradients may overflow in `select_rows`.
-        best_grad = torch.where(per_example(best.update(x, evaluation), x), grad, best_grad)
+        best_grad = select_rows(best.update(x, evaluation), grad, best_grad)
         value_old = value
         value = block(evaluation.value, oracle.coupled)
         back = schedule.update(k, value > value_old, best)
         if back is not None:
             x = select_rows(back, best.max_loss_point, x)
-            grad = torch.where(per_example(back, x), best_grad, grad)
+            grad = select_rows(back, best_grad, grad)
     return best
 
 

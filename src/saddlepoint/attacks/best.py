@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from saddlepoint.attacks.projections import largest, reading_is_free
 from saddlepoint.attacks.spaces import per_example
 from saddlepoint.gradients import Evaluation
 
@@ -53,7 +54,16 @@ def merge_results(parts: Sequence[tuple[Tensor, AttackResult]]) -> AttackResult:
 
 
 def select_rows(chosen: Tensor, x: Tensor, otherwise: Tensor) -> Tensor:
-    """The rows of x where `chosen`, [N] bool, and of `otherwise` elsewhere."""
+    """The rows of x where `chosen`, [N] bool, and of `otherwise` elsewhere.
+
+    A copy, or `otherwise` itself if no row is chosen.
+    """
+    if reading_is_free(x.device):
+        count = int(chosen.sum())
+        if count == len(chosen):
+            return x.clone()
+        if not count:
+            return otherwise
     return torch.where(per_example(chosen, x), x, otherwise)
 
 
@@ -106,8 +116,8 @@ class BestSoFar:
         Returns:
             [N] bool: rows where x is the new point of highest loss.
         """
-        # Sums and maxima of floats are several times faster than comparisons of all coordinates.
-        moved = block((x - self._start).flatten(1).abs().amax(1), self.coupled) > 0
+        # Maxima of floats are several times faster than comparisons of all coordinates.
+        moved = block(largest(x - self._start), self.coupled) > 0
         value = torch.where(moved & ~evaluation.value.isnan(), evaluation.value, -torch.inf)
         success = evaluation.success & moved
         successes = block(success.long(), self.coupled)
@@ -116,7 +126,11 @@ class BestSoFar:
         better = (successes > successes_before) | ((successes == successes_before) & higher)
         highest = block(value, self.coupled) > block(self.max_loss, self.coupled)
         # Until a row is misclassified, both points are the same tensor.
-        same = self.point is self.max_loss_point and torch.equal(better, highest)
+        same = (
+            self.point is self.max_loss_point
+            and reading_is_free(x.device)
+            and torch.equal(better, highest)
+        )
         before = self.max_loss_point
         self.point = select_rows(better, x, self.point)
         self.max_loss_point = self.point if same else select_rows(highest, x, before)

@@ -70,7 +70,7 @@ class History:
         best = self._best
         if best is None:
             best = value.new_full((2, self.rows, POINTS), -torch.inf)
-        self._longest = max(self._longest, int(used.amax()))
+        self._longest = max(self._longest, int(used.numpy().max()))  # on the host
         while self._longest > POINTS * self._stride:
             pairs = best.view(2, self.rows, POINTS // 2, 2).amax(3)
             best = torch.cat([pairs, torch.full_like(pairs, -torch.inf)], dim=2)

@@ -5,7 +5,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_MOST_STEPS = 64  # a bound for devices on which reading a value is expensive; few are needed
+_MOST_STEPS = 64  # few are needed
+# Where no value is read to see whether all rows have ended. A row of `project_l2` that needs more
+# stays slightly inside of the ball.
+_FIXED_STEPS = 16
+
+
+def reading_is_free(device: torch.device) -> bool:
+    """Whether the host can read a value of a tensor without waiting for the device."""
+    return device.type == "cpu"
+
+
+def largest(v: Tensor) -> Tensor:
+    """The largest absolute value of each row of v, [N, ...] -> [N], without a copy of v."""
+    flat = v.flatten(1)
+    return torch.maximum(flat.amax(1), -flat.amin(1))  # several times faster than `vector_norm`
 
 
 def project_l2(u: Tensor, low: Tensor, high: Tensor, radius: Tensor) -> Tensor:
@@ -18,8 +32,8 @@ def project_l2(u: Tensor, low: Tensor, high: Tensor, radius: Tensor) -> Tensor:
         t' = t sqrt(radius^2 - ||d_clipped||^2) / ||d_free||.
 
     From t = 1 the first t' is at most the solution. From there t only increases and coordinates
-    only become clipped, so the iteration ends. It ends early only where reading a value does not
-    stall the device; rows that have ended do not change.
+    only become clipped, so the iteration ends; rows that have ended do not change. Where reading a
+    value would stall the device, a fixed number of steps is made.
 
     Args:
         u: perturbations, [N, d].
@@ -32,20 +46,25 @@ def project_l2(u: Tensor, low: Tensor, high: Tensor, radius: Tensor) -> Tensor:
     t = torch.ones_like(lowest)
     d = torch.clamp(u, low, high)
     scaled = u
-    for step in range(_MOST_STEPS):
+    free_reads = reading_is_free(u.device)
+    # New memory for every operation takes longer than the operation. Gradients need it.
+    recorded = d.requires_grad
+    rows, part = (None, None) if recorded else (torch.empty_like(d), torch.empty_like(d))
+    inside = None if recorded else d
+    for step in range(_MOST_STEPS if free_reads else _FIXED_STEPS):
         # Float arithmetic with signs; comparisons and `where` are several times slower.
-        outside = (scaled - d).sign()
-        clipped = outside * d
-        free = torch.addcmul(d, clipped, outside, value=-1)
+        outside = torch.sub(scaled, d, out=rows).sign_()
+        clipped = torch.mul(outside, d, out=part)
         rest = (radius**2 - _squared(clipped)).clamp(min=0)
+        free = torch.sub(torch.mul(clipped, outside, out=part), d, out=part)  # with the sign of -d
         wanted = (t * (rest / _squared(free).clamp(min=1e-30)).sqrt()).clamp(max=1)
         t_new = torch.maximum(wanted, lowest if step == 0 else t)
         changed = (t_new - t).abs() > 4 * eps * t
-        if u.device.type == "cpu" and not changed.any():
+        if free_reads and not changed.any():
             break
         t = torch.where(changed, t_new, t)
-        scaled = t[:, None] * u
-        d = torch.clamp(scaled, low, high)
+        scaled = torch.mul(u, t[:, None], out=rows)
+        d = torch.clamp(scaled, low, high, out=inside)
     return d
 
 
@@ -83,7 +102,7 @@ def project_l1(u: Tensor, low: Tensor, high: Tensor, radius: Tensor) -> Tensor:
         # Done at a sum that equals the radius up to rounding, and at s = 0 if it is feasible.
         exact = excess.abs() <= 8 * torch.finfo(u.dtype).eps * radius
         done = exact | ((s == 0) & (excess <= 0))
-        if u.device.type == "cpu" and bool(done.all()):
+        if reading_is_free(u.device) and bool(done.all()):
             break
         s = torch.where(done, s, s_new)
     # Rounding may leave the sum above the radius by a few units in the last place.

@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from saddlepoint.attacks.projections import project_l1, project_l2
+from saddlepoint.attacks.projections import largest, project_l1, project_l2
 from saddlepoint.attacks.radius import parse_radius
 from saddlepoint.rng import Keys
 
@@ -80,7 +80,7 @@ class Ball:
     def size(self, delta: Tensor) -> Tensor:
         """The norm of each perturbation, [N, ...] -> [N]."""
         if self.p == math.inf:
-            return delta.flatten(1).abs().amax(1)  # several times faster than `vector_norm`
+            return largest(delta)
         # A sum of thousands of absolute values in single precision has a large rounding error.
         kind = torch.float64 if self.p == 1 else None
         length: Tensor = torch.linalg.vector_norm(delta.flatten(1), self.p, dim=1, dtype=kind)
@@ -133,9 +133,9 @@ class Ball:
             # Divide by the largest entry first: float32 squares below 1e-38 are zero, and saturated
             # losses have such small gradients.
             tiny = torch.finfo(grad.dtype).tiny
-            largest = per_example(grad.flatten(1).abs().amax(1).clamp(min=tiny), grad)
-            grad = grad / largest
-            return grad / per_example(self.size(grad).clamp(min=1e-30), grad)
+            unit = grad / per_example(largest(grad).clamp(min=tiny), grad)
+            length = per_example(self.size(unit).clamp(min=1e-30), unit)
+            return unit / length if unit.requires_grad else unit.div_(length)
         low, high = self.box
         blocked = ((grad > 0) & (x >= high)) | ((grad < 0) & (x <= low))
         strength = torch.where(blocked, 0.0, grad.abs()).flatten(1)  # [N, d]
@@ -202,7 +202,7 @@ class Region:
         project = project_l2 if self.ball.p == 2 else project_l1
         delta = project((x - self.center).flatten(1), *self._delta_bounds, radius)
         # The sum may leave the box by rounding.
-        return (self.center + delta.view_as(x)).clamp(*box)
+        return delta.view_as(x).add_(self.center).clamp_(*box)
 
     def contains(self, x: Tensor) -> Tensor:
         """[N] bool: which points x, [N, ...], lie in their set, up to rounding. NaN does not.

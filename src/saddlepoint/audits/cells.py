@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor
 
+from saddlepoint.audits.profile import GIVEN_TARGET, Engine
 from saddlepoint.audits.shared_noise import LARGEST_ERROR, PARTS, until_precise
 from saddlepoint.defenses import Answer, Defense
 from saddlepoint.evaluation import (
@@ -25,6 +26,7 @@ from saddlepoint.evaluation import (
     Threat,
     play,
 )
+from saddlepoint.evaluation.faster_copy import FasterCopy, OnFasterCopy
 from saddlepoint.phrases import count
 
 T = TypeVar("T")
@@ -45,6 +47,8 @@ class Job:
     batch_size: int
     answers: Mapping[str, Answer] | None = None  # columns scored instead of the defense's answer
     shared_noise: bool = False  # all images of a batch get the same random draws
+    engine: Engine = GIVEN_TARGET  # the form of the defense that attacks run on
+    faster: FasterCopy | None = None  # a copy in that form; None: the defense itself
 
     @property
     def groups(self) -> list[Tensor]:
@@ -68,6 +72,9 @@ class Job:
         Rows that are misclassified without an attack are skipped, unless points are scored on other
         answers than the defense's own, or the adversary selects its rows itself.
         """
+        # A measurement may replace the defense, of which there is no copy.
+        if self.faster is not None and self.faster.given is self.defense:
+            adversary = self._on_copy(adversary, self.faster)
         independent = not self.defense.random and self.defense.unit == "example"
         if (
             self.answers is None
@@ -76,6 +83,15 @@ class Job:
         ):
             adversary = SkipMisclassified(adversary)
         return self._play(adversary, rows, self.seed)
+
+    @staticmethod
+    def _on_copy(adversary: Adversary, faster: FasterCopy) -> Adversary:
+        """The adversary on the copy, inside of the choice of its rows."""
+        if isinstance(adversary, FixedPoints):
+            return adversary
+        if isinstance(adversary, OnExamples):
+            return replace(adversary, adversary=OnFasterCopy(adversary.adversary, faster))
+        return OnFasterCopy(adversary, faster)
 
     def recheck(self, points: Tensor, rows: Tensor) -> Episode:
         """Evaluate points [N, ...] of some rows with new randomness.

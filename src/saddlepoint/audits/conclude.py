@@ -61,6 +61,7 @@ def conclude(evidence: Evidence, seconds: float = 0.0) -> Audit:
         classes=plan.classes,
         command=plan.command,
         recognized=plan.recognized,
+        engine=job.engine,
     )
 
 

@@ -22,6 +22,7 @@ from saddlepoint.audits.cells import AttackCell, Measurement, Values
 from saddlepoint.audits.conclude import conclude
 from saddlepoint.audits.diagnostics.stage import diagnose
 from saddlepoint.audits.evidence import Evidence
+from saddlepoint.audits.planning.engine import with_engine
 from saddlepoint.audits.planning.plan import Plan, make_plan
 from saddlepoint.audits.probes.stage import probe_stage
 from saddlepoint.audits.profile import Stage, Stopwatch
@@ -60,7 +61,7 @@ def prepare(request: AuditRequest) -> Plan:
     with stopwatch.measure(Stage.PROBE):
         probed = probe_stage(request)
     with stopwatch.measure(Stage.PLAN):
-        plan = make_plan(request, probed)
+        plan = with_engine(make_plan(request, probed), request.engine, probed.facts)
     return replace(plan, preparation=stopwatch.totals)
 
 

@@ -7,9 +7,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from saddlepoint.passes import PassCount, count_passes
+
+EngineOption = Literal["auto", "off", "channels-last"]
+ENGINE_OPTIONS: tuple[EngineOption, ...] = get_args(EngineOption)
 
 
 class Stage(StrEnum):
@@ -36,6 +39,25 @@ class CostEntry:
 
 
 @dataclass(frozen=True)
+class Engine:
+    """The form of the target that attacks ran on (`saddlepoint.engine`), and why."""
+
+    form: str = "plain"  # "plain": the given target itself
+    reason: str = "it was not chosen"  # part of a sentence
+
+    def __str__(self) -> str:
+        if self.form == "plain":
+            return f"Attacks ran on the given target: {self.reason}."
+        return (
+            f"Attacks ran on a copy of the net ({self.form}: {self.reason}) with the same outputs "
+            "and gradients up to rounding. All points were evaluated on the given net."
+        )
+
+
+GIVEN_TARGET = Engine()
+
+
+@dataclass(frozen=True)
 class Profile:
     """The cost of an audit by stage and by attack.
 
@@ -46,6 +68,7 @@ class Profile:
 
     stages: tuple[CostEntry, ...]
     attacks: tuple[CostEntry, ...]
+    engine: Engine = GIVEN_TARGET
 
     @property
     def seconds(self) -> float:
@@ -71,7 +94,7 @@ class Profile:
         for name, *numbers in rows:
             cells = [text.rjust(width) for text, width in zip(numbers, widths[1:], strict=True)]
             lines.append("  ".join([name.ljust(widths[0]), *cells]))
-        return "\n".join(lines)
+        return "\n".join([*lines, str(self.engine)])
 
 
 class Spent(NamedTuple):

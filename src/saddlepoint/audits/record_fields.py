@@ -149,6 +149,13 @@ class RecognizedFields(_Exactly):
     evidence: Text
 
 
+class EngineFields(_Exactly):
+    """`engine`."""
+
+    form: Text
+    reason: Text
+
+
 class AuditFields(Fields):
     """audit.json, in its current schema."""
 
@@ -172,6 +179,7 @@ class AuditFields(Fields):
     draws: Annotated[int, Field(ge=1)]
     seconds: Amount
     stages: list[StageFields]
+    engine: EngineFields
     data: Text
     classes: list[Text]
     command: Text

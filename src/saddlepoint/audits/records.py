@@ -98,6 +98,10 @@ MIGRATIONS: Migrations = {
     4: _to_5,
     # Schema 5 had no time and passes by stage.
     5: lambda record: {**record, "stages": []},
-    # Schema 6 did not say what was recognized in the target.
-    6: lambda record: {**record, "recognized": []},
+    # Schema 6 did not say what was recognized, and attacks always ran on the given target.
+    6: lambda record: {
+        **record,
+        "recognized": [],
+        "engine": {"form": "plain", "reason": "this version knew no other form"},
+    },
 }

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from saddlepoint.audits.planning.budget import BUDGETS, Budget
+from saddlepoint.audits.profile import ENGINE_OPTIONS, EngineOption
 from saddlepoint.audits.target.admission import Target
 from saddlepoint.evaluation import Adversary, Threat
 
@@ -27,6 +28,7 @@ class AuditRequest:
     name: str = ""  # of the target; default: its class
     claim: float | None = None  # a robust accuracy to test, in [0, 1]
     allow_unusual: bool = False  # audit although accuracy or radius look like a mistake
+    engine: EngineOption = "auto"  # whether attacks run on a faster copy of the target
     data: str = ""  # name of the data set
     classes: tuple[str, ...] = ()  # names of the classes
     command: str = ""  # the command line
@@ -34,6 +36,9 @@ class AuditRequest:
     def __post_init__(self) -> None:
         if self.budget not in BUDGETS:
             raise ValueError(f"the budget is one of {', '.join(BUDGETS)}, got {self.budget!r}.")
+        if self.engine not in ENGINE_OPTIONS:
+            known = ", ".join(ENGINE_OPTIONS)
+            raise ValueError(f"the engine is one of {known}, got {self.engine!r}.")
         if self.batch_size < 1:
             raise ValueError(f"the batch size must be at least 1, got {self.batch_size}.")
         if self.claim is not None and not 0 <= self.claim <= 1:

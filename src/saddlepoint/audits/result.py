@@ -18,7 +18,7 @@ from saddlepoint.audits.evidence import Row
 from saddlepoint.audits.notebook import as_dataframe, as_html
 from saddlepoint.audits.plots import plot_audit
 from saddlepoint.audits.probes.recognition import Recognized
-from saddlepoint.audits.profile import CostEntry, Profile, Stage
+from saddlepoint.audits.profile import GIVEN_TARGET, CostEntry, Engine, Profile, Stage
 from saddlepoint.audits.record_fields import read_record
 from saddlepoint.audits.records import OLD_SCORES, SCHEMA
 from saddlepoint.audits.statistics import Interval
@@ -111,6 +111,7 @@ class Audit:
     # The threat model as plain values; empty in records from before it was saved.
     threat_description: Mapping[str, Any] = field(default_factory=dict)
     stages: tuple[CostEntry, ...] = ()  # time and passes by stage; empty in old records
+    engine: Engine = GIVEN_TARGET  # the form of the target that attacks ran on
     folder: str = field(default="", compare=False)  # where it was loaded from or saved to
     report_seconds: float = field(default=0.0, compare=False)  # that writing the report took
 
@@ -160,7 +161,7 @@ class Audit:
             report = CostEntry(Stage.REPORT.value, self.report_seconds, 0.0, 0.0)
             stages = (*stages, report)
         attacks = [CostEntry(r.name, r.seconds, r.forward, r.backward) for r in self.rows]
-        return Profile(stages, tuple(attacks))
+        return Profile(stages, tuple(attacks), self.engine)
 
     @property
     def conclusion(self) -> Conclusion:
@@ -237,6 +238,7 @@ class Audit:
             "draws": self.examples.draws,
             "seconds": self.seconds,
             "stages": [asdict(stage) for stage in self.stages],
+            "engine": asdict(self.engine),
             "data": self.data,
             "classes": list(self.classes),
             "command": self.command,
@@ -292,6 +294,7 @@ class Audit:
         record["compared"] = _read_comparisons(record["compared"])
         record["recognized"] = tuple(Recognized(**one) for one in record["recognized"])
         record["classes"] = tuple(record["classes"])
+        record["engine"] = Engine(**record["engine"])
         record["stages"] = tuple(CostEntry(**stage) for stage in record["stages"])
         tensors: dict[str, Any] = load(read_bytes(folder / "points.safetensors", _LARGEST))
         _check_shapes(tensors, record["n"], len(record["winner"]))

@@ -150,3 +150,4 @@ def show_profile(audit: Audit) -> None:
     """Print seconds, and passes per image, by stage and by attack."""
     head = ("stage or attack", "seconds", "forward", "backward")
     output().print(table(head, [list(line) for line in audit.cost.lines()]))
+    output().print(str(audit.engine))

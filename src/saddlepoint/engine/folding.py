@@ -77,7 +77,7 @@ def _fused(layer: nn.Module, normalization: nn.Module) -> nn.Module | None:
     """One layer in place of two; None if they cannot be folded."""
     if not isinstance(normalization, _NORMALIZATIONS) or normalization.running_mean is None:
         return None
-    if _has_hooks(layer) or _has_hooks(normalization):
+    if has_hooks(layer) or has_hooks(normalization):
         return None
     if type(layer) in _CONVOLUTIONS:
         return fuse_conv_bn_eval(layer, normalization)  # type: ignore[type-var]
@@ -86,7 +86,8 @@ def _fused(layer: nn.Module, normalization: nn.Module) -> nn.Module | None:
     return None
 
 
-def _has_hooks(layer: nn.Module) -> bool:
+def has_hooks(layer: nn.Module) -> bool:
+    """Whether functions of the user run before or after this layer."""
     return any(
         getattr(layer, name)
         for name in (

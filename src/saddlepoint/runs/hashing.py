@@ -103,6 +103,8 @@ def _shared(job: Job, target: str, threads: int) -> dict[str, Any]:
         # Another version may attack differently, or round differently.
         "versions": list(versions().values()),
     }
+    if job.faster is not None:
+        shared["engine"] = job.engine.form
     if job.answers is not None:
         shared["answers"] = _fingerprint(job.answers, 0)
     return shared

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from saddlepoint.describe import describe
@@ -33,6 +34,7 @@ def request_of(work: Work, spec: RunSpec | None, diagnostics: Sequence[str] = ()
         "unit": job.defense.unit,
         "random": job.defense.random,
         "examples": len(job.x),
+        "engine": asdict(job.engine),
         "cells": sorted(work.keys.values()),
         "diagnostics": list(diagnostics),
     }

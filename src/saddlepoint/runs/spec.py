@@ -26,6 +26,7 @@ from saddlepoint.runs.spec_sections import (
     BatchSize,
     DataSpec,
     Device,
+    EngineChoice,
     PerturbationSpec,
     Section,
     Seed,
@@ -42,6 +43,7 @@ __all__ = [
     "BatchSize",
     "DataSpec",
     "Device",
+    "EngineChoice",
     "PerturbationSpec",
     "RunSpec",
     "Section",
@@ -138,6 +140,7 @@ class RunSpec(VersionedSpec):
     batch_size: BatchSize = 128
     device: Device = "cpu"
     threads: Threads = 1
+    engine: EngineChoice = "auto"
 
 
 def parse(values: dict[str, Any], source: str = "the specification") -> RunSpec:

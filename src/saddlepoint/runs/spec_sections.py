@@ -285,6 +285,15 @@ Device = Annotated[
     Field(description="Device: cpu, cuda, cuda:1 or mps."),
     Flag(panel=COMPUTATION, metavar="DEVICE"),
 ]
+EngineChoice = Annotated[
+    Literal["auto", "off", "channels-last"],
+    Field(
+        description="Copy of an ordinary net that attacks run on; all points are evaluated on the "
+        "net itself. auto: with folded batch normalization, if that saves time. channels-last: "
+        "also with another memory layout. off: none."
+    ),
+    Flag(panel=COMPUTATION),
+]
 Threads = Annotated[
     int,
     Field(

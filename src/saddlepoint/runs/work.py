@@ -173,6 +173,7 @@ def _load(spec: RunSpec, *, allow_unusual: bool) -> Work:
         name=spec.target,
         claim=spec.claim,
         allow_unusual=spec.allow_unusual or allow_unusual,
+        engine=spec.engine,
         data=data.name,
         classes=data.classes,
         command=command(spec),

@@ -61,7 +61,8 @@ class WatchAttack(Measurement):
     def compute(self, job: Job) -> Values:
         steps: list[Step] = []
         complete = self.adversary.map_direct(lambda d: replace(d, stop_at_success=False))
-        episode = job.play(RecordSteps(complete, steps), self.rows)
+        # On the target itself: an attack on a copy may be repeated for some rows.
+        episode = replace(job, faster=None).play(RecordSteps(complete, steps), self.rows)
         if not steps:
             raise OutputError(
                 "the target classified these images correctly before and classifies none of them "

@@ -20,6 +20,7 @@ UNBOUNDED_STEPS = 20
 _PROBE_ROWS = 16
 _PROBE_CALLS = 500  # most calls of all probes; the search for a bypassed layer takes most of them
 _MOST_REMEDIES = 10
+_TRIALS = 4  # diagnostics that run an attack
 _LANDSCAPE = 21  # evaluations and gradients of `MeasureLandscape`
 _LANDSCAPE_DRAWS = 8  # of each of them
 
@@ -67,10 +68,12 @@ def audit_cost(job: Job, choices: Sequence[Choice], remedy_passes: int) -> Audit
     evaluation = _evaluation(defense, draws)
     remedies = remedy_passes + (_MOST_REMEDIES * evaluation if remedy_passes else 0)
     planned = len(choices) + 1 + rounds
+    confirmed = 0 if job.faster is None else 2 * (len(choices) + rounds * _TRIALS)
     return AuditCost(
         probes=-(-_PROBE_CALLS * _PROBE_ROWS // n),
         attacks=calls * sum(cost.total for cost in known),
-        evaluations=calls * (planned * evaluation + rounds * _precise_evaluation(job, draws)),
+        evaluations=calls * (planned * evaluation + rounds * _precise_evaluation(job, draws))
+        + confirmed,
         diagnostics=calls * rounds * _diagnostics(job, choices, draws),
         remedies=calls * remedies,
     )

@@ -53,10 +53,9 @@ _COUNT_RESTARTS = 3
 _ROW_STEPS = 15  # of few rows of a batch while the others keep their points
 _ROW_EXCHANGES = 300
 _ROW_SUBSETS = 8
-_ROW_ROUNDS = 3
 _START_STEPS = 20
 _STARTS_PER_LOSS = 2
-_START_CLASSES = 9  # the most likely wrong classes, one after another
+_START_CLASSES = 5  # the most likely wrong classes, one after another
 # Rows are attacked longer if at most this fraction of the clean lead is left: after a few targets,
 # and after all targets. Tuned on third-party nets.
 _AFTER_FEW_TARGETS = 0.35
@@ -169,7 +168,7 @@ def _row_search(parts: Parts, clipped: Direct, smooth: Annealed) -> Iterator[Cho
     ]
     toward = [SingleTarget(shorter[-1], rank, targeted_margin) for rank in range(_START_CLASSES)]
     starts = (parts.apgd, clipped, smooth, *_STARTS_PER_LOSS * shorter, *toward)
-    search = RowSearch("rows", few_rows, starts, _ROW_EXCHANGES, _ROW_SUBSETS, _ROW_ROUNDS)
+    search = RowSearch("rows", few_rows, starts, _ROW_EXCHANGES, _ROW_SUBSETS)
     reason = (
         "rows influence each other: points of single rows are exchanged, and few rows move while "
         "all others keep their points"

@@ -52,6 +52,7 @@ def cost(context: ReportContext) -> Section:
     parts = [figure, muted(explanation), table(_HEAD, _lines(audit))]
     if audit.stages:
         parts += [muted(_STAGES), table(_STAGE_HEAD, _stage_lines(audit))]
+    parts.append(muted(str(audit.engine)))
     return Section("Cost", tuple(parts))
 
 
