@@ -227,6 +227,7 @@ class RoundedOutsideTorch(nn.Module):
 ROUNDED = Rounded().eval()
 
 
+@pytest.mark.slow
 def test_masked_gradients_are_not_mistaken_for_robustness():
     target = RoundedOutsideTorch().eval()
     result = sp.audit(target, X[:60], Y[:60], threat=LINF, budget="standard")

@@ -275,6 +275,7 @@ def test_runs_lists_and_shows_games_beside_audits(run):
     assert json.loads(call("runs", "show", run, "--json").stdout)["summary"]["kind"] == "game"
 
 
+@pytest.mark.slow
 def test_verify_evaluates_every_point_again_in_a_new_process(run, monkeypatch):
     monkeypatch.setattr("saddlepoint.games.runs.play._DRAWS", 200)  # as the fresh process has it
     assert call("game", f"{TARGETS}:exits", *SMALL, "--out", run, "--quiet").exit_code == 0

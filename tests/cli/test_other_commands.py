@@ -158,6 +158,7 @@ def test_zoo_lists_the_categories_of_adaptive_defenses():
     )
 
 
+@pytest.mark.slow
 def test_train_writes_a_defense_that_can_be_audited():
     result = call("train", "digits-anti-adversary", "--out", "mine")
     assert result.exit_code == 0, result.output

@@ -110,6 +110,7 @@ def make():
 """
 
 
+@pytest.mark.slow
 @needs_namespaces
 def test_an_audit_in_a_sandbox_writes_its_results_and_the_target_nothing_else(tmp_path):
     (tmp_path / "net.py").write_text(TARGET)

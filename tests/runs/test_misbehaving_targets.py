@@ -91,6 +91,7 @@ def test_a_target_that_changes_the_folder_does_not_move_the_results(log):
     assert torch.get_default_dtype() == torch.float32
 
 
+@pytest.mark.slow
 def test_cells_that_crash_or_hang_in_a_worker_fail_alone(log):
     """The first worker crashes in the last cell but one, and the second one hangs in the last."""
     log.misbehave()

@@ -56,7 +56,8 @@ BEFORE = {
 }
 
 
-RUNS = [(name, "quick") for name in BEFORE] + [("plain", "standard"), ("clock", "standard")]
+SLOW = pytest.param("clock", "standard", marks=pytest.mark.slow)
+RUNS = [*((name, "quick") for name in BEFORE), ("plain", "standard"), SLOW]
 
 
 @pytest.mark.parametrize(("name", "budget"), RUNS)

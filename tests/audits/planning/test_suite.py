@@ -214,6 +214,7 @@ def test_an_audit_that_does_not_anticipate_adaptation_says_so():
     assert [choice.reason for choice in plan.choices] == ["requested"]
 
 
+@pytest.mark.slow
 def test_attacks_that_anticipate_adaptation_are_at_least_as_strong_as_transfer():
     # The defense subtracts the mean of the batch, so an attack that moves all images in one
     # direction has no effect. Only attacks that anticipate the adaptation can know that.

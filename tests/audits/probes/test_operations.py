@@ -134,6 +134,7 @@ def exact_truth(problem, weight, bias):
     return float((worst_margins(weight, bias, low, high, problem.y) < 0).double().mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [two_streams, scaled_streams])
 def test_robust_accuracy_with_a_stream_under_no_grad(code):
     problem = relabeled(PROBLEM, two_streams)
@@ -175,6 +176,7 @@ def exact_statistics(x):
     return live(((v - v.mean(0)) / (v.std(0, correction=0) + 0.1)) @ SLOPE.to(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [exact_statistics, detached_statistics])
 def test_the_errors_of_a_batch_are_maximized_not_the_sum_of_its_losses(code):
     """At this radius the sum of losses rises most where few rows are misclassified by far."""
@@ -189,6 +191,7 @@ def test_the_errors_of_a_batch_are_maximized_not_the_sum_of_its_losses(code):
     assert result.robust_accuracy <= by_hand(problem) + 0.02
 
 
+@pytest.mark.slow
 def test_robust_accuracy_with_detached_statistics_of_the_batch():
     problem = relabeled(SMALL, detached_statistics)
     result = sp.audit(
@@ -203,6 +206,7 @@ def test_robust_accuracy_with_detached_statistics_of_the_batch():
     assert any("detach" in symptom.message for symptom in result.symptoms)
 
 
+@pytest.mark.slow
 def test_robust_accuracy_beside_a_named_site():
     defense = NamedAndUnnamed()
     problem = relabeled(PROBLEM, lambda x: defense.trace(x, sp.Context.seeded(0, len(x))).last)

@@ -248,6 +248,7 @@ def test_a_comparison_is_misclassified_where_it_selects_the_exit():
     assert torch.equal(selected, confident)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", [Plainly, PenultimateScores, Solver, SolverWithBias])
 def test_a_net_without_hidden_exits_gets_no_finding_and_no_attack(net):
     found = probed(net(), X, Y, LINF)

@@ -49,6 +49,7 @@ def test_points_are_snapped_to_levels_inside_the_ball() -> None:
     assert float(found.amax()) <= 1
 
 
+@pytest.mark.slow
 def test_a_target_that_is_robust_off_the_grid_is_attacked_on_the_grid() -> None:
     result = sp.audit(RobustOffGrid().eval(), X, PROBLEM.y, threat=sp.Linf(RADIUS))
     whole = int(RADIUS * LEVELS) / LEVELS
