@@ -277,7 +277,8 @@ def test_an_honest_game_is_computed_again_with_the_same_bytes(finished):
     *_, every = checks(Store(finished[0]), Replay(None))
     attacks = CELLS - 4  # two groups of clean images in both parts
     assert few.passed, few.message
-    assert f"5 of {attacks} attack cells were computed again: 5 with the same bytes" in few.message
+    # Five drawn at random, and two whose attacks gained little.
+    assert f"7 of {attacks} attack cells were computed again: 7 with the same bytes" in few.message
     assert every.passed, every.message
     assert f"{attacks} with the same bytes. No cell holds results of another" in every.message
 

@@ -127,7 +127,7 @@ def test_points_from_elsewhere_that_break_one_more_image_are_a_serious_symptom(e
     worst = evidence_of(NET, (APGD,))
     broken = (worst.robust < 0.5).nonzero()[:, 0]
     points = worst.plan.job.x.clone()
-    points[broken[0]] = worst.groups[0].outcomes.episodes[1].points[broken[0]]
+    points[broken[0]] = worst.points[broken[0]]
     alone = evidence_of(NET, (slow,))
     assert SymptomName.EXTERNAL_STRONGER not in {s.name for s in symptoms(alone)}
     both = evidence_of(NET, (slow, sp.Points("elsewhere", points)))
@@ -142,6 +142,6 @@ def test_points_from_elsewhere_that_break_one_more_image_are_a_serious_symptom(e
 
 
 def test_points_from_elsewhere_do_not_hide_that_black_box_attacks_are_stronger(evidence_of):
-    best = evidence_of(ROUNDED, (SQUARE,)).groups[0].outcomes.episodes[1].points
+    best = evidence_of(ROUNDED, (SQUARE,)).points
     found = symptoms(evidence_of(ROUNDED, (APGD, SQUARE, sp.Points("elsewhere", best))))
     assert SymptomName.BLACK_BOX_STRONGER in {s.name for s in found}
