@@ -47,6 +47,7 @@ from saddlepoint.evaluation import (
     WarmStart,
     play,
 )
+from saddlepoint.evaluation.faster_copy import FasterCopy, OnFasterCopy
 from saddlepoint.games.exit_adversaries import Drawn, MaxAverage, OnExits
 from saddlepoint.gradients import EoT
 
@@ -103,6 +104,7 @@ EXAMPLES: dict[type, Adversary] = {
     MaxLossPoint: MaxLossPoint(PGD2),
     MultiTarget: MultiTarget(PGD2, 2),
     OnExamples: OnExamples("some", PGD2, (1, 4)),
+    OnFasterCopy: OnFasterCopy(PGD2, FasterCopy(*2 * (DEFENSES["deterministic"],))),
     OnExits: OnExits(Cascade("both", (PGD2, AVERAGED)), (1, 2)),
     Points: Points("saved", X),
     Portfolio: Portfolio("portfolio", (PGD2, AVERAGED)),
@@ -116,7 +118,7 @@ EXAMPLES: dict[type, Adversary] = {
     Transfer: Transfer(AVERAGED, Plain(Last(NETS[0]))),
     WarmStart: WarmStart(SQUARE, PGD2),
 }
-DETERMINISTIC_ONLY = (CleanCopies, Escalate, SkipMisclassified, WarmStart)
+DETERMINISTIC_ONLY = (CleanCopies, Escalate, OnFasterCopy, SkipMisclassified, WarmStart)
 
 
 def adversary_classes() -> list[type]:

@@ -87,6 +87,7 @@ X = uniform(1, 3, 1, 8, 8)
 Y = torch.tensor([1, 2, 3])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [one.name for one in OURS])
 def test_every_experiment_runs_and_its_record_can_be_read_again(name, folder):
     result = run(name, folder)

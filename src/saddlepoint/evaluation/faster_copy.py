@@ -43,6 +43,11 @@ class OnFasterCopy(AdversaryWrapper):
         return 2 * draws
 
     def move(self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor) -> AttackResult:
+        if defense.random or defense.unit != "example":
+            raise ValueError(
+                "OnFasterCopy needs a deterministic defense with independent rows; "
+                f"{type(defense).__name__} is randomized or couples its rows."
+            )
         copy = self.pair.in_place(defense)
         result = self.adversary.move(context, copy, x, y)
         correct = ~context.simulate(defense, result.point, y).always_misclassified
