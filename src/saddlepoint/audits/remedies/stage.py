@@ -85,7 +85,12 @@ _ABOUT_SOLVERS = (SymptomName.SOLVER_NOT_CONVERGED, SymptomName.BACKWARD_NOT_CON
 
 
 def _discrete(e: Evidence) -> Iterator[Trigger]:
-    """What probing found about decisions that gradients do not show."""
+    """What probing found about decisions that gradients do not show.
+
+    Nothing for a randomized defense: its noise smooths such borders, and each start is expensive.
+    """
+    if e.defense.random:
+        return
     for finding in e.plan.findings:
         if finding.name in DISCRETE:
             yield Trigger(finding.name, finding.message, decisive=False)
