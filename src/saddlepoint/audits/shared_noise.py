@@ -49,7 +49,7 @@ def _mean(parts: Sequence[Episode]) -> Episode:
     return replace(
         parts[0],
         correct=correct,
-        chosen=correct,
+        chosen=correct.clone(),  # a cell stores no two tensors with the same memory
         answered=torch.stack([p.answered for p in parts]).mode(0).values,
         margin=torch.stack([p.margin for p in parts]).mean(0),
         rejected=torch.stack([p.rejected for p in parts]).mean(0),
