@@ -178,8 +178,9 @@ class Waves(nn.Module):
 
 def test_what_the_diagnostic_broke_is_broken_by_the_remedy():
     """The same attack with the same random keys on the same images."""
-    labels = Waves()(X).argmax(1)
-    plan = first_round(Waves(), attack(sp.PGD(1, RADIUS / 100), loss=sp.margin), y=labels)
+    x = X.repeat(8, 1, 1, 1)  # so many that other starts would not break the same ones by chance
+    labels = Waves()(x).argmax(1)
+    plan = first_round(Waves(), attack(sp.PGD(1, RADIUS / 100), loss=sp.margin), x=x, y=labels)
     evidence = first_evidence(plan)
     compared = evidence.diagnoses.longer
     rows = (evidence.robust >= 0.5).nonzero()[: len(compared.first), 0]
@@ -199,6 +200,26 @@ def test_decisions_that_gradients_do_not_show_call_for_more_starts(slow_evidence
     assert name in found["pgd-starts"].against
     assert "short steps from 20 starts" in found["pgd-starts"].reason
     assert "100 steps toward each of at most 9 classes" in found["apgd-t-longer"].reason
+
+
+class Rounded(Linear):
+    """Four levels of each pixel, by comparisons."""
+
+    def height(self, x):
+        levels = sum((x > threshold).float() for threshold in (0.3, 0.5, 0.7))
+        return super().height(levels / 3)
+
+
+def test_surrogates_of_a_width_are_also_tried_with_other_widths():
+    y = Rounded()(X).argmax(1)
+    composed = plan_for(Rounded(), (), sp.Linf(0.02), X, y, budget="standard", allow_unusual=True)
+    bypassing = next(a for a in composed.adversaries if a.name == "apgd-ce")
+    # The first round is one attack, so that the test is fast; probing is that of a whole audit.
+    first = replace(composed, adversaries=(composed.adversaries[0], bypassing), choices=())
+    found = remedies_for(replace(first, remedy_passes=100_000), first_evidence(first))
+    assert SymptomName.NO_GRADIENT in found["pgd-widths"].against
+    place = "narrower and wider surrogates at `test_remedies.py:"
+    assert place in found["pgd-widths"].reason
 
 
 def test_saturated_logits_are_attacked_with_the_margin():

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import saddlepoint as sp
-from saddlepoint.audits.target.operations import Operation
+from saddlepoint.audits.target.operations import Operation, OtherWidth
 from saddlepoint.audits.target.source_lines import SourceLine
 from saddlepoint.audits.target.surrogates import SurrogateOperations, record
 from saddlepoint.defenses import Plain
@@ -199,6 +199,17 @@ def test_without_rules_gradients_are_those_of_the_code():
     defense, _ = with_default_rules(code)
     _, grad = output_and_gradient(defense, {})
     assert torch.equal(grad, torch.ones_like(X))
+
+
+@pytest.mark.parametrize("times", [0.5, 4.0])
+def test_a_rule_changes_the_width_of_a_surrogate_and_not_the_value(times):
+    """The slope of a sigmoid of width w is s (1 - s) / w at s = sigmoid((x - 0.5) / w)."""
+    defense, rules = with_default_rules(lambda x: (x > 0.5).float())
+    others = dict.fromkeys(rules, OtherWidth(times=times))
+    out, grad = output_and_gradient(defense, others)
+    assert torch.equal(out, (X > 0.5).float())
+    smooth = ((X - 0.5) / (0.3 * times)).sigmoid()
+    torch.testing.assert_close(grad, smooth * (1 - smooth) / (0.3 * times))
 
 
 def test_a_flipped_backward_pass_becomes_that_of_the_forward_pass():

@@ -17,6 +17,8 @@ from saddlepoint.audits.evidence import Evidence
 from saddlepoint.audits.planning.plan import Plan
 from saddlepoint.audits.planning.suite import affordable
 from saddlepoint.audits.target.answer import AgainstAnswer
+from saddlepoint.audits.target.surrogates import SurrogateOperations
+from saddlepoint.defenses.wrapper import DefenseWrapper
 from saddlepoint.evaluation import Adversary, Direct, MultiTarget, Restarts, WarmStart
 
 _FEWEST = 8  # images on which a remedy can show its effect
@@ -60,6 +62,17 @@ class Planner:
         """The optimizer and objective inside it; only where there is one."""
         assert self.strongest is not None, "used only where there is an iterative attack"
         return direct_of(self.strongest)
+
+    @property
+    def with_width(self) -> list[str]:
+        """Operations where the strongest attack uses a smooth step or a softmax of some width."""
+        found: list[str] = []
+        defense = self.job.defense
+        while isinstance(defense, DefenseWrapper):
+            if isinstance(defense, SurrogateOperations):
+                found += [str(one) for one in defense.operations if one.has_width]
+            defense = defense.inner
+        return [site for site in found if site in self.direct.rules]
 
     def strongest_with(self, starts: int = 1, **parts: Any) -> Adversary:
         """The strongest attack with other parts, from several starts."""

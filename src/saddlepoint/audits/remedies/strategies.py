@@ -18,12 +18,14 @@ from saddlepoint.audits.planning.budget import BUDGETS
 from saddlepoint.audits.probes.traits import TraitName
 from saddlepoint.audits.remedies.planner import Planner
 from saddlepoint.audits.target.answer import AgainstAnswer, answer_is_not_last_view
+from saddlepoint.audits.target.operations import OtherWidth
 from saddlepoint.audits.verdict import ItemName, SymptomName
 from saddlepoint.evaluation import Adversary, Cascade, Direct, OtherKeys, Restarts
 from saddlepoint.gradients import BPDA, SPSA, EoT, Estimator, Rule, Smoothed
 from saddlepoint.phrases import count, how_often
 
 _STEPS = 20  # of a short attack
+_WIDTHS = (1 / 3, 1 / 10, 3)  # of surrogates, in units of the width that the plan uses
 _OTHER_STARTS = 104729  # a salt that no other attack uses
 
 Variants = Callable[[Planner], Iterator["Variant"]]
@@ -151,6 +153,28 @@ def _many_starts(p: Planner) -> Iterator[Variant]:
         yield Variant("pgd-starts", adversary, f"short steps from {count(starts, 'start')}")
 
 
+def _other_widths(p: Planner) -> Iterator[Variant]:
+    """Surrogates of other widths: a smooth step hides what happens within its width.
+
+    The width of the plan makes the first steps longest. Another one finds other errors.
+    """
+    if p.strongest is None or not p.with_width:
+        return
+    attack = PGD(2 * _STEPS, Radii(1 / 8), momentum=0.75)
+    for starts in (3, 2, 1):
+        attacks = []
+        for times in _WIDTHS:
+            rules = {**p.direct.rules, **dict.fromkeys(p.with_width, OtherWidth(times=times))}
+            for loss in (cross_entropy, margin):
+                attacks.append(p.strongest_with(starts, attack=attack, loss=loss, rules=rules))
+        places = ", ".join(f"`{site}`" for site in p.with_width)
+        yield Variant(
+            "pgd-widths",
+            Cascade("pgd-widths", tuple(attacks)),
+            f"narrower and wider surrogates at {places}, {count(starts, 'start')} each",
+        )
+
+
 def _most_effective(p: Planner) -> Iterator[Variant]:
     """The white-box attack that broke most, if it is a search over exits or branches."""
     runs = [run for run in p.evidence.white_box if not run.remedy]
@@ -262,6 +286,9 @@ DISCRETE = (
     SymptomName.ZERO_GRADIENTS,
     SymptomName.HIDDEN_SCORES,
     SymptomName.WRONG_GRADIENTS,
+    SymptomName.NO_GRADIENT,
+    SymptomName.NON_FINITE_GRADIENTS,
+    SymptomName.PIECEWISE_CONSTANT,
 )
 STRATEGIES: tuple[RemedyStrategy, ...] = (
     # An attack that increased its loss steadily needs less than one in a bad direction.
@@ -297,6 +324,7 @@ STRATEGIES: tuple[RemedyStrategy, ...] = (
     RemedyStrategy((SymptomName.OVERSHOOTING, ItemName.SINGLE_STEP), _short_steps),
     RemedyStrategy((SymptomName.OVERSHOOTING,), _minimum_norm),
     RemedyStrategy(DISCRETE, _most_effective),
+    RemedyStrategy(DISCRETE, _other_widths),
     RemedyStrategy(DISCRETE, _many_starts),
     RemedyStrategy(DISCRETE, _every_class),
     RemedyStrategy(DISCRETE, _more_queries),

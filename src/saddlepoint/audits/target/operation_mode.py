@@ -64,7 +64,8 @@ class OperationMode(TorchFunctionMode):
         if function not in self.functions:
             return None
         line = calling_line()
-        return None if line is None else self.operations.get((line.place, function))
+        found = None if line is None else self.operations.get((line.place, function))
+        return None if found is None else found.under(self.rules)
 
     def replace(self, operation: Operation, value: Tensor, soft: Tensor, argument: Tensor) -> Any:  # noqa: ARG002
         """The exact value with the gradient of the rule for an operation.

@@ -5,9 +5,11 @@ An operation is a torch function that a line of the target's code calls.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from saddlepoint.audits.target.source_lines import SourceLine
+from saddlepoint.gradients import BPDA, Rule
 
 NO_GRAD = "no_grad"
 # Comparisons a > b: the sign of a in the difference that is compared with zero.
@@ -57,3 +59,17 @@ class Operation:
 
     def __str__(self) -> str:
         return f"{self.line.place} {self.function}"
+
+    def under(self, rules: Mapping[str, Rule]) -> Operation:
+        """The operation with the width that the rules of an attacker give it."""
+        rule = rules.get(str(self))
+        return (
+            replace(self, width=rule.times * self.width) if isinstance(rule, OtherWidth) else self
+        )
+
+
+@dataclass(frozen=True)
+class OtherWidth(BPDA):
+    """BPDA at an operation whose surrogate is several times as wide as the one that was chosen."""
+
+    times: float = 1.0
