@@ -67,7 +67,8 @@ def findings_of(target: ProbeTarget, facts: TargetFacts) -> Iterator[Symptom]:
             SymptomName.HARD_BRANCHES,
             Level.NOTE,
             "the model selects one of several branches for each image, which gradients do not "
-            f"show: {_branches(len(facts.branches))} that select it.",
+            f"show. The budgets standard and thorough attack {_branches(len(facts.branches))} that "
+            "select it.",
         )
     if facts.exits is not None:
         yield _hidden_exits(facts.exits)
@@ -83,8 +84,8 @@ def _hidden_exits(hidden: HiddenExits) -> Symptom:
         Level.NOTE,
         f"the model computes class scores {how_often(len(hidden))} and {role}"
         f"{'' if hidden.selected else ' them'}, which gradients of its answer do not show "
-        f"({hidden.places}). They are attacked one by one, in pairs and together; every point "
-        f"is judged by the answer of the model.{left_out}",
+        f"({hidden.places}). The budgets standard and thorough attack them one by one, in pairs and "
+        f"together; every point is judged by the answer of the model.{left_out}",
     )
 
 
@@ -101,8 +102,8 @@ def _hidden_decisions(jump: Jump) -> Symptom:
 
 
 def _branches(n: int) -> str:
-    one_by_one = agree(n, "is attacked", "are attacked one by one, each")
-    return f"{count(n, 'branch')} {one_by_one} together with the scores"
+    one_by_one = agree(n, "", " one by one, each")
+    return f"{count(n, 'branch')}{one_by_one} together with the scores"
 
 
 def _probabilities(target: ProbeTarget) -> Symptom:
