@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
@@ -41,10 +42,37 @@ def _shift(z: Tensor, bits: int) -> Tensor:
 
 
 def _mix(z: Tensor) -> Tensor:
-    """The output function of SplitMix64."""
+    """The output function of SplitMix64.
+
+    On the CPU numpy computes it: its operations on small arrays take a fraction of the time.
+    """
+    if z.device.type == "cpu":
+        return torch.from_numpy(_mix_array(z.numpy()))
+    return _mix_tensor(z)
+
+
+def _mix_tensor(z: Tensor) -> Tensor:
     z = (z ^ _shift(z, 30)) * _MIX_1
     z = (z ^ _shift(z, 27)) * _MIX_2
     return z ^ _shift(z, 31)
+
+
+def _mix_number(z: int) -> int:
+    """The same for one number, which is reduced modulo 2^64; the result is signed."""
+    z %= 2**64
+    z = (z ^ (z >> 30)) * _MIX_1 % 2**64
+    z = (z ^ (z >> 27)) * _MIX_2 % 2**64
+    return _wrapped(z ^ (z >> 31))
+
+
+def _mix_array(z: NDArray[numpy.int64]) -> NDArray[numpy.int64]:
+    out = z.astype(numpy.uint64)  # a copy, in which shifts are logical
+    out ^= out >> 30
+    out *= _MIX_1 % 2**64
+    out ^= out >> 27
+    out *= _MIX_2 % 2**64
+    out ^= out >> 31
+    return out.view(numpy.int64)
 
 
 @dataclass(frozen=True)
@@ -65,8 +93,9 @@ class Keys:
         """[N] int64, the current keys."""
         if self.salt is None:
             return self.base
-        salt = torch.as_tensor(self.salt, device=self.base.device)
-        return _mix(self.base ^ _mix(salt + _GOLDEN))
+        if isinstance(self.salt, Tensor):
+            return _mix(self.base ^ _mix(self.salt + _GOLDEN))
+        return _mix(self.base ^ _mix_number(self.salt + _GOLDEN))
 
     @classmethod
     def of(cls, seed: int, ids: Tensor) -> Keys:

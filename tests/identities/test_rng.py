@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.problems import keys
 
-from saddlepoint.rng import Keys
+from saddlepoint.rng import Keys, _mix, _mix_number, _mix_tensor
 
 N = 2000
 D = 50
@@ -142,3 +142,14 @@ def test_uniform_numbers_lie_below_one_and_use_every_bit_of_their_type(dtype: to
     steps = u.double() * 2 / torch.finfo(dtype).eps
     assert 0.45 < (steps % 2 == 1).double().mean() < 0.55
     assert Keys.of(0, torch.arange(100)).normal((1000,), dtype).isfinite().all()
+
+
+def test_arrays_tensors_and_single_numbers_give_the_same_bits() -> None:
+    """A GPU computes with tensors, the CPU with arrays, and salts are Python numbers."""
+    edges = torch.tensor([0, 1, -1, 2**31, 2**63 - 1, -(2**63), 0x123456789ABCDEF])
+    values = torch.cat([edges, keys(100).state])
+    expected = _mix_tensor(values)
+    assert torch.equal(_mix(values), expected)
+    assert torch.equal(_mix(values[None, ::2]), expected[None, ::2])
+    assert [_mix_number(value) for value in values.tolist()] == expected.tolist()
+    assert torch.equal(_mix(values[1]), expected[1])

@@ -84,8 +84,8 @@ def _hidden_exits(hidden: HiddenExits) -> Symptom:
         Level.NOTE,
         f"the model computes class scores {how_often(len(hidden))} and {role}"
         f"{'' if hidden.selected else ' them'}, which gradients of its answer do not show "
-        f"({hidden.places}). The budgets standard and thorough attack them one by one, in pairs and "
-        f"together; every point is judged by the answer of the model.{left_out}",
+        f"({hidden.places}). The budgets standard and thorough attack them one by one, in pairs "
+        f"and together; every point is judged by the answer of the model.{left_out}",
     )
 
 
