@@ -25,6 +25,7 @@ from saddlepoint.evaluation import (
     CleanFallback,
     Direct,
     Escalate,
+    Evolved,
     External,
     FixedPoint,
     FixedPoints,
@@ -95,6 +96,7 @@ EXAMPLES: dict[type, Adversary] = {
     Direct: AVERAGED,
     Drawn: Drawn("drawn", (PGD2, SQUARE), (0.5, 0.5)),
     Escalate: Escalate(PGD2, AVERAGED, 1.0),
+    Evolved: Evolved("evolution", (PGD2, PGD2), 5),
     External: External("external", lambda model, x, y: x),
     FixedPoint: FixedPoint("fpa", AVERAGED, 2),
     FixedPoints: FixedPoints(),
@@ -118,7 +120,7 @@ EXAMPLES: dict[type, Adversary] = {
     Transfer: Transfer(AVERAGED, Plain(Last(NETS[0]))),
     WarmStart: WarmStart(SQUARE, PGD2),
 }
-DETERMINISTIC_ONLY = (CleanCopies, Escalate, OnFasterCopy, SkipMisclassified, WarmStart)
+DETERMINISTIC_ONLY = (CleanCopies, Escalate, Evolved, OnFasterCopy, SkipMisclassified, WarmStart)
 
 
 def adversary_classes() -> list[type]:

@@ -20,6 +20,7 @@ from saddlepoint.evaluation.cost import PassCost
 from saddlepoint.evaluation.direct import Direct
 from saddlepoint.evaluation.episode import Episode
 from saddlepoint.evaluation.escalation import Escalate
+from saddlepoint.evaluation.evolved import Evolved
 from saddlepoint.evaluation.external import External, Points
 from saddlepoint.evaluation.joint_equilibrium import JointEquilibrium
 from saddlepoint.evaluation.masks import Mask
@@ -56,6 +57,7 @@ __all__ = [
     "Direct",
     "Episode",
     "Escalate",
+    "Evolved",
     "External",
     "FixedPoint",
     "FixedPoints",

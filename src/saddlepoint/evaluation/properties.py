@@ -25,6 +25,7 @@ class AdversaryProperties:
     minimum_norm: bool = False  # one run of it minimizes the perturbation, not a loss
     query_search: bool = False  # it searches with queries and stops when the budget is used up
     continues_search: bool = False  # it runs gradient steps from where a query search ended
+    searches_on: bool = False  # it searches with queries from where gradient steps ended
     clean_fallback: bool = False  # it proposes the clean image where it does not succeed
     external: bool = False  # its points come from elsewhere, so how they were found is not known
 
@@ -32,12 +33,14 @@ class AdversaryProperties:
     def white_box(self) -> bool:
         """It follows gradients of the attacked defense, from the clean image on."""
         known = not self.transfers and not self.external
-        return self.needs == "gradient" and known and not self.continues_search
+        searches = self.continues_search or self.searches_on
+        return self.needs == "gradient" and known and not searches
 
     @property
     def black_box(self) -> bool:
-        """It only queries scores or labels of the attacked defense."""
-        return self.needs != "gradient" and not self.transfers and not self.external
+        """It finds its points with queries of the attacked defense, not with gradients."""
+        queries = self.needs != "gradient" or self.searches_on
+        return queries and not self.transfers and not self.external
 
     @classmethod
     def union(cls, needs: Access, parts: Sequence[AdversaryProperties]) -> AdversaryProperties:

@@ -220,6 +220,7 @@ def test_surrogates_of_a_width_are_also_tried_with_other_widths():
     assert SymptomName.NO_GRADIENT in found["pgd-widths"].against
     place = "narrower and wider surrogates at `test_remedies.py:"
     assert place in found["pgd-widths"].reason
+    assert "500 queries from where 16 gradient attacks ended, 4 times" in found["evolution"].reason
 
 
 def test_saturated_logits_are_attacked_with_the_margin():

@@ -20,12 +20,14 @@ from saddlepoint.audits.remedies.planner import Planner
 from saddlepoint.audits.target.answer import AgainstAnswer, answer_is_not_last_view
 from saddlepoint.audits.target.operations import OtherWidth
 from saddlepoint.audits.verdict import ItemName, SymptomName
-from saddlepoint.evaluation import Adversary, Cascade, Direct, OtherKeys, Restarts
+from saddlepoint.evaluation import Adversary, Cascade, Direct, Evolved, OtherKeys, Restarts
 from saddlepoint.gradients import BPDA, SPSA, EoT, Estimator, Rule, Smoothed
 from saddlepoint.phrases import count, how_often
 
 _STEPS = 20  # of a short attack
 _WIDTHS = (1 / 3, 1 / 10, 3)  # of surrogates, in units of the width that the plan uses
+_POPULATION = 16  # of an evolutionary search
+_GENERATIONS = 500  # later ones find little; another population finds more
 _OTHER_STARTS = 104729  # a salt that no other attack uses
 
 Variants = Callable[[Planner], Iterator["Variant"]]
@@ -175,6 +177,26 @@ def _other_widths(p: Planner) -> Iterator[Variant]:
         )
 
 
+def _evolution(p: Planner) -> Iterator[Variant]:
+    """Queries from where gradient steps end: they cross plateaus that gradients do not see."""
+    defense = p.job.defense
+    if p.strongest is None or defense.random or defense.unit != "example":
+        return
+    attack = PGD(_STEPS, Radii(1 / 8), momentum=0.75)
+    widths: tuple[float, ...] = (1.0, *_WIDTHS) if p.with_width else (1.0,)
+    members = []
+    for times in widths:
+        rules = {**p.direct.rules, **dict.fromkeys(p.with_width, OtherWidth(times=times))}
+        for loss in (cross_entropy, margin):
+            members.append(p.strongest_with(attack=attack, loss=loss, rules=rules))
+    population = tuple(members) * (_POPULATION // len(members))
+    for starts in (4, 2, 1):
+        ends = f"from where {count(len(population), 'gradient attack')} ended"
+        text = f"{count(_GENERATIONS, 'query')} {ends}, {how_often(starts)}"
+        one = Evolved("evolution", population, _GENERATIONS)
+        yield Variant("evolution", Restarts(one, starts) if starts > 1 else one, text)
+
+
 def _most_effective(p: Planner) -> Iterator[Variant]:
     """The white-box attack that broke most, if it is a search over exits or branches."""
     runs = [run for run in p.evidence.white_box if not run.remedy]
@@ -290,6 +312,15 @@ DISCRETE = (
     SymptomName.NON_FINITE_GRADIENTS,
     SymptomName.PIECEWISE_CONSTANT,
 )
+# Outputs are flat or jump, so that gradients of surrogates need not lead to an error.
+FLAT = (
+    SymptomName.NO_GRADIENT,
+    SymptomName.NON_FINITE_GRADIENTS,
+    SymptomName.ZERO_GRADIENTS,
+    SymptomName.WRONG_GRADIENTS,
+    SymptomName.JUMPS,
+    SymptomName.PIECEWISE_CONSTANT,
+)
 STRATEGIES: tuple[RemedyStrategy, ...] = (
     # An attack that increased its loss steadily needs less than one in a bad direction.
     RemedyStrategy(
@@ -325,6 +356,7 @@ STRATEGIES: tuple[RemedyStrategy, ...] = (
     RemedyStrategy((SymptomName.OVERSHOOTING,), _minimum_norm),
     RemedyStrategy(DISCRETE, _most_effective),
     RemedyStrategy(DISCRETE, _other_widths),
+    RemedyStrategy(FLAT, _evolution),
     RemedyStrategy(DISCRETE, _many_starts),
     RemedyStrategy(DISCRETE, _every_class),
     RemedyStrategy(DISCRETE, _more_queries),
