@@ -32,7 +32,7 @@ from saddlepoint.evaluation import (
 from saddlepoint.runs.pool import process_pool
 
 RADIUS = 0.15  # Linf, in units of the input
-DRAWS = 20  # evaluations per image of a randomized defense
+DRAWS = 10  # evaluations per image of a randomized defense
 
 
 class Effort(StrEnum):

@@ -53,7 +53,8 @@ class Evolved(Adversary):
 
     @property
     def properties(self) -> AdversaryProperties:
-        return replace(super().properties, searches_on=True)
+        # What it breaks is broken by queries; gradients only chose where they start.
+        return replace(super().properties, searches_on=True, approximate_backward=False)
 
     def cost(self, draws: int = 1) -> PassCost | None:
         costs = known_costs([adversary.cost(draws) for adversary in self.adversaries])
