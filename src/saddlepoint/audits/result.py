@@ -189,15 +189,17 @@ class Audit:
         """The reasons of the verdict; those that refute a number come first."""
         return self.conclusion.reasons
 
-    def summary(self) -> str:
-        """The verdict in one paragraph."""
+    def estimate(self) -> str:
+        """The robust accuracy with its interval, in one sentence, and what the interval covers."""
         level = percent(self.interval.level, 0)
-        accuracy = at_most(self.robust_accuracy)
-        bound = f"{self.verdict}: robust accuracy {accuracy} ({self.interval}, {level})"
+        bound = f"robust accuracy {at_most(self.robust_accuracy)} ({self.interval}, {level})"
         if self.compared.proven is not None:
             bound += f" and {at_least(self.compared.proven.accuracy)}, certified"
-        covers = f"The interval covers {self.interval.covers}, not stronger attacks."
-        return f"{bound}. {covers}{self._problems()}"
+        return f"{bound}. The interval covers {self.interval.covers}, not stronger attacks."
+
+    def summary(self) -> str:
+        """The verdict in one paragraph."""
+        return f"{self.verdict}: {self.estimate()}{self._problems()}"
 
     def _problems(self) -> str:
         """Why the verdict is not credible, in few words; `reasons` has all of them."""

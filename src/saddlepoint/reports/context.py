@@ -56,6 +56,7 @@ class Section(NamedTuple):
 
     title: str
     body: tuple[Markup, ...]
+    folded: bool = False  # only the title is shown until the reader clicks it
 
 
 SectionWriter = Callable[[ReportContext], Section | None]  # None: the section does not apply

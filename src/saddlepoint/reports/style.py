@@ -61,6 +61,14 @@ main{max-width:60rem;margin:0 auto;padding:2.5rem 1.25rem 4rem}
 .brand{color:var(--muted);font-size:.85rem;letter-spacing:.04em;margin:0}
 h1{font-size:1.9rem;line-height:1.2;margin:.15rem 0 .25rem;overflow-wrap:anywhere}
 h2{font-size:1.2rem;margin:2.6rem 0 .8rem}
+main>section:not(.contents~*)>h2,.pair h2{margin:1.5rem 0 .5rem;font-size:1.05rem}
+.folded{border-top:1px solid var(--line)}
+.folded:has(+:not(.folded)){border-bottom:1px solid var(--line)}
+:not(.folded)+.folded{margin-top:2.6rem}
+.folded>details{margin:0}
+.folded>details>summary{padding:.6rem 0}
+.folded h2{display:inline;margin:0 0 0 .2rem;font-size:1.05rem}
+.unfolded{scroll-margin-top:3.4rem;padding-bottom:1.2rem}
 section{scroll-margin-top:.5rem}
 .contents{display:flex;flex-wrap:wrap;gap:.1rem;margin:1.2rem -.6rem 0;font-size:.85rem}
 .contents a{padding:.25rem .6rem;border-radius:1rem;text-decoration:none}
@@ -145,12 +153,23 @@ svg .band{fill:var(--primary);opacity:.18}
 .matrix .value{font-size:11.5px;pointer-events:none}
 svg .whisker{stroke:var(--text);stroke-width:2;fill:none}
 .small-screen{display:none}
+@media (min-width:60rem){
+  .pair{display:grid;grid-template-columns:1fr 1fr;gap:1.2rem}
+  .pair .small-screen{display:block}
+  .pair .wide-screen{display:none}
+}
 @media screen and (max-width:60rem){
   .numeric{font-size:.84rem}
   .numeric th,.numeric td{padding:.4rem .35rem}
 }
 @media screen and (max-width:42rem){
+  main{padding:1.4rem 1rem 3rem}
+  .verdict{margin-top:.9rem}
+  .verdict p{font-size:1.05rem}
   .card{padding:.9rem 1rem}
+  .numbers{grid-template-columns:1fr 1fr;gap:.6rem}
+  .numbers .card{padding:.7rem .8rem}
+  .numbers b{font-size:1.1rem;white-space:normal}
   .small-screen{display:block}
   .wide-screen{display:none}
   svg:not(.small-screen) text,svg:not(.small-screen) .axis{font-size:23px}
