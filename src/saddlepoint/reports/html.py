@@ -11,14 +11,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from saddlepoint.audits.result import Audit
+from saddlepoint.phrases import count
 from saddlepoint.reports.context import ReportContext, Section, SectionWriter
-from saddlepoint.reports.document import document, save_page
+from saddlepoint.reports.document import collapsible, document, save_page
 from saddlepoint.reports.markup import Markup, tag
 from saddlepoint.reports.sections import CHARTS, COST, NUMBERS, SECTIONS
 from saddlepoint.reports.verdicts import verdict_level
 from saddlepoint.runs.manifest import refresh
 
 REPORT = "report.html"  # name of the report in a run folder
+_REASONS = 3  # shown in the verdict box; more are folded
 
 
 def write_report(
@@ -105,6 +107,16 @@ def _verdict(audit: Audit) -> Markup:
         "div",
         tag("span", f"Verdict: {audit.verdict}", class_="label"),
         tag("p", estimate[:1].upper() + estimate[1:]),
-        tag("ul", *(tag("li", reason) for reason in audit.reasons), class_="muted"),
+        *_reasons(audit.reasons),
         class_=f"verdict {verdict_level(audit.verdict)}",
     )
+
+
+def _reasons(reasons: Sequence[str]) -> list[Markup]:
+    further = reasons[_REASONS:]
+    folded = [collapsible(count(len(further), "further reason"), _bullets(further))]
+    return [_bullets(reasons[:_REASONS]), *(folded if further else [])]
+
+
+def _bullets(reasons: Sequence[str]) -> Markup:
+    return tag("ul", *(tag("li", reason) for reason in reasons), class_="muted")

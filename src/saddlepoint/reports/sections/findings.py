@@ -125,7 +125,7 @@ def accuracies(context: ReportContext) -> Section:
             f"{forward:,.1f} forward and {backward:,.1f} backward",
         ),
     )
-    return Section("Clean and robust accuracy", (number_cards(cards),))
+    return Section("Clean and robust accuracy", (number_cards(cards, class_="numbers four"),))
 
 
 def comparisons(context: ReportContext) -> Section | None:
