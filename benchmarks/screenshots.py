@@ -55,8 +55,8 @@ SCREENS = ((390, 844), (768, 1024), (1280, 1024))  # width and height of a conta
 _GAP = 24  # pixels around the screens of a contact sheet
 _GRAY = {False: (214, 217, 222), True: (60, 66, 76)}  # behind the screens, by dark colors
 _CIRCLE = (
-    "display: inline-block; width: 1.6em; height: 1.6em; line-height: 1.6em; margin-right: .5em;"
-    "border-radius: 50%; background: #b4530a; color: #fff; text-align: center; font-size: 1rem;"
+    "display: inline-block; width: 1.9em; height: 1.9em; line-height: 1.9em; margin-right: .5em;"
+    "border-radius: 50%; background: #b4530a; color: #fff; text-align: center; font-size: .85rem;"
     "font-weight: 700; flex: none"
 )
 
@@ -86,8 +86,13 @@ def take(page: Path, picture: Path, *, width: int, height: int, dark: bool) -> N
         height: of the window, in pixels.
         dark: prefer dark colors.
     """
+    _small(_screen(page, width, height, dark=dark)).save(picture, optimize=True)
+
+
+def _screen(page: Path, width: int, height: int, *, dark: bool) -> Image.Image:
     chromium = shutil.which("chromium") or "chromium"
     with tempfile.TemporaryDirectory() as profile:
+        picture = Path(profile) / "screen.png"
         subprocess.run(
             [
                 chromium,
@@ -95,15 +100,20 @@ def take(page: Path, picture: Path, *, width: int, height: int, dark: bool) -> N
                 f"--user-data-dir={profile}",
                 f"--blink-settings=preferredColorScheme={0 if dark else 1}",
                 f"--window-size={width},{height}",
-                f"--screenshot={picture.resolve()}",
+                f"--screenshot={picture}",
                 page.resolve().as_uri(),
             ],
             check=True,
             capture_output=True,
             timeout=300,
         )
-    with Image.open(picture) as drawn:
-        drawn.convert("RGB").quantize(64).save(picture, optimize=True)
+        with Image.open(picture) as drawn:
+            return drawn.convert("RGB")
+
+
+def _small(picture: Image.Image) -> Image.Image:
+    """The picture with 128 colors, of which small areas such as an orange bar keep theirs."""
+    return picture.quantize(128, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
 
 
 def take_sheet(page: Path, picture: Path, *, dark: bool) -> None:
@@ -114,13 +124,7 @@ def take_sheet(page: Path, picture: Path, *, dark: bool) -> None:
         picture: the PNG file.
         dark: prefer dark colors.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        screens = []
-        for width, height in SCREENS:
-            screen = Path(folder) / f"{width}.png"
-            take(page, screen, width=width, height=height, dark=dark)
-            with Image.open(screen) as drawn:
-                screens.append(drawn.convert("RGB"))
+    screens = [_screen(page, width, height, dark=dark) for width, height in SCREENS]
     wide = sum(screen.width + _GAP for screen in screens) + _GAP
     high = max(screen.height for screen in screens) + 2 * _GAP
     sheet = Image.new("RGB", (wide, high), _GRAY[dark])
@@ -128,8 +132,8 @@ def take_sheet(page: Path, picture: Path, *, dark: bool) -> None:
     for screen in screens:
         sheet.paste(screen, (left, _GAP))
         left += screen.width + _GAP
-    small = sheet.resize((wide // 2, high // 2), Image.Resampling.LANCZOS)
-    small.quantize(64).save(picture, optimize=True)
+    half = sheet.resize((wide // 2, high // 2), Image.Resampling.LANCZOS)
+    _small(half).save(picture, optimize=True)
 
 
 def main() -> None:
@@ -138,7 +142,7 @@ def main() -> None:
     parser.add_argument("page", type=Path)
     parser.add_argument("picture", type=Path)
     parser.add_argument("--width", type=int, default=900)
-    parser.add_argument("--height", type=int, default=2600)
+    parser.add_argument("--height", type=int, default=3780)
     parser.add_argument("--dark", action="store_true")
     parser.add_argument("--sheet", action="store_true", help="the first screen at three widths")
     parser.add_argument("--numbers", action="store_true", help="annotate the parts of a report")
