@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.audits.linear_defenses import NET, Coupled, NoisyGradient, X, Y
+from tests.audits.linear_defenses import NET, Coupled, NoisyGradient, X, Y, plan_for
 
 import saddlepoint as sp
 from saddlepoint.attacks.apgd import APGD
@@ -103,3 +103,11 @@ def test_randomized_and_coupled_targets_have_no_such_measurement(target, tmp_pat
     found = audit(target)
     assert found.examples.smallest.shape == (0,)
     assert ReportContext.load(found, tmp_path).smallest_sizes is None
+
+
+@pytest.mark.parametrize(("target", "shrinks"), [(NET, True), (Coupled(), False)])
+def test_the_stated_cost_of_an_audit_includes_the_bisection(monkeypatch, target, shrinks):
+    plan = plan_for(target, APGD_ONLY, sp.Linf(EPS))
+    before = plan.cost.diagnostics
+    monkeypatch.setattr("saddlepoint.audits.planning.audit_cost.SHRINK_STEPS", SHRINK_STEPS + 10)
+    assert plan.cost.diagnostics == before + (10 if shrinks else 0)
