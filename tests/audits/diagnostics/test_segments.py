@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from tests.audits.linear_defenses import NET, Coupled, NoisyGradient, X, Y, plan_for
@@ -15,6 +17,7 @@ from saddlepoint.defenses import Plain
 from saddlepoint.evaluation import Direct, Threat
 from saddlepoint.passes import count_passes
 from saddlepoint.reports.context import ReportContext
+from saddlepoint.reports.export import example_columns
 from saddlepoint.reports.sections.radius import radius
 
 EPS = 0.2
@@ -96,6 +99,7 @@ def test_an_audit_with_one_attack_of_full_radius_has_a_radius_curve(tmp_path):
     assert section is not None
     loaded = type(found).load(found.save(tmp_path))
     assert torch.equal(loaded.examples.smallest, found.examples.smallest)
+    assert example_columns(found)["smallest"] == found.examples.smallest.tolist()
 
 
 @pytest.mark.parametrize("target", [NoisyGradient(0.0), Coupled()], ids=["random", "coupled"])
@@ -103,6 +107,7 @@ def test_randomized_and_coupled_targets_have_no_such_measurement(target, tmp_pat
     found = audit(target)
     assert found.examples.smallest.shape == (0,)
     assert ReportContext.load(found, tmp_path).smallest_sizes is None
+    assert all(math.isnan(size) for size in example_columns(found)["smallest"])
 
 
 @pytest.mark.parametrize(("target", "shrinks"), [(NET, True), (Coupled(), False)])
