@@ -49,6 +49,8 @@ _FLAGS = (
     "--window-size=1280,900",
 )
 _HOSTILE = '<script>document.title = "hijacked"</script>'
+_FOLDED = ".folded > details"
+_UNFOLD = "document.querySelectorAll('details').forEach((e) => e.open = 1)"
 _AT_END = "return innerHeight + scrollY >= document.documentElement.scrollHeight - 1"
 _RECTANGLES = "map((e) => e.getBoundingClientRect().toJSON())"
 
@@ -150,8 +152,10 @@ def test_links_lead_to_every_section_and_collapsed_content_opens(visit, runs):
         "Adversarial examples",
         "Loss curves",
     } <= assert_links_lead_to_sections(browser)
-    collapsed = browser.find_elements("css selector", "details")
-    assert len(collapsed) == 5
+    # A link to a folded section has unfolded it.
+    assert all(e.get_attribute("open") for e in browser.find_elements("css selector", _FOLDED))
+    collapsed = browser.find_elements("css selector", "details:not([open])")
+    assert len(collapsed) == 6
     for element in collapsed:
         element.find_element("tag name", "summary").click()
         assert element.find_element("css selector", "table, pre").is_displayed()
@@ -164,13 +168,14 @@ def test_numbers_on_the_page_are_those_of_the_record(visit, runs):
     folder, audits = runs
     audit = audits["real"]
     browser = visit(folder / "real" / "report.html")
+    browser.execute_script(_UNFOLD)
     cards = texts(browser, ".numbers b")
     assert cards[:2] == [
         f"{percent_cell(audit.clean_accuracy)}",
         f"{at_most(audit.robust_accuracy)}",
     ]
-    table = texts(browser, "#robust-accuracy-by-attack > .card tbody tr")
-    reasons = texts(browser, "#robust-accuracy-by-attack > details tbody tr")
+    table = texts(browser, "#all-attacks > .card tbody tr")
+    reasons = texts(browser, "#all-attacks > details tbody tr")
     assert len(table) == len(audit.rows) == len(reasons)
     for row, line in zip(audit.rows, table, strict=True):
         assert line.startswith(f"{row.name} {percent_cell(row.robust_accuracy)}")
@@ -194,6 +199,7 @@ def test_numbers_on_the_page_are_those_of_the_record(visit, runs):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_loss_curves_are_drawn_inside_their_figure_in_the_colors_of_the_page(visit, runs, scheme):
     browser = visit(runs[0] / "real" / "report.html")
+    browser.execute_script(_UNFOLD)
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": features})
     try:
@@ -305,7 +311,7 @@ def test_the_report_of_10000_images_and_30_attacks_opens_within_three_seconds(vi
         "return performance.getEntriesByType('navigation')[0].loadEventEnd / 1000"
     )
     assert 0 < seconds < 3
-    assert len(texts(browser, "#robust-accuracy-by-attack tbody tr")) == 30
+    assert len(browser.find_elements("css selector", "#all-attacks .numeric tbody tr")) == 30
     assert len(browser.find_elements("css selector", "#loss-curves path.line")) == 60
     assert len(browser.find_elements("css selector", "figure")) == 12
 
@@ -460,15 +466,40 @@ def test_nothing_of_a_report_is_clipped_broken_or_too_small_to_read(visit, runs,
             {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500},
         )
         try:
-            browser.execute_script(
-                "document.querySelectorAll('details').forEach((e) => e.open = 1)"
-            )
+            browser.execute_script(_UNFOLD)
             assert browser.execute_script(_CLIPPED) == []
             assert browser.execute_script(_BROKEN_WORDS) == []
             assert browser.execute_script(_CLIPPED_LABELS) == []
             assert browser.execute_script(_SMALL_TEXT) >= 8  # pixels
         finally:
             browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.parametrize("width", [390, 768, 1280])
+def test_charts_are_beside_each_other_on_wide_screens_only(visit, runs, width):
+    browser = visit(runs[0] / "real" / "report.html")
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 1024, "deviceScaleFactor": 1, "mobile": width < 500},
+    )
+    try:
+        left, right = browser.execute_script(
+            "return [...document.querySelectorAll('.pair > section > .card')]." + _RECTANGLES
+        )
+        figures = browser.execute_script(
+            "return [...document.querySelectorAll('.pair svg')]"
+            ".filter((e) => e.checkVisibility()).length"
+        )
+        assert figures == 2  # one drawing of each
+        if width == 1280:
+            assert left["right"] < right["left"]
+            assert left["top"] == right["top"]
+            assert right["bottom"] <= 1024  # on the first screen
+        else:
+            assert left["bottom"] < right["top"]
+            assert left["left"] == right["left"]
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 @pytest.mark.parametrize("width", [390, 768, 1280])

@@ -84,9 +84,19 @@ def test_the_smallest_successful_perturbation_of_any_attack_is_found_in_the_cell
         ):
             if not correct:
                 smallest[row] = min(smallest[row], size)
-    context = ReportContext.load(audit, folder)
+    context = ReportContext.load(before_schema_8(audit), folder)
     assert torch.equal(context.smallest_sizes, smallest)
     assert "fmn minimized the perturbation size" in radius(context).body[1]
+    # Shrinking worst points makes them smaller still.
+    shrunk = ReportContext.load(audit, folder).smallest_sizes
+    assert torch.equal(shrunk, audit.examples.smallest.double())
+    assert (shrunk <= smallest).all()
+    assert (shrunk < smallest).any()
+
+
+def before_schema_8(audit):
+    """The audit as a record that does not have the smallest perturbations."""
+    return replace(audit, examples=replace(audit.examples, smallest=torch.zeros(0)))
 
 
 @pytest.mark.parametrize("changes", [{"unit": "batch"}, {"random": True}, {"cells": ["0" * 64]}])
@@ -97,7 +107,7 @@ def test_sizes_are_unknown_for_coupled_or_randomized_defenses_and_missing_cells(
     record = {**json.loads((folder / "run.json").read_text()), **changes}
     (tmp_path / "run.json").write_text(json.dumps(record))
     shutil.copytree(folder / "cells", tmp_path / "cells")
-    assert ReportContext.load(audit, tmp_path).smallest_sizes is None
+    assert ReportContext.load(before_schema_8(audit), tmp_path).smallest_sizes is None
 
 
 def test_threat_specification_and_adversaries_are_shown_in_full(run):

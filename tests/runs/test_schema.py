@@ -154,7 +154,7 @@ def test_an_audit_record_without_a_checklist_is_read_and_is_inconclusive(run):
     assert found.rows == now.rows
     assert found.checklist == ()
     assert (found.verdict, found.reasons) == ("inconclusive", ("the checklist was not run.",))
-    assert found.record()["schema"] == 7
+    assert found.record()["schema"] == 8
     assert sp.write_report(found, run / "again.html").is_file()
 
 

@@ -210,6 +210,11 @@ TAMPERINGS = {
     "outcome": (point("correct", lambda c: 1 - c), "answers", "example 3."),
     "prediction": (point("answered", lambda c: (c + 1) % 10), "answers", "example 3."),
     "margin": (point("margin", lambda m: m + 1), "margins", "example 3."),
+    "smallest perturbation": (
+        point("smallest", lambda s: s.clamp(max=0.06) / 2),
+        "record",
+        "smallest[3] of points",
+    ),
     "forward passes": (point("forward", lambda f: f + 1), "record", "forward[3] of points"),
     "verified flag": (point("verified", lambda v: ~v), "record", "verified[3] of points"),
     "name in run.json": (
@@ -247,6 +252,7 @@ TAMPERINGS = {
         "than recorded, first of image",
     ),
     "diagnostic": (diagnostic("single-step attack", "correct", 0.25), "diagnostics", "single-step"),
+    "shrunk point": (diagnostic("smallest perturbations", "size", 0.01), "diagnostics", "smallest"),
     "measured cost": (diagnostic("cost of a prediction", "calls", 9.0), "diagnostics", "cost of"),
     "measured seconds": (
         diagnostic("cost of a prediction", "seconds", [9.0, 1e-6]),

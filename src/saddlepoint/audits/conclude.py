@@ -86,6 +86,7 @@ def _examples(e: Evidence) -> Examples:
         size=torch.cat([g.verdict.size for g in e.groups]),
         forward=torch.cat([torch.stack([one.forward for one in g]).sum(0) for g in episodes]),
         backward=torch.cat([torch.stack([one.backward for one in g]).sum(0) for g in episodes]),
+        smallest=e.smallest,
         draws=e.plan.job.threat.draws if e.defense.random else 1,
         verified=verified,
     )

@@ -210,6 +210,22 @@ class Evidence:
         """[N, ...] worst points."""
         return torch.cat([g.points for g in self.groups])
 
+    @cached_property
+    def smallest(self) -> Tensor:
+        """[N] the smallest perturbation known to change a prediction to a wrong one, by its size.
+
+        inf where none is known. [0] for a randomized defense and for coupled rows, where one error
+        shows nothing about a single image.
+        """
+        if self.diagnoses.shrunk is None:
+            return torch.zeros(0)
+        sizes = [self.diagnoses.shrunk]
+        for a in range(len(self.plan.adversaries)):
+            episodes = [g.outcomes.episodes[a] for g in self.groups]
+            found = [torch.where(e.correct[0] < 0.5, e.size, torch.inf) for e in episodes]
+            sizes.append(torch.cat(found))
+        return torch.stack(sizes).amin(0).abs()  # the size of a clean image may be -0.0
+
     def remaining(self, runs: Sequence[AttackRun]) -> Tensor:
         """[N] correctness under the worst of these adversaries alone."""
         chosen = [0, *(run.index for run in runs)]

@@ -58,6 +58,7 @@ def as_dataframe(audit: Audit) -> Any:
             "`saddlepoint runs export RUN --format csv --per example` needs no pandas."
         ) from error
     examples = audit.examples
+    unknown = [float("nan")] * audit.n
     return pandas.DataFrame(
         {
             "label": audit.y.tolist(),
@@ -66,6 +67,7 @@ def as_dataframe(audit: Audit) -> Any:
             "answered": audit.answered.tolist(),
             "margin": examples.margin.tolist(),
             "size": examples.size.tolist(),
+            "smallest": examples.smallest.tolist() or unknown,
             "forward": examples.forward.tolist(),
             "backward": examples.backward.tolist(),
             "verified": examples.verified.tolist(),

@@ -10,7 +10,7 @@ from typing import Any
 from saddlepoint.audits.verdict import enough_tested
 from saddlepoint.schema import Migrations
 
-SCHEMA = 7
+SCHEMA = 8
 OLD_SCORES = "refusal"  # name of the tensor of rejection scores before schema 4
 
 # Names of symptoms and checklist items in schema 3 and before, and their present names.
@@ -104,4 +104,6 @@ MIGRATIONS: Migrations = {
         "recognized": [],
         "engine": {"form": "plain", "reason": "this version knew no other form"},
     },
+    # Schema 7 had no smallest perturbations, a tensor of points.safetensors.
+    7: lambda record: record,
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
-from torch import Tensor
+from torch import Tensor, zeros
 
 from saddlepoint.atomic import write_atomic
 from saddlepoint.audits.diagnostics.loss_curve import LossCurve
@@ -70,6 +70,10 @@ class Examples:
     backward: Tensor  # [N]
     draws: int  # over which each image was evaluated
     verified: Tensor  # [N] bool: a second evaluation gave the same output
+    # [N] size of the smallest perturbation known to change the prediction to a wrong one: 0 if the
+    # clean image is misclassified, inf if no error is known. [0] for randomized defenses and
+    # coupled rows, where it is not defined, and in old records.
+    smallest: Tensor = field(default_factory=lambda: zeros(0))
 
 
 def _no_scores() -> Tensor:
@@ -185,15 +189,17 @@ class Audit:
         """The reasons of the verdict; those that refute a number come first."""
         return self.conclusion.reasons
 
-    def summary(self) -> str:
-        """The verdict in one paragraph."""
+    def estimate(self) -> str:
+        """The robust accuracy with its interval, in one sentence, and what the interval covers."""
         level = percent(self.interval.level, 0)
-        accuracy = at_most(self.robust_accuracy)
-        bound = f"{self.verdict}: robust accuracy {accuracy} ({self.interval}, {level})"
+        bound = f"robust accuracy {at_most(self.robust_accuracy)} ({self.interval}, {level})"
         if self.compared.proven is not None:
             bound += f" and {at_least(self.compared.proven.accuracy)}, certified"
-        covers = f"The interval covers {self.interval.covers}, not stronger attacks."
-        return f"{bound}. {covers}{self._problems()}"
+        return f"{bound}. The interval covers {self.interval.covers}, not stronger attacks."
+
+    def summary(self) -> str:
+        """The verdict in one paragraph."""
+        return f"{self.verdict}: {self.estimate()}{self._problems()}"
 
     def _problems(self) -> str:
         """Why the verdict is not credible, in few words; `reasons` has all of them."""
@@ -252,6 +258,8 @@ class Audit:
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: getattr(self, name) for name in _TENSORS}
         tensors |= {name: getattr(self.examples, name) for name in _EXAMPLE_TENSORS}
+        if self.examples.smallest.numel():
+            tensors["smallest"] = self.examples.smallest
         if self.rejection_scores.numel():
             tensors["rejection_scores"] = self.rejection_scores
         plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
@@ -299,6 +307,8 @@ class Audit:
         tensors: dict[str, Any] = load(read_bytes(folder / "points.safetensors", _LARGEST))
         _check_shapes(tensors, record["n"], len(record["winner"]))
         per_example = {name: tensors[name] for name in _EXAMPLE_TENSORS}
+        if "smallest" in tensors:
+            per_example["smallest"] = tensors["smallest"]
         winner = tuple(record.pop("winner"))
         examples = Examples(winner=winner, draws=record.pop("draws"), **per_example)
         scores = tensors.get("rejection_scores", tensors.get(OLD_SCORES, _no_scores()))
@@ -333,7 +343,8 @@ def _check_shapes(tensors: Mapping[str, Tensor], n: int, winners: int) -> None:
         raise ValueError(
             f"winner: expected one entry for each of {count(n, 'image')}, found {winners}"
         )
-    for name in (*_TENSORS, *_EXAMPLE_TENSORS):
+    optional = [name for name in ("smallest",) if name in tensors]
+    for name in (*_TENSORS, *_EXAMPLE_TENSORS, *optional):
         shape = list(tensors[name].shape)
         images = name in ("x", "worst_points")
         if shape[:1] != [n] or (len(shape) == 1) == images:

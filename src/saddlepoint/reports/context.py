@@ -24,8 +24,8 @@ class ReportContext:
     audit: Audit
     # Content of run.json; empty if the audit was not saved as a run.
     record: Mapping[str, Any] = field(default_factory=dict)
-    # [N] smallest perturbation size at which any attack changed the prediction of each image to a
-    # wrong one, inf where none did; None if it cannot be known.
+    # [N] smallest perturbation size known to change the prediction of each image to a wrong one,
+    # inf where none is known; None if it cannot be known.
     smallest_sizes: Tensor | None = None
     published: Published = NO_RESULTS
     index_url: str = ""  # URL of the leaderboard that lists this report; empty: none
@@ -45,7 +45,9 @@ class ReportContext:
         """
         found = _read_run(folder)
         record = found if _is_run_of(audit, found, folder) else {}
-        sizes = _smallest_sizes(folder, record, audit.n)
+        sizes = _of_record(audit)
+        if sizes is None:
+            sizes = _smallest_sizes(folder, record, audit.n)
         return cls(audit, record, sizes, Published.read(folder), index_url)
 
 
@@ -54,6 +56,7 @@ class Section(NamedTuple):
 
     title: str
     body: tuple[Markup, ...]
+    folded: bool = False  # only the title is shown until the reader clicks it
 
 
 SectionWriter = Callable[[ReportContext], Section | None]  # None: the section does not apply
@@ -89,11 +92,17 @@ def _read_run(folder: Path) -> dict[str, Any]:
     return Store(folder).run() if (folder / "run.json").is_file() else {}
 
 
+def _of_record(audit: Audit) -> Tensor | None:
+    sizes = audit.examples.smallest
+    return sizes.cpu().double() if len(sizes) else None
+
+
 def _smallest_sizes(folder: Path, record: Mapping[str, Any], n: int) -> Tensor | None:
     """Return [N] the smallest successful perturbation of each image over all cells of a run.
 
-    None if the defense is randomized or if its predictions depend on the batch: a point that was
-    misclassified once, by chance or in another batch, says nothing about the image.
+    For records of earlier versions, which do not have it. None if the defense is randomized or if
+    its predictions depend on the batch: a point that was misclassified once, by chance or in
+    another batch, says nothing about the image.
     """
     if record.get("unit") != "example" or record.get("random") is not False:
         return None

@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from saddlepoint import phrases
-from saddlepoint.reports.markup import Markup, svg, tag
+from saddlepoint.reports.markup import Markup, join, svg, tag
 
-_WIDTH = 860
-_HEIGHT = 300
-_LEFT = 88
-_RIGHT = 24
-_TOP = 14
-_BOTTOM = 46
+
+@dataclass(frozen=True)
+class _Frame:
+    """A coordinate system with its margins around the curves."""
+
+    class_: str  # of the figure; the page shows one of two drawings
+    width: int
+    height: int
+    left: int
+    right: int
+    top: int = 14
+    bottom: int = 46
+
+    def x(self, share: float) -> float:
+        return self.left + share * (self.width - self.left - self.right)
+
+    def y(self, share: float) -> float:
+        return self.top + (1 - share) * (self.height - self.top - self.bottom)
+
+    def at(self, x: float, y: float) -> str:
+        return f"{self.x(x):.1f} {self.y(y):.1f}"
+
+
+_WIDE = _Frame("wide-screen", 860, 300, 88, 24)
+_NARROW = _Frame("small-screen", 400, 260, 50, 16)
+_ONLY = _Frame("", 860, 300, 88, 24)
 
 
 class CurvePoint(NamedTuple):
@@ -30,6 +51,8 @@ def accuracy_curve(
 ) -> Markup:
     """Return one curve from 0 to 100 % with a band for its confidence intervals.
 
+    There are two drawings, of which the page shows one, as for bars.
+
     Args:
         points: The curve, from left to right. The x axis begins at 0 and ends at the last point.
         title: Title of the figure.
@@ -37,10 +60,18 @@ def accuracy_curve(
         denominator: Write x values as fractions with this denominator, for example 255 for pixels
             of 8 bits. Default: decimal numbers.
     """
+    return join(
+        *(_accuracy_curve(points, title, x_label, denominator, one) for one in (_WIDE, _NARROW))
+    )
+
+
+def _accuracy_curve(
+    points: Sequence[CurvePoint], title: str, x_label: str, denominator: int, frame: _Frame
+) -> Markup:
     end = points[-1].x
-    line = " L".join(f"{_x(p.x / end):.1f} {_y(p.value):.1f}" for p in points)
-    upper = [f"{_x(p.x / end):.1f} {_y(p.high):.1f}" for p in points]
-    lower = [f"{_x(p.x / end):.1f} {_y(p.low):.1f}" for p in reversed(points)]
+    line = " L".join(frame.at(p.x / end, p.value) for p in points)
+    upper = [frame.at(p.x / end, p.high) for p in points]
+    lower = [frame.at(p.x / end, p.low) for p in reversed(points)]
     description = "; ".join(
         f"at {_number(p.x, denominator)}: {phrases.percent(p.value)}"
         for p in points[:: max(len(points) // 4, 1)]
@@ -48,11 +79,12 @@ def accuracy_curve(
     return svg(
         title,
         description,
-        *_axes(end, x_label, denominator),
+        *_axes(end, x_label, denominator, frame),
         tag("path", d=f"M{' L'.join([*upper, *lower])}Z", class_="band"),
         tag("path", d=f"M{line}", class_="line"),
-        width=_WIDTH,
-        height=_HEIGHT,
+        width=frame.width,
+        height=frame.height,
+        class_=frame.class_,
     )
 
 
@@ -67,8 +99,7 @@ def share_curves(
         x_label: Label of the x axis.
     """
     paths = {
-        color: " L".join(f"{_x(x):.1f} {_y(y):.1f}" for x, y in points)
-        for color, points in curves.items()
+        color: " L".join(_ONLY.at(x, y) for x, y in points) for color, points in curves.items()
     }
     description = "; ".join(
         f"{color}: from {phrases.percent(points[0][1])} to {phrases.percent(points[-1][1])}"
@@ -77,41 +108,35 @@ def share_curves(
     return svg(
         title,
         description,
-        *_axes(100, x_label, 1),
+        *_axes(100, x_label, 1, _ONLY),
         *(tag("path", d=f"M{path}", class_=f"line {color}") for color, path in paths.items()),
-        width=_WIDTH,
-        height=_HEIGHT,
+        width=_ONLY.width,
+        height=_ONLY.height,
     )
 
 
-def _axes(end: float, x_label: str, denominator: int) -> Iterator[Markup]:
+def _axes(end: float, x_label: str, denominator: int, frame: _Frame) -> Iterator[Markup]:
     for percent in (0, 25, 50, 75, 100):
-        y = _y(percent / 100)
-        yield tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y, class_="grid")
-        yield tag("text", f"{percent} %", x=_LEFT - 10, y=y + 4, text_anchor="end", class_="axis")
+        y = frame.y(percent / 100)
+        yield tag("line", x1=frame.left, x2=frame.x(1), y1=y, y2=y, class_="grid")
+        yield tag(
+            "text", f"{percent} %", x=frame.left - 10, y=y + 4, text_anchor="end", class_="axis"
+        )
     for quarter in (0, 1, 2, 3, 4):
-        x = _x(quarter / 4)
-        yield tag("line", x1=x, x2=x, y1=_y(0), y2=_y(0) + 5, class_="grid")
+        x = frame.x(quarter / 4)
+        yield tag("line", x1=x, x2=x, y1=frame.y(0), y2=frame.y(0) + 5, class_="grid")
         yield tag(
             "text",
             _number(end * quarter / 4, denominator),
             x=x,
-            y=_y(0) + 20,
+            y=frame.y(0) + 20,
             text_anchor="end" if quarter == 4 else "middle",
             class_="axis",
         )
-    middle = (_LEFT + _WIDTH - _RIGHT) / 2
-    yield tag("text", x_label, x=middle, y=_HEIGHT - 6, text_anchor="middle", class_="axis")
+    middle = frame.x(0.5)
+    yield tag("text", x_label, x=middle, y=frame.height - 6, text_anchor="middle", class_="axis")
 
 
 def _number(value: float, denominator: int) -> str:
     fraction = f"/{denominator}" if denominator != 1 and value else ""
     return f"{value * denominator:.3g}{fraction}"
-
-
-def _x(share: float) -> float:
-    return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
-
-
-def _y(share: float) -> float:
-    return _TOP + (1 - share) * (_HEIGHT - _TOP - _BOTTOM)

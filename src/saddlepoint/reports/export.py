@@ -190,6 +190,7 @@ def example_columns(audit: Audit) -> dict[str, list[Any]]:
         "answered": _list(audit.answered),
         "margin": _list(examples.margin),
         "size": _list(examples.size),
+        "smallest": _list(examples.smallest) or [math.nan] * audit.n,
         "forward": _list(examples.forward),
         "backward": _list(examples.backward),
         "draws": [examples.draws] * audit.n,

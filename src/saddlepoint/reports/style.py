@@ -56,11 +56,19 @@ _RULES = """
 *{box-sizing:border-box}
 body{margin:0;background:var(--background);color:var(--text);
   font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
-main{max-width:60rem;margin:0 auto;padding:2.5rem 1.25rem 4rem}
+main{max-width:60rem;margin:0 auto;padding:1.5rem 1.25rem 4rem}
 .brand a{display:inline-block;margin-bottom:.6rem}
 .brand{color:var(--muted);font-size:.85rem;letter-spacing:.04em;margin:0}
 h1{font-size:1.9rem;line-height:1.2;margin:.15rem 0 .25rem;overflow-wrap:anywhere}
 h2{font-size:1.2rem;margin:2.6rem 0 .8rem}
+main>section:not(.contents~*)>h2,.pair h2{margin:1.2rem 0 .4rem;font-size:1.05rem}
+.folded{border-top:1px solid var(--line)}
+.folded:has(+:not(.folded)){border-bottom:1px solid var(--line)}
+:not(.folded)+.folded{margin-top:2.6rem}
+.folded>details{margin:0}
+.folded>details>summary{padding:.6rem 0}
+.folded h2{display:inline;margin:0 0 0 .2rem;font-size:1.05rem}
+.unfolded{scroll-margin-top:3.4rem;padding-bottom:1.2rem}
 section{scroll-margin-top:.5rem}
 .contents{display:flex;flex-wrap:wrap;gap:.1rem;margin:1.2rem -.6rem 0;font-size:.85rem}
 .contents a{padding:.25rem .6rem;border-radius:1rem;text-decoration:none}
@@ -94,9 +102,12 @@ h3{font-size:.95rem;margin:1.2rem 0 .4rem}
 p{margin:.4rem 0;overflow-wrap:anywhere}
 .muted{color:var(--muted);font-size:.9rem}
 .card{background:var(--card);border:1px solid var(--line);border-radius:.6rem;padding:1.1rem 1.3rem}
-.verdict{margin:1.4rem 0 0;border-left:.4rem solid var(--tone);background:var(--tone-background);
-  border-radius:.6rem;padding:1rem 1.3rem}
-.verdict p{font-size:1.15rem;margin:.15rem 0}
+.verdict{margin:.9rem 0 0;border-left:.4rem solid var(--tone);background:var(--tone-background);
+  border-radius:.6rem;padding:.8rem 1.2rem}
+.verdict p{font-size:1.15rem;line-height:1.4;margin:.15rem 0}
+.verdict ul{margin:.4rem 0 .1rem;padding-left:1.2rem}
+.verdict details{margin:.2rem 0 0}
+.verdict summary{font-size:.85rem}
 .label{color:var(--tone);font-size:.8rem;font-weight:700;letter-spacing:.06em;
   text-transform:uppercase}
 .serious{--tone:var(--serious);--tone-background:var(--serious-background)}
@@ -112,6 +123,8 @@ margin-bottom:.8rem}
 .numbers span:first-child{font-size:.9rem}
 .numbers b{display:block;font-size:1.5rem;line-height:1.35;font-variant-numeric:tabular-nums;
   white-space:nowrap}
+.numbers.four{grid-template-columns:repeat(4,1fr);margin-bottom:0}
+.numbers .muted{display:block;line-height:1.4;font-size:.85rem}
 .numbers.five{grid-template-columns:repeat(auto-fit,minmax(10.2rem,1fr))}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-size:.92rem;font-variant-numeric:tabular-nums}
@@ -145,12 +158,25 @@ svg .band{fill:var(--primary);opacity:.18}
 .matrix .value{font-size:11.5px;pointer-events:none}
 svg .whisker{stroke:var(--text);stroke-width:2;fill:none}
 .small-screen{display:none}
+@media (min-width:60rem){
+  .pair{display:grid;grid-template-columns:1fr 1fr;gap:0 1.2rem}
+  .pair .small-screen{display:block}
+  .pair .wide-screen{display:none}
+}
 @media screen and (max-width:60rem){
+  .numbers.four .card{padding:.8rem}
+  .numbers.four b{font-size:1.15rem}
   .numeric{font-size:.84rem}
   .numeric th,.numeric td{padding:.4rem .35rem}
 }
 @media screen and (max-width:42rem){
+  main{padding:1.4rem 1rem 3rem}
+  .verdict{margin-top:.9rem}
+  .verdict p{font-size:1.05rem}
   .card{padding:.9rem 1rem}
+  .numbers,.numbers.four{grid-template-columns:1fr 1fr;gap:.6rem}
+  .numbers .card{padding:.7rem .8rem}
+  .numbers b{font-size:1.1rem;white-space:normal}
   .small-screen{display:block}
   .wide-screen{display:none}
   svg:not(.small-screen) text,svg:not(.small-screen) .axis{font-size:23px}
@@ -163,7 +189,8 @@ svg .whisker{stroke:var(--text);stroke-width:2;fill:none}
   .numeric tbody td{display:flex;justify-content:space-between;gap:1rem}
   .numeric td::before{content:attr(data-label);color:var(--muted);text-align:left}
 }
-.legend{display:flex;gap:1.2rem;flex-wrap:wrap;margin:0 0 .5rem}
+.legend{display:flex;gap:.1rem 1.2rem;line-height:1.45;font-size:.85rem;flex-wrap:wrap;
+  margin:0 0 .5rem}
 .legend span::before{content:"";display:inline-block;width:.8em;height:.8em;border-radius:.2em;
   margin-right:.45em}
 .swatch-primary::before{background:var(--primary)}

@@ -38,7 +38,7 @@ _ALIKE = 5.0  # factor by which two measurements of the same ratio of times may 
 _SHORT = 0.005  # seconds; a shorter prediction is never called expensive (`Cost.expensive`)
 _CLOSE = 1e-4  # tolerance for measured numbers on another machine
 _TENSORS = ("correct", "answered")
-_EXAMPLES = ("margin", "size", "forward", "backward", "verified")
+_EXAMPLES = ("margin", "size", "smallest", "forward", "backward", "verified")
 
 
 class OtherRemediesError(ValueError):

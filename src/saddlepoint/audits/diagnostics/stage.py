@@ -24,6 +24,7 @@ from saddlepoint.audits.diagnostics.bounds import Certify, certificate_method
 from saddlepoint.audits.diagnostics.convergence import MeasureResiduals
 from saddlepoint.audits.diagnostics.gradient_trials import GradientCosine, GradientFailure
 from saddlepoint.audits.diagnostics.landscape import MeasureLandscape
+from saddlepoint.audits.diagnostics.segments import ShrinkPoints
 from saddlepoint.audits.diagnostics.static_net import PredictionCost, StaticOnPoints, cost_of
 from saddlepoint.audits.diagnostics.values import (
     Compared,
@@ -228,6 +229,23 @@ def _residuals(e: Evidence) -> _Diagnostic | None:
     return _Diagnostic("residuals", cells, lambda v: SolverResiduals(**v[0]) if v[0] else None)
 
 
+def _shrunk(e: Evidence) -> _Diagnostic | None:
+    job = e.plan.job
+    if e.defense.random or e.defense.unit != "example":
+        return None
+    broken = (e.robust < 0.5) & (e.clean >= 0.5)  # [N]
+    groups = [rows[broken[rows.cpu()].to(rows.device)] for rows in job.groups]
+    cells = [ShrinkPoints(rows, e.points[rows.cpu()]) for rows in groups if len(rows)]
+
+    def read(values: Sequence[Values]) -> Tensor:
+        sizes = torch.full((len(job.x),), torch.inf, dtype=job.x.dtype)
+        for cell, value in zip(cells, values, strict=True):
+            sizes = sizes.index_copy(0, cell.rows.cpu(), value["size"])
+        return sizes
+
+    return _Diagnostic("shrunk", cells, read)
+
+
 def _certified(e: Evidence) -> _Diagnostic | None:
     job = e.plan.job
     if certificate_method(e.defense, job.x.dtype) is None:
@@ -252,5 +270,6 @@ DIAGNOSTICS: tuple[Callable[[Evidence], _Diagnostic | None], ...] = (
     _cost,
     _landscape,
     _residuals,
+    _shrunk,
     _certified,
 )

@@ -79,4 +79,5 @@ class Diagnoses:
     cost: Cost | None = None
     landscape: Landscape | None = None
     residuals: SolverResiduals | None = None
+    shrunk: Tensor | None = None  # [N] sizes of shrunk worst points, inf if correct there
     certified: Tensor | None = None  # [N] bool: no point of the set changes the prediction

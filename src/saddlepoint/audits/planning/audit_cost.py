@@ -17,6 +17,7 @@ from saddlepoint.evaluation import Adversary, Restarts, RowSearch
 MANY = 64  # rows of a cheap diagnostic
 FEW = 32  # rows of a diagnostic that costs as much as an attack
 UNBOUNDED_STEPS = 20
+SHRINK_STEPS = 7  # of `ShrinkPoints`: sizes are then known within 1/128 of the perturbation
 _PROBE_ROWS = 16
 _PROBE_CALLS = 500  # most calls of all probes; the search for a bypassed layer takes most of them
 _MOST_REMEDIES = 10
@@ -124,7 +125,15 @@ def _diagnostics(job: Job, choices: Sequence[Choice], draws: int) -> int:
     ]
     cosine = 4 * max(draws, 1)
     rest = few * (landscape + cosine + _repeated(choices, draws)) + many * 2 + n * 2
+    rest += n * _shrink(job.defense)
     return -(-(max(of_run, default=many * 4 * draws * UNBOUNDED_STEPS) + rest) // n)
+
+
+def _shrink(defense: Defense) -> int:
+    """Passes that shrink one worst point; a rejection is compared with the clean image."""
+    if defense.random or defense.unit != "example":
+        return 0
+    return SHRINK_STEPS * (2 if defense.rejects else 1)
 
 
 def _repeated(choices: Sequence[Choice], draws: int) -> int:

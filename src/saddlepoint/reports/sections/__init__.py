@@ -4,7 +4,7 @@ A section is a function from the `ReportContext` to a `Section`, or to None if i
 """
 
 from saddlepoint.reports.context import SectionWriter
-from saddlepoint.reports.sections.attacks import attacks
+from saddlepoint.reports.sections.attacks import attack_table, attacks
 from saddlepoint.reports.sections.classes import classes
 from saddlepoint.reports.sections.configuration import configuration, reproduction, verification
 from saddlepoint.reports.sections.cost import cost
@@ -12,6 +12,7 @@ from saddlepoint.reports.sections.examples import examples
 from saddlepoint.reports.sections.findings import (
     accuracies,
     checklist,
+    comparisons,
     published,
     recognized,
     warnings,
@@ -22,24 +23,25 @@ from saddlepoint.reports.sections.radius import radius
 from saddlepoint.reports.sections.rejections import rejections
 from saddlepoint.reports.sections.winners import winners
 
-SECTIONS: tuple[SectionWriter, ...] = (
+NUMBERS: tuple[SectionWriter, ...] = (accuracies,)
+CHARTS: tuple[SectionWriter, ...] = (radius, attacks)  # beside each other on wide screens
+COST: tuple[SectionWriter, ...] = (cost,)
+SECTIONS: tuple[SectionWriter, ...] = (  # after the first screen
     warnings,
     checklist,
-    accuracies,
-    radius,
-    attacks,
-    cost,
-    recognized,
+    comparisons,
     published,
+    recognized,
+    examples,
+    attack_table,
     loss_curves,
     rejections,
     margins,
     classes,
-    examples,
     winners,
     configuration,
     reproduction,
     verification,
 )
 
-__all__ = ["SECTIONS"]
+__all__ = ["CHARTS", "COST", "NUMBERS", "SECTIONS"]

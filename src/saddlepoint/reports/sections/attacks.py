@@ -29,13 +29,16 @@ _HEAD = (
 )
 _EXPLANATION = (
     "Each bar is the worst case over that attack and all attacks above it. The last bar "
-    "re-evaluates the worst point of each image. Intervals are Wilson score intervals: they cover "
-    "which images were drawn, not the strength of the attacks."
+    "re-evaluates the worst point of each image."
+)
+_INTERVALS = (
+    "Intervals are Wilson score intervals: they cover which images were drawn, not the strength of "
+    "the attacks."
 )
 
 
 def attacks(context: ReportContext) -> Section:
-    """Show the worst case after each attack, in a figure and in a table."""
+    """Show the worst case after each attack in a figure."""
     audit = context.audit
     key = legend(
         primary="robust accuracy so far",
@@ -46,13 +49,16 @@ def attacks(context: ReportContext) -> Section:
     chart = bars(list(_bars(audit)), title="Robust accuracy after each attack")
     return Section(
         "Robust accuracy by attack",
-        (
-            tag("div", key, chart, class_="card"),
-            muted(_EXPLANATION),
-            table(_HEAD, [_line(row, audit.n) for row in audit.rows]),
-            *_reasons(audit),
-        ),
+        (tag("div", key, chart, class_="card"), muted(_EXPLANATION)),
     )
+
+
+def attack_table(context: ReportContext) -> Section:
+    """Show every attack with its numbers and the reason why it was run."""
+    audit = context.audit
+    lines = [_line(row, audit.n) for row in audit.rows]
+    body = (table(_HEAD, lines), muted(_INTERVALS), *_reasons(audit))
+    return Section("All attacks", body, folded=True)
 
 
 def _bars(audit: Audit) -> Iterator[Bar]:

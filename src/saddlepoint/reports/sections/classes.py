@@ -32,9 +32,8 @@ def classes(context: ReportContext) -> Section:
         f"prediction.{more}"
     )
     chart = bars(lowest_first[:_SHOWN], title="Robust accuracy by true class")
-    return Section(
-        "Robust accuracy by class", (muted(explanation), tag("div", chart, class_="card"))
-    )
+    body = (muted(explanation), tag("div", chart, class_="card"))
+    return Section("Robust accuracy by class", body, folded=True)
 
 
 def _bar(audit: Audit, label: int) -> Bar:

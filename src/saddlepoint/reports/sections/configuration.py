@@ -42,7 +42,7 @@ def configuration(context: ReportContext) -> Section:
         cells = len(record.get("cells", ()))
         batches = f"batch size {record.get('batch_size')}, device {record.get('device')}"
         values["cells"] = f"{count(cells, 'cell')}, {batches}"
-    return Section("Configuration", (facts(values), *_full_record(context)))
+    return Section("Configuration", (facts(values), *_full_record(context)), folded=True)
 
 
 def _largest_perturbation(audit: Audit) -> str:

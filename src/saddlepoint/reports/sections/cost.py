@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from saddlepoint.audits.result import Audit
 from saddlepoint.phrases import count, whole
 from saddlepoint.reports.context import ReportContext, Section
-from saddlepoint.reports.document import legend, muted, table
-from saddlepoint.reports.markup import tag
+from saddlepoint.reports.document import collapsible, legend, muted, table
+from saddlepoint.reports.markup import Markup, tag
 from saddlepoint.reports.stacked_bars import StackedBar, stacked_bars
 
 _HEAD = (
@@ -20,6 +20,11 @@ _HEAD = (
     "seconds",
 )
 
+_SECONDS = (
+    "Clean copies are attacked images for which the attack returned the clean image. Seconds of an "
+    "attack are summed over all workers; the last line is the wall-clock time since the run was "
+    "last started or resumed."
+)
 _STAGE_HEAD = ("stage", "forward, per image", "backward, per image", "seconds")
 _STAGES = (
     "All passes through the target by stage, those of its evaluation included. The stages attack, "
@@ -28,32 +33,34 @@ _STAGES = (
 
 
 def cost(context: ReportContext) -> Section:
-    """Show forward and backward passes per image by attack, in a figure and in a table."""
+    """Show forward and backward passes per image by attack in a figure; all numbers are folded."""
     audit = context.audit
     passes = (audit.examples.forward + audit.examples.backward).double()
     rows = [
         StackedBar(row.name, row.forward, row.backward, f"{row.forward + row.backward:,.1f}")
         for row in audit.rows
     ]
-    explanation = (
-        "Passes through the target are averaged over all images of the set, including images that "
-        f"were not attacked. One image took {whole(int(passes.min()))} to "
-        f"{count(int(passes.max()), 'pass')}, the median is {whole(int(passes.median()))}, the sum "
-        f"over all images {whole(int(passes.sum()))}. Clean copies are attacked images for which "
-        "the attack returned the clean image. Seconds of an attack are summed over all workers; "
-        "the last line is the wall-clock time since the run was last started or resumed."
-    )
     figure = tag(
         "div",
         legend(primary="forward", secondary="backward"),
         stacked_bars(rows, title="Passes per image"),
         class_="card",
     )
-    parts = [figure, muted(explanation), table(_HEAD, _lines(audit))]
+    explanation = (
+        "Passes through the target, averaged over all images of the set, including images that "
+        f"were not attacked. One image took {whole(int(passes.min()))} to "
+        f"{count(int(passes.max()), 'pass')}, the median is {whole(int(passes.median()))}, the sum "
+        f"over all images {whole(int(passes.sum()))}."
+    )
+    return Section("Cost", (figure, muted(explanation), _tables(audit)))
+
+
+def _tables(audit: Audit) -> Markup:
+    parts = [table(_HEAD, _lines(audit)), muted(_SECONDS)]
     if audit.stages:
-        parts += [muted(_STAGES), table(_STAGE_HEAD, _stage_lines(audit))]
+        parts += [table(_STAGE_HEAD, _stage_lines(audit)), muted(_STAGES)]
     parts.append(muted(str(audit.engine)))
-    return Section("Cost", tuple(parts))
+    return collapsible("Passes and seconds by attack and by stage", *parts)
 
 
 def _stage_lines(audit: Audit) -> Iterator[tuple[str, ...]]:

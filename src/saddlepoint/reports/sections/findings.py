@@ -99,7 +99,7 @@ def _totals(items: Sequence[Item]) -> str:
 
 
 def accuracies(context: ReportContext) -> Section:
-    """Show clean accuracy, robust accuracy, its interval, its cost and comparisons."""
+    """Show clean accuracy, robust accuracy, its interval and its cost."""
     audit = context.audit
     forward = float(audit.examples.forward.double().mean())
     backward = float(audit.examples.backward.double().mean())
@@ -125,9 +125,13 @@ def accuracies(context: ReportContext) -> Section:
             f"{forward:,.1f} forward and {backward:,.1f} backward",
         ),
     )
-    compared = dict(_comparisons(audit.compared))
-    more = [facts(compared)] if compared else []
-    return Section("Clean and robust accuracy", (number_cards(cards), *more))
+    return Section("Clean and robust accuracy", (number_cards(cards, class_="numbers four"),))
+
+
+def comparisons(context: ReportContext) -> Section | None:
+    """Show what the robust accuracy is compared with, if there is anything."""
+    compared = dict(_comparisons(context.audit.compared))
+    return Section("Comparisons", (facts(compared),)) if compared else None
 
 
 def _comparisons(compared: Comparisons) -> Iterator[tuple[str, str]]:

@@ -65,6 +65,7 @@ def loss_curves(context: ReportContext) -> Section | None:
             table(_HEAD, [_line(row) for row in rows]),
             muted(_SLOPE),
         ),
+        folded=True,
     )
 
 

@@ -12,7 +12,8 @@ def margins(context: ReportContext) -> Section:
     """Show margins: correctly classified points on the left, misclassified ones on the right."""
     values = context.audit.examples.margin.detach().cpu().double()
     if not values.isfinite().all():
-        return Section("Margins", (muted("Some outputs are not finite: margins cannot be drawn."),))
+        text = "Some outputs are not finite: margins cannot be drawn."
+        return Section("Margins", (muted(text),), folded=True)
     figure = histogram(
         values.tolist(),
         title="Margins at the worst points",
@@ -24,4 +25,5 @@ def margins(context: ReportContext) -> Section:
         "the point kept for each image. That is the worst point if an attack succeeded, and the "
         "point closest to the decision boundary otherwise."
     )
-    return Section("Margins", (muted(explanation), tag("div", figure, class_="card")))
+    body = (muted(explanation), tag("div", figure, class_="card"))
+    return Section("Margins", body, folded=True)

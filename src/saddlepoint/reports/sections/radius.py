@@ -26,8 +26,9 @@ def radius(context: ReportContext) -> Section | None:
 
     acc(r) <= 1 - mean(misclassified with a perturbation of size <= r).
 
-    None if too few perturbations are smaller than the radius of the threat model, and for records
-    without a structured threat model.
+    None for records without a structured threat model. Records without smallest perturbations, such
+    as those of randomized defenses, have a curve only if enough perturbations of their worst points
+    are smaller than the radius.
     """
     space = read_space(context.audit.threat_description)
     if space is None:
@@ -35,19 +36,23 @@ def radius(context: ReportContext) -> Section | None:
     largest = space.radius
     sizes, errors = _successes(context)
     sizes = sizes.clamp(max=largest)  # the referee accepts sizes above the radius by rounding
-    attacked = errors.bool() & (sizes > 0)
-    inside = attacked & (sizes < _INSIDE * largest)
-    enough = int(inside.sum()) >= _SHARE_INSIDE * int(attacked.sum())
-    if largest <= 0 or not attacked.any() or not enough:
+    measured = len(context.audit.examples.smallest) > 0
+    if largest <= 0 or not (measured or _many_inside(sizes, errors, largest)):
         return None
     explanation = (
-        "A perturbation that is allowed at a small radius is allowed at every larger one. The "
-        "curve counts the images known to be misclassified at each radius, so it is an upper "
-        f"bound everywhere. {_quality(context)}"
+        "An upper bound at every radius: the images not known to be misclassified with a "
+        f"perturbation of at most that size. {_quality(context)}"
     )
     key = legend(primary="robust accuracy (upper bound)", band="95 % interval over images")
     figure = tag("div", key, _figure(space, sizes, errors), class_="card")
     return Section("Robust accuracy by radius", (figure, muted(explanation)))
+
+
+def _many_inside(sizes: Tensor, errors: Tensor, largest: float) -> bool:
+    attacked = errors.bool() & (sizes > 0)
+    inside = attacked & (sizes < _INSIDE * largest)
+    enough = int(inside.sum()) >= _SHARE_INSIDE * int(attacked.sum())
+    return bool(attacked.any()) and enough
 
 
 def _successes(context: ReportContext) -> tuple[Tensor, Tensor]:
@@ -81,7 +86,7 @@ def _quality(context: ReportContext) -> str:
             f"{', '.join(names)} minimized the perturbation size of each image, so the bound is "
             "close to what these attacks can reach."
         )
-    return (
-        "No minimum-norm attack is known to have run: below the full radius the robust accuracy "
-        "may be far lower."
-    )
+    none = "No minimum-norm attack is known to have run: below the full radius the robust accuracy"
+    if len(context.audit.examples.smallest):
+        return f"Worst points were shrunk toward their clean images. {none} may be lower."
+    return f"{none} may be far lower."

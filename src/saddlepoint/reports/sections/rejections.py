@@ -61,6 +61,7 @@ def rejections(context: ReportContext) -> Section | None:
     return Section(
         "Rejection tradeoff",
         (_figure(attacked, unattacked), muted(_EXPLANATION), table(_HEAD, lines), muted(sample)),
+        folded=True,
     )
 
 

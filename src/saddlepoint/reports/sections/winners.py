@@ -34,9 +34,8 @@ def winners(context: ReportContext) -> Section:
         f"evaluated in {draws}. One line per image is exported by saddlepoint runs export RUN "
         "--format csv.",
     )
-    return Section(
-        "Winning attacks", (table(_HEAD, _lines(audit)), *(muted(text) for text in explanations))
-    )
+    body = (table(_HEAD, _lines(audit)), *(muted(text) for text in explanations))
+    return Section("Winning attacks", body, folded=True)
 
 
 def _lines(audit: Audit) -> Iterator[tuple[str, ...]]:
