@@ -192,6 +192,28 @@ def test_the_name_of_an_operation_is_its_line_and_function(name):
     assert any(n.startswith("test_operations.py:") and n.endswith(name_of_function) for n in names)
 
 
+class WithoutGrad(nn.Module):
+    """The caller of `forward` is torch, so that no line of this code calls the decorator."""
+
+    @torch.no_grad()
+    def forward(self, x):
+        return (x > 0.5).float()
+
+
+def test_a_decorated_forward_pass_is_found_by_the_line_of_its_decorator():
+    plain = Plain(WithoutGrad())
+    found = record(plain, X, sp.Context(KEYS))
+    operations = tuple(
+        Operation(c.operation.line, c.operation.function) for c in found.calls.values()
+    )
+    assert sorted(operation.function for operation in operations) == ["gt", "no_grad"]
+    texts = {operation.function: operation.line.text for operation in operations}
+    assert texts["no_grad"] == "@torch.no_grad()"
+    rules = dict.fromkeys(map(str, operations), sp.BPDA())
+    _, grad = output_and_gradient(SurrogateOperations(plain, operations), rules)
+    assert (grad > 0).all()
+
+
 def test_without_rules_gradients_are_those_of_the_code():
     def code(x):
         return x + x.round()
