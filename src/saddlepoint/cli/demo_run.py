@@ -32,14 +32,14 @@ from saddlepoint.evaluation import (
 from saddlepoint.runs.pool import process_pool
 
 RADIUS = 0.15  # Linf, in units of the input
-DRAWS = 10  # evaluations per image of a randomized defense
+DRAWS = 20  # evaluations per image of a randomized defense
 
 
 class Effort(StrEnum):
     """How long the suite of AutoAttack is; the value says it to the reader."""
 
     TINY = "1 target class, 3 steps, 5 queries of Square; 2 draws"
-    SHORT = "3 target classes, 25 steps, 200 queries of Square; 5 draws"
+    SHORT = "3 target classes, 50 steps, 500 queries of Square; 10 draws"
     FULL = "9 target classes, 100 steps, 5000 queries of Square; 20 draws"
 
 
@@ -208,13 +208,13 @@ def _suite(defense: Defense, effort: Effort) -> Adversary:
     if defense.random:
         suites = {
             Effort.TINY: rand_suite(steps=3, draws=2),
-            Effort.SHORT: rand_suite(steps=25, draws=5),
+            Effort.SHORT: rand_suite(steps=50, draws=10),
             Effort.FULL: rand_suite(),
         }
     else:
         suites = {
             Effort.TINY: autoattack(steps=3, targets=1, queries=5),
-            Effort.SHORT: autoattack(steps=25, targets=3, queries=200),
+            Effort.SHORT: autoattack(steps=50, targets=3, queries=500),
             Effort.FULL: autoattack(),
         }
     return Cascade("autoattack", suites[effort])
