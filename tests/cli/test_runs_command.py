@@ -141,7 +141,7 @@ def test_an_unfinished_run_is_not_exported(run):
 def test_gc_reports_the_unused_files_and_removes_them(run):
     assert call(*REQUEST, "--seed", "1", "--out", run, "--quiet").exit_code == 0
     planned = call("runs", "gc", run, "--dry-run").stdout
-    assert "Would remove 6 cells and 7 diagnostics of other requests" in planned
+    assert "Would remove 6 cells and 9 diagnostics of other requests" in planned
     assert len(list((run / "cells").glob("*.json"))) == 12
     found = json.loads(call("runs", "gc", run, "--json").stdout)
     assert (found["cells"], found["removed"]) == (6, True)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from saddlepoint.data import DataError, load_data
+from saddlepoint.data.tiny_imagenet import _decode
 
 
 @pytest.fixture
@@ -96,3 +97,15 @@ def test_a_damaged_jpeg_is_rejected(folder):
     pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     with pytest.raises(DataError, match="not a whole JPEG image"):
         load_data("tiny-imagenet", root=folder)
+
+
+@pytest.mark.parametrize("inserted", [b"*\xa9", b"\x15U"])
+def test_an_absurd_declared_size_is_rejected_before_memory_is_allocated(tmp_path, inserted):
+    """The first has more pixels than Pillow accepts, the second more than it warns of."""
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    path = tmp_path / "large.jpeg"
+    image.fromarray(np.zeros((64, 64, 3), np.uint8)).save(path, "JPEG")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:163] + inserted + whole[166:])
+    with pytest.raises(DataError, match=r"large\.jpeg"):
+        _decode(path)

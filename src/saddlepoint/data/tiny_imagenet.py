@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -104,15 +105,19 @@ def _decode(path: Path) -> Array:
         )
     reject_web_page(path)
     try:
-        with image.open(path) as opened:
-            pixels: Array = np.asarray(opened.convert("RGB"))
-    except OSError as error:
+        with warnings.catch_warnings():
+            # Pillow only warns of sizes that would take gigabytes.
+            warnings.simplefilter("error", image.DecompressionBombWarning)
+            with image.open(path) as opened:
+                _check_size(path, *opened.size)  # as declared, before memory is allocated
+                pixels: Array = np.asarray(opened.convert("RGB"))
+    except (OSError, image.DecompressionBombError, image.DecompressionBombWarning) as error:
         raise DataError(
             f"{path} is not a whole JPEG image ({error}). Download it again."
         ) from error
-    if pixels.shape != (_SIDE, _SIDE, 3):
-        raise DataError(
-            f"{path}: expected {_SIDE} x {_SIDE} pixels, found {pixels.shape[1]} x "
-            f"{pixels.shape[0]}."
-        )
     return pixels
+
+
+def _check_size(path: Path, width: int, height: int) -> None:
+    if (width, height) != (_SIDE, _SIDE):
+        raise DataError(f"{path}: expected {_SIDE} x {_SIDE} pixels, found {width} x {height}.")
