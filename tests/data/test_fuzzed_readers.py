@@ -61,7 +61,11 @@ READERS = {
     ),
 }
 MANY = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60,
+    deadline=None,
+    derandomize=True,  # so that a failure belongs to the change that caused it
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 

@@ -108,7 +108,7 @@ def _decode(path: Path) -> Array:
         with warnings.catch_warnings():
             # Pillow only warns of sizes that would take gigabytes.
             warnings.simplefilter("error", image.DecompressionBombWarning)
-            with image.open(path) as opened:
+            with image.open(path, formats=["JPEG"]) as opened:
                 _check_size(path, *opened.size)  # as declared, before memory is allocated
                 pixels: Array = np.asarray(opened.convert("RGB"))
     except (OSError, image.DecompressionBombError, image.DecompressionBombWarning) as error:
