@@ -59,7 +59,7 @@ NETS = tuple(smooth(10 * k) for k in range(2))
 X = uniform(0, N, 1, 2, 3)
 Y = NETS[1](X).argmax(1)
 # Bases of adversaries, and parts that only exist inside a run of another adversary.
-NOT_USED_ALONE = ("TwoStage", "AdversaryWrapper")
+NOT_USED_ALONE = ("TwoStage", "AdversaryWrapper", "AroundDirect")
 
 
 class Exits(nn.Module):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -10,15 +9,14 @@ from torch import Tensor
 from saddlepoint.attacks.best import AttackResult, BestSoFar
 from saddlepoint.attacks.losses import Loss
 from saddlepoint.attacks.pgd import PGD, From
-from saddlepoint.defenses import Access, Defense
-from saddlepoint.evaluation.adversary import Adversary
+from saddlepoint.defenses import Defense
 from saddlepoint.evaluation.attack_context import AttackContext
 from saddlepoint.evaluation.cost import PassCost
-from saddlepoint.evaluation.direct import Direct
+from saddlepoint.evaluation.direct import AroundDirect, Direct
 
 
 @dataclass(frozen=True)
-class Annealed(Adversary):
+class Annealed(AroundDirect):
     """PGD on one loss after another; each stage starts where the one before had its highest loss.
 
     With a smooth count of errors of decreasing width, the first stages move examples that are far
@@ -31,7 +29,6 @@ class Annealed(Adversary):
         losses: the losses of the stages, at least one.
     """
 
-    direct: Direct
     losses: tuple[Loss, ...]
 
     def __post_init__(self) -> None:
@@ -41,25 +38,11 @@ class Annealed(Adversary):
                 f"got {type(self.direct.attack).__name__} and {len(self.losses)} losses."
             )
 
-    @property
-    def name(self) -> str:
-        return self.direct.name
-
-    @property
-    def needs(self) -> Access:
-        return self.direct.needs
-
-    def children(self) -> Sequence[Adversary]:
-        return (self.direct,)
-
     def cost(self, draws: int = 1) -> PassCost:
         return self.direct.cost().plus_forward(draws).times(len(self.losses))
 
     def single_run(self) -> Direct:
         return self.direct
-
-    def map_direct(self, change: Callable[[Direct], Direct]) -> Annealed:
-        return replace(self, direct=change(self.direct))
 
     def move(self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor) -> AttackResult:
         pgd = self.direct.attack

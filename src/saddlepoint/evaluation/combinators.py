@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,7 +20,7 @@ from saddlepoint.evaluation.adversary import (
 )
 from saddlepoint.evaluation.attack_context import AttackContext
 from saddlepoint.evaluation.cost import PassCost
-from saddlepoint.evaluation.direct import Direct
+from saddlepoint.evaluation.direct import AroundDirect, Direct
 from saddlepoint.evaluation.properties import AdversaryProperties
 from saddlepoint.gradients import Evaluation
 
@@ -198,7 +198,7 @@ class OtherKeys(AdversaryWrapper):
 
 
 @dataclass(frozen=True)
-class MultiTarget(Adversary):
+class MultiTarget(AroundDirect):
     """`direct` once per target class, most likely wrong class of the clean image first.
 
     Args:
@@ -207,29 +207,14 @@ class MultiTarget(Adversary):
         loss: makes the per-example loss from target classes [N]; default: targeted DLR.
     """
 
-    direct: Direct
     targets: int = 9
     loss: TargetedLoss = targeted_dlr
-
-    @property
-    def name(self) -> str:
-        return self.direct.name
-
-    @property
-    def needs(self) -> Access:
-        return self.direct.needs
-
-    def children(self) -> Sequence[Adversary]:
-        return (self.direct,)
 
     def cost(self, draws: int = 1) -> PassCost:
         return self.direct.cost().plus_forward(2 * draws).times(self.targets).plus_forward(1)
 
     def single_run(self) -> Direct:
         return self.direct
-
-    def map_direct(self, change: Callable[[Direct], Direct]) -> MultiTarget:
-        return replace(self, direct=change(self.direct))
 
     def move(self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor) -> AttackResult:
         order = _likely_classes(context, defense, x, y)
@@ -239,7 +224,7 @@ class MultiTarget(Adversary):
 
 
 @dataclass(frozen=True)
-class SingleTarget(Adversary):
+class SingleTarget(AroundDirect):
     """`direct` toward one wrong class of each image, by its rank on the clean image.
 
     Args:
@@ -248,26 +233,11 @@ class SingleTarget(Adversary):
         loss: makes the per-example loss from target classes [N]; default: targeted DLR.
     """
 
-    direct: Direct
     rank: int
     loss: TargetedLoss = targeted_dlr
 
-    @property
-    def name(self) -> str:
-        return self.direct.name
-
-    @property
-    def needs(self) -> Access:
-        return self.direct.needs
-
-    def children(self) -> Sequence[Adversary]:
-        return (self.direct,)
-
     def cost(self, draws: int = 1) -> PassCost:  # noqa: ARG002
         return self.direct.cost().plus_forward(1)
-
-    def map_direct(self, change: Callable[[Direct], Direct]) -> SingleTarget:
-        return replace(self, direct=change(self.direct))
 
     def move(self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor) -> AttackResult:
         order = _likely_classes(context, defense, x, y)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor
 
@@ -220,3 +220,24 @@ class Direct(Adversary):
             )
         stopping = StopAtSuccess.of(oracle, x, space)
         return stopping.finish(self.attack(stopping, x, space, context.attacker_keys()))
+
+
+@dataclass(frozen=True)
+class AroundDirect(Adversary):
+    """An adversary that runs one `Direct` in another way, under its name."""
+
+    direct: Direct
+
+    @property
+    def name(self) -> str:
+        return self.direct.name
+
+    @property
+    def needs(self) -> Access:
+        return self.direct.needs
+
+    def children(self) -> Sequence[Adversary]:
+        return (self.direct,)
+
+    def map_direct(self, change: Callable[[Direct], Direct]) -> Self:
+        return replace(self, direct=change(self.direct))

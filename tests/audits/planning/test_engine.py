@@ -71,7 +71,7 @@ class Silent(sp.Adversary):
     needs = "decision"
 
     def move(self, context, defense, x, y):
-        raise NotImplementedError
+        raise AssertionError("a plan is only priced here, so it never moves")
 
 
 LONG = replace(PGD, attack=sp.PGD(100))

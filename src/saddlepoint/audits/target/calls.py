@@ -62,6 +62,10 @@ _LOOK_UPS = {
 }
 
 
+class NoSurrogateError(NotImplementedError):
+    """No gradient can pass a call with a soft argument. The caller then counts it as lost."""
+
+
 class Call(NamedTuple):
     """A call of a torch function."""
 
@@ -124,7 +128,7 @@ def consume(call: Call, partners: Partners) -> Any:
     """Run a call that has discrete arguments with partners.
 
     Raises:
-        NotImplementedError: the gradient of a partner cannot pass this call.
+        NoSurrogateError: the gradient of a partner cannot pass this call.
     """
     if call.name == "setitem":
         return _assign(call, partners)
@@ -157,7 +161,7 @@ def _repeat(call: Call, exact: Any, partners: Partners) -> Any:
     try:
         soft = call.func(*args, **kwargs)
     except (RuntimeError, TypeError, IndexError) as error:
-        raise NotImplementedError from error
+        raise NoSurrogateError from error
     first = partners.get(call.args[0])
     weights = None
     if call.name in _MOVING and first is not None and first.weights is not None:
@@ -165,7 +169,7 @@ def _repeat(call: Call, exact: Any, partners: Partners) -> Any:
         weights = torch.stack(moved, dim=-1)
     usable = isinstance(soft, Tensor | list | tuple)
     if not usable and any(True for _ in _tensors((exact,))):
-        raise NotImplementedError
+        raise NoSurrogateError
     return partners.attach(exact, soft, weights)
 
 
@@ -183,13 +187,13 @@ def _select(call: Call, exact: Tensor, partners: Partners) -> Any:
 
 def _logical(call: Call, exact: Tensor, partners: Partners) -> Any:
     if exact.dtype != torch.bool:
-        raise NotImplementedError
+        raise NoSurrogateError
     softs = [partners.get(tensor) for tensor in call.tensors]
     dtype = next(soft.value.dtype for soft in softs if soft is not None)
     values = [torch.as_tensor(partners.floats(value)).to(dtype) for value in call.args]
     result = logical(call.name, values)
     if result is None:
-        raise NotImplementedError
+        raise NoSurrogateError
     return partners.attach(exact, result)
 
 
@@ -197,7 +201,7 @@ def _look_up(call: Call, partners: Partners) -> Tensor | None:
     """The soft result of a look-up; None if the call is none.
 
     Raises:
-        NotImplementedError: the shapes of index and result do not fit.
+        NoSurrogateError: the shapes of index and result do not fit.
     """
     if call.name == "getitem":
         return _read_items(call, partners)
@@ -228,7 +232,7 @@ def _look_up(call: Call, partners: Partners) -> Tensor | None:
     size = sizes[call.name]() if call.name in sizes else None
     found = look_up(read, index, soft, size)
     if found is None:
-        raise NotImplementedError
+        raise NoSurrogateError
     return found
 
 
@@ -243,7 +247,7 @@ def _read_items(call: Call, partners: Partners) -> Tensor | None:
     soft = partners.get(index)
     countable = not any(item is None or item is Ellipsis for item in items)
     if len(softs) > 1 or soft is None or index.dtype == torch.bool or not countable:
-        raise NotImplementedError
+        raise NoSurrogateError
 
     def read(other: Tensor) -> Tensor:
         out: Tensor = table[tuple(other if item is index else item for item in items)]
@@ -251,7 +255,7 @@ def _read_items(call: Call, partners: Partners) -> Tensor | None:
 
     found = look_up(read, index, soft, table.shape[softs[0]])
     if found is None:
-        raise NotImplementedError
+        raise NoSurrogateError
     return found
 
 
@@ -265,7 +269,7 @@ def _assign(call: Call, partners: Partners) -> None:
             return
         fits = not isinstance(value, Tensor) or value.ndim <= target.ndim
         if index.dtype != torch.bool or not target.is_floating_point() or not fits:
-            raise NotImplementedError
+            raise NoSurrogateError
         before = target.clone()
     call.run()
     with torch._C.DisableTorchFunction():
