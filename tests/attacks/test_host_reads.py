@@ -39,7 +39,7 @@ class CountReads(TorchDispatchMode):
 @pytest.fixture
 def stalling(monkeypatch):
     """A CPU that counts as a device on which the host should not read."""
-    for module in ("projections", "best"):
+    for module in ("projections", "best", "oracle"):
         monkeypatch.setattr(f"saddlepoint.attacks.{module}.reading_is_free", lambda device: False)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.attacks.base import Attack
-from saddlepoint.attacks.best import AttackResult, BestSoFar, block, select_rows
+from saddlepoint.attacks.best import AttackResult, BestSoFar, block, overwrite_rows, select_rows
 from saddlepoint.attacks.oracle import Differentiates
 from saddlepoint.attacks.spaces import Ball, per_example
 from saddlepoint.defenses import Access
@@ -48,6 +48,9 @@ class APGD(Attack[Differentiates]):
 
     def scaled(self, factor: int) -> APGD:
         return replace(self, steps=factor * self.steps)
+
+    def stays_inside(self, space: Ball) -> bool:
+        return space.p != 1  # else it starts in wider balls
 
     def __call__(
         self, oracle: Differentiates, center: Tensor, space: Ball, keys: Keys
@@ -138,7 +141,7 @@ def ascend(
     evaluation, grad = oracle.gradient(x)
     best.update(x, evaluation)
     value = block(evaluation.value, oracle.coupled)
-    best_grad = grad
+    best_grad = grad.clone()  # its rows are overwritten
     for k in range(1, calls):
         direction = space.ascent(grad, x, schedule.density)
         z = region.project(torch.addcmul(x, schedule.step(x), direction))
@@ -152,7 +155,7 @@ def ascend(
             evaluation = oracle.score(x)
         else:
             evaluation, grad = oracle.gradient(x)
-        best_grad = select_rows(best.update(x, evaluation), grad, best_grad)
+        best_grad = overwrite_rows(best_grad, best.update(x, evaluation), grad)
         value_old = value
         value = block(evaluation.value, oracle.coupled)
         back = schedule.update(k, value > value_old, best)

@@ -38,6 +38,13 @@ class Attack(ABC, Generic[QueriedOracle]):
             """The most oracle calls per example."""
             ...
 
+    def stays_inside(self, space: Ball) -> bool:  # noqa: ARG002
+        """Whether all queried points lie in the set, so that none has to be checked.
+
+        By default they are checked. Attacks that project every point override this.
+        """
+        return False
+
     @abstractmethod
     def __call__(
         self, oracle: QueriedOracle, center: Tensor, space: Ball, keys: Keys

@@ -13,6 +13,8 @@ from saddlepoint.attacks.projections import largest, reading_is_free
 from saddlepoint.attacks.spaces import per_example
 from saddlepoint.gradients import Evaluation
 
+_FIRST_COORDINATES = 32
+
 
 @dataclass(frozen=True)
 class AttackResult:
@@ -67,6 +69,31 @@ def select_rows(chosen: Tensor, x: Tensor, otherwise: Tensor) -> Tensor:
     return torch.where(per_example(chosen, x), x, otherwise)
 
 
+def overwrite_rows(kept: Tensor, chosen: Tensor, x: Tensor) -> Tensor:
+    """`kept` with the rows of x where `chosen`, [N] bool.
+
+    `kept` itself is changed where the host can read which rows these are, so that only they are
+    copied. Otherwise the result is a new tensor.
+    """
+    if not reading_is_free(x.device):
+        return torch.where(per_example(chosen, x), x, kept)
+    rows = chosen.nonzero()[:, 0]
+    if len(rows) == len(chosen):
+        return kept.copy_(x)
+    return kept.index_copy_(0, rows, x[rows]) if len(rows) else kept
+
+
+def differs(x: Tensor, other: Tensor) -> Tensor:
+    """[N] bool: which rows of x differ from those of `other`, [N, ...]."""
+    # Maxima of floats are several times faster than comparisons of all coordinates.
+    if not reading_is_free(x.device):
+        return largest(x - other) > 0
+    few = (slice(None), slice(_FIRST_COORDINATES))  # most rows that differ do so here
+    found = largest(x.flatten(1)[few] - other.flatten(1)[few]) > 0
+    rows = (~found).nonzero()[:, 0]
+    return found.index_copy(0, rows, largest(x[rows] - other[rows]) > 0) if len(rows) else found
+
+
 def block(value: Tensor, coupled: bool) -> Tensor:
     """[N] the value of each row, or the total of the batch for every row if rows are coupled."""
     return value.sum().expand(len(value)) if coupled else value
@@ -86,7 +113,8 @@ class BestSoFar:
 
     def __init__(self, x: Tensor, coupled: bool) -> None:
         self.coupled = coupled
-        self._start = self.point = self.max_loss_point = x
+        self._start = x
+        self.point = self.max_loss_point = x.clone()  # its rows are overwritten
         self.success = torch.zeros(len(x), dtype=torch.bool, device=x.device)
         self.value = self.max_loss = x.new_full((len(x),), -torch.inf)
 
@@ -116,25 +144,33 @@ class BestSoFar:
         Returns:
             [N] bool: rows where x is the new point of highest loss.
         """
-        # Maxima of floats are several times faster than comparisons of all coordinates.
-        moved = block(largest(x - self._start), self.coupled) > 0
+        moved = differs(x, self._start)
+        if self.coupled:
+            moved = moved.any().expand(len(x))
         value = torch.where(moved & ~evaluation.value.isnan(), evaluation.value, -torch.inf)
         success = evaluation.success & moved
-        successes = block(success.long(), self.coupled)
-        successes_before = block(self.success.long(), self.coupled)
-        higher = block(value, self.coupled) > block(self.value, self.coupled)
-        better = (successes > successes_before) | ((successes == successes_before) & higher)
+        more, as_many = self._compare(success)
+        better = more | (as_many & (block(value, self.coupled) > block(self.value, self.coupled)))
         highest = block(value, self.coupled) > block(self.max_loss, self.coupled)
         # Until a row is misclassified, both points are the same tensor.
-        same = (
-            self.point is self.max_loss_point
-            and reading_is_free(x.device)
-            and torch.equal(better, highest)
-        )
-        before = self.max_loss_point
-        self.point = select_rows(better, x, self.point)
-        self.max_loss_point = self.point if same else select_rows(highest, x, before)
+        if self.point is self.max_loss_point:
+            if reading_is_free(x.device) and torch.equal(better, highest):
+                self.point = self.max_loss_point = overwrite_rows(self.point, highest, x)
+            else:
+                self.max_loss_point = overwrite_rows(self.point.clone(), highest, x)
+                self.point = overwrite_rows(self.point, better, x)
+        else:
+            self.point = overwrite_rows(self.point, better, x)
+            self.max_loss_point = overwrite_rows(self.max_loss_point, highest, x)
         self.value = torch.where(better, value, self.value)
         self.max_loss = torch.where(highest, value, self.max_loss)
         self.success = torch.where(better, success, self.success)
         return highest
+
+    def _compare(self, success: Tensor) -> tuple[Tensor, Tensor]:
+        """[N] bool each: more successes than before, and as many; of the batch if coupled."""
+        if not self.coupled:
+            return success & ~self.success, success == self.success
+        now = block(success.long(), coupled=True)
+        before = block(self.success.long(), coupled=True)
+        return now > before, now == before

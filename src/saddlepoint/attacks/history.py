@@ -21,6 +21,7 @@ from saddlepoint.gradients import Evaluation, ValueAndGradient
 from saddlepoint.phrases import count_of
 
 POINTS = 64  # most points of a loss curve, for attacks of any length
+_PENDING = 256  # most evaluations that wait to be summarized
 
 
 class Step(NamedTuple):
@@ -29,6 +30,15 @@ class Step(NamedTuple):
     value: Tensor  # [N] objective
     success: Tensor  # [N] bool: a point of the set that is misclassified
     gradient: Tensor  # [N] largest absolute gradient entry; NaN if no gradient was computed
+
+
+class _Record(NamedTuple):
+    """One evaluation of some rows, not yet added to the bins."""
+
+    rows: Tensor  # [M]
+    used: Tensor  # [M] forward passes that each row has used
+    value: Tensor  # [M]
+    success: Tensor  # [M] in [0, 1]
 
 
 class History:
@@ -52,6 +62,7 @@ class History:
         # [2, N, POINTS] value and success; -inf where nothing was evaluated.
         self._best: Tensor | None = None
         self._objective: PlainValue = None
+        self._pending: list[_Record] = []
 
     def record(
         self, objective: PlainValue, rows: Tensor, used: Tensor, value: Tensor, success: Tensor
@@ -66,11 +77,23 @@ class History:
             success: successes, [M], in [0, 1].
         """
         self._objective = self._objective or objective
-        value = value if objective == self._objective else torch.full_like(value, -torch.inf)
+        if objective != self._objective:
+            value = torch.full_like(value, -torch.inf)
+        # Many evaluations are summarized at once: that is most of the cost of recording.
+        self._pending.append(_Record(rows, used, value, success))
+        if len(self._pending) >= _PENDING:
+            self._summarize()
+
+    def _summarize(self) -> None:
+        """Add the pending evaluations to the bins."""
+        if not self._pending:
+            return
+        pending, self._pending = self._pending, []
+        rows, used, value, success = (torch.cat(parts) for parts in zip(*pending, strict=True))
         best = self._best
         if best is None:
             best = value.new_full((2, self.rows, POINTS), -torch.inf)
-        self._longest = max(self._longest, int(used.numpy().max()))  # on the host
+        self._longest = max(self._longest, int(used.amax()))  # on the host
         while self._longest > POINTS * self._stride:
             pairs = best.view(2, self.rows, POINTS // 2, 2).amax(3)
             best = torch.cat([pairs, torch.full_like(pairs, -torch.inf)], dim=2)
@@ -87,6 +110,7 @@ class History:
         values. An example that stopped early keeps its last values. Sums instead of means, so that
         `merge_loss_curves` can add the curves of several batches.
         """
+        self._summarize()
         if self._best is None:
             return no_loss_curve()
         passes = _bin_ends(self._stride, self._longest)
@@ -145,6 +169,7 @@ class RecordingOracle(OracleWrapper):
     history: History
     objective: PlainValue  # identifies the objective in the history
     region: Region  # the perturbation sets of the rows
+    trusted: bool = False  # the attack queries no point outside of them
 
     def __getitem__(self, rows: Tensor) -> RecordingOracle:
         return replace(self, inner=self.inner[rows], region=self.region[rows])
@@ -187,19 +212,25 @@ class RecordingOracle(OracleWrapper):
                 f"got {count_of(len(self), self.history.rows, 'row')}. Record an attack such as "
                 "PGD."
             )
-        success = evaluation.success & self.region.contains(x)
+        success = evaluation.success & self._inside(x)
         value = evaluation.value.detach()
         largest = torch.full_like(value, torch.nan)
         if grad is not None:
             largest = grad.detach().flatten(1).abs().amax(1).to(value)
         self.history.steps.append(Step(value, success, largest))
 
+    def _inside(self, x: Tensor) -> Tensor:
+        """[N] bool: which of the points, [N, ...], lie in their set."""
+        if self.trusted:
+            return torch.ones(len(x), dtype=torch.bool, device=x.device)
+        return self.region.contains(x)
+
     def _record(self, x: Tensor, evaluation: Evaluation) -> None:
         if not len(self):
             return
-        inside = self.region.contains(x)
         value = evaluation.value.detach()
         success = evaluation.success.to(evaluation.value)
+        inside = self._inside(x)
         if self.coupled:
             inside = inside.all().expand(len(self))
             value = value.mean().expand(len(self))

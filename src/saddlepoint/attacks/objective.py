@@ -147,6 +147,8 @@ class AttackObjective:
         # In the type of x, but at least float32: float16 is too coarse for losses, and float64
         # would make the next point float64.
         dtype = torch.promote_types(x.dtype, torch.float32)
+        if len(logits) == 1:
+            return _Outputs(logits[0].to(dtype), wrong[0])
         return _Outputs(torch.cat([part.to(dtype) for part in logits]), torch.stack(wrong).all(0))
 
     def _outputs_of(self, k: int, defense: Defense, x: Tensor, keys: Keys) -> _Outputs:

@@ -56,6 +56,9 @@ class PGD(Attack[Differentiates]):
     def scaled(self, factor: int) -> PGD:
         return replace(self, steps=factor * self.steps)
 
+    def stays_inside(self, space: Ball) -> bool:  # noqa: ARG002
+        return True
+
     def __call__(
         self, oracle: Differentiates, center: Tensor, space: Ball, keys: Keys
     ) -> AttackResult:

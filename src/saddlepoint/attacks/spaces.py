@@ -12,7 +12,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from saddlepoint.attacks.projections import largest, project_l1, project_l2
+from saddlepoint.attacks.projections import (
+    largest,
+    largest_entries,
+    project_l1,
+    project_l2,
+    unit_length,
+)
 from saddlepoint.attacks.radius import parse_radius
 from saddlepoint.rng import Keys
 
@@ -130,12 +136,7 @@ class Ball:
         if self.p == math.inf:
             return grad.sign()
         if self.p == 2:
-            # Divide by the largest entry first: float32 squares below 1e-38 are zero, and saturated
-            # losses have such small gradients.
-            tiny = torch.finfo(grad.dtype).tiny
-            unit = grad / per_example(largest(grad).clamp(min=tiny), grad)
-            length = per_example(self.size(unit).clamp(min=1e-30), unit)
-            return unit / length if unit.requires_grad else unit.div_(length)
+            return unit_length(grad)
         low, high = self.box
         blocked = ((grad > 0) & (x >= high)) | ((grad < 0) & (x <= low))
         strength = torch.where(blocked, 0.0, grad.abs()).flatten(1)  # [N, d]
@@ -145,12 +146,8 @@ class Ball:
             if density is None
             else (density * d).floor().clamp(1, d)
         )
-        # Of equal entries, `topk` takes as many as are wanted.
-        values, at = strength.topk(int(count.max()), dim=1)
-        wanted = torch.arange(at.shape[1], device=x.device) < count[:, None]
-        chosen = (wanted & (values > 0)).to(grad)
-        share = chosen / chosen.sum(1, keepdim=True).clamp(min=1)
-        moves: Tensor = torch.zeros_like(strength).scatter(1, at, share)
+        chosen = (largest_entries(strength, count) & (strength > 0)).to(grad)
+        moves = chosen / chosen.sum(1, keepdim=True).clamp(min=1)
         return grad.sign() * moves.view_as(grad)
 
     def euclidean_radius(self, dimension: int) -> float:

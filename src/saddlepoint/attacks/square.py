@@ -65,6 +65,9 @@ class Square(Attack[Scores]):
     def scaled(self, factor: int) -> Square:
         return replace(self, queries=factor * self.queries)
 
+    def stays_inside(self, space: Ball) -> bool:  # noqa: ARG002
+        return True
+
     def __call__(self, oracle: Scores, center: Tensor, space: Ball, keys: Keys) -> AttackResult:
         windows = _windows(center, space)
         start = windows.start(keys)

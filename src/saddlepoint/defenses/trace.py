@@ -48,6 +48,8 @@ class Trace:
     @cached_property
     def logits(self) -> Tensor:
         """The logits of all views, [V, N, C]."""
+        if len(self.views) == 1:
+            return self.last[None]  # without a copy
         return torch.stack([view.logits for view in self.views])
 
     @property

@@ -152,8 +152,14 @@ class Direct(Adversary):
             self.attack.needs,
             coupled,
         )
-        region = context.threat.space.around(x)
-        recorded = RecordingOracle(oracle, context.history, describe(label), region)
+        space = context.threat.space
+        recorded = RecordingOracle(
+            oracle,
+            context.history,
+            describe(label),
+            space.around(x),
+            self.attack.stays_inside(space),
+        )
         result = self._run(recorded, x, context, random=any(d.random for d in models))
         context.meter.note(context.rows, stats.evaluations + stats.products)
         return result
