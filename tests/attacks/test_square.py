@@ -9,7 +9,8 @@ import torch
 from tests.attacks.toys import Centered, Halfspace, Waves, images, keys, oracle_for, weights
 
 from saddlepoint.attacks.spaces import L1, L2, Ball, Linf
-from saddlepoint.attacks.square import Square, _bumps, _windows, window_size
+from saddlepoint.attacks.square import Square
+from saddlepoint.attacks.square_windows import _bumps, window_size, windows_of
 from saddlepoint.defenses import Plain
 from saddlepoint.evaluation import Direct, Threat
 from saddlepoint.evaluation.referee import play
@@ -63,7 +64,7 @@ def test_bumps_have_unit_norm_and_both_signs(height: int, width: int) -> None:
 
 def test_the_start_is_vertical_stripes_per_example_and_channel() -> None:
     x = images(4, 3, 8, 8, low=0.3, high=0.7)
-    start = _windows(x, Linf(0.1)).start(keys(4)) - x
+    start = windows_of(x, Linf(0.1)).start(keys(4)) - x
     torch.testing.assert_close(start.abs(), torch.full_like(start, 0.1))
     assert torch.equal(start.sign(), start.sign()[:, :, :1].expand_as(start))
     assert len(start.sign()[:, :, 0].flatten(1).unique(dim=0)) == 4
@@ -71,7 +72,7 @@ def test_the_start_is_vertical_stripes_per_example_and_channel() -> None:
 
 def test_every_example_has_its_own_window() -> None:
     x = images(32, 1, 12, 12, low=0.3, high=0.7)
-    windows = _windows(x, Linf(0.1))
+    windows = windows_of(x, Linf(0.1))
     start = windows.start(keys(32))
     changed = windows.redrawn(start, 0.1, keys(32).fold_in(1)) != start
     where = changed.flatten(1).double().argmax(1)
@@ -81,7 +82,7 @@ def test_every_example_has_its_own_window() -> None:
 def test_a_linf_window_always_changes_the_point() -> None:
     # On the edges of the box, where half of the moves are impossible.
     x = images(200, 1, 6, 6, low=0.0, high=1.0).round()
-    windows = _windows(x, Linf(0.1))
+    windows = windows_of(x, Linf(0.1))
     point = windows.start(keys(200))
     for k in range(5):
         y = windows.redrawn(point, 0.01, keys(200).fold_in(k))

@@ -64,8 +64,10 @@ class Meter:
                 f"the attack asked for {phrases.whole(requested)}. "
                 "Give the attack fewer steps or the threat model a larger budget."
             )
-        self.forward[rows] += forward
-        self.backward[rows] += backward
+        # A row may occur more than once, if several of its points are evaluated together.
+        for counter, passes in ((self.forward, forward), (self.backward, backward)):
+            if passes:
+                counter.index_add_(0, rows, counter.new_full((len(rows),), passes))
 
     def note(self, rows: Tensor, inner: Tensor) -> None:
         """Add work of inner solves, [M], to these rows, [M]."""

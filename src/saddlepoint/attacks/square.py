@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import ClassVar, Protocol
+from dataclasses import dataclass, field, fields, replace
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from saddlepoint.attacks.base import Attack
 from saddlepoint.attacks.best import AttackResult, BestSoFar, merge_results
 from saddlepoint.attacks.oracle import Scores
 from saddlepoint.attacks.spaces import Ball, per_example
+from saddlepoint.attacks.square_windows import Windows, unless_copy, windows_of
 from saddlepoint.defenses import Access
+from saddlepoint.describe import OMIT_DEFAULT
+from saddlepoint.gradients import Evaluation
 from saddlepoint.rng import Keys
 
 # The iterations, of 10 000, after which the windows are halved.
@@ -42,17 +42,23 @@ class Square(Attack[Scores]):
         queries: most queries per example, at least 1; default 5000, as in AutoAttack.
         share: share of the image that the first windows cover, p_init, in (0, 1]; default 0.8.
         rescale: scale the schedule of the windows to `queries`; default False, as in AutoAttack.
+        lookahead: most proposals of an example that are evaluated in one batch; default 1. The
+            search is the same with any number, in fewer and larger batches, but proposals after
+            the first improvement are discarded and count as queries. For deterministic defenses.
     """
 
     queries: int = 5000
     share: float = 0.8
     rescale: bool = False
+    lookahead: int = field(default=1, metadata=OMIT_DEFAULT)
     needs: ClassVar[Access] = "score"
     stops_at_budget: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.queries < 1:
             raise ValueError(f"Square needs at least one query, got queries={self.queries}.")
+        if self.lookahead < 1:
+            raise ValueError(f"Square looks ahead at least 1 query, got {self.lookahead}.")
         if not 0 < self.share <= 1:
             raise ValueError(
                 f"the windows of Square cover a share of the image in (0, 1], got {self.share}."
@@ -69,244 +75,137 @@ class Square(Attack[Scores]):
         return True
 
     def __call__(self, oracle: Scores, center: Tensor, space: Ball, keys: Keys) -> AttackResult:
-        windows = _windows(center, space)
+        windows = windows_of(center, space)
         start = windows.start(keys)
-        x = start
-        y = start
-        value = center.new_full((len(center),), -torch.inf)
+        allowed = _allowed(oracle).to(center.device).clamp(max=self.queries)
+        search = _Search.begin(start, allowed)
         best = BestSoFar(start, oracle.coupled)
-        success = torch.zeros_like(value, dtype=torch.bool)
-        allowed = _allowed(oracle).to(center.device)
-        rows = torch.arange(len(center), device=center.device)
+        most = 1 if oracle.coupled else self.lookahead
         parts = []
-        for k in range(self.queries):
-            done = success | (allowed <= k)
+        while True:
+            done = search.success | (search.used >= search.allowed)
             if done.any():
-                parts.append((rows[done], _result(success, y, x)[done]))
-                rows, x, y, value, success, allowed = (
-                    t[~done] for t in (rows, x, y, value, success, allowed)
-                )
-                if not len(rows):
+                ended = search[done]
+                parts.append((ended.rows, AttackResult(ended.last, ended.x)))
+                if len(parts[-1][0]) == len(done):
                     break
-                oracle = oracle[~done]
-                windows = windows[~done]
+                search, oracle, windows = search[~done], oracle[~done], windows[~done]
                 keys = keys[~done]
-            y = windows.redrawn(x, self.share_at(k - 1), keys.fold_in(k)) if k else x
-            evaluation = oracle.score(y.view(len(y), *center.shape[1:]))
-            increased = evaluation.value > value
-            x = torch.where(per_example(increased, x), y, x)
-            value = torch.where(increased, evaluation.value, value)
+            trials = search.trials(most)
+            y = self._proposed(search.x, trials, windows, keys)
+            queried = oracle if most == 1 else oracle[trials.row]
+            evaluation = queried.score(y.view(len(y), *center.shape[1:]))
             if oracle.coupled:
                 best.update(y, evaluation)
-            else:
-                success = evaluation.success
-        if oracle.coupled:
-            result = best.result
-        else:
-            result = merge_results([*parts, (rows, _result(success, y, x))])
+            search = search.advanced(trials, y, evaluation, stop=not oracle.coupled)
+        result = best.result if oracle.coupled else merge_results(parts)
         point, max_loss_point = (
-            _unless_copy(p, center.reshape(p.shape), start).view_as(center)
+            unless_copy(p, center.reshape(p.shape), start).view_as(center)
             for p in (result.point, result.max_loss_point)
         )
         return AttackResult(point, max_loss_point)
 
+    def _proposed(self, x: Tensor, trials: _Trials, windows: Windows, keys: Keys) -> Tensor:
+        """The point of each trial, [M, C, H, W]."""
+        if not len(x) or not int(trials.iteration.amax()):
+            return x  # the first query is the start
+        y = x[trials.row]
+        halvings = self._halvings(trials.iteration - 1)
+        for number in sorted(set(halvings.tolist())):
+            at = (halvings == number).nonzero()[:, 0]
+            row = trials.row[at]
+            share = self.share / 2**number
+            drawn = windows[row].redrawn(x[row], share, keys[row].fold_in(trials.iteration[at]))
+            y = drawn if len(at) == len(y) else y.index_copy(0, at, drawn)
+        return y
+
     def share_at(self, iteration: int) -> float:
         """The share p in an iteration, counted from 0; the query of the start is not counted."""
-        at = int(iteration / self.queries * 10_000) if self.rescale else iteration
-        return float(self.share / 2 ** sum(at > halving for halving in _HALVINGS))
+        return float(self.share / 2 ** int(self._halvings(torch.tensor(iteration))))
+
+    def _halvings(self, iteration: Tensor) -> Tensor:
+        """How often the windows were halved before each iteration."""
+        at = iteration
+        if self.rescale:
+            at = (iteration.double() / self.queries * 10_000).long()
+        return torch.bucketize(at, torch.tensor(_HALVINGS, device=at.device))
 
 
-class _Windows(Protocol):
-    """The start and the random changes of points, [N, C, H, W], in one norm."""
+class _Trials(NamedTuple):
+    """Proposals that are evaluated together: one or more per row."""
 
-    def start(self, keys: Keys) -> Tensor:
-        """The first points."""
-        ...
-
-    def redrawn(self, x: Tensor, share: float, keys: Keys) -> Tensor:
-        """The points with one window, which covers this share of the image, drawn at random."""
-        ...
-
-    def __getitem__(self, rows: Tensor) -> _Windows: ...
-
-
-def _windows(center: Tensor, space: Ball) -> _Windows:
-    images = center if center.ndim == 4 else center.flatten(1)[:, None, None, :]
-    if space.p == math.inf:
-        low, high = space.box
-        return _LinfWindows(
-            (images - space.radius).clamp(min=low), (images + space.radius).clamp(max=high), images
-        )
-    if space.p == 2:
-        return _L2Windows(images, space)
-    raise ValueError(
-        f"Square supports p=2 and p=inf, got p={space.p:g}. "
-        "For L1 use an attack with gradients, such as APGD."
-    )
+    row: Tensor  # [M] the row, increasing
+    number: Tensor  # [M] from 0 in each row
+    iteration: Tensor  # [M]
+    counts: Tensor  # [N] proposals of each row, at least 1
 
 
 @dataclass(frozen=True)
-class _LinfWindows:
-    """Every pixel equals `low` or `high`."""
+class _Search:
+    """The state of the search of each row."""
 
-    low: Tensor  # [N, C, H, W] lowest values in the set
-    high: Tensor  # [N, C, H, W] highest values in the set
-    center: Tensor  # [N, C, H, W] clean inputs
+    rows: Tensor  # [N] positions in the batch
+    x: Tensor  # [N, C, H, W] the point of highest value
+    last: Tensor  # [N, C, H, W] the misclassified point where there is one, else x
+    value: Tensor  # [N] at x
+    success: Tensor  # [N] bool
+    iteration: Tensor  # [N] of the next proposal; 0 is the start
+    used: Tensor  # [N] queries so far
+    allowed: Tensor  # [N] queries in all
+    width: Tensor  # [N] proposals to evaluate next: as many as the last improvement took
 
-    def __getitem__(self, rows: Tensor) -> _LinfWindows:
-        return _LinfWindows(self.low[rows], self.high[rows], self.center[rows])
+    @classmethod
+    def begin(cls, start: Tensor, allowed: Tensor) -> _Search:
+        n = len(start)
+        zero = torch.zeros(n, dtype=torch.long, device=start.device)
+        value = start.new_full((n,), -torch.inf)
+        rows = torch.arange(n, device=start.device)
+        return cls(rows, start, start, value, zero.bool(), zero, zero, allowed, zero + 1)
 
-    def start(self, keys: Keys) -> Tensor:
-        _, c, _, w = self.low.shape
-        up = keys.signs((c, 1, w)) > 0
-        stripes = torch.where(up, self.high, self.low)
-        return _unless_copy(stripes, self.center, torch.where(up, self.low, self.high))
+    def __getitem__(self, rows: Tensor) -> _Search:
+        return _Search(*(getattr(self, one.name)[rows] for one in fields(self)))
 
-    def redrawn(self, x: Tensor, share: float, keys: Keys) -> Tensor:
-        n, c, h, w = x.shape
-        height, width = window_size(share, h, w)
-        u = keys.uniform((2 + c,), torch.float64)  # a row, a column, and a sign per channel
-        at = _pixels(u[:, :2], height, width, h, w).expand(n, c, -1)
-        up = u[:, 2:, None] < 0.5
-        low, high, old = (t.flatten(2).gather(2, at) for t in (self.low, self.high, x))
-        new = torch.where(up, high, low)
-        unchanged = (new == old).flatten(1).all(1)[:, None, None]
-        return x.flatten(2).scatter(2, at, torch.where(up ^ unchanged, high, low)).view_as(x)
+    def trials(self, most: int) -> _Trials:
+        """The next proposals, at most `most` per row."""
+        n = torch.arange(len(self.rows), device=self.rows.device)
+        if most == 1:
+            return _Trials(n, torch.zeros_like(n), self.iteration, torch.ones_like(n))
+        count = torch.minimum(self.width.clamp(max=most), self.allowed - self.used)
+        row = n.repeat_interleave(count)
+        number = torch.arange(len(row), device=row.device) - (count.cumsum(0) - count)[row]
+        return _Trials(row, number, self.iteration[row] + number, count)
 
+    def advanced(
+        self, trials: _Trials, y: Tensor, evaluation: Evaluation, *, stop: bool
+    ) -> _Search:
+        """The state after the trials at the points y, [M, C, H, W].
 
-@dataclass(frozen=True)
-class _L2Windows:
-    """The perturbation moves between windows; its norm stays at the radius (Algorithm 3)."""
-
-    center: Tensor  # [N, C, H, W] clean inputs
-    space: Ball
-
-    def __getitem__(self, rows: Tensor) -> _L2Windows:
-        return _L2Windows(self.center[rows], self.space)
-
-    def start(self, keys: Keys) -> Tensor:
-        """Five by five tiles with a positive and a negative bump each and random signs."""
-        n, c, h, w = self.center.shape
-        height = max(h // 5, 1)
-        width = max(w // 5, 1)
-        down = min(h // height, 5)
-        across = min(w // width, 5)
-        tiles = (
-            keys.signs((c, down, 1, across, 1), self.center.dtype)
-            * _bumps(height, width).to(self.center)[:, None, :]
+        The first trial of a row that increases its value, or that is misclassified if `stop` is
+        set, is made. Those after it were drawn around a point that is no longer the best one, so
+        they are discarded.
+        """
+        success = evaluation.success & stop
+        useful = (evaluation.value > self.value[trials.row]) | success
+        never = trials.counts.amax() if len(trials.counts) else 0
+        number = torch.where(useful, trials.number, never)
+        first = torch.full_like(self.used, int(never)).scatter_reduce(0, trials.row, number, "amin")
+        made = torch.minimum(first, trials.counts - 1)  # the last one if none is useful
+        at = trials.counts.cumsum(0) - trials.counts + made
+        value = evaluation.value[at].to(self.value)
+        increased = value > self.value
+        x = torch.where(per_example(increased, self.x), y[at], self.x)
+        success = success[at]
+        found = first < trials.counts
+        return replace(
+            self,
+            x=x,
+            last=torch.where(per_example(success, x), y[at], x),
+            value=torch.where(increased, value, self.value),
+            success=success,
+            iteration=self.iteration + made + 1,
+            used=self.used + trials.counts,
+            width=torch.where(found, made + 1, 2 * self.width),
         )
-        rest_h = h - down * height
-        rest_w = w - across * width
-        margins = (rest_w // 2, rest_w - rest_w // 2, rest_h // 2, rest_h - rest_h // 2)
-        delta = functional.pad(tiles.reshape(n, c, down * height, across * width), margins)
-        return _unless_copy(self._at_radius(delta), self.center, self._at_radius(-delta))
-
-    def redrawn(self, x: Tensor, share: float, keys: Keys) -> Tensor:
-        n, c, h, w = x.shape
-        height, width = window_size(share, h, w, odd=True)
-        # Two positions, an orientation, and a sign per channel.
-        u = keys.uniform((5 + c,), torch.float64)
-        here, there = (
-            _pixels(u[:, at : at + 2], height, width, h, w).expand(n, c, -1) for at in (0, 2)
-        )
-        sign = torch.where(u[:, 5:, None] < 0.5, -1.0, 1.0).to(x)
-        bumps = _bumps(height, width).to(x)
-        turned = (u[:, 4, None] < 0.5) & (height == width)
-        bumps = torch.where(turned, bumps.T.flatten(), bumps.flatten())[:, None]  # [N, 1, pixels]
-
-        delta = (x - self.center).flatten(2)
-        old = delta.gather(2, here)
-        emptied = delta.scatter(2, there, 0.0)
-        # ||delta||^2 on both windows together.
-        both = delta.gather(2, there).square().sum(2) + emptied.gather(2, here).square().sum(2)
-        unused = (self.space.radius**2 - delta.square().sum((1, 2))).clamp(min=0)
-        available = (both + unused[:, None] / c).sqrt()[:, :, None]
-        new = _unit(sign * bumps + _unit(old, 2), 2) * available
-        return self._at_radius(emptied.scatter(2, here, new).view_as(x))
-
-    def _at_radius(self, delta: Tensor) -> Tensor:
-        length = per_example(delta.flatten(1).norm(dim=1).clamp(min=1e-30), delta)
-        return (self.center + self.space.radius * delta / length).clamp(*self.space.box)
-
-
-def window_size(share: float, height: int, width: int, *, odd: bool = False) -> tuple[int, int]:
-    """The height and width of a window.
-
-    It is a square, or a rectangle of the image's full shorter side if the square does not fit.
-
-    Args:
-        share: share of the image that the window covers.
-        height: height of the image in pixels.
-        width: width of the image in pixels.
-        odd: make the side of the square odd and at least 3; default False.
-    """
-    side = max(round(math.sqrt(share * height * width)), 1)
-    side = max(side, 3) | 1 if odd else side
-    short = min(height, width)
-    long = max(height, width)
-    if side <= short:
-        return side, side
-    length = min(max(round(share * long), 3 if odd else 1), long)
-    return (short, length) if height <= width else (length, short)
-
-
-def _pixels(u: Tensor, height: int, width: int, h: int, w: int) -> Tensor:
-    """Flat positions of the pixels of randomly placed windows, [N, 1, height * width].
-
-    Args:
-        u: uniform numbers that choose the corner, [N, 2].
-        height: height of the window.
-        width: width of the window.
-        h: height of the image.
-        w: width of the image.
-    """
-    corner = (u * u.new_tensor([h - height + 1, w - width + 1])).long()
-    inside = torch.arange(height, device=u.device)[:, None] * w + torch.arange(
-        width, device=u.device
-    )
-    return (corner[:, 0] * w + corner[:, 1])[:, None, None] + inside.flatten()
-
-
-@lru_cache(maxsize=64)
-def _bumps(height: int, width: int) -> Tensor:
-    """[height, width] of unit norm: a positive and a negative bump along the longer side.
-
-    It is eta of the paper.
-    """
-    if width > height:
-        return _bumps(width, height).T
-    if height == 1:
-        return torch.ones(1, 1, dtype=torch.float64)
-    return _unit(
-        torch.cat([_bump(height // 2, width), -_bump(height - height // 2, width)]), (0, 1)
-    )
-
-
-def _bump(height: int, width: int) -> Tensor:
-    """sum_{j=dist}^{n} 1 / (j + 1)^2 at distance dist from the middle, scaled to unit norm.
-
-    Distances are in the maximum norm, and n is the largest one.
-    """
-    rows, columns = ((torch.arange(size) - size // 2).abs() for size in (height, width))
-    distance = torch.maximum(rows[:, None], columns)
-    terms = 1 / torch.arange(1, int(distance.amax()) + 2, dtype=torch.float64).square()
-    return _unit(terms.flip(0).cumsum(0).flip(0)[distance], (0, 1))
-
-
-def _unit(t: Tensor, dim: int | tuple[int, ...]) -> Tensor:
-    """t divided by its Euclidean norm over `dim`."""
-    length: Tensor = torch.linalg.vector_norm(t, dim=dim, keepdim=True)
-    return t / length.clamp(min=1e-12)
-
-
-def _unless_copy(x: Tensor, center: Tensor, instead: Tensor) -> Tensor:
-    """x, with rows equal to the center replaced by those of `instead`."""
-    return torch.where(per_example((x == center).flatten(1).all(1), x), instead, x)
-
-
-def _result(success: Tensor, y: Tensor, x: Tensor) -> AttackResult:
-    """The last queried point y where it is misclassified, else the point x of highest value."""
-    return AttackResult(torch.where(per_example(success, x), y, x), x)
 
 
 def _allowed(oracle: Scores) -> Tensor:

@@ -20,6 +20,7 @@ from saddlepoint.evaluation.suites import targeted_dlr_or_margin
 from saddlepoint.gradients import SPSA, Backprop, EoT, Estimator
 from saddlepoint.phrases import count
 
+_LOOKAHEAD = 32  # proposals of Square in one batch: late searches have few rows
 _MASKED_QUERIES = 4  # times as many queries where gradients are masked or not available
 # Rows are queried longer if the first or the second search leaves at most this fraction of the
 # clean lead. Tuned on third-party nets.
@@ -59,7 +60,8 @@ def query_attacks(
 def _square_schedule(parts: Parts) -> Adversary:
     """A short search on all rows, then longer ones on rows that came close to success."""
     searches: list[Adversary] = [
-        Direct("square", Square(queries, rescale=True)) for queries in parts.budget.square_schedule
+        Direct("square", Square(queries, rescale=True, lookahead=_LOOKAHEAD))
+        for queries in parts.budget.square_schedule
     ]
     then = searches.pop()
     while searches:
