@@ -204,7 +204,7 @@ class _Search:
             success=success,
             iteration=self.iteration + made + 1,
             used=self.used + trials.counts,
-            width=torch.where(found, made + 1, 2 * self.width),
+            width=torch.where(found, made + 1, 2 * trials.counts),
         )
 
 

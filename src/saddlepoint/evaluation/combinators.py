@@ -24,6 +24,8 @@ from saddlepoint.evaluation.direct import AroundDirect, Direct
 from saddlepoint.evaluation.properties import AdversaryProperties
 from saddlepoint.gradients import Evaluation
 
+_FULL_BATCH = 128  # rows, if a row is attacked toward several classes at once
+
 
 @dataclass(frozen=True)
 class Cascade(Adversary):
@@ -219,8 +221,18 @@ class MultiTarget(AroundDirect):
     def move(self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor) -> AttackResult:
         order = _likely_classes(context, defense, x, y)
         count = min(self.targets, order.shape[1] - 1)
-        runs = tuple(_TowardClass(self, order[:, k], context.rows) for k in range(count))
-        return Cascade(self.name, runs).move(context, defense, x, y)
+        runs: list[Adversary] = [
+            _TowardClass(self, order[:, k], context.rows) for k in range(count)
+        ]
+        if count > 1 and self._repeatable(context, defense):
+            # The most likely class misclassifies most rows; few are left for all others.
+            runs = [runs[0], _TowardClasses(self, order[:, 1:count], context.rows)]
+        return Cascade(self.name, tuple(runs)).move(context, defense, x, y)
+
+    def _repeatable(self, context: AttackContext, defense: Defense) -> bool:
+        """Whether a row can be attacked toward several classes in the same batch."""
+        independent = defense.unit == "example" and not defense.random and defense.memory == "none"
+        return independent and context.threat.queries is None and context.history.steps is None
 
 
 @dataclass(frozen=True)
@@ -272,6 +284,49 @@ class _TowardClass(Adversary):
         at = torch.searchsorted(self.rows, context.rows).to(self.target.device)
         targeted = replace(self.outer.direct, loss=self.outer.loss(self.target[at]))
         return targeted.move(context, defense, x, y)
+
+
+@dataclass(frozen=True)
+class _TowardClasses(Adversary):
+    """Several target classes, as many in one batch as fill it.
+
+    The points are those of one run after another: the first success of a row, else its point of
+    highest margin.
+    """
+
+    outer: MultiTarget
+    targets: Tensor  # [M, T] classes per row of the outer context
+    rows: Tensor  # [M] the rows of the outer context, increasing
+
+    @property
+    def name(self) -> str:
+        return self.outer.name
+
+    @property
+    def needs(self) -> Access:
+        return self.outer.needs
+
+    def move(self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor) -> AttackResult:
+        best = BestSoFar(x, coupled=False)
+        at = torch.searchsorted(self.rows, context.rows).to(self.targets.device)
+        remaining = self.targets[at]
+        while remaining.shape[1] and not best.success.all():
+            alive = (~best.success).nonzero()[:, 0]
+            count = min(max(_FULL_BATCH // len(alive), 1), remaining.shape[1])
+            classes = remaining[alive, :count].T.flatten()  # all rows, class by class
+            remaining = remaining[:, count:]
+            repeated = alive.repeat(count)
+            part = context.restrict(repeated)
+            restricted = defense.restrict(repeated)
+            targeted = replace(self.outer.direct, loss=self.outer.loss(classes))
+            result = targeted.move(part, restricted, x[repeated], y[repeated])
+            evaluation = part.simulate(restricted, result.point, y[repeated]).evaluation
+            for k in range(count):
+                rows = torch.arange(k * len(alive), (k + 1) * len(alive), device=x.device)
+                rows = rows[~best.success[alive]]
+                found = Evaluation(evaluation.value[rows], evaluation.success[rows])
+                _update(best, repeated[rows], result.point[rows], found)
+        return best.result
 
 
 @dataclass(frozen=True)
