@@ -22,9 +22,9 @@ from saddlepoint.phrases import count
 
 _LOOKAHEAD = 32  # proposals of Square in one batch: late searches have few rows
 _MASKED_QUERIES = 4  # times as many queries where gradients are masked or not available
-# Rows are queried longer if the first or the second search leaves at most this fraction of the
-# clean lead. Tuned on third-party nets.
-_CLOSE_AFTER_SEARCH = (0.45, 0.15)
+# Rows are queried longer if a search leaves at most this fraction of the clean lead: after the
+# first search, the second and the third. Tuned on third-party nets.
+_CLOSE_AFTER_SEARCH = (0.75, 0.5, 0.15)
 
 
 def query_attacks(
@@ -50,17 +50,25 @@ def query_attacks(
                 _square_schedule(parts), f"{reason}; longer where it comes close to success"
             )
         else:
-            yield Choice(Direct("square", Square(queries), estimator=estimator), reason)
+            square = Square(queries, lookahead=_lookahead(parts))
+            yield Choice(Direct("square", square, estimator=estimator), reason)
     linf = parts.threat.space.p == math.inf
     if access == "decision" or (linf and not defense.coupled and not plain):
         rays = Direct("rays", RayS(queries), estimator=estimator)
         yield Choice(rays, "labels only: independent of gradients and scores")
 
 
+def _lookahead(parts: Parts) -> int:
+    """Proposals of Square in one batch: one where a query may change the next or is limited."""
+    defense = parts.defense
+    steady = not defense.random and defense.unit == "example" and defense.memory == "none"
+    return _LOOKAHEAD if steady and parts.threat.queries is None else 1
+
+
 def _square_schedule(parts: Parts) -> Adversary:
     """A short search on all rows, then longer ones on rows that came close to success."""
     searches: list[Adversary] = [
-        Direct("square", Square(queries, rescale=True, lookahead=_LOOKAHEAD))
+        Direct("square", Square(queries, rescale=True, lookahead=_lookahead(parts)))
         for queries in parts.budget.square_schedule
     ]
     then = searches.pop()

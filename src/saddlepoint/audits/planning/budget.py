@@ -56,7 +56,7 @@ BUDGETS: dict[Budget, BudgetSpec] = {
         samples=32,
         remedies=0.75,
         fmn_steps=150,
-        square_schedule=(200, 600, 3000),
+        square_schedule=(80, 200, 600, 3000),
     ),
     "thorough": BudgetSpec(
         steps=100,
