@@ -75,6 +75,19 @@ def test_a_row_has_the_same_result_alone_and_in_a_batch():
         torch.testing.assert_close(alone.point, together.point[row : row + 1], rtol=0, atol=0)
 
 
+def test_rows_that_another_attack_misclassifies_are_not_attacked_longer():
+    # Row 0 has a lead of 1: a move by 1.5 misclassifies it, and the other attack is not proposed.
+    first, second = (sp.Direct(name, Down(length)) for name, length in (("a", 0.75), ("b", 0.875)))
+    adversary = Escalate(first, second, 0.7, unless=sp.Direct("other", Down(1.5)))
+    context = AttackContext.open(THREAT, torch.arange(4), seed=0)
+    found = adversary.move(context, sp.Plain(Lead()), X, Y)
+    assert (X - found.point).flatten().tolist() == [0.75, 0.875, 0.75, 0.75]
+    assert context.meter.forward.tolist() == [5, 7, 3, 3]
+    assert adversary.cost() == (7, 0)
+    plain = Escalate(first, second, 0.7)
+    assert found.point[1] == plain.move(context, sp.Plain(Lead()), X, Y).point[1]
+
+
 def test_escalations_nest():
     inner = Escalate(sp.Direct("second", Down(0.9)), sp.Direct("third", Down(1.0)), 0.3)
     adversary = Escalate(sp.Direct("first", Down(0.75)), inner, 0.7)

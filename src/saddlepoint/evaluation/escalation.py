@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from saddlepoint.attacks.best import AttackResult
+from saddlepoint.attacks.history import History
 from saddlepoint.attacks.spaces import per_example
 from saddlepoint.defenses import Access, Defense
+from saddlepoint.describe import OMIT_DEFAULT
 from saddlepoint.evaluation.adversary import Adversary, known_costs, strongest_need
 from saddlepoint.evaluation.attack_context import AttackContext
 from saddlepoint.evaluation.cost import PassCost
+from saddlepoint.evaluation.direct import Direct
 
 
 @dataclass(frozen=True)
@@ -52,9 +55,14 @@ class Escalate(TwoStage):
     attacks the rows with 0 <= lead(x~) <= within lead(x), where x~ is the point of `first`. Each
     row is selected independently of the others. Escalations nest: `then` may be one. Only for
     deterministic defenses with independent rows. It costs both attacks and three outputs.
+
+    A long search is wasted on rows that a short attack of another kind misclassifies, if that kind
+    runs anyway: rows that `unless` misclassifies are not attacked by `then`. Its points are not
+    proposed.
     """
 
     within: float  # fraction of the clean lead, in (0, 1]
+    unless: Direct | None = field(default=None, metadata=OMIT_DEFAULT)
 
     def __post_init__(self) -> None:
         if not 0 < self.within <= 1:
@@ -64,7 +72,11 @@ class Escalate(TwoStage):
 
     def cost(self, draws: int = 1) -> PassCost | None:
         costs = known_costs([self.first.cost(draws), self.then.cost(draws)])
-        return None if costs is None else PassCost.sum(costs).plus_forward(3 * draws)
+        if costs is None:
+            return None
+        if self.unless is not None:
+            costs = [*costs, self.unless.cost(draws).plus_forward(draws)]
+        return PassCost.sum(costs).plus_forward(3 * draws)
 
     def first_stage_cost(self, draws: int = 1) -> PassCost | None:
         return self.first.first_stage_cost(draws)
@@ -78,7 +90,7 @@ class Escalate(TwoStage):
         result = self.first.move(context, defense, x, y)
         reached, misclassified = context.simulate(defense, result.point, y)[:2]
         close = ~misclassified & (reached.value >= self.within * clean)
-        rows = close.nonzero()[:, 0]
+        rows = self._left(context, defense, x, y, close.nonzero()[:, 0])
         if not len(rows):
             return result
         # Other random keys: the second attack also starts from another point.
@@ -93,3 +105,15 @@ class Escalate(TwoStage):
             torch.where(better, second.max_loss_point, first.max_loss_point),
         )
         return result.with_rows(rows, kept)
+
+    def _left(
+        self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor, rows: Tensor
+    ) -> Tensor:
+        """The rows, [M], without those that `unless` misclassifies."""
+        if self.unless is None or not len(rows):
+            return rows
+        # Its successes are not successes of this adversary.
+        part = replace(context.restrict(rows), history=History(context.history.rows))
+        restricted = defense.restrict(rows)
+        point = self.unless.move(part, restricted, x[rows], y[rows]).point
+        return rows[~part.simulate(restricted, point, y[rows]).always_misclassified]

@@ -21,6 +21,7 @@ from saddlepoint.gradients import SPSA, Backprop, EoT, Estimator
 from saddlepoint.phrases import count
 
 _LOOKAHEAD = 32  # proposals of Square in one batch: late searches have few rows
+_GRADIENT_STEPS = 10  # on rows that a short search brought close to success
 _MASKED_QUERIES = 4  # times as many queries where gradients are masked or not available
 # Rows are queried longer if a search leaves at most this fraction of the clean lead: after the
 # first search, the second and the third. Tuned on third-party nets.
@@ -71,10 +72,13 @@ def _square_schedule(parts: Parts) -> Adversary:
         Direct("square", Square(queries, rescale=True, lookahead=_lookahead(parts)))
         for queries in parts.budget.square_schedule
     ]
+    # Rows that a few gradient steps misclassify are broken by other attacks of the plan.
+    gradient = replace(parts.apgd, attack=APGD(_GRADIENT_STEPS), loss=margin)
     then = searches.pop()
     while searches:
         first = searches.pop()
-        then = parts.escalate(first, then, _CLOSE_AFTER_SEARCH[len(searches)])
+        unless = None if searches else gradient
+        then = parts.escalate(first, then, _CLOSE_AFTER_SEARCH[len(searches)], unless)
     return then
 
 

@@ -85,9 +85,11 @@ class Parts:
         selectable = self.apgd.stop_at_success and not self.facts.masked
         return bool(self.budget.fmn_steps) and selectable
 
-    def escalate(self, first: Adversary, then: Adversary, within: float) -> Adversary:
+    def escalate(
+        self, first: Adversary, then: Adversary, within: float, unless: Direct | None = None
+    ) -> Adversary:
         """`Escalate(first, then)` if the query limit allows it, else `first`."""
-        both = Escalate(first, then, within)
+        both = Escalate(first, then, within, unless)
         cost = both.cost()
         limit = self.threat.queries
         return both if limit is None or (cost is not None and cost.forward <= limit) else first
