@@ -11,6 +11,7 @@ import typer
 
 from saddlepoint.cli import (
     audit,
+    bench,
     curve,
     data,
     demo,
@@ -85,6 +86,7 @@ for command in (
     probe,
     game,
     curve,
+    bench,
     runs,
     report,
     view,
