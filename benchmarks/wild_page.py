@@ -63,8 +63,8 @@ the other six, were not used for tuning.
 
 The lengths and thresholds of the random searches were shortened later, to 80, 200, 600 and 3000
 queries, on all 300 images of the nine nets: robust counts had to stay as they were. An attempt with
-80 queries and a lower threshold left 286 images of mnist/trades_smallcnn_beta5 and was discarded. No
-robust count of this table is held out from that choice; the shares of passes are for these nets."""
+80 queries and a lower threshold left 286 images of mnist/trades_smallcnn_beta5 and was discarded.
+No robust count of this table is held out from that choice."""
 _QUICK = """Robust accuracy in percent on the first 100 images. PGD is the figure stated with the
 nets: 20 steps on the cross-entropy, one start, the first 200 images. A dash (–) means not
 stated."""

@@ -86,7 +86,7 @@ class Square(Attack[Scores]):
             done = search.success | (search.used >= search.allowed)
             if done.any():
                 ended = search[done]
-                parts.append((ended.rows, AttackResult(ended.last, ended.x)))
+                parts.append((ended.rows, AttackResult(ended.point, ended.x)))
                 if len(parts[-1][0]) == len(done):
                     break
                 search, oracle, windows = search[~done], oracle[~done], windows[~done]
@@ -146,7 +146,7 @@ class _Search:
 
     rows: Tensor  # [N] positions in the batch
     x: Tensor  # [N, C, H, W] the point of highest value
-    last: Tensor  # [N, C, H, W] the misclassified point where there is one, else x
+    point: Tensor  # [N, C, H, W] the misclassified point where there is one, else x
     value: Tensor  # [N] at x
     success: Tensor  # [N] bool
     iteration: Tensor  # [N] of the next proposal; 0 is the start
@@ -199,7 +199,7 @@ class _Search:
         return replace(
             self,
             x=x,
-            last=torch.where(per_example(success, x), y[at], x),
+            point=torch.where(per_example(success, x), y[at], x),
             value=torch.where(increased, value, self.value),
             success=success,
             iteration=self.iteration + made + 1,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +12,9 @@ from saddlepoint.cli.arguments import JsonOption, TargetArgument
 from saddlepoint.cli.console import FACTORY, aside, dump, examples, output, say, table
 from saddlepoint.cli.options import audit_spec, some_audit_options, with_options
 from saddlepoint.phrases import count, names
+
+if TYPE_CHECKING:
+    from saddlepoint.cli.bench_run import Job, Ratio
 
 _KEYS = ("data.name", "data.split", "data.n", "data.root", "threat.norm", "threat.radius")
 
@@ -42,11 +46,11 @@ def bench(
 
     from saddlepoint.attacks.radius import parse_radius
     from saddlepoint.attacks.spaces import Ball
-    from saddlepoint.cli.bench_run import PEERS, Job, measure
+    from saddlepoint.cli.bench_run import Job, measure
     from saddlepoint.data import load_data
     from saddlepoint.defenses import MultiExit, Plain
-    from saddlepoint.runs.targets import resolve
     from saddlepoint.runs.spec import NORMS
+    from saddlepoint.runs.targets import resolve
     from saddlepoint.runs.work import torch_threads
 
     spec = audit_spec(target, ctx.obj)
@@ -76,18 +80,24 @@ def bench(
             }
         )
         return
+    _print(ratios, str(space), len(data.x), job)
+
+
+def _print(ratios: Sequence[Ratio], threat: str, images: int, job: Job) -> None:
+    from saddlepoint.cli.bench_run import PEERS
+
     rows = [
         [one.attack, one.library, f"{one.median:.2f}", f"{one.lowest:.2f}–{one.highest:.2f}"]
         for one in ratios
     ]
     output().print(table(("attack", "library", "median", "range"), rows))
-    seen = {one.library for one in ratios}
-    missing = [peer for peer in PEERS if peer not in seen]
     say(
-        "CPU time in units of a bare loop with the same passes: "
-        f"{space}, {count(len(data.x), 'image')}, "
-        f"{count(steps, 'step')}, one thread, {count(rounds, 'round')}.",
+        f"CPU time in units of a bare loop with the same passes: {threat}, "
+        f"{count(images, 'image')}, {count(job.steps, 'step')}, one thread, "
+        f"{count(job.rounds, 'round')}.",
         style="bold",
     )
+    seen = {one.library for one in ratios}
+    missing = [peer for peer in PEERS if peer not in seen]
     if missing:
         say(f"Not installed: {names(missing)}.")
