@@ -76,7 +76,7 @@ class Far(Defense):
         self.net = net
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
-        away = (x - X).abs().amax() > 0.02
+        away = (x.view(-1, *X.shape) - X).abs().amax() > 0.02  # whole copies of X
         return Static(self.net).trace(x + 0.1 * ctx.randn_like(x) if away else x, ctx)
 
 

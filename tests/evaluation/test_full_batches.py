@@ -8,11 +8,14 @@ from torch import nn
 
 from saddlepoint.attacks.apgd import APGD
 from saddlepoint.attacks.losses import targeted_margin
+from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.attacks.spaces import L2, Linf
 from saddlepoint.attacks.square import Square
-from saddlepoint.defenses import Plain
+from saddlepoint.defenses import Defense, Plain, Trace, View
 from saddlepoint.evaluation import Direct, MultiTarget, Threat, combinators
 from saddlepoint.evaluation.attack_context import AttackContext
+from saddlepoint.gradients import EoT, estimator
+from saddlepoint.rng import Keys
 
 X = torch.rand(24, 3, 6, 6, generator=torch.Generator().manual_seed(3))
 
@@ -85,3 +88,53 @@ def test_an_example_is_searched_alone_as_in_a_batch():
     part, meter_of_part = attacked(adversary, Linf(0.01), torch.arange(5, 9))
     assert torch.equal(whole[5:9], part)
     assert torch.equal(meter.forward[5:9], meter_of_part.forward)
+
+
+class Noisy(Defense):
+    """Noise of each row from its own keys."""
+
+    random = True
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.batches: list[int] = []
+
+    def trace(self, x, ctx):
+        self.batches.append(len(x))
+        noise = 0.1 * ctx.randn_like(x)
+        return Trace((View("final", self.model(x + noise)),))
+
+
+@pytest.mark.parametrize("rows", [3, 24])
+def test_draws_in_one_batch_equal_draws_one_by_one(rows, monkeypatch):
+    model = net().double()
+    x = X[:rows].double()
+    keys = Keys.of(0, torch.arange(rows))
+    found = {}
+    for full in (1, 64, 256):
+        monkeypatch.setattr(estimator, "_FULL_BATCH", full)
+        defense = Noisy(model)
+        objective = AttackObjective([defense], model(x).argmax(1))
+        value = EoT(10).evaluate(objective, x, keys)
+        result = EoT(10).value_and_grad(objective, x, keys)
+        found[full] = (value.value, result.evaluation.value, result.grad)
+        assert torch.equal(value.success, result.evaluation.success)
+        assert sum(defense.batches) == 2 * 10 * rows
+        assert max(defense.batches) == max(rows, min(10, full // rows) * rows)
+    for full in (64, 256):
+        for a, b in zip(found[1], found[full], strict=True):
+            torch.testing.assert_close(a, b)
+    assert found[1][0].std() > 0
+
+
+def test_networks_with_global_noise_draw_one_by_one():
+    seen = []
+
+    class Dropped(nn.Module):
+        def forward(self, x):
+            seen.append(len(x))
+            return torch.dropout(x.flatten(1)[:, :5], 0.5, train=True)
+
+    objective = AttackObjective([Plain(Dropped(), random=True)], torch.zeros(4, dtype=torch.long))
+    EoT(6).evaluate(objective, X[:4], Keys.of(0, torch.arange(4)))
+    assert seen == [4] * 6

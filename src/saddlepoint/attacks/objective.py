@@ -18,7 +18,8 @@ from saddlepoint.attacks.losses import (
     restrict,
     targeted_margin,
 )
-from saddlepoint.defenses import Context, Defense
+from saddlepoint.defenses import BlackBox, Context, Defense, Plain
+from saddlepoint.defenses.wrapper import innermost
 from saddlepoint.gradients import Backprop, Estimator, Evaluation, Rule, ValueAndGradient, once
 from saddlepoint.rng import Keys, count_draws
 from saddlepoint.solvers import SolverStats
@@ -72,6 +73,15 @@ class AttackObjective:
         return replace(
             self, defenses=defenses, y=self.y[rows], loss=restrict(self.loss, rows), stats=stats
         )
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a row has the same value in any batch, so that draws can share one.
+
+        The noise of a network that draws from global generators depends on the batch.
+        """
+        steady = self.stats is None or not self.stats.warm
+        return steady and not self.respond and all(map(_draws_by_row, self.defenses))
 
     def evaluate(self, estimator: Estimator, x: Tensor, keys: Keys) -> Evaluation:
         """Value and success at the points x, [N, ...], by an estimator."""
@@ -163,3 +173,9 @@ class AttackObjective:
         return _Outputs(
             merge_rejection(kept.logits, self.y, adapted.rejects), misclassified(answer, self.y)
         )
+
+
+def _draws_by_row(defense: Defense) -> bool:
+    """Whether rows are independent, with random numbers from their own keys."""
+    batch_noise = isinstance(innermost(defense), Plain | BlackBox)
+    return defense.unit == "example" and not (defense.random and batch_noise)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -30,6 +30,20 @@ class ValueAndGradient(NamedTuple):
 
 # (x [N, ...], keys) -> Evaluation. It is differentiable in x, and random only through the keys.
 ObjectiveFunction = Callable[[Tensor, Keys], Evaluation]
+_FULL_BATCH = 256  # rows, if several draws are evaluated at once
+
+
+@runtime_checkable
+class Repeatable(Protocol):
+    """An objective whose rows may occur several times in a batch, each with its own keys."""
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a row has the same value in any batch."""
+        ...
+
+    def __call__(self, x: Tensor, keys: Keys) -> Evaluation: ...
+    def __getitem__(self, rows: Tensor) -> ObjectiveFunction: ...
 
 
 class Estimator(ABC):
@@ -142,19 +156,56 @@ class EoT(Estimator):
         return True
 
     def evaluate(self, objective: ObjectiveFunction, x: Tensor, keys: Keys) -> Evaluation:
-        return _mean([self.inner.evaluate(objective, x, c) for c in self._draws(keys)])
+        batches = self._batches(objective, x, keys)
+        return _mean([_by_draw(self.inner.evaluate(*each[:3]), each.draws) for each in batches])
 
     def value_and_grad(
         self, objective: ObjectiveFunction, x: Tensor, keys: Keys
     ) -> ValueAndGradient:
-        results = [self.inner.value_and_grad(objective, x, c) for c in self._draws(keys)]
-        return ValueAndGradient(
-            _mean([r.evaluation for r in results]), torch.stack([r.grad for r in results]).mean(0)
-        )
+        evaluations = []
+        grads = []
+        for each in self._batches(objective, x, keys):
+            result = self.inner.value_and_grad(each.objective, each.x, each.keys)
+            evaluations.append(_by_draw(result.evaluation, each.draws))
+            shape = result.grad.shape
+            rows = (*shape[: -x.ndim], each.draws, shape[-x.ndim] // each.draws)
+            grads.append(result.grad.view(*rows, *x.shape[1:]).movedim(-x.ndim - 1, 0))
+        return ValueAndGradient(_mean(evaluations), torch.cat(grads).mean(0))
 
-    def _draws(self, keys: Keys) -> Iterator[Keys]:
+    def _batches(self, objective: ObjectiveFunction, x: Tensor, keys: Keys) -> Iterator[_Draws]:
+        """All draws, several in one batch where that changes no draw."""
         # A single draw uses the keys themselves, so that EoT(1) equals its inner estimator.
-        return iter([keys]) if self.draws == 1 else (keys.fold_in(k) for k in range(self.draws))
+        if self.draws == 1:
+            yield _Draws(objective, x, keys, 1)
+            return
+        at_once = 1
+        if isinstance(objective, Repeatable) and objective.repeatable:
+            at_once = max(_FULL_BATCH // max(len(x), 1), 1)
+        for first in range(0, self.draws, at_once):
+            count = min(at_once, self.draws - first)
+            if count == 1:
+                yield _Draws(objective, x, keys.fold_in(first), 1)
+                continue
+            assert isinstance(objective, Repeatable), "only these are repeated"
+            rows = torch.arange(len(x), device=x.device).repeat(count)
+            draw = torch.arange(first, first + count, device=x.device).repeat_interleave(len(x))
+            yield _Draws(objective[rows], x[rows], keys[rows].fold_in(draw), count)
+
+
+class _Draws(NamedTuple):
+    """Draws that are evaluated in one batch, the rows of one draw after those of another."""
+
+    objective: ObjectiveFunction
+    x: Tensor
+    keys: Keys
+    draws: int
+
+
+def _by_draw(evaluation: Evaluation, draws: int) -> Evaluation:
+    """[draws, ..., N] from [..., draws * N]."""
+    value, success = evaluation
+    value = value.view(*value.shape[:-1], draws, -1).movedim(-2, 0)
+    return Evaluation(value, success.view(draws, -1))
 
 
 @dataclass(frozen=True)
@@ -344,5 +395,6 @@ def _gradient(value: Tensor, x: Tensor, *, retain: bool) -> Tensor:
 
 
 def _mean(evaluated: list[Evaluation]) -> Evaluation:
-    success = torch.stack([r.success for r in evaluated]).float().mean(0) > 0.5
-    return Evaluation(torch.stack([r.value for r in evaluated]).mean(0), success)
+    """The mean of evaluations by draw, [draws, ..., N] each."""
+    success = torch.cat([r.success for r in evaluated]).float().mean(0) > 0.5
+    return Evaluation(torch.cat([r.value for r in evaluated]).mean(0), success)
