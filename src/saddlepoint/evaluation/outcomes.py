@@ -55,14 +55,21 @@ class Outcomes:
         # streams can be compared.
         if unit == "batch" and any(not torch.equal(e.batch, episodes[0].batch) for e in episodes):
             unit = "stream"
+        correct = torch.stack([e.correct for e in episodes])
+        chosen = correct
+        if any(e.chosen is not e.correct for e in episodes):
+            chosen = torch.stack([e.chosen for e in episodes])
         return cls(
             adversaries=tuple(e.adversary for e in episodes),
             answers=answers,
-            correct=torch.stack([e.correct for e in episodes]),
-            chosen=torch.stack([e.chosen for e in episodes]),
+            correct=correct,
+            chosen=chosen,
             batch=episodes[0].batch,
             unit=unit,
-            episodes=tuple(episodes),
+            # Views: the same numbers are not kept twice.
+            episodes=tuple(
+                replace(e, correct=correct[a], chosen=chosen[a]) for a, e in enumerate(episodes)
+            ),
         )
 
     def only(self, which: Sequence[int]) -> Outcomes:
@@ -77,14 +84,9 @@ class Outcomes:
             tuple(self.episodes[a] for a in which) if self.episodes else (),
         )
 
-    def without_points(self) -> Outcomes:
-        """The same outcomes, without the points of the episodes, which take most of the memory."""
-        kept = tuple(replace(e, points=e.points[:, :0].clone()) for e in self.episodes)
-        return replace(self, episodes=kept)
-
     def accuracy(self) -> Tensor:
         """The accuracy of each answer under each adversary, [A, D]."""
-        return self.correct.mean(-1)
+        return accuracy_of(self.correct)
 
     def payoff(self) -> Tensor:
         """The attacker's payoff, which is the error rate of the defender, [A, D]."""
@@ -121,6 +123,14 @@ class Outcomes:
     def worst_case(self) -> Tensor:
         """The robust accuracy of each answer under the strongest adversary of every unit, [D]."""
         return self.worst_case_per_example().mean(-1)
+
+
+def accuracy_of(correct: Tensor) -> Tensor:
+    """The mean over examples, [A, D], of fractions or of bool values, [A, D, N]."""
+    if correct.is_floating_point():
+        return correct.mean(-1)
+    # One adversary at a time: a floating-point copy of bool values takes eight times their memory.
+    return torch.stack([rows.double().mean(-1) for rows in correct])
 
 
 def evaluate(

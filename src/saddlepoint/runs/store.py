@@ -18,7 +18,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 
 from saddlepoint.atomic import sha256_hex, write_atomic
 from saddlepoint.audits.cells import Values
@@ -47,6 +48,7 @@ from saddlepoint.runs.packed_cell import CELL_SCHEMA, PackedCell, sealed
 from saddlepoint.runs.records import CellEvent, CellFields, EventFields, RunFields
 from saddlepoint.runs.spec import RunSpec, SpecError, validate
 from saddlepoint.schema import Migrations, NewerSchemaError, SchemaError, migrated
+from saddlepoint.tensor_files import write_tensors
 
 SCHEMA = 2  # of run.json
 MIGRATIONS: Migrations = {
@@ -164,6 +166,11 @@ class Store:
     def write_file(self, name: str, content: bytes) -> None:
         """Write a file of the run beside its cells, completely or not at all."""
         self._write(self.folder / name, content)
+
+    def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> str:
+        """Write tensors of the run beside its cells; returns the SHA-256 of the file."""
+        with _disk_errors(self.folder):
+            return write_tensors(self.folder / name, tensors, sync=True)
 
     def incomplete_files(self) -> list[Path]:
         """Temporary files of killed processes: a process that writes a cell holds its lock."""
