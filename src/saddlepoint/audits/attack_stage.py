@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -36,7 +37,7 @@ def attack(plan: Plan, run_attacks: RunAttacks, measure: Measure) -> Evidence:
     points = torch.empty_like(plan.job.x, device="cpu")  # [N, ...]
     for g, rows in enumerate(groups):
         cells = range(g * count, (g + 1) * count)
-        light = [episodes[k].to("cpu").without_points() for k in cells]
+        light = [_without_points(episodes[k].to("cpu")) for k in cells]
         one = Outcomes.of(light, ("final",), plan.job.defense.unit)
         strongest = one.strongest()[0]  # [M]
         points[rows.cpu()] = _points_of(episodes, cells, strongest)
@@ -49,6 +50,12 @@ def attack(plan: Plan, run_attacks: RunAttacks, measure: Measure) -> Evidence:
     for one, winner, values in zip(outcomes, winners, checks, strict=True):
         found.append(Group(one, winner, rechecked(values)))
     return Evidence(plan, tuple(found), points, episodes)
+
+
+def _without_points(episode: Episode) -> Episode:
+    """The episode without points and predictions, which are those of the re-evaluation."""
+    light = episode.without_points()
+    return replace(light, answered=light.answered[:, :0].clone())
 
 
 def _points_of(episodes: Sequence[Episode], cells: Sequence[int], strongest: Tensor) -> Tensor:

@@ -16,6 +16,9 @@ from saddlepoint.evaluation.referee import Progress, play
 from saddlepoint.evaluation.threat import Threat
 from saddlepoint.phrases import count, percent
 
+# Tensors of all episodes that share memory: many small ones take more than their numbers.
+_STACKED = ("correct", "answered", "margin", "size", "copies", "forward", "backward")
+
 
 @dataclass(frozen=True, repr=False)
 class Outcomes:
@@ -55,9 +58,10 @@ class Outcomes:
         # streams can be compared.
         if unit == "batch" and any(not torch.equal(e.batch, episodes[0].batch) for e in episodes):
             unit = "stream"
-        correct = torch.stack([e.correct for e in episodes])
+        stacked = {name: torch.stack([getattr(e, name) for e in episodes]) for name in _STACKED}
+        correct = stacked["correct"]
         chosen = correct
-        if any(e.chosen is not e.correct for e in episodes):
+        if not all(torch.equal(e.chosen, e.correct) for e in episodes):
             chosen = torch.stack([e.chosen for e in episodes])
         return cls(
             adversaries=tuple(e.adversary for e in episodes),
@@ -66,9 +70,14 @@ class Outcomes:
             chosen=chosen,
             batch=episodes[0].batch,
             unit=unit,
-            # Views: the same numbers are not kept twice.
             episodes=tuple(
-                replace(e, correct=correct[a], chosen=chosen[a]) for a, e in enumerate(episodes)
+                replace(
+                    e,
+                    chosen=chosen[a],
+                    batch=_shared(e.batch, episodes[0].batch),
+                    **{name: tensor[a] for name, tensor in stacked.items()},  # type: ignore[arg-type]
+                )
+                for a, e in enumerate(episodes)
             ),
         )
 
@@ -123,6 +132,11 @@ class Outcomes:
     def worst_case(self) -> Tensor:
         """The robust accuracy of each answer under the strongest adversary of every unit, [D]."""
         return self.worst_case_per_example().mean(-1)
+
+
+def _shared(tensor: Tensor, other: Tensor) -> Tensor:
+    """The other tensor, if both are equal."""
+    return other if torch.equal(tensor, other) else tensor
 
 
 def accuracy_of(correct: Tensor) -> Tensor:
