@@ -60,24 +60,37 @@ def _measured(
     kind: str, images: int, attacks: int, words: list[str], folder: Path
 ) -> dict[str, Any]:
     out = folder / "run"
-    command = [sys.executable, "-c", _START, *words, "--out", str(out), "--quiet"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    if os.waitstatus_to_exitcode(status) != 0:
-        raise SystemExit(f"{' '.join(words)} failed.")
-    files = [path for path in out.rglob("*") if path.is_file()]
+    usage = _resources([*words, "--out", str(out), "--quiet"])
     image = SHAPE[0] * SHAPE[1] * SHAPE[2] * 4
     size = 2 * image if kind == "audit" else image + attacks * attacks
-    return {
+    found = {
         "kind": kind,
         "images": images,
         "attacks": attacks,
-        "peak_megabytes": round(usage.ru_maxrss / 1024, 1),
         "data_megabytes": round(images * size / 2**20, 1),
-        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 1),
-        "files": len(files),
-        "folder_megabytes": round(sum(path.stat().st_size for path in files) / 2**20, 1),
+        **usage,
+        **_size(out),
     }
+    usage = _resources(["runs", "compact", str(out)])
+    return {**found, "compacted": {**usage, **_size(out)}}
+
+
+def _resources(words: list[str]) -> dict[str, float]:
+    """Largest memory and CPU time of a command."""
+    process = subprocess.Popen([sys.executable, "-c", _START, *words], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    if os.waitstatus_to_exitcode(status) != 0:
+        raise SystemExit(f"{' '.join(words)} failed.")
+    return {
+        "peak_megabytes": round(usage.ru_maxrss / 1024, 1),
+        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 1),
+    }
+
+
+def _size(out: Path) -> dict[str, float]:
+    files = [path for path in out.rglob("*") if path.is_file()]
+    size = sum(path.stat().st_size for path in files)
+    return {"files": len(files), "folder_megabytes": round(size / 2**20, 1)}
 
 
 def growth(small: dict[str, Any], large: dict[str, Any]) -> float:
