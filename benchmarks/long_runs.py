@@ -106,31 +106,39 @@ def main() -> None:
     parser.add_argument("--game-images", type=int, nargs=2, default=[200, 1000])
     parser.add_argument("--attacks", type=int, nargs=2, default=[3, 30])
     parser.add_argument("--out", type=Path, default=Path("benchmarks/records/long-runs.json"))
+    parser.add_argument("--only", choices=["audit", "game"], help="keep the record of the others")
     arguments = parser.parse_args()
     few, many = arguments.attacks
-    sizes = [(n, many) for n in arguments.images] + [(arguments.images[-1], few)]
+    small, large = arguments.images
+    audits = [("audit", small, many), ("audit", large, many), ("audit", large, few)]
+    games = [("game", n, 2**7 - 1) for n in arguments.game_images]
+    cases = [one for one in (*audits, *games) if arguments.only in (None, one[0])]
+    runs = []
+    if arguments.only:
+        before = json.loads(arguments.out.read_text())["runs"]
+        runs = [one for one in before if one["kind"] != arguments.only]
+    for kind, images, attacks in cases:
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place)
+            one = game(images, folder) if kind == "game" else audit(images, attacks, folder)
+        runs = sorted([*runs, one], key=lambda run: run["kind"])
+        print(json.dumps(one), flush=True)
+        arguments.out.write_text(json.dumps(_record(runs), indent=1) + "\n")
+
+
+def _record(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    of_kind = {kind: [run for run in runs if run["kind"] == kind] for kind in ("audit", "game")}
+    audits = of_kind["audit"]
     record: dict[str, Any] = {
         "command": "python -m benchmarks.long_runs",
         "versions": versions(),
-        "runs": [],
-        "growth": {},
+        "growth": {kind: growth(*own[:2]) for kind, own in of_kind.items() if len(own) > 1},
+        "runs": runs,
     }
-    runs = record["runs"]
-    cases = [*sizes, *((n, None) for n in arguments.game_images)]
-    for images, attacks in cases:
-        with tempfile.TemporaryDirectory() as place:
-            folder = Path(place)
-            one = game(images, folder) if attacks is None else audit(images, attacks, folder)
-        runs.append(one)
-        print(json.dumps(one), flush=True)
-        if len(runs) >= 2:
-            record["growth"]["audit"] = growth(runs[0], runs[1])
-        if len(runs) >= 3:
-            ratio = runs[1]["peak_megabytes"] / runs[2]["peak_megabytes"]
-            record["growth_with_attacks"] = round(ratio - 1, 4)
-        if len(runs) >= 5:
-            record["growth"]["game"] = growth(runs[3], runs[4])
-        arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+    if len(audits) > 2:
+        ratio = audits[1]["peak_megabytes"] / audits[2]["peak_megabytes"]
+        record["growth_with_attacks"] = round(ratio - 1, 4)
+    return record
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from saddlepoint.attacks.spaces import per_example
 from saddlepoint.audits.cells import AttackCell, Measurement, Recheck, Values, rechecked
-from saddlepoint.audits.evidence import Evidence, Group
+from saddlepoint.audits.evidence import Evidence, Group, needs_all_points
 from saddlepoint.audits.planning.plan import Plan
 from saddlepoint.evaluation import Episode, Outcomes
 
@@ -49,7 +49,7 @@ def attack(plan: Plan, run_attacks: RunAttacks, measure: Measure) -> Evidence:
     found = []
     for one, winner, values in zip(outcomes, winners, checks, strict=True):
         found.append(Group(one, winner, rechecked(values)))
-    return Evidence(plan, tuple(found), points, episodes)
+    return Evidence(plan, tuple(found), points, episodes if needs_all_points(plan) else ())
 
 
 def _without_points(episode: Episode) -> Episode:

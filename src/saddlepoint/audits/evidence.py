@@ -131,7 +131,8 @@ class Evidence:
     plan: Plan
     groups: tuple[Group, ...]
     points: Tensor  # [N, ...] worst points
-    # The results of `plan.cells` with their points. A stored one is read whenever it is used.
+    # The results of `plan.cells` with their points, where a diagnostic needs these; none elsewhere.
+    # A stored one is read whenever it is used.
     episodes: Sequence[Episode]
     diagnoses: Diagnoses = field(default_factory=Diagnoses)
 

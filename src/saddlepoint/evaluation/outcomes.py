@@ -18,6 +18,7 @@ from saddlepoint.phrases import count, percent
 
 # Tensors of all episodes that share memory: many small ones take more than their numbers.
 _STACKED = ("correct", "answered", "margin", "size", "copies", "forward", "backward")
+_OFTEN_EMPTY = ("points", "answered", "loss_curve", "rejected", "rejection_scores")
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,9 +61,10 @@ class Outcomes:
             unit = "stream"
         stacked = {name: torch.stack([getattr(e, name) for e in episodes]) for name in _STACKED}
         correct = stacked["correct"]
-        chosen = correct
-        if not all(torch.equal(e.chosen, e.correct) for e in episodes):
-            chosen = torch.stack([e.chosen for e in episodes])
+        same = all(torch.equal(e.chosen, e.correct) for e in episodes)
+        chosen = correct if same else torch.stack([e.chosen for e in episodes])
+        if not same:
+            stacked["chosen"] = chosen
         return cls(
             adversaries=tuple(e.adversary for e in episodes),
             answers=answers,
@@ -71,12 +73,7 @@ class Outcomes:
             batch=episodes[0].batch,
             unit=unit,
             episodes=tuple(
-                replace(
-                    e,
-                    chosen=chosen[a],
-                    batch=_shared(e.batch, episodes[0].batch),
-                    **{name: tensor[a] for name, tensor in stacked.items()},  # type: ignore[arg-type]
-                )
+                _sharing(e, episodes[0], {name: stack[a] for name, stack in stacked.items()})
                 for a, e in enumerate(episodes)
             ),
         )
@@ -134,9 +131,25 @@ class Outcomes:
         return self.worst_case_per_example().mean(-1)
 
 
+def _sharing(episode: Episode, first: Episode, views: Mapping[str, Tensor]) -> Episode:
+    """The episode with tensors that others have as well: many small ones take much memory.
+
+    Args:
+        episode: the episode.
+        first: the first episode on the same examples.
+        views: its tensors as views; `correct` is also `chosen`, unless that is given.
+    """
+    batch = _shared(episode.batch, first.batch)
+    tensors = {"chosen": views["correct"], **views, "batch": batch}
+    for name in _OFTEN_EMPTY:
+        if not getattr(episode, name).numel():
+            tensors[name] = _shared(getattr(episode, name), getattr(first, name))
+    return replace(episode, **tensors)  # type: ignore[arg-type]
+
+
 def _shared(tensor: Tensor, other: Tensor) -> Tensor:
     """The other tensor, if both are equal."""
-    return other if torch.equal(tensor, other) else tensor
+    return other if tensor.dtype == other.dtype and torch.equal(tensor, other) else tensor
 
 
 def accuracy_of(correct: Tensor) -> Tensor:
