@@ -53,9 +53,17 @@ def attack(plan: Plan, run_attacks: RunAttacks, measure: Measure) -> Evidence:
 
 
 def _without_points(episode: Episode) -> Episode:
-    """The episode without points and predictions, which are those of the re-evaluation."""
+    """The episode without points and predictions, which are those of the re-evaluation.
+
+    There is one for every attack and group, so that single bytes count.
+    """
     light = episode.without_points()
-    return replace(light, answered=light.answered[:, :0].clone())
+    return replace(
+        light,
+        answered=light.answered[:, :0].clone(),
+        forward=light.forward.int(),
+        backward=light.backward.int(),
+    )
 
 
 def _points_of(episodes: Sequence[Episode], cells: Sequence[int], strongest: Tensor) -> Tensor:
