@@ -73,10 +73,13 @@ CHANGES = (
         "runs/workers.py",
         "    threading.Thread(target=end_with_parent, daemon=True).start()\n    while True:\n"
         "        try:\n            task = _read(connection)\n"
-        "        except (EOFError, OSError):\n            return\n",
+        "        except (EOFError, OSError):\n            return\n"
+        "        try:\n            _compute(task, connection)\n",
         "    import time\n    while True:\n"
         "        try:\n            task = _read(connection)\n"
-        "        except (EOFError, OSError):\n            time.sleep(60)\n            return\n",
+        "        except (EOFError, OSError):\n            time.sleep(60)\n            return\n"
+        "        try:\n            _compute(task, connection)\n"
+        "        except OSError:\n            time.sleep(60)\n",
     ),
     Change(
         "SIGTERM does not behave like Ctrl-C, and a second one does not stop at once",
