@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import torch
 from torch import Tensor, nn
 
+from saddlepoint.data import Data
 from saddlepoint.defenses import MultiExit
 
-IMAGES = 10000
 SHAPE = (3, 16, 16)
 _CLASSES = 4
 _EXITS = 7
@@ -54,8 +52,9 @@ def exits() -> MultiExit:
     return MultiExit(Heads(_EXITS).eval())
 
 
-@cache
-def images() -> tuple[Tensor, Tensor]:
+def images(n: int) -> Data:
     """Noise, with the predictions of the first head as labels."""
-    x = torch.rand(IMAGES, *SHAPE, generator=torch.Generator().manual_seed(1))
-    return x, Linear()(x).argmax(1)
+    x = torch.rand(n, *SHAPE, generator=torch.Generator().manual_seed(1))
+    net = Linear()
+    y = torch.cat([net(part).argmax(1) for part in torch.split(x, 250)])
+    return Data("noise", x, y, tuple(map(str, range(_CLASSES))))

@@ -3,10 +3,12 @@
     python -m benchmarks.long_runs --out benchmarks/records/long-runs.json
 
 Each run is a process of its own, and its largest resident memory is recorded. Targets are linear,
-so that the time goes into cells and not into the model. `data_megabytes` is the size of the images
-alone. `copies_of_the_images` is the difference of the peaks of two runs with different numbers of
-images, divided by the difference of their `data_megabytes`. `growth_with_attacks` compares the
-peaks of two runs with the same images and different numbers of attacks.
+so that the time goes into cells and not into the model. `data_megabytes` is what a run has to hold:
+the images; the worst point of each image for an audit; and for a game the outcome of every attack
+on every image for every set of exits, one byte each. `growth` compares two runs with different
+numbers of images: by how much the peak without the data of the larger run is above that of the
+smaller one. `growth_with_attacks` compares the peaks of two audits of the same images with
+different numbers of attacks. `compacted` is the folder after `saddlepoint runs compact`.
 """
 
 from __future__ import annotations
@@ -58,29 +60,43 @@ def _measured(
     kind: str, images: int, attacks: int, words: list[str], folder: Path
 ) -> dict[str, Any]:
     out = folder / "run"
-    command = [sys.executable, "-c", _START, *words, "--out", str(out), "--quiet"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    if os.waitstatus_to_exitcode(status) != 0:
-        raise SystemExit(f"{' '.join(words)} failed.")
-    files = [path for path in out.rglob("*") if path.is_file()]
-    size = SHAPE[0] * SHAPE[1] * SHAPE[2] * 4
-    return {
+    usage = _resources([*words, "--out", str(out), "--quiet"])
+    image = SHAPE[0] * SHAPE[1] * SHAPE[2] * 4
+    size = 2 * image if kind == "audit" else image + attacks * attacks
+    found = {
         "kind": kind,
         "images": images,
         "attacks": attacks,
-        "peak_megabytes": round(usage.ru_maxrss / 1024, 1),
         "data_megabytes": round(images * size / 2**20, 1),
+        **usage,
+        **_size(out),
+    }
+    usage = _resources(["runs", "compact", str(out)])
+    return {**found, "compacted": {**usage, **_size(out)}}
+
+
+def _resources(words: list[str]) -> dict[str, float]:
+    """Largest memory and CPU time of a command."""
+    process = subprocess.Popen([sys.executable, "-c", _START, *words], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    if os.waitstatus_to_exitcode(status) != 0:
+        raise SystemExit(f"{' '.join(words)} failed.")
+    return {
+        "peak_megabytes": round(usage.ru_maxrss / 1024, 1),
         "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 1),
-        "files": len(files),
-        "folder_megabytes": round(sum(path.stat().st_size for path in files) / 2**20, 1),
     }
 
 
-def copies(small: dict[str, Any], large: dict[str, Any]) -> float:
-    """How many copies of the images the peak contains."""
-    more = large["peak_megabytes"] - small["peak_megabytes"]
-    return round(more / (large["data_megabytes"] - small["data_megabytes"]), 2)
+def _size(out: Path) -> dict[str, float]:
+    files = [path for path in out.rglob("*") if path.is_file()]
+    size = sum(path.stat().st_size for path in files)
+    return {"files": len(files), "folder_megabytes": round(size / 2**20, 1)}
+
+
+def growth(small: dict[str, Any], large: dict[str, Any]) -> float:
+    """How much more memory the larger run needs beside its data."""
+    beside = [one["peak_megabytes"] - one["data_megabytes"] for one in (small, large)]
+    return round(beside[1] / beside[0] - 1, 4)
 
 
 def main() -> None:
@@ -90,31 +106,39 @@ def main() -> None:
     parser.add_argument("--game-images", type=int, nargs=2, default=[200, 1000])
     parser.add_argument("--attacks", type=int, nargs=2, default=[3, 30])
     parser.add_argument("--out", type=Path, default=Path("benchmarks/records/long-runs.json"))
+    parser.add_argument("--only", choices=["audit", "game"], help="keep the record of the others")
     arguments = parser.parse_args()
     few, many = arguments.attacks
-    sizes = [(n, many) for n in arguments.images] + [(arguments.images[-1], few)]
+    small, large = arguments.images
+    audits = [("audit", small, many), ("audit", large, many), ("audit", large, few)]
+    games = [("game", n, 2**7 - 1) for n in arguments.game_images]
+    cases = [one for one in (*audits, *games) if arguments.only in (None, one[0])]
+    runs = []
+    if arguments.only:
+        before = json.loads(arguments.out.read_text())["runs"]
+        runs = [one for one in before if one["kind"] != arguments.only]
+    for kind, images, attacks in cases:
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place)
+            one = game(images, folder) if kind == "game" else audit(images, attacks, folder)
+        runs = sorted([*runs, one], key=lambda run: run["kind"])
+        print(json.dumps(one), flush=True)
+        arguments.out.write_text(json.dumps(_record(runs), indent=1) + "\n")
+
+
+def _record(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    of_kind = {kind: [run for run in runs if run["kind"] == kind] for kind in ("audit", "game")}
+    audits = of_kind["audit"]
     record: dict[str, Any] = {
         "command": "python -m benchmarks.long_runs",
         "versions": versions(),
-        "runs": [],
-        "copies_of_the_images": {},
+        "growth": {kind: growth(*own[:2]) for kind, own in of_kind.items() if len(own) > 1},
+        "runs": runs,
     }
-    runs = record["runs"]
-    cases = [*sizes, *((n, None) for n in arguments.game_images)]
-    for images, attacks in cases:
-        with tempfile.TemporaryDirectory() as place:
-            folder = Path(place)
-            one = game(images, folder) if attacks is None else audit(images, attacks, folder)
-        runs.append(one)
-        print(json.dumps(one), flush=True)
-        if len(runs) >= 2:
-            record["copies_of_the_images"]["audit"] = copies(runs[0], runs[1])
-        if len(runs) >= 3:
-            ratio = runs[1]["peak_megabytes"] / runs[2]["peak_megabytes"]
-            record["growth_with_attacks"] = round(ratio - 1, 4)
-        if len(runs) >= 5:
-            record["copies_of_the_images"]["game"] = copies(runs[3], runs[4])
-        arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+    if len(audits) > 2:
+        ratio = audits[1]["peak_megabytes"] / audits[2]["peak_megabytes"]
+        record["growth_with_attacks"] = round(ratio - 1, 4)
+    return record
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ LEAVES = {
     "phrases": (),
     "reading": (),
     "schema": (),
+    "tensor_files": (),
     "data": ("rng",),
     "zoo.nets": (),
 }

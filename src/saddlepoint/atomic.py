@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -24,27 +25,41 @@ def write_atomic(path: Path, content: bytes, *, sync: bool = False) -> None:
     Raises:
         OSError: The file cannot be written.
     """
+    write_atomic_by(path, lambda temporary: _write(temporary, content), sync=sync)
+
+
+def write_atomic_by(path: Path, write: Callable[[Path], object], *, sync: bool = False) -> None:
+    """`write_atomic` of a file that a function writes, so that its content need not be in memory.
+
+    Args:
+        path: The file to write.
+        write: Writes the content to a path. It may be called twice.
+        sync: As in `write_atomic`.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        _write(temporary, content, sync=sync)
+        _write_and_sync(temporary, write, sync=sync)
         try:
             temporary.rename(path)
         except FileNotFoundError:
             # Another machine removed it, because it has no process with this number.
-            _write(temporary, content, sync=sync)
+            _write_and_sync(temporary, write, sync=sync)
             temporary.rename(path)
         if sync:
-            _sync_folder(path.parent)
+            _sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _write(path: Path, content: bytes, *, sync: bool) -> None:
+def _write(path: Path, content: bytes) -> None:
     with path.open("wb") as file:
         file.write(content)
-        if sync:
-            file.flush()
-            os.fsync(file.fileno())
+
+
+def _write_and_sync(path: Path, write: Callable[[Path], object], *, sync: bool) -> None:
+    write(path)
+    if sync:
+        _sync(path)
 
 
 def sha256_hex(content: bytes) -> str:
@@ -52,9 +67,9 @@ def sha256_hex(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _sync_folder(folder: Path) -> None:
-    """Flush the folder to disk: the rename is part of the folder, not of the file."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """Flush a file or a folder to disk. A rename is part of the folder, not of the file."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -47,6 +47,7 @@ OTHERS = (
     ("runs", "verify"),
     ("runs", "export"),
     ("runs", "gc"),
+    ("runs", "compact"),
 )
 COMMANDS = (*WITH_SPECIFICATION, *OTHERS)
 

@@ -7,18 +7,20 @@ measurements: re-evaluations of worst points, and diagnostics.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, TypeVar, overload
 
 import torch
 from torch import Tensor
 
+from saddlepoint.attacks.best import AttackResult
 from saddlepoint.audits.profile import GIVEN_TARGET, Engine
 from saddlepoint.audits.shared_noise import LARGEST_ERROR, PARTS, until_precise
 from saddlepoint.defenses import Answer, Defense
 from saddlepoint.evaluation import (
     Adversary,
+    AttackContext,
     Episode,
     FixedPoints,
     OnExamples,
@@ -94,13 +96,13 @@ class Job:
         return OnFasterCopy(adversary, faster)
 
     def recheck(self, points: Tensor, rows: Tensor) -> Episode:
-        """Evaluate points [N, ...] of some rows with new randomness.
+        """Evaluate points [M, ...] of some rows [M] with new randomness.
 
         A point that was worst by chance is not worst again. Randomness that the attacker knows
         stays the same, since it is the randomness that counts. Where images share their noise, the
         number of draws follows from the variance between draws.
         """
-        fixed = FixedPoints("verdict", points)
+        fixed = _PointsOfRows("verdict", points, rows=rows)
         if self.threat.randomness_known:
             return self._play(fixed, rows, self.seed)
         if not self.shared_noise:
@@ -139,6 +141,26 @@ class Job:
                     "use a smaller batch size."
                 ) from error
         return self._play(adversary, rows, seed, max(min(at_once, len(rows)) // 2, 1))
+
+
+@dataclass(frozen=True)
+class _PointsOfRows(FixedPoints):
+    """Fixed points of some rows only, without a copy of all other images."""
+
+    rows: Tensor = field(kw_only=True)  # [M] the rows of the points
+
+    def move(
+        self,
+        context: AttackContext,
+        defense: Defense,  # noqa: ARG002
+        x: Tensor,  # noqa: ARG002
+        y: Tensor,  # noqa: ARG002
+    ) -> AttackResult:
+        assert self.points is not None, "there is a point for each row"
+        order = self.rows.argsort()
+        place = order[torch.searchsorted(self.rows[order], context.ids)]
+        points = self.points[place]
+        return AttackResult(points, points)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -191,8 +213,7 @@ class Recheck(Measurement):
         return "re-evaluation"
 
     def compute(self, job: Job) -> Values:
-        whole = job.x.index_copy(0, self.rows, self.points.to(job.x))
-        episode = job.recheck(whole, self.rows).to("cpu")
+        episode = job.recheck(self.points.to(job.x), self.rows).to("cpu")
         return {name: getattr(episode, name) for name in _EPISODE_TENSORS}
 
 
@@ -200,5 +221,31 @@ _EPISODE_TENSORS = tuple(f.name for f in fields(Episode) if f.name not in ("adve
 
 
 def rechecked(values: Values) -> Episode:
-    """The episode of a `Recheck`."""
-    return Episode(adversary="verdict", seconds=0.0, **values)
+    """The episode of a `Recheck`, without its points, which the caller has."""
+    return Episode(adversary="verdict", seconds=0.0, **values).without_points()
+
+
+class LazyCells(Sequence[Measurement]):
+    """Measurements that are made when they are used: the points of all of them take memory.
+
+    Args:
+        make: makes one of them, given its number. It may be called several times.
+        count: how many there are.
+    """
+
+    def __init__(self, make: Callable[[int], Measurement], count: int) -> None:
+        self._make = make
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Measurement: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Measurement]: ...
+    def __getitem__(self, index: int | slice) -> Measurement | Sequence[Measurement]:
+        numbers = range(self._count)[index]
+        if isinstance(numbers, int):
+            return self._make(numbers)
+        return LazyCells(lambda k: self._make(numbers[k]), len(numbers))

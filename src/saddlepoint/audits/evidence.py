@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from saddlepoint.attacks.history import merge_loss_curves
 from saddlepoint.attacks.oracle import grants
-from saddlepoint.attacks.spaces import per_example
 from saddlepoint.audits.diagnostics.loss_curve import LossCurve
 from saddlepoint.audits.diagnostics.values import Diagnoses
 from saddlepoint.audits.planning.plan import Plan
@@ -50,19 +49,9 @@ class Row:
 class Group:
     """All attack cells of one group of examples, and the re-evaluation of their worst points."""
 
-    outcomes: Outcomes  # [A, 1, M]; the clean images are the first adversary
-    points: Tensor  # [M, ...] worst points
+    outcomes: Outcomes  # [A, 1, M], without points; the clean images are the first adversary
     winner: tuple[str, ...]  # [M] the adversary of each worst point
     verdict: Episode  # the worst points, evaluated with new randomness
-
-
-def worst_points(outcomes: Outcomes) -> tuple[Tensor, tuple[str, ...]]:
-    """The worst point of each example, and the adversary that found it."""
-    strongest = outcomes.strongest()[0]  # [M]
-    points = outcomes.episodes[0].points
-    for a, episode in enumerate(outcomes.episodes):
-        points = torch.where(per_example(strongest == a, points), episode.points, points)
-    return points, tuple(outcomes.adversaries[a] for a in strongest.tolist())
 
 
 def needs_all_points(plan: Plan) -> bool:
@@ -141,6 +130,10 @@ class Evidence:
 
     plan: Plan
     groups: tuple[Group, ...]
+    points: Tensor  # [N, ...] worst points
+    # The results of `plan.cells` with their points, where a diagnostic needs these; none elsewhere.
+    # A stored one is read whenever it is used.
+    episodes: Sequence[Episode]
     diagnoses: Diagnoses = field(default_factory=Diagnoses)
 
     @property
@@ -204,11 +197,6 @@ class Evidence:
     def robust(self) -> Tensor:
         """[N] correctness of the worst points, evaluated with new randomness."""
         return torch.cat([g.verdict.correct[0] for g in self.groups])
-
-    @cached_property
-    def points(self) -> Tensor:
-        """[N, ...] worst points."""
-        return torch.cat([g.points for g in self.groups])
 
     @cached_property
     def smallest(self) -> Tensor:

@@ -69,9 +69,10 @@ def collect(plan: Plan, execution: Execution) -> Evidence:
     """Stages attack, diagnose and remedy; a remedy leads back to attack once."""
     evidence = _attack_and_diagnose(plan, execution)
     remedies = remedy(evidence)
-    if remedies:
-        evidence = _attack_and_diagnose(plan.with_remedies(remedies), execution)
-    return evidence
+    if not remedies:
+        return evidence
+    del evidence  # before there are other worst points of all images
+    return _attack_and_diagnose(plan.with_remedies(remedies), execution)
 
 
 def run(request: AuditRequest, execution: Execution) -> Audit:

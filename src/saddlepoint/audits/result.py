@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor, zeros
 
 from saddlepoint.atomic import write_atomic
@@ -41,6 +41,7 @@ from saddlepoint.evaluation.rejection import no_rejection_scores
 from saddlepoint.phrases import at_least, at_most, count, percent
 from saddlepoint.reading import read_bytes
 from saddlepoint.schema import SchemaError
+from saddlepoint.tensor_files import write_tensors
 
 __all__ = ["Audit", "Examples", "Item", "Level", "Row", "State", "Symptom", "Verdict"]
 
@@ -262,8 +263,7 @@ class Audit:
             tensors["smallest"] = self.examples.smallest
         if self.rejection_scores.numel():
             tensors["rejection_scores"] = self.rejection_scores
-        plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-        write_atomic(folder / "points.safetensors", save(plain))
+        write_tensors(folder / "points.safetensors", tensors)
         text = json.dumps(self.record(), indent=1) + "\n"
         write_atomic(folder / "audit.json", text.encode())
         return folder

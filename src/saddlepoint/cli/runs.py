@@ -66,6 +66,14 @@ def add(app: typer.Typer) -> None:
         "gc",
         epilog=examples("saddlepoint runs gc runs/mine --dry-run", "saddlepoint runs gc runs/mine"),
     )(remove_unused)
+    group.command(
+        "compact",
+        epilog=examples(
+            "saddlepoint runs compact runs/mine",
+            note="The cells keep their bytes, so that manifest and signature stay valid. A "
+            "compacted run can be verified, replayed and resumed as before.",
+        ),
+    )(compact_run)
     app.add_typer(group, name="runs")
 
 
@@ -270,3 +278,19 @@ def remove_unused(
     if dry_run:
         for name in freed.files:
             say(f"  {name}")
+
+
+def compact_run(run: _Run, json: JsonOption = False) -> None:
+    """Move the files of all cells of a run into one archive, cells.zip."""
+    from saddlepoint.cli.run_output import file_size
+    from saddlepoint.runs.compact import compact
+
+    done = compact(run)
+    if json:
+        dump(asdict(done))
+        return
+    say(
+        f"Moved {count(done.cells, 'cell')}: {count(done.files_before, 'file')}, "
+        f"{file_size(done.bytes_before)}, before; {count(done.files, 'file')}, "
+        f"{file_size(done.bytes)}, now."
+    )

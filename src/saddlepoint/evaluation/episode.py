@@ -51,6 +51,10 @@ class Episode:
         accuracy = percent(float(self.correct.mean(1).min()))
         return f"<Episode of {self.adversary}, {count(len(self.batch), 'image')}: {accuracy}>"
 
+    def without_points(self) -> Episode:
+        """The same episode without its points, which take most of the memory."""
+        return replace(self, points=self.points[:, :0].clone())
+
     def to(self, device: str | torch.device) -> Episode:
         """The same episode with all tensors on a device."""
         tensors = {
@@ -82,11 +86,15 @@ class Episode:
         """The episodes of one adversary on several batches as one episode."""
         counts = [int(p.batch.amax()) + 1 for p in parts]
         before = [sum(counts[:k]) for k in range(len(parts))]
+        correct = torch.cat([p.correct for p in parts], dim=1)
+        chosen = correct
+        if any(p.chosen is not p.correct for p in parts):
+            chosen = torch.cat([p.chosen for p in parts], dim=1)
         return cls(
             adversary=parts[0].adversary,
             points=torch.cat([p.points for p in parts]),
-            correct=torch.cat([p.correct for p in parts], dim=1),
-            chosen=torch.cat([p.chosen for p in parts], dim=1),
+            correct=correct,
+            chosen=chosen,
             answered=torch.cat([p.answered for p in parts], dim=1),
             margin=torch.cat([p.margin for p in parts], dim=1),
             batch=torch.cat([p.batch + offset for p, offset in zip(parts, before, strict=True)]),

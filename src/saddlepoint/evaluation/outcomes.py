@@ -16,6 +16,10 @@ from saddlepoint.evaluation.referee import Progress, play
 from saddlepoint.evaluation.threat import Threat
 from saddlepoint.phrases import count, percent
 
+# Tensors of all episodes that share memory: many small ones take more than their numbers.
+_STACKED = ("correct", "answered", "margin", "size", "copies", "forward", "backward")
+_OFTEN_EMPTY = ("points", "answered", "loss_curve", "rejected", "rejection_scores")
+
 
 @dataclass(frozen=True, repr=False)
 class Outcomes:
@@ -55,14 +59,23 @@ class Outcomes:
         # streams can be compared.
         if unit == "batch" and any(not torch.equal(e.batch, episodes[0].batch) for e in episodes):
             unit = "stream"
+        stacked = {name: torch.stack([getattr(e, name) for e in episodes]) for name in _STACKED}
+        correct = stacked["correct"]
+        same = all(torch.equal(e.chosen, e.correct) for e in episodes)
+        chosen = correct if same else torch.stack([e.chosen for e in episodes])
+        if not same:
+            stacked["chosen"] = chosen
         return cls(
             adversaries=tuple(e.adversary for e in episodes),
             answers=answers,
-            correct=torch.stack([e.correct for e in episodes]),
-            chosen=torch.stack([e.chosen for e in episodes]),
+            correct=correct,
+            chosen=chosen,
             batch=episodes[0].batch,
             unit=unit,
-            episodes=tuple(episodes),
+            episodes=tuple(
+                _sharing(e, episodes[0], {name: stack[a] for name, stack in stacked.items()})
+                for a, e in enumerate(episodes)
+            ),
         )
 
     def only(self, which: Sequence[int]) -> Outcomes:
@@ -77,14 +90,9 @@ class Outcomes:
             tuple(self.episodes[a] for a in which) if self.episodes else (),
         )
 
-    def without_points(self) -> Outcomes:
-        """The same outcomes, without the points of the episodes, which take most of the memory."""
-        kept = tuple(replace(e, points=e.points[:, :0].clone()) for e in self.episodes)
-        return replace(self, episodes=kept)
-
     def accuracy(self) -> Tensor:
         """The accuracy of each answer under each adversary, [A, D]."""
-        return self.correct.mean(-1)
+        return accuracy_of(self.correct)
 
     def payoff(self) -> Tensor:
         """The attacker's payoff, which is the error rate of the defender, [A, D]."""
@@ -121,6 +129,35 @@ class Outcomes:
     def worst_case(self) -> Tensor:
         """The robust accuracy of each answer under the strongest adversary of every unit, [D]."""
         return self.worst_case_per_example().mean(-1)
+
+
+def _sharing(episode: Episode, first: Episode, views: Mapping[str, Tensor]) -> Episode:
+    """The episode with tensors that others have as well: many small ones take much memory.
+
+    Args:
+        episode: the episode.
+        first: the first episode on the same examples.
+        views: its tensors as views; `correct` is also `chosen`, unless that is given.
+    """
+    batch = _shared(episode.batch, first.batch)
+    tensors = {"chosen": views["correct"], **views, "batch": batch}
+    for name in _OFTEN_EMPTY:
+        if not getattr(episode, name).numel():
+            tensors[name] = _shared(getattr(episode, name), getattr(first, name))
+    return replace(episode, **tensors)  # type: ignore[arg-type]
+
+
+def _shared(tensor: Tensor, other: Tensor) -> Tensor:
+    """The other tensor, if both are equal."""
+    return other if tensor.dtype == other.dtype and torch.equal(tensor, other) else tensor
+
+
+def accuracy_of(correct: Tensor) -> Tensor:
+    """The mean over examples, [A, D], of fractions or of bool values, [A, D, N]."""
+    if correct.is_floating_point():
+        return correct.mean(-1)
+    # One adversary at a time: a floating-point copy of bool values takes eight times their memory.
+    return torch.stack([rows.double().mean(-1) for rows in correct])
 
 
 def evaluate(

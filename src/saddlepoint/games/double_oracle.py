@@ -154,7 +154,7 @@ def _add_expected_losses(
         defender = equilibrium.defender
         name = f"expected loss {number}"
         added = run_adversaries([settings.on_expected_loss(growing.columns, defender, name)])
-        accuracy = added[0].correct.mean(-1)
+        accuracy = added[0].correct.double().mean(-1)
         gain = max(0.0, equilibrium.value - float(accuracy @ defender.to(accuracy)))
         growing = growing.plus(None, added)
         if gain < tolerance:

@@ -16,6 +16,7 @@ from saddlepoint import phrases
 from saddlepoint.games.optimal_face import preferred_strategy
 
 _TIE = 1e-9  # relative to the spread of the compared numbers
+_AT_ONCE = 64  # examples
 _CERTIFIED = 1e-6  # a larger gap means that the linear program was not solved
 
 
@@ -130,9 +131,9 @@ def solve_per_example(correct: Tensor) -> PerExample:
     the lowest accuracy against the new strategy.
 
     Args:
-        correct: outcomes, [A, D, N].
+        correct: outcomes, [A, D, N], as fractions or bool values.
     """
-    outcomes = correct.double().cpu().numpy().transpose(2, 0, 1)  # [N, A, D]
+    outcomes = correct.cpu().numpy().transpose(2, 0, 1)  # [N, A, D]
     n, _, columns = outcomes.shape
     examples = np.arange(n)
     s = np.full(columns, 1 / columns)
@@ -140,7 +141,7 @@ def solve_per_example(correct: Tensor) -> PerExample:
     example = np.zeros(0, dtype=int)  # [K] example of each constraint so far
     row = np.zeros(0, dtype=int)  # [K] row of each constraint so far
     while True:
-        worst = (outcomes @ s).argmin(1)  # [N]
+        worst = _accuracies(outcomes, s).argmin(1)  # [N]
         new = ~_known(example, row, examples, worst)
         value = float((outcomes[examples, worst] @ s).mean())
         bound = _upper_bound(outcomes, example, row, multipliers)
@@ -148,7 +149,16 @@ def solve_per_example(correct: Tensor) -> PerExample:
             return PerExample(torch.from_numpy(s), value, bound - value)
         example = np.r_[example, examples[new]]
         row = np.r_[row, worst[new]]
-        s, multipliers = _solve_constraints(outcomes[example, row], example, n)
+        s, multipliers = _solve_constraints(outcomes[example, row].astype(float), example, n)
+
+
+def _accuracies(outcomes: np.ndarray, s: np.ndarray) -> np.ndarray:
+    """The accuracy of a mixed strategy [D] per example and row, [N, A].
+
+    Some examples at a time: outcomes may be bool, and take eight times the memory as numbers.
+    """
+    parts = np.array_split(outcomes, -(-len(outcomes) // _AT_ONCE))
+    return np.concatenate([part.astype(float) @ s for part in parts])
 
 
 def least_per_example(correct: Tensor, defender: Tensor) -> Tensor:

@@ -178,11 +178,13 @@ class ExitGame:
     def on(self, examples: Tensor) -> ExitGame:
         """The same game on some of its examples, given by their indices."""
         outcomes = self.outcomes
+        correct = outcomes.correct[..., examples]
+        shared = outcomes.chosen is outcomes.correct
         part = Outcomes(
             outcomes.adversaries,
             outcomes.answers,
-            outcomes.correct[..., examples],
-            outcomes.chosen[..., examples],
+            correct,
+            correct if shared else outcomes.chosen[..., examples],
             outcomes.batch[examples],
             outcomes.unit,
         )

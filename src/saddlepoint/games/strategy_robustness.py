@@ -110,12 +110,12 @@ def evaluate_strategies(
     attacks = [settings.on_subset(target) for target in targets]
     episodes = run_adversaries([FixedPoints(), *attacks, *adaptive])
     names = [episode.adversary for episode in episodes]
-    outcomes = torch.stack([episode.correct for episode in episodes]).cpu().double()  # [A, D, N]
     robustness = {}
     for own_row, (name, strategy) in enumerate(known.items(), start=1 + len(targets)):
         response = [0.0] * len(names)
         for target, p in zip(game.targets, game.best_response(strategy).tolist(), strict=True):
             response[1 + targets.index(target) if target else own_row] += p
-        correct = torch.einsum("d,adn->an", strategy, outcomes)
+        # One attack at a time: [D, N] in double precision, not [A, D, N].
+        correct = torch.stack([strategy @ one.correct.cpu().double() for one in episodes])  # [A, N]
         robustness[name] = StrategyRobustness.of(game, strategy, names, correct, response, own_row)
     return StrategyEvaluations(tuple(episodes), robustness)

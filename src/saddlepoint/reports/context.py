@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load
 from torch import Tensor
 
 from saddlepoint.audits.result import Audit
+from saddlepoint.reading import ReadError
 from saddlepoint.reports.markup import Markup
 from saddlepoint.reports.published import NO_RESULTS, Published
 from saddlepoint.runs.store import Store, StoreError, is_record_of
@@ -111,11 +113,10 @@ def _smallest_sizes(folder: Path, record: Mapping[str, Any], n: int) -> Tensor |
     for key in record.get("cells", ()):
         try:
             first, last = store.record(key)["rows"]
-            # Read single columns: the points of all attacks together may not fit into memory.
-            with safe_open(store.cells / f"{key}.safetensors", framework="pt") as cell:
-                size = cell.get_tensor("size").double()
-                correct = cell.get_tensor("correct")[0]
-        except (StoreError, SafetensorError, OSError, KeyError):
+            cell = load(store.cell_file(f"{key}.safetensors"))
+            size = cell["size"].double()
+            correct = cell["correct"][0]
+        except (StoreError, SafetensorError, ReadError, OSError, KeyError):
             return None  # some cells were removed or damaged
         successful = torch.where(correct < 0.5, size, torch.inf)
         smallest[first : last + 1] = smallest[first : last + 1].minimum(successful)

@@ -15,7 +15,7 @@ from saddlepoint.reports.markup import Markup, tag
 from saddlepoint.reports.png import data_uri, drawable
 
 _SHOWN = 12  # examples
-_AT_ONCE = 256  # images, in double precision
+_AT_ONCE = 64  # images; more take more memory than time
 
 
 @dataclass(frozen=True)

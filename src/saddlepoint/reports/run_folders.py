@@ -218,6 +218,8 @@ def _cell(store: Store, key: str, seconds: float | None) -> CellState:
     except StoreError as error:
         return CellState(key, "damaged", problem=str(error))
     size = sum(path.stat().st_size for path in store.cells.glob(f"{key}.*"))
+    names = (f"{key}.json", f"{key}.safetensors")
+    size += sum(store.archived()[name].stored for name in names if name in store.archived())
     rows = record.get("rows", [0])
     adversary = record.get("adversary") or ""
     return CellState(key, "done", adversary, (rows[0], rows[-1]), seconds, size)

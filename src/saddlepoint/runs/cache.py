@@ -250,12 +250,12 @@ class DiskCache:
     @cached_property
     def _ledger(self) -> dict[str, Spent]:
         """Time and passes by key. Read once, when all cells are finished."""
-        events = [event for event in self.store.events() if event["event"] == "cell"]
         return {
             event["key"]: Spent(
                 event["seconds"], PassCount(event.get("forward", 0), event.get("backward", 0))
             )
-            for event in events
+            for event in self.store.events()
+            if event["event"] == "cell"
         }
 
     def put(self, packed: PackedCell) -> None:
@@ -280,10 +280,10 @@ class DiskCache:
         Until then the result is None. It does not wait, because the other process may wait for
         cells of this one.
         """
-        waiting = dict(cells)
+        waiting = list(cells)
         while waiting:
-            postponed = {}
-            for key, cell in waiting.items():
+            postponed = []
+            for key in waiting:
                 if stopping.is_set():
                     return
                 if self.store.has(key):
@@ -291,12 +291,12 @@ class DiskCache:
                 stack = ExitStack()
                 if not stack.enter_context(self.store.claim(key)):
                     stack.close()
-                    postponed[key] = cell
+                    postponed.append(key)
                 elif self.store.has(key):
                     stack.close()
                 else:
                     self.claims[key] = stack
-                    yield cell
+                    yield cells[key]
             if postponed and len(postponed) == len(waiting):
                 yield None
             waiting = postponed

@@ -34,6 +34,7 @@ def cached_play(
     batch_size: int = 128,
     threads: int | None = None,
     watch: Watch | None = None,
+    keep: Callable[[Episode], Episode] | None = None,
 ) -> RunAdversaries:
     """A function that runs adversaries on a defense and caches each cell.
 
@@ -52,6 +53,7 @@ def cached_play(
         batch_size: rows per batch.
         threads: torch threads; None: the number that torch uses.
         watch: follows progress.
+        keep: what is kept in memory of each episode; default: all of it.
     """
     threat = threat if isinstance(threat, Threat) else Threat(threat)
     job = Job(defense, x.detach(), y.long(), threat, seed, batch_size, answers)
@@ -67,8 +69,8 @@ def cached_play(
         count = len(adversaries)
         joined = []
         for a, adversary in enumerate(adversaries):
-            episode = Episode.joined([*episodes[a::count]])
-            joined.append(replace(episode, adversary=adversary.name))
+            parts = map(keep, episodes[a::count]) if keep else episodes[a::count]
+            joined.append(replace(Episode.joined([*parts]), adversary=adversary.name))
         return joined
 
     return run

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import overload
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar, overload
 
 from saddlepoint.audits import Plan
-from saddlepoint.audits.cells import AttackCell, Measurement, Recheck, Values
+from saddlepoint.audits.cells import AttackCell, LazyCells, Measurement, Recheck, Values
 from saddlepoint.audits.profile import Spent, Stage, Stopwatch
 from saddlepoint.evaluation import Episode
 from saddlepoint.phrases import count, count_of, names
@@ -22,6 +22,8 @@ from saddlepoint.runs.executors import Executor, Serial
 from saddlepoint.runs.own_files import DIAGNOSTICS
 from saddlepoint.runs.store import Store
 from saddlepoint.runs.work import Cell, Work
+
+T = TypeVar("T")
 
 
 class CachedExecution:
@@ -83,31 +85,33 @@ class CachedExecution:
         for key, (_, number) in wanted.items():
             stage = Stage.ATTACK if number < planned else Stage.REMEDY
             self._spent[key] = (stage, cache.spent(key))
-        return _Stored(cache, keys)
+        return StoredResults(keys, cache.get)
 
     def measurements(
         self,
         plan: Plan,  # noqa: ARG002
         cells: Sequence[Measurement],
     ) -> Sequence[Values]:
-        """The results of measurements, in order."""
+        """The results of measurements, in order. Each is read when it is used."""
         store = None
         if self._store is not None:
             store = Store(self._store.folder / DIAGNOSTICS).opened()
         cache = self._cache(store)
-        keys = [self.work.key(cell) for cell in cells]
-        wanted = dict(zip(keys, cells, strict=True))
+        keys = []
+        stages = []
+        for cell in cells:
+            keys.append(self.work.key(cell))
+            stages.append(Stage.ATTACK if isinstance(cell, Recheck) else Stage.DIAGNOSE)
         self.diagnostics = sorted({*self.diagnostics, *keys})
         self._requested()
-        missing = {key: cell for key, cell in wanted.items() if not cache.has(key)}
-        self._report(cells, len(missing))
+        missing = _Numbered(cells, {key: k for k, key in enumerate(keys) if not cache.has(key)})
+        self._report(stages, len(missing))
         if self._watch and missing:
-            self._watch.measure(list(missing.values()))
+            self._watch.measure(missing.cells)
         self._fill(cache, missing)
-        for key, cell in wanted.items():
-            stage = Stage.ATTACK if isinstance(cell, Recheck) else Stage.DIAGNOSE
+        for key, stage in zip(keys, stages, strict=True):
             self._spent[key] = (stage, cache.spent(key))
-        return [cache.values(key) for key in keys]
+        return StoredResults(keys, cache.values)
 
     def add_to(self, stopwatch: Stopwatch) -> None:
         """Add the time and the passes of all cells so far, and the time of storing them."""
@@ -120,40 +124,65 @@ class CachedExecution:
         if self._on_request:
             self._on_request(self.work, self.diagnostics)
 
-    def _report(self, cells: Sequence[Measurement], missing: int) -> None:
+    def _report(self, stages: Sequence[Stage], missing: int) -> None:
         """Re-evaluations of worst points belong to the attack stage."""
-        rechecks = all(isinstance(cell, Recheck) for cell in cells)
+        rechecks = Stage.DIAGNOSE not in stages
         stage = Stage.ATTACK if rechecks else Stage.DIAGNOSE
         what = "re-evaluation" if rechecks else "diagnostic"
-        text = f"{count_of(missing, len(cells), what)}{' of worst points' if rechecks else ''}"
+        text = f"{count_of(missing, len(stages), what)}{' of worst points' if rechecks else ''}"
         report_stage(self._watch, stage, f"{text} to compute.")
 
     def _cache(self, store: Store | None) -> Cache:
         # A new one each time: it reads once how long cells took.
         return self._memory if store is None else DiskCache(store, self._watch)
 
-    def _fill(self, cache: Cache, missing: dict[str, AttackCell] | dict[str, Measurement]) -> None:
-        cells: dict[str, Cell] = {**missing}
-        fill(self.work, cache, cells, self._executor, self._spec, self._watch)
+    def _fill(self, cache: Cache, missing: Mapping[str, Cell]) -> None:
+        fill(self.work, cache, missing, self._executor, self._spec, self._watch)
         if isinstance(cache, DiskCache):
             self._storing += cache.stored
 
 
-class _Stored(Sequence[Episode]):
-    """The results of attack cells, read from the cache one by one."""
+class StoredResults(Sequence[T]):
+    """The results of cells, read from the cache one by one."""
 
-    def __init__(self, cache: Cache, keys: Sequence[str]) -> None:
-        self._cache = cache
+    def __init__(self, keys: Sequence[str], read: Callable[[str], T]) -> None:
         self._keys = keys
+        self._read = read
 
     def __len__(self) -> int:
         return len(self._keys)
 
     @overload
-    def __getitem__(self, index: int) -> Episode: ...
+    def __getitem__(self, index: int) -> T: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Episode]: ...
-    def __getitem__(self, index: int | slice) -> Episode | list[Episode]:
+    def __getitem__(self, index: slice) -> StoredResults[T]: ...
+    def __getitem__(self, index: int | slice) -> T | StoredResults[T]:
         if isinstance(index, slice):
-            return [self._cache.get(key) for key in self._keys[index]]
-        return self._cache.get(self._keys[index])
+            return StoredResults(self._keys[index], self._read)
+        return self._read(self._keys[index])
+
+
+class _Numbered(Mapping[str, Cell]):
+    """Measurements by key, each taken from a sequence when it is used."""
+
+    def __init__(self, cells: Sequence[Measurement], numbers: Mapping[str, int]) -> None:
+        self._all = cells
+        self._numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._numbers)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._numbers  # the default takes the cell
+
+    def __getitem__(self, key: str) -> Measurement:
+        return self._all[self._numbers[key]]
+
+    @property
+    def cells(self) -> Sequence[Measurement]:
+        """The measurements, in order."""
+        places = [*self._numbers.values()]
+        return LazyCells(lambda k: self._all[places[k]], len(places))

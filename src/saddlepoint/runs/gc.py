@@ -53,17 +53,21 @@ def collect_garbage(folder: Path, *, dry_run: bool = False) -> Freed:
     diagnostics = Store(folder / DIAGNOSTICS)
     trials = Store(folder / TRIALS)
     stores = (store, diagnostics, trials)
-    _check_idle(folder, stores)
+    check_idle(folder, stores)
     cells = _unused(store, run["cells"])
     measured = [*_unused(diagnostics, run.get("diagnostics", ())), *_unused(trials, ())]
+    archived = {each: _archived(each, (*cells, *measured)) for each in stores}
     incomplete = [path for each in stores for path in _incomplete(each)]
     incomplete += incomplete_files(folder)
     locks = [lock for each in stores for lock in lock_files(each.folder / LOCKS)]
     unused = [path.with_suffix(".safetensors") for path in (*cells, *measured)]
     files = [path for path in (*cells, *measured, *unused, *incomplete, *locks) if path.is_file()]
     size = sum(path.stat().st_size for path in files)
+    size += sum(each.archived()[name].stored for each in stores for name in archived[each])
     if not dry_run:
         store.remove(files)
+        for each in stores:
+            each.remove_archived(archived[each])
     return Freed(
         cells=len(cells),
         diagnostics=len(measured),
@@ -71,11 +75,23 @@ def collect_garbage(folder: Path, *, dry_run: bool = False) -> Freed:
         locks=len(locks),
         bytes=size,
         removed=not dry_run,
-        files=tuple(str(path.relative_to(folder)) for path in files),
+        files=(
+            *(str(path.relative_to(folder)) for path in files),
+            *(
+                f"{each.archive.path.relative_to(folder)}/{name}"
+                for each in stores
+                for name in archived[each]
+            ),
+        ),
     )
 
 
-def _check_idle(folder: Path, stores: Collection[Store]) -> None:
+def check_idle(folder: Path, stores: Collection[Store]) -> None:
+    """Check that no process computes cells of a run.
+
+    Raises:
+        StoreError: One does.
+    """
     running = [
         lock
         for each in stores
@@ -93,6 +109,12 @@ def _unused(store: Store, used: Collection[str]) -> list[Path]:
     """The records of the cells that are not used."""
     keys = sorted(set(store.keys()) - set(used))
     return [store.cells / f"{key}.json" for key in keys]
+
+
+def _archived(store: Store, records: Collection[Path]) -> list[str]:
+    """The names of the files of these cells that are in the archive of a store."""
+    keys = {path.stem for path in records if path.parent == store.cells}
+    return sorted(name for name in store.archived() if name.partition(".")[0] in keys)
 
 
 def _incomplete(store: Store) -> list[Path]:

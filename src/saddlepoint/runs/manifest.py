@@ -119,6 +119,10 @@ def _cell(folder: Path, store: Store, key: str) -> Iterator[tuple[str, dict[str,
     """Both files of a cell. Its record has the hash of its tensors, so these are not read again."""
     record = store.cells / f"{key}.json"
     tensors = store.cells / f"{key}.safetensors"
+    if not record.is_file() and record.name in store.archived():
+        for path in (record, tensors):
+            yield str(path.relative_to(folder)), _entry_of(store.cell_file(path.name))
+        return
     yield str(record.relative_to(folder)), _entry(record)
     try:
         digest = store.record(key)["tensors"]
@@ -132,16 +136,19 @@ def _found(folder: Path, name: str, size: int) -> dict[str, Any] | None:
     """Size and hash of a file; None if there is none in the folder."""
     path = folder / name
     inside = ".." not in Path(name).parts and not Path(name).is_absolute()
-    if not inside or path.is_symlink() or not path.is_file():
+    if not inside or path.is_symlink():
         return None
+    if not path.is_file():
+        store = Store(path.parent.parent)
+        archived = path.parent == store.cells and path.name in store.archived()
+        return _entry_of(store.cell_file(path.name)) if archived else None
     return _entry(path, size if name in _GROWING else None)
 
 
 def _entry(path: Path, size: int | None = None) -> dict[str, Any]:
     """Hash and size of a file, or of its first `size` bytes."""
     if size is not None:
-        content = read_bytes(path, LARGEST_CELL)[:size]
-        return {"sha256": sha256_hex(content), "bytes": len(content)}
+        return _entry_of(read_bytes(path, LARGEST_CELL)[:size])
     digest = hashlib.sha256()
     size_read = 0
     with path.open("rb") as file:
@@ -149,6 +156,10 @@ def _entry(path: Path, size: int | None = None) -> dict[str, Any]:
             digest.update(block)
             size_read += len(block)
     return {"sha256": digest.hexdigest(), "bytes": size_read}
+
+
+def _entry_of(content: bytes) -> dict[str, Any]:
+    return {"sha256": sha256_hex(content), "bytes": len(content)}
 
 
 def _short(entry: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ LOCKS = "locks"
 DIAGNOSTICS = "diagnostics"  # folder of measurements: they can be repeated by a verification
 TRIALS = "trials"  # folder in which earlier versions stored diagnostics
 OWN_FOLDERS = (CELLS, LOCKS, DIAGNOSTICS, TRIALS)
+ARCHIVE = "cells.zip"  # files of cells that were compacted
 MANIFEST = "manifest.json"
 SIGNATURE = "manifest.json.sig"
 RECORDS = (  # files of a run beside its cells that other files depend on
@@ -27,7 +28,7 @@ RECORDS = (  # files of a run beside its cells that other files depend on
     "game.safetensors",
     "report.html",
 )
-OWN_FILES = (*RECORDS, "ledger.jsonl", "live.html", MANIFEST, SIGNATURE)
+OWN_FILES = (*RECORDS, "ledger.jsonl", "live.html", ARCHIVE, MANIFEST, SIGNATURE)
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 _CELL_FILE = re.compile(r"([0-9a-f]{64})\.(json|safetensors)")
@@ -62,6 +63,16 @@ def reject_links(folder: Path) -> None:
 def is_key(name: str) -> bool:
     """Whether a name is the key of a cell."""
     return _KEY.fullmatch(name) is not None
+
+
+def is_cell_file(name: str) -> bool:
+    """Whether a name is that of a file of a cell."""
+    return _CELL_FILE.fullmatch(name) is not None
+
+
+def loose_cell_files(folder: Path) -> dict[str, Path]:
+    """All files of cells in a folder `cells` by name."""
+    return {path.name: path for path in _entries(folder) if is_cell_file(path.name)}
 
 
 def cell_files(folder: Path, end: str) -> dict[str, Path]:

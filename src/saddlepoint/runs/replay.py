@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 import random
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -62,7 +63,12 @@ class StoredCell(NamedTuple):
 
     work: Work
     cell: AttackCell
-    episode: Episode
+    read: Callable[[], Episode]  # the stored result
+
+    @property
+    def episode(self) -> Episode:
+        """The stored result, read now."""
+        return self.read()
 
     @property
     def title(self) -> str:
@@ -96,7 +102,9 @@ def replay_check(
         same_version: whether this version wrote the cells, so that bytes can be compared.
     """
     stored = {
-        cell: StoredCell(work, cell, episodes[key]) for cell, key in keys.items() if cell[1] > 0
+        cell: StoredCell(work, cell, partial(episodes.__getitem__, key))
+        for cell, key in keys.items()
+        if cell[1] > 0
     }
     return replay_cells(stored, replay, same_version=same_version)
 

@@ -95,6 +95,7 @@ def run(
             report_stage(watch, Stage.CONCLUDE, "computing accuracy, checklist and verdict.")
             with stopwatch.measure(Stage.CONCLUDE):
                 result = conclude(evidence, time.perf_counter() - started)
+            del evidence  # the outcomes of all attacks are not needed any more
             execution.add_to(stopwatch)
             result = replace(result, stages=stopwatch.entries(result.n))
     finally:

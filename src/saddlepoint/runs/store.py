@@ -4,6 +4,7 @@
     RUN/spec.toml           the specification, if there is one
     RUN/cells/KEY.json      an attack cell: adversary, rows, hash of its tensors, its own seal
     RUN/cells/KEY.safetensors
+    RUN/cells.zip           these files after `runs compact`
     RUN/diagnostics/        measurements, stored in the same form
     RUN/ledger.jsonl        one line per event; the only file with time stamps
 
@@ -13,13 +14,11 @@ changed work is never mistaken for it.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -27,14 +26,18 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 
 from saddlepoint.atomic import sha256_hex, write_atomic
 from saddlepoint.audits.cells import Values
 from saddlepoint.describe import digest
 from saddlepoint.evaluation import Episode
 from saddlepoint.reading import ReadError, check, json_object, read_bytes
+from saddlepoint.runs.cell_archive import ArchivedFile, CellArchive
 from saddlepoint.runs.game_spec import GameSpec
+from saddlepoint.runs.locks import claim, is_locked
 from saddlepoint.runs.own_files import (
+    ARCHIVE,
     CELLS,
     LOCKS,
     LinkError,
@@ -46,7 +49,19 @@ from saddlepoint.runs.own_files import (
 from saddlepoint.runs.packed_cell import CELL_SCHEMA, PackedCell, sealed
 from saddlepoint.runs.records import CellEvent, CellFields, EventFields, RunFields
 from saddlepoint.runs.spec import RunSpec, SpecError, validate
+from saddlepoint.runs.store_errors import DamagedError, NewerError, StoreError, disk_errors
 from saddlepoint.schema import Migrations, NewerSchemaError, SchemaError, migrated
+from saddlepoint.tensor_files import write_tensors
+
+__all__ = [
+    "DamagedError",
+    "NewerError",
+    "Store",
+    "StoreError",
+    "identity",
+    "is_record_of",
+    "versions",
+]
 
 SCHEMA = 2  # of run.json
 MIGRATIONS: Migrations = {
@@ -64,18 +79,6 @@ LARGEST_CELL = 16 * 2**30  # bytes of the tensors of a cell, and of a ledger
 REQUESTED = "requested"  # event of the ledger: a request was written to run.json
 _OLD_EVENTS = {"asked": REQUESTED}  # names of events in ledgers of earlier versions
 GAME = ("kind", "spec", "target", "threat", "data")  # fields of run.json that identify a game
-
-
-class StoreError(RuntimeError):
-    """The store cannot be read or written. Finished cells are not affected."""
-
-
-class DamagedError(StoreError):
-    """A file is incomplete, or was not written by this package."""
-
-
-class NewerError(StoreError):
-    """A newer version of this package wrote a file, which this version must not replace."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ class Store:
             StoreError: the folder contains links or cannot be written to.
         """
         self._reject_links()
-        with _disk_errors(self.folder):
+        with disk_errors(self.folder):
             self.cells.mkdir(parents=True, exist_ok=True)
         self.remove([*self.incomplete_files(), *incomplete_files(self.folder)])
         return self
@@ -165,6 +168,11 @@ class Store:
         """Write a file of the run beside its cells, completely or not at all."""
         self._write(self.folder / name, content)
 
+    def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> str:
+        """Write tensors of the run beside its cells; returns the SHA-256 of the file."""
+        with disk_errors(self.folder):
+            return write_tensors(self.folder / name, tensors, sync=True)
+
     def incomplete_files(self) -> list[Path]:
         """Temporary files of killed processes: a process that writes a cell holds its lock."""
         files = incomplete_cells(self.cells)
@@ -172,22 +180,60 @@ class Store:
 
     def is_locked(self, key: str) -> bool:
         """Whether a running process computes this cell."""
-        try:
-            with (self.folder / LOCKS / key).open() as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return False
-        except BlockingIOError:
-            return True
-        return False
+        return is_locked(self.folder / LOCKS / key)
 
     def has(self, key: str) -> bool:
         """Whether there is a cell with this key. It may be damaged."""
-        return (self.cells / f"{key}.json").is_file()
+        name = f"{key}.json"
+        return (self.cells / name).is_file() or name in self.archived()
 
     def keys(self) -> list[str]:
         """The keys of all cells in the folder, sorted."""
-        return sorted(cell_files(self.cells, "json"))
+        archived = {name.partition(".")[0] for name in self.archived() if name.endswith(".json")}
+        return sorted({*cell_files(self.cells, "json"), *archived})
+
+    @property
+    def archive(self) -> CellArchive:
+        """The archive of compacted cells. It may not exist."""
+        return CellArchive(self.folder / ARCHIVE)
+
+    def archived(self) -> Mapping[str, ArchivedFile]:
+        """The files of cells in the archive, by name.
+
+        Raises:
+            DamagedError: The archive is damaged.
+        """
+        try:
+            return self.archive.files()
+        except ReadError as error:
+            raise DamagedError(
+                f"{error}. Restore the archive from a copy, or remove it to compute its cells "
+                "again."
+            ) from None
+
+    def write_archive(self, files: Iterable[tuple[str, Callable[[], bytes]]]) -> None:
+        """Write the archive: names of files and functions that read them."""
+        with disk_errors(self.folder):
+            self.archive.write(files)
+
+    def remove_archived(self, names: Collection[str]) -> None:
+        """Remove files from the archive."""
+        with disk_errors(self.folder):
+            self.archive.without(names, LARGEST_CELL)
+
+    def cell_file(self, name: str, largest: int = LARGEST_CELL) -> bytes:
+        """The content of a file of a cell, which may be in the archive.
+
+        Raises:
+            OSError: There is no such file, or it cannot be opened.
+            ReadError: It is too large, or the archive is damaged.
+        """
+        try:
+            return read_bytes(self.cells / name, largest)
+        except FileNotFoundError:
+            if name not in self.archive.files():
+                raise
+        return self.archive.read(name, largest)
 
     def put(self, packed: PackedCell) -> None:
         """Store a cell. The record is written last: a cell exists as soon as its record does."""
@@ -210,7 +256,7 @@ class Store:
         record = self.record(key)
         name = f"cell {key[:12]}"
         try:
-            content = read_bytes(self.cells / f"{key}.safetensors", LARGEST_CELL)
+            content = self.cell_file(f"{key}.safetensors")
         except OSError as error:
             raise StoreError(f"{name} has lost its tensors ({error.strerror}).") from None
         except ReadError as error:
@@ -236,7 +282,7 @@ class Store:
         """
         name = f"cell {key[:12]}"
         try:
-            text = read_bytes(self.cells / f"{key}.json", LARGEST_RECORD)
+            text = self.cell_file(f"{key}.json", LARGEST_RECORD)
             record = json_object(text, name)
             current = migrated(record, CELL_MIGRATIONS, CELL_SCHEMA, name)
         except NewerSchemaError as error:
@@ -258,18 +304,20 @@ class Store:
 
     def discard(self, key: str) -> None:
         """Remove a damaged cell. The record is removed first, so that it always has tensors."""
-        self.remove([self.cells / f"{key}.json", self.cells / f"{key}.safetensors"])
+        names = (f"{key}.json", f"{key}.safetensors")
+        self.remove(self.cells / name for name in names)
+        self.remove_archived(names)
 
     def remove(self, paths: Iterable[Path]) -> None:
         """Remove files; those that do not exist are ignored."""
-        with _disk_errors(self.folder):
+        with disk_errors(self.folder):
             for path in paths:
                 path.unlink(missing_ok=True)
 
     def log(self, event: str, **about: Any) -> None:
         """Append an event to the ledger, in one write."""
         line = json.dumps({"time": time.time(), "pid": os.getpid(), "event": event, **about}) + "\n"
-        with _disk_errors(self.folder), (self.folder / "ledger.jsonl").open("ab") as file:
+        with disk_errors(self.folder), (self.folder / "ledger.jsonl").open("ab") as file:
             file.write(line.encode())
 
     def events(self) -> Iterator[dict[str, Any]]:
@@ -288,28 +336,12 @@ class Store:
                 continue
             yield {**event, "event": _OLD_EVENTS.get(event["event"], event["event"])}
 
-    @contextmanager
-    def claim(self, key: str) -> Iterator[bool]:
-        """Lock a cell, and yield whether this process may compute it.
-
-        The operating system releases the lock when the process ends, even if it is killed.
-        """
-        lock = self.folder / LOCKS / key
-        with _disk_errors(self.folder):
-            lock.parent.mkdir(parents=True, exist_ok=True)
-            file = lock.open("w")
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-                return
-            # Between opening and locking, one process may have removed the file, and another one
-            # may have locked a new file of the same name.
-            yield _same(file.fileno(), lock)
+    def claim(self, key: str) -> AbstractContextManager[bool]:
+        """Lock a cell; the value says whether this process may compute it."""
+        return claim(self.folder / LOCKS / key)
 
     def _write(self, path: Path, content: bytes) -> None:
-        with _disk_errors(self.folder):
+        with disk_errors(self.folder):
             write_atomic(path, content, sync=True)
 
 
@@ -354,30 +386,3 @@ def is_record_of(claimed: str, store: Store, run: dict[str, Any]) -> bool:
         return claimed == identity(run)
     last = [event for event in store.events() if event["event"] == "concluded"][-1:]
     return bool(last) and last[0].get("run", identity(run)) == identity(run)
-
-
-@contextmanager
-def _disk_errors(folder: Path) -> Iterator[None]:
-    """Explain what to do about a full or read-only disk."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StoreError(
-                f"the disk that holds {folder} is full. All finished cells are kept: free some "
-                "space and run the same command again."
-            ) from None
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise StoreError(
-                f"{folder} cannot be written to ({error.strerror}). All finished cells are kept: "
-                "make the folder writable, or copy it and continue there with --out."
-            ) from None
-        raise
-
-
-def _same(descriptor: int, path: Path) -> bool:
-    """Whether an open file is the file at a path."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False

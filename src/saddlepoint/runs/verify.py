@@ -317,13 +317,37 @@ def _same_target(run: dict[str, Any], work: Work) -> Check:
     )
 
 
-def undamaged_cells(store: Store) -> tuple[dict[str, Episode], list[str]]:
+class StoredEpisodes(Mapping[str, Episode]):
+    """The results of attack cells by key, read when they are used: together they may be large."""
+
+    def __init__(self, store: Store, keys: Sequence[str]) -> None:
+        self._store = store
+        self._keys = dict.fromkeys(keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._keys  # the default reads the cell
+
+    def __getitem__(self, key: str) -> Episode:
+        if key not in self._keys:
+            raise KeyError(key)
+        return self._store.get(key)
+
+
+def undamaged_cells(store: Store) -> tuple[StoredEpisodes, list[str]]:
     """All undamaged attack cells, and what is wrong with the others."""
-    found = {}
+    found = []
     damage = []
     for key in store.keys():  # noqa: SIM118
         try:
-            found[key] = store.get(key)
+            store.get(key)
         except (StoreError, KeyError) as error:
             damage.append(str(error))
-    return found, damage
+        else:
+            found.append(key)
+    return StoredEpisodes(store, found), damage

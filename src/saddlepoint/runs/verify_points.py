@@ -51,7 +51,7 @@ def _scores(work: Work, audit: Audit, points: Tensor) -> Iterator[Check]:
     """Every worst point, evaluated again."""
     job = work.plan.job
     with torch_threads(work.threads):
-        checked = Episode.joined([job.recheck(points, rows) for rows in job.groups])
+        checked = Episode.joined([job.recheck(points[rows], rows) for rows in job.groups])
     correct = checked.correct[0].cpu()
     predicted = checked.answered[0].cpu()
     yield row_check(

@@ -19,6 +19,7 @@ from saddlepoint.evaluation import Episode
 from saddlepoint.phrases import count
 from saddlepoint.reading import ReadError, read_bytes, shown
 from saddlepoint.runs.compare import differences, listed, plain
+from saddlepoint.runs.execution import StoredResults
 from saddlepoint.runs.own_files import DIAGNOSTICS
 from saddlepoint.runs.request import request_of
 from saddlepoint.runs.spec import RunSpec, write
@@ -67,7 +68,10 @@ class StoredCells:
         keys = [self.work.keys[cell] for cell in cells]
         if not set(keys) <= self._episodes.keys():
             raise OtherRemediesError("the cells lead to other remedies than those that were run.")
-        return [replace(self._episodes[key], seconds=self._seconds.get(key, 0.0)) for key in keys]
+        return StoredResults(keys, self._episode)
+
+    def _episode(self, key: str) -> Episode:
+        return replace(self._episodes[key], seconds=self._seconds.get(key, 0.0))
 
     def measurements(self, plan: Plan, cells: Sequence[Measurement]) -> Sequence[Values]:
         """The stored results of measurements; computed ones where none is stored."""

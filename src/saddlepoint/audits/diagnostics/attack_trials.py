@@ -117,8 +117,8 @@ class LongerAttack(Measurement):
             return {"after": job.unlimited.play(longer, self.rows).correct[0].cpu()}
         other = replace(job.unlimited, seed=job.seed + _OTHER_SEED, shared_noise=False)
         after = other.play(longer, self.rows).correct[0].cpu()
-        whole = job.x.index_copy(0, self.rows, self.points.to(job.x))
-        return {"before": other.recheck(whole, self.rows).correct[0].cpu(), "after": after}
+        before = other.recheck(self.points.to(job.x), self.rows).correct[0].cpu()
+        return {"before": before, "after": after}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 from saddlepoint.attacks.apgd import APGD
 from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.attacks.oracle import grants
-from saddlepoint.audits.cells import Measurement, Values
+from saddlepoint.audits.cells import LazyCells, Measurement, Values
 from saddlepoint.audits.diagnostics.attack_trials import (
     LongerAttack,
     OneStep,
@@ -68,7 +68,13 @@ class _Diagnostic:
 def diagnose(evidence: Evidence, measure: Measure) -> Evidence:
     """Run all diagnostics that apply, as cells, and add their results to the evidence."""
     diagnostics = [one for one in (make(evidence) for make in DIAGNOSTICS) if one is not None]
-    results = iter(measure([cell for one in diagnostics for cell in one.measurements]))
+    places = [(one, k) for one in diagnostics for k in range(len(one.measurements))]
+
+    def make(number: int) -> Measurement:
+        one, k = places[number]
+        return one.measurements[k]
+
+    results = iter(measure(LazyCells(make, len(places))))
     found = {}
     for one in diagnostics:
         values = [next(results) for _ in one.measurements]
@@ -174,13 +180,16 @@ def _wide_attack(e: Evidence) -> Adversary:
 def _static(e: Evidence) -> _Diagnostic | None:
     if e.static is None or not needs_all_points(e.plan):
         return None
-    cells = []
-    for rows, group in zip(e.plan.job.groups, e.groups, strict=True):
-        points = tuple(one.points for one in group.outcomes.episodes)
-        cells.append(StaticOnPoints(rows, points, e.rows_at_once))
+    groups = e.plan.job.groups
+    count = len(e.plan.adversaries)
+
+    def make(g: int) -> Measurement:
+        points = tuple(e.episodes[g * count + a].points.cpu() for a in range(count))
+        return StaticOnPoints(groups[g], points, e.rows_at_once)
+
     return _Diagnostic(
         "static",
-        cells,
+        LazyCells(make, len(groups)),
         lambda v: StaticResult(_joined(v, "clean"), _joined(v, "robust")),
     )
 
@@ -234,16 +243,19 @@ def _shrunk(e: Evidence) -> _Diagnostic | None:
     if e.defense.random or e.defense.unit != "example":
         return None
     broken = (e.robust < 0.5) & (e.clean >= 0.5)  # [N]
-    groups = [rows[broken[rows.cpu()].to(rows.device)] for rows in job.groups]
-    cells = [ShrinkPoints(rows, e.points[rows.cpu()]) for rows in groups if len(rows)]
+    every = (rows[broken[rows.cpu()].to(rows.device)] for rows in job.groups)
+    groups = [rows for rows in every if len(rows)]
+
+    def make(g: int) -> Measurement:
+        return ShrinkPoints(groups[g], e.points[groups[g].cpu()])
 
     def read(values: Sequence[Values]) -> Tensor:
         sizes = torch.full((len(job.x),), torch.inf, dtype=job.x.dtype)
-        for cell, value in zip(cells, values, strict=True):
-            sizes = sizes.index_copy(0, cell.rows.cpu(), value["size"])
+        for rows, value in zip(groups, values, strict=True):
+            sizes = sizes.index_copy(0, rows.cpu(), value["size"])
         return sizes
 
-    return _Diagnostic("shrunk", cells, read)
+    return _Diagnostic("shrunk", LazyCells(make, len(groups)), read)
 
 
 def _certified(e: Evidence) -> _Diagnostic | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,6 +72,7 @@ def run_game(spec: GameSpec, out: Path, *, watch: Watch | None = None) -> GameRe
     record.save(out)
     store.log("concluded", run=record.run, value=record.value.value, seconds=record.seconds)
     write_manifest(store, store.run())
+    del record  # before its outcomes are read again
     return GameRecord.load(out)  # return exactly what was saved
 
 
@@ -90,6 +92,22 @@ def _cached_player(
         batch_size=job.batch_size,
         threads=prepared.spec.threads,
         watch=watch,
+        keep=outcomes_only,
+    )
+
+
+def outcomes_only(episode: Episode) -> Episode:
+    """What a game needs of an episode: its outcomes, exact as bool values, and its cost.
+
+    There are as many outcomes as attacks x sets of exits x images: all else takes most memory.
+    """
+    correct = episode.correct.bool()
+    return replace(
+        episode.without_points(),
+        correct=correct,
+        chosen=correct,
+        answered=episode.answered[:, :0].clone(),
+        margin=episode.margin[:, :0].clone(),
     )
 
 

@@ -13,20 +13,21 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load_file
 from torch import Tensor
 
-from saddlepoint.atomic import sha256_hex
 from saddlepoint.audits.records import SYMPTOM_NAMES
 from saddlepoint.audits.verdict import Level, Symptom, SymptomName
 from saddlepoint.defenses import Subset, subset_name
 from saddlepoint.evaluation.bootstrap import Estimate
+from saddlepoint.evaluation.outcomes import accuracy_of
 from saddlepoint.games.matrix import solve
 from saddlepoint.phrases import percent_cell
 from saddlepoint.runs.packed_cell import sealed
 from saddlepoint.runs.spec_migration import migrate_spec
 from saddlepoint.runs.store import Store
 from saddlepoint.schema import Migrations, SchemaError, migrated
+from saddlepoint.tensor_files import file_sha256
 
 SCHEMA = 2
 JSON = "game.json"
@@ -138,7 +139,7 @@ class GameRecord:
     @property
     def payoff(self) -> Tensor:
         """The accuracy of each column under each row, [A, D]."""
-        return self.correct.double().mean(-1)
+        return accuracy_of(self.correct)
 
     @property
     def partial_value(self) -> float:
@@ -215,15 +216,9 @@ class GameRecord:
         """
         store = Store(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        tensors = save(
-            {
-                "payoff": self.payoff,
-                "correct": self.correct.contiguous(),
-                "scored": self.scored.contiguous(),
-            }
-        )
-        store.write_file(TENSORS, tensors)
-        store.write_file(JSON, sealed({**self.record(), "tensors": sha256_hex(tensors)}))
+        tensors = {"payoff": self.payoff, "correct": self.correct, "scored": self.scored}
+        digest = store.write_tensors(TENSORS, tensors)
+        store.write_file(JSON, sealed({**self.record(), "tensors": digest}))
         return folder
 
     @classmethod
@@ -237,13 +232,12 @@ class GameRecord:
         place = Path(folder)
         record = read(place / JSON)
         try:
-            tensors = (place / TENSORS).read_bytes()
-            if sha256_hex(tensors) != record["tensors"]:
+            if file_sha256(place / TENSORS) != record["tensors"]:
                 raise GameError(
                     f"{place / TENSORS} is damaged: its hash differs from the one in {JSON}. "
                     "Play the game again."
                 )
-            return cls._of(record, load(tensors))
+            return cls._of(record, load_file(place / TENSORS))
         except GameError:
             raise
         except _DAMAGE as error:
@@ -255,7 +249,7 @@ class GameRecord:
     @classmethod
     def _of(cls, record: dict[str, Any], tensors: Mapping[str, Tensor]) -> GameRecord:
         payoff = torch.tensor(record["payoff"], dtype=torch.float64)
-        if not torch.equal(payoff, tensors["correct"].double().mean(-1)):
+        if not torch.equal(payoff, accuracy_of(tensors["correct"])):
             raise GameError(
                 "the payoff of the record is not the mean of its outcomes. Play the game again."
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ import torch
 from saddlepoint.audits import Plan
 from saddlepoint.audits.cells import AttackCell
 from saddlepoint.evaluation import Adversary, Episode, FixedPoints
-from saddlepoint.games.runs.play import derive
+from saddlepoint.games.runs.play import derive, outcomes_only
 from saddlepoint.games.runs.prepare import PreparedGame, prepare
 from saddlepoint.games.runs.record import GameError, GameRecord
 from saddlepoint.locate import describe_error
@@ -200,15 +201,17 @@ class _SavedEpisodes:
         for a, adversary in enumerate(adversaries):
             self.cells += self._attack_cells(work, a)
             parts = [self._episodes[work.keys[g, a]] for g in range(len(self._job.groups))]
-            found.append(replace(Episode.joined(parts), adversary=adversary.name))
-            self._count(found[-1])
+            episode = Episode.joined(parts)
+            self._count(episode)
+            found.append(replace(outcomes_only(episode), adversary=adversary.name))
         return found
 
     def _attack_cells(self, work: Work, number: int) -> list[StoredCell]:
         if isinstance(work.plan.adversaries[number], FixedPoints):
             return []
         groups = range(self.groups)
-        return [StoredCell(work, (g, number), self._episodes[work.keys[g, number]]) for g in groups]
+        read = self._episodes.__getitem__
+        return [StoredCell(work, (g, number), partial(read, work.keys[g, number])) for g in groups]
 
     def _count(self, episode: Episode) -> None:
         points = episode.points.to(self._job.x)

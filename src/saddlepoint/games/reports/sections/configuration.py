@@ -67,7 +67,7 @@ def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
 def reproduction(record: GameRecord) -> Section:
     """Show the command, and how to verify the outcomes without this library."""
     strategy = torch.tensor(record.equilibrium.mix, dtype=torch.float64)
-    per_image = torch.einsum("adn,d->an", record.correct.double(), strategy).amin(0)
+    per_image = torch.stack([strategy @ rows.double() for rows in record.correct]).amin(0)
     return Section(
         "Reproduce and verify this game",
         (

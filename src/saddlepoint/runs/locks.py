@@ -1,0 +1,51 @@
+"""Locks of cells: files that the operating system unlocks when a process ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from saddlepoint.runs.store_errors import disk_errors
+
+
+def is_locked(lock: Path) -> bool:
+    """Whether a running process holds a lock."""
+    try:
+        with lock.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+@contextmanager
+def claim(lock: Path) -> Iterator[bool]:
+    """Take a lock, and yield whether this process has it.
+
+    The operating system releases the lock when the process ends, even if it is killed.
+    """
+    with disk_errors(lock.parent.parent):
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        file = lock.open("w")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        # Between opening and locking, one process may have removed the file, and another one
+        # may have locked a new file of the same name.
+        yield _same(file.fileno(), lock)
+
+
+def _same(descriptor: int, path: Path) -> bool:
+    """Whether an open file is the file at a path."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
