@@ -49,12 +49,15 @@ SOAP_BATCH = 100
 TRAINING_IMAGES = 6000  # of which the first 5000 that the network classifies correctly are used
 SOAP_STEPS = 20  # of the attack on the trajectory; the paper has 1000
 BUDGETS = AttackBudgets()  # the paper's
+SOURCES = ("saddlepoint.papers.adaptive.attacks", "saddlepoint.audits.pipeline")
 CLOSED_LOOP = Experiment(
     "adaptive/released-closed-loop",
     "Closed-loop control on the evaluators' weights",
     "At 89.1 % clean accuracy, the robust accuracy is 34.5 % under PGD-20 on the static model, "
     "9.5 % under PGD-20 with BPDA and 5.6 % under APGD with BPDA (Sec. 3.3).",
     "benchmarks.released_defenses:closed_loop",
+    sources=SOURCES,
+    probes=("adaptive/closed-loop", "blind-audit/adaptive"),
 )
 SOAP_EXPERIMENT = Experiment(
     "adaptive/released-soap",
@@ -62,6 +65,8 @@ SOAP_EXPERIMENT = Experiment(
     "The purified network has 83.7 % clean accuracy, 54.5 % under FGSM on the static model and "
     "3.7 % under APGD on its trajectory (Sec. 3.5, B.5).",
     "benchmarks.released_defenses:soap",
+    sources=SOURCES,
+    probes=("adaptive/table-1", "blind-audit/adaptive"),
 )
 
 

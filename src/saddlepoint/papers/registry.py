@@ -59,6 +59,13 @@ class Experiment:
     function: str
     # "module:function"; it maps a Result to a PaperComparison, from the tables of the result alone.
     comparison: str = ""
+    sources: tuple[str, ...] = ()  # further modules that its numbers depend on, such as audits
+    probes: tuple[str, ...] = ()  # experiments whose tiny runs check its records; empty: itself
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules whose sources, and those of their imports, determine its numbers."""
+        return (self.function.partition(":")[0], *self.sources)
 
     def run(self, request: Request) -> Result:
         """Import the function and run it.

@@ -8,9 +8,11 @@ import statistics
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from saddlepoint.papers.provenance import Provenance, digest_of_values
 from saddlepoint.schema import Migrations, migrated
 
 SCHEMA = 2
+_MACHINE = re.compile(r"time|second|memory|\bms\b|\bkB\b")  # columns that depend on the machine
 
 
 def _without_verdicts(record: dict[str, Any]) -> dict[str, Any]:
@@ -129,10 +131,19 @@ class Result:
     versions: dict[str, str]
     charts: tuple[HeatMap | Plot, ...] = ()
     symptoms: tuple[str, ...] = ()  # warnings, shown above the numbers
+    provenance: Provenance | None = None  # the code that made it; None: older than such entries
 
     def record(self) -> dict[str, Any]:
         """Return the result as a dictionary with its schema version."""
         return {"schema": SCHEMA, **asdict(self)}
+
+    def probe(self) -> str:
+        """Return a digest of all measured values but those of time and memory."""
+        tables = [
+            [table.title, [[row.labels, _repeatable(table, row)] for row in table.rows]]
+            for table in self.tables
+        ]
+        return digest_of_values(_rounded([self.forward, self.backward, tables]))
 
     def text(self) -> str:
         """Return the record as JSON with seven significant digits and short values on one line."""
@@ -161,6 +172,15 @@ def read(text: str, place: str) -> Result:
         raise ValueError(
             f"{place} is not a record of an experiment ({error}). Run the experiment again."
         ) from error
+
+
+def _repeatable(table: Table, row: Row) -> list[tuple[float, ...]]:
+    """Return the values of a row, without those that differ from run to run."""
+    return [
+        cell.values
+        for column, cell in zip(table.columns, row.cells, strict=True)
+        if cell is not None and not _MACHINE.search(column)
+    ]
 
 
 def _rounded(value: Any) -> Any:
