@@ -12,6 +12,7 @@ record `FOLDER/NAME.json` has the format of `saddlepoint reproduce`; its copy in
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib
 import sys
 from collections.abc import Callable, Sequence
@@ -26,14 +27,15 @@ from saddlepoint.attacks.pgd import FGSM
 from saddlepoint.attacks.spaces import Linf
 from saddlepoint.data import load_data
 from saddlepoint.defenses import Defense, Plain
-from saddlepoint.evaluation import Adversary, Direct, FixedPoints, Transfer
+from saddlepoint.evaluation import Adversary, Direct, FixedPoints, Threat, Transfer
 from saddlepoint.gradients import BPDA
 from saddlepoint.papers.adaptive import published
 from saddlepoint.papers.adaptive.attacks import on_closed_loop, on_soap, pgd
 from saddlepoint.papers.adaptive.scales import AttackBudgets
+from saddlepoint.papers.budgets import counted
 from saddlepoint.papers.cells import accuracy_cell, correct_rate
 from saddlepoint.papers.registry import Experiment, Request
-from saddlepoint.papers.result import Cell, Result, Row, Table
+from saddlepoint.papers.result import Cell, Result, Row, Table, read
 from saddlepoint.papers.runner import Images, Runner
 from saddlepoint.zoo.adaptive import (
     SOAP,
@@ -47,8 +49,9 @@ CONTROLLED_LAYERS = ("normalize", "stem", "layer1", "layer2", "layer3")
 CLOSED_LOOP_BATCH = 16
 SOAP_BATCH = 100
 TRAINING_IMAGES = 6000  # of which the first 5000 that the network classifies correctly are used
-SOAP_STEPS = 20  # of the attack on the trajectory; the paper has 1000
 BUDGETS = AttackBudgets()  # the paper's
+EMULATED = "gradient of PyTorch 1.3 to 1.5 on CUDA"
+BLIND_AUDITS = Path(__file__).parent / "records" / "blind-audit" / "adaptive.json"
 SOURCES = ("saddlepoint.papers.adaptive.attacks", "saddlepoint.audits.pipeline")
 CLOSED_LOOP = Experiment(
     "adaptive/released-closed-loop",
@@ -96,6 +99,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--longest", type=int, default=0, help="test images of APGD + BPDA on closed-loop control"
     )
+    parser.add_argument("--audited", type=int, default=0, help="test images of the audit")
+    parser.add_argument("--budget", choices=("quick", "standard"), default="standard")
+    parser.add_argument(
+        "--steps", type=int, default=20, help="of APGD on the trajectory of SOAP; the paper: 1000"
+    )
     return parser
 
 
@@ -121,7 +129,8 @@ def closed_loop(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -
         for name, embedding in (defense.embeddings or {}).items()
     )
     notes = (
-        "weights: the ResNet-20 that the evaluators trained and released; the defense runs it with "
+        "weights: the ResNet-20 that the evaluators trained and released "
+        f"({file_hash(arguments, 'cifar10/chen2021_resnet20')}); the defense runs it with "
         "a ReLU in the stem, as their code does, the static network has a LeakyReLU there",
         "controls after normalization, stem, layer1, layer2 and layer3; bases of 5000 correctly "
         "classified training images without augmentation, 99 % of the sum of singular values; "
@@ -145,13 +154,15 @@ def closed_loop(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -
         bench.row("PGD-20 + BPDA", defense, bpda, papers["PGD + BPDA"], images=few)
     if few := arguments.longest:
         bench.row("APGD + BPDA", defense, apgd_bpda, papers["APGD + BPDA"], images=few)
+    bench.audit("ClosedLoopControl", defense, papers["APGD + BPDA"])
 
 
 def soap(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -> None:
     """Measure SOAP (Sec. 3.5) on its authors' network with both gradients of upsampling."""
     net = load("cifar10/soap_resnet_pi")
     notes = (
-        "weights: the network with label consistency that the authors of SOAP released",
+        "weights: the network with label consistency that the authors of SOAP released "
+        f"({file_hash(arguments, 'cifar10/soap_resnet_pi')})",
         "the loss crops 28 of 32 pixels and enlarges them by nearest neighbor; purification "
         "follows the gradient through this enlargement. In PyTorch 1.3 to 1.5 it reached wrong "
         "pixels on CUDA (PyTorch issue 38985): the published numbers are shown beside it",
@@ -164,17 +175,25 @@ def soap(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -> None:
     bench.row("clean, static", Plain(net), FixedPoints(), papers["clean, static"])
     bench.row("FGSM on the static network", Plain(net), fgsm, papers["FGSM, static"])
     for name, resize, known in (
-        ("gradient of PyTorch 1.3 to 1.5 on CUDA", nearest_with_old_cuda_gradient, papers),
+        (EMULATED, nearest_with_old_cuda_gradient, papers),
         ("today's gradient", nearest, {}),
     ):
         defense = SOAP(net, LabelConsistency(resize=resize))
         transfer = Transfer(fgsm, Plain(net))
         bench.row(f"clean, {name}", defense, FixedPoints(), known.get("clean"))
         bench.row(f"FGSM, transferred, {name}", defense, transfer, known.get("FGSM"))
-        if few := arguments.attacked:
-            title = f"APGD+BPDA (traj.), {SOAP_STEPS} of 1000 steps, {name}"
-            attack = on_soap(defense, replace(BUDGETS, soap_steps=SOAP_STEPS))
-            bench.row(title, defense, attack, known.get("APGD+BPDA (traj.)"), images=few)
+    defense = SOAP(net, LabelConsistency(resize=nearest_with_old_cuda_gradient))
+    if few := arguments.attacked:
+        attack = on_soap(defense, replace(BUDGETS, soap_steps=arguments.steps))
+        title = f"APGD+BPDA (traj.), {arguments.steps} of {BUDGETS.soap_steps} steps, {EMULATED}"
+        bench.row(title, defense, attack, papers["APGD+BPDA (traj.)"], images=few)
+    bench.audit("SOAP", defense, papers["APGD+BPDA (traj.)"])
+
+
+def file_hash(arguments: argparse.Namespace, name: str) -> str:
+    """Return the first digits of the SHA-256 of a file of weights, in words."""
+    content = (arguments.models / f"{name}.safetensors").read_bytes()
+    return f"{name}, SHA-256 {hashlib.sha256(content).hexdigest()[:16]}"
 
 
 class Bench:
@@ -193,11 +212,13 @@ class Bench:
         self.experiment = experiment
         self.space = space
         self.notes = tuple(notes)
+        self.arguments = arguments
         self.rows: list[Row] = []
+        self.answer_seconds = 0.0  # per image, of the first row of the defense
         self.path = arguments.out / f"released-{arguments.defense}.json"
         request = Request(arguments.out, "paper", progress=lambda text: print(text, flush=True))
         self.runner = Runner(request, batch, threads=1)
-        options = ("images", "transferred", "attacked", "longest")
+        options = ("images", "transferred", "attacked", "longest", "audited", "budget", "steps")
         chosen = " ".join(f"--{name} {getattr(arguments, name)}" for name in options)
         self.command = (
             f"python -m benchmarks.released_defenses {arguments.defense} --models DIR --data DIR "
@@ -220,8 +241,51 @@ class Bench:
         )
         correct = correct_rate(episode)
         share = f"{int(correct.sum())} of {len(correct)}"
+        if not self.answer_seconds and not isinstance(defense, Plain):
+            self.answer_seconds = episode.seconds / len(correct)
+        self._add(name, share, accuracy_cell(correct, paper))
+
+    def audit(self, defense_name: str, defense: Defense, paper: float) -> None:
+        """Audit the defense and add its accuracy and verdict, or the price that forbade it."""
+        count, budget = self.arguments.audited, self.arguments.budget
+        if not count or budget != "standard":
+            self.notes += (self._audit_price(defense_name),)
+        if count:
+            found = self.runner.audit(
+                defense,
+                self.test.first(count),
+                threat=Threat(self.space),
+                budget=budget,
+                name=f"{defense_name}, {budget}, {counted(count, 'image')}",
+            )
+            correct = found.correct.double().cpu()
+            self.notes += (
+                f"audit with the budget {budget}: verdict {found.verdict}, "
+                f"{found.seconds:.0f} s for {counted(count, 'image')}",
+            )
+            share = f"{int(correct.sum())} of {count}"
+            self._add(f"audit, {budget}", share, accuracy_cell(correct, paper))
+        self.path.write_text(self.result().text(), encoding="utf-8")
+
+    def _audit_price(self, defense_name: str) -> str:
+        """Say what an audit with the budget standard would take, from the passes of another one."""
+        (table,) = read(BLIND_AUDITS.read_text(encoding="utf-8"), str(BLIND_AUDITS)).tables
+        row = next(row for row in table.rows if row.labels[0] == defense_name)
+        passes = sum(
+            cell.mean
+            for column, cell in zip(table.columns, row.cells, strict=True)
+            if cell is not None and column.startswith(("forward passes", "backward passes"))
+        )
+        hours = 64 * passes * self.answer_seconds / 3600
+        return (
+            f"no audit with the budget standard: an answer took {self.answer_seconds:.2f} s per "
+            f"image here, and the audit of this defense in {BLIND_AUDITS.stem} took {passes:.0f} "
+            f"passes per image, so 64 images would take about {hours:.0f} hours on one core"
+        )
+
+    def _add(self, name: str, share: str, cell: Cell) -> None:
         print(f"{name}: {share}", flush=True)
-        self.rows.append(Row((name, share), (accuracy_cell(correct, paper),)))
+        self.rows.append(Row((name, share), (cell,)))
         self.path.write_text(self.result().text(), encoding="utf-8")
 
     def result(self) -> Result:
