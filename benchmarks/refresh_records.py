@@ -26,7 +26,8 @@ from benchmarks.released_defenses import CLOSED_LOOP, SOAP_EXPERIMENT
 
 from saddlepoint.atomic import write_atomic
 from saddlepoint.papers import EXPERIMENTS, Experiment, Request
-from saddlepoint.papers.provenance import current_commit, fingerprint
+from saddlepoint.papers.fingerprint import fingerprint
+from saddlepoint.papers.provenance import source_commit
 from saddlepoint.papers.result import Result, read
 from saddlepoint.papers.write import STALE
 
@@ -58,11 +59,11 @@ def record_files() -> list[Path]:
 def objection(path: Path) -> str:
     """Say why the numbers of a record may not be those of the current code; empty if they are."""
     result = _read(path)
-    made = result.provenance
-    if made is None:
+    made = result.code
+    if made is None or not result.versions.get("commit"):
         return "it names no commit and no fingerprint of the code that made it"
     if made.fingerprint != fingerprint(KNOWN[result.experiment].modules):
-        return f"the sources that its numbers depend on changed after {made.commit}"
+        return f"the sources that its numbers depend on changed after {result.versions['commit']}"
     return "" if made.probe else "its probe was not run"
 
 
@@ -73,21 +74,22 @@ def refresh(path: Path) -> str:
     if not objection(path):
         return "current"
     result = _read(path)
-    made = result.provenance
-    if made is None:
+    made = result.code
+    commit = result.versions.get("commit")
+    if made is None or not commit:
         return mark(path, "Made before records named the code that made them. To be run again.")
     experiment = KNOWN[result.experiment]
     current = fingerprint(experiment.modules)
     if made.fingerprint != current and not made.probe:
-        return mark(path, f"The code changed after {made.commit}, before a probe was run.")
+        return mark(path, f"The code changed after {commit}, before a probe was run.")
     probe = "-".join(run_probe(name) for name in experiment.probes or (experiment.name,))
     if made.probe and probe != made.probe:
         return mark(
             path,
-            f"The code changed after {made.commit}, and a small run of the experiment now gives "
-            f"other numbers (seen at {current_commit() or 'an unknown commit'}). To be run again.",
+            f"The code changed after {commit}, and a small run of the experiment now gives "
+            f"other numbers (seen at {source_commit() or 'an unknown commit'}). To be run again.",
         )
-    new = replace(result, provenance=replace(made, fingerprint=current, probe=probe))
+    new = replace(result, code=replace(made, fingerprint=current, probe=probe))
     write_atomic(path, new.text().encode())
     return "refreshed: a small run gives the same numbers" if made.probe else "probe stored"
 

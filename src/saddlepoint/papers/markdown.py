@@ -116,6 +116,4 @@ def _method(result: Result) -> list[str]:
     last = result.seed + result.repeats - 1
     seeds = f"seed {result.seed}" if result.repeats == 1 else f"seeds {result.seed} to {last}"
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
-    if result.provenance and result.provenance.commit:
-        versions += f"; commit {result.provenance.commit}"
     return [f"`{result.command}`: {repeats}, {seeds}; {cost}; {versions}", *result.notes]

@@ -8,7 +8,7 @@ import statistics
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from saddlepoint.papers.provenance import Provenance, digest_of_values
+from saddlepoint.papers.fingerprint import CodeVersion, digest_of_values
 from saddlepoint.schema import Migrations, migrated
 
 SCHEMA = 2
@@ -131,7 +131,7 @@ class Result:
     versions: dict[str, str]
     charts: tuple[HeatMap | Plot, ...] = ()
     symptoms: tuple[str, ...] = ()  # warnings, shown above the numbers
-    provenance: Provenance | None = None  # the code that made it; None: older than such entries
+    code: CodeVersion | None = None  # sources that give its numbers; None: older than such entries
 
     def record(self) -> dict[str, Any]:
         """Return the result as a dictionary with its schema version."""

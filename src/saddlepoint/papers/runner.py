@@ -18,7 +18,7 @@ from saddlepoint.audits.planning.budget import Budget
 from saddlepoint.audits.result import Audit
 from saddlepoint.defenses import Answer, Defense
 from saddlepoint.evaluation import Adversary, Episode, Threat
-from saddlepoint.papers.provenance import provenance
+from saddlepoint.papers.fingerprint import CodeVersion, fingerprint
 from saddlepoint.papers.registry import Experiment, Request
 from saddlepoint.papers.result import HeatMap, Plot, Result, Table
 from saddlepoint.runs.cached_play import cached_play
@@ -216,7 +216,7 @@ class Runner:
             versions=_versions(),
             charts=tuple(charts),
             symptoms=tuple(symptoms),
-            provenance=provenance(experiment.modules),
+            code=CodeVersion(fingerprint(experiment.modules)),
         )
 
 

@@ -9,8 +9,8 @@ import pytest
 from benchmarks import refresh_records
 from benchmarks.refresh_records import objection, record_files, refresh, stale_reasons
 
-from saddlepoint.papers import provenance as module
-from saddlepoint.papers.provenance import Provenance, fingerprint, imported_modules, provenance
+from saddlepoint.papers import fingerprint as module
+from saddlepoint.papers.fingerprint import CodeVersion, fingerprint, imported_modules
 from saddlepoint.papers.registry import Experiment
 from saddlepoint.papers.result import Cell, Result, Row, Table, read
 
@@ -88,20 +88,33 @@ def test_every_record_is_of_the_current_code_or_marked_as_stale(path: Path) -> N
 EXPERIMENT = Experiment("adaptive/table-1", "", "", "saddlepoint.papers.adaptive.table_1:run")
 
 
-def write(folder: Path, made: Provenance | None, value: float = 50.0) -> Path:
+def write(folder: Path, made: CodeVersion | None, value: float = 50.0) -> Path:
     table = Table(
         "a", ("b",), ("c", "time, ×"), (Row(("d",), (Cell((value,)), Cell((value,)))),), 8
     )
     result = Result(
-        "adaptive/table-1", "", "", "real", 0, 1, "", (table,), (), (), 1.0, 1.0, 1.0, {}
+        "adaptive/table-1",
+        "",
+        "",
+        "real",
+        0,
+        1,
+        "",
+        (table,),
+        (),
+        (),
+        1.0,
+        1.0,
+        1.0,
+        {"commit": "c0ffee"},
     )
     path = folder / "table-1.json"
-    path.write_text(replace(result, provenance=made).text())
+    path.write_text(replace(result, code=made).text())
     return path
 
 
-def current() -> Provenance:
-    return provenance(EXPERIMENT.modules)
+def current() -> CodeVersion:
+    return CodeVersion(fingerprint(EXPERIMENT.modules))
 
 
 def test_a_record_is_refreshed_if_its_probe_still_gives_the_same_numbers(
@@ -119,12 +132,12 @@ def test_a_record_is_refreshed_if_its_probe_still_gives_the_same_numbers(
     ("made", "reason"),
     [
         (None, "before records named the code"),
-        (Provenance("c0ffee", "old"), "before a probe was run"),
-        (Provenance("c0ffee", "old", "other"), "gives other numbers"),
+        (CodeVersion("old"), "before a probe was run"),
+        (CodeVersion("old", "other"), "gives other numbers"),
     ],
 )
 def test_a_record_that_no_probe_confirms_is_marked_as_stale(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Provenance | None, reason: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: CodeVersion | None, reason: str
 ) -> None:
     monkeypatch.setattr(refresh_records, "run_probe", lambda name: "same")
     path = write(tmp_path, made)
@@ -139,10 +152,9 @@ def test_a_new_record_gets_its_probe(tmp_path: Path, monkeypatch: pytest.MonkeyP
     path = write(tmp_path, current())
     assert "probe" in objection(path)
     refresh(path)
-    made = read(path.read_text(), "").provenance
+    made = read(path.read_text(), "").code
     assert made is not None
     assert made.probe == "first"
-    assert made.commit
 
 
 def test_a_probe_depends_on_measured_values_but_not_on_time(tmp_path: Path) -> None:
