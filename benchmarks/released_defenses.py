@@ -12,7 +12,6 @@ record `FOLDER/NAME.json` has the format of `saddlepoint reproduce`; its copy in
 from __future__ import annotations
 
 import argparse
-import hashlib
 import importlib
 import sys
 from collections.abc import Callable, Sequence
@@ -24,7 +23,7 @@ from torch import nn
 
 from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.attacks.pgd import FGSM
-from saddlepoint.attacks.spaces import Linf
+from saddlepoint.attacks.spaces import Ball, Linf
 from saddlepoint.data import load_data
 from saddlepoint.defenses import Defense, Plain
 from saddlepoint.evaluation import Adversary, Direct, FixedPoints, Threat, Transfer
@@ -37,6 +36,7 @@ from saddlepoint.papers.cells import accuracy_cell, correct_rate
 from saddlepoint.papers.registry import Experiment, Request
 from saddlepoint.papers.result import Cell, Result, Row, Table, read
 from saddlepoint.papers.runner import Images, Runner
+from saddlepoint.papers.third_party import ModelFolder
 from saddlepoint.zoo.adaptive import (
     SOAP,
     ClosedLoopControl,
@@ -45,6 +45,8 @@ from saddlepoint.zoo.adaptive import (
     nearest_with_old_cuda_gradient,
 )
 
+CHEN = "cifar10/chen2021_resnet20"
+SHI = "cifar10/soap_resnet_pi"
 CONTROLLED_LAYERS = ("normalize", "stem", "layer1", "layer2", "layer3")
 CLOSED_LOOP_BATCH = 16
 SOAP_BATCH = 100
@@ -122,15 +124,14 @@ def fitted(net: nn.Module, arguments: argparse.Namespace) -> ClosedLoopControl:
 
 def closed_loop(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -> None:
     """Measure closed-loop control (Sec. 3.3) on the evaluators' ResNet-20 at radius 2/255."""
-    static = Plain(load("cifar10/chen2021_resnet20"))
-    defense = fitted(load("cifar10/chen2021_resnet20", stem_slope=0.0), arguments)
+    static = Plain(load(CHEN))
+    defense = fitted(load(CHEN, stem_slope=0.0), arguments)
     ranks = ", ".join(
         f"{name} {embedding.basis.shape[1]} of {embedding.basis.shape[0]}"  # type: ignore[attr-defined]
         for name, embedding in (defense.embeddings or {}).items()
     )
     notes = (
-        "weights: the ResNet-20 that the evaluators trained and released "
-        f"({file_hash(arguments, 'cifar10/chen2021_resnet20')}); the defense runs it with "
+        "weights: the ResNet-20 that the evaluators trained and released; the defense runs it with "
         "a ReLU in the stem, as their code does, the static network has a LeakyReLU there",
         "controls after normalization, stem, layer1, layer2 and layer3; bases of 5000 correctly "
         "classified training images without augmentation, 99 % of the sum of singular values; "
@@ -139,7 +140,7 @@ def closed_loop(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -
         "PGD starts at the clean image, its steps are a quarter of the radius, and its point of "
         "highest loss is transferred; the evaluators transfer its last point",
     )
-    bench = Bench(arguments, CLOSED_LOOP, CLOSED_LOOP_BATCH, Linf(2 / 255), notes)
+    bench = Bench(arguments, CLOSED_LOOP, CHEN, CLOSED_LOOP_BATCH, Linf(2 / 255), notes)
     bpda = replace(pgd(BUDGETS, "PGD+BPDA"), rules={"control": BPDA()})
     apgd_bpda = on_closed_loop(defense, BUDGETS)
     transfer = Transfer(pgd(BUDGETS), static)
@@ -159,17 +160,16 @@ def closed_loop(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -
 
 def soap(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -> None:
     """Measure SOAP (Sec. 3.5) on its authors' network with both gradients of upsampling."""
-    net = load("cifar10/soap_resnet_pi")
+    net = load(SHI)
     notes = (
-        "weights: the network with label consistency that the authors of SOAP released "
-        f"({file_hash(arguments, 'cifar10/soap_resnet_pi')})",
+        "weights: the network with label consistency that the authors of SOAP released",
         "the loss crops 28 of 32 pixels and enlarges them by nearest neighbor; purification "
         "follows the gradient through this enlargement. In PyTorch 1.3 to 1.5 it reached wrong "
         "pixels on CUDA (PyTorch issue 38985): the published numbers are shown beside it",
         f"batches of {SOAP_BATCH}, which share one of eleven radii; the paper's number under FGSM "
         "is of one batch of 1000",
     )
-    bench = Bench(arguments, SOAP_EXPERIMENT, SOAP_BATCH, Linf(8 / 255), notes)
+    bench = Bench(arguments, SOAP_EXPERIMENT, SHI, SOAP_BATCH, Linf(8 / 255), notes)
     fgsm = Direct("FGSM", FGSM(), loss=cross_entropy)
     papers = published.SOAP
     bench.row("clean, static", Plain(net), FixedPoints(), papers["clean, static"])
@@ -190,12 +190,6 @@ def soap(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -> None:
     bench.audit("SOAP", defense, papers["APGD+BPDA (traj.)"])
 
 
-def file_hash(arguments: argparse.Namespace, name: str) -> str:
-    """Return the first digits of the SHA-256 of a file of weights, in words."""
-    content = (arguments.models / f"{name}.safetensors").read_bytes()
-    return f"{name}, SHA-256 {hashlib.sha256(content).hexdigest()[:16]}"
-
-
 class Bench:
     """Runs attacks on the first test images of CIFAR-10; writes the record after each of them."""
 
@@ -203,8 +197,9 @@ class Bench:
         self,
         arguments: argparse.Namespace,
         experiment: Experiment,
+        weights: str,
         batch: int,
-        space: Linf,
+        space: Ball,
         notes: Sequence[str],
     ) -> None:
         found = load_data("cifar10", split="test", n=arguments.images, root=arguments.data)
@@ -218,6 +213,7 @@ class Bench:
         self.path = arguments.out / f"released-{arguments.defense}.json"
         request = Request(arguments.out, "paper", progress=lambda text: print(text, flush=True))
         self.runner = Runner(request, batch, threads=1)
+        self.runner.weights[weights] = ModelFolder(arguments.models).sha256(weights)
         options = ("images", "transferred", "attacked", "longest", "audited", "budget", "steps")
         chosen = " ".join(f"--{name} {getattr(arguments, name)}" for name in options)
         self.command = (

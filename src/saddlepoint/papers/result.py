@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from saddlepoint.papers.fingerprint import CodeVersion, digest_of_values
@@ -132,6 +132,8 @@ class Result:
     charts: tuple[HeatMap | Plot, ...] = ()
     symptoms: tuple[str, ...] = ()  # warnings, shown above the numbers
     code: CodeVersion | None = None  # sources that give its numbers; None: older than such entries
+    weights: dict[str, str] = field(default_factory=dict)  # SHA-256 by third-party weight file
+    not_run: str = ""  # why there are no tables: one sentence with the measured price
 
     def record(self) -> dict[str, Any]:
         """Return the result as a dictionary with its schema version."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from typing import NamedTuple
 
 import torch
@@ -19,8 +17,10 @@ from saddlepoint.audits.result import Audit
 from saddlepoint.defenses import Answer, Defense
 from saddlepoint.evaluation import Adversary, Episode, Threat
 from saddlepoint.papers.fingerprint import CodeVersion, fingerprint
+from saddlepoint.papers.provenance import versions
 from saddlepoint.papers.registry import Experiment, Request
 from saddlepoint.papers.result import HeatMap, Plot, Result, Table
+from saddlepoint.papers.third_party import MODULES, ModelFolder
 from saddlepoint.runs.cached_play import cached_play
 from saddlepoint.runs.work import Work, torch_threads
 from saddlepoint.training import Epoch, Recipe, fit, initial
@@ -70,6 +70,24 @@ class Runner:
     batch: int  # images per batch
     threads: int | None  # None: torch's default; cached cells then depend on the number of cores
     cost: AttackCost = field(default_factory=AttackCost)
+    weights: dict[str, str] = field(default_factory=dict)  # SHA-256 by loaded third-party network
+
+    def load_third_party(self, name: str, *, loader: str = MODULES, **changes: object) -> nn.Module:
+        """Load a network that others trained; the result will name its weight file by SHA-256.
+
+        Args:
+            name: name of the network in the folder of models of the request.
+            loader: the file of the folder that loads it.
+            changes: further arguments of its loader.
+
+        Raises:
+            FileNotFoundError: if the folder does not contain the network.
+        """
+        assert self.request.models is not None, "only at scale real"
+        folder = ModelFolder(self.request.models)
+        net = folder.load(name, loader=loader, **changes)
+        self.weights[name] = folder.sha256(name)
+        return net
 
     def train(self, recipe: Recipe, images: Images, seed: int | None = None) -> nn.Module:
         """Train the network of a recipe, or resume its training from the output folder.
@@ -183,6 +201,7 @@ class Runner:
         charts: Sequence[HeatMap | Plot],
         repeats: int,
         symptoms: Sequence[str] = (),
+        not_run: str = "",
     ) -> Result:
         """Assemble the result of an experiment with request, cost and versions.
 
@@ -194,10 +213,13 @@ class Runner:
             charts: charts to draw.
             repeats: how often the measurement was repeated.
             symptoms: warnings about the numbers.
+            not_run: why there are no tables, with the measured price.
         """
         request = self.request
+        folder = " --models FOLDER" if request.models else ""
         command = (
-            f"saddlepoint reproduce {experiment.name} --scale {request.scale} --seed {request.seed}"
+            f"saddlepoint reproduce {experiment.name} --scale {request.scale} "
+            f"--seed {request.seed}{folder}"
         )
         return Result(
             experiment=experiment.name,
@@ -213,19 +235,13 @@ class Runner:
             seconds=self.cost.seconds,
             forward=self.cost.forward,
             backward=self.cost.backward,
-            versions=_versions(),
+            versions=versions(),
             charts=tuple(charts),
             symptoms=tuple(symptoms),
             code=CodeVersion(fingerprint(experiment.modules)),
+            weights=dict(self.weights),
+            not_run=not_run,
         )
-
-
-def _versions() -> dict[str, str]:
-    return {
-        "saddlepoint": version("saddlepoint"),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }
 
 
 @dataclass(frozen=True)

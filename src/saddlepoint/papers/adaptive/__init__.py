@@ -16,6 +16,8 @@ EXPERIMENTS = (
         "All nine defenses are less robust than their authors reported. None improves on a robust "
         "static model, and four weaken it; inference costs 2 to 518 times as much.",
         f"{_PACKAGE}.table_1:run",
+        real=f"{_PACKAGE}.real:run",
+        sources=("saddlepoint.audits.pipeline",),
     ),
     Experiment(
         "adaptive/table-2",

@@ -41,6 +41,9 @@ class RobustResNet(nn.Module):
     It maps images [N, 3, 32, 32] in [0, 1] to logits [N, 10] and normalizes its input.
     """
 
+    mean: Tensor
+    std: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("mean", torch.tensor(_MEAN).view(1, 3, 1, 1), persistent=False)
