@@ -9,9 +9,9 @@ import pytest
 from benchmarks import refresh_records
 from benchmarks.refresh_records import objection, record_files, refresh, stale_reasons
 
+from saddlepoint.papers import EXPERIMENTS
 from saddlepoint.papers import fingerprint as module
 from saddlepoint.papers.fingerprint import CodeVersion, fingerprint, imported_modules
-from saddlepoint.papers.registry import Experiment
 from saddlepoint.papers.result import Cell, Result, Row, Table, read
 
 SOURCES = {
@@ -85,9 +85,6 @@ def test_every_record_is_of_the_current_code_or_marked_as_stale(path: Path) -> N
         assert not reason, f"{reason}. Run python -m benchmarks.refresh_records {path}"
 
 
-EXPERIMENT = Experiment("adaptive/table-1", "", "", "saddlepoint.papers.adaptive.table_1:run")
-
-
 def write(folder: Path, made: CodeVersion | None, value: float = 50.0) -> Path:
     table = Table(
         "a", ("b",), ("c", "time, ×"), (Row(("d",), (Cell((value,)), Cell((value,)))),), 8
@@ -114,7 +111,7 @@ def write(folder: Path, made: CodeVersion | None, value: float = 50.0) -> Path:
 
 
 def current() -> CodeVersion:
-    return CodeVersion(fingerprint(EXPERIMENT.modules))
+    return CodeVersion(fingerprint(EXPERIMENTS["adaptive/table-1"].modules))
 
 
 def test_a_record_is_refreshed_if_its_probe_still_gives_the_same_numbers(

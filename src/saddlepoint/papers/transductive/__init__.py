@@ -27,7 +27,7 @@ EXPERIMENTS = (
         "Under high-confidence PGD, FPA and GMSA it is little more robust than the static network.",
         f"{_PACKAGE}.table_2:run",
         f"{_PACKAGE}.comparisons:table_2",
-        real=f"{_PACKAGE}.real:table_2",
+        real=f"{_PACKAGE}.real_dent:table_2",
     ),
     Experiment(
         "transductive/table-3",
@@ -54,7 +54,7 @@ EXPERIMENTS = (
         "DENT than without it.",
         f"{_PACKAGE}.table_5:run",
         f"{_PACKAGE}.comparisons:table_5",
-        real=f"{_PACKAGE}.real:table_5",
+        real=f"{_PACKAGE}.real_dent:table_5",
     ),
     Experiment(
         "transductive/table-6",
