@@ -52,6 +52,7 @@ CLOSED_LOOP_BATCH = 16
 SOAP_BATCH = 100
 TRAINING_IMAGES = 6000  # of which the first 5000 that the network classifies correctly are used
 BUDGETS = AttackBudgets()  # the paper's
+LEAST_IMAGES = 64  # of a cell
 EMULATED = "gradient of PyTorch 1.3 to 1.5 on CUDA"
 BLIND_AUDITS = Path(__file__).parent / "records" / "blind-audit" / "adaptive.json"
 SOURCES = ("saddlepoint.papers.adaptive.attacks", "saddlepoint.audits.pipeline")
@@ -155,6 +156,8 @@ def closed_loop(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -
         bench.row("PGD-20 + BPDA", defense, bpda, papers["PGD + BPDA"], images=few)
     if few := arguments.longest:
         bench.row("APGD + BPDA", defense, apgd_bpda, papers["APGD + BPDA"], images=few)
+    else:
+        bench.add_price("APGD + BPDA", BUDGETS.apgd_steps)
     bench.audit("ClosedLoopControl", defense, papers["APGD + BPDA"])
 
 
@@ -241,6 +244,15 @@ class Bench:
             self.answer_seconds = episode.seconds / len(correct)
         self._add(name, share, accuracy_cell(correct, paper))
 
+    def add_price(self, attack: str, steps: int) -> None:
+        """Note what an attack that was not run would take, from the time of an answer."""
+        hours = LEAST_IMAGES * steps * self.answer_seconds / 3600
+        self.notes += (
+            f"{attack} was not run: an answer took {self.answer_seconds:.2f} s per image here, so "
+            f"{counted(steps, 'step')} on {counted(LEAST_IMAGES, 'image')} would take at least "
+            f"{hours:.3g} h on one core",
+        )
+
     def audit(self, defense_name: str, defense: Defense, paper: float) -> None:
         """Audit the defense and add its accuracy and verdict, or the price that forbade it."""
         count, budget = self.arguments.audited, self.arguments.budget
@@ -272,11 +284,12 @@ class Bench:
             for column, cell in zip(table.columns, row.cells, strict=True)
             if cell is not None and column.startswith(("forward passes", "backward passes"))
         )
-        hours = 64 * passes * self.answer_seconds / 3600
+        hours = LEAST_IMAGES * passes * self.answer_seconds / 3600
         return (
             f"no audit with the budget standard: an answer took {self.answer_seconds:.2f} s per "
-            f"image here, and the audit of this defense in {BLIND_AUDITS.stem} took {passes:.0f} "
-            f"passes per image, so 64 images would take about {hours:.0f} hours on one core"
+            f"image here, and the audit of this defense in blind-audit/adaptive took {passes:.0f} "
+            f"passes per image, so {counted(LEAST_IMAGES, 'image')} would take about {hours:.3g} h "
+            "on one core"
         )
 
     def _add(self, name: str, share: str, cell: Cell) -> None:
