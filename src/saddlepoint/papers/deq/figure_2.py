@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from saddlepoint.papers.cells import accuracy_cell
 from saddlepoint.papers.deq.experiment import DEQExperiment
-from saddlepoint.papers.deq.nets import recipes
 from saddlepoint.papers.deq.states import StateResults
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Plot, Result, Row, Table
@@ -26,8 +25,7 @@ def run(request: Request) -> Result:
     findings = list[str]()
     results = list[StateResults]()
     errors = {}
-    exact = [name for name in recipes(request.scale) if name.startswith("exact-")]
-    for name in (*exact, "unrolled"):
+    for name in (*experiment.exact_networks, "unrolled"):
         subject = experiment.subject(name)
         states = experiment.states(subject)
         early = experiment.early(subject)

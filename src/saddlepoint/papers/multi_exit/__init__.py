@@ -76,5 +76,6 @@ EXPERIMENTS = (
         "The full game on seven exits, 127 x 127, and the rows that determine its value (ours)",
         "Not in the paper: its games have 15 and 31 actions.",
         f"{_PACKAGE}.seven_exits:run",
+        real=f"{_PACKAGE}.third_party_game:run",
     ),
 )

@@ -57,9 +57,10 @@ class MultiExitSubject:
     exits: int  # number of exits
     space: Ball  # allowed perturbations
     data: str  # name of the dataset
-    game: Images  # held-out training images for the payoff matrix
+    game: Images  # for the payoff matrix
     test: Images  # used only for the reported accuracies
     gates: dict[str, Strategy]  # dynamic inference strategies by name
+    game_kind: str = "held-out training images"  # what the images of the game are
 
     @property
     def subsets(self) -> tuple[Subset, ...]:
@@ -280,7 +281,7 @@ class MultiExitExperiment(PaperExperiment[MultiExitSetting]):
             subject.data,
             subject.space,
             counted(subject.exits, "exit"),
-            f"game on {len(subject.game.x)} held-out training images with "
+            f"game on {len(subject.game.x)} {subject.game_kind} with "
             f"PGD-{self.setting.payoff.steps}",
         )
 

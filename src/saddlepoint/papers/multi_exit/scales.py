@@ -212,6 +212,30 @@ def _small() -> MultiExitSetting:
     )
 
 
+def _real() -> MultiExitSetting:
+    """Images and attacks of a third-party network with seven exits.
+
+    The rows of the game are many, so they are attacked by few steps: three from the clean image, of
+    decreasing length.
+    """
+    full = _full_attacks()
+    return MultiExitSetting(
+        game_images=500,
+        test_images=500,
+        reduced_images=100,
+        repeats=1,
+        strategies=200,
+        payoff=PGD(3, Radii(0.8), random_start=False, decreasing=True),
+        attacks={name: full[name] for name in ("FGSM", "PGD-20")},
+        names={},
+        clean_copies_autoattack=AutoAttackOnExits(copies=True),
+        lafeat=LafeatBudget(),
+        budgets="FGSM and PGD-20 with the paper's budgets",
+        batch=50,
+        threads=1,
+    )
+
+
 def _paper() -> MultiExitSetting:
     return MultiExitSetting(
         game_images=2000,
@@ -233,5 +257,6 @@ def _paper() -> MultiExitSetting:
 SETTINGS: Mapping[Scale, MultiExitSetting] = {
     "tiny": _tiny(),
     "small": _small(),
+    "real": _real(),
     "paper": _paper(),
 }
