@@ -31,6 +31,7 @@ EXPERIMENTS = (
         "NEED combined with five training methods",
         "NEED improves standard training, PGD-AT, TRADES, MART and FAT under each of six attacks.",
         f"{_PACKAGE}.table_3:run",
+        real=f"{_PACKAGE}.prices:table_3",
     ),
     Experiment(
         "multi-exit/table-4",

@@ -1,0 +1,66 @@
+"""The claims of the paper that our records decide."""
+
+from __future__ import annotations
+
+from saddlepoint.papers.claims import CellReference, Claim
+
+_CLOSED_LOOP = "adaptive/released-closed-loop"
+_SOAP = "adaptive/released-soap"
+_OLD = "gradient of PyTorch 1.3 to 1.5 on CUDA"
+
+
+def _level(text: str, record: str, row: str, network: str) -> Claim:
+    """A claim about an accuracy: it is the published one."""
+    return Claim(
+        text,
+        record,
+        CellReference(0, (row,), "accuracy"),
+        network,
+        "cifar10",
+        expected="published",
+        base=CellReference(0, ("clean, static",), "accuracy"),
+    )
+
+
+def _broken(defense: str, network: str, data: str) -> Claim:
+    """A claim about a row of Table 1: the paper's attack is stronger than every transfer attack."""
+    return Claim(
+        f"{defense}: the adaptive attack is stronger than every transfer attack (Table 1).",
+        "adaptive/table-1",
+        CellReference(0, (defense,), "the paper's attack minus the strongest transfer"),
+        network,
+        data,
+        expected="negative",
+        base=CellReference(0, (defense,), "static, clean"),
+    )
+
+
+CLAIMS = (
+    _level(
+        "Closed-loop control keeps a high clean accuracy (Sec. 3.3).",
+        _CLOSED_LOOP,
+        "clean",
+        "the evaluators' ResNet-20, Linf 2/255",
+    ),
+    _level(
+        "Closed-loop control resists attacks on the static network (Sec. 3.3).",
+        _CLOSED_LOOP,
+        "PGD-20, transferred",
+        "the evaluators' ResNet-20, Linf 2/255",
+    ),
+    _level(
+        "SOAP keeps a high clean accuracy (Sec. 3.5).",
+        _SOAP,
+        f"clean, {_OLD}",
+        "the authors' ResNet, Linf 8/255",
+    ),
+    _level(
+        "SOAP resists FGSM on the static network (Sec. 3.5).",
+        _SOAP,
+        f"FGSM, transferred, {_OLD}",
+        "the authors' ResNet, Linf 8/255",
+    ),
+    _broken("SODEF", "TRADES", "mnist"),
+    _broken("SOAP", "standard", "mnist"),
+    _broken("ATLD", "standard", "mnist"),
+)

@@ -1,0 +1,87 @@
+"""The claims of the paper that our records decide."""
+
+from __future__ import annotations
+
+from saddlepoint.papers.claims import CellReference, Claim
+from saddlepoint.papers.deq.third_party import LARGE, OTHER, SPACE
+
+_SHORT = "exact-short (8/7)"
+_UNROLLED = "unrolled (8+6)"
+_NETWORK = f"{LARGE.partition('/')[2]}, not adversarially trained, {SPACE}"
+_ACCURACY = 0  # index of the first table
+_STATES = 1  # index of the table of the states of the first network
+
+
+def _claim(
+    text: str,
+    record: str,
+    first: tuple[tuple[str, ...], str],
+    second: tuple[tuple[str, ...], str],
+    base: CellReference,
+    *,
+    ours: bool = False,
+) -> Claim:
+    return Claim(
+        text,
+        f"deq/{record}",
+        CellReference(_ACCURACY, *first),
+        _NETWORK,
+        "mnist",
+        second=CellReference(_ACCURACY, *second),
+        base=base,
+        ours=ours,
+    )
+
+
+_FINAL = CellReference(_STATES, ("final",), "clean, %")
+CLAIMS = (
+    _claim(
+        "Intermediate states are more robust to the ready-made PGD-10 than the final state "
+        "(robustness accumulation, Sec. 6.1), solver with 8 steps.",
+        "figure-2-real",
+        ((_SHORT,), "early state, %"),
+        ((_SHORT,), "final state, %"),
+        _FINAL,
+    ),
+    _claim(
+        "The same with unrolled gradients.",
+        "figure-2-real",
+        ((_UNROLLED,), "early state, %"),
+        ((_UNROLLED,), "final state, %"),
+        _FINAL,
+    ),
+    _claim(
+        "With 8/7 solver steps exact gradients are obfuscated: PGD-10 with unrolled gradients "
+        "finds a lower accuracy (Table 1).",
+        "table-1-real",
+        ((_SHORT, "exact"), "PGD-10"),
+        ((_SHORT, "unrolled"), "PGD-10"),
+        _FINAL,
+    ),
+    _claim(
+        "With 8/7 solver steps Square, without gradients, finds a lower accuracy than PGD-10 with "
+        "exact gradients (Table 1).",
+        "table-1-real",
+        ((_SHORT, "exact"), "PGD-10"),
+        ((_SHORT, "exact"), "Square"),
+        _FINAL,
+    ),
+    _claim(
+        "The ensemble of states is more robust than the final state under the strongest of six "
+        "gradients (Table 2).",
+        "table-2-real",
+        ((_UNROLLED, "Ensemble"), "minimum over attacks"),
+        ((_UNROLLED, "Final"), "minimum over attacks"),
+        _FINAL,
+    ),
+    Claim(
+        "PGD-10 breaks every state of a network without adversarial training: the final state has "
+        "0 % robust accuracy (Table 5).",
+        "deq/table-5-real",
+        CellReference(0, ("z8",), "ready-made PGD-10, %"),
+        f"{OTHER.partition('/')[2]}, {SPACE}",
+        "mnist",
+        expected="published",
+        base=CellReference(0, ("final",), "clean, %"),
+    ),
+)

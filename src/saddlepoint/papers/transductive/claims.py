@@ -1,0 +1,30 @@
+"""The claims of the paper that our records decide."""
+
+from __future__ import annotations
+
+from saddlepoint.papers.claims import CellReference, Claim
+
+
+def _stronger(
+    defense: str, record: str, row: tuple[str, ...], pair: tuple[str, str], clean: str
+) -> Claim:
+    """A claim that the second attack of a pair leaves a lower accuracy than the first."""
+    weaker, stronger = pair
+    return Claim(
+        f"{defense}: {stronger} finds a lower accuracy than {weaker} on the static network or on "
+        "one adapted model.",
+        f"transductive/{record}",
+        CellReference(0, row, weaker),
+        ", ".join(row[1:]) or "trained here",
+        row[0],
+        second=CellReference(0, row, stronger),
+        base=CellReference(0, row, clean),
+    )
+
+
+CLAIMS = (
+    _stronger("RMC", "table-1", ("mnist", "Madry"), ("PGD", "GMSA-MIN"), "static, clean"),
+    _stronger("DENT", "table-2", ("mnist madry",), ("PGD", "GMSA-MIN"), "static, clean"),
+    _stronger("DANN", "table-3", ("mnist",), ("PGD", "GMSA-MIN"), "DANN, clean"),
+    _stronger("TADV", "table-4", ("mnist",), ("PGD", "GMSA-AVG"), "TADV, clean"),
+)
