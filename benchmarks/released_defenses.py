@@ -157,7 +157,7 @@ def closed_loop(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -
     if few := arguments.longest:
         bench.row("APGD + BPDA", defense, apgd_bpda, papers["APGD + BPDA"], images=few)
     else:
-        bench.add_price("APGD + BPDA", BUDGETS.apgd_steps)
+        bench.add_cost("APGD + BPDA", BUDGETS.apgd_steps)
     bench.audit("ClosedLoopControl", defense, papers["APGD + BPDA"])
 
 
@@ -244,7 +244,7 @@ class Bench:
             self.answer_seconds = episode.seconds / len(correct)
         self._add(name, share, accuracy_cell(correct, paper))
 
-    def add_price(self, attack: str, steps: int) -> None:
+    def add_cost(self, attack: str, steps: int) -> None:
         """Note what an attack that was not run would take, from the time of an answer."""
         hours = LEAST_IMAGES * steps * self.answer_seconds / 3600
         self.notes += (
@@ -254,10 +254,10 @@ class Bench:
         )
 
     def audit(self, defense_name: str, defense: Defense, paper: float) -> None:
-        """Audit the defense and add its accuracy and verdict, or the price that forbade it."""
+        """Audit the defense and add its accuracy and verdict, or the cost that forbade it."""
         count, budget = self.arguments.audited, self.arguments.budget
         if not count or budget != "standard":
-            self.notes += (self._audit_price(defense_name),)
+            self.notes += (self._audit_cost(defense_name),)
         if count:
             found = self.runner.audit(
                 defense,
@@ -275,7 +275,7 @@ class Bench:
             self._add(f"audit, {budget}", share, accuracy_cell(correct, paper))
         self.path.write_text(self.result().text(), encoding="utf-8")
 
-    def _audit_price(self, defense_name: str) -> str:
+    def _audit_cost(self, defense_name: str) -> str:
         """Say what an audit with the budget standard would take, from the passes of another one."""
         (table,) = read(BLIND_AUDITS.read_text(encoding="utf-8"), str(BLIND_AUDITS)).tables
         row = next(row for row in table.rows if row.labels[0] == defense_name)

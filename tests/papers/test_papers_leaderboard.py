@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from saddlepoint.papers.leaderboard import is_record_folder, read_standings, write_leaderboard
+from saddlepoint.papers.leaderboard import is_record_folder, read_lines, write_leaderboard
 from saddlepoint.zoo.adaptive import TABLE
 
 ROOT = Path(__file__).parents[2]
@@ -22,9 +22,9 @@ def test_the_committed_page_is_the_one_that_the_records_give(tmp_path: Path) -> 
 
 
 def test_every_surveyed_defense_has_a_line_with_its_published_numbers() -> None:
-    standings = list(read_standings(RECORDS))
+    lines = list(read_lines(RECORDS))
     for row in TABLE:
-        lines = [one for one in standings if one.defense == row.name]
+        lines = [one for one in lines if one.defense == row.name]
         assert lines, row.name
         for one in lines:
             assert one.surveyed == row
@@ -38,13 +38,13 @@ def test_the_lowest_accuracy_of_a_released_defense_is_shown_and_not_that_of_its_
     folder = tmp_path / "adaptive"
     folder.mkdir()
     shutil.copy(RECORDS / "adaptive" / "released-soap.json", folder)
-    (one,) = read_standings(tmp_path)
+    (one,) = read_lines(tmp_path)
     assert one.defense == "SOAP"
     assert "static" not in one.attack
     assert "clean" not in one.attack
     assert not one.stale
     (folder / "stale.toml").write_text('released-soap = "old"\n')
-    (one,) = read_standings(tmp_path)
+    (one,) = read_lines(tmp_path)
     assert one.stale
 
 

@@ -75,7 +75,7 @@ def test_dent_is_measured_on_the_last_exit_in_both_orders(request_at_real: Reque
     assert same[0] == same[1]
 
 
-def test_prices_of_rmc_are_measured_and_grow_with_the_sequences(request_at_real: Request) -> None:
+def test_costs_of_rmc_are_measured_and_grow_with_the_sequences(request_at_real: Request) -> None:
     one, five = real.table_1(request_at_real), real.table_6(request_at_real)
     assert not one.tables
     assert "2176 answers of RMC" in one.not_run

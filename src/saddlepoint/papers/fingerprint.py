@@ -32,7 +32,6 @@ _UNRELATED = tuple(
         "papers.markdown",
         "papers.fingerprint",
         "papers.leaderboard",
-        "papers.price",
         "papers.provenance",
         "papers.registry",
         "papers.result",

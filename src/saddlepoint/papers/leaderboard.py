@@ -27,7 +27,7 @@ _TIME = "time, ×"
 
 
 @dataclass(frozen=True)
-class Standing:
+class LeaderboardLine:
     """One line of the leaderboard: a defense in one record."""
 
     defense: str
@@ -65,16 +65,14 @@ def write_leaderboard(records: Path, out: Path) -> Path:
     Raises:
         ValueError: the records contain no defense.
     """
-    standings = sorted(
-        read_standings(records), key=lambda one: (one.stale, one.defense, one.ours.mean)
-    )
-    if not standings:
+    lines = sorted(read_lines(records), key=lambda one: (one.stale, one.defense, one.ours.mean))
+    if not lines:
         raise ValueError(f"{records} has no record with the robust accuracy of a defense.")
-    page = document("Leaderboard of published defenses", _body(standings), script=SORT_SCRIPT)
+    page = document("Leaderboard of published defenses", _body(lines), script=SORT_SCRIPT)
     return save_page(out / "index.html", page)
 
 
-def read_standings(records: Path) -> Iterator[Standing]:
+def read_lines(records: Path) -> Iterator[LeaderboardLine]:
     """Yield one line for each defense in each record that gives its robust accuracy."""
     for path in sorted(records.glob("*/*.json")):
         if not _is_record(path):
@@ -89,7 +87,7 @@ def read_standings(records: Path) -> Iterator[Standing]:
             yield from _audits(result, stale=stale)
 
 
-def _single(result: Result, *, stale: bool) -> Standing:
+def _single(result: Result, *, stale: bool) -> LeaderboardLine:
     """The row with the lowest accuracy of a table whose rows are attacks on one defense."""
     (table,) = result.tables
     attacks = [row for row in table.rows if "static" not in row.labels[0]]
@@ -97,7 +95,7 @@ def _single(result: Result, *, stale: bool) -> Standing:
     audited = any(row.labels[0].startswith(AUDIT) for row in table.rows)
     verdicts = [re.search(r"verdict (\w+)", note) for note in result.notes]
     verdict = next((found[1] for found in verdicts if found), NOT_AUDITED)
-    return Standing(
+    return LeaderboardLine(
         defense=SINGLE[result.experiment],
         setting=f"{result.title}; {table.title.split(', ', 2)[2]}",
         images=int(lowest.labels[1].split()[-1]),
@@ -110,13 +108,13 @@ def _single(result: Result, *, stale: bool) -> Standing:
     )
 
 
-def _survey(result: Result, *, stale: bool) -> Iterator[Standing]:
+def _survey(result: Result, *, stale: bool) -> Iterator[LeaderboardLine]:
     """The worst cases of Table 1 of Croce et al. 2022, with the measured cost of an answer."""
     accuracies, costs = result.tables[:2]
     measured = {row.labels[0]: _cell(row, costs.columns.index(_TIME)).mean for row in costs.rows}
     worst = accuracies.columns.index(_WORST_CASE)
     for row in accuracies.rows:
-        yield Standing(
+        yield LeaderboardLine(
             defense=row.labels[0],
             setting=row.labels[1],
             images=int(row.labels[2]),
@@ -130,10 +128,10 @@ def _survey(result: Result, *, stale: bool) -> Iterator[Standing]:
         )
 
 
-def _audits(result: Result, *, stale: bool) -> Iterator[Standing]:
+def _audits(result: Result, *, stale: bool) -> Iterator[LeaderboardLine]:
     for table in result.tables:
         for row in table.rows:
-            yield Standing(
+            yield LeaderboardLine(
                 defense=_label(table, row, "defense"),
                 setting=_label(table, row, "data"),
                 images=int(_label(table, row, "images")),
@@ -179,8 +177,8 @@ class _Column:
     """One column: its title, what a cell shows, and what it is sorted by; None is last."""
 
     title: str
-    content: Callable[[Standing], Markup]
-    value: Callable[[Standing], float | str | None]
+    content: Callable[[LeaderboardLine], Markup]
+    value: Callable[[LeaderboardLine], float | str | None]
 
     @property
     def kind(self) -> str:
@@ -191,34 +189,34 @@ def _percentage(value: float | None) -> Markup:
     return join("–" if value is None else f"{value:.1f} %")
 
 
-def _claimed(one: Standing) -> float | None:
+def _claimed(one: LeaderboardLine) -> float | None:
     return one.surveyed.reported if one.surveyed else None
 
 
-def _found(one: Standing) -> float | None:
+def _found(one: LeaderboardLine) -> float | None:
     return one.surveyed.found if one.surveyed else None
 
 
-def _defense(one: Standing) -> Markup:
+def _defense(one: LeaderboardLine) -> Markup:
     paper = tag("small", one.surveyed.paper) if one.surveyed else join("")
     stale = tag("small", "stale: measured by earlier code") if one.stale else join("")
     return join(one.defense, paper, tag("small", f"{one.setting}, {one.record}"), stale)
 
 
-def _ours(one: Standing) -> Markup:
+def _ours(one: LeaderboardLine) -> Markup:
     return join(
         tag("b", f"≤ {format_cell(Cell(one.ours.values, None, one.ours.interval), 1)}"),
         tag("small", one.attack),
     )
 
 
-def _cost(one: Standing) -> Markup:
+def _cost(one: LeaderboardLine) -> Markup:
     if one.cost is not None:
         return join(f"{one.cost:.0f} ×")
     return join(f"{one.surveyed.inference} × (published)" if one.surveyed else "–")
 
 
-def _cost_value(one: Standing) -> float | None:
+def _cost_value(one: LeaderboardLine) -> float | None:
     if one.cost is not None or one.surveyed is None:
         return one.cost
     return float(one.surveyed.inference)
@@ -235,7 +233,7 @@ _COLUMNS = (
 )
 
 
-def _body(standings: list[Standing]) -> Markup:
+def _body(lines: list[LeaderboardLine]) -> Markup:
     head = (
         tag("th", tag("button", one.title, type="button"), scope="col", class_=one.kind)
         for one in _COLUMNS
@@ -253,12 +251,12 @@ def _body(standings: list[Standing]) -> Markup:
                 for column in _COLUMNS
             ),
         )
-        for one in standings
+        for one in lines
     )
     content = tag(
         "table", tag("thead", tag("tr", *head)), tag("tbody", *rows), class_="leaderboard"
     )
-    stale = sum(one.stale for one in standings)
+    stale = sum(one.stale for one in lines)
     return tag(
         "main",
         tag("p", "saddlepoint", class_="brand"),
@@ -279,7 +277,7 @@ def _body(standings: list[Standing]) -> Markup:
             "the audit and leads to all numbers of the record."
         ),
         muted(
-            f"{count(len(standings), 'line')}, {stale} of them from stale records. Written by "
+            f"{count(len(lines), 'line')}, {stale} of them from stale records. Written by "
             "`saddlepoint report benchmarks/records --out docs/leaderboard`; no number is typed "
             "by hand."
         ),

@@ -42,7 +42,7 @@ IMAGES = 200
 FEW_IMAGES = 64  # of defenses whose attack takes hours with more
 AUDITED = 64  # images of an audit with the budget standard
 DRAWS = 5  # of a randomized defense, as in the paper
-PRICE_IMAGES = 16  # on which a price is measured
+COST_IMAGES = 16  # on which a cost is measured
 COPIES = "AutoAttack's points, clean images where it failed"
 POINTS = "AutoAttack's points"
 PAPER_ATTACK = "the paper's attack"
@@ -75,7 +75,7 @@ class Planned:
 
     name: str
     images: int
-    audited: int  # 0: the audit would take hours, its price is a note
+    audited: int  # 0: the audit would take hours, its cost is a note
 
 
 MEASURED = (
@@ -83,7 +83,7 @@ MEASURED = (
     Planned("AntiAdversary", IMAGES, 0),
     Planned("HedgeDefense", FEW_IMAGES, 0),
 )
-PRICED = ("AIDPurifier", "ContrastiveReversal", "ATLD", "AdaptiveDenoising")
+NOT_RUN = ("AIDPurifier", "ContrastiveReversal", "ATLD", "AdaptiveDenoising")
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class DefenseAttacks:
 
 
 def run(request: Request) -> Result:
-    """Run Table 1 with the defenses that fit, and state the prices of the others."""
+    """Run Table 1 with the defenses that fit, and state the costs of the others."""
     runner = Runner(request, BATCH, threads=1)
     base = robust_base(runner)
     net = base.net
@@ -147,8 +147,8 @@ def run(request: Request) -> Result:
         runner, Plain(net), [FixedPoints(), AutoAttackBudget().attack("AutoAttack")], images
     )
     rows = [_measure(runner, one, base, images, static_clean, static) for one in MEASURED]
-    prices = [_audit_price(one, images) for one in rows if one.audit is None]
-    prices += [f"{name} was not run: {defense_price(name, base)}" for name in PRICED]
+    costs = [_audit_cost(one, images) for one in rows if one.audit is None]
+    costs += [f"{name} was not run: {attack_cost(name, base)}" for name in NOT_RUN]
     return runner.result(
         next(one for one in EXPERIMENTS if one.name == "adaptive/table-1"),
         [
@@ -169,7 +169,7 @@ def run(request: Request) -> Result:
             "where it failed",
             str(AutoAttackBudget()),
             str(FIT),
-            *prices,
+            *costs,
         ],
         findings=[_finding(one) for one in rows],
         charts=(),
@@ -273,22 +273,22 @@ def answer_seconds(defense: Defense, x: Tensor) -> float:
     return (time.process_time() - started) / len(x)
 
 
-def _audit_price(one: DefenseAttacks, images: Images) -> str:
+def _audit_cost(one: DefenseAttacks, images: Images) -> str:
     """Say what an audit would take at the least: its first two attacks and searches by queries."""
-    seconds = answer_seconds(one.defense, images.x[:PRICE_IMAGES])
+    seconds = answer_seconds(one.defense, images.x[:COST_IMAGES])
     budget = BUDGETS_OF_AUDITS["standard"]
     draws = budget.draws if one.defense.random else 1
     steps = budget.steps + budget.targets * budget.targeted_steps + budget.queries
     hours = AUDITED * steps * draws * seconds / 3600
     return (
         f"{one.surveyed.name} was not audited: an answer takes {1000 * seconds:.1f} ms per image "
-        f"of one core (measured on {count(PRICE_IMAGES, 'image')}), so the steps and queries of "
+        f"of one core (measured on {count(COST_IMAGES, 'image')}), so the steps and queries of "
         f"an audit with the budget standard on {count(AUDITED, 'image')} take at least "
         f"{hours:.3g} h, without gradients and remedies"
     )
 
 
-def defense_price(name: str, base: StaticModel, networks: int = 1) -> str:
+def attack_cost(name: str, base: StaticModel, networks: int = 1) -> str:
     """Fit a defense on few images, and say what the paper's attack on it would take.
 
     Args:
@@ -296,7 +296,7 @@ def defense_price(name: str, base: StaticModel, networks: int = 1) -> str:
         base: the static network.
         networks: number of networks of this size that are attacked.
     """
-    few = base.train.first(PRICE_IMAGES)
+    few = base.train.first(COST_IMAGES)
     short = replace(base, train=few, basis=few)
     defense = DEFENSES[name].make(short, FIT)
     seconds = answer_seconds(defense, few.x)

@@ -31,17 +31,17 @@ PAPER = SETTINGS["paper"]
 
 
 def table_1(request: Request) -> Result:
-    """State the price of RMC on one sequence."""
+    """State the cost of RMC on one sequence."""
     return _rmc(request, "table-1", sequences=1)
 
 
 def table_6(request: Request) -> Result:
-    """State the price of RMC on five sequences."""
+    """State the cost of RMC on five sequences."""
     return _rmc(request, "table-6", sequences=PAPER.repeats)
 
 
 def table_3(request: Request) -> Result:
-    """State the price of DANN, which is trained again in every round of an attack."""
+    """State the cost of DANN, which is trained again in every round of an attack."""
     setting = PAPER.dann[0]
     runner, images = _start(request, setting.data)
     training = replace(setting.training, epochs=1, batch_size=MEASURED_ON)
@@ -50,37 +50,37 @@ def table_3(request: Request) -> Result:
     # Clean images, three transferred sets of points, and every round of FPA and of two GMSA.
     trainings = 4 + 3 * (setting.rounds + 1)
     steps = trainings * setting.training.epochs * setting.images
-    price = Price("one epoch of DANN on MNIST", seconds, steps, MEASURED_ON)
-    return _result(runner, "table-3", f"{trainings} trainings of DANN", price)
+    cost = Price("one epoch of DANN on MNIST", seconds, steps, MEASURED_ON)
+    return _result(runner, "table-3", f"{trainings} trainings of DANN", cost)
 
 
 def table_4(request: Request) -> Result:
-    """State the price of TADV, which draws one of many adversarially trained networks."""
+    """State the cost of TADV, which draws one of many adversarially trained networks."""
     setting = PAPER.tadv[0]
     runner, images = _start(request, setting.data)
     networks = setting.many_sources + 1 + setting.finals
-    price = training_price(
+    cost = training_price(
         recipes("paper")["mnist tadv"],
         images,
         train_images=60_000 * networks,
         work=f"training {networks} networks of TADV on MNIST",
     )
-    return _result(runner, "table-4", f"{networks} adversarially trained networks", price)
+    return _result(runner, "table-4", f"{networks} adversarially trained networks", cost)
 
 
 def figure_1(request: Request) -> Result:
-    """State the price of URejectron on traffic signs."""
+    """State the cost of URejectron on traffic signs."""
     runner, images = _start(request, "gtsrb10")
     recipe = recipes("paper")["signs"]
     train_images = 10 * PAPER.signs.per_class * 63 // 100
     networks = 1 + 3 * len(PAPER.signs.discriminators)
-    price = training_price(
+    cost = training_price(
         recipe,
         images,
         train_images=train_images * networks,
         work=f"training a classifier and {networks - 1} discriminators on traffic signs",
     )
-    return _result(runner, "figure-1", f"{networks} networks on GTSRB", price)
+    return _result(runner, "figure-1", f"{networks} networks on GTSRB", cost)
 
 
 def _rmc(request: Request, name: str, *, sequences: int) -> Result:
@@ -90,14 +90,14 @@ def _rmc(request: Request, name: str, *, sequences: int) -> Result:
     # Every round adapts to the neighbors and calibrates; FPA and two GMSA simulate both.
     answers = sequences * RMC_IMAGES * (4 + 3 * setting.rounds)
     tuned = 2 * setting.neighbors * setting.tuning.epochs
-    price = Price(
+    cost = Price(
         f"a step of fine-tuning of {ROBUST}",
         gradient_seconds(net, images),
         answers * tuned,
         MEASURED_ON,
     )
     needs = f"{answers} answers of RMC, each of up to {tuned} steps of single images"
-    return _result(runner, name, needs, price)
+    return _result(runner, name, needs, cost)
 
 
 def _start(request: Request, data: str) -> tuple[Runner, Images]:
@@ -105,7 +105,7 @@ def _start(request: Request, data: str) -> tuple[Runner, Images]:
     return Runner(request, MEASURED_ON, threads=1), Images(found.x, found.y)
 
 
-def _result(runner: Runner, name: str, needs: str, price: Price) -> Result:
+def _result(runner: Runner, name: str, needs: str, cost: Price) -> Result:
     return runner.result(
         next(one for one in EXPERIMENTS if one.name == f"transductive/{name}"),
         (),
@@ -113,7 +113,7 @@ def _result(runner: Runner, name: str, needs: str, price: Price) -> Result:
         findings=(),
         charts=(),
         repeats=1,
-        not_run=f"with the paper's settings it needs {needs}: {price}.",
+        not_run=f"with the paper's settings it needs {needs}: {cost}.",
     )
 
 

@@ -11,11 +11,11 @@ from saddlepoint.papers.adaptive.defenses import DEFENSES
 from saddlepoint.papers.adaptive.nets import ROBUST_NETS
 from saddlepoint.papers.adaptive.real import (
     BATCH,
+    COST_IMAGES,
     FIT,
     IMAGES,
-    PRICE_IMAGES,
     answer_seconds,
-    defense_price,
+    attack_cost,
     robust_base,
 )
 from saddlepoint.papers.adaptive.robust_net import NAME
@@ -28,10 +28,10 @@ from saddlepoint.phrases import count, names
 
 
 def table_2(request: Request) -> Result:
-    """State the price of SODEF in two norms, with AutoAttack and attacks through the ODE."""
+    """State the cost of SODEF in two norms, with AutoAttack and attacks through the ODE."""
     runner = Runner(request, BATCH, threads=1)
     base = robust_base(runner)
-    few = base.train.first(PRICE_IMAGES)
+    few = base.train.first(COST_IMAGES)
     defense = DEFENSES["SODEF"].make(replace(base, train=few), FIT)
     budgets = AttackBudgets()
     work = (
@@ -46,7 +46,7 @@ def table_2(request: Request) -> Result:
         hours = 2 * IMAGES * cost.total * seconds / 3600
         parts.append(
             f"{title} takes up to {cost.total:,.0f} passes of {1000 * seconds:.2f} ms (measured on "
-            f"{count(PRICE_IMAGES, 'image')}), at most {hours:.3g} h for "
+            f"{count(COST_IMAGES, 'image')}), at most {hours:.3g} h for "
             f"{count(IMAGES, 'image')} and two norms"
         )
     needs = "a SODEF that is attacked in two norms, of which table-1 at this scale has Linf"
@@ -54,22 +54,22 @@ def table_2(request: Request) -> Result:
 
 
 def table_3(request: Request) -> Result:
-    """State the price of the hedge defense on three networks."""
+    """State the cost of the hedge defense on three networks."""
     number = len(ROBUST_NETS)
     needs = f"{count(number, 'robust network')}, and only {NAME} has over 70 % clean accuracy"
-    return _attack_price(request, "table-3", "HedgeDefense", number, needs)
+    return _cost_result(request, "table-3", "HedgeDefense", number, needs)
 
 
 def table_4(request: Request) -> Result:
-    """State the price of AID-purifier, which also needs networks on other datasets."""
+    """State the cost of AID-purifier, which also needs networks on other datasets."""
     needs = "robust networks on CIFAR-10, CIFAR-100 and SVHN, of which the folder has the first"
-    return _attack_price(request, "table-4", "AIDPurifier", 3, needs)
+    return _cost_result(request, "table-4", "AIDPurifier", 3, needs)
 
 
 def contrastive(request: Request) -> Result:
-    """State the price of contrastive reversal."""
+    """State the cost of contrastive reversal."""
     needs = "a trained contrastive head"
-    return _attack_price(request, "contrastive", "ContrastiveReversal", 1, needs)
+    return _cost_result(request, "contrastive", "ContrastiveReversal", 1, needs)
 
 
 def closed_loop(request: Request) -> Result:
@@ -81,10 +81,10 @@ def closed_loop(request: Request) -> Result:
     return _result(Runner(request, BATCH, threads=1), "closed-loop", text)
 
 
-def _attack_price(request: Request, name: str, defense: str, networks: int, needs: str) -> Result:
+def _cost_result(request: Request, name: str, defense: str, networks: int, needs: str) -> Result:
     runner = Runner(request, BATCH, threads=1)
-    price = defense_price(defense, robust_base(runner), networks)
-    return _result(runner, name, f"it needs {needs}: {price}.")
+    cost = attack_cost(defense, robust_base(runner), networks)
+    return _result(runner, name, f"it needs {needs}: {cost}.")
 
 
 def _result(runner: Runner, name: str, not_run: str) -> Result:
