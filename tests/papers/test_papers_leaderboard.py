@@ -24,9 +24,9 @@ def test_the_committed_page_is_the_one_that_the_records_give(tmp_path: Path) -> 
 def test_every_surveyed_defense_has_a_line_with_its_published_numbers() -> None:
     lines = list(read_lines(RECORDS))
     for row in TABLE:
-        lines = [one for one in lines if one.defense == row.name]
-        assert lines, row.name
-        for one in lines:
+        found = [one for one in lines if one.defense == row.name]
+        assert found, row.name
+        for one in found:
             assert one.surveyed == row
             assert one.images >= 1
             assert 0 <= one.ours.mean <= 100
