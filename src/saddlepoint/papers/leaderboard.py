@@ -81,7 +81,7 @@ def read_lines(records: Path) -> Iterator[LeaderboardLine]:
         stale = path.stem in _stale(path.parent)
         if result.experiment in SINGLE:
             yield _single(result, stale=stale)
-        elif result.experiment == "adaptive/table-1":
+        elif result.experiment == "adaptive/table-1" and result.tables:
             yield from _survey(result, stale=stale)
         elif result.experiment.startswith("blind-audit/"):
             yield from _audits(result, stale=stale)
@@ -109,23 +109,38 @@ def _single(result: Result, *, stale: bool) -> LeaderboardLine:
 
 
 def _survey(result: Result, *, stale: bool) -> Iterator[LeaderboardLine]:
-    """The worst cases of Table 1 of Croce et al. 2022, with the measured cost of an answer."""
+    """The lines of Table 1 of Croce et al. 2022, with the measured cost of an answer."""
     accuracies, costs = result.tables[:2]
     measured = {row.labels[0]: _cell(row, costs.columns.index(_TIME)).mean for row in costs.rows}
-    worst = accuracies.columns.index(_WORST_CASE)
     for row in accuracies.rows:
+        attack = _strongest(accuracies, row)
+        audited = "verdict" in accuracies.labels
         yield LeaderboardLine(
             defense=row.labels[0],
-            setting=row.labels[1],
-            images=int(row.labels[2]),
-            ours=_cell(row, worst),
-            attack=_WORST_CASE,
-            verdict=NOT_AUDITED,
+            setting=next(iter(result.weights), row.labels[1]),
+            images=int(
+                _label(accuracies, row, "audited" if attack.startswith(AUDIT) else "images")
+            ),
+            ours=_cell(row, accuracies.columns.index(attack)),
+            attack=attack,
+            verdict=_label(accuracies, row, "verdict") if audited else NOT_AUDITED,
             record=result.experiment,
             url=section_url(result),
             cost=measured.get(row.labels[0]),
             stale=stale,
         )
+
+
+def _strongest(table: Table, row: Row) -> str:
+    """The column with the lowest accuracy of the defense; the worst case of all, if it is there."""
+    if _WORST_CASE in table.columns:
+        return _WORST_CASE
+    attacks = {
+        column: cell.mean
+        for column, cell in zip(table.columns, row.cells, strict=True)
+        if cell is not None and not re.search("clean$|static", column)
+    }
+    return min(attacks, key=lambda column: attacks[column])
 
 
 def _audits(result: Result, *, stale: bool) -> Iterator[LeaderboardLine]:
