@@ -115,12 +115,11 @@ def _survey(result: Result, *, stale: bool) -> Iterator[LeaderboardLine]:
     for row in accuracies.rows:
         attack = _strongest(accuracies, row)
         audited = "verdict" in accuracies.labels
+        images = "audited" if attack.startswith(AUDIT) else "images"
         yield LeaderboardLine(
             defense=row.labels[0],
             setting=next(iter(result.weights), row.labels[1]),
-            images=int(
-                _label(accuracies, row, "audited" if attack.startswith(AUDIT) else "images")
-            ),
+            images=int(_label(accuracies, row, images)),
             ours=_cell(row, accuracies.columns.index(attack)),
             attack=attack,
             verdict=_label(accuracies, row, "verdict") if audited else NOT_AUDITED,
