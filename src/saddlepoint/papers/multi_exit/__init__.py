@@ -18,6 +18,7 @@ EXPERIMENTS = (
         "AIMER finds a lower robust accuracy than the single, the average and the max-average "
         "attack, in all 30 columns of five cases.",
         f"{_PACKAGE}.table_1:run",
+        real=f"{_PACKAGE}.table_1:run_real",
     ),
     Experiment(
         "multi-exit/table-2",
@@ -25,6 +26,7 @@ EXPERIMENTS = (
         "NEED is more robust than a single-exit network, the last exit and dynamic inference, at a "
         "larger mismatch.",
         f"{_PACKAGE}.table_2:run",
+        real=f"{_PACKAGE}.table_2:run_real",
     ),
     Experiment(
         "multi-exit/table-3",
@@ -38,6 +40,7 @@ EXPERIMENTS = (
         "Cost of the evaluations",
         "AIMER costs about a quarter of the max-average attack, including its preparation.",
         f"{_PACKAGE}.table_4:run",
+        real=f"{_PACKAGE}.table_4:run_real",
     ),
     Experiment(
         "multi-exit/figure-3",

@@ -15,14 +15,13 @@ from torch import Tensor
 from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.defenses import Subset, subset_name
 from saddlepoint.defenses.gates import exit_logits
-from saddlepoint.evaluation import Episode
 from saddlepoint.evaluation.bootstrap import Estimate, mean_of
 from saddlepoint.games.payoffs import ExitGame
 from saddlepoint.papers.cells import by_interval, difference_text, estimate_cell
 from saddlepoint.papers.multi_exit import published
 from saddlepoint.papers.multi_exit.experiment import MultiExitExperiment, MultiExitSubject
 from saddlepoint.papers.multi_exit.out_of_sample import strategies
-from saddlepoint.papers.multi_exit.third_party import interval_game, triple_wins
+from saddlepoint.papers.multi_exit.third_party import triple_wins
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, HeatMap, Result, Row, Table
 
@@ -78,9 +77,9 @@ def run(request: Request) -> Result:
     """Play the game on 500 images and score attackers and strategies on 500 others."""
     experiment = MultiExitExperiment.open(request)
     subject = triple_wins(experiment)
-    game, _ = interval_game(experiment, subject, subject.game)
-    test_game, episodes = interval_game(experiment, subject, subject.test)
-    scored = _Scored(game, test_game, _max_average(experiment, subject, test_game, episodes))
+    game = experiment.game(subject)
+    test_game = experiment.game(subject, subject.test)
+    scored = _Scored(game, test_game, _max_average(experiment, subject, test_game))
     mixes = strategies(game)
     effects = _effects(scored, mixes)
     payoff = experiment.setting.payoff
@@ -108,21 +107,18 @@ def run(request: Request) -> Result:
 
 
 def _max_average(
-    experiment: MultiExitExperiment,
-    subject: MultiExitSubject,
-    game: ExitGame,
-    episodes: Mapping[str, Episode],
+    experiment: MultiExitExperiment, subject: MultiExitSubject, game: ExitGame
 ) -> Tensor:
     """[D, N] outcomes of the max-average attack (Eq. 3), from the attacks on single exits."""
     y = subject.test.y
+    rows = [game.targets.index((number,)) for number in subject.everything]
     losses = []
-    for number in subject.everything:
-        points = episodes[str(number)].points
+    for row in rows:
+        points = game.outcomes.episodes[row].points
         logits = exit_logits(subject.base, points, batch_size=experiment.setting.batch)
         losses.append(cross_entropy(logits, y).mean(0))  # [N]
     chosen = torch.stack(losses).argmax(0)  # [N]
-    rows = torch.tensor([game.targets.index((number,)) for number in subject.everything])
-    return game.correct[rows[chosen], :, torch.arange(len(y))].T
+    return game.correct[torch.tensor(rows)[chosen], :, torch.arange(len(y))].T
 
 
 def _exits_table(scored: _Scored) -> Table:
