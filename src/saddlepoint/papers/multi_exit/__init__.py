@@ -48,6 +48,7 @@ EXPERIMENTS = (
         "An attack on exactly the exits that the defender uses is the strongest (Remarks 3.1-3.4, "
         "Assumption 3.5).",
         f"{_PACKAGE}.figure_3:run",
+        real=f"{_PACKAGE}.figure_3:run_real",
     ),
     Experiment(
         "multi-exit/figure-6",
@@ -55,6 +56,7 @@ EXPERIMENTS = (
         "AIMER has the lowest mismatch and the lowest expected accuracy for each of 200 random "
         "strategies.",
         f"{_PACKAGE}.figure_6:run",
+        real=f"{_PACKAGE}.figure_6:run_real",
     ),
     Experiment(
         "multi-exit/out-of-sample",

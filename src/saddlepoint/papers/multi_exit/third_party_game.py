@@ -207,7 +207,9 @@ def _effects(scored: _Scored, mixes: Mapping[str, Tensor]) -> dict[str, Estimate
     ).mean(0)
     third = scored.evaluations(singles[3])
     need, mix = mixes[NEED], mixes["per-image mix"]
-    fixed, last = mixes["best fixed exit set"], mixes["last exit"]
+    fixed, last, everything = (
+        mixes[name] for name in ("best fixed exit set", "last exit", "all exits")
+    )
     pairs = {
         "single exits: attacks on another exit minus the matched attack": (mismatched, matched),
         **{
@@ -225,6 +227,18 @@ def _effects(scored: _Scored, mixes: Mapping[str, Tensor]) -> dict[str, Estimate
         "NEED: one attack for all images minus the strongest attack per image": (
             scored.aimer(need),
             scored.per_image(need),
+        ),
+        "last exit: matched attack minus the strongest attack per image": (
+            scored.attacked(last, (scored.exits,)),
+            scored.per_image(last),
+        ),
+        "strongest attack per image: all exits minus the last exit": (
+            scored.per_image(everything),
+            scored.per_image(last),
+        ),
+        "strongest attack per image: NEED minus all exits": (
+            scored.per_image(need),
+            scored.per_image(everything),
         ),
         "strongest attack per image: NEED minus the best fixed set": (
             scored.per_image(need),
