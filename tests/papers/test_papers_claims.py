@@ -88,12 +88,12 @@ def test_a_claim_about_a_missing_cell_is_an_error() -> None:
         decide(replace(CLAIM, first=CellReference(0, ("x",), "c")), result(one(1, 3)))
 
 
-def test_the_page_shows_verdict_effect_record_and_prices(tmp_path, monkeypatch) -> None:
+def test_the_page_shows_verdict_effect_record_and_costs(tmp_path, monkeypatch) -> None:
     folder = tmp_path / "toy"
     folder.mkdir()
     (folder / "table-9.json").write_text(result(one(1, 3)).text())
-    price = "it needs a GPU: training takes 1 s per image."
-    (folder / "table-8.json").write_text(result(tables=(), not_run=price).text())
+    cost = "it needs a GPU: training takes 1 s per image."
+    (folder / "table-8.json").write_text(result(tables=(), not_run=cost).text())
     (folder / "stale.toml").write_text('table-9 = "Old."')
     ours = replace(CLAIM, claim="It is ours.", ours=True)
     monkeypatch.setattr(results_index, "PAPERS", {"toy": ("A toy", (CLAIM, ours))})
@@ -102,7 +102,7 @@ def test_the_page_shows_verdict_effect_record_and_prices(tmp_path, monkeypatch) 
     assert line in page
     assert "1 of 1 claim confirmed; none of 1 claim not confirmed" in page
     assert page.index("It is ours.") < page.index("## A toy") < page.index("It works.")
-    assert f"- toy/table-9: {price}" in page
+    assert f"- toy/table-9: {cost}" in page
     assert "`saddlepoint reproduce toy/table-9 --scale real --models FOLDER`" in page
     missing = replace(CLAIM, record="toy/table-7")
     monkeypatch.setattr(results_index, "PAPERS", {"toy": ("A toy", (missing,))})

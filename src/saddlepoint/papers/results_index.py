@@ -132,7 +132,7 @@ def _summary(decided: Sequence[Decided]) -> str:
 
 
 def _not_run(folder: Path) -> str:
-    """The experiments of a paper that were not run at scale real, with their prices."""
+    """The experiments of a paper that were not run at scale real, with their costs."""
     found = [read(file.read_text(encoding="utf-8"), str(file)) for file in folder.glob("*.json")]
     lines = sorted(f"- {one.experiment}: {one.not_run}" for one in found if one.not_run)
     return "Not run at scale real:\n\n" + "\n".join(lines) if lines else ""

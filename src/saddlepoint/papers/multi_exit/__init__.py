@@ -33,7 +33,7 @@ EXPERIMENTS = (
         "NEED combined with five training methods",
         "NEED improves standard training, PGD-AT, TRADES, MART and FAT under each of six attacks.",
         f"{_PACKAGE}.table_3:run",
-        real=f"{_PACKAGE}.prices:table_3",
+        real=f"{_PACKAGE}.training_costs:table_3",
     ),
     Experiment(
         "multi-exit/table-4",

@@ -206,7 +206,8 @@ def _effects(scored: _Scored, mixes: Mapping[str, Tensor]) -> dict[str, Estimate
         [scored.attacked(singles[k], (j,)) for k in numbers for j in numbers if j != k]
     ).mean(0)
     third = scored.evaluations(singles[3])
-    need, mix = mixes[NEED], mixes["per-image mix"]
+    need = mixes[NEED]
+    mix = mixes["per-image mix"]
     fixed, last, everything = (
         mixes[name] for name in ("best fixed exit set", "last exit", "all exits")
     )
