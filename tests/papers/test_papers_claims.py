@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from saddlepoint.papers import results_index
 from saddlepoint.papers.claims import CellReference, Claim, Verdict, decide
-from saddlepoint.papers.result import Cell, Result, Row, Table
+from saddlepoint.papers.result import Cell, Result, Row, Table, read
 
 
 def result(*rows: Row, n: int = 100, **other: object) -> Result:
@@ -108,3 +109,24 @@ def test_the_page_shows_verdict_effect_record_and_costs(tmp_path, monkeypatch) -
     monkeypatch.setattr(results_index, "PAPERS", {"toy": ("A toy", (missing,))})
     with pytest.raises(FileNotFoundError, match="which does not exist"):
         results_index.write_index(tmp_path, tmp_path / "index.md")
+
+
+def test_the_committed_page_is_the_one_of_the_committed_records(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    page = Path("docs/results/index.md")
+    made = results_index.write_index(Path("benchmarks/records"), tmp_path / "index.md")
+    wanted = made.read_text(encoding="utf-8").replace(str(made), str(page))
+    assert page.read_text(encoding="utf-8") == wanted
+
+
+def test_at_least_two_results_that_no_paper_has_exclude_zero() -> None:
+    records = Path(__file__).parents[2] / "benchmarks" / "records"
+    claims = [claim for _, claims in results_index.PAPERS.values() for claim in claims]
+    found = [
+        decide(claim, read((records / f"{claim.record}.json").read_text(encoding="utf-8"), ""))
+        for claim in claims
+        if claim.ours
+    ]
+    sound = [one for one in found if one.verdict is not Verdict.NOT_CONFIRMED and not one.flags]
+    assert len(sound) >= 2
+    assert all(one.images >= 500 for one in sound)

@@ -75,6 +75,7 @@ def played(request_real: Request, few_images: None) -> Result:
 
 def test_the_third_party_game_is_scored_on_other_images_with_intervals(played: Result) -> None:
     assert played.scale == "real"
+    assert played.title == "The game on seven exits: 28 attacks x 127 sets (ours)"
     assert list(played.weights) == [NETWORK]
     assert "28 attacks on neighboring exits x 127 sets" in " ".join(played.notes)
     assert "game on 10 test images that are not scored" in played.notes[0]

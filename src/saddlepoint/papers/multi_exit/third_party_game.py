@@ -7,7 +7,7 @@ measured on other images, with intervals over them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -83,7 +83,7 @@ def run(request: Request) -> Result:
     mixes = strategies(game)
     effects = _effects(scored, mixes)
     payoff = experiment.setting.payoff
-    return experiment.result(
+    result = experiment.result(
         "seven-exits",
         [
             _exits_table(scored),
@@ -103,7 +103,12 @@ def run(request: Request) -> Result:
         ],
         findings=[*_assumption(scored), *(_sentence(*one) for one in effects.items())],
         charts=[_heat_map(scored)],
+        repeats=1,
     )
+    title = (
+        f"The game on seven exits: {len(game.targets)} attacks x {len(game.subsets)} sets (ours)"
+    )
+    return replace(result, title=title)
 
 
 def _max_average(
