@@ -35,7 +35,7 @@ _READING = (
 )
 _RERUN = (
     "`--models FOLDER` is a folder with the weight files of networks that others trained. Its "
-    "modules.py defines `load(name)`, which returns the network of `name.safetensors` in eval mode; "
+    "modules.py defines `load(name)`, which returns the network of a weight file in eval mode; "
     "loaders.py may load further networks. `--data FOLDER` contains the data sets."
 )
 
