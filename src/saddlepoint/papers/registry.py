@@ -69,6 +69,14 @@ class Experiment:
     # "module:function" at scale real: with third-party networks, or a result without tables that
     # says what the experiment would cost.
     real: str = ""
+    sources: tuple[str, ...] = ()  # further modules that its numbers depend on, such as audits
+    probes: tuple[str, ...] = ()  # experiments whose tiny runs check its records; empty: itself
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules whose sources, and those of their imports, determine its numbers."""
+        functions = (one for one in (self.function, self.real) if one)
+        return (*(one.partition(":")[0] for one in functions), *self.sources)
 
     def run(self, request: Request) -> Result:
         """Import the function and run it.

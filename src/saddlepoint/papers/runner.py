@@ -16,6 +16,7 @@ from saddlepoint.audits.planning.budget import Budget
 from saddlepoint.audits.result import Audit
 from saddlepoint.defenses import Answer, Defense
 from saddlepoint.evaluation import Adversary, Episode, Threat
+from saddlepoint.papers.fingerprint import CodeVersion, fingerprint
 from saddlepoint.papers.provenance import versions
 from saddlepoint.papers.registry import Experiment, Request
 from saddlepoint.papers.result import HeatMap, Plot, Result, Table
@@ -237,6 +238,7 @@ class Runner:
             versions=versions(),
             charts=tuple(charts),
             symptoms=tuple(symptoms),
+            code=CodeVersion(fingerprint(experiment.modules)),
             weights=dict(self.weights),
             not_run=not_run,
         )
