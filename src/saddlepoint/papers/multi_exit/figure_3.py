@@ -69,7 +69,7 @@ def _figure(experiment: MultiExitExperiment, subject: MultiExitSubject) -> Resul
         [table, remarks],
         subjects=[subject],
         findings=_findings(remarks, game),
-        charts=[heat_map],
+        charts=[] if short else [heat_map],  # a map of hundreds of numbers cannot be read
         repeats=1,
     )
 
