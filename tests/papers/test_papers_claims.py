@@ -84,6 +84,15 @@ def test_few_images_weak_bases_and_masked_cells_are_flagged() -> None:
     assert decide(CLAIM, result(one(1, 3))).flags == ()
 
 
+def test_a_label_may_be_abbreviated_where_no_row_has_exactly_this_label() -> None:
+    rows = [Row((label, "40"), (Cell((k,)), None)) for k, label in enumerate(("xa", "x", "xb"))]
+    reference = replace(CLAIM.first, labels=("x",))
+    assert reference.find(result(*rows))[2].mean == 1, "an equal label comes first"
+    assert reference.find(result(rows[2]))[2].mean == 2
+    with pytest.raises(ValueError, match="has no cell"):
+        replace(reference, labels=("a",)).find(result(*rows))
+
+
 def test_a_claim_about_a_missing_cell_is_an_error() -> None:
     with pytest.raises(ValueError, match="has no cell 'c' of x in table 0"):
         decide(replace(CLAIM, first=CellReference(0, ("x",), "c")), result(one(1, 3)))

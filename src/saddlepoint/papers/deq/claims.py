@@ -6,6 +6,7 @@ from saddlepoint.papers.claims import CellReference, Claim
 from saddlepoint.papers.deq.third_party import LARGE, OTHER, SPACE
 
 _SHORT = "exact-short (8/7)"
+_LONG = "exact-long (50/50)"
 _UNROLLED = "unrolled (8+6)"
 _NETWORK = f"{LARGE.partition('/')[2]}, not adversarially trained, {SPACE}"
 _ACCURACY = 0  # index of the first table
@@ -64,6 +65,14 @@ CLAIMS = (
         "table-1-real",
         ((_SHORT, "exact"), "PGD-10"),
         ((_SHORT, "exact"), "Square"),
+        _FINAL,
+    ),
+    _claim(
+        "Gradients at intermediate states break the early state more than gradients at the final "
+        "state: its robustness to the ready-made attack is an illusion (Table 2).",
+        "table-2-real",
+        ((_LONG, "Early"), "unrolled Final"),
+        ((_LONG, "Early"), "unrolled Intermediate"),
         _FINAL,
     ),
     _claim(
