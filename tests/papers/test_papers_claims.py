@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from saddlepoint.papers import results_index
 from saddlepoint.papers.claims import CellReference, Claim, Verdict, decide
-from saddlepoint.papers.result import Cell, Result, Row, Table
+from saddlepoint.papers.result import Cell, Result, Row, Table, read
 
 
 def result(*rows: Row, n: int = 100, **other: object) -> Result:
@@ -83,17 +84,26 @@ def test_few_images_weak_bases_and_masked_cells_are_flagged() -> None:
     assert decide(CLAIM, result(one(1, 3))).flags == ()
 
 
+def test_a_label_may_be_abbreviated_where_no_row_has_exactly_this_label() -> None:
+    rows = [Row((label, "40"), (Cell((k,)), None)) for k, label in enumerate(("xa", "x", "xb"))]
+    reference = replace(CLAIM.first, labels=("x",))
+    assert reference.find(result(*rows))[2].mean == 1, "an equal label comes first"
+    assert reference.find(result(rows[2]))[2].mean == 2
+    with pytest.raises(ValueError, match="has no cell"):
+        replace(reference, labels=("a",)).find(result(*rows))
+
+
 def test_a_claim_about_a_missing_cell_is_an_error() -> None:
     with pytest.raises(ValueError, match="has no cell 'c' of x in table 0"):
         decide(replace(CLAIM, first=CellReference(0, ("x",), "c")), result(one(1, 3)))
 
 
-def test_the_page_shows_verdict_effect_record_and_prices(tmp_path, monkeypatch) -> None:
+def test_the_page_shows_verdict_effect_record_and_costs(tmp_path, monkeypatch) -> None:
     folder = tmp_path / "toy"
     folder.mkdir()
     (folder / "table-9.json").write_text(result(one(1, 3)).text())
-    price = "it needs a GPU: training takes 1 s per image."
-    (folder / "table-8.json").write_text(result(tables=(), not_run=price).text())
+    cost = "it needs a GPU: training takes 1 s per image."
+    (folder / "table-8.json").write_text(result(tables=(), not_run=cost).text())
     (folder / "stale.toml").write_text('table-9 = "Old."')
     ours = replace(CLAIM, claim="It is ours.", ours=True)
     monkeypatch.setattr(results_index, "PAPERS", {"toy": ("A toy", (CLAIM, ours))})
@@ -102,9 +112,30 @@ def test_the_page_shows_verdict_effect_record_and_prices(tmp_path, monkeypatch) 
     assert line in page
     assert "1 of 1 claim confirmed; none of 1 claim not confirmed" in page
     assert page.index("It is ours.") < page.index("## A toy") < page.index("It works.")
-    assert f"- toy/table-9: {price}" in page
+    assert f"- toy/table-9: {cost}" in page
     assert "`saddlepoint reproduce toy/table-9 --scale real --models FOLDER`" in page
     missing = replace(CLAIM, record="toy/table-7")
     monkeypatch.setattr(results_index, "PAPERS", {"toy": ("A toy", (missing,))})
     with pytest.raises(FileNotFoundError, match="which does not exist"):
         results_index.write_index(tmp_path, tmp_path / "index.md")
+
+
+def test_the_committed_page_is_the_one_of_the_committed_records(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    page = Path("docs/results/index.md")
+    made = results_index.write_index(Path("benchmarks/records"), tmp_path / "index.md")
+    wanted = made.read_text(encoding="utf-8").replace(str(made), str(page))
+    assert page.read_text(encoding="utf-8") == wanted
+
+
+def test_at_least_two_results_that_no_paper_has_exclude_zero() -> None:
+    records = Path(__file__).parents[2] / "benchmarks" / "records"
+    claims = [claim for _, claims in results_index.PAPERS.values() for claim in claims]
+    found = [
+        decide(claim, read((records / f"{claim.record}.json").read_text(encoding="utf-8"), ""))
+        for claim in claims
+        if claim.ours
+    ]
+    sound = [one for one in found if one.verdict is not Verdict.NOT_CONFIRMED and not one.flags]
+    assert len(sound) >= 2
+    assert all(one.images >= 500 for one in sound)

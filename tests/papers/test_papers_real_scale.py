@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -59,15 +60,22 @@ def request_real(tmp_path_factory: pytest.TempPathFactory) -> Request:
 
 
 @pytest.fixture(scope="module")
-def played(request_real: Request) -> Result:
-    few = replace(exit_scales.SETTINGS["real"], game_images=10, test_images=12, batch=12)
+def few_images() -> Iterator[None]:
+    setting = exit_scales.SETTINGS["real"]
+    few = replace(setting, game_images=10, test_images=12, reduced_images=8, batch=12)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(exit_scales.SETTINGS, "real", few)  # type: ignore[arg-type]
-        return EXPERIMENTS["multi-exit/seven-exits"].run(request_real)
+        yield
+
+
+@pytest.fixture(scope="module")
+def played(request_real: Request, few_images: None) -> Result:
+    return EXPERIMENTS["multi-exit/seven-exits"].run(request_real)
 
 
 def test_the_third_party_game_is_scored_on_other_images_with_intervals(played: Result) -> None:
     assert played.scale == "real"
+    assert played.title == "The game on seven exits: 28 attacks x 127 sets (ours)"
     assert list(played.weights) == [NETWORK]
     assert "28 attacks on neighboring exits x 127 sets" in " ".join(played.notes)
     assert "game on 10 test images that are not scored" in played.notes[0]
@@ -89,6 +97,40 @@ def test_no_attacker_of_one_row_is_stronger_than_the_attacker_per_image(played: 
     evaluations = played.tables[1]
     last = evaluations.cell(("Last exit",), "Single attack")
     assert last == played.tables[0].cell(("7",), "matched attack"), "both attack the last exit"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("played")
+def test_tables_of_the_paper_use_the_exits_of_the_third_party_network(
+    request_real: Request, few_images: None
+) -> None:
+    found = {
+        name: EXPERIMENTS[f"multi-exit/{name}"].run(request_real)
+        for name in ("table-1", "table-2", "table-4", "figure-3", "figure-6")
+    }
+    table = found["table-1"].tables[0]
+    assert (table.columns, table.n) == (("FGSM", "PGD-20"), 8)
+    assert [row.labels[0] for row in table.rows[::4]] == [
+        "Static (3rd exit)",
+        "Random (3rd or 5th)",
+        "Dynamic, entropy [16]",
+        "Dynamic, confidence (a guess of [3])",
+    ]
+    assert {row.labels[1] for row in table.rows} == {"triple-wins"}
+    assert [row.labels[2] for row in found["table-2"].tables[0].rows] == [
+        "Multi-exit (static)",
+        "Multi-exit (dynamic)",
+        "Multi-exit (NEED)",
+    ]
+    passes = found["table-4"].tables[0].rows[1].cells
+    assert passes[2]
+    assert passes[3]
+    assert passes[2].mean > 6 * passes[3].mean, "seven attacks in place of one"
+    figure, remarks = found["figure-3"].tables
+    assert len(figure.rows) == len(figure.columns) == 28
+    assert sum(row.cells[0].mean for row in remarks.rows if row.cells[0]) == 28 * 27
+    attackers = [row.labels[0] for row in found["figure-6"].tables[0].rows]
+    assert attackers == ["Random", "Single attack", "Average attack", "AIMER"]
 
 
 class Loaded(torch.nn.Module):

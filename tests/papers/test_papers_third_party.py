@@ -1,4 +1,4 @@
-"""Scale real: networks that others trained, what they are called in records, and prices."""
+"""Scale real: networks that others trained, what they are called in records, and costs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from saddlepoint.cli import app
 from saddlepoint.data import load_data
 from saddlepoint.locate import LocateError
 from saddlepoint.papers import EXPERIMENTS, Request
+from saddlepoint.papers.cost_estimate import CostEstimate, result_without_run, training_cost
 from saddlepoint.papers.markdown import result_markdown
-from saddlepoint.papers.price import Price, result_without_run, training_price
 from saddlepoint.papers.provenance import source_commit, versions
 from saddlepoint.papers.registry import Experiment
 from saddlepoint.papers.result import read
@@ -97,8 +97,8 @@ def test_real_functions_of_experiments_exist() -> None:
 
 def test_a_result_without_run_says_what_it_would_cost(folder, tmp_path) -> None:
     runner = Runner(Request(tmp_path, "real", models=folder), batch=4, threads=1)
-    prices = [Price("training a", 0.5, 7200, 8), Price("training b", 1.0, 3600, 1)]
-    result = result_without_run(runner, TOY, "two networks", prices)
+    costs = [CostEstimate("training a", 0.5, 7200, 8), CostEstimate("training b", 1.0, 3600, 1)]
+    result = result_without_run(runner, TOY, "two networks", costs)
     assert result.not_run == (
         "it needs two networks, which the folder of models does not have: training a takes 0.5 s "
         "per image of one processor core (measured on 8 images) x 7200 images = 1 hours and "
@@ -108,19 +108,19 @@ def test_a_result_without_run_says_what_it_would_cost(folder, tmp_path) -> None:
     assert f"Not run: {result.not_run}" in result_markdown(read(result.text(), "here"))
 
 
-def test_a_price_of_training_counts_the_attack_and_all_epochs() -> None:
+def test_a_cost_of_training_counts_the_attack_and_all_epochs() -> None:
     data = load_data("digits", n=9)
     images = Images(data.x, data.y)
     net = partial(nn.Sequential, nn.Flatten(), nn.Linear(64, 10))
     found = [
-        training_price(
+        training_cost(
             Recipe("toy", "digits", net, PGDTraining(PGD(steps)), Linf(0.1), epochs=3),
             images,
             train_images=100,
         )
         for steps in (1, 200)
     ]
-    assert [(price.images, price.measured_on) for price in found] == [(300, 8)] * 2
+    assert [(cost.images, cost.measured_on) for cost in found] == [(300, 8)] * 2
     assert found[1].seconds > 5 * found[0].seconds
     assert found[0].hours == pytest.approx(found[0].seconds * 300 / 3600)
 

@@ -7,13 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from saddlepoint.cli.arguments import JsonOption
+from saddlepoint.cli.arguments import JsonOption, RootOption
 from saddlepoint.cli.console import dump, examples, note, output, say, table
 
 if TYPE_CHECKING:
     from saddlepoint.papers import Experiment
 
 Scale = Literal["tiny", "small", "real", "paper"]
+_ModelsOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder with third-party networks and a modules.py that loads them; for the scale "
+        "real.",
+        metavar="FOLDER",
+    ),
+]
 
 
 def add(app: typer.Typer) -> None:
@@ -54,22 +62,8 @@ def reproduce(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
-    models: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder with third-party networks and a modules.py that loads them; for the "
-            "scale real.",
-            metavar="FOLDER",
-        ),
-    ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder with the datasets.",
-            metavar="FOLDER",
-            show_default="SADDLEPOINT_DATA",
-        ),
-    ] = None,
+    models: _ModelsOption = None,
+    data: RootOption = None,
     json: JsonOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not print progress.")] = False,
 ) -> None:

@@ -31,7 +31,7 @@ class CellReference:
     """A cell of a result."""
 
     table: int  # index in `Result.tables`
-    labels: tuple[str, ...]  # the first labels of its row
+    labels: tuple[str, ...]  # the first labels of its row; the last may be abbreviated: "Early"
     column: str
 
     def find(self, result: Result) -> tuple[Table, Row, Cell]:
@@ -42,14 +42,20 @@ class CellReference:
         """
         if self.table < len(result.tables) and self.column in result.tables[self.table].columns:
             table = result.tables[self.table]
-            for row in table.rows:
+            rows = [row for row in table.rows if self._is_start(row.labels)]
+            rows.sort(key=lambda row: row.labels[: len(self.labels)] != self.labels)
+            for row in rows[:1]:
                 cell = row.cells[table.columns.index(self.column)]
-                if row.labels[: len(self.labels)] == self.labels and cell is not None:
+                if cell is not None:
                     return table, row, cell
         raise ValueError(
             f"{result.experiment} at scale {result.scale} has no cell {self.column!r} of "
             f"{', '.join(self.labels)} in table {self.table}. Change the reference or rerun."
         )
+
+    def _is_start(self, labels: tuple[str, ...]) -> bool:
+        *whole, last = self.labels
+        return list(labels[: len(whole)]) == whole and labels[len(whole)].startswith(last)
 
 
 @dataclass(frozen=True)

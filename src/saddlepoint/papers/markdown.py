@@ -38,8 +38,9 @@ def result_markdown(
         Markdown text ending with a newline.
     """
     ours = "(ours)" in result.title
+    scale = ", third-party networks" if result.scale == "real" else ""
     parts = [
-        f"{'#' * level} {result.experiment}: {result.title}",
+        f"{'#' * level} {result.experiment}: {result.title}{scale}",
         result.reports if ours else f"The paper: {result.reports}",
     ]
     reduced = reduced_autoattack(result)

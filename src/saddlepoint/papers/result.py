@@ -133,7 +133,7 @@ class Result:
     symptoms: tuple[str, ...] = ()  # warnings, shown above the numbers
     code: CodeVersion | None = None  # sources that give its numbers; None: older than such entries
     weights: dict[str, str] = field(default_factory=dict)  # SHA-256 by third-party weight file
-    not_run: str = ""  # why there are no tables: one sentence with the measured price
+    not_run: str = ""  # why there are no tables: one sentence with the measured cost
 
     def record(self) -> dict[str, Any]:
         """Return the result as a dictionary with its schema version."""

@@ -33,6 +33,11 @@ _READING = (
     "not contain the level. *Not confirmed*: it contains zero. A record's page gives its command, "
     "commit, weights by SHA-256 and all numbers."
 )
+_RERUN = (
+    "`--models FOLDER` is a folder with the weight files of networks that others trained. Its "
+    "modules.py defines `load(name)`, which returns the network of a weight file in eval mode; "
+    "loaders.py may load further networks. `--data FOLDER` contains the data sets."
+)
 
 
 def write_index(records: Path, out: Path) -> Path:
@@ -65,7 +70,8 @@ def write_index(records: Path, out: Path) -> Path:
         ]
         parts += [f"## {title}", _summary(decided), _table(rows), _not_run(records / folder)]
     parts.insert(3, "## What no paper reports\n\n" + _table(ours))
-    parts.append("## Commands\n\n" + "\n".join(f"- {r}: `{c}`" for r, c in commands.items()))
+    listed = "\n".join(f"- {record}: `{command}`" for record, command in commands.items())
+    parts.append(f"## Commands\n\n{_RERUN}\n\n{listed}")
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
     return out
@@ -132,7 +138,7 @@ def _summary(decided: Sequence[Decided]) -> str:
 
 
 def _not_run(folder: Path) -> str:
-    """The experiments of a paper that were not run at scale real, with their prices."""
+    """The experiments of a paper that were not run at scale real, with their costs."""
     found = [read(file.read_text(encoding="utf-8"), str(file)) for file in folder.glob("*.json")]
     lines = sorted(f"- {one.experiment}: {one.not_run}" for one in found if one.not_run)
     return "Not run at scale real:\n\n" + "\n".join(lines) if lines else ""

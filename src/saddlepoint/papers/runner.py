@@ -216,7 +216,7 @@ class Runner:
             charts: charts to draw.
             repeats: how often the measurement was repeated.
             symptoms: warnings about the numbers.
-            not_run: why there are no tables, with the measured price.
+            not_run: why there are no tables, with the measured cost.
         """
         request = self.request
         folder = " --models FOLDER" if request.models else ""

@@ -34,14 +34,14 @@ EXPERIMENTS = (
         "The ensemble is the best defense of both sizes, and PGD-10 is often stronger than "
         "AutoAttack.",
         f"{_PACKAGE}.table_3:run",
-        real=f"{_PACKAGE}.prices:table_3",
+        real=f"{_PACKAGE}.training_costs:table_3",
     ),
     Experiment(
         "deq/table-4",
         "Equilibrium networks compared with ordinary networks of the same size",
         "Equilibrium networks are competitive with, or slightly more robust than, ordinary ones.",
         f"{_PACKAGE}.table_4:run",
-        real=f"{_PACKAGE}.prices:table_4",
+        real=f"{_PACKAGE}.training_costs:table_4",
     ),
     Experiment(
         "deq/table-5",

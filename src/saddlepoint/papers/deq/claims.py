@@ -6,6 +6,7 @@ from saddlepoint.papers.claims import CellReference, Claim
 from saddlepoint.papers.deq.third_party import LARGE, OTHER, SPACE
 
 _SHORT = "exact-short (8/7)"
+_LONG = "exact-long (50/50)"
 _UNROLLED = "unrolled (8+6)"
 _NETWORK = f"{LARGE.partition('/')[2]}, not adversarially trained, {SPACE}"
 _ACCURACY = 0  # index of the first table
@@ -67,6 +68,14 @@ CLAIMS = (
         _FINAL,
     ),
     _claim(
+        "Gradients at intermediate states break the early state more than gradients at the final "
+        "state: its robustness to the ready-made attack is an illusion (Table 2).",
+        "table-2-real",
+        ((_LONG, "Early"), "unrolled Final"),
+        ((_LONG, "Early"), "unrolled Intermediate"),
+        _FINAL,
+    ),
+    _claim(
         "The ensemble of states is more robust than the final state under the strongest of six "
         "gradients (Table 2).",
         "table-2-real",
@@ -75,13 +84,23 @@ CLAIMS = (
         _FINAL,
     ),
     Claim(
-        "PGD-10 breaks every state of a network without adversarial training: the final state has "
-        "0 % robust accuracy (Table 5).",
+        "PGD-10 breaks the final state of a network without adversarial training: its accuracy is "
+        "far below the clean one (Table 5).",
         "deq/table-5-real",
-        CellReference(0, ("z8",), "ready-made PGD-10, %"),
+        CellReference(0, ("final",), "clean, %"),
         f"{OTHER.partition('/')[2]}, {SPACE}",
         "mnist",
-        expected="published",
+        second=CellReference(0, ("final",), "ready-made PGD-10, %"),
         base=CellReference(0, ("final",), "clean, %"),
+    ),
+    Claim(
+        "The attack breaks every state of it: the early state is no more robust than the final "
+        "one (Tables 5 and 6).",
+        "deq/table-6-real",
+        CellReference(0, ("vanilla (18/20)", "Final"), "minimum over attacks"),
+        f"{OTHER.partition('/')[2]}, {SPACE}",
+        "mnist",
+        second=CellReference(0, ("vanilla (18/20)", "Ensemble"), "minimum over attacks"),
+        base=CellReference(0, ("vanilla (18/20)", "Final"), "clean"),
     ),
 )

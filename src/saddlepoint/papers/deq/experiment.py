@@ -33,7 +33,7 @@ from saddlepoint.zoo.deq import EarlyState, Solved
 NOTES = (
     "an attack returns the visited point with the highest value of its objective; the released "
     "code returns the last point",
-    "the early state and the intermediate attacks are selected on held-out training images; the "
+    "the early state and the intermediate attacks are selected on images that are not scored; the "
     "released code has no such split",
     "every image is solved independently; in the released code the output for an image depends on "
     "its batch",

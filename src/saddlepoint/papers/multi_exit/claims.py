@@ -53,6 +53,18 @@ CLAIMS = (
         ours=True,
     ),
     _effect(
+        "The matched attack on the last exit is not the strongest: an attacker that chooses the "
+        "attacked exits per image breaks more.",
+        "last exit: matched attack minus the strongest attack per image",
+        ours=True,
+    ),
+    _effect(
+        "Against an attacker that chooses per image, the mean of all exits, a fixed answer, is "
+        "more robust than the last exit.",
+        "strongest attack per image: all exits minus the last exit",
+        ours=True,
+    ),
+    _effect(
         "Against an attacker that chooses per image, our mixed strategy is more robust than NEED.",
         "strongest attack per image: per-image mix minus NEED",
         ours=True,

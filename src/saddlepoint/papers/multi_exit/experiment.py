@@ -21,10 +21,11 @@ from saddlepoint.defenses import (
     Subset,
     Trace,
     all_subsets,
+    intervals,
     mean_logits,
 )
 from saddlepoint.defenses.gates import exit_logits
-from saddlepoint.evaluation import Adversary, Episode
+from saddlepoint.evaluation import Adversary, Episode, FixedPoints
 from saddlepoint.games.exit_adversaries import Drawn
 from saddlepoint.games.exit_attacks import ExitAttack, max_average
 from saddlepoint.games.exit_game import columns_of, exit_game
@@ -185,6 +186,9 @@ class MultiExitExperiment(PaperExperiment[MultiExitSetting]):
             images: images of the payoff matrix; default: the held-out images of the subject.
             attack: attack of the rows; default: that of the setting.
             double_oracle: compute only the rows that the double-oracle method needs.
+
+        Where the setting has only rows that attack neighboring exits, every set of exits is still a
+        column.
         """
         x, y = images or subject.game
         attack = attack or self.setting.payoff
@@ -194,6 +198,10 @@ class MultiExitExperiment(PaperExperiment[MultiExitSetting]):
             seed = self.request.seed
             return self.play(subject, adversaries, Images(x, y), seed=seed, answers=answers)
 
+        if self.setting.rows == "intervals":
+            rows = intervals(subject.exits)
+            clean, *episodes = play([FixedPoints(), *map(PartialPGD(attack), rows)])
+            return ExitGame.of(subject.subsets, rows, episodes, subject.exits, clean)
         return exit_game(
             subject.base,
             x,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from torch import Tensor
 
@@ -44,6 +45,7 @@ class MultiExitSetting:
     budgets: str  # the attack budgets in words
     batch: int  # images per batch
     threads: int | None  # None: torch's default; cached cells then depend on the number of cores
+    rows: Literal["all", "intervals"] = "all"  # attacked sets of exits; "intervals": neighbors only
 
     def name(self, attack: str) -> str:
         """The name in tables of an attack, given by its name in the paper."""
@@ -51,8 +53,8 @@ class MultiExitSetting:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names in tables of all six attacks."""
-        return tuple(map(self.name, published.ATTACKS))
+        """The names in tables of the attacks of this scale."""
+        return tuple(map(self.name, self.attacks))
 
     @property
     def weaker(self) -> dict[str, tuple[str, ...]]:
@@ -63,7 +65,11 @@ class MultiExitSetting:
         """
         smoothed = dict.fromkeys(published.ATTACKS[1:], ("FGSM", "VMI-FGSM"))
         pairs = {**smoothed, "VMI-FGSM": ("FGSM",)}
-        return {self.name(one): tuple(map(self.name, others)) for one, others in pairs.items()}
+        return {
+            self.name(one): tuple(self.name(other) for other in others if other in self.attacks)
+            for one, others in pairs.items()
+            if one in self.attacks
+        }
 
 
 @dataclass(frozen=True)
@@ -233,6 +239,7 @@ def _real() -> MultiExitSetting:
         budgets="FGSM and PGD-20 with the paper's budgets",
         batch=50,
         threads=1,
+        rows="intervals",
     )
 
 

@@ -9,15 +9,11 @@ from __future__ import annotations
 import torch
 
 from saddlepoint.attacks.spaces import Linf
-from saddlepoint.defenses import Confident, LowEntropy, MultiExit, Strategy, intervals
+from saddlepoint.defenses import Confident, LowEntropy, MultiExit, Strategy
 from saddlepoint.defenses.gates import exit_logits
 from saddlepoint.engine.folding import folded
 from saddlepoint.engine.forms import ChannelsLast
-from saddlepoint.evaluation import Episode, FixedPoints
-from saddlepoint.games.exit_game import columns_of
-from saddlepoint.games.payoffs import ExitGame
 from saddlepoint.papers.multi_exit.experiment import MultiExitExperiment, MultiExitSubject
-from saddlepoint.papers.multi_exit.scales import PartialPGD
 from saddlepoint.papers.runner import Images
 from saddlepoint.runs.work import torch_threads
 
@@ -55,30 +51,3 @@ def triple_wins(experiment: MultiExitExperiment) -> MultiExitSubject:
         gates=gates,
         game_kind="test images that are not scored",
     )
-
-
-def interval_game(
-    experiment: MultiExitExperiment, subject: MultiExitSubject, images: Images
-) -> tuple[ExitGame, dict[str, Episode]]:
-    """Play the game whose rows attack neighboring exits; every set of exits is a column.
-
-    Args:
-        experiment: plays the attacks.
-        subject: the network.
-        images: the images of the game.
-
-    Returns:
-        The game, and the episodes of its rows by the name of the attacked exits ("3+4").
-    """
-    attack = PartialPGD(experiment.setting.payoff)
-    rows = intervals(subject.exits)
-    clean, *episodes = experiment.play(
-        subject,
-        [FixedPoints(), *map(attack, rows)],
-        images,
-        seed=experiment.request.seed,
-        answers=columns_of(subject.subsets),
-    )
-    game = ExitGame.of(subject.subsets, rows, episodes, subject.exits, clean)
-    names = ("+".join(map(str, row)) for row in rows)
-    return game, dict(zip(names, episodes, strict=True))

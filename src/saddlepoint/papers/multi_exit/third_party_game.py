@@ -7,7 +7,7 @@ measured on other images, with intervals over them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,14 +15,13 @@ from torch import Tensor
 from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.defenses import Subset, subset_name
 from saddlepoint.defenses.gates import exit_logits
-from saddlepoint.evaluation import Episode
 from saddlepoint.evaluation.bootstrap import Estimate, mean_of
 from saddlepoint.games.payoffs import ExitGame
 from saddlepoint.papers.cells import by_interval, difference_text, estimate_cell
 from saddlepoint.papers.multi_exit import published
 from saddlepoint.papers.multi_exit.experiment import MultiExitExperiment, MultiExitSubject
 from saddlepoint.papers.multi_exit.out_of_sample import strategies
-from saddlepoint.papers.multi_exit.third_party import interval_game, triple_wins
+from saddlepoint.papers.multi_exit.third_party import triple_wins
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, HeatMap, Result, Row, Table
 
@@ -78,13 +77,13 @@ def run(request: Request) -> Result:
     """Play the game on 500 images and score attackers and strategies on 500 others."""
     experiment = MultiExitExperiment.open(request)
     subject = triple_wins(experiment)
-    game, _ = interval_game(experiment, subject, subject.game)
-    test_game, episodes = interval_game(experiment, subject, subject.test)
-    scored = _Scored(game, test_game, _max_average(experiment, subject, test_game, episodes))
+    game = experiment.game(subject)
+    test_game = experiment.game(subject, subject.test)
+    scored = _Scored(game, test_game, _max_average(experiment, subject, test_game))
     mixes = strategies(game)
     effects = _effects(scored, mixes)
     payoff = experiment.setting.payoff
-    return experiment.result(
+    result = experiment.result(
         "seven-exits",
         [
             _exits_table(scored),
@@ -104,25 +103,27 @@ def run(request: Request) -> Result:
         ],
         findings=[*_assumption(scored), *(_sentence(*one) for one in effects.items())],
         charts=[_heat_map(scored)],
+        repeats=1,
     )
+    title = (
+        f"The game on seven exits: {len(game.targets)} attacks x {len(game.subsets)} sets (ours)"
+    )
+    return replace(result, title=title)
 
 
 def _max_average(
-    experiment: MultiExitExperiment,
-    subject: MultiExitSubject,
-    game: ExitGame,
-    episodes: Mapping[str, Episode],
+    experiment: MultiExitExperiment, subject: MultiExitSubject, game: ExitGame
 ) -> Tensor:
     """[D, N] outcomes of the max-average attack (Eq. 3), from the attacks on single exits."""
     y = subject.test.y
+    rows = [game.targets.index((number,)) for number in subject.everything]
     losses = []
-    for number in subject.everything:
-        points = episodes[str(number)].points
+    for row in rows:
+        points = game.outcomes.episodes[row].points
         logits = exit_logits(subject.base, points, batch_size=experiment.setting.batch)
         losses.append(cross_entropy(logits, y).mean(0))  # [N]
     chosen = torch.stack(losses).argmax(0)  # [N]
-    rows = torch.tensor([game.targets.index((number,)) for number in subject.everything])
-    return game.correct[rows[chosen], :, torch.arange(len(y))].T
+    return game.correct[torch.tensor(rows)[chosen], :, torch.arange(len(y))].T
 
 
 def _exits_table(scored: _Scored) -> Table:
@@ -210,8 +211,11 @@ def _effects(scored: _Scored, mixes: Mapping[str, Tensor]) -> dict[str, Estimate
         [scored.attacked(singles[k], (j,)) for k in numbers for j in numbers if j != k]
     ).mean(0)
     third = scored.evaluations(singles[3])
-    need, mix = mixes[NEED], mixes["per-image mix"]
-    fixed, last = mixes["best fixed exit set"], mixes["last exit"]
+    need = mixes[NEED]
+    mix = mixes["per-image mix"]
+    fixed, last, everything = (
+        mixes[name] for name in ("best fixed exit set", "last exit", "all exits")
+    )
     pairs = {
         "single exits: attacks on another exit minus the matched attack": (mismatched, matched),
         **{
@@ -229,6 +233,18 @@ def _effects(scored: _Scored, mixes: Mapping[str, Tensor]) -> dict[str, Estimate
         "NEED: one attack for all images minus the strongest attack per image": (
             scored.aimer(need),
             scored.per_image(need),
+        ),
+        "last exit: matched attack minus the strongest attack per image": (
+            scored.attacked(last, (scored.exits,)),
+            scored.per_image(last),
+        ),
+        "strongest attack per image: all exits minus the last exit": (
+            scored.per_image(everything),
+            scored.per_image(last),
+        ),
+        "strongest attack per image: NEED minus all exits": (
+            scored.per_image(need),
+            scored.per_image(everything),
         ),
         "strongest attack per image: NEED minus the best fixed set": (
             scored.per_image(need),

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from saddlepoint.data import load_data
 from saddlepoint.defenses import Context
-from saddlepoint.papers.price import Price, training_price
+from saddlepoint.papers.cost_estimate import CostEstimate, training_cost
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Result
 from saddlepoint.papers.runner import Images, Runner
@@ -50,7 +50,7 @@ def table_3(request: Request) -> Result:
     # Clean images, three transferred sets of points, and every round of FPA and of two GMSA.
     trainings = 4 + 3 * (setting.rounds + 1)
     steps = trainings * setting.training.epochs * setting.images
-    cost = Price("one epoch of DANN on MNIST", seconds, steps, MEASURED_ON)
+    cost = CostEstimate("one epoch of DANN on MNIST", seconds, steps, MEASURED_ON)
     return _result(runner, "table-3", f"{trainings} trainings of DANN", cost)
 
 
@@ -59,7 +59,7 @@ def table_4(request: Request) -> Result:
     setting = PAPER.tadv[0]
     runner, images = _start(request, setting.data)
     networks = setting.many_sources + 1 + setting.finals
-    cost = training_price(
+    cost = training_cost(
         recipes("paper")["mnist tadv"],
         images,
         train_images=60_000 * networks,
@@ -74,7 +74,7 @@ def figure_1(request: Request) -> Result:
     recipe = recipes("paper")["signs"]
     train_images = 10 * PAPER.signs.per_class * 63 // 100
     networks = 1 + 3 * len(PAPER.signs.discriminators)
-    cost = training_price(
+    cost = training_cost(
         recipe,
         images,
         train_images=train_images * networks,
@@ -90,7 +90,7 @@ def _rmc(request: Request, name: str, *, sequences: int) -> Result:
     # Every round adapts to the neighbors and calibrates; FPA and two GMSA simulate both.
     answers = sequences * RMC_IMAGES * (4 + 3 * setting.rounds)
     tuned = 2 * setting.neighbors * setting.tuning.epochs
-    cost = Price(
+    cost = CostEstimate(
         f"a step of fine-tuning of {ROBUST}",
         gradient_seconds(net, images),
         answers * tuned,
@@ -105,7 +105,7 @@ def _start(request: Request, data: str) -> tuple[Runner, Images]:
     return Runner(request, MEASURED_ON, threads=1), Images(found.x, found.y)
 
 
-def _result(runner: Runner, name: str, needs: str, cost: Price) -> Result:
+def _result(runner: Runner, name: str, needs: str, cost: CostEstimate) -> Result:
     return runner.result(
         next(one for one in EXPERIMENTS if one.name == f"transductive/{name}"),
         (),

@@ -17,8 +17,8 @@ _HOUR = 3600.0
 
 
 @dataclass(frozen=True)
-class Price:
-    """A measured price per image, and the number of images that the experiment needs."""
+class CostEstimate:
+    """A measured cost per image, and the number of images that the experiment needs."""
 
     work: str  # what is done with an image, for example "training resnet-18 with PGD-AT"
     seconds: float  # per image, of one processor core
@@ -38,7 +38,9 @@ class Price:
         )
 
 
-def training_price(recipe: Recipe, images: Images, *, train_images: int, work: str = "") -> Price:
+def training_cost(
+    recipe: Recipe, images: Images, *, train_images: int, work: str = ""
+) -> CostEstimate:
     """Measure what the training of a recipe costs, by one step on a few images.
 
     Args:
@@ -60,24 +62,26 @@ def training_price(recipe: Recipe, images: Images, *, train_images: int, work: s
     started = time.process_time()
     fit(net, images.x, images.y, one_step)
     seconds = (time.process_time() - started) / (n - 1)
-    return Price(work or f"training {recipe.name}", seconds, train_images * recipe.epochs, n - 1)
+    return CostEstimate(
+        work or f"training {recipe.name}", seconds, train_images * recipe.epochs, n - 1
+    )
 
 
 def result_without_run(
-    runner: Runner, experiment: Experiment, needs: str, prices: Sequence[Price]
+    runner: Runner, experiment: Experiment, needs: str, costs: Sequence[CostEstimate]
 ) -> Result:
-    """Make the result of an experiment that was not run because of its price.
+    """Make the result of an experiment that was not run because of its cost.
 
     Args:
         runner: the runner of the request.
         experiment: the table or figure.
         needs: what the experiment needs and no third-party network provides: "a VGG-16 with five
             exits".
-        prices: what it would cost.
+        costs: what it would cost.
     """
-    total = sum(price.hours for price in prices)
-    parts = names([str(price) for price in prices])
-    sum_of_parts = f", {total:,.0f} hours together" if len(prices) > 1 else ""
+    total = sum(cost.hours for cost in costs)
+    parts = names([str(cost) for cost in costs])
+    sum_of_parts = f", {total:,.0f} hours together" if len(costs) > 1 else ""
     return runner.result(
         experiment,
         (),

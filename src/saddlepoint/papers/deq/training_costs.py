@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from saddlepoint.papers.cost_estimate import CostEstimate, result_without_run, training_cost
 from saddlepoint.papers.deq.experiment import DEQExperiment
 from saddlepoint.papers.deq.nets import exact, recipes, unrolled
-from saddlepoint.papers.price import Price, result_without_run, training_price
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Result
 from saddlepoint.papers.runner import Images
@@ -29,13 +29,13 @@ def _small_net() -> ConvDEQNet:
 
 
 def table_3(request: Request) -> Result:
-    """Measure the price of the networks of Table 3."""
+    """Measure the cost of the networks of Table 3."""
     needs = "equilibrium networks of two sizes that were trained with PGD-AT on CIFAR-10"
     return _not_run(request, "table-3", needs, ("unrolled", "unrolled-xl"))
 
 
 def table_4(request: Request) -> Result:
-    """Measure the price of the networks of Table 4."""
+    """Measure the cost of the networks of Table 4."""
     needs = "equilibrium and ordinary networks of equal size, trained with PGD-AT on CIFAR-10"
     return _not_run(request, "table-4", needs, ("unrolled", "static"))
 
@@ -44,11 +44,11 @@ def _not_run(request: Request, table: str, needs: str, networks: tuple[str, ...]
     experiment = DEQExperiment.open(request)
     images = experiment.training_images("cifar10", _FEW)
     with torch_threads(1):
-        prices = [*small_prices(images), *(_paper_price(name, images) for name in networks)]
-    return result_without_run(experiment.runner, experiment.entry(table), needs, prices)
+        costs = [*small_costs(images), *(_paper_cost(name, images) for name in networks)]
+    return result_without_run(experiment.runner, experiment.entry(table), needs, costs)
 
 
-def small_prices(images: Images) -> list[Price]:
+def small_costs(images: Images) -> list[CostEstimate]:
     """Measure PGD-AT of a small convolutional equilibrium network with the paper's solvers.
 
     Args:
@@ -61,7 +61,7 @@ def small_prices(images: Images) -> list[Price]:
         "unrolled gradients": partial(unrolled, _small_net, 8),
     }
     return [
-        training_price(
+        training_cost(
             replace(basis, name=name, net=net, epochs=_EPOCHS),
             images,
             train_images=_TRAINING_IMAGES,
@@ -71,9 +71,9 @@ def small_prices(images: Images) -> list[Price]:
     ]
 
 
-def _paper_price(name: str, images: Images) -> Price:
+def _paper_cost(name: str, images: Images) -> CostEstimate:
     recipe = recipes("paper")[name]
-    return training_price(
+    return training_cost(
         recipe,
         images.first(_FEW // 3),
         train_images=_TRAINING_IMAGES,

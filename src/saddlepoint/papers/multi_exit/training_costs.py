@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from saddlepoint.papers.cost_estimate import result_without_run, training_cost
 from saddlepoint.papers.multi_exit import published
 from saddlepoint.papers.multi_exit.experiment import MultiExitExperiment
 from saddlepoint.papers.multi_exit.nets import recipes
-from saddlepoint.papers.price import result_without_run, training_price
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Result
 from saddlepoint.runs.work import torch_threads
@@ -15,16 +15,16 @@ _FEW = 5  # images of a measurement
 
 
 def table_3(request: Request) -> Result:
-    """Measure the price of the networks of Table 3: VGG-16, trained by five methods."""
+    """Measure the cost of the networks of Table 3: VGG-16, trained by five methods."""
     experiment = MultiExitExperiment.open(request)
     images = experiment.training_images("cifar10", _FEW)
-    prices = []
+    costs = []
     for method in published.TABLE_3:
         name = "vgg-16" if method == "PGD-AT" else f"vgg-16 {method}"
         recipe = recipes("paper")[name]
         work = f"training VGG-16 with {method} for {recipe.epochs} epochs"
         with torch_threads(1):
-            price = training_price(recipe, images, train_images=_TRAINING_IMAGES, work=work)
-        prices.append(price)
+            cost = training_cost(recipe, images, train_images=_TRAINING_IMAGES, work=work)
+        costs.append(cost)
     needs = "VGG-16 with five exits and with one, each trained by five methods"
-    return result_without_run(experiment.runner, experiment.entry("table-3"), needs, prices)
+    return result_without_run(experiment.runner, experiment.entry("table-3"), needs, costs)
