@@ -159,6 +159,15 @@ def test_a_new_record_gets_its_probe(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert made.probe == "first"
 
 
+def test_a_record_of_costs_alone_needs_no_probe(tmp_path: Path) -> None:
+    path = write(tmp_path, CodeVersion("old"))
+    result = replace(read(path.read_text(), ""), tables=(), not_run="it takes 9 hours.")
+    path.write_text(result.text())
+    assert not objection(path)
+    path.write_text(replace(result, versions={}).text())
+    assert "names no commit" in objection(path)
+
+
 def test_a_probe_depends_on_measured_values_but_not_on_time(tmp_path: Path) -> None:
     result = read(write(tmp_path, None).read_text(), "")
     other = read(write(tmp_path, None, 51.0).read_text(), "")
