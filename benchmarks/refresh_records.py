@@ -5,8 +5,9 @@
 A record names the commit that it was made by and a fingerprint of the sources that its numbers
 depend on. If these sources have changed since, the experiment runs again at scale tiny and its
 result is compared with the one that belongs to the record. If both are equal, the record gets the
-new fingerprint. If not, or if the record has no fingerprint, it is entered in `stale.toml` of its
-folder. Without arguments all records are checked; a record whose sources have not changed costs
+new fingerprint. If not, it is entered in `stale.toml` of its folder. A record with a commit and no
+fingerprint gets one if the sources of that commit are those of the current code, and is stale if
+not. Without arguments all records are checked; a record whose sources have not changed costs
 nothing. One thread, seed 0.
 """
 
@@ -14,6 +15,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import tarfile
 import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -26,7 +29,7 @@ from benchmarks.released_defenses import CLOSED_LOOP, SOAP_EXPERIMENT
 
 from saddlepoint.atomic import write_atomic
 from saddlepoint.papers import EXPERIMENTS, Experiment, Request
-from saddlepoint.papers.fingerprint import fingerprint
+from saddlepoint.papers.fingerprint import CodeVersion, fingerprint
 from saddlepoint.papers.provenance import source_commit
 from saddlepoint.papers.result import Result, read
 from saddlepoint.papers.write import STALE
@@ -78,10 +81,12 @@ def refresh(path: Path) -> str:
     result = _read(path)
     made = result.code
     commit = result.versions.get("commit")
-    if made is None or not commit:
-        return mark(path, "Made before records named the code that made them. To be run again.")
     experiment = KNOWN[result.experiment]
     current = fingerprint(experiment.modules)
+    if made is None and commit and fingerprint_at(commit, experiment.modules) == current:
+        made = CodeVersion(current)
+    if made is None or not commit:
+        return mark(path, "Made before records named the code that made them. To be run again.")
     if made.fingerprint != current and not made.probe:
         return mark(path, f"The code changed after {commit}, before a probe was run.")
     probe = "-".join(run_probe(name) for name in experiment.probes or (experiment.name,))
@@ -94,6 +99,19 @@ def refresh(path: Path) -> str:
     new = replace(result, code=replace(made, fingerprint=current, probe=probe))
     write_atomic(path, new.text().encode())
     return "refreshed: a small run gives the same numbers" if made.probe else "probe stored"
+
+
+def fingerprint_at(commit: str, modules: Sequence[str]) -> str:
+    """Return the fingerprint of a commit's sources; empty if the commit is not known."""
+    with tempfile.TemporaryDirectory() as folder:
+        archive = Path(folder) / "sources.tar"
+        words = ("git", "archive", "--output", str(archive), commit, "src/saddlepoint")
+        found = subprocess.run(words, cwd=RECORDS.parents[1], capture_output=True, check=False)
+        if found.returncode:
+            return ""
+        with tarfile.open(archive) as content:
+            content.extractall(folder, filter="data")
+        return fingerprint(modules, Path(folder) / "src" / "saddlepoint")
 
 
 @cache
