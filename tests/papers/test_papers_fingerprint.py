@@ -147,12 +147,11 @@ def test_a_record_that_no_probe_confirms_is_marked_as_stale(
     assert path.read_text() == text
 
 
-def test_a_record_without_fingerprint_is_adopted_if_its_commit_has_the_same_sources(
+def test_a_record_without_fingerprint_is_adopted_if_its_commit_gives_the_same_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    same = current().fingerprint
     monkeypatch.setattr(refresh_records, "run_probe", lambda name: "first")
-    monkeypatch.setattr(refresh_records, "fingerprint_at", lambda commit, modules: same)
+    monkeypatch.setattr(refresh_records, "same_numbers_at", lambda commit, experiment: True)
     path = write(tmp_path, None)
     refresh(path)
     assert not objection(path)
@@ -163,8 +162,10 @@ def test_the_fingerprint_of_the_current_commit_is_that_of_its_files(tmp_path: Pa
     words = ["git", "-C", str(refresh_records.RECORDS), "diff", "--quiet", "HEAD", "--", "src"]
     if subprocess.run(words, check=False).returncode:
         pytest.skip("files differ from the commit, or there is no commit")
-    assert refresh_records.fingerprint_at("HEAD", modules) == fingerprint(modules)
-    assert refresh_records.fingerprint_at("no-such-commit", modules) == ""
+    root = refresh_records.extract_sources("HEAD", tmp_path)
+    assert root is not None
+    assert fingerprint(modules, root) == fingerprint(modules)
+    assert refresh_records.extract_sources("no-such-commit", tmp_path) is None
 
 
 def test_a_new_record_gets_its_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
