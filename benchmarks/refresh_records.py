@@ -62,6 +62,8 @@ def objection(path: Path) -> str:
     made = result.code
     if made is None or not result.versions.get("commit"):
         return "it names no commit and no fingerprint of the code that made it"
+    if result.not_run:  # it has costs, which depend on the machine, and no numbers of attacks
+        return ""
     if made.fingerprint != fingerprint(KNOWN[result.experiment].modules):
         return f"the sources that its numbers depend on changed after {result.versions['commit']}"
     return "" if made.probe else "its probe was not run"

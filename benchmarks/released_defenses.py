@@ -30,6 +30,7 @@ from saddlepoint.evaluation import Adversary, Direct, FixedPoints, Threat, Trans
 from saddlepoint.gradients import BPDA
 from saddlepoint.papers.adaptive import published
 from saddlepoint.papers.adaptive.attacks import on_closed_loop, on_soap, pgd
+from saddlepoint.papers.adaptive.real import answer_seconds
 from saddlepoint.papers.adaptive.scales import AttackBudgets
 from saddlepoint.papers.budgets import counted
 from saddlepoint.papers.cells import accuracy_cell, correct_rate
@@ -157,7 +158,7 @@ def closed_loop(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -
     if few := arguments.longest:
         bench.row("APGD + BPDA", defense, apgd_bpda, papers["APGD + BPDA"], images=few)
     else:
-        bench.add_cost("APGD + BPDA", BUDGETS.apgd_steps)
+        bench.add_cost("APGD + BPDA", defense, BUDGETS.apgd_steps)
     bench.audit("ClosedLoopControl", defense, papers["APGD + BPDA"])
 
 
@@ -190,6 +191,8 @@ def soap(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -> None:
         attack = on_soap(defense, replace(BUDGETS, soap_steps=arguments.steps))
         title = f"APGD+BPDA (traj.), {arguments.steps} of {BUDGETS.soap_steps} steps, {EMULATED}"
         bench.row(title, defense, attack, papers["APGD+BPDA (traj.)"], images=few)
+    if arguments.steps < BUDGETS.soap_steps:
+        bench.add_cost("APGD+BPDA (traj.) with the paper's steps", defense, BUDGETS.soap_steps)
     bench.audit("SOAP", defense, papers["APGD+BPDA (traj.)"])
 
 
@@ -212,7 +215,6 @@ class Bench:
         self.notes = tuple(notes)
         self.arguments = arguments
         self.rows: list[Row] = []
-        self.answer_seconds = 0.0  # per image, of the first row of the defense
         self.path = arguments.out / f"released-{arguments.defense}.json"
         request = Request(arguments.out, "paper", progress=lambda text: print(text, flush=True))
         self.runner = Runner(request, batch, threads=1)
@@ -240,15 +242,14 @@ class Bench:
         )
         correct = correct_rate(episode)
         share = f"{int(correct.sum())} of {len(correct)}"
-        if not self.answer_seconds and not isinstance(defense, Plain):
-            self.answer_seconds = episode.seconds / len(correct)
         self._add(name, share, accuracy_cell(correct, paper))
 
-    def add_cost(self, attack: str, steps: int) -> None:
+    def add_cost(self, attack: str, defense: Defense, steps: int) -> None:
         """Note what an attack that was not run would take, from the time of an answer."""
-        hours = LEAST_IMAGES * steps * self.answer_seconds / 3600
+        seconds = answer_seconds(defense, self.test.x[:CLOSED_LOOP_BATCH])
+        hours = LEAST_IMAGES * steps * seconds / 3600
         self.notes += (
-            f"{attack} was not run: an answer took {self.answer_seconds:.2f} s per image here, so "
+            f"{attack} was not run: an answer takes {seconds:.2f} s per image of one core, so "
             f"{counted(steps, 'step')} on {counted(LEAST_IMAGES, 'image')} would take at least "
             f"{hours:.3g} h on one core",
         )
@@ -257,7 +258,7 @@ class Bench:
         """Audit the defense and add its accuracy and verdict, or the cost that forbade it."""
         count, budget = self.arguments.audited, self.arguments.budget
         if not count or budget != "standard":
-            self.notes += (self._audit_cost(defense_name),)
+            self.notes += (self._audit_cost(defense_name, defense),)
         if count:
             found = self.runner.audit(
                 defense,
@@ -275,7 +276,7 @@ class Bench:
             self._add(f"audit, {budget}", share, accuracy_cell(correct, paper))
         self.path.write_text(self.result().text(), encoding="utf-8")
 
-    def _audit_cost(self, defense_name: str) -> str:
+    def _audit_cost(self, defense_name: str, defense: Defense) -> str:
         """Say what an audit with the budget standard would take, from the passes of another one."""
         (table,) = read(BLIND_AUDITS.read_text(encoding="utf-8"), str(BLIND_AUDITS)).tables
         row = next(row for row in table.rows if row.labels[0] == defense_name)
@@ -284,10 +285,11 @@ class Bench:
             for column, cell in zip(table.columns, row.cells, strict=True)
             if cell is not None and column.startswith(("forward passes", "backward passes"))
         )
-        hours = LEAST_IMAGES * passes * self.answer_seconds / 3600
+        seconds = answer_seconds(defense, self.test.x[:CLOSED_LOOP_BATCH])
+        hours = LEAST_IMAGES * passes * seconds / 3600
         return (
-            f"no audit with the budget standard: an answer took {self.answer_seconds:.2f} s per "
-            f"image here, and the audit of this defense in blind-audit/adaptive took {passes:.0f} "
+            f"no audit with the budget standard: an answer takes {seconds:.2f} s per image of one "
+            f"core, and the audit of this defense in blind-audit/adaptive took {passes:.0f} "
             f"passes per image, so {counted(LEAST_IMAGES, 'image')} would take about {hours:.3g} h "
             "on one core"
         )

@@ -11,7 +11,12 @@ from benchmarks.refresh_records import objection, record_files, refresh, stale_r
 
 from saddlepoint.papers import EXPERIMENTS
 from saddlepoint.papers import fingerprint as module
-from saddlepoint.papers.fingerprint import CodeVersion, fingerprint, imported_modules
+from saddlepoint.papers.fingerprint import (
+    CodeVersion,
+    digest_of_margins,
+    fingerprint,
+    imported_modules,
+)
 from saddlepoint.papers.result import Cell, Result, Row, Table, read
 
 SOURCES = {
@@ -130,7 +135,7 @@ def test_a_record_is_refreshed_if_its_probe_still_gives_the_same_numbers(
     [
         (None, "before records named the code"),
         (CodeVersion("old"), "before a probe was run"),
-        (CodeVersion("old", "other"), "gives other numbers"),
+        (CodeVersion("old", probe="other"), "gives other numbers"),
     ],
 )
 def test_a_record_that_no_probe_confirms_is_marked_as_stale(
@@ -154,6 +159,15 @@ def test_a_new_record_gets_its_probe(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert made.probe == "first"
 
 
+def test_a_record_of_costs_alone_needs_no_probe(tmp_path: Path) -> None:
+    path = write(tmp_path, CodeVersion("old"))
+    result = replace(read(path.read_text(), ""), tables=(), not_run="it takes 9 hours.")
+    path.write_text(result.text())
+    assert not objection(path)
+    path.write_text(replace(result, versions={}).text())
+    assert "names no commit" in objection(path)
+
+
 def test_a_probe_depends_on_measured_values_but_not_on_time(tmp_path: Path) -> None:
     result = read(write(tmp_path, None).read_text(), "")
     other = read(write(tmp_path, None, 51.0).read_text(), "")
@@ -162,3 +176,6 @@ def test_a_probe_depends_on_measured_values_but_not_on_time(tmp_path: Path) -> N
     slower = replace(table, rows=(Row(("d",), (accuracy, Cell((9.0,)))),))
     assert result.probe() != other.probe()
     assert result.probe() == replace(result, tables=(slower,), seconds=9.0).probe()
+    stronger = replace(result, code=CodeVersion("same", digest_of_margins([0.123])))
+    rounded = replace(result, code=CodeVersion("same", digest_of_margins([0.12301])))
+    assert stronger.probe() == rounded.probe() != result.probe()

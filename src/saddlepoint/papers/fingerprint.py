@@ -56,6 +56,7 @@ class CodeVersion:
     """Which sources give the numbers of a record, and which small run belongs to them."""
 
     fingerprint: str  # of the sources whose numbers equal those of the record
+    margins: str = ""  # digest of the mean margins under all attacks, finer than accuracies
     probe: str = ""  # digest of the experiment's values at scale tiny; empty: not run yet
 
 
@@ -84,6 +85,11 @@ def imported_modules(modules: Iterable[str]) -> frozenset[str]:
             found.add(name)
             left.extend(_module(name)[1])
     return frozenset(found)
+
+
+def digest_of_margins(margins: Iterable[float]) -> str:
+    """Hash mean margins, rounded to three digits: rounding errors must not change the hash."""
+    return digest_of_values([f"{margin:.3g}" for margin in margins])
 
 
 def digest_of_values(values: object) -> str:

@@ -140,12 +140,13 @@ class Result:
         return {"schema": SCHEMA, **asdict(self)}
 
     def probe(self) -> str:
-        """Return a digest of all measured values but those of time and memory."""
+        """Return a digest of all measured values but those of time and memory, and of margins."""
         tables = [
             [table.title, [[row.labels, _repeatable(table, row)] for row in table.rows]]
             for table in self.tables
         ]
-        return digest_of_values(_rounded([self.forward, self.backward, tables]))
+        margins = self.code.margins if self.code else ""
+        return digest_of_values(_rounded([self.forward, self.backward, margins, tables]))
 
     def text(self) -> str:
         """Return the record as JSON with seven significant digits and short values on one line."""

@@ -16,7 +16,7 @@ from saddlepoint.audits.planning.budget import Budget
 from saddlepoint.audits.result import Audit
 from saddlepoint.defenses import Answer, Defense
 from saddlepoint.evaluation import Adversary, Episode, Threat
-from saddlepoint.papers.fingerprint import CodeVersion, fingerprint
+from saddlepoint.papers.fingerprint import CodeVersion, digest_of_margins, fingerprint
 from saddlepoint.papers.provenance import versions
 from saddlepoint.papers.registry import Experiment, Request
 from saddlepoint.papers.result import HeatMap, Plot, Result, Table
@@ -43,20 +43,23 @@ class Images(NamedTuple):
 
 @dataclass
 class AttackCost:
-    """The total cost of the attacks of an experiment."""
+    """The total cost of the attacks of an experiment, and the margins that they reached."""
 
     seconds: float = 0.0
     forward: float = 0.0  # forward passes of single images
     backward: float = 0.0  # backward passes of single images
+    margins: list[float] = field(default_factory=list)  # mean margin at the points of each attack
 
     def add_episodes(self, episodes: Sequence[Episode]) -> None:
         """Add the cost of these attacks."""
+        self.margins += [float(episode.margin.double().mean()) for episode in episodes]
         self.seconds += sum(episode.seconds for episode in episodes)
         self.forward += sum(float(episode.forward.sum()) for episode in episodes)
         self.backward += sum(float(episode.backward.sum()) for episode in episodes)
 
     def add_audit(self, audit: Audit) -> None:
         """Add the cost of all attacks of an audit."""
+        self.margins.append(float(audit.examples.margin.double().mean()))
         self.seconds += sum(row.seconds for row in audit.rows)
         self.forward += audit.n * sum(row.forward for row in audit.rows)
         self.backward += audit.n * sum(row.backward for row in audit.rows)
@@ -238,7 +241,7 @@ class Runner:
             versions=versions(),
             charts=tuple(charts),
             symptoms=tuple(symptoms),
-            code=CodeVersion(fingerprint(experiment.modules)),
+            code=CodeVersion(fingerprint(experiment.modules), digest_of_margins(self.cost.margins)),
             weights=dict(self.weights),
             not_run=not_run,
         )

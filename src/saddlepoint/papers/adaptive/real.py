@@ -81,9 +81,8 @@ class Planned:
 MEASURED = (
     Planned("SODEF", IMAGES, AUDITED),
     Planned("AntiAdversary", IMAGES, 0),
-    Planned("HedgeDefense", FEW_IMAGES, 0),
 )
-NOT_RUN = ("AIDPurifier", "ContrastiveReversal", "ATLD", "AdaptiveDenoising")
+NOT_RUN = ("HedgeDefense", "AIDPurifier", "ContrastiveReversal", "ATLD", "AdaptiveDenoising")
 
 
 @dataclass(frozen=True)
