@@ -108,6 +108,7 @@ def decide(claim: Claim, result: Result) -> Decided:
     if claim.second is not None:
         other_table, other_row, other = claim.second.find(result)
         effect = effect.minus(_measured(other_table, other_row, other))
+        images = min(images, _images(other_table, other_row))
         pair = (published, other.paper)
         published = None if pair[0] is None or pair[1] is None else pair[0] - pair[1]
     verdict = _verdict(claim, effect, published)

@@ -49,6 +49,21 @@ CLAIMS = (
         "the evaluators' ResNet-20, Linf 2/255",
     ),
     _level(
+        "PGD-20 with BPDA breaks closed-loop control (Sec. 3.3).",
+        _CLOSED_LOOP,
+        "PGD-20 + BPDA",
+        "the evaluators' ResNet-20, Linf 2/255",
+    ),
+    Claim(
+        "PGD-20 with BPDA on the defense is stronger than PGD-20 on the static network (Sec. 3.3).",
+        _CLOSED_LOOP,
+        CellReference(0, ("PGD-20, transferred",), "accuracy"),
+        "the evaluators' ResNet-20, Linf 2/255",
+        "cifar10",
+        second=CellReference(0, ("PGD-20 + BPDA",), "accuracy"),
+        base=CellReference(0, ("clean, static",), "accuracy"),
+    ),
+    _level(
         "SOAP keeps a high clean accuracy (Sec. 3.5).",
         _SOAP,
         f"clean, {_OLD}",

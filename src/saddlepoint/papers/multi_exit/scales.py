@@ -228,7 +228,7 @@ def _real() -> MultiExitSetting:
     return MultiExitSetting(
         game_images=500,
         test_images=500,
-        reduced_images=100,
+        reduced_images=64,
         repeats=1,
         strategies=200,
         payoff=PGD(3, Radii(0.8), random_start=False, decreasing=True),
