@@ -5,15 +5,20 @@
 A record names the commit that it was made by and a fingerprint of the sources that its numbers
 depend on. If these sources have changed since, the experiment runs again at scale tiny and its
 result is compared with the one that belongs to the record. If both are equal, the record gets the
-new fingerprint. If not, or if the record has no fingerprint, it is entered in `stale.toml` of its
-folder. Without arguments all records are checked; a record whose sources have not changed costs
-nothing. One thread, seed 0.
+new fingerprint. If not, it is entered in `stale.toml` of its folder. A record with a commit and no
+fingerprint gets one if that commit has the same sources or gives the same numbers in a small run,
+and is stale if not. Without arguments all records are checked; a record whose sources have not
+changed costs nothing. One thread, seed 0.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
+import sys
+import tarfile
 import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -26,7 +31,7 @@ from benchmarks.released_defenses import CLOSED_LOOP, SOAP_EXPERIMENT
 
 from saddlepoint.atomic import write_atomic
 from saddlepoint.papers import EXPERIMENTS, Experiment, Request
-from saddlepoint.papers.fingerprint import fingerprint
+from saddlepoint.papers.fingerprint import CodeVersion, fingerprint
 from saddlepoint.papers.provenance import source_commit
 from saddlepoint.papers.result import Result, read
 from saddlepoint.papers.write import STALE
@@ -38,6 +43,13 @@ KNOWN: Mapping[str, Experiment] = {
     CLOSED_LOOP.name: CLOSED_LOOP,
     SOAP_EXPERIMENT.name: SOAP_EXPERIMENT,
 }
+_RUN = """
+import sys, torch
+from pathlib import Path
+from saddlepoint.papers import EXPERIMENTS, Request
+torch.set_num_threads(1)
+print(EXPERIMENTS[sys.argv[1]].run(Request(Path(sys.argv[2]))).text())
+"""
 HEADER = "# Why a record is stale, by its name. The page shows the reason above the numbers.\n"
 
 
@@ -78,10 +90,12 @@ def refresh(path: Path) -> str:
     result = _read(path)
     made = result.code
     commit = result.versions.get("commit")
-    if made is None or not commit:
-        return mark(path, "Made before records named the code that made them. To be run again.")
     experiment = KNOWN[result.experiment]
     current = fingerprint(experiment.modules)
+    if made is None and commit and same_numbers_at(commit, experiment):
+        made = CodeVersion(current)
+    if made is None or not commit:
+        return mark(path, "Made before records named the code that made them. To be run again.")
     if made.fingerprint != current and not made.probe:
         return mark(path, f"The code changed after {commit}, before a probe was run.")
     probe = "-".join(run_probe(name) for name in experiment.probes or (experiment.name,))
@@ -96,11 +110,53 @@ def refresh(path: Path) -> str:
     return "refreshed: a small run gives the same numbers" if made.probe else "probe stored"
 
 
-@cache
-def run_probe(name: str) -> str:
-    """Run an experiment at scale tiny in a new folder and return the digest of its values."""
+def same_numbers_at(commit: str, experiment: Experiment) -> bool:
+    """Whether a commit gives the numbers of the current code: by its sources, or in small runs."""
     with tempfile.TemporaryDirectory() as folder:
-        return EXPERIMENTS[name].run(Request(Path(folder))).probe()
+        root = extract_sources(commit, Path(folder))
+        if root is None:
+            return False
+        if fingerprint(experiment.modules, root) == fingerprint(experiment.modules):
+            return True
+        probes = experiment.probes or (experiment.name,)
+        return all(_values(_run_at(root, name)) == _values(run_tiny(name)) for name in probes)
+
+
+def extract_sources(commit: str, folder: Path) -> Path | None:
+    """Write the package of a commit to a folder; None if the commit is not known."""
+    archive = folder / "sources.tar"
+    words = ("git", "archive", "--output", str(archive), commit, "src/saddlepoint")
+    if subprocess.run(words, cwd=RECORDS.parents[1], capture_output=True, check=False).returncode:
+        return None
+    with tarfile.open(archive) as content:
+        content.extractall(folder, filter="data")
+    return folder / "src" / "saddlepoint"
+
+
+def _run_at(root: Path, name: str) -> Result:
+    """Run an experiment at scale tiny with the package in another folder."""
+    out = root.parent / "out"
+    words = (sys.executable, "-c", _RUN, name, str(out))
+    environment = {**os.environ, "PYTHONPATH": str(root.parent)}
+    found = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    return read(found.stdout, f"{name} at another commit")
+
+
+def _values(result: Result) -> str:
+    """Return the digest of a result's tables and passes; older results have no margins."""
+    return replace(result, code=None).probe()
+
+
+@cache
+def run_tiny(name: str) -> Result:
+    """Run an experiment at scale tiny in a new folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        return EXPERIMENTS[name].run(Request(Path(folder)))
+
+
+def run_probe(name: str) -> str:
+    """Return the digest of all values of a small run of an experiment."""
+    return run_tiny(name).probe()
 
 
 def mark(path: Path, reason: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,22 +31,19 @@ SOURCES = {
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def package(tmp_path: Path) -> Path:
     """A small package in the place of saddlepoint."""
     for name, text in SOURCES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(module, "ROOT", tmp_path)
-    module._module.cache_clear()
-    yield tmp_path
-    module._module.cache_clear()
+    return tmp_path
 
 
 def changed(package: Path, name: str, text: str) -> bool:
-    before = fingerprint(["saddlepoint.papers.table"])
+    before = fingerprint(["saddlepoint.papers.table"], package)
     (package / name).write_text(text)
     module._module.cache_clear()
-    return fingerprint(["saddlepoint.papers.table"]) != before
+    return fingerprint(["saddlepoint.papers.table"], package) != before
 
 
 @pytest.mark.parametrize(
@@ -68,7 +66,7 @@ def test_only_changes_of_imported_code_change_a_fingerprint(
 
 def test_imports_are_followed_into_functions_and_not_out_of_the_package(package: Path) -> None:
     names = {"papers.table", "attacks.pgd", "rng"}
-    found = imported_modules(["saddlepoint.papers.table", "benchmarks.speed"])
+    found = imported_modules(["saddlepoint.papers.table", "benchmarks.speed"], package)
     assert found == {f"saddlepoint.{name}" for name in names}
 
 
@@ -147,6 +145,27 @@ def test_a_record_that_no_probe_confirms_is_marked_as_stale(
     refresh(path)
     assert reason in stale_reasons(tmp_path)["table-1"]
     assert path.read_text() == text
+
+
+def test_a_record_without_fingerprint_is_adopted_if_its_commit_gives_the_same_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refresh_records, "run_probe", lambda name: "first")
+    monkeypatch.setattr(refresh_records, "same_numbers_at", lambda commit, experiment: True)
+    path = write(tmp_path, None)
+    refresh(path)
+    assert not objection(path)
+
+
+def test_the_fingerprint_of_the_current_commit_is_that_of_its_files(tmp_path: Path) -> None:
+    modules = ["saddlepoint.attacks.pgd"]
+    words = ["git", "-C", str(refresh_records.RECORDS), "diff", "--quiet", "HEAD", "--", "src"]
+    if subprocess.run(words, check=False).returncode:
+        pytest.skip("files differ from the commit, or there is no commit")
+    root = refresh_records.extract_sources("HEAD", tmp_path)
+    assert root is not None
+    assert fingerprint(modules, root) == fingerprint(modules)
+    assert refresh_records.extract_sources("no-such-commit", tmp_path) is None
 
 
 def test_a_new_record_gets_its_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,30 +60,31 @@ class CodeVersion:
     probe: str = ""  # digest of the experiment's values at scale tiny; empty: not run yet
 
 
-def fingerprint(modules: Iterable[str]) -> str:
+def fingerprint(modules: Iterable[str], root: Path = ROOT) -> str:
     """Hash the sources of modules and of all modules of this package that they import.
 
     Args:
         modules: names of modules; those outside of this package are ignored.
+        root: folder of the package; default: that of the running code.
 
     Returns:
         A hexadecimal digest of 16 digits.
     """
     state = hashlib.sha256()
-    for name in sorted(imported_modules(modules)):
-        state.update(f"{name} {_module(name)[0]}\n".encode())
+    for name in sorted(imported_modules(modules, root)):
+        state.update(f"{name} {_module(name, root)[0]}\n".encode())
     return state.hexdigest()[:16]
 
 
-def imported_modules(modules: Iterable[str]) -> frozenset[str]:
+def imported_modules(modules: Iterable[str], root: Path = ROOT) -> frozenset[str]:
     """Return these modules and all that they import, directly or not, and that matter."""
     found = set[str]()
-    left = [name for name in modules if _path(name) is not None]
+    left = [name for name in modules if _path(name, root) is not None]
     while left:
         name = left.pop()
         if name not in found:
             found.add(name)
-            left.extend(_module(name)[1])
+            left.extend(_module(name, root)[1])
     return frozenset(found)
 
 
@@ -98,43 +99,43 @@ def digest_of_values(values: object) -> str:
 
 
 @cache
-def _module(name: str) -> tuple[str, tuple[str, ...]]:
+def _module(name: str, root: Path) -> tuple[str, tuple[str, ...]]:
     """Return the digest of a module's syntax tree, and the modules that it imports."""
-    path = _path(name)
+    path = _path(name, root)
     assert path is not None
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    imports = tuple(dict.fromkeys(_imports(tree)))
+    imports = tuple(dict.fromkeys(_imports(tree, root)))
     return hashlib.sha256(_canonical(tree).encode()).hexdigest(), imports
 
 
-def _path(name: str) -> Path | None:
+def _path(name: str, root: Path) -> Path | None:
     """Return the file of a module of this package; None if there is none."""
     if name != PACKAGE and not name.startswith(f"{PACKAGE}."):
         return None
-    base = ROOT.joinpath(*name.split(".")[1:])
+    base = root.joinpath(*name.split(".")[1:])
     package = base / "__init__.py"
     if package.is_file():
         return package
     return base.with_suffix(".py") if base.with_suffix(".py").is_file() else None
 
 
-def _imports(tree: ast.Module) -> Iterator[str]:
+def _imports(tree: ast.Module, root: Path) -> Iterator[str]:
     """Yield the modules of this package that are imported anywhere in a syntax tree."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
-            names = [name if _path(name) else node.module for name in names]
+            names = [name if _path(name, root) else node.module for name in names]
         else:
             continue
-        yield from (name for name in names if _path(name) and not _is_unrelated(name))
+        yield from (name for name in names if _path(name, root) and not _is_unrelated(name, root))
 
 
-def _is_unrelated(name: str) -> bool:
+def _is_unrelated(name: str, root: Path) -> bool:
     """Whether no number depends on a module: titles and published numbers of papers do not."""
     papers = f"{PACKAGE}.papers"
-    path = _path(name)
+    path = _path(name, root)
     if name == PACKAGE or (name.startswith(papers) and path and path.stem in _ABOUT_PAPERS):
         return True
     return any(name == one or name.startswith(f"{one}.") for one in _UNRELATED)

@@ -37,8 +37,8 @@ from saddlepoint.phrases import count
 from saddlepoint.rng import Keys
 from saddlepoint.zoo.adaptive import TABLE, Surveyed
 
-BATCH = 100
-IMAGES = 200
+BATCH = 64
+IMAGES = 64
 FEW_IMAGES = 64  # of defenses whose attack takes hours with more
 AUDITED = 64  # images of an audit with the budget standard
 DRAWS = 5  # of a randomized defense, as in the paper
@@ -79,7 +79,7 @@ class Planned:
 
 
 MEASURED = (
-    Planned("SODEF", IMAGES, AUDITED),
+    Planned("SODEF", IMAGES, 0),
     Planned("AntiAdversary", IMAGES, 0),
 )
 NOT_RUN = ("HedgeDefense", "AIDPurifier", "ContrastiveReversal", "ATLD", "AdaptiveDenoising")
