@@ -94,8 +94,8 @@ def assemble(
             experiment.setting.budgets,
             "the accuracy of a randomized defender is its exact expectation, not a simulation; "
             "where several rows tie, AIMER draws one of them per image",
-            "the thresholds of dynamic inference are calibrated on the held-out training images "
-            "and not adjusted by hand",
+            "the thresholds of dynamic inference are calibrated on images that are not scored, and "
+            "not adjusted by hand",
             "the rule of the dynamic inference [16] is that of its released code; the rule of [3] "
             "is not public, and the confidence rule of MSDNet is used instead, which is a guess",
             EOT_NOTE,
