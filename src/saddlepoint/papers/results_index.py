@@ -30,7 +30,7 @@ _READING = (
     "An effect is shown with its 95 % interval over images and [the paper's number] where it "
     "reports one. *Confirmed*: the interval excludes zero on the side that the claim says, or "
     "contains the published level. *Contradicted*: it excludes zero on the other side, or does "
-    "not contain the level. *Not confirmed*: it contains zero. Differences of two cells of a record "
+    "not contain the level. *Not confirmed*: it contains zero. Differences of two cells "
     "have the interval of independent samples, which is too wide where both use the same images. A "
     "record's page gives its command, commit, weights by SHA-256 and all numbers."
 )
