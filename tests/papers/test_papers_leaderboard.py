@@ -43,6 +43,7 @@ def test_the_lowest_accuracy_of_a_released_defense_is_shown_and_not_that_of_its_
     assert one.defense == "SOAP"
     assert "static" not in one.attack
     assert "clean" not in one.attack
+    assert "today" not in one.attack
     assert not one.stale
     (folder / "stale.toml").write_text('released-soap = "old"\n')
     (one,) = read_lines(tmp_path)

@@ -88,9 +88,16 @@ def read_lines(records: Path) -> Iterator[LeaderboardLine]:
 
 
 def _single(result: Result, *, stale: bool) -> LeaderboardLine:
-    """The row with the lowest accuracy of a table whose rows are attacks on one defense."""
+    """The row with the lowest accuracy of a table whose rows are attacks on one defense.
+
+    Rows without a published number are about variants of the defense.
+    """
     (table,) = result.tables
-    attacks = [row for row in table.rows if "static" not in row.labels[0]]
+    attacks = [
+        row
+        for row in table.rows
+        if "static" not in row.labels[0] and _cell(row, 0).paper is not None
+    ]
     lowest = min(attacks, key=lambda row: _cell(row, 0).mean)
     audited = any(row.labels[0].startswith(AUDIT) for row in table.rows)
     verdicts = [re.search(r"verdict (\w+)", note) for note in result.notes]
