@@ -149,9 +149,12 @@ def _values(result: Result) -> str:
 
 @cache
 def run_tiny(name: str) -> Result:
-    """Run an experiment at scale tiny in a new folder."""
+    """Run an experiment at scale tiny in a new folder, and read its record.
+
+    Numbers of a record are floats, as those of a run at another commit are.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        return EXPERIMENTS[name].run(Request(Path(folder)))
+        return read(EXPERIMENTS[name].run(Request(Path(folder))).text(), name)
 
 
 def run_probe(name: str) -> str:
