@@ -9,12 +9,17 @@ import pytest
 import torch
 
 from saddlepoint.papers import EXPERIMENTS, Request
+from saddlepoint.papers.cost_estimate import CostEstimate
 from saddlepoint.papers.deq import third_party as monotone_networks
+from saddlepoint.papers.deq import training_costs
 from saddlepoint.papers.deq.nets import exact
 from saddlepoint.papers.multi_exit import scales as exit_scales
 from saddlepoint.papers.multi_exit import third_party_game
 from saddlepoint.papers.multi_exit.third_party import NETWORK
 from saddlepoint.papers.result import Result, read
+from saddlepoint.papers.runner import Images
+from saddlepoint.training import Recipe
+from saddlepoint.zoo.deq import EquilibriumTraining
 
 LOADER = """
 import torch
@@ -179,3 +184,19 @@ def test_every_network_of_the_paper_has_a_third_party_network_with_its_solver_st
     )
     assert (short.method.steps, long.method.steps) == (8, 50)
     assert set(monotone_networks.CHOICES) >= {"unrolled", "unrolled-xl", "vanilla"}
+
+
+def test_costs_of_training_are_those_of_steps_with_an_adversary(monkeypatch) -> None:
+    measured = []
+
+    def training_cost(recipe: Recipe, images: Images, **other: object) -> CostEstimate:
+        measured.append(recipe)
+        return CostEstimate(recipe.name, 1.0, len(images.x), 1)
+
+    monkeypatch.setattr(training_costs, "training_cost", training_cost)
+    costs = training_costs.small_costs(Images(torch.zeros(2, 3, 32, 32), torch.zeros(2).long()))
+    assert len(costs) == len(measured) == 3
+    for recipe in measured:
+        assert isinstance(recipe.method, EquilibriumTraining)
+        assert recipe.method.warmup == 0, "steps of the warm-up have no adversary"
+        assert recipe.method.attack is not None

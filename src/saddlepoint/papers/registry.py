@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 Scale = Literal["tiny", "small", "real", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
+# The scales whose networks are trained here; those of "real" were trained by others.
+TRAINED_SCALES: tuple[Scale, ...] = tuple(scale for scale in SCALES if scale != "real")
 
 # New names of experiments and papers, by their former names.
 RENAMED: Mapping[str, str] = {

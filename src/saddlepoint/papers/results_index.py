@@ -30,9 +30,14 @@ _READING = (
     "An effect is shown with its 95 % interval over images and [the paper's number] where it "
     "reports one. *Confirmed*: the interval excludes zero on the side that the claim says, or "
     "contains the published level. *Contradicted*: it excludes zero on the other side, or does "
-    "not contain the level. *Not confirmed*: it contains zero. A record's page gives its command, "
-    "commit, weights by SHA-256 and all numbers."
+    "not contain the level. *Not confirmed*: it contains zero. Differences of two cells "
+    "have the interval of independent samples, which is too wide where both use the same images. A "
+    "record's page gives its command, commit, weights by SHA-256 and all numbers."
 )
+_FIGURES = {  # captions by the path of a chart beside the page
+    "multi-exit/triple-wins-payoffs.svg": "Accuracy by attacked exits and the defender's exits",
+    "deq/figure-2-accuracy.svg": "Accuracy of every solver state under the ready-made attack",
+}
 _RERUN = (
     "`--models FOLDER` is a folder with the weight files of networks that others trained. Its "
     "modules.py defines `load(name)`, which returns the network of a weight file in eval mode; "
@@ -72,6 +77,7 @@ def write_index(records: Path, out: Path) -> Path:
     parts.insert(3, "## What no paper reports\n\n" + _table(ours))
     listed = "\n".join(f"- {record}: `{command}`" for record, command in commands.items())
     parts.append(f"## Commands\n\n{_RERUN}\n\n{listed}")
+    parts.insert(4, "\n\n".join(f"![{text}]({path})" for path, text in _FIGURES.items()))
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
     return out

@@ -110,14 +110,4 @@ CLAIMS = (
         second=CellReference(0, ("final",), "ready-made PGD-10, %"),
         base=CellReference(0, ("final",), "clean, %"),
     ),
-    Claim(
-        "The attack breaks every state of it: the early state is no more robust than the final "
-        "one (Tables 5 and 6).",
-        "deq/table-6-real",
-        CellReference(0, ("vanilla (18/20)", "Final"), "minimum over attacks"),
-        f"{OTHER.partition('/')[2]}, {SPACE}",
-        "mnist",
-        second=CellReference(0, ("vanilla (18/20)", "Ensemble"), "minimum over attacks"),
-        base=CellReference(0, ("vanilla (18/20)", "Final"), "clean"),
-    ),
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from saddlepoint.papers.claims import CellReference, Claim
+from saddlepoint.papers.multi_exit.scales import SETTINGS
+from saddlepoint.papers.multi_exit.third_party import SPACE
 
 _GAME = "multi-exit/seven-exits-real"
 _BASE = CellReference(0, ("7",), "clean")
@@ -14,7 +16,7 @@ def _effect(text: str, row: str, *, ours: bool = False) -> Claim:
         text,
         _GAME,
         CellReference(3, (row,), "points"),
-        "triple-wins (ResNet-38, 7 exits), Linf 8/255",
+        f"triple-wins (ResNet-38, 7 exits), {SPACE}, PGD-{SETTINGS['real'].payoff.steps}",
         "cifar10",
         base=_BASE,
         ours=ours,
