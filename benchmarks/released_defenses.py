@@ -23,18 +23,21 @@ from torch import nn
 
 from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.attacks.pgd import FGSM
-from saddlepoint.attacks.spaces import Linf
+from saddlepoint.attacks.spaces import Ball, Linf
 from saddlepoint.data import load_data
 from saddlepoint.defenses import Defense, Plain
-from saddlepoint.evaluation import Adversary, Direct, FixedPoints, Transfer
+from saddlepoint.evaluation import Adversary, Direct, FixedPoints, Threat, Transfer
 from saddlepoint.gradients import BPDA
 from saddlepoint.papers.adaptive import published
 from saddlepoint.papers.adaptive.attacks import on_closed_loop, on_soap, pgd
+from saddlepoint.papers.adaptive.real import answer_seconds
 from saddlepoint.papers.adaptive.scales import AttackBudgets
+from saddlepoint.papers.budgets import counted
 from saddlepoint.papers.cells import accuracy_cell, correct_rate
 from saddlepoint.papers.registry import Experiment, Request
-from saddlepoint.papers.result import Cell, Result, Row, Table
+from saddlepoint.papers.result import Cell, Result, Row, Table, read
 from saddlepoint.papers.runner import Images, Runner
+from saddlepoint.papers.third_party import ModelFolder
 from saddlepoint.zoo.adaptive import (
     SOAP,
     ClosedLoopControl,
@@ -43,18 +46,25 @@ from saddlepoint.zoo.adaptive import (
     nearest_with_old_cuda_gradient,
 )
 
+CHEN = "cifar10/chen2021_resnet20"
+SHI = "cifar10/soap_resnet_pi"
 CONTROLLED_LAYERS = ("normalize", "stem", "layer1", "layer2", "layer3")
 CLOSED_LOOP_BATCH = 16
 SOAP_BATCH = 100
 TRAINING_IMAGES = 6000  # of which the first 5000 that the network classifies correctly are used
-SOAP_STEPS = 20  # of the attack on the trajectory; the paper has 1000
 BUDGETS = AttackBudgets()  # the paper's
+LEAST_IMAGES = 64  # of a cell
+EMULATED = "gradient of PyTorch 1.3 to 1.5 on CUDA"
+BLIND_AUDITS = Path(__file__).parent / "records" / "blind-audit" / "adaptive.json"
+SOURCES = ("saddlepoint.papers.adaptive.attacks", "saddlepoint.audits.pipeline")
 CLOSED_LOOP = Experiment(
     "adaptive/released-closed-loop",
     "Closed-loop control on the evaluators' weights",
     "At 89.1 % clean accuracy, the robust accuracy is 34.5 % under PGD-20 on the static model, "
     "9.5 % under PGD-20 with BPDA and 5.6 % under APGD with BPDA (Sec. 3.3).",
     "benchmarks.released_defenses:closed_loop",
+    sources=SOURCES,
+    probes=("adaptive/closed-loop", "blind-audit/adaptive"),
 )
 SOAP_EXPERIMENT = Experiment(
     "adaptive/released-soap",
@@ -62,6 +72,8 @@ SOAP_EXPERIMENT = Experiment(
     "The purified network has 83.7 % clean accuracy, 54.5 % under FGSM on the static model and "
     "3.7 % under APGD on its trajectory (Sec. 3.5, B.5).",
     "benchmarks.released_defenses:soap",
+    sources=SOURCES,
+    probes=("adaptive/table-1", "blind-audit/adaptive"),
 )
 
 
@@ -91,6 +103,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--longest", type=int, default=0, help="test images of APGD + BPDA on closed-loop control"
     )
+    parser.add_argument("--audited", type=int, default=0, help="test images of the audit")
+    parser.add_argument("--budget", choices=("quick", "standard"), default="standard")
+    parser.add_argument(
+        "--steps", type=int, default=20, help="of APGD on the trajectory of SOAP; the paper: 1000"
+    )
     return parser
 
 
@@ -109,8 +126,8 @@ def fitted(net: nn.Module, arguments: argparse.Namespace) -> ClosedLoopControl:
 
 def closed_loop(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -> None:
     """Measure closed-loop control (Sec. 3.3) on the evaluators' ResNet-20 at radius 2/255."""
-    static = Plain(load("cifar10/chen2021_resnet20"))
-    defense = fitted(load("cifar10/chen2021_resnet20", stem_slope=0.0), arguments)
+    static = Plain(load(CHEN))
+    defense = fitted(load(CHEN, stem_slope=0.0), arguments)
     ranks = ", ".join(
         f"{name} {embedding.basis.shape[1]} of {embedding.basis.shape[0]}"  # type: ignore[attr-defined]
         for name, embedding in (defense.embeddings or {}).items()
@@ -125,7 +142,7 @@ def closed_loop(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -
         "PGD starts at the clean image, its steps are a quarter of the radius, and its point of "
         "highest loss is transferred; the evaluators transfer its last point",
     )
-    bench = Bench(arguments, CLOSED_LOOP, CLOSED_LOOP_BATCH, Linf(2 / 255), notes)
+    bench = Bench(arguments, CLOSED_LOOP, CHEN, CLOSED_LOOP_BATCH, Linf(2 / 255), notes)
     bpda = replace(pgd(BUDGETS, "PGD+BPDA"), rules={"control": BPDA()})
     apgd_bpda = on_closed_loop(defense, BUDGETS)
     transfer = Transfer(pgd(BUDGETS), static)
@@ -140,11 +157,14 @@ def closed_loop(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -
         bench.row("PGD-20 + BPDA", defense, bpda, papers["PGD + BPDA"], images=few)
     if few := arguments.longest:
         bench.row("APGD + BPDA", defense, apgd_bpda, papers["APGD + BPDA"], images=few)
+    else:
+        bench.add_cost("APGD + BPDA", defense, BUDGETS.apgd_steps)
+    bench.audit("ClosedLoopControl", defense, papers["APGD + BPDA"])
 
 
 def soap(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -> None:
     """Measure SOAP (Sec. 3.5) on its authors' network with both gradients of upsampling."""
-    net = load("cifar10/soap_resnet_pi")
+    net = load(SHI)
     notes = (
         "weights: the network with label consistency that the authors of SOAP released",
         "the loss crops 28 of 32 pixels and enlarges them by nearest neighbor; purification "
@@ -153,23 +173,27 @@ def soap(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -> None:
         f"batches of {SOAP_BATCH}, which share one of eleven radii; the paper's number under FGSM "
         "is of one batch of 1000",
     )
-    bench = Bench(arguments, SOAP_EXPERIMENT, SOAP_BATCH, Linf(8 / 255), notes)
+    bench = Bench(arguments, SOAP_EXPERIMENT, SHI, SOAP_BATCH, Linf(8 / 255), notes)
     fgsm = Direct("FGSM", FGSM(), loss=cross_entropy)
     papers = published.SOAP
     bench.row("clean, static", Plain(net), FixedPoints(), papers["clean, static"])
     bench.row("FGSM on the static network", Plain(net), fgsm, papers["FGSM, static"])
     for name, resize, known in (
-        ("gradient of PyTorch 1.3 to 1.5 on CUDA", nearest_with_old_cuda_gradient, papers),
+        (EMULATED, nearest_with_old_cuda_gradient, papers),
         ("today's gradient", nearest, {}),
     ):
         defense = SOAP(net, LabelConsistency(resize=resize))
         transfer = Transfer(fgsm, Plain(net))
         bench.row(f"clean, {name}", defense, FixedPoints(), known.get("clean"))
         bench.row(f"FGSM, transferred, {name}", defense, transfer, known.get("FGSM"))
-        if few := arguments.attacked:
-            title = f"APGD+BPDA (traj.), {SOAP_STEPS} of 1000 steps, {name}"
-            attack = on_soap(defense, replace(BUDGETS, soap_steps=SOAP_STEPS))
-            bench.row(title, defense, attack, known.get("APGD+BPDA (traj.)"), images=few)
+    defense = SOAP(net, LabelConsistency(resize=nearest_with_old_cuda_gradient))
+    if few := arguments.attacked:
+        attack = on_soap(defense, replace(BUDGETS, soap_steps=arguments.steps))
+        title = f"APGD+BPDA (traj.), {arguments.steps} of {BUDGETS.soap_steps} steps, {EMULATED}"
+        bench.row(title, defense, attack, papers["APGD+BPDA (traj.)"], images=few)
+    if arguments.steps < BUDGETS.soap_steps:
+        bench.add_cost("APGD+BPDA (traj.) with the paper's steps", defense, BUDGETS.soap_steps)
+    bench.audit("SOAP", defense, papers["APGD+BPDA (traj.)"])
 
 
 class Bench:
@@ -179,8 +203,9 @@ class Bench:
         self,
         arguments: argparse.Namespace,
         experiment: Experiment,
+        weights: str,
         batch: int,
-        space: Linf,
+        space: Ball,
         notes: Sequence[str],
     ) -> None:
         found = load_data("cifar10", split="test", n=arguments.images, root=arguments.data)
@@ -188,11 +213,13 @@ class Bench:
         self.experiment = experiment
         self.space = space
         self.notes = tuple(notes)
+        self.arguments = arguments
         self.rows: list[Row] = []
         self.path = arguments.out / f"released-{arguments.defense}.json"
         request = Request(arguments.out, "paper", progress=lambda text: print(text, flush=True))
         self.runner = Runner(request, batch, threads=1)
-        options = ("images", "transferred", "attacked", "longest")
+        self.runner.weights[weights] = ModelFolder(arguments.models).sha256(weights)
+        options = ("images", "transferred", "attacked", "longest", "audited", "budget", "steps")
         chosen = " ".join(f"--{name} {getattr(arguments, name)}" for name in options)
         self.command = (
             f"python -m benchmarks.released_defenses {arguments.defense} --models DIR --data DIR "
@@ -215,8 +242,61 @@ class Bench:
         )
         correct = correct_rate(episode)
         share = f"{int(correct.sum())} of {len(correct)}"
+        self._add(name, share, accuracy_cell(correct, paper))
+
+    def add_cost(self, attack: str, defense: Defense, steps: int) -> None:
+        """Note what an attack that was not run would take, from the time of an answer."""
+        seconds = answer_seconds(defense, self.test.x[:CLOSED_LOOP_BATCH])
+        hours = LEAST_IMAGES * steps * seconds / 3600
+        self.notes += (
+            f"{attack} was not run: an answer takes {seconds:.2f} s per image of one core, so "
+            f"{counted(steps, 'step')} on {counted(LEAST_IMAGES, 'image')} would take at least "
+            f"{hours:.3g} h on one core",
+        )
+
+    def audit(self, defense_name: str, defense: Defense, paper: float) -> None:
+        """Audit the defense and add its accuracy and verdict, or the cost that forbade it."""
+        count, budget = self.arguments.audited, self.arguments.budget
+        if not count or budget != "standard":
+            self.notes += (self._audit_cost(defense_name, defense),)
+        if count:
+            found = self.runner.audit(
+                defense,
+                self.test.first(count),
+                threat=Threat(self.space),
+                budget=budget,
+                name=f"{defense_name}, {budget}, {counted(count, 'image')}",
+            )
+            correct = found.correct.double().cpu()
+            self.notes += (
+                f"audit with the budget {budget}: verdict {found.verdict}, "
+                f"{found.seconds:.0f} s for {counted(count, 'image')}",
+            )
+            share = f"{int(correct.sum())} of {count}"
+            self._add(f"audit, {budget}", share, accuracy_cell(correct, paper))
+        self.path.write_text(self.result().text(), encoding="utf-8")
+
+    def _audit_cost(self, defense_name: str, defense: Defense) -> str:
+        """Say what an audit with the budget standard would take, from the passes of another one."""
+        (table,) = read(BLIND_AUDITS.read_text(encoding="utf-8"), str(BLIND_AUDITS)).tables
+        row = next(row for row in table.rows if row.labels[0] == defense_name)
+        passes = sum(
+            cell.mean
+            for column, cell in zip(table.columns, row.cells, strict=True)
+            if cell is not None and column.startswith(("forward passes", "backward passes"))
+        )
+        seconds = answer_seconds(defense, self.test.x[:CLOSED_LOOP_BATCH])
+        hours = LEAST_IMAGES * passes * seconds / 3600
+        return (
+            f"no audit with the budget standard: an answer takes {seconds:.2f} s per image of one "
+            f"core, and the audit of this defense in blind-audit/adaptive took {passes:.0f} "
+            f"passes per image, so {counted(LEAST_IMAGES, 'image')} would take about {hours:.3g} h "
+            "on one core"
+        )
+
+    def _add(self, name: str, share: str, cell: Cell) -> None:
         print(f"{name}: {share}", flush=True)
-        self.rows.append(Row((name, share), (accuracy_cell(correct, paper),)))
+        self.rows.append(Row((name, share), (cell,)))
         self.path.write_text(self.result().text(), encoding="utf-8")
 
     def result(self) -> Result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import typer
@@ -79,9 +80,20 @@ def escape(
         lines[k] = re.sub(r"(?<=\w)_(?=\W|$)", r"\\_", lines[k])
 
 
+def copy_leaderboard(app: Sphinx, error: Exception | None) -> None:
+    """Copy the leaderboard, a page of its own, to the site."""
+    if error is None:
+        shutil.copytree(
+            Path(__file__).parent / "leaderboard",
+            Path(app.outdir) / "leaderboard",
+            dirs_exist_ok=True,
+        )
+
+
 def setup(app: Sphinx) -> None:
     """Connect all steps; docstrings are escaped before napoleon reads their sections."""
     app.connect("builder-inited", write_references)
     app.connect("builder-inited", copy_pages)
     app.connect("source-read", link_to_copies)
+    app.connect("build-finished", copy_leaderboard)
     app.connect("autodoc-process-docstring", escape, priority=100)

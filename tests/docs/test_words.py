@@ -62,7 +62,11 @@ WORDS = (
         "run, runs",
         ("send (error|header|response|text|file)", r"connection\.send"),
     ),
-    Word("wins?|won", "succeeds; the strongest attack, the winning attack"),
+    Word(
+        "wins?|won",
+        "succeeds; the strongest attack, the winning attack",
+        ("triple[- ]wins",),  # the name of a network
+    ),
     Word("prices?|priced", "cost"),
     Word("dear(er|est)?", "expensive"),
     Word("purses?", "query budget"),

@@ -44,7 +44,7 @@ from saddlepoint.papers.adaptive.table_1 import (
 from saddlepoint.papers.adaptive.table_3 import CLEAN_COPIES
 from saddlepoint.papers.adaptive.table_4 import DETECTION
 from saddlepoint.papers.cells import difference_cell
-from saddlepoint.papers.registry import SCALES, Scale
+from saddlepoint.papers.registry import TRAINED_SCALES, Scale
 from saddlepoint.papers.result import Cell, Result, read
 from saddlepoint.papers.runner import Images
 from saddlepoint.papers.transductive.nets import small_cnn
@@ -232,7 +232,7 @@ def test_missing_datasets_have_rows_without_numbers(
     assert any("not on this machine" in text for text in again.findings)
 
 
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("scale", TRAINED_SCALES)
 def test_reductions_are_named_in_full_and_the_paper_has_none(scale: Scale) -> None:
     texts = {
         name: reductions(name, FITS[scale], SETTINGS[scale].attack_budgets) for name in DEFENSES
@@ -378,7 +378,7 @@ def test_the_paper_scale_has_all_datasets_of_table_4() -> None:
         assert initial(known["PGD-AT cifar100"], 0)(torch.zeros(1, 3, 32, 32)).shape == (1, 100)
 
 
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("scale", TRAINED_SCALES)
 def test_layers_used_by_defenses_exist_at_every_scale(scale: Scale) -> None:
     known = recipes(scale)
     for recipe, layers in (

@@ -30,7 +30,7 @@ from saddlepoint.papers.multi_exit.nets import recipes
 from saddlepoint.papers.multi_exit.out_of_sample import ATTACKERS, differences
 from saddlepoint.papers.multi_exit.scales import SETTINGS, EoTPGD, LafeatBudget, PartialPGD
 from saddlepoint.papers.multi_exit.table_1 import findings
-from saddlepoint.papers.registry import SCALES, Scale
+from saddlepoint.papers.registry import TRAINED_SCALES, Scale
 from saddlepoint.papers.result import Cell, Row, Table, read
 from saddlepoint.papers.write import reproduce
 from saddlepoint.training import FAT, LearnedWeights, OverExits
@@ -176,7 +176,7 @@ def test_aimer_attacks_the_exits_of_the_best_row_and_draws_one_if_rows_tie() -> 
     assert tied.probabilities == (0.5, 0.5)
 
 
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("scale", TRAINED_SCALES)
 def test_every_scale_has_every_network_and_attack(scale) -> None:
     assert list(SETTINGS[scale].attacks) == list(published.ATTACKS)
     names = {"resnet-18", "resnet-18 single", "vgg-16", "vgg-16 single", "msdnet", "vit", "seven"}
@@ -223,7 +223,7 @@ def test_eot_pgd_of_aimer_attacks_the_expected_loss_of_the_defenders_strategy() 
     assert EoTPGD(pgd)((1, 2)) == PartialPGD(pgd)((1, 2)), "fixed exits: the mean of losses"
 
 
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("scale", TRAINED_SCALES)
 def test_eot_pgd_of_every_scale_is_not_pgd(scale: Scale) -> None:
     attacks = SETTINGS[scale].attacks
     assert isinstance(attacks["EoT-PGD-20"], EoTPGD)
@@ -265,7 +265,7 @@ def test_the_columns_of_latent_features_are_pgd_and_lafeat(
 
 def test_the_further_networks_are_those_that_the_paper_names() -> None:
     assert FURTHER_NETWORKS == ("wrn-34-10", "ranet", "l2w-den", "resnet-18-tiny-imagenet")
-    assert all(set(FURTHER_NETWORKS) <= set(recipes(scale)) for scale in SCALES)
+    assert all(set(FURTHER_NETWORKS) <= set(recipes(scale)) for scale in TRAINED_SCALES)
 
 
 @pytest.mark.parametrize(("first", "direction"), [(0.75, -1), (0.25, 1)])

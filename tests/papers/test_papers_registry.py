@@ -64,7 +64,7 @@ def test_a_former_name_raises_an_error_that_gives_the_new_name(old: str, new: st
 
 
 def test_an_unknown_scale_raises_an_error(tmp_path) -> None:
-    with pytest.raises(ValueError, match="one of tiny, small, paper, got 'huge'"):
+    with pytest.raises(ValueError, match="one of tiny, small, real, paper, got 'huge'"):
         Request(tmp_path, "huge")  # type: ignore[arg-type]
 
 

@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from saddlepoint.papers import EXPERIMENTS, Request
-from saddlepoint.papers.registry import SCALES, Scale
+from saddlepoint.papers.registry import TRAINED_SCALES, Scale
 from saddlepoint.papers.transductive import figure_1
 from saddlepoint.papers.transductive.nets import HighPass
 from saddlepoint.papers.transductive.scales import (
@@ -28,7 +28,7 @@ def shapes(net: nn.Module) -> list[tuple[int, ...]]:
     return [tuple(one.shape) for one in net.parameters()]
 
 
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("scale", TRAINED_SCALES)
 def test_the_papers_discriminator_and_the_selected_one_are_both_there_and_marked(
     scale: Scale,
 ) -> None:

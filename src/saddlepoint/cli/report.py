@@ -21,6 +21,7 @@ def add(app: typer.Typer) -> None:
             "saddlepoint report runs/digits-pgd-linf-0.15-digits-500-standard",
             "saddlepoint report runs/mine --out for-the-paper.html",
             "saddlepoint report runs/* -o site/",
+            "saddlepoint report benchmarks/records -o docs/leaderboard",
             note="Numbers that others reported for the same target go into the file "
             "RUNDIR/published.toml, as fractions: claimed, static, autoattack; and source, a "
             "text. The leaderboard shows them beside the measured ones.",
@@ -45,7 +46,10 @@ def report(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Write the HTML report of a finished audit or game, or a site that compares several audits."""
+    """Write the HTML report of a finished audit or game, or a site that compares several audits.
+
+    A folder of records that `reproduce` wrote gives a leaderboard of published defenses.
+    """
     out = out or (runs[0] / "report.html" if len(runs) == 1 else Path("site"))
     written = _write(runs, out)
     if json:
@@ -56,6 +60,11 @@ def report(
 
 def _write(runs: list[Path], out: Path) -> Path:
     """Write a page or a site, depending on the suffix of `out`, and return its path."""
+    if len(runs) == 1 and out.suffix.lower() not in (".html", ".htm"):
+        from saddlepoint.papers.leaderboard import is_record_folder, write_leaderboard
+
+        if is_record_folder(runs[0]):
+            return write_leaderboard(runs[0], out)
     from saddlepoint.games.reports.page import load_game
     from saddlepoint.games.reports.page import write_report as write_game
     from saddlepoint.reports.context import load_audit

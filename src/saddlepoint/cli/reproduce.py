@@ -7,13 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from saddlepoint.cli.arguments import JsonOption
+from saddlepoint.cli.arguments import JsonOption, RootOption
 from saddlepoint.cli.console import dump, examples, note, output, say, table
 
 if TYPE_CHECKING:
     from saddlepoint.papers import Experiment
 
-Scale = Literal["tiny", "small", "paper"]
+Scale = Literal["tiny", "small", "real", "paper"]
+_ModelsOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder with third-party networks and a modules.py that loads them; for the scale "
+        "real.",
+        metavar="FOLDER",
+    ),
+]
 
 
 def add(app: typer.Typer) -> None:
@@ -24,9 +32,11 @@ def add(app: typer.Typer) -> None:
             "saddlepoint reproduce",
             "saddlepoint reproduce multi-exit/table-1",
             "saddlepoint reproduce multi-exit --scale small --out runs/multi-exit",
+            "saddlepoint reproduce multi-exit/seven-exits --scale real --models ../models",
             note="Scales: tiny takes seconds on the embedded digits and only shows that the "
             "experiment works; small trains small networks on CIFAR-10 and MNIST in about an "
-            "hour; paper is the setting of the authors and needs a large GPU.",
+            "hour; real evaluates networks that others trained, from the folder --models; paper "
+            "is the setting of the authors and needs a large GPU.",
         ),
     )(reproduce)
 
@@ -52,6 +62,8 @@ def reproduce(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
+    models: _ModelsOption = None,
+    data: RootOption = None,
     json: JsonOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not print progress.")] = False,
 ) -> None:
@@ -72,7 +84,8 @@ def reproduce(
     folder = out or Path("runs") / f"reproduce-{scale}"
     records = []
     for experiment in experiments:
-        request = Request(folder, scale, seed, no_progress if quiet or json else note)
+        progress = no_progress if quiet or json else note
+        request = Request(folder, scale, seed, progress, models, data)
         result, record = make(experiment, request)
         records.append(result.record())
         if not json:

@@ -75,12 +75,12 @@ class PaperExperiment(ABC, Generic[SettingT]):
 
     def training_images(self, data: str, n: int | None) -> Images:
         """Load the first `n` training images of a dataset on the CPU; None: all."""
-        found = load_data(data, split="train", n=n)
+        found = load_data(data, split="train", n=n, root=self.request.data)
         return Images(found.x, found.y)
 
     def test_images(self, data: str, n: int | None, device: torch.device) -> Images:
         """Load the first `n` test images of a dataset to a device; None: all."""
-        found = load_data(data, split="test", n=n)
+        found = load_data(data, split="test", n=n, root=self.request.data)
         return Images(found.x, found.y).to(device)
 
     def train(self, recipe: Recipe, images: Images, seed: int | None = None) -> nn.Module:

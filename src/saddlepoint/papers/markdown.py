@@ -39,7 +39,7 @@ def result_markdown(
     """
     ours = "(ours)" in result.title
     parts = [
-        f"{'#' * level} {result.experiment}: {result.title}",
+        f"{'#' * level} {heading(result)}",
         result.reports if ours else f"The paper: {result.reports}",
     ]
     reduced = reduced_autoattack(result)
@@ -53,6 +53,8 @@ def result_markdown(
         warnings.insert(0, f"> **Stale.** {stale}")
     if warnings:
         parts.append("\n>\n".join(warnings))
+    if result.not_run:
+        parts.append(f"Not run: {result.not_run}")
     for table in result.tables:
         parts += [f"**{table.title}**{_image_count(table)}", table_markdown(table)]
     parts += [f"![{chart.title}]({charts}{chart.name}.svg)" for chart in result.charts]
@@ -63,6 +65,12 @@ def result_markdown(
         parts.append(f"Compared with the paper:\n{lines}")
     parts.append("How this was measured:\n" + "\n".join(f"- {line}" for line in _method(result)))
     return "\n\n".join(parts) + "\n"
+
+
+def heading(result: Result) -> str:
+    """Return the heading of a result's section."""
+    scale = ", third-party networks" if result.scale == "real" else ""
+    return f"{result.experiment}: {result.title}{scale}"
 
 
 def table_markdown(table: Table) -> str:
@@ -116,4 +124,6 @@ def _method(result: Result) -> list[str]:
     last = result.seed + result.repeats - 1
     seeds = f"seed {result.seed}" if result.repeats == 1 else f"seeds {result.seed} to {last}"
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
-    return [f"`{result.command}`: {repeats}, {seeds}; {cost}; {versions}", *result.notes]
+    weights = [f"weights of {name}: SHA-256 `{sha}`" for name, sha in result.weights.items()]
+    measured = f"`{result.command}`: {repeats}, {seeds}; {cost}; {versions}"
+    return [measured, *weights, *result.notes]

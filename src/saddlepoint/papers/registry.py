@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from saddlepoint.papers.comparison import PaperComparison
     from saddlepoint.papers.result import Result
 
-Scale = Literal["tiny", "small", "paper"]
+Scale = Literal["tiny", "small", "real", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
+# The scales whose networks are trained here; those of "real" were trained by others.
+TRAINED_SCALES: tuple[Scale, ...] = tuple(scale for scale in SCALES if scale != "real")
 
 # New names of experiments and papers, by their former names.
 RENAMED: Mapping[str, str] = {
@@ -35,17 +37,24 @@ class Request:
     """One requested reproduction.
 
     Raises:
-        ValueError: if the scale is unknown.
+        ValueError: if the scale is unknown, or if it is "real" and there is no folder of models.
     """
 
     out: Path  # folder for trained networks and cached attack results; both are reused from there
     scale: Scale = "tiny"  # size of networks, data and attacks
     seed: int = 0
     progress: Callable[[str], None] = no_progress  # progress callback, called with one line of text
+    models: Path | None = None  # folder of third-party networks, for the scale "real"
+    data: Path | None = None  # folder of the datasets; None: the usual places
 
     def __post_init__(self) -> None:
         if self.scale not in SCALES:
             raise ValueError(f"scale must be one of {', '.join(SCALES)}, got {self.scale!r}.")
+        if self.scale == "real" and self.models is None:
+            raise ValueError(
+                "scale real evaluates networks that others trained. Name a folder that contains "
+                "them, with a modules.py that loads them: --models FOLDER."
+            )
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,17 @@ class Experiment:
     function: str
     # "module:function"; it maps a Result to a PaperComparison, from the tables of the result alone.
     comparison: str = ""
+    # "module:function" at scale real: with third-party networks, or a result without tables that
+    # says what the experiment would cost.
+    real: str = ""
+    sources: tuple[str, ...] = ()  # further modules that its numbers depend on, such as audits
+    probes: tuple[str, ...] = ()  # experiments whose tiny runs check its records; empty: itself
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules whose sources, and those of their imports, determine its numbers."""
+        functions = (one for one in (self.function, self.real) if one)
+        return (*(one.partition(":")[0] for one in functions), *self.sources)
 
     def run(self, request: Request) -> Result:
         """Import the function and run it.
@@ -68,12 +88,23 @@ class Experiment:
 
         Returns:
             Tables, charts, findings and costs.
+
+        Raises:
+            ValueError: if the experiment is not defined at this scale.
         """
-        return cast("Result", _function(self.function)(request))
+        if request.scale == "real" and not self.real:
+            raise ValueError(
+                f"{self.name} is not defined at scale real: no third-party network fits it."
+            )
+        function = self.real if request.scale == "real" else self.function
+        return cast("Result", _function(function)(request))
 
     def compare(self, result: Result) -> PaperComparison | None:
-        """Compare a result with the paper's numbers; None if no comparison is defined."""
-        if not self.comparison:
+        """Compare a result with the paper's numbers; None if no comparison is defined.
+
+        Results at scale real contain the paper's numbers, but their rows are other networks.
+        """
+        if not self.comparison or result.scale == "real":
             return None
         return cast("PaperComparison", _function(self.comparison)(result))
 

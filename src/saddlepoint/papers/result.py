@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from saddlepoint.papers.fingerprint import CodeVersion, digest_of_values
 from saddlepoint.schema import Migrations, migrated
 
 SCHEMA = 2
+_MACHINE = re.compile(r"time|second|memory|\bms\b|\bkB\b")  # columns that depend on the machine
 
 
 def _without_verdicts(record: dict[str, Any]) -> dict[str, Any]:
@@ -129,10 +131,22 @@ class Result:
     versions: dict[str, str]
     charts: tuple[HeatMap | Plot, ...] = ()
     symptoms: tuple[str, ...] = ()  # warnings, shown above the numbers
+    code: CodeVersion | None = None  # sources that give its numbers; None: older than such entries
+    weights: dict[str, str] = field(default_factory=dict)  # SHA-256 by third-party weight file
+    not_run: str = ""  # why there are no tables: one sentence with the measured cost
 
     def record(self) -> dict[str, Any]:
         """Return the result as a dictionary with its schema version."""
         return {"schema": SCHEMA, **asdict(self)}
+
+    def probe(self) -> str:
+        """Return a digest of all measured values but those of time and memory, and of margins."""
+        tables = [
+            [table.title, [[row.labels, _repeatable(table, row)] for row in table.rows]]
+            for table in self.tables
+        ]
+        margins = self.code.margins if self.code else ""
+        return digest_of_values(_rounded([self.forward, self.backward, margins, tables]))
 
     def text(self) -> str:
         """Return the record as JSON with seven significant digits and short values on one line."""
@@ -161,6 +175,15 @@ def read(text: str, place: str) -> Result:
         raise ValueError(
             f"{place} is not a record of an experiment ({error}). Run the experiment again."
         ) from error
+
+
+def _repeatable(table: Table, row: Row) -> list[tuple[float, ...]]:
+    """Return the values of a row, without those that differ from run to run."""
+    return [
+        cell.values
+        for column, cell in zip(table.columns, row.cells, strict=True)
+        if cell is not None and not _MACHINE.search(column)
+    ]
 
 
 def _rounded(value: Any) -> Any:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from typing import NamedTuple
 
 import torch
@@ -18,8 +16,11 @@ from saddlepoint.audits.planning.budget import Budget
 from saddlepoint.audits.result import Audit
 from saddlepoint.defenses import Answer, Defense
 from saddlepoint.evaluation import Adversary, Episode, Threat
+from saddlepoint.papers.fingerprint import CodeVersion, digest_of_margins, fingerprint
+from saddlepoint.papers.provenance import versions
 from saddlepoint.papers.registry import Experiment, Request
 from saddlepoint.papers.result import HeatMap, Plot, Result, Table
+from saddlepoint.papers.third_party import MODULES, ModelFolder
 from saddlepoint.runs.cached_play import cached_play
 from saddlepoint.runs.work import Work, torch_threads
 from saddlepoint.training import Epoch, Recipe, fit, initial
@@ -42,20 +43,23 @@ class Images(NamedTuple):
 
 @dataclass
 class AttackCost:
-    """The total cost of the attacks of an experiment."""
+    """The total cost of the attacks of an experiment, and the margins that they reached."""
 
     seconds: float = 0.0
     forward: float = 0.0  # forward passes of single images
     backward: float = 0.0  # backward passes of single images
+    margins: list[float] = field(default_factory=list)  # mean margin at the points of each attack
 
     def add_episodes(self, episodes: Sequence[Episode]) -> None:
         """Add the cost of these attacks."""
+        self.margins += [float(episode.margin.double().mean()) for episode in episodes]
         self.seconds += sum(episode.seconds for episode in episodes)
         self.forward += sum(float(episode.forward.sum()) for episode in episodes)
         self.backward += sum(float(episode.backward.sum()) for episode in episodes)
 
     def add_audit(self, audit: Audit) -> None:
         """Add the cost of all attacks of an audit."""
+        self.margins.append(float(audit.examples.margin.double().mean()))
         self.seconds += sum(row.seconds for row in audit.rows)
         self.forward += audit.n * sum(row.forward for row in audit.rows)
         self.backward += audit.n * sum(row.backward for row in audit.rows)
@@ -69,6 +73,24 @@ class Runner:
     batch: int  # images per batch
     threads: int | None  # None: torch's default; cached cells then depend on the number of cores
     cost: AttackCost = field(default_factory=AttackCost)
+    weights: dict[str, str] = field(default_factory=dict)  # SHA-256 by loaded third-party network
+
+    def load_third_party(self, name: str, *, loader: str = MODULES, **changes: object) -> nn.Module:
+        """Load a network that others trained; the result will name its weight file by SHA-256.
+
+        Args:
+            name: name of the network in the folder of models of the request.
+            loader: the file of the folder that loads it.
+            changes: further arguments of its loader.
+
+        Raises:
+            FileNotFoundError: if the folder does not contain the network.
+        """
+        assert self.request.models is not None, "only at scale real"
+        folder = ModelFolder(self.request.models)
+        net = folder.load(name, loader=loader, **changes)
+        self.weights[name] = folder.sha256(name)
+        return net
 
     def train(self, recipe: Recipe, images: Images, seed: int | None = None) -> nn.Module:
         """Train the network of a recipe, or resume its training from the output folder.
@@ -182,6 +204,7 @@ class Runner:
         charts: Sequence[HeatMap | Plot],
         repeats: int,
         symptoms: Sequence[str] = (),
+        not_run: str = "",
     ) -> Result:
         """Assemble the result of an experiment with request, cost and versions.
 
@@ -193,10 +216,13 @@ class Runner:
             charts: charts to draw.
             repeats: how often the measurement was repeated.
             symptoms: warnings about the numbers.
+            not_run: why there are no tables, with the measured cost.
         """
         request = self.request
+        folder = " --models FOLDER" if request.models else ""
         command = (
-            f"saddlepoint reproduce {experiment.name} --scale {request.scale} --seed {request.seed}"
+            f"saddlepoint reproduce {experiment.name} --scale {request.scale} "
+            f"--seed {request.seed}{folder}"
         )
         return Result(
             experiment=experiment.name,
@@ -212,18 +238,13 @@ class Runner:
             seconds=self.cost.seconds,
             forward=self.cost.forward,
             backward=self.cost.backward,
-            versions=_versions(),
+            versions=versions(),
             charts=tuple(charts),
             symptoms=tuple(symptoms),
+            code=CodeVersion(fingerprint(experiment.modules), digest_of_margins(self.cost.margins)),
+            weights=dict(self.weights),
+            not_run=not_run,
         )
-
-
-def _versions() -> dict[str, str]:
-    return {
-        "saddlepoint": version("saddlepoint"),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ EXPERIMENTS = (
         "All nine defenses are less robust than their authors reported. None improves on a robust "
         "static model, and four weaken it; inference costs 2 to 518 times as much.",
         f"{_PACKAGE}.table_1:run",
+        real=f"{_PACKAGE}.real:run",
+        sources=("saddlepoint.audits.pipeline",),
     ),
     Experiment(
         "adaptive/table-2",
@@ -24,6 +26,7 @@ EXPERIMENTS = (
         "seems more robust than the static model (60.9 % in Linf, 66.8 % in L2). Under points of "
         "maximal loss it is less robust (52.2 %, 58.2 %).",
         f"{_PACKAGE}.table_2:run",
+        real=f"{_PACKAGE}.real_costs:table_2",
     ),
     Experiment(
         "adaptive/table-3",
@@ -32,6 +35,7 @@ EXPERIMENTS = (
         "has 61.0 %, 59.2 % and 45.2 % robust accuracy, its static models 63.0 %, 59.2 % and "
         "45.0 %.",
         f"{_PACKAGE}.table_3:run",
+        real=f"{_PACKAGE}.real_costs:table_3",
     ),
     Experiment(
         "adaptive/table-4",
@@ -40,6 +44,7 @@ EXPERIMENTS = (
         "(43.8 % against 49.3 %) and CIFAR-100 (18.2 % against 23.3 %). On SVHN, where the static "
         "model is weak, they are more robust.",
         f"{_PACKAGE}.table_4:run",
+        real=f"{_PACKAGE}.real_costs:table_4",
     ),
     Experiment(
         "adaptive/closed-loop",
@@ -47,6 +52,7 @@ EXPERIMENTS = (
         "At 89.1 % clean accuracy, the robust accuracy is 34.5 % under PGD-20 on the static model, "
         "9.5 % under PGD-20 with BPDA and 5.6 % under APGD with BPDA.",
         f"{_PACKAGE}.closed_loop:run",
+        real=f"{_PACKAGE}.real_costs:closed_loop",
     ),
     Experiment(
         "adaptive/contrastive",
@@ -56,5 +62,6 @@ EXPERIMENTS = (
         "59.4 %. With negatives that are hidden from the attacker, the defense does not improve on "
         "the static model under transferred points.",
         f"{_PACKAGE}.contrastive:run",
+        real=f"{_PACKAGE}.real_costs:contrastive",
     ),
 )

@@ -13,6 +13,7 @@ EXPERIMENTS = (
         "Croce et al. 2022 broke nine defenses, each with its own adaptive attack; none of them is "
         "more than a few points more robust than its static network.",
         f"{_MODULE}:adaptive",
+        sources=("saddlepoint.audits.pipeline",),
     ),
     Experiment(
         "blind-audit/transductive",
@@ -20,17 +21,20 @@ EXPERIMENTS = (
         "Chen et al. 2022 broke four defenses with greedy model space attacks and with stronger "
         "points transferred from the base network.",
         f"{_MODULE}:transductive",
+        sources=("saddlepoint.audits.pipeline",),
     ),
     Experiment(
         "blind-audit/multi-exit",
         "Blind audit of a multi-exit network with four strategies for choosing exits",
         "Xu et al. propose AIMER, the best response to each of these strategies.",
         f"{_MODULE}:multi_exit",
+        sources=("saddlepoint.audits.pipeline",),
     ),
     Experiment(
         "blind-audit/equilibrium",
         "Blind audit of deep equilibrium networks that predict from one of three solver states",
         "Yang et al. 2022 attacked these networks along gradients of intermediate states.",
         f"{_MODULE}:equilibrium",
+        sources=("saddlepoint.audits.pipeline",),
     ),
 )

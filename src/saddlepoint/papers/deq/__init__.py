@@ -18,6 +18,7 @@ EXPERIMENTS = (
         "under PGD with the exact gradient, 37 % with the unrolled gradient, and 6 % under Square, "
         "which uses no gradient.",
         f"{_PACKAGE}.table_1:run",
+        real=f"{_PACKAGE}.table_1:run",
     ),
     Experiment(
         "deq/table-2",
@@ -25,6 +26,7 @@ EXPERIMENTS = (
         "The ensemble of states is the best defense: 47.12 % for the unrolled (8/7) and 39.18 % "
         "for the exact (50/50) network.",
         f"{_PACKAGE}.table_2:run",
+        real=f"{_PACKAGE}.table_2:run",
     ),
     Experiment(
         "deq/table-3",
@@ -32,12 +34,14 @@ EXPERIMENTS = (
         "The ensemble is the best defense of both sizes, and PGD-10 is often stronger than "
         "AutoAttack.",
         f"{_PACKAGE}.table_3:run",
+        real=f"{_PACKAGE}.training_costs:table_3",
     ),
     Experiment(
         "deq/table-4",
         "Equilibrium networks compared with ordinary networks of the same size",
         "Equilibrium networks are competitive with, or slightly more robust than, ordinary ones.",
         f"{_PACKAGE}.table_4:run",
+        real=f"{_PACKAGE}.training_costs:table_4",
     ),
     Experiment(
         "deq/table-5",
@@ -45,6 +49,7 @@ EXPERIMENTS = (
         "The ready-made PGD-10 breaks every state: from the second state on, the robust accuracy "
         "is zero.",
         f"{_PACKAGE}.table_5:run",
+        real=f"{_PACKAGE}.table_5:run",
     ),
     Experiment(
         "deq/table-6",
@@ -52,6 +57,7 @@ EXPERIMENTS = (
         "All defenses are broken: the robust accuracy is 1.31 % for the early state and zero for "
         "the others.",
         f"{_PACKAGE}.table_6:run",
+        real=f"{_PACKAGE}.table_6:run",
     ),
     Experiment(
         "deq/figure-2",
@@ -60,6 +66,7 @@ EXPERIMENTS = (
         "8/7 steps and exact gradients every relative error is above 0.75, with unrolled gradients "
         "the last one is 0.04.",
         f"{_PACKAGE}.figure_2:run",
+        real=f"{_PACKAGE}.figure_2:run",
     ),
     Experiment(
         "deq/figure-3",
@@ -67,6 +74,7 @@ EXPERIMENTS = (
         "The strongest attacks on the early state z_3 use u_4 among the adjoint states, and one "
         "undamped step from z_1 among the unrolled gradients.",
         f"{_PACKAGE}.figure_3:run",
+        real=f"{_PACKAGE}.figure_3:run",
     ),
     Experiment(
         "deq/figure-4",
@@ -74,6 +82,7 @@ EXPERIMENTS = (
         "The attack with u_{n+1} is always the strongest on z_n: the adjoint process is aligned "
         "with the forward pass.",
         f"{_PACKAGE}.figure_4:run",
+        real=f"{_PACKAGE}.figure_4:run",
     ),
     Experiment(
         "deq/appendix-f",
@@ -81,5 +90,6 @@ EXPERIMENTS = (
         "Memory of the defenses and running time of the attacks, in an appendix that was not "
         "available.",
         f"{_PACKAGE}.costs:run",
+        real=f"{_PACKAGE}.costs:run",
     ),
 )

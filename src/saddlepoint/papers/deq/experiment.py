@@ -11,7 +11,7 @@ from torch import Tensor
 
 from saddlepoint.defenses import Plain
 from saddlepoint.evaluation import Adversary, Episode, FixedPoints
-from saddlepoint.papers.deq import EXPERIMENTS
+from saddlepoint.papers.deq import EXPERIMENTS, third_party
 from saddlepoint.papers.deq.gradients import Gradient, adjoint_at, ready_made, unrolled_at
 from saddlepoint.papers.deq.nets import recipes
 from saddlepoint.papers.deq.scales import SETTINGS, DEQSetting
@@ -33,7 +33,7 @@ from saddlepoint.zoo.deq import EarlyState, Solved
 NOTES = (
     "an attack returns the visited point with the highest value of its objective; the released "
     "code returns the last point",
-    "the early state and the intermediate attacks are selected on held-out training images; the "
+    "the early state and the intermediate attacks are selected on images that are not scored; the "
     "released code has no such split",
     "every image is solved independently; in the released code the output for an image depends on "
     "its batch",
@@ -68,7 +68,16 @@ class DEQExperiment(PaperExperiment[DEQSetting]):
             self.networks[name] = self._load(name)
         return self.networks[name]
 
+    @property
+    def exact_networks(self) -> tuple[str, ...]:
+        """The names of the networks with exact gradients, by their number of solver steps."""
+        real = self.request.scale == "real"
+        names = third_party.CHOICES if real else recipes(self.request.scale)
+        return tuple(name for name in names if name.startswith("exact-"))
+
     def _load(self, name: str) -> TrainedNetwork:
+        if self.request.scale == "real":
+            return self._third_party(name)
         recipe = recipes(self.request.scale)[name]
         setting = self.setting
         images = self.training_images(recipe.data, recipe.n)
@@ -79,6 +88,14 @@ class DEQExperiment(PaperExperiment[DEQSetting]):
         if isinstance(net, Solved):
             return DEQSubject(name, net, recipe.space, recipe.data, dev, test)
         return TrainedNetwork(name, net, recipe.space, recipe.data, dev, test)
+
+    def _third_party(self, name: str) -> DEQSubject:
+        """Return a third-party network; it was trained on all training images."""
+        setting = self.setting
+        count = setting.test_images + setting.selected_on
+        images = self.test_images(third_party.DATA, count, torch.device("cpu"))
+        dev = Images(images.x[setting.test_images :], images.y[setting.test_images :])
+        return third_party.subject(self.runner, name, images.first(setting.test_images), dev)
 
     def reduced_images(self, network: TrainedNetwork) -> Images:
         """Return the test images that AutoAttack attacks."""
@@ -175,6 +192,8 @@ class DEQExperiment(PaperExperiment[DEQSetting]):
             charts: charts to draw.
         """
         networks = [*(one.subject for one in states), *others]
+        if self.request.scale == "real":
+            notes = (third_party.NOTE, *notes)
         descriptions = (network.describe() for network in networks)
         return self.runner.result(
             self.entry(name),

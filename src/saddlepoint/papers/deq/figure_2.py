@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from saddlepoint.papers.cells import accuracy_cell
 from saddlepoint.papers.deq.experiment import DEQExperiment
-from saddlepoint.papers.deq.nets import recipes
 from saddlepoint.papers.deq.states import StateResults
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Plot, Result, Row, Table
@@ -26,8 +25,8 @@ def run(request: Request) -> Result:
     findings = list[str]()
     results = list[StateResults]()
     errors = {}
-    exact = [name for name in recipes(request.scale) if name.startswith("exact-")]
-    for name in (*exact, "unrolled"):
+    accuracies = {}
+    for name in (*experiment.exact_networks, "unrolled"):
         subject = experiment.subject(name)
         states = experiment.states(subject)
         early = experiment.early(subject)
@@ -35,6 +34,8 @@ def run(request: Request) -> Result:
         results.append(states)
         rows.append(_row(states, early))
         errors[subject.title] = tuple((float(n), error) for n, error in enumerate(medians, 1))
+        robust = _accuracies(states)
+        accuracies[subject.title] = tuple((float(n), value) for n, value in enumerate(robust, 1))
         findings.append(states.accumulation(early))
         findings.append(_lowest_error(subject.title, medians[:-1]))
     title = "Accuracy under the ready-made PGD-10"
@@ -43,15 +44,23 @@ def run(request: Request) -> Result:
     chart = Plot(
         "figure-2", "relative error of every state", "state", "median relative error", errors
     )
+    accuracy_chart = Plot(
+        "figure-2-accuracy",
+        "ready-made PGD-10",
+        "state",
+        "accuracy of every state, %",
+        accuracies,
+        joined=True,
+    )
     return experiment.result(
         "figure-2",
         [table, *(states.table() for states in results)],
         states=results,
         findings=findings,
-        charts=[chart],
+        charts=[chart, accuracy_chart],
         notes=[
-            "the last point of each series is the final state, computed from the solver's best "
-            "state"
+            "the last error of each series is that of the final state, computed from the solver's "
+            "best state"
         ],
     )
 
@@ -72,6 +81,15 @@ def _median_errors(states: StateResults) -> list[float]:
     """Return the median relative errors of z_1, ..., z_T and of the final state."""
     names = [EarlyState(n).name for n in range(1, states.subject.steps + 1)]
     return [float(states.residual[name].median()) for name in (*names, FinalState.name)]
+
+
+def _accuracies(states: StateResults) -> list[float]:
+    """Return the accuracy in percent of z_1, ..., z_T under the ready-made attack."""
+    subject = states.subject
+    return [
+        100 * float(subject.correct(states.attacked, EarlyState(n).name).mean())
+        for n in range(1, subject.steps + 1)
+    ]
 
 
 def _lowest_error(title: str, medians: list[float]) -> str:

@@ -37,7 +37,7 @@ _TOLERANCE = 1e-3
 # happen. Stopping by the absolute residual gives other gradients where 30 steps do not converge.
 _solver = partial(Broyden, tolerance=_TOLERANCE, divergence=math.inf)
 # Forward and backward solver steps of the networks trained with exact gradients.
-_ITERATIONS = {"short": (8, 7), "18": (18, 20), "30": (30, 30), "long": (50, 50)}
+ITERATIONS = {"short": (8, 7), "18": (18, 20), "30": (30, 30), "long": (50, 50)}
 
 
 def exact(net: Callable[[], Equilibrium], forward: int, backward: int) -> Solved:
@@ -177,7 +177,7 @@ def _small() -> _ScaleNetworks:
         ordinary=recipe,
         static=partial(_dense, 160),
         static_xl=partial(_dense, 320),
-        iterations=_ITERATIONS,
+        iterations=ITERATIONS,
         unrolled=8,
         vanilla=(18, 20),
     )
@@ -229,7 +229,7 @@ def _paper() -> _ScaleNetworks:
         ordinary=ordinary,
         static=partial(SingleExitNet, resnet18),
         static_xl=partial(SingleExitNet, wrn34_10),
-        iterations=_ITERATIONS,
+        iterations=ITERATIONS,
         unrolled=8,
         vanilla=(18, 20),
     )

@@ -23,8 +23,9 @@ class TrainedNetwork:
     net: nn.Module
     space: Ball  # allowed perturbations
     data: str  # name of the dataset
-    dev: Images  # held-out training images, used to select attacks and states
+    dev: Images  # used to select attacks and states
     test: Images  # used only for the reported accuracies
+    dev_kind: str = "held-out training images"  # what the images of `dev` are
 
     @property
     def title(self) -> str:
@@ -38,7 +39,7 @@ class TrainedNetwork:
 
     def describe(self) -> str:
         """Describe the network in one line."""
-        selection = f"states and attacks selected on {len(self.dev.x)} held-out training images"
+        selection = f"states and attacks selected on {len(self.dev.x)} {self.dev_kind}"
         return describe_net(self.title, self.net, self.data, self.space, selection)
 
 

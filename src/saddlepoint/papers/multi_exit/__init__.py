@@ -18,6 +18,7 @@ EXPERIMENTS = (
         "AIMER finds a lower robust accuracy than the single, the average and the max-average "
         "attack, in all 30 columns of five cases.",
         f"{_PACKAGE}.table_1:run",
+        real=f"{_PACKAGE}.table_1:run_real",
     ),
     Experiment(
         "multi-exit/table-2",
@@ -25,18 +26,21 @@ EXPERIMENTS = (
         "NEED is more robust than a single-exit network, the last exit and dynamic inference, at a "
         "larger mismatch.",
         f"{_PACKAGE}.table_2:run",
+        real=f"{_PACKAGE}.table_2:run_real",
     ),
     Experiment(
         "multi-exit/table-3",
         "NEED combined with five training methods",
         "NEED improves standard training, PGD-AT, TRADES, MART and FAT under each of six attacks.",
         f"{_PACKAGE}.table_3:run",
+        real=f"{_PACKAGE}.training_costs:table_3",
     ),
     Experiment(
         "multi-exit/table-4",
         "Cost of the evaluations",
         "AIMER costs about a quarter of the max-average attack, including its preparation.",
         f"{_PACKAGE}.table_4:run",
+        real=f"{_PACKAGE}.table_4:run_real",
     ),
     Experiment(
         "multi-exit/figure-3",
@@ -44,6 +48,7 @@ EXPERIMENTS = (
         "An attack on exactly the exits that the defender uses is the strongest (Remarks 3.1-3.4, "
         "Assumption 3.5).",
         f"{_PACKAGE}.figure_3:run",
+        real=f"{_PACKAGE}.figure_3:run_real",
     ),
     Experiment(
         "multi-exit/figure-6",
@@ -51,6 +56,7 @@ EXPERIMENTS = (
         "AIMER has the lowest mismatch and the lowest expected accuracy for each of 200 random "
         "strategies.",
         f"{_PACKAGE}.figure_6:run",
+        real=f"{_PACKAGE}.figure_6:run_real",
     ),
     Experiment(
         "multi-exit/out-of-sample",
@@ -76,5 +82,6 @@ EXPERIMENTS = (
         "The full game on seven exits, 127 x 127, and the rows that determine its value (ours)",
         "Not in the paper: its games have 15 and 31 actions.",
         f"{_PACKAGE}.seven_exits:run",
+        real=f"{_PACKAGE}.third_party_game:run",
     ),
 )

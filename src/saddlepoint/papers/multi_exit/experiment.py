@@ -21,10 +21,11 @@ from saddlepoint.defenses import (
     Subset,
     Trace,
     all_subsets,
+    intervals,
     mean_logits,
 )
 from saddlepoint.defenses.gates import exit_logits
-from saddlepoint.evaluation import Adversary, Episode
+from saddlepoint.evaluation import Adversary, Episode, FixedPoints
 from saddlepoint.games.exit_adversaries import Drawn
 from saddlepoint.games.exit_attacks import ExitAttack, max_average
 from saddlepoint.games.exit_game import columns_of, exit_game
@@ -57,9 +58,10 @@ class MultiExitSubject:
     exits: int  # number of exits
     space: Ball  # allowed perturbations
     data: str  # name of the dataset
-    game: Images  # held-out training images for the payoff matrix
+    game: Images  # for the payoff matrix
     test: Images  # used only for the reported accuracies
     gates: dict[str, Strategy]  # dynamic inference strategies by name
+    game_kind: str = "held-out training images"  # what the images of the game are
 
     @property
     def subsets(self) -> tuple[Subset, ...]:
@@ -184,6 +186,9 @@ class MultiExitExperiment(PaperExperiment[MultiExitSetting]):
             images: images of the payoff matrix; default: the held-out images of the subject.
             attack: attack of the rows; default: that of the setting.
             double_oracle: compute only the rows that the double-oracle method needs.
+
+        Where the setting has only rows that attack neighboring exits, every set of exits is still a
+        column.
         """
         x, y = images or subject.game
         attack = attack or self.setting.payoff
@@ -193,6 +198,10 @@ class MultiExitExperiment(PaperExperiment[MultiExitSetting]):
             seed = self.request.seed
             return self.play(subject, adversaries, Images(x, y), seed=seed, answers=answers)
 
+        if self.setting.rows == "intervals":
+            rows = intervals(subject.exits)
+            clean, *episodes = play([FixedPoints(), *map(PartialPGD(attack), rows)])
+            return ExitGame.of(subject.subsets, rows, episodes, subject.exits, clean)
         return exit_game(
             subject.base,
             x,
@@ -280,7 +289,7 @@ class MultiExitExperiment(PaperExperiment[MultiExitSetting]):
             subject.data,
             subject.space,
             counted(subject.exits, "exit"),
-            f"game on {len(subject.game.x)} held-out training images with "
+            f"game on {len(subject.game.x)} {subject.game_kind} with "
             f"PGD-{self.setting.payoff.steps}",
         )
 

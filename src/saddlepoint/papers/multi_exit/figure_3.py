@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from saddlepoint.defenses import Subset, intervals, subset_name
 from saddlepoint.games.payoffs import ExitGame
-from saddlepoint.papers.multi_exit.experiment import MultiExitExperiment
+from saddlepoint.papers.multi_exit.experiment import MultiExitExperiment, MultiExitSubject
+from saddlepoint.papers.multi_exit.third_party import triple_wins
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, HeatMap, Result, Row, Table
 
@@ -15,6 +16,8 @@ REMARKS = {
     "3.4": "some of the defender's exits and some others",
 }
 
+_LONG = 10  # sets of exits; with more of them, names are short
+
 
 def run(request: Request) -> Result:
     """Reproduce Figure 3 and count the pairs that contradict Remarks 3.1 to 3.4.
@@ -22,13 +25,23 @@ def run(request: Request) -> Result:
     The figure shows only sets of consecutive exits; the remarks are checked on all sets.
     """
     experiment = MultiExitExperiment.open(request)
-    subject = experiment.subject("resnet-18")
+    return _figure(experiment, experiment.subject("resnet-18"))
+
+
+def run_real(request: Request) -> Result:
+    """Show the same for the third-party network; remarks are checked on neighboring exits."""
+    experiment = MultiExitExperiment.open(request)
+    return _figure(experiment, triple_wins(experiment))
+
+
+def _figure(experiment: MultiExitExperiment, subject: MultiExitSubject) -> Result:
     game = experiment.game(subject)
     sets = intervals(subject.exits)
     rows = [game.targets.index(exits) for exits in sets]
     columns = [game.subsets.index(exits) for exits in sets]
     values = tuple(tuple(row) for row in (100 * game.payoff[rows][:, columns]).tolist())
-    names = tuple(map(subset_name, sets))
+    short = len(sets) > _LONG
+    names = tuple(_range(s) if short else subset_name(s) for s in sets)
     table = Table(
         "Accuracy, %: attacked exits in the rows, the defender's exits in the columns",
         ("attacked exits",),
@@ -40,8 +53,15 @@ def run(request: Request) -> Result:
         len(subject.game.x),
         digits=1,
     )
+    suffix = "-real" if experiment.request.scale == "real" else ""
     heat_map = HeatMap(
-        "figure-3", table.title, names, names, values, "attacked exits", "the defender's exits"
+        f"figure-3{suffix}",
+        table.title,
+        names,
+        names,
+        values,
+        "attacked exits",
+        "the defender's exits",
     )
     remarks = _remarks(game)
     return experiment.result(
@@ -49,18 +69,25 @@ def run(request: Request) -> Result:
         [table, remarks],
         subjects=[subject],
         findings=_findings(remarks, game),
-        charts=[heat_map],
+        charts=[] if short else [heat_map],  # a map of hundreds of numbers cannot be read
         repeats=1,
     )
+
+
+def _range(exits: Subset) -> str:
+    """Name neighboring exits by the first and the last: (2, 3, 4) -> "2-4"."""
+    return str(exits[0]) if len(exits) == 1 else f"{exits[0]}-{exits[-1]}"
 
 
 def _remarks(game: ExitGame) -> Table:
     """Count, per remark, the pairs of different exit sets and those that contradict the remark.
 
-    All sets count, also those that are not consecutive.
+    All sets with a matched attack count, also those that are not consecutive.
     """
     counts = {name: [0, 0] for name in REMARKS}
     for d, answering in enumerate(game.subsets):
+        if answering not in game.targets:  # no matched attack was run
+            continue
         matched = float(game.payoff[game.targets.index(answering), d])
         for a, attacked in enumerate(game.targets):
             if attacked is not None and attacked != answering:
@@ -109,8 +136,9 @@ def _findings(remarks: Table, game: ExitGame) -> list[str]:
             f"{contradicting} of {pairs} pairs."
         )
     beaten = game.beaten_matches()
+    matched = sum(subset in game.targets for subset in game.subsets)
     return [
         *sentences,
-        f"In {beaten} of {len(game.subsets)} columns a mismatched attack is stronger than the "
+        f"In {beaten} of {matched} columns a mismatched attack is stronger than the "
         "matched attack, contrary to Assumption 3.5.",
     ]

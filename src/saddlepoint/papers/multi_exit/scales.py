@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from torch import Tensor
 
@@ -44,6 +45,7 @@ class MultiExitSetting:
     budgets: str  # the attack budgets in words
     batch: int  # images per batch
     threads: int | None  # None: torch's default; cached cells then depend on the number of cores
+    rows: Literal["all", "intervals"] = "all"  # attacked sets of exits; "intervals": neighbors only
 
     def name(self, attack: str) -> str:
         """The name in tables of an attack, given by its name in the paper."""
@@ -51,8 +53,8 @@ class MultiExitSetting:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names in tables of all six attacks."""
-        return tuple(map(self.name, published.ATTACKS))
+        """The names in tables of the attacks of this scale."""
+        return tuple(map(self.name, self.attacks))
 
     @property
     def weaker(self) -> dict[str, tuple[str, ...]]:
@@ -63,7 +65,11 @@ class MultiExitSetting:
         """
         smoothed = dict.fromkeys(published.ATTACKS[1:], ("FGSM", "VMI-FGSM"))
         pairs = {**smoothed, "VMI-FGSM": ("FGSM",)}
-        return {self.name(one): tuple(map(self.name, others)) for one, others in pairs.items()}
+        return {
+            self.name(one): tuple(self.name(other) for other in others if other in self.attacks)
+            for one, others in pairs.items()
+            if one in self.attacks
+        }
 
 
 @dataclass(frozen=True)
@@ -212,6 +218,31 @@ def _small() -> MultiExitSetting:
     )
 
 
+def _real() -> MultiExitSetting:
+    """Images and attacks of a third-party network with seven exits.
+
+    The rows of the game are many, so they are attacked by few steps: three from the clean image, of
+    decreasing length.
+    """
+    full = _full_attacks()
+    return MultiExitSetting(
+        game_images=500,
+        test_images=500,
+        reduced_images=64,
+        repeats=1,
+        strategies=200,
+        payoff=PGD(3, Radii(0.8), random_start=False, decreasing=True),
+        attacks={name: full[name] for name in ("FGSM", "PGD-20")},
+        names={},
+        clean_copies_autoattack=AutoAttackOnExits(copies=True),
+        lafeat=LafeatBudget(),
+        budgets="FGSM and PGD-20 with the paper's budgets",
+        batch=50,
+        threads=1,
+        rows="intervals",
+    )
+
+
 def _paper() -> MultiExitSetting:
     return MultiExitSetting(
         game_images=2000,
@@ -233,5 +264,6 @@ def _paper() -> MultiExitSetting:
 SETTINGS: Mapping[Scale, MultiExitSetting] = {
     "tiny": _tiny(),
     "small": _small(),
+    "real": _real(),
     "paper": _paper(),
 }

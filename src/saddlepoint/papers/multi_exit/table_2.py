@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from torch import Tensor
 
 from saddlepoint.defenses import Subset
@@ -18,6 +21,7 @@ from saddlepoint.papers.multi_exit.experiment import (
     MultiExitSubject,
     aimer_attack,
 )
+from saddlepoint.papers.multi_exit.third_party import triple_wins
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Cell, Result, Row, Table
 
@@ -41,12 +45,39 @@ def run(request: Request) -> Result:
         rows.append(
             _row(experiment, many, NEED, experiment.game(many).equilibrium().defender, network)
         )
+    return _assemble(experiment, rows, subjects)
+
+
+def run_real(request: Request) -> Result:
+    """Evaluate the multi-exit rows of Table 2 on the third-party network.
+
+    It has no twin with a single exit.
+    """
+    experiment = MultiExitExperiment.open(request)
+    whole = triple_wins(experiment)
+    game = experiment.game(whole)
+    subject = replace(whole, test=experiment.reduced_images(whole))
+    strategies: dict[str, Tensor | Subset | str] = {
+        "Multi-exit (static)": (subject.exits,),
+        "Multi-exit (dynamic)": "entropy",
+        NEED: game.equilibrium().defender,
+    }
+    rows = [
+        _row(experiment, subject, method, strategy, "resnet-18")
+        for method, strategy in strategies.items()
+    ]
+    return _assemble(experiment, rows, [subject])
+
+
+def _assemble(
+    experiment: MultiExitExperiment, rows: Sequence[Row], subjects: Sequence[MultiExitSubject]
+) -> Result:
     table = Table(
         "Accuracy under AIMER with PGD-20",
         ("network", "data", "defense"),
         COLUMNS,
         tuple(rows),
-        experiment.setting.test_images,
+        len(subjects[0].test.x),
     )
     notes = (
         "static: the last exit; dynamic: the first exit with low entropy (the paper does not say "
@@ -86,8 +117,9 @@ def _row(
     rate = game.mismatch(game.best_response(defender.known), defender.known)
     paper = published.TABLE_2[network][method]
     mismatch = None if paper[0] is None else Cell((rate,), paper[0])
+    label = subject.name if experiment.request.scale == "real" else network
     return Row(
-        (network, subject.data, method), (mismatch, Cell(clean, paper[1]), Cell(robust, paper[2]))
+        (label, subject.data, method), (mismatch, Cell(clean, paper[1]), Cell(robust, paper[2]))
     )
 
 

@@ -18,6 +18,7 @@ EXPERIMENTS = (
         "network alone with an adversarially trained base.",
         f"{_PACKAGE}.table_1:run",
         f"{_PACKAGE}.comparisons:table_1",
+        real=f"{_PACKAGE}.real:table_1",
     ),
     Experiment(
         "transductive/table-2",
@@ -26,6 +27,7 @@ EXPERIMENTS = (
         "Under high-confidence PGD, FPA and GMSA it is little more robust than the static network.",
         f"{_PACKAGE}.table_2:run",
         f"{_PACKAGE}.comparisons:table_2",
+        real=f"{_PACKAGE}.real_dent:table_2",
     ),
     Experiment(
         "transductive/table-3",
@@ -34,6 +36,7 @@ EXPERIMENTS = (
         "FPA, and 6.17 % under GMSA-MIN.",
         f"{_PACKAGE}.table_3:run",
         f"{_PACKAGE}.comparisons:table_3",
+        real=f"{_PACKAGE}.real:table_3",
     ),
     Experiment(
         "transductive/table-4",
@@ -42,6 +45,7 @@ EXPERIMENTS = (
         "a known network has 86.61 % under AutoAttack.",
         f"{_PACKAGE}.table_4:run",
         f"{_PACKAGE}.comparisons:table_4",
+        real=f"{_PACKAGE}.real:table_4",
     ),
     Experiment(
         "transductive/table-5",
@@ -50,6 +54,7 @@ EXPERIMENTS = (
         "DENT than without it.",
         f"{_PACKAGE}.table_5:run",
         f"{_PACKAGE}.comparisons:table_5",
+        real=f"{_PACKAGE}.real_dent:table_5",
     ),
     Experiment(
         "transductive/table-6",
@@ -58,6 +63,7 @@ EXPERIMENTS = (
         "standard base and 57.14 ± 5.83 % with Madry's.",
         f"{_PACKAGE}.table_6:run",
         f"{_PACKAGE}.comparisons:table_6",
+        real=f"{_PACKAGE}.real:table_6",
     ),
     Experiment(
         "transductive/figure-1",
@@ -66,5 +72,6 @@ EXPERIMENTS = (
         "rejects all slightly brighter images.",
         f"{_PACKAGE}.figure_1:run",
         f"{_PACKAGE}.comparisons:figure_1",
+        real=f"{_PACKAGE}.real:figure_1",
     ),
 )

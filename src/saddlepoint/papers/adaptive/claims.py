@@ -1,0 +1,91 @@
+"""The claims of the paper that our records decide."""
+
+from __future__ import annotations
+
+from saddlepoint.papers.claims import CellReference, Claim
+
+_CLOSED_LOOP = "adaptive/released-closed-loop"
+_SOAP = "adaptive/released-soap"
+_OLD = "gradient of PyTorch 1.3 to 1.5 on CUDA"
+
+
+def _level(text: str, record: str, row: str, network: str) -> Claim:
+    """A claim about an accuracy: it is the published one."""
+    return Claim(
+        text,
+        record,
+        CellReference(0, (row,), "accuracy"),
+        network,
+        "cifar10",
+        expected="published",
+        base=CellReference(0, ("clean, static",), "accuracy"),
+    )
+
+
+def _broken(defense: str, network: str, data: str) -> Claim:
+    """A claim about a row of Table 1: the paper's attack is stronger than every transfer attack."""
+    return Claim(
+        f"{defense}: the adaptive attack is stronger than every transfer attack (Table 1).",
+        "adaptive/table-1",
+        CellReference(0, (defense,), "the paper's attack minus the strongest transfer"),
+        network,
+        data,
+        expected="negative",
+        base=CellReference(0, (defense,), "static, clean"),
+    )
+
+
+CLAIMS = (
+    _level(
+        "Closed-loop control keeps a high clean accuracy (Sec. 3.3).",
+        _CLOSED_LOOP,
+        "clean",
+        "the evaluators' ResNet-20, Linf 2/255",
+    ),
+    _level(
+        "Closed-loop control resists attacks on the static network (Sec. 3.3).",
+        _CLOSED_LOOP,
+        "PGD-20, transferred",
+        "the evaluators' ResNet-20, Linf 2/255",
+    ),
+    _level(
+        "PGD-20 with BPDA breaks closed-loop control (Sec. 3.3).",
+        _CLOSED_LOOP,
+        "PGD-20 + BPDA",
+        "the evaluators' ResNet-20, Linf 2/255",
+    ),
+    Claim(
+        "PGD-20 with BPDA on the defense is stronger than PGD-20 on the static network (Sec. 3.3).",
+        _CLOSED_LOOP,
+        CellReference(0, ("PGD-20, transferred",), "accuracy"),
+        "the evaluators' ResNet-20, Linf 2/255",
+        "cifar10",
+        second=CellReference(0, ("PGD-20 + BPDA",), "accuracy"),
+        base=CellReference(0, ("clean, static",), "accuracy"),
+    ),
+    _level(
+        "SOAP keeps a high clean accuracy (Sec. 3.5).",
+        _SOAP,
+        f"clean, {_OLD}",
+        "the authors' ResNet, Linf 8/255",
+    ),
+    _level(
+        "SOAP resists FGSM on the static network (Sec. 3.5).",
+        _SOAP,
+        f"FGSM, transferred, {_OLD}",
+        "the authors' ResNet, Linf 8/255",
+    ),
+    Claim(
+        "APGD on the trajectory of SOAP is stronger than FGSM on the static network, here with 10 "
+        "of the paper's 1000 steps (Sec. 3.5).",
+        _SOAP,
+        CellReference(0, (f"FGSM, transferred, {_OLD}",), "accuracy"),
+        "the authors' ResNet, Linf 8/255",
+        "cifar10",
+        second=CellReference(0, (f"APGD+BPDA (traj.), 10 of 1000 steps, {_OLD}",), "accuracy"),
+        base=CellReference(0, ("clean, static",), "accuracy"),
+    ),
+    _broken("SODEF", "TRADES", "mnist"),
+    _broken("SOAP", "standard", "mnist"),
+    _broken("ATLD", "standard", "mnist"),
+)

@@ -1,0 +1,159 @@
+"""Claims of the papers, and whether our records confirm them.
+
+A claim names cells of a record. Its verdict is computed from their numbers alone.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from saddlepoint.papers.comparison import Measured
+from saddlepoint.papers.result import Cell, Result, Row, Table
+
+_FEW = 64  # images; fewer are flagged
+# Clean accuracy in percent below which a base network is flagged, by the start of the data's name.
+_WEAK_BASE = {"cifar10": 70.0, "mnist": 95.0}
+
+
+class Verdict(StrEnum):
+    """Whether a claim was confirmed; the value is the text."""
+
+    CONFIRMED = "confirmed"
+    NOT_CONFIRMED = "not confirmed"
+    CONTRADICTED = "contradicted"
+
+
+@dataclass(frozen=True)
+class CellReference:
+    """A cell of a result."""
+
+    table: int  # index in `Result.tables`
+    labels: tuple[str, ...]  # the first labels of its row; the last may be abbreviated: "Early"
+    column: str
+
+    def find(self, result: Result) -> tuple[Table, Row, Cell]:
+        """Return table, row and cell.
+
+        Raises:
+            ValueError: if the result has no such cell.
+        """
+        if self.table < len(result.tables) and self.column in result.tables[self.table].columns:
+            table = result.tables[self.table]
+            rows = [row for row in table.rows if self._is_start(row.labels)]
+            rows.sort(key=lambda row: row.labels[: len(self.labels)] != self.labels)
+            for row in rows[:1]:
+                cell = row.cells[table.columns.index(self.column)]
+                if cell is not None:
+                    return table, row, cell
+        raise ValueError(
+            f"{result.experiment} at scale {result.scale} has no cell {self.column!r} of "
+            f"{', '.join(self.labels)} in table {self.table}. Change the reference or rerun."
+        )
+
+    def _is_start(self, labels: tuple[str, ...]) -> bool:
+        *whole, last = self.labels
+        return list(labels[: len(whole)]) == whole and labels[len(whole)].startswith(last)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement about robustness, and the cells that decide it.
+
+    The effect is the first cell, or the first minus the second. With `expected="published"` the
+    effect is a level, which is compared with the paper's number in the cell.
+    """
+
+    claim: str  # one sentence
+    record: str  # path in the folder of records without suffix: "multi-exit/seven-exits-real"
+    first: CellReference
+    network: str
+    data: str
+    second: CellReference | None = None
+    expected: Literal["positive", "negative", "published"] = "positive"
+    base: CellReference | None = None  # clean accuracy of the base network
+    ours: bool = False  # no paper makes this claim
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A claim with what a record says about it."""
+
+    claim: Claim
+    effect: Measured
+    verdict: Verdict
+    images: int  # 0: not known
+    flags: tuple[str, ...]  # reasons to doubt it
+    published: float | None  # the paper's number for the effect
+
+
+def decide(claim: Claim, result: Result) -> Decided:
+    """Decide a claim.
+
+    Args:
+        claim: the claim.
+        result: the record that it names.
+
+    Returns:
+        Confirmed if the 95 % interval of the effect excludes zero on the expected side, or, for a
+        published level, contains it; contradicted if it excludes zero on the other side, or does
+        not contain the level; not confirmed otherwise.
+    """
+    table, row, cell = claim.first.find(result)
+    effect = _measured(table, row, cell)
+    published = cell.paper
+    images = _images(table, row)
+    if claim.second is not None:
+        other_table, other_row, other = claim.second.find(result)
+        effect = effect.minus(_measured(other_table, other_row, other))
+        images = min(images, _images(other_table, other_row))
+        pair = (published, other.paper)
+        published = None if pair[0] is None or pair[1] is None else pair[0] - pair[1]
+    verdict = _verdict(claim, effect, published)
+    return Decided(claim, effect, verdict, images, _flags(claim, result, images), published)
+
+
+def _verdict(claim: Claim, effect: Measured, published: float | None) -> Verdict:
+    if claim.expected == "published":
+        assert published is not None, f"{claim.record} has no published number for {claim.claim}"
+        inside = effect.low <= published <= effect.high
+        return Verdict.CONFIRMED if inside else Verdict.CONTRADICTED
+    sign = 1 if claim.expected == "positive" else -1
+    low, high = sorted((sign * effect.low, sign * effect.high))
+    if low > 0:
+        return Verdict.CONFIRMED
+    return Verdict.CONTRADICTED if high < 0 else Verdict.NOT_CONFIRMED
+
+
+def _measured(table: Table, row: Row, cell: Cell) -> Measured:
+    images = _images(table, row)
+    if cell.interval or not images:
+        return Measured.of(cell)
+    alone = Table("", ("",), ("",), (Row(("",), (cell,)),), images)
+    return Measured.accuracy(alone, ("",), "")
+
+
+def _images(table: Table, row: Row) -> int:
+    """Images of a row: those of the table, a label "3 of 64", or the label under "images"."""
+    if table.n:
+        return table.n
+    if "images" in table.labels:
+        return int(row.labels[table.labels.index("images")])
+    found = [match for label in row.labels if (match := re.fullmatch(r"\d+ of (\d+)", label))]
+    return int(found[0][1]) if found else 0
+
+
+def _flags(claim: Claim, result: Result, images: int) -> tuple[str, ...]:
+    flags = []
+    if 0 < images < _FEW:
+        flags.append(f"fewer than {_FEW} images")
+    if any(ref.find(result)[2].masked for ref in (claim.first, claim.second) if ref is not None):
+        flags.append("masked gradients")
+    if claim.base is not None:
+        clean = claim.base.find(result)[2].mean
+        least = next((v for name, v in _WEAK_BASE.items() if claim.data.startswith(name)), 0.0)
+        if clean < least:
+            flags.append(f"base network {clean:.1f} % clean")
+    return tuple(flags)

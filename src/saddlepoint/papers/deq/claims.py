@@ -1,0 +1,113 @@
+"""The claims of the paper that our records decide."""
+
+from __future__ import annotations
+
+from saddlepoint.papers.claims import CellReference, Claim
+from saddlepoint.papers.deq.third_party import LARGE, OTHER, SPACE
+
+_SHORT = "exact-short (8/7)"
+_LONG = "exact-long (50/50)"
+_UNROLLED = "unrolled (8+6)"
+_NETWORK = f"{LARGE.partition('/')[2]}, not adversarially trained, {SPACE}"
+_ACCURACY = 0  # index of the first table
+_STATES = 1  # index of the table of the states of the first network
+
+
+def _claim(
+    text: str,
+    record: str,
+    first: tuple[tuple[str, ...], str],
+    second: tuple[tuple[str, ...], str],
+    base: CellReference,
+    *,
+    ours: bool = False,
+) -> Claim:
+    return Claim(
+        text,
+        f"deq/{record}",
+        CellReference(_ACCURACY, *first),
+        _NETWORK,
+        "mnist",
+        second=CellReference(_ACCURACY, *second),
+        base=base,
+        ours=ours,
+    )
+
+
+_FINAL = CellReference(_STATES, ("final",), "clean, %")
+CLAIMS = (
+    _claim(
+        "Intermediate states are more robust to the ready-made PGD-10 than the final state "
+        "(robustness accumulation, Sec. 6.1), solver with 8 steps.",
+        "figure-2-real",
+        ((_SHORT,), "early state, %"),
+        ((_SHORT,), "final state, %"),
+        _FINAL,
+    ),
+    _claim(
+        "The same with unrolled gradients.",
+        "figure-2-real",
+        ((_UNROLLED,), "early state, %"),
+        ((_UNROLLED,), "final state, %"),
+        _FINAL,
+    ),
+    _claim(
+        "With 8/7 solver steps exact gradients are obfuscated: PGD-10 with unrolled gradients "
+        "finds a lower accuracy (Table 1; the paper's solver does not converge, this one does).",
+        "table-1-real",
+        ((_SHORT, "exact"), "PGD-10"),
+        ((_SHORT, "unrolled"), "PGD-10"),
+        _FINAL,
+    ),
+    _claim(
+        "With 8/7 solver steps Square, without gradients, finds a lower accuracy than PGD-10 with "
+        "exact gradients (Table 1; the paper's solver does not converge, this one does).",
+        "table-1-real",
+        ((_SHORT, "exact"), "PGD-10"),
+        ((_SHORT, "exact"), "Square"),
+        _FINAL,
+    ),
+    _claim(
+        "Gradients at intermediate states break the early state more than gradients at the final "
+        "state: its robustness to the ready-made attack is an illusion (Table 2).",
+        "table-2-real",
+        ((_LONG, "Early"), "unrolled Final"),
+        ((_LONG, "Early"), "unrolled Intermediate"),
+        _FINAL,
+    ),
+    _claim(
+        "The ensemble of states is more robust than the final state under the strongest of six "
+        "gradients (Table 2).",
+        "table-2-real",
+        ((_UNROLLED, "Ensemble"), "minimum over attacks"),
+        ((_UNROLLED, "Final"), "minimum over attacks"),
+        _FINAL,
+    ),
+    _claim(
+        "The ensemble of states is less robust if the attacker chooses one of the six gradients "
+        "per image instead of one for all.",
+        "table-2-real",
+        ((_UNROLLED, "Ensemble"), "minimum over attacks"),
+        ((_UNROLLED, "Ensemble"), "worst case per image (ours)"),
+        _FINAL,
+        ours=True,
+    ),
+    _claim(
+        "The adjoint process without the loss of z_0 breaks the early state more than the paper's.",
+        "table-2-real",
+        ((_UNROLLED, "Early"), "adjoint Intermediate"),
+        ((_UNROLLED, "Early"), "adjoint Intermediate without z_0 (ours)"),
+        _FINAL,
+        ours=True,
+    ),
+    Claim(
+        "PGD-10 breaks the final state of a network without adversarial training: its accuracy is "
+        "far below the clean one (Table 5).",
+        "deq/table-5-real",
+        CellReference(0, ("final",), "clean, %"),
+        f"{OTHER.partition('/')[2]}, {SPACE}",
+        "mnist",
+        second=CellReference(0, ("final",), "ready-made PGD-10, %"),
+        base=CellReference(0, ("final",), "clean, %"),
+    ),
+)

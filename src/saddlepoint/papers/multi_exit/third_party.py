@@ -1,0 +1,53 @@
+"""The multi-exit network that others trained: triple-wins, a ResNet-38 with seven exits.
+
+Hu et al. 2020 trained it with PGD at the radius 8/255 on all training images of CIFAR-10, so the
+images of the game are test images as well, other ones than those that are scored.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from saddlepoint.attacks.spaces import Linf
+from saddlepoint.defenses import Confident, LowEntropy, MultiExit, Strategy
+from saddlepoint.defenses.gates import exit_logits
+from saddlepoint.engine.folding import folded
+from saddlepoint.engine.forms import ChannelsLast
+from saddlepoint.papers.multi_exit.experiment import MultiExitExperiment, MultiExitSubject
+from saddlepoint.papers.runner import Images
+from saddlepoint.runs.work import torch_threads
+
+NETWORK = "cifar10/triplewins_rdi_resnet38"
+DATA = "cifar10"
+SPACE = Linf(8 / 255)
+
+
+def triple_wins(experiment: MultiExitExperiment) -> MultiExitSubject:
+    """Return the third-party network with the images of its game and those that are scored.
+
+    Batch normalization is folded and channels come last, which changes outputs by rounding only.
+    The gates are calibrated on the images of the game.
+    """
+    net, _ = folded(experiment.runner.load_third_party(NETWORK))
+    base = MultiExit(ChannelsLast(net.requires_grad_(False)))
+    setting = experiment.setting
+    count = setting.game_images + setting.test_images
+    images = experiment.test_images(DATA, count, torch.device("cpu"))
+    game = images.first(setting.game_images)
+    with torch_threads(setting.threads):
+        logits = exit_logits(base, game.x, batch_size=setting.batch)
+    gates: dict[str, Strategy] = {
+        "entropy": LowEntropy.calibrated(logits),
+        "confidence": Confident.calibrated(logits),
+    }
+    return MultiExitSubject(
+        name="triple-wins",
+        base=base,
+        exits=len(logits),
+        space=SPACE,
+        data=DATA,
+        game=game,
+        test=Images(images.x[setting.game_images :], images.y[setting.game_images :]),
+        gates=gates,
+        game_kind="test images that are not scored",
+    )

@@ -1,0 +1,166 @@
+"""The first results page: every claim of the papers with verdict, effect, interval and record.
+
+`python -m saddlepoint.papers.results_index benchmarks/records docs/results/index.md`
+"""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from saddlepoint.papers.adaptive.claims import CLAIMS as ADAPTIVE
+from saddlepoint.papers.claims import Claim, Decided, Verdict, decide
+from saddlepoint.papers.deq.claims import CLAIMS as DEQ
+from saddlepoint.papers.multi_exit.claims import CLAIMS as MULTI_EXIT
+from saddlepoint.papers.result import Result, read
+from saddlepoint.papers.transductive.claims import CLAIMS as TRANSDUCTIVE
+from saddlepoint.papers.write import STALE
+from saddlepoint.phrases import count_of
+
+PAPERS: Mapping[str, tuple[str, Sequence[Claim]]] = {
+    "multi-exit": ("Xu et al.: multi-exit networks in an attack-defense game", MULTI_EXIT),
+    "deq": ("Yang et al. 2022: deep equilibrium models", DEQ),
+    "adaptive": ("Croce et al. 2022: adaptive test-time defenses", ADAPTIVE),
+    "transductive": ("Chen et al. 2022: transductive defenses", TRANSDUCTIVE),
+}
+_COLUMNS = ("claim", "verdict", "effect, points or %", "images", "network, data", "record")
+_READING = (
+    "An effect is shown with its 95 % interval over images and [the paper's number] where it "
+    "reports one. *Confirmed*: the interval excludes zero on the side that the claim says, or "
+    "contains the published level. *Contradicted*: it excludes zero on the other side, or does "
+    "not contain the level. *Not confirmed*: it contains zero. Differences of two cells "
+    "have the interval of independent samples, which is too wide where both use the same images. A "
+    "record's page gives its command, commit, weights by SHA-256 and all numbers."
+)
+_FIGURES = {  # captions by the path of a chart beside the page
+    "multi-exit/triple-wins-payoffs.svg": "Accuracy by attacked exits and the defender's exits",
+    "deq/figure-2-accuracy.svg": "Accuracy of every solver state under the ready-made attack",
+}
+_RERUN = (
+    "`--models FOLDER` is a folder with the weight files of networks that others trained. Its "
+    "modules.py defines `load(name)`, which returns the network of a weight file in eval mode; "
+    "loaders.py may load further networks. `--data FOLDER` contains the data sets."
+)
+
+
+def write_index(records: Path, out: Path) -> Path:
+    """Write the page of all claims.
+
+    Args:
+        records: folder with one folder of records per paper.
+        out: Markdown file to write, beside the pages of the papers.
+
+    Returns:
+        The path `out`.
+
+    Raises:
+        FileNotFoundError: if a claim names a record that does not exist.
+        ValueError: if a record does not have the cell of a claim.
+    """
+    parts = ["# Results: what was confirmed", _intro(records, out), _READING]
+    ours = list[str]()
+    commands = dict[str, str]()
+    for folder, (title, claims) in PAPERS.items():
+        stale = _stale(records / folder)
+        rows = list[str]()
+        for claim in claims:
+            result = _read(records, claim.record)
+            commands[claim.record] = result.command
+            line = _line(decide(claim, result), stale)
+            (ours if claim.ours else rows).append(line)
+        decided = [
+            decide(claim, _read(records, claim.record)) for claim in claims if not claim.ours
+        ]
+        parts += [f"## {title}", _summary(decided), _table(rows), _not_run(records / folder)]
+    parts.insert(3, "## What no paper reports\n\n" + _table(ours))
+    listed = "\n".join(f"- {record}: `{command}`" for record, command in commands.items())
+    parts.append(f"## Commands\n\n{_RERUN}\n\n{listed}")
+    parts.insert(4, "\n\n".join(f"![{text}]({path})" for path, text in _FIGURES.items()))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
+    return out
+
+
+def _intro(records: Path, out: Path) -> str:
+    return (
+        f"Generated from records by `python -m saddlepoint.papers.results_index {records} {out}`; "
+        "no number is typed by hand."
+    )
+
+
+def _read(records: Path, name: str) -> Result:
+    file = records / f"{name}.json"
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"a claim names the record {file}, which does not exist. Run its experiment, or remove "
+            "the claim."
+        )
+    return read(file.read_text(encoding="utf-8"), str(file))
+
+
+def _stale(folder: Path) -> Mapping[str, str]:
+    file = folder / STALE
+    return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def _line(decided: Decided, stale: Mapping[str, str]) -> str:
+    claim = decided.claim
+    effect = decided.effect
+    sign = "+" if claim.expected != "published" else ""
+    numbers = f"{effect.value:{sign}.1f} ({effect.low:{sign}.1f} to {effect.high:{sign}.1f})"
+    if decided.published is not None:
+        numbers += f" [{decided.published:{sign}.1f}]"
+    folder, _, name = claim.record.partition("/")
+    flags = [*decided.flags, *(["stale record"] if name in stale else [])]
+    verdict = f"**{decided.verdict}**" + "".join(f"; {flag}" for flag in flags)
+    cells = (
+        claim.claim,
+        verdict,
+        numbers,
+        str(decided.images or "–"),
+        f"{claim.network}, {claim.data}",
+        f"[{claim.record}]({folder}.md)",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _table(rows: Sequence[str]) -> str:
+    if not rows:
+        return ""
+    return "\n".join(
+        [f"| {' | '.join(_COLUMNS)} |", "| --- | --- | ---: | ---: | --- | --- |", *rows]
+    )
+
+
+def _summary(decided: Sequence[Decided]) -> str:
+    counts = [
+        f"{count_of(sum(one.verdict == verdict for one in decided), len(decided), 'claim')} "
+        f"{verdict}"
+        for verdict in Verdict
+    ]
+    return "; ".join(counts) + "."
+
+
+def _not_run(folder: Path) -> str:
+    """The experiments of a paper that were not run at scale real, with their costs."""
+    found = [read(file.read_text(encoding="utf-8"), str(file)) for file in folder.glob("*.json")]
+    lines = sorted(f"- {one.experiment}: {one.not_run}" for one in found if one.not_run)
+    return "Not run at scale real:\n\n" + "\n".join(lines) if lines else ""
+
+
+def main() -> None:
+    """Write the page that the command line names."""
+    parser = argparse.ArgumentParser(
+        prog="python -m saddlepoint.papers.results_index",
+        description="Write the page of all claims from records.",
+    )
+    parser.add_argument("records", type=Path, help="folder with one folder of records per paper")
+    parser.add_argument("page", type=Path, help="Markdown file to write")
+    arguments = parser.parse_args()
+    write_index(arguments.records, arguments.page)
+
+
+if __name__ == "__main__":
+    main()
