@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -73,6 +74,14 @@ def test_the_strongest_attack_of_a_real_table_is_shown_with_its_images_and_verdi
     (one,) = read_lines(tmp_path)
     assert (one.attack, one.ours.mean, one.images) == ("audit, standard", 55.0, 64)
     assert (one.verdict, one.cost) == ("overstated", 3.0)
+
+
+def test_every_line_leads_to_a_section_of_a_committed_page() -> None:
+    for one in read_lines(RECORDS):
+        page, _, anchor = one.url.partition("#")
+        text = (ROOT / "docs" / "leaderboard" / page).with_suffix(".md").resolve().read_text()
+        headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+        assert anchor in [re.sub(r"[^a-z0-9 -]", "", h.lower()).replace(" ", "-") for h in headings]
 
 
 def test_a_folder_without_records_gives_no_leaderboard(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from saddlepoint.papers.markdown import format_cell
+from saddlepoint.papers.markdown import format_cell, heading
 from saddlepoint.papers.result import Cell, Result, Row, Table, read
 from saddlepoint.papers.write import STALE
 from saddlepoint.phrases import count
@@ -168,8 +168,7 @@ def _audits(result: Result, *, stale: bool) -> Iterator[LeaderboardLine]:
 def section_url(result: Result) -> str:
     """Return the URL of a record's section on the site of the documentation."""
     paper = result.experiment.partition("/")[0]
-    heading = f"{result.experiment}: {result.title}".lower()
-    anchor = re.sub(r"[^\w\- ]", "", heading).replace(" ", "-")
+    anchor = re.sub(r"[^\w\- ]", "", heading(result).lower()).replace(" ", "-")
     return f"../results/{paper}.html#{anchor}"
 
 

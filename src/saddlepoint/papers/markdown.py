@@ -38,9 +38,8 @@ def result_markdown(
         Markdown text ending with a newline.
     """
     ours = "(ours)" in result.title
-    scale = ", third-party networks" if result.scale == "real" else ""
     parts = [
-        f"{'#' * level} {result.experiment}: {result.title}{scale}",
+        f"{'#' * level} {heading(result)}",
         result.reports if ours else f"The paper: {result.reports}",
     ]
     reduced = reduced_autoattack(result)
@@ -66,6 +65,12 @@ def result_markdown(
         parts.append(f"Compared with the paper:\n{lines}")
     parts.append("How this was measured:\n" + "\n".join(f"- {line}" for line in _method(result)))
     return "\n\n".join(parts) + "\n"
+
+
+def heading(result: Result) -> str:
+    """Return the heading of a result's section."""
+    scale = ", third-party networks" if result.scale == "real" else ""
+    return f"{result.experiment}: {result.title}{scale}"
 
 
 def table_markdown(table: Table) -> str:
