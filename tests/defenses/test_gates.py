@@ -243,3 +243,10 @@ def test_invalid_arguments_raise_errors(attempt: Callable[[], object], message: 
 def test_frequencies_of_a_network_without_exits_raise_an_error() -> None:
     with pytest.raises(TypeError, match="needs a MultiExit"):
         frequencies(Plain(nn.Identity()), X, SINGLES, seeded())
+
+
+def test_a_single_threshold_is_no_strategy():
+    with pytest.raises(TypeError, match="one threshold for every exit but the last"):
+        Confident(0.9)
+    with pytest.raises(TypeError, match="a strategy that selects an exit"):
+        MultiExit(nn.Identity(), 0.9)

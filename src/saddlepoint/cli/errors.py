@@ -29,8 +29,9 @@ class CommandLine(LazyGroup):
             warn("Interrupted.")
             raise typer.Exit(_INTERRUPTED) from error
         except SystemExit as error:
-            # Commands end by typer.Exit, so this is code of a target.
-            if ctx.params.get("traceback"):
+            # Commands end by typer.Exit, so this is code of a target, or of rich, which ends so if
+            # the reader of a pipe has closed it.
+            if ctx.params.get("traceback") or isinstance(error.__context__, BrokenPipeError):
                 raise
             warn(f"Error: the code of the target called sys.exit({error.code!r}).")
             raise typer.Exit(_MISTAKE) from error

@@ -29,11 +29,13 @@ def check_requirements(
     from saddlepoint.reports import ci
 
     required = ci.requirements(audit, fail_under)
+    for file in filter(None, (junit, summary)):
+        file.parent.mkdir(parents=True, exist_ok=True)
     if junit is not None:
         junit.write_text(ci.junit(audit, required), encoding="utf-8")
     if summary is not None:
-        with summary.open("a", encoding="utf-8") as file:
-            file.write(ci.markdown_summary(audit, required))
+        with summary.open("a", encoding="utf-8") as text:
+            text.write(ci.markdown_summary(audit, required))
     missed = [requirement for requirement in required if not requirement.met]
     for requirement in missed:
         warn(f"Not met: {requirement.message}")

@@ -35,6 +35,14 @@ class Confident:
     thresholds: tuple[float, ...]
     random: bool = False
 
+    def __post_init__(self) -> None:
+        if isinstance(self.thresholds, int | float):
+            raise TypeError(
+                f"Confident needs one threshold for every exit but the last, got "
+                f"{self.thresholds!r}. For three exits: Confident(({self.thresholds!r}, "
+                f"{self.thresholds!r}))."
+            )
+
     @classmethod
     def calibrated(cls, logits: Tensor, *, ratio: float = 1.0) -> Confident:
         """Set thresholds such that a share proportional to ratio^k of the examples uses exit k.

@@ -189,6 +189,12 @@ class MultiExit(Defense):
             raise TypeError(
                 f"MultiExit needs a module that returns a list of logits, got {type(net).__name__}."
             )
+        if strategy is not None and not hasattr(strategy, "pick"):
+            raise TypeError(
+                "MultiExit needs a strategy that selects an exit, such as "
+                "saddlepoint.defenses.gates.Confident((0.9, 0.9)) for three exits, got "
+                f"{strategy!r}."
+            )
         self.net = net
         self.strategy = strategy or Static()
         self.random = self.strategy.random

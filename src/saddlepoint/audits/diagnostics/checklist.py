@@ -199,11 +199,12 @@ def _adaptive(e: Evidence) -> Item:
     ours = e.remaining(adaptive)
     theirs = e.remaining(other)
     state = State.FAIL if significantly_lower(theirs, ours) else State.PASS
+    fewer = state is State.PASS and theirs.sum() < ours.sum()
     return Item(
         ItemName.ADAPTIVE,
         state,
         f"{leave(e, adaptive)}, attacks made for a static net ({names_of(other)}) leave "
-        f"{percent_of(theirs)}.",
+        f"{percent_of(theirs)}{', which may be chance' if fewer else ''}.",
     )
 
 

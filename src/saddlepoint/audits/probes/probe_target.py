@@ -88,6 +88,7 @@ class ProbeTarget:
             raise TargetError(
                 f"labels go up to {int(y.amax())}, but the target has "
                 f"{phrases.count(classes, 'class')} (0 to {classes - 1})."
+                + (" The lowest label is 1: pass y - 1." if int(y.amin()) == 1 else "")
             )
         return probed
 
