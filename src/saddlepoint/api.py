@@ -28,6 +28,7 @@ from saddlepoint.audits.inputs import (
 from saddlepoint.audits.planning.budget import Budget
 from saddlepoint.audits.probes.probe import measure_traits
 from saddlepoint.audits.probes.probe_target import ProbeTarget
+from saddlepoint.audits.probes.rare_coupling import with_rare_coupling
 from saddlepoint.audits.probes.traits import Traits
 from saddlepoint.audits.profile import EngineOption
 from saddlepoint.audits.single_attack import attack_points
@@ -150,7 +151,8 @@ def probe(
     """
     model = read_threat(threat)
     images, labels = model.images(*read_data(x, y))
-    return measure_traits(ProbeTarget.of(read_target(target), images, labels, model.space))
+    probed = ProbeTarget.of(read_target(target), images, labels, model.space)
+    return with_rare_coupling(probed, measure_traits(probed), images)
 
 
 def evaluate(

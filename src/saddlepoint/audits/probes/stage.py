@@ -12,6 +12,7 @@ from saddlepoint.audits.probes.levels import find_levels, with_levels
 from saddlepoint.audits.probes.operations import Replaced, replace_operations
 from saddlepoint.audits.probes.probe import measure_traits
 from saddlepoint.audits.probes.probe_target import ROWS, ProbeTarget
+from saddlepoint.audits.probes.rare_coupling import with_rare_coupling
 from saddlepoint.audits.probes.recognition import Recognized, recognize
 from saddlepoint.audits.probes.sanity import Unusual, unusual_accuracy, unusual_radius
 from saddlepoint.audits.probes.traits import TraitName, Traits
@@ -82,6 +83,7 @@ def _probe(request: AuditRequest, rows: int) -> Probed:
     radius = unusual_radius(request.threat.space, request.x)
     unusual = [*_unusual(request, radius)]
     traits = measure_traits(target)
+    traits = with_rare_coupling(target, traits, request.x, min(rows * 8, request.batch_size))
     if TraitName.CHANGES_INPUT in traits:
         raise TargetError(
             f"the {target.kind} modifies its input in place. Copy it first: x = x.clone()."
