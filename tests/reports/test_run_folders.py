@@ -269,7 +269,7 @@ def test_a_lock_that_was_deleted_is_not_acquired(tmp_path, monkeypatch):
         lock.unlink()  # between opening and locking
         real(file, operation)
 
-    monkeypatch.setattr("saddlepoint.runs.store.fcntl.flock", delete_then_lock)
+    monkeypatch.setattr("saddlepoint.runs.locks.fcntl.flock", delete_then_lock)
     with Store(tmp_path).claim("cell") as claimed:
         assert not claimed
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from saddlepoint.attacks.best import AttackResult
 from saddlepoint.attacks.history import History
+from saddlepoint.attacks.oracle import grants
 from saddlepoint.attacks.spaces import per_example
 from saddlepoint.defenses import Access, Defense
 from saddlepoint.describe import OMIT_DEFAULT
@@ -111,6 +112,8 @@ class Escalate(TwoStage):
     ) -> Tensor:
         """The rows, [M], without those that `unless` misclassifies."""
         if self.unless is None or not len(rows):
+            return rows
+        if not grants(context.access(defense), self.unless.needs):
             return rows
         # Its successes are not successes of this adversary.
         part = replace(context.restrict(rows), history=History(context.history.rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,6 +12,7 @@ from saddlepoint.attacks.fmn import FMN
 from saddlepoint.attacks.losses import cross_entropy, margin
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Radii
+from saddlepoint.attacks.square import Square
 from saddlepoint.audits.diagnostics.attack_trials import longer_attack
 from saddlepoint.audits.diagnostics.gradient_trials import direct_of
 from saddlepoint.audits.planning.black_box import difference_width
@@ -24,6 +26,7 @@ from saddlepoint.evaluation import Adversary, Cascade, Direct, Evolved, OtherKey
 from saddlepoint.gradients import BPDA, SPSA, EoT, Estimator, Rule, Smoothed
 from saddlepoint.phrases import count, how_often
 
+_QUERIES = 200  # of a search, at least, of which longer ones are multiples
 _STEPS = 20  # of a short attack
 _WIDTHS = (1 / 3, 1 / 10, 3)  # of surrogates, in units of the width that the plan uses
 _POPULATION = 16  # of an evolutionary search
@@ -255,7 +258,8 @@ def _more_queries(p: Planner) -> Iterator[Variant]:
     if not searches:
         return
     best = min(searches, key=lambda pair: pair[0])[1]
-    for times, starts in ((4, 3), (4, 1), (2, 1)):
+    unit = _unit(best)
+    for times, starts in ((4 * unit, 3), (4 * unit, 1), (2 * unit, 1)):
         search = best.map_direct(partial(_scaled, times=times))
         adversary = p.continued(search)
         text = f"{best.name} again with {how_often(times)} the queries"
@@ -265,6 +269,13 @@ def _more_queries(p: Planner) -> Iterator[Variant]:
             text += ", and gradient steps from where it ends"
         repeated = Restarts(adversary, starts) if starts > 1 else adversary
         yield Variant(f"{best.name}-longer", repeated, text)
+
+
+def _unit(search: Adversary) -> int:
+    """How often the first search of a schedule fits into one that later ones are multiples of."""
+    attack = search.attack if isinstance(search, Direct) else None
+    short = isinstance(attack, Square) and attack.rescale
+    return math.ceil(_QUERIES / attack.calls) if attack is not None and short else 1
 
 
 def _scaled(direct: Direct, times: int) -> Direct:
