@@ -80,7 +80,9 @@ def _plan_record(spec: RunSpec, folder: Path, work: Work, done: int) -> dict[str
 
 
 def print_attacks(plan: Plan) -> None:
-    """Print the attacks, the reasons for them and their cost on standard error."""
+    """Print what was recognized, the attacks with reasons, and their cost on standard error."""
+    for found in plan.recognized:
+        note(f"Recognized: {found.name} ({found.evidence}).")
     rows = [
         [choice.name, "–" if choice.passes is None else str(choice.passes), choice.reason]
         for choice in plan.choices
@@ -102,8 +104,8 @@ def _remedies(plan: Plan) -> Iterator[str]:
         yield f"The whole audit: {plan.cost}."
     if plan.remedy_passes:
         yield (
-            f"Up to {count(plan.remedy_passes, 'more pass')} per image for remedies, if there are "
-            "symptoms. They are spent on images that are still classified correctly."
+            f"Of these, up to {count(plan.remedy_passes, 'pass')} per image are for remedies, if "
+            "there are symptoms. They are spent on images that are still classified correctly."
         )
     elif plan.budget == "quick":
         yield "The quick budget runs no remedies for symptoms."

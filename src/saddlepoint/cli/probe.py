@@ -70,6 +70,7 @@ def probe(ctx: typer.Context, target: TargetArgument, json: JsonOption = False) 
     output().print(table(head, [_row(trait) for trait in traits]))
     names = [trait.name for trait in traits if trait.present]
     say(f"Measured: {', '.join(names) or 'none of these properties'}.", style="bold")
+    say("Exits and branches inside a model are searched by `saddlepoint audit`.")
     for trait in traits.denied:
         say(
             f"{target} declares that it does not have this property: {trait.name}. "

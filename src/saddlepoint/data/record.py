@@ -112,7 +112,12 @@ class Data:
         not_finite = int((~self.x.isfinite()).sum())
         found = f"{not_finite} that are not finite" if not_finite else f"{lowest:g}..{highest:g}"
         bytes_likely = not not_finite and 1 < highest <= 255
-        advice = "Divide by 255 if these are bytes." if bytes_likely else "Rescale x."
+        advice = "Rescale x."
+        if bytes_likely:
+            advice = "Divide by 255 if these are bytes"
+            advice += (
+                "." if highest > 128 else f", else by their largest value, such as {highest:g}."
+            )
         raise DataError(f"{self.name}: pixels must be in [0, 1], found {found}. {advice}")
 
     def _check_labels(self) -> None:
@@ -173,7 +178,8 @@ def _to_labels(name: str, y: Array) -> Tensor:
     """Convert to int64; an [N, 1] column is accepted."""
     if y.dtype.kind not in "iu":
         raise DataError(
-            f"{name}: labels must be integers, got {y.dtype}. Store y as int64 class numbers."
+            f"{name}: labels must be integers, got {y.dtype}. Store y as int64 class numbers"
+            + (": y.argmax(1) if they are one-hot." if y.ndim == 2 and y.shape[1] > 1 else ".")
         )
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]

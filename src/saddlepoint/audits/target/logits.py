@@ -189,6 +189,8 @@ def _several(out: object, entries: dict[str | int, object], possible: list[str |
     text += f"Decide: saddlepoint.defenses.SelectLogits(net, {possible[0]!r}) takes one value"
     if isinstance(out, tuple):
         text += "; sp.MultiExit(net) takes all of them as exits and answers with the last one"
+    elif len(possible) > 1:
+        text += "; if they are exits, return a list of them and use sp.MultiExit(net)"
     return text + "."
 
 
