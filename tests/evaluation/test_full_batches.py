@@ -48,16 +48,16 @@ def test_target_classes_together_give_the_points_of_one_after_another(space, mon
     assert meter.forward[~some].amin() > meter.forward[some].amin()
 
 
-@pytest.mark.parametrize("space", [Linf(0.02), L2(0.3)], ids=str)
+@pytest.mark.parametrize("space", [Linf(0.05), L2(0.6)], ids=str)
 def test_square_finds_the_same_points_with_any_lookahead(space):
     """Unless the queries run out, which discarded proposals use as well."""
-    one, _ = attacked(Direct("square", Square(4000)), space)
-    many, meter = attacked(Direct("square", Square(4000, lookahead=16)), space)
+    one, _ = attacked(Direct("square", Square(400)), space)
+    many, meter = attacked(Direct("square", Square(400, lookahead=16)), space)
     broken = net()(one).argmax(1) != net()(X).argmax(1)
     assert broken.sum() >= 5
-    ended = broken & (meter.forward < 4000)
+    ended = broken & (meter.forward < 400)
     assert torch.equal(one[ended], many[ended])
-    assert meter.forward.amax() <= 4000
+    assert meter.forward.amax() <= 400
 
 
 def test_square_needs_fewer_batches_with_lookahead():
@@ -75,10 +75,10 @@ def test_square_needs_fewer_batches_with_lookahead():
     for lookahead in (1, 16):
         counted = Counted()
         context = AttackContext.open(Threat(Linf(0.005)), torch.arange(len(X)), 0)
-        adversary = Direct("square", Square(1000, lookahead=lookahead))
+        adversary = Direct("square", Square(300, lookahead=lookahead))
         adversary.move(context, Plain(counted), X, net()(X).argmax(1))
         batches.append(counted.batches)
-    assert batches[0] == 1000
+    assert batches[0] == 300
     assert batches[1] < batches[0] / 4
 
 
