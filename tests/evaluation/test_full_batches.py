@@ -12,9 +12,10 @@ from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.attacks.spaces import L2, Linf
 from saddlepoint.attacks.square import Square
 from saddlepoint.defenses import Defense, Plain, Trace, View
-from saddlepoint.evaluation import Direct, MultiTarget, Threat, combinators
+from saddlepoint.evaluation import Direct, MultiTarget, Threat
 from saddlepoint.evaluation.attack_context import AttackContext
-from saddlepoint.gradients import EoT, estimator
+from saddlepoint.evaluation.referee import play
+from saddlepoint.gradients import EoT
 from saddlepoint.rng import Keys
 
 X = torch.rand(24, 3, 6, 6, generator=torch.Generator().manual_seed(3))
@@ -26,21 +27,20 @@ def net() -> nn.Module:
     return nn.Sequential(*layers).eval()
 
 
-def attacked(adversary, space, rows=slice(None)):
+def attacked(adversary, space, rows=slice(None), batch_size=256):
     model = net()
     ids = torch.arange(len(X))[rows]
-    context = AttackContext.open(Threat(space), ids, 0)
+    context = AttackContext.open(Threat(space), ids, 0, batch_size=batch_size)
     result = adversary.move(context, Plain(model), X[rows], model(X[rows]).argmax(1))
     return result.point, context.meter
 
 
 @pytest.mark.parametrize("space", [Linf(0.02), L2(0.3)], ids=str)
-def test_target_classes_together_give_the_points_of_one_after_another(space, monkeypatch):
+def test_target_classes_together_give_the_points_of_one_after_another(space):
     direct = Direct("apgd-t", APGD(10), stop_at_success=True)
     adversary = MultiTarget(direct, 6, targeted_margin)
     together, _ = attacked(adversary, space)
-    monkeypatch.setattr(combinators, "_FULL_BATCH", 1)
-    alone, meter = attacked(adversary, space)
+    alone, meter = attacked(adversary, space, batch_size=len(X))
     assert torch.allclose(together, alone, atol=1e-5)
     some = net()(alone).argmax(1) != net()(X).argmax(1)
     assert some.any()
@@ -74,7 +74,7 @@ def test_square_needs_fewer_batches_with_lookahead():
     batches = []
     for lookahead in (1, 16):
         counted = Counted()
-        context = AttackContext.open(Threat(Linf(0.005)), torch.arange(len(X)), 0)
+        context = AttackContext.open(Threat(Linf(0.005)), torch.arange(len(X)), 0, batch_size=512)
         adversary = Direct("square", Square(300, lookahead=lookahead))
         adversary.move(context, Plain(counted), X, net()(X).argmax(1))
         batches.append(counted.batches)
@@ -106,15 +106,14 @@ class Noisy(Defense):
 
 
 @pytest.mark.parametrize("rows", [3, 24])
-def test_draws_in_one_batch_equal_draws_one_by_one(rows, monkeypatch):
+def test_draws_in_one_batch_equal_draws_one_by_one(rows):
     model = net().double()
     x = X[:rows].double()
     keys = Keys.of(0, torch.arange(rows))
     found = {}
-    for full in (1, 64, 256):
-        monkeypatch.setattr(estimator, "_FULL_BATCH", full)
+    for full in (0, 64, 256):
         defense = Noisy(model)
-        objective = AttackObjective([defense], model(x).argmax(1))
+        objective = AttackObjective([defense], model(x).argmax(1), batch_size=full)
         value = EoT(10).evaluate(objective, x, keys)
         result = EoT(10).value_and_grad(objective, x, keys)
         found[full] = (value.value, result.evaluation.value, result.grad)
@@ -122,9 +121,9 @@ def test_draws_in_one_batch_equal_draws_one_by_one(rows, monkeypatch):
         assert sum(defense.batches) == 2 * 10 * rows
         assert max(defense.batches) == max(rows, min(10, full // rows) * rows)
     for full in (64, 256):
-        for a, b in zip(found[1], found[full], strict=True):
+        for a, b in zip(found[0], found[full], strict=True):
             torch.testing.assert_close(a, b)
-    assert found[1][0].std() > 0
+    assert found[0][0].std() > 0
 
 
 def test_networks_with_global_noise_draw_one_by_one():
@@ -135,6 +134,40 @@ def test_networks_with_global_noise_draw_one_by_one():
             seen.append(len(x))
             return torch.dropout(x.flatten(1)[:, :5], 0.5, train=True)
 
-    objective = AttackObjective([Plain(Dropped(), random=True)], torch.zeros(4, dtype=torch.long))
+    labels = torch.zeros(4, dtype=torch.long)
+    objective = AttackObjective([Plain(Dropped(), random=True)], labels, batch_size=256)
     EoT(6).evaluate(objective, X[:4], Keys.of(0, torch.arange(4)))
     assert seen == [4] * 6
+
+
+class Limited(Defense):
+    """Memory for a few images at once; deterministic or with noise of each row."""
+
+    def __init__(self, *, random: bool) -> None:
+        self.random = random
+        self.net = net()
+        self.largest = 0
+
+    def trace(self, x, ctx):
+        self.largest = max(self.largest, len(x))
+        noise = 0.01 * ctx.randn_like(x) if self.random else 0
+        return Trace((View("final", self.net(x + noise)),))
+
+
+@pytest.mark.parametrize(
+    ("adversary", "random"),
+    [
+        (Direct("square", Square(60, lookahead=16)), False),
+        (MultiTarget(Direct("apgd-t", APGD(4), stop_at_success=True), 6, targeted_margin), False),
+        (Direct("apgd", APGD(4), estimator=EoT(8)), True),
+    ],
+    ids=["square", "targets", "draws"],
+)
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_no_call_has_more_rows_than_the_batch_size(adversary, random, batch_size):
+    """A network that fits few images into memory is audited with a small batch size."""
+    defense = Limited(random=random)
+    x = X[:10]
+    y = defense.net(x).argmax(1)
+    play(defense, adversary, x, y, Threat(Linf(0.01), draws=2), batch_size=batch_size)
+    assert defense.largest == batch_size

@@ -49,6 +49,8 @@ class AttackObjective:
         stats: statistics of the solves inside the defenses; default None, not kept.
         deterministic: the defenses draw no random numbers, so estimators need not average over
             draws; default False.
+        batch_size: most rows per call of a defense, if a row occurs several times; default 0, no
+            row does.
     """
 
     defenses: Sequence[Defense]
@@ -60,6 +62,7 @@ class AttackObjective:
     respond: bool = False
     stats: SolverStats | None = None
     deterministic: bool = False
+    batch_size: int = 0
 
     def __call__(self, x: Tensor, keys: Keys) -> Evaluation:
         """Value and success at the points x, [N, ...]; differentiable in x."""
@@ -75,17 +78,23 @@ class AttackObjective:
         )
 
     @property
-    def repeatable(self) -> bool:
-        """Whether a row has the same value in any batch, so that draws can share one.
+    def most_rows(self) -> int:
+        """Most rows of a batch in which rows occur several times; 0: they must not.
 
-        The noise of a network that draws from global generators depends on the batch.
+        They may if a row has the same value in any batch. The noise of a network that draws from
+        global generators depends on the batch.
         """
         steady = self.stats is None or not self.stats.warm
-        return steady and not self.respond and all(map(_draws_by_row, self.defenses))
+        independent = steady and not self.respond and all(map(_draws_by_row, self.defenses))
+        return self.batch_size if independent else 0
 
     def evaluate(self, estimator: Estimator, x: Tensor, keys: Keys) -> Evaluation:
         """Value and success at the points x, [N, ...], by an estimator."""
-        return self.through(estimator).evaluate(self, x, keys)
+        if not 0 < self.most_rows < len(x):
+            return self.through(estimator).evaluate(self, x, keys)
+        parts = torch.split(torch.arange(len(x), device=x.device), self.most_rows)
+        found = [self[rows].evaluate(estimator, x[rows], keys[rows]) for rows in parts]
+        return Evaluation(*(torch.cat(both) for both in zip(*found, strict=True)))
 
     def value_and_grad(self, estimator: Estimator, x: Tensor, keys: Keys) -> ValueAndGradient:
         """Value, success and gradient at the points x, [N, ...], by an estimator."""

@@ -30,10 +30,19 @@ class Windows(Protocol):
 
 
 def windows_of(center: Tensor, space: Ball) -> Windows:
+    """The windows in the norm of the set.
+
+    Args:
+        center: clean inputs, [N, ...].
+        space: the perturbation set, in Linf or L2.
+
+    Raises:
+        ValueError: Square does not support the norm.
+    """
     images = center if center.ndim == 4 else center.flatten(1)[:, None, None, :]
     if space.p == math.inf:
         low, high = space.box
-        return LinfWindows(
+        return _LinfWindows(
             (images - space.radius).clamp(min=low), (images + space.radius).clamp(max=high), images
         )
     if space.p == 2:
@@ -45,15 +54,15 @@ def windows_of(center: Tensor, space: Ball) -> Windows:
 
 
 @dataclass(frozen=True)
-class LinfWindows:
+class _LinfWindows:
     """Every pixel equals `low` or `high`."""
 
     low: Tensor  # [N, C, H, W] lowest values in the set
     high: Tensor  # [N, C, H, W] highest values in the set
     center: Tensor  # [N, C, H, W] clean inputs
 
-    def __getitem__(self, rows: Tensor) -> LinfWindows:
-        return LinfWindows(self.low[rows], self.high[rows], self.center[rows])
+    def __getitem__(self, rows: Tensor) -> _LinfWindows:
+        return _LinfWindows(self.low[rows], self.high[rows], self.center[rows])
 
     def start(self, keys: Keys) -> Tensor:
         _, c, _, w = self.low.shape

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 import statistics
 import time
 import warnings
@@ -110,7 +111,7 @@ def _ours(job: Job, net: nn.Module, attack: Attack[Any]) -> Run:
 
 def _peers(job: Job, attack: str) -> Iterator[tuple[str, Run]]:
     """The same attack of each peer that is installed and has it."""
-    norm = str(job.space).partition(" ")[0]
+    norm = {1: "L1", 2: "L2", math.inf: "Linf"}[job.space.p]
     makers = {
         "torchattacks": _torchattacks,
         "pyautoattack": _pyautoattack,

@@ -42,12 +42,26 @@ class AttackContext:
     history: History  # evaluations of the oracles of this batch
     attempt: int = 0  # restarts use the same context with other attacker keys
     defender_seed: int | None = None  # None: `seed`; the defender has its own keys either way
+    batch_size: int = 1  # most rows per call of the defense, if a row occurs several times
 
     @classmethod
     def open(
-        cls, threat: Threat, ids: Tensor, seed: int, defender_seed: int | None = None
+        cls,
+        threat: Threat,
+        ids: Tensor,
+        seed: int,
+        defender_seed: int | None = None,
+        batch_size: int | None = None,
     ) -> AttackContext:
-        """The context of a new batch, with an empty pass counter and history."""
+        """The context of a new batch, with an empty pass counter and history.
+
+        Args:
+            threat: the threat model.
+            ids: example ids, [N].
+            seed: seed of the attacker's random keys.
+            defender_seed: seed of the defender's random keys; default None, `seed`.
+            batch_size: most rows per call, for adversaries that repeat rows; default None, N.
+        """
         return cls(
             threat,
             Meter.of(len(ids), threat.queries),
@@ -56,6 +70,7 @@ class AttackContext:
             seed,
             History(len(ids)),
             defender_seed=defender_seed,
+            batch_size=batch_size or len(ids),
         )
 
     def restrict(self, rows: Tensor) -> AttackContext:

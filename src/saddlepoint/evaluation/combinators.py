@@ -24,8 +24,6 @@ from saddlepoint.evaluation.direct import AroundDirect, Direct
 from saddlepoint.evaluation.properties import AdversaryProperties
 from saddlepoint.gradients import Evaluation
 
-_FULL_BATCH = 128  # rows, if a row is attacked toward several classes at once
-
 
 @dataclass(frozen=True)
 class Cascade(Adversary):
@@ -268,8 +266,10 @@ def _likely_classes(context: AttackContext, defense: Defense, x: Tensor, y: Tens
 
 @dataclass(frozen=True)
 class _TowardClass(Adversary):
+    """One target class per row."""
+
     outer: MultiTarget | SingleTarget
-    target: Tensor  # [M] a class per row of the outer context
+    target: Tensor  # [M] a class per row of the outer context, [M, T] for several
     rows: Tensor  # [M] the rows of the outer context, increasing
 
     @property
@@ -280,46 +280,38 @@ class _TowardClass(Adversary):
     def needs(self) -> Access:
         return self.outer.needs
 
+    def targets(self, context: AttackContext) -> Tensor:
+        """The target classes of the rows of a context."""
+        return self.target[torch.searchsorted(self.rows, context.rows).to(self.target.device)]
+
+    def toward(self, target: Tensor) -> Direct:
+        """The attack toward these classes, [N]."""
+        return replace(self.outer.direct, loss=self.outer.loss(target))
+
     def move(self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor) -> AttackResult:
-        at = torch.searchsorted(self.rows, context.rows).to(self.target.device)
-        targeted = replace(self.outer.direct, loss=self.outer.loss(self.target[at]))
-        return targeted.move(context, defense, x, y)
+        return self.toward(self.targets(context)).move(context, defense, x, y)
 
 
 @dataclass(frozen=True)
-class _TowardClasses(Adversary):
-    """Several target classes, as many in one batch as fill it.
+class _TowardClasses(_TowardClass):
+    """Several target classes per row, as many in one batch as fill it.
 
     The points are those of one run after another: the first success of a row, else its point of
     highest margin.
     """
 
-    outer: MultiTarget
-    targets: Tensor  # [M, T] classes per row of the outer context
-    rows: Tensor  # [M] the rows of the outer context, increasing
-
-    @property
-    def name(self) -> str:
-        return self.outer.name
-
-    @property
-    def needs(self) -> Access:
-        return self.outer.needs
-
     def move(self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor) -> AttackResult:
         best = BestSoFar(x, coupled=False)
-        at = torch.searchsorted(self.rows, context.rows).to(self.targets.device)
-        remaining = self.targets[at]
+        remaining = self.targets(context)
         while remaining.shape[1] and not best.success.all():
             alive = (~best.success).nonzero()[:, 0]
-            count = min(max(_FULL_BATCH // len(alive), 1), remaining.shape[1])
+            count = min(max(context.batch_size // len(alive), 1), remaining.shape[1])
             classes = remaining[alive, :count].T.flatten()  # all rows, class by class
             remaining = remaining[:, count:]
             repeated = alive.repeat(count)
             part = context.restrict(repeated)
             restricted = defense.restrict(repeated)
-            targeted = replace(self.outer.direct, loss=self.outer.loss(classes))
-            result = targeted.move(part, restricted, x[repeated], y[repeated])
+            result = self.toward(classes).move(part, restricted, x[repeated], y[repeated])
             evaluation = part.simulate(restricted, result.point, y[repeated]).evaluation
             for k in range(count):
                 rows = torch.arange(k * len(alive), (k + 1) * len(alive), device=x.device)

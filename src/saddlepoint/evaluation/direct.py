@@ -183,6 +183,7 @@ class Direct(Adversary):
                 self.keep,
                 self.respond,
                 stats if len(models) == 1 else stats.under(f"model {k}"),
+                batch_size=context.batch_size,
             )
             objectives.append(self._checked(objective, context, x))
         return tuple(objectives)

@@ -154,7 +154,9 @@ class _Stream:
         simulated = self.defense
         for rows in torch.split(torch.arange(len(self.x), device=self.x.device), self.batch_size):
             started = time.perf_counter()
-            context = AttackContext.open(self.threat, self.ids[rows], seed, defender_seed)
+            context = AttackContext.open(
+                self.threat, self.ids[rows], seed, defender_seed, self.batch_size
+            )
             x = self.x[rows]
             y = self.y[rows]
             queried = OnlineDefense(defense) if self.threat.online_queries else simulated

@@ -30,7 +30,6 @@ class ValueAndGradient(NamedTuple):
 
 # (x [N, ...], keys) -> Evaluation. It is differentiable in x, and random only through the keys.
 ObjectiveFunction = Callable[[Tensor, Keys], Evaluation]
-_FULL_BATCH = 256  # rows, if several draws are evaluated at once
 
 
 @runtime_checkable
@@ -38,8 +37,8 @@ class Repeatable(Protocol):
     """An objective whose rows may occur several times in a batch, each with its own keys."""
 
     @property
-    def repeatable(self) -> bool:
-        """Whether a row has the same value in any batch."""
+    def most_rows(self) -> int:
+        """Most rows of such a batch; 0: rows must not be repeated."""
         ...
 
     def __call__(self, x: Tensor, keys: Keys) -> Evaluation: ...
@@ -178,9 +177,8 @@ class EoT(Estimator):
         if self.draws == 1:
             yield _Draws(objective, x, keys, 1)
             return
-        at_once = 1
-        if isinstance(objective, Repeatable) and objective.repeatable:
-            at_once = max(_FULL_BATCH // max(len(x), 1), 1)
+        most = objective.most_rows if isinstance(objective, Repeatable) else 0
+        at_once = max(most // max(len(x), 1), 1)
         for first in range(0, self.draws, at_once):
             count = min(at_once, self.draws - first)
             if count == 1:
