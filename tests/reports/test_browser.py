@@ -9,106 +9,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.reports.audits import SYMPTOMS, a_large_audit, an_audit
+from tests.reports.audits import a_large_audit, an_audit
 
 from saddlepoint.audits.verdict import Verdict
 from saddlepoint.games.reports.page import write_report as write_game
-from saddlepoint.games.runs.play import run_game
 from saddlepoint.phrases import at_most, percent_cell
-from saddlepoint.reports.context import load_audit
 from saddlepoint.reports.html import write_report
 from saddlepoint.reports.live import LivePage
 from saddlepoint.reports.site import write_site
 from saddlepoint.reports.style import DARK, LIGHT
-from saddlepoint.runs import run_spec
-from saddlepoint.runs.executors import Serial
-from saddlepoint.runs.game_spec import GameSpec
-from saddlepoint.runs.spec import AttackSpec, DataSpec, RunSpec, ThreatSpec, validate
+from saddlepoint.runs.spec import RunSpec
 from saddlepoint.runs.work import load
 
-webdriver = pytest.importorskip(
-    "selenium.webdriver", reason="skipped: the browser tests need selenium (pip install '.[dev]')."
-)
 wait = pytest.importorskip("selenium.webdriver.support.wait")
-CHROMIUM = shutil.which("chromium")
-DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER),
-    reason="skipped: no chromium or chromedriver here (apt-get install chromium chromium-driver).",
-)
-_FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",
-    "--window-size=1280,900",
-)
 _HOSTILE = '<script>document.title = "hijacked"</script>'
 _FOLDED = ".folded > details"
 _UNFOLD = "document.querySelectorAll('details').forEach((e) => e.open = 1)"
 _AT_END = "return innerHeight + scrollY >= document.documentElement.scrollHeight - 1"
 _RECTANGLES = "map((e) => e.getBoundingClientRect().toJSON())"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in (*_FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
-
-
-@pytest.fixture
-def visit(browser):
-    """Open a file; at the end the browser log must be empty."""
-
-    def go(path: Path):
-        browser.get(path.as_uri())
-        return browser
-
-    browser.get_log("browser")
-    yield go
-    assert browser.get_log("browser") == []
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """Three runs: a real one with its cells, and two made by hand.
-
-    Of the latter, one is inconclusive and one has published results.
-    """
-    folder = tmp_path_factory.mktemp("runs")
-    attacks = (
-        AttackSpec(kind="apgd", loss="ce", steps=5),
-        AttackSpec(kind="fab", steps=5),
-        AttackSpec(kind="fmn", steps=10),
-    )
-    spec = RunSpec(
-        target="zoo:digits-pgd",
-        data=DataSpec(n=60),
-        threat=ThreatSpec(eps="0.3"),
-        batch_size=30,
-        attacks=attacks,
-    )
-    audits = {
-        "real": run_spec(spec, folder / "real", executor=Serial()),
-        "masked": an_audit(symptoms=SYMPTOMS, target="masked", robust_accuracy=0.99),
-        "hand": an_audit(target=f"hand {_HOSTILE}"),
-    }
-    write_report(audits["real"], folder / "real" / "report.html")
-    for name in ("masked", "hand"):
-        audits[name].save(folder / name)
-    (folder / "hand" / "published.toml").write_text('claimed = 0.7\nsource = "a paper"\n')
-    return folder, audits
 
 
 def texts(browser, selector):
@@ -332,21 +250,6 @@ def test_a_live_page_reloads_and_redirects_to_the_report(visit, runs, tmp_path):
     assert browser.title == f"zoo:digits-pgd: {Verdict.INCONCLUSIVE}"
 
 
-@pytest.fixture(scope="module")
-def game(tmp_path_factory):
-    """A small real game."""
-    folder = tmp_path_factory.mktemp("game")
-    spec = {
-        "target": "zoo:digits-exits",
-        "data": {"n": 16},
-        "threat": {"eps": "0.15"},
-        "attack": "fgsm",
-        "subsets": "intervals",
-    }
-    record = run_game(validate(GameSpec, spec), folder)
-    return record, write_game(record, folder / "report.html")
-
-
 def test_links_lead_to_every_section_of_a_game_and_its_numbers_are_those_of_the_record(visit, game):
     record, path = game
     browser = visit(path)
@@ -399,124 +302,3 @@ def test_a_script_in_a_name_of_a_game_is_text(visit, game, tmp_path):
     assert texts(browser, "h1") == [_HOSTILE]
     assert browser.title == f"{_HOSTILE}: exit game"
     assert browser.find_elements("css selector", "script") == []
-
-
-def test_the_printed_page_is_light_and_shows_collapsed_content(visit, runs):
-    browser = visit(runs[0] / "real" / "report.html")
-    dark = [{"name": "prefers-color-scheme", "value": "dark"}]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": dark})
-    try:
-        assert (
-            browser.execute_script("return getComputedStyle(document.body).backgroundColor")
-            == "rgb(255, 255, 255)"
-        )
-        assert (
-            browser.execute_script("return getComputedStyle(document.body).color")
-            == "rgb(28, 32, 36)"
-        )
-        assert not browser.find_element("tag name", "nav").is_displayed()
-        assert browser.execute_script(
-            "return [...document.querySelectorAll('details pre')].every((p) => p.checkVisibility())"
-        )
-    finally:
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
-
-
-_CLIPPED = """
-return [...document.querySelectorAll(".card, .scroll, th, td, p, li, pre")]
-  .filter((e) => e.clientWidth > 0 && e.scrollWidth > e.clientWidth + 1)
-  .map((e) => `${e.tagName}.${e.className}: ${e.textContent.slice(0, 60)}`)
-"""
-# A word is broken if a box as wide as the cell is higher than one where no word can be broken.
-_BROKEN_WORDS = """
-return [...document.querySelectorAll(".words th")].filter((cell) => {
-  const before = cell.offsetHeight;
-  cell.style.overflowWrap = cell.style.wordBreak = "normal";
-  const wide = cell.scrollWidth > cell.clientWidth + 1 || cell.offsetHeight !== before;
-  cell.removeAttribute("style");
-  return wide;
-}).map((cell) => cell.textContent)
-"""
-_CLIPPED_LABELS = """
-const drawn = [...document.querySelectorAll("svg")].filter((e) => e.checkVisibility());
-return drawn.flatMap((figure) => [...figure.querySelectorAll("text")].filter((text) => {
-  const box = text.getBBox();
-  return box.x < -1 || box.x + box.width > figure.viewBox.baseVal.width + 1;
-}).map((text) => text.textContent))
-"""
-_SMALL_TEXT = """
-const drawn = [...document.querySelectorAll("svg")].filter((e) => e.checkVisibility());
-return Math.min(...drawn.flatMap((figure) => {
-  const scale = figure.getBoundingClientRect().width / figure.viewBox.baseVal.width;
-  return [...figure.querySelectorAll("text")].map(
-    (text) => scale * parseFloat(getComputedStyle(text).fontSize));
-}))
-"""
-
-
-@pytest.mark.parametrize("width", [390, 768, 1280])
-def test_nothing_of_a_report_is_clipped_broken_or_too_small_to_read(visit, runs, width):
-    folder, _ = runs
-    for name in ("real", "masked"):
-        if not (folder / name / "report.html").exists():
-            write_report(load_audit(folder / name), folder / name / "report.html")
-        browser = visit(folder / name / "report.html")
-        browser.execute_cdp_cmd(
-            "Emulation.setDeviceMetricsOverride",
-            {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500},
-        )
-        try:
-            browser.execute_script(_UNFOLD)
-            assert browser.execute_script(_CLIPPED) == []
-            assert browser.execute_script(_BROKEN_WORDS) == []
-            assert browser.execute_script(_CLIPPED_LABELS) == []
-            assert browser.execute_script(_SMALL_TEXT) >= 8  # pixels
-        finally:
-            browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
-@pytest.mark.parametrize("width", [390, 768, 1280])
-def test_charts_are_beside_each_other_on_wide_screens_only(visit, runs, width):
-    browser = visit(runs[0] / "real" / "report.html")
-    browser.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": width, "height": 1024, "deviceScaleFactor": 1, "mobile": width < 500},
-    )
-    try:
-        left, right = browser.execute_script(
-            "return [...document.querySelectorAll('.pair > section > .card')]." + _RECTANGLES
-        )
-        figures = browser.execute_script(
-            "return [...document.querySelectorAll('.pair svg')]"
-            ".filter((e) => e.checkVisibility()).length"
-        )
-        assert figures == 2  # one drawing of each
-        if width == 1280:
-            assert left["right"] < right["left"]
-            assert left["top"] == right["top"]
-            assert right["bottom"] <= 1024  # on the first screen
-        else:
-            assert left["bottom"] < right["top"]
-            assert left["left"] == right["left"]
-    finally:
-        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
-@pytest.mark.parametrize("width", [390, 768, 1280])
-def test_no_page_is_wider_than_its_window(visit, runs, game, tmp_path, width):
-    folder, audits = runs
-    pages = (
-        write_site([folder / name for name in audits], tmp_path / "site"),
-        folder / "real" / "report.html",
-        game[1],
-    )
-    for page in pages:
-        browser = visit(page)
-        browser.execute_cdp_cmd(
-            "Emulation.setDeviceMetricsOverride",
-            {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500},
-        )
-        try:
-            assert browser.execute_script("return document.documentElement.scrollWidth") <= width
-        finally:
-            browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
