@@ -264,7 +264,7 @@ def tried(change: Change, *, unchanged: bool) -> dict[str, Any]:
         text = file.read_text()
         if change.before not in text:
             raise SystemExit(f"{change.file} has no {change.before!r}.")
-        found = {"fails": None, "passes_unchanged": None}
+        found = {}
         if unchanged:
             found["passes_unchanged"] = passes(source, change.tests)
         file.write_text(text.replace(change.before, change.after, 1))

@@ -89,8 +89,10 @@ def test_workers_end_with_a_parent_that_is_killed():
     pids = children(process.pid)
     assert pids
     process.kill()
+    process.wait()  # `communicate` would wait for the workers, which hold its pipes
+    have_ended = ended(pids, 10)
     process.communicate()
-    assert ended(pids, 10)
+    assert have_ended
 
 
 @pytest.mark.slow
