@@ -2,9 +2,9 @@
 
     python -m benchmarks.mutations --out benchmarks/records/mutations.json
 
-Files of a small audit and a small game are changed one at a time: a field of a JSON file is
-replaced by another value or removed (mostly with a new seal), or bytes are replaced, inserted or
-cut off. A command then reads the folder, and one in fifty changed runs is also verified. Command
+Files of a small audit, of the same audit with compacted cells and of a small game are changed one
+at a time: a field of a JSON file is replaced by another value or removed (mostly with a new seal),
+or bytes are replaced, inserted or cut off, also those of a file in an archive. A command then reads the folder, and one in fifty changed runs is also verified. Command
 lines are random sequences of commands, options and values, without those that would run something.
 Every command must end with exit code 0, 1 or 2 and without a traceback. tests/cli/test_mutations.py
 runs a small sample of the same cases.
@@ -18,6 +18,7 @@ import os
 import random
 import shutil
 import tempfile
+import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,6 +41,7 @@ VALUES = (
 FILES = {
     "audit": ("run.json", "audit.json", "ledger.jsonl", "manifest.json", "spec.toml",
               "published.toml", "points.safetensors", "cells", "diagnostics"),
+    "compacted": ("cells.zip", "diagnostics/cells.zip"),
     "game": ("run.json", "game.json", "ledger.jsonl", "game.safetensors", "cells"),
 }  # fmt: skip
 COMMANDS = (
@@ -49,17 +51,19 @@ COMMANDS = (
 )  # fmt: skip
 WEIGHTS = (4, 4, 4, 4, 2, 2, 1)  # a report takes longest
 SLOW = 50  # one in as many cases also verifies the run, in this process
-KINDS = ("audit", "game")
+KINDS = ("audit", "compacted", "game")
 
 
 def original(kind: str, folder: Path) -> Path:
-    """A small run of an audit or a game."""
+    """A small run of an audit, also with compacted cells, or of a game."""
     common = ("--data", "digits", "--eps", "0.05", "--allow-unusual", "--quiet", "--out", folder)
-    if kind == "audit":
+    if kind != "game":
         words = ("audit", f"{TARGETS}:linear", "--n", "2", "--attacks", "fgsm")
     else:
         words = ("game", f"{TARGETS}:halves", "--n", "4", "--attack", "fgsm")
     assert call(*words, *common).exit_code == 0
+    if kind == "compacted":
+        assert call("runs", "compact", folder).exit_code == 0
     (folder / "published.toml").write_text('claimed = 0.5\nsource = "a paper"\n')
     return folder
 
@@ -107,12 +111,25 @@ def changed_bytes(content: bytes, rng: random.Random) -> bytes:
     return content[:place] + noise + content[place + len(noise) :]
 
 
+def changed_archive(path: Path, rng: random.Random) -> None:
+    """Change the bytes of one file in an archive."""
+    with zipfile.ZipFile(path) as archive:
+        contents = {name: archive.read(name) for name in archive.namelist()}
+    changed = rng.choice(sorted(contents))
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in contents.items():
+            archive.writestr(name, changed_bytes(content, rng) if name == changed else content)
+
+
 def mutate(run: Path, name: str, rng: random.Random) -> Path:
     """Change one file of a kind; returns it."""
     path = run / name
     if name in ("cells", "diagnostics"):
         folder = run / "cells" if name == "cells" else run / "diagnostics" / "cells"
         path = rng.choice(sorted(folder.iterdir()))
+    if path.suffix == ".zip" and rng.random() < 0.5:
+        changed_archive(path, rng)
+        return path
     is_json = path.suffix in (".json", ".jsonl")
     if not is_json or rng.random() < 0.2:
         path.write_bytes(changed_bytes(path.read_bytes(), rng))
@@ -140,7 +157,7 @@ def changed_files(kind: str, before: Path, number: int, seed: str) -> Iterator[C
     """Change files of a run in the current folder, one after the other.
 
     Args:
-        kind: audit or game.
+        kind: audit, compacted or game.
         before: the run that is copied.
         number: of changes; every kind of file is changed as often.
         seed: of the changes.
@@ -226,7 +243,7 @@ def main() -> None:
     cases: list[Case] = []
     with tempfile.TemporaryDirectory() as place:
         os.chdir(place)
-        for kind, part in zip(KINDS, (3 / 4, 1 / 4), strict=True):
+        for kind, part in zip(KINDS, (5 / 8, 1 / 8, 1 / 4), strict=True):
             before = original(kind, Path(place) / f"original-{kind}")
             number = round(arguments.files * part)
             cases += changed_files(kind, before, number, f"{kind} {arguments.seed}")

@@ -15,6 +15,7 @@ from saddlepoint.runs.batches import Batches
 from saddlepoint.runs.executors import Serial
 from saddlepoint.runs.ray import Ray
 from saddlepoint.runs.runner import run_spec
+from saddlepoint.runs.spec import AttackSpec, DataSpec, RunSpec, ThreatSpec
 from saddlepoint.runs.work import FailedCell
 
 # Without this setting Ray replaces 127.0.0.1 by the outer address of this machine.
@@ -93,6 +94,43 @@ def test_attacks_and_diagnostics_run_on_ray_workers_only(tmp_path):
     serial = LoggedTarget(tmp_path, out="serial")
     serial.audit(Serial())
     assert content(target.run) == content(serial.run)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_cells_larger_than_the_object_store_give_the_bytes_of_one_process(tmp_path):
+    """Each of two cells has 77 MB of points, and the store holds 80 MB for both workers."""
+    target = tmp_path / "large.py"
+    target.write_text(
+        "import torch\nfrom torch import nn\n"
+        "def net():\n"
+        "    torch.manual_seed(0)\n"
+        "    return nn.Sequential(nn.AvgPool2d(28), nn.Flatten(), nn.Linear(192, 4)).eval()\n"
+        "def images():\n"
+        "    x = torch.rand(128, 3, 224, 224, generator=torch.Generator().manual_seed(0))\n"
+        "    return x, net()(x).argmax(1)\n"
+    )
+    large = RunSpec(
+        target=f"{target}:net",
+        data=DataSpec(name=f"{target}:images", n=128),
+        threat=ThreatSpec(eps="0.01"),
+        attacks=(AttackSpec(kind="fgsm"),),
+        batch_size=128,
+        allow_unusual=True,
+    )
+    run_spec(large, tmp_path / "serial", executor=Serial())
+    try:
+        ray.init(
+            num_cpus=2,
+            include_dashboard=False,
+            log_to_driver=False,
+            object_store_memory=SMALLEST_STORE,
+            _node_ip_address="127.0.0.1",
+        )
+        run_spec(large, tmp_path / "ray", executor=Ray(cpus=1, batch_seconds=0.0))
+    finally:
+        ray.shutdown()
+    assert content(tmp_path / "ray") == content(tmp_path / "serial")
 
 
 class LostError(Exception):
