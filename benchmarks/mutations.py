@@ -4,8 +4,9 @@
 
 Files of a small audit, of the same audit with compacted cells and of a small game are changed one
 at a time: a field of a JSON file is replaced by another value or removed (mostly with a new seal),
-or bytes are replaced, inserted or cut off, also those of a file in an archive. A command then reads the folder, and one in fifty changed runs is also verified. Command
-lines are random sequences of commands, options and values, without those that would run something.
+or bytes are replaced, inserted or cut off, also those of a file in an archive. A command then reads
+the folder, and one in fifty changed runs is also verified. Command lines are random sequences of
+commands, options and values, without those that would run something.
 Every command must end with exit code 0, 1 or 2 and without a traceback. tests/cli/test_mutations.py
 runs a small sample of the same cases.
 """
