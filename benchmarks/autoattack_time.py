@@ -3,8 +3,8 @@
     python -m benchmarks.autoattack_time --models DIR --data DIR [--nets NAMES] [--n N]
 
 Test images from 200 on, one process, one thread, first the audit and then AutoAttack
-(pyautoattack). The time of an audit contains probes, diagnostics and the referee. A short audit before loads
-libraries and is not counted. The record is `benchmarks/records/autoattack-time.json`.
+(pyautoattack). The time of an audit contains probes, diagnostics and the referee. A short audit
+before loads libraries and is not counted. The record is `benchmarks/records/autoattack-time.json`.
 """
 
 from __future__ import annotations
@@ -82,9 +82,7 @@ def measured(model: nn.Module, net: Net, data: Path, n: int) -> dict[str, Any]:
         "audit_cpu_seconds": round(ours, 2),
         "autoattack_cpu_seconds": round(theirs, 2),
         "audit_robust": round(audit.robust_accuracy * n),
-        "autoattack_robust": int(
-            score_points(model, x, y, points, math.inf, net.linf).robust.sum()
-        ),
+        "autoattack_robust": int(score.robust.sum()),
         "verdict": str(audit.verdict),
     }
 
