@@ -4,8 +4,8 @@
 
 CPU time in one process with one thread. Independent means, for each of the 127 attacked subsets: a
 bare PGD-10 loop, and one forward pass of its points for each of the 127 subsets that may answer. It
-is measured for some subsets picked at random, before and after the games, and multiplied. The record
-is `benchmarks/records/exit-game-time.json`, with an entry for each number of images.
+is measured for some subsets picked at random, before and after the games, and multiplied. The
+record is `benchmarks/records/exit-game-time.json`, with an entry for each number of images.
 """
 
 from __future__ import annotations
