@@ -52,6 +52,8 @@ class TraitName(StrEnum):
         "unused layers",
         "it has layers that no image reaches, and decides in Python code what it runs",
     )
+    EXITS = "early exits", "it answers from one or more of several classifiers inside"
+    BRANCHES = "branches", "it decides for single images what it computes"
     SOLVER_RESIDUAL = "solver not converged", "a solver stops far from a fixed point"
     EXPENSIVE = "costly", "one prediction costs more than one of the static net"
     ADAPTS = "adapts", "`adapt` changes its outputs"
