@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -115,9 +115,7 @@ def show(audit: Audit) -> None:
     """Print the warnings, the checklist, the comparisons, and then the table of attacks."""
     from saddlepoint.audits.verdict import State
 
-    for symptom in audit.symptoms:
-        message = f"{symptom.level}: {symptom.name}. {symptom.message} {symptom.remedy}"
-        say(message.rstrip(), style=STYLES[symptom.level])
+    show_symptoms(audit, say)
     for item in audit.checklist:
         if item.state is not State.NOT_APPLICABLE:
             say(f"{item.state:8} {item.name}: {item.evidence}", style=STATES[item.state])
@@ -146,6 +144,18 @@ def show(audit: Audit) -> None:
         "seconds",
     )
     output().print(table(head, rows))
+
+
+def show_symptoms(audit: Audit, write: Callable[[str, str], None]) -> None:
+    """Print warnings and notes, which may change what the numbers mean.
+
+    Args:
+        audit: the audit.
+        write: prints a line in a style: `say` or `note`.
+    """
+    for symptom in audit.symptoms:
+        message = f"{symptom.level}: {symptom.name}. {symptom.message} {symptom.remedy}"
+        write(message.rstrip(), STYLES[symptom.level])
 
 
 def show_profile(audit: Audit) -> None:
