@@ -50,9 +50,9 @@ def demo(
     """Evaluate four defenses and a robust network in three ways and compare the numbers.
 
     A purifier, a randomized defense, an early-exit network and a network that adapts at test time
-    are evaluated as their authors would, by a shortened AutoAttack, and by an audit. An adversarially trained
-    network is evaluated in the same ways. It takes two to three minutes of processor time, divided
-    between two processes.
+    are evaluated as their authors would, by a shortened AutoAttack, and by an audit. An
+    adversarially trained network is evaluated in the same ways. It takes about two minutes of
+    processor time, divided between two processes.
     """
     from saddlepoint.cli.demo_page import cells, head, write_page
     from saddlepoint.cli.demo_run import RADIUS, Effort, run_all
