@@ -38,6 +38,7 @@ def audit(request: pytest.FixtureRequest) -> Callable[..., Audit]:
     ) -> Audit:
         from saddlepoint import api
 
+        __tracebackhide__ = True  # pytest shows the line of the test
         _check(at_least, credible, arguments.get("budget"))
         result = api.audit(target, *data, **{"progress": False, **arguments})
         # The fixture `record_property` does the same and warns about the format of the JUnit file.
@@ -56,6 +57,7 @@ def audit(request: pytest.FixtureRequest) -> Callable[..., Audit]:
 
 def _check(at_least: float | None, credible: bool, budget: object) -> None:
     """Reject requirements that no audit can meet, before it runs."""
+    __tracebackhide__ = True
     if at_least is not None and not 0 <= at_least <= 1:
         raise ValueError(f"at_least: {between_0_and_1(at_least)}")
     if credible and budget == "quick":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -218,6 +219,7 @@ def test_an_invalid_option_is_explained(options, message):
             "ONNX, 'model.onnx'; got 'net'",
         ),
         ("missing.py:make", "There is no file"),
+        (str(TARGETS), "cli_targets.py:"),
         (f"{TARGETS.with_name('cli_target.py')}:make", "Did you mean 'cli_targets.py'?"),
         ("no/folder/net.py:make", "no/folder. Check the path"),
         ("no_such_module:make", "There is no module 'no_such_module'"),
@@ -269,3 +271,16 @@ def test_a_specification_file_is_run():
     Path("spec.toml").write_text('target = "x"\nbugdet = "quick"\n')
     assert "Did you mean 'budget'?" in error_of("run", "spec.toml")
     assert "there is no specification" in error_of("run", "missing.toml")
+
+
+def test_help_is_wrapped_by_the_terminal_and_not_by_the_lines_of_docstrings():
+    for words in ((), ("audit",), ("runs", "verify")):
+        first = call(*words, "--help").stdout.partition("╭")[0]
+        paragraphs = [part.splitlines() for part in first.split("\n" + " " * 80 + "\n")]
+        broken = [
+            (line, following)
+            for lines in paragraphs
+            for line, following in pairwise(lines)
+            if len(line.rstrip()) + len(following.split(maxsplit=1)[0]) < 78 and line.strip()
+        ]
+        assert broken == [], words

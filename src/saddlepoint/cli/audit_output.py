@@ -105,7 +105,8 @@ def _remedies(plan: Plan) -> Iterator[str]:
     if plan.remedy_passes:
         yield (
             f"Of these, up to {count(plan.remedy_passes, 'pass')} per image are for remedies, if "
-            "there are symptoms. They are spent on images that are still classified correctly."
+            "there are symptoms. They are spent on images that are still classified correctly: if "
+            "half of the images are, each of these gets twice as many."
         )
     elif plan.budget == "quick":
         yield "The quick budget runs no remedies for symptoms."
@@ -154,7 +155,7 @@ def show_symptoms(audit: Audit, write: Callable[[str, str], None]) -> None:
         write: prints a line in a style: `say` or `note`.
     """
     for symptom in audit.symptoms:
-        message = f"{symptom.level}: {symptom.name}. {symptom.message} {symptom.remedy}"
+        message = f"{symptom.level} ({symptom.name}): {symptom.message} {symptom.remedy}"
         write(message.rstrip(), STYLES[symptom.level])
 
 

@@ -52,7 +52,7 @@ def show_symptoms(record: GameRecord, write: Callable[[str, str], None]) -> None
         write: Prints a line in a style: `say` or `note`.
     """
     for symptom in record.symptoms:
-        write(f"{symptom.level}: {symptom.name}. {symptom.message}", STYLES[symptom.level])
+        write(f"{symptom.level} ({symptom.name}): {symptom.message}", STYLES[symptom.level])
 
 
 def _matrix(record: GameRecord, folder: Path) -> None:

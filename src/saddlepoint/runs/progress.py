@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from saddlepoint.phrases import agree, at_most, count_of, most_passes, noun_for, printable
+from saddlepoint.phrases import agree, at_most, count_of, most_passes, noun_for, percent, printable
 from saddlepoint.runs.eta import TimeEstimate, duration, remaining
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class ProgressBar:
         self._estimate.add(adversary, len(correct), episode.seconds, passes)
         self._finished += 1
         self._count(cell, correct)
-        accuracy = self._accuracy(episode)
+        accuracy = self._accuracy(cell, episode)
         description = f"{self._title} {self._names[adversary]}: {accuracy}".strip()
         left = self._left()
         self._bar.update(self._task, advance=len(correct), description=description, left=left)
@@ -200,11 +200,15 @@ class ProgressBar:
         else:
             self._correct[group] = correct.minimum(before)
 
-    def _accuracy(self, episode: Episode) -> str:  # noqa: ARG002
+    def _accuracy(self, cell: AttackCell, episode: Episode) -> str:  # noqa: ARG002
         """The worst-case accuracy over the cells so far."""
         correct = sum(float(t.sum()) for t in self._correct.values())
         count = sum(len(t) for t in self._correct.values())
-        return f"{at_most(correct / count)}, {count_of(correct, count, 'image')} still robust"
+        images = count_of(correct, count, "image")
+        _, adversary = cell
+        if adversary == 0:  # the clean images
+            return f"{percent(correct / count)}, {images} classified correctly"
+        return f"{at_most(correct / count)}, {images} still robust"
 
     def _left(self) -> str:
         passes = with_unit(self._estimate.passes)
