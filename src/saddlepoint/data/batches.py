@@ -77,7 +77,7 @@ def _warn_of_shuffling(loader: object) -> None:
         warnings.warn(
             "the data loader shuffles, so that another call sees the images in another order, and "
             "with `n` other images. Use DataLoader(dataset, shuffle=False).",
-            stacklevel=4,
+            stacklevel=6,  # the line of the user, outside of `saddlepoint.api`
         )
 
 
