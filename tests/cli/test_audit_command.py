@@ -71,12 +71,12 @@ def test_quiet_says_that_the_record_of_another_audit_is_replaced():
     ids=lambda words: words[-1],
 )
 @pytest.mark.parametrize("out", [(), ("--out", "some/where")], ids=["default", "given"])
-def test_a_refused_request_leaves_no_folder(mistake, out):
+def test_a_rejected_request_leaves_no_folder(mistake, out):
     error_of("audit", f"{TARGETS}:make", *QUICK, *out, *mistake)
     assert list(Path().iterdir()) == []
 
 
-def test_a_refused_request_keeps_folders_that_were_there():
+def test_a_rejected_request_keeps_folders_that_were_there():
     Path("there").mkdir()
     error_of("audit", f"{TARGETS}:make", *QUICK, "--out", "there/run", "--eps", "8")
     assert [str(path) for path in Path().rglob("*")] == ["there"]
