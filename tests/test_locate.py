@@ -154,3 +154,15 @@ def test_a_missing_name_without_a_near_one_lists_the_public_names(write):
     write("model.py", "alpha = beta = 1")
     with pytest.raises(LocateError, match="It has: alpha, beta"):
         locate("model.py:zzzzz")
+
+
+def test_a_missing_file_or_module_names_a_similar_file(write, monkeypatch):
+    folder = write("nets.py", "").parent
+    with pytest.raises(LocateError, match=r"no file .*net\.py\. Did you mean 'nets\.py'\?"):
+        locate(f"{folder}/net.py:make")
+    monkeypatch.chdir(folder)
+    with pytest.raises(LocateError, match=r"There is no module 'mynets'\. Did you mean 'nets\.py'"):
+        locate("mynets:make")
+    with pytest.raises(LocateError) as error:
+        locate(f"{folder}/zzzzzz.py:make")
+    assert "Did you mean" not in str(error.value)

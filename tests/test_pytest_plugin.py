@@ -31,6 +31,9 @@ def test_is_too_low(audit):
     audit(NET, X, Y, at_least=1.0, **SMALL)
 
 def test_is_not_credible(audit):
+    audit(NET, X, Y, credible=True, **{**SMALL, "budget": "standard"})
+
+def test_can_never_be_credible(audit):
     audit(NET, X, Y, credible=True, **SMALL)
 
 def test_wrong_number(audit):
@@ -51,7 +54,8 @@ def test_a_test_passes_or_fails_with_the_numbers(tmp_path):
         timeout=120,
         check=False,
     )
-    assert "3 failed, 2 passed" in done.stdout, done.stdout + done.stderr
+    assert "4 failed, 2 passed" in done.stdout, done.stdout + done.stderr
+    assert "warning" not in done.stdout.lower()
     cases = ElementTree.parse(tmp_path / "out.xml").findall(".//testcase")
     failed = {case.get("name"): case.find("failure") is not None for case in cases}
     assert [name for name, fails in failed.items() if not fails] == ["test_passes", "test_robust"]
@@ -61,7 +65,8 @@ def test_a_test_passes_or_fails_with_the_numbers(tmp_path):
     text = {case.get("name"): "".join(case.itertext()) for case in cases}
     assert "at least 100 % is required" in text["test_is_too_low"]
     assert "not credible" in text["test_is_not_credible"]
-    assert "such as 0.45" in text["test_wrong_number"]
+    assert "for 45 % write 0.45" in text["test_wrong_number"]
+    assert "credible=True needs budget='standard'" in text["test_can_never_be_credible"]
 
 
 def test_the_plugin_does_not_import_torch():

@@ -24,8 +24,11 @@ from saddlepoint.audits.inputs import (
     read_defense,
     read_target,
     read_threat,
+    target_name,
 )
+from saddlepoint.audits.keywords import explained
 from saddlepoint.audits.planning.budget import Budget
+from saddlepoint.audits.probes.hidden import with_hidden
 from saddlepoint.audits.probes.probe import measure_traits
 from saddlepoint.audits.probes.probe_target import ProbeTarget
 from saddlepoint.audits.probes.rare_coupling import with_rare_coupling
@@ -42,9 +45,10 @@ from saddlepoint.runs.cache import Watch
 from saddlepoint.runs.interactive import progress_watch
 from saddlepoint.runs.runner import run_request
 from saddlepoint.runs.verify import confirmed
-from saddlepoint.runs.watches import Watches
+from saddlepoint.runs.watches import Watches, as_watches
 
 
+@explained
 def audit(
     target: AnyTarget,
     x: object,
@@ -117,15 +121,16 @@ def audit(
         extra=tuple(extra),
         seed=seed,
         batch_size=batch_size,
-        name=name or _name(target),
+        name=name or target_name(target),
         claim=claim,
         allow_unusual=allow_unusual,
         engine=engine,
     )
     with progress_watch(progress) as bar:
-        return _run_and_report(request, out, Watches((*bar, *_as_watches(watch))))
+        return _run_and_report(request, out, Watches((*bar, *as_watches(watch))))
 
 
+@explained
 def probe(
     target: AnyTarget,
     x: object,
@@ -152,9 +157,10 @@ def probe(
     model = read_threat(threat)
     images, labels = model.images(*read_data(x, y))
     probed = ProbeTarget.of(read_target(target), images, labels, model.space)
-    return with_rare_coupling(probed, measure_traits(probed), images)
+    return with_hidden(probed, with_rare_coupling(probed, measure_traits(probed), images))
 
 
+@explained
 def evaluate(
     target: AnyTarget,
     adversaries: Sequence[Adversary],
@@ -206,6 +212,7 @@ def evaluate(
     )
 
 
+@explained
 def attack(
     target: AnyTarget,
     x: object,
@@ -243,6 +250,7 @@ def attack(
     )
 
 
+@explained
 def curve(
     target: AnyTarget,
     x: object,
@@ -285,13 +293,14 @@ def curve(
         images,
         labels,
         spaces,
-        name=_name(target),
+        name=target_name(target),
         steps=steps,
         seed=seed,
         batch_size=batch_size,
     )
 
 
+@explained
 def compare(
     targets: Mapping[str, AnyTarget],
     x: object,
@@ -378,16 +387,6 @@ def write_report(audit: Audit, path: str | Path) -> Path:
         The file.
     """
     return html.write_report(audit, Path(path))
-
-
-def _as_watches(watch: Watch | Sequence[Watch] | None) -> tuple[Watch, ...]:
-    if watch is None:
-        return ()
-    return tuple(watch) if isinstance(watch, Sequence) else (watch,)
-
-
-def _name(target: AnyTarget) -> str:
-    return Path(target).name if isinstance(target, str | Path) else type(target).__name__
 
 
 def _run_and_report(request: AuditRequest, out: str | Path | None, watch: Watches) -> Audit:

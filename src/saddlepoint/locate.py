@@ -46,7 +46,8 @@ def _run_file(path: Path) -> ModuleType:
     path = path.expanduser().resolve()
     if not path.is_file():
         raise LocateError(
-            f"There is no file {path}. Check the path; relative paths start at {Path.cwd()}."
+            f"There is no file {path}.{similar_file(path)} Check the path; relative paths start at "
+            f"{Path.cwd()}."
         )
     # The module is named by path and content. Two files called model.py are therefore different
     # modules, and an edited file is executed again. An unchanged file is not executed again, so
@@ -70,15 +71,31 @@ def _run_file(path: Path) -> ModuleType:
     return module
 
 
+def similar_file(path: Path) -> str:
+    """' Did you mean ...?' with a file beside a missing one; empty if none has a similar name.
+
+    Args:
+        path: the path of a file that does not exist.
+    """
+    folder = path.parent
+    if not folder.is_dir():
+        return f" There is no folder {folder}."
+    known = sorted(file.name for file in folder.iterdir() if file.is_file())
+    same_kind = [name for name in known if name.endswith(path.suffix)]
+    near = get_close_matches(path.name, same_kind, n=1) or get_close_matches(path.name, known, n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
 def _import_module(name: str) -> ModuleType:
     try:
         with _first_on_path(Path.cwd()):
             return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
+            hint = similar_file(Path(f"{error.name}.py").resolve())
             raise LocateError(
-                f"There is no module {error.name!r}. Install it, start in the folder that contains "
-                "it, or specify a file: 'file.py:name'."
+                f"There is no module {error.name!r}.{hint} Install it, start in the folder "
+                "that contains it, or specify a file: 'file.py:name'."
             ) from error
         raise LocateError(
             f"Importing {name} raised {describe_error(error)}. Install the missing package."

@@ -143,6 +143,16 @@ def percent(share: float, decimals: int = 1) -> str:
     return _percent(share, decimals, "less than ", "more than ")
 
 
+def between_0_and_1(value: float) -> str:
+    """What to write instead of a share outside of [0, 1], such as a percentage.
+
+    Args:
+        value: the number that was found.
+    """
+    example = f": for {value:g} % write {value / 100:g}" if 1 < value <= 100 else ""
+    return f"expected a number between 0 and 1{example}. Got {value:g}."
+
+
 def percent_cell(share: float, decimals: int = 1) -> str:
     """A share as a percentage in a table or figure: `45.3 %`, `0 %`, `< 0.1 %`, `> 99.9 %`.
 

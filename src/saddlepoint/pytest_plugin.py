@@ -10,20 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from saddlepoint.phrases import between_0_and_1
+
 if TYPE_CHECKING:
     from saddlepoint.audits import Audit
 
 
 @pytest.fixture
-def audit(record_property: Callable[[str, object], None]) -> Callable[..., Audit]:
+def audit(request: pytest.FixtureRequest) -> Callable[..., Audit]:
     """Audit a target; the test fails if robust accuracy is too low or a claim is refuted.
 
         def test_robust(audit):
             audit(net, x, y, threat="8/255", budget="quick", at_least=0.45)
 
     The function takes the arguments of `saddlepoint.audit` and two more: `at_least`, the lowest
-    robust accuracy that passes, and `credible=True`, which also requires the verdict *credible*.
-    It returns the audit. The numbers are written into the JUnit file as properties of the test.
+    robust accuracy that passes, and `credible=True`, which also requires the verdict *credible*,
+    and therefore a larger budget than "quick". It returns the audit. The numbers are written into
+    the JUnit file as properties of the test.
     """
 
     def run(
@@ -35,18 +38,33 @@ def audit(record_property: Callable[[str, object], None]) -> Callable[..., Audit
     ) -> Audit:
         from saddlepoint import api
 
-        if at_least is not None and not 0 <= at_least <= 1:
-            raise ValueError(f"at_least is between 0 and 1, such as 0.45 for 45 %, got {at_least}.")
+        __tracebackhide__ = True  # pytest shows the line of the test
+        _check(at_least, credible, arguments.get("budget"))
         result = api.audit(target, *data, **{"progress": False, **arguments})
-        record_property("clean_accuracy", result.clean_accuracy)
-        record_property("robust_accuracy", result.robust_accuracy)
-        record_property("verdict", str(result.verdict))
+        # The fixture `record_property` does the same and warns about the format of the JUnit file.
+        request.node.user_properties += [
+            ("clean_accuracy", result.clean_accuracy),
+            ("robust_accuracy", result.robust_accuracy),
+            ("verdict", str(result.verdict)),
+        ]
         if problems := _problems(result, at_least, credible):
             about = f"{result.target}, {result.threat}: {result.summary()}"
             pytest.fail("\n".join([*problems, about]), pytrace=False)
         return result
 
     return run
+
+
+def _check(at_least: float | None, credible: bool, budget: object) -> None:
+    """Reject requirements that no audit can meet, before it runs."""
+    __tracebackhide__ = True
+    if at_least is not None and not 0 <= at_least <= 1:
+        raise ValueError(f"at_least: {between_0_and_1(at_least)}")
+    if credible and budget == "quick":
+        raise ValueError(
+            "credible=True needs budget='standard' or 'thorough': a quick audit runs only a part "
+            "of the checklist, so it is never credible."
+        )
 
 
 def _problems(result: Audit, at_least: float | None, credible: bool) -> list[str]:

@@ -36,6 +36,21 @@ def test_printed_outcomes_and_games_are_one_short_line() -> None:
     assert "4 images" in repr(game)
 
 
+def test_printed_traits_are_those_that_are_present() -> None:
+    x, y = sp.load_data("digits", n=16)
+    traits = sp.probe(sp.MultiExit(zoo.load("digits-exits")), x, y)
+    assert repr(traits).startswith("<Traits: ")
+    assert "early exits" in repr(traits)
+    assert len(repr(traits)) < 200
+    assert "early exits: the network returns one output per exit" in str(traits).splitlines()
+    assert str(traits).endswith(f"Measured: {len(traits)} properties.")
+    assert "probabilities:" not in traits._repr_html_()
+
+
+def test_a_printed_row_has_no_loss_curve() -> None:
+    assert "loss_curve" not in repr(an_audit().rows[0])
+
+
 def test_html_has_a_row_per_attack_and_escapes_names_and_messages() -> None:
     audit = replace(an_audit(), target="<script>", symptoms=SYMPTOMS)
     html = audit._repr_html_()

@@ -151,6 +151,17 @@ def test_a_comparison_tests_pairs_image_by_image():
         sp.compare({"one": inverted}, X, Y)
 
 
+def test_a_comparison_says_which_target_was_attacked_without_gradients():
+    attacks = [sp.Direct("square", sp.Square(5)), sp.Direct("pgd", sp.PGD(steps=1))]
+    audits = {
+        name: sp.audit(net(), X, Y, threat=0.02, adversaries=[attack], budget="quick")
+        for name, attack in zip(("scores", "gradients"), attacks, strict=True)
+    }
+    lines = str(Comparison.of(audits)).splitlines()
+    assert lines[0].endswith(", attacked without gradients")
+    assert "without gradients" not in lines[1]
+
+
 def test_holm_multiplies_the_smallest_p_value_by_the_number_of_tests():
     assert _holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert _holm([0.6, 0.7]) == [1.0, 1.0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -49,10 +50,41 @@ def test_json_prints_the_record_and_nothing_else():
     assert record["rows"][0]["name"] == "apgd-ce"
 
 
-def test_quiet_prints_only_the_verdict():
-    result = call("audit", f"{TARGETS}:make", *QUICK, "--quiet")
-    assert result.stderr == ""
+def test_quiet_prints_the_verdict_and_what_changes_its_meaning():
+    result = call("audit", f"{TARGETS}:exits", *QUICK, "--quiet", "--out", "here")
     assert len(result.stdout.splitlines()) == 2
+    symptoms = Audit.load("here").symptoms
+    lines = result.stderr.splitlines()
+    assert len(lines) == len(symptoms)
+    assert any("treated as MultiExit(net), which answers with its last exit" in li for li in lines)
+
+
+def test_quiet_says_that_the_record_of_another_audit_is_replaced():
+    for target, replaced in (("make", False), ("instance", True)):
+        result = call("audit", f"{TARGETS}:{target}", *QUICK, "--quiet", "--out", "here")
+        assert ("Its cells stay; its record and report are replaced." in result.stderr) is replaced
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [("--eps", "8"), ("--norm", "L2", "--eps", "1000"), ("--data", "missing.npz")],
+    ids=lambda words: words[-1],
+)
+@pytest.mark.parametrize("out", [(), ("--out", "some/where")], ids=["default", "given"])
+def test_a_rejected_request_leaves_no_folder(mistake, out):
+    error_of("audit", f"{TARGETS}:make", *QUICK, *out, *mistake)
+    assert list(Path().iterdir()) == []
+
+
+def test_a_rejected_request_keeps_folders_that_were_there():
+    Path("there").mkdir()
+    error_of("audit", f"{TARGETS}:make", *QUICK, "--out", "there/run", "--eps", "8")
+    assert [str(path) for path in Path().rglob("*")] == ["there"]
+
+
+def test_a_percentage_is_answered_with_the_fraction():
+    message = error_of("audit", f"{TARGETS}:make", *QUICK, "--fail-under", "45")
+    assert "for 45 % write 0.45" in " ".join(message.replace("│", " ").split())
 
 
 def test_a_claim_is_tested_and_saved_and_is_part_of_the_command():
@@ -66,7 +98,7 @@ def test_a_claim_is_tested_and_saved_and_is_part_of_the_command():
     assert (saved.verdict, saved.compared.claim) == ("overstated", 1.0)
     assert "--claim 1" in saved.command
     message = error_of("audit", f"{TARGETS}:make", *QUICK, "--claim", "62")
-    assert "--claim: Input should be less than or equal to 1, got 62.0." in message
+    assert "--claim: expected a number between 0 and 1: for 62 % write 0.62. Got 62." in message
 
 
 def test_a_job_fails_below_the_required_accuracy_and_its_files_say_why():
@@ -187,6 +219,9 @@ def test_an_invalid_option_is_explained(options, message):
             "ONNX, 'model.onnx'; got 'net'",
         ),
         ("missing.py:make", "There is no file"),
+        (str(TARGETS), "cli_targets.py:"),
+        (f"{TARGETS.with_name('cli_target.py')}:make", "Did you mean 'cli_targets.py'?"),
+        ("no/folder/net.py:make", "no/folder. Check the path"),
         ("no_such_module:make", "There is no module 'no_such_module'"),
         (f"{TARGETS}:mke", "Did you mean 'make'?"),
         (f"{TARGETS}:number", "is a int; a target is an nn.Module"),
@@ -236,3 +271,16 @@ def test_a_specification_file_is_run():
     Path("spec.toml").write_text('target = "x"\nbugdet = "quick"\n')
     assert "Did you mean 'budget'?" in error_of("run", "spec.toml")
     assert "there is no specification" in error_of("run", "missing.toml")
+
+
+def test_help_is_wrapped_by_the_terminal_and_not_by_the_lines_of_docstrings():
+    for words in ((), ("audit",), ("runs", "verify")):
+        first = call(*words, "--help").stdout.partition("╭")[0]
+        paragraphs = [part.splitlines() for part in first.split("\n" + " " * 80 + "\n")]
+        broken = [
+            (line, following)
+            for lines in paragraphs
+            for line, following in pairwise(lines)
+            if len(line.rstrip()) + len(following.split(maxsplit=1)[0]) < 78 and line.strip()
+        ]
+        assert broken == [], words

@@ -17,8 +17,8 @@ BAD = Path(bad_targets.__file__)
 X, Y = sp.load_data("digits", n=20)
 
 MODELS = {  # models that a factory returns, and the error message about them
-    "training": "the model is in training mode, and batch statistics or dropout change its "
-    r"outputs: .*\. Call net.eval\(\) first.",
+    "training": "the model is in training mode, and its outputs differ from those in evaluation "
+    r"mode, .*\. Call net.eval\(\) first.",
     "double": "RuntimeError: mat1 and mat2 must have the same dtype.*"
     r"They are torch.float32: convert the target, .*net.float\(\)",
     "half": "RuntimeError: Input type .*They are torch.float32: convert the target, .*net.float",

@@ -109,9 +109,13 @@ def test_json_prints_the_record_and_nothing_else(run):
     assert sum(record["equilibrium"]["mix"]) == pytest.approx(1)
 
 
-def test_quiet_prints_only_the_outcome(run):
+def test_quiet_prints_the_outcome_and_what_changes_its_meaning(run):
     result = call("game", f"{TARGETS}:exits", *SMALL, "--out", run, "--quiet")
-    assert result.stderr == ""
+    lines = result.stderr.splitlines()
+    symptoms = GameRecord.load(run).symptoms
+    assert [line.partition(")")[0] for line in lines] == [
+        f"{symptom.level} ({symptom.name}" for symptom in symptoms
+    ]
     assert len(result.stdout.splitlines()) == 2
 
 
@@ -164,7 +168,7 @@ def test_an_embedded_network_is_played_and_a_network_with_exits_is_audited():
         4,
     )
     audited = call("audit", f"{TARGETS}:exits", *QUICK)
-    assert "note: several exits" in audited.stdout
+    assert "note (several exits): " in audited.stdout
 
 
 def test_of_many_columns_the_important_ones_are_printed_with_the_place_of_the_others():

@@ -99,3 +99,10 @@ def test_other_data_is_rejected_with_the_code_that_helps(arguments, message):
 def test_more_images_than_there_are_is_an_error():
     with pytest.raises(DataError, match="only 5 images"):
         collect(X, Y, n=6)
+
+
+def test_a_loader_that_shuffles_is_read_with_a_warning():
+    loader = DataLoader(TensorDataset(X, Y), batch_size=2, shuffle=True)
+    with pytest.warns(UserWarning, match=r"shuffles.*shuffle=False"):
+        found = collect(loader)
+    assert sorted(found.y.tolist()) == sorted(Y.tolist())

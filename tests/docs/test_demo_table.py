@@ -8,6 +8,8 @@ from pathlib import Path
 
 from benchmarks.demo_table import BEGIN, END, RECORD, table, with_table
 
+from saddlepoint.cli.demo_run import Effort
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 WILD = (ROOT / "docs" / "results" / "wild.md").read_text()
@@ -18,6 +20,14 @@ def test_the_table_of_the_demo_is_that_of_its_record() -> None:
     assert with_table(README, record) == README
     record["models"][0]["robust"] += 0.01
     assert with_table(README, record) != README
+
+
+def test_the_column_of_autoattack_is_the_full_suite() -> None:
+    record = json.loads(RECORD.read_text())
+    assert Effort(record["autoattack"]) is Effort.FULL
+    assert "| AutoAttack (our implementation) |" in README
+    short = table({**record, "autoattack": str(Effort.SHORT)})
+    assert "| shortened AutoAttack (our implementation) |" in short
 
 
 def test_three_defenses_lose_thirty_points_and_the_robust_net_stays_credible() -> None:

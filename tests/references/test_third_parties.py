@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import json
+import sys
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from tests.references.hosting import why_missing
+from tests.references.hosting import imported_peer, to_points, why_missing, with_parameter
 from torch import nn
+from typer.testing import CliRunner
 
 import saddlepoint as sp
+from saddlepoint import zoo
 from saddlepoint.audits import TargetError
 from saddlepoint.audits.inputs import read_defense
 from saddlepoint.audits.target.onnx_model import OnnxModel
+from saddlepoint.cli import app
 from saddlepoint.defenses import BlackBox, Context
 from saddlepoint.runs.targets import resolve
 
@@ -34,6 +41,8 @@ def layers() -> nn.Module:
 
 @pytest.mark.filterwarnings("ignore")
 def test_an_image_classifier_of_transformers_is_evaluated():
+    if importlib.util.find_spec("torchvision") is not None:
+        import_torchvision()  # transformers imports it where it is installed
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     torch.manual_seed(0)
     config = transformers.ViTConfig(
@@ -205,16 +214,70 @@ def test_attacks_of_other_libraries_run_as_external_adversaries(peer, function):
     assert (outcomes.episodes[0].backward >= 10).all()
 
 
+def import_torchvision():
+    """Import torchvision, whose compiled operators may not fit the installed torch.
+
+    Classifiers use none of them, but the package refuses to be imported unless two of them are
+    declared.
+    """
+    if importlib.util.find_spec("torchvision") is None:
+        pytest.skip("torchvision is not installed")
+    try:
+        return importlib.import_module("torchvision.models")
+    except RuntimeError:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        for operator in ("nms", "qnms"):
+            signature = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            torch.library.define(f"torchvision::{operator}", signature)
+        return importlib.import_module("torchvision.models")
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["googlenet", "resnet18"])
 def test_models_of_torchvision_are_evaluated(name):
-    try:
-        models = pytest.importorskip("torchvision.models", reason="torchvision is not installed")
-    except RuntimeError as error:
-        pytest.skip(f"torchvision does not fit the installed torch: {error}")
+    models = import_torchvision()
     torch.manual_seed(0)
     net = models.get_model(name, weights=None, num_classes=4).eval()
     x = torch.rand(4, 3, 64, 64)
     expected = net(x).detach()
     _, logits = answer(net, x, expected.argmax(1))
     assert torch.allclose(logits, expected, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_of_timm_is_evaluated_and_recognized():
+    import_torchvision()  # timm imports it
+    timm = pytest.importorskip("timm", reason="timm is not installed")
+    torch.manual_seed(0)
+    options = {"img_size": 16, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
+    net = timm.create_model("vit_tiny_patch16_224", num_classes=4, **options).eval()
+    x = torch.rand(20, 3, 16, 16)
+    y = net(x).argmax(1)
+    adversaries = [sp.Direct("pgd", sp.PGD(steps=3))]
+    result = sp.audit(net, x, y, threat="8/255", budget="quick", adversaries=adversaries)
+    assert result.clean_accuracy == 1
+    assert any(found.name == "timm model" for found in result.recognized)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_points_that_autoattack_saved_have_the_same_accuracy_when_they_are_rescored(tmp_path):
+    """The file has the form in which the script of AutoAttack saves its points."""
+    if reason := why_missing("pyautoattack"):
+        pytest.skip(reason)
+    x, y = sp.load_data("digits", n=20)
+    net = zoo.load("digits-pgd").float()
+    with imported_peer("pyautoattack", 0) as autoattack:
+        suite = autoattack.AutoAttack(
+            with_parameter(net), eps=0.15, seed=0, version="custom", attacks=["apgd-ce"]
+        )
+        points = to_points(suite.run_standard_evaluation(x, y, batch_size=20)[0])
+    torch.save({"adv_complete": points}, tmp_path / "aa.pth")
+    words = ("--target", "zoo:digits-pgd", "--n", "20", "--eps", "0.15", "--json")
+    result = CliRunner().invoke(app, ["rescore", str(tmp_path / "aa.pth"), *words])
+    assert result.exit_code == 0, result.output
+    record = json.loads(result.stdout)
+    expected = float((net(points).argmax(1) == y).double().mean())
+    assert record["robust_accuracy"] == pytest.approx(expected)
+    assert record["robust_accuracy"] < record["clean_accuracy"]
+    assert record["outside"] == 0

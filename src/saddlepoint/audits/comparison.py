@@ -57,6 +57,7 @@ class Comparison:
         lines = [
             f"{name}: clean {percent(audit.clean_accuracy)}, robust "
             f"{at_most(audit.robust_accuracy)} ({audit.interval}), {audit.verdict}"
+            f"{', attacked without gradients' if _without_gradients(audit) else ''}"
             for name, audit in self.audits.items()
         ]
         lines += [
@@ -69,6 +70,11 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         return "<br>".join(escape(line) for line in str(self).splitlines())
+
+
+def _without_gradients(audit: Audit) -> bool:
+    """Whether no attack computed a gradient, as on a callable that is no nn.Module."""
+    return bool(audit.rows) and not any(row.backward for row in audit.rows)
 
 
 def _holm(values: list[float]) -> list[float]:

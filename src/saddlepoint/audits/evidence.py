@@ -40,7 +40,7 @@ class Row:
     backward: float
     seconds: float
     copies: int  # attacked images for which it proposed the clean image
-    loss_curve: LossCurve = field(default_factory=LossCurve)
+    loss_curve: LossCurve = field(default_factory=LossCurve, repr=False)
     reason: str = ""  # why it was run
     minimum_norm: bool = False  # a part of it minimizes the perturbation, not a loss
 

@@ -103,6 +103,11 @@ def read_target(target: AnyTarget, device: str | torch.device | None = None) -> 
     return target if device is None else placed(target, device)
 
 
+def target_name(target: AnyTarget) -> str:
+    """The name of a target if none is given: its class, or its file."""
+    return Path(target).name if isinstance(target, str | Path) else type(target).__name__
+
+
 def read_defense(target: AnyTarget, x: Tensor, y: Tensor, space: Ball) -> Defense:
     """The target as a defense, for functions that do not audit it.
 

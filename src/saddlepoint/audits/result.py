@@ -206,8 +206,9 @@ class Audit:
         """Why the verdict is not credible, in few words; `reasons` has all of them."""
         if self.verdict is Verdict.CREDIBLE:
             return ""
-        failed = [item.name for item in self.checklist if item.state is State.FAIL]
-        not_run = [item.name for item in self.checklist if item.state is State.NOT_RUN]
+        # Quoted: some names are sentences.
+        failed = [f"'{item.name}'" for item in self.checklist if item.state is State.FAIL]
+        not_run = [f"'{item.name}'" for item in self.checklist if item.state is State.NOT_RUN]
         serious = [s.name for s in self.symptoms if s.level is Level.SERIOUS]
         parts = []
         if self.verdict is Verdict.OVERSTATED or not self.checklist:

@@ -5,6 +5,7 @@ Commands import torch when they run, not when they are loaded, so that `--help` 
 
 from __future__ import annotations
 
+import inspect
 from typing import Annotated
 
 import typer
@@ -67,8 +68,8 @@ def _root(
 ) -> None:
     """Measure the adversarial robustness of dynamic models.
 
-    A dynamic model iterates, exits early, adapts or optimizes at test time. saddlepoint attacks
-    it with attacks that are adapted to it, and reports how far the result can be trusted.
+    A dynamic model iterates, exits early, adapts or optimizes at test time. saddlepoint attacks it
+    with attacks that are adapted to it, and reports how far the result can be trusted.
     """
 
 
@@ -100,6 +101,26 @@ for command in (
     doctor,
 ):
     command.add(app)
+
+
+def _join_lines(group: typer.Typer) -> None:
+    """Wrap help texts by the width of the terminal instead of by the lines of docstrings."""
+    for command in group.registered_commands:
+        command.help = command.help or _paragraphs(command.callback)
+    for nested in group.registered_groups:
+        if nested.typer_instance is not None:
+            _join_lines(nested.typer_instance)
+    if group.registered_callback is not None:
+        group.registered_callback.help = _paragraphs(group.registered_callback.callback)
+
+
+def _paragraphs(function: object) -> str:
+    """The docstring of a function, with each paragraph on one line."""
+    parts = (inspect.getdoc(function) or "").split("\n\n")
+    return "\n\n".join(" ".join(part.split()) for part in parts)
+
+
+_join_lines(app)
 
 
 def main() -> None:

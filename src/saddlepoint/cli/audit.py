@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from saddlepoint.cli.arguments import TargetArgument
-from saddlepoint.cli.console import FACTORY, aside, dump, errors, examples, say
+from saddlepoint.cli.console import FACTORY, aside, dump, errors, examples, note, say
 from saddlepoint.cli.execution import (
     AddressOption,
     ExecutorOption,
@@ -25,7 +25,7 @@ from saddlepoint.cli.execution import (
 )
 from saddlepoint.cli.folders import default_folder
 from saddlepoint.cli.options import audit_options, audit_spec, with_options
-from saddlepoint.cli.requirements import check_requirements
+from saddlepoint.cli.requirements import as_fraction, check_requirements
 
 if TYPE_CHECKING:
     from saddlepoint.audits import Audit
@@ -51,7 +51,11 @@ _DryRun = Annotated[
 ]
 _Json = Annotated[bool, _output("--json", help="Print the record as JSON and nothing else.")]
 _Quiet = Annotated[
-    bool, _output("--quiet", help="Print only the verdict: no progress and no table.")
+    bool,
+    _output(
+        "--quiet",
+        help="Print only the verdict, and warnings and notes about it: no progress and no tables.",
+    ),
 ]
 _Profile = Annotated[
     bool,
@@ -65,10 +69,9 @@ _FailUnder = Annotated[
     float | None,
     _ci(
         "--fail-under",
-        min=0.0,
-        max=1.0,
+        callback=as_fraction,
         metavar="ACCURACY",
-        help="Exit with code 1 if robust accuracy is below this number, such as 0.45.",
+        help="Exit with code 1 if robust accuracy is below this number, such as 0.45 for 45 %.",
         show_default="only a refuted --claim gives code 1",
     ),
 ]
@@ -229,15 +232,17 @@ def _run(
     spec: RunSpec, folder: Path, by: Executor, *, live: bool, json: bool, quiet: bool
 ) -> Audit:
     """Run the audit, print its result and return it."""
-    from saddlepoint.cli.audit_output import show
+    from saddlepoint.cli.audit_output import show, show_symptoms
 
-    shown = not (json or quiet)
-    with aside(), _progress(folder, live=live, shown=shown) as watch:
+    progress = _progress(folder, live=live, shown=not (json or quiet), messages=not json)
+    with aside(), progress as watch:
         result = run(spec, folder, by=by, watch=watch)
     if json:
         dump(result.record())
         return result
-    if not quiet:
+    if quiet:
+        show_symptoms(result, note)
+    else:
         show(result)
     say(f"{result.target}, {result.threat.partition(',')[0]}: {result.summary()}", style="bold")
     say(f"Report: {folder / 'report.html'}")
@@ -245,11 +250,11 @@ def _run(
 
 
 @contextmanager
-def _progress(folder: Path, *, live: bool, shown: bool) -> Iterator[Watch]:
+def _progress(folder: Path, *, live: bool, shown: bool, messages: bool) -> Iterator[Watch]:
     """A progress bar on the terminal and, with `live`, a page that is updated."""
     from saddlepoint.cli.progress import AuditProgress
 
-    with AuditProgress(errors(), folder=folder, shown=shown) as bar:
+    with AuditProgress(errors(), folder=folder, shown=shown, messages=messages) as bar:
         if not live:
             yield bar
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -105,7 +105,8 @@ def _remedies(plan: Plan) -> Iterator[str]:
     if plan.remedy_passes:
         yield (
             f"Of these, up to {count(plan.remedy_passes, 'pass')} per image are for remedies, if "
-            "there are symptoms. They are spent on images that are still classified correctly."
+            "there are symptoms. They are spent on images that are still classified correctly: if "
+            "half of the images are, each of these gets twice as many."
         )
     elif plan.budget == "quick":
         yield "The quick budget runs no remedies for symptoms."
@@ -115,9 +116,7 @@ def show(audit: Audit) -> None:
     """Print the warnings, the checklist, the comparisons, and then the table of attacks."""
     from saddlepoint.audits.verdict import State
 
-    for symptom in audit.symptoms:
-        message = f"{symptom.level}: {symptom.name}. {symptom.message} {symptom.remedy}"
-        say(message.rstrip(), style=STYLES[symptom.level])
+    show_symptoms(audit, say)
     for item in audit.checklist:
         if item.state is not State.NOT_APPLICABLE:
             say(f"{item.state:8} {item.name}: {item.evidence}", style=STATES[item.state])
@@ -146,6 +145,18 @@ def show(audit: Audit) -> None:
         "seconds",
     )
     output().print(table(head, rows))
+
+
+def show_symptoms(audit: Audit, write: Callable[[str, str], None]) -> None:
+    """Print warnings and notes, which may change what the numbers mean.
+
+    Args:
+        audit: the audit.
+        write: prints a line in a style: `say` or `note`.
+    """
+    for symptom in audit.symptoms:
+        message = f"{symptom.level} ({symptom.name}): {symptom.message} {symptom.remedy}"
+        write(message.rstrip(), STYLES[symptom.level])
 
 
 def show_profile(audit: Audit) -> None:

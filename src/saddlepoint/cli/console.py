@@ -94,9 +94,9 @@ def warn(message: str) -> None:
     errors().print(printable(message), style="red", markup=False, soft_wrap=True)
 
 
-def note(message: str) -> None:
+def note(message: str, style: str = "") -> None:
     """Print a line on standard error, beside a result that a program may read."""
-    errors().print(printable(message), markup=False, soft_wrap=True)
+    errors().print(printable(message), style=style or None, markup=False, soft_wrap=True)
 
 
 def say(message: str, style: str = "") -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,9 @@ from saddlepoint.cli.arguments import JsonOption
 from saddlepoint.cli.console import dump, examples, note, output, say, table
 from saddlepoint.cli.folders import check_writable
 from saddlepoint.cli.options import some_audit_options, with_options
+
+if TYPE_CHECKING:
+    from saddlepoint.cli.demo_run import Effort
 
 
 def add(app: typer.Typer) -> None:
@@ -39,7 +42,7 @@ def demo(
         bool,
         typer.Option(
             "--full-autoattack",
-            help="Run AutoAttack in its full length. It takes several times as long.",
+            help="Run AutoAttack in its full length: about twice the processor time.",
         ),
     ] = False,
     json: JsonOption = False,
@@ -47,11 +50,11 @@ def demo(
     """Evaluate four defenses and a robust network in three ways and compare the numbers.
 
     A purifier, a randomized defense, an early-exit network and a network that adapts at test time
-    are evaluated as their authors would, by AutoAttack, and by an audit. An adversarially trained
-    network is evaluated in the same ways. It takes two to three minutes of processor time, divided
-    between two processes.
+    are evaluated as their authors would, by a shortened AutoAttack, and by an audit. An
+    adversarially trained network is evaluated in the same ways. It takes about two minutes of
+    processor time, divided between two processes.
     """
-    from saddlepoint.cli.demo_page import HEAD, cells, write_page
+    from saddlepoint.cli.demo_page import cells, head, write_page
     from saddlepoint.cli.demo_run import RADIUS, Effort, run_all
 
     check_writable(out)
@@ -80,8 +83,15 @@ def demo(
             }
         )
         return
-    output().print(table(HEAD, [cells(result) for result in results]))
+    output().print(table(head(effort), [cells(result) for result in results]))
     for result in results:
         say(f"{result.title}. {result.why}")
-    say(f"Linf radius {RADIUS:g}, test digits, {seconds:.0f} s. AutoAttack: {effort}.")
+    say(f"Linf radius {RADIUS:g}, test digits, {seconds:.0f} s. {_sentence(effort)}")
     say(f"Report: {page}")
+
+
+def _sentence(effort: Effort) -> str:
+    """How long the suite of AutoAttack was, and how to run all of it."""
+    suite = effort.suite
+    more = "" if suite == "AutoAttack" else " --full-autoattack runs all of it."
+    return f"{suite[:1].upper()}{suite[1:]}: {effort}.{more}"

@@ -21,15 +21,18 @@ from saddlepoint.reports.figures import Bar, bars
 from saddlepoint.reports.markup import Markup, tag
 from saddlepoint.reports.verdicts import SHAPES, verdict_level
 
-HEAD = (
-    "model",
-    "images",
-    "clean",
-    "authors' evaluation",
-    "AutoAttack (our implementation)",
-    "saddlepoint",
-    "verdict",
-)
+
+def head(effort: Effort) -> list[str]:
+    """The first line of the table, on the page and in the terminal."""
+    return [
+        "model",
+        "images",
+        "clean",
+        "authors' evaluation",
+        f"{effort.suite} (our implementation)",
+        "saddlepoint",
+        "verdict",
+    ]
 
 
 def cells(result: DemoResult) -> list[str]:
@@ -60,25 +63,25 @@ def _body(results: Sequence[DemoResult], effort: Effort) -> Markup:
     return tag(
         "main",
         tag("p", "saddlepoint demo", class_="brand"),
-        tag("h1", "Four defenses: the evaluation of their authors, AutoAttack, and an audit"),
+        tag("h1", f"Four defenses: the evaluation of their authors, {effort.suite}, and an audit"),
         muted(
             f"Test digits, Linf radius {RADIUS:g}. Each line is one model under three evaluations."
         ),
         tag("h2", "Robust accuracy"),
-        _figure(results),
+        _figure(results, effort),
         tag("h2", "Three evaluations"),
-        table(HEAD, [cells(result) for result in results]),
+        table(head(effort), [cells(result) for result in results]),
         muted(
-            "AutoAttack is the standard suite, or the rand suite for the randomized defense, built "
-            f"from the attacks of this package ({effort}). All numbers are upper bounds of robust "
-            "accuracy."
+            f"The {effort.suite} is the standard suite, or the rand suite for the randomized "
+            f"defense, built from the attacks of this package ({effort}). All numbers are upper "
+            "bounds of robust accuracy."
         ),
         tag("h2", "Why"),
         *(_card(result) for result in results),
     )
 
 
-def _figure(results: Sequence[DemoResult]) -> Markup:
+def _figure(results: Sequence[DemoResult], effort: Effort) -> Markup:
     rows = [
         Bar(
             result.title,
@@ -93,7 +96,7 @@ def _figure(results: Sequence[DemoResult]) -> Markup:
     key = legend(
         primary="saddlepoint",
         secondary="only in the authors' evaluation",
-        marker="AutoAttack",
+        marker=effort.suite,
         whisker="95 % interval over images",
     )
     return tag("div", key, bars(rows, title="Robust accuracy"), class_="card")

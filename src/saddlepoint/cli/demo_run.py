@@ -42,6 +42,11 @@ class Effort(StrEnum):
     SHORT = "3 target classes, 50 steps, 500 queries of Square; 10 draws"
     FULL = "9 target classes, 100 steps, 5000 queries of Square; 20 draws"
 
+    @property
+    def suite(self) -> str:
+        """What the suite may be called: only the full one is AutoAttack."""
+        return "AutoAttack" if self is Effort.FULL else "shortened AutoAttack"
+
 
 # The order in which models are started: the slowest first, so that both cores stay busy.
 _ORDER = ("purifier", "random", "early-exit", "adapted", "robust")
@@ -160,7 +165,7 @@ def measure(name: str, folder: Path, n: int, budget: Budget, effort: Effort) -> 
     # it is compared with, and it is not credible if their points are stronger than its own.
     known = [
         Points("points of the authors", authors.episodes[0].points),
-        Points("points of AutoAttack", standard.episodes[0].points),
+        Points(f"points of {effort.suite}", standard.episodes[0].points),
     ]
     result = audit(
         target,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from saddlepoint.cli.folders import check_writable
+from saddlepoint.cli.folders import check_writable, writable
 
 if TYPE_CHECKING:
     from saddlepoint.audits import Audit
@@ -129,8 +129,8 @@ def run(spec: RunSpec, out: Path, *, by: Executor, watch: Watch) -> Audit:
     from saddlepoint.runs import run_spec
 
     check_device(spec.device)
-    check_writable(out)
-    result = run_spec(spec, out, executor=by, watch=watch)
+    with writable(out):
+        result = run_spec(spec, out, executor=by, watch=watch)
     started = time.perf_counter()
     write_report(result, out / "report.html")
     return replace(result, report_seconds=time.perf_counter() - started)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -35,6 +37,24 @@ def _last_parts(text: str) -> tuple[str, str]:
     """`net` and `make` of `some/where/net.py:make`."""
     place, _, name = text.rpartition(":")
     return Path(place).name.removesuffix(".py"), name.rpartition("/")[2]
+
+
+@contextmanager
+def writable(folder: Path) -> Iterator[None]:
+    """Check that the folder can be written to; if an error follows, leave no empty folder behind.
+
+    Raises:
+        ValueError: The folder cannot be written to.
+    """
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        check_writable(folder)
+        yield
+    except BaseException:
+        for path in new:  # the innermost first
+            if path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
+        raise
 
 
 def check_writable(folder: Path) -> None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from saddlepoint.cli.arguments import JsonOption, TargetArgument
-from saddlepoint.cli.console import aside, dump, errors, examples, say
+from saddlepoint.cli.console import aside, dump, errors, examples, note, say
 from saddlepoint.cli.execution import SandboxOption, check_device, use_sandbox
-from saddlepoint.cli.folders import check_writable, default_folder
+from saddlepoint.cli.folders import default_folder, writable
 from saddlepoint.cli.options import game_options, game_spec, with_options
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def game(
     sandbox: SandboxOption = False,
     json: JsonOption = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", help="Print only the outcome: no progress and no tables.")
+        bool, typer.Option("--quiet", help="Print only the outcome, warnings and notes.")
     ] = False,
 ) -> None:
     """Solve the game between attacker and defender on the exits of a network.
@@ -66,20 +66,22 @@ def game(
 
 
 def _play(spec: GameSpec, folder: Path, *, json: bool, quiet: bool) -> None:
-    from saddlepoint.cli.game_output import show
+    from saddlepoint.cli.game_output import show, show_symptoms
     from saddlepoint.cli.progress import GameProgress
     from saddlepoint.games.reports.page import write_report
     from saddlepoint.games.runs.play import run_game
 
     check_device(spec.device)
-    check_writable(folder)
-    with aside(), GameProgress(errors(), shown=not (json or quiet)) as watch:
+    progress = GameProgress(errors(), shown=not (json or quiet), messages=not json)
+    with writable(folder), aside(), progress as watch:
         record = run_game(spec, folder, watch=watch)
     page = write_report(record, folder / "report.html")
     if json:
         dump(record.record())
         return
-    if not quiet:
+    if quiet:
+        show_symptoms(record, note)
+    else:
         show(record, folder)
     say(f"{record.target}, {record.threat.partition(',')[0]}: {record.summary()}", style="bold")
     say(f"Report: {page}")

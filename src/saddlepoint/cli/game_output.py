@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +26,7 @@ def show(record: GameRecord, folder: Path) -> None:
     """
     from saddlepoint.games.runs.record import same_strategy
 
-    for symptom in record.symptoms:
-        say(f"{symptom.level}: {symptom.name}. {symptom.message}", style=STYLES[symptom.level])
+    show_symptoms(record, say)
     _matrix(record, folder)
     _solution(record)
     rows = [_strategy_row(strategy) for strategy in record.strategies]
@@ -43,6 +42,17 @@ def show(record: GameRecord, folder: Path) -> None:
         return
     gains = "; ".join(f"{name} {_points(record.gains[key])}" for name, key in _ATTACKERS)
     say(f"Accuracy of NEED minus that of the best pure strategy, paired by image: {gains}.")
+
+
+def show_symptoms(record: GameRecord, write: Callable[[str, str], None]) -> None:
+    """Print warnings and notes, which may change what the numbers mean.
+
+    Args:
+        record: The record.
+        write: Prints a line in a style: `say` or `note`.
+    """
+    for symptom in record.symptoms:
+        write(f"{symptom.level} ({symptom.name}): {symptom.message}", STYLES[symptom.level])
 
 
 def _matrix(record: GameRecord, folder: Path) -> None:

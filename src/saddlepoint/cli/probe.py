@@ -31,7 +31,8 @@ def add(app: typer.Typer) -> None:
             "saddlepoint probe net.py:make --data cifar10",
             "saddlepoint probe net.py:make --json | jq '.[] | select(.present)'",
             note=f"{FACTORY} The target is evaluated on the first 16 images in different orders, "
-            "one by one and as a batch, with and without gradients. It is not attacked. For each "
+            "one by one and as a batch, with and without gradients, and early exits and branches "
+            "inside it are searched. It is not attacked. For each "
             "property the table says whether it was measured (yes, no, or – if it could not be "
             "measured), what the target declares (a plain network declares nothing), the "
             "confidence, and the evidence. An audit selects its attacks by these properties.",
@@ -70,7 +71,6 @@ def probe(ctx: typer.Context, target: TargetArgument, json: JsonOption = False) 
     output().print(table(head, [_row(trait) for trait in traits]))
     names = [trait.name for trait in traits if trait.present]
     say(f"Measured: {', '.join(names) or 'none of these properties'}.", style="bold")
-    say("Exits and branches inside a model are searched by `saddlepoint audit`.")
     for trait in traits.denied:
         say(
             f"{target} declares that it does not have this property: {trait.name}. "

@@ -37,7 +37,7 @@ class GameProgress(ProgressBar):
         self._counted = set()
         super().begin(work, missing)
 
-    def _accuracy(self, episode: Episode) -> str:
+    def _accuracy(self, cell: AttackCell, episode: Episode) -> str:  # noqa: ARG002
         accuracy = episode.correct.mean(1)
         lowest = percent(float(accuracy.amin()))
         return f"accuracy {lowest} to {percent(float(accuracy.amax()))} over the columns"

@@ -8,11 +8,23 @@ from typing import TYPE_CHECKING
 import typer
 
 from saddlepoint.cli.console import warn
+from saddlepoint.phrases import between_0_and_1
 
 if TYPE_CHECKING:
     from saddlepoint.audits import Audit
 
 _NOT_MET = 1  # exit code
+
+
+def as_fraction(value: float | None) -> float | None:
+    """An option that is an accuracy between 0 and 1.
+
+    Raises:
+        typer.BadParameter: it is outside of that range, such as a percentage.
+    """
+    if value is None or 0 <= value <= 1:
+        return value
+    raise typer.BadParameter(between_0_and_1(value))
 
 
 def check_requirements(

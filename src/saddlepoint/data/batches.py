@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import RandomSampler
 
 from saddlepoint.data.load import load_data
 from saddlepoint.data.record import Data, DataError
@@ -58,11 +60,25 @@ def collect(x: Any, y: Any = None, *, n: int | None = None) -> LabeledImages:
     if hasattr(x, "__getitem__") and hasattr(x, "__len__") and not _has_batches(x):
         return _stacked((x[k] for k in range(len(x) if n is None else min(n, len(x)))), n)
     if isinstance(x, Iterable):
+        _warn_of_shuffling(x)
         return _from_iterable(x, n)
     raise DataError(
         "data is x and y (tensors, arrays or lists), a dataset, a data loader or an iterable of "
         f"batches (x, y), got {type(x).__name__}."
     )
+
+
+def _warn_of_shuffling(loader: object) -> None:
+    """Warn of a data loader with a random order: another call has other images, or another order.
+
+    Numbers of two calls would then not be comparable, and a stored run would not be continued.
+    """
+    if isinstance(getattr(loader, "sampler", None), RandomSampler):
+        warnings.warn(
+            "the data loader shuffles, so that another call sees the images in another order, and "
+            "with `n` other images. Use DataLoader(dataset, shuffle=False).",
+            stacklevel=6,  # the line of the user, outside of `saddlepoint.api`
+        )
 
 
 def _is_pair(x: Any) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 
 from saddlepoint.data.files import reject_web_page
 from saddlepoint.data.record import Array, Data, DataError, Split, class_numbers, from_arrays
+from saddlepoint.locate import similar_file
 from saddlepoint.phrases import count
 
 _CHANNELS = (1, 3)
@@ -60,7 +61,8 @@ def read_npz(path: Path, split: Split = "test") -> Arrays:
     """
     if not path.is_file():
         raise DataError(
-            f"There is no file {path}. Check the path; relative paths start at {Path.cwd()}."
+            f"There is no file {path}.{similar_file(path)} Check the path; relative paths start at "
+            f"{Path.cwd()}."
         )
     reject_web_page(path)
     try:

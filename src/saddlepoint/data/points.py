@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.data.record import DataError
+from saddlepoint.locate import similar_file
 
 # Names under which points are usually saved; `adv_complete` is that of AutoAttack.
 _NAMES = ("points", "x_adv", "adv", "adv_complete", "adversarial", "worst_points", "x")
@@ -28,7 +29,7 @@ def read_points(path: Path, name: str | None = None) -> Tensor:
         DataError: the file is missing, damaged, or has several arrays and none of a usual name.
     """
     if not path.is_file():
-        raise DataError(f"There is no file {path}.")
+        raise DataError(f"There is no file {path}.{similar_file(path)}")
     if path.suffix not in (".npz", ".npy", ".pt", ".pth"):
         raise DataError(f"{path}: expected a file .npz, .npy, .pt or .pth.")
     try:

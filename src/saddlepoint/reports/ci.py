@@ -108,7 +108,7 @@ def _summary_lines(audit: Audit, required: Sequence[Requirement]) -> Iterator[st
         state = "met" if requirement.met else "**not met**"
         yield f"- {markdown(requirement.name)}, {state}: {markdown(requirement.message)}"
     for symptom in audit.symptoms:
-        yield f"- {symptom.level}: {markdown(symptom.name)}. {markdown(symptom.message)}"
+        yield f"- {symptom.level} ({markdown(symptom.name)}): {markdown(symptom.message)}"
     if required or audit.symptoms:
         yield ""
     yield "| attack | accuracy | worst case so far | forward / backward |"

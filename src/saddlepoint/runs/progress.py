@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from saddlepoint.phrases import agree, at_most, count_of, most_passes, noun_for, printable
+from saddlepoint.phrases import agree, at_most, count_of, most_passes, noun_for, percent, printable
 from saddlepoint.runs.eta import TimeEstimate, duration, remaining
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class ProgressBar:
         title: str = "",
         folder: Path | None = None,
         shown: bool = True,
+        messages: bool = False,
         clock: Clock = time.monotonic,
     ) -> None:
         """Prepare the bar.
@@ -44,13 +45,15 @@ class ProgressBar:
             console: Where to print.
             title: Text before the name of the attack.
             folder: Folder of the run. The accuracy includes cells that are finished there.
-            shown: False: print nothing.
+            shown: False: print no progress.
+            messages: Print messages of the run, such as failures, even without progress.
             clock: Returns the time in seconds.
         """
         self._console = console
         self._title = title
         self._folder = folder
         self._shown = shown
+        self._messages = shown or messages
         self._clock = clock
         columns = (
             TextColumn("{task.description}", markup=False),
@@ -89,13 +92,13 @@ class ProgressBar:
         self._end_stage()
         if self._stage_seconds and error is None:
             times = (f"{stage} {_seconds(s)}" for stage, s in self._stage_seconds.items())
-            self.say(f"Time by stage: {', '.join(times)}.")
+            self._line(f"Time by stage: {', '.join(times)}.")
 
     def stage(self, stage: Stage, message: str) -> None:
         """Print a line when a stage begins, and measure how long each stage takes."""
         self._end_stage()
         self._stage = stage
-        self.say(f"{self._title} {stage}: {message}".strip())
+        self._line(f"{self._title} {stage}: {message}".strip())
 
     def begin(self, work: Work, missing: Sequence[AttackCell]) -> None:
         """Start a run, or a further round of it, in which the `missing` cells are computed."""
@@ -112,13 +115,13 @@ class ProgressBar:
             self._title, total=sum(sizes[group] for group, _ in missing), left=""
         )
         for remedy in work.remedies:
-            self.say(
+            self._line(
                 f"Remedy: {remedy.name} ({most_passes(remedy.passes)} per remaining image): "
                 f"{remedy.reason}."
             )
         if self._finished > len(self._counted):
             done = f"{count_of(self._finished, self._total, 'cell')} "
-            self.say(f"{done}{agree(self._finished, 'is', 'are')} finished already.")
+            self._line(f"{done}{agree(self._finished, 'is', 'are')} finished already.")
         self._read_finished(work, missing)
 
     def cell(self, cell: AttackCell, episode: Episode) -> None:
@@ -129,12 +132,12 @@ class ProgressBar:
         self._estimate.add(adversary, len(correct), episode.seconds, passes)
         self._finished += 1
         self._count(cell, correct)
-        accuracy = self._accuracy(episode)
+        accuracy = self._accuracy(cell, episode)
         description = f"{self._title} {self._names[adversary]}: {accuracy}".strip()
         left = self._left()
         self._bar.update(self._task, advance=len(correct), description=description, left=left)
         if not self._console.is_terminal:
-            self.say(f"{description}; {left}")
+            self._line(f"{description}; {left}")
 
     def measure(self, missing: Sequence[Measurement]) -> None:
         """Start a round of diagnostics."""
@@ -151,12 +154,17 @@ class ProgressBar:
         left = f"{self._measured} of {self._to_measure}"
         self._bar.update(self._task, advance=1, description=description, left=left)
         if not self._console.is_terminal:
-            self.say(f"{description}; {left}")
+            self._line(f"{description}; {left}")
 
     def say(self, message: str) -> None:
-        """Print a line above the bar."""
-        if self._shown:
+        """Print a message of the run above the bar."""
+        if self._messages:
             self._console.print(printable(message), markup=False, soft_wrap=True)
+
+    def _line(self, text: str) -> None:
+        """Print a line about the progress above the bar."""
+        if self._shown:
+            self.say(text)
 
     def _end_stage(self) -> None:
         """Add the time since the last stage began to that stage."""
@@ -192,11 +200,15 @@ class ProgressBar:
         else:
             self._correct[group] = correct.minimum(before)
 
-    def _accuracy(self, episode: Episode) -> str:  # noqa: ARG002
+    def _accuracy(self, cell: AttackCell, episode: Episode) -> str:  # noqa: ARG002
         """The worst-case accuracy over the cells so far."""
         correct = sum(float(t.sum()) for t in self._correct.values())
         count = sum(len(t) for t in self._correct.values())
-        return f"{at_most(correct / count)}, {count_of(correct, count, 'image')} still robust"
+        images = count_of(correct, count, "image")
+        _, adversary = cell
+        if adversary == 0:  # the clean images
+            return f"{percent(correct / count)}, {images} classified correctly"
+        return f"{at_most(correct / count)}, {images} still robust"
 
     def _left(self) -> str:
         passes = with_unit(self._estimate.passes)

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import tomli_w
 from pydantic import Field, ValidationError, model_validator
 
+from saddlepoint.locate import similar_file
 from saddlepoint.phrases import count
 from saddlepoint.runs.options import Flag
 from saddlepoint.runs.spec_errors import SpecError, explain, nearest
@@ -187,7 +188,7 @@ def read(path: Path) -> RunSpec:
         SpecError: The file does not exist, is not TOML, or is not a valid specification.
     """
     if not path.is_file():
-        raise SpecError(f"there is no specification at {path}.")
+        raise SpecError(f"there is no specification at {path}.{similar_file(path)}")
     if path.stat().st_size > _LARGEST:
         raise SpecError(f"{path} has more than {count(_LARGEST, 'byte')}: it is no specification.")
     try:

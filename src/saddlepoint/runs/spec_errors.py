@@ -8,6 +8,8 @@ from typing import Any, get_args
 
 from pydantic import AliasChoices, BaseModel, ValidationError
 
+from saddlepoint.phrases import between_0_and_1
+
 
 class SpecError(ValueError):
     """A specification is not valid. The message names the key, its value, and what is allowed."""
@@ -49,6 +51,8 @@ def _message(problem: Any, section: type[BaseModel], renamed: Mapping[str, str])
         expected = str(problem["ctx"]["expected"])
         choices = expected.replace("'", "").replace(" or ", ", ").split(", ")
         return f"expected {expected}, got {found!r}.{nearest(str(found), choices)}"
+    if problem["type"] == "less_than_equal" and problem["ctx"]["le"] == 1:
+        return between_0_and_1(found)
     if problem["type"] == "value_error":
         return str(problem["ctx"]["error"])
     return f"{problem['msg']}, got {found!r}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def resolve(text: str) -> tuple[Target, str]:
     if ":" not in text:
         raise SpecError(
             "a target is 'file.py:factory', 'package.module:factory', 'zoo:NAME' or a file of "
-            f"ONNX, 'model.onnx'; got {text!r}."
+            f"ONNX, 'model.onnx'; got {text!r}.{_defined_in(Path(text))}"
         )
     found = locate(text)
     if isinstance(found, nn.Module | Defense):
@@ -49,6 +50,27 @@ def resolve(text: str) -> tuple[Target, str]:
             "callable on batches of images."
         )
     return target, _source(found)
+
+
+def _defined_in(path: Path) -> str:
+    """Targets that a Python file may define, if a path without a name was given."""
+    try:
+        tree = ast.parse(path.read_text())
+    except (OSError, SyntaxError, ValueError):
+        return ""
+    names = [
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and not _needs(node)
+    ]
+    return f" Did you mean {path}:{names[-1]}?" if names else ""
+
+
+def _needs(function: ast.FunctionDef) -> bool:
+    """Whether it cannot be called without arguments."""
+    arguments = function.args
+    positional = len(arguments.posonlyargs) + len(arguments.args)
+    return positional > len(arguments.defaults) or None in arguments.kw_defaults
 
 
 def _call(text: str, factory: object) -> object:

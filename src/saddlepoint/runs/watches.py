@@ -63,3 +63,10 @@ class Watches:
         for watch in self._watches:
             if isinstance(watch, ResultWatch):
                 watch.concluded(audit)
+
+
+def as_watches(watch: Watch | Sequence[Watch] | None) -> tuple[Watch, ...]:
+    """The watches that an argument stands for: none, one or several."""
+    if watch is None:
+        return ()
+    return tuple(watch) if isinstance(watch, Sequence) else (watch,)

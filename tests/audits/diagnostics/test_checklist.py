@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
 
@@ -37,7 +38,7 @@ from saddlepoint.audits.cells import Job
 from saddlepoint.audits.diagnostics.checklist import checklist
 from saddlepoint.audits.diagnostics.static_net import PredictionCost, cost_of
 from saddlepoint.audits.verdict import ItemName, State, enough_tested
-from saddlepoint.evaluation import CleanCopies, FixedPoint, GreedyModelSpace, Threat
+from saddlepoint.evaluation import CleanCopies, FixedPoint, GreedyModelSpace, OnExamples, Threat
 
 PASS = State.PASS
 FAIL = State.FAIL
@@ -286,3 +287,21 @@ def test_a_paired_test_of_coupled_images_says_that_it_assumes_independence():
     assert text in coupled.evidence
     independent = item_in(collect_evidence(IDENTITY, transfer), ItemName.NOT_WEAKER)
     assert text not in independent.evidence
+
+
+def test_an_adaptive_remedy_is_not_compared_on_images_that_it_did_not_attack():
+    # Transferred points break most images first; the remedy attacks two of them.
+    remedy = OnExamples("bpda", BPDA, ids=(0, 1))
+    item = item_in(collect_evidence(ROUNDED, [APGD, TRANSFER, remedy]), ItemName.ADAPTIVE)
+    assert item.state is NOT_RUN
+    assert "of 2 images that earlier attacks had left, and did not run on the others" in (
+        item.evidence
+    )
+    assert "bpda leaves" not in item.evidence
+
+
+def test_remedies_beside_an_attack_on_all_images_say_how_many_images_they_attacked():
+    remedy = OnExamples("more", BPDA, ids=(0, 1, 2))
+    item = item_in(collect_evidence(ROUNDED, [BPDA, SQUARE, remedy]), ItemName.BACKWARD)
+    assert item.state is PASS
+    assert re.search(r"bpda leaves .* %, with more on 3 remaining images .* %\.", item.evidence)

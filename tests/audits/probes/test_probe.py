@@ -201,6 +201,21 @@ def only_the_highest_score(z):
     return torch.where(z == z.amax(1, keepdim=True), z, z.amin(1, keepdim=True))
 
 
+class EarlyExit(nn.Module):
+    """Answers with its first classifier where that is sure, else with its second one."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = Net()
+        self.second = Net()
+
+    def forward(self, x):
+        early = self.first(x)
+        lead = early.topk(2, dim=1).values
+        sure = lead[:, :1] - lead[:, 1:] > 1.0
+        return torch.where(sure, early, self.second(x.flip(-1)))
+
+
 CALLS_TWICE = Declared(lambda x, ctx: PLAIN(x) + PLAIN(x), static=PLAIN)
 CALLS_ONCE = Declared(lambda x, ctx: PLAIN(x), static=PLAIN)
 FLIPPED_VIEWS = two_views(lambda z: z.flip(1))
@@ -263,6 +278,8 @@ TRAITS = {
         CornerSelects(in_python=True).eval(),
         CornerSelects(in_python=False).eval(),
     ),
+    (TraitName.EXITS, ""): (EarlyExit().eval(), net()),
+    (TraitName.BRANCHES, ""): (EarlyExit().eval(), net()),
     (TraitName.OPTIMIZES, ""): (net(before=optimized), net()),
     (TraitName.SOLVER_RESIDUAL, ""): (solving(3), solving(200)),
     (TraitName.ADAPTS, ""): (Adapting(), Adapting(0.0)),
@@ -423,6 +440,6 @@ def test_static_nets_of_the_zoo_have_no_traits(build, shape):
     several_exits = isinstance(out, list)
     y = (out[-1] if several_exits else out).argmax(1)
     traits = sp.probe(static, x, y, threat=sp.Linf(8 / 255))
-    allowed = {TraitName.VIEWS_DISAGREE} if several_exits else set()
+    allowed = {TraitName.VIEWS_DISAGREE, TraitName.EXITS} if several_exits else set()
     found = {trait.name: trait.evidence for trait in traits if trait.present}
     assert {name: text for name, text in found.items() if name not in allowed} == {}

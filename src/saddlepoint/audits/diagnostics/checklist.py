@@ -14,6 +14,7 @@ from saddlepoint.audits.diagnostics.wording import (
     clean_transfers,
     leave,
     names_of,
+    needs_of,
     percent_of,
 )
 from saddlepoint.audits.evidence import Evidence
@@ -23,7 +24,6 @@ from saddlepoint.evaluation import RowSearch
 from saddlepoint.phrases import (
     agree,
     count,
-    names,
     percent,
     points_more,
     radius,
@@ -150,7 +150,8 @@ def _backward(e: Evidence) -> Item:
         return Item(
             ItemName.BACKWARD,
             State.FAIL,
-            f"{message}; {leave(e, runs)}, but {leave(e, e.black_box)}: try other rules.",
+            f"{message}; {leave(e, runs)}, but {leave(e, e.black_box)}: try other rules"
+            f"{', on all images' if all(run.remedy for run in runs) else ''}.",
         )
     return Item(ItemName.BACKWARD, State.PASS, f"{message}; {leave(e, runs)}.")
 
@@ -190,7 +191,8 @@ def _adaptive(e: Evidence) -> Item:
         return Item(
             ItemName.ADAPTIVE,
             State.NOT_RUN,
-            f"no attack was made for what the defense does at test time{_needs(e, fails)}.",
+            f"no attack was made for what the defense does at test "
+            f"time{needs_of(e, gradients_fail=fails)}.",
         )
     if not other:
         return Item(
@@ -198,14 +200,17 @@ def _adaptive(e: Evidence) -> Item:
         )
     ours = e.remaining(adaptive)
     theirs = e.remaining(other)
-    state = State.FAIL if significantly_lower(theirs, ours) else State.PASS
-    fewer = state is State.PASS and theirs.sum() < ours.sum()
-    return Item(
-        ItemName.ADAPTIVE,
-        state,
-        f"{leave(e, adaptive)}, attacks made for a static net ({names_of(other)}) leave "
-        f"{percent_of(theirs)}{', which may be chance' if fewer else ''}.",
-    )
+    weaker = significantly_lower(theirs, ours)
+    static = f"attacks made for a static net ({names_of(other)}) leave {percent_of(theirs)}"
+    if all(run.remedy for run in adaptive):  # they did not attack what others had broken
+        return Item(
+            ItemName.ADAPTIVE,
+            State.NOT_RUN if weaker else State.PASS,
+            f"{static}; {leave(e, adaptive)}, and did not run on the others.",
+        )
+    chance = ", which may be chance" if not weaker and theirs.sum() < ours.sum() else ""
+    state = State.FAIL if weaker else State.PASS
+    return Item(ItemName.ADAPTIVE, state, f"{leave(e, adaptive)}, {static}{chance}.")
 
 
 def _single_step(e: Evidence) -> Item:
@@ -373,18 +378,6 @@ def _zero_gradient_share(e: Evidence) -> float:
         return 0.0
     gradient = e.diagnoses.watched.gradient.nan_to_num(nan=0.0)
     return float((gradient == 0).all(0).double().mean())
-
-
-def _needs(e: Evidence, gradients_fail: bool) -> str:
-    """What an attack made for this defense needs."""
-    needs = []
-    if gradients_fail:
-        needs.append("a rule where gradients fail (BPDA)")
-    if e.defense.random:
-        needs.append("averaging over draws (EoT)")
-    if e.defense.memory != "none":
-        needs.append("anticipation of the adapted model (FixedPoint, GreedyModelSpace)")
-    return f": it needs {names(needs)}" if needs else ""
 
 
 def _more_robust(defense: Tensor, static: Tensor) -> bool:

@@ -47,9 +47,46 @@ def percent_of(correct: Tensor) -> str:
 
 
 def leave(e: Evidence, runs: Sequence[AttackRun]) -> str:
-    """The accuracy that these attacks leave."""
-    verb = agree(len({run.name for run in runs}), "leaves", "leave")
-    return f"{names_of(runs)} {verb} {percent_of(e.remaining(runs))}"
+    """The accuracy that these attacks leave.
+
+    Remedies run only on images that earlier attacks left, so they are shown with their number. The
+    accuracy under remedies alone would count images that they did not attack.
+    """
+    further = [run for run in runs if run.remedy]
+    if further and len(further) == len(runs):
+        return _broke_of_rest(e, further)
+    first = [run for run in runs if not run.remedy]
+    verb = agree(len({run.name for run in first}), "leaves", "leave")
+    message = f"{names_of(first)} {verb} {percent_of(e.remaining(first))}"
+    if not further:
+        return message
+    images = count(_attacked(e, further), "remaining image")
+    return f"{message}, with {names_of(further)} on {images} {percent_of(e.remaining(runs))}"
+
+
+def _broke_of_rest(e: Evidence, remedies: Sequence[AttackRun]) -> str:
+    """How many of the images that earlier attacks left remedies broke."""
+    earlier = e.runs[: min(run.index for run in remedies) - 1]
+    broken = float((e.remaining(earlier) - e.remaining([*earlier, *remedies])).sum())
+    attacked = _attacked(e, remedies)
+    found = count_of(min(max(broken, 0.0), attacked), attacked, "image")
+    return f"{names_of(remedies)} broke {found} that earlier attacks had left"
+
+
+def _attacked(e: Evidence, runs: Sequence[AttackRun]) -> int:
+    return max(e.row(run).attacked for run in runs)
+
+
+def needs_of(e: Evidence, *, gradients_fail: bool) -> str:
+    """What an attack made for this defense needs."""
+    needs = []
+    if gradients_fail:
+        needs.append("a rule where gradients fail (BPDA)")
+    if e.defense.random:
+        needs.append("averaging over draws (EoT)")
+    if e.defense.memory != "none":
+        needs.append("anticipation of the adapted model (FixedPoint, GreedyModelSpace)")
+    return f": it needs {names(needs)}" if needs else ""
 
 
 def names_of(runs: Sequence[AttackRun]) -> str:

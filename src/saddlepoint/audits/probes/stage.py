@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from saddlepoint.audits.cells import with_fewer_rows
 from saddlepoint.audits.planning.facts import TargetFacts
 from saddlepoint.audits.probes.findings import findings_of
+from saddlepoint.audits.probes.hidden import find_hidden
 from saddlepoint.audits.probes.levels import find_levels, with_levels
 from saddlepoint.audits.probes.operations import Replaced, replace_operations
 from saddlepoint.audits.probes.probe import measure_traits
@@ -18,9 +19,6 @@ from saddlepoint.audits.probes.sanity import Unusual, unusual_accuracy, unusual_
 from saddlepoint.audits.probes.traits import TraitName, Traits
 from saddlepoint.audits.request import AuditRequest
 from saddlepoint.audits.target.admission import Target, TargetError
-from saddlepoint.audits.target.branches import Branch, find_branches
-from saddlepoint.audits.target.control_flow import find_jump
-from saddlepoint.audits.target.exit_search import Recorder, find_exits
 from saddlepoint.audits.target.instrument import Instrumented, Stateless
 from saddlepoint.audits.target.pixel_grid import on_grid
 from saddlepoint.audits.target.rounding import alike
@@ -29,7 +27,6 @@ from saddlepoint.audits.target.surrogates import SurrogateOperations
 from saddlepoint.audits.target.wrappers import LogProbabilities, NoGradient, ValueWithoutGrad
 from saddlepoint.audits.verdict import Level, Symptom, SymptomName
 from saddlepoint.defenses import BlackBox, Context, Defense, MultiExit, Plain
-from saddlepoint.locate import describe_error
 
 _COUPLING = (TraitName.COUPLED, TraitName.ROW_ORDER, TraitName.BATCH_SIZE)
 _GRADIENT_MODE = (TraitName.GRAD_MODE, TraitName.REQUIRES_GRAD)
@@ -41,17 +38,6 @@ _BROKEN = (
     TraitName.WRONG_GRADIENTS,
     TraitName.HIDDEN_SCORES,
 )
-# Branches are searched only in deterministic, stateless nets with independent rows and gradients.
-_NO_BRANCHES = (
-    TraitName.RANDOM,
-    *_COUPLING,
-    TraitName.STATE,
-    TraitName.CHANGES_ITSELF,
-    TraitName.NO_GRADIENT,
-    *_GRADIENT_MODE,
-)
-# Exits are searched in all nets that give the same outputs at every call.
-_NO_EXITS = (TraitName.RANDOM, TraitName.STATE, TraitName.CHANGES_ITSELF, *_GRADIENT_MODE)
 
 
 @dataclass(frozen=True)
@@ -94,7 +80,7 @@ def _probe(request: AuditRequest, rows: int) -> Probed:
     _, ctx = target.trace()
     places = [site for name in _BROKEN if name in traits for site in traits[name].places]
     replaced = replace_operations(target, traits, tuple(dict.fromkeys(places)))
-    branches = _branches(target, traits)
+    hidden = find_hidden(target, traits)
     defense = _prepared(target.original, target, traits, replaced)
     levels = find_levels(target, traits)
     traits = with_levels(traits, levels)
@@ -102,13 +88,15 @@ def _probe(request: AuditRequest, rows: int) -> Probed:
         traits,
         frozenset(ctx.solve_info),
         replaced.bypassed,
-        branches,
+        hidden.branches,
+        hidden.exits,
+        hidden.jump,
+        hidden.unrecorded,
         levels=levels,
         saturation=_saturation(target),
         eight_bit=on_grid(request.x),
         replaced=replaced,
     )
-    facts = _hidden(target, facts)
     findings = (*unusual, *findings_of(target, facts))
     recognized = recognize(request.target, target, facts)
     return Probed(defense, facts, findings, target.classes, recognized)
@@ -125,33 +113,10 @@ def _unusual(request: AuditRequest, found: Unusual | None) -> Iterator[Symptom]:
     yield Symptom(SymptomName.UNUSUAL, Level.WARNING, found.message)
 
 
-def _branches(target: ProbeTarget, traits: Traits) -> tuple[Branch, ...]:
-    if not target.opaque or any(name in traits for name in _NO_BRANCHES):
-        return ()
-    return find_branches(target.defense, target.x, target.y, Context(target.keys()))
-
-
 def _saturation(target: ProbeTarget) -> float | None:
     if target.defense.grants != "gradient" or target.adapts:
         return None
     return saturation(target.defense, target.x, Context(target.keys()), target.classes)
-
-
-def _hidden(target: ProbeTarget, facts: TargetFacts) -> TargetFacts:
-    """The facts with hidden exits, or with a jump of the output that no attack explains."""
-    traits = facts.traits
-    if not target.opaque or any(name in traits for name in _NO_EXITS):
-        return facts
-    recorder = Recorder(target.defense, target.x, Context(target.keys()))
-    try:
-        first = recorder.first()
-    except Exception as error:  # numbers that are recorded are no plain floats and integers
-        return replace(facts, unrecorded=describe_error(error))
-    exits = find_exits(recorder, first, target.y)
-    explained = facts.branches or (exits is not None and exits.selected)
-    if explained or any(name in traits for name in _COUPLING):
-        return replace(facts, exits=exits)
-    return replace(facts, exits=exits, jump=find_jump(recorder, first))
 
 
 def undeclared(target: ProbeTarget, traits: Traits) -> Defense:

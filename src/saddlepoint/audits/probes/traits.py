@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from html import escape
 from typing import Any, Self
+
+from saddlepoint.phrases import count
 
 CERTAIN = 1.0  # confidence in a trait that was observed once: one observation proves it
 
@@ -52,6 +55,8 @@ class TraitName(StrEnum):
         "unused layers",
         "it has layers that no image reaches, and decides in Python code what it runs",
     )
+    EXITS = "early exits", "it answers from one or more of several classifiers inside"
+    BRANCHES = "branches", "it decides for single images what it computes"
     SOLVER_RESIDUAL = "solver not converged", "a solver stops far from a fixed point"
     EXPENSIVE = "costly", "one prediction costs more than one of the static net"
     ADAPTS = "adapts", "`adapt` changes its outputs"
@@ -76,11 +81,28 @@ class Trait:
         return self.present is True and self.declared is False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Traits:
-    """All probed traits, in the order of the probes. `"random" in traits` tests for presence."""
+    """All probed traits, in the order of the probes. `"random" in traits` tests for presence.
+
+    `print(traits)` shows those that are present, with evidence.
+    """
 
     found: tuple[Trait, ...]
+
+    def __repr__(self) -> str:
+        return f"<Traits: {', '.join(trait.name for trait in self._present) or 'none'}>"
+
+    def __str__(self) -> str:
+        lines = [f"{trait.name}: {trait.evidence}" for trait in self._present]
+        return "\n".join([*lines, f"Measured: {count(len(self.found), 'property')}."])
+
+    def _repr_html_(self) -> str:
+        return "<br>".join(escape(line) for line in str(self).splitlines())
+
+    @property
+    def _present(self) -> list[Trait]:
+        return [trait for trait in self.found if trait.present]
 
     def __iter__(self) -> Iterator[Trait]:
         return iter(self.found)

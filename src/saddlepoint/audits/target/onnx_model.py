@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.audits.target.admission import TargetError
+from saddlepoint.locate import similar_file
 
 _TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16}
 
@@ -37,7 +38,8 @@ class OnnxModel:
 
     def __post_init__(self) -> None:
         if not Path(self.path).is_file():
-            raise TargetError(f"there is no ONNX file at {self.path}.")
+            hint = similar_file(Path(self.path))
+            raise TargetError(f"there is no ONNX file at {self.path}.{hint}")
         digest = hashlib.sha256(Path(self.path).read_bytes()).hexdigest()
         object.__setattr__(self, "sha256", digest)
         inputs = self._session.get_inputs()

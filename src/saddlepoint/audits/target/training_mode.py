@@ -45,8 +45,8 @@ def in_evaluation_mode(net: nn.Module, x: Tensor, notes: list[Symptom]) -> nn.Mo
                 raise _rejected("its outputs are no tensors that could be compared")
             if not same_outputs(expected, found):
                 raise _rejected(
-                    "batch statistics or dropout change its outputs: they differ from those in "
-                    "evaluation mode"
+                    "its outputs differ from those in evaluation mode, by batch statistics, "
+                    "dropout or its own code"
                 )
     after = training.state_dict()
     changed = [name for name in before if not torch.equal(before[name], after[name])]
@@ -63,7 +63,10 @@ def in_evaluation_mode(net: nn.Module, x: Tensor, notes: list[Symptom]) -> nn.Mo
 
 
 def _rejected(reason: str) -> TargetError:
-    return TargetError(f"the model is in training mode, and {reason}. Call net.eval() first.")
+    return TargetError(
+        f"the model is in training mode, and {reason}. Call net.eval() first, in the function that "
+        "returns the model."
+    )
 
 
 def _call(net: nn.Module, x: Tensor, seed: int) -> Any:
