@@ -31,6 +31,7 @@ from saddlepoint.gradients import BPDA
 from saddlepoint.papers.adaptive import published
 from saddlepoint.papers.adaptive.attacks import on_closed_loop, on_soap, pgd
 from saddlepoint.papers.adaptive.real import answer_seconds
+from saddlepoint.papers.adaptive.row_by_row import AtSelectedRadius, RowByRow
 from saddlepoint.papers.adaptive.scales import AttackBudgets
 from saddlepoint.papers.budgets import counted
 from saddlepoint.papers.cells import accuracy_cell, correct_rate
@@ -106,7 +107,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--audited", type=int, default=0, help="test images of the audit")
     parser.add_argument("--budget", choices=("quick", "standard"), default="standard")
     parser.add_argument(
-        "--steps", type=int, default=20, help="of APGD on the trajectory of SOAP; the paper: 1000"
+        "--steps", type=int, default=50, help="of APGD on the trajectory of SOAP; the paper: 1000"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=4, help="of APGD on SOAP, each with twice the steps"
     )
     return parser
 
@@ -144,7 +148,7 @@ def closed_loop(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -
     )
     bench = Bench(arguments, CLOSED_LOOP, CHEN, CLOSED_LOOP_BATCH, Linf(2 / 255), notes)
     bpda = replace(pgd(BUDGETS, "PGD+BPDA"), rules={"control": BPDA()})
-    apgd_bpda = on_closed_loop(defense, BUDGETS)
+    apgd_bpda = RowByRow(on_closed_loop(defense, BUDGETS))
     transfer = Transfer(pgd(BUDGETS), static)
     papers = published.CLOSED_LOOP
     undefended = published.CLOSED_LOOP_STATIC
@@ -188,11 +192,10 @@ def soap(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -> None:
         bench.row(f"FGSM, transferred, {name}", defense, transfer, known.get("FGSM"))
     defense = SOAP(net, LabelConsistency(resize=nearest_with_old_cuda_gradient))
     if few := arguments.attacked:
-        attack = on_soap(defense, replace(BUDGETS, soap_steps=arguments.steps))
-        title = f"APGD+BPDA (traj.), {arguments.steps} of {BUDGETS.soap_steps} steps, {EMULATED}"
+        first = on_soap(defense, replace(BUDGETS, soap_steps=arguments.steps))
+        attack = AtSelectedRadius(first, arguments.rounds)
+        title = f"APGD+BPDA (traj.) at the selected radius, {EMULATED}"
         bench.row(title, defense, attack, papers["APGD+BPDA (traj.)"], images=few)
-    if arguments.steps < BUDGETS.soap_steps:
-        bench.add_cost("APGD+BPDA (traj.) with the paper's steps", defense, BUDGETS.soap_steps)
     bench.audit("SOAP", defense, papers["APGD+BPDA (traj.)"])
 
 
@@ -219,7 +222,16 @@ class Bench:
         request = Request(arguments.out, "paper", progress=lambda text: print(text, flush=True))
         self.runner = Runner(request, batch, threads=1)
         self.runner.weights[weights] = ModelFolder(arguments.models).sha256(weights)
-        options = ("images", "transferred", "attacked", "longest", "audited", "budget", "steps")
+        options = (
+            "images",
+            "transferred",
+            "attacked",
+            "longest",
+            "audited",
+            "budget",
+            "steps",
+            "rounds",
+        )
         chosen = " ".join(f"--{name} {getattr(arguments, name)}" for name in options)
         self.command = (
             f"python -m benchmarks.released_defenses {arguments.defense} --models DIR --data DIR "

@@ -5,17 +5,13 @@ A claim names cells of a record. Its verdict is computed from their numbers alon
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
 from saddlepoint.papers.comparison import Measured
+from saddlepoint.papers.flags import FEWEST, image_count, least_clean, too_few
 from saddlepoint.papers.result import Cell, Result, Row, Table
-
-_FEW = 64  # images; fewer are flagged
-# Clean accuracy in percent below which a base network is flagged, by the start of the data's name.
-_WEAK_BASE = {"cifar10": 70.0, "mnist": 95.0}
 
 
 class Verdict(StrEnum):
@@ -104,11 +100,11 @@ def decide(claim: Claim, result: Result) -> Decided:
     table, row, cell = claim.first.find(result)
     effect = _measured(table, row, cell)
     published = cell.paper
-    images = _images(table, row)
+    images = image_count(table, row)
     if claim.second is not None:
         other_table, other_row, other = claim.second.find(result)
         effect = effect.minus(_measured(other_table, other_row, other))
-        images = min(images, _images(other_table, other_row))
+        images = min(images, image_count(other_table, other_row))
         pair = (published, other.paper)
         published = None if pair[0] is None or pair[1] is None else pair[0] - pair[1]
     verdict = _verdict(claim, effect, published)
@@ -128,32 +124,21 @@ def _verdict(claim: Claim, effect: Measured, published: float | None) -> Verdict
 
 
 def _measured(table: Table, row: Row, cell: Cell) -> Measured:
-    images = _images(table, row)
+    images = image_count(table, row)
     if cell.interval or not images:
         return Measured.of(cell)
     alone = Table("", ("",), ("",), (Row(("",), (cell,)),), images)
     return Measured.accuracy(alone, ("",), "")
 
 
-def _images(table: Table, row: Row) -> int:
-    """Images of a row: those of the table, a label "3 of 64", or the label under "images"."""
-    if table.n:
-        return table.n
-    if "images" in table.labels:
-        return int(row.labels[table.labels.index("images")])
-    found = [match for label in row.labels if (match := re.fullmatch(r"\d+ of (\d+)", label))]
-    return int(found[0][1]) if found else 0
-
-
 def _flags(claim: Claim, result: Result, images: int) -> tuple[str, ...]:
     flags = []
-    if 0 < images < _FEW:
-        flags.append(f"fewer than {_FEW} images")
+    if too_few(images):
+        flags.append(f"fewer than {FEWEST} images")
     if any(ref.find(result)[2].masked for ref in (claim.first, claim.second) if ref is not None):
         flags.append("masked gradients")
     if claim.base is not None:
         clean = claim.base.find(result)[2].mean
-        least = next((v for name, v in _WEAK_BASE.items() if claim.data.startswith(name)), 0.0)
-        if clean < least:
+        if clean < least_clean(claim.data):
             flags.append(f"base network {clean:.1f} % clean")
     return tuple(flags)
