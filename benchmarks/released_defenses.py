@@ -145,6 +145,8 @@ def closed_loop(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -
         "batches of 16, 4 updates with learning rate 5e-3",
         "PGD starts at the clean image, its steps are a quarter of the radius, and its point of "
         "highest loss is transferred; the evaluators transfer its last point",
+        "APGD has a best point and a step size for every row, as in the evaluators' code; the other "
+        "attacks on the defense compare whole batches. All final points are evaluated together",
     )
     bench = Bench(arguments, CLOSED_LOOP, CHEN, CLOSED_LOOP_BATCH, Linf(2 / 255), notes)
     bpda = replace(pgd(BUDGETS, "PGD+BPDA"), rules={"control": BPDA()})
@@ -176,6 +178,11 @@ def soap(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -> None:
         "pixels on CUDA (PyTorch issue 38985): the published numbers are shown beside it",
         f"batches of {SOAP_BATCH}, which share one of eleven radii; the paper's number under FGSM "
         "is of one batch of 1000",
+        "APGD+BPDA (traj.) at the selected radius: APGD without the search over radii, at the "
+        "radius that the batch of the last points selects, on the rows that are still classified "
+        f"correctly, in {counted(arguments.rounds, 'round')} with twice the steps each, the first "
+        f"with {counted(arguments.steps, 'step')}; the paper has one run of "
+        f"{counted(BUDGETS.soap_steps, 'step')}. All final points are evaluated together on SOAP",
     )
     bench = Bench(arguments, SOAP_EXPERIMENT, SHI, SOAP_BATCH, Linf(8 / 255), notes)
     fgsm = Direct("FGSM", FGSM(), loss=cross_entropy)

@@ -59,7 +59,8 @@ class Claim:
     """A statement about robustness, and the cells that decide it.
 
     The effect is the first cell, or the first minus the second. With `expected="published"` the
-    effect is a level, which is compared with the paper's number in the cell.
+    effect is a level, which is compared with the paper's number in the cell; with `"at most"` it
+    may also be below, as the accuracy under an attack that is said to break a defense.
     """
 
     claim: str  # one sentence
@@ -68,9 +69,14 @@ class Claim:
     network: str
     data: str
     second: CellReference | None = None
-    expected: Literal["positive", "negative", "published"] = "positive"
+    expected: Literal["positive", "negative", "published", "at most"] = "positive"
     base: CellReference | None = None  # clean accuracy of the base network
     ours: bool = False  # no paper makes this claim
+
+    @property
+    def is_level(self) -> bool:
+        """Whether the effect is an accuracy that is compared with the published one."""
+        return self.expected in ("published", "at most")
 
 
 @dataclass(frozen=True)
@@ -94,8 +100,8 @@ def decide(claim: Claim, result: Result) -> Decided:
 
     Returns:
         Confirmed if the 95 % interval of the effect excludes zero on the expected side, or, for a
-        published level, contains it; contradicted if it excludes zero on the other side, or does
-        not contain the level; not confirmed otherwise.
+        published level, contains it or is allowed to be below it; contradicted if it excludes zero
+        on the other side, or is off the level; not confirmed otherwise.
     """
     table, row, cell = claim.first.find(result)
     effect = _measured(table, row, cell)
@@ -112,10 +118,11 @@ def decide(claim: Claim, result: Result) -> Decided:
 
 
 def _verdict(claim: Claim, effect: Measured, published: float | None) -> Verdict:
-    if claim.expected == "published":
+    if claim.is_level:
         assert published is not None, f"{claim.record} has no published number for {claim.claim}"
-        inside = effect.low <= published <= effect.high
-        return Verdict.CONFIRMED if inside else Verdict.CONTRADICTED
+        below = effect.high < published
+        found = claim.expected == "at most" if below else effect.low <= published
+        return Verdict.CONFIRMED if found else Verdict.CONTRADICTED
     sign = 1 if claim.expected == "positive" else -1
     low, high = sorted((sign * effect.low, sign * effect.high))
     if low > 0:

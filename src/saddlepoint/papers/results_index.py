@@ -28,10 +28,11 @@ _COLUMNS = ("claim", "verdict", "effect, points or %", "images", "network, data"
 _READING = (
     "An effect is shown with its 95 % interval over images and [the paper's number] where it "
     "reports one. *Confirmed*: the interval excludes zero on the side that the claim says, or "
-    "contains the published level. *Contradicted*: it excludes zero on the other side, or does "
-    "not contain the level. *Not confirmed*: it contains zero. Differences of two cells "
-    "have the interval of independent samples, which is too wide where both use the same images. A "
-    "record's page gives its command, commit, weights by SHA-256 and all numbers."
+    "contains the published level, or is below it where an attack is said to break a defense. "
+    "*Contradicted*: it excludes zero on the other side, or is off the level. *Not confirmed*: it "
+    "contains zero. Differences of two cells have the interval of independent samples, which is "
+    "too wide where both use the same images. A record's page gives its command, commit, weights "
+    "by SHA-256 and all numbers."
 )
 _FIGURES = {  # captions by the path of a chart beside the page
     "multi-exit/triple-wins-payoffs.svg": "Accuracy by attacked exits and the defender's exits",
@@ -101,7 +102,7 @@ def _read(records: Path, name: str) -> Result:
 def _line(decided: Decided, stale: Mapping[str, str]) -> str:
     claim = decided.claim
     effect = decided.effect
-    sign = "+" if claim.expected != "published" else ""
+    sign = "" if claim.is_level else "+"
     numbers = f"{effect.value:{sign}.1f} ({effect.low:{sign}.1f} to {effect.high:{sign}.1f})"
     if decided.published is not None:
         numbers += f" [{decided.published:{sign}.1f}]"
