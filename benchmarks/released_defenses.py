@@ -145,8 +145,8 @@ def closed_loop(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -
         "batches of 16, 4 updates with learning rate 5e-3",
         "PGD starts at the clean image, its steps are a quarter of the radius, and its point of "
         "highest loss is transferred; the evaluators transfer its last point",
-        "APGD has a best point and a step size for every row, as in the evaluators' code; the other "
-        "attacks on the defense compare whole batches. All final points are evaluated together",
+        "APGD has a best point and a step size for every row, as in the evaluators' code; PGD + "
+        "BPDA compares whole batches. All final points are evaluated together",
     )
     bench = Bench(arguments, CLOSED_LOOP, CHEN, CLOSED_LOOP_BATCH, Linf(2 / 255), notes)
     bpda = replace(pgd(BUDGETS, "PGD+BPDA"), rules={"control": BPDA()})
