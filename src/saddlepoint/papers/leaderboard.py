@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from saddlepoint.papers.flags import FEWEST, too_few
+from saddlepoint.papers.flags import FEWEST, image_count, too_few
 from saddlepoint.papers.markdown import format_cell, heading
 from saddlepoint.papers.result import Cell, Result, Row, Table, read
 from saddlepoint.papers.write import stale_reasons
@@ -105,7 +105,7 @@ def _single(result: Result, *, stale: bool) -> LeaderboardLine:
     return LeaderboardLine(
         defense=SINGLE[result.experiment],
         setting=f"{result.title}; {table.title.split(', ', 2)[2]}",
-        images=int(lowest.labels[1].split()[-1]),
+        images=image_count(table, lowest),
         ours=_cell(lowest, 0),
         attack=lowest.labels[0],
         verdict=verdict if audited else NOT_AUDITED,
@@ -125,7 +125,7 @@ def _survey(result: Result, *, stale: bool) -> Iterator[LeaderboardLine]:
         yield LeaderboardLine(
             defense=row.labels[0],
             setting=next(iter(result.weights), row.labels[1]),
-            images=int(_label(accuracies, row, "images")),
+            images=image_count(accuracies, row),
             ours=_cell(row, accuracies.columns.index(attack)),
             attack=attack,
             verdict=_label(accuracies, row, "verdict") if audited else NOT_AUDITED,
@@ -154,7 +154,7 @@ def _audits(result: Result, *, stale: bool) -> Iterator[LeaderboardLine]:
             yield LeaderboardLine(
                 defense=_label(table, row, "defense"),
                 setting=_label(table, row, "data"),
-                images=int(_label(table, row, "images")),
+                images=image_count(table, row),
                 ours=_cell(row, table.columns.index(AUDIT)),
                 attack=_label(table, row, "decisive attack of the audit"),
                 verdict=_label(table, row, "verdict"),
