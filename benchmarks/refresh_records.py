@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -34,7 +33,7 @@ from saddlepoint.papers import EXPERIMENTS, Experiment, Request
 from saddlepoint.papers.fingerprint import CodeVersion, fingerprint
 from saddlepoint.papers.provenance import source_commit
 from saddlepoint.papers.result import Result, read
-from saddlepoint.papers.write import STALE
+from saddlepoint.papers.write import STALE, stale_reasons
 
 RECORDS = Path(__file__).parent / "records"
 FOLDERS = ("adaptive", "blind-audit", "deq", "multi-exit", "transductive")
@@ -168,12 +167,6 @@ def mark(path: Path, reason: str) -> str:
     lines = [f"{name} = {json.dumps(text, ensure_ascii=False)}\n" for name, text in reasons.items()]
     (path.parent / STALE).write_text(HEADER + "".join(lines), encoding="utf-8")
     return f"marked as stale: {reason}"
-
-
-def stale_reasons(folder: Path) -> dict[str, str]:
-    """Read why records of a folder are stale, by name."""
-    file = folder / STALE
-    return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def _read(path: Path) -> Result:

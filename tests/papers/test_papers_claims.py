@@ -61,6 +61,9 @@ def test_a_published_level_must_be_in_the_interval() -> None:
     level = replace(CLAIM, expected="published")
     assert decide(level, result(one(1, 3, paper=2.5))).verdict is Verdict.CONFIRMED
     assert decide(level, result(one(1, 3, paper=3.5))).verdict is Verdict.CONTRADICTED
+    at_most = replace(CLAIM, expected="at most")
+    verdicts = [decide(at_most, result(one(1, 3, paper=p))).verdict for p in (3.5, 2.5, 0.5)]
+    assert verdicts == [Verdict.CONFIRMED, Verdict.CONFIRMED, Verdict.CONTRADICTED]
 
 
 def test_a_difference_has_an_interval_over_images_and_the_papers_difference() -> None:

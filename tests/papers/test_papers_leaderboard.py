@@ -54,7 +54,7 @@ def test_the_lowest_accuracy_of_a_released_defense_is_shown_and_not_that_of_its_
 def test_the_strongest_attack_of_a_real_table_is_shown_with_its_images_and_verdict(
     tmp_path: Path,
 ) -> None:
-    labels = ("defense", "images", "audited", "attack of the paper", "verdict", "reduced")
+    labels = ("defense", "images", "attack of the paper", "verdict", "reduced")
     columns = (
         "clean",
         "static, AutoAttack",
@@ -63,7 +63,7 @@ def test_the_strongest_attack_of_a_real_table_is_shown_with_its_images_and_verdi
         "minus static",
     )
     cells = tuple(Cell((value,)) for value in (80.0, 10.0, 60.0, 55.0, -9.0))
-    row = Row(("SODEF", "200", "64", "Transfer APGD", "overstated", "none"), cells)
+    row = Row(("SODEF", "64", "Transfer APGD", "overstated", "none"), cells)
     accuracies = Table("accuracy", labels, columns, (row,), 0)
     costs = Table("cost", ("defense",), ("time, ×",), (Row(("SODEF",), (Cell((3.0,)),)),), 0)
     result = Result(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -256,6 +257,7 @@ def test_the_columns_of_latent_features_are_pgd_and_lafeat(
         seeds=(0,),
         result=lambda _, tables, **__: tables,
     )
+    experiment.accuracies = partial(MultiExitExperiment.accuracies, experiment)
     monkeypatch.setattr(MultiExitExperiment, "open", lambda _: experiment)
     monkeypatch.setattr(latent_features, "attackers", names)
     (table,) = latent_features.run(Request(tmp_path))  # type: ignore[misc]

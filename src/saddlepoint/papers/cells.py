@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 from torch import Tensor
@@ -28,19 +29,22 @@ def accuracy_cell(correct: Tensor, paper: float | None = None) -> Cell:
         correct: [N] how often each example was classified correctly, in [0, 1].
         paper: the paper's number in percent.
     """
-    share = float(correct.mean())
-    interval = wilson(share, len(correct))
-    return Cell((100 * share,), paper, (100 * interval.low, 100 * interval.high))
+    return repeated_accuracy_cell([correct], paper)
 
 
 def repeated_accuracy_cell(repeats: Sequence[Tensor], paper: float | None = None) -> Cell:
-    """Make a cell with one accuracy in percent per repeat.
+    """Make a cell with one accuracy in percent per repeat, and Wilson's interval of their mean.
 
     Args:
-        repeats: one tensor [N] per repeat: how often each example was classified correctly.
+        repeats: one tensor [N] per repeat: how often each example was classified correctly. All
+            repeats use the same examples, so N is the sample size of the interval.
         paper: the paper's number in percent.
     """
-    return Cell(tuple(100 * float(correct.mean()) for correct in repeats), paper)
+    shares = [float(correct.mean()) for correct in repeats]
+    interval = wilson(statistics.fmean(shares), len(repeats[0]))
+    return Cell(
+        tuple(100 * share for share in shares), paper, (100 * interval.low, 100 * interval.high)
+    )
 
 
 def estimate_cell(estimate: Estimate, paper: float | None = None) -> Cell:

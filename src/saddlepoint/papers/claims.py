@@ -5,17 +5,13 @@ A claim names cells of a record. Its verdict is computed from their numbers alon
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
 from saddlepoint.papers.comparison import Measured
+from saddlepoint.papers.flags import FEWEST, image_count, least_clean, too_few
 from saddlepoint.papers.result import Cell, Result, Row, Table
-
-_FEW = 64  # images; fewer are flagged
-# Clean accuracy in percent below which a base network is flagged, by the start of the data's name.
-_WEAK_BASE = {"cifar10": 70.0, "mnist": 95.0}
 
 
 class Verdict(StrEnum):
@@ -63,7 +59,8 @@ class Claim:
     """A statement about robustness, and the cells that decide it.
 
     The effect is the first cell, or the first minus the second. With `expected="published"` the
-    effect is a level, which is compared with the paper's number in the cell.
+    effect is a level, which is compared with the paper's number in the cell; with `"at most"` it
+    may also be below, as the accuracy under an attack that is said to break a defense.
     """
 
     claim: str  # one sentence
@@ -72,9 +69,14 @@ class Claim:
     network: str
     data: str
     second: CellReference | None = None
-    expected: Literal["positive", "negative", "published"] = "positive"
+    expected: Literal["positive", "negative", "published", "at most"] = "positive"
     base: CellReference | None = None  # clean accuracy of the base network
     ours: bool = False  # no paper makes this claim
+
+    @property
+    def is_level(self) -> bool:
+        """Whether the effect is an accuracy that is compared with the published one."""
+        return self.expected in ("published", "at most")
 
 
 @dataclass(frozen=True)
@@ -98,17 +100,17 @@ def decide(claim: Claim, result: Result) -> Decided:
 
     Returns:
         Confirmed if the 95 % interval of the effect excludes zero on the expected side, or, for a
-        published level, contains it; contradicted if it excludes zero on the other side, or does
-        not contain the level; not confirmed otherwise.
+        published level, contains it or is allowed to be below it; contradicted if it excludes zero
+        on the other side, or is off the level; not confirmed otherwise.
     """
     table, row, cell = claim.first.find(result)
     effect = _measured(table, row, cell)
     published = cell.paper
-    images = _images(table, row)
+    images = image_count(table, row)
     if claim.second is not None:
         other_table, other_row, other = claim.second.find(result)
         effect = effect.minus(_measured(other_table, other_row, other))
-        images = min(images, _images(other_table, other_row))
+        images = min(images, image_count(other_table, other_row))
         pair = (published, other.paper)
         published = None if pair[0] is None or pair[1] is None else pair[0] - pair[1]
     verdict = _verdict(claim, effect, published)
@@ -116,10 +118,11 @@ def decide(claim: Claim, result: Result) -> Decided:
 
 
 def _verdict(claim: Claim, effect: Measured, published: float | None) -> Verdict:
-    if claim.expected == "published":
+    if claim.is_level:
         assert published is not None, f"{claim.record} has no published number for {claim.claim}"
-        inside = effect.low <= published <= effect.high
-        return Verdict.CONFIRMED if inside else Verdict.CONTRADICTED
+        below = effect.high < published
+        found = claim.expected == "at most" if below else effect.low <= published
+        return Verdict.CONFIRMED if found else Verdict.CONTRADICTED
     sign = 1 if claim.expected == "positive" else -1
     low, high = sorted((sign * effect.low, sign * effect.high))
     if low > 0:
@@ -128,32 +131,21 @@ def _verdict(claim: Claim, effect: Measured, published: float | None) -> Verdict
 
 
 def _measured(table: Table, row: Row, cell: Cell) -> Measured:
-    images = _images(table, row)
+    images = image_count(table, row)
     if cell.interval or not images:
         return Measured.of(cell)
     alone = Table("", ("",), ("",), (Row(("",), (cell,)),), images)
     return Measured.accuracy(alone, ("",), "")
 
 
-def _images(table: Table, row: Row) -> int:
-    """Images of a row: those of the table, a label "3 of 64", or the label under "images"."""
-    if table.n:
-        return table.n
-    if "images" in table.labels:
-        return int(row.labels[table.labels.index("images")])
-    found = [match for label in row.labels if (match := re.fullmatch(r"\d+ of (\d+)", label))]
-    return int(found[0][1]) if found else 0
-
-
 def _flags(claim: Claim, result: Result, images: int) -> tuple[str, ...]:
     flags = []
-    if 0 < images < _FEW:
-        flags.append(f"fewer than {_FEW} images")
+    if too_few(images):
+        flags.append(f"fewer than {FEWEST} images")
     if any(ref.find(result)[2].masked for ref in (claim.first, claim.second) if ref is not None):
         flags.append("masked gradients")
     if claim.base is not None:
         clean = claim.base.find(result)[2].mean
-        least = next((v for name, v in _WEAK_BASE.items() if claim.data.startswith(name)), 0.0)
-        if clean < least:
+        if clean < least_clean(claim.data):
             flags.append(f"base network {clean:.1f} % clean")
     return tuple(flags)

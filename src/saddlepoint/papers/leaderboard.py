@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from saddlepoint.papers.flags import FEWEST, image_count, too_few
 from saddlepoint.papers.markdown import format_cell, heading
 from saddlepoint.papers.result import Cell, Result, Row, Table, read
-from saddlepoint.papers.write import STALE
+from saddlepoint.papers.write import stale_reasons
 from saddlepoint.phrases import count
 from saddlepoint.reports.document import document, muted, save_page
 from saddlepoint.reports.markup import Markup, join, tag
@@ -78,7 +78,7 @@ def read_lines(records: Path) -> Iterator[LeaderboardLine]:
         if not _is_record(path):
             continue
         result = read(path.read_text(encoding="utf-8"), str(path))
-        stale = path.stem in _stale(path.parent)
+        stale = path.stem in stale_reasons(path.parent)
         if result.experiment in SINGLE:
             yield _single(result, stale=stale)
         elif result.experiment == "adaptive/table-1" and result.tables:
@@ -105,7 +105,7 @@ def _single(result: Result, *, stale: bool) -> LeaderboardLine:
     return LeaderboardLine(
         defense=SINGLE[result.experiment],
         setting=f"{result.title}; {table.title.split(', ', 2)[2]}",
-        images=int(lowest.labels[1].split()[-1]),
+        images=image_count(table, lowest),
         ours=_cell(lowest, 0),
         attack=lowest.labels[0],
         verdict=verdict if audited else NOT_AUDITED,
@@ -122,11 +122,10 @@ def _survey(result: Result, *, stale: bool) -> Iterator[LeaderboardLine]:
     for row in accuracies.rows:
         attack = _strongest(accuracies, row)
         audited = "verdict" in accuracies.labels
-        images = "audited" if attack.startswith(AUDIT) else "images"
         yield LeaderboardLine(
             defense=row.labels[0],
             setting=next(iter(result.weights), row.labels[1]),
-            images=int(_label(accuracies, row, images)),
+            images=image_count(accuracies, row),
             ours=_cell(row, accuracies.columns.index(attack)),
             attack=attack,
             verdict=_label(accuracies, row, "verdict") if audited else NOT_AUDITED,
@@ -155,7 +154,7 @@ def _audits(result: Result, *, stale: bool) -> Iterator[LeaderboardLine]:
             yield LeaderboardLine(
                 defense=_label(table, row, "defense"),
                 setting=_label(table, row, "data"),
-                images=int(_label(table, row, "images")),
+                images=image_count(table, row),
                 ours=_cell(row, table.columns.index(AUDIT)),
                 attack=_label(table, row, "decisive attack of the audit"),
                 verdict=_label(table, row, "verdict"),
@@ -185,11 +184,6 @@ def _label(table: Table, row: Row, name: str) -> str:
 def _is_record(path: Path) -> bool:
     start = path.read_text(encoding="utf-8")[:200]
     return re.search(r'"experiment": "[\w-]+/[\w-]+"', start) is not None
-
-
-def _stale(folder: Path) -> Mapping[str, str]:
-    file = folder / STALE
-    return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 @dataclass(frozen=True)
@@ -230,6 +224,11 @@ def _ours(one: LeaderboardLine) -> Markup:
     )
 
 
+def _images(one: LeaderboardLine) -> Markup:
+    flag = f"fewer than {FEWEST}" if too_few(one.images) else ""
+    return join(str(one.images), tag("small", flag) if flag else "")
+
+
 def _cost(one: LeaderboardLine) -> Markup:
     if one.cost is not None:
         return join(f"{one.cost:.0f} ×")
@@ -247,7 +246,7 @@ _COLUMNS = (
     _Column("claimed", lambda one: _percentage(_claimed(one)), _claimed),
     _Column("best published attack", lambda one: _percentage(_found(one)), _found),
     _Column("ours", _ours, lambda one: one.ours.mean),
-    _Column("images", lambda one: join(str(one.images)), lambda one: float(one.images)),
+    _Column("images", _images, lambda one: float(one.images)),
     _Column("cost of an answer", _cost, _cost_value),
     _Column("audit", lambda one: tag("a", one.verdict, href=one.url), lambda one: one.verdict),
 )

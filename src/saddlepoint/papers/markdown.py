@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from saddlepoint.papers.budgets import reduced_autoattack
 from saddlepoint.papers.comparison import PaperComparison
+from saddlepoint.papers.flags import READING as FLAGS
+from saddlepoint.papers.flags import row_flags
 from saddlepoint.papers.result import Cell, Result, Table
 
 READING = (
     "A cell shows the mean over repeats ± their standard deviation, a 95 % interval over images in "
     "parentheses (from–to) where one was computed, and [the paper's number] where the paper "
     "reports one. A *masked* number is no robust accuracy: an attack that is weaker by design "
-    "leaves a lower accuracy."
+    f"leaves a lower accuracy. {FLAGS}"
 )
 
 
@@ -55,8 +59,8 @@ def result_markdown(
         parts.append("\n>\n".join(warnings))
     if result.not_run:
         parts.append(f"Not run: {result.not_run}")
-    for table in result.tables:
-        parts += [f"**{table.title}**{_image_count(table)}", table_markdown(table)]
+    for table, flags in zip(result.tables, row_flags(result), strict=True):
+        parts += [f"**{table.title}**{_image_count(table)}", table_markdown(table, flags)]
     parts += [f"![{chart.title}]({charts}{chart.name}.svg)" for chart in result.charts]
     if result.findings:
         parts.append("\n".join(f"- {finding}" for finding in result.findings))
@@ -73,8 +77,13 @@ def heading(result: Result) -> str:
     return f"{result.experiment}: {result.title}{scale}"
 
 
-def table_markdown(table: Table) -> str:
-    """Format a table: a header line, an alignment line, and one line per row."""
+def table_markdown(table: Table, flags: Sequence[str] = ()) -> str:
+    """Format a table: a header line, an alignment line, and one line per row.
+
+    Args:
+        table: the table.
+        flags: a flag for every row, shown in a last column if any is not empty; default: none.
+    """
     lines = [
         [*table.labels, *table.columns],
         ["---"] * len(table.labels) + ["---:"] * len(table.columns),
@@ -83,6 +92,9 @@ def table_markdown(table: Table) -> str:
         [*row.labels, *(format_cell(cell, table.digits) for cell in row.cells)]
         for row in table.rows
     ]
+    if any(flags):
+        last = ("flags", "---", *flags)
+        lines = [[*line, cell] for line, cell in zip(lines, last, strict=True)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

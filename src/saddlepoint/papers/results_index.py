@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from saddlepoint.papers.deq.claims import CLAIMS as DEQ
 from saddlepoint.papers.multi_exit.claims import CLAIMS as MULTI_EXIT
 from saddlepoint.papers.result import Result, read
 from saddlepoint.papers.transductive.claims import CLAIMS as TRANSDUCTIVE
-from saddlepoint.papers.write import STALE
+from saddlepoint.papers.write import stale_reasons
 from saddlepoint.phrases import count_of
 
 PAPERS: Mapping[str, tuple[str, Sequence[Claim]]] = {
@@ -29,10 +28,11 @@ _COLUMNS = ("claim", "verdict", "effect, points or %", "images", "network, data"
 _READING = (
     "An effect is shown with its 95 % interval over images and [the paper's number] where it "
     "reports one. *Confirmed*: the interval excludes zero on the side that the claim says, or "
-    "contains the published level. *Contradicted*: it excludes zero on the other side, or does "
-    "not contain the level. *Not confirmed*: it contains zero. Differences of two cells "
-    "have the interval of independent samples, which is too wide where both use the same images. A "
-    "record's page gives its command, commit, weights by SHA-256 and all numbers."
+    "contains the published level, or is below it where an attack is said to break a defense. "
+    "*Contradicted*: it excludes zero on the other side, or is off the level. *Not confirmed*: it "
+    "contains zero. Differences of two cells have the interval of independent samples, which is "
+    "too wide where both use the same images. A record's page gives its command, commit, weights "
+    "by SHA-256 and all numbers."
 )
 _FIGURES = {  # captions by the path of a chart beside the page
     "multi-exit/triple-wins-payoffs.svg": "Accuracy by attacked exits and the defender's exits",
@@ -63,17 +63,16 @@ def write_index(records: Path, out: Path) -> Path:
     ours = list[str]()
     commands = dict[str, str]()
     for folder, (title, claims) in PAPERS.items():
-        stale = _stale(records / folder)
-        rows = list[str]()
+        stale = stale_reasons(records / folder)
+        decided = list[Decided]()
         for claim in claims:
             result = _read(records, claim.record)
             commands[claim.record] = result.command
-            line = _line(decide(claim, result), stale)
-            (ours if claim.ours else rows).append(line)
-        decided = [
-            decide(claim, _read(records, claim.record)) for claim in claims if not claim.ours
-        ]
-        parts += [f"## {title}", _summary(decided), _table(rows), _not_run(records / folder)]
+            decided.append(decide(claim, result))
+        ours += [_line(one, stale) for one in decided if one.claim.ours]
+        theirs = [one for one in decided if not one.claim.ours]
+        rows = [_line(one, stale) for one in theirs]
+        parts += [f"## {title}", _summary(theirs), _table(rows), _not_run(records / folder)]
     parts.insert(3, "## What no paper reports\n\n" + _table(ours))
     listed = "\n".join(f"- {record}: `{command}`" for record, command in commands.items())
     parts.append(f"## Commands\n\n{_RERUN}\n\n{listed}")
@@ -100,15 +99,10 @@ def _read(records: Path, name: str) -> Result:
     return read(file.read_text(encoding="utf-8"), str(file))
 
 
-def _stale(folder: Path) -> Mapping[str, str]:
-    file = folder / STALE
-    return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-
-
 def _line(decided: Decided, stale: Mapping[str, str]) -> str:
     claim = decided.claim
     effect = decided.effect
-    sign = "+" if claim.expected != "published" else ""
+    sign = "" if claim.is_level else "+"
     numbers = f"{effect.value:{sign}.1f} ({effect.low:{sign}.1f} to {effect.high:{sign}.1f})"
     if decided.published is not None:
         numbers += f" [{decided.published:{sign}.1f}]"

@@ -66,7 +66,8 @@ def write_page(records: Path, out: Path, *, title: str, intro: str) -> Path:
             "there: OUT/PAPER/NAME.json."
         )
     results = {file.stem: read(file.read_text(encoding="utf-8"), str(file)) for file in files}
-    stale = _stale_reasons(records, results)
+    stale = stale_reasons(records)
+    _require_known(stale, results, records / STALE)
     folder = out.with_suffix("")
     out.parent.mkdir(parents=True, exist_ok=True)
     for result in results.values():
@@ -93,19 +94,19 @@ def _comparison(result: Result) -> PaperComparison | None:
     return experiment.compare(result) if experiment else None
 
 
-def _stale_reasons(records: Path, results: Mapping[str, Result]) -> Mapping[str, str]:
-    """Read `stale.toml`: the reasons by the name of the record."""
+def stale_reasons(records: Path) -> dict[str, str]:
+    """Read `stale.toml` of a folder of records: the reasons by the name of the record."""
     file = records / STALE
-    if not file.is_file():
-        return {}
-    reasons = tomllib.loads(file.read_text(encoding="utf-8"))
+    return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def _require_known(reasons: Mapping[str, str], results: Mapping[str, Result], place: Path) -> None:
     unknown = [name for name in reasons if name not in results]
     if unknown:
         raise ValueError(
-            f"{file} marks {', '.join(unknown)}, but the folder has only {', '.join(results)}. "
+            f"{place} marks {', '.join(unknown)}, but the folder has only {', '.join(results)}. "
             "Remove the entry of a record that was removed."
         )
-    return reasons
 
 
 def _write_charts(result: Result, folder: Path) -> None:

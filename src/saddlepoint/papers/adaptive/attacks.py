@@ -97,7 +97,7 @@ def _three_losses(budgets: AttackBudgets) -> tuple[Adversary, ...]:
     )
 
 
-def on_closed_loop(defense: Defense, budgets: AttackBudgets) -> Adversary:  # noqa: ARG001
+def on_closed_loop(defense: Defense, budgets: AttackBudgets) -> Direct:  # noqa: ARG001
     """APGD on the cross-entropy with the gradient of the last pass (Sec. 3.3).
 
     The controls that the defense found are treated as constants.
@@ -150,7 +150,7 @@ def on_anti_adversary(defense: Defense, budgets: AttackBudgets) -> Adversary:  #
     return Direct("RayS", RayS(budgets.rays_queries))
 
 
-def on_soap(defense: Defense, budgets: AttackBudgets) -> Adversary:
+def on_soap(defense: Defense, budgets: AttackBudgets) -> Direct:
     """APGD with the mean gradient over all purified iterates (Sec. 3.5).
 
     Success is measured at the last iterate.

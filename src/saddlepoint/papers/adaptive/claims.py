@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from saddlepoint.papers.claims import CellReference, Claim
 
 _CLOSED_LOOP = "adaptive/released-closed-loop"
 _SOAP = "adaptive/released-soap"
 _OLD = "gradient of PyTorch 1.3 to 1.5 on CUDA"
+_TRAJECTORY = f"APGD+BPDA (traj.) at the selected radius, {_OLD}"
 
 
-def _level(text: str, record: str, row: str, network: str) -> Claim:
-    """A claim about an accuracy: it is the published one."""
+def _level(
+    text: str,
+    record: str,
+    row: str,
+    network: str,
+    expected: Literal["published", "at most"] = "published",
+) -> Claim:
+    """A claim about an accuracy: it is the published one, or at most this."""
     return Claim(
         text,
         record,
         CellReference(0, (row,), "accuracy"),
         network,
         "cifar10",
-        expected="published",
+        expected=expected,
         base=CellReference(0, ("clean, static",), "accuracy"),
     )
 
@@ -53,6 +62,14 @@ CLAIMS = (
         _CLOSED_LOOP,
         "PGD-20 + BPDA",
         "the evaluators' ResNet-20, Linf 2/255",
+        "at most",
+    ),
+    _level(
+        "APGD with BPDA breaks closed-loop control (Sec. 3.3).",
+        _CLOSED_LOOP,
+        "APGD + BPDA",
+        "the evaluators' ResNet-20, Linf 2/255",
+        "at most",
     ),
     Claim(
         "PGD-20 with BPDA on the defense is stronger than PGD-20 on the static network (Sec. 3.3).",
@@ -75,14 +92,20 @@ CLAIMS = (
         f"FGSM, transferred, {_OLD}",
         "the authors' ResNet, Linf 8/255",
     ),
+    _level(
+        "APGD on the trajectory of SOAP breaks it (Sec. 3.5).",
+        _SOAP,
+        _TRAJECTORY,
+        "the authors' ResNet, Linf 8/255",
+        "at most",
+    ),
     Claim(
-        "APGD on the trajectory of SOAP is stronger than FGSM on the static network, here with 10 "
-        "of the paper's 1000 steps (Sec. 3.5).",
+        "APGD on the trajectory of SOAP is stronger than FGSM on the static network (Sec. 3.5).",
         _SOAP,
         CellReference(0, (f"FGSM, transferred, {_OLD}",), "accuracy"),
         "the authors' ResNet, Linf 8/255",
         "cifar10",
-        second=CellReference(0, (f"APGD+BPDA (traj.), 10 of 1000 steps, {_OLD}",), "accuracy"),
+        second=CellReference(0, (_TRAJECTORY,), "accuracy"),
         base=CellReference(0, ("clean, static",), "accuracy"),
     ),
     _broken("SODEF", "TRADES", "mnist"),

@@ -17,7 +17,7 @@ from saddlepoint.audits.planning.budget import BUDGETS as BUDGETS_OF_AUDITS
 from saddlepoint.audits.result import Audit
 from saddlepoint.data import load_data
 from saddlepoint.defenses import Context, Defense, Plain
-from saddlepoint.evaluation import Episode, FixedPoints, Threat
+from saddlepoint.evaluation import Adversary, Episode, FixedPoints, Threat
 from saddlepoint.papers.adaptive import EXPERIMENTS
 from saddlepoint.papers.adaptive.attacks import PAPER_ATTACKS
 from saddlepoint.papers.adaptive.cost import inference_cost
@@ -39,8 +39,6 @@ from saddlepoint.zoo.adaptive import TABLE, Surveyed
 
 BATCH = 64
 IMAGES = 64
-FEW_IMAGES = 64  # of defenses whose attack takes hours with more
-AUDITED = 64  # images of an audit with the budget standard
 DRAWS = 5  # of a randomized defense, as in the paper
 COST_IMAGES = 16  # on which a cost is measured
 COPIES = "AutoAttack's points, clean images where it failed"
@@ -57,7 +55,7 @@ COLUMNS = (
     AUDIT,
     "lowest of these minus static",
 )
-LABELS = ("defense", "images", "audited", "attack of the paper", "verdict", LABEL)
+LABELS = ("defense", "images", "attack of the paper", "verdict", LABEL)
 COST_COLUMNS = ("forward passes", "backward passes", "FLOPs, ×", "time, ×")
 BUDGETS = AttackBudgets(rays_queries=500)
 FIT = replace(
@@ -69,19 +67,7 @@ FIT = replace(
 )
 
 
-@dataclass(frozen=True)
-class Planned:
-    """A defense that is measured here, and on how many images."""
-
-    name: str
-    images: int
-    audited: int  # 0: the audit would take hours, its cost is a note
-
-
-MEASURED = (
-    Planned("SODEF", IMAGES, 0),
-    Planned("AntiAdversary", IMAGES, 0),
-)
+MEASURED = ("SODEF", "AntiAdversary")
 NOT_RUN = ("HedgeDefense", "AIDPurifier", "ContrastiveReversal", "ATLD", "AdaptiveDenoising")
 
 
@@ -97,17 +83,18 @@ class DefenseAttacks:
     paper: Episode
     static: Tensor  # [N] whether the static network is correct under AutoAttack
     static_clean: Tensor  # [N]
-    audit: Audit | None
+    audit: Audit
+
+    @property
+    def attacked(self) -> tuple[Tensor, ...]:
+        """Correct rates [N] under the attacks on the defense, the audit last."""
+        episodes = (self.copies, self.points, self.paper)
+        return (*(correct_rate(one) for one in episodes), self.audit.correct.double().cpu())
 
     @property
     def lowest(self) -> Tensor:
-        """Correct rate [N] at the worst of all points, audited ones included."""
-        episodes = (self.clean, self.copies, self.points, self.paper)
-        worst = torch.stack([correct_rate(episode) for episode in episodes]).amin(0)
-        if self.audit is None:
-            return worst
-        audited = self.audit.correct.double().cpu()
-        return torch.cat([torch.minimum(worst[: len(audited)], audited), worst[len(audited) :]])
+        """Correct rate [N] at the worst of all points, clean images included."""
+        return torch.stack([correct_rate(self.clean), *self.attacked]).amin(0)
 
     def row(self) -> Row:
         """Return the row of the table."""
@@ -115,23 +102,17 @@ class DefenseAttacks:
             correct_rate(self.clean),
             self.static_clean,
             self.static,
-            *(correct_rate(episode) for episode in (self.copies, self.points, self.paper)),
+            *self.attacked,
         )
-        audited = None if self.audit is None else self.audit.correct.double().cpu()
         return Row(
             (
                 self.surveyed.name,
                 str(len(self.static)),
-                "–" if audited is None else str(len(audited)),
                 self.surveyed.attack,
-                "not audited" if self.audit is None else str(self.audit.verdict),
+                str(self.audit.verdict),
                 reductions(self.surveyed.name, FIT, BUDGETS),
             ),
-            (
-                *(accuracy_cell(correct) for correct in accuracies),
-                None if audited is None else accuracy_cell(audited),
-                difference_cell(self.lowest, self.static),
-            ),
+            (*map(accuracy_cell, accuracies), difference_cell(self.lowest, self.static)),
         )
 
 
@@ -146,8 +127,7 @@ def run(request: Request) -> Result:
         runner, Plain(net), [FixedPoints(), AutoAttackBudget().attack("AutoAttack")], images
     )
     rows = [_measure(runner, one, base, images, static_clean, static) for one in MEASURED]
-    costs = [_audit_cost(one, images) for one in rows if one.audit is None]
-    costs += [f"{name} was not run: {attack_cost(name, base)}" for name in NOT_RUN]
+    costs = [f"{name} was not run: {attack_cost(name, base)}" for name in NOT_RUN]
     return runner.result(
         next(one for one in EXPERIMENTS if one.name == "adaptive/table-1"),
         [
@@ -189,14 +169,13 @@ def robust_base(runner: Runner) -> StaticModel:
 
 
 def _play(
-    runner: Runner, defense: Defense, adversaries: Sequence[object], images: Images
+    runner: Runner, defense: Defense, adversaries: Sequence[Adversary], images: Images
 ) -> list[Episode]:
-    draws = DRAWS if defense.random else 1
     return runner.play(
         defense,
-        adversaries,  # type: ignore[arg-type]
+        adversaries,
         images,
-        threat=Threat(Linf(RADIUS), draws=draws),
+        threat=_threat(defense),
         answers=None,
         name=f"{type(defense).__name__} on {NAME}",
         seed=runner.request.seed,
@@ -205,46 +184,46 @@ def _play(
 
 def _measure(
     runner: Runner,
-    planned: Planned,
+    name: str,
     base: StaticModel,
     images: Images,
     static_clean: Episode,
     static: Episode,
 ) -> DefenseAttacks:
-    """Fit a defense and run all attacks on its images."""
-    runner.request.progress(f"fitting {planned.name} on {NAME}")
-    defense = DEFENSES[planned.name].make(base, FIT)
-    test = images.first(planned.images)
-    broken = static.correct[0][: planned.images] == 0
-    points = static.points[: planned.images]
+    """Fit a defense, and run all attacks and an audit on its images."""
+    runner.request.progress(f"fitting {name} on {NAME}")
+    defense = DEFENSES[name].make(base, FIT)
+    broken = static.correct[0] == 0
+    points = static.points
     attacks = [
         FixedPoints(),
-        FixedPoints(COPIES, torch.where(per_example(broken, test.x), points, test.x)),
+        FixedPoints(COPIES, torch.where(per_example(broken, images.x), points, images.x)),
         FixedPoints(POINTS, points),
-        PAPER_ATTACKS[planned.name](defense, BUDGETS),
+        PAPER_ATTACKS[name](defense, BUDGETS),
     ]
-    clean, copies, transferred, paper = _play(runner, defense, attacks, test)
-    audit = None
-    if planned.audited:
-        draws = DRAWS if defense.random else 1
-        audit = runner.audit(
-            defense,
-            test.first(planned.audited),
-            threat=Threat(Linf(RADIUS), draws=draws),
-            budget="standard",
-            name=f"{planned.name} on {NAME}",
-        )
+    clean, copies, transferred, paper = _play(runner, defense, attacks, images)
+    audit = runner.audit(
+        defense,
+        images,
+        threat=_threat(defense),
+        budget="standard",
+        name=f"{name} on {NAME}",
+    )
     return DefenseAttacks(
-        next(one for one in TABLE if one.name == planned.name),
+        next(one for one in TABLE if one.name == name),
         defense,
         clean,
         copies,
         transferred,
         paper,
-        correct_rate(static)[: planned.images],
-        correct_rate(static_clean)[: planned.images],
+        correct_rate(static),
+        correct_rate(static_clean),
         audit,
     )
+
+
+def _threat(defense: Defense) -> Threat:
+    return Threat(Linf(RADIUS), draws=DRAWS if defense.random else 1)
 
 
 def _cost_table(rows: Sequence[DefenseAttacks], images: Images) -> Table:
@@ -266,29 +245,15 @@ def _finding(one: DefenseAttacks) -> str:
 
 
 def answer_seconds(defense: Defense, x: Tensor) -> float:
-    """Measure the processor time of one answer per image."""
+    """Measure the processor time of one answer per image, without a graph for gradients."""
     started = time.process_time()
-    defense.respond(x, Context(Keys.of(0, torch.arange(len(x)))))
+    with torch.no_grad():
+        defense.respond(x, Context(Keys.of(0, torch.arange(len(x)))))
     return (time.process_time() - started) / len(x)
 
 
-def _audit_cost(one: DefenseAttacks, images: Images) -> str:
-    """Say what an audit would take at the least: its first two attacks and searches by queries."""
-    seconds = answer_seconds(one.defense, images.x[:COST_IMAGES])
-    budget = BUDGETS_OF_AUDITS["standard"]
-    draws = budget.draws if one.defense.random else 1
-    steps = budget.steps + budget.targets * budget.targeted_steps + budget.queries
-    hours = AUDITED * steps * draws * seconds / 3600
-    return (
-        f"{one.surveyed.name} was not audited: an answer takes {1000 * seconds:.1f} ms per image "
-        f"of one core (measured on {count(COST_IMAGES, 'image')}), so the steps and queries of "
-        f"an audit with the budget standard on {count(AUDITED, 'image')} take at least "
-        f"{hours:.3g} h, without gradients and remedies"
-    )
-
-
 def attack_cost(name: str, base: StaticModel, networks: int = 1) -> str:
-    """Fit a defense on few images, and say what the paper's attack on it would take.
+    """Fit a defense on few images, and say what the paper's attack and an audit would take.
 
     Args:
         name: name of the defense.
@@ -302,10 +267,19 @@ def attack_cost(name: str, base: StaticModel, networks: int = 1) -> str:
     attack = PAPER_ATTACKS[name](defense, AttackBudgets())
     passes = attack.cost(DRAWS if defense.random else 1)
     assert passes is not None
-    hours = networks * FEW_IMAGES * passes.total * seconds / 3600
+    hours = networks * IMAGES * passes.total * seconds / 3600
     return (
         f"an answer takes {1000 * seconds:.1f} ms per image of one core (measured on "
         f"{count(len(few.x), 'image')}), and {PAPER_ATTACK} with its published budget takes up to "
-        f"{passes.total:,.0f} passes, {hours:,.3g} h for {count(FEW_IMAGES, 'image')} and "
-        f"{count(networks, 'network')}, before the training of auxiliary networks"
+        f"{passes.total:,.0f} passes, {hours:,.3g} h for {count(IMAGES, 'image')} and "
+        f"{count(networks, 'network')}, before the training of auxiliary networks; an audit with "
+        f"the budget standard takes at least {_audit_passes(defense):,.0f} passes per network, "
+        f"{IMAGES * _audit_passes(defense) * seconds / 3600:,.3g} h for {count(IMAGES, 'image')}"
     )
+
+
+def _audit_passes(defense: Defense) -> int:
+    """Forward passes of an audit at the least: its first two attacks and searches by queries."""
+    budget = BUDGETS_OF_AUDITS["standard"]
+    draws = budget.draws if defense.random else 1
+    return draws * (budget.steps + budget.targets * budget.targeted_steps + budget.queries)

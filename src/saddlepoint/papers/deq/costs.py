@@ -122,7 +122,7 @@ def _defense_table(grid: Grid) -> Table:
         )
         rows.append(Row((name,), cells))
     title = f"{subject.title}: one inference, for one image"
-    return Table(title, ("defense",), DEFENSE_COLUMNS, tuple(rows), 1)
+    return Table(title, ("defense",), DEFENSE_COLUMNS, tuple(rows), len(subject.test.x))
 
 
 def _attack_table(experiment: DEQExperiment, grid: Grid) -> Table:

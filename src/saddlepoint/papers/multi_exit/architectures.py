@@ -52,14 +52,10 @@ def _rows(experiment: MultiExitExperiment, subject: MultiExitSubject) -> list[Ro
     cells: dict[str, list[Cell]] = {name: [] for name in published.EVALUATIONS}
     for attack in ATTACKS:
         adversaries = attackers(subject, game, defender, experiment.setting.attacks[attack])
-        repeats = [
-            experiment.play(subject, list(adversaries.values()), images, seed=seed)
-            for seed in experiment.seeds
-        ]
-        for k, name in enumerate(adversaries):
-            values = tuple(100 * float(defender.correct(one[k]).mean()) for one in repeats)
-            cells[name].append(Cell(values))
-    return [Row((subject.name, subject.data, name), tuple(found)) for name, found in cells.items()]
+        found = experiment.accuracies(subject, defender, list(adversaries.values()), images)
+        for name, cell in zip(adversaries, found, strict=True):
+            cells[name].append(cell)
+    return [Row((subject.name, subject.data, name), tuple(row)) for name, row in cells.items()]
 
 
 def _findings(table: Table) -> list[str]:

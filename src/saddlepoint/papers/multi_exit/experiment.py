@@ -32,13 +32,14 @@ from saddlepoint.games.exit_game import columns_of, exit_game
 from saddlepoint.games.payoffs import ExitGame
 from saddlepoint.games.strategies import distribution
 from saddlepoint.papers.budgets import counted
+from saddlepoint.papers.cells import repeated_accuracy_cell
 from saddlepoint.papers.experiment import PaperExperiment, describe_net, device_of
 from saddlepoint.papers.few_images import few_images_caveat
 from saddlepoint.papers.multi_exit import EXPERIMENTS
 from saddlepoint.papers.multi_exit.nets import SingleExitWrapper, recipes
 from saddlepoint.papers.multi_exit.scales import SETTINGS, EoTPGD, MultiExitSetting, PartialPGD
 from saddlepoint.papers.registry import Experiment, Scale
-from saddlepoint.papers.result import HeatMap, Plot, Result, Table
+from saddlepoint.papers.result import Cell, HeatMap, Plot, Result, Table
 from saddlepoint.papers.runner import Images
 from saddlepoint.runs.work import torch_threads
 from saddlepoint.training import Recipe, split
@@ -232,6 +233,29 @@ class MultiExitExperiment(PaperExperiment[MultiExitSetting]):
             return Defender(weights, distribution(game, subject.base, subject.gates[strategy]))
         known = game.one_hot(strategy) if isinstance(strategy, tuple) else strategy
         return Defender(torch.cat([known, no_gate]), known)
+
+    def accuracies(
+        self,
+        subject: MultiExitSubject,
+        defender: Defender,
+        adversaries: Sequence[Adversary],
+        images: Images,
+        papers: Sequence[float | None] | None = None,
+    ) -> list[Cell]:
+        """Run adversaries once per repeat; one cell of the defender's accuracy per adversary.
+
+        Args:
+            subject: the network.
+            defender: the attacked inference strategy.
+            adversaries: the attacks.
+            images: attacked images.
+            papers: the paper's number for each adversary; default: none.
+        """
+        repeats = [self.play(subject, adversaries, images, seed=seed) for seed in self.seeds]
+        return [
+            repeated_accuracy_cell([defender.correct(repeat[k]) for repeat in repeats], paper)
+            for k, paper in enumerate(papers or [None] * len(adversaries))
+        ]
 
     def reduced_images(self, subject: MultiExitSubject) -> Images:
         """Return the test images on which all six attacks are run."""

@@ -28,18 +28,14 @@ def run(request: Request) -> Result:
     cells: dict[str, list[Cell]] = {name: [] for name in published.EVALUATIONS}
     for exit_attack in exit_attacks.values():
         adversaries = attackers(subject, game, defender, exit_attack)
-        repeats = [
-            experiment.play(subject, list(adversaries.values()), images, seed=seed)
-            for seed in experiment.seeds
-        ]
-        for k, name in enumerate(adversaries):
-            values = tuple(100 * float(defender.correct(one[k]).mean()) for one in repeats)
-            cells[name].append(Cell(values))
+        found = experiment.accuracies(subject, defender, list(adversaries.values()), images)
+        for name, cell in zip(adversaries, found, strict=True):
+            cells[name].append(cell)
     table = Table(
         f"{subject.name}, the defender uses the third exit: accuracy, %",
         ("evaluation",),
         tuple(exit_attacks),
-        tuple(Row((name,), tuple(found)) for name, found in cells.items()),
+        tuple(Row((name,), tuple(row)) for name, row in cells.items()),
         len(images.x),
     )
     return experiment.result(

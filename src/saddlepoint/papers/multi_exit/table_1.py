@@ -125,13 +125,10 @@ def evaluate(
     for attack, exit_attack in experiment.setting.attacks.items():
         column = published.ATTACKS.index(attack)
         adversaries = attackers(subject, game, defender, exit_attack)
-        repeats = [
-            experiment.play(subject, list(adversaries.values()), images, seed=seed)
-            for seed in experiment.seeds
-        ]
-        for k, name in enumerate(adversaries):
-            values = tuple(100 * float(defender.correct(repeat[k]).mean()) for repeat in repeats)
-            found[name].append(Cell(values, published.TABLE_1[case.paper][k][column]))
+        papers = [numbers[column] for numbers in published.TABLE_1[case.paper]]
+        cells = experiment.accuracies(subject, defender, list(adversaries.values()), images, papers)
+        for name, cell in zip(adversaries, cells, strict=True):
+            found[name].append(cell)
     return [
         Row((case.method, subject.name, subject.data, name), tuple(cells))
         for name, cells in found.items()

@@ -107,20 +107,12 @@ def _row(
         FixedPoints(),
         aimer_attack(game, defender.known, experiment.setting.attacks["PGD-20"]),
     ]
-    episodes = [
-        experiment.play(subject, adversaries, subject.test, seed=seed) for seed in experiment.seeds
-    ]
-    clean, robust = (
-        tuple(100 * float(defender.correct(repeat[k]).mean()) for repeat in episodes)
-        for k in (0, 1)
-    )
-    rate = game.mismatch(game.best_response(defender.known), defender.known)
     paper = published.TABLE_2[network][method]
+    clean, robust = experiment.accuracies(subject, defender, adversaries, subject.test, paper[1:])
+    rate = game.mismatch(game.best_response(defender.known), defender.known)
     mismatch = None if paper[0] is None else Cell((rate,), paper[0])
     label = subject.name if experiment.request.scale == "real" else network
-    return Row(
-        (label, subject.data, method), (mismatch, Cell(clean, paper[1]), Cell(robust, paper[2]))
-    )
+    return Row((label, subject.data, method), (mismatch, clean, robust))
 
 
 def _findings(table: Table) -> list[str]:

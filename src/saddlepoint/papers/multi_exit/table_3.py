@@ -17,7 +17,7 @@ from saddlepoint.papers.multi_exit.experiment import (
 )
 from saddlepoint.papers.multi_exit.table_1 import EOT_NOTE
 from saddlepoint.papers.registry import Request
-from saddlepoint.papers.result import Cell, Result, Row, Table
+from saddlepoint.papers.result import Result, Row, Table
 
 
 def run(request: Request) -> Result:
@@ -84,14 +84,8 @@ def _row(
             for name in published.ATTACKS
         ),
     ]
-    episodes = [
-        experiment.play(subject, adversaries, images, seed=seed) for seed in experiment.seeds
-    ]
-    values = [
-        tuple(100 * float(defender.correct(repeat[k]).mean()) for repeat in episodes)
-        for k in range(len(adversaries))
-    ]
-    return Row((label, subject.data), tuple(Cell(v, p) for v, p in zip(values, paper, strict=True)))
+    cells = experiment.accuracies(subject, defender, adversaries, images, paper)
+    return Row((label, subject.data), tuple(cells))
 
 
 def findings(table: Table) -> list[str]:

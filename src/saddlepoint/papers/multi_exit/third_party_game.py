@@ -273,11 +273,16 @@ def _sentence(name: str, found: Estimate) -> str:
 def _assumption(scored: _Scored) -> list[str]:
     """Count the sets of exits on which a mismatched attack is stronger than the matched one."""
     attacked = [target for target in scored.game.targets if target in scored.game.subsets]
-    return [
-        f"A mismatched attack is stronger than the matched attack on {game.beaten_matches()} of "
-        f"{len(attacked)} sets of neighboring exits on {images}, contrary to Assumption 3.5."
-        for game, images in ((scored.game, "the game's images"), (scored.test_game, "other images"))
-    ]
+    games = {"the game's images": scored.game, "other images": scored.test_game}
+    sentences = []
+    for images, game in games.items():
+        beaten = game.beaten_matches()
+        verdict = "contrary to" if beaten else "as in"
+        sentences.append(
+            f"A mismatched attack is stronger than the matched attack on {beaten} of "
+            f"{len(attacked)} sets of neighboring exits on {images}, {verdict} Assumption 3.5."
+        )
+    return sentences
 
 
 def _heat_map(scored: _Scored) -> HeatMap:

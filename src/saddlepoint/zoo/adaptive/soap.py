@@ -82,6 +82,8 @@ class SOAP(Purifier):
     def select_radius(self, x: Tensor) -> Tensor:
         """Return the radius [N] of each example. The selection has no gradient."""
         radii = x.new_tensor(self._distinct_radii())
+        if len(radii) == 1:
+            return radii.expand(len(x))
         losses = torch.stack(
             [self.task.loss(self.net, self._purify(x, radius.expand(len(x)))) for radius in radii]
         )  # [R, N]
@@ -196,17 +198,28 @@ class SOAP(Purifier):
             module.eval()
         return self._with(net, task)
 
-    def _with(self, net: nn.Module, task: AuxiliaryTask) -> SOAP:
-        """Return the same defense with another network and task."""
+    def at_radius(self, radius: float) -> SOAP:
+        """Return the same defense with a single radius; its examples are independent."""
+        return self._with(self.net, self.task, radii=(radius,), coupled=False)
+
+    def _with(
+        self,
+        net: nn.Module,
+        task: AuxiliaryTask,
+        *,
+        radii: Sequence[float] | None = None,
+        coupled: bool = True,
+    ) -> SOAP:
+        """Return the same defense with another network and task, or with other radii."""
         space = self.ascent.space
         assert space is not None
         return SOAP(
             net,
             task,
-            radii=self.radii,
+            radii=self.radii if radii is None else radii,
             steps=self.steps,
             step_size=self.ascent.step_size,
-            coupled=self.coupled,
+            coupled=self.coupled and coupled,
             box=space.box,
             direction=self.ascent.direction,
         )
