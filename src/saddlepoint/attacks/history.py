@@ -172,7 +172,8 @@ class RecordingOracle(OracleWrapper):
     trusted: bool = False  # the attack queries no point outside of them
 
     def __getitem__(self, rows: Tensor) -> RecordingOracle:
-        return replace(self, inner=self.inner[rows], region=self.region[rows])
+        region = self.region if self.trusted else self.region[rows]  # else not used
+        return replace(self, inner=self.inner[rows], region=region)
 
     def decide(self, x: Tensor) -> Tensor:
         success = self.inner.decide(x)
