@@ -330,8 +330,10 @@ def _in_parts(
 
 def _joined(parts: Sequence[_DrawResult], defense: Defense) -> _DrawResult:
     """One draw of a whole batch of independent rows, from its parts."""
-    tensors = zip(*(part[:-1] for part in parts), strict=True)
-    return _DrawResult(*(torch.cat(each, dim=-1) for each in tensors), adapted=defense)
+    correct, answered, distance, rejected, scores = (
+        torch.cat(each, dim=-1) for each in zip(*(part[:-1] for part in parts), strict=True)
+    )
+    return _DrawResult(correct, answered, distance, rejected, scores, defense)
 
 
 def _outputs(
