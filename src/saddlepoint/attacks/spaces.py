@@ -204,8 +204,9 @@ class Region:
     def contains(self, x: Tensor, size: Tensor | None = None) -> Tensor:
         """[N] bool: which points x, [N, ...], lie in their set, up to rounding. NaN does not.
 
-        The norms of their perturbations, `size` [N], are computed unless they are known. Each of the d coordinates may be off by eps times its size, so the norm may be off by
-        d^(1/p) times that.
+        The norms of their perturbations, `size` [N], are computed unless they are known. Each of
+        the d coordinates may be off by eps times its size, so the norm may be off by d^(1/p) times
+        that.
         """
         scale = self._scale.to(x.dtype)
         slack: Tensor = (
