@@ -3,8 +3,8 @@
     python -m benchmarks.loops [--steps N] [--rounds N]
 
 The bare loop makes the passes and the plainest step and projection: no best points, no history, no
-meter, and for L2 no exact projection onto ball and box. CPU time on a small net with 64 images of
-32 x 32 pixels and one thread, alternately in one process, as ratios.
+meter, and for L2 and L1 no exact projection onto ball and box. CPU time on a small net with 64
+images of 32 x 32 pixels and one thread, alternately in one process, as ratios.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def main() -> None:
     x = torch.rand(64, 3, 32, 32)
     y = net(x).argmax(1)
     record: dict[str, object] = {"steps": options.steps, "rounds": options.rounds}
-    for space in (sp.Linf(8 / 255), sp.L2(0.5)):
+    for space in (sp.Linf(8 / 255), sp.L2(0.5), sp.L1(12)):
         for name, attack in (("PGD", sp.PGD(options.steps)), ("APGD", APGD(options.steps))):
             ratios = []
             for _ in range(options.rounds):

@@ -88,7 +88,7 @@ def audit(
         out: a folder. Every finished cell is stored there, the same call continues where it was
             stopped, and record and report are written.
         device: where images and model are moved; default: where they are.
-        batch_size: images per cell.
+        batch_size: most images per call of the target. A cell may have several batches.
         name: of the target; default: its class.
         claim: a robust accuracy to test, 0.62 for 62 %. If it is refuted, the verdict is
             *overstated*.

@@ -70,11 +70,33 @@ def test_the_start_is_vertical_stripes_per_example_and_channel() -> None:
     assert len(start.sign()[:, :, 0].flatten(1).unique(dim=0)) == 4
 
 
+def redrawn(windows, x, share, row_keys):
+    y = x.clone()
+    rows = torch.arange(len(x))
+    windows.redraw(y, rows, rows, share, row_keys)
+    return y
+
+
+@pytest.mark.parametrize("space", [Linf(0.1), L2(0.8)], ids=str)
+def test_windows_of_some_points_are_those_of_their_images(space) -> None:
+    x = images(6, 3, 8, 8, low=0.0, high=1.0)
+    windows = windows_of(x, space)
+    point = windows.start(keys(6))
+    every = redrawn(windows, point, 0.1, keys(6).fold_in(1))
+    rows = torch.tensor([5, 2, 2, 0])
+    some = point[torch.tensor([1, 5, 2, 2, 3, 0])]
+    before = some.clone()
+    at = torch.tensor([1, 2, 3, 5])
+    windows.redraw(some, at, rows, 0.1, keys(6).fold_in(1)[rows])
+    assert torch.equal(some[at], every[rows])
+    assert torch.equal(some[[0, 4]], before[[0, 4]])
+
+
 def test_every_example_has_its_own_window() -> None:
     x = images(32, 1, 12, 12, low=0.3, high=0.7)
     windows = windows_of(x, Linf(0.1))
     start = windows.start(keys(32))
-    changed = windows.redrawn(start, 0.1, keys(32).fold_in(1)) != start
+    changed = redrawn(windows, start, 0.1, keys(32).fold_in(1)) != start
     where = changed.flatten(1).double().argmax(1)
     assert len(where.unique()) > 16  # 81 positions; 32 draws cover 26 of them on average
 
@@ -85,7 +107,7 @@ def test_a_linf_window_always_changes_the_point() -> None:
     windows = windows_of(x, Linf(0.1))
     point = windows.start(keys(200))
     for k in range(5):
-        y = windows.redrawn(point, 0.01, keys(200).fold_in(k))
+        y = redrawn(windows, point, 0.01, keys(200).fold_in(k))
         assert (y != point).flatten(1).any(1).all()
         point = y
 

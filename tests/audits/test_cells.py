@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -70,6 +72,28 @@ class Stream(BatchMean):
 )
 def test_a_stream_is_one_cell_because_its_batches_depend_on_earlier_ones(defense, sizes):
     assert [len(rows) for rows in job_for(defense).groups] == sizes
+
+
+@pytest.mark.parametrize(
+    ("images", "batch_size", "sizes"),
+    [
+        (100, 128, [100]),
+        (300, 128, [256, 44]),
+        (1000, 128, [512, 488]),
+        (3000, 128, [640] * 4 + [440]),
+        (300, 32, [32] * 9 + [12]),
+        (800, 400, [400, 400]),
+    ],
+)
+def test_a_cell_of_an_ordinary_network_has_several_batches_of_small_images(
+    images, batch_size, sizes
+):
+    """At most 8 MiB of pixels, in two cells at least; a small batch size is kept."""
+    x = torch.zeros(images, 3, 32, 32)
+    job = Job(sp.Plain(Linear()), x, x[:, 0, 0, 0], Threat(sp.Linf(RADIUS)), 0, batch_size)
+    assert [len(rows) for rows in job.groups] == sizes
+    coupled = replace(job, defense=BatchMean())
+    assert {len(rows) for rows in coupled.groups[:-1]} <= {batch_size}
 
 
 class LimitedMemory(Defense):

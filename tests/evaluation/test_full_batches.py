@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 from saddlepoint.attacks.apgd import APGD
+from saddlepoint.attacks.fmn import FMN
 from saddlepoint.attacks.losses import targeted_margin
 from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.attacks.spaces import L2, Linf
 from saddlepoint.attacks.square import Square
 from saddlepoint.defenses import Defense, Plain, Trace, View
-from saddlepoint.evaluation import Direct, MultiTarget, Threat
+from saddlepoint.evaluation import Direct, Escalate, MultiTarget, SkipMisclassified, Threat
 from saddlepoint.evaluation.attack_context import AttackContext
 from saddlepoint.evaluation.referee import play
 from saddlepoint.gradients import EoT
@@ -171,3 +174,42 @@ def test_no_call_has_more_rows_than_the_batch_size(adversary, random, batch_size
     y = defense.net(x).argmax(1)
     play(defense, adversary, x, y, Threat(Linf(0.01), draws=2), batch_size=batch_size)
     assert defense.largest == batch_size
+
+
+class Counted(nn.Module):
+    """Keeps the number of rows of every call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = net().double()
+        self.rows: list[int] = []
+
+    def forward(self, x):
+        self.rows.append(len(x))
+        return self.inner(x)
+
+
+def test_close_rows_of_several_batches_are_attacked_together():
+    """No call has more rows than before, there are fewer calls, and the points are the same."""
+    direct = Direct("apgd-t", APGD(6), stop_at_success=True)
+    first = MultiTarget(direct, 2, targeted_margin)
+    adversary = Escalate(first, replace(direct, attack=FMN(20)), within=0.9)
+    found = []
+    for batch_size in (6, 24):
+        counted = Counted()
+        x = X.double()
+        y = counted.inner(x).argmax(1)
+        threat = Threat(Linf(0.03))
+        wrapped = SkipMisclassified(adversary)
+        episode = play(
+            Plain(counted), wrapped, x, y, threat, batch_size=batch_size, rows_per_call=6
+        )
+        found.append((episode, counted.rows))
+    (apart, calls), (together, fewer) = found
+    assert max(fewer) == max(calls) == 6
+    assert len(fewer) < 0.8 * len(calls)
+    assert sum(fewer) == sum(calls)
+    torch.testing.assert_close(apart.points, together.points)
+    for name in ("correct", "margin", "answered", "forward", "backward"):
+        torch.testing.assert_close(getattr(apart, name), getattr(together, name))
+    assert 0 < together.correct.sum() < len(X)

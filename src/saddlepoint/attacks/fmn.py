@@ -74,10 +74,9 @@ class FMN(Attack[Differentiates]):
         for k in range(self.steps):
             evaluation, grad = oracle.gradient(x)
             value, success = evaluation
-            nearest.update(x, evaluation)
+            size = nearest.update(x, evaluation)
             gamma = self._anneal(k, self.gamma, self.gamma_final)
             step = self._anneal(k, self.step, self.step / 100)
-            size = space.size(x - center)
             shortest = torch.where(success, size.minimum(shortest), shortest)
             wider = torch.where(
                 shortest.isfinite(), (1 + gamma) * radius, size + distance(value, grad, space)

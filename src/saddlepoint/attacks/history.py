@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 from typing import NamedTuple
 
 import torch
@@ -168,11 +168,18 @@ class RecordingOracle(OracleWrapper):
     inner: Oracle
     history: History
     objective: PlainValue  # identifies the objective in the history
-    region: Region  # the perturbation sets of the rows
+    sets: Region  # the perturbation sets of all rows
     trusted: bool = False  # the attack queries no point outside of them
+    at: Tensor | None = None  # [N] the rows in `sets`; None: all
 
     def __getitem__(self, rows: Tensor) -> RecordingOracle:
-        return replace(self, inner=self.inner[rows], region=self.region[rows])
+        at = torch.arange(len(self), device=rows.device) if self.at is None else self.at
+        return replace(self, inner=self.inner[rows], at=at[rows])
+
+    @cached_property
+    def region(self) -> Region:
+        """The perturbation sets of these rows; only computed where points are checked."""
+        return self.sets if self.at is None else self.sets[self.at]
 
     def decide(self, x: Tensor) -> Tensor:
         success = self.inner.decide(x)

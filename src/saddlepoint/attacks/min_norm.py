@@ -43,6 +43,7 @@ class MinNormTracker:
         self._rows = _Nearest(start, coupled=False)
         self._whole = _Nearest(start, coupled=True) if coupled else self._rows
         self._inside = BestSoFar(center, coupled)
+        self._region = space.around(center)
 
     @property
     def size(self) -> Tensor:
@@ -58,16 +59,17 @@ class MinNormTracker:
         """
         return self._space.project(x, self._center) if self._coupled else x
 
-    def update(self, x: Tensor, evaluation: Evaluation) -> None:
-        """Compare evaluated points, [N, ...], with those kept so far."""
+    def update(self, x: Tensor, evaluation: Evaluation) -> Tensor:
+        """Compare evaluated points, [N, ...], with those kept so far; [N] their norms."""
         size = self._space.size(x - self._center)
         moved = block((size > 0).long(), self._coupled) > 0  # false for copies and for NaN
         value = torch.where(moved & ~evaluation.value.isnan(), evaluation.value, -torch.inf)
         success = evaluation.success & moved
         for nearest in {self._rows, self._whole}:
             nearest.update(x, size, value, success)
-        inside = self._space.contains(x, self._center)
+        inside = self._region.contains(x, size)
         self._inside.update(x, Evaluation(torch.where(inside, value, -torch.inf), success & inside))
+        return size
 
     def search(self, oracle: Scores, steps: int) -> None:
         """Search on the segments from the clean images to the kept points.

@@ -93,7 +93,10 @@ class AttackObjective:
         if not 0 < self.most_rows < len(x):
             return self.through(estimator).evaluate(self, x, keys)
         parts = torch.split(torch.arange(len(x), device=x.device), self.most_rows)
-        found = [self[rows].evaluate(estimator, x[rows], keys[rows]) for rows in parts]
+        found = [
+            self[rows].evaluate(estimator, part, keys[rows])
+            for rows, part in zip(parts, torch.split(x, self.most_rows), strict=True)
+        ]
         return Evaluation(*(torch.cat(both) for both in zip(*found, strict=True)))
 
     def value_and_grad(self, estimator: Estimator, x: Tensor, keys: Keys) -> ValueAndGradient:

@@ -201,11 +201,12 @@ class Region:
         # The sum may leave the box by rounding.
         return delta.view_as(x).add_(self.center).clamp_(*box)
 
-    def contains(self, x: Tensor) -> Tensor:
+    def contains(self, x: Tensor, size: Tensor | None = None) -> Tensor:
         """[N] bool: which points x, [N, ...], lie in their set, up to rounding. NaN does not.
 
-        Each of the d coordinates may be off by eps times its size, so the norm may be off by
-        d^(1/p) times that.
+        The norms of their perturbations, `size` [N], are computed unless they are known. Each of
+        the d coordinates may be off by eps times its size, so the norm may be off by d^(1/p) times
+        that.
         """
         scale = self._scale.to(x.dtype)
         slack: Tensor = (
@@ -216,7 +217,8 @@ class Region:
         flat = x.flatten(1)
         above = flat.amin(1) >= self.ball.box[0] - slack
         below = flat.amax(1) <= self.ball.box[1] + slack
-        return above & below & (self.ball.size(x - self.center) <= self.ball.radius + slack)
+        size = self.ball.size(x - self.center) if size is None else size
+        return above & below & (size <= self.ball.radius + slack)
 
     @cached_property
     def _pixel_bounds(self) -> tuple[Tensor, Tensor]:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from saddlepoint.attacks.base import Attack
-from saddlepoint.attacks.best import AttackResult, BestSoFar, merge_results
+from saddlepoint.attacks.best import AttackResult, BestSoFar, merge_results, with_rows
 from saddlepoint.attacks.oracle import Scores
-from saddlepoint.attacks.spaces import Ball, per_example
+from saddlepoint.attacks.spaces import Ball
 from saddlepoint.attacks.square_windows import Windows, unless_copy, windows_of
 from saddlepoint.defenses import Access
 from saddlepoint.describe import OMIT_DEFAULT
@@ -109,14 +109,13 @@ class Square(Attack[Scores]):
         """The point of each trial, [M, C, H, W]."""
         if not len(x) or not int(trials.iteration.amax()):
             return x  # the first query is the start
-        y = x[trials.row]
+        y = x[trials.row].contiguous()
         halvings = self._halvings(trials.iteration - 1)
         for number in sorted(set(halvings.tolist())):
             at = (halvings == number).nonzero()[:, 0]
             row = trials.row[at]
-            share = self.share / 2**number
-            drawn = windows[row].redrawn(x[row], share, keys[row].fold_in(trials.iteration[at]))
-            y = drawn if len(at) == len(y) else y.index_copy(0, at, drawn)
+            drawn = keys[row].fold_in(trials.iteration[at])
+            windows.redraw(y, at, row, self.share / 2**number, drawn)
         return y
 
     def share_at(self, iteration: int) -> float:
@@ -193,13 +192,13 @@ class _Search:
         at = trials.counts.cumsum(0) - trials.counts + made
         value = evaluation.value[at].to(self.value)
         increased = value > self.value
-        x = torch.where(per_example(increased, self.x), y[at], self.x)
+        x = with_rows(self.x, increased, y, at)
         success = success[at]
         found = first < trials.counts
         return replace(
             self,
             x=x,
-            point=torch.where(per_example(success, x), y[at], x),
+            point=with_rows(x, success, y, at),
             value=torch.where(increased, value, self.value),
             success=success,
             iteration=self.iteration + made + 1,

@@ -22,8 +22,16 @@ class Windows(Protocol):
         """The first points."""
         ...
 
-    def redrawn(self, x: Tensor, share: float, keys: Keys) -> Tensor:
-        """The points with one window, which covers this share of the image, drawn at random."""
+    def redraw(self, y: Tensor, at: Tensor, rows: Tensor, share: float, keys: Keys) -> None:
+        """Draw one window of some points at random, in place: only its pixels are copied.
+
+        Args:
+            y: points, [K, C, H, W], contiguous.
+            at: which of them are changed, [M].
+            rows: the images of these points, [M].
+            share: share of the image that the window covers.
+            keys: random keys, [M].
+        """
         ...
 
     def __getitem__(self, rows: Tensor) -> Windows: ...
@@ -42,9 +50,9 @@ def windows_of(center: Tensor, space: Ball) -> Windows:
     images = center if center.ndim == 4 else center.flatten(1)[:, None, None, :]
     if space.p == math.inf:
         low, high = space.box
-        return _LinfWindows(
-            (images - space.radius).clamp(min=low), (images + space.radius).clamp(max=high), images
-        )
+        lowest = (images - space.radius).clamp(min=low)
+        highest = (images + space.radius).clamp(max=high)
+        return _LinfWindows(lowest.contiguous(), highest.contiguous(), images)
     if space.p == 2:
         return _L2Windows(images, space)
     raise ValueError(
@@ -70,16 +78,21 @@ class _LinfWindows:
         stripes = torch.where(up, self.high, self.low)
         return unless_copy(stripes, self.center, torch.where(up, self.low, self.high))
 
-    def redrawn(self, x: Tensor, share: float, keys: Keys) -> Tensor:
-        n, c, h, w = x.shape
+    def redraw(self, y: Tensor, at: Tensor, rows: Tensor, share: float, keys: Keys) -> None:
+        _, c, h, w = y.shape
         height, width = window_size(share, h, w)
         u = keys.uniform((2 + c,), torch.float64)  # a row, a column, and a sign per channel
-        at = _pixels(u[:, :2], height, width, h, w).expand(n, c, -1)
+        channels = torch.arange(c, device=y.device)[:, None] * (h * w)
+        inside = _pixels(u[:, :2], height, width, h, w) + channels  # [M, C, pixels]
+        here = inside + (at * (c * h * w))[:, None, None]
+        there = inside + (rows * (c * h * w))[:, None, None]
         up = u[:, 2:, None] < 0.5
-        low, high, old = (t.flatten(2).gather(2, at) for t in (self.low, self.high, x))
+        low = self.low.take(there)
+        high = self.high.take(there)
         new = torch.where(up, high, low)
-        unchanged = (new == old).flatten(1).all(1)[:, None, None]
-        return x.flatten(2).scatter(2, at, torch.where(up ^ unchanged, high, low)).view_as(x)
+        unchanged = (new == y.take(here)).flatten(1).all(1)[:, None, None]
+        new = torch.where(up ^ unchanged, high, low)
+        y.view(-1).scatter_(0, here.flatten(), new.flatten())
 
 
 @dataclass(frozen=True)
@@ -109,7 +122,10 @@ class _L2Windows:
         delta = functional.pad(tiles.reshape(n, c, down * height, across * width), margins)
         return unless_copy(self._at_radius(delta), self.center, self._at_radius(-delta))
 
-    def redrawn(self, x: Tensor, share: float, keys: Keys) -> Tensor:
+    def redraw(self, y: Tensor, at: Tensor, rows: Tensor, share: float, keys: Keys) -> None:
+        y.index_copy_(0, at, self[rows]._redrawn(y[at], share, keys))
+
+    def _redrawn(self, x: Tensor, share: float, keys: Keys) -> Tensor:
         n, c, h, w = x.shape
         height, width = window_size(share, h, w, odd=True)
         # Two positions, an orientation, and a sign per channel.

@@ -6,9 +6,11 @@ measurements: re-evaluations of worst points, and diagnostics.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar, overload
 
 import torch
@@ -17,7 +19,8 @@ from torch import Tensor
 from saddlepoint.attacks.best import AttackResult
 from saddlepoint.audits.profile import GIVEN_TARGET, Engine
 from saddlepoint.audits.shared_noise import LARGEST_ERROR, PARTS, until_precise
-from saddlepoint.defenses import Answer, Defense
+from saddlepoint.defenses import Answer, Defense, Plain
+from saddlepoint.defenses.wrapper import innermost
 from saddlepoint.evaluation import (
     Adversary,
     AttackContext,
@@ -32,6 +35,9 @@ from saddlepoint.evaluation.faster_copy import FasterCopy, OnFasterCopy
 from saddlepoint.phrases import count
 
 T = TypeVar("T")
+_BYTES_PER_CELL = 8 * 2**20  # of images: attacks keep about ten such tensors
+# Smaller batches are chosen for large networks, whose passes take nearly all of the time.
+_SMALLEST_JOINED = 64
 _SEED_STEP = 104729  # between evaluations with other draws
 AttackCell = tuple[int, int]  # (group of examples, adversary)
 Values = Mapping[str, Tensor]  # the result of a measurement
@@ -54,14 +60,33 @@ class Job:
 
     @property
     def groups(self) -> list[Tensor]:
-        """Row numbers of each cell: a batch, or the whole stream.
+        """Row numbers of each cell: a batch or several, or the whole stream.
 
         A stream cannot be split, because its batches depend on earlier ones.
         """
         rows = torch.arange(len(self.x), device=self.x.device)
         if self.defense.unit == "stream":
             return [rows]
-        return list(torch.split(rows, self.threat.examples_per_cell(len(rows), self.batch_size)))
+        return list(torch.split(rows, self.cell_size))
+
+    @cached_property
+    def cell_size(self) -> int:
+        """Images per cell.
+
+        Long attacks run on few rows of a batch. A cell of an ordinary network with independent rows
+        therefore has several batches, so that these rows are attacked together. Each call still has
+        at most `batch_size` rows. There are at least two cells, for two workers.
+        """
+        size = self.threat.examples_per_cell(len(self.x), self.batch_size)
+        independent = not self.defense.random and self.defense.unit == "example"
+        ordinary = independent and isinstance(innermost(self.defense), Plain)
+        if size != self.batch_size or not ordinary or size < _SMALLEST_JOINED:
+            return size
+        batches = math.ceil(len(self.x) / size)
+        bytes_per_batch = size * self.x[0].numel() * self.x.element_size()
+        joined = max(_BYTES_PER_CELL // bytes_per_batch, 1)
+        cells = max(math.ceil(batches / joined), min(2, batches))
+        return size * math.ceil(batches / cells)
 
     @property
     def unlimited(self) -> Job:
@@ -119,6 +144,8 @@ class Job:
         self, adversary: Adversary, rows: Tensor, seed: int, at_once: int | None = None
     ) -> Episode:
         """Halve the number of rows per batch when memory runs out and rows are independent."""
+        # Code of others calls the defense with as many rows as it receives.
+        joined = at_once is None and not adversary.properties.external
         at_once = at_once or self.batch_size
         try:
             return play(
@@ -130,7 +157,8 @@ class Job:
                 answers=self.answers,
                 ids=rows,
                 seed=seed,
-                batch_size=at_once,
+                batch_size=max(self.cell_size, at_once) if joined else at_once,
+                rows_per_call=at_once,
             )
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):

@@ -308,7 +308,8 @@ class Evidence:
         if self.defense.unit != "example":
             return job.batch_size
         by_adversary = zip(*(group.outcomes.episodes for group in self.groups), strict=True)
-        return min(max(int(e.batch.bincount().amax()) for e in run) for run in by_adversary)
+        most = min(max(int(e.batch.bincount().amax()) for e in run) for run in by_adversary)
+        return min(most, job.batch_size)
 
     def sample(self, count: int, among: Tensor | None = None) -> Tensor:
         """The first `count` rows, among those [N] that qualify; for coupled rows whole batches."""

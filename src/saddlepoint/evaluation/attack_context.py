@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -42,7 +44,8 @@ class AttackContext:
     history: History  # evaluations of the oracles of this batch
     attempt: int = 0  # restarts use the same context with other attacker keys
     defender_seed: int | None = None  # None: `seed`; the defender has its own keys either way
-    batch_size: int = 1  # most rows per call of the defense, if a row occurs several times
+    # Most rows per call of the defense, if a row occurs several times or rows are independent.
+    batch_size: int = 1
 
     @classmethod
     def open(
@@ -60,7 +63,7 @@ class AttackContext:
             ids: example ids, [N].
             seed: seed of the attacker's random keys.
             defender_seed: seed of the defender's random keys; default None, `seed`.
-            batch_size: most rows per call, for adversaries that repeat rows; default None, N.
+            batch_size: most rows per call; default None, N. Only independent rows may be more.
         """
         return cls(
             threat,
@@ -76,6 +79,17 @@ class AttackContext:
     def restrict(self, rows: Tensor) -> AttackContext:
         """The context of some rows, with the same pass counter."""
         return replace(self, rows=self.rows[rows.to(self.rows.device)], ids=self.ids[rows])
+
+    @property
+    def exceeds_a_call(self) -> bool:
+        """Whether there are more rows than fit into one call of the defense."""
+        return len(self.rows) > self.batch_size
+
+    @property
+    def parts(self) -> Sequence[Tensor]:
+        """The rows of each call of the defense, [M] each, about as many in each."""
+        rows = torch.arange(len(self.rows), device=self.ids.device)
+        return torch.tensor_split(rows, math.ceil(len(rows) / self.batch_size))
 
     def again(self, salt: int) -> AttackContext:
         """The same context with other attacker keys; salt 0 does not change the first attempt."""
@@ -117,6 +131,15 @@ class AttackContext:
         With public randomness these are the draws by which the defense is evaluated, else as many
         other draws.
         """
+        if self.exceeds_a_call:
+            found = [
+                self.restrict(rows).simulate(defense.restrict(rows), x[rows], y[rows])
+                for rows in self.parts
+            ]
+            values, successes = zip(*(part.evaluation for part in found), strict=True)
+            always = torch.cat([part.always_misclassified for part in found])
+            joined = Evaluation(torch.cat(values), torch.cat(successes))
+            return Simulation(joined, always, (defense,) * len(found[0].adapted))
         self.meter.charge(self.rows, self.draws(defense), 0)
         private = self.simulated_keys().fold_in(-1)
         answers = []

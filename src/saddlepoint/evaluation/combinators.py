@@ -257,6 +257,12 @@ class SingleTarget(AroundDirect):
 
 def _likely_classes(context: AttackContext, defense: Defense, x: Tensor, y: Tensor) -> Tensor:
     """[N, C] classes of the clean images, the most likely wrong one first, y itself last."""
+    if context.exceeds_a_call:
+        parts = [
+            _likely_classes(context.restrict(rows), defense.restrict(rows), x[rows], y[rows])
+            for rows in context.parts
+        ]
+        return torch.cat(parts)
     context.meter.charge(context.rows, 1, 0)
     with torch.no_grad():
         output = defense.respond(x, Context(context.simulated_keys(), keep=defense.reads))

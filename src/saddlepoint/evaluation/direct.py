@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+import torch
 from torch import Tensor
 
 from saddlepoint.attacks.aims import Aim, last_view
@@ -14,7 +15,7 @@ from saddlepoint.attacks.best import AttackResult
 from saddlepoint.attacks.early_stopping import StopAtSuccess
 from saddlepoint.attacks.ensemble import AVERAGE, Ensemble, LossWeighting
 from saddlepoint.attacks.history import RecordingOracle
-from saddlepoint.attacks.losses import Loss, margin
+from saddlepoint.attacks.losses import Loss, margin, restrict
 from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.attacks.oracle import Oracle, grants
 from saddlepoint.defenses import Access, Defense
@@ -103,7 +104,19 @@ class Direct(Adversary):
         return self if factor == 1 else replace(self, attack=self.attack.scaled(factor))
 
     def move(self, context: AttackContext, defense: Defense, x: Tensor, y: Tensor) -> AttackResult:
-        return self.against([defense], context, x, y)
+        if not context.exceeds_a_call:
+            return self.against([defense], context, x, y)
+        # One run per call, so that the tensors of a run stay in the processor's cache.
+        results = [
+            replace(self, loss=restrict(self.loss, rows)).move(
+                context.restrict(rows), defense.restrict(rows), x[rows], y[rows]
+            )
+            for rows in context.parts
+        ]
+        return AttackResult(
+            torch.cat([result.point for result in results]),
+            torch.cat([result.max_loss_point for result in results]),
+        )
 
     def against(
         self,

@@ -75,6 +75,7 @@ def play(
     seed: int = 0,
     defender_seed: int | None = None,
     batch_size: int = 128,
+    rows_per_call: int | None = None,
     progress: Progress | None = None,
 ) -> Episode:
     """Evaluate a defense under one adversary, batch by batch.
@@ -94,6 +95,8 @@ def play(
         defender_seed: seed of the defender's random keys; None: `seed`. Attacker and defender have
             different keys either way.
         batch_size: examples per batch.
+        rows_per_call: most rows per call of the defense, if a batch may be split into several
+            calls because its rows are independent; None: `batch_size`.
         progress: called with the number of examples after every batch.
 
     Raises:
@@ -109,7 +112,8 @@ def play(
     require_stream(len(x), threat, batch_size)
     ids = torch.arange(len(x), device=x.device) if ids is None else ids
     batch_size = len(x) if threat.rounds == "one" else batch_size
-    stream = _Stream(defense, threat, answers, x, y.long(), ids, batch_size)
+    per_call = min(rows_per_call or batch_size, batch_size)
+    stream = _Stream(defense, threat, answers, x, y.long(), ids, batch_size, per_call)
     if not threat.order.window:
         return stream.play(adversary, seed, defender_seed, progress)
     count_errors = _error_counter(stream, adversary, seed, defender_seed)
@@ -128,6 +132,7 @@ class _Stream:
     y: Tensor
     ids: Tensor
     batch_size: int
+    rows_per_call: int
 
     def __getitem__(self, order: Tensor) -> _Stream:
         return replace(self, x=self.x[order], y=self.y[order], ids=self.ids[order])
@@ -155,7 +160,7 @@ class _Stream:
         for rows in torch.split(torch.arange(len(self.x), device=self.x.device), self.batch_size):
             started = time.perf_counter()
             context = AttackContext.open(
-                self.threat, self.ids[rows], seed, defender_seed, self.batch_size
+                self.threat, self.ids[rows], seed, defender_seed, self.rows_per_call
             )
             x = self.x[rows]
             y = self.y[rows]
@@ -278,6 +283,10 @@ def _evaluate_draws(
     randomness selects on the first half. A rejection counts as correct; whether the clean image
     would be rejected too is recorded.
     """
+    if context.exceeds_a_call:
+        for parts in zip(*_in_parts(context, defense, points, clean, y, answers), strict=True):
+            yield _joined(parts, defense)
+        return
     twice = defense.random and not context.threat.randomness_known
     before = fingerprint(defense) if defense.memory != "none" else None
     for draw in range(context.draws(defense) * (2 if twice else 1)):
@@ -302,6 +311,29 @@ def _evaluate_draws(
         correct = (~misclassified(classes, labels)).double()
         distance = margin(classes, labels)
         yield _DrawResult(correct, logits.argmax(-1), distance, rejected, scores, adapted)
+
+
+def _in_parts(
+    context: AttackContext,
+    defense: Defense,
+    points: Tensor,
+    clean: Tensor,
+    y: Tensor,
+    answers: Mapping[str, Answer] | None,
+) -> Iterator[Iterator[_DrawResult]]:
+    """The draws of each part of a batch; arguments as `_evaluate_draws`."""
+    for rows in context.parts:
+        restricted = defense.restrict(rows)
+        part = context.restrict(rows)
+        yield _evaluate_draws(part, restricted, points[rows], clean[rows], y[rows], answers)
+
+
+def _joined(parts: Sequence[_DrawResult], defense: Defense) -> _DrawResult:
+    """One draw of a whole batch of independent rows, from its parts."""
+    correct, answered, distance, rejected, scores = (
+        torch.cat(each, dim=-1) for each in zip(*(part[:-1] for part in parts), strict=True)
+    )
+    return _DrawResult(correct, answered, distance, rejected, scores, defense)
 
 
 def _outputs(

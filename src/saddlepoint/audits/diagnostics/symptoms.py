@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import torch
@@ -131,12 +132,15 @@ def _of_proposals(e: Evidence) -> Iterator[Symptom]:
     if e.defense.rejects:
         yield Symptom(SymptomName.REJECTIONS, Level.WARNING, _rejections(e))
     if e.defense.unit == "example":
-        parts = [int(one.batch.amax()) + 1 for g in e.groups for one in g.outcomes.episodes]
+        size = e.plan.job.batch_size
+        batches = [one.batch.bincount() for g in e.groups for one in g.outcomes.episodes]
+        # The last batch of a cell may be small; the first one is small only if memory ran out.
+        parts = [math.ceil(min(size, int(one.sum())) / int(one[0])) for one in batches]
         if max(parts) > 1:
             yield Symptom(
                 SymptomName.OUT_OF_MEMORY,
                 Level.NOTE,
-                f"memory ran out: batches of {count(e.plan.job.batch_size, 'image')} were attacked "
+                f"memory ran out: batches of {count(size, 'image')} were attacked "
                 f"in up to {count(max(parts), 'part')}.",
             )
     claimed = torch.cat([g.outcomes.worst_case_per_example()[0] for g in e.groups])
