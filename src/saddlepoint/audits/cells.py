@@ -35,7 +35,7 @@ from saddlepoint.evaluation.faster_copy import FasterCopy, OnFasterCopy
 from saddlepoint.phrases import count
 
 T = TypeVar("T")
-_BYTES_PER_CELL = 8 * 2**20  # of images: attacks keep about ten such tensors
+_BYTES_PER_CELL = 4 * 2**20  # of images: attacks keep about ten such tensors
 # Smaller batches are chosen for large networks, whose passes take nearly all of the time.
 _SMALLEST_JOINED = 64
 _SEED_STEP = 104729  # between evaluations with other draws
