@@ -79,8 +79,8 @@ def test_a_stream_is_one_cell_because_its_batches_depend_on_earlier_ones(defense
     [
         (100, 128, [100]),
         (300, 128, [256, 44]),
-        (1000, 128, [512, 488]),
-        (3000, 128, [640] * 4 + [440]),
+        (1000, 128, [256, 256, 256, 232]),
+        (3000, 128, [256] * 11 + [184]),
         (300, 32, [32] * 9 + [12]),
         (800, 400, [400, 400]),
     ],
@@ -88,7 +88,7 @@ def test_a_stream_is_one_cell_because_its_batches_depend_on_earlier_ones(defense
 def test_a_cell_of_an_ordinary_network_has_several_batches_of_small_images(
     images, batch_size, sizes
 ):
-    """At most 8 MiB of pixels, in two cells at least; a small batch size is kept."""
+    """At most 4 MiB of pixels, in two cells at least; a small batch size is kept."""
     x = torch.zeros(images, 3, 32, 32)
     job = Job(sp.Plain(Linear()), x, x[:, 0, 0, 0], Threat(sp.Linf(RADIUS)), 0, batch_size)
     assert [len(rows) for rows in job.groups] == sizes
