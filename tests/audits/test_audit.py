@@ -237,6 +237,7 @@ def test_masked_gradients_are_not_mistaken_for_robustness():
     assert "inconclusive" in result.summary()
 
 
+@pytest.mark.slow
 def test_rounding_is_bypassed_and_the_audit_finds_the_closed_form():
     """The worst case of a linear score of rounded pixels is the lowest or highest level of each."""
     x = X[:100]

@@ -39,6 +39,7 @@ class Reversed(sp.Defense):
         return sp.Trace((sp.View("final", 2 * logits.detach() - logits),))
 
 
+@pytest.mark.slow
 def test_a_defense_with_the_labels_of_its_static_net_ends_at_or_below_it():
     """Each batch is one unit, so points of single attacks on the static net are not enough."""
     static = sp.audit(NET, X, Y, threat=LINF, budget="quick").robust_accuracy

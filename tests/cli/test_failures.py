@@ -210,6 +210,7 @@ def test_a_folder_without_permission_is_found_before_the_attacks():
     )
 
 
+@pytest.mark.slow
 def test_an_interrupt_exits_with_130_and_one_line_and_the_same_command_continues():
     words = ["audit", f"{TARGETS}:slow", *QUICK, "--batch-size", "2", "--out", "run"]
     process = start(*words)
@@ -235,6 +236,7 @@ def test_an_interrupt_exits_with_130_and_one_line_and_the_same_command_continues
     assert summary(Path("run")).finished
 
 
+@pytest.mark.slow
 def test_two_commands_at_once_share_the_cells_and_both_succeed():
     words = ["audit", f"{TARGETS}:slow", *QUICK, "--batch-size", "4", "--out", "run", "--json"]
     pair = [start(*words), start(*words)]

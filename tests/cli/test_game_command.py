@@ -224,6 +224,7 @@ def test_a_game_that_cannot_be_played_is_an_error_before_any_attack(words, messa
     assert message in error_of("game", *words)
 
 
+@pytest.mark.slow
 def test_an_interrupt_stops_between_cells_and_the_same_command_continues():
     words = [
         "game",

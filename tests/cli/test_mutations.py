@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from benchmarks.mutations import FILES, KINDS, changed_files, command_lines, original
 
-CHANGES = 6  # of each kind of file
+CHANGES = 4  # of each kind of file
 FEWEST = 24  # of each kind of run
 LINES = 60
 

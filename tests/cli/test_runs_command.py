@@ -80,6 +80,7 @@ def test_show_prints_specification_events_and_times(run):
     assert "no run.json" in error_of("runs", "show", "nowhere")
 
 
+@pytest.mark.slow
 def test_verify_exits_with_0_for_a_sound_run_and_with_1_for_a_changed_one(run):
     good = call("runs", "verify", run)
     assert good.exit_code == 0, good.output

@@ -100,6 +100,7 @@ def test_every_experiment_runs_and_its_record_can_be_read_again(name, folder):
     assert result_markdown(result).count("|") > 20
 
 
+@pytest.mark.slow
 def test_a_second_run_trains_no_network_and_runs_no_attack(folder):
     first = run("deq/table-2", folder)
     messages = []

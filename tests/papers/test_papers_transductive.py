@@ -107,6 +107,7 @@ def test_every_experiment_runs_fills_its_tables_and_prints_its_units(
             ), table.title
 
 
+@pytest.mark.slow
 def test_a_second_run_trains_and_plays_nothing_and_returns_the_same_result(folder: Path) -> None:
     for name in ("table-1", "table-5"):
         first = EXPERIMENTS[f"transductive/{name}"].run(Request(folder))

@@ -131,6 +131,7 @@ def test_an_old_audit_can_be_exported(old, per):
     assert len(lines) == 1 + {"attack": 5, "example": 6}[per]
 
 
+@pytest.mark.slow
 def test_an_old_audit_is_verified_by_its_outcomes(old):
     result = call("runs", "verify", "runs/audit")
     assert result.exit_code == 0, result.output

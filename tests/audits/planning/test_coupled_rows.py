@@ -69,6 +69,7 @@ def test_stages_need_pgd_and_a_loss() -> None:
             Annealed(direct, losses)
 
 
+@pytest.mark.slow
 def test_an_audit_of_a_balanced_batch_counts_errors() -> None:
     x, y = sp.load_data("digits", n=N)
     # The query limit leaves out the search over single rows, which is tested below.

@@ -418,6 +418,7 @@ def test_remedies_are_rows_of_the_audit_and_the_verdict_comes_after_them():
     assert without.rows[-1].name == "attack"
 
 
+@pytest.mark.slow
 def test_a_symptom_that_remains_names_the_remedies_that_were_run():
     done = conclude(collect(first_round(Masked(), *MASKED_ROUND), InProcess()))
     name = SymptomName.BLACK_BOX_STRONGER
