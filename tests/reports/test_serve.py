@@ -195,11 +195,10 @@ def test_the_policy_of_the_server_allows_no_network_and_one_script(request_page)
 
 def test_idle_connections_do_not_take_more_than_a_few_threads(request_page):
     before = threading.active_count()
-    idle = [socket.socket() for _ in range(200)]
-    for connection in idle:
-        connection.setblocking(False)  # the queue of the server is short: some would wait
-        connection.connect_ex((request_page.address, request_page.port))
-    time.sleep(1.5)
+    idle = []
+    for _ in range(2 * MOST_CONNECTIONS):
+        idle.append(socket.create_connection((request_page.address, request_page.port)))
+        time.sleep(0.02)  # the queue of the server is short, and a repeated call takes a second
     assert threading.active_count() - before <= MOST_CONNECTIONS
     for connection in idle:
         connection.close()
