@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from tests.evaluation.batch_problem import NET, PGD5, WEIGHTINGS, N, X, Y, context, objectives
 from tests.problems import (
     Centring,
     Static,
-    Transductive,
     keys,
     normal,
     smooth,
-    uniform,
 )
 from torch import Tensor
 
@@ -25,41 +24,8 @@ from saddlepoint.attacks.ensemble import AverageLoss, Ensemble, LossWeighting, M
 from saddlepoint.attacks.losses import cross_entropy, margin
 from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.attacks.pgd import PGD
-from saddlepoint.attacks.spaces import Linf
 from saddlepoint.attacks.square import Square
-from saddlepoint.evaluation import (
-    AttackContext,
-    Direct,
-    Threat,
-)
 from saddlepoint.gradients import Backprop
-
-SPACE = Linf(0.1)
-
-
-N = 12
-
-
-X = uniform(0, N, 6)
-
-
-NET = smooth(1)
-
-
-Y = NET(X).argmax(1)
-
-
-PGD5 = Direct("pgd", PGD(steps=5, step_size=0.03), cross_entropy)
-WEIGHTINGS: list[LossWeighting] = [AverageLoss(), MinLoss()]
-BATCH = Transductive(NET, torch.zeros(6, dtype=torch.float64))
-
-
-def context(threat: Threat | None = None, n: int = N, seed: int = 0) -> AttackContext:
-    return AttackContext.open(threat or Threat(SPACE), torch.arange(n), seed)
-
-
-def objectives(*nets: Any, y: Tensor = Y, loss: Any = cross_entropy) -> tuple[AttackObjective, ...]:
-    return tuple(AttackObjective([Static(net)], y, loss) for net in nets)
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS, ids=["average", "minimum"])

@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.problems import Noisy, Online, Static, smooth, uniform
+from tests.evaluation.stream_problem import NET, PGD3, SPACE, ZERO, N, X, Y
+from tests.problems import Noisy, Online, Static
 from torch import Tensor, nn
 
 from saddlepoint.attacks.best import AttackResult
-from saddlepoint.attacks.losses import cross_entropy
-from saddlepoint.attacks.pgd import PGD
-from saddlepoint.attacks.spaces import Linf
 from saddlepoint.attacks.square import Square
 from saddlepoint.defenses import Context, Defense, Plain, Trace
 from saddlepoint.evaluation import (
@@ -24,24 +22,6 @@ from saddlepoint.evaluation import (
 )
 from saddlepoint.evaluation.referee import play
 from saddlepoint.rng import Keys
-
-SPACE = Linf(0.1)
-
-
-N = 24
-
-
-X = uniform(0, N, 6)
-
-
-NET = smooth(1)
-
-
-Y = NET(X).argmax(1)
-
-
-PGD3 = Direct("pgd", PGD(steps=3), cross_entropy)
-ZERO = torch.zeros(6, dtype=torch.float64)
 
 
 @dataclass(frozen=True)

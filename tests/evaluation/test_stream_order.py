@@ -6,16 +6,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.problems import Transductive, smooth, uniform
+from tests.evaluation.stream_problem import NET, PGD3, SPACE, ZERO, N, X, Y
+from tests.problems import Transductive, uniform
 from torch import Tensor, nn
 
-from saddlepoint.attacks.losses import cross_entropy
-from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Linf
 from saddlepoint.audits.cells import Job
 from saddlepoint.defenses import Context, Defense, Trace, View
 from saddlepoint.evaluation import (
-    Direct,
     FixedPoints,
     NaturalOrder,
     SortedByLabel,
@@ -24,24 +22,6 @@ from saddlepoint.evaluation import (
     evaluate,
 )
 from saddlepoint.evaluation.referee import play
-
-SPACE = Linf(0.1)
-
-
-N = 24
-
-
-X = uniform(0, N, 6)
-
-
-NET = smooth(1)
-
-
-Y = NET(X).argmax(1)
-
-
-PGD3 = Direct("pgd", PGD(steps=3), cross_entropy)
-ZERO = torch.zeros(6, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("n", [64, 50])

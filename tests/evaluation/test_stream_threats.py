@@ -1,4 +1,4 @@
-"""Threat models of streams: visible state, order, controlled rows, and online queries."""
+"""Threat models of streams: visible state, known randomness, and controlled rows."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.problems import Noisy, Online, Static, Transductive, smooth, uniform
+from tests.evaluation.stream_problem import NET, PGD3, SPACE, ZERO, N, X, Y
+from tests.problems import Noisy, Online, Static, Transductive, uniform
 from torch import Tensor
 
 from saddlepoint.attacks.best import AttackResult
-from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Linf
 from saddlepoint.audits.cells import Job
@@ -31,14 +31,6 @@ from saddlepoint.evaluation import (
 )
 from saddlepoint.evaluation.referee import play
 from saddlepoint.gradients import EoT
-
-SPACE = Linf(0.1)
-N = 24
-X = uniform(0, N, 6)
-NET = smooth(1)
-Y = NET(X).argmax(1)
-PGD3 = Direct("pgd", PGD(steps=3), cross_entropy)
-ZERO = torch.zeros(6, dtype=torch.float64)
 
 
 def test_default_fields_of_a_stream_are_left_out_of_the_description() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.evaluation.batch_problem import BATCH, NET, PGD5, SPACE, WEIGHTINGS, N, X, Y, context
 from tests.problems import (
     Affine,
     Online,
@@ -21,7 +22,7 @@ from tests.problems import (
 from torch import Tensor
 
 from saddlepoint.attacks.best import AttackResult
-from saddlepoint.attacks.ensemble import AverageLoss, Ensemble, LossWeighting, MinLoss
+from saddlepoint.attacks.ensemble import Ensemble, LossWeighting, MinLoss
 from saddlepoint.attacks.losses import cross_entropy, margin, saturated
 from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.attacks.pgd import PGD
@@ -41,23 +42,6 @@ from saddlepoint.evaluation import (
     high_confidence,
     play,
 )
-
-SPACE = Linf(0.1)
-N = 12
-X = uniform(0, N, 6)
-NET = smooth(1)
-Y = NET(X).argmax(1)
-PGD5 = Direct("pgd", PGD(steps=5, step_size=0.03), cross_entropy)
-BATCH = Transductive(NET, torch.zeros(6, dtype=torch.float64))
-WEIGHTINGS: list[LossWeighting] = [AverageLoss(), MinLoss()]
-
-
-def context(threat: Threat | None = None, n: int = N, seed: int = 0) -> AttackContext:
-    return AttackContext.open(threat or Threat(SPACE), torch.arange(n), seed)
-
-
-def objectives(*nets: Any, y: Tensor = Y, loss: Any = cross_entropy) -> tuple[AttackObjective, ...]:
-    return tuple(AttackObjective([Static(net)], y, loss) for net in nets)
 
 
 @pytest.mark.parametrize(

@@ -284,8 +284,19 @@ def _evaluate_draws(
     would be rejected too is recorded.
     """
     if context.exceeds_a_call:
-        for parts in zip(*_in_parts(context, defense, points, clean, y, answers), strict=True):
-            yield _joined(parts, defense)
+        parts = [
+            _evaluate_draws(
+                context.restrict(rows),
+                defense.restrict(rows),
+                points[rows],
+                clean[rows],
+                y[rows],
+                answers,
+            )
+            for rows in context.parts
+        ]
+        for results in zip(*parts, strict=True):
+            yield _joined(results, defense)
         return
     twice = defense.random and not context.threat.randomness_known
     before = fingerprint(defense) if defense.memory != "none" else None
@@ -311,21 +322,6 @@ def _evaluate_draws(
         correct = (~misclassified(classes, labels)).double()
         distance = margin(classes, labels)
         yield _DrawResult(correct, logits.argmax(-1), distance, rejected, scores, adapted)
-
-
-def _in_parts(
-    context: AttackContext,
-    defense: Defense,
-    points: Tensor,
-    clean: Tensor,
-    y: Tensor,
-    answers: Mapping[str, Answer] | None,
-) -> Iterator[Iterator[_DrawResult]]:
-    """The draws of each part of a batch; arguments as `_evaluate_draws`."""
-    for rows in context.parts:
-        restricted = defense.restrict(rows)
-        part = context.restrict(rows)
-        yield _evaluate_draws(part, restricted, points[rows], clean[rows], y[rows], answers)
 
 
 def _joined(parts: Sequence[_DrawResult], defense: Defense) -> _DrawResult:

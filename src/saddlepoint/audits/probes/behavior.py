@@ -11,7 +11,15 @@ import torch
 from torch import Tensor
 
 from saddlepoint.audits.probes.probe_target import UNCONTROLLED, ProbeTarget
-from saddlepoint.audits.probes.traits import Trait, TraitName, absent, observed, present, unmeasured
+from saddlepoint.audits.probes.traits import (
+    COUPLING,
+    Trait,
+    TraitName,
+    absent,
+    observed,
+    present,
+    unmeasured,
+)
 from saddlepoint.audits.target.admission import TargetError, explain_errors
 from saddlepoint.audits.target.rounding import alike, difference
 from saddlepoint.defenses import BlackBox, Context, Plain
@@ -20,7 +28,6 @@ from saddlepoint.phrases import count, how_often, number
 
 _NOISE = (TraitName.NOISE_PER_ROW, TraitName.NOISE_PER_BATCH)
 _REDRAWS = 20
-_COUPLING = (TraitName.COUPLED, TraitName.ROW_ORDER, TraitName.BATCH_SIZE)
 
 
 def probe_input_changes(target: ProbeTarget) -> Iterator[Trait]:
@@ -122,7 +129,7 @@ def probe_coupling(target: ProbeTarget) -> Iterator[Trait]:
             reason = "the target adapts to the batch, as declared"
         elif target.uncontrolled:
             reason = UNCONTROLLED
-        for name in _COUPLING:
+        for name in COUPLING:
             yield unmeasured(name, reason, declared=declared)
         return
     first = target.answer
@@ -131,14 +138,14 @@ def probe_coupling(target: ProbeTarget) -> Iterator[Trait]:
     except TargetError as error:  # statistics of a batch of one image are not defined
         evidence = f"a batch of one image has no output ({str(error).splitlines()[0]})"
         yield present(TraitName.COUPLED, evidence, declared=declared)
-        for name in _COUPLING[1:]:
+        for name in COUPLING[1:]:
             yield unmeasured(name, "a batch of one image has no output", declared=declared)
         return
     random_net = isinstance(target.defense, Plain | BlackBox)
     noisy = random_net and target.randomized
     yield _coupled(target, alone, noisy=noisy, declared=declared)
     if noisy:
-        for name in _COUPLING[1:]:
+        for name in COUPLING[1:]:
             yield unmeasured(name, "the noise inside the model depends on the row number")
         return
     backward = torch.arange(n - 1, -1, -1, device=target.x.device)

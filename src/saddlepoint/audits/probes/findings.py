@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from saddlepoint.audits.planning.facts import TargetFacts
 from saddlepoint.audits.probes.gradient_check import Check
 from saddlepoint.audits.probes.probe_target import ProbeTarget
-from saddlepoint.audits.probes.traits import TraitName, Traits
+from saddlepoint.audits.probes.traits import COUPLING, TraitName, Traits
 from saddlepoint.audits.target.control_flow import Jump
 from saddlepoint.audits.target.exits import HiddenExits
 from saddlepoint.audits.verdict import Level, Symptom, SymptomName
 from saddlepoint.defenses import BlackBox, MultiExit
 from saddlepoint.phrases import agree, count, how_often, names, times
-
-_COUPLING = (TraitName.COUPLED, TraitName.ROW_ORDER, TraitName.BATCH_SIZE)
 
 
 def findings_of(target: ProbeTarget, facts: TargetFacts) -> Iterator[Symptom]:
@@ -291,7 +289,7 @@ def _of_undeclared(target: ProbeTarget, traits: Traits) -> Iterator[Symptom]:
             "the state that it reaches in use is not audited. Write a Defense with `memory` for "
             "that.",
         )
-    if any(name in traits for name in _COUPLING):
+    if any(name in traits for name in COUPLING):
         yield Symptom(
             SymptomName.COUPLED_ROWS,
             Level.WARNING,

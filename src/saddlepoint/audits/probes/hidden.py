@@ -6,7 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from saddlepoint.audits.probes.probe_target import ProbeTarget
-from saddlepoint.audits.probes.traits import Trait, TraitName, Traits, absent, present, unmeasured
+from saddlepoint.audits.probes.traits import (
+    COUPLING,
+    GRADIENT_MODE,
+    Trait,
+    TraitName,
+    Traits,
+    absent,
+    present,
+    unmeasured,
+)
 from saddlepoint.audits.target.branches import Branch, find_branches
 from saddlepoint.audits.target.control_flow import Jump, find_jump
 from saddlepoint.audits.target.exit_search import Recorder, find_exits
@@ -15,19 +24,17 @@ from saddlepoint.defenses import Context, MultiExit
 from saddlepoint.locate import describe_error
 from saddlepoint.phrases import count, times
 
-_COUPLING = (TraitName.COUPLED, TraitName.ROW_ORDER, TraitName.BATCH_SIZE)
-_GRADIENT_MODE = (TraitName.GRAD_MODE, TraitName.REQUIRES_GRAD)
 # Branches are searched only in deterministic, stateless nets with independent rows and gradients.
 _NO_BRANCHES = (
     TraitName.RANDOM,
-    *_COUPLING,
+    *COUPLING,
     TraitName.STATE,
     TraitName.CHANGES_ITSELF,
     TraitName.NO_GRADIENT,
-    *_GRADIENT_MODE,
+    *GRADIENT_MODE,
 )
 # Exits are searched in all nets that give the same outputs at every call.
-_NO_EXITS = (TraitName.RANDOM, TraitName.STATE, TraitName.CHANGES_ITSELF, *_GRADIENT_MODE)
+_NO_EXITS = (TraitName.RANDOM, TraitName.STATE, TraitName.CHANGES_ITSELF, *GRADIENT_MODE)
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,7 @@ def find_hidden(target: ProbeTarget, traits: Traits) -> HiddenParts:
         return HiddenParts(branches, unrecorded=describe_error(error))
     exits = find_exits(recorder, first, target.y)
     explained = branches or (exits is not None and exits.selected)
-    if explained or any(name in traits for name in _COUPLING):
+    if explained or any(name in traits for name in COUPLING):
         return HiddenParts(branches, exits)
     return HiddenParts(branches, exits, find_jump(recorder, first))
 

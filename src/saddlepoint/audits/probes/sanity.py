@@ -19,7 +19,7 @@ from torch import Tensor
 from saddlepoint.attacks.spaces import Ball
 from saddlepoint.audits.probes.mistakes import Mistake, image_mistakes, other_order, shifts
 from saddlepoint.audits.probes.probe_target import ProbeTarget
-from saddlepoint.audits.probes.traits import TraitName, Traits
+from saddlepoint.audits.probes.traits import COUPLING, Traits
 from saddlepoint.audits.request import AuditRequest
 from saddlepoint.audits.statistics import clopper_pearson, mcnemar
 from saddlepoint.audits.target.admission import TargetError, explain_errors
@@ -34,7 +34,6 @@ _RISE = 0.25  # a smaller rise of the accuracy may have another reason
 _SMALL_RISE = 0.1  # a smaller one is not reported
 _SIMILAR = 0.05  # causes whose accuracies differ by less explain a low one equally well
 _P = 1e-3  # probability of such a rise by chance, over all mistakes that were tried
-_COUPLING = (TraitName.COUPLED, TraitName.ROW_ORDER, TraitName.BATCH_SIZE)
 
 
 class Unusual(NamedTuple):
@@ -127,7 +126,7 @@ class _Sample:
     @classmethod
     def of(cls, request: AuditRequest, target: ProbeTarget, traits: Traits) -> _Sample:
         n = len(request.x)
-        coupled = target.defense.unit != "example" or any(name in traits for name in _COUPLING)
+        coupled = target.defense.unit != "example" or any(name in traits for name in COUPLING)
         if coupled:  # a whole batch, as the audit evaluates it
             ids = torch.arange(min(n, request.batch_size))
         else:  # images from all parts of the data, which may be sorted by class

@@ -16,7 +16,7 @@ from saddlepoint.audits.probes.probe_target import ROWS, ProbeTarget
 from saddlepoint.audits.probes.rare_coupling import with_rare_coupling
 from saddlepoint.audits.probes.recognition import Recognized, recognize
 from saddlepoint.audits.probes.sanity import Unusual, unusual_accuracy, unusual_radius
-from saddlepoint.audits.probes.traits import TraitName, Traits
+from saddlepoint.audits.probes.traits import COUPLING, GRADIENT_MODE, TraitName, Traits
 from saddlepoint.audits.request import AuditRequest
 from saddlepoint.audits.target.admission import Target, TargetError
 from saddlepoint.audits.target.instrument import Instrumented, Stateless
@@ -28,8 +28,6 @@ from saddlepoint.audits.target.wrappers import LogProbabilities, NoGradient, Val
 from saddlepoint.audits.verdict import Level, Symptom, SymptomName
 from saddlepoint.defenses import BlackBox, Context, Defense, MultiExit, Plain
 
-_COUPLING = (TraitName.COUPLED, TraitName.ROW_ORDER, TraitName.BATCH_SIZE)
-_GRADIENT_MODE = (TraitName.GRAD_MODE, TraitName.REQUIRES_GRAD)
 # Traits with places where BPDA gives better gradients than the exact ones.
 _BROKEN = (
     TraitName.NO_GRADIENT,
@@ -129,7 +127,7 @@ def _prepared(
 ) -> Defense:
     """The defense that attacks run against: the same outputs, with usable gradients."""
     random = TraitName.RANDOM in traits
-    coupled = any(name in traits for name in _COUPLING)
+    coupled = any(name in traits for name in COUPLING)
     defense: Defense
     if target.declares or isinstance(target.defense, MultiExit):
         defense = target.to_defense(original)
@@ -143,7 +141,7 @@ def _prepared(
         defense = _prepared_net(target, traits, sites, random=random, coupled=coupled)
     if replaced.operations:
         defense = SurrogateOperations(defense, replaced.operations)
-    if any(name in traits for name in _GRADIENT_MODE):
+    if any(name in traits for name in GRADIENT_MODE):
         defense = ValueWithoutGrad(defense)
     if TraitName.NO_GRADIENT in traits and not replaced.bypassed:
         defense = NoGradient(defense)
@@ -197,7 +195,7 @@ def _check_declarations(target: ProbeTarget, traits: Traits) -> None:
             f"the defense declares that its answer reads only {sorted(reads)}, but the answer "
             "changes when no other views are requested. Set reads = None on the class."
         )
-    for name in _COUPLING:
+    for name in COUPLING:
         if traits[name].denied:
             raise TargetError(
                 "the defense declares that rows are independent, but they are not "

@@ -63,6 +63,10 @@ class TraitName(StrEnum):
     ADAPTS_DIFFERENTIABLY = "adapts differentiably", "the gradient through `adapt` is informative"
 
 
+COUPLING = (TraitName.COUPLED, TraitName.ROW_ORDER, TraitName.BATCH_SIZE)
+GRADIENT_MODE = (TraitName.GRAD_MODE, TraitName.REQUIRES_GRAD)
+
+
 @dataclass(frozen=True)
 class Trait:
     """One probed property: whether it is present, with evidence, and whether it is declared."""
