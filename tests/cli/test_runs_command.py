@@ -17,6 +17,7 @@ from tests.cli.commands import TARGETS, call, error_of
 
 from saddlepoint.audits import Audit
 from saddlepoint.cli.verification import export_check
+from saddlepoint.data import SOURCES
 from saddlepoint.runs import doctor
 from saddlepoint.zoo import models
 
@@ -164,6 +165,16 @@ def test_doctor_exits_with_0_if_everything_works(tmp_path):
         "state": "note",
         "message": "not installed: saddlepoint data pull cifar10",
     }
+
+
+def test_doctor_says_how_to_get_every_data_set_that_is_missing(tmp_path):
+    missing = [
+        finding.message
+        for name, finding in findings(tmp_path, tmp_path).items()
+        if name.startswith("data ") and finding.state == "note"
+    ]
+    assert len(missing) == len(SOURCES) - 1  # digits are embedded
+    assert all(message.removeprefix("not installed").startswith(": ") for message in missing)
 
 
 def findings(runs: Path = Path("runs"), root: Path = Path("nowhere")) -> dict[str, doctor.Finding]:

@@ -219,3 +219,13 @@ def test_the_text_of_a_set() -> None:
         "L2 radius 0.5",
         "L1 radius 12",
     ]
+
+
+@pytest.mark.parametrize(
+    ("radius", "shown"),
+    [(0.2, "0.2"), (8 / 255, "8/255"), (0.031, "0.031"), (1.0, "1"), (0.0, "0")],
+)
+def test_a_radius_is_shown_as_a_short_decimal_or_a_fraction_of_255(
+    radius: float, shown: str
+) -> None:
+    assert str(Linf(radius)) == f"Linf radius {shown}"

@@ -72,12 +72,10 @@ class Ball:
     def __str__(self) -> str:
         norm = "Linf" if self.p == math.inf else f"L{self.p:g}"
         in_255 = self.radius * 255
-        pretty = (
-            f"{round(in_255)}/255"
-            if self.p == math.inf and abs(in_255 - round(in_255)) < 1e-9
-            else f"{self.radius:g}"
-        )
-        return f"{norm} radius {pretty}"
+        fraction = self.p == math.inf and abs(in_255 - round(in_255)) < 1e-9
+        short = float(f"{self.radius:.3g}") == self.radius  # 0.2, not 51/255
+        shown = f"{round(in_255)}/255" if fraction and not short else f"{self.radius:g}"
+        return f"{norm} radius {shown}"
 
     def length(self, step: float | Radii) -> float:
         """The length of a step in units of the input."""

@@ -8,6 +8,8 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+from saddlepoint.phrases import radius
+
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -91,7 +93,5 @@ def _advice(name: str, value: Any, known: list[str]) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value as it is written in code: `8/255` for a multiple of 1/255."""
-    if isinstance(value, float) and 0 < value < 1 and abs(255 * value - round(255 * value)) < 1e-9:
-        return f"{round(255 * value)}/255"
-    return repr(value)
+    """A value as it is written in code: `8/255` for a radius that is such a fraction."""
+    return radius(value) if isinstance(value, float) and 0 < value < 1 else repr(value)

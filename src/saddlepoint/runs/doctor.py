@@ -38,6 +38,10 @@ OPTIONAL = (  # (distribution, module, what needs it, how to install it)
     ("ray", "ray", "--executor ray", "pip install 'saddlepoint[ray]'"),
     ("pillow", "PIL.Image", "reading Tiny-ImageNet", "pip install pillow"),
 )
+_OTHER_SOURCES = {  # data sets that `saddlepoint data pull` does not know by this name
+    "cifar100-coarse": "saddlepoint data pull cifar100",
+    "gtsrb10": "put train.npz and test.npz with arrays x and y into a folder gtsrb10",
+}
 _LITTLE_SPACE = 1e9  # bytes; a disk with less free space gets a note
 
 
@@ -196,7 +200,7 @@ def _data(root: Path | None) -> Iterator[Finding]:
 
 def _data_set(name: str, places: tuple[Path, ...]) -> Finding:
     """Reads one image, because a folder that exists may contain an incomplete download."""
-    from saddlepoint.data import PULLABLE, DataError, load_data
+    from saddlepoint.data import DataError, load_data
 
     for place in places:
         try:
@@ -207,8 +211,8 @@ def _data_set(name: str, places: tuple[Path, ...]) -> Finding:
             return Finding(f"data {name}", "problem" if name == "digits" else "note", str(error))
         where = "embedded" if name == "digits" else f"in {place}"
         return Finding(f"data {name}", "ok", f"images {shape}, {where}")
-    remedy = f": saddlepoint data pull {name}" if name in PULLABLE else ""
-    return Finding(f"data {name}", "note", f"not installed{remedy}")
+    remedy = _OTHER_SOURCES.get(name, f"saddlepoint data pull {name}")
+    return Finding(f"data {name}", "note", f"not installed: {remedy}")
 
 
 def _writable(runs: Path) -> Finding:
