@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from saddlepoint.attacks.projections import largest, reading_is_free
+from saddlepoint.attacks.projections import copy_rows, largest, reading_is_free
 from saddlepoint.attacks.spaces import per_example
 from saddlepoint.gradients import Evaluation
 
-_FIRST_COORDINATES = 32
+_FEW_COORDINATES = 32
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,9 @@ def overwrite_rows(kept: Tensor, chosen: Tensor, x: Tensor) -> Tensor:
     rows = chosen.nonzero()[:, 0]
     if len(rows) == len(chosen):
         return kept.copy_(x)
-    return kept.index_copy_(0, rows, x[rows]) if len(rows) else kept
+    if not len(rows):
+        return kept
+    return copy_rows(kept, rows, x.detach().index_select(0, rows))
 
 
 def differs(x: Tensor, other: Tensor) -> Tensor:
@@ -99,10 +101,20 @@ def differs(x: Tensor, other: Tensor) -> Tensor:
     # Maxima of floats are several times faster than comparisons of all coordinates.
     if not reading_is_free(x.device):
         return largest(x - other) > 0
-    few = (slice(None), slice(_FIRST_COORDINATES))  # most rows that differ do so here
-    found = largest(x.flatten(1)[few] - other.flatten(1)[few]) > 0
+    flat = x.flatten(1)
+    few = (slice(None), slice(None, None, max(flat.shape[1] // _FEW_COORDINATES, 1)))
+    change: Tensor = torch.linalg.vector_norm(flat[few] - other.flatten(1)[few], dim=1)
+    found = change > 0  # most rows that differ do so here
+    if bool(found.all()):
+        return found
     rows = (~found).nonzero()[:, 0]
-    return found.index_copy(0, rows, largest(x[rows] - other[rows]) > 0) if len(rows) else found
+    rest = largest(x.index_select(0, rows) - other.index_select(0, rows)) > 0
+    return found.index_copy_(0, rows, rest)
+
+
+def without_nan(value: Tensor) -> Tensor:
+    """The values with -inf in place of NaN, which no attack prefers to a number."""
+    return value.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
 
 
 def block(value: Tensor, coupled: bool) -> Tensor:
@@ -158,7 +170,7 @@ class BestSoFar:
         moved = differs(x, self._start)
         if self.coupled:
             moved = moved.any().expand(len(x))
-        value = torch.where(moved & ~evaluation.value.isnan(), evaluation.value, -torch.inf)
+        value = torch.where(moved, without_nan(evaluation.value), -torch.inf)
         success = evaluation.success & moved
         more, as_many = self._compare(success)
         better = more | (as_many & (block(value, self.coupled) > block(self.value, self.coupled)))

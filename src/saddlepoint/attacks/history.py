@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from saddlepoint.attacks.best import without_nan
 from saddlepoint.attacks.oracle import Oracle, OracleWrapper
 from saddlepoint.attacks.spaces import Region
 from saddlepoint.describe import PlainValue
@@ -38,7 +39,7 @@ class _Record(NamedTuple):
     rows: Tensor  # [M]
     used: Tensor  # [M] forward passes that each row has used
     value: Tensor  # [M]
-    success: Tensor  # [M] in [0, 1]
+    success: Tensor  # [M] bool or in [0, 1]
 
 
 class History:
@@ -73,8 +74,8 @@ class History:
             objective: identifies the objective.
             rows: the rows, [M].
             used: forward passes that each row has used, [M].
-            value: values, [M]; -inf for no value.
-            success: successes, [M], in [0, 1].
+            value: values, [M]; NaN or -inf for no value.
+            success: successes, [M], bool or in [0, 1].
         """
         self._objective = self._objective or objective
         if objective != self._objective:
@@ -90,6 +91,7 @@ class History:
             return
         pending, self._pending = self._pending, []
         rows, used, value, success = (torch.cat(parts) for parts in zip(*pending, strict=True))
+        value = without_nan(value)
         best = self._best
         if best is None:
             best = value.new_full((2, self.rows, POINTS), -torch.inf)
@@ -236,16 +238,19 @@ class RecordingOracle(OracleWrapper):
         if not len(self):
             return
         value = evaluation.value.detach()
-        success = evaluation.success.to(evaluation.value)
-        inside = self._inside(x)
+        success = evaluation.success
         if self.coupled:
-            inside = inside.all().expand(len(self))
             value = value.mean().expand(len(self))
-            success = success.mean().expand(len(self))
-        value = torch.where(inside & ~value.isnan(), value, -torch.inf)
-        success = torch.where(inside, success, 0.0)
+            success = success.to(value).mean().expand(len(self))
+        if not self.trusted:
+            inside = self.region.contains(x)
+            if self.coupled:
+                inside = inside.all().expand(len(self))
+            value = torch.where(inside, value, -torch.inf)
+            success = torch.where(inside, success, torch.zeros_like(success))
         rows = self.inner.rows
-        self.history.record(self.objective, rows, self.inner.meter.forward[rows], value, success)
+        used = self.inner.meter.forward.index_select(0, rows)
+        self.history.record(self.objective, rows, used, value, success)
 
 
 def _no_value(x: Tensor) -> Tensor:

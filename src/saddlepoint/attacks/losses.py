@@ -21,7 +21,8 @@ TargetedLoss = Callable[[Tensor], Loss]  # target classes [N] -> a loss
 
 def misclassified(logits: Tensor, y: Tensor) -> Tensor:
     """[..., N] bool: the example is misclassified. Logits with NaN count as misclassified."""
-    return (logits.argmax(-1) != y) | logits.isnan().any(-1)
+    highest, label = logits.max(-1)  # NaN if there is one
+    return (label != y) | highest.isnan()
 
 
 def merge_rejection(logits: Tensor, y: Tensor, rejects: bool) -> Tensor:

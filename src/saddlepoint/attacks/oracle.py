@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
@@ -65,9 +66,10 @@ class Meter:
                 "Give the attack fewer steps or the threat model a larger budget."
             )
         # A row may occur more than once, if several of its points are evaluated together.
+        once = torch.ones_like(rows)
         for counter, passes in ((self.forward, forward), (self.backward, backward)):
             if passes:
-                counter.index_add_(0, rows, counter.new_full((len(rows),), passes))
+                counter.index_add_(0, rows, once, alpha=passes)
 
     def note(self, rows: Tensor, inner: Tensor) -> None:
         """Add work of inner solves, [M], to these rows, [M]."""
@@ -225,7 +227,7 @@ class Oracle:
         """Charge the passes of a query and return its random keys."""
         # New keys for every query, numbered by the row's own count of passes: the noise of a row
         # does not depend on which other rows are still attacked.
-        count = self.meter.forward[self.rows].to(self.keys.base)
+        count = self.meter.forward.index_select(0, self.rows).to(self.keys.base)
         self.meter.charge(self.rows, forward, backward)
         return self.keys.fold_in(count)
 
@@ -280,6 +282,6 @@ class OracleWrapper:
 def _finite(result: ValueAndGradient) -> ValueAndGradient:
     """Replace NaN and infinite gradient entries by zero, so that the next point is finite."""
     # A finite sum is read faster than all entries are replaced.
-    if reading_is_free(result.grad.device) and bool(result.grad.sum().isfinite()):
+    if reading_is_free(result.grad.device) and math.isfinite(result.grad.sum()):
         return result
     return result._replace(grad=result.grad.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0))

@@ -85,10 +85,12 @@ class Ball:
         """The norm of each perturbation, [N, ...] -> [N]."""
         if self.p == math.inf:
             return largest(delta)
-        # A sum of thousands of absolute values in single precision has a large rounding error.
-        kind = torch.float64 if self.p == 1 else None
-        length: Tensor = torch.linalg.vector_norm(delta.flatten(1), self.p, dim=1, dtype=kind)
-        return length.to(delta)
+        if self.p == 1:
+            # A sum of thousands of numbers in single precision has a large rounding error. The sum
+            # of absolute values is three times faster than `vector_norm`.
+            return delta.flatten(1).abs().sum(1, dtype=torch.float64).to(delta)
+        length: Tensor = torch.linalg.vector_norm(delta.flatten(1), dim=1)
+        return length
 
     def around(self, center: Tensor) -> Region:
         """The sets around given centers, [N, ...]."""
@@ -136,17 +138,20 @@ class Ball:
         if self.p == 2:
             return unit_length(grad)
         low, high = self.box
-        blocked = ((grad > 0) & (x >= high)) | ((grad < 0) & (x <= low))
-        strength = torch.where(blocked, 0.0, grad.abs()).flatten(1)  # [N, d]
+        # The sign of the gradient, or zero where the box allows no move in its direction. Float
+        # arithmetic with signs is several times faster than comparisons.
+        sign = grad.sign()
+        ahead = x.add(sign, alpha=high - low).clamp_(low, high).sub_(x).sign_().flatten(1)
+        strength = ahead * grad.flatten(1)  # [N, d]
         d = strength.shape[1]
         count = (
             torch.ones_like(strength[:, 0])
             if density is None
             else (density * d).floor().clamp(1, d)
         )
-        chosen = (largest_entries(strength, count) & (strength > 0)).to(grad)
+        chosen = largest_entries(strength, count)
         moves = chosen / chosen.sum(1, keepdim=True).clamp(min=1)
-        return grad.sign() * moves.view_as(grad)
+        return ahead.mul(moves).view_as(grad)
 
     def euclidean_radius(self, dimension: int) -> float:
         """The largest Euclidean length of a perturbation of this dimension.
@@ -192,8 +197,7 @@ class Region:
                 return torch.clamp(x, *self._pixel_bounds)
             r = per_example(radius, x)
             return torch.clamp(x, self.center - r, self.center + r).clamp(*box)
-        if radius is None:
-            radius = torch.full_like(x.flatten(1)[:, 0], self.ball.radius)
+        radius = self._radius.to(x.dtype) if radius is None else radius
         project = project_l2 if self.ball.p == 2 else project_l1
         delta = project((x - self.center).flatten(1), *self._delta_bounds, radius)
         # The sum may leave the box by rounding.
@@ -223,6 +227,11 @@ class Region:
         """The lowest and highest legal pixel values for p = infinity, each [N, ...]."""
         low = (self.center - self.ball.radius).clamp(*self.ball.box)
         return low, (self.center + self.ball.radius).clamp(*self.ball.box)
+
+    @cached_property
+    def _radius(self) -> Tensor:
+        """[N] the radius of the set."""
+        return torch.full_like(self.center.flatten(1)[:, 0], self.ball.radius)
 
     @cached_property
     def _delta_bounds(self) -> tuple[Tensor, Tensor]:

@@ -109,7 +109,8 @@ class Backprop(Estimator):
             value, success = objective(x, keys)
             # The sum over rows gives the gradient per row where rows are independent. Where the
             # defense is coupled, it is the gradient of the batch's total.
-            parts = value.sum(-1).reshape(-1).unbind()
+            total = value.sum(-1)
+            parts = (total,) if value.ndim == 1 else total.reshape(-1).unbind()
         grads = [_gradient(part, x, retain=k + 1 < len(parts)) for k, part in enumerate(parts)]
         # One objective per row is the usual case, and needs no copy.
         grad = grads[0] if value.ndim == 1 else torch.stack(grads).view(*value.shape[:-1], *x.shape)
