@@ -76,13 +76,17 @@ def reachable(root: object, place: str = "") -> Iterator[Reached]:
             continue
         seen[id(reached.value)] = reached.value
         yield reached
-        for name, value in _children(reached.value):
+        for name, value in children(reached.value):
             if id(value) not in seen and not isinstance(value, _LEAVES):
                 pending.append(Reached(f"{reached.place}.{name}".strip("."), value))
 
 
-def _children(value: Any) -> Iterator[tuple[str, object]]:
-    """The objects that an object refers to, by name."""
+def children(value: Any) -> Iterator[tuple[str, object]]:
+    """The objects that an object refers to, by name.
+
+    Args:
+        value: any object.
+    """
     match value:
         case dict():
             # Subclasses may import or create what they return: their own methods are not called.
@@ -122,7 +126,7 @@ def _of_object(value: Any) -> Iterator[tuple[str, object]]:
     for one in type(value).__mro__:
         if not _of_library(one):
             yield f"class {one.__name__}", one
-        elif isinstance(value, nn.Module) and not _foreign(one):
+        elif isinstance(value, nn.Module) and not is_foreign(one):
             yield from _of_class(one, own=True)
 
 
@@ -154,7 +158,7 @@ def _of_class(kind: type, *, own: bool = False) -> Iterator[tuple[str, object]]:
 
 def _of_function(function: types.FunctionType) -> Iterator[tuple[str, object]]:
     """Cells, default arguments, and globals that the code of a function names."""
-    if _foreign(function):
+    if is_foreign(function):
         return
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
@@ -189,6 +193,6 @@ def _of_library(value: Any) -> bool:
     return _module(value).partition(".")[0] in _LIBRARIES
 
 
-def _foreign(value: Any) -> bool:
+def is_foreign(value: Any) -> bool:
     """Whether it belongs to a library, and not to the networks of this package."""
     return _of_library(value) and not _module(value).startswith(_NETWORKS)

@@ -46,7 +46,7 @@ def _values(value: Any, place: str, depth: int) -> Iterator[tuple[str, object]]:
     elif isinstance(value, nn.Module):
         yield f"{place}.training", tuple(module.training for module in value.modules())
         for name, tensor in (*value.named_parameters(), *value.named_buffers()):
-            yield f"{place}.{name}", (_tensor(tensor), _sums(tensor))
+            yield f"{place}.{name}", (_tensor(tensor), tensor_sums(tensor))
     elif isinstance(value, Defense) and depth:
         for name, inner in vars(value).items():
             yield from _values(inner, f"{place}.{name}", depth - 1)
@@ -67,7 +67,8 @@ def _tensor(value: Tensor) -> object:
     return tuple(value.shape), value.requires_grad, value.data_ptr(), version
 
 
-def _sums(value: Tensor) -> str:
+def tensor_sums(value: Tensor) -> str:
+    """The sum and the absolute sum of a tensor, which detect changes of its entries."""
     value = value.detach()
     size = value.abs().sum(dtype=torch.float64) if value.is_floating_point() else value.sum()
     total = value.sum(dtype=torch.float64).item()

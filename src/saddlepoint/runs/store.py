@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -358,7 +359,12 @@ def _check_spec(run: dict[str, Any]) -> None:
 
 def versions() -> dict[str, str]:
     """The versions of the software that determine the keys of cells."""
-    return {"saddlepoint": version("saddlepoint"), "torch": torch.__version__}
+    return {"saddlepoint": _own_version(), "torch": torch.__version__}
+
+
+@cache
+def _own_version() -> str:
+    return version("saddlepoint")  # read from a file of the installation
 
 
 def identity(run: dict[str, Any]) -> str:

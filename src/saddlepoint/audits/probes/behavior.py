@@ -198,6 +198,10 @@ def _coupled(target: ProbeTarget, alone: Tensor, *, noisy: bool, declared: bool 
 
 def probe_state(target: ProbeTarget) -> Iterator[Trait]:
     """Whether earlier calls change later outputs, and whether a call changes the target."""
+    if target.pure:
+        for name in (TraitName.STATE, TraitName.CHANGES_ITSELF):
+            yield absent(name, len(target), "a call changes nothing that its code can reach")
+        return
     used = target.fresh_copy()
     before = _values_inside(used)
     first = target.answer if target.declares else used.query()

@@ -31,6 +31,7 @@ _FEW = 0.1  # fraction of images
 _MOST = 0.5  # fraction of images
 
 Value = Callable[[Tensor], Tensor]  # [N, ...] -> [N]
+Values = Callable[[Sequence[Tensor]], list[Tensor]]  # K points [N, ...] -> K times [N]
 WeightedGradient = Callable[[Tensor], Tensor]  # weights [N] -> [N, ...], of sum_i weights_i f_i
 
 
@@ -96,7 +97,12 @@ class Differences(NamedTuple):
 
 
 def wrong_gradients(
-    value: Value, x: Tensor, gradient: WeightedGradient, radius: float, keys: Keys
+    value: Value,
+    x: Tensor,
+    gradient: WeightedGradient,
+    radius: float,
+    keys: Keys,
+    values: Values | None = None,
 ) -> Tensor:
     """[N] bool: the gradient differs from finite differences at every step length.
 
@@ -113,8 +119,9 @@ def wrong_gradients(
         gradient: the gradient of a weighted sum of its values at these points.
         radius: the radius per pixel.
         keys: random keys of the rows.
+        values: the function at several points, if rows are independent; default: one by one.
     """
-    found = _all_differences(value, x, gradient, radius, keys, only_wrong=True)
+    found = _wrong_differences(value, x, gradient, radius, keys, values)
     wrong = torch.stack([each.wrong() for each in found]).any(0)
     return wrong.expand(len(x))
 
@@ -156,41 +163,43 @@ def coupled(value: Value, x: Tensor, step: Tensor) -> bool:
 
 
 def _all_differences(
+    value: Value, x: Tensor, gradient: WeightedGradient, radius: float, keys: Keys
+) -> list[Differences]:
+    """Of every row; of sums of rows, if they are coupled. Arguments as `wrong_gradients`."""
+    if _coupled_rows(value, x, radius, keys):
+        return list(_batch_differences(value, x, gradient, radius, keys))
+    ones = torch.ones(len(x), dtype=x.dtype, device=x.device)
+    directions = list(_own_directions(x, keys, _DIRECTIONS))
+    return [_differences(value, x, gradient(ones), radius, directions)]
+
+
+def _wrong_differences(
     value: Value,
     x: Tensor,
     gradient: WeightedGradient,
     radius: float,
     keys: Keys,
-    *,
-    only_wrong: bool = False,
+    values: Values | None,
 ) -> list[Differences]:
-    """Of every row; of sums of rows, if they are coupled.
-
-    Args:
-        value: as in `wrong_gradients`, with the next four arguments.
-        x: points, [N, ...].
-        gradient: the gradient of a weighted sum.
-        radius: the radius per pixel.
-        keys: random keys of the rows.
-        only_wrong: only `Differences.wrong` is needed, so that longer steps are left out where
-            none of the rows can be wrong; default False.
-    """
-    signs = keys.fold_in(0).signs(tuple(x.shape[1:]), x.dtype)
-    ones = torch.ones(len(x), dtype=x.dtype, device=x.device)
-    if coupled(value, x, signs * radius * SCALES[-1]):
+    """As `_all_differences`, without longer steps where no row can be wrong by then."""
+    if _coupled_rows(value, x, radius, keys):
         return list(_batch_differences(value, x, gradient, radius, keys))
+    ones = torch.ones(len(x), dtype=x.dtype, device=x.device)
     directions = list(_own_directions(x, keys, _DIRECTIONS))
     grad = gradient(ones)
-    if not only_wrong:
-        return [_differences(value, x, grad, radius, directions)]
     parts = []
     for scale in SCALES:
-        parts.append(_differences(value, x, grad, radius, directions, scales=(scale,)))
+        parts.append(_differences(value, x, grad, radius, directions, None, (scale,), values))
         found = Differences(*map(torch.cat, zip(*parts, strict=True)))
         # A gradient that is right over one step length is not wrong.
         if bool((found.errors().amin(0) <= _WRONG).all()):
             break
     return [found]
+
+
+def _coupled_rows(value: Value, x: Tensor, radius: float, keys: Keys) -> bool:
+    signs = keys.fold_in(0).signs(tuple(x.shape[1:]), x.dtype)
+    return coupled(value, x, signs * radius * SCALES[-1])
 
 
 def _batch_differences(
@@ -241,15 +250,16 @@ def _differences(
     directions: list[Tensor],
     weights: Tensor | None = None,
     scales: Sequence[float] = SCALES,
+    values: Values | None = None,
 ) -> Differences:
     """Of every row, or of the sum with weights [N]; zero if they are below the rounding error."""
     measured = []
     predicted = []
     for scale in scales:
         step = scale * radius
-        for direction in directions:
-            up = value(x + step * direction)
-            down = value(x - step * direction)
+        points = [x + s * step * direction for direction in directions for s in (1, -1)]
+        found = [value(point) for point in points] if values is None else values(points)
+        for direction, up, down in zip(directions, found[::2], found[1::2], strict=True):
             m = (up - down).double()
             p = 2 * step * (grad * direction).flatten(1).sum(1).double()
             error = rounding_error(up, down, x.dtype)

@@ -114,9 +114,9 @@ def _agreement(probe: GradientProbe, grad: Tensor, scale: float, usable: Tensor)
     step = scale * probe.radius
     parts = []
     random_signs = probe.target.keys(7).signs(tuple(x.shape[1:]), x.dtype)
-    for direction in (grad.sign(), random_signs):
-        up = probe.value(x + step * direction)
-        down = probe.value(x - step * direction)
+    directions = (grad.sign(), random_signs)
+    values = probe.values([x + s * step * d for d in directions for s in (1, -1)])
+    for direction, up, down in zip(directions, values[::2], values[1::2], strict=True):
         measured = (up - down).double()
         predicted = 2 * step * (grad * direction).flatten(1).sum(1).double()
         larger = torch.maximum(measured.abs(), predicted.abs())
@@ -130,7 +130,9 @@ def _agreement(probe: GradientProbe, grad: Tensor, scale: float, usable: Tensor)
 
 def _wrong(probe: GradientProbe) -> Tensor:  # [n] bool
     keys = probe.target.keys(7)
-    return wrong_gradients(probe.value, probe.x, probe.weighted_gradient, probe.radius, keys)
+    return wrong_gradients(
+        probe.value, probe.x, probe.weighted_gradient, probe.radius, keys, probe.values
+    )
 
 
 def _wrong_with_all_rules(probe: GradientProbe) -> bool:

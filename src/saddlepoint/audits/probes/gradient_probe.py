@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -84,6 +84,19 @@ class GradientProbe:
         """[n] the margin at points [n, ...]."""
         objective = replace(self._objective(), loss=margin, rules={})
         return Backprop().evaluate(objective, x, self.target.keys()).value
+
+    def values(self, points: Sequence[Tensor]) -> list[Tensor]:
+        """[n] margins at each of several points [n, ...].
+
+        Those of a pure function are computed in one call, so rows must be independent.
+        """
+        if not self.target.pure:
+            return [self.value(x) for x in points]
+        n = len(self.target)
+        rows = torch.arange(n, device=self.x.device).repeat(len(points))
+        objective = replace(self._objective(), y=self.target.y[rows], loss=margin, rules={})
+        found = Backprop().evaluate(objective, torch.cat(list(points)), self.target.keys(ids=rows))
+        return list(torch.split(found.value, n))
 
     def margin_increase(self, grad: Tensor) -> Tensor:
         """[n] the increase of the margin over half a radius along the signs of `grad` [n, ...]."""

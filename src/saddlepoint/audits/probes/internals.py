@@ -90,7 +90,9 @@ def _adapts(target: ProbeTarget) -> Trait:
     """Whether `adapt` changes the outputs."""
     with torch.no_grad():
         before = target.query_unadapted()
-        after = target.answer if target.adapts else _adapted_answer(target)
+        after = before
+        if not target.pure:
+            after = target.answer if target.adapts else _adapted_answer(target)
     return observed(
         TraitName.ADAPTS,
         not alike(before, after),

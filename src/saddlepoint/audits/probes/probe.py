@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from saddlepoint.audits.probes.behavior import (
     probe_coupling,
@@ -15,7 +16,7 @@ from saddlepoint.audits.probes.gradients import probe_gradients
 from saddlepoint.audits.probes.internals import probe_internals
 from saddlepoint.audits.probes.outputs import probe_outputs
 from saddlepoint.audits.probes.probe_target import ProbeTarget
-from saddlepoint.audits.probes.traits import Trait, TraitName, Traits
+from saddlepoint.audits.probes.traits import COUPLING, Trait, TraitName, Traits
 from saddlepoint.audits.probes.unused import probe_unused
 
 Probe = Callable[[ProbeTarget], Iterator[Trait]]
@@ -37,4 +38,6 @@ def measure_traits(target: ProbeTarget) -> Traits:
     stateful = (TraitName.STATE, TraitName.CHANGES_ITSELF)
     if any(trait.present and trait.name in stateful for trait in found):
         target = target.stateless()
+    if any(trait.present and trait.name in COUPLING for trait in found):
+        target = replace(target, pure=False)  # points of several probes do not share a batch
     return Traits((*found, *(trait for probe in FUNCTION for trait in probe(target))))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +25,14 @@ from saddlepoint.audits.target.admission import (
 from saddlepoint.audits.target.answer import attacked_defense
 from saddlepoint.audits.target.copy import copy_target
 from saddlepoint.audits.target.instrument import Instrumented, Stateless
+from saddlepoint.audits.target.pure_function import is_pure
 from saddlepoint.audits.target.rounding import alike, relevant
 from saddlepoint.audits.target.standard_form import standard_form
 from saddlepoint.audits.verdict import Symptom
 from saddlepoint.defenses import BlackBox, Context, Defense, Plain, Trace
 from saddlepoint.rng import Keys
 
+T = TypeVar("T")
 ROWS = 16  # images: enough to observe most violations, cheap for any model
 _ADAPTING_ROWS = 8  # of a defense that adapts: each output may take a training run
 # Draws of a net that declares nothing. A random choice with probability 1/2 is missed once in a
@@ -53,6 +57,8 @@ class ProbeTarget:
     unused_copy: Target | None = None  # never called; None: a Defense, or it cannot be copied
     original: Target | None = None  # the target in standard form
     notes: tuple[Symptom, ...] = ()  # what was done to get it into this form
+    pure: bool = False  # calls on the same images are equal: `pure_function`
+    _known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, target: Target, x: Tensor, y: Tensor, space: Ball, most: int = ROWS) -> ProbeTarget:
@@ -71,8 +77,10 @@ class ProbeTarget:
         unused = None if declares else _copy_or_none(target)
         used = target if unused is None else copy_target(unused)
         to_defense = conversion(used, rows, int(y.amax()) + 1)
+        defense = to_defense(used)
+        pure = unused is not None and _is_pure(defense, rows)
         probed = cls(
-            to_defense(used),
+            Plain(defense.net) if pure and isinstance(defense, Plain) else defense,
             rows,
             y[:count].long(),
             space,
@@ -82,6 +90,7 @@ class ProbeTarget:
             unused,
             target,
             notes,
+            pure,
         )
         classes = probed.classes
         if int(y.amax()) >= classes:
@@ -147,6 +156,8 @@ class ProbeTarget:
         A net that chooses one of few branches at random often chooses the same one twice.
         """
         found = self.answer
+        if self.pure:
+            return found
         for seed in range(1, 2 if self.declares else _DRAWS + 1):
             other = self.fresh_copy().query(seed=seed)
             if not alike(self.answer, other):
@@ -180,9 +191,14 @@ class ProbeTarget:
         return any(not alike(self.answer, self.fresh_copy().query()) for _ in range(repeats))
 
     def fresh_copy(self) -> ProbeTarget:
-        """The same with a copy of the target that was never called, if there is one."""
+        """The same with a copy of the target that was never called, if there is one.
+
+        A pure function needs no copy.
+        """
         if self.unused_copy is None:
             return self
+        if self.pure:
+            return replace(self)
         return replace(self, defense=self.to_defense(copy_target(self.unused_copy)))
 
     def stateless(self) -> ProbeTarget:
@@ -237,15 +253,53 @@ class ProbeTarget:
     def query_unadapted(self, x: Tensor | None = None) -> Tensor:
         """The answer without adapting, for images [n, ...]; default: those of the probe."""
         images = self.x if x is None else x
+        if self.pure and x is None and not torch.is_grad_enabled():
+            trace, ctx = self.trace()
+            return self.defense.answer(trace, ctx)
         ctx = Context(self.keys(n=len(images)))
         with explain_errors(self.kind, images):
             return self.defense.answer(self.defense.trace(images.clone(), ctx), ctx)
 
     def trace(self) -> tuple[Trace, Context]:
-        """All views without adapting, and the context with its sites and solver statistics."""
+        """All views without adapting, and the context with its sites and solver statistics.
+
+        They are computed once for a pure function.
+        """
+        return self._once("trace", self._trace)
+
+    def _trace(self) -> tuple[Trace, Context]:
         ctx = Context(self.keys())
         with torch.no_grad(), explain_errors(self.kind, self.x):
             return self.defense.trace(self.x, ctx), ctx
+
+    def spread_answers(self, x: Tensor, ids: Tensor) -> Tensor:
+        """Answers [n, C] of images [n, ...] from all parts of the data, in one call.
+
+        Args:
+            x: every k-th image of the data, for some k.
+            ids: [n] the numbers of these images.
+        """
+        return self._once(f"{len(x)} answers", lambda: self.fresh_copy().query(x, ids=ids))
+
+    def known_answers(self, count: int) -> Tensor | None:
+        """The result of `spread_answers` for this number of images, if it is known."""
+        found: Tensor | None = self._known.get(f"{count} answers")
+        return found
+
+    def _once(self, name: str, compute: Callable[[], T]) -> T:
+        if not self.pure:
+            return compute()
+        if name not in self._known:
+            self._known[name] = compute()
+        found: T = self._known[name]
+        return found
+
+
+def _is_pure(defense: Defense, x: Tensor) -> bool:
+    try:
+        return type(defense) is Plain and is_pure(defense.net, x)
+    except Exception:  # code that cannot run while operations are recorded
+        return False
 
 
 def _copy_or_none(target: Target) -> Target | None:

@@ -47,7 +47,7 @@ def with_rare_coupling(
     ids = torch.linspace(0, len(images) - 1, n).round().long().to(images.device)
     x = images[ids].detach()
     try:
-        together = target.fresh_copy().query(x, ids=ids)
+        together = target.spread_answers(x, ids)
         top = together.double().topk(min(2, together.shape[1]), dim=1).values
         unsure = (top[:, 0] - top[:, -1]).argsort()[:_UNSURE]
         alone = torch.cat(

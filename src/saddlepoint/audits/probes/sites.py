@@ -43,6 +43,8 @@ def named_sites(target: ProbeTarget) -> tuple[Site, ...]:
     """All named sites of a defense, except solvers, which have rules of their own."""
     _, ctx = target.trace()
     names = sorted(ctx.sites - set(ctx.solve_info))
+    if not names:
+        return ()
     flows: dict[str, list[GradientFlow]] = {name: [] for name in names}
     rules: dict[str, Rule] = {name: RecordFlow(calls) for name, calls in flows.items()}
     _gradient(target, rules)

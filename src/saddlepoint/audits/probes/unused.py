@@ -57,19 +57,24 @@ def probe_unused(target: ProbeTarget) -> Iterator[Trait]:
         yield unmeasured(name, "the target is not a net whose layers can be observed")
         return
     near = target.space.sample(target.x, target.keys(13))
-    uses = [_Uses() for _ in range(3)]
+    # No value of an image decides what a pure function runs: it uses the same layers for all.
+    batches = (target.x, near, target.other_images)[: 1 if target.pure else 3]
+    uses = [_Uses() for _ in batches]
     called: set[str] = set()
     layers = dict(net.named_modules())
     with installed(m.register_forward_pre_hook(_marker(n, called)) for n, m in layers.items()):
-        for images, use in zip((target.x, near, target.other_images), uses, strict=True):
+        for images, use in zip(batches, uses, strict=True):
             with torch.no_grad(), use:
                 fresh.query_unadapted(images)
     storages = set[int]().union(*(use.storages for use in uses))
     unused = tuple(_outermost(n for n, m in layers.items() if _is_unused(n, m, called, storages)))
     if not unused:
-        yield absent(name, 3 * len(target), "all layers are used")
-    elif _same(uses[0].reads, uses[1].reads):  # Python code reads nothing that depends on images
-        yield absent(name, 3 * len(target), f"{names(unused)} are not used, and nothing decides it")
+        yield absent(name, len(uses) * len(target), "all layers are used")
+    elif target.pure or _same(
+        uses[0].reads, uses[1].reads
+    ):  # Python code reads nothing that depends on images
+        evidence = f"{names(unused)} are not used, and nothing decides it"
+        yield absent(name, len(uses) * len(target), evidence)
     else:
         tried = count(3 * len(target), "image")
         yield present(name, f"none of {tried} uses {names(unused)}", places=unused)
