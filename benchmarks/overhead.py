@@ -1,13 +1,10 @@
 """The time of whole audits relative to the bare time of their attack passes.
 
     python -m benchmarks.overhead --models DIR --data DIR [--nets NAMES] [--images N ...]
-        [--growth N ...] [--workers-images N]
 
 CPU time of `sp.audit` in one process with one thread, divided by the time that the passes of its
 attacks and remedies take in a bare loop on the given network, in batches of 128, before and after
-the audit. The first audit loads libraries and is not counted. With `--growth`, CPU time and peak
-memory of the command line by number of images; with `--workers-images`, wall time of one process
-relative to two workers, both with the first network. The record is
+the audit. The first audit loads libraries and is not counted. The record is
 `benchmarks/records/overhead.json`.
 """
 
@@ -23,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.growth import growth, two_workers
 from benchmarks.peer_accuracy import add_folders, write
 from torch import Tensor, nn
 
@@ -42,8 +38,6 @@ def main() -> None:
     parser.add_argument("--nets", nargs="+", default=NETS)
     parser.add_argument("--images", type=int, nargs="+", default=[128, 1000])
     parser.add_argument("--budgets", nargs="+", default=["quick", "standard"])
-    parser.add_argument("--growth", type=int, nargs="*", default=[100, 300, 1000, 2000, 3000])
-    parser.add_argument("--workers-images", type=int, default=1000, help="0: not measured")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     sys.path.insert(0, str(arguments.models))
@@ -59,16 +53,7 @@ def main() -> None:
             for budget in arguments.budgets:
                 rows.append({"net": name, **measured(net, data.x, data.y, radius, budget)})
                 print(rows[-1], flush=True)
-    record: dict[str, Any] = {"command": "python -m benchmarks.overhead", "audits": rows}
-    common = (arguments.models, arguments.data, arguments.nets[0])
-    if arguments.growth:
-        record["growth"] = growth(*common, arguments.growth, arguments.budgets[-1])
-        print(record["growth"], flush=True)
-    if arguments.workers_images:
-        workers = two_workers(*common, arguments.workers_images, arguments.budgets[-1])
-        record["workers"] = workers
-        print(workers, flush=True)
-    write(RECORD, record)
+    write(RECORD, {"command": "python -m benchmarks.overhead", "audits": rows})
 
 
 def measured(net: nn.Module, x: Tensor, y: Tensor, radius: float, budget: Any) -> dict[str, Any]:

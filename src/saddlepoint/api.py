@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +39,11 @@ from saddlepoint.evaluation import Adversary, Outcomes
 from saddlepoint.evaluation import outcomes as outcomes_of
 from saddlepoint.evaluation.referee import Progress
 from saddlepoint.reports import html
+from saddlepoint.reports.run import run_and_report
 from saddlepoint.runs.cache import Watch
 from saddlepoint.runs.interactive import progress_watch
-from saddlepoint.runs.runner import run_request
 from saddlepoint.runs.verify import confirmed
-from saddlepoint.runs.watches import Watches, as_watches
+from saddlepoint.runs.watches import as_watches
 
 
 @explained
@@ -67,6 +65,8 @@ def audit(
     claim: float | None = None,
     allow_unusual: bool = False,
     engine: EngineOption = "auto",
+    workers: int | None = None,
+    threads: int | None = None,
     watch: Watch | Sequence[Watch] | None = None,
     progress: bool | None = None,
 ) -> Audit:
@@ -97,6 +97,10 @@ def audit(
         engine: "auto": attacks run on a copy of an ordinary net with folded batch normalization if
             that saves time; all points are evaluated on the net itself. "channels-last": also with
             another memory layout. "off": attacks run on the net itself.
+        workers: number of processes; default: one per core, if they save time. The results have
+            the same bytes. 1: this process computes everything.
+        threads: torch threads per cell. Another number changes the rounding of the results;
+            default: one if several processes can be used, otherwise the number that torch uses.
         watch: follows progress: one object or several, such as `saddlepoint.runs.TensorBoard`.
         progress: show a progress bar; default: in terminals and notebooks.
 
@@ -127,7 +131,8 @@ def audit(
         engine=engine,
     )
     with progress_watch(progress) as bar:
-        return _run_and_report(request, out, Watches((*bar, *as_watches(watch))))
+        watches = (*bar, *as_watches(watch))
+        return run_and_report(request, out, watches, workers=workers, threads=threads)
 
 
 @explained
@@ -387,13 +392,3 @@ def write_report(audit: Audit, path: str | Path) -> Path:
         The file.
     """
     return html.write_report(audit, Path(path))
-
-
-def _run_and_report(request: AuditRequest, out: str | Path | None, watch: Watches) -> Audit:
-    result = run_request(request, out=None if out is None else Path(out), watch=watch)
-    watch.concluded(result)
-    if out is not None:
-        started = time.perf_counter()
-        write_report(result, Path(out) / "report.html")
-        result = replace(result, report_seconds=time.perf_counter() - started)
-    return result

@@ -29,6 +29,7 @@ from saddlepoint.cli.requirements import as_fraction, check_requirements
 
 if TYPE_CHECKING:
     from saddlepoint.audits import Audit
+    from saddlepoint.runs.automatic import Automatic
     from saddlepoint.runs.cache import Watch
     from saddlepoint.runs.executors import Executor
     from saddlepoint.runs.spec import RunSpec
@@ -229,7 +230,7 @@ def _print_profile(result: Audit) -> None:
 
 
 def _run(
-    spec: RunSpec, folder: Path, by: Executor, *, live: bool, json: bool, quiet: bool
+    spec: RunSpec, folder: Path, by: Executor | Automatic, *, live: bool, json: bool, quiet: bool
 ) -> Audit:
     """Run the audit, print its result and return it."""
     from saddlepoint.cli.audit_output import show, show_symptoms

@@ -15,6 +15,7 @@ from saddlepoint.cli.folders import check_writable, writable
 
 if TYPE_CHECKING:
     from saddlepoint.audits import Audit
+    from saddlepoint.runs.automatic import Automatic
     from saddlepoint.runs.cache import Watch
     from saddlepoint.runs.executors import Executor
     from saddlepoint.runs.spec import RunSpec
@@ -26,8 +27,8 @@ _option = partial(typer.Option, rich_help_panel="Computation")
 ExecutorOption = Annotated[
     ExecutorName | None,
     _option(
-        help="Where the cells are computed: in this process, in several processes, or on Ray.",
-        show_default="serial",
+        help="Where the cells are computed: in this process, in several new processes, or on Ray.",
+        show_default="copies of this process, if they save time",
         case_sensitive=False,
     ),
 ]
@@ -35,8 +36,9 @@ WorkersOption = Annotated[
     int | None,
     _option(
         min=1,
-        help="Number of processes. Implies --executor processes.",
-        show_default="one per core",
+        help="Number of processes. The results have the same bytes. 1: this process computes "
+        "everything.",
+        show_default="one per core, if they save time",
     ),
 ]
 TimeoutOption = Annotated[
@@ -94,15 +96,18 @@ def choose_executor(
     workers: int | None,
     address: str | None,
     timeout: float | None = None,
-) -> Executor:
-    """The executor that the options describe.
+) -> Executor | Automatic:
+    """The executor that the options describe; by default the audit chooses one.
 
     Raises:
         ValueError: The options contradict each other.
     """
+    from saddlepoint.runs.automatic import Automatic
     from saddlepoint.runs.executors import Processes, Serial
 
-    name = name or _implied(workers or timeout, address)
+    if name is None and timeout is None and address is None:
+        return Automatic(workers)
+    name = name or ("ray" if address else "processes")
     if workers and name != "processes":
         raise ValueError(f"--workers is for --executor processes, not {name}.")
     if timeout and name != "processes":
@@ -116,14 +121,7 @@ def choose_executor(
     return Processes(workers, timeout=timeout) if name == "processes" else Serial()
 
 
-def _implied(processes: float | None, address: str | None) -> ExecutorName:
-    """The executor that other options need."""
-    if address:
-        return "ray"
-    return "processes" if processes else "serial"
-
-
-def run(spec: RunSpec, out: Path, *, by: Executor, watch: Watch) -> Audit:
+def run(spec: RunSpec, out: Path, *, by: Executor | Automatic, watch: Watch) -> Audit:
     """Run the specification. Mistakes of the user are reported before the attacks start."""
     from saddlepoint.reports.html import write_report
     from saddlepoint.runs import run_spec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar, overload
 
@@ -18,6 +19,7 @@ from saddlepoint.runs.cache import (
     fill,
     report_stage,
 )
+from saddlepoint.runs.eta import CLEAN
 from saddlepoint.runs.executors import Executor, Serial
 from saddlepoint.runs.own_files import DIAGNOSTICS
 from saddlepoint.runs.store import Store
@@ -76,6 +78,8 @@ class CachedExecution:
         keys = [self.work.keys[cell] for cell in cells]
         wanted = dict(zip(keys, cells, strict=True))
         missing = {key: cell for key, cell in wanted.items() if not cache.has(key)}
+        if not isinstance(self._executor, Serial):
+            missing = _longest_first(plan, missing)
         if self._watch:
             self._watch.begin(self.work, list(missing.values()))
         to_compute = f"{count_of(len(missing), len(cells), 'cell')} to compute."
@@ -140,6 +144,23 @@ class CachedExecution:
         fill(self.work, cache, missing, self._executor, self._spec, self._watch)
         if isinstance(cache, DiskCache):
             self._storing += cache.stored
+
+
+def _longest_first(plan: Plan, cells: Mapping[str, AttackCell]) -> dict[str, AttackCell]:
+    """The cells in the order of their passes, so that the last cells of all workers are short.
+
+    Clean images stay first: a target that fails on them fails early.
+    """
+    draws = plan.job.threat.draws if plan.job.defense.random else 1
+    costs = [adversary.first_stage_cost(draws) for adversary in plan.adversaries]
+    passes = [math.inf if cost is None else cost.total for cost in costs]
+    passes[CLEAN] = math.inf
+
+    def order(entry: tuple[str, AttackCell]) -> tuple[float, bool]:
+        number = entry[1][1]
+        return -passes[number], number != CLEAN
+
+    return dict(sorted(cells.items(), key=order))
 
 
 class StoredResults(Sequence[T]):

@@ -89,12 +89,14 @@ class Processes:
 
     def run(self, work: Work, spec: str | None, cells: Iterable[Cell | None]) -> Iterator[Result]:
         """The results of cells, in the order in which they finish."""
-        spec = needs_spec(spec)
+        yield from self._run(work, needs_spec(spec), cells)
+
+    def _run(self, work: Work, spec: str, cells: Iterable[Cell | None]) -> Iterator[Result]:
         batches = Batches(cells, self.batch_seconds)
         folder = str(Path.cwd())
         while True:
             while (worker := self._idle()) and (batch := batches.next()):
-                worker.give(Task(spec, batch, work.remedies, folder))
+                yield from self._give(worker, Task(spec, batch, work.remedies, folder), work)
             busy = [worker for worker in self._pool if worker.unfinished]
             if busy:
                 first_ready(busy, self._seconds(busy, blocked=batches.blocked))
@@ -116,12 +118,22 @@ class Processes:
         for worker in self._pool:
             if not worker.unfinished:
                 return worker
-        if len(self._pool) == self.count:
-            return None
+        return self._add() if len(self._pool) < self.count else None
+
+    def _add(self) -> Worker:
+        """Start a worker."""
         if not self._pool:
             atexit.register(self.close)
-        self._pool.append(Worker())
+        self._pool.append(self._new_worker())
         return self._pool[-1]
+
+    def _new_worker(self) -> Worker:
+        return Worker()
+
+    def _give(self, worker: Worker, task: Task, work: Work) -> Iterator[Result]:  # noqa: ARG002
+        """Give a task to a worker; returns the results of cells that are not computed there."""
+        worker.give(task)
+        return iter(())
 
     def _seconds(self, busy: Sequence[Worker], *, blocked: bool) -> float | None:
         """How long to wait for a result."""
@@ -143,12 +155,16 @@ class Processes:
                 break
             if isinstance(result, PackedCell):
                 batches.finished(cell, result.seconds)
-            yield result
+            yield self._received(result)
         if self.timeout and worker.unfinished and worker.seconds_left(self.timeout) <= 0:
             late, *others = worker.unfinished
             self._discard(worker)
             batches.restore(others)
             yield FailedCell(late, f"it took longer than {duration(self.timeout)} (--timeout)")
+
+    def _received(self, result: Result) -> Result:
+        """The result that a worker returned."""
+        return result
 
     def _died(self, worker: Worker, batches: Batches) -> Iterator[FailedCell]:
         cause = worker.cause_of_death()

@@ -7,8 +7,21 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
+from weakref import WeakSet
 
 from saddlepoint.runs.store_errors import disk_errors
+
+_open: WeakSet[IO[Any]] = WeakSet()  # lock files of this process
+
+
+def close_inherited_locks() -> None:
+    """Close the lock files of the parent, in a process that was forked: it keeps their locks.
+
+    Otherwise a lock would be held until this process ends as well.
+    """
+    for file in list(_open):
+        file.close()
 
 
 def is_locked(lock: Path) -> bool:
@@ -32,6 +45,7 @@ def claim(lock: Path) -> Iterator[bool]:
     with disk_errors(lock.parent.parent):
         lock.parent.mkdir(parents=True, exist_ok=True)
         file = lock.open("w")
+        _open.add(file)
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from saddlepoint.audits import Audit, AuditRequest, collect, prepare
 from saddlepoint.audits.conclude import conclude
 from saddlepoint.audits.profile import Stage, Stopwatch
 from saddlepoint.phrases import count
+from saddlepoint.runs.automatic import Automatic
 from saddlepoint.runs.cache import Watch, report_stage
+from saddlepoint.runs.cores import default_threads
 from saddlepoint.runs.execution import CachedExecution
 from saddlepoint.runs.executors import Executor
 from saddlepoint.runs.manifest import remove_manifest, write_manifest
@@ -23,17 +26,33 @@ from saddlepoint.runs.work import Work, load, torch_threads
 
 
 def run_request(
-    request: AuditRequest, *, out: Path | None = None, watch: Watch | None = None
+    request: AuditRequest,
+    *,
+    out: Path | None = None,
+    watch: Watch | None = None,
+    workers: int | None = None,
+    threads: int | None = None,
 ) -> Audit:
-    """The audit of a model in memory; with `out` it is stored there and can be resumed."""
+    """The audit of a model in memory.
+
+    Args:
+        request: the request.
+        out: folder in which it is stored and can be resumed.
+        watch: follows progress.
+        workers: number of processes; default: one per core, if they save time.
+        threads: torch threads per cell; default: see `cores.default_threads`.
+    """
     store = None if out is None else Store(out)
     _report_probe(watch, request.name)
-    work = Work.of(prepare(request))
+    plan = prepare(request)
+    work = Work.of(plan, threads=threads or default_threads(plan))
     _report_plan(watch, work)
-    return run(work, store=store, watch=watch)
+    return run(work, store=store, executor=Automatic(workers), watch=watch)
 
 
-def run_spec(spec: RunSpec, out: Path, *, executor: Executor, watch: Watch | None = None) -> Audit:
+def run_spec(
+    spec: RunSpec, out: Path, *, executor: Executor | Automatic, watch: Watch | None = None
+) -> Audit:
     """The audit of a specification, stored in the folder `out` with a copy of the specification."""
     _report_probe(watch, spec.target)
     work = load(spec)
@@ -54,7 +73,7 @@ def run(
     work: Work,
     *,
     store: Store | None = None,
-    executor: Executor | None = None,
+    executor: Executor | Automatic | None = None,
     spec: RunSpec | None = None,
     watch: Watch | None = None,
 ) -> Audit:
@@ -69,6 +88,8 @@ def run(
     """
     started = time.perf_counter()
     stopwatch = Stopwatch(dict(work.plan.preparation))
+    if isinstance(executor, Automatic):
+        executor = executor.choose(work, _sayer(watch), has_spec=spec is not None)
     if store is not None:
         with stopwatch.measure(Stage.STORE):
             open_run(store, request_of(work, spec), watch)
@@ -115,6 +136,11 @@ def run(
     )
     write_manifest(store, store.run())
     return result
+
+
+def _sayer(watch: Watch | None) -> Callable[[str], None]:
+    """Where messages of a run go: without a watch they are warnings of Python."""
+    return warnings.warn if watch is None else watch.say
 
 
 def open_run(store: Store, about: dict[str, Any], watch: Watch | None) -> dict[str, Any] | None:

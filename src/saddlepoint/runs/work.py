@@ -193,7 +193,17 @@ def load_for(spec: str, cells: Sequence[Cell], remedies: Sequence[Choice] = ()) 
         cells: the cells.
         remedies: remedies that were added to the plan of the specification.
     """
-    work = load(RunSpec.model_validate_json(spec))
+    return with_cells(load(RunSpec.model_validate_json(spec)), cells, remedies)
+
+
+def with_cells(work: Work, cells: Sequence[Cell], remedies: Sequence[Choice]) -> Work:
+    """The work with some cells, in a worker that has it without remedies.
+
+    Args:
+        work: the work of the plan.
+        cells: the cells.
+        remedies: remedies that were added to the plan.
+    """
     added = [cell for cell in cells if not isinstance(cell, Measurement) and cell not in work.keys]
     return work.with_remedies(remedies, added) if added else work
 

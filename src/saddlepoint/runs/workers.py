@@ -10,16 +10,17 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from saddlepoint.audits.planning.choice import Choice
 from saddlepoint.locate import describe_error
 from saddlepoint.runs.packed_cell import PackedCell
-from saddlepoint.runs.work import Cell, FailedCell, load_for, portable, result_of
+from saddlepoint.runs.work import Cell, FailedCell, Work, load_for, portable, result_of
 
 _POLL = 1.0  # seconds between two checks that the parent process lives
 _PATIENCE = 0.5  # seconds until an idle worker must have ended
@@ -56,10 +57,18 @@ class Worker:
     """
 
     def __init__(self) -> None:
-        spawn = multiprocessing.get_context("spawn")
-        self.connection, other = spawn.Pipe()
+        self._start(multiprocessing.get_context("spawn"), _serve_specification)
+
+    def _start(self, context: Any, serve: Callable[[Connection], None]) -> None:
+        """Start the process.
+
+        Args:
+            context: how the process is started: a context of `multiprocessing`.
+            serve: runs in the process, with its end of the connection.
+        """
+        self.connection, other = context.Pipe()
         # Not a daemon: a target may start processes of its own.
-        self._process = spawn.Process(target=_serve, args=(other,))
+        self._process: BaseProcess = context.Process(target=serve, args=(other,))
         self._process.start()
         other.close()
         self.unfinished: tuple[Cell, ...] = ()  # cells without a result; the first is the current
@@ -80,7 +89,7 @@ class Worker:
         """Give an idle worker cells to compute."""
         self._next(task.cells)
         try:
-            _write(self.connection, task)
+            write(self.connection, task)
         except BrokenPipeError:
             return  # it has died, which is found when its result is awaited
 
@@ -93,7 +102,7 @@ class Worker:
         """
         while self.connection.poll():
             try:
-                message = _read(self.connection)
+                message = read(self.connection)
             except ConnectionResetError:
                 raise EOFError from None
             if isinstance(message, _Started):
@@ -150,7 +159,7 @@ def first_ready(workers: Sequence[Worker], timeout: float | None) -> None:
     wait(places, timeout)
 
 
-def _write(connection: Connection, message: object) -> None:
+def write(connection: Connection, message: object) -> None:
     """Write a message as bytes.
 
     `Connection.send` would share the memory of tensors with the other process instead, through a
@@ -159,35 +168,52 @@ def _write(connection: Connection, message: object) -> None:
     connection.send_bytes(pickle.dumps(message))
 
 
-def _read(connection: Connection) -> Any:
+def read(connection: Connection) -> Any:
+    """Read a message."""
     return pickle.loads(connection.recv_bytes())
 
 
-def _serve(connection: Connection) -> None:
+def _serve_specification(connection: Connection) -> None:
+    """Load the target of each task, which is kept in memory, and compute its cells."""
+    begin_worker()
+    serve(connection, lambda task: load_for(task.spec, task.cells, task.remedies))
+
+
+def begin_worker() -> None:
+    """Prepare this process: the parent decides when to stop, and only it writes results."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.stdout = sys.stderr  # standard output is for results of the parent process
     os.dup2(2, 1)  # also for code that writes to the file descriptor
     threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def serve(connection: Connection, work_of: Callable[[Task], Work]) -> None:
+    """Compute the cells of all tasks until the parent closes the connection.
+
+    Args:
+        connection: to the parent process.
+        work_of: the work of a task.
+    """
     while True:
         try:
-            task = _read(connection)
+            task = read(connection)
         except (EOFError, OSError):
             return
         try:
-            _compute(task, connection)
+            _compute(task, connection, work_of)
         except Exception as error:
-            _write(connection, _raised(error))
+            write(connection, _raised(error))
 
 
-def _compute(task: Task, connection: Connection) -> None:
+def _compute(task: Task, connection: Connection, work_of: Callable[[Task], Work]) -> None:
     """Compute the cells of a task and write each result as soon as it is there."""
     if Path(task.folder).is_dir():
         os.chdir(task.folder)
-    work = load_for(task.spec, task.cells, task.remedies)
+    work = work_of(task)
     for cell in task.cells:
-        _write(connection, _Started())
-        _write(connection, portable(result_of(work, cell)))
+        write(connection, _Started())
+        write(connection, portable(result_of(work, cell)))
 
 
 def _raised(error: Exception) -> _Raised:
