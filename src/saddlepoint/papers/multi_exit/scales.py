@@ -188,7 +188,8 @@ def _tiny() -> MultiExitSetting:
     )
 
 
-def _full_attacks() -> dict[str, ExitAttack]:
+def full_attacks() -> dict[str, ExitAttack]:
+    """Return the six attacks of the paper with its budgets, by the names of the paper."""
     return {
         "FGSM": ATTACKS["fgsm"],
         "PGD-20": PartialPGD(PGD(20, _QUARTER)),
@@ -208,7 +209,7 @@ def _small() -> MultiExitSetting:
         repeats=2,
         strategies=200,
         payoff=PGD(20, _QUARTER),
-        attacks={**_full_attacks(), "AutoAttack": auto},
+        attacks={**full_attacks(), "AutoAttack": auto},
         names={"AutoAttack": auto.budget.title},
         clean_copies_autoattack=replace(auto, copies=True),
         lafeat=LafeatBudget(20, (0.0, 0.3, 0.6), 1),
@@ -224,7 +225,7 @@ def _real() -> MultiExitSetting:
     The rows of the game are many, so they are attacked by few steps: three from the clean image, of
     decreasing length.
     """
-    full = _full_attacks()
+    full = full_attacks()
     return MultiExitSetting(
         game_images=500,
         test_images=500,
@@ -251,7 +252,7 @@ def _paper() -> MultiExitSetting:
         repeats=5,
         strategies=200,
         payoff=PGD(20, _QUARTER),
-        attacks=_full_attacks(),
+        attacks=full_attacks(),
         names={},
         clean_copies_autoattack=AutoAttackOnExits(copies=True),
         lafeat=LafeatBudget(),
