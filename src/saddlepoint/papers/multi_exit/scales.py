@@ -188,8 +188,7 @@ def _tiny() -> MultiExitSetting:
     )
 
 
-def full_attacks() -> dict[str, ExitAttack]:
-    """Return the six attacks of the paper with its budgets, by the names of the paper."""
+def _full_attacks() -> dict[str, ExitAttack]:
     return {
         "FGSM": ATTACKS["fgsm"],
         "PGD-20": PartialPGD(PGD(20, _QUARTER)),
@@ -209,7 +208,7 @@ def _small() -> MultiExitSetting:
         repeats=2,
         strategies=200,
         payoff=PGD(20, _QUARTER),
-        attacks={**full_attacks(), "AutoAttack": auto},
+        attacks={**_full_attacks(), "AutoAttack": auto},
         names={"AutoAttack": auto.budget.title},
         clean_copies_autoattack=replace(auto, copies=True),
         lafeat=LafeatBudget(20, (0.0, 0.3, 0.6), 1),
@@ -225,7 +224,7 @@ def _real() -> MultiExitSetting:
     The rows of the game are many, so they are attacked by few steps: three from the clean image, of
     decreasing length.
     """
-    full = full_attacks()
+    full = _full_attacks()
     return MultiExitSetting(
         game_images=500,
         test_images=500,
@@ -252,7 +251,7 @@ def _paper() -> MultiExitSetting:
         repeats=5,
         strategies=200,
         payoff=PGD(20, _QUARTER),
-        attacks=full_attacks(),
+        attacks=_full_attacks(),
         names={},
         clean_copies_autoattack=AutoAttackOnExits(copies=True),
         lafeat=LafeatBudget(),

@@ -38,7 +38,7 @@ def run_real(request: Request) -> Result:
     """Compare the training methods on a third-party network, with attached exits and without."""
     setting = attached.SETTING
     experiment = attached.open_experiment(
-        request, replace(setting, game_images=200, test_images=setting.reduced_images)
+        request, replace(setting, test_images=setting.reduced_images)
     )
     pairs = {
         method: (
