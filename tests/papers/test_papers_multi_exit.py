@@ -47,8 +47,9 @@ ROWS = {
     "latent-features": 4,
     "architectures": 16,
     "seven-exits": 5,
+    "five-exits": 5,
 }
-SLOW = {"architectures", "seven-exits", "table-1", "table-3"}
+SLOW = {"architectures", "five-exits", "seven-exits", "table-1", "table-3"}
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from saddlepoint.papers.deq import third_party as monotone_networks
 from saddlepoint.papers.deq import training_costs
 from saddlepoint.papers.deq.nets import exact
 from saddlepoint.papers.multi_exit import scales as exit_scales
-from saddlepoint.papers.multi_exit import third_party_game
+from saddlepoint.papers.multi_exit import scored_game
 from saddlepoint.papers.multi_exit.third_party import NETWORK
 from saddlepoint.papers.result import Result, read
 from saddlepoint.papers.runner import Images
@@ -85,7 +85,7 @@ def test_the_third_party_game_is_scored_on_other_images_with_intervals(played: R
     assert "28 attacks on neighboring exits x 127 sets" in " ".join(played.notes)
     assert "game on 10 test images that are not scored" in played.notes[0]
     effects = played.tables[-1]
-    assert (effects.title, effects.n) == (third_party_game.EFFECTS, 12)
+    assert (effects.title, effects.n) == (scored_game.EFFECTS, 12)
     assert all(row.cells[0] and row.cells[0].interval for row in effects.rows)
     assert read(played.text(), "here").weights == played.weights
     (chart,) = played.charts

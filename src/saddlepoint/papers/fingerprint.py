@@ -1,8 +1,8 @@
 """A fingerprint of the sources that the numbers of a record depend on.
 
-A fingerprint covers the syntax trees of the modules that an experiment imports: attacks, gradients,
-defenses, evaluation, training and the experiment itself. Comments, docstrings and formatting do not
-change it. How results are stored, formatted and shown is not part of it.
+A fingerprint covers the syntax trees of the modules that an experiment imports: readers of data,
+attacks, gradients, defenses, evaluation, training and the experiment itself. Comments, docstrings
+and formatting do not change it. How results are stored, formatted and shown is not part of it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from pathlib import Path
 
 PACKAGE = "saddlepoint"
 ROOT = Path(__file__).parents[1]
-# Modules that no number of a record depends on: reading data and models, storing, showing.
+# Modules that no number of a record depends on: downloading data, loading models, storing,
+# showing.
 _UNRELATED = tuple(
     f"{PACKAGE}.{name}"
     for name in (
         "api",
         "atomic",
         "cli",
-        "data",
+        "data.progress",
+        "data.pull",
+        "data.remote",
         "describe",
         "locate",
         "papers.charts",

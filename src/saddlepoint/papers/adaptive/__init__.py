@@ -26,7 +26,7 @@ EXPERIMENTS = (
         "seems more robust than the static model (60.9 % in Linf, 66.8 % in L2). Under points of "
         "maximal loss it is less robust (52.2 %, 58.2 %).",
         f"{_PACKAGE}.table_2:run",
-        real=f"{_PACKAGE}.real_costs:table_2",
+        real=f"{_PACKAGE}.real_table_2:run",
     ),
     Experiment(
         "adaptive/table-3",

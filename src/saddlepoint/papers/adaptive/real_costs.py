@@ -2,55 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from saddlepoint.defenses import Plain
 from saddlepoint.papers.adaptive import EXPERIMENTS
-from saddlepoint.papers.adaptive.attacks import through_sodef
-from saddlepoint.papers.adaptive.defenses import DEFENSES
 from saddlepoint.papers.adaptive.nets import ROBUST_NETS
-from saddlepoint.papers.adaptive.real import (
-    BATCH,
-    COST_IMAGES,
-    FIT,
-    IMAGES,
-    answer_seconds,
-    attack_cost,
-    robust_base,
-)
+from saddlepoint.papers.adaptive.real import BATCH, attack_cost, robust_base
 from saddlepoint.papers.adaptive.robust_net import NAME
-from saddlepoint.papers.adaptive.scales import AttackBudgets
-from saddlepoint.papers.budgets import AutoAttackBudget
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Result
 from saddlepoint.papers.runner import Runner
-from saddlepoint.phrases import count, names
-
-
-def table_2(request: Request) -> Result:
-    """State the cost of SODEF in two norms, with AutoAttack and attacks through the ODE."""
-    runner = Runner(request, BATCH, threads=1)
-    base = robust_base(runner)
-    few = base.train.first(COST_IMAGES)
-    defense = DEFENSES["SODEF"].make(replace(base, train=few), FIT)
-    budgets = AttackBudgets()
-    work = (
-        ("AutoAttack on the static network", AutoAttackBudget().attack(), Plain(base.net)),
-        ("APGD with three losses through the ODE", through_sodef(budgets), defense),
-    )
-    parts = []
-    for title, attack, target in work:
-        cost = attack.cost()
-        assert cost is not None
-        seconds = answer_seconds(target, few.x)
-        hours = 2 * IMAGES * cost.total * seconds / 3600
-        parts.append(
-            f"{title} takes up to {cost.total:,.0f} passes of {1000 * seconds:.2f} ms (measured on "
-            f"{count(COST_IMAGES, 'image')}), at most {hours:.3g} h for "
-            f"{count(IMAGES, 'image')} and two norms"
-        )
-    needs = "a SODEF that is attacked in two norms, of which table-1 at this scale has Linf"
-    return _result(runner, "table-2", f"it needs {needs}: {names(parts)}.")
+from saddlepoint.phrases import count
 
 
 def table_3(request: Request) -> Result:

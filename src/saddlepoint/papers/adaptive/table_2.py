@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from torch import Tensor
+
 from saddlepoint.attacks.spaces import Ball
-from saddlepoint.evaluation import CleanCopies, FixedPoints, Transfer
+from saddlepoint.evaluation import CleanCopies, Episode, FixedPoints, Transfer
 from saddlepoint.papers.adaptive import published
 from saddlepoint.papers.adaptive.attacks import auto, on_sodef, through_sodef
 from saddlepoint.papers.adaptive.experiment import (
@@ -17,7 +20,7 @@ from saddlepoint.papers.adaptive.findings import compared_with_static
 from saddlepoint.papers.adaptive.reductions import LABEL
 from saddlepoint.papers.cells import accuracy_cell, correct_rate, difference_cell
 from saddlepoint.papers.registry import Request
-from saddlepoint.papers.result import Result, Row, Table
+from saddlepoint.papers.result import Cell, Result, Row, Table
 
 COLUMNS = (
     "static, AutoAttack",
@@ -43,26 +46,22 @@ def run(request: Request) -> Result:
     subject = experiment.subject("SODEF")
     spaces = {"Linf": subject.space, "L2": experiment.setting.l2}
     rows = {norm: _row(experiment, subject, norm, space) for norm, space in spaces.items()}
-    table = Table(
-        "Robust accuracy, %",
-        ("norm", "perturbations", LABEL),
-        COLUMNS,
-        tuple(rows.values()),
-        len(subject.test.x),
-        digits=1,
-    )
     return experiment.result(
         "table-2",
-        [table],
+        [assemble("Robust accuracy, %", tuple(rows.values()), len(subject.test.x))],
         subjects=[subject],
         notes=NOTES,
-        findings=[text for norm, row in rows.items() for text in _findings(norm, row)],
+        findings=[text for norm, row in rows.items() for text in findings(norm, row)],
     )
+
+
+def assemble(title: str, rows: tuple[Row, ...], images: int) -> Table:
+    """Make the table of rows with the labels norm, perturbations and reduced hyper-parameters."""
+    return Table(title, ("norm", "perturbations", LABEL), COLUMNS, rows, images, digits=1)
 
 
 def _row(experiment: AdaptiveExperiment, subject: AdaptiveSubject, norm: str, space: Ball) -> Row:
     budgets = experiment.setting.attack_budgets
-    papers = published.TABLE_2[norm]
     (static_episode,) = experiment.play_static(subject, [auto(budgets)], space=space)
     attacks = [
         Transfer(CleanCopies(auto(budgets)), subject.static),
@@ -71,23 +70,39 @@ def _row(experiment: AdaptiveExperiment, subject: AdaptiveSubject, norm: str, sp
         FixedPoints(),
     ]
     episodes = experiment.play(subject, attacks, threat=replace(subject.threat, space=space))
-    static = correct_rate(static_episode)
+    cells = row_cells(norm, correct_rate(static_episode), episodes, subject.worst(episodes))
+    return Row((norm, str(space), experiment.reductions("SODEF")), cells)
+
+
+def row_cells(
+    norm: str, static: Tensor, episodes: Sequence[Episode], worst: Tensor
+) -> tuple[Cell, ...]:
+    """Make the cells of a row, with the paper's numbers.
+
+    Args:
+        norm: "Linf" or "L2".
+        static: [N] whether the static network is correct under AutoAttack.
+        episodes: SODEF under AutoAttack's points with clean copies, transferred APGD, APGD through
+            the ODE, and on clean images.
+        worst: [N] whether SODEF is correct under all of these.
+    """
+    papers = published.TABLE_2[norm]
     copies, transferred, through, clean = (correct_rate(episode) for episode in episodes)
     accuracies = [
         accuracy_cell(correct, paper)
         for correct, paper in zip((static, copies, transferred), papers, strict=True)
     ]
-    cells = (
+    return (
         *accuracies,
         difference_cell(transferred, static, papers[2] - papers[0]),
         accuracy_cell(through),
-        difference_cell(subject.worst(episodes), static),
+        difference_cell(worst, static),
         accuracy_cell(clean),
     )
-    return Row((norm, str(space), experiment.reductions("SODEF")), cells)
 
 
-def _findings(norm: str, row: Row) -> list[str]:
+def findings(norm: str, row: Row) -> list[str]:
+    """State how the attacks of a row compare, and SODEF with its static network."""
     _, copies, transferred, gap, through, worst_gap, _ = row.cells
     assert copies is not None
     assert transferred is not None

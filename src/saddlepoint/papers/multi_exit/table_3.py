@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
 from torch import Tensor
 
 from saddlepoint.defenses import Subset
 from saddlepoint.evaluation import FixedPoints
 from saddlepoint.papers.comparison import base_networks, distant_bases
 from saddlepoint.papers.masking import mark_masked, masked_columns, masked_warnings
-from saddlepoint.papers.multi_exit import published
+from saddlepoint.papers.multi_exit import attached, published
 from saddlepoint.papers.multi_exit.effects import compare_difference, comparison_findings
 from saddlepoint.papers.multi_exit.experiment import (
     MultiExitExperiment,
@@ -23,24 +26,42 @@ from saddlepoint.papers.result import Result, Row, Table
 def run(request: Request) -> Result:
     """Reproduce Table 3."""
     experiment = MultiExitExperiment.open(request)
-    rows = list[Row]()
-    subjects = list[MultiExitSubject]()
-    for method, (without, with_need) in published.TABLE_3.items():
+    pairs = {}
+    for method in published.TABLE_3:
         # PGD-AT is the training method of the other tables, so its network has no suffix.
         name = "vgg-16" if method == "PGD-AT" else f"vgg-16 {method}"
-        single = experiment.subject(f"{name} single")
-        many = experiment.subject(name)
-        subjects += [single, many]
-        rows.append(_row(experiment, single, method, (1,), without))
-        rows.append(
-            _row(
-                experiment,
-                many,
-                f"{method} + NEED",
-                experiment.game(many).equilibrium().defender,
-                with_need,
-            )
+        pairs[method] = (experiment.subject(f"{name} single"), experiment.subject(name))
+    return _assemble(experiment, pairs, ())
+
+
+def run_real(request: Request) -> Result:
+    """Compare the training methods on a third-party network, with attached exits and without."""
+    setting = attached.SETTING
+    experiment = attached.open_experiment(
+        request, replace(setting, test_images=setting.reduced_images)
+    )
+    pairs = {
+        method: (
+            attached.attached_subject(experiment, method, single=True),
+            attached.attached_subject(experiment, method),
         )
+        for method in published.TABLE_3
+    }
+    return _assemble(experiment, pairs, [attached.training_note()])
+
+
+def _assemble(
+    experiment: MultiExitExperiment,
+    pairs: Mapping[str, tuple[MultiExitSubject, MultiExitSubject]],
+    notes: Sequence[str],
+) -> Result:
+    """Evaluate the networks with one exit and with all exits, by training method."""
+    rows = list[Row]()
+    for method, (single, many) in pairs.items():
+        without, with_need = published.TABLE_3[method]
+        need = experiment.game(many).equilibrium().defender
+        rows.append(_row(experiment, single, method, (1,), without))
+        rows.append(_row(experiment, many, f"{method} + NEED", need, with_need))
     table = Table(
         "Accuracy, %",
         ("training", "data"),
@@ -50,18 +71,18 @@ def run(request: Request) -> Result:
     )
     weaker = experiment.setting.weaker
     table = mark_masked(table, weaker)
-    notes = (
-        experiment.setting.budgets,
-        "without NEED: the same backbone with a single exit, as in the comparison of the paper's "
-        "abstract; with NEED: under AIMER's best response",
-        EOT_NOTE,
-    )
     bases = distant_bases(base_networks(table, ("clean",)))
     return experiment.result(
         "table-3",
         [table],
-        subjects=subjects,
-        notes=notes,
+        subjects=[subject for pair in pairs.values() for subject in pair],
+        notes=[
+            *notes,
+            experiment.setting.budgets,
+            "without NEED: the same backbone with a single exit, as in the comparison of the "
+            "paper's abstract; with NEED: under AIMER's best response",
+            EOT_NOTE,
+        ],
         findings=findings(table),
         symptoms=[*masked_warnings(table, weaker), *bases],
     )
@@ -77,14 +98,14 @@ def _row(
     game = experiment.game(subject)
     images = experiment.reduced_images(subject)
     defender = experiment.defender(subject, game, strategy)
+    attacks = experiment.setting.attacks
     adversaries = [
         FixedPoints(),
-        *(
-            aimer_attack(game, defender.known, experiment.setting.attacks[name])
-            for name in published.ATTACKS
-        ),
+        *(aimer_attack(game, defender.known, attack) for attack in attacks.values()),
     ]
-    cells = experiment.accuracies(subject, defender, adversaries, images, paper)
+    columns = [0, *(1 + published.ATTACKS.index(name) for name in attacks)]
+    papers = [paper[column] for column in columns]
+    cells = experiment.accuracies(subject, defender, adversaries, images, papers)
     return Row((label, subject.data), tuple(cells))
 
 
