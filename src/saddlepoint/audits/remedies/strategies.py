@@ -76,6 +76,25 @@ def _longer(p: Planner) -> Iterator[Variant]:
     )
 
 
+def _continued_rows(p: Planner) -> Iterator[Variant]:
+    """More steps of single rows, from the worst batch on, where rows influence each other.
+
+    An attack of all rows from the start would have to break those again that are broken.
+    """
+    if p.rounds is None:
+        return
+    for times in (4, 2):
+        longer = p.rounds.map_direct(partial(_scaled, times=times))
+        turns = 1 + len(longer.others)
+        adversary = replace(longer, rounds=turns, start=p.evidence.points)
+        yield Variant(
+            f"{p.rounds.direct.name} by row-continued",
+            p.on_answer(adversary),
+            f"rows that are still correct, with {how_often(times)} the steps, while all others "
+            "keep their worst points",
+        )
+
+
 def _more_draws(p: Planner) -> Iterator[Variant]:
     """Gradients averaged over more draws."""
     if p.strongest is None or not isinstance(p.direct.estimator, EoT):
@@ -333,6 +352,18 @@ FLAT = (
     SymptomName.PIECEWISE_CONSTANT,
 )
 STRATEGIES: tuple[RemedyStrategy, ...] = (
+    RemedyStrategy(
+        (
+            ItemName.CONVERGED,
+            SymptomName.LOSS_INCREASING,
+            SymptomName.INCOMPLETE_OPTIMIZATION,
+            SymptomName.NOT_CONVERGED,
+            *OUTDONE,
+            *DISCRETE,
+        ),
+        _continued_rows,
+        most=1.0,
+    ),
     # An attack that increased its loss steadily needs less than one in a bad direction.
     RemedyStrategy(
         (

@@ -209,6 +209,10 @@ class SOAP(Purifier):
         """Return the same defense with a single radius; its examples are independent."""
         return self._with(self.net, self.task, radii=(radius,), coupled=False)
 
+    def decouple(self, x: Tensor) -> SOAP:
+        """Return the defense at the radius that the batch x selects."""
+        return self.at_radius(float(self.select_radius(x)[0])) if self.coupled else self
+
     def _with(
         self,
         net: nn.Module,

@@ -59,25 +59,38 @@ class LinearEmbedding:
 
     def residual(self, h: Tensor, *, per_example: bool) -> Tensor:
         """Return the part of h - c outside of the subspace, [N, *shape]."""
-        return _outside(self._centered(h, per_example=per_example), self.basis).view_as(h)
+        centered = (h - self.center(h, per_example=per_example)).flatten(1)
+        return _outside(centered, self.basis).view_as(h)
 
-    def mean_square(self, h: Tensor, *, per_example: bool) -> Tensor:
-        """Return the mean square of the residual, [N].
+    def center(self, h: Tensor, *, per_example: bool) -> Tensor:
+        """Return the center c [*shape] of activations h [N, *shape]."""
+        return self.mean if per_example else h.mean(0)
+
+    def mean_square(self, h: Tensor, *, per_example: bool, center: Tensor | None = None) -> Tensor:
+        """Return the mean square of the residual, [N]; `center` [*shape] replaces c if given.
 
         Its gradient by h - c is 2 / d times the residual, because the projection is symmetric and
         idempotent. No further products with the basis are needed for it.
         """
-        centered = self._centered(h, per_example=per_example)
+        if center is None:
+            center = self.center(h, per_example=per_example)
+        centered = (h - center).flatten(1)
         return cast(Tensor, _MeanSquare.apply(centered, self.basis))  # type: ignore[no-untyped-call]
 
-    def _centered(self, h: Tensor, *, per_example: bool) -> Tensor:
-        return (h - (self.mean if per_example else h.mean(0))).flatten(1)
 
+def mean_square_residual(
+    embedding: Embedding, h: Tensor, *, per_example: bool, center: Tensor | None = None
+) -> Tensor:
+    """Return the mean square [N] of the residual of activations h [N, *shape].
 
-def mean_square_residual(embedding: Embedding, h: Tensor, *, per_example: bool) -> Tensor:
-    """Return the mean square [N] of the residual of activations h [N, *shape]."""
+    Args:
+        embedding: Embedding of the layer.
+        h: Activations.
+        per_example: Whether the result of a row must not depend on the other rows.
+        center: [*shape] center of a linear subspace; None: as `per_example` says.
+    """
     if isinstance(embedding, LinearEmbedding):
-        return embedding.mean_square(h, per_example=per_example)
+        return embedding.mean_square(h, per_example=per_example, center=center)
     return embedding.residual(h, per_example=per_example).square().flatten(1).mean(1)
 
 
