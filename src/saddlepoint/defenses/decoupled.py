@@ -15,11 +15,12 @@ from saddlepoint.rng import Keys
 
 
 def decoupled(defense: Defense, x: Tensor) -> Defense:
-    """The defense for single rows of a batch, with the influence of the other rows fixed.
+    """The defense for single rows of a batch, while the others keep their points.
 
-    Rows of the result are independent, and its outputs at `x` are those of the defense. It is
-    what `Defense.decouple` returns. Where that is None, all rows are evaluated at every call, the
-    others at their points of `x`.
+    Its outputs at `x` are those of the defense. It is what `Defense.decouple` returns, where rows
+    are independent. Where that is None, the rows of a call are evaluated together with all others,
+    so that they still influence each other. Attacks compare points row by row in both cases; the
+    batch of their final points has to be evaluated again.
 
     Args:
         defense: a deterministic defense that does not adapt.
@@ -31,6 +32,8 @@ def decoupled(defense: Defense, x: Tensor) -> Defense:
 
 class AmongBatch(DefenseWrapper):
     """Some rows of a batch, evaluated together with all others, which keep their points.
+
+    `coupled` is False, so that attacks compare points row by row.
 
     Args:
         inner: the defense.

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from saddlepoint.attacks.best import AttackResult, BestSoFar
@@ -47,8 +48,10 @@ class RowRounds(AroundDirect):
     In a round everything that rows share is fixed at its value for the points of the round before
     (`decoupled`). Rows are then independent: each has its own best point and step size, starts at
     a new random point, and leaves the attack once it is misclassified. After the round the whole
-    batch is evaluated, because what rows share has changed. The batch with the most errors is
-    proposed. If several attacks take turns, the number of steps doubles after all of them.
+    batch is evaluated, because what rows share has changed. A row that is classified correctly
+    again for this reason is attacked for both values at once: a choice of the whole batch may
+    alternate otherwise. The batch with the most errors is proposed. If several attacks take turns,
+    the number of steps doubles after all of them.
 
     Only for deterministic defenses that do not adapt. If `direct` does not stop at success, there
     is one round, in which all rows make all steps.
@@ -72,8 +75,8 @@ class RowRounds(AroundDirect):
         return (self.direct, *self.others)
 
     def cost(self, draws: int = 1) -> PassCost:
-        runs = [self._attack(k).cost(draws) for k in range(self.rounds)]
-        return PassCost.sum(runs).plus_forward(draws * (self.rounds + 1))
+        runs = [self._attack(k).cost(draws).times(2) for k in range(self.rounds)]
+        return PassCost.sum(runs).plus_forward(draws * (2 * self.rounds + 1))
 
     def single_run(self) -> RowRounds:
         return self
@@ -93,20 +96,47 @@ class RowRounds(AroundDirect):
             points = self.start[context.ids.to(self.start.device)].to(x)
         stops = self.direct.stop_at_success
         rounds = self.rounds if stops else 1
+        before: Defense | None = None
+        # [N] misclassified with the shared values of the round before
+        broken = torch.zeros(len(x), dtype=torch.bool, device=x.device)
         for k in range(rounds + 1):
             single = decoupled(defense, points) if defense.coupled else defense
             answers = context.simulate(single, points, y)  # those of the defense itself
             best.update(points, answers.evaluation)
-            rows = (~answers.always_misclassified | (not stops)).nonzero()[:, 0]
-            if k == rounds or not len(rows):
+            attacked = ~answers.always_misclassified | (not stops)
+            if k == rounds or not attacked.any():
                 break
-            part = context.again(k).restrict(rows)
-            result = self._attack(k).move(part, single.restrict(rows), x[rows], y[rows])
-            if _evaluates_all_rows(single):
-                for counter in (context.meter.forward, context.meter.backward):
-                    counter[context.rows] = counter[context.rows].amax()
-            points = points.index_copy(0, rows, result.point)
+            models = [single] if before is None else [single, before]
+            part = context.again(k)
+            points = self._attacked(k, part, models[:1], points, attacked & ~broken, x, y)
+            points = self._attacked(k, part, models, points, attacked & broken, x, y)
+            rows = attacked.nonzero()[:, 0]
+            found = context.restrict(rows).simulate(single.restrict(rows), points[rows], y[rows])
+            broken = answers.always_misclassified.index_copy(0, rows, found.always_misclassified)
+            before = single
         return best.result
+
+    def _attacked(
+        self,
+        number: int,
+        context: AttackContext,
+        models: Sequence[Defense],
+        points: Tensor,
+        attacked: Tensor,
+        x: Tensor,
+        y: Tensor,
+    ) -> Tensor:
+        """The points after a round in which the rows `attacked`, [N] bool, leave theirs."""
+        rows = attacked.nonzero()[:, 0]
+        if not len(rows):
+            return points
+        restricted = [model.restrict(rows) for model in models]
+        part = context.restrict(rows)
+        result = self._attack(number).against(restricted, part, x[rows], y[rows])
+        if any(_evaluates_all_rows(model) for model in models):
+            for counter in (context.meter.forward, context.meter.backward):
+                counter[context.rows] = counter[context.rows].amax()
+        return points.index_copy(0, rows, result.point)
 
     def _attack(self, number: int) -> Direct:
         """The attack of a round."""
@@ -123,7 +153,7 @@ def _evaluates_all_rows(defense: Defense) -> bool:
 
 
 class _Uncoupled(DefenseWrapper):
-    """Declares the rows of a defense independent, so that attacks compare points row by row."""
+    """The defense with `coupled` set to False, so that attacks compare points row by row."""
 
     def __init__(self, inner: Defense) -> None:
         super().__init__(inner)
