@@ -190,7 +190,7 @@ def test_the_stated_cost_is_never_exceeded(cls: type, kind: str, batch_size: int
         pytest.skip("the cost is not known")
     threat = Threat(Linf(0.1), draws=DRAWS)
     if kind == "randomized" and cls in DETERMINISTIC_ONLY:
-        with pytest.raises(ValueError, match="needs a deterministic defense (with|that)"):
+        with pytest.raises(ValueError, match=r"needs a deterministic defense (with|that)"):
             play(DEFENSES[kind], adversary, X, Y, threat)
         return
     episode = play(DEFENSES[kind], adversary, X, Y, threat, batch_size=batch_size)

@@ -25,7 +25,7 @@ def row_attacks(parts: Parts) -> Iterator[Choice]:
     if not parts.single_rows or not parts.budget.targets:
         return
     first, *others = _turns(parts)
-    rounds = _TURNS * (1 + len(others))
+    rounds = _TURNS * (1 + len(others)) - len(others) // 2  # the exact gradient has one turn
     yield Choice(
         RowRounds(first, rounds, tuple(others)),
         "rows influence each other: each row has its own best point and step size, while what rows "
@@ -42,7 +42,8 @@ def _turns(parts: Parts) -> Iterator[Direct]:
         yield apgd
         yield replace(apgd, name="apgd-margin", loss=margin)
         return
-    # The identity is the cheapest gradient, so it comes first, while most rows are left.
+    # The identity is the cheapest gradient, so it comes first, while most rows are left. The exact
+    # gradient may cost several times as much.
     bpda = replace(apgd, rules={**apgd.rules, **dict.fromkeys(named, BPDA())})
     yield bpda
     yield replace(bpda, name="apgd-margin", loss=margin)

@@ -31,6 +31,7 @@ _STEPS = 20  # of a short attack
 _WIDTHS = (1 / 3, 1 / 10, 3)  # of surrogates, in units of the width that the plan uses
 _POPULATION = 16  # of an evolutionary search
 _GENERATIONS = 500  # later ones find little; another population finds more
+_MORE_ROUNDS = 2  # of attacks of single rows
 _OTHER_STARTS = 104729  # a salt that no other attack uses
 
 Variants = Callable[[Planner], Iterator["Variant"]]
@@ -85,8 +86,7 @@ def _continued_rows(p: Planner) -> Iterator[Variant]:
         return
     for times in (4, 2):
         longer = p.rounds.map_direct(partial(_scaled, times=times))
-        turns = 1 + len(longer.others)
-        adversary = replace(longer, rounds=turns, start=p.evidence.points)
+        adversary = replace(longer, rounds=_MORE_ROUNDS, start=p.evidence.points)
         yield Variant(
             f"{p.rounds.direct.name} by row-continued",
             p.on_answer(adversary),
