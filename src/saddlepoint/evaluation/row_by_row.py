@@ -15,12 +15,15 @@ import torch
 from torch import Tensor
 
 from saddlepoint.attacks.best import AttackResult, BestSoFar
+from saddlepoint.attacks.ensemble import MinLoss
 from saddlepoint.defenses import AmongBatch, Defense, DefenseWrapper, decoupled
 from saddlepoint.evaluation.adversary import Adversary
 from saddlepoint.evaluation.attack_context import AttackContext
 from saddlepoint.evaluation.cost import PassCost
 from saddlepoint.evaluation.direct import AroundDirect, Direct
 from saddlepoint.phrases import count
+
+_MODELS = 3  # values of what rows share for which one row is attacked
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,10 @@ class RowRounds(AroundDirect):
     (`decoupled`). Rows are then independent: each has its own best point and step size, starts at
     a new random point, and leaves the attack once it is misclassified. After the round the whole
     batch is evaluated, because what rows share has changed. A row that is classified correctly
-    again for this reason is attacked for both values at once: a choice of the whole batch may
-    alternate otherwise. The batch with the most errors is proposed. If several attacks take turns,
-    the number of steps doubles after all of them.
+    again for this reason is attacked for the values of the last three rounds at once: otherwise a
+    choice of the whole batch may alternate, and rows that are broken for one choice are not for
+    the next. The batch with the most errors is proposed. If several attacks take turns, the number
+    of steps doubles after all of them.
 
     Only for deterministic defenses that do not adapt. If `direct` does not stop at success, there
     is one round, in which all rows make all steps.
@@ -75,8 +79,9 @@ class RowRounds(AroundDirect):
         return (self.direct, *self.others)
 
     def cost(self, draws: int = 1) -> PassCost:
-        runs = [self._attack(k).cost(draws).times(2) for k in range(self.rounds)]
-        return PassCost.sum(runs).plus_forward(draws * (2 * self.rounds + 1))
+        runs = [self._attack(k).cost(draws).times(_MODELS) for k in range(self.rounds)]
+        evaluations = self.rounds * _MODELS + 1
+        return PassCost.sum(runs).plus_forward(draws * evaluations)
 
     def single_run(self) -> RowRounds:
         return self
@@ -96,9 +101,7 @@ class RowRounds(AroundDirect):
             points = self.start[context.ids.to(self.start.device)].to(x)
         stops = self.direct.stop_at_success
         rounds = self.rounds if stops else 1
-        before: Defense | None = None
-        # [N] misclassified with the shared values of the round before
-        broken = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        earlier: list[Defense] = []  # the defense in the rounds before, the last one first
         for k in range(rounds + 1):
             single = decoupled(defense, points) if defense.coupled else defense
             answers = context.simulate(single, points, y)  # those of the defense itself
@@ -106,15 +109,46 @@ class RowRounds(AroundDirect):
             attacked = ~answers.always_misclassified | (not stops)
             if k == rounds or not attacked.any():
                 break
-            models = [single] if before is None else [single, before]
+            values = answers.evaluation.value
+            earlier, again = self._correct_again(context, earlier, points, attacked, y, values)
             part = context.again(k)
-            points = self._attacked(k, part, models[:1], points, attacked & ~broken, x, y)
-            points = self._attacked(k, part, models, points, attacked & broken, x, y)
-            rows = attacked.nonzero()[:, 0]
-            found = context.restrict(rows).simulate(single.restrict(rows), points[rows], y[rows])
-            broken = answers.always_misclassified.index_copy(0, rows, found.always_misclassified)
-            before = single
+            points = self._attacked(k, part, [single], points, attacked & ~again, x, y)
+            points = self._attacked(k, part, [single, *earlier], points, attacked & again, x, y)
+            earlier = [single, *earlier][: _MODELS - 1]
         return best.result
+
+    @staticmethod
+    def _correct_again(
+        context: AttackContext,
+        earlier: Sequence[Defense],
+        points: Tensor,
+        attacked: Tensor,
+        y: Tensor,
+        values: Tensor,
+    ) -> tuple[list[Defense], Tensor]:
+        """The defenses of earlier rounds, and the attacked rows that one of them misclassifies.
+
+        Args:
+            context: the context of the batch.
+            earlier: the defenses.
+            points: the points of all rows, [N, ...].
+            attacked: [N] bool.
+            y: labels, [N].
+            values: margins of the present round, [N]. A defense with the same ones is left out.
+
+        Returns:
+            The other defenses, and [N] bool.
+        """
+        rows = attacked.nonzero()[:, 0]
+        part = context.restrict(rows)
+        found = torch.zeros_like(attacked[rows])
+        others = []
+        for model in earlier:
+            answers = part.simulate(model.restrict(rows), points[rows], y[rows])
+            if not torch.allclose(answers.evaluation.value, values[rows]):
+                others.append(model)
+                found = found | answers.always_misclassified
+        return others, torch.zeros_like(attacked).index_copy(0, rows, found)
 
     def _attacked(
         self,
@@ -132,7 +166,8 @@ class RowRounds(AroundDirect):
             return points
         restricted = [model.restrict(rows) for model in models]
         part = context.restrict(rows)
-        result = self._attack(number).against(restricted, part, x[rows], y[rows])
+        attack = self._attack(number)
+        result = attack.against(restricted, part, x[rows], y[rows], MinLoss())
         if any(_evaluates_all_rows(model) for model in models):
             for counter in (context.meter.forward, context.meter.backward):
                 counter[context.rows] = counter[context.rows].amax()

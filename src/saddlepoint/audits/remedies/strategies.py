@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from saddlepoint.attacks.apgd import APGD
@@ -19,6 +19,8 @@ from saddlepoint.audits.planning.black_box import difference_width
 from saddlepoint.audits.planning.budget import BUDGETS
 from saddlepoint.audits.probes.traits import TraitName
 from saddlepoint.audits.remedies.planner import Planner
+from saddlepoint.audits.remedies.rows import continued_rows
+from saddlepoint.audits.remedies.variant import RemedyStrategy, Variant
 from saddlepoint.audits.target.answer import AgainstAnswer, answer_is_not_last_view
 from saddlepoint.audits.target.operations import OtherWidth
 from saddlepoint.audits.verdict import ItemName, SymptomName
@@ -31,28 +33,7 @@ _STEPS = 20  # of a short attack
 _WIDTHS = (1 / 3, 1 / 10, 3)  # of surrogates, in units of the width that the plan uses
 _POPULATION = 16  # of an evolutionary search
 _GENERATIONS = 500  # later ones find little; another population finds more
-_MORE_ROUNDS = 2  # of attacks of single rows
 _OTHER_STARTS = 104729  # a salt that no other attack uses
-
-Variants = Callable[[Planner], Iterator["Variant"]]
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One size of a remedy: its name, its adversary, and a description."""
-
-    name: str
-    adversary: Adversary
-    description: str
-
-
-@dataclass(frozen=True)
-class RemedyStrategy:
-    """How some symptoms and items are treated; its variants from expensive to cheap."""
-
-    triggers: tuple[SymptomName | ItemName, ...]
-    variants: Variants
-    most: float = 0.5  # of the passes for remedies, so that something is left for others
 
 
 def _longer(p: Planner) -> Iterator[Variant]:
@@ -75,24 +56,6 @@ def _longer(p: Planner) -> Iterator[Variant]:
         p.strongest_with(attack=p.direct.attack.scaled(2)),
         f"{text} {how_often(2)} the steps",
     )
-
-
-def _continued_rows(p: Planner) -> Iterator[Variant]:
-    """More steps of single rows, from the worst batch on, where rows influence each other.
-
-    An attack of all rows from the start would have to break those again that are broken.
-    """
-    if p.rounds is None:
-        return
-    for times in (4, 2):
-        longer = p.rounds.map_direct(partial(_scaled, times=times))
-        adversary = replace(longer, rounds=_MORE_ROUNDS, start=p.evidence.points)
-        yield Variant(
-            f"{p.rounds.direct.name} by row-continued",
-            p.on_answer(adversary),
-            f"rows that are still correct, with {how_often(times)} the steps, while all others "
-            "keep their worst points",
-        )
 
 
 def _more_draws(p: Planner) -> Iterator[Variant]:
@@ -361,7 +324,7 @@ STRATEGIES: tuple[RemedyStrategy, ...] = (
             *OUTDONE,
             *DISCRETE,
         ),
-        _continued_rows,
+        continued_rows,
         most=1.0,
     ),
     # An attack that increased its loss steadily needs less than one in a bad direction.
