@@ -207,7 +207,9 @@ def soap(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -> None:
     defense = SOAP(net, LabelConsistency(resize=nearest_with_old_cuda_gradient))
     if few := arguments.attacked:
         first = on_soap(defense, replace(BUDGETS, soap_steps=arguments.steps))
-        attack = RowRounds(replace(first, stop_at_success=True), arguments.rounds)
+        first = replace(first, stop_at_success=True)
+        later = (first.scaled(2**k) for k in range(1, arguments.rounds))
+        attack = RowRounds(first, tuple(later))
         title = f"APGD+BPDA (traj.) at the selected radius, {EMULATED}"
         bench.row(title, defense, attack, papers["APGD+BPDA (traj.)"], images=few)
     bench.audit("SOAP", defense, papers["APGD+BPDA (traj.)"])

@@ -116,7 +116,7 @@ EXAMPLES: dict[type, Adversary] = {
     Restarts: Restarts(AVERAGED, 2),
     RetrainedEnsemble: RetrainedEnsemble("ensemble", AVERAGED, 2, MinLoss()),
     RowByRow: RowByRow(PGD2),
-    RowRounds: RowRounds(PGD2, 2, (PGD2,)),
+    RowRounds: RowRounds(PGD2, (PGD2,)),
     RowSearch: RowSearch("rows", PGD2, (PGD2, AVERAGED), 3, 2),
     SingleTarget: SingleTarget(PGD2, 1),
     Skip: Skip(PGD2),

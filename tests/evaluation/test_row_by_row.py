@@ -52,7 +52,7 @@ def test_rows_that_are_broken_at_different_steps_are_broken_together() -> None:
     stopping = replace(pgd, stop_at_success=True)
     assert errors(Passing(), pgd) == 1
     assert errors(Passing(), RowByRow(pgd)) == ROWS
-    assert errors(Passing(), RowRounds(stopping, 1)) == ROWS
+    assert errors(Passing(), RowRounds(stopping)) == ROWS
 
 
 class Chosen(sp.Defense):
@@ -82,8 +82,8 @@ class Chosen(sp.Defense):
 def test_later_rounds_attack_what_the_batch_of_the_last_points_chooses() -> None:
     pgd = PGD(10, STEP, random_start=False)
     stopping = sp.Direct("pgd", pgd, stop_at_success=True)
-    assert errors(Chosen(), RowRounds(stopping, 1)) == 0
-    assert errors(Chosen(), RowRounds(stopping, 2)) == ROWS
+    assert errors(Chosen(), RowRounds(stopping)) == 0
+    assert errors(Chosen(), RowRounds(stopping, (stopping,))) == ROWS
 
 
 def test_rows_that_are_broken_are_not_attacked_again() -> None:
@@ -91,7 +91,7 @@ def test_rows_that_are_broken_are_not_attacked_again() -> None:
     x[:3] = 0.6
     y = torch.zeros(ROWS, dtype=torch.long)
     stopping = sp.Direct("pgd", PGD(10, STEP, random_start=False), stop_at_success=True)
-    episode = play(Chosen(), RowRounds(stopping, 2), x, y, sp.Threat(sp.Linf(0.2)))
+    episode = play(Chosen(), RowRounds(stopping, (stopping,)), x, y, sp.Threat(sp.Linf(0.2)))
     assert torch.equal(episode.points[:3], x[:3])
     assert not episode.correct.any()
     assert (episode.backward[:3] == 0).all()
@@ -102,32 +102,33 @@ def test_every_row_is_charged_where_all_have_to_be_evaluated() -> None:
     x = torch.full((ROWS, 1, 2, 2), 0.5)
     y = torch.zeros(ROWS, dtype=torch.long)
     stopping = sp.Direct("pgd", PGD(10, STEP, random_start=False), stop_at_success=True)
-    adversary = RowRounds(stopping, 1)
+    adversary = RowRounds(stopping)
     episode = play(Passing(), adversary, x, y, sp.Threat(sp.Linf(0.2)))
     assert len(episode.forward.unique()) == 1
     assert episode.forward[0] <= adversary.cost().forward
 
 
-def test_attacks_take_turns_and_double_their_steps_after_all_of_them() -> None:
+def test_a_continued_attack_has_the_last_rounds() -> None:
     first = sp.Direct("a", PGD(2))
-    rounds = RowRounds(first, 4, (sp.Direct("b", PGD(3)),))
-    assert [rounds._attack(k).attack.calls - 1 for k in range(4)] == [2, 3, 4, 6]
+    rounds = RowRounds(first, (first.scaled(2), first.scaled(4)))
+    continued = rounds.continued(torch.zeros(ROWS, 1, 2, 2))
+    assert continued.attacks == rounds.attacks[1:]
     doubled = rounds.map_direct(lambda direct: direct.scaled(2))
-    assert [one.attack for one in (doubled.direct, *doubled.others)] == [PGD(4), PGD(6)]
+    assert [one.attack for one in doubled.attacks] == [PGD(4), PGD(8), PGD(16)]
 
 
 def test_rounds_continue_from_given_points() -> None:
     """At points of the second rule, one round is enough."""
     start = torch.full((ROWS, 1, 2, 2), 0.54)
     stopping = sp.Direct("pgd", PGD(10, STEP, random_start=False), stop_at_success=True)
-    assert errors(Chosen(), RowRounds(stopping, 1, start=start)) == ROWS
+    assert errors(Chosen(), RowRounds(stopping, start=start)) == ROWS
 
 
 def test_rounds_need_outputs_that_can_be_repeated() -> None:
     defense = Chosen()
     defense.random = True
     with pytest.raises(ValueError, match="needs a deterministic defense"):
-        errors(defense, RowRounds(sp.Direct("pgd", PGD(2), stop_at_success=True), 1))
+        errors(defense, RowRounds(sp.Direct("pgd", PGD(2), stop_at_success=True)))
 
 
 COUPLED = {

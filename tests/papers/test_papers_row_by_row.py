@@ -66,7 +66,7 @@ def test_rounds_attack_only_rows_that_soap_classifies_correctly() -> None:
     y = defense.respond(x, Context.seeded(0, ROWS)).argmax(1)
     y[0] = (y[0] + 1) % 5  # misclassified without an attack
     first = replace(on_soap(defense, BUDGETS), stop_at_success=True)
-    attack = RowRounds(first, rounds=3)
+    attack = RowRounds(first, (first.scaled(2), first.scaled(4)))
     found = play(defense, attack, x, y, threat=SPACE)
     correct = found.correct[0]
     assert 0 < int(correct.sum()) < ROWS
@@ -75,5 +75,5 @@ def test_rounds_attack_only_rows_that_soap_classifies_correctly() -> None:
     assert (found.backward <= most.backward).all()
     assert found.backward[0] == 0
     assert (found.backward[correct == 1] > found.backward[correct == 0].min()).all()
-    first = play(defense, replace(attack, rounds=1), x, y, threat=SPACE)
+    first = play(defense, replace(attack, then=()), x, y, threat=SPACE)
     assert correct.sum() <= first.correct[0].sum(), "later rounds start where earlier ones ended"

@@ -176,13 +176,13 @@ def planned(defense: sp.Defense, times: float) -> list[str]:
 
 def test_rows_of_a_batch_are_attacked_one_by_one_and_together() -> None:
     names = planned(Costly(), 2.0)
-    assert names[0] == "apgd-ce by row, 4 rounds"
+    assert names[0] == "apgd-ce by row, 5 rounds"
     assert {"apgd-ce", "rows", "square"} <= set(names)
 
 
 def test_a_costly_batch_is_attacked_by_rows_and_by_transfer_only() -> None:
     first, *others = planned(Costly(), 100.0)
-    assert first == "apgd-ce by row, 4 rounds"
+    assert first == "apgd-ce by row, 5 rounds"
     assert others
     assert all(name.startswith("transfer ") for name in others)
 
@@ -206,12 +206,10 @@ def test_named_steps_are_passed_by_the_identity_first_and_exactly_once() -> None
     threat = sp.Threat(sp.Linf(0.1))
     rounds = compose(Costly(), threat, "standard", TargetFacts(traits))[0].adversary
     assert isinstance(rounds, RowRounds)
-    assert [dict(one.rules) for one in (rounds.direct, *rounds.others)] == [
-        {"purify": sp.BPDA()},
-        {"purify": sp.BPDA()},
-        {},
-    ]
-    assert rounds.rounds == 5
+    rules = [dict(one.rules) for one in rounds.attacks]
+    assert rules.count({}) == 1
+    assert rules.count({"purify": sp.BPDA()}) == len(rules) - 1
+    assert rules[2] == {}
 
 
 def test_a_wrong_decoupled_defense_is_an_error() -> None:

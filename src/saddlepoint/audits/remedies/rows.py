@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 
 from saddlepoint.audits.remedies.planner import Planner
 from saddlepoint.audits.remedies.variant import Variant
 from saddlepoint.evaluation import Direct
 from saddlepoint.phrases import how_often
-
-_ROUNDS = 2
 
 
 def continued_rows(p: Planner) -> Iterator[Variant]:
@@ -21,12 +18,11 @@ def continued_rows(p: Planner) -> Iterator[Variant]:
     """
     if p.rounds is None:
         return
-    for times in (4, 2):
-        longer = p.rounds.map_direct(partial(_scaled, times=times))
-        adversary = replace(longer, rounds=_ROUNDS, start=p.evidence.points)
+    continued = p.rounds.continued(p.evidence.points)
+    for times in (4, 2, 1):
         yield Variant(
-            f"{p.rounds.direct.name} by row-continued",
-            p.on_answer(adversary),
+            f"{p.rounds.direct.name} by row, continued",
+            p.on_answer(continued.map_direct(partial(_scaled, times=times))),
             f"rows that are still correct, with {how_often(times)} the steps, while all others "
             "keep their worst points",
         )
