@@ -26,12 +26,19 @@ from saddlepoint.attacks.pgd import FGSM
 from saddlepoint.attacks.spaces import Ball, Linf
 from saddlepoint.data import load_data
 from saddlepoint.defenses import Defense, Plain
-from saddlepoint.evaluation import Adversary, Direct, FixedPoints, Threat, Transfer
+from saddlepoint.evaluation import (
+    Adversary,
+    Direct,
+    FixedPoints,
+    RowByRow,
+    RowRounds,
+    Threat,
+    Transfer,
+)
 from saddlepoint.gradients import BPDA
 from saddlepoint.papers.adaptive import published
 from saddlepoint.papers.adaptive.attacks import on_closed_loop, on_soap, pgd
 from saddlepoint.papers.adaptive.real import answer_seconds
-from saddlepoint.papers.adaptive.row_by_row import AtSelectedRadius, RowByRow
 from saddlepoint.papers.adaptive.scales import AttackBudgets
 from saddlepoint.papers.budgets import counted
 from saddlepoint.papers.cells import accuracy_cell, correct_rate
@@ -200,7 +207,9 @@ def soap(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -> None:
     defense = SOAP(net, LabelConsistency(resize=nearest_with_old_cuda_gradient))
     if few := arguments.attacked:
         first = on_soap(defense, replace(BUDGETS, soap_steps=arguments.steps))
-        attack = AtSelectedRadius(first, arguments.rounds)
+        first = replace(first, stop_at_success=True)
+        later = (first.scaled(2**k) for k in range(1, arguments.rounds))
+        attack = RowRounds(first, tuple(later))
         title = f"APGD+BPDA (traj.) at the selected radius, {EMULATED}"
         bench.row(title, defense, attack, papers["APGD+BPDA (traj.)"], images=few)
     bench.audit("SOAP", defense, papers["APGD+BPDA (traj.)"])

@@ -110,6 +110,10 @@ class Case:
 
 
 WRAPPERS: dict[str, Case] = {
+    "saddlepoint.defenses.decoupled.AmongBatch": Case(
+        lambda cls, inner: cls(inner, X), differs=("coupled",)
+    ),
+    "saddlepoint.evaluation.row_by_row._Uncoupled": Case(differs=("coupled",)),
     "saddlepoint.evaluation.batch_control.PartialControl": Case(
         lambda cls, inner: cls(inner, IDS % 2 == 0, X.flip(0), BatchControl(0.5))
     ),

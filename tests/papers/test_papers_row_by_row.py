@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from saddlepoint.attacks.spaces import Linf
 from saddlepoint.defenses import Context, Plain
-from saddlepoint.evaluation import Threat, play
+from saddlepoint.evaluation import RowByRow, RowRounds, Threat, play
 from saddlepoint.papers.adaptive.attacks import apgd, on_soap
-from saddlepoint.papers.adaptive.row_by_row import AtSelectedRadius, RowByRow
 from saddlepoint.papers.adaptive.scales import AttackBudgets
 from saddlepoint.zoo.adaptive import SOAP
 
@@ -52,7 +51,7 @@ def test_soap_at_the_selected_radius_gives_the_answers_of_soap() -> None:
     defense = SOAP(net)
     own = SOAP(net, coupled=False).select_radius(x)
     assert len(own.unique()) > 1, "rows alone would select other radii"
-    one = defense.at_radius(float(defense.select_radius(x)[0]))
+    one = defense.decouple(x)
     assert not one.coupled
     ctx = Context.seeded(0, ROWS)
     assert torch.equal(one.trace(x, ctx).logits, defense.trace(x, ctx).logits)
@@ -66,7 +65,8 @@ def test_rounds_attack_only_rows_that_soap_classifies_correctly() -> None:
     defense = SOAP(net)
     y = defense.respond(x, Context.seeded(0, ROWS)).argmax(1)
     y[0] = (y[0] + 1) % 5  # misclassified without an attack
-    attack = AtSelectedRadius(on_soap(defense, BUDGETS), rounds=3)
+    first = replace(on_soap(defense, BUDGETS), stop_at_success=True)
+    attack = RowRounds(first, (first.scaled(2), first.scaled(4)))
     found = play(defense, attack, x, y, threat=SPACE)
     correct = found.correct[0]
     assert 0 < int(correct.sum()) < ROWS
@@ -75,5 +75,5 @@ def test_rounds_attack_only_rows_that_soap_classifies_correctly() -> None:
     assert (found.backward <= most.backward).all()
     assert found.backward[0] == 0
     assert (found.backward[correct == 1] > found.backward[correct == 0].min()).all()
-    first = play(defense, replace(attack, rounds=1), x, y, threat=SPACE)
+    first = play(defense, replace(attack, then=()), x, y, threat=SPACE)
     assert correct.sum() <= first.correct[0].sum(), "later rounds start where earlier ones ended"

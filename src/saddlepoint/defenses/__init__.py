@@ -10,6 +10,7 @@ from saddlepoint.defenses.base import (
     Unit,
 )
 from saddlepoint.defenses.context import Context
+from saddlepoint.defenses.decoupled import AmongBatch, decoupled
 from saddlepoint.defenses.gates import (
     Confident,
     LowEntropy,
@@ -47,6 +48,7 @@ from saddlepoint.solvers import Anderson, Broyden, Picard, Solution, Solver, Sta
 
 __all__ = [
     "Access",
+    "AmongBatch",
     "Anderson",
     "Answer",
     "BinaryLogits",
@@ -77,6 +79,7 @@ __all__ = [
     "all_subsets",
     "average_cost",
     "check_subset",
+    "decoupled",
     "eval_mode",
     "exit_logits",
     "exit_name",

@@ -78,6 +78,23 @@ class Defense(ABC):
         """
         return self
 
+    def decouple(self, x: Tensor) -> Defense | None:  # noqa: ARG002
+        """The defense with everything that rows share fixed at its value for a batch.
+
+        Override it where rows influence each other only by shared values, such as batch statistics
+        or one choice for all rows. An attack on few rows is then cheaper, because other rows need
+        not be evaluated with them.
+
+        Args:
+            x: the batch, [N, ...].
+
+        Returns:
+            A defense with independent rows. Row k of its input takes the place of row k of `x`;
+            `restrict` selects rows. At `x` its outputs are those of this defense. None, the
+            default, if all rows have to be evaluated together.
+        """
+        return None
+
     @abstractmethod
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         """Run the model and return its intermediate and final outputs as views, the final one last.

@@ -14,8 +14,8 @@ from saddlepoint.defenses.trace import Trace
 class DefenseWrapper(Defense):
     """A defense around another one: everything is forwarded unless a subclass overrides it.
 
-    All declarations of `Defense` are copied from the inner defense. `adapt` and `restrict` wrap
-    their results again with `rewrap`.
+    All declarations of `Defense` are copied from the inner defense. `adapt`, `restrict` and
+    `decouple` wrap their results again with `rewrap`.
 
     Args:
         inner: the wrapped defense.
@@ -32,8 +32,8 @@ class DefenseWrapper(Defense):
         """This wrapper around another inner defense.
 
         Args:
-            inner: the adapted or restricted inner defense.
-            rows: the rows kept by `restrict`, [M]; None after `adapt`. Wrappers with values per row
+            inner: the adapted, restricted or decoupled inner defense.
+            rows: the rows kept by `restrict`, [M]; None otherwise. Wrappers with values per row
                 select them here.
         """
         return type(self)(inner)
@@ -43,6 +43,10 @@ class DefenseWrapper(Defense):
 
     def restrict(self, rows: Tensor) -> Defense:
         return self.rewrap(self.inner.restrict(rows), rows)
+
+    def decouple(self, x: Tensor) -> Defense | None:
+        fixed = self.inner.decouple(x)
+        return None if fixed is None else self.rewrap(fixed)
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         return self.inner.trace(x, ctx)

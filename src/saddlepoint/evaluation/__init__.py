@@ -29,6 +29,7 @@ from saddlepoint.evaluation.orders import NaturalOrder, SortedByLabel, WorstCase
 from saddlepoint.evaluation.outcomes import Outcomes, evaluate
 from saddlepoint.evaluation.properties import AdversaryProperties
 from saddlepoint.evaluation.referee import FixedPoints, play
+from saddlepoint.evaluation.row_by_row import RowByRow, RowRounds
 from saddlepoint.evaluation.row_search import RowSearch
 from saddlepoint.evaluation.suites import autoattack, rand_suite
 from saddlepoint.evaluation.threat import Threat
@@ -75,6 +76,8 @@ __all__ = [
     "Portfolio",
     "Restarts",
     "RetrainedEnsemble",
+    "RowByRow",
+    "RowRounds",
     "RowSearch",
     "Simulation",
     "SingleTarget",

@@ -72,6 +72,14 @@ class Adversary(ABC):
         """One run of one optimizer, if that is what the adversary repeats; None if it is not."""
         return None
 
+    def continued(self, points: Tensor) -> Adversary:  # noqa: ARG002
+        """The adversary from where others ended, if it can start there; else itself.
+
+        Args:
+            points: [M, ...] by example id.
+        """
+        return self
+
     def map_direct(self, change: Callable[[Direct], Direct]) -> Adversary:  # noqa: ARG002
         """The same `single_run` with another optimizer, loss or aim.
 
@@ -109,6 +117,9 @@ class AdversaryWrapper(Adversary):
     def first_stage_cost(self, draws: int = 1) -> PassCost | None:
         cost = self.adversary.first_stage_cost(draws)
         return None if cost is None else cost.plus_forward(self.added_forward(draws))
+
+    def continued(self, points: Tensor) -> Adversary:
+        return replace(self, adversary=self.adversary.continued(points))
 
     def map_direct(self, change: Callable[[Direct], Direct]) -> Adversary:
         return replace(self, adversary=self.adversary.map_direct(change))

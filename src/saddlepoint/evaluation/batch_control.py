@@ -100,6 +100,10 @@ class PartialControl(DefenseWrapper):
     def adapt(self, x: Tensor, ctx: Context) -> Defense:
         return self.rewrap(self.inner.adapt(self.submitted(x), ctx))
 
+    def decouple(self, x: Tensor) -> Defense | None:
+        fixed = self.inner.decouple(self.submitted(x))
+        return None if fixed is None else self.rewrap(fixed)
+
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         views = self.inner.trace(self.submitted(x), ctx).views
         return Trace(tuple(View(view.name, self._on_victims(view.logits)) for view in views))

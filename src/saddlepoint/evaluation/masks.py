@@ -93,5 +93,9 @@ class MaskedPixels(DefenseWrapper):
     def adapt(self, x: Tensor, ctx: Context) -> Defense:
         return self.rewrap(self.inner.adapt(self.mask.apply(x, self.clean), ctx))
 
+    def decouple(self, x: Tensor) -> Defense | None:
+        fixed = self.inner.decouple(self.mask.apply(x, self.clean))
+        return None if fixed is None else self.rewrap(fixed)
+
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         return self.inner.trace(self.mask.apply(x, self.clean), ctx)

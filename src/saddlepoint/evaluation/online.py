@@ -28,6 +28,9 @@ class OnlineDefense(DefenseWrapper):
     def restrict(self, rows: Tensor) -> Defense:  # noqa: ARG002
         return self
 
+    def decouple(self, x: Tensor) -> Defense | None:  # noqa: ARG002
+        return None
+
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         self.queries += 1
         own = Context(ctx.keys.fold_in(self.queries), keep=ctx.keep)

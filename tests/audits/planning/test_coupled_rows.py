@@ -13,7 +13,11 @@ import saddlepoint as sp
 from saddlepoint import zoo
 from saddlepoint.attacks.losses import SmoothError
 from saddlepoint.attacks.pgd import PGD
-from saddlepoint.evaluation import Annealed, Cascade, FixedPoints, RowSearch
+from saddlepoint.audits.planning.facts import TargetFacts
+from saddlepoint.audits.planning.suite import compose
+from saddlepoint.audits.probes.traits import TraitName, Traits, present
+from saddlepoint.audits.target.admission import TargetError
+from saddlepoint.evaluation import Annealed, Cascade, FixedPoints, RowRounds, RowSearch
 
 N = 40
 
@@ -151,3 +155,69 @@ def test_a_search_over_rows_needs_pgd_and_a_start() -> None:
     ):
         with pytest.raises(ValueError, match="RowSearch needs PGD"):
             RowSearch("rows", direct, starts, 1, 1)
+
+
+def facts(*, times: float) -> TargetFacts:
+    """One prediction takes `times` the operations of one of the static net."""
+    evidence = f"{times} times the operations"
+    return TargetFacts(Traits((present(TraitName.EXPENSIVE, evidence, amount=times),)))
+
+
+class Costly(Crowd):
+    """A defense around a static net; how costly it is, is told by facts."""
+
+    static = nn.Flatten()
+
+
+def planned(defense: sp.Defense, times: float) -> list[str]:
+    threat = sp.Threat(sp.Linf(0.1))
+    return [choice.name for choice in compose(defense, threat, "standard", facts(times=times))]
+
+
+def test_rows_of_a_batch_are_attacked_one_by_one_and_together() -> None:
+    names = planned(Costly(), 2.0)
+    assert names[0] == "apgd-ce by row, 5 rounds"
+    assert {"apgd-ce", "rows", "square"} <= set(names)
+
+
+def test_a_costly_batch_is_attacked_by_rows_and_by_transfer_only() -> None:
+    first, *others = planned(Costly(), 100.0)
+    assert first == "apgd-ce by row, 5 rounds"
+    assert others
+    assert all(name.startswith("transfer ") for name in others)
+
+
+def test_other_targets_have_no_attacks_by_row() -> None:
+    independent = Costly()
+    independent.coupled = False
+    randomized = Costly()
+    randomized.random = True
+    adapting = Costly()
+    adapting.memory = "batch"
+    for defense in (independent, randomized, adapting):
+        names = planned(defense, 100.0)
+        assert not any("by row" in name for name in names)
+        assert "square" in names
+    assert planned(independent, 100.0) == planned(independent, 2.0)
+
+
+def test_named_steps_are_passed_by_the_identity_first_and_exactly_once() -> None:
+    traits = Traits((present(TraitName.SITES, "one step", places=("purify",)),))
+    threat = sp.Threat(sp.Linf(0.1))
+    rounds = compose(Costly(), threat, "standard", TargetFacts(traits))[0].adversary
+    assert isinstance(rounds, RowRounds)
+    rules = [dict(one.rules) for one in rounds.attacks]
+    assert rules.count({}) == 1
+    assert rules.count({"purify": sp.BPDA()}) == len(rules) - 1
+    assert rules[2] == {}
+
+
+def test_a_wrong_decoupled_defense_is_an_error() -> None:
+    class Wrong(Crowd):
+        def decouple(self, x: Tensor) -> sp.Defense:
+            return sp.Plain(nn.Flatten())
+
+    x = torch.full((ROWS, 1, 2, 2), 0.5)
+    y = torch.zeros(ROWS, dtype=torch.long)
+    with pytest.raises(TargetError, match="returns from `decouple`"):
+        sp.audit(Wrong(), x, y, threat=sp.Linf(0.1), budget="quick")

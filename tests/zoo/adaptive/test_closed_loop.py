@@ -332,11 +332,11 @@ def test_an_update_away_from_the_last_pass_has_its_own_gradient():
     defense = closed_loop(steps=1)
     state = torch.zeros(5, 3, sum(torch.Size(s).numel() for s in WIDTHS.values())).double() + 0.01
     controls = state[:, 0].clone().requires_grad_()
-    _, loss = defense._controlled_pass(x, controls)
+    _, loss = defense._controlled_pass(x, controls, 0)
     (grad,) = torch.autograd.grad(loss.mean(), controls)
     expected = adam_step(state, grad, 1, defense.rate)
     with torch.no_grad():
-        end, _ = defense._controlled_pass(x, expected[:, 0])
+        end, _ = defense._controlled_pass(x, expected[:, 0], 1)
         trace = defense.trace(x, context(5, rules={"control": Elsewhere()}))
     assert trace.names[1] == "control/1"
     assert_close(trace.views[1].logits, end, rtol=0, atol=1e-12)

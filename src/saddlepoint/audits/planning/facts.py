@@ -23,6 +23,9 @@ _MASKING = (
 )
 
 
+_COSTLY = 30  # operations of a prediction, in units of those of the static net
+
+
 @dataclass(frozen=True)
 class TargetFacts:
     """Measured facts about a target."""
@@ -53,6 +56,12 @@ class TargetFacts:
     def masked(self) -> bool:
         """Outputs are more reliable than gradients."""
         return bool(self.bypassed) or any(self.has(name) for name in _MASKING)
+
+    @property
+    def costly(self) -> bool:
+        """One prediction costs as much as many of the static net."""
+        amount = self.traits.amount(TraitName.EXPENSIVE)
+        return amount is not None and amount >= _COSTLY
 
     @property
     def no_exact_gradient(self) -> bool:

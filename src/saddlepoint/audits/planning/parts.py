@@ -80,6 +80,21 @@ class Parts:
         return max(self.budget.restarts, masked)
 
     @property
+    def single_rows(self) -> bool:
+        """Rows influence each other, but each can be attacked while the others keep their points.
+
+        This needs outputs that can be repeated.
+        """
+        defense = self.defense
+        repeatable = not defense.random and defense.memory == "none"
+        return defense.coupled and repeatable and not self.threat.online_queries
+
+    @property
+    def few_answers(self) -> bool:
+        """Only attacks with few answers are affordable: a whole batch is costly to evaluate."""
+        return self.single_rows and self.facts.costly
+
+    @property
     def escalates(self) -> bool:
         """Rows that came close to success can be selected for longer attacks."""
         selectable = self.apgd.stop_at_success and not self.facts.masked

@@ -9,6 +9,7 @@ from saddlepoint.audits.cells import AttackCell, Job
 from saddlepoint.audits.planning.audit_cost import AuditCost, audit_cost
 from saddlepoint.audits.planning.budget import BUDGETS, Budget
 from saddlepoint.audits.planning.choice import Choice
+from saddlepoint.audits.planning.parts import Parts
 from saddlepoint.audits.planning.suite import compose
 from saddlepoint.audits.probes.recognition import Recognized
 from saddlepoint.audits.probes.stage import Probed
@@ -64,6 +65,8 @@ class Plan:
 
 # All images of a batch share one draw of such noise, so its errors do not average out over images.
 _SHARED_DRAWS = 4  # times the draws of the budget
+# Remedies of costly targets continue on the few rows that are left, so that this is a loose bound.
+_COSTLY_REMEDIES = 2  # times the passes of the budget
 
 
 def make_plan(request: AuditRequest, probed: Probed) -> Plan:
@@ -92,6 +95,12 @@ def make_plan(request: AuditRequest, probed: Probed) -> Plan:
     choices = (*(named or compose(defense, threat, request.budget, probed.facts)), *extra)
     adversaries = tuple(choice.adversary for choice in choices)
     draws = threat.draws if defense.random else 1
+    share = budget.remedies
+    paid = adversaries
+    if Parts(defense, threat, budget, probed.facts).few_answers:
+        # Passes of the static net cost next to nothing beside those of the target.
+        paid = tuple(one for one in adversaries if not one.properties.transfers)
+        share *= _COSTLY_REMEDIES
     return Plan(
         request.name,
         request.budget,
@@ -106,7 +115,7 @@ def make_plan(request: AuditRequest, probed: Probed) -> Plan:
         claim=request.claim,
         recognized=probed.recognized,
         composed=not named,
-        remedy_passes=0 if named else _remedy_passes(budget.remedies, adversaries, draws),
+        remedy_passes=0 if named else _remedy_passes(share, paid, draws),
     )
 
 

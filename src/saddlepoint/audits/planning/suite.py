@@ -17,6 +17,7 @@ from saddlepoint.audits.planning.discrete import level_attacks
 from saddlepoint.audits.planning.exit_attacks import exit_attacks
 from saddlepoint.audits.planning.facts import UNKNOWN, TargetFacts
 from saddlepoint.audits.planning.parts import Parts
+from saddlepoint.audits.planning.row_attacks import row_attacks
 from saddlepoint.audits.planning.white_box import (
     adaptation_attacks,
     branch_attacks,
@@ -83,6 +84,12 @@ def _choices(parts: Parts) -> Iterator[Choice]:
             if not _static_without_gradient(parts):
                 yield from transfer_attacks(parts)
                 yield from static_worst_case(parts)
+        return
+    yield from map(parts.on_answer, row_attacks(parts))
+    if parts.few_answers:
+        # Thousands of queries of all rows are not affordable; those of the static net are.
+        yield from transfer_attacks(parts)
+        yield from static_worst_case(parts)
         return
     yield from map(parts.on_answer, gradient_attacks(parts))
     yield from map(parts.on_answer, level_attacks(parts, access))

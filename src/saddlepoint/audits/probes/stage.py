@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
+
 from saddlepoint.audits.cells import with_fewer_rows
 from saddlepoint.audits.planning.facts import TargetFacts
 from saddlepoint.audits.probes.findings import findings_of
@@ -195,6 +197,7 @@ def _check_declarations(target: ProbeTarget, traits: Traits) -> None:
             f"the defense declares that its answer reads only {sorted(reads)}, but the answer "
             "changes when no other views are requested. Set reads = None on the class."
         )
+    _check_decoupled(target)
     for name in COUPLING:
         if traits[name].denied:
             raise TargetError(
@@ -202,3 +205,21 @@ def _check_declarations(target: ProbeTarget, traits: Traits) -> None:
                 f"({name}: {traits[name].evidence}). Set coupled = True on the class (or memory, "
                 "if `adapt` is the reason)."
             )
+
+
+def _check_decoupled(target: ProbeTarget) -> None:
+    """Raise an error if `decouple` returns a defense with other outputs at the same batch."""
+    defense = target.defense
+    if not defense.coupled or defense.random or defense.memory != "none":
+        return
+    with torch.no_grad():
+        fixed = defense.decouple(target.x)
+        if fixed is None:
+            return
+        outputs = fixed.respond(target.x, Context(target.keys()))
+    if fixed.coupled or not alike(target.answer, outputs):
+        raise TargetError(
+            "the defense returns from `decouple` a defense with coupled rows, or with other "
+            "outputs at the same batch. Return a defense with independent rows and the same "
+            "outputs, or None."
+        )

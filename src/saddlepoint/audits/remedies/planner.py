@@ -16,10 +16,17 @@ from saddlepoint.audits.diagnostics.gradient_trials import direct_of
 from saddlepoint.audits.evidence import Evidence
 from saddlepoint.audits.planning.plan import Plan
 from saddlepoint.audits.planning.suite import affordable
-from saddlepoint.audits.target.answer import AgainstAnswer
+from saddlepoint.audits.target.answer import AgainstAnswer, answer_is_not_last_view
 from saddlepoint.audits.target.surrogates import SurrogateOperations
 from saddlepoint.defenses.wrapper import DefenseWrapper
-from saddlepoint.evaluation import Adversary, Direct, MultiTarget, Restarts, WarmStart
+from saddlepoint.evaluation import (
+    Adversary,
+    Direct,
+    MultiTarget,
+    Restarts,
+    RowRounds,
+    WarmStart,
+)
 
 _FEWEST = 8  # images on which a remedy can show its effect
 _CONTINUED_STEPS = 40
@@ -73,6 +80,18 @@ class Planner:
                 found += [str(one) for one in defense.operations if one.has_width]
             defense = defense.inner
         return [site for site in found if site in self.direct.rules]
+
+    @property
+    def rounds(self) -> RowRounds | None:
+        """The attack of single rows that was run; None if rows are independent."""
+        planned = (run.adversary for run in self.evidence.runs if not run.remedy)
+        inner = (one.adversary if isinstance(one, AgainstAnswer) else one for one in planned)
+        return next((one for one in inner if isinstance(one, RowRounds)), None)
+
+    def on_answer(self, adversary: Adversary) -> Adversary:
+        """The adversary aimed at the defense's answer, if that is not its last view."""
+        on_answer = answer_is_not_last_view(self.job.defense)
+        return AgainstAnswer(adversary) if on_answer else adversary
 
     def strongest_with(self, starts: int = 1, **parts: Any) -> Adversary:
         """The strongest attack with other parts, from several starts."""

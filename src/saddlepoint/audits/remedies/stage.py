@@ -15,13 +15,8 @@ from saddlepoint.audits.diagnostics.symptoms import symptoms
 from saddlepoint.audits.evidence import Evidence
 from saddlepoint.audits.planning.choice import Choice
 from saddlepoint.audits.remedies.planner import Planner
-from saddlepoint.audits.remedies.strategies import (
-    DISCRETE,
-    OUTDONE,
-    STRATEGIES,
-    RemedyStrategy,
-    Variant,
-)
+from saddlepoint.audits.remedies.strategies import DISCRETE, OUTDONE, STRATEGIES
+from saddlepoint.audits.remedies.variant import RemedyStrategy, Variant
 from saddlepoint.audits.target.answer import answer_is_not_last_view
 from saddlepoint.audits.verdict import ItemName, Level, State, SymptomName
 from saddlepoint.evaluation import OnExamples

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from saddlepoint.attacks.apgd import APGD
@@ -19,6 +19,8 @@ from saddlepoint.audits.planning.black_box import difference_width
 from saddlepoint.audits.planning.budget import BUDGETS
 from saddlepoint.audits.probes.traits import TraitName
 from saddlepoint.audits.remedies.planner import Planner
+from saddlepoint.audits.remedies.rows import continued_rows
+from saddlepoint.audits.remedies.variant import RemedyStrategy, Variant
 from saddlepoint.audits.target.answer import AgainstAnswer, answer_is_not_last_view
 from saddlepoint.audits.target.operations import OtherWidth
 from saddlepoint.audits.verdict import ItemName, SymptomName
@@ -32,26 +34,6 @@ _WIDTHS = (1 / 3, 1 / 10, 3)  # of surrogates, in units of the width that the pl
 _POPULATION = 16  # of an evolutionary search
 _GENERATIONS = 500  # later ones find little; another population finds more
 _OTHER_STARTS = 104729  # a salt that no other attack uses
-
-Variants = Callable[[Planner], Iterator["Variant"]]
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One size of a remedy: its name, its adversary, and a description."""
-
-    name: str
-    adversary: Adversary
-    description: str
-
-
-@dataclass(frozen=True)
-class RemedyStrategy:
-    """How some symptoms and items are treated; its variants from expensive to cheap."""
-
-    triggers: tuple[SymptomName | ItemName, ...]
-    variants: Variants
-    most: float = 0.5  # of the passes for remedies, so that something is left for others
 
 
 def _longer(p: Planner) -> Iterator[Variant]:
@@ -333,6 +315,18 @@ FLAT = (
     SymptomName.PIECEWISE_CONSTANT,
 )
 STRATEGIES: tuple[RemedyStrategy, ...] = (
+    RemedyStrategy(
+        (
+            ItemName.CONVERGED,
+            SymptomName.LOSS_INCREASING,
+            SymptomName.INCOMPLETE_OPTIMIZATION,
+            SymptomName.NOT_CONVERGED,
+            *OUTDONE,
+            *DISCRETE,
+        ),
+        continued_rows,
+        most=1.0,
+    ),
     # An attack that increased its loss steadily needs less than one in a bad direction.
     RemedyStrategy(
         (

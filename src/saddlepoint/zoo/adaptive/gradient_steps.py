@@ -91,10 +91,47 @@ class AscentStep:
             start: [N, ...] center of the projection.
             radius: [N] one radius per example; None uses the radius of `space`.
         """
+        return self.move(x, self.direction_at(objective, x), start, radius)
+
+    def direction_at(self, objective: Objective, x: Tensor) -> Tensor:
+        """Return the step direction at x [N, ...]."""
         differentiable = self.direction is not torch.sign
-        grad = input_gradient(objective, x, differentiable=differentiable)
-        moved = x + self.step_size * self.direction(grad)
+        return self.direction(input_gradient(objective, x, differentiable=differentiable))
+
+    def move(
+        self, x: Tensor, direction: Tensor, start: Tensor, radius: Tensor | None = None
+    ) -> Tensor:
+        """Take one step along a direction [N, ...]; other arguments as for a call."""
+        moved = x + self.step_size * direction
         return moved if self.space is None else self.space.project(moved, start, radius)
+
+
+class KnownDirections:
+    """The step directions of an objective, computed once at every batch of points.
+
+    Searches from one start that differ in their radius share points until a projection separates
+    them. Directions that are differentiated are computed again.
+
+    Args:
+        step: The step.
+        objective: [N, ...] -> [N], to be increased.
+    """
+
+    def __init__(self, step: AscentStep, objective: Objective) -> None:
+        self._step = step
+        self._objective = objective
+        self._known: list[tuple[Tensor, Tensor]] = []
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the direction at x [N, ...]."""
+        if torch.is_grad_enabled() and self._step.direction is not torch.sign:
+            return self._step.direction_at(self._objective, x)
+        for point, direction in self._known:
+            if torch.equal(point, x):
+                return direction
+        direction = self._step.direction_at(self._objective, x)
+        self._known.append((x.detach(), direction))
+        return direction
 
 
 def adam_step(state: Tensor, grad: Tensor, t: int, learning_rate: float) -> Tensor:

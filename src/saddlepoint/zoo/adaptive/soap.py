@@ -14,7 +14,7 @@ from saddlepoint.attacks.spaces import Linf
 from saddlepoint.defenses import Context, Trace
 from saddlepoint.zoo.adaptive.auxiliary_tasks import AuxiliaryTask, HeadTask, LabelConsistency
 from saddlepoint.zoo.adaptive.fitting import Batch, Phase, minimize, seeded
-from saddlepoint.zoo.adaptive.gradient_steps import AscentStep, Direction
+from saddlepoint.zoo.adaptive.gradient_steps import AscentStep, Direction, KnownDirections
 from saddlepoint.zoo.adaptive.purification import Purifier
 
 RADII = tuple(number * 4 / 255 for number in range(11))  # 0 to 40/255
@@ -71,21 +71,31 @@ class SOAP(Purifier):
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         """Purify x and return the logits at every iterate."""
-        radius = self.select_radius(x) if self.steps else x.new_zeros(len(x))
+        directions = self._directions()
+        radius = self._select(x, directions) if self.steps else x.new_zeros(len(x))
 
         def step(t: int, v: Tensor) -> Tensor:  # noqa: ARG001
-            return self._step(v, x, radius)
+            return self.ascent.move(v, directions(v), x, radius)
 
         return self.classify_iterates(step, x, ctx)
 
-    @torch.no_grad()
     def select_radius(self, x: Tensor) -> Tensor:
         """Return the radius [N] of each example. The selection has no gradient."""
+        return self._select(x, self._directions())
+
+    def _directions(self) -> KnownDirections:
+        return KnownDirections(self.ascent, lambda v: -self.task.loss(self.net, v))
+
+    @torch.no_grad()
+    def _select(self, x: Tensor, directions: KnownDirections) -> Tensor:
         radii = x.new_tensor(self._distinct_radii())
         if len(radii) == 1:
             return radii.expand(len(x))
         losses = torch.stack(
-            [self.task.loss(self.net, self._purify(x, radius.expand(len(x)))) for radius in radii]
+            [
+                self.task.loss(self.net, self._purify(x, radius.expand(len(x)), directions))
+                for radius in radii
+            ]
         )  # [R, N]
         if self.coupled:
             losses = losses.mean(1, keepdim=True).expand_as(losses)
@@ -100,14 +110,11 @@ class SOAP(Purifier):
         reachable = self.steps * self.ascent.step_size if signed else max(self.radii)
         return sorted({min(radius, reachable) for radius in self.radii})
 
-    def _purify(self, x: Tensor, radius: Tensor) -> Tensor:
+    def _purify(self, x: Tensor, radius: Tensor, directions: KnownDirections) -> Tensor:
         v = x
         for _ in range(self.steps if radius.any() else 0):
-            v = self._step(v, x, radius)
+            v = self.ascent.move(v, directions(v), x, radius)
         return v
-
-    def _step(self, v: Tensor, x: Tensor, radius: Tensor) -> Tensor:
-        return self.ascent(lambda u: -self.task.loss(self.net, u), v, x, radius)
 
     def fit(
         self,
@@ -201,6 +208,10 @@ class SOAP(Purifier):
     def at_radius(self, radius: float) -> SOAP:
         """Return the same defense with a single radius; its examples are independent."""
         return self._with(self.net, self.task, radii=(radius,), coupled=False)
+
+    def decouple(self, x: Tensor) -> SOAP:
+        """Return the defense at the radius that the batch x selects."""
+        return self.at_radius(float(self.select_radius(x)[0])) if self.coupled else self
 
     def _with(
         self,

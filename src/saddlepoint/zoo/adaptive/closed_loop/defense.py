@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -15,6 +16,7 @@ from saddlepoint.defenses import Context, Defense, Trace, View
 from saddlepoint.zoo.adaptive.closed_loop.embedding import (
     Embedding,
     EmbeddingLearner,
+    LinearEmbedding,
     PrincipalComponents,
     mean_square_residual,
 )
@@ -35,6 +37,14 @@ class ControlledPass(NamedTuple):
     controls: Tensor  # [N, width] the controls, with the gradient of the loss
     logits: Tensor  # [N, C]
     loss: Tensor  # [N]
+
+
+class SharedValues(NamedTuple):
+    """What the rows of a batch share."""
+
+    rows: int  # of the batch: its loss is a mean over them
+    centers: Sequence[Mapping[str, Tensor]]  # of each pass by layer, [*shape]
+    best: int  # the pass with the lowest loss
 
 
 class ClosedLoopControl(Defense):
@@ -104,24 +114,58 @@ class ClosedLoopControl(Defense):
         self.per_example = per_example
         self.coupled = not per_example and steps > 0
         self.static = net
+        self._shared: SharedValues | None = None  # None: the values of the batch at hand
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
         """Return the logits after every update, and last those with the lowest loss."""
-        embeddings = self._fitted_embeddings()
-        width = sum(math.prod(embedding.shape) for embedding in embeddings.values())
-        state = initial_adam_state(x.new_zeros(len(x), width))
-        logits = list[Tensor]()  # [N, C] each
-        losses = list[Tensor]()  # [N] each
-        for t in range(self.steps + 1):
-            last = self._pass_with_gradient(x, state)
-            logits.append(last.logits if torch.is_grad_enabled() else last.logits.detach())
-            losses.append(last.loss.detach())
-            if t < self.steps:
-                state = ctx.through("control", partial(self._update, x, t + 1, last), state)
+        logits, losses = self._passes(x, ctx)
         views = [
             View(name, part) for t, part in enumerate(logits) if ctx.keeps(name := f"control/{t}")
         ]
         return Trace((*views, View("final", self._best_logits(logits, losses))))
+
+    def decouple(self, x: Tensor) -> ClosedLoopControl:
+        """Return the defense with the centers and the best update of the batch x.
+
+        The gradient of the loss does not depend on how the center follows from the rows: deviations
+        from it add up to zero.
+        """
+        if not self.coupled:
+            return self
+        centers: list[dict[str, Tensor]] = [{} for _ in range(self.steps + 1)]
+        with torch.no_grad():
+            _, losses = self._passes(x, Context.seeded(0, len(x)), centers)
+            best = int(torch.stack(losses).mean(1).argmin())
+        fixed = copy.copy(self)
+        fixed._shared = SharedValues(len(x), centers, best)
+        fixed.coupled = False
+        return fixed
+
+    def _passes(
+        self, x: Tensor, ctx: Context, centers: Sequence[dict[str, Tensor]] | None = None
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Run all updates.
+
+        Args:
+            x: [N, ...] images.
+            ctx: Context of the call.
+            centers: Filled with the centers of each pass by layer; None: they are not needed.
+
+        Returns:
+            Logits [N, C] and loss [N] of each pass.
+        """
+        embeddings = self._fitted_embeddings()
+        width = sum(math.prod(embedding.shape) for embedding in embeddings.values())
+        state = initial_adam_state(x.new_zeros(len(x), width))
+        logits = list[Tensor]()
+        losses = list[Tensor]()
+        for t in range(self.steps + 1):
+            last = self._pass_with_gradient(x, state, t, None if centers is None else centers[t])
+            logits.append(last.logits if torch.is_grad_enabled() else last.logits.detach())
+            losses.append(last.loss.detach())
+            if t < self.steps:
+                state = ctx.through("control", partial(self._update, x, t + 1, last), state)
+        return logits, losses
 
     def fit(
         self, x: Tensor, y: Tensor, *, learner: EmbeddingLearner = _PCA, seed: int = 0
@@ -167,17 +211,23 @@ class ClosedLoopControl(Defense):
             )
         return self.embeddings
 
-    def _pass_with_gradient(self, x: Tensor, state: Tensor) -> ControlledPass:
+    def _pass_with_gradient(
+        self, x: Tensor, state: Tensor, t: int, centers: dict[str, Tensor] | None
+    ) -> ControlledPass:
         """Run the network so that the loss can be differentiated by the controls."""
         with torch.enable_grad():
             controls = state[:, 0]
             if not controls.requires_grad:
                 controls = controls.detach().requires_grad_()
-            logits, loss = self._controlled_pass(x, controls)
+            logits, loss = self._controlled_pass(x, controls, t, centers)
         return ControlledPass(state, controls, logits, loss)
 
-    def _controlled_pass(self, x: Tensor, controls: Tensor) -> tuple[Tensor, Tensor]:
-        """Run the network with controls [N, width], concatenated over the layers.
+    def _controlled_pass(
+        self, x: Tensor, controls: Tensor, t: int, centers: dict[str, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Run pass t of the network with controls [N, width], concatenated over the layers.
+
+        The centers of this pass are stored in `centers` by layer.
 
         Returns:
             Logits [N, C] and loss [N].
@@ -191,7 +241,12 @@ class ClosedLoopControl(Defense):
         def steer(name: str, output: Tensor) -> Tensor:
             h = output + control[name].view_as(output)
             embedding = embeddings[name]
-            losses.append(mean_square_residual(embedding, h, per_example=self.per_example))
+            center = None if self._shared is None else self._shared.centers[t].get(name)
+            losses.append(
+                mean_square_residual(embedding, h, per_example=self.per_example, center=center)
+            )
+            if centers is not None and isinstance(embedding, LinearEmbedding):
+                centers[name] = embedding.center(h.detach(), per_example=self.per_example)
             return h
 
         logits = _steered(self.net, self.layers, steer, x)
@@ -205,11 +260,14 @@ class ClosedLoopControl(Defense):
         """
 
         def objective(losses: Tensor) -> Tensor:
+            if self._shared is not None:
+                return losses.sum() / self._shared.rows
             return losses.sum() if self.per_example else losses.mean()
 
         if torch.is_grad_enabled() or state is not last.state:
             grad = input_gradient(
-                lambda controls: objective(self._controlled_pass(x, controls)[1]), state[:, 0]
+                lambda controls: objective(self._controlled_pass(x, controls, t - 1)[1]),
+                state[:, 0],
             )
         else:
             with torch.enable_grad():
@@ -221,6 +279,8 @@ class ClosedLoopControl(Defense):
         """Return the logits [N, C] of the pass with the lowest loss."""
         stacked = torch.stack(list(losses))  # [T, N]
         rows = stacked.shape[1]
+        if self._shared is not None:
+            return logits[self._shared.best]
         best = stacked.argmin(0) if self.per_example else stacked.mean(1).argmin().expand(rows)
         selected: Tensor = torch.stack(list(logits))[best, torch.arange(rows, device=best.device)]
         return selected

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from saddlepoint.zoo.adaptive.fitting import Batch, Phase, minimize, seeded
 
 Shape = tuple[int, ...]
+_COLUMNS = 64  # of a basis: with 16384 rows they fit into the cache
 _LOST = 1e-7  # singular values below this fraction of the largest are rounding errors
 
 
@@ -59,31 +60,53 @@ class LinearEmbedding:
 
     def residual(self, h: Tensor, *, per_example: bool) -> Tensor:
         """Return the part of h - c outside of the subspace, [N, *shape]."""
-        return _outside(self._centered(h, per_example=per_example), self.basis).view_as(h)
+        centered = (h - self.center(h, per_example=per_example)).flatten(1)
+        return _outside(centered, self.basis).view_as(h)
 
-    def mean_square(self, h: Tensor, *, per_example: bool) -> Tensor:
-        """Return the mean square of the residual, [N].
+    def center(self, h: Tensor, *, per_example: bool) -> Tensor:
+        """Return the center c [*shape] of activations h [N, *shape]."""
+        return self.mean if per_example else h.mean(0)
+
+    def mean_square(self, h: Tensor, *, per_example: bool, center: Tensor | None = None) -> Tensor:
+        """Return the mean square of the residual, [N]; `center` [*shape] replaces c if given.
 
         Its gradient by h - c is 2 / d times the residual, because the projection is symmetric and
         idempotent. No further products with the basis are needed for it.
         """
-        centered = self._centered(h, per_example=per_example)
+        if center is None:
+            center = self.center(h, per_example=per_example)
+        centered = (h - center).flatten(1)
         return cast(Tensor, _MeanSquare.apply(centered, self.basis))  # type: ignore[no-untyped-call]
 
-    def _centered(self, h: Tensor, *, per_example: bool) -> Tensor:
-        return (h - (self.mean if per_example else h.mean(0))).flatten(1)
 
+def mean_square_residual(
+    embedding: Embedding, h: Tensor, *, per_example: bool, center: Tensor | None = None
+) -> Tensor:
+    """Return the mean square [N] of the residual of activations h [N, *shape].
 
-def mean_square_residual(embedding: Embedding, h: Tensor, *, per_example: bool) -> Tensor:
-    """Return the mean square [N] of the residual of activations h [N, *shape]."""
+    Args:
+        embedding: Embedding of the layer.
+        h: Activations.
+        per_example: Whether the result of a row must not depend on the other rows.
+        center: [*shape] center of a linear subspace; None: as `per_example` says.
+    """
     if isinstance(embedding, LinearEmbedding):
-        return embedding.mean_square(h, per_example=per_example)
+        return embedding.mean_square(h, per_example=per_example, center=center)
     return embedding.residual(h, per_example=per_example).square().flatten(1).mean(1)
 
 
 def _outside(a: Tensor, basis: Tensor) -> Tensor:
-    """Return (I - V V^T) a for the rows of a [N, d]."""
-    return a - (a @ basis) @ basis.T
+    """Return (I - V V^T) a for the rows of a [N, d].
+
+    Both products with a few columns of V follow each other, so that these are read from memory
+    once. This needs columns that are stored one after another.
+    """
+    if torch.is_grad_enabled() or not basis.T.is_contiguous():
+        return a - (a @ basis) @ basis.T
+    outside = a.clone()
+    for part in torch.split(basis.T, _COLUMNS):
+        outside.addmm_(a @ part.T, part, alpha=-1)
+    return outside
 
 
 class _MeanSquare(torch.autograd.Function):
@@ -138,7 +161,8 @@ class PrincipalComponents:
         values, leading = right_singular_vectors((h - mean).flatten(1))
         cumulative = values.cumsum(0) / values.sum().clamp(min=torch.finfo(values.dtype).tiny)
         rank = min(int((cumulative <= self.share).sum()) + 1, len(values))
-        return LinearEmbedding(leading(rank).to(h.dtype), mean)
+        columns = leading(rank).to(h.dtype).T.contiguous()  # [r, d], for products of few columns
+        return LinearEmbedding(columns.T, mean)
 
 
 class SingularVectors(NamedTuple):
