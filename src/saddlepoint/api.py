@@ -95,8 +95,9 @@ def audit(
         allow_unusual: audit even if the clean accuracy or the radius looks like a mistake, such as
             shifted labels, missing normalization or a radius of 8 for pixels in [0, 1].
         engine: "auto": attacks run on a copy of an ordinary net with folded batch normalization if
-            that saves time; all points are evaluated on the net itself. "channels-last": also with
-            another memory layout. "off": attacks run on the net itself.
+            that saves time, with channels last where that suits its layers; all points are
+            evaluated on the net itself. "channels-last": a copy in that layout in any case. "off":
+            attacks run on the net itself.
         workers: number of processes; default: one per core, if they save time. The results have
             the same bytes. 1: this process computes everything.
         threads: torch threads per cell. Another number changes the rounding of the results;

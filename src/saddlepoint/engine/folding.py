@@ -57,6 +57,7 @@ def _fold_graph(net: fx.GraphModule) -> int:
         net.graph.erase_node(node)
         count += 1
     net.recompile()
+    net.delete_all_unused_submodules()
     return count
 
 

@@ -22,6 +22,15 @@ FOLDED = "folded"
 CHANNELS_LAST = "folded, channels-last"
 COMPILED = "folded, compiled"
 
+# Layers that are slower with channels last on the CPU.
+_NORMALIZED = (
+    nn.BatchNorm2d,
+    nn.GroupNorm,
+    nn.InstanceNorm2d,
+    nn.LayerNorm,
+    nn.LocalResponseNorm,
+)
+_CHANNELS = 8  # fewer output channels than this do not fill the vector units
 _TOLERANCE = 1e-4  # relative difference of outputs and of input gradients
 
 
@@ -48,16 +57,29 @@ class ChannelsLast(nn.Module):
         return out
 
 
+def suits_channels_last(net: nn.Module) -> bool:
+    """Whether a folded net is expected to be faster with channels last.
+
+    It has ordinary convolutions of images, and no normalization is left: those of other kinds, and
+    convolutions with groups, are slower in this layout on the CPU.
+    """
+    layers = list(net.modules())
+    images = [layer for layer in layers if isinstance(layer, nn.Conv2d)]
+    ordinary = all(layer.groups == 1 and layer.out_channels >= _CHANNELS for layer in images)
+    return bool(images) and ordinary and not any(isinstance(one, _NORMALIZED) for one in layers)
+
+
 def equal_form(net: nn.Module, example: Tensor, *, channels_last: bool = False) -> Prepared:
     """A copy of a net with folded batch normalization, if outputs and gradients stay equal.
 
+    Images [N, C, H, W] on the CPU are stored with channels last if that suits the folded net.
     Nothing is timed: the result depends on the net and the example alone, so every process that
     prepares the same net gets the same form.
 
     Args:
         net: a net in eval mode, from images [N, ...] to logits [N, C]. It is not changed.
         example: images as the net will see them, [N, ...].
-        channels_last: also change the memory layout of images [N, C, H, W]; default False.
+        channels_last: use this layout also where it may be slower; default False.
 
     Returns:
         The folded net, or the net itself with the reason why it has no other form.
@@ -71,17 +93,19 @@ def equal_form(net: nn.Module, example: Tensor, *, channels_last: bool = False) 
         other, layers = folded(copy.deepcopy(net).requires_grad_(False))
         if not layers:
             return Prepared(net, PLAIN, "there is no batch normalization to fold", {})
-        choice = FOLDED
-        if channels_last and example.ndim == 4:
-            choice, other = CHANNELS_LAST, ChannelsLast(other)
-        worst = differences(net, {choice: other}, example)
+        forms = {FOLDED: other}
+        suits = example.device.type == "cpu" and suits_channels_last(other)
+        if example.ndim == 4 and (channels_last or suits):
+            forms = {CHANNELS_LAST: ChannelsLast(copy.deepcopy(other)), **forms}
+        for choice, form in forms.items():
+            worst = differences(net, {choice: form}, example)
+            if not worst:
+                return Prepared(form, choice, f"{count(layers, 'layer')} folded", {})
     except (
         Exception
     ) as error:  # code of the user that cannot be copied, traced or run in another form
         return Prepared(net, PLAIN, f"a copy raised {type(error).__name__}", {})
-    if choice in worst:
-        return Prepared(net, PLAIN, f"a folded copy differs by {worst[choice]:.1g}", {})
-    return Prepared(other, choice, f"{count(layers, 'layer')} folded", {})
+    return Prepared(net, PLAIN, f"a folded copy differs by {worst[FOLDED]:.1g}", {})
 
 
 def differences(

@@ -290,7 +290,7 @@ EngineChoice = Annotated[
     Field(
         description="Copy of an ordinary net that attacks run on; all points are evaluated on the "
         "net itself. auto: with folded batch normalization, if that saves time. channels-last: "
-        "also with another memory layout. off: none."
+        "with this memory layout in any case. off: none."
     ),
     Flag(panel=COMPUTATION),
 ]
