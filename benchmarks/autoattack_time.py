@@ -5,12 +5,14 @@
 Test images from 200 on, one process, one thread, first the audit and then AutoAttack
 (pyautoattack). The time of an audit contains probes, diagnostics and the referee. A short audit
 before loads libraries and is not counted. The record is `benchmarks/records/autoattack-time.json`.
+Its nets that are not measured again are kept if they have the same number of images.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import math
 import statistics
 import sys
@@ -49,7 +51,7 @@ def main() -> None:
     torch.set_num_threads(1)
     sys.path.insert(0, str(arguments.models))
     loaders = importlib.import_module("loaders")
-    rows: dict[str, Any] = {}
+    rows = kept(arguments.out, arguments.n)
     for net in NETS:
         if net.name in arguments.nets:
             rows[net.name] = measured(loaders.load(net.name), net, arguments.data, arguments.n)
@@ -62,6 +64,13 @@ def main() -> None:
                 "nets": rows,
             }
             write(arguments.out, record)
+
+
+def kept(path: Path, n: int) -> dict[str, Any]:
+    """The nets of the record, if it has n images."""
+    record = json.loads(path.read_text()) if path.exists() else {}
+    found: dict[str, Any] = record["nets"] if record.get("images") == n else {}
+    return found
 
 
 def measured(model: nn.Module, net: Net, data: Path, n: int) -> dict[str, Any]:
