@@ -112,9 +112,12 @@ class LongerAttack(Measurement):
         return "twice the steps from other starts"
 
     def compute(self, job: Job) -> Values:
-        # Coupled rows that are broken would have to be broken again together with the others.
-        worst = job.x.index_copy(0, self.rows, self.points.to(job.x))
-        longer = longer_attack(self.adversary.continued(worst), self.salt)
+        adversary = self.adversary
+        if job.defense.unit != "example":
+            # Rows that are broken would have to be broken again together with the others.
+            worst = job.x.index_copy(0, self.rows, self.points.to(job.x))
+            adversary = adversary.continued(worst)
+        longer = longer_attack(adversary, self.salt)
         if not job.defense.random:
             return {"after": job.unlimited.play(longer, self.rows).correct[0].cpu()}
         other = replace(job.unlimited, seed=job.seed + _OTHER_SEED, shared_noise=False)
