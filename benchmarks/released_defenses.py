@@ -188,7 +188,8 @@ def soap(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -> None:
         "APGD+BPDA (traj.) at the selected radius: APGD without the search over radii, at the "
         "radius that the batch of the last points selects, on the rows that are still classified "
         f"correctly, in {counted(arguments.rounds, 'round')} with twice the steps each, the first "
-        f"with {counted(arguments.steps, 'step')}; the paper has one run of "
+        f"with {counted(arguments.steps, 'step')}; a row that another radius makes correct is "
+        "attacked at the radii of the last three rounds together. The paper has one run of "
         f"{counted(BUDGETS.soap_steps, 'step')}. All final points are evaluated together on SOAP",
     )
     bench = Bench(arguments, SOAP_EXPERIMENT, SHI, SOAP_BATCH, Linf(8 / 255), notes)

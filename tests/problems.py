@@ -271,3 +271,26 @@ class Exits(Defense):
 
     def answer(self, trace: Trace, ctx: Context) -> Tensor:
         return trace.logits[-2:].mean(0)
+
+
+STEP = 0.01  # of brightness, in `Passing`
+
+
+class Passing(Defense):
+    """Row k is misclassified while its brightness is that after k + 1 steps, and brighter is worse.
+
+    The gradient always points to brighter images, so a batch in which all rows make the same steps
+    has one error. All rows can be misclassified together: their influence on each other, one
+    percent of the mean brightness, is smaller than any lead.
+    """
+
+    coupled = True
+
+    def trace(self, x: Tensor, ctx: Context) -> Trace:
+        brightness = x.flatten(1).mean(1)
+        steps = (brightness - 0.5) / STEP
+        number = torch.arange(1, len(x) + 1)
+        inside = (steps - number).abs() < 0.5
+        lead = torch.where(inside, -1.0, 1.0) - (brightness - brightness.detach())
+        lead = lead + 0.01 * brightness.mean()
+        return Trace((View("final", torch.stack([lead, -lead], 1)),))

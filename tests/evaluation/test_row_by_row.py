@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.problems import STEP, Passing
 from tests.zoo.adaptive.purifiers import smooth_net
 from tests.zoo.adaptive.small_defenses import auto_encoders, closed_loop, images, subspaces
 from torch import Tensor
@@ -13,31 +14,10 @@ from torch import Tensor
 import saddlepoint as sp
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.defenses import AmongBatch, Context, Defense, decoupled
-from saddlepoint.evaluation import RowByRow, RowRounds, play
+from saddlepoint.evaluation import RowByRow, RowRounds, play, row_by_row
 from saddlepoint.zoo.adaptive import SOAP
 
 ROWS = 8
-STEP = 0.01
-
-
-class Passing(sp.Defense):
-    """Row k is misclassified while its brightness is that after k + 1 steps, and brighter is worse.
-
-    The gradient always points to brighter images, so a batch in which all rows make the same steps
-    has one error. All rows can be misclassified together: their influence on each other, one
-    percent of the mean brightness, is smaller than any lead.
-    """
-
-    coupled = True
-
-    def trace(self, x: Tensor, ctx: sp.Context) -> sp.Trace:
-        brightness = x.flatten(1).mean(1)
-        steps = (brightness - 0.5) / STEP
-        number = torch.arange(1, len(x) + 1)
-        inside = (steps - number).abs() < 0.5
-        lead = torch.where(inside, -1.0, 1.0) - (brightness - brightness.detach())
-        lead = lead + 0.01 * brightness.mean()
-        return sp.Trace((sp.View("final", torch.stack([lead, -lead], 1)),))
 
 
 def errors(defense: Defense, adversary: sp.Adversary) -> int:
@@ -84,6 +64,38 @@ def test_later_rounds_attack_what_the_batch_of_the_last_points_chooses() -> None
     stopping = sp.Direct("pgd", pgd, stop_at_success=True)
     assert errors(Chosen(), RowRounds(stopping)) == 0
     assert errors(Chosen(), RowRounds(stopping, (stopping,))) == ROWS
+
+
+class Alternating(sp.Defense):
+    """The batch chooses the first pixel or the second one, whichever is darker on average.
+
+    A row is misclassified if the chosen pixel is brighter than 0.55. Rows that move only the chosen
+    pixel make the batch choose the other one.
+    """
+
+    def __init__(self, pixel: int | None = None) -> None:
+        self.pixel = pixel
+        self.coupled = pixel is None
+
+    def trace(self, x: Tensor, ctx: sp.Context) -> sp.Trace:
+        lead = 0.55 - x.flatten(1)[:, self._chosen(x)]
+        return sp.Trace((sp.View("final", torch.stack([lead, -lead], 1)),))
+
+    def decouple(self, x: Tensor) -> Alternating:
+        return Alternating(self._chosen(x))
+
+    def _chosen(self, x: Tensor) -> int:
+        return int(x.flatten(1)[:, :2].mean(0).argmin()) if self.pixel is None else self.pixel
+
+
+def test_rows_are_attacked_for_both_choices_of_a_batch_that_alternates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stopping = sp.Direct("pgd", PGD(20, STEP, random_start=False), stop_at_success=True)
+    rounds = RowRounds(stopping, 4 * (stopping,))
+    assert errors(Alternating(), rounds) == ROWS
+    monkeypatch.setattr(row_by_row, "_MODELS", 1)
+    assert errors(Alternating(), rounds) == 0
 
 
 def test_rows_that_are_broken_are_not_attacked_again() -> None:

@@ -9,6 +9,7 @@ import torch
 from tests.problems import keys, normal, uniform
 from tests.zoo.released_deq import released
 
+from saddlepoint.attacks.aims import last_value_summed_gradient
 from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.attacks.objective import AttackObjective
 from saddlepoint.attacks.spaces import Linf
@@ -26,7 +27,6 @@ from saddlepoint.papers.deq.gradients import (
     adjoint_at,
     adjoint_ensemble,
     adjoint_final,
-    last_value_summed_gradient,
     ready_made,
     unrolled_at,
     unrolled_ensemble,

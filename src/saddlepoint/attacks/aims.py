@@ -29,6 +29,18 @@ def mean_of_losses(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
     return loss(logits, y).mean(0)
 
 
+def last_value_summed_gradient(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
+    """loss(z_V), with the gradient of sum_v loss(z_v).
+
+    The best point is selected by the loss of the last view, while the gradients of earlier views
+    lead to it: those of the states of an iteration (Yang et al. 2022, Eq. 9), or of a purification
+    (Croce et al. 2022, Sec. 3.5).
+    """
+    losses = loss(logits, y)  # [V, N]
+    earlier = losses[:-1].sum(0)
+    return losses[-1] + (earlier - earlier.detach())
+
+
 def loss_of_mean(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
     """loss(mean_v z_v): the loss of a defender that averages the logits of all views."""
     return loss(logits.mean(0), y)

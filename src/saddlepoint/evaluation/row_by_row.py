@@ -82,7 +82,8 @@ class RowRounds(AroundDirect):
         return self.attacks
 
     def cost(self, draws: int = 1) -> PassCost:
-        runs = [attack.cost(draws).times(_MODELS) for attack in self.attacks]
+        # Where all rows are evaluated together, every row is in both attacks of a round.
+        runs = [attack.cost(draws).times(_MODELS + 1) for attack in self.attacks]
         evaluations = _MODELS * len(runs) + 1
         return PassCost.sum(runs).plus_forward(draws * evaluations)
 
@@ -93,6 +94,7 @@ class RowRounds(AroundDirect):
         return replace(self, direct=change(self.direct), then=tuple(map(change, self.then)))
 
     def continued(self, points: Tensor) -> RowRounds:
+        """The last rounds, on rows that are classified correctly at these points, by example id."""
         first, *later = self.attacks[-_CONTINUED:]
         return replace(self, direct=first, then=tuple(later), start=points)
 

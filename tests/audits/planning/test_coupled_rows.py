@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
+from tests.problems import Passing
 from torch import Tensor, nn
 
 import saddlepoint as sp
@@ -16,6 +19,8 @@ from saddlepoint.attacks.pgd import PGD
 from saddlepoint.audits.planning.facts import TargetFacts
 from saddlepoint.audits.planning.suite import compose
 from saddlepoint.audits.probes.traits import TraitName, Traits, present
+from saddlepoint.audits.remedies.planner import Planner
+from saddlepoint.audits.remedies.rows import continued_rows
 from saddlepoint.audits.target.admission import TargetError
 from saddlepoint.evaluation import Annealed, Cascade, FixedPoints, RowRounds, RowSearch
 
@@ -221,3 +226,27 @@ def test_a_wrong_decoupled_defense_is_an_error() -> None:
     y = torch.zeros(ROWS, dtype=torch.long)
     with pytest.raises(TargetError, match="returns from `decouple`"):
         sp.audit(Wrong(), x, y, threat=sp.Linf(0.1), budget="quick")
+
+
+def test_a_remedy_continues_the_last_rounds_from_the_worst_points() -> None:
+    first = sp.Direct("pgd", PGD(2), stop_at_success=True)
+    rounds = RowRounds(first, (first.scaled(2), first.scaled(4)))
+    points = torch.rand(ROWS, 1, 2, 2)
+    planner = SimpleNamespace(
+        rounds=rounds, evidence=SimpleNamespace(points=points), on_answer=lambda one: one
+    )
+    largest, *_ = continued_rows(cast(Planner, planner))
+    found = largest.adversary
+    assert isinstance(found, RowRounds)
+    assert found.start is points
+    assert [one.attack for one in found.attacks] == [PGD(16), PGD(32)]
+
+
+@pytest.mark.slow
+def test_an_audit_of_coupled_rows_attacks_them_one_by_one() -> None:
+    """Each row is broken at another step: whole batches have one error, rows have all."""
+    x = torch.full((ROWS, 1, 2, 2), 0.5)
+    y = torch.zeros(ROWS, dtype=torch.long)
+    result = sp.audit(Passing(), x, y, threat=sp.Linf(0.1), budget="standard", allow_unusual=True)
+    rows = {row.name: row.robust_accuracy for row in result.rows}
+    assert rows["apgd-ce by row, 5 rounds"] < rows["apgd-ce"]

@@ -127,9 +127,12 @@ class LongerAttack(Measurement):
     def compute(self, job: Job) -> Values:
         if not job.defense.random and job.defense.unit == "example":
             return {"after": self._start_by_start(job.unlimited)}
-        # Coupled rows that are broken would have to be broken again together with the others.
-        worst = job.x.index_copy(0, self.rows, self.points.to(job.x))
-        longer = longer_attack(self.adversary.continued(worst), self.salt)
+        adversary = self.adversary
+        if job.defense.unit != "example":
+            # Rows that are broken would have to be broken again together with the others.
+            worst = job.x.index_copy(0, self.rows, self.points.to(job.x))
+            adversary = adversary.continued(worst)
+        longer = longer_attack(adversary, self.salt)
         if not job.defense.random:
             return {"after": job.unlimited.play(longer, self.rows).correct[0].cpu()}
         other = replace(job.unlimited, seed=job.seed + _OTHER_SEED, shared_noise=False)

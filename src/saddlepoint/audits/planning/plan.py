@@ -96,10 +96,10 @@ def make_plan(request: AuditRequest, probed: Probed) -> Plan:
     adversaries = tuple(choice.adversary for choice in choices)
     draws = threat.draws if defense.random else 1
     share = budget.remedies
-    paid = adversaries
+    counted = adversaries
     if Parts(defense, threat, budget, probed.facts).few_answers:
         # Passes of the static net cost next to nothing beside those of the target.
-        paid = tuple(one for one in adversaries if not one.properties.transfers)
+        counted = tuple(one for one in adversaries if not one.properties.transfers)
         share *= _COSTLY_REMEDIES
     return Plan(
         request.name,
@@ -115,7 +115,7 @@ def make_plan(request: AuditRequest, probed: Probed) -> Plan:
         claim=request.claim,
         recognized=probed.recognized,
         composed=not named,
-        remedy_passes=0 if named else _remedy_passes(share, paid, draws),
+        remedy_passes=0 if named else _remedy_passes(share, counted, draws),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from saddlepoint.attacks.aims import mean_of_losses
+from saddlepoint.attacks.aims import last_value_summed_gradient
 from saddlepoint.attacks.losses import margin
 from saddlepoint.audits.planning.choice import Choice
 from saddlepoint.audits.planning.parts import Parts
@@ -35,19 +35,19 @@ def row_attacks(parts: Parts) -> Iterator[Choice]:
 
 
 def _rounds(parts: Parts) -> Iterator[Direct]:
-    """Two losses, with more and more steps while fewer rows are left."""
-    apgd = replace(parts.apgd, stop_at_success=True)
+    """Two losses and several gradients, with more and more steps while fewer rows are left."""
+    exact = replace(parts.apgd, stop_at_success=True)
+    apgd = exact
     named = parts.facts.traits.places(TraitName.SITES)
-    exact = apgd
     if not set(named) <= set(parts.facts.bypassed):
         apgd = replace(apgd, rules={**apgd.rules, **dict.fromkeys(named, BPDA())})
-    other = replace(apgd, name="apgd-margin", loss=margin)
-    yield apgd
-    yield other
+    views = apgd
+    if parts.facts.has(TraitName.VIEWS_DISAGREE):
+        views = replace(apgd, aim=last_value_summed_gradient)
+    yield views
+    yield replace(apgd, name="apgd-margin", loss=margin)
     if exact is not apgd:
         # It may cost several times as much as the identity, so it comes when few rows are left.
         yield replace(exact, name="apgd-exact")
-    if parts.facts.has(TraitName.VIEWS_DISAGREE):
-        apgd = replace(apgd, name="apgd-views", aim=mean_of_losses)
     for doubled in range(1, _DOUBLED + 1):
-        yield (apgd if doubled % 2 else other).scaled(2**doubled)
+        yield views.scaled(2**doubled)

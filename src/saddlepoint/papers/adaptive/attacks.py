@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from saddlepoint.attacks.aims import last_value_summed_gradient
 from saddlepoint.attacks.apgd import APGD
 from saddlepoint.attacks.losses import cross_entropy, dlr, margin
 from saddlepoint.attacks.pgd import FGSM, PGD
@@ -25,7 +26,6 @@ from saddlepoint.evaluation import (
 )
 from saddlepoint.gradients import BPDA, EoT
 from saddlepoint.papers.adaptive.scales import AttackBudgets
-from saddlepoint.papers.deq.gradients import last_value_summed_gradient
 from saddlepoint.zoo.adaptive import SOAP, AdaptiveDenoising, HedgeDefense, constant
 
 TRANSFERS = ("transfer FGSM", "transfer PGD", "transfer AutoAttack (clean copies)", "transfer APGD")

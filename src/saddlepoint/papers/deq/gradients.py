@@ -11,10 +11,15 @@ from typing import Any
 
 from torch import Tensor
 
-from saddlepoint.attacks.aims import Aim, last_view, mean_of_losses
+from saddlepoint.attacks.aims import (
+    Aim,
+    last_value_summed_gradient,
+    last_view,
+    mean_of_losses,
+)
 from saddlepoint.attacks.base import Attack
 from saddlepoint.attacks.best import AttackResult
-from saddlepoint.attacks.losses import Loss, cross_entropy
+from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.defenses import Defense
 from saddlepoint.evaluation import (
     Adversary,
@@ -30,25 +35,6 @@ from saddlepoint.gradients import Phantom, Rule, SimultaneousAdjoint
 from saddlepoint.papers.budgets import AutoAttackBudget
 from saddlepoint.zoo.deq import DEQ, EarlyState, FinalState, MeanState, Solved, State
 from saddlepoint.zoo.deq.model import FINAL, SITE
-
-
-def last_value_summed_gradient(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
-    """Aim with the value of the last view's loss and the summed gradient of all views' losses.
-
-    The adjoint process needs dL(z_n)/dz at every state that it passes (Eq. 9), while the best point
-    is selected by the loss of the last state.
-
-    Args:
-        loss: loss per view and example.
-        logits: [V, N, C] logits of all views.
-        y: [N] labels.
-
-    Returns:
-        [N] values.
-    """
-    losses = loss(logits, y)  # [V, N]
-    earlier = losses[:-1].sum(0)
-    return losses[-1] + (earlier - earlier.detach())
 
 
 @dataclass(frozen=True)
