@@ -58,7 +58,7 @@ def audited(net, workers, out=None):
     x = images()
     attacks = [
         sp.Direct("pgd", sp.PGD(3)),
-        # It cannot be sent to another process.
+        # It cannot be pickled for another process.
         sp.Direct("closure", sp.PGD(3), loss=lambda logits, y: -logits[:, 0] + 0 * y),
     ]
     return sp.audit(
