@@ -64,22 +64,24 @@ def main() -> None:
     only.add_argument("--workers", action="store_true", help="no growth")
     arguments = parser.parse_args()
     common = (arguments.models, arguments.data, arguments.net, arguments.budget)
-    record = json.loads(RECORD.read_text()) if RECORD.is_file() else {}
-    record["command"] = "python -m benchmarks.growth"
+    measured: dict[str, Any] = {"command": "python -m benchmarks.growth"}
     if not arguments.workers:
-        record["growth"] = growth(*common, arguments.images)
-        print(record["growth"], flush=True)
+        measured["growth"] = growth(*common, arguments.images)
     if not arguments.growth:
-        record["workers"] = two_workers(*common, arguments.workers_images, arguments.repeats)
-        print(record["workers"], flush=True)
-    write(RECORD, record)
+        measured["workers"] = two_workers(*common, arguments.workers_images, arguments.repeats)
+    print(measured)
+    before = json.loads(RECORD.read_text()) if RECORD.is_file() else {}
+    write(RECORD, before | measured)
 
 
 def growth(
     models: Path, data: Path, name: str, budget: str, images: Sequence[int]
 ) -> dict[str, Any]:
     """CPU seconds and peak memory by number of images, and how linear the seconds are."""
-    runs = [_audit(models, data, name, budget, n, workers=1) for n in images]
+    runs = []
+    for n in images:
+        runs.append(_audit(models, data, name, budget, n, workers=1))
+        print(n, runs[-1], flush=True)
     seconds = [run.cpu for run in runs]
     r = float(np.corrcoef(images, seconds)[0, 1]) if len(runs) > 1 else 1.0
     return {

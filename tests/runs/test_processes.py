@@ -81,10 +81,18 @@ def test_tensors_travel_to_a_worker_as_bytes():
 needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
 
 
+WORKERS = pytest.mark.parametrize(
+    "workers",
+    [("--workers", "2"), ("--executor", "processes", "--workers", "1")],
+    ids=["copies", "new processes"],
+)
+
+
 @pytest.mark.slow
 @needs_proc
-def test_workers_end_with_a_parent_that_is_killed():
-    process = start("--workers", "1")
+@WORKERS
+def test_workers_end_with_a_parent_that_is_killed(workers):
+    process = start(*workers)
     wait_for_cells(process, 2)
     pids = children(process.pid)
     assert pids
@@ -97,8 +105,9 @@ def test_workers_end_with_a_parent_that_is_killed():
 
 @pytest.mark.slow
 @needs_proc
-def test_sigterm_stops_after_the_current_cell_and_a_second_one_at_once():
-    process = start("--workers", "1")
+@WORKERS
+def test_sigterm_stops_after_the_current_cell_and_a_second_one_at_once(workers):
+    process = start(*workers)
     wait_for_cells(process, 2)
     pids = children(process.pid)
     process.send_signal(signal.SIGTERM)

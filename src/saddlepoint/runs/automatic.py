@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from saddlepoint.audits.profile import Spent, Stage
+from saddlepoint.phrases import count
 from saddlepoint.runs.cores import (
     available_cores,
     expected_seconds,
@@ -73,7 +74,7 @@ class Automatic:
 def _problem(work: Work) -> str:
     """Why no copies of this process can be used, as part of a sentence; empty: they can."""
     if _threads(work) > 1:
-        return f"each cell uses {_threads(work)} threads"
+        return f"each cell uses {count(_threads(work), 'thread')}"
     return why_not_copied(work.plan.job)
 
 

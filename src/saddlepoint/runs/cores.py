@@ -1,4 +1,4 @@
-"""How many processes an audit may use, and whether they pay back."""
+"""How many processes an audit may use, and whether they save time."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _ROWS = 16  # of the images that every copy evaluates first
 _TRIAL_SECONDS = 20.0  # until a worker must have evaluated a few images
 _TRIAL_FACTOR = 20  # times as long as this process needed for them
 
-_NOT_SENT = (pickle.PicklingError, AttributeError, TypeError)  # raised by pickle
+_NOT_PICKLABLE = (pickle.PicklingError, AttributeError, TypeError)  # raised by pickle
 
 
 class Forked(Processes):
@@ -85,10 +85,10 @@ class Forked(Processes):
         return _Copy(self._copied, [worker.connection for worker in self._pool])
 
     def _give(self, worker: Worker, task: Task, work: Work) -> Iterator[Result]:
-        """Cells that cannot be sent, such as those of adversaries with closures, stay here."""
+        """Cells that cannot be pickled, such as those of losses in closures, are computed here."""
         try:
             worker.give(task)
-        except _NOT_SENT:
+        except _NOT_PICKLABLE:
             worker.unfinished = ()
             return (result_of(work, cell) for cell in task.cells)
         return iter(())
