@@ -20,6 +20,7 @@ from saddlepoint.papers.multi_exit.scored_game import (
     MAX_AVERAGE_NOTE,
     NEED,
     PER_IMAGE,
+    ScoredGame,
     assumption,
     effects_of,
     effects_table,
@@ -80,8 +81,9 @@ def _evaluate(
         subjects=[many, single],
         notes=[
             *notes,
-            f"{len(scored.game.targets)} attacks, {_rows(scored)}, x {len(scored.game.subsets)} sets "
-            f"of exits that answer; PGD with {counted(experiment.setting.payoff.steps, 'step')}",
+            f"{len(scored.game.targets)} attacks, {_rows(scored)}, x {len(scored.game.subsets)} "
+            "sets of exits that answer; PGD with "
+            f"{counted(experiment.setting.payoff.steps, 'step')}",
             MAX_AVERAGE_NOTE,
             f"{PER_IMAGE}: of all attacks of the game",
             f"{SINGLE}: under PGD on its only exit",
