@@ -80,7 +80,7 @@ def test_five_exits_are_scored_beside_their_twin_with_one_exit(request_real: Req
     assert defenders.rows[-1].labels == (five_exits.SINGLE, "1")
     assert effects.rows[-1].labels == (five_exits.NEED_MINUS_SINGLE,)
     assert (attacks.columns, attacks.n) == (("FGSM",), 8)
-    assert "31 attacks x 31 sets" in " ".join(result.notes)
+    assert "15 attacks, on neighboring exits, x 31 sets" in " ".join(result.notes)
     assert attached.training_note() in result.notes
 
 

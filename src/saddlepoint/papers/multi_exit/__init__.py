@@ -86,7 +86,7 @@ EXPERIMENTS = (
     ),
     Experiment(
         "multi-exit/five-exits",
-        "Tables 1 and 2 and the full game on one network with five exits, 31 x 31 (ours)",
+        "Tables 1 and 2 and the game on one network with five exits (ours)",
         "Tables 1 and 2 have VGG-16 with five exits. AIMER finds a lower robust accuracy than the "
         "single, the average and the max-average attack. NEED is more robust than the last exit "
         "and than a single-exit network.",

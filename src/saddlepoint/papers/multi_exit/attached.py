@@ -59,14 +59,7 @@ METHODS: Mapping[str, Method] = {
     "MART": MART(attack=_ATTACK),
     "FAT": FAT(attack=_ATTACK),
 }
-SETTING = replace(
-    SETTINGS["real"],
-    game_images=200,
-    test_images=300,
-    reduced_images=200,
-    payoff=PGD(10, Radii(1 / 4)),
-    rows="all",
-)
+SETTING = replace(SETTINGS["real"], game_images=200, test_images=300, payoff=PGD(10, Radii(1 / 4)))
 
 
 def open_experiment(

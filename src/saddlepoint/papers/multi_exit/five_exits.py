@@ -1,4 +1,4 @@
-"""Tables 1 and 2 and the full game on one network with five exits, 31 x 31.
+"""Tables 1 and 2 and the game on one network with five exits.
 
 At scale real, exits are attached to a robust network that others trained, and trained with it.
 """
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from saddlepoint.evaluation.bootstrap import mean_of
+from saddlepoint.papers.budgets import counted
 from saddlepoint.papers.cells import estimate_cell
 from saddlepoint.papers.masking import mark_masked, masked_warnings
 from saddlepoint.papers.multi_exit import attached
@@ -19,6 +20,7 @@ from saddlepoint.papers.multi_exit.scored_game import (
     MAX_AVERAGE_NOTE,
     NEED,
     PER_IMAGE,
+    ScoredGame,
     assumption,
     effects_of,
     effects_table,
@@ -79,8 +81,9 @@ def _evaluate(
         subjects=[many, single],
         notes=[
             *notes,
-            f"{len(scored.game.targets)} attacks x {len(scored.game.subsets)} sets of exits that "
-            f"answer; PGD with {experiment.setting.payoff.steps} steps",
+            f"{len(scored.game.targets)} attacks, {_rows(scored)}, x {len(scored.game.subsets)} "
+            "sets of exits that answer; PGD with "
+            f"{counted(experiment.setting.payoff.steps, 'step')}",
             MAX_AVERAGE_NOTE,
             f"{PER_IMAGE}: of all attacks of the game",
             f"{SINGLE}: under PGD on its only exit",
@@ -97,6 +100,11 @@ def _evaluate(
         repeats=1,
         symptoms=masked_warnings(table, weaker),
     )
+
+
+def _rows(scored: ScoredGame) -> str:
+    every = len(scored.game.targets) == len(scored.game.subsets)
+    return "on all sets of exits" if every else "on neighboring exits"
 
 
 def _attacked_twin(correct: Tensor) -> Tensor:
