@@ -10,12 +10,10 @@ from tests.audits.linear_defenses import IDENTITY, THREAT, X, Y, plan_for
 
 import saddlepoint as sp
 from saddlepoint.audits import collect
-from saddlepoint.audits.diagnostics.attack_trials import LongerAttack, longer_attack
 from saddlepoint.audits.diagnostics.checklist import checklist
 from saddlepoint.audits.diagnostics.values import Compared
 from saddlepoint.audits.pipeline import InProcess
 from saddlepoint.audits.verdict import ItemName, State
-from saddlepoint.passes import count_passes
 
 
 @pytest.fixture(scope="module")
@@ -45,31 +43,3 @@ def test_one_image_in_a_sample_stands_for_several_in_all(evidence, broken, sampl
 
 def test_less_than_one_point_of_accuracy_may_be_missed(evidence):
     assert state_after(evidence, 1, 101) is State.PASS
-
-
-def longer(evidence, margin):
-    """The diagnostic on all images, with these margins [N] at the worst points, and its passes."""
-    attack = evidence.strongest[1]
-    rows = torch.arange(len(X))
-    cell = LongerAttack(attack, rows, evidence.points, margin, salt=1)
-    with count_passes() as counter:
-        after = cell.compute(evidence.plan.job)["after"]
-    return after, counter.total.backward
-
-
-def test_both_starts_together_are_the_longer_attack(evidence):
-    after, _ = longer(evidence, torch.full((len(X),), -torch.inf))
-    attack = longer_attack(evidence.strongest[1], 1)
-    expected = evidence.plan.job.play(attack, torch.arange(len(X))).correct[0]
-    assert torch.equal(after, expected)
-    assert 0 < after.sum() < len(X)
-
-
-def test_the_second_start_is_for_images_on_which_the_first_one_got_closer(evidence):
-    closer = torch.where(torch.arange(len(X)) % 2 == 0, -torch.inf, torch.inf)
-    all_rows, both = longer(evidence, torch.full((len(X),), -torch.inf))
-    no_rows, one = longer(evidence, torch.full((len(X),), torch.inf))
-    half, between = longer(evidence, closer)
-    assert one < between < both
-    assert torch.equal(half[::2], all_rows[::2])
-    assert torch.equal(half[1::2], no_rows[1::2])

@@ -24,21 +24,13 @@ from saddlepoint.evaluation import (
 
 _OTHER_SEED = 7919  # added to the seed: other random numbers for every image
 _OTHER_STARTS = 7919  # added to the salt of random keys
-_STARTS = 2
-_HALF = 0.5
 
 
 def longer_attack(adversary: Adversary, salt: int) -> Adversary:
     """Twice the steps of an attack from two other starts; another salt gives other starts."""
     twice = adversary.map_direct(lambda direct: direct.scaled(2))
     # With the same random keys as before, the attack would only be repeated.
-    return OtherKeys(Restarts(twice, _STARTS), _OTHER_STARTS + salt)
-
-
-def longer_starts(adversary: Adversary, salt: int) -> Sequence[Adversary]:
-    """The starts of `longer_attack`, each as an attack of its own."""
-    twice = adversary.map_direct(lambda direct: direct.scaled(2))
-    return [OtherKeys(OtherKeys(twice, k), _OTHER_STARTS + salt) for k in range(_STARTS)]
+    return OtherKeys(Restarts(twice, 2), _OTHER_STARTS + salt)
 
 
 @dataclass(frozen=True)
@@ -106,10 +98,6 @@ class OneStep(Measurement):
 class LongerAttack(Measurement):
     """`longer_attack` on images that no attack broke.
 
-    The second start is for images on which the first one got closer to an error than all attacks
-    before. Where twice the steps from another start got no closer, the attack has converged, and
-    one more start shows nothing. Coupled rows are compared as whole batches, with both starts.
-
     For a randomized defense the worst points are evaluated once more before: images that were
     selected because they were classified correctly by chance are less often correct the next time.
     """
@@ -117,7 +105,6 @@ class LongerAttack(Measurement):
     adversary: Adversary
     rows: Tensor
     points: Tensor  # [n, ...] worst points of the rows
-    margin: Tensor  # [n] at these points, negative
     salt: int
 
     @property
@@ -125,8 +112,6 @@ class LongerAttack(Measurement):
         return "twice the steps from other starts"
 
     def compute(self, job: Job) -> Values:
-        if not job.defense.random and job.defense.unit == "example":
-            return {"after": self._start_by_start(job.unlimited)}
         adversary = self.adversary
         if job.defense.unit != "example":
             # Rows that are broken would have to be broken again together with the others.
@@ -139,18 +124,6 @@ class LongerAttack(Measurement):
         after = other.play(longer, self.rows).correct[0].cpu()
         before = other.recheck(self.points.to(job.x), self.rows).correct[0].cpu()
         return {"before": before, "after": after}
-
-    def _start_by_start(self, job: Job) -> Tensor:
-        """[n] correctness after both starts of `longer_attack`, each from the same random keys."""
-        first, second = longer_starts(self.adversary, self.salt)
-        episode = job.play(first, self.rows)
-        correct = episode.correct[0].cpu()
-        closer = episode.margin[0].cpu() > self.margin
-        again = ((correct >= _HALF) & closer).nonzero()[:, 0]
-        if not len(again):
-            return correct
-        more = job.play(second, self.rows[again.to(self.rows.device)]).correct[0].cpu()
-        return correct.index_copy(0, again, more)
 
 
 @dataclass(frozen=True)

@@ -141,9 +141,7 @@ def _longer(e: Evidence) -> _Diagnostic | None:
         return _Diagnostic("longer", [], lambda _: nothing)
     before = e.robust[rows.cpu()]
     points = e.points[rows.cpu()]
-    margin = torch.cat([group.verdict.margin[0] for group in e.groups]).cpu()[rows.cpu()]
-    longer = LongerAttack(e.strongest[1], rows, points, margin, len(e.runs))
-    cells: list[Measurement] = [longer]
+    cells: list[Measurement] = [LongerAttack(e.strongest[1], rows, points, len(e.runs))]
     searches = [run.adversary for run in e.runs if isinstance(run.adversary, RowSearch)]
     cells += [RepeatedSearch(search, rows) for search in searches]
     return _Diagnostic(
