@@ -1,6 +1,6 @@
 """The order of the attacks of an audit that breaks most images per pass, learned on other nets.
 
-    python -m benchmarks.attack_order --models DIR --data DIR [--images N]
+    python -m benchmarks.attack_order --models DIR --data DIR [--images N] [--sets NAME ...]
 
 Every attack of the `standard` plan runs on the first test images of robust third-party nets, each
 at the radius that it was trained for. For each image and attack it is recorded whether the image
@@ -45,15 +45,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add_folders(parser, required=True)
     parser.add_argument("--images", type=int, default=128)
+    parser.add_argument("--sets", nargs="+", default=["cifar10", "mnist"], help="data sets")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     sys.path.insert(0, str(arguments.models))
     loaders = importlib.import_module("loaders")
     record = json.loads(RECORD.read_text()) if RECORD.is_file() else {"nets": {}}
-    record["command"] = "python -m benchmarks.attack_order"
+    record["command"] = f"python -m benchmarks.attack_order --sets {' '.join(arguments.sets)}"
     for name, radius in robust_nets(arguments.models / "index.json"):
-        if name not in record["nets"]:
-            source = name.partition("/")[0]
+        source = name.partition("/")[0]
+        if name not in record["nets"] and source in arguments.sets:
             data = sp.load_data(source, n=arguments.images, root=str(arguments.data))
             record["nets"][name] = attacked(loaders.load(name), data.x, data.y, radius)
             write(RECORD, record)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -128,20 +129,29 @@ def _audit(models: Path, data: Path, name: str, budget: str, images: int, worker
         command = [sys.executable, "-c", _COMMAND, "audit", f"{target}:make", *options]
         started = time.perf_counter()
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        seconds: dict[int, float] = {}  # by process
-        status = None
-        while status is None:
-            for pid in (process.pid, *_children(process.pid)):
-                seconds[pid] = _cpu_seconds(pid) or seconds.get(pid, 0.0)
-            time.sleep(_POLL)
-            ended, code, used = os.wait4(process.pid, os.WNOHANG)
-            status = code if ended else None
-        process.returncode = os.waitstatus_to_exitcode(status)
+        try:
+            seconds, used = _followed(process)
+        except BaseException:
+            process.kill()
+            raise
         if process.returncode:
             raise RuntimeError(f"the audit of {name} ended with status {process.returncode}.")
         wall = time.perf_counter() - started
     longest = seconds.pop(process.pid) + max(seconds.values(), default=0.0)
     return _Run(wall, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, longest)
+
+
+def _followed(process: subprocess.Popen[bytes]) -> tuple[dict[int, float], resource.struct_rusage]:
+    """CPU seconds of a process and of each of its children, and the resources of all of them."""
+    seconds: dict[int, float] = {}
+    while True:
+        for pid in (process.pid, *_children(process.pid)):
+            seconds[pid] = _cpu_seconds(pid) or seconds.get(pid, 0.0)
+        time.sleep(_POLL)
+        ended, status, used = os.wait4(process.pid, os.WNOHANG)
+        if ended:
+            process.returncode = os.waitstatus_to_exitcode(status)
+            return seconds, used
 
 
 def _children(pid: int) -> list[int]:

@@ -19,6 +19,7 @@ from saddlepoint.audits.profile import Spent, Stage
 from saddlepoint.passes import PassCount
 from saddlepoint.runs import automatic, cores, forked
 from saddlepoint.runs.automatic import Automatic
+from saddlepoint.runs.execution import _longest_first
 from saddlepoint.runs.executors import Processes, Serial
 from saddlepoint.runs.forked import Forked
 from saddlepoint.runs.locks import claim, close_inherited_locks, is_locked
@@ -56,18 +57,15 @@ def labels(net, x):
 
 def audited(net, workers, out=None):
     x = images()
-    attacks = [
-        sp.Direct("pgd", sp.PGD(3)),
-        # It cannot be pickled for another process.
-        sp.Direct("closure", sp.PGD(3), loss=lambda logits, y: -logits[:, 0] + 0 * y),
-    ]
+    # Diagnostics of this attack cannot be pickled for another process.
+    attack = sp.Direct("closure", sp.PGD(3), loss=lambda logits, y: -logits[:, 0] + 0 * y)
     return sp.audit(
         net,
         x,
         labels(linear_net(), x),
         threat=THREAT,
         budget="quick",
-        adversaries=attacks,
+        adversaries=[attack],
         batch_size=4,
         workers=workers,
         out=out,
@@ -297,6 +295,13 @@ def test_threads_of_a_model_in_memory_follow_from_cells_and_cores(work, monkeypa
     monkeypatch.setattr(cores, "available_cores", lambda: 1)
     monkeypatch.setattr(cores, "inside_other_workers", lambda: True)
     assert cores.default_threads(plan) is None
+
+
+def test_workers_get_the_longest_cells_first_after_the_clean_images():
+    attacks = tuple(sp.Direct(f"pgd-{k}", sp.PGD(k)) for k in (3, 9, 5))
+    work = work_of(linear_net(), adversaries=attacks, batch_size=4)
+    ordered = _longest_first(work.plan, {key: cell for cell, key in work.keys.items()})
+    assert [number for _, number in ordered.values()] == [0, 0, 2, 2, 3, 3, 1, 1]
 
 
 @linux
