@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from saddlepoint.papers.adaptive.robust_net import NAME
 from saddlepoint.papers.claims import CellReference, Claim
 
 _CLOSED_LOOP = "adaptive/released-closed-loop"
@@ -39,6 +40,19 @@ def _broken(defense: str, network: str, data: str) -> Claim:
         CellReference(0, (defense,), "the paper's attack minus the strongest transfer"),
         network,
         data,
+        expected="negative",
+        base=CellReference(0, (defense,), "static, clean"),
+    )
+
+
+def _no_gain(defense: str) -> Claim:
+    """A claim of Table 1: under all attacks a defense is less robust than its static network."""
+    return Claim(
+        f"{defense} weakens a robust static network (Table 1: no defense improves on one).",
+        "adaptive/table-1-real",
+        CellReference(0, (defense,), "lowest of these minus static"),
+        f"{NAME}, Linf 2/255",
+        "cifar10",
         expected="negative",
         base=CellReference(0, (defense,), "static, clean"),
     )
@@ -108,6 +122,8 @@ CLAIMS = (
         second=CellReference(0, (_TRAJECTORY,), "accuracy"),
         base=CellReference(0, ("clean, static",), "accuracy"),
     ),
+    _no_gain("SODEF"),
+    _no_gain("AntiAdversary"),
     _broken("SODEF", "TRADES", "mnist"),
     _broken("SOAP", "standard", "mnist"),
     _broken("ATLD", "standard", "mnist"),
