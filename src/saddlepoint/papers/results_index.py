@@ -36,6 +36,7 @@ _READING = (
 )
 _FIGURES = {  # captions by the path of a chart beside the page
     "multi-exit/triple-wins-payoffs.svg": "Accuracy by attacked exits and the defender's exits",
+    "multi-exit/resnet4b-pgd-at-payoffs.svg": "The same for the network with attached exits",
     "deq/figure-2-accuracy.svg": "Accuracy of every solver state under the ready-made attack",
 }
 _RERUN = (

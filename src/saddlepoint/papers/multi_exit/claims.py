@@ -2,78 +2,116 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from saddlepoint.papers.adaptive.robust_net import NAME
 from saddlepoint.papers.claims import CellReference, Claim
+from saddlepoint.papers.multi_exit import attached
+from saddlepoint.papers.multi_exit.five_exits import NEED_MINUS_SINGLE
 from saddlepoint.papers.multi_exit.scales import SETTINGS
 from saddlepoint.papers.multi_exit.third_party import SPACE
 
-_GAME = "multi-exit/seven-exits-real"
-_BASE = CellReference(0, ("7",), "clean")
+
+class _Effect(NamedTuple):
+    """A claim about a row of a table of effects: it is positive."""
+
+    text: str
+    row: str
+    ours: bool = False
 
 
-def _effect(text: str, row: str, *, ours: bool = False) -> Claim:
-    """A claim about a row of the table of effects: it is positive."""
-    return Claim(
-        text,
-        _GAME,
-        CellReference(3, (row,), "points"),
-        f"triple-wins (ResNet-38, 7 exits), {SPACE}, PGD-{SETTINGS['real'].payoff.steps}",
-        "cifar10",
-        base=_BASE,
-        ours=ours,
-    )
+@dataclass(frozen=True)
+class _Record:
+    """A game with a table of effects."""
+
+    name: str
+    network: str
+    exits: int
+
+    def claim(self, effect: _Effect) -> Claim:
+        """Return the claim about one effect."""
+        return Claim(
+            effect.text,
+            self.name,
+            CellReference(3, (effect.row,), "points"),
+            self.network,
+            "cifar10",
+            base=CellReference(0, (str(self.exits),), "clean"),
+            ours=effect.ours,
+        )
 
 
-CLAIMS = (
-    _effect(
+_SEVEN = _Record(
+    "multi-exit/seven-exits-real",
+    f"triple-wins (ResNet-38, 7 exits), {SPACE}, PGD-{SETTINGS['real'].payoff.steps}",
+    7,
+)
+_FIVE = _Record(
+    "multi-exit/five-exits-real",
+    f"{NAME} with {attached.EXITS} attached exits, PGD-AT, {attached.SPACE}, "
+    f"PGD-{attached.SETTING.payoff.steps}",
+    attached.EXITS,
+)
+_EFFECTS = (
+    _Effect(
         "An attack on other exits than those that answer is weaker than the matched attack "
         "(Remarks 3.1-3.4).",
         "single exits: attacks on another exit minus the matched attack",
     ),
-    _effect(
+    _Effect(
         "AIMER finds a lower robust accuracy than the attack on the last exit (Table 1).",
         "third exit: single attack minus AIMER",
     ),
-    _effect(
+    _Effect(
         "AIMER finds a lower robust accuracy than the average attack (Table 1).",
         "third exit: average attack minus AIMER",
     ),
-    _effect(
+    _Effect(
         "AIMER finds a lower robust accuracy than the max-average attack (Table 1).",
         "third exit: max-average attack minus AIMER",
     ),
-    _effect(
+    _Effect(
         "Under AIMER, NEED is more robust than the last exit (Table 2).",
         "one attack for all images: NEED minus the last exit",
     ),
-    _effect(
+    _Effect(
         "Under AIMER, NEED is more robust than the best fixed set of exits (Sec. 3.4).",
         "one attack for all images: NEED minus the best fixed set",
     ),
-    _effect(
+    _Effect(
         "NEED is less robust if the attacker chooses an attack per image instead of one for all.",
         "NEED: one attack for all images minus the strongest attack per image",
         ours=True,
     ),
-    _effect(
+    _Effect(
         "The matched attack on the last exit is not the strongest: an attacker that chooses the "
         "attacked exits per image breaks more.",
         "last exit: matched attack minus the strongest attack per image",
         ours=True,
     ),
-    _effect(
+    _Effect(
         "Against an attacker that chooses per image, the mean of all exits, a fixed answer, is "
         "more robust than the last exit.",
         "strongest attack per image: all exits minus the last exit",
         ours=True,
     ),
-    _effect(
+    _Effect(
         "Against an attacker that chooses per image, our mixed strategy is more robust than NEED.",
         "strongest attack per image: per-image mix minus NEED",
         ours=True,
     ),
-    _effect(
+    _Effect(
         "Against an attacker that chooses per image, NEED is more robust than the best fixed set.",
         "strongest attack per image: NEED minus the best fixed set",
         ours=True,
     ),
+)
+_SINGLE = _Effect(
+    "Under AIMER, NEED is more robust than the same network with a single exit (Table 2).",
+    NEED_MINUS_SINGLE,
+)
+CLAIMS = (
+    *(_SEVEN.claim(effect) for effect in _EFFECTS),
+    *(_FIVE.claim(effect) for effect in (*_EFFECTS, _SINGLE)),
 )
