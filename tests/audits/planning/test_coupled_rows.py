@@ -169,7 +169,7 @@ def facts(*, times: float) -> TargetFacts:
 
 
 class Costly(Crowd):
-    """A defense around a static net; how costly it is, is told by facts."""
+    """A defense around a static net; the facts say how costly it is."""
 
     static = nn.Flatten()
 
