@@ -296,7 +296,8 @@ def test_every_attack_is_composed_of_shared_adversaries(
 def test_the_numbers_of_passes_are_those_of_the_papers(net: nn.Module) -> None:
     """Sec. 3.4: 21 forward and 20 backward passes. Sec. 3.5: 5 x 11 x 2 of both.
 
-    Here SOAP needs fewer passes: only five of its eleven radii change the image.
+    Here SOAP needs fewer passes: only five of its eleven radii change the image, and descents
+    share their first steps.
     """
     hedge = inference_cost(HedgeDefense(net), X)
     assert (hedge.forward, hedge.backward) == (21, 20)
@@ -304,10 +305,8 @@ def test_the_numbers_of_passes_are_those_of_the_papers(net: nn.Module) -> None:
     assert (anti_adversary.forward, anti_adversary.backward) == (4, 2)
     soap = inference_cost(SOAP(net), X)
     radii = 5  # and radius 0, which changes nothing
-    assert (soap.forward, soap.backward) == (
-        (radii * 5 + 5 + radii + 1) * 2 + 1,
-        (radii * 5 + 5) * 2,
-    )
+    assert soap.forward == soap.backward + (radii + 1) * 2 + 1
+    assert soap.backward <= (5 + 4 + 3 + 2 + 1) * 2
     plain = inference_cost(Plain(net), X)
     assert (plain.forward, plain.backward, plain.flops) == (1, 0, 1)
 

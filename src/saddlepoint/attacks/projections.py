@@ -225,7 +225,7 @@ def _shrunk_to_radius(u: Tensor, low: Tensor, high: Tensor, radius: Tensor) -> T
     unit = torch.finfo(u.dtype).eps
     size = u.abs()
     sign = u.sign()
-    room = torch.maximum(sign * high, sign * low)
+    room = torch.where(u > 0, high, -low)  # signs times an infinite box would be NaN
     radius = radius.double()
     below = torch.zeros_like(radius)  # the sum exceeds the radius at `below`, or s = 0
     above = size.amax(1).double()  # the sum is at most the radius at `above`

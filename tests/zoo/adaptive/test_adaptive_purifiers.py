@@ -253,7 +253,7 @@ def test_trajectory_bpda_is_the_mean_of_gradients_at_the_iterates():
         radius = defense.select_radius(x)
         v = x
         for _ in range(t):
-            v = defense._step(v, x, radius)
+            v = defense.ascent(lambda u: -defense.task.loss(net, u), v, x, radius)
         v = v.detach().requires_grad_()
         expected.append(torch.autograd.grad(cross_entropy(net(v), Y).sum(), v)[0])
     assert_close(found, torch.stack(expected).mean(0), rtol=0, atol=1e-14)

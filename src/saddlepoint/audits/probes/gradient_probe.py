@@ -10,6 +10,7 @@ from torch import Tensor
 
 from saddlepoint.attacks.losses import Loss, margin
 from saddlepoint.attacks.objective import AttackObjective
+from saddlepoint.audits.cells import with_fewer_rows
 from saddlepoint.audits.probes.probe_target import ProbeTarget
 from saddlepoint.gradients import Backprop, Rule
 from saddlepoint.gradients.estimator import Evaluation
@@ -88,10 +89,19 @@ class GradientProbe:
     def values(self, points: Sequence[Tensor]) -> list[Tensor]:
         """[n] margins at each of several points [n, ...].
 
-        Those of a pure function are computed in one call, so rows must be independent.
+        Those of a pure function are computed in one call, or in a few if there is too little
+        memory. Rows must be independent.
         """
-        if not self.target.pure:
-            return [self.value(x) for x in points]
+
+        def in_calls(most: int) -> list[Tensor]:
+            calls = [points[k : k + most] for k in range(0, len(points), most)]
+            return [value for call in calls for value in self._values_of_call(call)]
+
+        return with_fewer_rows(in_calls, len(points) if self.target.pure else 1)
+
+    def _values_of_call(self, points: Sequence[Tensor]) -> list[Tensor]:
+        if len(points) == 1:
+            return [self.value(points[0])]
         n = len(self.target)
         rows = torch.arange(n, device=self.x.device).repeat(len(points))
         objective = replace(self._objective(), y=self.target.y[rows], loss=margin, rules={})

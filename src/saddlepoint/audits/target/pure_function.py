@@ -58,7 +58,8 @@ _LOADS = {"LOAD_GLOBAL", "LOAD_NAME"}
 _FORBIDDEN_CODE = {"STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME", "IMPORT_FROM"}
 _PLAIN_TYPES = (
     *(type(None), bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset),
-    *(torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format, OrderedDict),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format, OrderedDict),
+    type(torch.empty(0).shape),
 )
 _READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _MASKS = (torch.bool, torch.uint8)
