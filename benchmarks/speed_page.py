@@ -65,6 +65,31 @@ def growth_curves(record: Record) -> Iterator[Row]:
         )
 
 
+def whole_audits(record: Record) -> Iterator[Row]:
+    """Time of whole audits and its shares."""
+    for row in record["audits"]:
+        shares = [f"{row[f'share_of_{part}']:.1%}" for part in ("probe", "diagnose", "rest")]
+        ratio = f"{row['ratio_to_attack_passes']:.2f}"
+        cost = f"{row['milliseconds_per_gradient']:.2f} ms"
+        yield row["net"], row["images"], f"`{row['budget']}`", cost, ratio, *shares
+
+
+def loops(record: Record) -> Iterator[Row]:
+    """Time of attack loops relative to a bare loop."""
+    for net, found in record.items():
+        for attack, measured in found.items():
+            if isinstance(measured, dict):
+                spread = f"{min(measured['ratios']):.2f} to {max(measured['ratios']):.2f}"
+                yield net, attack, f"{measured['ratio']:.2f}", spread
+
+
+def engine(record: Record) -> Iterator[Row]:
+    """Time of attacks on a folded copy."""
+    for name, found in record.items():
+        ratios = [f"{found['timed'][attack]['ratio']:.2f}" for attack in ("PGD-20", "APGD-100")]
+        yield name, found["timed"]["form"], *ratios
+
+
 # By name: the record, the columns, and the function that makes the rows.
 TABLES: dict[str, tuple[str, tuple[str, ...], Callable[[Record], Iterator[Row]]]] = {
     "exit-games": (
@@ -77,6 +102,22 @@ TABLES: dict[str, tuple[str, tuple[str, ...], Callable[[Record], Iterator[Row]]]
         ("network", "time, of AutoAttack's", "robust images, audit / AutoAttack", "verdict"),
         autoattack,
     ),
+    "whole-audits": (
+        "overhead",
+        (
+            "network",
+            "images",
+            "budget",
+            "a gradient",
+            "time, of the attack passes",
+            "probing",
+            "diagnostics",
+            "rest",
+        ),
+        whole_audits,
+    ),
+    "loops": ("loops", ("network", "attack", "time, of a bare loop", "spread"), loops),
+    "engine": ("engine", ("network", "copy", "PGD-20", "APGD-100"), engine),
     "growth-curves": ("growth-curves", ("size", "sizes", "time, of the floor"), growth_curves),
 }
 
