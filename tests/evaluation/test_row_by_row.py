@@ -171,3 +171,22 @@ def test_a_decoupled_defense_has_independent_rows_and_the_same_outputs(name: str
     alone = single.restrict(rows).respond(1 - x[rows], Context.seeded(0, 2))
     if name != "any other":  # there the other rows keep their points
         torch.testing.assert_close(alone, moved[rows], rtol=0, atol=1e-9)
+
+
+def test_rules_for_steps_of_the_whole_batch_are_accepted() -> None:
+    class Rounded(sp.Defense):
+        coupled = True
+
+        def trace(self, x: Tensor, ctx: Context) -> sp.Trace:
+            v = ctx.through("round", torch.round, x - 0.1 * x.mean(0))
+            return sp.Trace((sp.View("final", v.flatten(1)),))
+
+    x = images(6)
+    single = AmongBatch(Rounded(), x)
+    ctx = Context.seeded(0, 6)
+    ctx = replace(ctx, rules={"round": sp.BPDA()})
+    z = x.clone().requires_grad_()
+    single.respond(z, ctx).sum().backward()
+    ctx.check_rules()
+    assert z.grad is not None
+    assert z.grad.abs().sum() > 0

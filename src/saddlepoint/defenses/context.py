@@ -87,6 +87,11 @@ class Context:
         self._state.expected.update(sites)
 
     @property
+    def known_sites(self) -> frozenset[str]:
+        """Names of the sites that were run so far or declared by `expect`."""
+        return frozenset(self._state.sites | self._state.expected)
+
+    @property
     def stats(self) -> SolverStats:
         """The statistics of all solves so far."""
         return self._state.stats
@@ -218,7 +223,7 @@ class Context:
         Raises:
             ValueError: a rule names a site that was neither run nor declared by `expect`.
         """
-        unknown = set(self.rules) - self._state.sites - self._state.expected
+        unknown = set(self.rules) - self.known_sites
         if unknown:
             known = sorted(self._state.sites)
             raise ValueError(

@@ -55,7 +55,9 @@ class AmongBatch(DefenseWrapper):
         return self.rewrap(self.inner, rows)
 
     def trace(self, x: Tensor, ctx: Context) -> Trace:
-        whole = self.inner.trace(self.batch.index_copy(0, self.rows, x), self._context(ctx))
+        context = self._context(ctx)
+        whole = self.inner.trace(self.batch.index_copy(0, self.rows, x), context)
+        ctx.expect(context.known_sites)
         views = tuple(View(view.name, view.logits[self.rows]) for view in whole.views)
         return _PartOfTrace(views, whole)
 
