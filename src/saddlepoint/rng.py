@@ -115,6 +115,10 @@ class Keys:
         """The keys of some rows: indices [M] or a mask [N]."""
         return Keys(self.state[rows], self.origin[rows])
 
+    def cpu(self) -> Keys:
+        """The same keys on the host."""
+        return Keys(self.state.cpu(), self.origin.cpu())
+
     def fold_in(self, salt: int | Tensor) -> Keys:
         """Derive independent keys for the same examples.
 

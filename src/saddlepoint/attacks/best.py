@@ -69,17 +69,6 @@ def select_rows(chosen: Tensor, x: Tensor, otherwise: Tensor) -> Tensor:
     return torch.where(per_example(chosen, x), x, otherwise)
 
 
-def with_rows(x: Tensor, chosen: Tensor, other: Tensor, at: Tensor) -> Tensor:
-    """x, [N, ...], with the rows `at`, [N], of `other`, [M, ...], where `chosen`, [N] bool.
-
-    x itself if no row is chosen, which the host can read on the CPU.
-    """
-    if not reading_is_free(x.device):
-        return torch.where(per_example(chosen, x), other[at], x)
-    rows = chosen.nonzero()[:, 0]
-    return x.index_copy(0, rows, other[at[rows]]) if len(rows) else x
-
-
 def overwrite_rows(kept: Tensor, chosen: Tensor, x: Tensor) -> Tensor:
     """`kept` with the rows of x where `chosen`, [N] bool.
 

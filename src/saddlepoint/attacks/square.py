@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from saddlepoint.attacks.base import Attack
-from saddlepoint.attacks.best import AttackResult, BestSoFar, merge_results, with_rows
+from saddlepoint.attacks.best import AttackResult, BestSoFar, merge_results
 from saddlepoint.attacks.oracle import Scores
 from saddlepoint.attacks.spaces import Ball
-from saddlepoint.attacks.square_windows import Windows, unless_copy, windows_of
+from saddlepoint.attacks.square_windows import Numbers, Windows, unless_copy, windows_of
 from saddlepoint.defenses import Access
 from saddlepoint.describe import OMIT_DEFAULT
 from saddlepoint.gradients import Evaluation
@@ -77,8 +79,7 @@ class Square(Attack[Scores]):
     def __call__(self, oracle: Scores, center: Tensor, space: Ball, keys: Keys) -> AttackResult:
         windows = windows_of(center, space)
         start = windows.start(keys)
-        allowed = _allowed(oracle).to(center.device).clamp(max=self.queries)
-        search = _Search.begin(start, allowed)
+        search = _Search.begin(start, _allowed(oracle).clamp(max=self.queries), keys)
         best = BestSoFar(start, oracle.coupled)
         most = 1 if oracle.coupled else self.lookahead
         parts = []
@@ -86,14 +87,16 @@ class Square(Attack[Scores]):
             done = search.success | (search.used >= search.allowed)
             if done.any():
                 ended = search[done]
-                parts.append((ended.rows, AttackResult(ended.point, ended.x)))
-                if len(parts[-1][0]) == len(done):
+                rows = torch.from_numpy(ended.rows).to(center.device)
+                parts.append((rows, AttackResult(ended.point, ended.x)))
+                if done.all():
                     break
-                search, oracle, windows = search[~done], oracle[~done], windows[~done]
-                keys = keys[~done]
+                search = search[~done]
+                left = torch.from_numpy(~done).to(center.device)
+                oracle, windows = oracle[left], windows[left]
             trials = search.trials(most)
-            y = self._proposed(search.x, trials, windows, keys)
-            queried = oracle if most == 1 else oracle[trials.row]
+            y = self._proposed(search, trials, windows)
+            queried = oracle if most == 1 else oracle[torch.from_numpy(trials.row).to(y.device)]
             evaluation = queried.score(y.view(len(y), *center.shape[1:]))
             if oracle.coupled:
                 best.update(y, evaluation)
@@ -105,73 +108,101 @@ class Square(Attack[Scores]):
         )
         return AttackResult(point, max_loss_point)
 
-    def _proposed(self, x: Tensor, trials: _Trials, windows: Windows, keys: Keys) -> Tensor:
+    def _proposed(self, search: _Search, trials: _Trials, windows: Windows) -> Tensor:
         """The point of each trial, [M, C, H, W]."""
-        if not len(x) or not int(trials.iteration.amax()):
+        x = search.x
+        if not trials.iteration.any():
             return x  # the first query is the start
-        y = x[trials.row].contiguous()
+        row = torch.from_numpy(trials.row)
+        y = x.index_select(0, row.to(x.device))
         halvings = self._halvings(trials.iteration - 1)
-        for number in sorted(set(halvings.tolist())):
-            at = (halvings == number).nonzero()[:, 0]
-            row = trials.row[at]
-            drawn = keys[row].fold_in(trials.iteration[at])
-            windows.redraw(y, at, row, self.share / 2**number, drawn)
+        drawn = search.keys[row].fold_in(torch.from_numpy(trials.iteration))
+        for number in np.unique(halvings):
+            at = np.flatnonzero(halvings == number)
+            keys = drawn if len(at) == len(halvings) else drawn[torch.from_numpy(at)]
+            windows.redraw(y, at, trials.row[at], self.share / 2 ** int(number), keys)
         return y
 
     def share_at(self, iteration: int) -> float:
         """The share p in an iteration, counted from 0; the query of the start is not counted."""
-        return float(self.share / 2 ** int(self._halvings(torch.tensor(iteration))))
+        return float(self.share / 2 ** int(self._halvings(np.array(iteration))))
 
-    def _halvings(self, iteration: Tensor) -> Tensor:
+    def _halvings(self, iteration: Numbers) -> Numbers:
         """How often the windows were halved before each iteration."""
         at = iteration
         if self.rescale:
-            at = (iteration.double() / self.queries * 10_000).long()
-        return torch.bucketize(at, torch.tensor(_HALVINGS, device=at.device))
+            at = (iteration / self.queries * 10_000).astype(np.int64)
+        return np.searchsorted(_HALVINGS, at)
 
 
 class _Trials(NamedTuple):
     """Proposals that are evaluated together: one or more per row."""
 
-    row: Tensor  # [M] the row, increasing
-    number: Tensor  # [M] from 0 in each row
-    iteration: Tensor  # [M]
-    counts: Tensor  # [N] proposals of each row, at least 1
+    row: Numbers  # [M] the row, increasing
+    number: Numbers  # [M] from 0 in each row
+    iteration: Numbers  # [M]
+    counts: Numbers  # [N] proposals of each row, at least 1
 
 
 @dataclass(frozen=True)
 class _Search:
-    """The state of the search of each row."""
+    """The state of the search of each row.
 
-    rows: Tensor  # [N] positions in the batch
+    Points are on the device. Numbers are on the host, which reads values once per batch.
+    """
+
+    rows: Numbers  # [N] positions in the batch
+    keys: Keys  # [N] random keys, on the host
     x: Tensor  # [N, C, H, W] the point of highest value
     point: Tensor  # [N, C, H, W] the misclassified point where there is one, else x
-    value: Tensor  # [N] at x
-    success: Tensor  # [N] bool
-    iteration: Tensor  # [N] of the next proposal; 0 is the start
-    used: Tensor  # [N] queries so far
-    allowed: Tensor  # [N] queries in all
-    width: Tensor  # [N] proposals to evaluate next: as many as the last improvement took
+    value: NDArray[np.float64]  # [N] at x
+    success: NDArray[np.bool_]  # [N]
+    iteration: Numbers  # [N] of the next proposal; 0 is the start
+    used: Numbers  # [N] queries so far
+    allowed: Numbers  # [N] queries in all
+    width: Numbers  # [N] proposals to evaluate next: as many as the last improvement took
 
     @classmethod
-    def begin(cls, start: Tensor, allowed: Tensor) -> _Search:
+    def begin(cls, start: Tensor, allowed: Tensor, keys: Keys) -> _Search:
         n = len(start)
-        zero = torch.zeros(n, dtype=torch.long, device=start.device)
-        value = start.new_full((n,), -torch.inf)
-        rows = torch.arange(n, device=start.device)
-        return cls(rows, start, start, value, zero.bool(), zero, zero, allowed, zero + 1)
+        zero = np.zeros(n, dtype=np.int64)
+        return cls(
+            rows=np.arange(n),
+            keys=keys.cpu(),
+            x=start,
+            point=start,
+            value=np.full(n, -np.inf),
+            success=np.zeros(n, dtype=np.bool_),
+            iteration=zero,
+            used=zero,
+            allowed=allowed.cpu().numpy(),
+            width=zero + 1,
+        )
 
-    def __getitem__(self, rows: Tensor) -> _Search:
-        return _Search(*(getattr(self, one.name)[rows] for one in fields(self)))
+    def __getitem__(self, rows: NDArray[np.bool_]) -> _Search:
+        chosen = torch.from_numpy(rows)
+        on_device = chosen.to(self.x.device)
+        return _Search(
+            rows=self.rows[rows],
+            keys=self.keys[chosen],
+            x=self.x[on_device],
+            point=self.point[on_device],
+            value=self.value[rows],
+            success=self.success[rows],
+            iteration=self.iteration[rows],
+            used=self.used[rows],
+            allowed=self.allowed[rows],
+            width=self.width[rows],
+        )
 
     def trials(self, most: int) -> _Trials:
         """The next proposals, at most `most` per row."""
-        n = torch.arange(len(self.rows), device=self.rows.device)
+        n = np.arange(len(self.rows))
         if most == 1:
-            return _Trials(n, torch.zeros_like(n), self.iteration, torch.ones_like(n))
-        count = torch.minimum(self.width.clamp(max=most), self.allowed - self.used)
-        row = n.repeat_interleave(count)
-        number = torch.arange(len(row), device=row.device) - (count.cumsum(0) - count)[row]
+            return _Trials(n, np.zeros_like(n), self.iteration, np.ones_like(n))
+        count = np.minimum(self.width.clip(max=most), self.allowed - self.used)
+        row = n.repeat(count)
+        number = np.arange(len(row)) - (count.cumsum() - count)[row]
         return _Trials(row, number, self.iteration[row] + number, count)
 
     def advanced(
@@ -183,28 +214,38 @@ class _Search:
         set, is made. Those after it were drawn around a point that is no longer the best one, so
         they are discarded.
         """
-        success = evaluation.success & stop
-        useful = (evaluation.value > self.value[trials.row]) | success
-        never = trials.counts.amax() if len(trials.counts) else 0
-        number = torch.where(useful, trials.number, never)
-        first = torch.full_like(self.used, int(never)).scatter_reduce(0, trials.row, number, "amin")
-        made = torch.minimum(first, trials.counts - 1)  # the last one if none is useful
-        at = trials.counts.cumsum(0) - trials.counts + made
-        value = evaluation.value[at].to(self.value)
+        values = evaluation.value.detach().double().cpu().numpy()  # [M]
+        success = evaluation.success.cpu().numpy() & stop  # [M]
+        useful = (values > self.value[trials.row]) | success
+        begin = trials.counts.cumsum() - trials.counts
+        never = len(values)
+        # [N] the first useful trial of each row
+        first = np.minimum.reduceat(np.where(useful, trials.number, never), begin)
+        made = np.minimum(first, trials.counts - 1)  # the last one if none is useful
+        at = begin + made
+        value = values[at]
+        success = success[at]
         increased = value > self.value
         x = with_rows(self.x, increased, y, at)
-        success = success[at]
-        found = first < trials.counts
         return replace(
             self,
             x=x,
             point=with_rows(x, success, y, at),
-            value=torch.where(increased, value, self.value),
+            value=np.where(increased, value, self.value),
             success=success,
             iteration=self.iteration + made + 1,
             used=self.used + trials.counts,
-            width=torch.where(found, made + 1, 2 * trials.counts),
+            width=np.where(first < never, made + 1, 2 * trials.counts),
         )
+
+
+def with_rows(x: Tensor, chosen: NDArray[np.bool_], other: Tensor, at: Numbers) -> Tensor:
+    """x, [N, ...], with the rows `at`, [N], of `other`, [M, ...], where `chosen`, [N]."""
+    rows = np.flatnonzero(chosen)
+    if not len(rows):
+        return x
+    taken = other.index_select(0, torch.from_numpy(at[rows]).to(x.device))
+    return x.index_copy(0, torch.from_numpy(rows).to(x.device), taken)
 
 
 def _allowed(oracle: Scores) -> Tensor:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from saddlepoint.attacks.spaces import Ball, per_example
 from saddlepoint.rng import Keys
+
+Numbers: TypeAlias = NDArray[np.int64]
 
 
 class Windows(Protocol):
@@ -22,7 +26,7 @@ class Windows(Protocol):
         """The first points."""
         ...
 
-    def redraw(self, y: Tensor, at: Tensor, rows: Tensor, share: float, keys: Keys) -> None:
+    def redraw(self, y: Tensor, at: Numbers, rows: Numbers, share: float, keys: Keys) -> None:
         """Draw one window of some points at random, in place: only its pixels are copied.
 
         Args:
@@ -30,7 +34,7 @@ class Windows(Protocol):
             at: which of them are changed, [M].
             rows: the images of these points, [M].
             share: share of the image that the window covers.
-            keys: random keys, [M].
+            keys: random keys on the host, [M].
         """
         ...
 
@@ -52,7 +56,7 @@ def windows_of(center: Tensor, space: Ball) -> Windows:
         low, high = space.box
         lowest = (images - space.radius).clamp(min=low)
         highest = (images + space.radius).clamp(max=high)
-        return _LinfWindows(lowest.contiguous(), highest.contiguous(), images)
+        return _LinfWindows(torch.stack([lowest, highest]), images)
     if space.p == 2:
         return _L2Windows(images, space)
     raise ValueError(
@@ -63,35 +67,37 @@ def windows_of(center: Tensor, space: Ball) -> Windows:
 
 @dataclass(frozen=True)
 class _LinfWindows:
-    """Every pixel equals `low` or `high`."""
+    """Every pixel equals the lowest or the highest value in the set."""
 
-    low: Tensor  # [N, C, H, W] lowest values in the set
-    high: Tensor  # [N, C, H, W] highest values in the set
+    bounds: Tensor  # [2, N, C, H, W] lowest and highest values in the set
     center: Tensor  # [N, C, H, W] clean inputs
 
     def __getitem__(self, rows: Tensor) -> _LinfWindows:
-        return _LinfWindows(self.low[rows], self.high[rows], self.center[rows])
+        return _LinfWindows(self.bounds[:, rows], self.center[rows])
 
     def start(self, keys: Keys) -> Tensor:
-        _, c, _, w = self.low.shape
+        _, c, _, w = self.center.shape
+        low, high = self.bounds
         up = keys.signs((c, 1, w)) > 0
-        stripes = torch.where(up, self.high, self.low)
-        return unless_copy(stripes, self.center, torch.where(up, self.low, self.high))
+        stripes = torch.where(up, high, low)
+        return unless_copy(stripes, self.center, torch.where(up, low, high))
 
-    def redraw(self, y: Tensor, at: Tensor, rows: Tensor, share: float, keys: Keys) -> None:
-        _, c, h, w = y.shape
+    def redraw(self, y: Tensor, at: Numbers, rows: Numbers, share: float, keys: Keys) -> None:
+        n, c, h, w = self.center.shape
         height, width = window_size(share, h, w)
-        u = keys.uniform((2 + c,), torch.float64)  # a row, a column, and a sign per channel
-        channels = torch.arange(c, device=y.device)[:, None] * (h * w)
-        inside = _pixels(u[:, :2], height, width, h, w) + channels  # [M, C, pixels]
-        here = inside + (at * (c * h * w))[:, None, None]
-        there = inside + (rows * (c * h * w))[:, None, None]
-        up = u[:, 2:, None] < 0.5
-        low = self.low.take(there)
-        high = self.high.take(there)
-        new = torch.where(up, high, low)
-        unchanged = (new == y.take(here)).flatten(1).all(1)[:, None, None]
-        new = torch.where(up ^ unchanged, high, low)
+        u = keys.uniform((2 + c,), torch.float64).numpy()  # row, column, a sign per channel
+        corner = _corners(u[:, :2], height, width, h, w)  # [M]
+        up = u[:, 2:] < 0.5  # [M, C]
+        inside = _window(height, width, w).to(y.device)  # [pixels]
+        channels = np.arange(c) * (h * w)
+        first = corner[:, None] + channels  # [M, C] the first pixel of the window in an image
+        here = _on(y, first + (at * (c * h * w))[:, None])[:, :, None] + inside
+        there = first + (rows * (c * h * w))[:, None]  # in the lowest values
+        new = self.bounds.take(_on(y, there + up * (n * c * h * w))[:, :, None] + inside)
+        same = (new == y.take(here)).flatten(1).all(1).cpu().numpy()
+        if same.any():
+            up ^= same[:, None]
+            new = self.bounds.take(_on(y, there + up * (n * c * h * w))[:, :, None] + inside)
         y.view(-1).scatter_(0, here.flatten(), new.flatten())
 
 
@@ -122,17 +128,24 @@ class _L2Windows:
         delta = functional.pad(tiles.reshape(n, c, down * height, across * width), margins)
         return unless_copy(self._at_radius(delta), self.center, self._at_radius(-delta))
 
-    def redraw(self, y: Tensor, at: Tensor, rows: Tensor, share: float, keys: Keys) -> None:
-        y.index_copy_(0, at, self[rows]._redrawn(y[at], share, keys))
+    def redraw(self, y: Tensor, at: Numbers, rows: Numbers, share: float, keys: Keys) -> None:
+        points = _on(y, at)
+        changed = self[_on(y, rows)]._redrawn(y.index_select(0, points), share, keys)
+        y.index_copy_(0, points, changed)
 
     def _redrawn(self, x: Tensor, share: float, keys: Keys) -> Tensor:
         n, c, h, w = x.shape
         height, width = window_size(share, h, w, odd=True)
         # Two positions, an orientation, and a sign per channel.
-        u = keys.uniform((5 + c,), torch.float64)
+        drawn = keys.uniform((5 + c,), torch.float64)
+        inside = _window(height, width, w).to(x.device)  # [pixels]
         here, there = (
-            _pixels(u[:, at : at + 2], height, width, h, w).expand(n, c, -1) for at in (0, 2)
+            (_on(x, _corners(drawn[:, at : at + 2].numpy(), height, width, h, w))[:, None] + inside)
+            .unsqueeze(1)
+            .expand(n, c, -1)
+            for at in (0, 2)
         )
+        u = drawn.to(x.device)
         sign = torch.where(u[:, 5:, None] < 0.5, -1.0, 1.0).to(x)
         bumps = _bumps(height, width).to(x)
         turned = (u[:, 4, None] < 0.5) & (height == width)
@@ -174,8 +187,8 @@ def window_size(share: float, height: int, width: int, *, odd: bool = False) -> 
     return (short, length) if height <= width else (length, short)
 
 
-def _pixels(u: Tensor, height: int, width: int, h: int, w: int) -> Tensor:
-    """Flat positions of the pixels of randomly placed windows, [N, 1, height * width].
+def _corners(u: NDArray[np.float64], height: int, width: int, h: int, w: int) -> Numbers:
+    """Flat positions of the first pixels of randomly placed windows, [N].
 
     Args:
         u: uniform numbers that choose the corner, [N, 2].
@@ -184,11 +197,20 @@ def _pixels(u: Tensor, height: int, width: int, h: int, w: int) -> Tensor:
         h: height of the image.
         w: width of the image.
     """
-    corner = (u * u.new_tensor([h - height + 1, w - width + 1])).long()
-    inside = torch.arange(height, device=u.device)[:, None] * w + torch.arange(
-        width, device=u.device
-    )
-    return (corner[:, 0] * w + corner[:, 1])[:, None, None] + inside.flatten()
+    corner = (u * (h - height + 1, w - width + 1)).astype(np.int64)
+    flat: Numbers = corner[:, 0] * w + corner[:, 1]
+    return flat
+
+
+@lru_cache(maxsize=64)
+def _window(height: int, width: int, w: int) -> Tensor:
+    """Flat positions of the pixels of a window in the corner of an image of width w, [pixels]."""
+    return (torch.arange(height)[:, None] * w + torch.arange(width)).flatten()
+
+
+def _on(x: Tensor, numbers: Numbers) -> Tensor:
+    """Numbers of the host on the device of x."""
+    return torch.from_numpy(numbers).to(x.device)
 
 
 @lru_cache(maxsize=64)
