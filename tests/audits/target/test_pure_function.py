@@ -151,6 +151,16 @@ class Identity(Net):
         return x * (1 + id(x) % 2)
 
 
+class NoiseInGradientMode(Net):
+    def step(self, x: Tensor) -> Tensor:
+        return functional.dropout(x, 0.1, training=torch.is_grad_enabled())
+
+
+class NoiseForAttackers(Net):
+    def step(self, x: Tensor) -> Tensor:
+        return x + torch.randn_like(x) if x.requires_grad else x
+
+
 @pytest.mark.parametrize("net", [Net, Deep], ids=lambda net: net.__name__)
 def test_torch_operations_on_images_and_weights_are_pure(net):
     assert is_pure(net(), X)
@@ -175,6 +185,8 @@ def test_torch_operations_on_images_and_weights_are_pure(net):
         Selects,
         Uninitialized,
         Identity,
+        NoiseInGradientMode,
+        NoiseForAttackers,
     ],
     ids=lambda net: net.__name__,
 )

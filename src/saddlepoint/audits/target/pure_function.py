@@ -1,7 +1,7 @@
 """Whether a net is a pure function: torch operations on images and weights, and nothing else.
 
-Such a net draws no random numbers, keeps no state, reads no clock, and no value of a tensor decides
-which of its code runs. Calls with the same images are then equal, so that one call shows what
+Such a net draws no random numbers, keeps no state, reads no clock, and neither the value of a tensor
+nor whether gradients are computed decides which of its code runs. Calls with the same images are then equal, so that one call shows what
 repeated calls of copies show for other nets.
 
 Two things are checked. The code that the net can reach names functions of torch, of `math` and
@@ -53,6 +53,11 @@ _ATTRIBUTES = {
         "utils",
         "futures",
     ),
+}
+# Attributes by which code behaves differently while an attack computes gradients.
+_GRADIENT_MODE = {
+    *("requires_grad", "is_leaf", "grad_fn", "is_grad_enabled"),
+    *("is_inference", "is_inference_mode_enabled"),
 }
 _LOADS = {"LOAD_GLOBAL", "LOAD_NAME"}
 _FORBIDDEN_CODE = {"STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME", "IMPORT_FROM"}
@@ -214,7 +219,7 @@ def _judged_function(function: types.FunctionType) -> bool:
 
 
 def _judged_code(code: types.CodeType, names: dict[str, Any]) -> bool:
-    if not _ATTRIBUTES.isdisjoint(code.co_names):
+    if not (_ATTRIBUTES | _GRADIENT_MODE).isdisjoint(code.co_names):
         return False
     for operation, name in _instructions(code):
         if operation in _FORBIDDEN_CODE:
