@@ -1,8 +1,8 @@
 """Whether a net is a pure function: torch operations on images and weights, and nothing else.
 
-Such a net draws no random numbers, keeps no state, reads no clock, and neither the value of a tensor
-nor whether gradients are computed decides which of its code runs. Calls with the same images are then equal, so that one call shows what
-repeated calls of copies show for other nets.
+Such a net draws no random numbers, keeps no state, reads no clock, and which of its code runs is
+decided neither by the value of a tensor nor by whether gradients are computed. Calls with the same
+images are then equal, so that one call shows what repeated calls of copies show for other nets.
 
 Two things are checked. The code that the net can reach names functions of torch, of `math` and
 harmless builtins only. And one call with recorded operations uses no random operation, reads no
