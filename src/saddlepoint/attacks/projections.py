@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,6 +14,7 @@ _MOST_STEPS = 64  # few are needed
 _FIXED_STEPS = 16
 _CLOSE = 8  # units of rounding by which a squared length may differ from the squared radius
 _TINIEST = 1e-45  # the smallest positive number of float32
+_FEW_ROWS = 0.75  # share of the rows up to which a copy of them pays
 _SHORT = 1e-15  # squares of shorter lengths lose precision in float32
 
 
@@ -119,26 +122,22 @@ def project_l2(u: Tensor, low: Tensor, high: Tensor, radius: Tensor) -> Tensor:
     """
     d = torch.clamp(u, low, high)
     total = _squared(d)
-    bound = radius**2
-    inside = total <= bound
-    free_reads = reading_is_free(u.device)
-    if free_reads and bool(inside.all()):
-        return d
-    # In the same memory, unless gradients need both.
-    own = None if u.requires_grad else d
+    inside = total <= radius**2
     t = torch.where(inside, 1.0, radius / total.clamp(min=1e-30).sqrt())
-    d = torch.clamp(u * t[:, None], low, high, out=own)
-    done = inside | _at_radius(_squared(d), bound)
-    if not free_reads:
-        return torch.where(done[:, None], d, _scaled_to_radius(u, low, high, radius, t))
-    rows = (~done).nonzero()[:, 0]
+    if not reading_is_free(u.device):
+        return torch.where(inside[:, None], d, _scaled_to_radius(u, low, high, radius, t))
+    rows = (~inside).nonzero()[:, 0]
     if not len(rows):
         return d
+    if len(rows) == len(d):
+        return _scaled_to_radius(u, low, high, radius, t)
     part = _scaled_to_radius(*(v.index_select(0, rows) for v in (u, low, high, radius, t)))
-    return d.index_copy(0, rows, part) if u.requires_grad else copy_rows(d, rows, part)
+    return _with_rows(d, rows, part)
 
 
-def _scaled_to_radius(u: Tensor, low: Tensor, high: Tensor, radius: Tensor, t: Tensor) -> Tensor:
+def _scaled_to_radius(
+    u: Tensor, low: Tensor, high: Tensor, radius: Tensor, t: Tensor, *, steps: int = _MOST_STEPS
+) -> Tensor:
     """d(t) of `project_l2` for rows that are outside of the ball, from given t, [N].
 
     If the clipped coordinates of d(t) were those of the solution, the solution would be at
@@ -147,37 +146,64 @@ def _scaled_to_radius(u: Tensor, low: Tensor, high: Tensor, radius: Tensor, t: T
 
     ||d||^2 is a concave function of t^2, and this is a step of Newton's method on it: t' is at most
     the solution, as is radius / ||u||. From there t only increases and coordinates only become
-    clipped, so the iteration ends; rows that have ended do not change. Where reading a value would
-    stall the device, a fixed number of steps is made.
+    clipped, so the iteration ends; rows that have ended do not change, and most end after one step.
+    Where reading a value would stall the device, a fixed number of steps is made.
     """
     close = _CLOSE * torch.finfo(u.dtype).eps
     bound = radius**2
-    least = radius / u.norm(dim=1).clamp(min=1e-30)
     free_reads = reading_is_free(u.device)
     # New memory for every operation takes longer than the operation. Gradients need it.
-    recorded = u.requires_grad
     scaled = u * t[:, None]
     d = torch.clamp(scaled, low, high)
-    total = _squared(d)
-    rows, part, inside = (None, None, None) if recorded else (scaled, torch.empty_like(d), d)
-    for _ in range(_MOST_STEPS if free_reads else _FIXED_STEPS):
-        # Float arithmetic with signs; comparisons and `where` are several times slower.
-        outside = torch.sub(scaled, d, out=rows).sign_()
-        clipped = torch.mul(outside, d, out=part)
-        rest = (bound - _squared(clipped)).clamp(min=0)
-        length = _squared(torch.addcmul(d, outside, clipped, value=-1, out=part))
-        wanted = (t * (rest / length.clamp(min=1e-30)).sqrt()).clamp(max=1)
+    scratch = None if u.requires_grad else scaled
+    own = None if u.requires_grad else d
+    least: Tensor | None = None
+    for step in range(steps if free_reads else _FIXED_STEPS):
+        outside = ~_at_radius(_squared(d), bound)
+        if free_reads:
+            rows = outside.nonzero()[:, 0]
+            if not len(rows):
+                break
+            if len(rows) <= _FEW_ROWS * len(d):
+                few = (v.index_select(0, rows) for v in (u, low, high, radius, t))
+                return _with_rows(d, rows, _scaled_to_radius(*few, steps=steps - step))
+        if least is None:
+            least = radius / u.norm(dim=1).clamp(min=1e-30)
+        squares = _squares(scaled, d, scratch)
+        rest = (bound - squares.clipped).clamp(min=0)
+        wanted = (t * (rest / squares.free.clamp(min=1e-30)).sqrt()).clamp(max=1)
         t_new = torch.maximum(wanted, least)
-        changed = ~_at_radius(total, bound) & ((t_new - t).abs() > close / 2 * t)
+        changed = outside & ((t_new - t).abs() > close / 2 * t)
         if free_reads and not changed.any():
             break
         t = torch.where(changed, t_new, t)
-        scaled = torch.mul(u, t[:, None], out=rows)
-        d = torch.clamp(scaled, low, high, out=inside)
-        total = _squared(d)
-        if free_reads and bool(_at_radius(total, bound).all()):
-            break
+        scaled = torch.mul(u, t[:, None], out=scratch)
+        d = torch.clamp(scaled, low, high, out=own)
     return d
+
+
+class _Squares(NamedTuple):
+    """Squared lengths of the clipped and of the free coordinates, [N] each."""
+
+    clipped: Tensor
+    free: Tensor
+
+
+def _squares(scaled: Tensor, d: Tensor, out: Tensor | None) -> _Squares:
+    """The squared lengths of both parts of d = clip(scaled), [N, d] each.
+
+    `out` is memory that may be used, such as that of `scaled`.
+    """
+    # Float arithmetic with signs; comparisons and `where` are several times slower.
+    outside = torch.sub(scaled, d, out=out).sign_()
+    clipped = outside * d
+    free = torch.addcmul(d, outside, clipped, value=-1, out=out)
+    return _Squares(_squared(clipped), _squared(free))
+
+
+def _with_rows(d: Tensor, rows: Tensor, part: Tensor) -> Tensor:
+    """d, [N, d], with the rows `rows`, [M], of `part`, [M, d]; d is changed without gradients."""
+    return d.index_copy(0, rows, part) if part.requires_grad else copy_rows(d, rows, part)
 
 
 def _at_radius(squared: Tensor, bound: Tensor) -> Tensor:
@@ -209,7 +235,7 @@ def project_l1(u: Tensor, low: Tensor, high: Tensor, radius: Tensor) -> Tensor:
     if len(rows) == len(d):
         return _shrunk_to_radius(u, low, high, radius)
     part = _shrunk_to_radius(*(v.index_select(0, rows) for v in (u, low, high, radius)))
-    return d.index_copy(0, rows, part) if u.requires_grad else copy_rows(d, rows, part)
+    return _with_rows(d, rows, part)
 
 
 def _shrunk_to_radius(u: Tensor, low: Tensor, high: Tensor, radius: Tensor) -> Tensor:

@@ -191,17 +191,26 @@ class Region:
             x: points, [N, ...].
             radius: one radius per example, [N]; default the radius of the set.
         """
-        box = self.ball.box
         if self.ball.p == math.inf:
             if radius is None:
                 return torch.clamp(x, *self._pixel_bounds)
             r = per_example(radius, x)
-            return torch.clamp(x, self.center - r, self.center + r).clamp(*box)
-        radius = self._radius.to(x.dtype) if radius is None else radius
+            return torch.clamp(x, self.center - r, self.center + r).clamp(*self.ball.box)
+        return self._nearest(x - self.center, radius)
+
+    def project_(self, x: Tensor) -> Tensor:
+        """As `project`, in memory that the caller owns: x, [N, ...], is changed."""
+        if self.ball.p == math.inf:
+            return torch.clamp(x, *self._pixel_bounds, out=x)
+        return self._nearest(x.sub_(self.center), None)
+
+    def _nearest(self, delta: Tensor, radius: Tensor | None) -> Tensor:
+        """The nearest points of the sets for perturbations, [N, ...], and p = 1 or 2."""
+        radius = self._radius.to(delta.dtype) if radius is None else radius
         project = project_l2 if self.ball.p == 2 else project_l1
-        delta = project((x - self.center).flatten(1), *self._delta_bounds, radius)
+        nearest = project(delta.flatten(1), *self._delta_bounds, radius)
         # The sum may leave the box by rounding.
-        return delta.view_as(x).add_(self.center).clamp_(*box)
+        return nearest.view_as(delta).add_(self.center).clamp_(*self.ball.box)
 
     def contains(self, x: Tensor, size: Tensor | None = None) -> Tensor:
         """[N] bool: which points x, [N, ...], lie in their set, up to rounding. NaN does not.
