@@ -226,11 +226,11 @@ class _Search:
         value = values[at]
         success = success[at]
         increased = value > self.value
-        x = with_rows(self.x, increased, y, at)
+        x = _with_rows(self.x, increased, y, at)
         return replace(
             self,
             x=x,
-            point=with_rows(x, success, y, at),
+            point=_with_rows(x, success, y, at),
             value=np.where(increased, value, self.value),
             success=success,
             iteration=self.iteration + made + 1,
@@ -239,7 +239,7 @@ class _Search:
         )
 
 
-def with_rows(x: Tensor, chosen: NDArray[np.bool_], other: Tensor, at: Numbers) -> Tensor:
+def _with_rows(x: Tensor, chosen: NDArray[np.bool_], other: Tensor, at: Numbers) -> Tensor:
     """x, [N, ...], with the rows `at`, [N], of `other`, [M, ...], where `chosen`, [N]."""
     rows = np.flatnonzero(chosen)
     if not len(rows):
