@@ -109,6 +109,9 @@ def _attribute(holder: object, name: str, spec: str) -> object:
         return getattr(holder, name)
     except AttributeError:
         known = [word for word in dir(holder) if not word.startswith("_")]
+        if isinstance(holder, ModuleType):  # not what it imports, unless there is nothing else
+            own = [word for word in known if _defined_in(holder, word)]
+            known = own or known
         near = get_close_matches(name, known, n=1)
         if near:
             advice = f"Did you mean {near[0]!r}?"
@@ -117,6 +120,14 @@ def _attribute(holder: object, name: str, spec: str) -> object:
         raise LocateError(
             f"Nothing is called {name!r} in {spec.rpartition(':')[0]}. {advice}"
         ) from None
+
+
+def _defined_in(module: ModuleType, name: str) -> bool:
+    """Whether a module defines a name itself, as far as can be known."""
+    value = getattr(module, name)
+    return not isinstance(value, ModuleType) and (
+        getattr(value, "__module__", module.__name__) == module.__name__
+    )
 
 
 @contextmanager

@@ -22,7 +22,7 @@ MODELS = {  # models that a factory returns, and the error message about them
     "double": "RuntimeError: mat1 and mat2 must have the same dtype.*"
     r"They are torch.float32: convert the target, .*net.float\(\)",
     "half": "RuntimeError: Input type .*They are torch.float32: convert the target, .*net.float",
-    "other_images": r"images of shape \[16, 1, 8, 8\]\. .*fits? the data",
+    "other_images": r"images of shape \[16, 1, 8, 8\]\. .*images of another shape",
     "dictionary": "the model returns dict, and 2 of its values may be logits",
     "pair": r"the model returns tuple, and 2 of its values may be logits \(0, 1\). .*"
     r"Decide: saddlepoint.defenses.SelectLogits\(net, 0\) takes one value; sp.MultiExit\(net\)",

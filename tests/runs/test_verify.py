@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -136,6 +138,29 @@ def test_an_audit_in_memory_must_equal_its_files(run, monkeypatch):
         sp.verify(replace(audit, robust_accuracy=1.0))
     with pytest.raises(VerificationError, match=r"the object differs from the files.*: y"):
         sp.verify(replace(audit, y=audit.y + 1))
+
+
+def test_a_script_without_a_guard_is_not_run_again(finished, tmp_path):
+    script = tmp_path / "script.py"
+    lines = ["import sys", "import saddlepoint as sp", "print('begin')"]
+    lines += ["print(len(sp.verify(sp.Audit.load(sys.argv[1])).checks), 'checks')"]
+    script.write_text("\n".join(lines))
+    words = [sys.executable, str(script), str(finished)]
+    found = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert found.count("begin") == 1
+    assert found[-1].endswith("checks")
+
+
+def test_an_audit_of_a_model_in_memory_is_refused_before_a_process_starts(monkeypatch, tmp_path):
+    def refuse(*_):
+        pytest.fail("a process was started")
+
+    monkeypatch.setattr(verify_module, "process_pool", refuse)
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2)).eval()
+    x = torch.rand(4, 1, 2, 2)
+    audit = sp.audit(net, x, net(x).argmax(1), budget="quick", out=tmp_path / "run")
+    with pytest.raises(ValueError, match="model in memory"):
+        sp.verify(audit)
 
 
 def test_an_audit_that_was_not_stored_cannot_be_verified(finished):

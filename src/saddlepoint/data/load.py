@@ -55,8 +55,10 @@ def load_data(
     """
     if split not in get_args(Split):
         raise DataError(f"split must be 'train' or 'test', got {split!r}.")
-    if n is not None and n < 1:
-        raise DataError(f"n must be at least 1, got {n}. Omit it to load all examples.")
+    if n is not None and (not isinstance(n, int) or n < 1):
+        raise DataError(
+            f"n must be a whole number, at least 1, got {n!r}. Omit it to load all examples."
+        )
     data = _load(name, split, n, data_roots(root))
     return data if n is None else data.take(n)
 

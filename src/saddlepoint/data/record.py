@@ -113,7 +113,19 @@ class Data:
         found = f"{not_finite} that are not finite" if not_finite else f"{lowest:g}..{highest:g}"
         bytes_likely = not not_finite and 1 < highest <= 255
         advice = "Rescale x."
-        if bytes_likely:
+        if not_finite:
+            bad = (~self.x.isfinite()).flatten(1).any(1).nonzero()[:, 0]
+            advice = (
+                f"Repair or remove {count(len(bad), 'image')}; the first is number {int(bad[0])}."
+            )
+        elif -1 <= lowest < 0 and highest <= 1:
+            advice = "Pass (x + 1) / 2, and let the model compute 2 x - 1 first."
+        elif lowest < 0:
+            advice = (
+                "They seem to be normalized: undo it, x * std + mean, and normalize inside the "
+                "model, torch.nn.Sequential(Normalize(mean, std), net)."
+            )
+        elif bytes_likely:
             advice = "Divide by 255 if these are bytes"
             advice += (
                 "." if highest > 128 else f", else by their largest value, such as {highest:g}."

@@ -83,7 +83,7 @@ class CachedExecution:
         if self._watch:
             self._watch.begin(self.work, list(missing.values()))
         to_compute = f"{count_of(len(missing), len(cells), 'cell')} to compute."
-        report_stage(self._watch, Stage.ATTACK, to_compute)
+        report_stage(self._watch, Stage.REMEDY if added else Stage.ATTACK, to_compute)
         self._fill(cache, missing)
         planned = len(self.work.plan.adversaries) - len(self.work.remedies)
         for key, (_, number) in wanted.items():

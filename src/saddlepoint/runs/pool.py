@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
-from saddlepoint.runs.workers import end_with_parent
+from saddlepoint.runs.workers import end_with_parent, without_main_script
 
 
 @contextmanager
@@ -24,7 +24,7 @@ def process_pool(count: int) -> Iterator[ProcessPoolExecutor]:
     """
     spawn = multiprocessing.get_context("spawn")
     before = set(multiprocessing.active_children())
-    with ProcessPoolExecutor(count, spawn, initializer=_begin) as pool:
+    with without_main_script(), ProcessPoolExecutor(count, spawn, initializer=_begin) as pool:
         try:
             yield pool
         except BaseException:

@@ -63,7 +63,9 @@ def _defined_in(path: Path) -> str:
         for node in tree.body
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and not _needs(node)
     ]
-    return f" Did you mean {path}:{names[-1]}?" if names else ""
+    if len(names) < 2:
+        return f" Did you mean {path}:{names[0]}?" if names else ""
+    return f" {path} has: {', '.join(names)}."
 
 
 def _needs(function: ast.FunctionDef) -> bool:

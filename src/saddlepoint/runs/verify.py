@@ -103,6 +103,7 @@ def confirmed(audit: Audit) -> Verification:
             "only a stored audit can be verified: give `out=` to the audit, or load it with "
             "`Audit.load(folder)`."
         )
+    _spec(Store(Path(audit.folder)).run())  # fails before a process is started
     found = verify(Path(audit.folder))
     wrong = [f"{check.name}: {check.message}" for check in found.checks if not check.passed]
     saved = Audit.load(audit.folder)

@@ -10,11 +10,13 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from saddlepoint.audits.planning.choice import Choice
@@ -49,6 +51,21 @@ class _Raised:
     text: str  # its traceback
 
 
+@contextmanager
+def without_main_script() -> Iterator[None]:
+    """Start new interpreters in this block without the script that this process runs.
+
+    They would run a script without `if __name__ == "__main__"` again. Nothing in it is needed:
+    what they call belongs to this package, and targets are loaded from files.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
 class Worker:
     """A process that computes one cell after the other. It loads the target once.
 
@@ -57,7 +74,8 @@ class Worker:
     """
 
     def __init__(self) -> None:
-        self._start(multiprocessing.get_context("spawn"), _serve_specification)
+        with without_main_script():
+            self._start(multiprocessing.get_context("spawn"), _serve_specification)
 
     def _start(self, context: Any, serve: Callable[[Connection], None]) -> None:
         """Start the process.

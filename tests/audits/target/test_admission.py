@@ -69,7 +69,8 @@ def raises(error):
     [
         (RuntimeError("expected all tensors on the same device"), "move the target there"),
         (RuntimeError("expected scalar type Half"), "convert the target"),
-        (RuntimeError("shapes cannot be multiplied"), "fits the data"),
+        (RuntimeError("shapes cannot be multiplied"), "images of another shape"),
+        (KeyError("mean"), "fits the data"),
     ],
 )
 def test_an_error_of_the_target_is_reported_with_the_shape_of_the_images(error, advice):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import namedtuple
 from dataclasses import dataclass
@@ -277,6 +278,11 @@ def test_training_mode_without_an_effect_is_accepted_once_and_the_model_is_not_c
     assert [note.level for note in notes] == [Level.NOTE]
     assert torch.equal(out, EXPECTED)
     assert net.training
+
+
+def test_nan_is_reported_as_nan_in_training_mode_too():
+    with pytest.raises(TargetError, match="NaN or infinite logits"):
+        probed(Returns(lambda z: z * math.nan))
 
 
 class CountsCalls(nn.Module):

@@ -202,6 +202,8 @@ def _adaptive(e: Evidence) -> Item:
     theirs = e.remaining(other)
     weaker = significantly_lower(theirs, ours)
     static = f"attacks made for a static net ({names_of(other)}) leave {percent_of(theirs)}"
+    if all(run.remedy for run in other):  # on images that others had not broken
+        static = f"of attacks made for a static net, {leave(e, other)}"
     if all(run.remedy for run in adaptive):  # they did not attack what others had broken
         return Item(
             ItemName.ADAPTIVE,

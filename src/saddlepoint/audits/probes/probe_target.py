@@ -97,7 +97,11 @@ class ProbeTarget:
             raise TargetError(
                 f"labels go up to {int(y.amax())}, but the target has "
                 f"{phrases.count(classes, 'class')} (0 to {classes - 1})."
-                + (" The lowest label is 1: pass y - 1." if int(y.amin()) == 1 else "")
+                + (
+                    " The lowest label is 1: pass y - 1."
+                    if int(y.amin()) == 1
+                    else " Check that data and model have the same classes."
+                )
             )
         return probed
 

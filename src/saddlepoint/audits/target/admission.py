@@ -216,6 +216,8 @@ def _advice(error: Exception, x: Tensor) -> str:
         )
     if x.ndim == 4 and x.shape[3] in (1, 3) and x.shape[1] not in (1, 3):
         return "They seem to have channels last: pass x.permute(0, 3, 1, 2)."
+    if re.search(r"shape|size|channels|dimension", str(error)):
+        return "It seems to expect images of another shape: pass such images, or another model."
     return (
         "Check that it fits the data. It is also called with points near images and with inverted "
         "images; where it has no output for one, return NaN, which counts as misclassified."

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from saddlepoint.audits.target.admission import TargetError, explain_errors
+from saddlepoint.audits.target.admission import TargetError, check_output, explain_errors
 from saddlepoint.audits.target.copy import copy_target
 from saddlepoint.audits.target.outside import all_tensors, near_points, same_outputs
 from saddlepoint.audits.verdict import Level, Symptom, SymptomName
@@ -41,8 +41,13 @@ def in_evaluation_mode(net: nn.Module, x: Tensor, notes: list[Symptom]) -> nn.Mo
         for seed in _SEEDS:
             expected = _call(evaluation, points, seed)
             found = _call(training, points, seed)
-            if not list(all_tensors(expected)):
+            tensors = list(all_tensors(expected))
+            if not tensors:
                 raise _rejected("its outputs are no tensors that could be compared")
+            # NaN differs from itself. It is an error of its own, whatever the mode.
+            for tensor in tensors if points is x else ():
+                if tensor.ndim == 2 and tensor.is_floating_point():
+                    check_output(tensor, x)
             if not same_outputs(expected, found):
                 raise _rejected(
                     "its outputs differ from those in evaluation mode, by batch statistics, "
