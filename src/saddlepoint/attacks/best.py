@@ -11,7 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from saddlepoint.attacks.projections import copy_rows, largest, reading_is_free
+from saddlepoint.attacks.projections import (
+    copy_rows,
+    largest,
+    largest_positions,
+    reading_is_free,
+)
 from saddlepoint.attacks.spaces import per_example
 from saddlepoint.gradients import Evaluation
 
@@ -128,9 +133,9 @@ class Differences:
         if not len(rows):
             return found
         change = (flat.index_select(0, rows) - self._start.index_select(0, rows)).abs_()
-        most, at = change.max(1)
-        self._at = self._at.index_copy(0, rows, at[:, None])
-        return found.index_copy_(0, rows, most > 0)
+        at = largest_positions(change)
+        self._at = self._at.index_copy(0, rows, at)
+        return found.index_copy_(0, rows, change.gather(1, at)[:, 0] > 0)
 
 
 def without_nan(value: Tensor) -> Tensor:
