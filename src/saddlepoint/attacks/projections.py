@@ -81,12 +81,12 @@ def largest_entries(v: Tensor, count: Tensor) -> Tensor:
 
 def _largest_entry(v: Tensor) -> Tensor:
     """[N, d] of 0 and 1: the first largest entry of each row of v, [N, d], if it is positive."""
-    at = largest_positions(v)
+    at = _largest_positions(v)
     positive = v.detach().gather(1, at) > 0
     return torch.zeros_like(v).scatter_(1, at, positive.to(v))
 
 
-def largest_positions(v: Tensor) -> Tensor:
+def _largest_positions(v: Tensor) -> Tensor:
     """[N, 1] the position of the first largest entry of each row of v, [N, d], on the host."""
     if v.dtype == torch.bfloat16:  # unknown to numpy
         return v.argmax(1, keepdim=True)
