@@ -17,6 +17,7 @@ from saddlepoint.attacks.spaces import per_example
 from saddlepoint.gradients import Evaluation
 
 _FEW_COORDINATES = 24
+_FEW_RUNS = 8
 
 
 @dataclass(frozen=True)
@@ -92,12 +93,15 @@ def overwrite_rows(kept: Tensor, chosen: Tensor, x: Tensor) -> Tensor:
     """
     if not reading_is_free(x.device):
         return torch.where(per_example(chosen, x), x, kept)
-    rows = chosen.nonzero()[:, 0]
-    if len(rows) == len(chosen):
-        return kept.copy_(x)
-    if not len(rows):
-        return kept
-    return copy_rows(kept, rows, x.detach().index_select(0, rows))
+    mask = chosen.numpy()
+    edges = np.flatnonzero(np.diff(mask, prepend=False, append=False)).tolist()
+    if len(edges) > 2 * _FEW_RUNS:
+        rows = chosen.nonzero()[:, 0]
+        return copy_rows(kept, rows, x.detach().index_select(0, rows))
+    # Rows that follow each other are copied without memory in between.
+    for first, end in zip(edges[::2], edges[1::2], strict=True):
+        kept[first:end].copy_(x.detach()[first:end])
+    return kept
 
 
 class Differences:
