@@ -13,7 +13,7 @@ _MOST_STEPS = 64  # few are needed
 # stays slightly inside of the ball.
 _FIXED_STEPS = 16
 _CLOSE = 8  # units of rounding by which a squared length may differ from the squared radius
-_FEW_ROWS = 0.75  # share of the rows up to which a copy of them pays
+_FEW_ROWS = 0.75  # share of the rows up to which they are copied
 _SHORT = 1e-15  # squares of shorter lengths lose precision in float32
 
 
