@@ -137,13 +137,21 @@ def project_l2(u: Tensor, low: Tensor, high: Tensor, radius: Tensor) -> Tensor:
     if not len(rows):
         return d
     if len(rows) == len(d):
-        return _scaled_to_radius(u, low, high, radius, t)
+        memory = None if u.requires_grad else d
+        return _scaled_to_radius(u, low, high, radius, t, memory=memory)
     part = _scaled_to_radius(*(v.index_select(0, rows) for v in (u, low, high, radius, t)))
     return _with_rows(d, rows, part)
 
 
 def _scaled_to_radius(
-    u: Tensor, low: Tensor, high: Tensor, radius: Tensor, t: Tensor, *, steps: int = _MOST_STEPS
+    u: Tensor,
+    low: Tensor,
+    high: Tensor,
+    radius: Tensor,
+    t: Tensor,
+    *,
+    steps: int = _MOST_STEPS,
+    memory: Tensor | None = None,
 ) -> Tensor:
     """d(t) of `project_l2` for rows that are outside of the ball, from given t, [N].
 
@@ -154,7 +162,8 @@ def _scaled_to_radius(
     ||d||^2 is a concave function of t^2, and this is a step of Newton's method on it: t' is at most
     the solution, as is radius / ||u||. From there t only increases and coordinates only become
     clipped, so the iteration ends; rows that have ended do not change, and most end after one step.
-    Where reading a value would stall the device, a fixed number of steps is made.
+    Where reading a value would stall the device, a fixed number of steps is made. The result is in
+    `memory`, [N, d], if it is given.
     """
     close = _CLOSE * torch.finfo(u.dtype).eps
     bound = radius**2
@@ -162,7 +171,7 @@ def _scaled_to_radius(
     free_reads = reading_is_free(u.device)
     # New memory for every operation takes longer than the operation. Gradients need it.
     scaled = u * t[:, None]
-    d = torch.clamp(scaled, low, high)
+    d = torch.clamp(scaled, low, high, out=memory)
     scratch = None if u.requires_grad else scaled
     own = None if u.requires_grad else d
     least: Tensor | None = None
