@@ -1,11 +1,16 @@
-"""PGD and APGD against a bare loop with the same number of passes.
+"""PGD and APGD against a bare loop with the same number of passes, and against peers.
 
     python -m benchmarks.loops [--models DIR --data DIR] [--nets NAMES] [--steps N] [--rounds N]
+        [--peers N]
 
 The bare loop makes the passes and the plainest step and projection: no best points, no history, no
 meter, and for L2 and L1 no exact projection onto ball and box but a rescaled perturbation. CPU time
 with one thread, alternately in one process, as ratios. With `--models` and `--data` the nets are
 those of the parity record with the first 128 test images, else a small net and random images.
+
+`--peers N` also compares with other libraries in N rounds: attacks with the same number of steps on
+images with the labels that the net predicts, because some peers leave out images that are
+misclassified. Peers that are not installed are skipped.
 """
 
 from __future__ import annotations
@@ -15,18 +20,19 @@ import importlib
 import json
 import statistics
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from benchmarks.peer_accuracy import NETS, Net, add_folders, first_images
+from benchmarks.peer_times import beside_peers, peer_runs, seconds
 from torch import Tensor, nn
 
 import saddlepoint as sp
 from saddlepoint.attacks.apgd import APGD
 from saddlepoint.attacks.losses import cross_entropy
+from saddlepoint.attacks.spaces import Radii
 from saddlepoint.defenses import Plain
 from saddlepoint.evaluation import Direct, Threat
 from saddlepoint.evaluation.attack_context import AttackContext
@@ -84,13 +90,6 @@ def attack(problem: Problem, space: sp.Ball, kind: sp.PGD | APGD) -> None:
     direct.move(context, Plain(problem.net), problem.x, problem.y)
 
 
-def seconds(run: Callable[[], object]) -> float:
-    """CPU time of a call."""
-    started = time.process_time()
-    run()
-    return time.process_time() - started
-
-
 def ratios(problem: Problem, space: sp.Ball, steps: int, rounds: int) -> dict[str, list[float]]:
     """The time of each attack relative to the bare loops before and after it, sorted."""
     kinds = {"PGD": sp.PGD(steps), "APGD": APGD(steps)}
@@ -108,6 +107,29 @@ def ratios(problem: Problem, space: sp.Ball, steps: int, rounds: int) -> dict[st
             found[name].append(2 * own / (before + after))
             before = after
     return {name: sorted(round(ratio, 3) for ratio in values) for name, values in found.items()}
+
+
+def peers(problem: Problem, steps: int, rounds: int) -> dict[str, object]:
+    """The time of each attack relative to peers that have it, by attack and set."""
+    with torch.no_grad():
+        predicted = problem._replace(y=problem.net(problem.x).argmax(1))
+    found = {}
+    for space in problem.spaces:
+        norm = str(space).split()[0].lower()
+        kinds = {"pgd": sp.PGD(steps, Radii(0.1)), "apgd-ce": APGD(steps)}
+        for kind, own in kinds.items():
+            others = peer_runs(
+                f"{kind}-{norm}", problem.net, problem.x, predicted.y, space.radius, steps
+            )
+            if others:
+                name = f"{type(own).__name__}, {space}"
+                found[name] = beside_peers(
+                    lambda own=own, space=space: attack(predicted, space, own),  # type: ignore[misc]
+                    others,
+                    rounds,
+                )
+                print(problem.name, name, found[name]["fastest"], found[name]["ratio"], flush=True)
+    return found
 
 
 def problems(arguments: argparse.Namespace) -> Iterator[Problem]:
@@ -137,22 +159,24 @@ def main() -> None:
     parser.add_argument("--nets", nargs="+", default=[], choices=[net.name for net in NETS])
     parser.add_argument("--images", type=int, default=128, help="images of the batch")
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="of bare loops; 0: none")
+    parser.add_argument("--peers", type=int, default=0, help="rounds of peers; default 0, none")
     parser.add_argument("--out", type=Path, default=RECORD, help="record to add the results to")
     options = parser.parse_args()
     torch.set_num_threads(1)
     record = json.loads(options.out.read_text()) if options.out.exists() else {}
     for problem in problems(options):
-        entry: dict[str, object] = {
-            "images": options.images,
-            "steps": options.steps,
-            "rounds": options.rounds,
-        }
-        for space in problem.spaces:
+        entry = record.get(problem.name, {})
+        entry |= {"images": options.images, "steps": options.steps}
+        if options.rounds:
+            entry["rounds"] = options.rounds
+        for space in problem.spaces if options.rounds else ():
             for name, values in ratios(problem, space, options.steps, options.rounds).items():
                 median = round(statistics.median(values), 2)
                 entry[f"{name}, {space}"] = {"ratio": median, "ratios": values}
                 print(problem.name, name, space, median, flush=True)
+        if options.peers:
+            entry["peers"] = peers(problem, options.steps, options.peers)
         record[problem.name] = entry
         options.out.write_text(json.dumps(record, indent=1) + "\n")
 

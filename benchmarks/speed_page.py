@@ -78,16 +78,32 @@ def loops(record: Record) -> Iterator[Row]:
     """Time of attack loops relative to a bare loop."""
     for net, found in record.items():
         for attack, measured in found.items():
-            if isinstance(measured, dict):
-                spread = f"{min(measured['ratios']):.2f} to {max(measured['ratios']):.2f}"
-                yield net, attack, f"{measured['ratio']:.2f}", spread
+            if isinstance(measured, dict) and attack != "peers":
+                yield net, attack, f"{measured['ratio']:.2f}", _spread(measured["ratios"])
+
+
+def peers(record: Record) -> Iterator[Row]:
+    """Time of attack loops relative to the fastest peer."""
+    for net, found in record.items():
+        for attack, measured in found.get("peers", {}).items():
+            fastest = measured["fastest"]
+            ratios = measured["ratios"][fastest]
+            yield net, attack, fastest, f"{measured['ratio']:.2f}", _spread(ratios)
+
+
+def _spread(ratios: list[float]) -> str:
+    return f"{min(ratios):.2f} to {max(ratios):.2f}"
 
 
 def engine(record: Record) -> Iterator[Row]:
-    """Time of attacks on a folded copy."""
+    """Time of attacks on a folded copy, relative to the given net and to the fastest peer."""
     for name, found in record.items():
-        ratios = [f"{found['timed'][attack]['ratio']:.2f}" for attack in ("PGD-20", "APGD-100")]
-        yield name, found["timed"]["form"], *ratios
+        cells = [
+            f"{found[part][attack]['ratio']:.2f}" if part in found else "not measured"
+            for part in ("timed", "peers")
+            for attack in ("PGD-20", "APGD-100")
+        ]
+        yield name, found["form"], *cells
 
 
 # By name: the record, the columns, and the function that makes the rows.
@@ -117,7 +133,23 @@ TABLES: dict[str, tuple[str, tuple[str, ...], Callable[[Record], Iterator[Row]]]
         whole_audits,
     ),
     "loops": ("loops", ("network", "attack", "time, of a bare loop", "spread"), loops),
-    "engine": ("engine", ("network", "copy", "PGD-20", "APGD-100"), engine),
+    "peers": (
+        "loops",
+        ("network", "attack", "fastest peer", "time, of that peer's", "spread"),
+        peers,
+    ),
+    "engine": (
+        "engine",
+        (
+            "network",
+            "copy",
+            "PGD-20, of the given network",
+            "APGD-100",
+            "PGD-20, of the fastest peer",
+            "APGD-100",
+        ),
+        engine,
+    ),
     "growth-curves": ("growth-curves", ("size", "sizes", "time, of the floor"), growth_curves),
 }
 

@@ -30,6 +30,24 @@ def apgd(norm: Norm, loss: Literal["ce", "dlr"]) -> Adapter:
     return run
 
 
+def apgd_l1(
+    net: nn.Module, x: Tensor, y: Tensor, radius: float, *, seed: int, steps: int, restarts: int
+) -> Tensor:
+    """APGD for L1 on cross-entropy, in balls of shrinking radius as AutoAttack runs it."""
+    with imported_peer("pyautoattack", seed) as aa:
+        attack = aa.autopgd_base.APGDAttack(
+            with_parameter(net),
+            n_iter=steps,
+            n_restarts=restarts,
+            norm="L1",
+            eps=radius,
+            loss="ce",
+            seed=seed,
+            use_largereps=True,
+        )
+        return to_points(attack.perturb(x, y))
+
+
 def apgd_t(norm: Norm) -> Adapter:
     """APGD on the targeted DLR loss; the targets are the next classes of the clean logits."""
 

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-Norm = Literal["Linf", "L2"]
+Norm = Literal["Linf", "L2", "L1"]
 Adapter = Callable[..., Tensor]
 
-ORDER: dict[Norm, float] = {"Linf": math.inf, "L2": 2}
+ORDER: dict[Norm, float] = {"Linf": math.inf, "L2": 2, "L1": 1}
 
 MODULES = {
     "adv-lib": "adv_lib",

@@ -80,5 +80,10 @@ ATTACKS: dict[str, dict[str, Adapter]] = {
         "adversarial-robustness-toolbox": art.cw_l2,
     },
 }
+ATTACKS["apgd-ce-l1"] = {
+    "pyautoattack": pyautoattack.apgd_l1,
+    "adv-lib": adv_lib.apgd("L1", "ce"),
+    "adversarial-robustness-toolbox": art.apgd("L1", "cross_entropy"),
+}
 ATTACKS["pgd-linf"]["adv-lib"] = adv_lib.pgd_linf
 ATTACKS["square-linf"]["adversarial-robustness-toolbox"] = art.square_linf

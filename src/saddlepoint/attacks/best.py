@@ -9,11 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from saddlepoint.attacks.projections import copy_rows, largest, reading_is_free
 from saddlepoint.attacks.spaces import per_example
 from saddlepoint.gradients import Evaluation
+
+_FEW_COORDINATES = 24
+_FEW_RUNS = 8
 
 
 @dataclass(frozen=True)
@@ -78,48 +82,68 @@ def overwrite_rows(kept: Tensor, chosen: Tensor, x: Tensor) -> Tensor:
     """
     if not reading_is_free(x.device):
         return torch.where(per_example(chosen, x), x, kept)
-    rows = chosen.nonzero()[:, 0]
-    if len(rows) == len(chosen):
-        return kept.copy_(x)
-    if not len(rows):
-        return kept
-    return copy_rows(kept, rows, x.detach().index_select(0, rows))
+    mask = chosen.numpy()
+    edges = np.flatnonzero(np.diff(mask, prepend=False, append=False)).tolist()
+    if len(edges) > 2 * _FEW_RUNS:
+        rows = chosen.nonzero()[:, 0]
+        return copy_rows(kept, rows, x.detach().index_select(0, rows))
+    # Rows that follow each other are copied without memory in between.
+    for first, end in zip(edges[::2], edges[1::2], strict=True):
+        kept[first:end].copy_(x.detach()[first:end])
+    return kept
 
 
 class Differences:
     """Finds the rows of points that differ from the start.
 
-    Where a row differed last, it usually still does: only one coordinate per row is compared. All
-    coordinates are compared in the other rows.
+    A few coordinates are compared first: most rows that differ do so there. In the other rows it is
+    the coordinate where the row differed last, and then all coordinates.
 
     Args:
         start: [N, ...].
     """
 
     def __init__(self, start: Tensor) -> None:
-        self._start = start.flatten(1)
-        self._at = torch.full_like(self._start[:, :1], self._start.shape[1] // 2, dtype=torch.long)
+        self._start = start.detach().flatten(1)
+        self._some = slice(0, None, max(self._start.shape[1] // _FEW_COORDINATES, 1))
+        self._few = self._start[:, self._some].contiguous()
+        self._at = np.zeros(len(start), dtype=np.int64)
 
     def __getitem__(self, rows: Tensor) -> Differences:
         part = copy(self)
         part._start = self._start[rows]
-        part._at = self._at[rows]
+        part._few = self._few[rows]
+        part._at = torch.from_numpy(self._at)[rows.cpu()].numpy()
         return part
 
     def __call__(self, x: Tensor) -> Tensor:
-        """[N] bool: which rows of x, [N, ...], differ from the start. NaN does not."""
+        """[N] bool: which rows of x, [N, ...], differ from the start."""
         flat = x.detach().flatten(1)
         # Maxima of floats are several times faster than comparisons of all coordinates.
-        if not reading_is_free(x.device):
+        if not reading_is_free(x.device) or x.dtype == torch.bfloat16:
             return largest(flat - self._start) > 0
-        found = ((flat.gather(1, self._at) - self._start.gather(1, self._at)).abs() > 0)[:, 0]
-        rows = (~found).nonzero()[:, 0]
-        if not len(rows):
-            return found
-        change = (flat.index_select(0, rows) - self._start.index_select(0, rows)).abs_()
-        most, at = change.max(1)
-        self._at = self._at.index_copy(0, rows, at[:, None])
-        return found.index_copy_(0, rows, most > 0)
+        points = flat.numpy()
+        found = (points[:, self._some] != self._few.numpy()).any(1)
+        if not found.all():
+            rows = np.flatnonzero(~found)
+            found[rows] = self._differ_elsewhere(points, rows)
+        return torch.from_numpy(found)
+
+    def _differ_elsewhere(
+        self, points: NDArray[np.floating], rows: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """[M] bool: which rows, [M], of the points, [N, d], differ from the start."""
+        start = self._start.numpy()
+        at = self._at[rows]
+        found: NDArray[np.bool_] = points[rows, at] != start[rows, at]
+        others = np.flatnonzero(~found)
+        if len(others):
+            change = np.abs(points[rows[others]] - start[rows[others]])
+            at = change.argmax(1)
+            self._at = self._at.copy()  # shared with parts
+            self._at[rows[others]] = at
+            found[others] = change[np.arange(len(others)), at] > 0
+        return found
 
 
 def without_nan(value: Tensor) -> Tensor:

@@ -13,8 +13,7 @@ _MOST_STEPS = 64  # few are needed
 # stays slightly inside of the ball.
 _FIXED_STEPS = 16
 _CLOSE = 8  # units of rounding by which a squared length may differ from the squared radius
-_TINIEST = 1e-45  # the smallest positive number of float32
-_FEW_ROWS = 0.75  # share of the rows up to which a copy of them pays
+_FEW_ROWS = 0.75  # share of the rows up to which they are copied
 _SHORT = 1e-15  # squares of shorter lengths lose precision in float32
 
 
@@ -68,14 +67,11 @@ def largest_entries(v: Tensor, count: Tensor) -> Tensor:
     if not reading_is_free(v.device):
         return (_ranked(v, count) & (v > 0)).to(v)
     if bool((count == 1).all()):
-        # The entries that equal the largest one.
-        found = torch.sub(v, v.amax(1, keepdim=True).clamp(min=_TINIEST)).sign_().add_(1)
-        tied = found.sum(1) > count
-    else:
-        # Float arithmetic with signs; comparisons are several times slower.
-        below = _entry_after(v, count).clamp(min=0)
-        found = torch.sub(v, below[:, None]).clamp_(min=0).sign_()
-        tied = (found.sum(1) < count) & (below > 0)
+        return _largest_entry(v)
+    # Float arithmetic with signs; comparisons are several times slower.
+    below = _entry_after(v, count).clamp(min=0)
+    found = torch.sub(v, below[:, None]).clamp_(min=0).sign_()
+    tied = (found.sum(1) < count) & (below > 0)
     rows = tied.nonzero()[:, 0]
     if not len(rows):
         return found
@@ -83,20 +79,31 @@ def largest_entries(v: Tensor, count: Tensor) -> Tensor:
     return copy_rows(found, rows, (_ranked(few, count[rows]) & (few > 0)).to(v))
 
 
+def _largest_entry(v: Tensor) -> Tensor:
+    """[N, d] of 0 and 1: the first largest entry of each row of v, [N, d], if it is positive."""
+    at = _largest_positions(v)
+    positive = v.detach().gather(1, at) > 0
+    return torch.zeros_like(v).scatter_(1, at, positive.to(v))
+
+
+def _largest_positions(v: Tensor) -> Tensor:
+    """[N, 1] the position of the first largest entry of each row of v, [N, d], on the host."""
+    if v.dtype == torch.bfloat16:  # unknown to numpy
+        return v.argmax(1, keepdim=True)
+    # Many times faster than torch's.
+    return torch.from_numpy(v.detach().numpy().argmax(1))[:, None]
+
+
 def _entry_after(v: Tensor, count: Tensor) -> Tensor:
     """[N] the largest entry of each row of v, [N, d], after the `count`, [N], largest; -inf: none.
 
-    Numpy's partition and sort are ten times faster than torch's on the CPU.
+    Numpy's sort takes a tenth of the time of torch's on the CPU. Its partition takes longer than
+    the sort, and ten times as long where many entries are equal.
     """
     d = v.shape[1]
-    most = min(int(count.amax()), d - 1)
-    first = d - 1 - most
-    ordered = np.partition(v.detach().numpy(), first, axis=1)[:, first:]
-    if int(count.amin()) < most:
-        ordered.sort(axis=1)
-    at = (most - count.long()).clamp(min=0)
-    found = torch.from_numpy(ordered).gather(1, at[:, None])[:, 0]
-    return torch.where(count >= d, -torch.inf, found)
+    ordered = torch.from_numpy(np.sort(v.detach().numpy(), axis=1))
+    at = (d - 1 - count.long()).clamp(min=0)
+    return torch.where(count >= d, -torch.inf, ordered.gather(1, at[:, None])[:, 0])
 
 
 def _ranked(v: Tensor, count: Tensor) -> Tensor:
@@ -130,13 +137,21 @@ def project_l2(u: Tensor, low: Tensor, high: Tensor, radius: Tensor) -> Tensor:
     if not len(rows):
         return d
     if len(rows) == len(d):
-        return _scaled_to_radius(u, low, high, radius, t)
+        memory = None if u.requires_grad else d
+        return _scaled_to_radius(u, low, high, radius, t, memory=memory)
     part = _scaled_to_radius(*(v.index_select(0, rows) for v in (u, low, high, radius, t)))
     return _with_rows(d, rows, part)
 
 
 def _scaled_to_radius(
-    u: Tensor, low: Tensor, high: Tensor, radius: Tensor, t: Tensor, *, steps: int = _MOST_STEPS
+    u: Tensor,
+    low: Tensor,
+    high: Tensor,
+    radius: Tensor,
+    t: Tensor,
+    *,
+    steps: int = _MOST_STEPS,
+    memory: Tensor | None = None,
 ) -> Tensor:
     """d(t) of `project_l2` for rows that are outside of the ball, from given t, [N].
 
@@ -147,19 +162,21 @@ def _scaled_to_radius(
     ||d||^2 is a concave function of t^2, and this is a step of Newton's method on it: t' is at most
     the solution, as is radius / ||u||. From there t only increases and coordinates only become
     clipped, so the iteration ends; rows that have ended do not change, and most end after one step.
-    Where reading a value would stall the device, a fixed number of steps is made.
+    Where reading a value would stall the device, a fixed number of steps is made. The result is in
+    `memory`, [N, d], if it is given.
     """
     close = _CLOSE * torch.finfo(u.dtype).eps
     bound = radius**2
+    slack = close * bound
     free_reads = reading_is_free(u.device)
     # New memory for every operation takes longer than the operation. Gradients need it.
     scaled = u * t[:, None]
-    d = torch.clamp(scaled, low, high)
+    d = torch.clamp(scaled, low, high, out=memory)
     scratch = None if u.requires_grad else scaled
     own = None if u.requires_grad else d
     least: Tensor | None = None
     for step in range(steps if free_reads else _FIXED_STEPS):
-        outside = ~_at_radius(_squared(d), bound)
+        outside = (_squared(d) - bound).abs() > slack
         if free_reads:
             rows = outside.nonzero()[:, 0]
             if not len(rows):
@@ -169,7 +186,7 @@ def _scaled_to_radius(
                 return _with_rows(d, rows, _scaled_to_radius(*few, steps=steps - step))
         if least is None:
             least = radius / u.norm(dim=1).clamp(min=1e-30)
-        squares = _squares(scaled, d, scratch)
+        squares = _squares(scaled, d)
         rest = (bound - squares.clipped).clamp(min=0)
         wanted = (t * (rest / squares.free.clamp(min=1e-30)).sqrt()).clamp(max=1)
         t_new = torch.maximum(wanted, least)
@@ -189,26 +206,19 @@ class _Squares(NamedTuple):
     free: Tensor
 
 
-def _squares(scaled: Tensor, d: Tensor, out: Tensor | None) -> _Squares:
+def _squares(scaled: Tensor, d: Tensor) -> _Squares:
     """The squared lengths of both parts of d = clip(scaled), [N, d] each.
 
-    `out` is memory that may be used, such as that of `scaled`.
+    Without gradients, `scaled` is changed.
     """
-    # Float arithmetic with signs; comparisons and `where` are several times slower.
-    outside = torch.sub(scaled, d, out=out).sign_()
-    clipped = outside * d
-    free = torch.addcmul(d, outside, clipped, value=-1, out=out)
-    return _Squares(_squared(clipped), _squared(free))
+    # A comparison in place gives floats, which is several times faster than one with a mask.
+    free = d * (scaled == d) if scaled.requires_grad else scaled.eq_(d).mul_(d)
+    return _Squares(_squared(d - free), _squared(free))
 
 
 def _with_rows(d: Tensor, rows: Tensor, part: Tensor) -> Tensor:
     """d, [N, d], with the rows `rows`, [M], of `part`, [M, d]; d is changed without gradients."""
     return d.index_copy(0, rows, part) if part.requires_grad else copy_rows(d, rows, part)
-
-
-def _at_radius(squared: Tensor, bound: Tensor) -> Tensor:
-    """[N] bool: which squared lengths, [N], equal the squared radius, [N], up to rounding."""
-    return (squared - bound).abs() <= _CLOSE * torch.finfo(bound.dtype).eps * bound
 
 
 def _squared(v: Tensor) -> Tensor:
@@ -251,14 +261,15 @@ def _shrunk_to_radius(u: Tensor, low: Tensor, high: Tensor, radius: Tensor) -> T
     unit = torch.finfo(u.dtype).eps
     size = u.abs()
     sign = u.sign()
-    room = torch.where(u > 0, high, -low)  # signs times an infinite box would be NaN
+    # The bound on the side of u, which may be infinite; `where` takes many times as long.
+    room = torch.clamp(sign * torch.finfo(u.dtype).max, low, high).abs()
     radius = radius.double()
     below = torch.zeros_like(radius)  # the sum exceeds the radius at `below`, or s = 0
     above = size.amax(1).double()  # the sum is at most the radius at `above`
     s = below
     d = torch.minimum(size, room)
     excess = d.sum(1).double() - radius
-    slope = (d.sign() * (room - d).sign()).sum(1).double()  # free coordinates
+    slope = torch.sub(room, d).sign_().mul_(d.sign()).sum(1).double()  # free coordinates
     done = excess <= 0
     kept = None if u.requires_grad else d  # as in `_scaled_to_radius`
     free_reads = reading_is_free(u.device)

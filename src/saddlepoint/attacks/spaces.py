@@ -137,6 +137,10 @@ class Ball:
             return grad.sign()
         if self.p == 2:
             return unit_length(grad)
+        return self._sparse_ascent(grad, x, density)
+
+    def _sparse_ascent(self, grad: Tensor, x: Tensor, density: Tensor | None) -> Tensor:
+        """`ascent` for p = 1."""
         low, high = self.box
         # The sign of the gradient, or zero where the box allows no move in its direction. Float
         # arithmetic with signs is several times faster than comparisons.
@@ -150,8 +154,8 @@ class Ball:
             else (density * d).floor().clamp(1, d)
         )
         chosen = largest_entries(strength, count)
-        moves = chosen / chosen.sum(1, keepdim=True).clamp(min=1)
-        return ahead.mul(moves).view_as(grad)
+        moves = chosen.div_(chosen.sum(1, keepdim=True).clamp(min=1))
+        return ahead.mul_(moves).view_as(grad)
 
     def euclidean_radius(self, dimension: int) -> float:
         """The largest Euclidean length of a perturbation of this dimension.
