@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from saddlepoint.papers.deq.nets import exact, unrolled
 from saddlepoint.papers.deq.scales import SETTINGS
 from saddlepoint.papers.deq.three_ways import ACCUMULATION, ENSEMBLE, MASKED, MASKED_SQUARE
 from saddlepoint.papers.deq.trained_here import TrainingPlan
+from saddlepoint.papers.result import Result
 from saddlepoint.training import initial
 from saddlepoint.zoo.deq import Stack
 
@@ -39,23 +41,34 @@ PLAN = TrainingPlan(
         "exact-long": partial(exact, forward=3, backward=3),
     },
 )
-TWIN = cifar10.TwinSetting(steps=4, selected_on=4, test_images=4)
+TWINS = (
+    cifar10.Twin("exact-short", "converged", 4, 4, selected_on=4, test_images=4),
+    cifar10.Twin("unrolled", "truncated", 2, 1, selected_on=4, test_images=4, square=True),
+)
 
 
-@pytest.fixture
-def request_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Request:
-    """A request with a short training on random images."""
+@pytest.fixture(scope="module")
+def request_real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Request]:
+    """A request with a short training on random images; all tests share its folder."""
 
     def load(name: str, *, split: str, n: int, root: Path | None) -> Data:
         x = torch.rand(n, 3, 8, 8, generator=torch.Generator().manual_seed(len(split)))
         return Data(name, x, torch.arange(n) % 10, tuple("abcdefghij"))
 
-    monkeypatch.setattr(base_experiment, "load_data", load)
-    monkeypatch.setattr(cifar10, "PLAN", PLAN)
-    monkeypatch.setattr(cifar10, "TWIN", TWIN)
     few = replace(SETTINGS["tiny"], test_images=6, selected_on=5, reduced_images=4, states=2)
-    monkeypatch.setattr(cifar10, "SETTING", few)
-    return Request(tmp_path, "real", models=tmp_path)
+    folder = tmp_path_factory.mktemp("cifar10")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base_experiment, "load_data", load)
+        patch.setattr(cifar10, "PLAN", PLAN)
+        patch.setattr(cifar10, "TWINS", TWINS)
+        patch.setattr(cifar10, "SETTING", few)
+        yield Request(folder, "real", models=folder)
+
+
+@pytest.fixture(scope="module")
+def result(request_real: Request) -> Result:
+    """The result of the whole experiment."""
+    return EXPERIMENTS["deq/cifar10"].run(request_real)
 
 
 def test_the_cell_is_a_pure_function_and_does_not_mix_images() -> None:
@@ -85,13 +98,10 @@ def test_every_network_starts_with_the_weights_of_the_stack() -> None:
         assert all(torch.equal(net.state_dict()[key], one) for key, one in weights.items())
 
 
-def test_networks_are_trained_once_and_compared_with_converged_twins(
-    request_real: Request,
-) -> None:
-    result = EXPERIMENTS["deq/cifar10"].run(request_real)
+def test_networks_are_trained_and_compared_with_twins(result: Result) -> None:
     states, attacks, differences, defenses, *every_state = result.tables
     titles = ["exact-short (2/2)", "unrolled (2+6)", "exact-long (3/3)"]
-    twins = ["exact-short twin (4/4)", "unrolled twin (4/4)"]
+    twins = ["exact-short converged (4/4)", "unrolled truncated (2/1)"]
     assert [row.labels for row in states.rows] == [
         *((title, "6") for title in titles),
         *((twin, "4") for twin in twins),
@@ -103,7 +113,7 @@ def test_networks_are_trained_once_and_compared_with_converged_twins(
     measured = {row.labels[:2] for row in differences.rows}
     assert {(title, ACCUMULATION) for title in (*titles, *twins)} < measured
     assert {(title, MASKED) for title in (*titles, *twins)} < measured
-    assert {(titles[0], MASKED_SQUARE), (titles[1], ENSEMBLE)} < measured
+    assert {(titles[0], MASKED_SQUARE), (twins[1], MASKED_SQUARE), (titles[1], ENSEMBLE)} < measured
     assert defenses.n == 4
     assert [len(table.rows) for table in every_state] == [4, 4, 5]
     assert PLAN.note in result.notes
@@ -111,8 +121,7 @@ def test_networks_are_trained_once_and_compared_with_converged_twins(
     assert not result.weights, "no third-party network was used"
 
 
-def test_the_difference_of_gradients_is_that_of_the_cells(request_real: Request) -> None:
-    result = EXPERIMENTS["deq/cifar10"].run(request_real)
+def test_the_difference_of_gradients_is_that_of_the_cells(result: Result) -> None:
     _, attacks, differences, *_ = result.tables
     title = "exact-short (2/2)"
     exact_cell = attacks.cell((title, "exact", "4"), "PGD-10")
@@ -121,9 +130,8 @@ def test_the_difference_of_gradients_is_that_of_the_cells(request_real: Request)
     assert found.mean == pytest.approx(exact_cell.mean - unrolled_cell.mean)
 
 
-def test_a_second_run_trains_and_attacks_nothing(request_real: Request) -> None:
-    first = EXPERIMENTS["deq/cifar10"].run(request_real)
+def test_a_second_run_trains_and_attacks_nothing(request_real: Request, result: Result) -> None:
     messages = list[str]()
     again = EXPERIMENTS["deq/cifar10"].run(replace(request_real, progress=messages.append))
     assert messages == []
-    assert again.tables == first.tables
+    assert again.tables == result.tables

@@ -1,7 +1,8 @@
 """Figure 2, Table 1 and Table 2 on one network that is trained in three ways.
 
 At scale real it is a small convolutional network for CIFAR-10 that is trained here. Beside the
-networks are their converged twins: the same weights with enough solver steps to converge.
+networks are twins with the same weights: one whose solver has enough steps to converge, and one
+whose solver is cut off far from an equilibrium.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from saddlepoint.papers.deq.scales import SETTINGS
 from saddlepoint.papers.deq.states import StateResults
 from saddlepoint.papers.deq.subjects import DEQSubject, TrainedNetwork
 from saddlepoint.papers.deq.three_ways import (
-    GradientAttacks,
     Profile,
     attack_gradients,
     attacks_table,
@@ -40,7 +40,6 @@ NAME = "cifar10"
 SHORT = "exact-short"
 NETWORKS = (SHORT, "unrolled", "exact-long")
 DEFENDED = ("unrolled", "exact-long")  # the networks of Table 2
-TWINS = (SHORT, "unrolled")
 PLAN = TrainingPlan()
 SETTING = replace(
     SETTINGS["real"],
@@ -53,16 +52,38 @@ SETTING = replace(
 
 
 @dataclass(frozen=True)
-class TwinSetting:
-    """The solver and the images of the converged twins."""
+class Twin:
+    """The weights of a trained network with another solver."""
 
-    steps: int = 50  # of the forward and of the backward solver
+    network: str  # the trained network
+    kind: str
+    forward: int  # solver steps
+    backward: int
     selected_on: int = 64
     test_images: int = 128
+    square: bool = False  # attack it with Square as well
+
+    def of(self, subject: DEQSubject) -> DEQSubject:
+        """Return the network with this solver and the exact gradient."""
+        net = subject.net.net
+        return replace(
+            subject,
+            name=f"{subject.name} {self.kind}",
+            net=exact(lambda: net, self.forward, self.backward).eval(),
+            dev=subject.dev.first(self.selected_on),
+            test=subject.test.first(self.test_images),
+        )
 
 
-TWIN = TwinSetting()
-TINY_TWIN = TwinSetting(steps=12, selected_on=6, test_images=8)
+TWINS = (
+    Twin(SHORT, "converged", 50, 50),
+    Twin("unrolled", "converged", 50, 50),
+    Twin(SHORT, "truncated", 2, 1, test_images=1000, square=True),
+)
+FEW_STEPS = tuple(
+    replace(one, forward=min(one.forward, 12), backward=min(one.backward, 12), selected_on=6)
+    for one in TWINS
+)
 
 
 @dataclass(frozen=True)
@@ -113,34 +134,29 @@ class ThreeTrainings(DEQExperiment):
 
 def run(request: Request) -> Result:
     """Evaluate the networks that the other experiments of this scale train."""
-    return _evaluate(ThreeTrainings.open(request), TINY_TWIN)
+    return _evaluate(ThreeTrainings.open(request), FEW_STEPS)
 
 
 def run_real(request: Request) -> Result:
     """Train a network for CIFAR-10 in three ways, or resume its training, and evaluate it."""
     runner = Runner(request, SETTING.batch, SETTING.threads)
-    return _evaluate(ThreeTrainings(request, SETTING, runner, plan=PLAN), TWIN, [PLAN.note])
+    return _evaluate(ThreeTrainings(request, SETTING, runner, plan=PLAN), TWINS, [PLAN.note])
 
 
-def converged_twin(subject: DEQSubject, setting: TwinSetting) -> DEQSubject:
-    """Return the same weights with a solver that has enough steps to converge."""
-    net = subject.net.net
-    return replace(
-        subject,
-        name=f"{subject.name} twin",
-        net=exact(lambda: net, setting.steps, setting.steps).eval(),
-        dev=subject.dev.first(setting.selected_on),
-        test=subject.test.first(setting.test_images),
-    )
-
-
-def _evaluate(experiment: ThreeTrainings, twin: TwinSetting, notes: Sequence[str] = ()) -> Result:
+def _evaluate(
+    experiment: ThreeTrainings, twins: Sequence[Twin], notes: Sequence[str] = ()
+) -> Result:
     subjects = [experiment.subject(name) for name in NETWORKS]
-    twins = [converged_twin(experiment.subject(name), twin) for name in TWINS]
+    others = [twin.of(experiment.subject(twin.network)) for twin in twins]
     profiles = [
-        Profile(experiment.states(one), experiment.early(one)) for one in (*subjects, *twins)
+        Profile(experiment.states(one), experiment.early(one)) for one in (*subjects, *others)
     ]
-    attacks = [_gradients(experiment, profile) for profile in profiles]
+    squares = (True, True, False, *(twin.square for twin in twins))
+    # The longest attack is that of the paper's Table 1, on the network of that table.
+    attacks = [
+        attack_gradients(experiment, one, long=one.subject.name == SHORT, square=square)
+        for one, square in zip(profiles, squares, strict=True)
+    ]
     grids = [Grid.of(experiment, name) for name in DEFENDED]
     defenses, effects, findings = defenses_table(experiment, grids)
     tables = [
@@ -157,17 +173,6 @@ def _evaluate(experiment: ThreeTrainings, twin: TwinSetting, notes: Sequence[str
         *(profile.states.table() for profile in profiles[: len(subjects)]),
     ]
     return _result(experiment, profiles, tables, notes=notes, findings=findings)
-
-
-def _gradients(experiment: ThreeTrainings, profile: Profile) -> GradientAttacks:
-    """Attack with both gradients; with the longest attacks only the network of Table 1."""
-    name = profile.subject.name
-    return attack_gradients(
-        experiment,
-        profile,
-        long=name == SHORT,
-        square=name in (SHORT, "unrolled"),
-    )
 
 
 def _result(
@@ -190,8 +195,8 @@ def _result(
             *(one.describe() for one in subjects),
             *hashes,
             *notes,
-            "twin: the same weights with a solver that has more steps, to separate what training "
-            "did from what the short solver does",
+            "converged, truncated: the weights of a trained network with a solver of more or of "
+            "fewer steps, to separate what training does from what the solver does",
             "differences: of accuracies on the same images, with a paired interval",
             experiment.setting.budgets,
             *GRID_NOTES,

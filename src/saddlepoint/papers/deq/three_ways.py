@@ -27,6 +27,7 @@ from saddlepoint.zoo.deq.model import FINAL
 
 EXACT = "exact"
 UNROLLED = "unrolled"
+OF_TABLE_1 = "exact-short"  # the network of the paper's Table 1
 ACCUMULATION = "ready-made PGD-10: early minus final state"
 MASKED = "PGD-10: exact minus unrolled gradient"
 MASKED_LONG = "PGD-1000: exact minus unrolled gradient"
@@ -43,6 +44,7 @@ class Effect(NamedTuple):
     text: str
     difference: Estimate
     residual: Cell  # median over the images, of the final state
+    paper: float | None = None  # the paper's difference in points
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,15 @@ class Profile:
     def effect(self) -> Effect:
         """How much more robust the early state is (Sec. 6.1)."""
         early, final = (self._attacked(name) for name in (self.early.name, FinalState.name))
-        return Effect(self.subject.title, ACCUMULATION, mean_of(early - final), self.residual)
+        paper = None
+        if self.subject.name == UNROLLED:  # its ready-made attack is a column of Table 2
+            column = published.ATTACKS.index("unrolled Final")
+            of_early, of_final = (
+                published.PGD[UNROLLED][name][column] for name in ("Early", "Final")
+            )
+            paper = of_early - of_final
+        difference = mean_of(early - final)
+        return Effect(self.subject.title, ACCUMULATION, difference, self.residual, paper)
 
     @property
     def finding(self) -> str:
@@ -149,10 +159,11 @@ class GradientAttacks:
     @property
     def effects(self) -> list[Effect]:
         """How much the exact gradient overstates the accuracy."""
+        (short, long), others = published.TABLE_1[EXACT], published.TABLE_1[UNROLLED]
         pairs = {
-            MASKED: ("PGD-10, exact", "PGD-10, unrolled"),
-            MASKED_LONG: ("PGD-1000, exact", "PGD-1000, unrolled"),
-            MASKED_SQUARE: ("PGD-10, exact", "Square"),
+            MASKED: ("PGD-10, exact", "PGD-10, unrolled", short - others[0]),
+            MASKED_LONG: ("PGD-1000, exact", "PGD-1000, unrolled", long - others[1]),
+            MASKED_SQUARE: ("PGD-10, exact", "Square", short - published.TABLE_1_SQUARE),
         }
         return [
             Effect(
@@ -160,8 +171,9 @@ class GradientAttacks:
                 text,
                 mean_of(self.correct[first] - self.correct[second]),
                 self.profile.residual,
+                paper if self.profile.subject.name == OF_TABLE_1 else None,
             )
-            for text, (first, second) in pairs.items()
+            for text, (first, second, paper) in pairs.items()
             if first in self.correct and second in self.correct
         ]
 
@@ -169,7 +181,7 @@ class GradientAttacks:
         """Return one row per gradient; what uses no gradient is in the first."""
         subject = self.profile.subject
         clean = subject.correct(self.profile.states.clean, FinalState.name)[: self.images]
-        paper = subject.name == "exact-short"
+        paper = subject.name == OF_TABLE_1
         rows = []
         for gradient in (EXACT, UNROLLED):
             numbers = published.TABLE_1[gradient] if paper else (None, None)
@@ -271,9 +283,18 @@ def _grid_effects(grid: Grid, correct: Tensor) -> list[Effect]:
     residual = grid.states.residual_cell(FinalState.name)
     title = grid.subject.title
     gain = bootstrap(ensemble_gain, correct.shape[-1])
+    papers = published.PGD.get(grid.subject.name, {})
+    broken = gained = None
+    if papers:
+        before, after = (
+            papers["Early"][published.ATTACKS.index(f"unrolled {name}")]
+            for name in ("Final", "Intermediate")
+        )
+        broken = before - after
+        gained = min(papers["Ensemble"]) - min(papers["Final"])
     return [
-        Effect(title, EARLY_BROKEN, mean_of(at_final - intermediate), residual),
-        Effect(title, ENSEMBLE, gain, residual),
+        Effect(title, EARLY_BROKEN, mean_of(at_final - intermediate), residual, broken),
+        Effect(title, ENSEMBLE, gain, residual, gained),
     ]
 
 
@@ -282,7 +303,7 @@ def effects_table(effects: Sequence[Effect]) -> Table:
     rows = tuple(
         Row(
             (effect.network, effect.text, str(effect.difference.n)),
-            (estimate_cell(effect.difference), effect.residual),
+            (estimate_cell(effect.difference, effect.paper), effect.residual),
         )
         for effect in effects
     )
