@@ -15,7 +15,7 @@ from torch import nn
 
 from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.attacks.pgd import PGD
-from saddlepoint.attacks.spaces import Linf, Radii
+from saddlepoint.attacks.spaces import Ball, Linf, Radii
 from saddlepoint.evaluation import Direct, FixedPoints
 from saddlepoint.papers.deq.conv_cell import ConvCellNet
 from saddlepoint.papers.deq.nets import exact, unrolled
@@ -35,7 +35,7 @@ class TrainingPlan:
     data: str = "cifar10"
     image: tuple[int, int, int] = (3, 32, 32)
     widths: tuple[int, ...] = (24, 48, 96, 96)
-    space: Linf = field(default_factory=lambda: Linf(2 / 255))
+    space: Ball = field(default_factory=lambda: Linf(2 / 255))
     start_images: int | None = 50_000
     start_epochs: int = 6
     images: int = 6400
