@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from saddlepoint.attacks.pgd import PGD
+from saddlepoint.attacks.spaces import Radii
 from saddlepoint.attacks.square import Square
 from saddlepoint.papers.deq.experiment import NOTES, DEQExperiment
 from saddlepoint.papers.deq.grid import NOTES as GRID_NOTES
@@ -45,8 +47,11 @@ PLAN = TrainingPlan()
 SETTING = replace(
     SETTINGS["real"],
     selected_on=64,
-    reduced_images=300,
-    square=Square(200),
+    test_images=500,
+    reduced_images=256,
+    long=PGD(30, Radii(1 / 4)),
+    square=Square(150),
+    states=6,
     dampings=(1.0,),
     batch=100,
 )
@@ -60,7 +65,7 @@ class Twin:
     kind: str
     forward: int  # solver steps
     backward: int
-    selected_on: int = 64
+    selected_on: int = 32
     test_images: int = 128
 
     def of(self, subject: DEQSubject) -> DEQSubject:
@@ -77,7 +82,6 @@ class Twin:
 
 TWINS = (
     Twin(SHORT, "converged", 50, 50),
-    Twin("unrolled", "converged", 50, 50),
     Twin("exact-shortest", "converged", 50, 50),
 )
 FEW_STEPS = (Twin(SHORT, "converged", 12, 12, selected_on=6),)

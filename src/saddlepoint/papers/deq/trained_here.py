@@ -39,7 +39,7 @@ class TrainingPlan:
     space: Ball = field(default_factory=lambda: Linf(2 / 255))
     start_images: int | None = 50_000
     start_epochs: int = 6
-    images: int = 6400
+    images: int = 4800
     epochs: int = 2
     attack: PGD = field(default_factory=lambda: PGD(2, Radii(0.75)))
     layers: int = 8  # of the stack, as in the released code
@@ -104,7 +104,7 @@ class TrainingPlan:
             space=self.space,
             epochs=self.epochs,
             n=self.images,
-            batch_size=64,
+            batch_size=48,
             optimizer=Adam(1e-3),
             schedule=Cosine(warmup=0.05),
             augment=Shift(pixels=4, mirror=True),
