@@ -48,10 +48,10 @@ SETTING = replace(
     SETTINGS["real"],
     selected_on=64,
     test_images=500,
-    reduced_images=256,
-    long=PGD(30, Radii(1 / 4)),
+    reduced_images=200,
+    long=PGD(25, Radii(1 / 4)),
     square=Square(150),
-    states=6,
+    states=5,
     dampings=(1.0,),
     batch=100,
 )
