@@ -159,7 +159,8 @@ class GradientAttacks:
     @property
     def effects(self) -> list[Effect]:
         """How much the exact gradient overstates the accuracy."""
-        (short, long), others = published.TABLE_1[EXACT], published.TABLE_1[UNROLLED]
+        short, long = published.TABLE_1[EXACT]
+        others = published.TABLE_1[UNROLLED]
         pairs = {
             MASKED: ("PGD-10, exact", "PGD-10, unrolled", short - others[0]),
             MASKED_LONG: ("PGD-1000, exact", "PGD-1000, unrolled", long - others[1]),
