@@ -110,7 +110,7 @@ def test_a_second_run_trains_no_network_and_runs_no_attack(folder):
 
 
 def test_experiments_are_found_by_name_and_their_functions_exist():
-    assert len(select_experiments("deq", EXPERIMENTS)) == len(OURS) == 10
+    assert len(select_experiments("deq", EXPERIMENTS)) == len(OURS) == 11
     for one in OURS:
         module, _, function = one.function.partition(":")
         assert callable(getattr(import_module(module), function))

@@ -73,7 +73,8 @@ def result_markdown(
 
 def heading(result: Result) -> str:
     """Return the heading of a result's section."""
-    scale = ", third-party networks" if result.scale == "real" else ""
+    third_party = result.scale == "real" and (result.weights or result.not_run)
+    scale = ", third-party networks" if third_party else ""
     return f"{result.experiment}: {result.title}{scale}"
 
 

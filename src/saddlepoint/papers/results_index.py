@@ -38,6 +38,8 @@ _FIGURES = {  # captions by the path of a chart beside the page
     "multi-exit/triple-wins-payoffs.svg": "Accuracy by attacked exits and the defender's exits",
     "multi-exit/resnet4b-pgd-at-payoffs.svg": "The same for the network with attached exits",
     "deq/figure-2-accuracy.svg": "Accuracy of every solver state under the ready-made attack",
+    "deq/cifar10-accuracy.svg": "The same for the networks that are trained here",
+    "deq/cifar10-residual.svg": "Relative error of every solver state of these networks",
 }
 _RERUN = (
     "`--models FOLDER` is a folder with the weight files of networks that others trained. Its "

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from saddlepoint.papers.claims import CellReference, Claim
+from saddlepoint.papers.deq.cifar10 import PLAN
 from saddlepoint.papers.deq.third_party import LARGE, OTHER, SPACE
+from saddlepoint.papers.deq.three_ways import (
+    ACCUMULATION,
+    EARLY_BROKEN,
+    ENSEMBLE,
+    MASKED,
+    MASKED_SQUARE,
+)
 
 _SHORT = "exact-short (8/7)"
 _LONG = "exact-long (50/50)"
@@ -11,6 +19,9 @@ _UNROLLED = "unrolled (8+6)"
 _NETWORK = f"{LARGE.partition('/')[2]}, not adversarially trained, {SPACE}"
 _ACCURACY = 0  # index of the first table
 _STATES = 1  # index of the table of the states of the first network
+_DIFFERENCES = 2  # index of the table of differences of the networks that are trained here
+_MIDDLE = "exact-long (18/20)"
+_SHORTEST = "exact-shortest (2/1)"
 
 
 def _claim(
@@ -30,6 +41,19 @@ def _claim(
         "mnist",
         second=CellReference(_ACCURACY, *second),
         base=base,
+        ours=ours,
+    )
+
+
+def _trained_here(text: str, network: str, difference: str, *, ours: bool = False) -> Claim:
+    """Make a claim about a difference on the networks that are trained here."""
+    return Claim(
+        text,
+        "deq/cifar10-real",
+        CellReference(_DIFFERENCES, (network, difference), "points"),
+        f"convolutional network trained here, {PLAN.space}",
+        PLAN.data,
+        base=CellReference(0, (network,), "clean"),
         ours=ours,
     )
 
@@ -109,5 +133,61 @@ CLAIMS = (
         "mnist",
         second=CellReference(0, ("final",), "ready-made PGD-10, %"),
         base=CellReference(0, ("final",), "clean, %"),
+    ),
+    _trained_here(
+        "Adversarially trained with exact gradients and 8/7 solver steps, an intermediate state is "
+        "more robust to the ready-made PGD-10 than the final state (robustness accumulation).",
+        _SHORT,
+        ACCUMULATION,
+    ),
+    _trained_here("The same with unrolled gradients.", _UNROLLED, ACCUMULATION),
+    _trained_here("The same with exact gradients and 18/20 steps.", _MIDDLE, ACCUMULATION),
+    _trained_here(
+        "Adversarially trained with exact gradients and 8/7 solver steps, exact gradients are "
+        "obfuscated: PGD-10 with unrolled gradients finds a lower accuracy (Table 1; the paper's "
+        "solver does not converge, this one does).",
+        _SHORT,
+        MASKED,
+    ),
+    _trained_here(
+        "Adversarially trained with exact gradients and 8/7 solver steps, Square finds a lower "
+        "accuracy than PGD-10 with exact gradients (Table 1; the paper's solver does not converge, "
+        "this one does).",
+        _SHORT,
+        MASKED_SQUARE,
+    ),
+    _trained_here(
+        "Adversarially trained with unrolled gradients, gradients at intermediate states break the "
+        "early state more than gradients at the final state (Table 2).",
+        _UNROLLED,
+        EARLY_BROKEN,
+    ),
+    _trained_here("The same with exact gradients and 18/20 steps.", _MIDDLE, EARLY_BROKEN),
+    _trained_here(
+        "Adversarially trained with unrolled gradients, the ensemble of states is more robust than "
+        "the final state under the strongest of six gradients (Table 2).",
+        _UNROLLED,
+        ENSEMBLE,
+    ),
+    _trained_here(
+        "A solver that is cut off after 2/1 steps in training and inference has obfuscated exact "
+        "gradients: PGD-10 with unrolled gradients finds a lower accuracy.",
+        _SHORTEST,
+        MASKED,
+        ours=True,
+    ),
+    _trained_here(
+        "Solved to convergence, a network that was trained with 8/7 steps has an early state that "
+        "is more robust to the ready-made PGD-10 than its equilibrium.",
+        "exact-short converged (50/50)",
+        ACCUMULATION,
+        ours=True,
+    ),
+    _trained_here(
+        "The same if it was trained with 2/1 steps: the early state is close to the one that it "
+        "was trained to answer with.",
+        "exact-shortest converged (50/50)",
+        ACCUMULATION,
+        ours=True,
     ),
 )
