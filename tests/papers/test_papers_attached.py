@@ -18,6 +18,7 @@ from saddlepoint.papers.adaptive import real, real_table_2
 from saddlepoint.papers.adaptive.fitting import FITS
 from saddlepoint.papers.adaptive.robust_net import NAME, RADIUS, RobustResNet, load_robust_net
 from saddlepoint.papers.adaptive.scales import AttackBudgets
+from saddlepoint.papers.adaptive.table_2 import WORST_GAP
 from saddlepoint.papers.budgets import AutoAttackBudget
 from saddlepoint.papers.multi_exit import attached, five_exits, published, table_3
 from saddlepoint.papers.multi_exit.attached import attached_recipe, attached_subject
@@ -120,11 +121,17 @@ def test_sodef_is_attacked_in_both_norms_with_the_papers_ratio_of_radii(
     for name, value in (("FIT", short), ("BUDGETS", once), ("IMAGES", 6)):
         monkeypatch.setattr(real_table_2, name, value)
     result = EXPERIMENTS["adaptive/table-2"].run(request_real)
-    (table,) = result.tables
-    assert table.n == 6
+    table, differences = result.tables
+    assert table.n == differences.n == 6
     spaces = (Linf(RADIUS), L2(RADIUS * 255 / 16))
     assert [row.labels[:2] for row in table.rows] == [
         (norm, str(space)) for norm, space in zip(("Linf", "L2"), spaces, strict=True)
     ]
-    column = "worst case minus static"
-    assert all(table.cell(row.labels, column).interval for row in table.rows)
+    for row in table.rows:
+        static, worst = (
+            table.cell(row.labels, name) for name in ("static, AutoAttack", "worst case")
+        )
+        gap = differences.cell(row.labels[:1], WORST_GAP)
+        assert gap.interval
+        assert gap.mean == pytest.approx(worst.mean - static.mean)
+    assert sum(text.startswith("L2: under points of maximal loss") for text in result.findings) == 1
