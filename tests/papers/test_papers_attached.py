@@ -110,6 +110,8 @@ def test_table_3_compares_five_methods_on_the_third_party_network(
         assert change.interval
         assert any(note.startswith(f"NEED of {method}: exits ") for note in result.notes)
     assert "FGSM with the paper's budgets; PGD-20, PGD-100" in " ".join(result.notes)
+    assert "another network and a larger radius" in result.symptoms[-1]
+    assert any(text.startswith("Of 5 changes of the accuracy") for text in result.findings)
 
 
 def test_sodef_is_attacked_in_both_norms_with_the_papers_ratio_of_radii(
