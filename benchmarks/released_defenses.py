@@ -198,7 +198,8 @@ def soap(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -> None:
         f"correctly, in {counted(arguments.rounds, 'round')} with twice the steps each, the first "
         f"with {counted(arguments.steps, 'step')}; a row that another radius makes correct is "
         "attacked at the radii of the last three rounds together. The paper has one run of "
-        f"{counted(BUDGETS.soap_steps, 'step')}. All final points are evaluated together on SOAP",
+        f"{counted(BUDGETS.soap_steps, 'step')}. All final points are evaluated together on SOAP. "
+        "Its steps and rounds were chosen on the first 64 test images",
     )
     bench = Bench(arguments, SOAP_EXPERIMENT, SHI, SOAP_BATCH, Linf(8 / 255), notes)
     fgsm = Direct("FGSM", FGSM(), loss=cross_entropy)
