@@ -24,6 +24,7 @@ from torch import nn
 from saddlepoint.attacks.losses import cross_entropy
 from saddlepoint.attacks.pgd import FGSM
 from saddlepoint.attacks.spaces import Ball, Linf
+from saddlepoint.audits.result import Audit
 from saddlepoint.data import load_data
 from saddlepoint.defenses import Defense, Plain
 from saddlepoint.evaluation import (
@@ -101,6 +102,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--models", type=Path, required=True, help="folder with modules.py")
     parser.add_argument("--data", type=Path, required=True, help="folder with cifar-10-batches-bin")
     parser.add_argument("--out", type=Path, required=True, help="folder of bases, cells and record")
+    parser.add_argument(
+        "--skip",
+        type=int,
+        default=0,
+        help="test images at the start that are left out, for example because settings of attacks "
+        "were chosen on them",
+    )
     parser.add_argument("--images", type=int, default=304, help="test images of clean accuracy")
     parser.add_argument(
         "--transferred", type=int, default=304, help="test images of PGD on closed-loop control"
@@ -190,7 +198,8 @@ def soap(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -> None:
         f"correctly, in {counted(arguments.rounds, 'round')} with twice the steps each, the first "
         f"with {counted(arguments.steps, 'step')}; a row that another radius makes correct is "
         "attacked at the radii of the last three rounds together. The paper has one run of "
-        f"{counted(BUDGETS.soap_steps, 'step')}. All final points are evaluated together on SOAP",
+        f"{counted(BUDGETS.soap_steps, 'step')}. All final points are evaluated together on SOAP. "
+        "Its steps and rounds were chosen on the first 64 test images",
     )
     bench = Bench(arguments, SOAP_EXPERIMENT, SHI, SOAP_BATCH, Linf(8 / 255), notes)
     fgsm = Direct("FGSM", FGSM(), loss=cross_entropy)
@@ -217,7 +226,7 @@ def soap(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -> None:
 
 
 class Bench:
-    """Runs attacks on the first test images of CIFAR-10; writes the record after each of them."""
+    """Runs attacks on test images of CIFAR-10; writes the record after each of them."""
 
     def __init__(
         self,
@@ -228,11 +237,10 @@ class Bench:
         space: Ball,
         notes: Sequence[str],
     ) -> None:
-        found = load_data("cifar10", split="test", n=arguments.images, root=arguments.data)
-        self.test = Images(found.x, found.y)
+        self.test = test_images(arguments)
         self.experiment = experiment
         self.space = space
-        self.notes = tuple(notes)
+        self.notes = (*notes, _which_images(arguments))
         self.arguments = arguments
         self.rows: list[Row] = []
         self.path = arguments.out / f"released-{arguments.defense}.json"
@@ -240,6 +248,7 @@ class Bench:
         self.runner = Runner(request, batch, threads=1)
         self.runner.weights[weights] = ModelFolder(arguments.models).sha256(weights)
         options = (
+            "skip",
             "images",
             "transferred",
             "attacked",
@@ -297,10 +306,7 @@ class Bench:
                 name=f"{defense_name}, {budget}, {counted(count, 'image')}",
             )
             correct = found.correct.double().cpu()
-            self.notes += (
-                f"audit with the budget {budget}: verdict {found.verdict}, "
-                f"{found.seconds:.0f} s for {counted(count, 'image')}",
-            )
+            self.notes += _about_audit(found)
             share = f"{int(correct.sum())} of {count}"
             self._add(f"audit, {budget}", share, accuracy_cell(correct, paper))
         self.path.write_text(self.result().text(), encoding="utf-8")
@@ -347,6 +353,34 @@ class Bench:
             repeats=1,
         )
         return replace(result, command=self.command)
+
+
+def test_images(arguments: argparse.Namespace) -> Images:
+    """Load the images that `--images` and `--skip` choose."""
+    skip = arguments.skip
+    found = load_data("cifar10", split="test", n=skip + arguments.images, root=arguments.data)
+    return Images(found.x[skip:], found.y[skip:])
+
+
+def _which_images(arguments: argparse.Namespace) -> str:
+    first = arguments.skip + 1
+    text = f"test images {first} to {arguments.skip + arguments.images}; rows with fewer images "
+    return f"{text}have the first of these"
+
+
+def _about_audit(audit: Audit) -> tuple[str, ...]:
+    """Say what an audit concludes and why, and what each of its attacks leaves."""
+    attacks = "; ".join(
+        f"{row.name} {100 * row.robust_accuracy:.1f} % ({row.seconds:.0f} s)" for row in audit.rows
+    )
+    found = [f"{symptom.name.value} ({symptom.level.value})" for symptom in audit.symptoms]
+    return (
+        f"audit with the budget {audit.budget}: verdict {audit.verdict}, {audit.seconds:.0f} s for "
+        f"{counted(audit.n, 'image')}; clean {100 * audit.clean_accuracy:.1f} %",
+        *(f"reason for the verdict: {reason}" for reason in audit.reasons),
+        f"symptoms that the audit found: {', '.join(found) or 'none'}",
+        f"robust accuracy of each attack of the audit, in order: {attacks}",
+    )
 
 
 def _paper(row: Row) -> float | None:

@@ -18,8 +18,9 @@ from saddlepoint.papers.adaptive import real, real_table_2
 from saddlepoint.papers.adaptive.fitting import FITS
 from saddlepoint.papers.adaptive.robust_net import NAME, RADIUS, RobustResNet, load_robust_net
 from saddlepoint.papers.adaptive.scales import AttackBudgets
+from saddlepoint.papers.adaptive.table_2 import WORST_GAP
 from saddlepoint.papers.budgets import AutoAttackBudget
-from saddlepoint.papers.multi_exit import attached, five_exits, published
+from saddlepoint.papers.multi_exit import attached, five_exits, published, table_3
 from saddlepoint.papers.multi_exit.attached import attached_recipe, attached_subject
 from saddlepoint.training import initial
 
@@ -85,14 +86,32 @@ def test_five_exits_are_scored_beside_their_twin_with_one_exit(request_real: Req
 
 
 @pytest.mark.slow
-def test_table_3_compares_five_methods_on_the_third_party_network(request_real: Request) -> None:
-    (table,) = EXPERIMENTS["multi-exit/table-3"].run(request_real).tables
+def test_table_3_compares_five_methods_on_the_third_party_network(
+    request_real: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_3, "IMAGES", 8)
+    monkeypatch.setattr(table_3, "ATTACKS", ("FGSM",))
+    result = EXPERIMENTS["multi-exit/table-3"].run(request_real)
+    table, changes = result.tables
     methods = list(published.TABLE_3)
     assert [row.labels[0] for row in table.rows[::2]] == methods
     assert [row.labels[0] for row in table.rows[1::2]] == [f"{one} + NEED" for one in methods]
     assert table.columns == ("clean", "FGSM")
     papers = [cell.paper for cell in table.rows[0].cells if cell]
     assert papers == list(published.TABLE_3["Standard"][0][:2])
+    assert [row.labels[0] for row in changes.rows] == methods
+    assert changes.columns == ("clean images", "FGSM", table_3.STRONGEST)
+    for method in methods:
+        single, need = (
+            table.cell((name, "cifar10"), "FGSM") for name in (method, f"{method} + NEED")
+        )
+        change = changes.cell((method, "cifar10"), "FGSM")
+        assert change.mean == pytest.approx(need.mean - single.mean)
+        assert change.interval
+        assert any(note.startswith(f"NEED of {method}: exits ") for note in result.notes)
+    assert "FGSM with the paper's budgets; PGD-20, PGD-100" in " ".join(result.notes)
+    assert "another network and a larger radius" in result.symptoms[-1]
+    assert any(text.startswith("Of 5 changes of the accuracy") for text in result.findings)
 
 
 def test_sodef_is_attacked_in_both_norms_with_the_papers_ratio_of_radii(
@@ -104,11 +123,17 @@ def test_sodef_is_attacked_in_both_norms_with_the_papers_ratio_of_radii(
     for name, value in (("FIT", short), ("BUDGETS", once), ("IMAGES", 6)):
         monkeypatch.setattr(real_table_2, name, value)
     result = EXPERIMENTS["adaptive/table-2"].run(request_real)
-    (table,) = result.tables
-    assert table.n == 6
+    table, differences = result.tables
+    assert table.n == differences.n == 6
     spaces = (Linf(RADIUS), L2(RADIUS * 255 / 16))
     assert [row.labels[:2] for row in table.rows] == [
         (norm, str(space)) for norm, space in zip(("Linf", "L2"), spaces, strict=True)
     ]
-    column = "worst case minus static"
-    assert all(table.cell(row.labels, column).interval for row in table.rows)
+    for row in table.rows:
+        static, worst = (
+            table.cell(row.labels, name) for name in ("static, AutoAttack", "worst case")
+        )
+        gap = differences.cell(row.labels[:1], WORST_GAP)
+        assert gap.interval
+        assert gap.mean == pytest.approx(worst.mean - static.mean)
+    assert sum(text.startswith("L2: under points of maximal loss") for text in result.findings) == 1

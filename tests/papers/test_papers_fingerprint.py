@@ -149,6 +149,18 @@ def test_a_record_that_no_probe_confirms_is_marked_as_stale(
     assert path.read_text() == text
 
 
+def test_a_probe_of_another_machine_is_compared_with_the_commit_of_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refresh_records, "run_probe", lambda name: "here")
+    monkeypatch.setattr(refresh_records, "same_numbers_at", lambda commit, experiment: True)
+    path = write(tmp_path, CodeVersion("old", probe="there"))
+    assert "refreshed" in refresh(path)
+    assert not stale_reasons(tmp_path)
+    made = read(path.read_text(), "").code
+    assert made == CodeVersion(current().fingerprint, probe="here")
+
+
 def test_a_record_without_fingerprint_is_adopted_if_its_commit_gives_the_same_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
+from saddlepoint.papers.adaptive.real_table_2 import SPACES
 from saddlepoint.papers.adaptive.robust_net import NAME
+from saddlepoint.papers.adaptive.table_2 import (
+    COPIES_EXCESS,
+    COPIES_GAP,
+    TRANSFER_GAP,
+    WORST_GAP,
+)
 from saddlepoint.papers.claims import CellReference, Claim
 
 _CLOSED_LOOP = "adaptive/released-closed-loop"
@@ -55,6 +62,36 @@ def _no_gain(defense: str) -> Claim:
         "cifar10",
         expected="negative",
         base=CellReference(0, (defense,), "static, clean"),
+    )
+
+
+def _in_two_norms(
+    text: str,
+    column: str,
+    expected: Literal["positive", "negative"] = "positive",
+    *,
+    source: str = " (Table 2)",
+) -> tuple[Claim, ...]:
+    """Return the claims about a difference in Table 2, in Linf and in L2.
+
+    Args:
+        text: the claim.
+        column: of the difference.
+        expected: its sign.
+        source: where the paper makes this claim; empty: it is ours.
+    """
+    return tuple(
+        Claim(
+            f"{text}, in {norm}{source}.",
+            "adaptive/table-2-real",
+            CellReference(1, (norm,), column),
+            f"{NAME}, {space}",
+            "cifar10",
+            expected=expected,
+            base=CellReference(0, (norm,), "clean"),
+            ours=not source,
+        )
+        for norm, space in SPACES.items()
     )
 
 
@@ -124,6 +161,28 @@ CLAIMS = (
     ),
     _no_gain("SODEF"),
     _no_gain("AntiAdversary"),
+    *_in_two_norms(
+        "Under AutoAttack's points with clean copies SODEF seems more robust than its static "
+        "network",
+        COPIES_GAP,
+    ),
+    *_in_two_norms(
+        "Transferred points of maximal loss break SODEF more than AutoAttack's points with clean "
+        "copies",
+        COPIES_EXCESS,
+    ),
+    *_in_two_norms(
+        "Under transferred points of maximal loss SODEF is less robust than its static network",
+        TRANSFER_GAP,
+        "negative",
+    ),
+    *_in_two_norms(
+        "Under all attacks, one with the exact gradient through the ODE among them, SODEF is less "
+        "robust than its static network",
+        WORST_GAP,
+        "negative",
+        source="",
+    ),
     _broken("SODEF", "TRADES", "mnist"),
     _broken("SOAP", "standard", "mnist"),
     _broken("ATLD", "standard", "mnist"),

@@ -15,10 +15,10 @@ from saddlepoint.papers.adaptive.real import BATCH, COPIES, FIT, robust_base
 from saddlepoint.papers.adaptive.reductions import reductions
 from saddlepoint.papers.adaptive.robust_net import NAME, RADIUS
 from saddlepoint.papers.adaptive.scales import AttackBudgets
-from saddlepoint.papers.adaptive.table_2 import NOTES, assemble, findings, row_cells
+from saddlepoint.papers.adaptive.table_2 import NOTES, NormRows, assemble, findings, norm_rows
 from saddlepoint.papers.cells import correct_rate
 from saddlepoint.papers.registry import Request
-from saddlepoint.papers.result import Result, Row
+from saddlepoint.papers.result import Result
 from saddlepoint.papers.runner import Images, Runner
 from saddlepoint.zoo.adaptive import SODEF
 
@@ -36,10 +36,10 @@ def run(request: Request) -> Result:
     request.progress(f"fitting SODEF on {NAME}")
     defense = DEFENSES["SODEF"].make(base, FIT)
     assert isinstance(defense, SODEF)
-    rows = {norm: _row(runner, defense, images, norm, space) for norm, space in SPACES.items()}
+    rows = [_row(runner, defense, images, norm, space) for norm, space in SPACES.items()]
     return runner.result(
         next(one for one in EXPERIMENTS if one.name == "adaptive/table-2"),
-        [assemble("Robust accuracy, %, cifar10", tuple(rows.values()), len(images.x))],
+        assemble("Robust accuracy, %, cifar10", rows, len(images.x)),
         notes=[
             f"static network: {NAME}, adversarially trained by others in Linf at 2/255; the radius "
             "in L2 has the paper's ratio to that in Linf",
@@ -48,13 +48,13 @@ def run(request: Request) -> Result:
             str(BUDGETS.auto),
             f"SODEF is fitted on the first {FIT.images} training images",
         ],
-        findings=[text for norm, row in rows.items() for text in findings(norm, row)],
+        findings=[text for row in rows for text in findings(row)],
         charts=(),
         repeats=1,
     )
 
 
-def _row(runner: Runner, defense: SODEF, images: Images, norm: str, space: Ball) -> Row:
+def _row(runner: Runner, defense: SODEF, images: Images, norm: str, space: Ball) -> NormRows:
     static_net = Plain(defense.net)
     threat = Threat(space)
     seed = runner.request.seed
@@ -84,5 +84,5 @@ def _row(runner: Runner, defense: SODEF, images: Images, norm: str, space: Ball)
         seed=seed,
     )
     worst = torch.stack([correct_rate(one) for one in episodes]).amin(0)
-    cells = row_cells(norm, correct_rate(static), episodes, worst)
-    return Row((norm, str(space), reductions("SODEF", FIT, BUDGETS)), cells)
+    labels = (norm, str(space), reductions("SODEF", FIT, BUDGETS))
+    return norm_rows(labels, correct_rate(static), episodes, worst)

@@ -17,17 +17,16 @@ from torch import nn
 from saddlepoint.attacks.aims import loss_of_mean
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.attacks.spaces import Linf, Radii
-from saddlepoint.defenses import Confident, LowEntropy, MultiExit, Strategy
-from saddlepoint.defenses.gates import exit_logits
+from saddlepoint.defenses import MultiExit
 from saddlepoint.evaluation import FixedPoints
 from saddlepoint.papers.adaptive.robust_net import NAME, RADIUS, load_robust_net
 from saddlepoint.papers.multi_exit.experiment import MultiExitExperiment, MultiExitSubject
 from saddlepoint.papers.multi_exit.nets import SingleExitWrapper
 from saddlepoint.papers.multi_exit.scales import SETTINGS, MultiExitSetting
+from saddlepoint.papers.multi_exit.third_party_subject import third_party_subject
 from saddlepoint.papers.registry import Request
-from saddlepoint.papers.runner import Images, Runner
+from saddlepoint.papers.runner import Runner
 from saddlepoint.papers.third_party import ModelFolder
-from saddlepoint.runs.work import torch_threads
 from saddlepoint.training import (
     FAT,
     MART,
@@ -88,27 +87,8 @@ def attached_subject(
     trained = experiment.train(recipe, experiment.training_images(DATA, TRAINING_IMAGES))
     trained.requires_grad_(False)
     base = MultiExit(SingleExitWrapper(trained) if single else trained)
-    setting = experiment.setting
-    count = setting.game_images + setting.test_images
-    images = experiment.test_images(DATA, count, next(trained.parameters()).device)
-    game = images.first(setting.game_images)
-    with torch_threads(setting.threads):
-        logits = exit_logits(base, game.x, batch_size=setting.batch)
-    gates: dict[str, Strategy] = {
-        "entropy": LowEntropy.calibrated(logits),
-        "confidence": Confident.calibrated(logits),
-    }
-    return MultiExitSubject(
-        name=recipe.name,
-        base=base,
-        exits=len(logits),
-        space=SPACE,
-        data=DATA,
-        game=game,
-        test=Images(images.x[setting.game_images :], images.y[setting.game_images :]),
-        gates=gates,
-        game_kind="test images that are not scored",
-    )
+    device = next(trained.parameters()).device
+    return third_party_subject(experiment, recipe.name, base, space=SPACE, data=DATA, device=device)
 
 
 def attached_recipe(file: Path, method: str, *, single: bool = False) -> Recipe:

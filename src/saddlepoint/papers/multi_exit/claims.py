@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from saddlepoint.papers.adaptive.robust_net import NAME
 from saddlepoint.papers.claims import CellReference, Claim
-from saddlepoint.papers.multi_exit import attached
+from saddlepoint.papers.multi_exit import attached, published
 from saddlepoint.papers.multi_exit.five_exits import NEED_MINUS_SINGLE
 from saddlepoint.papers.multi_exit.scales import SETTINGS
+from saddlepoint.papers.multi_exit.table_3 import STRONGEST
 from saddlepoint.papers.multi_exit.third_party import SPACE
 
 
@@ -111,7 +112,20 @@ _SINGLE = _Effect(
     "Under AIMER, NEED is more robust than the same network with a single exit (Table 2).",
     NEED_MINUS_SINGLE,
 )
+_TRAINED = tuple(
+    Claim(
+        f"Trained with {method}, NEED is more robust than the same network with a single exit, "
+        "under the strongest of the attacks per image (Table 3).",
+        "multi-exit/table-3-real",
+        CellReference(1, (method,), STRONGEST),
+        f"{NAME} with {attached.EXITS} attached exits, {method}, {attached.SPACE}",
+        "cifar10",
+        base=CellReference(0, (method,), "clean"),
+    )
+    for method in published.TABLE_3
+)
 CLAIMS = (
     *(_SEVEN.claim(effect) for effect in _EFFECTS),
     *(_FIVE.claim(effect) for effect in (*_EFFECTS, _SINGLE)),
+    *_TRAINED,
 )

@@ -13,22 +13,18 @@ from saddlepoint.evaluation.bootstrap import mean_of
 from saddlepoint.papers.budgets import counted
 from saddlepoint.papers.cells import estimate_cell
 from saddlepoint.papers.masking import mark_masked, masked_warnings
-from saddlepoint.papers.multi_exit import attached
+from saddlepoint.papers.multi_exit import attached, scored_game
 from saddlepoint.papers.multi_exit.experiment import MultiExitExperiment, MultiExitSubject
 from saddlepoint.papers.multi_exit.out_of_sample import strategies
 from saddlepoint.papers.multi_exit.scored_game import (
-    MAX_AVERAGE_NOTE,
     NEED,
-    PER_IMAGE,
     ScoredGame,
-    assumption,
     effects_of,
     effects_table,
     evaluations_table,
     exits_table,
     heat_map,
     score,
-    sentence,
     strategies_table,
 )
 from saddlepoint.papers.multi_exit.table_1 import CASES, EOT_NOTE, LABELS, evaluate, findings
@@ -84,16 +80,13 @@ def _evaluate(
             f"{len(scored.game.targets)} attacks, {_rows(scored)}, x {len(scored.game.subsets)} "
             "sets of exits that answer; PGD with "
             f"{counted(experiment.setting.payoff.steps, 'step')}",
-            MAX_AVERAGE_NOTE,
-            f"{PER_IMAGE}: of all attacks of the game",
+            *scored_game.NOTES,
             f"{SINGLE}: under PGD on its only exit",
-            "the accuracy of a mixed strategy is its exact expectation, not a simulation",
             experiment.setting.budgets,
             EOT_NOTE,
         ],
         findings=[
-            *assumption(scored),
-            *(sentence(*one) for one in effects.items()),
+            *scored_game.findings(scored, effects),
             *findings(table),
         ],
         charts=[heat_map(scored, many, _SHOWN)],

@@ -30,6 +30,11 @@ MAX_AVERAGE_NOTE = (
     "max-average attack: of the attacks on single exits, the point with the highest loss "
     "averaged over all exits, per image"
 )
+NOTES = (
+    MAX_AVERAGE_NOTE,
+    f"{PER_IMAGE}: of all attacks of the game",
+    "the accuracy of a mixed strategy is its exact expectation, not a simulation",
+)
 
 
 @dataclass(frozen=True)
@@ -230,6 +235,11 @@ def effects_of(scored: ScoredGame, mixes: Mapping[str, Tensor]) -> dict[str, Est
 def effects_table(effects: Mapping[str, Estimate], n: int) -> Table:
     rows = [Row((name,), (estimate_cell(found),)) for name, found in effects.items()]
     return Table(EFFECTS, ("difference of accuracies",), ("points",), tuple(rows), n, digits=1)
+
+
+def findings(scored: ScoredGame, effects: Mapping[str, Estimate]) -> list[str]:
+    """State where mismatched attacks are stronger, and each effect with its interval."""
+    return [*assumption(scored), *(sentence(*one) for one in effects.items())]
 
 
 def sentence(name: str, found: Estimate) -> str:

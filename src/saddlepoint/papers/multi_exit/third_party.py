@@ -9,13 +9,11 @@ from __future__ import annotations
 import torch
 
 from saddlepoint.attacks.spaces import Linf
-from saddlepoint.defenses import Confident, LowEntropy, MultiExit, Strategy
-from saddlepoint.defenses.gates import exit_logits
+from saddlepoint.defenses import MultiExit
 from saddlepoint.engine.folding import folded
 from saddlepoint.engine.forms import ChannelsLast
 from saddlepoint.papers.multi_exit.experiment import MultiExitExperiment, MultiExitSubject
-from saddlepoint.papers.runner import Images
-from saddlepoint.runs.work import torch_threads
+from saddlepoint.papers.multi_exit.third_party_subject import third_party_subject
 
 NETWORK = "cifar10/triplewins_rdi_resnet38"
 DATA = "cifar10"
@@ -30,24 +28,6 @@ def triple_wins(experiment: MultiExitExperiment) -> MultiExitSubject:
     """
     net, _ = folded(experiment.runner.load_third_party(NETWORK))
     base = MultiExit(ChannelsLast(net.requires_grad_(False)))
-    setting = experiment.setting
-    count = setting.game_images + setting.test_images
-    images = experiment.test_images(DATA, count, torch.device("cpu"))
-    game = images.first(setting.game_images)
-    with torch_threads(setting.threads):
-        logits = exit_logits(base, game.x, batch_size=setting.batch)
-    gates: dict[str, Strategy] = {
-        "entropy": LowEntropy.calibrated(logits),
-        "confidence": Confident.calibrated(logits),
-    }
-    return MultiExitSubject(
-        name="triple-wins",
-        base=base,
-        exits=len(logits),
-        space=SPACE,
-        data=DATA,
-        game=game,
-        test=Images(images.x[setting.game_images :], images.y[setting.game_images :]),
-        gates=gates,
-        game_kind="test images that are not scored",
+    return third_party_subject(
+        experiment, "triple-wins", base, space=SPACE, data=DATA, device=torch.device("cpu")
     )

@@ -11,16 +11,14 @@ from dataclasses import replace
 from saddlepoint.papers.multi_exit.experiment import MultiExitExperiment
 from saddlepoint.papers.multi_exit.out_of_sample import strategies
 from saddlepoint.papers.multi_exit.scored_game import (
-    MAX_AVERAGE_NOTE,
-    PER_IMAGE,
-    assumption,
+    NOTES,
     effects_of,
     effects_table,
     evaluations_table,
     exits_table,
+    findings,
     heat_map,
     score,
-    sentence,
     strategies_table,
 )
 from saddlepoint.papers.multi_exit.third_party import triple_wins
@@ -52,11 +50,9 @@ def run(request: Request) -> Result:
             f"{len(game.targets)} attacks on neighboring exits x {len(game.subsets)} sets of exits "
             f"that answer; PGD with {payoff.steps} steps of decreasing length from the clean image",
             "the game's images and the scored images are test images of CIFAR-10, and disjoint",
-            MAX_AVERAGE_NOTE,
-            f"{PER_IMAGE}: of all attacks of the game",
-            "the accuracy of a mixed strategy is its exact expectation, not a simulation",
+            *NOTES,
         ],
-        findings=[*assumption(scored), *(sentence(*one) for one in effects.items())],
+        findings=findings(scored, effects),
         charts=[heat_map(scored, subject, _SHOWN)],
         repeats=1,
     )
