@@ -142,16 +142,15 @@ def ascend(
     best.update(x, evaluation)
     value = block(evaluation.value, oracle.coupled)
     best_grad = grad.clone()  # its rows are overwritten
-    step = torch.empty_like(x)  # memory for x - x_old
     for k in range(1, calls):
         direction = space.ascent(grad, x, schedule.density)
-        z = region.project_(torch.addcmul(x, schedule.step(x), direction, out=direction))
+        z = region.project(torch.addcmul(x, schedule.step(x), direction))
         a = momentum if k > 1 else 1.0
+        x_new = z
         if a < 1:
-            step = torch.sub(x, x_old, out=step)
-            z = region.project_(torch.lerp(x, z, a, out=z).add_(step, alpha=1 - a))
+            x_new = region.project(x.lerp(z, a).add_(x - x_old, alpha=1 - a))
         x_old = x
-        x = z
+        x = x_new
         if final and k == calls - 1:
             evaluation = oracle.score(x)
         else:

@@ -249,7 +249,7 @@ class RecordingOracle(OracleWrapper):
             value = torch.where(inside, value, -torch.inf)
             success = torch.where(inside, success, torch.zeros_like(success))
         rows = self.inner.rows
-        used = self.inner.meter.used(rows)
+        used = self.inner.meter.forward.index_select(0, rows)
         self.history.record(self.objective, rows, used, value, success)
 
 

@@ -26,7 +26,7 @@ from saddlepoint.solvers import SolverStats
 
 
 class _Outputs(NamedTuple):
-    logits: Tensor  # [V, N, C] of the views that the aim uses, or [N, C] of the last one
+    logits: Tensor  # [V, N, C] of the views that the aim uses
     wrong: Tensor  # [N] bool: the final output is misclassified
 
 
@@ -66,9 +66,6 @@ class AttackObjective:
 
     def __call__(self, x: Tensor, keys: Keys) -> Evaluation:
         """Value and success at the points x, [N, ...]; differentiable in x."""
-        if self.aim is last_view:  # without a copy of all views
-            logits, wrong = self._outputs(x, keys, last=True)
-            return Evaluation(self.loss(logits, self.y), wrong)
         logits, wrong = self._outputs(x, keys)
         return Evaluation(self.aim(self.loss, logits, self.y), wrong)
 
@@ -164,13 +161,9 @@ class AttackObjective:
             torch.stack([self.aim(targeted_margin(t), logits, self.y) for t in targets]), wrong
         )
 
-    def _outputs(self, x: Tensor, keys: Keys, *, last: bool = False) -> _Outputs:
-        """The outputs of all defenses; with `last` only the logits of the last view, [N, C]."""
+    def _outputs(self, x: Tensor, keys: Keys) -> _Outputs:
         logits, wrong = zip(
-            *(
-                self._outputs_of(k, defense, x, keys, last=last)
-                for k, defense in enumerate(self.defenses)
-            ),
+            *(self._outputs_of(k, defense, x, keys) for k, defense in enumerate(self.defenses)),
             strict=True,
         )
         # In the type of x, but at least float32: float16 is too coarse for losses, and float64
@@ -178,14 +171,9 @@ class AttackObjective:
         dtype = torch.promote_types(x.dtype, torch.float32)
         if len(logits) == 1:
             return _Outputs(logits[0].to(dtype), wrong[0])
-        misclassified_by_all = torch.stack(wrong).all(0)
-        if last:
-            return _Outputs(logits[-1].to(dtype), misclassified_by_all)
-        return _Outputs(torch.cat([part.to(dtype) for part in logits]), misclassified_by_all)
+        return _Outputs(torch.cat([part.to(dtype) for part in logits]), torch.stack(wrong).all(0))
 
-    def _outputs_of(
-        self, k: int, defense: Defense, x: Tensor, keys: Keys, *, last: bool
-    ) -> _Outputs:
+    def _outputs_of(self, k: int, defense: Defense, x: Tensor, keys: Keys) -> _Outputs:
         # The last view belongs to the answer. If nothing else is aimed at, nothing else is needed.
         keep = defense.reads if self.keep is None and self.aim is last_view else self.keep
         ctx = Context(keys, self.rules, keep, self.stats and self.stats.under(str(k)))
@@ -194,9 +182,8 @@ class AttackObjective:
         ctx.check_rules()
         answer = merge_rejection(adapted.answer(trace, ctx).detach(), self.y, adapted.rejects)
         kept = trace if self.keep is None else trace.select(self.keep)
-        logits = kept.last if last else kept.logits
         return _Outputs(
-            merge_rejection(logits, self.y, adapted.rejects), misclassified(answer, self.y)
+            merge_rejection(kept.logits, self.y, adapted.rejects), misclassified(answer, self.y)
         )
 
 

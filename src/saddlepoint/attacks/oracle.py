@@ -6,9 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from saddlepoint import phrases
@@ -67,16 +65,11 @@ class Meter:
                 f"the attack asked for {phrases.whole(requested)}. "
                 "Give the attack fewer steps or the threat model a larger budget."
             )
-        at = rows.numpy()
         # A row may occur more than once, if several of its points are evaluated together.
-        add = _add_once if bool((at[1:] > at[:-1]).all()) else np.add.at
+        once = torch.ones_like(rows)
         for counter, passes in ((self.forward, forward), (self.backward, backward)):
             if passes:
-                add(counter.numpy(), at, passes)
-
-    def used(self, rows: Tensor) -> Tensor:
-        """[M] forward passes that each of these rows, [M], has used."""
-        return torch.from_numpy(self.forward.numpy()[rows.numpy()])
+                counter.index_add_(0, rows, once, alpha=passes)
 
     def note(self, rows: Tensor, inner: Tensor) -> None:
         """Add work of inner solves, [M], to these rows, [M]."""
@@ -93,11 +86,6 @@ class Meter:
         if self.limit is None:
             return torch.full_like(rows, _UNLIMITED)
         return self.limit - self.forward[rows]
-
-
-def _add_once(counter: NDArray[np.int64], rows: NDArray[np.int64], passes: int) -> None:
-    """Add passes to rows that occur once; numpy's `add.at` takes several times as long."""
-    counter[rows] += passes
 
 
 class Decides(Protocol):
@@ -239,7 +227,7 @@ class Oracle:
         """Charge the passes of a query and return its random keys."""
         # New keys for every query, numbered by the row's own count of passes: the noise of a row
         # does not depend on which other rows are still attacked.
-        count = self.meter.used(self.rows).to(self.keys.base)
+        count = self.meter.forward.index_select(0, self.rows).to(self.keys.base)
         self.meter.charge(self.rows, forward, backward)
         return self.keys.fold_in(count)
 

@@ -98,15 +98,14 @@ class PGD(Attack[Differentiates]):
         x = start
         region = space.around(center)
         best = BestSoFar(center, oracle.coupled)
-        velocity = torch.zeros_like(center) if self.momentum else center
+        velocity = torch.zeros_like(center)
         for step in lengths:
             evaluation, grad = oracle.gradient(x)
             best.update(x, evaluation)
             if self.momentum:
                 velocity = self.momentum * velocity + normalized(grad)
                 grad = velocity
-            direction = space.ascent(grad, x)
-            x = region.project_(torch.add(x, direction, alpha=step, out=direction))
+            x = region.project(x.add(space.ascent(grad, x), alpha=step))
         best.update(x, oracle.score(x))
         return best.result
 

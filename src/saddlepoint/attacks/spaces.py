@@ -137,10 +137,6 @@ class Ball:
             return grad.sign()
         if self.p == 2:
             return unit_length(grad)
-        return self._sparse_ascent(grad, x, density)
-
-    def _sparse_ascent(self, grad: Tensor, x: Tensor, density: Tensor | None) -> Tensor:
-        """`ascent` for p = 1."""
         low, high = self.box
         # The sign of the gradient, or zero where the box allows no move in its direction. Float
         # arithmetic with signs is several times faster than comparisons.
@@ -154,8 +150,8 @@ class Ball:
             else (density * d).floor().clamp(1, d)
         )
         chosen = largest_entries(strength, count)
-        moves = chosen.div_(chosen.sum(1, keepdim=True).clamp(min=1))
-        return ahead.mul_(moves).view_as(grad)
+        moves = chosen / chosen.sum(1, keepdim=True).clamp(min=1)
+        return ahead.mul(moves).view_as(grad)
 
     def euclidean_radius(self, dimension: int) -> float:
         """The largest Euclidean length of a perturbation of this dimension.
@@ -195,26 +191,17 @@ class Region:
             x: points, [N, ...].
             radius: one radius per example, [N]; default the radius of the set.
         """
+        box = self.ball.box
         if self.ball.p == math.inf:
             if radius is None:
                 return torch.clamp(x, *self._pixel_bounds)
             r = per_example(radius, x)
-            return torch.clamp(x, self.center - r, self.center + r).clamp(*self.ball.box)
-        return self._nearest(x - self.center, radius)
-
-    def project_(self, x: Tensor) -> Tensor:
-        """As `project`, in memory that the caller owns: x, [N, ...], is changed."""
-        if self.ball.p == math.inf:
-            return torch.clamp(x, *self._pixel_bounds, out=x)
-        return self._nearest(x.sub_(self.center), None)
-
-    def _nearest(self, delta: Tensor, radius: Tensor | None) -> Tensor:
-        """The nearest points of the sets for perturbations, [N, ...], and p = 1 or 2."""
-        radius = self._radius.to(delta.dtype) if radius is None else radius
+            return torch.clamp(x, self.center - r, self.center + r).clamp(*box)
+        radius = self._radius.to(x.dtype) if radius is None else radius
         project = project_l2 if self.ball.p == 2 else project_l1
-        nearest = project(delta.flatten(1), *self._delta_bounds, radius)
+        delta = project((x - self.center).flatten(1), *self._delta_bounds, radius)
         # The sum may leave the box by rounding.
-        return nearest.view_as(delta).add_(self.center).clamp_(*self.ball.box)
+        return delta.view_as(x).add_(self.center).clamp_(*box)
 
     def contains(self, x: Tensor, size: Tensor | None = None) -> Tensor:
         """[N] bool: which points x, [N, ...], lie in their set, up to rounding. NaN does not.
