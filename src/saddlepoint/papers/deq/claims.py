@@ -178,14 +178,15 @@ CLAIMS = (
     ),
     _trained_here(
         "Solved to convergence, a network that was trained with 8/7 steps has an early state that "
-        "is more robust to the ready-made PGD-10 than its equilibrium.",
+        "is more robust to the ready-made PGD-10 than its equilibrium (stated after this result "
+        "was seen).",
         "exact-short converged (50/50)",
         ACCUMULATION,
         ours=True,
     ),
     _trained_here(
         "The same if it was trained with 2/1 steps: the early state is close to the one that it "
-        "was trained to answer with.",
+        "was trained to answer with (stated after this result was seen).",
         "exact-shortest converged (50/50)",
         ACCUMULATION,
         ours=True,
