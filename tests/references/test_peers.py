@@ -21,7 +21,9 @@ BUDGETS: dict[str, dict[str, Any]] = {
     "cw": {"searches": 5, "steps": 50, "rate": 0.01},
     "square": {"queries": 20, "rescaled": True},
 }
-RADIUS = {"linf": 0.008, "l2": 0.04}
+RADIUS = {"linf": 0.008, "l2": 0.04, "l1": 0.15}
+ORDER = {"linf": math.inf, "l2": 2.0, "l1": 1.0}
+DUAL = {"linf": 1.0, "l2": 2.0, "l1": math.inf}
 CELLS = [
     (kind, peer)
     for kind, by_peer in peers.ATTACKS.items()
@@ -56,7 +58,9 @@ def test_every_gradient_attack_breaks_an_image_that_needs_half_the_radius(
     # untargeted losses. FMN is not tested: its first step has length 1, far more than these images
     # need.
     problem = linear()
-    vulnerable = slack(problem, kind) < 0.5
+    # Short runs in L1 spread their budget over many pixels, and the worst case needs one.
+    enough = 0.2 if kind.endswith("l1") else 0.5
+    vulnerable = slack(problem, kind) < enough
     assert vulnerable.sum() >= 5
     assert broken(problem, kind, peer)[vulnerable].all()
 
@@ -92,11 +96,11 @@ def slack(problem: LinearProblem, kind: str) -> Tensor:
     """
     weight = problem.net[1].weight  # type: ignore[index]
     logits = problem.net(problem.x)
-    dual = 1 if kind.endswith("linf") else 2
+    norm = kind.rsplit("-", 1)[1]
     gap = logits.gather(1, problem.y[:, None]) - logits  # [N, C]
     difference = weight[problem.y][:, None] - weight[None]  # [N, C, d]
-    steepest = torch.linalg.vector_norm(difference, ord=dual, dim=2)  # [N, C]
-    ratio = gap / (RADIUS[kind.rsplit("-", 1)[1]] * steepest)
+    steepest = torch.linalg.vector_norm(difference, ord=DUAL[norm], dim=2)  # [N, C]
+    ratio = gap / (RADIUS[norm] * steepest)
     return ratio.scatter(1, problem.y[:, None], math.inf).amin(dim=1)
 
 
@@ -107,8 +111,7 @@ def broken(problem: LinearProblem, kind: str, peer: str) -> Tensor:
     points = peers.ATTACKS[kind][peer](
         problem.net, problem.x.clone(), problem.y.clone(), RADIUS[norm], seed=0, **BUDGETS[attack]
     )
-    order = math.inf if norm == "linf" else 2
-    length = torch.linalg.vector_norm((points - problem.x).flatten(1), ord=order, dim=1)
+    length = torch.linalg.vector_norm((points - problem.x).flatten(1), ord=ORDER[norm], dim=1)
     return (problem.net(points).argmax(dim=1) != problem.y) & (length <= RADIUS[norm] * (1 + 1e-4))
 
 
