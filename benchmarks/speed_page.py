@@ -65,6 +65,21 @@ def growth_curves(record: Record) -> Iterator[Row]:
         )
 
 
+def growth(record: Record) -> Iterator[Row]:
+    """CPU seconds and memory of audits by number of images."""
+    found = record["growth"]
+    columns = (found["images"], found["cpu_seconds"], found["peak_megabytes"])
+    for images, seconds, megabytes in zip(*columns, strict=True):
+        yield f"{images:,}", f"{seconds:.1f} s", f"{megabytes} MB"
+
+
+def workers(record: Record) -> Iterator[Row]:
+    """Wall time of one process and of two workers."""
+    found = record["workers"]
+    for one, two in found["wall_seconds"]:
+        yield found["net"], found["images"], f"{one:.1f} s", f"{two:.1f} s", f"{one / two:.2f}"
+
+
 def whole_audits(record: Record) -> Iterator[Row]:
     """Time of whole audits and its shares."""
     for row in record["audits"]:
@@ -149,6 +164,12 @@ TABLES: dict[str, tuple[str, tuple[str, ...], Callable[[Record], Iterator[Row]]]
             "APGD-100",
         ),
         engine,
+    ),
+    "growth": ("growth", ("images", "CPU time", "peak memory"), growth),
+    "workers": (
+        "growth",
+        ("network", "images", "one process", "two workers", "speedup"),
+        workers,
     ),
     "growth-curves": ("growth-curves", ("size", "sizes", "time, of the floor"), growth_curves),
 }
