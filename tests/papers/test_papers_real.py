@@ -98,8 +98,8 @@ def episode(correct: list[float]) -> Episode:
     return SimpleNamespace(correct=torch.tensor([correct]))  # type: ignore[return-value]
 
 
-def attacks(audited: list[float]) -> DefenseAttacks:
-    audit = SimpleNamespace(correct=torch.tensor(audited), verdict="overstated")
+def attacks(audited: list[float] | None) -> DefenseAttacks:
+    audit = audited and SimpleNamespace(correct=torch.tensor(audited), verdict="overstated")
     return DefenseAttacks(
         next(row for row in TABLE if row.name == "SODEF"),
         None,  # type: ignore[arg-type]
@@ -124,6 +124,14 @@ def test_the_lowest_accuracy_counts_every_attack_and_the_audit() -> None:
     assert audited is not None
     assert gain is not None
     assert (audited.mean, gain.mean) == (75, -75)
+
+
+def test_a_defense_without_audit_has_an_empty_cell() -> None:
+    row = attacks(None).row()
+    assert attacks(None).lowest.tolist() == [1, 0, 1, 0]
+    assert row.labels[3] == "not audited"
+    assert len(row.cells) == len(COLUMNS)
+    assert row.cells[COLUMNS.index("audit, standard")] is None
 
 
 def test_the_robust_network_has_the_layers_that_defenses_need() -> None:

@@ -51,6 +51,7 @@ _READ: Mapping[str, tuple[tuple[str, _Read], ...]] = {
     ),
     "ATLD": (
         *_IMAGES,
+        ("discriminator depth", lambda s: s.fit.atld_discriminator[0]),
         ("training epochs", lambda s: s.fit.atld_training.epochs),
         *_APGD,
         ("restarts", lambda s: s.budgets.atld_restarts),
