@@ -27,7 +27,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from benchmarks.released_defenses import CLOSED_LOOP, SOAP_EXPERIMENT
+from benchmarks.released_defenses import CLOSED_LOOP, CLOSED_LOOP_AUDIT, SOAP_EXPERIMENT
 
 from saddlepoint.atomic import write_atomic
 from saddlepoint.papers import EXPERIMENTS, Experiment, Request
@@ -41,6 +41,7 @@ FOLDERS = ("adaptive", "blind-audit", "deq", "multi-exit", "transductive")
 KNOWN: Mapping[str, Experiment] = {
     **EXPERIMENTS,
     CLOSED_LOOP.name: CLOSED_LOOP,
+    CLOSED_LOOP_AUDIT.name: CLOSED_LOOP_AUDIT,
     SOAP_EXPERIMENT.name: SOAP_EXPERIMENT,
 }
 _RUN = """

@@ -1,6 +1,7 @@
 """Closed-loop control and SOAP on the weights of their authors, with the paper's settings.
 
     python -m benchmarks.released_defenses closed-loop --models DIR --data DIR --out FOLDER
+    python -m benchmarks.released_defenses closed-loop-audit --models DIR --data DIR --out FOLDER
     python -m benchmarks.released_defenses soap --models DIR --data DIR --out FOLDER
 
 modules.py in the folder of models loads both networks by name. Fitted bases and attack results are
@@ -75,6 +76,12 @@ CLOSED_LOOP = Experiment(
     sources=SOURCES,
     probes=("adaptive/closed-loop", "blind-audit/adaptive"),
 )
+CLOSED_LOOP_AUDIT = replace(
+    CLOSED_LOOP,
+    name="adaptive/released-closed-loop-audit",
+    title="Audit of closed-loop control on the evaluators' weights",
+    function="benchmarks.released_defenses:closed_loop_audit",
+)
 SOAP_EXPERIMENT = Experiment(
     "adaptive/released-soap",
     "SOAP on its authors' weights with both gradients of upsampling",
@@ -92,13 +99,12 @@ def main() -> None:
     torch.set_num_threads(1)
     sys.path.insert(0, str(arguments.models))
     load = importlib.import_module("modules").load
-    measure = closed_loop if arguments.defense == "closed-loop" else soap
-    measure(arguments, load)
+    MEASURES[arguments.defense](arguments, load)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("defense", choices=("closed-loop", "soap"))
+    parser.add_argument("defense", choices=tuple(MEASURES))
     parser.add_argument("--models", type=Path, required=True, help="folder with modules.py")
     parser.add_argument("--data", type=Path, required=True, help="folder with cifar-10-batches-bin")
     parser.add_argument("--out", type=Path, required=True, help="folder of bases, cells and record")
@@ -145,19 +151,9 @@ def fitted(net: nn.Module, arguments: argparse.Namespace) -> ClosedLoopControl:
 
 def closed_loop(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -> None:
     """Measure closed-loop control (Sec. 3.3) on the evaluators' ResNet-20 at radius 2/255."""
-    static = Plain(load(CHEN))
-    defense = fitted(load(CHEN, stem_slope=0.0), arguments)
-    ranks = ", ".join(
-        f"{name} {embedding.basis.shape[1]} of {embedding.basis.shape[0]}"  # type: ignore[attr-defined]
-        for name, embedding in (defense.embeddings or {}).items()
-    )
+    static, defense = Plain(load(CHEN)), fitted(load(CHEN, stem_slope=0.0), arguments)
     notes = (
-        "weights: the ResNet-20 that the evaluators trained and released; the defense runs it with "
-        "a ReLU in the stem, as their code does, the static network has a LeakyReLU there",
-        "controls after normalization, stem, layer1, layer2 and layer3; bases of 5000 correctly "
-        "classified training images without augmentation, 99 % of the sum of singular values; "
-        f"dimensions: {ranks}",
-        "batches of 16, 4 updates with learning rate 5e-3",
+        *_about_closed_loop(defense),
         "PGD starts at the clean image, its steps are a quarter of the radius, and its point of "
         "highest loss is transferred; the evaluators transfer its last point",
         "APGD has a best point and a step size for every row, as in the evaluators' code; PGD + "
@@ -180,7 +176,32 @@ def closed_loop(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -
         bench.row("APGD + BPDA", defense, apgd_bpda, papers["APGD + BPDA"], images=few)
     else:
         bench.add_cost("APGD + BPDA", defense, BUDGETS.apgd_steps)
+
+
+def closed_loop_audit(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -> None:
+    """Audit closed-loop control on the same network, in a record of its own."""
+    static, defense = Plain(load(CHEN)), fitted(load(CHEN, stem_slope=0.0), arguments)
+    notes = _about_closed_loop(defense)
+    bench = Bench(arguments, CLOSED_LOOP_AUDIT, CHEN, CLOSED_LOOP_BATCH, Linf(2 / 255), notes)
+    papers = published.CLOSED_LOOP
+    bench.row("clean", defense, FixedPoints(), papers["clean"])
+    bench.row("clean, static", static, FixedPoints())
     bench.audit("ClosedLoopControl", defense, papers["APGD + BPDA"])
+
+
+def _about_closed_loop(defense: ClosedLoopControl) -> tuple[str, ...]:
+    ranks = ", ".join(
+        f"{name} {embedding.basis.shape[1]} of {embedding.basis.shape[0]}"  # type: ignore[attr-defined]
+        for name, embedding in (defense.embeddings or {}).items()
+    )
+    return (
+        "weights: the ResNet-20 that the evaluators trained and released; the defense runs it with "
+        "a ReLU in the stem, as their code does, the static network has a LeakyReLU there",
+        "controls after normalization, stem, layer1, layer2 and layer3; bases of 5000 correctly "
+        "classified training images without augmentation, 99 % of the sum of singular values; "
+        f"dimensions: {ranks}",
+        "batches of 16, 4 updates with learning rate 5e-3",
+    )
 
 
 def soap(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -> None:
@@ -223,6 +244,9 @@ def soap(arguments: argparse.Namespace, load: Callable[..., nn.Module]) -> None:
         title = f"APGD+BPDA (traj.) at the selected radius, {EMULATED}"
         bench.row(title, defense, attack, papers["APGD+BPDA (traj.)"], images=few)
     bench.audit("SOAP", defense, papers["APGD+BPDA (traj.)"])
+
+
+MEASURES = {"closed-loop": closed_loop, "closed-loop-audit": closed_loop_audit, "soap": soap}
 
 
 class Bench:

@@ -18,6 +18,7 @@ from saddlepoint.attacks.losses import SmoothError
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.audits.planning.facts import TargetFacts
 from saddlepoint.audits.planning.suite import compose
+from saddlepoint.audits.probes.stage import _check_decoupled
 from saddlepoint.audits.probes.traits import TraitName, Traits, present
 from saddlepoint.audits.remedies.planner import Planner
 from saddlepoint.audits.remedies.rows import continued_rows
@@ -226,6 +227,32 @@ def test_a_wrong_decoupled_defense_is_an_error() -> None:
     y = torch.zeros(ROWS, dtype=torch.long)
     with pytest.raises(TargetError, match="returns from `decouple`"):
         sp.audit(Wrong(), x, y, threat=sp.Linf(0.1), budget="quick")
+
+
+class Shifted(Crowd):
+    """Its decoupled form adds an error to the logits."""
+
+    def __init__(self, error: float) -> None:
+        super().__init__()
+        self.error = error
+
+    def decouple(self, x: Tensor) -> sp.Defense:
+        logits = self.respond(x, sp.Context.seeded(0, len(x)))
+        return sp.Plain(lambda _: logits + self.error * torch.eye(len(x), 2))
+
+
+@pytest.mark.parametrize(("error", "accepted"), [(1e-3, True), (0.5, False)])
+def test_a_decoupled_defense_may_differ_by_amplified_rounding(error: float, accepted: bool) -> None:
+    x = torch.rand(ROWS, 1, 2, 2, generator=torch.Generator().manual_seed(0))
+    context = sp.Context.seeded(0, ROWS)
+    defense = Shifted(error)
+    answer = defense.respond(x, context)
+    target = SimpleNamespace(defense=defense, x=x, answer=answer, keys=lambda: context.keys)
+    if accepted:
+        _check_decoupled(target)  # type: ignore[arg-type]
+    else:
+        with pytest.raises(TargetError, match="returns from `decouple`"):
+            _check_decoupled(target)  # type: ignore[arg-type]
 
 
 def test_a_remedy_continues_the_last_rounds_from_the_worst_points() -> None:

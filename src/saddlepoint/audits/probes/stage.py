@@ -23,7 +23,7 @@ from saddlepoint.audits.request import AuditRequest
 from saddlepoint.audits.target.admission import Target, TargetError
 from saddlepoint.audits.target.instrument import Instrumented, Stateless
 from saddlepoint.audits.target.pixel_grid import on_grid
-from saddlepoint.audits.target.rounding import alike
+from saddlepoint.audits.target.rounding import alike, relevant
 from saddlepoint.audits.target.saturation import saturation
 from saddlepoint.audits.target.surrogates import SurrogateOperations
 from saddlepoint.audits.target.wrappers import LogProbabilities, NoGradient, ValueWithoutGrad
@@ -217,7 +217,9 @@ def _check_decoupled(target: ProbeTarget) -> None:
         if fixed is None:
             return
         outputs = fixed.respond(target.x, Context(target.keys()))
-    if fixed.coupled or not alike(target.answer, outputs):
+    # Optimizers at inference amplify rounding errors beyond `alike`, as reordered rows show.
+    differs = not alike(target.answer, outputs) and relevant(target.answer, outputs)
+    if fixed.coupled or differs:
         raise TargetError(
             "the defense returns from `decouple` a defense with coupled rows, or with other "
             "outputs at the same batch. Return a defense with independent rows and the same "

@@ -15,6 +15,7 @@ from saddlepoint.papers.adaptive.table_2 import (
 from saddlepoint.papers.claims import CellReference, Claim
 
 _CLOSED_LOOP = "adaptive/released-closed-loop"
+_CLOSED_LOOP_AUDIT = "adaptive/released-closed-loop-audit"
 _SOAP = "adaptive/released-soap"
 _OLD = "gradient of PyTorch 1.3 to 1.5 on CUDA"
 _TRAJECTORY = f"APGD+BPDA (traj.) at the selected radius, {_OLD}"
@@ -26,6 +27,8 @@ def _level(
     row: str,
     network: str,
     expected: Literal["published", "at most"] = "published",
+    *,
+    ours: bool = False,
 ) -> Claim:
     """A claim about an accuracy: it is the published one, or at most this."""
     return Claim(
@@ -36,6 +39,7 @@ def _level(
         "cifar10",
         expected=expected,
         base=CellReference(0, ("clean, static",), "accuracy"),
+        ours=ours,
     )
 
 
@@ -122,6 +126,14 @@ CLAIMS = (
         "the evaluators' ResNet-20, Linf 2/255",
         "at most",
     ),
+    _level(
+        "An audit that knows nothing of closed-loop control breaks it as far as APGD with BPDA.",
+        _CLOSED_LOOP_AUDIT,
+        "audit, standard",
+        "the evaluators' ResNet-20, Linf 2/255",
+        "at most",
+        ours=True,
+    ),
     Claim(
         "PGD-20 with BPDA on the defense is stronger than PGD-20 on the static network (Sec. 3.3).",
         _CLOSED_LOOP,
@@ -150,6 +162,14 @@ CLAIMS = (
         "the authors' ResNet, Linf 8/255",
         "at most",
     ),
+    _level(
+        "An audit that knows nothing of SOAP breaks it as far as APGD on its trajectory.",
+        _SOAP,
+        "audit, standard",
+        "the authors' ResNet, Linf 8/255",
+        "at most",
+        ours=True,
+    ),
     Claim(
         "APGD on the trajectory of SOAP is stronger than FGSM on the static network (Sec. 3.5).",
         _SOAP,
@@ -161,6 +181,9 @@ CLAIMS = (
     ),
     _no_gain("SODEF"),
     _no_gain("AntiAdversary"),
+    _no_gain("ATLD"),
+    _no_gain("AIDPurifier"),
+    _no_gain("HedgeDefense"),
     *_in_two_norms(
         "Under AutoAttack's points with clean copies SODEF seems more robust than its static "
         "network",
