@@ -170,3 +170,30 @@ def test_the_meter_counts_the_work_of_inner_solves() -> None:
     info = ctx.solve_info["solve"][0]
     assert (context.meter.inner > 2 * info.evaluations + 1).all()
     assert (context.meter.inner < 5 * info.evaluations).all()
+
+
+def test_a_warm_pass_takes_no_evaluation_twice_and_keeps_the_gradient() -> None:
+    """At a solved state: one evaluation of f and one product, with the exact gradient.
+
+    A defense that predicts from f of the best state takes no more.
+    """
+    model = DEFENSE.model
+    stats = SolverStats.of(N, warm=1)
+    tight = Broyden(steps=200, tolerance=1e-12)
+    rules = {"solve": Implicit(Broyden(steps=200, tolerance=1e-12))}
+
+    def gradient(stats: SolverStats | None) -> Tensor:
+        ctx = Context(keys(N), rules=rules, solver_stats=stats)
+        x = X.clone().requires_grad_()
+        u = model.inject(x)
+        found = ctx.solve(
+            "solve", model.cell, model.start(N), u, method=tight, following=True
+        ).following
+        assert found is not None
+        return torch.autograd.grad((found @ DEFENSE.head.T)[:, 0].sum(), x)[0]
+
+    gradient(stats)
+    before = stats.evaluations, stats.products
+    torch.testing.assert_close(gradient(stats), gradient(None), rtol=1e-8, atol=1e-10)
+    assert (stats.evaluations - before[0]).tolist() == [1] * N
+    assert (stats.products - before[1]).tolist() == [1] * N

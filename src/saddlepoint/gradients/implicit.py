@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.gradients.rule import Map, Rule
-from saddlepoint.gradients.solve import Point, Solve, crossed
+from saddlepoint.gradients.solve import LastPoint, Point, Solve, crossed
 from saddlepoint.solvers import Broyden, Inverse, Solution, Solver, Start
 
 
@@ -46,8 +46,12 @@ class StateRule(SolveRule):
 
     def attach(self, solve: Solve) -> Solution:
         recording = torch.is_grad_enabled()
+        last = LastPoint(solve)
         with torch.no_grad():
-            solution = solve.run(
+            forward = (
+                replace(solve, cell=last.evaluate) if recording and solve.stats.warm else solve
+            )
+            solution = forward.run(
                 states=solve.read if recording else (),
                 return_inverse=self.needs_inverse and recording,
             )
@@ -55,6 +59,8 @@ class StateRule(SolveRule):
             return solution
         # By address: after all rows have stopped, the states are the same tensor.
         points: dict[int, Point] = {}
+        if (reused := last.at(solution.best)) is not None:
+            points[solution.best.data_ptr()] = reused
         named = [(str(n), z) for n, z in solution.states.items()]
         for name, z in [*named, ("best", solution.best)]:
             if z.data_ptr() not in points:
@@ -92,7 +98,8 @@ class Implicit(StateRule):
     not. Memory is one graph of f per state that is read, for any number of steps of either solve.
 
     A defense may predict from f(z) of the best state z. Let c be the cotangent of f(z) and
-    J = df/dz. Where the backward solve converges, `at` makes no difference:
+    J = df/dz. Where the backward solve converges, `at` makes no difference. In an attack with warm
+    starts "following" is used always: it takes one product less.
 
     * `at="best"`: the input receives (df/dx)^T (c + u), where u = J^T u + J^T c.
     * `at="following"`: the input receives (df/dx)^T u, where u = J^T u + c. This is the order of
@@ -118,7 +125,7 @@ class Implicit(StateRule):
             raise ValueError(f'Implicit differentiates at "best" or "following", got {self.at!r}.')
 
     def following(self, best: Point) -> Tensor | None:
-        if self.at == "best":
+        if self.at == "best" and not best.solve.stats.warm:
             return None
 
         def pullback(cotangents: list[Tensor | None]) -> list[Tensor | None]:

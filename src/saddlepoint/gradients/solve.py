@@ -150,6 +150,31 @@ class Point:
         return solution
 
 
+class LastPoint:
+    """Evaluates f with a graph and keeps the last evaluation, which a warm solve often ends with.
+
+    Args:
+        solve: the equation.
+    """
+
+    def __init__(self, solve: Solve) -> None:
+        self._solve = solve
+        self._last: Point | None = None
+
+    def evaluate(self, z: Tensor, x: Tensor, rows: Tensor) -> Tensor:
+        """f(z; x) for the rows `rows`, [M, ...], in place of the cell of the equation."""
+        with torch.enable_grad():
+            leaf = z.detach().requires_grad_()
+            self._last = Point(self._solve, "best", leaf, self._solve.cell(leaf, x, rows), rows)
+        return self._last.f.detach()
+
+    def at(self, best: Tensor) -> Point | None:
+        """The last evaluation, if it was at the best states [N, ...] of all rows; else None."""
+        last = self._last
+        whole = last is not None and last.z.shape == best.shape
+        return last if last is not None and whole and torch.equal(last.z, best) else None
+
+
 def crossed(points: list[Point], pullback: Pullback, *, following: bool = False) -> list[Tensor]:
     """The states of the points, differentiable in x and in the parameters of the cell through f.
 
