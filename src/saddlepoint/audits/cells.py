@@ -38,6 +38,7 @@ T = TypeVar("T")
 _BYTES_PER_CELL = 4 * 2**20  # of images: attacks keep about ten such tensors
 # Smaller batches are chosen for large networks, whose passes take nearly all of the time.
 _SMALLEST_JOINED = 64
+_BATCHES_OF_TWO_CELLS = 4  # fewer make one cell
 _SEED_STEP = 104729  # between evaluations with other draws
 AttackCell = tuple[int, int]  # (group of examples, adversary)
 Values = Mapping[str, Tensor]  # the result of a measurement
@@ -75,7 +76,8 @@ class Job:
 
         Long attacks run on few rows of a batch. A cell of an ordinary network with independent rows
         therefore has several batches, so that these rows are attacked together. Each call still has
-        at most `batch_size` rows. There are at least two cells, for two workers.
+        at most `batch_size` rows. From four batches on there are at least two cells, for two
+        workers.
         """
         size = self.threat.examples_per_cell(len(self.x), self.batch_size)
         independent = not self.defense.random and self.defense.unit == "example"
@@ -85,7 +87,7 @@ class Job:
         batches = math.ceil(len(self.x) / size)
         bytes_per_batch = size * self.x[0].numel() * self.x.element_size()
         joined = max(_BYTES_PER_CELL // bytes_per_batch, 1)
-        cells = max(math.ceil(batches / joined), min(2, batches))
+        cells = max(math.ceil(batches / joined), 2 if batches >= _BATCHES_OF_TWO_CELLS else 1)
         return size * math.ceil(batches / cells)
 
     @property
