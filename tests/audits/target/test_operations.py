@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import saddlepoint as sp
+from saddlepoint.audits.target.operation_mode import SavedCopies
 from saddlepoint.audits.target.operations import Operation, OtherWidth
 from saddlepoint.audits.target.source_lines import SourceLine
 from saddlepoint.audits.target.surrogates import SurrogateOperations, record
@@ -319,3 +320,23 @@ def test_where_no_surrogate_applies_the_gradient_is_zero():
     (grad,) = torch.autograd.grad(out.sum(), x)
     assert torch.equal(out.detach(), X[:2])
     assert (grad == 0).all()
+
+
+def test_a_constant_is_copied_once_for_each_state_of_its_memory() -> None:
+    """A large constant in many operations would otherwise fill the memory."""
+    copies = SavedCopies()
+    constant = torch.ones(3)
+    first = copies(constant)
+    assert copies(constant) is first
+    assert copies(constant[:2]) is not first
+    constant.mul_(2)
+    assert copies(constant).tolist() == [2, 2, 2]
+    assert first.tolist() == [1, 1, 1]
+
+
+def test_results_are_copied_and_weights_are_not() -> None:
+    copies = SavedCopies()
+    weight = torch.ones(3, requires_grad=True)
+    result = 2 * weight
+    assert copies(weight).data_ptr() == weight.data_ptr()
+    assert copies(result).data_ptr() != result.data_ptr()

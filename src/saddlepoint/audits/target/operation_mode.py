@@ -269,7 +269,7 @@ class OperationMode(TorchFunctionMode):
         """Copy tensors saved for the backward pass if gradients are recorded under no_grad."""
         if NO_GRAD not in self.functions:
             return nullcontext()
-        return torch.autograd.graph.saved_tensors_hooks(_copy_saved, lambda saved: saved)
+        return torch.autograd.graph.saved_tensors_hooks(SavedCopies(), lambda saved: saved)
 
     def _depends(self, tensor: Tensor) -> bool:
         return tensor.requires_grad or self.partners.get(tensor) is not None
@@ -318,10 +318,26 @@ def running(mode: OperationMode) -> Iterator[None]:
         torch.inference_mode.__exit__ = leave  # type: ignore[method-assign]
 
 
-def _copy_saved(saved: Tensor) -> Tensor:
-    """Code written for no_grad overwrites tensors in place that a gradient needs."""
-    is_weight = saved.requires_grad and saved.is_leaf
-    return saved.detach() if is_weight else saved.detach().clone()
+class SavedCopies:
+    """Copies of saved tensors: code written for no_grad overwrites tensors that a gradient needs.
+
+    A constant that is saved by many operations is copied once per state of its memory.
+    """
+
+    def __init__(self) -> None:
+        # With the constant itself: a freed address is used again.
+        self._copies: dict[object, tuple[Tensor, Tensor]] = {}
+
+    def __call__(self, saved: Tensor) -> Tensor:
+        """The copy of a tensor, or a weight itself."""
+        if saved.requires_grad or saved.is_inference():
+            is_weight = saved.requires_grad and saved.is_leaf
+            return saved.detach() if is_weight else saved.detach().clone()
+        layout = (saved.data_ptr(), saved.shape, saved.stride(), saved.dtype)
+        key = (*layout, saved._version)
+        if key not in self._copies:
+            self._copies[key] = (saved, saved.detach().clone())
+        return self._copies[key][1]
 
 
 def _modes_disabled() -> bool:
