@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from tests.audits.linear_defenses import (
@@ -23,7 +25,7 @@ import saddlepoint as sp
 from saddlepoint.attacks.ensemble import MinLoss
 from saddlepoint.audits.cells import Job
 from saddlepoint.audits.diagnostics.attack_trials import RecordSteps, WatchAttack
-from saddlepoint.audits.diagnostics.symptoms import symptoms
+from saddlepoint.audits.diagnostics.symptoms import _watched, symptoms
 from saddlepoint.audits.verdict import Level, SymptomName, Verdict
 from saddlepoint.evaluation import GreedyModelSpace, Threat
 
@@ -145,3 +147,21 @@ def test_points_from_elsewhere_do_not_hide_that_black_box_attacks_are_stronger(e
     best = evidence_of(ROUNDED, (SQUARE,)).points
     found = symptoms(evidence_of(ROUNDED, (APGD, SQUARE, sp.Points("elsewhere", best))))
     assert SymptomName.BLACK_BOX_STRONGER in {s.name for s in found}
+
+
+@pytest.mark.parametrize(("coupled", "reported"), [(False, True), (True, False)])
+def test_a_misclassified_point_is_silent_only_where_rows_are_independent(coupled, reported):
+    """A row of a coupled batch may be misclassified in one batch and not in the worst one."""
+    seen = SimpleNamespace(
+        success=torch.tensor([[True, True, False]]),
+        robust=torch.tensor([True, True, False]),
+        gradient=torch.ones(1, 3),
+        value=torch.linspace(0, 1, 9).sqrt()[:, None].expand(-1, 3),
+    )
+    evidence = SimpleNamespace(
+        diagnoses=SimpleNamespace(watched=seen),
+        defense=SimpleNamespace(random=False, unit="batch" if coupled else "example"),
+        strongest_name="pgd",
+    )
+    found = [one.name for one in _watched(evidence)]
+    assert (SymptomName.SILENT_SUCCESS in found) == reported

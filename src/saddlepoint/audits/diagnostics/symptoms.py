@@ -224,7 +224,9 @@ def _watched(e: Evidence) -> Iterator[Symptom]:
     if seen is None:
         return
     silent = int(silent_success(seen.success, seen.robust).sum())
-    if silent >= 2 and not e.defense.random:
+    # Where rows influence each other, a row that is misclassified in one batch may not be in the
+    # batch with the most errors.
+    if silent >= 2 and not e.defense.random and e.defense.unit == "example":
         yield Symptom(
             SymptomName.SILENT_SUCCESS,
             Level.SERIOUS,
