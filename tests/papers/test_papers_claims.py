@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -108,6 +109,10 @@ def test_the_page_shows_verdict_effect_record_and_costs(tmp_path, monkeypatch) -
     cost = "it needs a GPU: training takes 1 s per image."
     (folder / "table-8.json").write_text(result(tables=(), not_run=cost).text())
     (folder / "stale.toml").write_text('table-9 = "Old."')
+    row = {"made by": "abc", "numbers": 12, "equal": 11, "largest difference": 0.5}
+    names = ["toy/table-8", "toy/table-9"]
+    reruns = {"command": "run", "commit": "def", "candidates": names, "records": {names[1]: row}}
+    (tmp_path / "reruns.json").write_text(json.dumps(reruns))
     ours = replace(CLAIM, claim="It is ours.", ours=True)
     monkeypatch.setattr(results_index, "PAPERS", {"toy": ("A toy", (CLAIM, ours))})
     page = results_index.write_index(tmp_path, tmp_path / "index.md").read_text()
@@ -117,6 +122,8 @@ def test_the_page_shows_verdict_effect_record_and_costs(tmp_path, monkeypatch) -
     assert page.index("It is ours.") < page.index("## A toy") < page.index("It works.")
     assert f"- toy/table-9: {cost}" in page
     assert "`saddlepoint reproduce toy/table-9 --scale real --models FOLDER`" in page
+    assert "1 of 2 records, picked at random" in page
+    assert "| toy/table-9 | abc | 12 | 11 | 0.5 |" in page
     missing = replace(CLAIM, record="toy/table-7")
     monkeypatch.setattr(results_index, "PAPERS", {"toy": ("A toy", (missing,))})
     with pytest.raises(FileNotFoundError, match="which does not exist"):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -37,6 +38,7 @@ _READING = (
 _FIGURES = {  # captions by the path of a chart beside the page
     "multi-exit/triple-wins-payoffs.svg": "Accuracy by attacked exits and the defender's exits",
     "multi-exit/resnet4b-pgd-at-payoffs.svg": "The same for the network with attached exits",
+    "adaptive/table-1-evaluations.svg": "Defenses around a robust network as evaluations improve",
     "deq/figure-2-accuracy.svg": "Accuracy of every solver state under the ready-made attack",
     "deq/cifar10-accuracy.svg": "The same for the networks that are trained here",
     "deq/cifar10-residual.svg": "Relative error of every solver state of these networks",
@@ -78,7 +80,7 @@ def write_index(records: Path, out: Path) -> Path:
         parts += [f"## {title}", _summary(theirs), _table(rows), _not_run(records / folder)]
     parts.insert(3, "## What no paper reports\n\n" + _table(ours))
     listed = "\n".join(f"- {record}: `{command}`" for record, command in commands.items())
-    parts.append(f"## Commands\n\n{_RERUN}\n\n{listed}")
+    parts += [_run_again(records), f"## Commands\n\n{_RERUN}\n\n{listed}"]
     parts.insert(4, "\n\n".join(f"![{text}]({path})" for path, text in _FIGURES.items()))
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
@@ -89,6 +91,33 @@ def _intro(records: Path, out: Path) -> str:
     return (
         f"Generated from records by `python -m saddlepoint.papers.results_index {records} {out}`; "
         "no number is typed by hand."
+    )
+
+
+def _run_again(records: Path) -> str:
+    """The comparison of records that were picked at random with a second run; empty: none."""
+    file = records / "reruns.json"
+    if not file.is_file():
+        return ""
+    found = json.loads(file.read_text(encoding="utf-8"))
+    rows = [
+        f"| {name} | {row['made by']} | {row['numbers']} | {row['equal']} | "
+        f"{row['largest difference']:g} |"
+        for name, row in found["records"].items()
+    ]
+    picked = count_of(len(rows), len(found["candidates"]), "record")
+    return "\n".join(
+        [
+            "## Records that were run again",
+            "",
+            f"{picked}, picked at random among the short ones by `{found['command']}` at commit "
+            f"{found['commit']}: all numbers and "
+            "intervals of their tables are compared.",
+            "",
+            "| record | made by commit | numbers | equal | largest difference |",
+            "| --- | --- | ---: | ---: | ---: |",
+            *rows,
+        ]
     )
 
 

@@ -30,7 +30,7 @@ from saddlepoint.papers.adaptive.scales import AttackBudgets
 from saddlepoint.papers.budgets import AutoAttackBudget
 from saddlepoint.papers.cells import accuracy_cell, correct_rate, difference_cell
 from saddlepoint.papers.registry import Request
-from saddlepoint.papers.result import Cell, Result, Row, Table
+from saddlepoint.papers.result import Cell, Plot, Result, Row, Table
 from saddlepoint.papers.runner import Images, Runner
 from saddlepoint.papers.third_party import ModelFolder
 from saddlepoint.phrases import count
@@ -170,7 +170,7 @@ def run(request: Request) -> Result:
             *costs,
         ],
         findings=[_finding(one) for one in rows],
-        charts=(),
+        charts=[_chart(rows)],
         repeats=1,
     )
 
@@ -259,6 +259,25 @@ def _cost_table(rows: Sequence[DefenseAttacks], images: Images) -> Table:
         lines.append(Row((one.surveyed.name,), cells))
     title = "Cost of one inference, relative to the static network"
     return Table(title, ("defense",), COST_COLUMNS, tuple(lines), 0, digits=1)
+
+
+def _chart(rows: Sequence[DefenseAttacks]) -> Plot:
+    """Accuracy as evaluations grow stronger, a line for each defense."""
+    points: dict[str, tuple[tuple[float, float], ...]] = {}
+    for one in rows:
+        rates = (correct_rate(one.clean), correct_rate(one.copies), correct_rate(one.paper))
+        shares = [100 * float(rate.mean()) for rate in (*rates, *one.audited)]
+        points[one.surveyed.name] = tuple(
+            (float(k), share) for k, share in enumerate(shares, start=1)
+        )
+    return Plot(
+        "table-1-evaluations",
+        f"Defenses around {NAME}, cifar10, {Linf(RADIUS)}",
+        "1: clean, 2: AutoAttack's points with clean copies, 3: the paper's attack, 4: audit",
+        "accuracy, %",
+        points,
+        joined=True,
+    )
 
 
 def _finding(one: DefenseAttacks) -> str:
