@@ -121,9 +121,10 @@ def wrong_gradients(
         keys: random keys of the rows.
         values: the function at several points, if rows are independent; default: one by one.
     """
-    found = _wrong_differences(value, x, gradient, radius, keys, values)
-    wrong = torch.stack([each.wrong() for each in found]).any(0)
-    return wrong.expand(len(x))
+    if not _coupled_rows(value, x, radius, keys):
+        return _wrong_rows(value, x, gradient, radius, keys, values)
+    found = _batch_differences(value, x, gradient, radius, keys)
+    return torch.tensor(any(bool(each.wrong()) for each in found), device=x.device).expand(len(x))
 
 
 def check_gradients(
@@ -133,13 +134,16 @@ def check_gradients(
 
     Arguments as `wrong_gradients`.
     """
-    found = [each.rescaled() for each in _all_differences(value, x, gradient, radius, keys)]
-    smooth = torch.stack([each.nonproportional() < _PROPORTIONAL for each in found])
-    wrong = torch.stack([each.wrong() for each in found]) & smooth
+    found = []
+    wrong = torch.tensor(False)
+    for each in _all_differences(value, x, gradient, radius, keys):
+        found.append(each.rescaled())
+        smooth = found[-1].nonproportional() < _PROPORTIONAL
+        wrong = wrong.to(smooth) | (found[-1].wrong() & smooth)
+        if several(wrong):
+            return Check.WRONG
     right = torch.stack([each.right() for each in found])
     empty = torch.stack([each.empty() for each in found])
-    if several(wrong.any(0)):
-        return Check.WRONG
     all_right = (right | empty).all(0) & right.any(0)
     return Check.RIGHT if float(all_right.double().mean()) > _MOST else Check.UNKNOWN
 
@@ -164,26 +168,25 @@ def coupled(value: Value, x: Tensor, step: Tensor) -> bool:
 
 def _all_differences(
     value: Value, x: Tensor, gradient: WeightedGradient, radius: float, keys: Keys
-) -> list[Differences]:
+) -> Iterator[Differences]:
     """Of every row; of sums of rows, if they are coupled. Arguments as `wrong_gradients`."""
     if _coupled_rows(value, x, radius, keys):
-        return list(_batch_differences(value, x, gradient, radius, keys))
+        yield from _batch_differences(value, x, gradient, radius, keys)
+        return
     ones = torch.ones(len(x), dtype=x.dtype, device=x.device)
     directions = list(_own_directions(x, keys, _DIRECTIONS))
-    return [_differences(value, x, gradient(ones), radius, directions)]
+    yield _differences(value, x, gradient(ones), radius, directions)
 
 
-def _wrong_differences(
+def _wrong_rows(
     value: Value,
     x: Tensor,
     gradient: WeightedGradient,
     radius: float,
     keys: Keys,
     values: Values | None,
-) -> list[Differences]:
-    """As `_all_differences`, without longer steps where no row can be wrong by then."""
-    if _coupled_rows(value, x, radius, keys):
-        return list(_batch_differences(value, x, gradient, radius, keys))
+) -> Tensor:
+    """`wrong_gradients` of independent rows, without longer steps where no row can be wrong."""
     ones = torch.ones(len(x), dtype=x.dtype, device=x.device)
     directions = list(_own_directions(x, keys, _DIRECTIONS))
     grad = gradient(ones)
@@ -194,7 +197,7 @@ def _wrong_differences(
         # A gradient that is right over one step length is not wrong.
         if bool((found.errors().amin(0) <= _WRONG).all()):
             break
-    return [found]
+    return found.wrong()
 
 
 def _coupled_rows(value: Value, x: Tensor, radius: float, keys: Keys) -> bool:

@@ -148,7 +148,8 @@ def _wrong_with_all_rules(probe: GradientProbe) -> bool:
 
 def gradient_state(probe: GradientProbe) -> Check:
     """How gradients compare with differences, at the images and at points near them."""
-    return max(_state(probe), _state(probe.nearby))
+    at_images = _state(probe)
+    return at_images if at_images is Check.WRONG else max(at_images, _state(probe.nearby))
 
 
 def _state(probe: GradientProbe) -> Check:
