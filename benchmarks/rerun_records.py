@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import tempfile
 from collections.abc import Iterator
@@ -41,6 +42,7 @@ def main() -> None:
     parser.add_argument("--most", type=float, default=400, help="seconds that a record took")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    os.environ["SADDLEPOINT_DATA"] = str(arguments.data)  # read at all scales
     known = candidates(arguments.most)
     picked = random.Random(arguments.draw).sample(sorted(known), arguments.count)
     rows = {}
