@@ -155,7 +155,7 @@ def _others(records: Records) -> list[Difference]:
             "DANN, length of the training",
             "100 epochs of 79 steps",
             "small scale: 100 epochs of 4 steps, because there are 256 test images",
-            f"with 16 epochs the clean accuracy is {clean}. A DANN that is no better than a "
+            f"the clean accuracy is {clean}. A DANN that is no better than a "
             "constant prediction raises `ChanceAccuracyWarning`",
         ),
         Difference(
@@ -183,8 +183,8 @@ def _others(records: Records) -> list[Difference]:
             "ResNet-18",
             "both: the ResNet, and a network on high-pass filtered images that was selected by its "
             "result and is marked so",
-            "the record has only the second one, which accepts most brighter images at the "
-            "threshold 1/2; the paper reports that they are rejected",
+            "the second one accepts most brighter images at the threshold 1/2; the paper reports "
+            "that they are rejected. Figure 1 of the results shows both",
         ),
         Difference(
             "URejectron, split",
