@@ -393,8 +393,8 @@ def test_effects_that_are_absent_are_against_the_paper_and_distant_bases_are_mar
 @pytest.mark.parametrize(
     ("rejected", "end"),
     [
-        (4.0, "in the paper 100.0 %, 96.0 points below: against the paper."),
-        (99.0, "as in the paper."),
+        (4.0, "in the paper 100.0 %, 96.0 points below: against the paper; of clean images"),
+        (99.0, "as in the paper; of clean images"),
     ],
 )
 def test_brighter_images_that_are_accepted_are_against_the_paper(rejected: float, end: str) -> None:
@@ -404,9 +404,9 @@ def test_brighter_images_that_are_accepted_are_against_the_paper(rejected: float
         "Rejections",
         ("test batch",),
         (REJECTED,),
-        tuple(Row((name,), (Cell((rejected,)),)) for name in ("(a) clean", "(c) brighter")),
+        (Row(("(a) clean",), (Cell((3.0,)),)), Row(("(c) brighter",), (Cell((rejected,)),))),
         768,
     )
     (finding,) = figure_1_comparison(replace(stored, tables=(stored.tables[0], table))).findings
     assert finding.startswith("(c) brighter: ")
-    assert finding.endswith(end)
+    assert finding.endswith(f"{end} 3.0 % are rejected.")

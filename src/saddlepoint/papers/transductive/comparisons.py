@@ -85,9 +85,15 @@ def figure_1(result: Result) -> PaperComparison:
     """
     classifier, rejections = result.tables[:2]
     bases = base_networks(classifier, classifier.columns)
+    clean = {  # share of rejected clean images, by discriminator
+        row.labels[:-1]: rejections.cell(row.labels, REJECTED).mean
+        for row in rejections.rows
+        if row.labels[-1].startswith("(a)")
+    }
     findings = [
         f"{', '.join(row.labels)}: normal images rejected at the threshold 1/2: "
-        f"{_compare_rejected(rejections, row, 100.0).text}."
+        f"{_compare_rejected(rejections, row, 100.0).text}; of clean images "
+        f"{clean[row.labels[:-1]]:.1f} % are rejected."
         for row in rejections.rows
         if row.labels[-1].startswith("(c)")
     ]

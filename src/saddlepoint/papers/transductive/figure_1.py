@@ -355,11 +355,12 @@ def findings(found: Mapping[str, Rejections]) -> list[str]:
     allowed = max(a, 0.01)
     brighter, clean = (rejection_at_error(curves[name], allowed) for name in "ca")
     at_half = {name: one.curve.rejected_normal[one.half] for name, one in found.items()}
-    verdict = (
-        "brighter images are rejected, as in the paper"
-        if at_half["c"] > 0.5
-        else "most brighter images are accepted, against the paper"
-    )
+    if at_half["c"] <= 0.5:
+        verdict = "most brighter images are accepted, against the paper"
+    elif at_half["a"] > 0.5:
+        verdict = "clean images are rejected as well, so this says nothing about brightness"
+    else:
+        verdict = "brighter images are rejected, as in the paper"
     return [
         f"(a) With at most 10 % of clean images rejected, {100 * a:.1f} % of the accepted images "
         "are misclassified under PGD.",
