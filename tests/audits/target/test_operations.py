@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 import saddlepoint as sp
-from saddlepoint.audits.target.operation_mode import SavedCopies
 from saddlepoint.audits.target.operations import Operation, OtherWidth
+from saddlepoint.audits.target.saved_copies import SavedCopies
 from saddlepoint.audits.target.source_lines import SourceLine
 from saddlepoint.audits.target.surrogates import SurrogateOperations, record
 from saddlepoint.defenses import Plain
