@@ -3,9 +3,9 @@
     python -m benchmarks.rerun_records --models DIR --data DIR [--count 3] [--draw 0]
 
 Only records that are current and whose attacks took at most `--most` seconds can be picked. The
-random numbers of `--draw` pick them; the runs themselves use the seed of their record. Every number
-of every table is compared; times and costs on a machine are not part of tables except where a title
-says so. The record is `benchmarks/records/reruns.json`.
+seed `--draw` decides which; each run uses the seed of its record. All numbers and intervals are
+compared, except in tables of costs and columns of times, which depend on the machine. The result is
+`benchmarks/records/reruns.json`.
 """
 
 from __future__ import annotations
