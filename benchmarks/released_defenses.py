@@ -126,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
         "--longest", type=int, default=0, help="test images of APGD + BPDA on closed-loop control"
     )
     parser.add_argument("--audited", type=int, default=0, help="test images of the audit")
+    parser.add_argument("--workers", type=int, help="processes of the audit")
     parser.add_argument("--budget", choices=("quick", "standard"), default="standard")
     parser.add_argument(
         "--steps", type=int, default=50, help="of APGD on the trajectory of SOAP; the paper: 1000"
@@ -328,6 +329,7 @@ class Bench:
                 threat=Threat(self.space),
                 budget=budget,
                 name=f"{defense_name}, {budget}, {counted(count, 'image')}",
+                workers=self.arguments.workers,
             )
             correct = found.correct.double().cpu()
             self.notes += _about_audit(found)

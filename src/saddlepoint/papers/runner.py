@@ -161,7 +161,14 @@ class Runner:
         return episodes
 
     def audit(
-        self, defense: Defense, images: Images, *, threat: Threat, budget: Budget, name: str
+        self,
+        defense: Defense,
+        images: Images,
+        *,
+        threat: Threat,
+        budget: Budget,
+        name: str,
+        workers: int | None = None,
     ) -> Audit:
         """Audit a defense without information about it; the audit is saved in its own folder.
 
@@ -171,6 +178,7 @@ class Runner:
             threat: threat model.
             budget: budget of the audit.
             name: name of the defense; the folder is named after it.
+            workers: processes; None: as many as pay off. The numbers do not depend on it.
 
         Returns:
             The audit.
@@ -188,6 +196,7 @@ class Runner:
                 batch_size=self.batch,
                 name=name,
                 allow_unusual=True,  # a table has weak defenses as well
+                workers=workers,
                 out=self.request.out / "audits" / folder,
                 watch=_Progress(self.request, name),
             )

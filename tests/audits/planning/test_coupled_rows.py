@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import saddlepoint as sp
 from saddlepoint import zoo
+from saddlepoint.attacks.aims import last_value_summed_gradient, last_view
 from saddlepoint.attacks.losses import SmoothError
 from saddlepoint.attacks.pgd import PGD
 from saddlepoint.audits.planning.facts import TargetFacts
@@ -216,6 +217,20 @@ def test_named_steps_are_passed_by_the_identity_first_and_exactly_once() -> None
     assert rules.count({}) == 1
     assert rules.count({"purify": sp.BPDA()}) == len(rules) - 1
     assert rules[2] == {}
+
+
+def test_long_rounds_follow_all_views_and_the_last_one_alone() -> None:
+    views = present(TraitName.VIEWS_DISAGREE, "two views", places=("a",), amount=0.5)
+    rounds = compose(Costly(), sp.Threat(sp.Linf(0.1)), "standard", TargetFacts(Traits((views,))))[
+        0
+    ].adversary
+    assert isinstance(rounds, RowRounds)
+    summed = rounds.direct
+    last = replace(summed, aim=last_view)
+    assert summed.aim is last_value_summed_gradient
+    assert rounds.attacks[2:] == tuple(
+        one.scaled(times) for times in (2, 4) for one in (summed, last)
+    )
 
 
 def test_a_wrong_decoupled_defense_is_an_error() -> None:

@@ -14,7 +14,7 @@ from saddlepoint.evaluation import Direct, RowRounds
 from saddlepoint.gradients import BPDA
 from saddlepoint.phrases import count
 
-_DOUBLED = 3  # how often the number of steps doubles
+_LONGER = (2, 4, 8)  # times the steps of the first round, in later rounds
 
 
 def row_attacks(parts: Parts) -> Iterator[Choice]:
@@ -35,7 +35,10 @@ def row_attacks(parts: Parts) -> Iterator[Choice]:
 
 
 def _rounds(parts: Parts) -> Iterator[Direct]:
-    """Two losses and several gradients, with more and more steps while fewer rows are left."""
+    """Two losses and several gradients, with more and more steps while fewer rows are left.
+
+    The last two rounds are those that remedies and diagnostics continue.
+    """
     exact = replace(parts.apgd, stop_at_success=True)
     apgd = exact
     named = parts.facts.traits.places(TraitName.SITES)
@@ -49,5 +52,10 @@ def _rounds(parts: Parts) -> Iterator[Direct]:
     if exact is not apgd:
         # It may cost several times as much as the identity, so it comes when few rows are left.
         yield replace(exact, name="apgd-exact")
-    for doubled in range(1, _DOUBLED + 1):
-        yield views.scaled(2**doubled)
+    if views is apgd:
+        yield from (apgd.scaled(times) for times in _LONGER)
+        return
+    # Gradients of earlier views lead to the answer of one defense and away from that of another.
+    for times in _LONGER[:-1]:
+        yield views.scaled(times)
+        yield apgd.scaled(times)
