@@ -31,6 +31,7 @@ from saddlepoint.papers.adaptive.experiment import AdaptiveExperiment
 from saddlepoint.papers.adaptive.findings import compared_with_static
 from saddlepoint.papers.adaptive.fitting import FITS
 from saddlepoint.papers.adaptive.nets import further, recipes
+from saddlepoint.papers.adaptive.radii import FACTORS
 from saddlepoint.papers.adaptive.reductions import reductions
 from saddlepoint.papers.adaptive.scales import SETTINGS, AttackBudgets
 from saddlepoint.papers.adaptive.table_1 import (
@@ -45,7 +46,7 @@ from saddlepoint.papers.adaptive.table_3 import CLEAN_COPIES
 from saddlepoint.papers.adaptive.table_4 import DETECTION
 from saddlepoint.papers.cells import difference_cell
 from saddlepoint.papers.registry import TRAINED_SCALES, Scale
-from saddlepoint.papers.result import Cell, Result, read
+from saddlepoint.papers.result import Cell, Plot, Result, read
 from saddlepoint.papers.runner import Images
 from saddlepoint.papers.transductive.nets import small_cnn
 from saddlepoint.papers.write import reproduce
@@ -148,6 +149,27 @@ def test_the_closed_loop_experiment_has_the_four_numbers_of_the_paper(
     row = next(one.labels for one in table.rows if one.labels[0] == "closed-loop control")
     papers = [table.cell(row, name).paper for name in CLOSED_LOOP_COLUMNS]
     assert papers == [89.1, 34.5, 9.5, 5.6, None]
+
+
+@pytest.mark.slow
+def test_larger_radii_are_attacked_and_the_chart_has_the_numbers_of_the_table(
+    results: dict[str, Result],
+) -> None:
+    result = results["radii"]
+    (table,), (chart,) = result.tables, result.charts
+    assert isinstance(chart, Plot)
+    numbers = [[cell.mean for cell in row.cells if cell] for row in table.rows]
+    assert len(numbers) == len(FACTORS)
+    for static, transferred, through, worst, gap in numbers:
+        assert worst <= min(transferred, through)
+        assert gap == pytest.approx(worst - static)
+    static_column = [row[0] for row in numbers]
+    assert static_column == sorted(static_column, reverse=True)
+    assert static_column[-1] < static_column[0]
+    for k, name in enumerate(table.columns[:-1]):
+        assert chart.points[name] == tuple(
+            (factor, row[k]) for factor, row in zip(FACTORS, numbers, strict=True)
+        )
 
 
 @pytest.mark.slow

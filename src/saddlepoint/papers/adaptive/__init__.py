@@ -64,4 +64,11 @@ EXPERIMENTS = (
         f"{_PACKAGE}.contrastive:run",
         real=f"{_PACKAGE}.real_costs:contrastive",
     ),
+    Experiment(
+        "adaptive/radii",
+        "SODEF and its static network at several radii",
+        "The paper has one radius per norm. This figure shows whether its result depends on it.",
+        f"{_PACKAGE}.radii:run",
+        real=f"{_PACKAGE}.radii:run_real",
+    ),
 )

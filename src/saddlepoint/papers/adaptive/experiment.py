@@ -23,7 +23,7 @@ from saddlepoint.papers.adaptive.reductions import reductions
 from saddlepoint.papers.adaptive.scales import SETTINGS, AdaptiveSetting
 from saddlepoint.papers.experiment import PaperExperiment, describe_net, device_of
 from saddlepoint.papers.registry import Experiment, Scale
-from saddlepoint.papers.result import Result, Table
+from saddlepoint.papers.result import Plot, Result, Table
 from saddlepoint.papers.runner import Images
 from saddlepoint.runs.work import torch_threads
 
@@ -219,6 +219,7 @@ class AdaptiveExperiment(PaperExperiment[AdaptiveSetting]):
         subjects: Sequence[AdaptiveSubject],
         notes: Sequence[str] = (),
         findings: Sequence[str] = (),
+        charts: Sequence[Plot] = (),
         repeats: int = 1,
     ) -> Result:
         """Assemble the result of one experiment.
@@ -229,6 +230,7 @@ class AdaptiveExperiment(PaperExperiment[AdaptiveSetting]):
             subjects: the attacked defenses; their static networks are described in the notes.
             notes: further notes.
             findings: conclusions.
+            charts: charts to draw.
             repeats: number of repeated measurements.
         """
         descriptions = dict.fromkeys(self._describe(subject) for subject in subjects)
@@ -237,7 +239,7 @@ class AdaptiveExperiment(PaperExperiment[AdaptiveSetting]):
             tables,
             notes=(*descriptions, str(self.setting.attack_budgets), *notes, *NOTES),
             findings=findings,
-            charts=(),
+            charts=charts,
             repeats=repeats,
         )
 
