@@ -342,3 +342,30 @@ def test_a_verdict_never_rounds_a_bound_to_an_exact_end(robust):
     assert_right(reasons)
     bound = {0.0: "≤ 0 %", 0.0004: "≤ 0.1 %", 0.5: "≤ 50.0 %", 0.9996: "< 100 %"}
     assert robust == 1 or bound[robust] in reasons[0]
+
+
+class Sharpened(torch.nn.Module):
+    """A step of gradient ascent on the image before the network, without a declaration."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.net = NET
+        self.steps = steps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        point = x
+        for _ in range(self.steps):
+            with torch.enable_grad():
+                start = point.detach().requires_grad_()
+                (gradient,) = torch.autograd.grad(self.net(start).logsumexp(1).sum(), start)
+            point = point + 0.01 * gradient
+        logits: torch.Tensor = self.net(point)
+        return logits
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_module_that_optimizes_is_told_how_to_declare_its_static_net(steps: int) -> None:
+    audit = sp.audit(Sharpened(steps), X, Y, threat=sp.Linf(0.1), budget="quick")
+    messages = {item.name: item.evidence for item in audit.checklist}
+    told = [messages[name] for name in (ItemName.TRANSFER, ItemName.NOT_WEAKER, ItemName.COST)]
+    assert all(("`static`" in message) is (steps == 1) for message in told)

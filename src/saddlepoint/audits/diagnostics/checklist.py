@@ -16,6 +16,7 @@ from saddlepoint.audits.diagnostics.wording import (
     names_of,
     needs_of,
     percent_of,
+    without_static,
 )
 from saddlepoint.audits.evidence import Evidence
 from saddlepoint.audits.statistics import fewer_images, mcnemar, significantly_lower
@@ -50,7 +51,7 @@ def _tested(e: Evidence) -> Item:
 
 def _transfer(e: Evidence) -> Item:
     if e.static is None:
-        return Item(ItemName.TRANSFER, State.NOT_APPLICABLE, "there is no static net inside.")
+        return Item(ItemName.TRANSFER, State.NOT_APPLICABLE, without_static(e))
     runs = [run for run in e.runs if run.transfers_from(e.defense.static)]
     if not runs:
         return Item(
@@ -313,7 +314,7 @@ def _clean(e: Evidence) -> Item:
 
 def _not_weaker(e: Evidence) -> Item:
     if e.static is None:
-        return Item(ItemName.NOT_WEAKER, State.NOT_APPLICABLE, "there is no static net inside.")
+        return Item(ItemName.NOT_WEAKER, State.NOT_APPLICABLE, without_static(e))
     static = e.diagnoses.static
     if static is None:
         return Item(ItemName.NOT_WEAKER, State.NOT_RUN, "the static net was not attacked.")
@@ -331,7 +332,7 @@ def _not_weaker(e: Evidence) -> Item:
 def _cost(e: Evidence) -> Item:
     cost = e.diagnoses.cost
     if e.static is None or cost is None:
-        return Item(ItemName.COST, State.NOT_APPLICABLE, "there is no static net inside.")
+        return Item(ItemName.COST, State.NOT_APPLICABLE, without_static(e))
     message = (
         f"a prediction takes {times(cost.times)} as long as one of the static net and "
         f"{calls_of(cost)}"

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from saddlepoint.audits.diagnostics.values import Compared
 from saddlepoint.audits.evidence import AttackRun, Evidence
+from saddlepoint.audits.probes.traits import TraitName
 from saddlepoint.audits.verdict import Cost
 from saddlepoint.phrases import agree, count, count_of, how_often, names, percent
 
@@ -39,6 +40,18 @@ def calls_of(cost: Cost) -> str:
     if cost.graded == cost.calls:
         return f"{message}, {agree(cost.calls, 'with', 'each time with')} gradients"
     return f"{message}, {how_often(cost.graded)} with gradients"
+
+
+def without_static(e: Evidence) -> str:
+    """Why nothing is compared with a static net, and how to declare one that is inside."""
+    if TraitName.OPTIMIZES in e.plan.traits:
+        return (
+            "the target declares no static net, although it optimizes at test time. If it changes "
+            "the image for a network inside, wrap it in a Defense with `static` set to this "
+            "network: attacks on it are then transferred, and both are compared "
+            "(docs/defenses/purifier.md)."
+        )
+    return "there is no static net inside."
 
 
 def percent_of(correct: Tensor) -> str:
