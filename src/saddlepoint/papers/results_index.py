@@ -39,6 +39,7 @@ _FIGURES = {  # captions by the path of a chart beside the page
     "multi-exit/triple-wins-payoffs.svg": "Accuracy by attacked exits and the defender's exits",
     "multi-exit/resnet4b-pgd-at-payoffs.svg": "The same for the network with attached exits",
     "adaptive/table-1-evaluations.svg": "Defenses around a robust network as evaluations improve",
+    "adaptive/radii.svg": "A defense and its static network at several radii",
     "deq/figure-2-accuracy.svg": "Accuracy of every solver state under the ready-made attack",
     "deq/cifar10-accuracy.svg": "The same for the networks that are trained here",
     "deq/cifar10-residual.svg": "Relative error of every solver state of these networks",

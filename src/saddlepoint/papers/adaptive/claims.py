@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from saddlepoint.attacks.spaces import Ball, Linf
 from saddlepoint.papers.adaptive.real_table_2 import SPACES
-from saddlepoint.papers.adaptive.robust_net import NAME
+from saddlepoint.papers.adaptive.robust_net import NAME, RADIUS
 from saddlepoint.papers.adaptive.table_2 import (
     COPIES_EXCESS,
     COPIES_GAP,
@@ -95,6 +96,20 @@ def _in_two_norms(
             ours=not source,
         )
         for norm, space in SPACES.items()
+    )
+
+
+def _at_radius(times: str, space: Ball) -> Claim:
+    """Our claim that the effect does not depend on the radius."""
+    return Claim(
+        f"Under all attacks SODEF is less robust than its static network, at {times} the radius "
+        "of its adversarial training.",
+        "adaptive/radii-real",
+        CellReference(0, (str(space),), "worst case minus static network"),
+        f"{NAME}, {space}",
+        "cifar10",
+        expected="negative",
+        ours=True,
     )
 
 
@@ -197,6 +212,8 @@ CLAIMS = (
         "negative",
         source="",
     ),
+    _at_radius("half of", Linf(RADIUS / 2)),
+    _at_radius("three times", Linf(3 * RADIUS)),
     _broken("SODEF", "TRADES", "mnist"),
     _broken("SOAP", "standard", "mnist"),
     _broken("ATLD", "standard", "mnist"),
