@@ -38,6 +38,12 @@ def test_can_never_be_credible(audit):
 
 def test_wrong_number(audit):
     audit(NET, X, Y, at_least=45)
+
+def test_text_as_number(audit):
+    audit(NET, X, Y, at_least="0.6")
+
+def test_misspelled(audit):
+    audit(NET, X, Y, atleast=0.6)
 """
 
 
@@ -54,7 +60,7 @@ def test_a_test_passes_or_fails_with_the_numbers(tmp_path):
         timeout=120,
         check=False,
     )
-    assert "4 failed, 2 passed" in done.stdout, done.stdout + done.stderr
+    assert "6 failed, 2 passed" in done.stdout, done.stdout + done.stderr
     assert "warning" not in done.stdout.lower()
     cases = ElementTree.parse(tmp_path / "out.xml").findall(".//testcase")
     failed = {case.get("name"): case.find("failure") is not None for case in cases}
@@ -66,6 +72,8 @@ def test_a_test_passes_or_fails_with_the_numbers(tmp_path):
     assert "at least 100 % is required" in text["test_is_too_low"]
     assert "not credible" in text["test_is_not_credible"]
     assert "for 45 % write 0.45" in text["test_wrong_number"]
+    assert "expected a number between 0 and 1" in text["test_text_as_number"]
+    assert "Did you mean 'at_least'?" in text["test_misspelled"]
     assert "credible=True needs budget='standard'" in text["test_can_never_be_credible"]
 
 

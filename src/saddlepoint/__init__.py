@@ -59,6 +59,8 @@ _MOVED = {
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("saddlepoint")
     if name in _MOVED:
         raise AttributeError(
             f"saddlepoint.{name} has moved: from saddlepoint.{_MOVED[name]} import {name}."

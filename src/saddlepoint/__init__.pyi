@@ -45,3 +45,5 @@ from saddlepoint.gradients import EoT as EoT
 from saddlepoint.gradients import Implicit as Implicit
 from saddlepoint.selftests import selftest as selftest
 from saddlepoint.zoo.deq import DEQ as DEQ
+
+__version__: str

@@ -5,7 +5,9 @@ pytest loads this file in every session, so torch is imported only when the fixt
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +16,8 @@ from saddlepoint.phrases import between_0_and_1
 
 if TYPE_CHECKING:
     from saddlepoint.audits import Audit
+
+_OWN = ("at_least", "credible")  # arguments of the fixture alone
 
 
 @pytest.fixture
@@ -39,6 +43,7 @@ def audit(request: pytest.FixtureRequest) -> Callable[..., Audit]:
         from saddlepoint import api
 
         __tracebackhide__ = True  # pytest shows the line of the test
+        _check_names(arguments)
         _check(at_least, credible, arguments.get("budget"))
         result = api.audit(target, *data, **{"progress": False, **arguments})
         # The fixture `record_property` does the same and warns about the format of the JUnit file.
@@ -55,9 +60,23 @@ def audit(request: pytest.FixtureRequest) -> Callable[..., Audit]:
     return run
 
 
+def _check_names(arguments: Iterable[str]) -> None:
+    """Reject a misspelled argument of the fixture; `saddlepoint.audit` does not know its names."""
+    __tracebackhide__ = True
+    for name in arguments:
+        for meant in get_close_matches(name, _OWN, n=1, cutoff=0.75):
+            raise TypeError(
+                f"audit() got an unexpected keyword argument {name!r}. Did you mean {meant!r}?"
+            )
+
+
 def _check(at_least: float | None, credible: bool, budget: object) -> None:
     """Reject requirements that no audit can meet, before it runs."""
     __tracebackhide__ = True
+    if at_least is not None and not isinstance(at_least, Real):
+        raise TypeError(
+            f"at_least: expected a number between 0 and 1, such as 0.45, got {at_least!r}."
+        )
     if at_least is not None and not 0 <= at_least <= 1:
         raise ValueError(f"at_least: {between_0_and_1(at_least)}")
     if credible and budget == "quick":

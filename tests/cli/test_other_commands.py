@@ -383,3 +383,9 @@ def caught(act) -> BaseException:
     except Exception as error:
         return error
     raise AssertionError("nothing was raised")
+
+
+def test_the_package_runs_as_a_module_and_has_a_version() -> None:
+    words = [sys.executable, "-m", "saddlepoint", "version"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == f"saddlepoint {sp.__version__}\n"
