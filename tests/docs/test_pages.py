@@ -204,3 +204,19 @@ def test_links_lead_to_files(page: Path) -> None:
     targets = re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", page.read_text())
     missing = [target for target in targets if not (page.parent / target).exists()]
     assert missing == []
+
+
+def test_every_name_of_an_attack_that_audits_run_is_explained() -> None:
+    page = (DOCS / "reading-a-report.md").read_text().partition("## Names of attacks")[2]
+    explained = set(re.findall(r"`([a-z]+(?:-[a-z]+)*)", page))
+    audits = SOURCE / "audits"
+    sources = [*(audits / "planning").glob("*.py"), *(audits / "remedies").glob("*.py")]
+    kinds = "apgd|pgd|fab|fmn|square|rays|levels|rows|evolution|gmsa|fixed-point|retrained"
+    found = {
+        name
+        for file in sources
+        for name in re.findall(rf'"((?:{kinds})(?:-[a-z]+)*)"', file.read_text())
+    }
+    assert len(found) > 25
+    known = {name for name in found if name.removesuffix("-longer") in explained}
+    assert found - known == set()

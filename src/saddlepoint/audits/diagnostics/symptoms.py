@@ -174,7 +174,8 @@ def _unbounded(e: Evidence) -> Iterator[Symptom]:
             SymptomName.UNBOUNDED_FAILS,
             Level.SERIOUS,
             f"{percent(found.accuracy, 0)} of images survive an attack with radius "
-            f"{radius(found.radius)}, which allows a gray image: its gradients are useless.",
+            f"{radius(found.radius)}, which allows a gray image: gradients do not lead to their "
+            "errors.",
         )
 
 

@@ -313,8 +313,8 @@ def branch_attacks(parts: Parts) -> Iterator[Choice]:
     for branch in parts.facts.branches:
         yield Choice(
             Restarts(AgainstBranch(pgd, branch), restarts),
-            f"discrete branches: branch {branch} together with the scores that select it"
-            f"{parts.why()}",
+            f"discrete branches: option {branch.option + 1} of decision {branch.decision + 1}, "
+            f"with the scores that select it{parts.why()}",
         )
 
 

@@ -86,7 +86,7 @@ def _quality(context: ReportContext) -> str:
             f"{', '.join(names)} minimized the perturbation size of each image, so the bound is "
             "close to what these attacks can reach."
         )
-    none = "No minimum-norm attack is known to have run: below the full radius the robust accuracy"
+    none = "No minimum-norm attack was run: below the full radius the robust accuracy"
     if len(context.audit.examples.smallest):
         return f"Worst points were shrunk toward their clean images. {none} may be lower."
     return f"{none} may be far lower."

@@ -27,8 +27,9 @@ def winners(context: ReportContext) -> Section:
     draws = "one draw" if audit.examples.draws == 1 else count(audit.examples.draws, "draw")
     explanations = (
         "Each image is counted for the attack that found its worst point. That is a misclassified "
-        "point, or, if no attack succeeded, the point closest to misclassification. Images that "
-        "are misclassified without perturbation are counted as “clean”.",
+        "point, or, if no attack succeeded, the point closest to misclassification. An attack may "
+        "find the worst point of an image that another one broke before. Images that are misclassified without "
+        "perturbation are counted as “clean”.",
         f"In the re-evaluation, {count_of(verified, audit.n, 'point')} "
         f"{agree(verified, 'was', 'were')} classified as the attack had reported. Each point was "
         f"evaluated in {draws}. One line per image is exported by saddlepoint runs export RUN "
@@ -50,7 +51,7 @@ def _lines(audit: Audit) -> Iterator[tuple[str, ...]]:
             name,
             str(int(broken.sum())),
             percent(float(broken.double().mean())),
-            f"{float(sizes[broken].median()):.4g}" if broken.any() else "–",
+            f"{abs(float(sizes[broken].median())):.4g}" if broken.any() else "–",
             str(int(((winner == k) & ~misclassified).sum())),
         )
 
