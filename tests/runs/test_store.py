@@ -90,6 +90,18 @@ def test_a_finished_run_computes_no_cell_again(whole):
     assert executor.computed == []
 
 
+def test_a_finished_run_that_is_only_read_keeps_its_times(whole, tmp_path):
+    out = shutil.copytree(whole, tmp_path / "run")
+    record = json.loads((out / "audit.json").read_text())
+    (out / "audit.json").write_text(json.dumps({**record, "seconds": 600.0}))
+    again = run_spec(spec(), out, executor=Serial())
+    stored = sp.Audit.load(out)
+    assert again.seconds == stored.seconds == 600.0
+    assert again.stages == stored.stages == sp.Audit.load(whole).stages
+    Store(out).discard(Store(out).keys()[0])  # a resumed run measures its own time
+    assert run_spec(spec(), out, executor=Serial()).seconds < 600.0
+
+
 def test_a_changed_attack_computes_its_own_cells_only(whole, tmp_path):
     whole = shutil.copytree(whole, tmp_path / "run")
     changed = (*ATTACKS[:4], ATTACKS[4].model_copy(update={"steps": 11}), *ATTACKS[5:])

@@ -31,7 +31,8 @@ T = TypeVar("T")
 class CachedExecution:
     """An `audits.pipeline.Execution` that computes missing cells only.
 
-    `work` and `diagnostics` say which cells have been requested so far.
+    `work` and `diagnostics` say which cells have been requested so far, and `computed` how many of
+    them were missing.
 
     Args:
         work: the plan and the target.
@@ -56,6 +57,7 @@ class CachedExecution:
     ) -> None:
         self.work = work
         self.diagnostics: list[str] = []  # sorted keys of measurements
+        self.computed = 0  # cells
         self._spent: dict[str, tuple[Stage, Spent]] = {}  # by key of the cell
         self._storing = 0.0  # seconds
         self._store = store
@@ -141,6 +143,7 @@ class CachedExecution:
         return self._memory if store is None else DiskCache(store, self._watch)
 
     def _fill(self, cache: Cache, missing: Mapping[str, Cell]) -> None:
+        self.computed += len(missing)
         fill(self.work, cache, missing, self._executor, self._spec, self._watch)
         if isinstance(cache, DiskCache):
             self._storing += cache.stored

@@ -26,6 +26,7 @@ from saddlepoint.games.payoffs import ExitGame
 from saddlepoint.games.runs.prepare import PreparedGame, prepare
 from saddlepoint.games.runs.record import (
     AdversaryRecord,
+    GameError,
     GameRecord,
     SolvedStrategy,
     StrategyRecord,
@@ -69,11 +70,22 @@ def run_game(spec: GameSpec, out: Path, *, watch: Watch | None = None) -> GameRe
     build = _cached_player(prepared, listing, out, building=True)
     score = _cached_player(prepared, listing, out, building=False)
     record = derive(prepared, build, score, run=identity(request), started=started)
+    if not listing.computed:
+        record = _with_recorded_seconds(record, out)
     record.save(out)
     store.log("concluded", run=record.run, value=record.value.value, seconds=record.seconds)
     write_manifest(store, store.run())
     del record  # before its outcomes are read again
     return GameRecord.load(out)  # return exactly what was saved
+
+
+def _with_recorded_seconds(record: GameRecord, out: Path) -> GameRecord:
+    """The record with the time of the stored one, if that is the record of the same request."""
+    try:
+        recorded = GameRecord.load(out)
+    except (GameError, OSError):
+        return record
+    return replace(record, seconds=recorded.seconds) if recorded.run == record.run else record
 
 
 def _cached_player(
@@ -134,8 +146,10 @@ class _CellListing:
         self._store = store
         self._request = dict(request)
         self._watch = watch
+        self.computed = 0  # cells
 
     def begin(self, work: Work, missing: Sequence[AttackCell]) -> None:
+        self.computed += len(missing)
         self._request["cells"] = sorted({*self._request["cells"], *work.keys.values()})
         self._store.write_run(self._request)
         if self._watch:
