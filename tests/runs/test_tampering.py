@@ -20,6 +20,7 @@ from saddlepoint.reports.html import write_report
 from saddlepoint.reports.verify import audit_checks
 from saddlepoint.rng import Keys
 from saddlepoint.runs import work
+from saddlepoint.runs.compact import compact
 from saddlepoint.runs.executors import Serial
 from saddlepoint.runs.manifest import hash_state, write_manifest
 from saddlepoint.runs.packed_cell import PackedCell
@@ -276,6 +277,24 @@ def test_a_changed_file_without_a_new_manifest_is_named(run):
     field(AUDIT, "verdict", to="credible")(run)
     assert failed(run)["manifest"].startswith("audit.json: recorded ")
     assert hash_state(run) == "changed: audit.json"
+
+
+def test_a_list_of_runs_compares_the_sizes_of_all_files(run):
+    key, lost, *_ = Store(run).keys()
+    path = run / "cells" / f"{key}.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    assert hash_state(run) == f"changed: cells/{key[:12]}….safetensors"
+    Store(run).discard(lost)
+    assert f"cells/{lost[:12]}….json" in hash_state(run)
+
+
+def test_a_list_of_runs_accepts_a_ledger_that_has_grown_and_compacted_cells(run):
+    Store(run).log("note")
+    compact(run)
+    assert not list((run / "cells").glob("*.safetensors"))
+    assert hash_state(run) == "as recorded"
+    (run / "ledger.jsonl").write_bytes(b"")
+    assert hash_state(run) == "changed: ledger.jsonl"
 
 
 def test_fields_that_cannot_be_verified_are_listed_with_the_reason(run):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from saddlepoint.atomic import sha256_hex
 from saddlepoint.phrases import count
 from saddlepoint.reading import ReadError, check, json_object, read_bytes
-from saddlepoint.runs.own_files import DIAGNOSTICS, MANIFEST, RECORDS, SIGNATURE
+from saddlepoint.runs.own_files import CELLS, DIAGNOSTICS, MANIFEST, RECORDS, SIGNATURE
 from saddlepoint.runs.records import ManifestFields
 from saddlepoint.runs.store import LARGEST_CELL, Store, StoreError, identity, versions
 
@@ -24,6 +24,7 @@ SCHEMA = 1
 _GROWING = ("ledger.jsonl", f"{DIAGNOSTICS}/ledger.jsonl")  # files that only grow
 _FEW = ("run.json", "audit.json", "game.json", "spec.toml", "report.html")
 _BLOCK = 2**20  # bytes that are read at once
+_LISTED = 3  # files in a list of runs
 
 
 class Difference(NamedTuple):
@@ -87,16 +88,52 @@ def differences(folder: Path, manifest: dict[str, Any]) -> Iterator[Difference]:
 
 
 def hash_state(folder: Path) -> str:
-    """Whether the small files of a run have the hashes of its manifest, as text for a list."""
+    """Whether the files of a run are as in its manifest, as text for a list.
+
+    The hashes of a few small files and the sizes of all others are compared.
+    """
     try:
         manifest = read_manifest(folder)
         if manifest is None:
             return "no manifest"
-        few = {name: entry for name, entry in manifest["files"].items() if name in _FEW}
-        changed = [one.file for one in differences(folder, {"files": few})]
+        changed = [*_changed_few(folder, manifest), *_other_sizes(folder, manifest)]
     except (ReadError, OSError):
         return "damaged manifest"
-    return f"changed: {', '.join(changed)}" if changed else "as recorded"
+    except StoreError:
+        return "damaged archive of cells"
+    if not changed:
+        return "as recorded"
+    more = f" and {len(changed) - _LISTED} more" if len(changed) > _LISTED else ""
+    return f"changed: {', '.join(changed[:_LISTED])}{more}"
+
+
+def _changed_few(folder: Path, manifest: dict[str, Any]) -> list[str]:
+    few = {name: entry for name, entry in manifest["files"].items() if name in _FEW}
+    return [one.file for one in differences(folder, {"files": few})]
+
+
+def _other_sizes(folder: Path, manifest: dict[str, Any]) -> Iterator[str]:
+    """Files with another size than in the manifest, or none; names of cells are shortened."""
+    for name, recorded in manifest["files"].items():
+        if name in _FEW:
+            continue
+        size = _size(folder, name)
+        grown = name in _GROWING and size is not None and size > recorded["bytes"]
+        if size != recorded["bytes"] and not grown:
+            path = Path(name)
+            in_cells = path.parent.name == CELLS
+            yield f"{path.parent / path.stem[:12]}…{path.suffix}" if in_cells else name
+
+
+def _size(folder: Path, name: str) -> int | None:
+    """Bytes of a file, which may be in the archive of cells; None if there is none."""
+    path = _path(folder, name)
+    if path is None:
+        return None
+    if path.is_file():
+        return path.stat().st_size
+    store = _store_of(path)
+    return store.archived()[path.name].size if store is not None else None
 
 
 def _write(store: Store, content: dict[str, Any]) -> None:
@@ -134,15 +171,27 @@ def _cell(folder: Path, store: Store, key: str) -> Iterator[tuple[str, dict[str,
 
 def _found(folder: Path, name: str, size: int) -> dict[str, Any] | None:
     """Size and hash of a file; None if there is none in the folder."""
-    path = folder / name
-    inside = ".." not in Path(name).parts and not Path(name).is_absolute()
-    if not inside or path.is_symlink():
+    path = _path(folder, name)
+    if path is None:
         return None
     if not path.is_file():
-        store = Store(path.parent.parent)
-        archived = path.parent == store.cells and path.name in store.archived()
-        return _entry_of(store.cell_file(path.name)) if archived else None
+        store = _store_of(path)
+        return _entry_of(store.cell_file(path.name)) if store is not None else None
     return _entry(path, size if name in _GROWING else None)
+
+
+def _path(folder: Path, name: str) -> Path | None:
+    """Where a file of the manifest must be; None if that is outside of the folder or a link."""
+    path = folder / name
+    inside = ".." not in Path(name).parts and not Path(name).is_absolute()
+    return path if inside and not path.is_symlink() else None
+
+
+def _store_of(path: Path) -> Store | None:
+    """The store whose archive contains this file of a cell; None if there is none."""
+    store = Store(path.parent.parent)
+    archived = path.parent == store.cells and path.name in store.archived()
+    return store if archived else None
 
 
 def _entry(path: Path, size: int | None = None) -> dict[str, Any]:
