@@ -97,7 +97,6 @@ def test_verify_exits_with_0_for_a_sound_run_and_with_1_for_a_changed_one(run):
         "manifest",
         "accuracy",
         "record",
-        "report",
     ]
     assert "no run.json" in error_of("runs", "verify", "nowhere")
 

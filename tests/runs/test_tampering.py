@@ -279,6 +279,22 @@ def test_a_changed_file_without_a_new_manifest_is_named(run):
     assert hash_state(run) == "changed: audit.json"
 
 
+def test_a_changed_record_is_not_blamed_on_the_report(run):
+    """Writing the report again would put the changed value into it."""
+    field(AUDIT, "robust_accuracy", to=0.9375)(run)
+    assert {"manifest", "record"} <= failed(run).keys()
+    assert "report" not in failed(run)
+    write_manifest(Store(run), Store(run).run())
+    assert "record" in failed(run)
+    assert "report" not in failed(run)
+
+
+def test_a_changed_time_is_not_blamed_on_the_report(run):
+    """Nothing in a run determines the time, but the manifest names the changed file."""
+    field(AUDIT, "seconds", to=1e6)(run)
+    assert set(failed(run)) == {"manifest"}
+
+
 def test_a_list_of_runs_compares_the_sizes_of_all_files(run):
     key, lost, *_ = Store(run).keys()
     path = run / "cells" / f"{key}.safetensors"

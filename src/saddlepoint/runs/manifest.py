@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,7 +96,7 @@ def hash_state(folder: Path) -> str:
         manifest = read_manifest(folder)
         if manifest is None:
             return "no manifest"
-        changed = [*_changed_few(folder, manifest), *_other_sizes(folder, manifest)]
+        changed = [*_other_hashes(folder, manifest, _FEW), *_other_sizes(folder, manifest)]
     except (ReadError, OSError):
         return "damaged manifest"
     except StoreError:
@@ -107,9 +107,22 @@ def hash_state(folder: Path) -> str:
     return f"changed: {', '.join(changed[:_LISTED])}{more}"
 
 
-def _changed_few(folder: Path, manifest: dict[str, Any]) -> list[str]:
-    few = {name: entry for name, entry in manifest["files"].items() if name in _FEW}
-    return [one.file for one in differences(folder, {"files": few})]
+def record_changed(folder: Path) -> bool:
+    """Whether the request or the record of a run has another hash than in its manifest.
+
+    False without a readable manifest.
+    """
+    names = [name for name in RECORDS if name != "report.html"]
+    try:
+        manifest = read_manifest(folder)
+        return manifest is not None and bool(_other_hashes(folder, manifest, names))
+    except (ReadError, OSError):
+        return False
+
+
+def _other_hashes(folder: Path, manifest: dict[str, Any], names: Collection[str]) -> list[str]:
+    some = {name: entry for name, entry in manifest["files"].items() if name in names}
+    return [one.file for one in differences(folder, {"files": some})]
 
 
 def _other_sizes(folder: Path, manifest: dict[str, Any]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from saddlepoint.audits.verdict import Check
 from saddlepoint.games.reports.page import load_game, page
 from saddlepoint.games.runs.verify import checks
-from saddlepoint.reports.verify import report_check
+from saddlepoint.reports.verify import with_report
 from saddlepoint.runs.replay import Replay
 from saddlepoint.runs.store import Store
 
@@ -19,5 +19,4 @@ def game_checks(store: Store, replay: Replay) -> Iterator[Check]:
         store: The folder of the game.
         replay: Which attack cells are computed again.
     """
-    yield from checks(store, replay)
-    yield from report_check(store, lambda: page(load_game(store.folder)))
+    yield from with_report(checks(store, replay), store, lambda: page(load_game(store.folder)))
