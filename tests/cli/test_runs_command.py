@@ -18,7 +18,7 @@ from tests.cli.commands import TARGETS, call, error_of
 from saddlepoint.audits import Audit
 from saddlepoint.cli.verification import export_check
 from saddlepoint.data import SOURCES
-from saddlepoint.runs import doctor
+from saddlepoint.runs import doctor, verify
 from saddlepoint.zoo import models
 
 REQUEST = (
@@ -136,7 +136,24 @@ def test_export_writes_every_format(run):
 
 def test_an_unfinished_run_is_not_exported(run):
     next((run / "cells").glob("*.json")).unlink()
-    assert "is not finished: 5 of 6 cells" in error_of("runs", "export", run)
+    assert "is not finished (5 of 6 cells)" in error_of("runs", "export", run)
+
+
+def test_an_interrupted_run_is_neither_verified_nor_reported(run, monkeypatch):
+    monkeypatch.setattr(verify, "process_pool", None)  # no process is started
+    for name in ("manifest.json", "audit.json"):
+        (run / name).unlink()
+    expected = (
+        "Error: the run in runs/mine is not finished ({}). Run the same `saddlepoint audit` "
+        "command again to continue."
+    )
+    for cells in ("6 of 6 cells, but no record", "1 of 6 cells"):
+        assert error_of("runs", "verify", run) == expected.format(cells)
+        assert error_of("report", run) == expected.format(cells)
+        for path in sorted((run / "cells").glob("*.json"))[1:]:
+            path.unlink()
+    with pytest.raises(FileNotFoundError, match=r"Its run is not finished\."):
+        Audit.load(run)
 
 
 def test_gc_reports_the_unused_files_and_removes_them(run):

@@ -279,9 +279,10 @@ class Audit:
         """
         folder = Path(path)
         if not (folder / "audit.json").is_file():
-            raise FileNotFoundError(
-                f"no audit.json in {folder}. Give the folder that `Audit.save` or `--out` wrote."
-            )
+            advice = "Give the folder that `Audit.save` or `--out` wrote."
+            if (folder / "run.json").is_file():
+                advice = "Its run is not finished. Run the same audit again to continue."
+            raise FileNotFoundError(f"no audit.json in {folder}. {advice}")
         try:
             return cls._read(folder)
         except SchemaError:

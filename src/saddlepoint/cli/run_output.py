@@ -180,13 +180,13 @@ def _exported_game(run: Path, format: str, per: str) -> str:  # noqa: A002
 def _check_finished(run: Path) -> None:
     """Reject an unfinished run: a record in its folder belongs to an earlier request."""
     from saddlepoint.reports.run_folders import summary
+    from saddlepoint.runs.store import Store
+    from saddlepoint.runs.unfinished import unfinished
 
     if not (run / "run.json").is_file():
         return
     found = summary(run)
+    if found.problem:
+        raise ValueError(found.problem)
     if not found.finished:
-        raise ValueError(
-            found.problem
-            or f"{run} is not finished: {count_of(found.done, found.total, 'cell')} of the "
-            f"{found.kind} of {found.target}. Give its command again."
-        )
+        raise unfinished(run, Store(run).run(), found.done)

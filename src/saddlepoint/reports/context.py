@@ -17,6 +17,7 @@ from saddlepoint.reading import ReadError
 from saddlepoint.reports.markup import Markup
 from saddlepoint.reports.published import NO_RESULTS, Published
 from saddlepoint.runs.store import Store, StoreError, is_record_of
+from saddlepoint.runs.unfinished import check_finished
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,11 @@ def load_audit(folder: Path) -> Audit:
 
     Raises:
         ValueError: The audit in the folder belongs to an earlier run than run.json, or is damaged.
+        UnfinishedError: The run in the folder is not finished.
         FileNotFoundError: The folder contains no audit.
     """
+    if (folder / "run.json").is_file() and not (folder / "audit.json").is_file():
+        check_finished(folder)
     audit = Audit.load(folder)
     record = _read_run(folder)
     if record and not _is_run_of(audit, record, folder):

@@ -37,6 +37,7 @@ from saddlepoint.runs.store import (
     is_record_of,
     versions,
 )
+from saddlepoint.runs.unfinished import check_finished
 from saddlepoint.runs.verify_points import outcomes, record_points
 from saddlepoint.runs.verify_record import NOT_VERIFIABLE, derived_checks
 from saddlepoint.runs.work import Work, load
@@ -69,9 +70,13 @@ def verify(folder: Path, check: Callable[[Store], Iterable[Check]] | None = None
     Args:
         folder: the folder of the run.
         check: the checks of this kind of run; default: those of an audit.
+
+    Raises:
+        UnfinishedError: the run is not finished.
+        StoreError: the folder contains no run that can be read.
     """
     store = Store(folder)
-    store.run()
+    check_finished(folder)
     started_in = [
         event["folder"]
         for event in store.events()

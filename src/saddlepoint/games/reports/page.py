@@ -12,6 +12,7 @@ from saddlepoint.reports.html import REPORT, contents, footer, section_element
 from saddlepoint.reports.markup import Markup, tag
 from saddlepoint.runs.manifest import refresh
 from saddlepoint.runs.store import Store, identity
+from saddlepoint.runs.unfinished import check_finished
 
 
 def load_game(folder: Path) -> GameRecord:
@@ -19,8 +20,11 @@ def load_game(folder: Path) -> GameRecord:
 
     Raises:
         ValueError: The game in the folder belongs to an earlier run than run.json, or is damaged.
+        UnfinishedError: The run in the folder is not finished.
         FileNotFoundError: The folder contains no game.
     """
+    if (folder / "run.json").is_file() and not (folder / "game.json").is_file():
+        check_finished(folder)
     record = GameRecord.load(folder)
     if record.run != identity(Store(folder).run()):
         raise ValueError(
