@@ -366,17 +366,18 @@ def compare(
 def verify(audit: Audit) -> Verification:
     """Evaluate every worst point of a stored audit again, in a new process.
 
-    The target is loaded from the specification of its run, so its code runs. An audit of a model
-    in memory cannot be verified.
+    The target is loaded from the specification of its run, so its code runs. A model in memory
+    cannot be loaded again, so its audit cannot be verified, even if it was stored with `out=`:
+    write a factory and run `saddlepoint audit file.py:factory --out FOLDER`.
 
     Args:
-        audit: an audit that was stored with `out=` or loaded with `Audit.load`.
+        audit: the audit that `Audit.load(FOLDER)` returns.
 
     Returns:
         All checks.
 
     Raises:
-        ValueError: the audit was not stored.
+        ValueError: the audit was not stored, or was of a model in memory.
         VerificationError: a check failed.
     """
     return confirmed(audit)

@@ -164,8 +164,10 @@ def test_an_audit_of_a_model_in_memory_is_refused_before_a_process_starts(monkey
 
 
 def test_an_audit_that_was_not_stored_cannot_be_verified(finished):
-    with pytest.raises(ValueError, match="only a stored audit can be verified"):
+    with pytest.raises(ValueError, match="this audit was not stored") as error:
         sp.verify(replace(sp.Audit.load(finished), folder=""))
+    # `out=` alone would not help: an audit that is not stored is one of a model in memory.
+    assert "A model in memory cannot be loaded again: write a factory" in str(error.value)
 
 
 def test_a_point_outside_the_perturbation_set_is_detected_and_not_evaluated(run):

@@ -100,13 +100,14 @@ def confirmed(audit: Audit) -> Verification:
     """All checks of a stored audit.
 
     Raises:
-        ValueError: the audit was not stored.
+        ValueError: the audit was not stored, or was of a model in memory.
         VerificationError: a check failed, or the object differs from the stored record.
     """
     if not audit.folder:
         raise ValueError(
-            "only a stored audit can be verified: give `out=` to the audit, or load it with "
-            "`Audit.load(folder)`."
+            "only a stored audit of a target that can be loaded again can be verified, and this "
+            "audit was not stored. A model in memory cannot be loaded again: write a factory, run "
+            "`saddlepoint audit file.py:factory --out FOLDER`, and pass `Audit.load(FOLDER)`."
         )
     _spec(Store(Path(audit.folder)).run())  # fails before a process is started
     found = verify(Path(audit.folder))
