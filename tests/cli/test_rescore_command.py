@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from tests.cli.commands import call, error_of
 
 import saddlepoint as sp
@@ -30,7 +31,7 @@ def rescored(*words):
     return json.loads(result.stdout)
 
 
-@pytest.mark.parametrize("kind", ["npz", "npy", "pth", "bytes"])
+@pytest.mark.parametrize("kind", ["npz", "npy", "pth", "safetensors", "bytes"])
 def test_points_of_every_format_give_the_accuracy_of_the_target_there(kind, problem, tmp_path):
     x, y, points = problem
     # Toward zero: rounding must not leave the perturbation set.
@@ -42,6 +43,8 @@ def test_points_of_every_format_give_the_accuracy_of_the_target_there(kind, prob
         np.save(path, grid.numpy())
     elif kind == "pth":
         torch.save({"adv_complete": grid}, path)
+    elif kind == "safetensors":  # the names of a stored audit
+        save_file({"x": x, "y": y, "worst_points": grid, "correct": y.float()}, path)
     else:
         np.savez(path, points=(grid * 255).round().byte().numpy())
     net = zoo.load("digits-pgd")
@@ -79,6 +82,8 @@ def test_files_without_points_are_errors(problem, tmp_path):
     assert "--array NAME" in error_of("rescore", tmp_path / "two.npz", *WORDS)
     assert "--data and --n" in error_of("rescore", tmp_path / "small.npz", *WORDS)
     assert "no plain arrays" in error_of("rescore", tmp_path / "bad.npz", *WORDS)
+    (tmp_path / "bad.safetensors").write_bytes(b"no tensors")
+    assert "no plain arrays" in error_of("rescore", tmp_path / "bad.safetensors", *WORDS)
     assert "There is no file" in error_of("rescore", tmp_path / "none.npz", *WORDS)
     assert rescored(tmp_path / "two.npz", *WORDS, "--array", "a")["n"] == N
 

@@ -25,9 +25,10 @@ def add(app: typer.Typer) -> None:
         epilog=examples(
             "saddlepoint rescore points.npz --target net.py:make --data cifar10 --n 1000",
             "saddlepoint rescore aa_standard.pth --target zoo:digits-pgd --eps 0.15",
+            "saddlepoint rescore runs/mine/points.safetensors --target net.py:other --eps 8/255",
             note="The file has one point per image, in the order of the data: an array in .npz or "
-            ".npy, or a tensor in .pt or .pth, such as AutoAttack saves. Points outside of the "
-            "perturbation set do not count; they are reported.",
+            ".npy, a tensor in .pt or .pth, such as AutoAttack saves, or points.safetensors of a "
+            "run. Points outside of the perturbation set do not count; they are reported.",
         ),
     )(rescore)
 
@@ -53,7 +54,7 @@ def rescore(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Evaluate points that another program found.
+    """Evaluate points that another program or another run found.
 
     The referee checks every point: is it in the perturbation set, and is it misclassified?
     """

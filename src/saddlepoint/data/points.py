@@ -1,4 +1,4 @@
-"""Points that other programs saved: .npz, .npy, and tensors of torch."""
+"""Points that were saved: .npz, .npy, tensors of torch, and points.safetensors of a run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from saddlepoint.data.record import DataError
@@ -17,12 +19,23 @@ from saddlepoint.locate import similar_file
 # Names under which points are usually saved; `adv_complete` is that of AutoAttack.
 _NAMES = ("points", "x_adv", "adv", "adv_complete", "adversarial", "worst_points", "x")
 
+_SUFFIXES = (".npz", ".npy", ".pt", ".pth", ".safetensors")
+_DAMAGE = (
+    ValueError,
+    OSError,
+    EOFError,
+    zipfile.BadZipFile,
+    pickle.UnpicklingError,
+    SafetensorError,
+)
+
 
 def read_points(path: Path, name: str | None = None) -> Tensor:
     """Read one point per image. Nothing is unpickled but plain tensors.
 
     Args:
-        path: a file .npz, .npy, .pt or .pth.
+        path: a file .npz, .npy, .pt, .pth or .safetensors. Of points.safetensors in the folder of
+            a run, the worst points are read.
         name: of the array in the file; default: the only one, or one with a usual name.
 
     Raises:
@@ -30,11 +43,11 @@ def read_points(path: Path, name: str | None = None) -> Tensor:
     """
     if not path.is_file():
         raise DataError(f"There is no file {path}.{similar_file(path)}")
-    if path.suffix not in (".npz", ".npy", ".pt", ".pth"):
-        raise DataError(f"{path}: expected a file .npz, .npy, .pt or .pth.")
+    if path.suffix not in _SUFFIXES:
+        raise DataError(f"{path}: expected a file .npz, .npy, .pt, .pth or .safetensors.")
     try:
         arrays = _arrays(path)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, pickle.UnpicklingError) as error:
+    except _DAMAGE as error:
         raise DataError(f"{path} holds no plain arrays ({error}). Write it again.") from error
     chosen = _chosen(path, list(arrays), name)
     points = torch.as_tensor(arrays[chosen])
@@ -50,6 +63,8 @@ def read_points(path: Path, name: str | None = None) -> Tensor:
 
 def _arrays(path: Path) -> dict[str, Any]:
     """All arrays of a file by name."""
+    if path.suffix == ".safetensors":
+        return dict(load_file(path))
     if path.suffix not in (".npz", ".npy"):
         stored = torch.load(path, map_location="cpu", weights_only=True)
         return dict(stored) if isinstance(stored, dict) else {"points": stored}
