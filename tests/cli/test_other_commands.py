@@ -120,6 +120,25 @@ def test_an_unknown_command_is_a_mistake():
     assert call("audti").exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("verify", "runs/a"), "No such command 'verify'. Did you mean `saddlepoint runs verify`?"),
+        (("gc",), "Did you mean `saddlepoint runs gc`?"),
+        (("list",), "Did you mean `saddlepoint runs list` or `saddlepoint data list`?"),
+        (
+            ("compare", "a", "b"),
+            "No such command 'compare'. `saddlepoint report RUN RUN -o FOLDER`",
+        ),
+        (("audti",), "No such command 'audti'. Did you mean 'audit'?"),
+    ],
+)
+def test_the_error_about_an_unknown_command_names_the_right_one(words, message):
+    result = call(*words)
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.replace("│", " ").split())
+
+
 def test_zoo_lists_every_model_with_its_scores():
     result = call("zoo")
     assert all(name in result.stdout for name in zoo.names())

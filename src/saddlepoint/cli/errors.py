@@ -15,10 +15,28 @@ from saddlepoint.cli.lazy_group import LazyGroup
 
 _MISTAKE = 2  # exit code
 _INTERRUPTED = 130  # exit code: 128 + SIGINT
+_INSTEAD = {  # what to use instead of commands that do not exist
+    "compare": "`saddlepoint report RUN RUN -o FOLDER` compares finished runs. In Python, "
+    "`saddlepoint.compare` audits several models on the same images.",
+}
 
 
 class CommandLine(LazyGroup):
     """The commands, with mistakes of the user printed as one sentence on standard error."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command; the error about an unknown one names commands of groups."""
+        unknown = args[0] if args and args[0] not in self.commands else ""
+        instead = _INSTEAD.get(unknown) or self._in_groups(unknown)
+        if instead and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {unknown!r}. {instead}")
+        return super().resolve_command(ctx, args)
+
+    def _in_groups(self, name: str) -> str:
+        """The commands of groups with this name, as a sentence; empty if there are none."""
+        groups = [key for key, one in self.commands.items() if name in getattr(one, "commands", ())]
+        found = [f"`saddlepoint {group} {name}`" for group in groups]
+        return f"Did you mean {' or '.join(found)}?" if found else ""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command and convert its errors to messages and exit codes."""
