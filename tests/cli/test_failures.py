@@ -115,7 +115,8 @@ def test_a_log_names_the_six_stages_in_order_and_their_times():
     assert list(dict.fromkeys(stages)) == six
     assert stages.count("attack") == 2  # attacks, then re-evaluations of worst points
     assert re.fullmatch(
-        r"Time by stage: probe [\d.]+ s, plan [\d.]+ s, attack [\d.]+ s, diagnose [\d.]+ s, "
+        r"Wall-clock time by stage, with loading and waiting: probe [\d.]+ s, plan [\d.]+ s, "
+        r"attack [\d.]+ s, diagnose [\d.]+ s, "
         r"remedy [\d.]+ s, conclude [\d.]+ s\.",
         lines[-1],
     )

@@ -86,7 +86,7 @@ def test_a_log_names_all_stages_and_the_second_attack_and_diagnosis(finished):
     second_round = ["attack", "diagnose", "remedy", "attack", "diagnose", "conclude"]
     assert once == ["probe", "plan", *second_round]
     last = log.splitlines()[-1]
-    assert last.startswith("Time by stage: probe ")
+    assert last.startswith("Wall-clock time by stage, with loading and waiting: probe ")
     six = set(Stage) - {Stage.STORE, Stage.REPORT}
     assert all(f"{stage} " in last for stage in six)
 

@@ -92,7 +92,7 @@ class ProgressBar:
         self._end_stage()
         if self._stage_seconds and error is None:
             times = (f"{stage} {_seconds(s)}" for stage, s in self._stage_seconds.items())
-            self._line(f"Time by stage: {', '.join(times)}.")
+            self._line(f"Wall-clock time by stage, with loading and waiting: {', '.join(times)}.")
 
     def stage(self, stage: Stage, message: str) -> None:
         """Print a line when a stage begins, and measure how long each stage takes."""

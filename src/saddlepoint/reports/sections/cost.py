@@ -28,7 +28,9 @@ _SECONDS = (
 _STAGE_HEAD = ("stage", "forward, per image", "backward, per image", "seconds")
 _STAGES = (
     "All passes through the target by stage, those of its evaluation included. The stages attack, "
-    "diagnose and remedy are sums over all cells; the other stages are those of the last start."
+    "diagnose and remedy are sums over all cells and workers; the other stages are those of the "
+    "last start. Loading the target and waiting for workers are not included, so these seconds "
+    "differ from the wall-clock time by stage that the console shows."
 )
 
 
