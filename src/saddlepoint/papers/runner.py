@@ -178,7 +178,7 @@ class Runner:
             threat: threat model.
             budget: budget of the audit.
             name: name of the defense; the folder is named after it.
-            workers: processes; None: one per core, if they save time. The numbers do not depend on it.
+            workers: processes, on which no number depends; None: one per core, if they save time.
 
         Returns:
             The audit.

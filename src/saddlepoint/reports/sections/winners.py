@@ -28,8 +28,8 @@ def winners(context: ReportContext) -> Section:
     explanations = (
         "Each image is counted for the attack that found its worst point. That is a misclassified "
         "point, or, if no attack succeeded, the point closest to misclassification. An attack may "
-        "find the worst point of an image that another one broke before. Images that are misclassified without "
-        "perturbation are counted as “clean”.",
+        "find the worst point of an image that another one broke before. Images that are "
+        "misclassified without perturbation are counted as “clean”.",
         f"In the re-evaluation, {count_of(verified, audit.n, 'point')} "
         f"{agree(verified, 'was', 'were')} classified as the attack had reported. Each point was "
         f"evaluated in {draws}. One line per image is exported by saddlepoint runs export RUN "
