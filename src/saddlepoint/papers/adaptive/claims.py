@@ -16,6 +16,7 @@ from saddlepoint.papers.adaptive.table_2 import (
 from saddlepoint.papers.claims import CellReference, Claim
 
 _CLOSED_LOOP = "adaptive/released-closed-loop"
+_CLOSED_LOOP_AUDIT = "adaptive/released-closed-loop-audit"
 _SOAP = "adaptive/released-soap"
 _OLD = "gradient of PyTorch 1.3 to 1.5 on CUDA"
 _TRAJECTORY = f"APGD+BPDA (traj.) at the selected radius, {_OLD}"
@@ -139,6 +140,14 @@ CLAIMS = (
         "APGD + BPDA",
         "the evaluators' ResNet-20, Linf 2/255",
         "at most",
+    ),
+    _level(
+        "An audit that knows nothing of closed-loop control breaks it as far as APGD with BPDA.",
+        _CLOSED_LOOP_AUDIT,
+        "audit, standard",
+        "the evaluators' ResNet-20, Linf 2/255",
+        "at most",
+        ours=True,
     ),
     Claim(
         "PGD-20 with BPDA on the defense is stronger than PGD-20 on the static network (Sec. 3.3).",
