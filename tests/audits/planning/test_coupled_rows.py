@@ -229,7 +229,7 @@ def test_long_rounds_follow_all_views_and_the_last_one_alone() -> None:
     last = replace(summed, aim=last_view)
     assert summed.aim is last_value_summed_gradient
     assert rounds.attacks[2:] == tuple(
-        one.scaled(times) for times in (2, 4) for one in (summed, last)
+        one.scaled(times) for times in (2, 4, 8) for one in (summed, last)
     )
 
 

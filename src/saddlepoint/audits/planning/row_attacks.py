@@ -52,10 +52,7 @@ def _rounds(parts: Parts) -> Iterator[Direct]:
     if exact is not apgd:
         # It may cost several times as much as the identity, so it comes when few rows are left.
         yield replace(exact, name="apgd-exact")
-    if views is apgd:
-        yield from (apgd.scaled(times) for times in _LONGER)
-        return
     # Gradients of earlier views lead to the answer of one defense and away from that of another.
-    for times in _LONGER[:-1]:
-        yield views.scaled(times)
-        yield apgd.scaled(times)
+    aims = (apgd,) if views is apgd else (views, apgd)
+    for times in _LONGER:
+        yield from (one.scaled(times) for one in aims)
