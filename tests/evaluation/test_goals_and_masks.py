@@ -13,6 +13,7 @@ from torch import nn
 
 import saddlepoint as sp
 from saddlepoint.attacks import CW, FAB, FMN, VMI, RayS
+from saddlepoint.audits import TargetError
 from saddlepoint.data.corruptions import CORRUPTIONS
 from saddlepoint.describe import describe
 from saddlepoint.evaluation import Corruption, FixedPoints, Mask, play
@@ -154,6 +155,23 @@ def test_impossible_goals_are_errors():
         play(rejecting, FixedPoints(), X, torch.zeros_like(Y), threat)
     with pytest.raises(ValueError, match="class number"):
         sp.Threat(sp.Linf(0.1), target_class=-1)
+
+
+@pytest.mark.parametrize("target_class", [3, 12])
+def test_a_target_class_that_the_model_does_not_have_is_an_error(target_class):
+    threat = sp.Threat(sp.Linf(0.1), target_class=target_class)
+    expected = rf"target class.* is {target_class}, but the \w+ has 3 classes \(0 to 2\)"
+    with pytest.raises(ValueError, match=expected):
+        sp.evaluate(net(), [sp.Direct("pgd", sp.PGD())], X, Y, threat=threat)
+    with pytest.raises(ValueError, match=expected):
+        sp.attack(net(), X, Y, threat=threat)
+    with pytest.raises(TargetError, match=expected):
+        sp.audit(net(), X, Y, threat=threat, budget="quick")
+
+
+def test_the_command_line_rejects_a_target_class_that_the_model_does_not_have():
+    error = error_of("audit", "zoo:digits-pgd", "--n", "12", "--target-class", "12")
+    assert "the target class is 12, but the target has 10 classes (0 to 9)" in error
 
 
 def test_images_are_corrupted_before_the_evaluation():

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from saddlepoint.defenses import Context, Defense, DefenseWrapper, Trace, View
+from saddlepoint.phrases import count
 
 
 class TowardClass(DefenseWrapper):
@@ -42,6 +43,16 @@ class TowardClass(DefenseWrapper):
 
 
 def against_others(logits: Tensor, target: int) -> Tensor:
-    """The logits of all other classes together and of class t: [..., C] -> [..., 2]."""
+    """The logits of all other classes together and of class t: [..., C] -> [..., 2].
+
+    Raises:
+        ValueError: there is no class t.
+    """
+    classes = logits.shape[-1]
+    if target >= classes:
+        raise ValueError(
+            f"the target class of the threat model is {target}, but the defense has "
+            f"{count(classes, 'class')} (0 to {classes - 1}). Choose one of these."
+        )
     others = torch.cat([logits[..., :target], logits[..., target + 1 :]], -1)
     return torch.stack([others.amax(-1), logits[..., target]], -1)

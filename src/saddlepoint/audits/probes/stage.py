@@ -20,7 +20,7 @@ from saddlepoint.audits.probes.recognition import Recognized, recognize
 from saddlepoint.audits.probes.sanity import Unusual, unusual_accuracy, unusual_radius
 from saddlepoint.audits.probes.traits import COUPLING, GRADIENT_MODE, TraitName, Traits
 from saddlepoint.audits.request import AuditRequest
-from saddlepoint.audits.target.admission import Target, TargetError
+from saddlepoint.audits.target.admission import Target, TargetError, check_target_class
 from saddlepoint.audits.target.instrument import Instrumented, Stateless
 from saddlepoint.audits.target.pixel_grid import on_grid
 from saddlepoint.audits.target.rounding import alike, relevant
@@ -66,6 +66,7 @@ def probe_stage(request: AuditRequest) -> Probed:
 def _probe(request: AuditRequest, rows: int) -> Probed:
     """Check and probe the target with at most this number of images."""
     target = ProbeTarget.of(request.target, request.x, request.y, request.threat.space, rows)
+    check_target_class(request.threat.target_class, target.classes)
     radius = unusual_radius(request.threat.space, request.x)
     unusual = [*_unusual(request, radius)]
     traits = measure_traits(target)

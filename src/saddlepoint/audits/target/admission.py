@@ -15,7 +15,7 @@ from saddlepoint.attacks.spaces import Ball
 from saddlepoint.audits.cells import is_out_of_memory
 from saddlepoint.defenses import BlackBox, Defense, MultiExit, Plain
 from saddlepoint.locate import describe_error
-from saddlepoint.phrases import count_of
+from saddlepoint.phrases import count, count_of
 
 _AT_ONCE = 1024  # images
 _MOST_CLASSES = 1_000_000
@@ -83,6 +83,23 @@ def _check_pixels(x: Tensor, space: Ball) -> None:
             f"x must lie in [{low:g}, {high:g}], got [{x.amin():.4g}, {x.amax():.4g}]. Pass raw "
             "pixels in [0, 1] and normalize inside the model, because perturbations are measured "
             "in pixels: net = torch.nn.Sequential(Normalize(mean, std), net)."
+        )
+
+
+def check_target_class(target_class: int | None, classes: int) -> None:
+    """Check that the class that images have to become is one of the target.
+
+    Args:
+        target_class: the class; None: any wrong class.
+        classes: the number of classes of the target.
+
+    Raises:
+        TargetError: the target has no such class.
+    """
+    if target_class is not None and target_class >= classes:
+        raise TargetError(
+            f"the target class is {target_class}, but the target has {count(classes, 'class')} "
+            f"(0 to {classes - 1}). Choose one of these."
         )
 
 
