@@ -25,7 +25,8 @@ Y = torch.arange(12) % 3
         (X * 255, Y, "normalize inside the model"),
         ((X * 255).byte(), Y, "/ 255"),
         (X.numpy(), Y, "torch tensors"),
-        (X[:0], Y[:0], "one label per image"),
+        (X[:0], Y[:0], "there are no images"),
+        (X[:0], Y, "there are no images"),
     ],
 )
 def test_bad_data_is_rejected_with_the_fix(x, y, message):

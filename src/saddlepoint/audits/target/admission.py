@@ -58,7 +58,11 @@ def check_data(x: Tensor, y: Tensor, space: Ball) -> None:
 
 
 def _check_labels(y: Tensor, x: Tensor) -> None:
-    if y.ndim != 1 or len(y) != len(x) or not len(x):
+    if not len(x):
+        raise TargetError(
+            f"there are no images: x has shape {list(x.shape)}. Pass at least one image."
+        )
+    if y.ndim != 1 or len(y) != len(x):
         hint = " Labels seem to be one-hot: use y.argmax(1)." if y.ndim == 2 else ""
         raise TargetError(
             f"y must have one label per image, shape [{len(x)}], got shape {list(y.shape)}.{hint}"
