@@ -84,7 +84,7 @@ def test_a_file_is_also_found_below_the_root(tmp_path):
         ({"x": random_bytes(4, 8, 8).astype(int), "y": Y}, "must be uint8"),
         ({"x": np.full((4, 8, 8), np.nan), "y": Y}, "not finite"),
         ({"x": random_bytes(4, 8, 8), "y": Y / 2}, "labels must be integers"),
-        ({"x": random_bytes(4, 8, 8), "y": Y - 1}, "labels must be in"),
+        ({"x": random_bytes(4, 8, 8), "y": Y - 1}, "labels must start at 0, but they start at -1"),
         ({"x": random_bytes(4, 1, 8, 8), "y": Y, "layout": "CHWN"}, "layout must be"),
         ({"x": random_bytes(4, 8, 8), "y": np.array([{}] * 4)}, "plain arrays"),
     ],

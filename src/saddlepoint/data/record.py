@@ -135,12 +135,29 @@ class Data:
     def _check_labels(self) -> None:
         lowest = int(self.y.min())
         highest = int(self.y.max())
-        if lowest < 0 or highest >= len(self.classes):
+        if lowest < 0:
+            raise DataError(
+                f"{self.name}: labels must start at 0, but they start at {lowest} (found "
+                f"{lowest}..{highest}). {shift_up(lowest)}"
+            )
+        if highest >= len(self.classes):
             raise DataError(
                 f"{self.name}: labels must be in 0..{len(self.classes) - 1} "
                 f"({count(len(self.classes), 'class')}), found {lowest}..{highest}. Renumber the "
                 "labels or name every class."
             )
+
+
+def shift_up(lowest: int) -> str:
+    """What to do about labels that start below 0.
+
+    Args:
+        lowest: the lowest label, negative.
+    """
+    return (
+        f"Pass y + {-lowest} if all labels are shifted; leave images out if {lowest} marks a "
+        "missing label."
+    )
 
 
 def from_arrays(name: str, x: Array, y: Array, classes: Sequence[str]) -> Data:

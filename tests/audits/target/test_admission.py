@@ -19,7 +19,7 @@ Y = torch.arange(12) % 3
         (X, torch.eye(3)[Y], "one-hot"),
         (X, Y.float(), "must be integers"),
         (X, Y[:5], "one label per image"),
-        (X, Y - 1, "negative"),
+        (X, Y - 1, r"must start at 0, but they start at -1\. Pass y \+ 1"),
         (X, Y + 1, "3 classes"),
         (X.where(X < 0.9, torch.nan), Y, "NaN"),
         (X * 255, Y, "normalize inside the model"),

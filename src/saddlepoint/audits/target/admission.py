@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from saddlepoint.attacks.spaces import Ball
 from saddlepoint.audits.cells import is_out_of_memory
+from saddlepoint.data.record import shift_up
 from saddlepoint.defenses import BlackBox, Defense, MultiExit, Plain
 from saddlepoint.locate import describe_error
 from saddlepoint.phrases import count, count_of
@@ -69,8 +70,9 @@ def _check_labels(y: Tensor, x: Tensor) -> None:
         )
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         raise TargetError(f"labels must be integers, got {y.dtype}. Use y.long().")
-    if int(y.amin()) < 0:
-        raise TargetError(f"labels must not be negative, got {int(y.amin())}.")
+    lowest = int(y.amin())
+    if lowest < 0:
+        raise TargetError(f"labels must start at 0, but they start at {lowest}. {shift_up(lowest)}")
     if int(y.amax()) >= _MOST_CLASSES:
         raise TargetError(
             f"labels must be class numbers below {_MOST_CLASSES}, got {int(y.amax())}."
