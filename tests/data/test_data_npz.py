@@ -86,7 +86,7 @@ def test_a_file_is_also_found_below_the_root(tmp_path):
         ({"x": random_bytes(4, 8, 8), "y": Y / 2}, "labels must be integers"),
         ({"x": random_bytes(4, 8, 8), "y": Y - 1}, "labels must start at 0, but they start at -1"),
         ({"x": random_bytes(4, 1, 8, 8), "y": Y, "layout": "CHWN"}, "layout must be"),
-        ({"x": random_bytes(4, 8, 8), "y": np.array([{}] * 4)}, "plain arrays"),
+        ({"x": random_bytes(4, 8, 8), "y": np.array([{}] * 4)}, "an array has pickled objects"),
     ],
 )
 def test_invalid_arrays_are_rejected(tmp_path, arrays, message):
@@ -113,6 +113,13 @@ def test_a_damaged_file_is_rejected(tmp_path, damage):
             np.save(file, Y)
     with pytest.raises(DataError, match=r"not a whole \.npz file|web page|single array"):
         load_data(str(path))
+
+
+def test_a_text_file_is_no_archive_and_nothing_unsafe_is_advised(tmp_path):
+    (tmp_path / "my.npz").write_text("hello\n")
+    with pytest.raises(DataError, match=r"it is no \.npz archive") as found:
+        load_data(str(tmp_path / "my.npz"))
+    assert "pickle" not in str(found.value)
 
 
 def test_the_error_names_a_missing_file(tmp_path):

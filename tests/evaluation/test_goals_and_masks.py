@@ -19,7 +19,7 @@ from saddlepoint.describe import describe
 from saddlepoint.evaluation import Corruption, FixedPoints, Mask, play
 from saddlepoint.reports.threats import read_threat, why_unreadable
 from saddlepoint.rng import Keys
-from saddlepoint.runs.spec import parse
+from saddlepoint.runs.spec import SpecError, parse
 from saddlepoint.runs.threat_specs import threat as threat_of
 
 ALLOWED = torch.zeros(4, 4, dtype=torch.bool)
@@ -210,6 +210,18 @@ def test_the_specification_has_all_of_them(tmp_path):
     found = threat_of(spec.threat)
     assert (found.target_class, found.corruption) == (3, Corruption("fog", 3))
     assert torch.equal(found.mask.allowed, ALLOWED)
+
+
+def test_a_mask_that_cannot_be_read_is_an_error_without_unsafe_advice(tmp_path):
+    np.save(tmp_path / "mask.npy", ALLOWED.numpy())
+    (tmp_path / "text.npy").write_text("hello\n")
+    for name, message in {
+        "masc.npy": r"there is no mask .*masc\.npy\. Did you mean 'mask\.npy'",
+        "text.npy": r"is no \.npy file of plain numbers\. Write it with np\.save",
+    }.items():
+        spec = parse({"target": "zoo:digits-pgd", "threat": {"mask": str(tmp_path / name)}})
+        with pytest.raises(SpecError, match=message):
+            threat_of(spec.threat)
 
 
 def test_the_command_line_has_all_of_them(tmp_path):

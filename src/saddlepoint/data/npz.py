@@ -81,7 +81,8 @@ def read_npz(path: Path, split: Split = "test") -> Arrays:
         raise
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(
-            f"{path} is not a whole .npz file of plain arrays ({error}). Write it again."
+            f"{path} is not a whole .npz file of plain arrays ({_reason(path, error)}). Write it "
+            "again: np.savez(path, x=x, y=y)."
         ) from error
     x, y = _images_and_labels(path, entries, found, split)
     if len(x) != len(y):
@@ -95,6 +96,13 @@ def read_npz(path: Path, split: Split = "test") -> Arrays:
     else:
         classes = class_numbers(y)
     return Arrays(_channels_first(path, x, layout), y, classes)
+
+
+def _reason(path: Path, error: Exception) -> str:
+    """Why a file cannot be read. numpy would advise to load pickled data, which is unsafe."""
+    if not zipfile.is_zipfile(path):
+        return "it is no .npz archive"
+    return "an array has pickled objects" if "allow_pickle" in str(error) else str(error)
 
 
 def _check_declared_sizes(path: Path) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -20,14 +17,6 @@ from saddlepoint.locate import similar_file
 _NAMES = ("points", "x_adv", "adv", "adv_complete", "adversarial", "worst_points", "x")
 
 _SUFFIXES = (".npz", ".npy", ".pt", ".pth", ".safetensors")
-_DAMAGE = (
-    ValueError,
-    OSError,
-    EOFError,
-    zipfile.BadZipFile,
-    pickle.UnpicklingError,
-    SafetensorError,
-)
 
 
 def read_points(path: Path, name: str | None = None) -> Tensor:
@@ -47,8 +36,12 @@ def read_points(path: Path, name: str | None = None) -> Tensor:
         raise DataError(f"{path}: expected a file .npz, .npy, .pt, .pth or .safetensors.")
     try:
         arrays = _arrays(path)
-    except _DAMAGE as error:
-        raise DataError(f"{path} holds no plain arrays ({error}). Write it again.") from error
+    except Exception as error:  # what torch raises for a file of another program may be anything
+        # The messages of numpy and torch advise to load pickled data, which is unsafe.
+        raise DataError(
+            f"{path} holds no plain arrays, or is damaged. Write it again, for instance with "
+            "np.save(path, points) or torch.save(points, path)."
+        ) from error
     chosen = _chosen(path, list(arrays), name)
     points = torch.as_tensor(arrays[chosen])
     if points.dtype == torch.uint8:

@@ -17,6 +17,7 @@ from saddlepoint.evaluation import (
     WorstCaseOrder,
 )
 from saddlepoint.evaluation.orders import Order
+from saddlepoint.locate import similar_file
 from saddlepoint.phrases import count
 from saddlepoint.runs.spec import NORMS, SpecError, ThreatSpec, parse_radius
 
@@ -50,10 +51,21 @@ def threat(spec: ThreatSpec) -> Threat:
 def _mask(path: str | None) -> Mask | None:
     if path is None:
         return None
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise SpecError(
+            f"there is no mask {path}.{similar_file(file)} Check the path; relative paths start at "
+            f"{Path.cwd()}."
+        )
     try:
-        array = np.load(Path(path).expanduser(), allow_pickle=False)
+        array = np.load(file, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise SpecError(f"the mask {path} is no .npy file of plain numbers ({error}).") from error
+        # numpy advises to load pickled data, which is unsafe.
+        reason = "" if "allow_pickle" in str(error) else f" ({error})"
+        raise SpecError(
+            f"the mask {path} is no .npy file of plain numbers{reason}. Write it with "
+            "np.save(path, mask)."
+        ) from error
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
         raise SpecError(f"the mask {path} must be one array [H, W] or [C, H, W], in a .npy file.")
     return Mask.of(array)
