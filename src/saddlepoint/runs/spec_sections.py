@@ -313,11 +313,8 @@ def parse_radius(text: str) -> float:
     """
     try:
         value = attacks_radius.parse_radius(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value <= LARGEST_RADIUS:
-        raise SpecError(
-            "the radius must be a number or a fraction such as 8/255 or 0.031, at most "
-            f"{LARGEST_RADIUS}, got {text[:40]!r}."
-        )
+    except ValueError as error:
+        raise SpecError(str(error)) from None
+    if value > LARGEST_RADIUS:
+        raise SpecError(f"the radius must be at most {LARGEST_RADIUS}, got {text[:40]!r}.")
     return value
