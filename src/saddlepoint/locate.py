@@ -8,7 +8,7 @@ import importlib.util
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -69,6 +69,12 @@ def _run_file(path: Path) -> ModuleType:
         del sys.modules[name]
         raise LocateError(f"Running {path} raised {describe_error(error)}.") from error
     return module
+
+
+def nearest(word: str, known: Sequence[str]) -> str:
+    """' Did you mean ...?' with the most similar known word; empty if none is similar."""
+    near = get_close_matches(word, known, n=1, cutoff=0.6)
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def similar_file(path: Path) -> str:

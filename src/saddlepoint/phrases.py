@@ -149,8 +149,8 @@ def between_0_and_1(value: float) -> str:
     Args:
         value: the number that was found.
     """
-    example = f": for {value:g} % write {value / 100:g}" if 1 < value <= 100 else ""
-    return f"expected a number between 0 and 1{example}. Got {value:g}."
+    example = f": for {value:g} % write {value / 100:g}" if 10 <= value <= 100 else ""
+    return f"expected a share between 0 and 1{example}. Got {value:g}."
 
 
 def percent_cell(share: float, decimals: int = 1) -> str:

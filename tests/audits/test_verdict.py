@@ -159,6 +159,11 @@ def test_a_true_claim_is_credible_and_a_false_one_overstated():
     assert (refuted.verdict, refuted.compared.claim) == (Verdict.OVERSTATED, 1.0)
 
 
+def test_a_misspelled_budget_is_corrected():
+    with pytest.raises(ValueError, match=r"got 'quik'\. Did you mean 'quick'\?"):
+        audited(NET, [APGD], budget="quik")
+
+
 def test_a_claim_in_percent_is_rejected():
     with pytest.raises(ValueError, match="between 0 and 1"):
         audited(NET, [APGD], claim=62)

@@ -206,7 +206,7 @@ def test_of_many_columns_the_important_ones_are_printed_with_the_place_of_the_ot
             "Use subsets='intervals' (210 runs of neighboring exits), and rows='double-oracle'",
         ),
         ((f"{TARGETS}:exits", "--eps", "8/0"), "got '8/0'"),
-        ((f"{TARGETS}:exits", "--split", "1.5"), "--split: Input should be less than 1"),
+        ((f"{TARGETS}:exits", "--split", "1.5"), "--split: expected a number below 1"),
         (
             (f"{TARGETS}:exits", "--n", "2", "--split", "0.1"),
             "leaves 0 to build the game and 2 to evaluate strategies",

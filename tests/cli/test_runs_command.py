@@ -116,6 +116,11 @@ def test_an_exported_file_is_compared_with_its_run(run, words):
     assert "cannot be compared" in export_check(run, Path("nowhere")).message
 
 
+def test_a_misspelled_format_is_corrected(run):
+    error = error_of("runs", "export", run, "--format", "cvs").replace("│ ", "").replace(" │", "")
+    assert "'cvs' is not one of 'csv', 'json', 'latex', 'card'. Did you mean 'csv'?" in error
+
+
 def test_export_writes_every_format(run):
     rows = list(csv.DictReader(io.StringIO(call("runs", "export", run).stdout)))
     assert [row["name"] for row in rows] == ["apgd-ce", "apgd-dlr"]

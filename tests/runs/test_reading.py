@@ -18,7 +18,7 @@ from saddlepoint.runs.store import versions
     ("content", "message"),
     [
         (b"target = 'caf\xe9.py:make'", "is not UTF-8"),
-        (b"target = 'net.py:make'\nthreads = 100000", "less than or equal to 1024"),
+        (b"target = 'net.py:make'\nthreads = 100000", "a number of at most 1024"),
         (b"target = 'net.py:make'\n[threat]\neps = '1e300'", "at most 1000000"),
         (b"a = " + 3000 * b"{a = " + b"1" + 3000 * b"}", "nested too deeply"),
         (b"[" + b".".join([b"a"] * 3000) + b"]", "nested too deeply"),

@@ -90,11 +90,19 @@ def test_toml_and_models_contain_the_same(tmp_path):
         ({"target": "a:b", "attacks": [{"kind": "agpd"}]}, r"Did you mean 'apgd'\?"),
         (
             {"target": "a:b", "threat": {"radius": "8/0"}},
-            r"threat.radius: the radius must be a number or a fraction such as .*, got '8/0'\.",
+            r"threat.radius: .*, got a fraction with a zero denominator, '8/0'\.",
+        ),
+        (
+            {"target": "a:b", "threat": {"radius": "-0.1"}},
+            r"threat.radius: the radius must not be negative, got '-0.1'\.",
         ),
         (
             {"target": "a:b", "threat": {"controlled_fraction": 0.0}},
-            r"threat.controlled_fraction: Input should be greater than 0, got 0.0\.",
+            r"threat.controlled_fraction: expected a number above 0, got 0.0\.",
+        ),
+        (
+            {"target": "a:b", "threat": {"controlled_fraction": 2.0}},
+            r"threat.controlled_fraction: expected a share between 0 and 1. Got 2\.",
         ),
         (
             {"target": "a:b", "threat": {"oder": "natural"}},
@@ -104,7 +112,7 @@ def test_toml_and_models_contain_the_same(tmp_path):
         ({"target": "a:b", "threat": {"order": "by_label"}}, r"Did you mean 'by-label'\?"),
         (
             {"target": "a:b", "threat": {"window": 0}},
-            r"threat.window: Input should be greater than or equal to 1",
+            r"threat.window: expected a number of at least 1, got 0",
         ),
         ({"target": "a:b", "seed": "one"}, "seed: .*integer"),
         ({"target": "a:b", "batch_size": 0}, "batch_size"),
@@ -123,7 +131,9 @@ def test_all_mistakes_are_reported_at_once():
 
 
 def test_error_messages_can_name_options_instead_of_keys():
-    with pytest.raises(SpecError, match=r"the command line is not valid:\n  --n: Input should"):
+    with pytest.raises(
+        SpecError, match=r"the command line is not valid:\n  --n: expected a number"
+    ):
         validate(RunSpec, {"target": "a", "data": {"n": 0}}, "the command line", {"data.n": "--n"})
 
 

@@ -10,6 +10,7 @@ from saddlepoint.audits.planning.budget import BUDGETS, Budget
 from saddlepoint.audits.profile import ENGINE_OPTIONS, EngineOption
 from saddlepoint.audits.target.admission import Target
 from saddlepoint.evaluation import Adversary, Threat
+from saddlepoint.locate import nearest
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,9 @@ class AuditRequest:
 
     def __post_init__(self) -> None:
         if self.budget not in BUDGETS:
-            raise ValueError(f"the budget is one of {', '.join(BUDGETS)}, got {self.budget!r}.")
+            known = ", ".join(BUDGETS)
+            advice = nearest(str(self.budget), list(BUDGETS))
+            raise ValueError(f"the budget is one of {known}, got {self.budget!r}.{advice}")
         if self.engine not in ENGINE_OPTIONS:
             known = ", ".join(ENGINE_OPTIONS)
             raise ValueError(f"the engine is one of {known}, got {self.engine!r}.")

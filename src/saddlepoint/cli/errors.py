@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,10 @@ from saddlepoint.cli.console import warn
 from saddlepoint.cli.lazy_group import LazyGroup
 
 _MISTAKE = 2  # exit code
+# The message for an unknown choice; from pydantic it has a prefix.
+_NOT_ONE_OF = re.compile(
+    r"(Value error, )?(?P<message>'(?P<value>.*)' is not one of (?P<choices>'.*')\.)"
+)
 _INTERRUPTED = 130  # exit code: 128 + SIGINT
 _INSTEAD = {  # what to use instead of commands that do not exist
     "compare": "`saddlepoint report RUN RUN -o FOLDER` compares finished runs. In Python, "
@@ -55,6 +60,9 @@ class CommandLine(LazyGroup):
             raise typer.Exit(_MISTAKE) from error
         except BrokenPipeError:
             raise  # the reader of the pipe has closed it: typer ends without a message
+        except typer.BadParameter as error:
+            error.message = _option_message(error)
+            raise
         except Exception as error:
             # Compared by name: the module of this class imports torch.
             if type(error).__name__ == "Interrupted":
@@ -64,6 +72,22 @@ class CommandLine(LazyGroup):
                 raise
             warn(f"Error: {_message(error)}")
             raise typer.Exit(_MISTAKE) from error
+
+
+def _option_message(error: typer.BadParameter) -> str:
+    """What is wrong with the value of an option, in the words of this package."""
+    found = _NOT_ONE_OF.fullmatch(error.message)
+    if found is not None:
+        from saddlepoint.locate import nearest
+
+        choices = found["choices"].replace("'", "").split(", ")
+        return f"{found['message']}{nearest(found['value'], choices)}"
+    problems = getattr(error.__cause__, "errors", None)
+    if problems is None:
+        return error.message
+    from saddlepoint.runs.spec_errors import explain_value
+
+    return explain_value(problems()[0])
 
 
 @contextmanager

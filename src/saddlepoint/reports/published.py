@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from saddlepoint.runs.spec import nearest
+from saddlepoint.locate import nearest
 
 FILE = "published.toml"
 

@@ -27,7 +27,8 @@ from saddlepoint.attacks.square import Square
 from saddlepoint.attacks.vmi import VMI
 from saddlepoint.evaluation import Adversary, Direct, MultiTarget, Restarts
 from saddlepoint.gradients import Backprop, EoT
-from saddlepoint.runs.spec import AttackSpec, SpecError, nearest
+from saddlepoint.locate import nearest
+from saddlepoint.runs.spec import AttackSpec, SpecError
 
 LOSSES: dict[str, Loss] = {
     "ce": cross_entropy,

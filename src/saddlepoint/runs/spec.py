@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError, model_validator
 from saddlepoint.locate import similar_file
 from saddlepoint.phrases import count
 from saddlepoint.runs.options import Flag
-from saddlepoint.runs.spec_errors import SpecError, explain, nearest
+from saddlepoint.runs.spec_errors import SpecError, explain
 from saddlepoint.runs.spec_migration import RENAMED, SCHEMA_VERSION, migrate_spec
 from saddlepoint.runs.spec_sections import (
     NORMS,
@@ -54,7 +54,6 @@ __all__ = [
     "ThreatSpec",
     "VersionedSpec",
     "migrate_spec",
-    "nearest",
     "parse",
     "parse_radius",
     "read",

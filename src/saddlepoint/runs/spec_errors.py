@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from pydantic import AliasChoices, BaseModel, ValidationError
 
+from saddlepoint.locate import nearest
 from saddlepoint.phrases import between_0_and_1
+
+# Kinds of problems with a text -> what it must be.
+_NUMBERS = {"int_parsing": "a whole number", "float_parsing": "a number"}
+# Kinds of problems with a bound -> how it is said, and the key of the bound.
+_BOUNDS = {
+    "greater_than_equal": ("of at least", "ge"),
+    "greater_than": ("above", "gt"),
+    "less_than_equal": ("of at most", "le"),
+    "less_than": ("below", "lt"),
+}
 
 
 class SpecError(ValueError):
@@ -37,10 +47,21 @@ def explain(
         yield f"  {name}{_message(problem, section, renamed)}"
 
 
-def nearest(word: str, known: Sequence[str]) -> str:
-    """' Did you mean ...?' with the most similar known word; empty if none is similar."""
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f" Did you mean {near[0]!r}?" if near else ""
+def explain_value(problem: Any) -> str:
+    """What was expected and found, for a problem that pydantic found with one value."""
+    found = problem["input"]
+    if problem["type"] == "less_than_equal" and problem["ctx"]["le"] == 1:
+        return between_0_and_1(float(found))
+    if problem["type"] in _NUMBERS:
+        return f"expected {_NUMBERS[problem['type']]}, got {found!r}."
+    if problem["type"] in _BOUNDS:
+        words, key = _BOUNDS[problem["type"]]
+        bound = problem["ctx"][key]
+        shown = f"{bound:g}" if isinstance(bound, float) else bound
+        return f"expected a number {words} {shown}, got {found!r}."
+    if problem["type"] == "value_error":
+        return str(problem["ctx"]["error"])
+    return f"{problem['msg']}, got {found!r}."
 
 
 def _message(problem: Any, section: type[BaseModel], renamed: Mapping[str, str]) -> str:
@@ -51,11 +72,7 @@ def _message(problem: Any, section: type[BaseModel], renamed: Mapping[str, str])
         expected = str(problem["ctx"]["expected"])
         choices = expected.replace("'", "").replace(" or ", ", ").split(", ")
         return f"expected {expected}, got {found!r}.{nearest(str(found), choices)}"
-    if problem["type"] == "less_than_equal" and problem["ctx"]["le"] == 1:
-        return between_0_and_1(found)
-    if problem["type"] == "value_error":
-        return str(problem["ctx"]["error"])
-    return f"{problem['msg']}, got {found!r}."
+    return explain_value(problem)
 
 
 def _unknown_key(key: str, section: type[BaseModel], renamed: Mapping[str, str]) -> str:
