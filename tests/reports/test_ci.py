@@ -24,6 +24,25 @@ def test_robust_accuracy_must_reach_the_required_one_counted_in_images(
     assert requirement.met is met
 
 
+@pytest.mark.parametrize(
+    ("correct", "n", "fail_under", "shown"),
+    [
+        (22, 32, 0.688, ("at least 68.80 % is", "≤ 68.75 % (")),
+        (5, 10, 0.50001, ("at least 50.001 % is", "≤ 50.000 % (")),
+        (9999, 10000, 0.99995, ("at least 99.995 % is", "≤ 99.990 % (")),
+        (5, 10, 0.6, ("at least 60.0 % is", "≤ 50.0 % (")),
+    ],
+)
+def test_a_required_accuracy_that_is_missed_differs_from_the_one_that_is_found(
+    correct: int, n: int, fail_under: float, shown: tuple[str, str]
+) -> None:
+    accuracy = correct / n
+    audit = replace(an_audit(), n=n, robust_accuracy=accuracy, interval=wilson(accuracy, n))
+    (requirement,) = requirements(audit, fail_under)
+    assert not requirement.met
+    assert all(text in requirement.message for text in shown), requirement.message
+
+
 def test_a_claim_is_not_met_only_if_it_is_above_the_whole_interval() -> None:
     interval = wilson(0.5, 100)
     audit = replace(an_audit(), n=100, robust_accuracy=0.5, interval=interval)

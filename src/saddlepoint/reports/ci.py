@@ -14,6 +14,7 @@ from saddlepoint.reports.export import markdown
 
 # XML 1.0 cannot contain other control characters, not even as references.
 _XML_WHITESPACE = "\t\n\r"
+_MOST_DIGITS = 9  # after the point of a percentage
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,23 @@ def _requirements(audit: Audit, fail_under: float | None) -> Iterator[Requiremen
         yield Requirement("claim", not refuted, f"the claim is {percent(claim)}; {found}.")
     if fail_under is not None:
         below = fewer_images(audit.robust_accuracy, fail_under, audit.n)
-        required = f"at least {percent(fail_under)} is required; {found}."
-        yield Requirement("robust accuracy", not below, required)
+        lowest = percent(fail_under)
+        if below and lowest == percent(audit.robust_accuracy):
+            digits = _distinguishing(fail_under, audit.robust_accuracy)
+            lowest = percent(fail_under, digits)
+            highest = percent(audit.robust_accuracy, digits)
+            found = f"robust accuracy is ≤ {highest} ({audit.interval})"
+        message = f"at least {lowest} is required; {found}."
+        yield Requirement("robust accuracy", not below, message)
+
+
+def _distinguishing(share: float, other: float) -> int:
+    """The fewest digits after the point with which two percentages are different numbers."""
+    for digits in range(1, _MOST_DIGITS):
+        shown = {percent(share, digits), percent(other, digits)}
+        if len(shown) == 2 and all(text[0].isdigit() for text in shown):  # not "more than 99.9 %"
+            return digits
+    return _MOST_DIGITS
 
 
 def junit(audit: Audit, required: Sequence[Requirement]) -> str:
