@@ -96,7 +96,11 @@ class Job:
         return replace(self, threat=replace(self.threat, queries=None))
 
     def play(self, adversary: Adversary, rows: Tensor) -> Episode:
-        """Run one adversary on some rows. The result depends on job, adversary and rows only.
+        """Run one adversary on some rows. The result depends on job, adversary and rows only."""
+        return self._play(self.as_played(adversary), rows, self.seed)
+
+    def as_played(self, adversary: Adversary) -> Adversary:
+        """The adversary as it runs: on a faster copy, and on rows that are classified correctly.
 
         Rows that are misclassified without an attack are skipped, unless points are scored on other
         answers than the defense's own, or the adversary selects its rows itself.
@@ -111,7 +115,7 @@ class Job:
             and not isinstance(adversary, FixedPoints | OnExamples)
         ):
             adversary = SkipMisclassified(adversary)
-        return self._play(adversary, rows, self.seed)
+        return adversary
 
     @staticmethod
     def _on_copy(adversary: Adversary, faster: FasterCopy) -> Adversary:

@@ -52,7 +52,8 @@ def print_plan(spec: RunSpec, folder: Path, *, json: bool) -> None:
         return
     typer.echo(write(spec), nl=False)
     for choice in work.plan.choices:
-        note(f"{choice.name} ({most_passes(choice.passes)} per image): {choice.reason}.")
+        passes = most_passes(work.plan.most_passes(choice))
+        note(f"{choice.name} ({passes} per image): {choice.reason}.")
     for line in _remedies(work.plan):
         note(line)
     names = phrases.names(adversary.name for adversary in work.plan.adversaries)
@@ -71,7 +72,11 @@ def _plan_record(spec: RunSpec, folder: Path, work: Work, done: int) -> dict[str
         "cells": len(work.keys),
         "done": done,
         "choices": [
-            {"name": choice.name, "reason": choice.reason, "passes": choice.passes}
+            {
+                "name": choice.name,
+                "reason": choice.reason,
+                "passes": work.plan.most_passes(choice),
+            }
             for choice in work.plan.choices
         ],
         "remedies": work.plan.remedy_passes,
@@ -83,16 +88,17 @@ def print_attacks(plan: Plan) -> None:
     """Print what was recognized, the attacks with reasons, and their cost on standard error."""
     for found in plan.recognized:
         note(f"Recognized: {found.name} ({found.evidence}).")
+    most = [plan.most_passes(choice) for choice in plan.choices]
     rows = [
-        [choice.name, "–" if choice.passes is None else str(choice.passes), choice.reason]
-        for choice in plan.choices
+        [choice.name, "–" if passes is None else str(passes), choice.reason]
+        for choice, passes in zip(plan.choices, most, strict=True)
     ]
     errors().print(table(("attack", "passes", "reason"), rows))
-    known = [choice.passes for choice in plan.choices if choice.passes is not None]
+    known = [passes for passes in most if passes is not None]
     if known:
         note(
-            f"At most {sum(known)} forward and backward passes per image; an image that is "
-            "misclassified early costs less."
+            f"At most {sum(known)} forward and backward passes per image, with those that evaluate "
+            "the clean image; an image that is misclassified early costs less."
         )
     for line in _remedies(plan):
         note(line)

@@ -99,3 +99,18 @@ def test_the_cost_is_unknown_if_that_of_an_adversary_is():
         adversaries=(adversary,),
     )
     assert prepare(request).cost is None
+
+
+@pytest.mark.parametrize("queries", [None, 40])
+def test_no_attack_of_an_audit_takes_more_passes_than_its_plan_says(queries):
+    """The extra pass evaluates the clean image, where misclassified images are skipped."""
+    threat = sp.Threat(sp.Linf(0.01), queries=queries)  # too small to break every image
+    plan = prepare(AuditRequest(PROBLEM.net(), PROBLEM.x, PROBLEM.y, threat, "quick"))
+    reached = []
+    for choice, adversary in zip(plan.choices, plan.adversaries[1:], strict=True):
+        episode = plan.job.play(adversary, plan.job.groups[0])
+        used = int((episode.forward + episode.backward).max())
+        assert used <= plan.most_passes(choice), choice.name
+        assert queries is None or int(episode.forward.max()) <= queries, choice.name
+        reached.append(used == plan.most_passes(choice))
+    assert any(reached)

@@ -54,6 +54,16 @@ class Plan:
         planned = [choice for choice in self.choices if not choice.against]
         return audit_cost(self.job, planned, self.remedy_passes)
 
+    def most_passes(self, choice: Choice) -> int | None:
+        """The most forward and backward passes per image of an adversary, as an audit counts them.
+
+        It is the cost of the adversary and of what decides which rows are attacked, such as the
+        output for the clean image. None if the choice states no cost.
+        """
+        draws = self.job.threat.draws if self.job.defense.random else 1
+        cost = self.job.as_played(choice.adversary).cost(draws)
+        return None if choice.passes is None or cost is None else cost.total
+
     def with_remedies(self, choices: Sequence[Choice]) -> Plan:
         """The plan with remedies after all other adversaries, which keep their numbers."""
         return replace(
