@@ -16,6 +16,7 @@ from saddlepoint.audits.probes.sanity import unusual_radius
 from saddlepoint.audits.probes.stage import probe_stage
 from saddlepoint.audits.target.admission import TargetError
 from saddlepoint.audits.verdict import Level, State, SymptomName, Verdict
+from saddlepoint.cli.demo_models import MODELS
 from saddlepoint.evaluation import Threat
 
 DIGITS = sp.load_data("digits", n=128)
@@ -171,15 +172,39 @@ def weak_labels(share):
     return torch.where(keep, DIGITS.y, other)
 
 
+def warnings(*arguments, **settings):
+    findings = probe_stage(request(*arguments, **settings)).findings
+    return [one.message for one in findings if one.name is SymptomName.UNUSUAL]
+
+
 @pytest.mark.parametrize("accuracy", [0.25, 0.45, 0.7])
 @pytest.mark.parametrize("n", [1, 2, 10, 30, 128])
-def test_a_weak_model_passes(accuracy, n):
-    assert passes(net(), DIGITS.x[:n], weak_labels(accuracy)[:n])
+def test_a_weak_model_is_no_reason_to_stop(accuracy, n):
+    found = warnings(net(), DIGITS.x[:n], weak_labels(accuracy)[:n])
+    assert all("which may be chance" in message for message in found)
+    assert n < 128 or not found
 
 
-def test_a_weak_model_of_two_classes_passes():
+def test_a_weak_model_of_two_classes_is_no_reason_to_stop():
     wrong = torch.arange(len(Y)) % 5 < 2
-    assert passes(NET, X, torch.where(wrong, 1 - Y, Y), threat=THREAT)
+    found = warnings(NET, X, torch.where(wrong, 1 - Y, Y), threat=THREAT)
+    assert all("which may be chance (50.0 % for 2 classes)" in message for message in found)
+
+
+def test_an_accuracy_that_may_be_chance_is_a_warning_where_images_are_few():
+    """4 of 32 images are correct: the interval includes 10 %, but also a weak classifier."""
+    x = DIGITS.x[:32]
+    y = DIGITS.y[:32].clone()
+    y[4:] = (y[4:] + 1 + torch.arange(28) % 9) % 10
+    (found,) = warnings(net(), x, y)
+    assert "12.5 % on 32 images, which may be chance (10.0 % for 10 classes)" in found
+    assert "Use more images" in found
+    assert "check the labels" in found
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_no_model_of_the_demonstration_has_a_warning(model):
+    assert passes(model.build(), DIGITS.x[:32], DIGITS.y[:32])
 
 
 def test_a_model_that_is_somewhat_better_with_other_images_passes_with_a_warning():

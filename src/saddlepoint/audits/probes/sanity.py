@@ -33,6 +33,7 @@ _LEVEL = 0.98  # of a two-sided interval: each bound is wrong once in a hundred
 _RISE = 0.25  # a smaller rise of the accuracy may have another reason
 _SMALL_RISE = 0.1  # a smaller one is not reported
 _SIMILAR = 0.05  # causes whose accuracies differ by less explain a low one equally well
+_CHECK = "check the labels and their order, the normalization and the order of channels."
 _P = 1e-3  # probability of such a rise by chance, over all mistakes that were tried
 
 
@@ -74,8 +75,9 @@ def unusual_accuracy(request: AuditRequest, target: ProbeTarget, traits: Traits)
 
     Three things are unusual: an accuracy near or below chance, one that is certainly below a
     claimed robust accuracy, and a low one that rises sharply when a usual mistake is undone. Each
-    is decided by a test, so that few images or a weak model are no reason to stop. A rise that is
-    significant, but not sharp, is only reported.
+    is decided by a test, so that few images or a weak model are no reason to stop. Two things are
+    only reported: a rise that is significant, but not sharp, and an accuracy that may be chance
+    because there are few images.
 
     Args:
         request: the request with all images, of which up to 128 are evaluated.
@@ -91,10 +93,13 @@ def unusual_accuracy(request: AuditRequest, target: ProbeTarget, traits: Traits)
         return None
     reasons = [f"clean accuracy is {percent(found)} on {count(len(sample), 'image')}"]
     unusual = False
+    chance = f"{percent(1 / sample.classes)} for {count(sample.classes, 'class')}"
+    may_be_chance = _may_be_chance(sample)
     if _near_chance(sample):
         unusual = True
-        chance = f"{percent(1 / sample.classes)} for {count(sample.classes, 'class')}"
         reasons.append(f"near or below chance ({chance})")
+    elif may_be_chance:
+        reasons.append(f"which may be chance ({chance})")
     if request.claim is not None and _below_claim(sample, request.claim):
         unusual = True
         reasons.append(
@@ -104,12 +109,14 @@ def unusual_accuracy(request: AuditRequest, target: ProbeTarget, traits: Traits)
     cause = _cause(sample)
     if cause is not None:
         return Unusual(f"{', '.join(reasons)}. {cause.text}", unusual or cause.sharp)
+    if not unusual and may_be_chance:
+        return Unusual(
+            f"{', '.join(reasons)}. Use more images. If the accuracy stays near chance, {_CHECK}",
+            stop=False,
+        )
     if not unusual:
         return None
-    return Unusual(
-        f"{', '.join(reasons)}. No usual mistake explains it: check the labels and their order, "
-        "the normalization and the order of channels."
-    )
+    return Unusual(f"{', '.join(reasons)}. No usual mistake explains it: {_CHECK}")
 
 
 @dataclass(frozen=True)
@@ -201,6 +208,12 @@ def _near_chance(sample: _Sample) -> bool:
     chance = 1 / sample.classes
     highest = clopper_pearson(int(sample.correct.sum()), len(sample), _LEVEL).high
     return highest < chance + _WEAK * (1 - chance)
+
+
+def _may_be_chance(sample: _Sample) -> bool:
+    """The accuracy is not certainly above chance."""
+    lowest = clopper_pearson(int(sample.correct.sum()), len(sample), _LEVEL).low
+    return lowest <= 1 / sample.classes
 
 
 def _below_claim(sample: _Sample, claim: float | None) -> bool:
