@@ -164,9 +164,14 @@ def test_audits_with_other_data_number_of_images_or_budget_have_other_default_fo
     assert len({default_folder(*base, *other) for other in others}) == len(others)
 
 
-@pytest.mark.parametrize("eps", ["8/0", "abc", "-1", "nan", "1/2/3"])
+@pytest.mark.parametrize("eps", ["abc", "-1", "nan", "1/2/3"])
 def test_a_radius_that_is_not_a_number_is_an_error(eps):
     assert f"got {eps!r}" in error_of("audit", f"{TARGETS}:make", f"--eps={eps}")
+
+
+def test_a_radius_with_a_zero_denominator_is_an_error():
+    error = error_of("audit", f"{TARGETS}:make", "--eps=8/0")
+    assert "got a fraction with a zero denominator, '8/0'" in error
 
 
 def test_a_radius_that_allows_every_image_is_an_error_unless_it_is_allowed():

