@@ -8,21 +8,20 @@ from dataclasses import replace
 import torch
 
 from saddlepoint.attacks.spaces import Ball, Linf
-from saddlepoint.data import load_data
 from saddlepoint.defenses import Defense, Plain
 from saddlepoint.evaluation import Adversary, Episode, FixedPoints, Threat
 from saddlepoint.papers.adaptive import EXPERIMENTS
 from saddlepoint.papers.adaptive.attacks import on_sodef, through_sodef
-from saddlepoint.papers.adaptive.defenses import DEFENSES
 from saddlepoint.papers.adaptive.experiment import SODEF_SOLVER, AdaptiveExperiment
 from saddlepoint.papers.adaptive.findings import compared_with_static
-from saddlepoint.papers.adaptive.real import BATCH, FIT, robust_base
+from saddlepoint.papers.adaptive.real import BATCH, FIT
+from saddlepoint.papers.adaptive.real_table_2 import sodef_around_robust_net
 from saddlepoint.papers.adaptive.robust_net import NAME, RADIUS
 from saddlepoint.papers.adaptive.scales import AttackBudgets
 from saddlepoint.papers.cells import accuracy_cell, correct_rate, difference_cell
 from saddlepoint.papers.registry import Request
 from saddlepoint.papers.result import Plot, Result, Row, Table
-from saddlepoint.papers.runner import Images, Runner
+from saddlepoint.papers.runner import Runner
 
 IMAGES = 128
 FACTORS = (0.5, 1.0, 1.5, 2.0, 3.0)  # radii in units of the radius of adversarial training
@@ -72,11 +71,7 @@ def run(request: Request) -> Result:
 def run_real(request: Request) -> Result:
     """Attack SODEF around the robust CIFAR-10 network that others trained."""
     runner = Runner(request, BATCH, threads=1)
-    base = robust_base(runner)
-    test = load_data("cifar10", split="test", n=IMAGES, root=request.data)
-    images = Images(test.x, test.y)
-    request.progress(f"fitting SODEF on {NAME}")
-    defense = DEFENSES["SODEF"].make(base, FIT)
+    defense, images = sodef_around_robust_net(runner, IMAGES)
 
     def play(defense: Defense, attacks: Sequence[Adversary], space: Ball) -> Sequence[Episode]:
         return runner.play(
@@ -90,7 +85,8 @@ def run_real(request: Request) -> Result:
         )
 
     budgets = AttackBudgets()
-    rows = [_row(play, defense, Plain(base.net), space, budgets) for space in _spaces(Linf(RADIUS))]
+    static = Plain(defense.net)
+    rows = [_row(play, defense, static, space, budgets) for space in _spaces(Linf(RADIUS))]
     return runner.result(
         next(one for one in EXPERIMENTS if one.name == "adaptive/radii"),
         [_table("cifar10", rows, len(images.x))],

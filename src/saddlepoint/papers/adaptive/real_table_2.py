@@ -30,12 +30,7 @@ SPACES = {"Linf": Linf(RADIUS), "L2": L2(0.5 * RADIUS / (8 / 255))}  # the paper
 def run(request: Request) -> Result:
     """Attack SODEF and its static network in both norms."""
     runner = Runner(request, BATCH, threads=1)
-    base = robust_base(runner)
-    test = load_data("cifar10", split="test", n=IMAGES, root=request.data)
-    images = Images(test.x, test.y)
-    request.progress(f"fitting SODEF on {NAME}")
-    defense = DEFENSES["SODEF"].make(base, FIT)
-    assert isinstance(defense, SODEF)
+    defense, images = sodef_around_robust_net(runner, IMAGES)
     rows = [_row(runner, defense, images, norm, space) for norm, space in SPACES.items()]
     return runner.result(
         next(one for one in EXPERIMENTS if one.name == "adaptive/table-2"),
@@ -52,6 +47,17 @@ def run(request: Request) -> Result:
         charts=(),
         repeats=1,
     )
+
+
+def sodef_around_robust_net(runner: Runner, number: int) -> tuple[SODEF, Images]:
+    """Fit SODEF around the robust network; return it with this number of test images."""
+    request = runner.request
+    base = robust_base(runner)
+    test = load_data("cifar10", split="test", n=number, root=request.data)
+    request.progress(f"fitting SODEF on {NAME}")
+    defense = DEFENSES["SODEF"].make(base, FIT)
+    assert isinstance(defense, SODEF)
+    return defense, Images(test.x, test.y)
 
 
 def _row(runner: Runner, defense: SODEF, images: Images, norm: str, space: Ball) -> NormRows:
